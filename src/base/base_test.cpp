@@ -1,0 +1,79 @@
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/mmap_file.h"
+#include "base/random.h"
+#include "base/tensor.h"
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <fstream>
+
+namespace nibble {
+namespace {
+
+TEST(bf16, rounds_to_nearest_even_and_keeps_nan) {
+  EXPECT_EQ(Bf16::from_float(1.0f).bits, 0x3f80);
+  EXPECT_EQ(Bf16::from_float(1.00390625f).bits, 0x3f80);  // tie, even below
+  EXPECT_EQ(Bf16::from_float(1.01171875f).bits, 0x3f82);  // tie, even above
+  EXPECT_EQ(Bf16::from_float(3.4e38f).to_float(), INFINITY);
+  EXPECT_TRUE(std::isnan(Bf16::from_float(NAN).to_float()));
+}
+
+TEST(tensor_view, rows_follow_the_shape) {
+  int data[24];
+  for (int i = 0; i < 24; ++i) data[i] = i;
+  const TensorView<int, 3> view{data, {2, 3, 4}};
+  EXPECT_EQ(view.size(), 24);
+  EXPECT_EQ(view[1][2][3], 23);
+  EXPECT_EQ(view[1][0][0], 12);
+}
+
+TEST(philox, matches_the_published_vectors) {  // Random123 kat_vectors, philox4x32 10
+  EXPECT_EQ(philox(0, 0), (Philox4{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox(~0ull, ~0ull, ~0ull), (Philox4{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+}
+
+TEST(random, normal_has_mean_zero_and_variance_one) {
+  double sum = 0, sum2 = 0;
+  constexpr int kDraws = 100000;
+  for (int i = 0; i < kDraws; ++i) {
+    const Philox4 r = philox(7, static_cast<uint64_t>(i));
+    const double v = normal_float(r[0], r[1]);
+    sum += v;
+    sum2 += v * v;
+  }
+  EXPECT_NEAR(sum / kDraws, 0, 0.02);
+  EXPECT_NEAR(sum2 / kDraws, 1, 0.02);
+}
+
+TEST(thread_pool, covers_every_index_once) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t count : {0, 1, 2, 4, 5, 1000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+      pool.parallel_for(count, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++hits[static_cast<size_t>(i)];
+      });
+      for (const auto& h : hits) EXPECT_EQ(h.load(), 1) << threads << " threads, count " << count;
+    }
+  }
+}
+
+TEST(mmap_file, names_what_it_cannot_open) {
+  try {
+    MmapFile file("/nonexistent/file");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kIo);
+    EXPECT_NE(std::string(e.what()).find("/nonexistent/file"), std::string::npos);
+  }
+  EXPECT_THROW(MmapFile("/tmp"), Error);
+}
+
+TEST(check, aborts_with_the_message) { EXPECT_DEATH(check(false, "two plus two"), "two plus two"); }
+
+}  // namespace
+}  // namespace nibble

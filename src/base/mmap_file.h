@@ -1,0 +1,28 @@
+#pragma once
+// A file mapped read-only for as long as the object lives.
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace nibble {
+
+class MmapFile {
+ public:
+  // Throws Error(kIo) naming the path when it cannot be opened, is no regular file, or cannot be mapped.
+  explicit MmapFile(const std::filesystem::path& path);
+  ~MmapFile();
+  MmapFile(MmapFile&& other) noexcept;
+  MmapFile& operator=(MmapFile&&) = delete;
+
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+// The whole file as a string; same errors. `limit_bytes` refuses files that cannot be what the caller expects.
+std::string read_text_file(const std::filesystem::path& path, int64_t limit_bytes);
+
+}  // namespace nibble

@@ -2,42 +2,19 @@
 
 #include "base/error.h"
 
-#include <algorithm>
-
 namespace nibble {
 namespace {
 
-struct Range {
-  int64_t begin, end;
-};
-
-Range share(int64_t count, int part, int parts) { return {count * part / parts, count * (part + 1) / parts}; }
+Part part_of(int64_t count, int thread_idx, int threads) {
+  return {count * thread_idx / threads, count * (thread_idx + 1) / threads, thread_idx};
+}
 
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
   check(threads >= 1, "a thread pool has at least the caller");
   workers_.reserve(static_cast<size_t>(threads - 1));
-  // Workers take part numbers 1…; the caller is part 0. parts() is fixed before the first worker looks.
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i, threads] {
-    uint64_t seen = 0;
-    while (true) {
-      const std::function<void(int64_t, int64_t)>* body;
-      int64_t count;
-      {
-        std::unique_lock lock(shared_.mutex);
-        shared_.wake.wait(lock, [&] { return shared_.stop || shared_.generation != seen; });
-        if (shared_.stop) return;
-        seen = shared_.generation;
-        body = shared_.body;
-        count = shared_.count;
-      }
-      const Range range = share(count, i, threads);
-      if (range.begin < range.end) (*body)(range.begin, range.end);
-      const std::lock_guard lock(shared_.mutex);
-      if (--shared_.running == 0) shared_.done.notify_one();
-    }
-  });
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i, threads] { work(i, threads); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -46,11 +23,32 @@ ThreadPool::~ThreadPool() {
     shared_.stop = true;
   }
   shared_.wake.notify_all();
+  workers_.clear();  // joins while shared_ still lives
 }
 
-void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t begin, int64_t end)>& body) {
+void ThreadPool::work(int thread_idx, int threads) {
+  uint64_t seen = 0;
+  while (true) {
+    const std::function<void(Part)>* body = nullptr;
+    int64_t count = 0;
+    {
+      std::unique_lock lock(shared_.mutex);
+      shared_.wake.wait(lock, [&] { return shared_.stop || shared_.generation != seen; });
+      if (shared_.stop) return;
+      seen = shared_.generation;
+      body = shared_.body;
+      count = shared_.count;
+    }
+    const Part part = part_of(count, thread_idx, threads);
+    if (part.begin < part.end) (*body)(part);
+    const std::lock_guard lock(shared_.mutex);
+    if (--shared_.running == 0) shared_.done.notify_one();
+  }
+}
+
+void ThreadPool::parallel_for(int64_t count, const std::function<void(Part)>& body) {
   if (count <= 0) return;
-  if (workers_.empty() || count == 1) return body(0, count);
+  if (workers_.empty() || count == 1) return body({0, count, 0});
   {
     const std::lock_guard lock(shared_.mutex);
     shared_.body = &body;
@@ -59,8 +57,8 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t be
     ++shared_.generation;
   }
   shared_.wake.notify_all();
-  const Range mine = share(count, 0, threads());
-  body(mine.begin, mine.end);
+  const Part mine = part_of(count, 0, threads());
+  if (mine.begin < mine.end) body(mine);
   std::unique_lock lock(shared_.mutex);
   shared_.done.wait(lock, [&] { return shared_.running == 0; });
 }

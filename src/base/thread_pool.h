@@ -10,6 +10,12 @@
 
 namespace nibble {
 
+// One thread's share of a count: [begin, end), and which of the pool's threads it is.
+struct Part {
+  int64_t begin, end;
+  int thread_idx;
+};
+
 class ThreadPool {
  public:
   // `threads` counts the caller: 1 starts none. REQUIRES threads >= 1.
@@ -20,16 +26,18 @@ class ThreadPool {
 
   [[nodiscard]] int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(begin, end) over disjoint ranges that cover [0, count), on all threads; returns when all are done.
-  // Ranges are contiguous and fixed by (count, threads). One caller at a time; body must not throw.
-  void parallel_for(int64_t count, const std::function<void(int64_t begin, int64_t end)>& body);
+  // Calls body once per non-empty part of [0, count), on all threads; returns when all are done. Parts are contiguous
+  // and fixed by (count, threads). One caller at a time; body must not throw.
+  void parallel_for(int64_t count, const std::function<void(Part)>& body);
 
  private:
+  void work(int thread_idx, int threads);
+
   struct Shared {  // guarded by mutex
     std::mutex mutex;
     std::condition_variable wake;
     std::condition_variable done;
-    const std::function<void(int64_t, int64_t)>* body = nullptr;
+    const std::function<void(Part)>* body = nullptr;
     int64_t count = 0;
     uint64_t generation = 0;
     int running = 0;

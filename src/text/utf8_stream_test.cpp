@@ -15,8 +15,15 @@ TEST(utf8_stream, holds_a_character_until_it_is_whole) {
 
 TEST(utf8_stream, replaces_what_can_never_be_valid) {
   Utf8Stream s;
-  EXPECT_EQ(s.push("\xFF" "a\xC0\xAF\xE2\x82" "b\xED\xA0\x80"),
-            "\xEF\xBF\xBD" "a" "\xEF\xBF\xBD\xEF\xBF\xBD" "\xEF\xBF\xBD" "b" "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(s.push("\xFF"
+                   "a\xC0\xAF\xE2\x82"
+                   "b\xED\xA0\x80"),
+            "\xEF\xBF\xBD"
+            "a"
+            "\xEF\xBF\xBD\xEF\xBF\xBD"
+            "\xEF\xBF\xBD"
+            "b"
+            "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
   EXPECT_EQ(s.push("\xE2\x82"), "");
   EXPECT_EQ(s.finish(), "\xEF\xBF\xBD");
 }

@@ -1,0 +1,71 @@
+#pragma once
+// One argument struct per verb of backend.h. Spans live in host memory and must stay valid until the verb returns.
+
+#include "backend/dims.h"
+#include "backend/sampling.h"
+#include "backend/weights.h"
+
+#include <cstdint>
+#include <span>
+
+namespace nibble::backend {
+
+inline constexpr int kPageTokens = 64;  // positions in one KV page
+
+// One sequence's part of a step: its tokens are consecutive in the step, the last one at position context - 1.
+struct Row {
+  int32_t first_token = 0;
+  int32_t tokens = 0;   // new in this step
+  int32_t context = 0;  // in the KV cache after this step
+};
+
+// Page ids per row: page p of row r holds positions [p * kPageTokens, ...). -1: released (behind every window).
+struct PageTable {
+  std::span<const int32_t> ids;  // [rows, pages_per_row]
+  int32_t pages_per_row = 0;
+};
+
+struct EmbedArgs {
+  std::span<const int32_t> ids;  // [tokens]
+  WeightHandle table;
+};
+
+struct AttnInArgs {
+  const LayerWeights& layer;
+  int layer_idx;
+  std::span<const int32_t> positions;  // [tokens]
+  std::span<const int32_t> kv_slots;   // [tokens] page id * kPageTokens + offset, in this layer's kind of pages
+};
+
+struct AttendArgs {
+  const LayerWeights& layer;
+  int layer_idx;
+  LayerKind kind;  // kSliding: keys with position > query position - dims.sliding_window only
+  bool sinks;      // false drops the sink column (for measuring what it does)
+  std::span<const Row> rows;
+  PageTable pages;
+};
+
+struct AttnOutArgs {
+  const LayerWeights& layer;
+};
+
+struct RouteArgs {
+  const LayerWeights& layer;
+};
+
+struct MoeArgs {
+  const LayerWeights& layer;
+};
+
+struct LogitsArgs {
+  std::span<const int32_t> tokens;  // indices into the step: which tokens get logits
+  WeightHandle norm;
+  WeightHandle table;
+};
+
+struct SampleArgs {
+  std::span<const SampleRow> rows;  // one per row of logits
+};
+
+}  // namespace nibble::backend

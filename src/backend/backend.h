@@ -1,0 +1,90 @@
+#pragma once
+// The waist between model and hardware: weights go in once, then eight stage verbs per step.
+// A stage is the largest unit a backend may fuse without the model knowing.
+// Formulas: openai/gpt-oss torch/model.py. tokens = the step's tokens; all other names are in dims.h.
+
+#include "backend/args.h"
+#include "backend/dims.h"
+#include "backend/weights.h"
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace nibble::backend {
+
+// Everything a backend must know before the first weight. Fixed for its life.
+struct BackendConfig {
+  Dims dims;
+  std::vector<LayerKind> layer_kinds;  // [layers]
+  std::vector<float> rope_inv_freq;    // [head_dim / 2], radians per position
+  float rope_concentration = 1.0f;     // multiplies cos and sin
+  float rms_eps = 1e-5f;
+  float swiglu_limit = 7.0f;
+  int max_tokens = 0;                           // most tokens in a step
+  int max_rows = 0;                             // most rows of logits in a step
+  std::array<int32_t, kLayerKinds> kv_pages{};  // pages of each kind, by LayerKind
+};
+
+// Activations between verbs: owned by the backend, declared here once.
+enum class Slot : uint8_t {
+  kResidual,       // [tokens, hidden]
+  kNormed,         // [tokens, hidden]
+  kQ,              // [tokens, heads * head_dim], after rope
+  kAttn,           // [tokens, heads * head_dim]
+  kRouterLogits,   // [tokens, experts]
+  kExpertIds,      // [tokens, topk], by falling logit
+  kExpertWeights,  // [tokens, topk]
+  kExpertHidden,   // [tokens, topk, inter]
+  kLogits,         // [logit rows, vocab]
+};
+inline constexpr int kSlots = static_cast<int>(Slot::kLogits) + 1;
+
+struct SlotData {
+  Shape shape;
+  std::vector<float> values;
+};
+
+using Ticket = int64_t;
+
+class Backend {
+ public:
+  Backend() = default;
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  // Shapes and types must be the role's (the manifest has checked them). A host backend keeps the view: the caller
+  // keeps the bytes alive and unchanged as long as the backend.
+  virtual WeightHandle upload(const HostWeight& weight) = 0;
+
+  // residual = table[ids]
+  virtual void embed(const EmbedArgs& args) = 0;
+  // normed = rmsnorm(residual) ⊙ norm; q,k,v = normed·Wᵀ + b; rope on q and k (halves d, d + head_dim/2); K,V → cache
+  virtual void attn_in(const AttnInArgs& args) = 0;
+  // attn = softmax([q·k / sqrt(head_dim), sink]) · v over the row's visible keys; the sink has no value
+  virtual void attend(const AttendArgs& args) = 0;
+  // residual += attn·Woᵀ + bo
+  virtual void attn_out(const AttnOutArgs& args) = 0;
+  // normed = rmsnorm(residual) ⊙ norm; logits = normed·Wrᵀ + br; ids = topk, weights = softmax over the topk
+  virtual void route(const RouteArgs& args) = 0;
+  // h = W1[e]·normed + b1[e]; glu = min(h[0::2], L), lin = clamp(h[1::2], ±L); u = glu·sigmoid(1.702·glu)·(lin + 1);
+  // residual += Σ w_e (W2[e]·u + b2[e])
+  virtual void moe(const MoeArgs& args) = 0;
+  // logits = (rmsnorm(residual[tokens]) ⊙ norm) · tableᵀ
+  virtual void logits(const LogitsArgs& args) = 0;
+  // Draws one token per row of logits (sampling.h). The logits slot is unspecified afterwards.
+  virtual Ticket sample(const SampleArgs& args) = 0;
+
+  // The tokens of a ticket; each ticket is read once.
+  [[nodiscard]] virtual std::vector<int32_t> wait(Ticket ticket) = 0;
+  // A copy of an activation, after all verbs so far. For tests, compare and perplexity.
+  [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
+};
+
+[[nodiscard]] std::string_view name_of(Slot slot);
+
+}  // namespace nibble::backend

@@ -1,0 +1,12 @@
+#pragma once
+// The oracle: the formulas of backend.h as plain loops in double, never optimised. KV cache in double.
+
+#include "backend/backend.h"
+
+#include <memory>
+
+namespace nibble::backend {
+
+std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config);
+
+}  // namespace nibble::backend

@@ -1,0 +1,109 @@
+#include "backend/sampling.h"
+
+#include "base/error.h"
+#include "base/random.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+namespace nibble::backend {
+namespace {
+
+struct Candidate {
+  float logit;
+  int32_t id;
+};
+
+constexpr bool before(const Candidate& a, const Candidate& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+void apply_penalties(std::span<float> logits, const SampleRow& row) {
+  const SamplingParams& p = *row.params;
+  for (const auto& [id, bias] : p.logit_bias) logits[static_cast<size_t>(id)] += bias;
+  if (p.repetition_penalty == 1.0f && p.presence_penalty == 0.0f && p.frequency_penalty == 0.0f) return;
+  std::unordered_map<int32_t, int> in_output;
+  for (const int32_t id : row.output) ++in_output[id];
+  const auto repeat = [&](int32_t id) {
+    float& logit = logits[static_cast<size_t>(id)];
+    logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
+  };
+  std::unordered_map<int32_t, bool> in_prompt;
+  for (const int32_t id : row.prompt) {
+    if (!in_output.contains(id) && in_prompt.try_emplace(id, true).second) repeat(id);
+  }
+  for (const auto& [id, count] : in_output) {
+    repeat(id);
+    logits[static_cast<size_t>(id)] -= p.presence_penalty + p.frequency_penalty * static_cast<float>(count);
+  }
+}
+
+float gumbel(const SampleRow& row, int32_t id) {
+  const auto word = static_cast<uint32_t>(id);
+  const Philox4 r = philox(row.params->seed, word / 4, static_cast<uint64_t>(row.position));
+  const float u = (static_cast<float>(r[word % 4] >> 9) + 0.5f) * 0x1p-23f;  // never 0 or 1
+  return -std::log(-std::log(u));
+}
+
+// What min_p, top_k and top_p keep; logits already divided by the temperature.
+std::vector<Candidate> kept(std::span<const float> logits, const SamplingParams& p) {
+  const float top = *std::max_element(logits.begin(), logits.end());
+  const float floor = p.min_p > 0 ? top + std::log(p.min_p) : -INFINITY;
+  std::vector<Candidate> keep;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] >= floor && logits[id] > -INFINITY) keep.push_back({logits[id], static_cast<int32_t>(id)});
+  }
+  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < keep.size()) {
+    std::nth_element(keep.begin(), keep.begin() + p.top_k - 1, keep.end(), before);
+    keep.resize(static_cast<size_t>(p.top_k));
+  }
+  if (p.top_p < 1.0f) {
+    std::sort(keep.begin(), keep.end(), before);
+    double total = 0, sum = 0;
+    for (const Candidate& c : keep) total += std::exp(double{c.logit} - top);
+    size_t count = 0;
+    while (count < keep.size() && sum < double{p.top_p} * total) sum += std::exp(double{keep[count++].logit} - top);
+    keep.resize(std::max<size_t>(count, 1));
+  }
+  return keep;
+}
+
+void want(bool holds, const char* field, const char* range, double found) {
+  if (!holds) throw Error(Code::kInvalidRequest, "[sampling] {}: want {}, found {}", field, range, found);
+}
+
+}  // namespace
+
+void validate(const SamplingParams& p, int64_t vocab) {
+  want(p.temperature >= 0 && p.temperature <= 100, "temperature", "0 to 100", p.temperature);
+  want(p.top_p > 0 && p.top_p <= 1, "top_p", "more than 0 and at most 1", p.top_p);
+  want(p.min_p >= 0 && p.min_p <= 1, "min_p", "0 to 1", p.min_p);
+  want(p.top_k >= 0, "top_k", "0 (all) or more", p.top_k);
+  want(p.repetition_penalty > 0 && p.repetition_penalty <= 100, "repetition_penalty", "more than 0, at most 100",
+       p.repetition_penalty);
+  want(std::abs(p.presence_penalty) <= 2, "presence_penalty", "-2 to 2", p.presence_penalty);
+  want(std::abs(p.frequency_penalty) <= 2, "frequency_penalty", "-2 to 2", p.frequency_penalty);
+  for (const auto& [id, bias] : p.logit_bias) {
+    want(id >= 0 && id < vocab, "logit_bias", "a token id below the vocabulary's size", id);
+    want(std::abs(bias) <= 100, "logit_bias", "-100 to 100", bias);
+  }
+}
+
+int32_t sample_row(std::span<float> logits, const SampleRow& row) {
+  apply_penalties(logits, row);
+  const SamplingParams& p = *row.params;
+  if (p.temperature == 0.0f)
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  for (float& logit : logits) logit /= p.temperature;
+  float best = -INFINITY;
+  int32_t token = -1;
+  for (const Candidate& c : kept(logits, p)) {
+    const float value = c.logit + gumbel(row, c.id);
+    if (value > best || (value == best && c.id < token)) best = value, token = c.id;
+  }
+  check(token >= 0, "a row of logits has at least one finite value");
+  return token;
+}
+
+}  // namespace nibble::backend

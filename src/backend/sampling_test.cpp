@@ -1,0 +1,106 @@
+#include "backend/sampling.h"
+
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+
+namespace nibble::backend {
+namespace {
+
+// How often each token is drawn over `draws` positions.
+std::vector<double> shares(const std::vector<float>& logits, const SamplingParams& params, int draws) {
+  std::vector<double> share(logits.size());
+  for (int i = 0; i < draws; ++i) {
+    std::vector<float> row = logits;
+    share[static_cast<size_t>(sample_row(row, {.params = &params, .position = i}))] += 1.0 / draws;
+  }
+  return share;
+}
+
+TEST(sampling, temperature_zero_takes_the_largest_and_the_lowest_id_on_a_tie) {
+  const SamplingParams greedy{.temperature = 0};
+  std::vector<float> logits = {1, 5, 5, -2};
+  EXPECT_EQ(sample_row(logits, {.params = &greedy}), 1);
+}
+
+TEST(sampling, draws_follow_the_softmax_at_the_temperature) {
+  const std::vector<float> logits = {0, 1, 2, 3};
+  for (const float temperature : {0.5f, 1.0f, 2.0f}) {
+    const std::vector<double> got = shares(logits, {.temperature = temperature, .seed = 11}, 40000);
+    double sum = 0;
+    for (const float l : logits) sum += std::exp(l / temperature);
+    for (size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(got[i], std::exp(logits[i] / temperature) / sum, 0.01);
+  }
+}
+
+TEST(sampling, filters_keep_exactly_their_sets) {
+  const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.2f), std::log(0.1f)};
+  const auto drawn = [&](SamplingParams p) {
+    std::set<size_t> ids;
+    const std::vector<double> share = shares(logits, p, 4000);
+    for (size_t i = 0; i < share.size(); ++i) {
+      if (share[i] > 0) ids.insert(i);
+    }
+    return ids;
+  };
+  EXPECT_EQ(drawn({.top_k = 2}), (std::set<size_t>{0, 1}));
+  EXPECT_EQ(drawn({.top_p = 0.69f}), (std::set<size_t>{0, 1}));
+  EXPECT_EQ(drawn({.top_p = 0.71f}), (std::set<size_t>{0, 1, 2}));
+  EXPECT_EQ(drawn({.top_p = 0.0001f}), (std::set<size_t>{0}));
+  EXPECT_EQ(drawn({.min_p = 0.45f}), (std::set<size_t>{0, 1, 2}));
+  EXPECT_EQ(drawn({.min_p = 1.0f}), (std::set<size_t>{0}));
+}
+
+TEST(sampling, a_draw_depends_on_seed_and_position_only) {
+  const std::vector<float> logits(1000, 0.0f);
+  const SamplingParams a{.seed = 1}, b{.seed = 2};
+  const auto draw = [&](const SamplingParams& p, int64_t position) {
+    std::vector<float> row = logits;
+    return sample_row(row, {.params = &p, .position = position});
+  };
+  EXPECT_EQ(draw(a, 5), draw(a, 5));
+  EXPECT_NE(draw(a, 5), draw(b, 5));
+  EXPECT_NE(draw(a, 5), draw(a, 6));
+}
+
+TEST(sampling, penalties_and_bias_shift_the_logits_they_name) {
+  const std::vector<int32_t> prompt = {0, 0}, output = {1, 1, 1};
+  const auto greedy = [&](SamplingParams p, std::vector<float> logits) {
+    p.temperature = 0;
+    return sample_row(logits, {.params = &p, .prompt = prompt, .output = output});
+  };
+  EXPECT_EQ(greedy({}, {3, 2, 1}), 0);
+  EXPECT_EQ(greedy({.repetition_penalty = 2}, {3, 2, 1.6f}), 2);     // 1.5, 1, 1.6
+  EXPECT_EQ(greedy({.repetition_penalty = 2}, {-1, -3, -1.5f}), 2);  // -2, -6, -1.5
+  EXPECT_EQ(greedy({.presence_penalty = 1}, {0, 3, 2.1f}), 2);
+  EXPECT_EQ(greedy({.presence_penalty = 2}, {3, 2, 1}), 0);         // the prompt does not count
+  EXPECT_EQ(greedy({.frequency_penalty = 0.5f}, {0, 3, 1.6f}), 2);  // three times 0.5
+  EXPECT_EQ(greedy({.logit_bias = {{2, 3.0f}}}, {3, 2, 1}), 2);
+}
+
+TEST(sampling, validate_names_the_field) {
+  const auto refused = [](SamplingParams p) -> std::string {
+    try {
+      validate(p, 100);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refused({}), "accepted");
+  EXPECT_NE(refused({.temperature = -1}).find("temperature"), std::string::npos);
+  EXPECT_NE(refused({.temperature = NAN}).find("temperature"), std::string::npos);
+  EXPECT_NE(refused({.top_p = 0}).find("top_p"), std::string::npos);
+  EXPECT_NE(refused({.min_p = 2}).find("min_p"), std::string::npos);
+  EXPECT_NE(refused({.top_k = -1}).find("top_k"), std::string::npos);
+  EXPECT_NE(refused({.repetition_penalty = 0}).find("repetition_penalty"), std::string::npos);
+  EXPECT_NE(refused({.presence_penalty = 3}).find("presence_penalty"), std::string::npos);
+  EXPECT_NE(refused({.logit_bias = {{100, 1.0f}}}).find("logit_bias"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble::backend

@@ -38,9 +38,10 @@ class Error : public std::runtime_error {
 [[noreturn]] void check_failed(std::string_view message, std::source_location where);
 
 // Aborts with the message when an invariant of ours is broken; never reachable from user input.
-inline void check(bool holds, std::string_view message,
-                  std::source_location where = std::source_location::current()) {
-  if (!holds) [[unlikely]] check_failed(message, where);
+inline void check(bool holds, std::string_view message, std::source_location where = std::source_location::current()) {
+  if (!holds) [[unlikely]] {
+    check_failed(message, where);
+  }
 }
 
 }  // namespace nibble

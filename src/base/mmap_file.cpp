@@ -23,7 +23,7 @@ namespace {
 MmapFile::MmapFile(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail(path, "open");
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd);
     throw Error(Code::kIo, "[file] {}: want a regular file", path.string());

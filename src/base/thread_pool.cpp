@@ -19,25 +19,27 @@ ThreadPool::ThreadPool(int threads) {
   check(threads >= 1, "a thread pool has at least the caller");
   workers_.reserve(static_cast<size_t>(threads - 1));
   // Workers take part numbers 1…; the caller is part 0. parts() is fixed before the first worker looks.
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i, threads] {
-    uint64_t seen = 0;
-    while (true) {
-      const std::function<void(int64_t, int64_t)>* body;
-      int64_t count;
-      {
-        std::unique_lock lock(shared_.mutex);
-        shared_.wake.wait(lock, [&] { return shared_.stop || shared_.generation != seen; });
-        if (shared_.stop) return;
-        seen = shared_.generation;
-        body = shared_.body;
-        count = shared_.count;
+  for (int i = 1; i < threads; ++i) {
+    workers_.emplace_back([this, i, threads] {
+      uint64_t seen = 0;
+      while (true) {
+        const std::function<void(int64_t, int64_t)>* body;
+        int64_t count;
+        {
+          std::unique_lock lock(shared_.mutex);
+          shared_.wake.wait(lock, [&] { return shared_.stop || shared_.generation != seen; });
+          if (shared_.stop) return;
+          seen = shared_.generation;
+          body = shared_.body;
+          count = shared_.count;
+        }
+        const Range range = share(count, i, threads);
+        if (range.begin < range.end) (*body)(range.begin, range.end);
+        const std::lock_guard lock(shared_.mutex);
+        if (--shared_.running == 0) shared_.done.notify_one();
       }
-      const Range range = share(count, i, threads);
-      if (range.begin < range.end) (*body)(range.begin, range.end);
-      const std::lock_guard lock(shared_.mutex);
-      if (--shared_.running == 0) shared_.done.notify_one();
-    }
-  });
+    });
+  }
 }
 
 ThreadPool::~ThreadPool() {

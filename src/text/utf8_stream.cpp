@@ -10,8 +10,8 @@ namespace {
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 struct Lead {
-  int length;           // bytes of the whole character; 0: not a lead byte
-  uint8_t low, high;    // allowed range of the second byte (Unicode 15, table 3-7)
+  int length;         // bytes of the whole character; 0: not a lead byte
+  uint8_t low, high;  // allowed range of the second byte (Unicode 15, table 3-7)
 };
 
 constexpr Lead lead_of(uint8_t b) {

@@ -73,9 +73,7 @@ TEST(mmap_file, names_what_it_cannot_open) {
   EXPECT_THROW(MmapFile("/tmp"), Error);
 }
 
-TEST(check, aborts_with_the_message) {
-  EXPECT_DEATH(check(false, "two plus two"), "two plus two");
-}
+TEST(check, aborts_with_the_message) { EXPECT_DEATH(check(false, "two plus two"), "two plus two"); }
 
 }  // namespace
 }  // namespace nibble

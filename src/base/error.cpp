@@ -7,18 +7,12 @@ namespace nibble {
 
 std::string_view name_of(Code code) {
   switch (code) {
-    case Code::kInvalidRequest:
-      return "invalid request";
-    case Code::kUnsupported:
-      return "unsupported";
-    case Code::kCorrupt:
-      return "corrupt";
-    case Code::kIo:
-      return "io";
-    case Code::kOutOfMemory:
-      return "out of memory";
-    case Code::kDevice:
-      return "device";
+    case Code::kInvalidRequest: return "invalid request";
+    case Code::kUnsupported: return "unsupported";
+    case Code::kCorrupt: return "corrupt";
+    case Code::kIo: return "io";
+    case Code::kOutOfMemory: return "out of memory";
+    case Code::kDevice: return "device";
   }
   return "unknown";
 }

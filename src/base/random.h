@@ -24,9 +24,7 @@ using Philox4 = std::array<uint32_t, 4>;
 }
 
 // Uniform in [0, 1) with 24 bits.
-[[nodiscard]] constexpr float uniform_float(uint32_t bits) {
-  return static_cast<float>(bits >> 8) * 0x1p-24f;
-}
+[[nodiscard]] constexpr float uniform_float(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 
 // Standard normal from two words (Box-Muller).
 [[nodiscard]] float normal_float(uint32_t a, uint32_t b);

@@ -45,18 +45,14 @@ enum class DType : uint8_t { kBool, kU8, kI8, kI16, kI32, kI64, kF8E4m3, kF8E5m2
     case DType::kU8:
     case DType::kI8:
     case DType::kF8E4m3:
-    case DType::kF8E5m2:
-      return 1;
+    case DType::kF8E5m2: return 1;
     case DType::kI16:
     case DType::kF16:
-    case DType::kBf16:
-      return 2;
+    case DType::kBf16: return 2;
     case DType::kI32:
-    case DType::kF32:
-      return 4;
+    case DType::kF32: return 4;
     case DType::kI64:
-    case DType::kF64:
-      return 8;
+    case DType::kF64: return 8;
   }
   return 0;
 }
@@ -64,30 +60,18 @@ enum class DType : uint8_t { kBool, kU8, kI8, kI16, kI32, kI64, kF8E4m3, kF8E5m2
 // safetensors' spelling: "BF16", "F32", "U8", …
 [[nodiscard]] constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::kBool:
-      return "BOOL";
-    case DType::kU8:
-      return "U8";
-    case DType::kI8:
-      return "I8";
-    case DType::kI16:
-      return "I16";
-    case DType::kI32:
-      return "I32";
-    case DType::kI64:
-      return "I64";
-    case DType::kF8E4m3:
-      return "F8_E4M3";
-    case DType::kF8E5m2:
-      return "F8_E5M2";
-    case DType::kF16:
-      return "F16";
-    case DType::kBf16:
-      return "BF16";
-    case DType::kF32:
-      return "F32";
-    case DType::kF64:
-      return "F64";
+    case DType::kBool: return "BOOL";
+    case DType::kU8: return "U8";
+    case DType::kI8: return "I8";
+    case DType::kI16: return "I16";
+    case DType::kI32: return "I32";
+    case DType::kI64: return "I64";
+    case DType::kF8E4m3: return "F8_E4M3";
+    case DType::kF8E5m2: return "F8_E5M2";
+    case DType::kF16: return "F16";
+    case DType::kBf16: return "BF16";
+    case DType::kF32: return "F32";
+    case DType::kF64: return "F64";
   }
   return "?";
 }

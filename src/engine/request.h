@@ -20,14 +20,10 @@ enum class FinishReason : uint8_t { kStop, kLength, kContext, kCancelled };
 
 [[nodiscard]] constexpr std::string_view name_of(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop:
-      return "stop";  // a stop id
-    case FinishReason::kLength:
-      return "length";  // max_tokens reached
-    case FinishReason::kContext:
-      return "context";  // no room left in the KV cache
-    case FinishReason::kCancelled:
-      return "cancelled";  // the receiver said so
+    case FinishReason::kStop: return "stop";            // a stop id
+    case FinishReason::kLength: return "length";        // max_tokens reached
+    case FinishReason::kContext: return "context";      // no room left in the KV cache
+    case FinishReason::kCancelled: return "cancelled";  // the receiver said so
   }
   return "?";
 }

@@ -211,24 +211,15 @@ class CpuBackend final : public Backend {
       return SlotData{std::move(shape), std::vector<float>(values.begin(), values.begin() + count)};
     };
     switch (slot) {
-      case Slot::kResidual:
-        return copy(residual_, {tokens_, dims_.hidden});
-      case Slot::kNormed:
-        return copy(normed_, {tokens_, dims_.hidden});
-      case Slot::kQ:
-        return copy(q_, {tokens_, dims_.q_width()});
-      case Slot::kAttn:
-        return copy(attn_, {tokens_, dims_.q_width()});
-      case Slot::kRouterLogits:
-        return copy(router_logits_, {tokens_, dims_.experts});
-      case Slot::kExpertIds:
-        return copy(expert_ids_, {tokens_, dims_.topk});
-      case Slot::kExpertWeights:
-        return copy(expert_weights_, {tokens_, dims_.topk});
-      case Slot::kExpertHidden:
-        return copy(expert_hidden_, {tokens_, dims_.topk, dims_.inter});
-      case Slot::kLogits:
-        return copy(logits_, {logit_rows_, dims_.vocab});
+      case Slot::kResidual: return copy(residual_, {tokens_, dims_.hidden});
+      case Slot::kNormed: return copy(normed_, {tokens_, dims_.hidden});
+      case Slot::kQ: return copy(q_, {tokens_, dims_.q_width()});
+      case Slot::kAttn: return copy(attn_, {tokens_, dims_.q_width()});
+      case Slot::kRouterLogits: return copy(router_logits_, {tokens_, dims_.experts});
+      case Slot::kExpertIds: return copy(expert_ids_, {tokens_, dims_.topk});
+      case Slot::kExpertWeights: return copy(expert_weights_, {tokens_, dims_.topk});
+      case Slot::kExpertHidden: return copy(expert_hidden_, {tokens_, dims_.topk, dims_.inter});
+      case Slot::kLogits: return copy(logits_, {logit_rows_, dims_.vocab});
     }
     return {};
   }

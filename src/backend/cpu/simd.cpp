@@ -91,14 +91,10 @@ void dot_of(const float* w, const float* const* x, int64_t n, float* out) {
 
 void dot(const float* w, const float* const* x, int count, int64_t n, float* out) {
   switch (count) {
-    case 1:
-      return dot_of<1>(w, x, n, out);
-    case 2:
-      return dot_of<2>(w, x, n, out);
-    case 3:
-      return dot_of<3>(w, x, n, out);
-    default:
-      return dot_of<4>(w, x, n, out);
+    case 1: return dot_of<1>(w, x, n, out);
+    case 2: return dot_of<2>(w, x, n, out);
+    case 3: return dot_of<3>(w, x, n, out);
+    default: return dot_of<4>(w, x, n, out);
   }
 }
 
@@ -112,9 +108,7 @@ void axpy(float a, const float* x, int64_t n, float* y) {
   for (; i < n; ++i) y[i] += a * x[i];
 }
 
-std::string_view simd_target() {
-  return hwy::TargetName(HWY_TARGET);
-}
+std::string_view simd_target() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace nibble::backend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -128,21 +122,15 @@ HWY_EXPORT(dot);
 HWY_EXPORT(axpy);
 HWY_EXPORT(simd_target);
 
-void decode_bf16(const Bf16* in, int64_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(decode_bf16)(in, n, out);
-}
+void decode_bf16(const Bf16* in, int64_t n, float* out) { HWY_DYNAMIC_DISPATCH(decode_bf16)(in, n, out); }
 void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
   HWY_DYNAMIC_DISPATCH(decode_mxfp4)(codes, scales, n, out);
 }
 void dot(const float* w, const std::array<const float*, kDotTokens>& x, int count, int64_t n, float* out) {
   HWY_DYNAMIC_DISPATCH(dot)(w, x.data(), count, n, out);
 }
-void axpy(float a, const float* x, int64_t n, float* y) {
-  HWY_DYNAMIC_DISPATCH(axpy)(a, x, n, y);
-}
-std::string_view simd_target() {
-  return HWY_DYNAMIC_DISPATCH(simd_target)();
-}
+void axpy(float a, const float* x, int64_t n, float* y) { HWY_DYNAMIC_DISPATCH(axpy)(a, x, n, y); }
+std::string_view simd_target() { return HWY_DYNAMIC_DISPATCH(simd_target)(); }
 
 }  // namespace nibble::backend::cpu
 #endif  // HWY_ONCE

@@ -273,24 +273,15 @@ class ReferenceBackend final : public Backend {
 
   [[nodiscard]] const std::vector<Vec>& slot_rows(Slot slot) const {
     switch (slot) {
-      case Slot::kResidual:
-        return residual_;
-      case Slot::kNormed:
-        return normed_;
-      case Slot::kQ:
-        return q_;
-      case Slot::kAttn:
-        return attn_;
-      case Slot::kRouterLogits:
-        return router_logits_;
-      case Slot::kExpertIds:
-        return expert_ids_;
-      case Slot::kExpertWeights:
-        return expert_weights_;
-      case Slot::kExpertHidden:
-        return expert_hidden_;
-      case Slot::kLogits:
-        return logits_;
+      case Slot::kResidual: return residual_;
+      case Slot::kNormed: return normed_;
+      case Slot::kQ: return q_;
+      case Slot::kAttn: return attn_;
+      case Slot::kRouterLogits: return router_logits_;
+      case Slot::kExpertIds: return expert_ids_;
+      case Slot::kExpertWeights: return expert_weights_;
+      case Slot::kExpertHidden: return expert_hidden_;
+      case Slot::kLogits: return logits_;
     }
     return residual_;
   }

@@ -1,0 +1,269 @@
+#include "app/chat.h"
+
+#include "app/commands.h"
+#include "app/generation.h"
+#include "app/interrupt.h"
+#include "app/loaded_model.h"
+#include "app/terminal.h"
+#include "base/error.h"
+#include "base/mmap_file.h"
+#include "text/harmony_parse.h"
+#include "text/harmony_render.h"
+#include "text/stop_strings.h"
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <limits>
+
+namespace nibble::app {
+namespace {
+
+constexpr int64_t kDefaultContext = 8192;
+constexpr int64_t kMaxToolsBytes = int64_t{1} << 24;
+
+constexpr std::string_view kHelp = R"(/help                 this list
+/clear                forget the conversation
+/reasoning EFFORT     low, medium or high
+/instructions TEXT    what the model should keep to; nothing: none
+/stats                tokens and speed of the last answer
+/quit                 leave (so does Ctrl-D); Ctrl-C stops an answer
+)";
+
+// One turn of the model as it arrives: printed, and kept as messages.
+class TurnReceiver {
+ public:
+  TurnReceiver(Terminal& terminal, bool print) : terminal_(terminal), print_(print) {}
+
+  void take(const std::vector<text::Event>& events) {
+    for (const text::Event& event : events) std::visit([this](const auto& e) { on(e); }, event);
+  }
+  [[nodiscard]] std::vector<text::Message> messages() && { return std::move(messages_); }
+
+ private:
+  void on(const text::MessageStarted& started) {
+    messages_.push_back(to_message(started.header));
+    text_.clear();
+    const text::Message& m = messages_.back();
+    if (m.recipient) show(fmt::format("→ {} ", *m.recipient));
+  }
+  void on(const text::TextDelta& delta) {
+    text_ += delta.text;
+    show(delta.text);
+  }
+  void on(const text::MessageEnded&) {
+    messages_.back().content = {text_};
+    show("\n");
+  }
+  void on(const text::Repaired&) {}
+
+  void show(const std::string& text) {
+    if (!print_) return;
+    const bool answer = messages_.back().channel == text::kFinalChannel;
+    terminal_.print(answer ? text : terminal_.dim(text));
+  }
+
+  Terminal& terminal_;
+  bool print_;
+  std::vector<text::Message> messages_;
+  std::string text_;  // of the open message
+};
+
+text::Message text_message(text::Role role, std::string text) {
+  text::Message message;
+  message.role = role;
+  message.content = {std::move(text)};
+  return message;
+}
+
+class Chat {
+ public:
+  Chat(const ChatOptions& options, const ModelSource& source, Runtime& runtime, Terminal& terminal)
+      : options_(options), source_(source), runtime_(runtime), terminal_(terminal), instructions_(options.instructions), effort_(options.effort),
+        ids_(text::HarmonyIds::from_names([&](std::string_view name) { return source.tokenizer.special_id(name); })) {
+    if (!options.tools.empty()) tools_ = parse_tools(read_text_file(options.tools, kMaxToolsBytes));
+  }
+
+  int ask_once(const std::string& question) {
+    const std::vector<text::Message> turn = answer(text_message(text::Role::kUser, question));
+    if (options_.output.json) terminal_.print(turn_json(turn).dump(2) + "\n");
+    else terminal_.note(terminal_.dim(summary(outcome_, options_.generate)));
+    return outcome_.interrupted ? kExitInterrupted : kExitOk;
+  }
+
+  int talk() {
+    terminal_.note("Type a message, /help for commands, Ctrl-D to leave.");
+    std::string line;
+    while (read_line(waiting_for_ ? fmt::format("result of {}> ", *waiting_for_) : "> ", line)) {
+      if (line.empty()) continue;
+      if (line[0] == '/') {
+        if (line == "/quit") break;
+        command(line);
+      } else {
+        try {
+          turn(line);
+        } catch (const Error& e) {
+          if (e.code() != Code::kInvalidRequest) throw;
+          terminal_.note(fmt::format("nibble: {}", e.what()));
+        }
+      }
+    }
+    return kExitOk;
+  }
+
+ private:
+  // False at the end of the input. Ctrl-C at the prompt drops the line.
+  bool read_line(const std::string& prompt, std::string& line) {
+    while (true) {
+      const Interrupt interrupt;
+      terminal_.print(terminal_.bold(prompt));
+      if (std::getline(std::cin, line)) return true;
+      if (!interrupt.requested()) break;
+      std::cin.clear();
+      clearerr(stdin);
+      terminal_.print("\n");
+    }
+    terminal_.print("\n");
+    return false;
+  }
+
+  void turn(const std::string& line) {
+    text::Message input = text_message(waiting_for_ ? text::Role::kTool : text::Role::kUser, line);
+    if (waiting_for_) {
+      input.name = *waiting_for_;
+      input.recipient = "assistant";
+      input.channel = std::string(text::kCommentaryChannel);
+    }
+    const size_t before = history_.size();
+    try {
+      answer(std::move(input));
+    } catch (const Error&) {
+      history_.resize(before);
+      throw;
+    }
+    waiting_for_.reset();
+    if (!history_.empty() && history_.back().role == text::Role::kAssistant && history_.back().recipient) waiting_for_ = history_.back().recipient;
+  }
+
+  std::vector<text::Message> answer(text::Message input) {
+    history_.push_back(std::move(input));
+    std::vector<int32_t> prompt = text::to_tokens(text::render_for_completion(conversation()), ids_, [&](std::string_view t) { return source_.tokenizer.encode(t); });
+    const Interrupt interrupt;
+    text::HarmonyParser parser(text::Role::kAssistant);
+    TurnReceiver receiver(terminal_, !options_.output.json);
+    text::StopStrings stops(options_.generate.stop);
+    outcome_ = {};
+    outcome_.finished = runtime_.session().generate(make_request(options_.generate, source_.config, std::move(prompt)), [&](int32_t token) {
+      outcome_.interrupted = interrupt.requested();
+      if (const auto special = ids_.special_of(token)) {
+        receiver.take(parser.push(*special));
+      } else if (!source_.tokenizer.is_special(token)) {
+        const text::StopStrings::Step step = stops.push(token_text(source_.tokenizer, token));
+        receiver.take(parser.push(step.text));
+        outcome_.stop_string = step.stop_idx.has_value();
+      }
+      return !outcome_.interrupted && !outcome_.stop_string;
+    });
+    receiver.take(parser.push(stops.finish()));
+    receiver.take(parser.finish());
+    std::vector<text::Message> messages = std::move(receiver).messages();
+    history_.insert(history_.end(), messages.begin(), messages.end());
+    return messages;
+  }
+
+  [[nodiscard]] text::Conversation conversation() const {
+    text::Message system = text_message(text::Role::kSystem, "");
+    system.content = {text::SystemOptions{.current_date = options_.date, .effort = effort_}};
+    text::Conversation conversation{{system}};
+    if (!instructions_.empty() || !tools_.empty()) {
+      text::Message developer = text_message(text::Role::kDeveloper, "");
+      developer.content = {text::DeveloperOptions{.instructions = instructions_.empty() ? std::nullopt : std::optional(instructions_), .functions = tools_}};
+      conversation.messages.push_back(developer);
+    }
+    conversation.messages.insert(conversation.messages.end(), history_.begin(), history_.end());
+    return conversation;
+  }
+
+  void command(const std::string& line) {
+    const size_t space = line.find(' ');
+    const std::string name = line.substr(0, space), rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (name == "/help") {
+      terminal_.print(kHelp);
+    } else if (name == "/clear") {
+      history_.clear();
+      waiting_for_.reset();
+    } else if (name == "/reasoning") {
+      if (rest == "low") effort_ = text::ReasoningEffort::kLow;
+      else if (rest == "medium") effort_ = text::ReasoningEffort::kMedium;
+      else if (rest == "high") effort_ = text::ReasoningEffort::kHigh;
+      else terminal_.note("/reasoning: want low, medium or high");
+    } else if (name == "/instructions") {
+      instructions_ = rest;
+    } else if (name == "/stats") {
+      terminal_.print(summary(outcome_, options_.generate) + "\n");
+    } else {
+      terminal_.note(fmt::format("{}: no such command; /help lists them", name));
+    }
+  }
+
+  [[nodiscard]] nlohmann::ordered_json turn_json(const std::vector<text::Message>& turn) const {
+    nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+    for (const text::Message& m : turn) {
+      nlohmann::ordered_json item = {{"role", text::name_of(m.role)}};
+      if (m.channel) item["channel"] = *m.channel;
+      if (m.recipient) item["recipient"] = *m.recipient;
+      item["content"] = std::get<std::string>(m.content.at(0));
+      messages.push_back(std::move(item));
+    }
+    nlohmann::ordered_json json = {{"messages", std::move(messages)}};
+    json.update(usage_json(outcome_, options_.generate));
+    return json;
+  }
+
+  const ChatOptions& options_;
+  const ModelSource& source_;
+  Runtime& runtime_;
+  Terminal& terminal_;
+  std::string instructions_;
+  text::ReasoningEffort effort_;
+  text::HarmonyIds ids_;
+  std::vector<text::ToolSpec> tools_;
+  std::vector<text::Message> history_;
+  std::optional<std::string> waiting_for_;  // the function whose result the model waits for
+  Outcome outcome_;
+};
+
+}  // namespace
+
+std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
+  const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "[chat] --tools: {}", what); };
+  const auto json = nlohmann::ordered_json::parse(json_text, nullptr, false);
+  if (!json.is_array()) throw refuse("want a JSON array of functions");
+  std::vector<text::ToolSpec> tools;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const auto& function = json[i].is_object() && json[i].contains("function") ? json[i]["function"] : json[i];
+    const auto string_of = [&](const char* key) -> std::string {
+      if (!function.is_object() || !function.contains(key)) return {};
+      if (!function[key].is_string()) throw refuse(fmt::format("entry {}: want a string as {}", i, key));
+      return function[key].get<std::string>();
+    };
+    text::ToolSpec tool{.name = string_of("name"), .description = string_of("description"), .parameters = {}};
+    if (tool.name.empty()) throw refuse(fmt::format("entry {}: want an object with a name", i));
+    if (function.contains("parameters")) tool.parameters = function["parameters"];
+    tools.push_back(std::move(tool));
+  }
+  return tools;
+}
+
+int execute(const ChatOptions& options) {
+  if (options.output.json && !options.prompt.given) throw Error(Code::kInvalidRequest, "[chat] --json: want one question (-p or -f), found a conversation");
+  Terminal terminal(options.output);
+  const std::string question = options.prompt.given ? read_text(options.prompt) : std::string();
+  const ModelSource source = open_model(options.model, terminal);
+  const int64_t context = context_length(options.model, source.config, kDefaultContext);
+  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens}, terminal);
+  Chat chat(options, source, runtime, terminal);
+  return options.prompt.given ? chat.ask_once(question) : chat.talk();
+}
+
+}  // namespace nibble::app

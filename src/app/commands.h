@@ -1,0 +1,17 @@
+#pragma once
+// One function per command, each in a file of its name. They return the exit code and throw Error.
+
+#include "app/options.h"
+
+namespace nibble::app {
+
+int execute(const RunOptions& options);
+int execute(const ChatOptions& options);
+int execute(const InspectOptions& options);
+int execute(const TokenizeOptions& options);
+int execute(const PerplexityOptions& options);
+int execute(const CompareOptions& options);
+int execute(const SynthOptions& options);
+int execute(const QuantizeOptions& options);
+
+}  // namespace nibble::app

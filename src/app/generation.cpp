@@ -1,0 +1,57 @@
+#include "app/generation.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+namespace nibble::app {
+namespace {
+
+double per_second(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+
+struct Rates {
+  int64_t computed_prompt;
+  double prompt_per_second;
+  double decode_per_second;  // the first token belongs to the prompt's computation
+};
+
+Rates rates_of(const engine::Finished& f) {
+  const int64_t computed = f.prompt_tokens - f.cached_tokens;
+  return {computed, per_second(computed, f.prefill_seconds), per_second(f.generated_tokens - 1, f.decode_seconds)};
+}
+
+}  // namespace
+
+engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config, std::vector<int32_t> prompt) {
+  return {.prompt = std::move(prompt),
+          .max_tokens = options.max_tokens > 0 ? options.max_tokens : std::numeric_limits<int64_t>::max(),
+          .sampling = options.sampling,
+          .stop_ids = options.ignore_eos ? std::vector<int32_t>() : config.eos_ids};
+}
+
+std::string finish_reason(const Outcome& outcome) {
+  if (outcome.interrupted) return "interrupted";
+  if (outcome.stop_string) return "stop";
+  return std::string(engine::name_of(outcome.finished.reason));
+}
+
+std::string summary(const Outcome& outcome, const GenerateOptions& options) {
+  const engine::Finished& f = outcome.finished;
+  const Rates r = rates_of(f);
+  return fmt::format("prompt {} tokens ({} cached), {:.1f} tok/s · generated {} tokens, {:.1f} tok/s · finished: {} · seed {}",
+                     f.prompt_tokens, f.cached_tokens, r.prompt_per_second, f.generated_tokens, r.decode_per_second,
+                     finish_reason(outcome), options.sampling.seed);
+}
+
+nlohmann::ordered_json usage_json(const Outcome& outcome, const GenerateOptions& options) {
+  const engine::Finished& f = outcome.finished;
+  const Rates r = rates_of(f);
+  return {{"finish_reason", finish_reason(outcome)},
+          {"seed", options.sampling.seed},
+          {"usage", {{"prompt_tokens", f.prompt_tokens}, {"cached_tokens", f.cached_tokens}, {"completion_tokens", f.generated_tokens}}},
+          {"timings", {{"prompt_seconds", f.prefill_seconds}, {"prompt_tokens_per_second", r.prompt_per_second},
+                       {"decode_seconds", f.decode_seconds}, {"decode_tokens_per_second", r.decode_per_second}}}};
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,111 @@
+#include "app/loaded_model.h"
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/reference/reference_backend.h"
+#include "base/error.h"
+#include "base/mmap_file.h"
+#include "base/thread_pool.h"
+#include "checkpoint/hf_config.h"
+#include "model/load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+namespace nibble::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+
+bool is_preset(const ModelOptions& options) {
+  return options.load_format == LoadFormat::kDummy && !fs::exists(options.model);
+}
+
+}  // namespace
+
+model::ModelConfig open_config(const ModelOptions& options) {
+  if (is_preset(options)) return model::preset(options.model);
+  const fs::path path = options.model;
+  if (!fs::exists(path)) {
+    throw Error(Code::kIo, "[load] {}: want a model directory, found nothing there (for random weights: --load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)", options.model);
+  }
+  return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
+}
+
+text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelConfig& config) {
+  const fs::path path = options.model;
+  const fs::path file = (fs::is_directory(path) ? path : path.parent_path()) / "tokenizer.json";
+  constexpr int64_t kO200kVocab = 201088;
+  if (is_preset(options) || (!fs::exists(file) && config.dims.vocab == kO200kVocab)) return text::Tokenizer::o200k_harmony();
+  text::Tokenizer tokenizer = text::Tokenizer::from_file(file);
+  if (tokenizer.max_id() >= config.dims.vocab) {
+    throw Error(Code::kCorrupt, "[load] {}: want token ids below the model's vocabulary of {}, found {}", file.string(), config.dims.vocab, tokenizer.max_id());
+  }
+  return tokenizer;
+}
+
+ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
+  model::ModelConfig config = open_config(options);
+  text::Tokenizer tokenizer = open_tokenizer(options, config);
+  ModelSource source{std::move(config), std::move(tokenizer), {}, {}, {}};
+  ThreadPool pool(thread_count(options));
+  if (options.load_format == LoadFormat::kDummy) {
+    terminal.progress("making dummy weights", 0, "");
+    source.dummy.emplace(source.config, options.dummy_seed, &pool);
+    source.weights = source.dummy->weights();
+  } else {
+    terminal.progress("checking weights", 0, options.model);
+    source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
+    source.weights = model::bind(source.checkpoint->entries(), source.config, {.pool = &pool});
+  }
+  terminal.end_progress();
+  return source;
+}
+
+int thread_count(const ModelOptions& options) {
+  return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options, const backend::BackendConfig& config) {
+  if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
+  const auto kv = options.kv_cache_dtype == KvCacheDtype::kF32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
+  return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
+}
+
+Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits, Terminal& terminal)
+    : be_(make_backend(options.backend, options, model::backend_config(source.config, engine::step_limits(limits)))) {
+  const auto start = std::chrono::steady_clock::now();
+  model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    terminal.progress("loading", static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
+                      fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)), format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
+  });
+  terminal.end_progress();
+  model_.attention_sinks = options.attention_sinks;
+  session_.emplace(*be_, model_, limits);
+}
+
+int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
+  if (options.max_model_len > config.dims.max_context) {
+    throw Error(Code::kInvalidRequest, "[options] --max-model-len: want at most {} (the model's context), found {}", config.dims.max_context, options.max_model_len);
+  }
+  return std::min(options.max_model_len > 0 ? options.max_model_len : fallback, int64_t{config.dims.max_context});
+}
+
+std::string read_text(const TextInput& input) {
+  if (input.file.empty() && input.given) return input.text;
+  if (!input.file.empty() && input.file != "-") return read_text_file(input.file, kMaxTextBytes);
+  std::string text;
+  char buffer[1 << 16];
+  for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
+  if (std::ferror(stdin) != 0) throw Error(Code::kIo, "[input] cannot read standard input");
+  return text;
+}
+
+}  // namespace nibble::app

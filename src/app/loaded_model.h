@@ -1,0 +1,61 @@
+#pragma once
+// From a model's name to something that generates: files, tokenizer, backend, session. The only place that names a
+// concrete backend.
+
+#include "app/options.h"
+#include "app/terminal.h"
+#include "backend/backend.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/session.h"
+#include "model/gpt_oss.h"
+#include "model/manifest.h"
+#include "model/synth.h"
+#include "text/tokenizer.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+
+// A model's description and weights, not yet on any backend.
+struct ModelSource {
+  model::ModelConfig config;
+  text::Tokenizer tokenizer;
+  std::optional<checkpoint::Checkpoint> checkpoint;  // one of the two holds the bytes
+  std::optional<model::DummyWeights> dummy;
+  std::vector<backend::HostWeight> weights;
+};
+
+// Reads config.json (or takes the preset), and the rest of a model only when asked for.
+[[nodiscard]] model::ModelConfig open_config(const ModelOptions& options);
+[[nodiscard]] text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelConfig& config);
+[[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
+
+[[nodiscard]] int thread_count(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
+                                                             const backend::BackendConfig& config);
+
+// A model on a backend. The source outlives it.
+class Runtime {
+ public:
+  Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits, Terminal& terminal);
+  [[nodiscard]] engine::Session& session() { return *session_; }
+
+ private:
+  std::unique_ptr<backend::Backend> be_;
+  model::GptOss model_;
+  std::optional<engine::Session> session_;
+};
+
+// The context to reserve: what was asked for, else `fallback`, never more than the model's.
+[[nodiscard]] int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback);
+
+// The bytes of a token; none for an id that the vocabulary leaves out (a model's vocabulary may be padded).
+[[nodiscard]] std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token);
+
+// The text of an option that takes text, a file or standard input.
+[[nodiscard]] std::string read_text(const TextInput& input);
+
+}  // namespace nibble::app

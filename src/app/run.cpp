@@ -1,0 +1,68 @@
+#include "app/commands.h"
+#include "app/generation.h"
+#include "app/interrupt.h"
+#include "app/loaded_model.h"
+#include "app/terminal.h"
+#include "base/error.h"
+#include "text/stop_strings.h"
+#include "text/utf8_stream.h"
+
+#include <algorithm>
+
+namespace nibble::app {
+namespace {
+
+constexpr int64_t kDefaultContext = 4096;
+
+}  // namespace
+
+int execute(const RunOptions& options) {
+  Terminal terminal(options.output);
+  const std::string prompt_text = read_text(options.prompt);
+  const ModelSource source = open_model(options.model, terminal);
+  std::vector<int32_t> prompt = source.tokenizer.encode(prompt_text, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
+  if (prompt.empty()) throw Error(Code::kInvalidRequest, "[run] want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
+  const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::max<int64_t>(options.generate.max_tokens, 1);
+  const int64_t context = context_length(options.model, source.config, std::max(kDefaultContext, wanted));
+  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens}, terminal);
+
+  if (!options.output.json) terminal.print(terminal.dim(prompt_text));
+  const Interrupt interrupt;
+  text::Utf8Stream utf8;
+  text::StopStrings stops(options.generate.stop);
+  Outcome outcome;
+  std::string text;
+  std::vector<int32_t> output;
+  const auto emit = [&](const std::string& piece) {
+    text += piece;
+    if (!options.output.json) terminal.print(piece);
+  };
+  const auto on_token = [&](int32_t token) {
+    output.push_back(token);
+    outcome.interrupted = interrupt.requested();
+    if (source.tokenizer.is_special(token)) return !outcome.interrupted;
+    const text::StopStrings::Step step = stops.push(utf8.push(token_text(source.tokenizer, token)));
+    emit(step.text);
+    outcome.stop_string = step.stop_idx.has_value();
+    return !outcome.stop_string && !outcome.interrupted;
+  };
+  outcome.finished = runtime.session().generate(make_request(options.generate, source.config, std::move(prompt)), on_token, [&](int64_t done, int64_t total) {
+    if (done < total) terminal.progress("reading the prompt", static_cast<double>(done) / static_cast<double>(total), "");
+    if (done == total) terminal.end_progress();
+  });
+  if (!outcome.stop_string) {
+    emit(stops.push(utf8.finish()).text);
+    emit(stops.finish());
+  }
+  if (options.output.json) {
+    nlohmann::ordered_json json = {{"text", text}, {"token_ids", output}};
+    json.update(usage_json(outcome, options.generate));
+    terminal.print(json.dump(2) + "\n");
+  } else {
+    terminal.print("\n");
+    terminal.note(terminal.dim(summary(outcome, options.generate)));
+  }
+  return outcome.interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace nibble::app

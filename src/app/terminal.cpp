@@ -1,0 +1,60 @@
+#include "app/terminal.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+
+#include <unistd.h>
+
+namespace nibble::app {
+
+Terminal::Terminal(const OutputOptions& options)
+    : colors_(options.color == ColorMode::kAlways || (options.color == ColorMode::kAuto && isatty(STDOUT_FILENO) == 1)),
+      quiet_(options.quiet),
+      shows_progress_(!options.quiet && isatty(STDERR_FILENO) == 1) {}
+
+void Terminal::print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void Terminal::note(std::string_view text) {
+  if (quiet_) return;
+  end_progress();
+  fmt::print(stderr, "{}\n", text);
+}
+
+std::string Terminal::dim(std::string_view text) const {
+  return colors_ ? fmt::format("\x1b[2m{}\x1b[0m", text) : std::string(text);
+}
+
+std::string Terminal::bold(std::string_view text) const {
+  return colors_ ? fmt::format("\x1b[1m{}\x1b[0m", text) : std::string(text);
+}
+
+void Terminal::progress(std::string_view what, double done_share, std::string_view detail) {
+  if (!shows_progress_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (line_open_ && done_share < 1 && now - drawn_ < std::chrono::milliseconds(100)) return;
+  constexpr int kWidth = 30;
+  const int filled = static_cast<int>(done_share * kWidth);
+  fmt::print(stderr, "\r\x1b[K{} [{:=>{}}{:{}}] {:3.0f} % {}", what, "", filled, "", kWidth - filled, done_share * 100, detail);
+  std::fflush(stderr);
+  drawn_ = now;
+  line_open_ = true;
+}
+
+void Terminal::end_progress() {
+  if (line_open_) fmt::print(stderr, "\r\x1b[K");
+  line_open_ = false;
+}
+
+std::string format_bytes(double bytes) {
+  constexpr std::array<std::string_view, 5> kUnits = {"B", "kB", "MB", "GB", "TB"};
+  size_t unit = 0;
+  while (bytes >= 999.5 && unit + 1 < kUnits.size()) bytes /= 1000, ++unit;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, kUnits[unit]);
+}
+
+}  // namespace nibble::app

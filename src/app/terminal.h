@@ -1,0 +1,42 @@
+#pragma once
+// What a person sees: colours only on a terminal, progress on standard error, results on standard output.
+
+#include "app/options.h"
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nibble::app {
+
+class Terminal {
+ public:
+  explicit Terminal(const OutputOptions& options);
+
+  // To standard output, at once.
+  void print(std::string_view text);
+  // To standard error unless --quiet: summaries and hints.
+  void note(std::string_view text);
+
+  // The text dimmed, or as it is where there are no colours.
+  [[nodiscard]] std::string dim(std::string_view text) const;
+  [[nodiscard]] std::string bold(std::string_view text) const;
+  [[nodiscard]] bool colors() const { return colors_; }
+
+  // One line on standard error, redrawn at most ten times a second; only on a terminal and without --quiet.
+  void progress(std::string_view what, double done_share, std::string_view detail);
+  void end_progress();
+
+ private:
+  bool colors_ = false;
+  bool quiet_ = false;
+  bool shows_progress_ = false;
+  bool line_open_ = false;
+  std::chrono::steady_clock::time_point drawn_{};
+};
+
+// "1.91 GB", decimal units.
+[[nodiscard]] std::string format_bytes(double bytes);
+
+}  // namespace nibble::app

@@ -1,0 +1,85 @@
+#include "model/compare.h"
+
+#include "base/error.h"
+
+#include <cmath>
+#include <span>
+
+namespace nibble::model {
+namespace {
+
+using backend::Slot;
+
+// The activations a stage has just written.
+std::span<const Slot> slots_of(Stage stage) {
+  static constexpr Slot kResidual[] = {Slot::kResidual};
+  static constexpr Slot kAttnIn[] = {Slot::kNormed, Slot::kQ};
+  static constexpr Slot kAttend[] = {Slot::kAttn};
+  static constexpr Slot kRoute[] = {Slot::kNormed, Slot::kRouterLogits, Slot::kExpertIds, Slot::kExpertWeights};
+  static constexpr Slot kMoe[] = {Slot::kExpertHidden, Slot::kResidual};
+  static constexpr Slot kLogits[] = {Slot::kLogits};
+  switch (stage) {
+    case Stage::kEmbed:
+    case Stage::kAttnOut: return kResidual;
+    case Stage::kAttnIn: return kAttnIn;
+    case Stage::kAttend: return kAttend;
+    case Stage::kRoute: return kRoute;
+    case Stage::kMoe: return kMoe;
+    case Stage::kLogits: return kLogits;
+  }
+  return {};
+}
+
+struct Snapshot {
+  Stage stage;
+  int layer;
+  Slot slot;
+  backend::SlotData data;
+};
+
+std::vector<Snapshot> run(const Side& side, const Step& step) {
+  std::vector<Snapshot> snapshots;
+  forward(side.be, side.model, step, [&](Stage stage, int layer) {
+    for (const Slot slot : slots_of(stage)) snapshots.push_back({stage, layer, slot, side.be.peek(slot)});
+  });
+  return snapshots;
+}
+
+StageDifference difference(const Snapshot& a, const Snapshot& b) {
+  check(a.data.shape == b.data.shape, "both backends run the same step");
+  StageDifference d{.stage = a.stage, .layer = a.layer, .slot = a.slot, .shape = a.data.shape};
+  double squares = 0;
+  for (const float v : a.data.values) squares += double{v} * v;
+  d.rms = std::sqrt(squares / std::max<double>(1, static_cast<double>(a.data.values.size())));
+  double largest = -1;
+  for (size_t i = 0; i < a.data.values.size(); ++i) {
+    const double delta = std::abs(double{a.data.values[i]} - b.data.values[i]);
+    if (delta > largest || std::isnan(delta)) {
+      largest = std::isnan(delta) ? INFINITY : delta;
+      d.element = static_cast<int64_t>(i);
+      d.a = a.data.values[i];
+      d.b = b.data.values[i];
+      if (std::isnan(delta)) break;
+    }
+  }
+  d.largest = largest <= 0 ? 0 : largest / std::max(d.rms, 1e-30);
+  return d;
+}
+
+}  // namespace
+
+Comparison compare(const Side& a, const Side& b, const Step& step, double tolerance) {
+  const std::vector<Snapshot> on_a = run(a, step), on_b = run(b, step);
+  check(on_a.size() == on_b.size(), "both backends run the same stages");
+  Comparison result;
+  for (size_t i = 0; i < on_a.size(); ++i) {
+    StageDifference d = difference(on_a[i], on_b[i]);
+    // Ids differ by whole numbers: where the logits before them agree, the choice was a near-tie.
+    d.near_tie = d.slot == Slot::kExpertIds && d.largest > tolerance && result.stages.back().largest <= tolerance;
+    if (d.largest > tolerance && !result.first_bad) result.first_bad = i;
+    result.stages.push_back(std::move(d));
+  }
+  return result;
+}
+
+}  // namespace nibble::model

@@ -1,0 +1,42 @@
+#pragma once
+// Runs one step on two backends and finds where they part.
+
+#include "backend/backend.h"
+#include "model/gpt_oss.h"
+#include "model/step.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace nibble::model {
+
+// One activation after one stage, on both.
+struct StageDifference {
+  Stage stage = Stage::kEmbed;
+  int layer = -1;
+  backend::Slot slot = backend::Slot::kResidual;
+  double rms = 0;         // of a's values
+  double largest = 0;     // largest |a - b|, relative to rms
+  int64_t element = 0;    // where that is, row-major
+  Shape shape;            // of the slot
+  float a = 0, b = 0;     // the values there
+  // Experts chosen in another order or set: a near-tie when the router logits of both agree within the tolerance.
+  bool near_tie = false;
+};
+
+struct Comparison {
+  std::vector<StageDifference> stages;  // in order
+  std::optional<size_t> first_bad;      // index of the first one beyond the tolerance
+};
+
+struct Side {
+  backend::Backend& be;
+  const GptOss& model;
+};
+
+// The step samples nothing. `tolerance` bounds StageDifference::largest.
+[[nodiscard]] Comparison compare(const Side& a, const Side& b, const Step& step, double tolerance);
+
+}  // namespace nibble::model

@@ -53,7 +53,7 @@ using Minifloats = testing::Types<F16, E4m3, E5m2, E2m3, E3m2, E2m1>;
 
 struct TypeNames {
   template <class T>
-  static std::string GetName(int) {  // gtest's spelling
+  static std::string GetName(int) {  // NOLINT(readability-identifier-naming): gtest's spelling
     return "e" + std::to_string(kDefinition<T>.exponent_bits) + "m" + std::to_string(kDefinition<T>.mantissa_bits);
   }
 };

@@ -1,0 +1,72 @@
+# The front door; `make help` lists what it can do. Builds lie under build/<preset>.
+JOBS ?= $(shell nproc)
+SECONDS ?= 60
+MODEL ?= models/nibble-tiny
+PROMPT ?= Once upon a time
+
+export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help setup demo build test asan tsan fuzz lint format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+setup: ## install the Debian packages that are missing (tools/packages.txt)
+	@tools/setup.sh
+
+build: setup ## build the CPU product and its tests
+	$(call configure,cpu)
+	$(call compile,cpu)
+
+demo: setup ## build, then let the small model of the repository tell a story
+	$(call configure,cpu)
+	$(call compile,cpu,nibble)
+	@build/cpu/src/app/nibble run -m $(MODEL) -p "$(PROMPT)" -n 120
+
+test: build ## build, all tests that need no GPU, lint
+	$(call run_tests,cpu)
+	@$(MAKE) lint
+
+asan: setup ## the tests under AddressSanitizer and UBSan
+	$(call configure,asan)
+	$(call compile,asan)
+	$(call run_tests,asan)
+
+tsan: setup ## the tests under ThreadSanitizer
+	$(call configure,tsan)
+	$(call compile,tsan)
+	$(call run_tests,tsan)
+
+fuzz: ## run each fuzz target for SECONDS (60)
+	@tools/setup.sh fuzz
+	$(call configure,fuzz)
+	$(call compile,fuzz)
+	@tools/fuzz.sh $(SECONDS)
+
+lint: ## layers and house rules, formatting, naming
+	@tools/setup.sh lint
+	$(call configure,cpu)
+	@JOBS=$(JOBS) tools/lint.sh build/cpu
+
+format: ## rewrite the sources in the house format
+	@tools/setup.sh lint
+	@tools/lint.sh --format
+
+clean: ## remove every build
+	@rm -rf build
+
+# Configuring speaks only when it fails; ninja re-runs it by itself when a CMake file changes.
+define configure
+	@test -e build/$(1)/build.ninja || { mkdir -p build/$(1) && echo "configuring $(1)" && \
+	  cmake --preset $(1) >build/$(1)/configure.log 2>&1 || { cat build/$(1)/configure.log; exit 1; }; }
+endef
+
+# $(2): one target; all without it.
+define compile
+	@cmake --build build/$(1) --parallel $(JOBS) $(if $(2),--target $(2))
+endef
+
+define run_tests
+	@JOBS=$(JOBS) tools/run_tests.sh build/$(1)
+endef

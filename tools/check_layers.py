@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Holds the sources against the arrow table in src/README.md and the house rules that a script can check.
+
+    tools/check_layers.py [repository root]
+
+Prints `file:line: problem` for each violation and exits 1 when there is one; then, as information, the longest files
+and functions. Standard library only.
+"""
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+SUFFIXES = {".h", ".cpp", ".cuh", ".cu"}
+HEADERS = {".h", ".cuh"}
+KERNELS = {".cu", ".cuh"}
+MAX_HOST_LINES = 500
+MAX_KERNEL_LINES = 400
+MAX_FUNCTION_LINES = 60
+ENVIRONMENT_READER = "src/app/options.cpp"
+BANNED_HEADERS = {"iostream", "iomanip", "sstream", "regex"}
+TEST_HEADERS = ("gtest/", "gmock/")
+TEST_FILE = re.compile(r"(^|_)(test|testing)$")  # stems: x_test.cpp, and testing.h for what tests share
+CUDA_HEADERS = ("cuda", "nccl", "nv/", "cub/", "cooperative_groups")
+CUDA_ROOM = "backend/cuda"
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]*)[">]')
+ARROW_BLOCK = re.compile(r"^```arrows\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# Strings and characters are matched so that comment signs inside them are not.
+TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
+
+
+class TableError(Exception):
+    """The arrow table itself is wrong."""
+
+
+@dataclass
+class Report:
+    problems: list = field(default_factory=list)  # "file:line: text"
+    file_lines: dict = field(default_factory=dict)  # path -> lines
+    functions: list = field(default_factory=list)  # (lines, "file:line")
+    rooms: set = field(default_factory=set)  # with sources
+
+
+def parse_arrows(readme_text):
+    """Returns {room: set of rooms it may include}, own room included."""
+    blocks = ARROW_BLOCK.findall(readme_text)
+    if len(blocks) != 1:
+        raise TableError(f"want one ```arrows block, found {len(blocks)}")
+    arrows = {}
+    for line in filter(None, map(str.strip, blocks[0].splitlines())):
+        room, arrow, targets = line.partition("->")
+        room = room.strip()
+        if not arrow or not room or room in arrows:
+            raise TableError(f"want one `room -> rooms` line per room, found: {line}")
+        arrows[room] = targets.split()
+    allowed = {}
+    for room, targets in arrows.items():
+        allowed[room] = {room}
+        for target in targets:
+            matches = {r for r in arrows if target.endswith("/*") and r.startswith(target[:-1])}
+            if not matches and target not in arrows:
+                raise TableError(f"`{room}` points to `{target}`, which has no line of its own")
+            allowed[room] |= matches or {target}
+    return allowed
+
+
+def room_of(folder, rooms):
+    """The longest listed prefix of a folder under src/; None when a listed room has to be named first."""
+    parts = PurePosixPath(folder).parts
+    for length in range(len(parts), 0, -1):
+        room = "/".join(parts[:length])
+        if room in rooms:
+            has_sub_rooms = any(r.startswith(room + "/") for r in rooms)
+            return None if has_sub_rooms and length < len(parts) else room
+    return None
+
+
+def without_comments(text):
+    def blank(match):
+        token = match.group()
+        return re.sub(r"[^\n]", " ", token) if token.startswith("/") else token
+
+    return TOKENS.sub(blank, text)
+
+
+def check_include(quote, target, room, is_test, allowed):
+    """Returns what is wrong with one include, or None."""
+    first = target.split("/")[0]
+    if quote == "<":
+        if target in BANNED_HEADERS:
+            return f"<{target}> is not used here: format with fmt, match by hand"
+        if target.startswith(TEST_HEADERS) and not is_test:
+            return f"<{target}> belongs in x_test and testing files"
+        if target.startswith(CUDA_HEADERS) and room != CUDA_ROOM:
+            return f"<{target}>: only {CUDA_ROOM} includes CUDA's headers"
+        if "/" in target and room_of(PurePosixPath(target).parent, allowed):
+            return f'<{target}>: own headers are included as "room/file.h"'
+        return None
+    if "/" not in target or first in (".", "..") or "/../" in target:
+        return f'"{target}": headers are included as "room/file.h"'
+    if TEST_FILE.search(PurePosixPath(target).stem) and not is_test:
+        return f'"{target}" is for tests only'
+    target_room = room_of(PurePosixPath(target).parent, allowed)
+    if target_room is None:
+        return f'"{target}" is in no room of src/README.md'
+    if target_room not in allowed[room]:
+        return f'"{target}": {room} may not include {target_room} (may: {" ".join(sorted(allowed[room] - {room})) or "-"})'
+    return None
+
+
+def long_functions(lines, path):
+    """(length, place) of each body that clang-format closes with a bare brace in column 0."""
+    start = 0
+    for number, line in enumerate(lines, 1):
+        if re.match(r"[A-Za-z_\[]", line):
+            start = number
+        if line == "}" and start:
+            yield number - start + 1, f"{path}:{start}"
+            start = 0
+
+
+def check_source(path, text, room, allowed, report):
+    name, suffix = path.as_posix(), path.suffix
+    is_test = bool(TEST_FILE.search(path.stem))
+    lines = text.splitlines()
+    report.file_lines[name] = len(lines)
+    report.functions += list(long_functions(lines, name))
+    limit = MAX_KERNEL_LINES if suffix in KERNELS else MAX_HOST_LINES
+    if len(lines) > limit:
+        report.problems.append(f"{name}:{limit + 1}: want at most {limit} lines, found {len(lines)}")
+    if suffix in HEADERS and "#pragma once" not in lines:
+        report.problems.append(f"{name}:1: a header starts with #pragma once")
+    for number, line in enumerate(without_comments(text).splitlines(), 1):
+        include = INCLUDE.match(line)
+        if include:
+            problem = check_include(include[1], include[2], room, is_test, allowed)
+            if problem:
+                report.problems.append(f"{name}:{number}: {problem}")
+        if re.search(r"\b(secure_)?getenv\b", line) and name != ENVIRONMENT_READER:
+            report.problems.append(f"{name}:{number}: only {ENVIRONMENT_READER} reads the environment")
+
+
+def check_tree(root):
+    root = Path(root)
+    report = Report()
+    readme = root / "src" / "README.md"
+    try:
+        allowed = parse_arrows(readme.read_text(encoding="utf-8"))
+    except (OSError, TableError) as error:
+        report.problems.append(f"src/README.md:1: {error}")
+        return report
+    for file in sorted((root / "src").rglob("*")):
+        if file.suffix not in SUFFIXES or not file.is_file():
+            continue
+        path = file.relative_to(root)
+        room = room_of(path.parent.relative_to("src"), allowed)
+        if room is None:
+            report.problems.append(f"{path.as_posix()}:1: its folder is no room of src/README.md")
+            continue
+        report.rooms.add(room)
+        check_source(path, file.read_text(encoding="utf-8"), room, allowed, report)
+    return report
+
+
+def main(arguments):
+    root = arguments[1] if len(arguments) > 1 else Path(__file__).resolve().parent.parent
+    report = check_tree(root)
+    for problem in report.problems:
+        print(problem)
+    longest = sorted(report.file_lines.items(), key=lambda item: -item[1])[:5]
+    print("longest files:", ", ".join(f"{name} {lines}" for name, lines in longest))
+    for lines, place in sorted((f for f in report.functions if f[0] > MAX_FUNCTION_LINES), reverse=True):
+        print(f"note: {place}: function of {lines} lines, budget {MAX_FUNCTION_LINES}")
+    print(f"layers: {len(report.file_lines)} files in {len(report.rooms)} rooms, {len(report.problems)} problems")
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# tools/fuzz.sh SECONDS: runs every target of tests/fuzz that long. Seeds: tests/fuzz/corpus/<target>, read only; what a
+# run finds stays under build/fuzz. Stops at the first target that fails, and names the input that made it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:?want the seconds per target}
+ran=0
+for target in build/fuzz/tests/fuzz/*; do
+  if [ ! -f "$target" ] || [ ! -x "$target" ]; then continue; fi
+  name=$(basename "$target")
+  work=build/fuzz/work/$name
+  mkdir -p "$work/corpus" "$work/found"
+  seeds=tests/fuzz/corpus/$name
+  [ -d "$seeds" ] || seeds=
+  echo "fuzz: $name, $seconds s"
+  "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$work/found/" -verbosity=0 \
+    -print_final_stats=1 "$work/corpus" ${seeds:+"$seeds"} 2>"$work/log" </dev/null ||
+    { cat "$work/log"; echo "fuzz: $name FAILED; its input is under $work/found"; exit 1; }
+  grep number_of_executed_units "$work/log" || true
+  ran=$((ran + 1))
+done
+[ "$ran" -gt 0 ] || { echo "fuzz: no targets in build/fuzz/tests/fuzz" >&2; exit 1; }
+echo "fuzz: $ran targets, nothing found"

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# tools/lint.sh [build folder]: layers and house rules, formatting, naming. Needs the folder's compile_commands.json.
+# A source whose naming was found right is not read again until it, a header or the rules change.
+# tools/lint.sh --format: rewrites the sources in the house format instead.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+sources() { find src tests bench \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null || true; }
+
+if [ "${1:-}" = --format ]; then
+  sources | xargs -r clang-format-19 -i
+  exit
+fi
+
+build=${1:-build/cpu}
+jobs=${JOBS:-$(nproc)}
+failed=0
+
+step() { printf 'lint: %s\n' "$1"; }
+
+step "layers and house rules"
+python3 tools/check_layers.py || failed=1
+
+step "formatting"
+sources | xargs -r clang-format-19 --dry-run -Werror || { failed=1; echo "lint: \`make format\` repairs this"; }
+
+check_naming() {  # source, stamp
+  if clang-tidy-19 -p "$build" --quiet "$1" >"$2.log" 2>&1; then
+    mv "$2.log" "$2"
+  else
+    grep -E '(error|warning|note):' "$2.log" || cat "$2.log"
+    return 1
+  fi
+}
+export -f check_naming
+export build
+
+stamps=$build/lint
+mkdir -p "$stamps"
+rules=$( (sources | grep -E '\.(h|cuh)$' | sort | xargs cat; cat .clang-tidy "$build/compile_commands.json") | sha256sum)
+due=()
+while read -r source; do
+  key=$( (echo "$rules"; cat "$source") | sha256sum | cut -c1-16)
+  stamp=$stamps/${source//\//_}.$key
+  [ -e "$stamp" ] || { rm -f "$stamps/${source//\//_}".*; due+=("$source" "$stamp"); }
+done < <(sed -n "s|^ *\"file\": \"$PWD/\(src/.*\.cpp\)\".*|\1|p" "$build/compile_commands.json" | sort -u)
+step "naming ($((${#due[@]} / 2)) sources)"
+if [ ${#due[@]} -gt 0 ]; then
+  printf '%s\0' "${due[@]}" | xargs -0 -n 2 -P "$jobs" bash -c 'check_naming "$@"' naming || failed=1
+fi
+
+if [ "$failed" != 0 ]; then
+  step FAILED
+  exit 1
+fi
+step clean

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# tools/setup.sh [group …] [--python]: installs the Debian packages of tools/packages.txt that are missing; silent when
+# none is. --python also makes .venv from tools/requirements.txt, for the tools that make test data.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() {
+  echo "setup: $*" >&2
+  exit 1
+}
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+offered() { apt-cache show "$1" >/dev/null 2>&1; }
+
+# Lines of packages.txt without a group, and those of the groups asked for.
+wanted_lines() {
+  local groups=" $* " line group
+  while read -r line; do
+    case $line in
+      '' | '#'*) continue ;;
+      *:*)
+        group=${line%%:*}
+        [[ $groups == *" $group "* ]] || continue
+        ;;
+    esac
+    echo "${line#*: }"
+  done <tools/packages.txt
+}
+
+# Of each line's alternatives: nothing when one is installed, else all of them as one line.
+missing_lines() {
+  local line name
+  while read -r line; do
+    for name in ${line//|/ }; do
+      installed "$name" && continue 2
+    done
+    echo "$line"
+  done
+}
+
+first_offered() {
+  local name
+  for name in ${1//|/ }; do
+    if offered "$name"; then
+      echo "$name"
+      return
+    fi
+  done
+  fail "no package source of this system offers: $1 (Debian 12 and Ubuntu 24.04 do)"
+}
+
+install_missing() {
+  local missing=$1 as_root=() names=() line name
+  command -v apt-get >/dev/null || fail "these are missing, and there is no apt-get to install them: ${missing//$'\n'/, }"
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "these are missing; install them as root: apt-get install $(cut -d' ' -f1 <<<"$missing" | tr '\n' ' ')"
+    as_root=(sudo)
+  fi
+  echo "setup: installing ${missing//$'\n'/, }"
+  "${as_root[@]}" apt-get update -qq </dev/null || echo "setup: apt-get update failed; going on with the lists at hand" >&2
+  while read -r line; do
+    name=$(first_offered "$line")
+    names+=("$name")
+  done <<<"$missing"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${names[@]}" \
+    </dev/null >/dev/null || fail "apt-get could not install: ${names[*]}"
+}
+
+groups=() python=no
+for argument in "$@"; do
+  case $argument in
+    --python)
+      python=yes
+      groups+=(python)
+      ;;
+    -*) fail "want group names or --python, found: $argument" ;;
+    *)
+      grep -q "^$argument: " tools/packages.txt || fail "tools/packages.txt has no group $argument"
+      groups+=("$argument")
+      ;;
+  esac
+done
+
+if command -v dpkg-query >/dev/null; then
+  missing=$(wanted_lines "${groups[@]}" | missing_lines)
+  [ -z "$missing" ] || install_missing "$missing"
+else
+  # Not Debian: CMake and the tools name what they miss.
+  echo "setup: no dpkg here; these must be installed already (Debian's names): $(wanted_lines "${groups[@]}" | tr '\n' ' ')"
+fi
+
+if [ "$python" = yes ] && ! cmp -s tools/requirements.txt .venv/requirements.txt; then
+  echo "setup: making .venv"
+  python3 -m venv .venv
+  .venv/bin/pip install --quiet --requirement tools/requirements.txt
+  cp tools/requirements.txt .venv/requirements.txt
+fi

@@ -1,0 +1,196 @@
+// The whole model against transformers' GptOssForCausalLM in float32: tests/data/parity, made by tools/make_goldens.py.
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/reference/reference_backend.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hf_config.h"
+#include "engine/session.h"
+#include "model/compare.h"
+#include "model/load.h"
+#include "model/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using backend::KvDtype;
+
+const fs::path kParity = fs::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
+
+template <class T>
+std::vector<T> values_of(const checkpoint::Checkpoint& file, std::string_view name) {
+  const checkpoint::TensorEntry* entry = file.find(name);
+  EXPECT_NE(entry, nullptr) << name;
+  const auto bytes = entry->tensor.bytes;
+  const auto* first = reinterpret_cast<const T*>(bytes.data());
+  return {first, first + bytes.size() / sizeof(T)};
+}
+
+// A golden case: the checkpoint, the prompt, and what transformers says at some positions.
+struct Case {
+  explicit Case(const std::string& name)
+      : config(model::from_hf(checkpoint::read_hf_config(kParity / name))),
+        checkpoint(checkpoint::Checkpoint::open(kParity / name / "model.safetensors")),
+        weights(model::bind(checkpoint.entries(), config)),
+        golden(checkpoint::Checkpoint::open(kParity / name / "golden.safetensors")),
+        tokens(values_of<int32_t>(golden, "tokens")),
+        positions(values_of<int32_t>(golden, "positions")),
+        logits(values_of<float>(golden, "logits")),
+        hidden(values_of<float>(golden, "hidden")) {}
+
+  model::ModelConfig config;
+  checkpoint::Checkpoint checkpoint;
+  std::vector<backend::HostWeight> weights;
+  checkpoint::Checkpoint golden;
+  std::vector<int32_t> tokens, positions;
+  std::vector<float> logits;  // [positions, vocab]
+  std::vector<float> hidden;  // [layers, positions, hidden]: the input of each layer
+};
+
+enum class Which { kReference, kCpuF32, kCpuBf16 };
+
+struct Setup {
+  Setup(const Case& c, Which which, int chunk, int threads = 2)
+      : limits{.max_context = static_cast<int64_t>(c.tokens.size()), .chunk_tokens = chunk, .max_logit_rows = chunk} {
+    const auto config = model::backend_config(c.config, engine::step_limits(limits));
+    if (which == Which::kReference) {
+      be = backend::make_reference_backend(config);
+    } else {
+      be = backend::make_cpu_backend(
+          config, {.threads = threads, .kv_dtype = which == Which::kCpuF32 ? KvDtype::kF32 : KvDtype::kBf16});
+    }
+    gpt = model::load(*be, c.config, c.weights);
+  }
+  engine::SessionLimits limits;
+  std::unique_ptr<backend::Backend> be;
+  model::GptOss gpt;
+};
+
+// Logits [tokens, vocab] of the first `count` tokens of the prompt.
+std::vector<float> all_logits(const Case& c, Setup& setup, size_t count) {
+  std::vector<float> all;
+  engine::Session session(*setup.be, setup.gpt, setup.limits);
+  session.score(std::span(c.tokens).first(count), [&](int64_t, const backend::SlotData& logits) {
+    all.insert(all.end(), logits.values.begin(), logits.values.end());
+  });
+  return all;
+}
+
+// |got - want| / |want| in the Euclidean norm.
+double relative(std::span<const float> got, std::span<const float> want) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - want[i], 2);
+    size += std::pow(double{want[i]}, 2);
+  }
+  return std::sqrt(error / size);
+}
+
+double worst_position(const Case& c, const std::vector<float>& all) {
+  const auto vocab = static_cast<size_t>(c.config.dims.vocab);
+  double worst = 0;
+  for (size_t p = 0; p < c.positions.size(); ++p) {
+    const auto at = static_cast<size_t>(c.positions[p]);
+    const double error = relative(std::span(all).subspan(at * vocab, vocab), std::span(c.logits).subspan(p * vocab, vocab));
+    EXPECT_LT(error, 1e-4) << "position " << at;
+    worst = std::max(worst, std::isnan(error) ? INFINITY : error);
+  }
+  return worst;
+}
+
+class Parity : public testing::TestWithParam<const char*> {};
+
+TEST_P(Parity, cpu_logits_match_transformers_at_every_position) {
+  const Case c(GetParam());
+  Setup setup(c, Which::kCpuF32, 128);
+  const double worst = worst_position(c, all_logits(c, setup, c.tokens.size()));
+  RecordProperty("worst", std::to_string(worst));
+}
+
+TEST_P(Parity, bf16_keys_and_values_stay_close) {
+  const Case c(GetParam());
+  Setup setup(c, Which::kCpuBf16, 128);
+  const auto vocab = static_cast<size_t>(c.config.dims.vocab);
+  const std::vector<float> all = all_logits(c, setup, c.tokens.size());
+  for (size_t p = 0; p < c.positions.size(); ++p) {
+    const auto got = std::span(all).subspan(static_cast<size_t>(c.positions[p]) * vocab, vocab);
+    EXPECT_LT(relative(got, std::span(c.logits).subspan(p * vocab, vocab)), 0.05) << "position " << c.positions[p];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(goldens, Parity, testing::Values("window_e8", "experts_e32", "yarn_8k"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class ShortParity : public testing::TestWithParam<const char*> {};
+
+TEST_P(ShortParity, reference_logits_match_transformers_at_every_position) {
+  const Case c(GetParam());
+  Setup setup(c, Which::kReference, 64);
+  worst_position(c, all_logits(c, setup, c.tokens.size()));
+}
+
+TEST_P(ShortParity, every_layer_starts_from_transformers_hidden_state) {
+  const Case c(GetParam());
+  Setup setup(c, Which::kReference, static_cast<int>(c.tokens.size()));
+  const model::Step step = engine::Session(*setup.be, setup.gpt, setup.limits).make_step(c.tokens, 0);
+  const auto width = static_cast<size_t>(c.config.dims.hidden);
+  model::forward(*setup.be, setup.gpt, step, [&](model::Stage stage, int layer) {
+    if (stage != model::Stage::kEmbed && stage != model::Stage::kMoe) return;
+    const int next = layer + 1;
+    if (next >= c.config.dims.layers) return;
+    const std::vector<float> residual = setup.be->peek(backend::Slot::kResidual).values;
+    for (size_t p = 0; p < c.positions.size(); ++p) {
+      const auto got = std::span(residual).subspan(static_cast<size_t>(c.positions[p]) * width, width);
+      const auto want = std::span(c.hidden).subspan((static_cast<size_t>(next) * c.positions.size() + p) * width, width);
+      EXPECT_LT(relative(got, want), 1e-4) << "layer " << next << " position " << c.positions[p];
+    }
+  });
+}
+
+TEST_P(ShortParity, chunks_decode_and_threads_do_not_change_a_bit) {
+  const Case c(GetParam());
+  const size_t count = std::min<size_t>(c.tokens.size(), 200);
+  Setup whole(c, Which::kCpuBf16, static_cast<int>(count));
+  const std::vector<float> want = all_logits(c, whole, count);
+  for (const auto& [chunk, threads] : std::map<int, int>{{1, 2}, {7, 1}, {64, 3}}) {
+    Setup setup(c, Which::kCpuBf16, chunk, threads);
+    EXPECT_EQ(all_logits(c, setup, count), want) << "chunks of " << chunk << ", threads " << threads;
+  }
+}
+
+TEST_P(ShortParity, compare_finds_no_difference_between_cpu_and_reference) {
+  const Case c(GetParam());
+  const int count = 150;
+  Setup reference(c, Which::kReference, count), cpu(c, Which::kCpuF32, count);
+  model::Step step = engine::Session(*cpu.be, cpu.gpt, cpu.limits).make_step(std::span(c.tokens).first(count), 0);
+  step.logit_tokens = {0, count - 1};
+  const auto result = model::compare({*reference.be, reference.gpt}, {*cpu.be, cpu.gpt}, step, 1e-4);
+  ASSERT_FALSE(result.first_bad.has_value())
+      << "layer " << result.stages[*result.first_bad].layer << " "
+      << backend::name_of(result.stages[*result.first_bad].slot) << " " << result.stages[*result.first_bad].largest;
+  EXPECT_EQ(result.stages.size(), static_cast<size_t>(2 + 10 * c.config.dims.layers));
+}
+
+TEST_P(ShortParity, compare_names_the_first_stage_that_differs) {
+  const Case c(GetParam());
+  Setup good(c, Which::kReference, 20), bad(c, Which::kCpuF32, 20);
+  bad.gpt.attention_sinks = false;
+  const model::Step step = engine::Session(*good.be, good.gpt, good.limits).make_step(std::span(c.tokens).first(20), 0);
+  const auto result = model::compare({*good.be, good.gpt}, {*bad.be, bad.gpt}, step, 1e-4);
+  ASSERT_TRUE(result.first_bad.has_value());
+  EXPECT_EQ(result.stages[*result.first_bad].stage, model::Stage::kAttend);
+  EXPECT_EQ(result.stages[*result.first_bad].layer, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(goldens, ShortParity, testing::Values("window_e8", "experts_e32"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace nibble

@@ -38,7 +38,7 @@ struct Case {
   explicit Case(const std::string& name)
       : config(model::from_hf(checkpoint::read_hf_config(kParity / name))),
         checkpoint(checkpoint::Checkpoint::open(kParity / name / "model.safetensors")),
-        weights(model::bind(checkpoint.entries(), config)),
+        weights(model::bind_weights(checkpoint.entries(), config)),
         golden(checkpoint::Checkpoint::open(kParity / name / "golden.safetensors")),
         tokens(values_of<int32_t>(golden, "tokens")),
         positions(values_of<int32_t>(golden, "positions")),
@@ -56,8 +56,8 @@ struct Case {
 
 enum class Which { kReference, kCpuF32, kCpuBf16 };
 
-struct Setup {
-  Setup(const Case& c, Which which, int chunk, int threads = 2)
+struct Loaded {
+  Loaded(const Case& c, Which which, int chunk, int threads = 2)
       : limits{.max_context = static_cast<int64_t>(c.tokens.size()), .chunk_tokens = chunk, .max_logit_rows = chunk} {
     const auto config = model::backend_config(c.config, engine::step_limits(limits));
     if (which == Which::kReference) {
@@ -74,9 +74,9 @@ struct Setup {
 };
 
 // Logits [tokens, vocab] of the first `count` tokens of the prompt.
-std::vector<float> all_logits(const Case& c, Setup& setup, size_t count) {
+std::vector<float> all_logits(const Case& c, Loaded& loaded, size_t count) {
   std::vector<float> all;
-  engine::Session session(*setup.be, setup.gpt, setup.limits);
+  engine::Session session(*loaded.be, loaded.gpt, loaded.limits);
   session.score(std::span(c.tokens).first(count), [&](int64_t, const backend::SlotData& logits) {
     all.insert(all.end(), logits.values.begin(), logits.values.end());
   });
@@ -109,16 +109,16 @@ class Parity : public testing::TestWithParam<const char*> {};
 
 TEST_P(Parity, cpu_logits_match_transformers_at_every_position) {
   const Case c(GetParam());
-  Setup setup(c, Which::kCpuF32, 128);
-  const double worst = worst_position(c, all_logits(c, setup, c.tokens.size()));
+  Loaded loaded(c, Which::kCpuF32, 128);
+  const double worst = worst_position(c, all_logits(c, loaded, c.tokens.size()));
   RecordProperty("worst", std::to_string(worst));
 }
 
 TEST_P(Parity, bf16_keys_and_values_stay_close) {
   const Case c(GetParam());
-  Setup setup(c, Which::kCpuBf16, 128);
+  Loaded loaded(c, Which::kCpuBf16, 128);
   const auto vocab = static_cast<size_t>(c.config.dims.vocab);
-  const std::vector<float> all = all_logits(c, setup, c.tokens.size());
+  const std::vector<float> all = all_logits(c, loaded, c.tokens.size());
   for (size_t p = 0; p < c.positions.size(); ++p) {
     const auto got = std::span(all).subspan(static_cast<size_t>(c.positions[p]) * vocab, vocab);
     EXPECT_LT(relative(got, std::span(c.logits).subspan(p * vocab, vocab)), 0.05) << "position " << c.positions[p];
@@ -126,26 +126,26 @@ TEST_P(Parity, bf16_keys_and_values_stay_close) {
 }
 
 INSTANTIATE_TEST_SUITE_P(goldens, Parity, testing::Values("window_e8", "experts_e32", "yarn_8k"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& each) { return std::string(each.param); });
 
 class ShortParity : public testing::TestWithParam<const char*> {};
 
 TEST_P(ShortParity, reference_logits_match_transformers_at_every_position) {
   const Case c(GetParam());
-  Setup setup(c, Which::kReference, 64);
-  worst_position(c, all_logits(c, setup, c.tokens.size()));
+  Loaded loaded(c, Which::kReference, 64);
+  worst_position(c, all_logits(c, loaded, c.tokens.size()));
 }
 
 TEST_P(ShortParity, every_layer_starts_from_transformers_hidden_state) {
   const Case c(GetParam());
-  Setup setup(c, Which::kReference, static_cast<int>(c.tokens.size()));
-  const model::Step step = engine::Session(*setup.be, setup.gpt, setup.limits).make_step(c.tokens, 0);
+  Loaded loaded(c, Which::kReference, static_cast<int>(c.tokens.size()));
+  const model::Step step = engine::Session(*loaded.be, loaded.gpt, loaded.limits).make_step(c.tokens, 0);
   const auto width = static_cast<size_t>(c.config.dims.hidden);
-  model::forward(*setup.be, setup.gpt, step, [&](model::Stage stage, int layer) {
+  model::forward(*loaded.be, loaded.gpt, step, [&](model::Stage stage, int layer) {
     if (stage != model::Stage::kEmbed && stage != model::Stage::kMoe) return;
     const int next = layer + 1;
     if (next >= c.config.dims.layers) return;
-    const std::vector<float> residual = setup.be->peek(backend::Slot::kResidual).values;
+    const std::vector<float> residual = loaded.be->peek(backend::Slot::kResidual).values;
     for (size_t p = 0; p < c.positions.size(); ++p) {
       const auto got = std::span(residual).subspan(static_cast<size_t>(c.positions[p]) * width, width);
       const auto want = std::span(c.hidden).subspan((static_cast<size_t>(next) * c.positions.size() + p) * width, width);
@@ -157,18 +157,18 @@ TEST_P(ShortParity, every_layer_starts_from_transformers_hidden_state) {
 TEST_P(ShortParity, chunks_decode_and_threads_do_not_change_a_bit) {
   const Case c(GetParam());
   const size_t count = std::min<size_t>(c.tokens.size(), 200);
-  Setup whole(c, Which::kCpuBf16, static_cast<int>(count));
+  Loaded whole(c, Which::kCpuBf16, static_cast<int>(count));
   const std::vector<float> want = all_logits(c, whole, count);
   for (const auto& [chunk, threads] : std::map<int, int>{{1, 2}, {7, 1}, {64, 3}}) {
-    Setup setup(c, Which::kCpuBf16, chunk, threads);
-    EXPECT_EQ(all_logits(c, setup, count), want) << "chunks of " << chunk << ", threads " << threads;
+    Loaded loaded(c, Which::kCpuBf16, chunk, threads);
+    EXPECT_EQ(all_logits(c, loaded, count), want) << "chunks of " << chunk << ", threads " << threads;
   }
 }
 
 TEST_P(ShortParity, compare_finds_no_difference_between_cpu_and_reference) {
   const Case c(GetParam());
   const int count = 150;
-  Setup reference(c, Which::kReference, count), cpu(c, Which::kCpuF32, count);
+  Loaded reference(c, Which::kReference, count), cpu(c, Which::kCpuF32, count);
   model::Step step = engine::Session(*cpu.be, cpu.gpt, cpu.limits).make_step(std::span(c.tokens).first(count), 0);
   step.logit_tokens = {0, count - 1};
   const auto result = model::compare({*reference.be, reference.gpt}, {*cpu.be, cpu.gpt}, step, 1e-4);
@@ -180,7 +180,7 @@ TEST_P(ShortParity, compare_finds_no_difference_between_cpu_and_reference) {
 
 TEST_P(ShortParity, compare_names_the_first_stage_that_differs) {
   const Case c(GetParam());
-  Setup good(c, Which::kReference, 20), bad(c, Which::kCpuF32, 20);
+  Loaded good(c, Which::kReference, 20), bad(c, Which::kCpuF32, 20);
   bad.gpt.attention_sinks = false;
   const model::Step step = engine::Session(*good.be, good.gpt, good.limits).make_step(std::span(c.tokens).first(20), 0);
   const auto result = model::compare({*good.be, good.gpt}, {*bad.be, bad.gpt}, step, 1e-4);
@@ -190,7 +190,7 @@ TEST_P(ShortParity, compare_names_the_first_stage_that_differs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(goldens, ShortParity, testing::Values("window_e8", "experts_e32"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& each) { return std::string(each.param); });
 
 }  // namespace
 }  // namespace nibble

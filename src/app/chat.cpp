@@ -30,6 +30,13 @@ constexpr std::string_view kHelp = R"(/help                 this list
 /quit                 leave (so does Ctrl-D); Ctrl-C stops an answer
 )";
 
+text::Message text_message(text::Role role, std::string text) {
+  text::Message message;
+  message.role = role;
+  message.content = {std::move(text)};
+  return message;
+}
+
 // One turn of the model as it arrives: printed, and kept as messages.
 class TurnReceiver {
  public:
@@ -42,10 +49,11 @@ class TurnReceiver {
 
  private:
   void on(const text::MessageStarted& started) {
-    messages_.push_back(to_message(started.header));
+    const text::MessageHeader& h = started.header;
+    messages_.push_back({.role = h.role, .name = h.name, .recipient = h.recipient, .channel = h.channel,
+                         .content_type = h.content_type, .content = {}});
     text_.clear();
-    const text::Message& m = messages_.back();
-    if (m.recipient) show(fmt::format("→ {} ", *m.recipient));
+    if (h.recipient) show(fmt::format("→ {} ", *h.recipient));
   }
   void on(const text::TextDelta& delta) {
     text_ += delta.text;
@@ -68,13 +76,6 @@ class TurnReceiver {
   std::vector<text::Message> messages_;
   std::string text_;  // of the open message
 };
-
-text::Message text_message(text::Role role, std::string text) {
-  text::Message message;
-  message.role = role;
-  message.content = {std::move(text)};
-  return message;
-}
 
 class Chat {
  public:
@@ -177,7 +178,7 @@ class Chat {
     text::Conversation conversation{{system}};
     if (!instructions_.empty() || !tools_.empty()) {
       text::Message developer = text_message(text::Role::kDeveloper, "");
-      developer.content = {text::DeveloperOptions{.instructions = instructions_.empty() ? std::nullopt : std::optional(instructions_), .functions = tools_}};
+      developer.content = {text::DeveloperOptions{.instructions = instructions_.empty() ? std::nullopt : std::optional(instructions_), .functions = tools_, .response_formats = {}}};
       conversation.messages.push_back(developer);
     }
     conversation.messages.insert(conversation.messages.end(), history_.begin(), history_.end());

@@ -30,7 +30,7 @@ std::vector<Row> tensor_rows(const InspectOptions& options, const model::ModelCo
     return rows;
   }
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(options.model.model);
-  static_cast<void>(model::bind(checkpoint.entries(), config, {.check_scales = false}));
+  static_cast<void>(model::bind_weights(checkpoint.entries(), config, {.check_scales = false}));
   for (const checkpoint::TensorEntry& entry : checkpoint.entries()) {
     rows.push_back({entry.name, std::string(name_of(entry.tensor.dtype)), entry.tensor.shape, static_cast<int64_t>(entry.tensor.bytes.size())});
   }

@@ -62,7 +62,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   } else {
     terminal.progress("checking weights", 0, options.model);
     source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
-    source.weights = model::bind(source.checkpoint->entries(), source.config, {.pool = &pool});
+    source.weights = model::bind_weights(source.checkpoint->entries(), source.config, {.pool = &pool});
   }
   terminal.end_progress();
   return source;
@@ -96,6 +96,10 @@ int64_t context_length(const ModelOptions& options, const model::ModelConfig& co
     throw Error(Code::kInvalidRequest, "[options] --max-model-len: want at most {} (the model's context), found {}", config.dims.max_context, options.max_model_len);
   }
   return std::min(options.max_model_len > 0 ? options.max_model_len : fallback, int64_t{config.dims.max_context});
+}
+
+std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token) {
+  return tokenizer.contains(token) ? tokenizer.token_bytes(token) : std::string_view();
 }
 
 std::string read_text(const TextInput& input) {

@@ -54,8 +54,8 @@ TEST(thread_pool, covers_every_index_once) {
     ThreadPool pool(threads);
     for (const int64_t count : {0, 1, 2, 4, 5, 1000}) {
       std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
-      pool.parallel_for(count, [&](Part part) {
-        for (int64_t i = part.begin; i < part.end; ++i) ++hits[static_cast<size_t>(i)];
+      pool.parallel_for(count, [&](IndexRange range) {
+        for (int64_t i = range.begin; i < range.end; ++i) ++hits[static_cast<size_t>(i)];
       });
       for (const auto& h : hits) EXPECT_EQ(h.load(), 1) << threads << " threads, count " << count;
     }

@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-Part part_of(int64_t count, int thread_idx, int threads) {
+IndexRange range_of(int64_t count, int thread_idx, int threads) {
   return {count * thread_idx / threads, count * (thread_idx + 1) / threads, thread_idx};
 }
 
@@ -29,7 +29,7 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::work(int thread_idx, int threads) {
   uint64_t seen = 0;
   while (true) {
-    const std::function<void(Part)>* body = nullptr;
+    const std::function<void(IndexRange)>* body = nullptr;
     int64_t count = 0;
     {
       std::unique_lock lock(shared_.mutex);
@@ -39,14 +39,14 @@ void ThreadPool::work(int thread_idx, int threads) {
       body = shared_.body;
       count = shared_.count;
     }
-    const Part part = part_of(count, thread_idx, threads);
-    if (part.begin < part.end) (*body)(part);
+    const IndexRange range = range_of(count, thread_idx, threads);
+    if (range.begin < range.end) (*body)(range);
     const std::lock_guard lock(shared_.mutex);
     if (--shared_.running == 0) shared_.done.notify_one();
   }
 }
 
-void ThreadPool::parallel_for(int64_t count, const std::function<void(Part)>& body) {
+void ThreadPool::parallel_for(int64_t count, const std::function<void(IndexRange)>& body) {
   if (count <= 0) return;
   if (workers_.empty() || count == 1) return body({0, count, 0});
   {
@@ -57,7 +57,7 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(Part)>& bo
     ++shared_.generation;
   }
   shared_.wake.notify_all();
-  const Part mine = part_of(count, 0, threads());
+  const IndexRange mine = range_of(count, 0, threads());
   if (mine.begin < mine.end) body(mine);
   std::unique_lock lock(shared_.mutex);
   shared_.done.wait(lock, [&] { return shared_.running == 0; });

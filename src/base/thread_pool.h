@@ -11,7 +11,7 @@
 namespace nibble {
 
 // One thread's share of a count: [begin, end), and which of the pool's threads it is.
-struct Part {
+struct IndexRange {
   int64_t begin, end;
   int thread_idx;
 };
@@ -26,9 +26,9 @@ class ThreadPool {
 
   [[nodiscard]] int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body once per non-empty part of [0, count), on all threads; returns when all are done. Parts are contiguous
+  // Calls body once per non-empty range of [0, count), on all threads; returns when all are done. Ranges are contiguous
   // and fixed by (count, threads). One caller at a time; body must not throw.
-  void parallel_for(int64_t count, const std::function<void(Part)>& body);
+  void parallel_for(int64_t count, const std::function<void(IndexRange)>& body);
 
  private:
   void work(int thread_idx, int threads);
@@ -37,7 +37,7 @@ class ThreadPool {
     std::mutex mutex;
     std::condition_variable wake;
     std::condition_variable done;
-    const std::function<void(Part)>* body = nullptr;
+    const std::function<void(IndexRange)>* body = nullptr;
     int64_t count = 0;
     uint64_t generation = 0;
     int running = 0;

@@ -9,7 +9,8 @@ GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const bac
   };
   LoadProgress state;
   for (const backend::HostWeight& weight : weights) state.total_bytes += bytes(weight);
-  GptOss model{.config = config};
+  GptOss model;
+  model.config = config;
   model.weights.layers.resize(static_cast<size_t>(config.dims.layers));
   for (const backend::HostWeight& weight : weights) {
     backend::LayerWeights& layer =

@@ -88,8 +88,8 @@ class CpuBackend final : public Backend {
     linear({matrix(w[WeightRole::kK]), decoded(w[WeightRole::kKBias]), x, {k_.data(), {tokens_, dims_.kv_width()}}});
     linear({matrix(w[WeightRole::kV]), decoded(w[WeightRole::kVBias]), x, {v_.data(), {tokens_, dims_.kv_width()}}});
     cpu::KvCache& cache = kv_[static_cast<size_t>(args.layer_idx)];
-    pool_.parallel_for(tokens_, [&](Part part) {
-      for (int64_t t = part.begin; t < part.end; ++t) {
+    pool_.parallel_for(tokens_, [&](IndexRange range) {
+      for (int64_t t = range.begin; t < range.end; ++t) {
         const int32_t position = args.positions[static_cast<size_t>(t)];
         rope(q_.data() + t * dims_.q_width(), dims_.heads, position);
         rope(k_.data() + t * dims_.kv_width(), dims_.kv_heads, position);
@@ -108,8 +108,8 @@ class CpuBackend final : public Backend {
                                                 static_cast<size_t>(args.pages.pages_per_row));
       // Interleaved, so that the later and longer tokens of a prompt spread over the threads.
       const int64_t items = int64_t{row.tokens} * dims_.kv_heads, threads = pool_.threads();
-      pool_.parallel_for(threads, [&](Part part) {
-        for (int64_t lane = part.begin; lane < part.end; ++lane) {
+      pool_.parallel_for(threads, [&](IndexRange range) {
+        for (int64_t lane = range.begin; lane < range.end; ++lane) {
           for (int64_t item = lane; item < items; item += threads) {
             const int64_t i = item / dims_.kv_heads, position = row.context - row.tokens + i;
             const int kv_head = static_cast<int>(item % dims_.kv_heads);
@@ -126,7 +126,7 @@ class CpuBackend final : public Backend {
                                      : std::span<const float>(),
                  .q = q_.data() + at,
                  .out = attn_.data() + at,
-                 .scratch = scratch(part.thread_idx)});
+                 .scratch = scratch(range.thread_idx)});
           }
         }
       });
@@ -191,8 +191,8 @@ class CpuBackend final : public Backend {
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
     sampled_.resize(args.rows.size());
-    pool_.parallel_for(logit_rows_, [&](Part part) {
-      for (int64_t r = part.begin; r < part.end; ++r) {
+    pool_.parallel_for(logit_rows_, [&](IndexRange range) {
+      for (int64_t r = range.begin; r < range.end; ++r) {
         sampled_[static_cast<size_t>(r)] = sample_row(
             {logits_.data() + r * dims_.vocab, static_cast<size_t>(dims_.vocab)}, args.rows[static_cast<size_t>(r)]);
       }
@@ -271,9 +271,9 @@ class CpuBackend final : public Backend {
     const int64_t tokens = args.x.shape[0], rows = args.out.shape[1];
     rows_in_.clear();
     for (int64_t t = 0; t < tokens; ++t) rows_in_.push_back(args.x[t].data);
-    pool_.parallel_for(rows, [&](Part part) {
-      const std::span<float> row(scratch(part.thread_idx), static_cast<size_t>(args.weight.cols()));
-      for (int64_t r = part.begin; r < part.end; ++r) {
+    pool_.parallel_for(rows, [&](IndexRange range) {
+      const std::span<float> row(scratch(range.thread_idx), static_cast<size_t>(args.weight.cols()));
+      for (int64_t r = range.begin; r < range.end; ++r) {
         args.weight.decode_row(r, row.data());
         const float bias = args.bias.empty() ? 0.0f : args.bias[static_cast<size_t>(r)];
         cpu::dot_all(row, rows_in_, [&](int64_t t, float sum) {
@@ -289,9 +289,9 @@ class CpuBackend final : public Backend {
     const Matrix& weight = matrix(w[WeightRole::kGateUp]);
     const std::span<const float> bias = decoded(w[WeightRole::kGateUpBias]);
     const int64_t inter = dims_.inter;
-    pool_.parallel_for(static_cast<int64_t>(hit_.size()) * inter, [&](Part part) {
-      const std::span<float> row(scratch(part.thread_idx), static_cast<size_t>(dims_.hidden));
-      for (int64_t item = part.begin; item < part.end; ++item) {
+    pool_.parallel_for(static_cast<int64_t>(hit_.size()) * inter, [&](IndexRange range) {
+      const std::span<float> row(scratch(range.thread_idx), static_cast<size_t>(dims_.hidden));
+      for (int64_t item = range.begin; item < range.end; ++item) {
         const int64_t expert = hit_[static_cast<size_t>(item / inter)], i = item % inter;
         const std::vector<Routed>& list = routed_[static_cast<size_t>(expert)];
         const auto each = [&](int64_t r, const auto& store) {
@@ -314,9 +314,9 @@ class CpuBackend final : public Backend {
   void down(const LayerWeights& w) {
     const Matrix& weight = matrix(w[WeightRole::kDown]);
     const std::span<const float> bias = decoded(w[WeightRole::kDownBias]);
-    pool_.parallel_for(dims_.hidden, [&](Part part) {
-      const std::span<float> row(scratch(part.thread_idx), static_cast<size_t>(dims_.inter));
-      for (int64_t r = part.begin; r < part.end; ++r) {
+    pool_.parallel_for(dims_.hidden, [&](IndexRange range) {
+      const std::span<float> row(scratch(range.thread_idx), static_cast<size_t>(dims_.inter));
+      for (int64_t r = range.begin; r < range.end; ++r) {
         for (const int expert : hit_) {
           const int64_t weight_row = int64_t{expert} * dims_.hidden + r;
           weight.decode_row(weight_row, row.data());

@@ -1,0 +1,246 @@
+#include "model/quantize.h"
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/mmap_file.h"
+#include "checkpoint/checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace nibble::model {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::TensorEntry;
+using checkpoint::TensorSpec;
+
+bool is_float(DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF32; }
+
+float value_at(const RawTensor& tensor, int64_t idx) {
+  const std::byte* data = tensor.bytes.data();
+  switch (tensor.dtype) {
+    case DType::kBf16: return reinterpret_cast<const Bf16*>(data)[idx].to_float();
+    case DType::kF16: return reinterpret_cast<const F16*>(data)[idx].to_float();
+    default: return reinterpret_cast<const float*>(data)[idx];
+  }
+}
+
+// How the logical rows to quantise lie in a stored tensor: row r, column c is at
+// (r / inner) * inner * cols + (r % inner) * row_stride + c * col_stride.
+struct Rows {
+  int64_t rows = 0, cols = 0;
+  int64_t inner = 0;  // rows per matrix
+  int64_t row_stride = 0, col_stride = 0;
+};
+
+struct Source {
+  const TensorEntry* entry = nullptr;
+  std::string name;  // without _blocks and _scales
+  Shape shape;       // logical: rows last but one, columns last
+  Rows rows;
+};
+
+Source plain_source(const TensorEntry& entry) {
+  const Shape& shape = entry.tensor.shape;
+  const int64_t cols = shape.back();
+  int64_t rows = 1;
+  for (size_t d = 0; d + 1 < shape.size(); ++d) rows *= shape[d];
+  return {&entry, entry.name, shape, {.rows = rows, .cols = cols, .inner = rows, .row_stride = cols, .col_stride = 1}};
+}
+
+// Hugging Face keeps float experts as [experts, in, out]; MXFP4 wants [experts, out, in].
+Source expert_source(const TensorEntry& entry) {
+  const Shape& s = entry.tensor.shape;
+  return {&entry,
+          entry.name,
+          {s[0], s[2], s[1]},
+          {.rows = s[0] * s[2], .cols = s[1], .inner = s[2], .row_stride = 1, .col_stride = s[2]}};
+}
+
+Shape with_last(Shape shape, std::initializer_list<int64_t> last) {
+  shape.pop_back();
+  shape.insert(shape.end(), last);
+  return shape;
+}
+
+enum class Want { kBlocks, kScales };
+
+// Quantises all rows and keeps the blocks or the scales; both are asked for in turn by the writer.
+MxError quantize_rows(const Source& source, const QuantizeOptions& options, Want want, std::span<std::byte> out) {
+  const Rows& r = source.rows;
+  const int64_t blocks = r.cols / kMxBlock, block_bytes = mx_block_bytes(options.format);
+  MxError total;
+  std::mutex total_mutex;
+  const auto run = [&](IndexRange range) {
+    std::vector<float> values(static_cast<size_t>(r.cols));
+    std::vector<uint8_t> elements(static_cast<size_t>(blocks * block_bytes)), scales(static_cast<size_t>(blocks));
+    MxError error;
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const int64_t at = row / r.inner * r.inner * r.cols + row % r.inner * r.row_stride;
+      for (int64_t c = 0; c < r.cols; ++c) values[static_cast<size_t>(c)] = value_at(source.entry->tensor, at + c * r.col_stride);
+      const MxBlocks made{options.format, elements, scales};
+      mx_quantize(values, options.scale, made);
+      if (want == Want::kBlocks) error.add(mx_error(values, made));
+      const std::span<const uint8_t> kept = want == Want::kBlocks ? elements : scales;
+      std::copy(kept.begin(), kept.end(), reinterpret_cast<uint8_t*>(out.data()) + row * static_cast<int64_t>(kept.size()));
+    }
+    const std::lock_guard lock(total_mutex);
+    total.add(error);
+  };
+  if (options.pool != nullptr) {
+    options.pool->parallel_for(r.rows, run);
+  } else {
+    run({0, r.rows, 0});
+  }
+  return total;
+}
+
+// One output tensor: a copy, or one half of a quantised one.
+struct Output {
+  const TensorEntry* copied = nullptr;
+  std::optional<Source> source{};
+  Want want = Want::kBlocks;
+};
+
+// Writes `entries`, those that `pick` gives a source for as blocks and scales.
+void convert(std::span<const TensorEntry> entries, const fs::path& output, const QuantizeOptions& options,
+             const std::function<std::optional<Source>(const TensorEntry&)>& pick, const OnQuantized& on_tensor) {
+  std::vector<TensorSpec> specs;
+  std::vector<Output> outputs;
+  for (const TensorEntry& entry : entries) {
+    if (auto source = pick(entry)) {
+      const int64_t blocks = source->rows.cols / kMxBlock;
+      specs.push_back({source->name + "_blocks", DType::kU8, with_last(source->shape, {blocks, mx_block_bytes(options.format)})});
+      outputs.push_back({.source = source, .want = Want::kBlocks});
+      specs.push_back({source->name + "_scales", DType::kU8, with_last(source->shape, {blocks})});
+      outputs.push_back({.source = source, .want = Want::kScales});
+    } else {
+      specs.push_back({entry.name, entry.tensor.dtype, entry.tensor.shape});
+      outputs.push_back({.copied = &entry});
+    }
+  }
+  checkpoint::write_safetensors(output, {.tensors = specs, .metadata = {{"format", "pt"}}}, [&](const checkpoint::TensorPiece& piece) {
+    const Output& o = outputs[piece.tensor_idx];
+    if (o.copied != nullptr) {
+      std::copy_n(o.copied->tensor.bytes.begin() + piece.offset_bytes, piece.bytes.size(), piece.bytes.begin());
+      return;
+    }
+    const MxError error = quantize_rows(*o.source, options, o.want, piece.bytes);
+    if (o.want == Want::kBlocks && on_tensor) {
+      const auto scales = static_cast<int64_t>(o.source->rows.rows * o.source->rows.cols / kMxBlock);
+      on_tensor({o.source->name, o.source->shape, static_cast<int64_t>(o.source->entry->tensor.bytes.size()),
+                 static_cast<int64_t>(piece.bytes.size()) + scales, error});
+    }
+  });
+}
+
+bool is_float_expert(const TensorEntry& entry) {
+  const bool named = entry.name.ends_with(".mlp.experts.gate_up_proj") || entry.name.ends_with(".mlp.experts.down_proj");
+  return named && is_float(entry.tensor.dtype);
+}
+
+Source checked_expert(const TensorEntry& entry) {
+  const Shape& s = entry.tensor.shape;
+  if (s.size() != 3 || s[1] % kMxBlock != 0) {
+    throw Error(Code::kCorrupt, "[quantize] {}: want [experts, in, out] with in a multiple of 32, found {}", entry.name,
+                checkpoint::describe(entry.tensor.dtype, s));
+  }
+  return expert_source(entry);
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) throw Error(Code::kIo, "[quantize] {}: cannot write", path.string());
+}
+
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
+
+// config.json with what says that the experts are MXFP4 now.
+std::string quantized_config(const fs::path& path) {
+  auto json = nlohmann::ordered_json::parse(read_text_file(path, kMaxConfigBytes), nullptr, false);
+  if (!json.is_object()) throw Error(Code::kCorrupt, "[quantize] {}: want a JSON object", path.string());
+  json["quantization_config"] = {{"modules_to_not_convert", {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
+                                 {"quant_method", "mxfp4"}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+bool glob_matches(std::string_view glob, std::string_view text) {
+  size_t g = 0, t = 0, star = std::string_view::npos, star_text = 0;
+  while (t < text.size()) {
+    if (g < glob.size() && (glob[g] == '?' || (glob[g] == text[t] && glob[g] != '*'))) {
+      ++g;
+      ++t;
+    } else if (g < glob.size() && glob[g] == '*') {
+      star = g++;
+      star_text = t;
+    } else if (star != std::string_view::npos) {  // the last star takes one character more
+      g = star + 1;
+      t = ++star_text;
+    } else {
+      return false;
+    }
+  }
+  return glob.find_first_not_of('*', g) == std::string_view::npos;
+}
+
+void quantize_file(const fs::path& input, const fs::path& output, const QuantizeOptions& options, const OnQuantized& on_tensor) {
+  const checkpoint::SafetensorsFile file(input);
+  const auto pick = [&](const TensorEntry& entry) -> std::optional<Source> {
+    const Shape& shape = entry.tensor.shape;
+    const bool fits = is_float(entry.tensor.dtype) && shape.size() >= 2 && shape.back() % kMxBlock == 0 && !entry.tensor.bytes.empty();
+    if (!fits || (!options.name_glob.empty() && !glob_matches(options.name_glob, entry.name))) return std::nullopt;
+    return plain_source(entry);
+  };
+  if (std::none_of(file.entries().begin(), file.entries().end(), [&](const TensorEntry& e) { return pick(e).has_value(); })) {
+    throw Error(Code::kInvalidRequest, "[quantize] {}: want a float tensor of rank 2 or more whose last dimension is a multiple of 32{}, found none among {}",
+                input.string(), options.name_glob.empty() ? "" : " and whose name matches " + options.name_glob, file.entries().size());
+  }
+  convert(file.entries(), output, options, pick, on_tensor);
+}
+
+void quantize_checkpoint(const fs::path& input, const fs::path& output, const QuantizeOptions& options, const OnQuantized& on_tensor) {
+  if (options.format != MxFormat::kMxfp4) {
+    throw Error(Code::kInvalidRequest, "[quantize] {}: want mxfp4 for a model's experts, found another format", input.string());
+  }
+  const checkpoint::Checkpoint source = checkpoint::Checkpoint::open(input);
+  if (std::none_of(source.entries().begin(), source.entries().end(), is_float_expert)) {
+    throw Error(Code::kInvalidRequest, "[quantize] {}: want float experts (mlp.experts.gate_up_proj, down_proj), found none: they may be quantised already", input.string());
+  }
+  if (fs::exists(output) && !fs::is_empty(output)) {
+    throw Error(Code::kInvalidRequest, "[quantize] {}: want an absent or empty directory to write, found files", output.string());
+  }
+  const std::string config = quantized_config(source.directory() / "config.json");
+  fs::create_directories(output);
+  nlohmann::ordered_json weight_map;
+  int64_t total_bytes = 0;
+  for (const checkpoint::SafetensorsFile& file : source.files()) {
+    const fs::path to = output / file.path().filename();
+    convert(file.entries(), to, options,
+            [](const TensorEntry& e) { return is_float_expert(e) ? std::optional(checked_expert(e)) : std::nullopt; }, on_tensor);
+    for (const checkpoint::SafetensorsFile written(to); const TensorEntry& entry : written.entries()) {
+      weight_map[entry.name] = to.filename().string();
+      total_bytes += static_cast<int64_t>(entry.tensor.bytes.size());
+    }
+  }
+  if (source.files().size() > 1) {
+    const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
+    write_text(output / "model.safetensors.index.json", index.dump(2) + "\n");
+  }
+  write_text(output / "config.json", config);
+  for (const fs::directory_entry& entry : fs::directory_iterator(source.directory())) {
+    const fs::path name = entry.path().filename();
+    const bool rewritten = name.extension() == ".safetensors" || name == "config.json" || name == "model.safetensors.index.json";
+    if (entry.is_regular_file() && !rewritten) fs::copy_file(entry.path(), output / name);
+  }
+}
+
+}  // namespace nibble::model

@@ -9,6 +9,7 @@
 o200k_goldens.jsonl, expected by tiktoken's o200k_harmony, one JSON object a line after the provenance:
   text | b64 (bytes that are not UTF-8) | unit+repeat | block (block_text() of the 256 code points from there on)
   special: true when special tokens are allowed     ids, or n and fnv: count and FNV-1a 64 of the ids as 4 bytes LE
+  pairs: FNV of the ids by PAIR_RANKS, in which (unlike in o200k) almost any wrong cut between pieces changes a token
 tiny_tokenizer.json, tiny_goldens.jsonl: a vocabulary of 600 trained here, expected by tokenizers.
 """
 import argparse
@@ -26,6 +27,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 DATA = Path(__file__).resolve().parent.parent / "tests" / "data"
 SEED = 20261121
 PATTERN = tiktoken.get_encoding("o200k_harmony")._pat_str
+
+# Every pair of bytes is a token, in an order without meaning.
+PAIR_RANKS = {bytes([b]): b for b in range(256)} | {bytes([k >> 8, k & 255]): 256 + k * 40503 % 65536 for k in range(65536)}
 
 PROSE = """The quick brown fox jumps over the lazy dog. "Don't," she said, "we'll see what they've got!" I'M, YOU'RE, he'D.
 It was a bright cold day in April, and the clocks were striking thirteen; 3.14159 is not 22/7, is it? McDonald's iPhone XMLHttpRequest
@@ -101,10 +105,14 @@ def record(fields: dict, ids: list[int], full: bool) -> str:
 
 def o200k_lines(r: random.Random) -> list[str]:
     enc = tiktoken.get_encoding("o200k_harmony")
+    probe = tiktoken.Encoding("probe", pat_str=PATTERN, mergeable_ranks=PAIR_RANKS, special_tokens={})
     lines = []
+
+    def add(fields: dict, text: str, full: bool) -> None:
+        lines.append(record(fields | {"pairs": fnv(probe.encode_ordinary(text))}, enc.encode_ordinary(text), full))
+
     for text in strings(r):
-        full = len(text) < 12 and r.random() < 0.3 or r.random() < 0.12
-        lines.append(record({"text": text}, enc.encode_ordinary(text), full))
+        add({"text": text}, text, len(text) < 12 and r.random() < 0.3 or r.random() < 0.12)
     for _ in range(1500):
         text = "".join(r.choice(LOOKALIKES + PROSE + SPACES[:9]) for _ in range(r.randrange(1, 7)))
         lines.append(record({"text": text, "special": True}, enc.encode(text, allowed_special="all"), r.random() < 0.2))
@@ -115,10 +123,11 @@ def o200k_lines(r: random.Random) -> list[str]:
         lines.append(record(fields, enc._encode_bytes(data), r.random() < 0.3))
     for unit in ["a", "A", "aA", "Aa", " ", "\n", " \n", "\r\n", "\u0301", "中", "1", "!", "'", "/", "\t", "ab", "the ", "'s", "\x00", "😀", "\xa0"]:
         for repeat in (2, 3, 4, 7, 16, 31, 63, 64, 65, 66, 100, 129, 500, 501, 1000, 4097, 20000):
-            lines.append(record({"unit": unit, "repeat": repeat}, enc.encode_ordinary(unit * repeat), repeat < 8))
+            add({"unit": unit, "repeat": repeat}, unit * repeat, repeat < 8)
     for first in range(0, 0x110000, 256):
-        if not 0xD800 <= first <= 0xDFFF:
-            lines.append(record({"block": first}, enc.encode_ordinary(block_text(first)), False))
+        crowded = first < 0x40000 or 0xE0000 <= first < 0xE1000  # elsewhere all is alike: one block in 16
+        if not 0xD800 <= first <= 0xDFFF and (crowded or first % 0x1000 == 0):
+            add({"block": first}, block_text(first), False)
     return lines
 
 

@@ -139,6 +139,7 @@ TEST(tokenizer_json, refuses_what_contradicts_itself) {
   corrupt([](Json& f) { f["model"]["vocab"]["zz"] = 300; }, "300");
   corrupt([](Json& f) { f["model"]["vocab"]["zz"] = -1; }, "-1");
   corrupt([](Json& f) { f["model"]["vocab"]["zz"] = 2147483647; }, "2147483647");
+  corrupt([](Json& f) { f["model"]["vocab"]["zz"] = 100000; }, "100000");
   corrupt([](Json& f) { f["model"]["vocab"]["zz"] = UINT64_MAX; }, "\"zz\"");
   corrupt([](Json& f) { f["model"]["vocab"]["zz"] = 1.5; }, "a fraction");
   corrupt([](Json& f) { f["model"]["vocab"]["zz"] = "7"; }, "a string");
@@ -194,6 +195,7 @@ TEST(tokenizer_json, refuses_broken_json) {
   }
   for (size_t cut = 0; cut < tiny.size() - 1; cut += 97)
     expect_refused(tiny.substr(0, cut), Code::kCorrupt, "tokenizer.json");
+  expect_refused("{\"version\":" + std::string(40, '[') + std::string(40, ']') + "}", Code::kCorrupt, "levels");
   std::string twice = tiny;
   twice.replace(twice.find("\"#\":5"), 5, "\"!\":5");
   expect_refused(twice, Code::kCorrupt, "occurred before");

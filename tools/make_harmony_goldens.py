@@ -442,6 +442,20 @@ def completion_texts():
         yield f"unicode {i}", a + text + s + f + text * 2 + "<|return|>"
 
 
+def header_streams():
+    """Every place of the recipient, every form of the type, every channel, every end."""
+    for end in ("<|end|>", "<|return|>", "<|call|>"):
+        for channel in ("analysis", "commentary", "final"):
+            out, to = [], " to=functions.get_x"
+            for ct in ("", " json", " code", " <|constrain|>json", "<|constrain|>json"):
+                out.append(f"<|start|>assistant{to}<|channel|>{channel}{ct}<|message|>a b{end}")
+                out.append(f"<|start|>assistant<|channel|>{channel}{to}{ct}<|message|>é🙂{end}")
+                out.append(f"<|start|>functions.get_x to=assistant<|channel|>{channel}{ct}<|message|>{{}}\n{end}")
+            out.append(f"<|start|>assistant<|channel|>{channel}<|message|>{end}")
+            out.append(f"<|start|>user<|channel|>{channel}<|message|>x{end}")
+            yield f"headers, {channel}, {end}", "".join(out)
+
+
 def byte_tokens():
     """Token of each single byte."""
     table = {}
@@ -462,6 +476,8 @@ def parse_cases(render):
     history = ("<|start|>system<|message|>You are x.<|end|><|start|>developer<|message|># Instructions\n\nx<|end|>"
                "<|start|>user<|message|>q<|end|><|start|>functions.f to=assistant<|channel|>commentary<|message|>r<|end|>")
     yield parse_golden("history", None, encode_marked(history))
+    for name, text in header_streams():
+        yield parse_golden(name, None, encode_marked(text))
     for golden in render:  # what was rendered, parsed back
         if "error" in golden or any("name" in m and m["role"] != "tool" for m in golden["messages"]):
             continue

@@ -121,15 +121,14 @@ HeaderReader::Verdict HeaderReader::judge_channel(std::string_view word) {
 
 HeaderReader::Verdict HeaderReader::judge_type(std::string_view word, bool complete) {
   const std::string_view type = word.substr(0, name_length(word));
+  const bool is_whole_word = type.size() == word.size();
+  if (is_whole_word && !complete) return Verdict::kUncertain;
   const bool known = is_one_of(type, kContentTypes);
-  if (type.size() < word.size()) {
-    if (!known) return Verdict::kText;
-    sure_.content_type = ContentType{std::string(type), true};
-    taken_bytes_ = type.size();
-    return Verdict::kText;
-  }
-  if (!complete) return Verdict::kUncertain;
+  const bool contradicts = sure_.content_type && sure_.content_type->name != type;
+  if (contradicts || (!known && !is_whole_word)) return Verdict::kText;
   (known ? sure_ : maybe_).content_type = ContentType{std::string(type), true};
+  taken_bytes_ = type.size();
+  if (!is_whole_word) return Verdict::kText;
   return known ? Verdict::kTaken : Verdict::kUncertain;
 }
 
@@ -137,7 +136,8 @@ HeaderReader::Verdict HeaderReader::judge_recipient(std::string_view word, bool 
   const std::string_view tool = word.substr(3, name_length(word.substr(3)));
   const bool ends_here = complete || tool.size() + 3 < word.size();
   if (!ends_here) return Verdict::kUncertain;
-  if (tool.empty() || (sure_.recipient && *sure_.recipient != tool)) return Verdict::kText;
+  const std::optional<std::string>& earlier = sure_.recipient ? sure_.recipient : maybe_.recipient;
+  if (tool.empty() || (earlier && *earlier != tool)) return Verdict::kText;
   sure_.recipient = tool;
   maybe_unknown_role_ = false;  // an unknown role that sends to someone is a tool
   confirm();

@@ -2,23 +2,22 @@
 // Harmony → messages, token by token. Total: every sequence of tokens gives some messages and nothing throws.
 //
 // What leaves the format is repaired, counted and reported:
-//   found                                            becomes                                             repair
-//   text where a header should be, no <|channel|>    a message in `final` (in `commentary` if it has to=)
-//   missing_message,
-//                                                                                                        missing_channel
-//   <|channel|>analysis We need …                    a message in that channel, text from `We` on missing_message
-//   <|channel|>The user …                            a message in `final`, text from `The` on missing_message
-//   <|channel|>??<|message|>, reflection<|message|>  a message in `final` (`commentary` with to=) unknown_channel
-//   <|channel|>commentary?<|message|>                a message in `commentary` unknown_channel assistant<|message|> a
-//   message in `final` (`commentary` with to=)        missing_channel
-//   <|start|>word<|message|>                         a message of the tool `word`                        unknown_role
-//   commentary to=f<|call|>                          a message without text missing_message
-//   <|channel|>final<|end|>                          nothing abandoned_header
-//   <|channel|>a<|channel|>b<|message|>              a message in b                                      stray_special
-//   <|start|> or <|channel|> in the content          the message ends; the next one begins               missing_end
-//   <|message|>, <|constrain|> in the content        left out                                            stray_special
-//   text or <|channel|> after an end token           a message as if <|start|> stood there               missing_start
-//   <|end|>, <|return|>, <|call|> after an end token left out                                            stray_special
+//   found                                      becomes                                         repair
+//   text where a header should be              a message in `final`, or `commentary` with to=  missing_message *
+//   <|channel|>analysis We need …              a message in that channel, text from `We` on    missing_message
+//   <|channel|>The user …                      a message in `final`, text from `The` on        missing_message *
+//   <|channel|>??<|message|>, odd<|message|>   a message in `final`, or `commentary` with to=  unknown_channel
+//   <|channel|>commentary?<|message|>          a message in `commentary`                       unknown_channel
+//   assistant<|message|>                       a message in `final`, or `commentary` with to=  missing_channel
+//   <|start|>word<|message|>                   a message of the tool `word`                    unknown_role
+//   commentary to=f<|call|>                    a message without text                          missing_message
+//   <|channel|>final<|end|>                    nothing                                         abandoned_header
+//   <|channel|>a<|channel|>b<|message|>        a message in b                                  stray_special
+//   <|start|> or <|channel|> in the content    the message ends; the next one begins           missing_end
+//   <|message|>, <|constrain|> in the content  left out                                        stray_special
+//   text or <|channel|> after an end token     a message as if <|start|> stood there           missing_start
+//   an end token after an end token            left out                                        stray_special
+//   * and missing_channel
 // Bytes of content come out exactly once and in order, and so does text that looked like a header but was none. Left
 // out are: the words of a header, white space before the first word of text that stands in a header's place, and white
 // space between messages. Invalid UTF-8 comes out as U+FFFD.

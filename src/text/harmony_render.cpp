@@ -1,0 +1,203 @@
+#include "text/harmony_render.h"
+
+#include "text/harmony_builtin_tools.h"
+#include "text/typescript_schema.h"
+#include "base/error.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace nibble::text {
+namespace {
+
+std::string_view effort_name(ReasoningEffort effort) {
+  switch (effort) {
+    case ReasoningEffort::kLow:
+      return "low";
+    case ReasoningEffort::kMedium:
+      return "medium";
+    case ReasoningEffort::kHigh:
+      return "high";
+  }
+  return "unknown";
+}
+
+// Every line as a comment; a last line break opens no further line, and \r\n is one break.
+void append_comment(std::string_view text, std::string& out) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    const bool broken = end < text.size();
+    if (broken && line.ends_with('\r')) line.remove_suffix(1);
+    out += fmt::format("// {}\n", line);
+    text.remove_prefix(broken ? end + 1 : end);
+  }
+}
+
+std::string functions_section(const std::vector<ToolSpec>& functions) {
+  std::string out = "## functions\n\nnamespace functions {\n\n";
+  for (const ToolSpec& tool : functions) {
+    append_comment(tool.description, out);
+    const std::string arguments =
+        tool.parameters ? "_: " + typescript_type(*tool.parameters, fmt::format("tool {}", tool.name)) : "";
+    out += fmt::format("type {} = ({}) => any;\n\n", tool.name, arguments);
+  }
+  return out + "} // namespace functions";
+}
+
+std::string response_format_section(const ResponseFormat& format) {
+  std::string out = fmt::format("## {}\n\n", format.name);
+  append_comment(format.description, out);
+  return out + compact_json(format.schema, fmt::format("response format {}", format.name));
+}
+
+class Renderer {
+ public:
+  explicit Renderer(const Conversation& conversation) {
+    for (const Message& message : conversation.messages) {
+      for (const Content& content : message.content) {
+        const auto* developer = std::get_if<DeveloperOptions>(&content);
+        if (developer != nullptr && !developer->functions.empty()) functions_ = FunctionTools::kPresent;
+      }
+    }
+  }
+
+  void render(const Message& message, size_t message_idx);
+  void special(Special special) { segments_.emplace_back(special); }
+  void text(std::string text) {
+    if (!text.empty()) segments_.emplace_back(std::move(text));
+  }
+  std::vector<Segment>& segments() { return segments_; }
+
+ private:
+  void render_header(const Message& message, size_t message_idx);
+  std::string content_text(const Content& content, Role role, size_t message_idx) const;
+
+  FunctionTools functions_ = FunctionTools::kAbsent;
+  std::vector<Segment> segments_;
+};
+
+void Renderer::render_header(const Message& message, size_t message_idx) {
+  if (message.role == Role::kTool) {
+    if (message.name.empty()) {
+      throw Error(Code::kInvalidRequest, "[harmony] messages[{}]: a tool message must name its tool, e.g. functions.f",
+                  message_idx);
+    }
+    text(message.name);
+  } else {
+    text(std::string(name_of(message.role)));
+    if (!message.name.empty()) text(":" + message.name);
+  }
+  if (message.recipient && *message.recipient != "all") text(" to=" + *message.recipient);
+  if (message.channel) {
+    special(Special::kChannel);
+    text(*message.channel);
+  }
+  if (!message.content_type) return;
+  if (message.content_type->constrained) {
+    text(" ");
+    special(Special::kConstrain);
+    text(message.content_type->name);
+  } else {
+    text(" " + message.content_type->name);
+  }
+}
+
+void Renderer::render(const Message& message, size_t message_idx) {
+  special(Special::kStart);
+  render_header(message, message_idx);
+  special(Special::kMessage);
+  for (const Content& content : message.content) text(content_text(content, message.role, message_idx));
+  const bool is_call = message.role == Role::kAssistant && message.recipient.has_value();
+  special(is_call ? Special::kCall : Special::kEnd);
+}
+
+std::string Renderer::content_text(const Content& content, Role role, size_t message_idx) const {
+  if (const auto* plain = std::get_if<std::string>(&content)) return *plain;
+  const auto* system = std::get_if<SystemOptions>(&content);
+  const Role home = system != nullptr ? Role::kSystem : Role::kDeveloper;
+  if (role != home) {
+    throw Error(Code::kInvalidRequest, "[harmony] messages[{}]: {} options belong in a {} message, found in role {}",
+                message_idx, name_of(home), name_of(home), name_of(role));
+  }
+  return system != nullptr ? system_text(*system, functions_) : developer_text(std::get<DeveloperOptions>(content));
+}
+
+bool is_final(const Message& message) {
+  return message.channel == kFinalChannel;
+}
+
+Renderer render_messages(const Conversation& conversation, AnalysisRule rule) {
+  const std::vector<Message>& messages = conversation.messages;
+  const auto last_assistant =
+      std::find_if(messages.rbegin(), messages.rend(), [](const Message& m) { return m.role == Role::kAssistant; });
+  const bool drop =
+      rule == AnalysisRule::kDropBeforeFirstFinal && last_assistant != messages.rend() && is_final(*last_assistant);
+  const auto first_final = std::find_if(messages.begin(), messages.end(), is_final);
+  Renderer renderer(conversation);
+  for (auto it = messages.begin(); it != messages.end(); ++it) {
+    if (drop && it < first_final && it->channel == kAnalysisChannel) continue;
+    renderer.render(*it, static_cast<size_t>(it - messages.begin()));
+  }
+  return renderer;
+}
+
+}  // namespace
+
+std::vector<Segment> render_for_completion(const Conversation& conversation, AnalysisRule rule) {
+  Renderer renderer = render_messages(conversation, rule);
+  renderer.special(Special::kStart);
+  renderer.text(std::string(name_of(Role::kAssistant)));
+  return std::move(renderer.segments());
+}
+
+std::vector<Segment> render_for_training(const Conversation& conversation, AnalysisRule rule) {
+  Renderer renderer = render_messages(conversation, rule);
+  if (!conversation.messages.empty()) {
+    const Message& last = conversation.messages.back();
+    if (last.role == Role::kAssistant && is_final(last)) renderer.segments().back() = Special::kReturn;
+  }
+  return std::move(renderer.segments());
+}
+
+std::string system_text(const SystemOptions& options, FunctionTools functions) {
+  std::vector<std::string> top;
+  if (options.identity) top.push_back(*options.identity);
+  if (options.knowledge_cutoff) top.push_back("Knowledge cutoff: " + *options.knowledge_cutoff);
+  if (options.current_date) top.push_back("Current date: " + *options.current_date);
+
+  std::vector<std::string> sections;
+  if (!top.empty()) sections.push_back(fmt::format("{}", fmt::join(top, "\n")));
+  if (options.effort) sections.push_back(fmt::format("Reasoning: {}", effort_name(*options.effort)));
+  if (options.browser || options.python) sections.emplace_back("# Tools");
+  if (options.browser) sections.emplace_back(kBrowserToolSection);
+  if (options.python) sections.emplace_back(kPythonToolSection);
+  if (!options.valid_channels.empty()) {
+    std::string channels = fmt::format("# Valid channels: {}.", fmt::join(options.valid_channels, ", "));
+    if (options.channel_required) channels += " Channel must be included for every message.";
+    if (functions == FunctionTools::kPresent) {
+      channels += "\nCalls to these tools must go to the commentary channel: 'functions'.";
+    }
+    sections.push_back(std::move(channels));
+  }
+  return fmt::format("{}", fmt::join(sections, "\n\n"));
+}
+
+std::string developer_text(const DeveloperOptions& options) {
+  std::vector<std::string> sections;
+  if (options.instructions) {
+    sections.emplace_back("# Instructions");
+    sections.push_back(*options.instructions);
+  }
+  if (!options.functions.empty()) {
+    sections.emplace_back("# Tools");
+    sections.push_back(functions_section(options.functions));
+  }
+  if (!options.response_formats.empty()) sections.emplace_back("# Response Formats");
+  for (const ResponseFormat& format : options.response_formats) sections.push_back(response_format_section(format));
+  return fmt::format("{}", fmt::join(sections, "\n\n"));
+}
+
+}  // namespace nibble::text

@@ -1,0 +1,39 @@
+#pragma once
+// Stop strings over a stream of text pieces: a stop may straddle pieces; only text that may still become one waits.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::text {
+
+class StopStrings {
+ public:
+  enum class Match { kExcluded, kIncluded };  // does the emitted text end before or after the stop string
+  struct Step {
+    std::string text;                // to be emitted now
+    std::optional<size_t> stop_idx;  // which stop string ended the text; nothing follows it
+    bool operator==(const Step&) const = default;
+  };
+
+  // Empty stop strings never match.
+  explicit StopStrings(std::vector<std::string> stops, Match match = Match::kExcluded);
+
+  // The stop that ends first wins; of two that end on the same byte, the longer one. Once a stop has hit, everything
+  // after it is swallowed.
+  [[nodiscard]] Step push(std::string_view piece);
+  // The text that waited and became no stop.
+  [[nodiscard]] std::string finish();
+
+ private:
+  std::vector<std::string> stops_;
+  std::vector<std::vector<size_t>> borders_;  // borders_[s][n]: longest proper border of the first n bytes of stop s
+  std::vector<size_t> matched_;               // bytes of stop s that the text seen so far ends with
+  Match match_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace nibble::text

@@ -1,0 +1,282 @@
+#include "text/typescript_schema.h"
+
+#include "text/utf8_stream.h"
+#include "base/error.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <unordered_set>
+#include <vector>
+
+namespace nibble::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Json* find(const Json& schema, std::string_view key) {
+  if (!schema.is_object()) return nullptr;
+  const auto it = schema.find(key);
+  return it == schema.end() ? nullptr : &*it;
+}
+
+const std::string* find_string(const Json& schema, std::string_view key) {
+  const Json* value = find(schema, key);
+  return value != nullptr && value->is_string() ? value->get_ptr<const std::string*>() : nullptr;
+}
+
+const Json* find_array(const Json& schema, std::string_view key) {
+  const Json* value = find(schema, key);
+  return value != nullptr && value->is_array() ? value : nullptr;
+}
+
+bool is_enum(const Json& schema) {
+  const Json* values = find_array(schema, "enum");
+  return values != nullptr && !values->empty();
+}
+
+bool is_nullable(const Json& schema) {
+  const Json* value = find(schema, "nullable");
+  return value != nullptr && value->is_boolean() && value->get<bool>();
+}
+
+// Shortest digits that read back as the same double, laid out as serde_json does: an exponent below 1e-5 and from 1e16
+// on, and always a sign of being no integer.
+std::string number_text(double value) {
+  if (!std::isfinite(value)) return "null";
+  std::array<char, 40> buffer{};
+  const auto end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
+  const std::string_view text(buffer.data(), static_cast<size_t>(end - buffer.data()));
+  const size_t e = text.find('e');
+  const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
+  std::string sign, digits;
+  for (const char c : text.substr(0, e)) {
+    if (c == '-') sign = "-";
+    if (c >= '0' && c <= '9') digits += c;
+  }
+  if (value == 0) return sign + "0.0";
+  const int count = static_cast<int>(digits.size()), point = exponent + 1;  // 10^(point-1) <= |value| < 10^point
+  if (point >= count && point <= 16) return sign + digits + std::string(static_cast<size_t>(point - count), '0') + ".0";
+  if (point > 0 && point <= 16) return sign + digits.insert(static_cast<size_t>(point), ".");
+  if (point > -5 && point <= 0) return sign + "0." + std::string(static_cast<size_t>(-point), '0') + digits;
+  if (count > 1) digits.insert(1, ".");
+  return fmt::format("{}{}e{}", sign, digits, exponent);
+}
+
+// " // description default: …" after a variant of a union.
+void append_comments(const std::string* description, const std::string& default_text, std::string& out) {
+  std::vector<std::string_view> comments;
+  if (description != nullptr) comments.push_back(*description);
+  if (!default_text.empty()) comments.push_back(default_text);
+  if (!comments.empty()) out += fmt::format(" // {}", fmt::join(comments, " "));
+}
+
+class SchemaWriter {
+ public:
+  explicit SchemaWriter(std::string_view where) : where_(where) {}
+
+  std::string type_of(const Json& schema, size_t indent);
+  void append_json(const Json& value, std::string& out);
+
+ private:
+  enum class EnumDefault { kBare, kQuoted };
+
+  void enter(std::string_view step);
+  void leave() { path_.pop_back(); }
+
+  std::string union_of(const Json& variants, size_t indent);
+  std::string object_type(const Json& schema, size_t indent);
+  std::string array_type(const Json& schema, size_t indent);
+  std::string typed(const std::string& type, const Json& schema, size_t indent);
+  std::string nullable_type_of(const Json& schema, size_t indent);
+  std::string default_of(const Json& schema, EnumDefault style);
+  void append_plain_property(const Json& schema, const std::string& name, size_t indent, std::string& out);
+  void append_union_property(const Json& schema, const std::string& name, size_t indent, std::string& out);
+
+  std::string_view where_;
+  std::vector<std::string_view> path_;  // keys from the root to the value being written
+};
+
+void SchemaWriter::enter(std::string_view step) {
+  path_.push_back(step);
+  if (path_.size() <= static_cast<size_t>(kMaxSchemaDepth)) return;
+  std::string place;
+  Utf8Stream whole_characters;
+  for (size_t i = 0; i < 4; ++i) place += whole_characters.push(fmt::format(".{}", path_[i].substr(0, 32)));
+  throw Error(Code::kInvalidRequest, "[harmony] {}: the schema nests deeper than {} levels, below {}…", where_,
+              kMaxSchemaDepth, place);
+}
+
+std::string SchemaWriter::type_of(const Json& schema, size_t indent) {
+  if (const Json* variants = find_array(schema, "oneOf")) return union_of(*variants, indent);
+  if (const Json* types = find_array(schema, "type")) {
+    std::string joined;
+    for (const Json& type : *types) {
+      if (!type.is_string()) continue;
+      const auto& name = type.get_ref<const std::string&>();
+      joined += (joined.empty() ? "" : " | ") + (name == "integer" ? "number" : name);
+    }
+    return joined.empty() ? "any" : joined;
+  }
+  const std::string* type = find_string(schema, "type");
+  return type == nullptr ? "any" : typed(*type, schema, indent);
+}
+
+std::string SchemaWriter::typed(const std::string& type, const Json& schema, size_t indent) {
+  if (type == "object") return object_type(schema, indent);
+  if (type == "array") return array_type(schema, indent);
+  if (type == "number" || type == "integer") return "number";
+  if (type == "boolean") return "boolean";
+  if (type != "string") return "any";
+  std::string joined;
+  if (const Json* values = find_array(schema, "enum")) {
+    for (const Json& value : *values) {
+      if (!value.is_string()) continue;
+      joined += fmt::format("{}\"{}\"", joined.empty() ? "" : " | ", value.get_ref<const std::string&>());
+    }
+  }
+  return joined.empty() ? "string" : joined;
+}
+
+std::string SchemaWriter::array_type(const Json& schema, size_t indent) {
+  const Json* items = find(schema, "items");
+  if (items == nullptr) return "Array<any>";
+  enter("items");
+  std::string type = type_of(*items, indent) + "[]";
+  leave();
+  return type;
+}
+
+std::string SchemaWriter::nullable_type_of(const Json& schema, size_t indent) {
+  std::string type = type_of(schema, indent);
+  // The plain search for "null" is openai-harmony's: a comment that says null suppresses the suffix too.
+  if (is_nullable(schema) && type.find("null") == std::string::npos) type += " | null";
+  return type;
+}
+
+// "default: …" or nothing. The default of an enum is bare at a property and quoted in a union.
+std::string SchemaWriter::default_of(const Json& schema, EnumDefault style) {
+  const Json* value = find(schema, "default");
+  if (value == nullptr) return {};
+  std::string out = "default: ";
+  if (value->is_string() && !is_enum(schema)) return out + '"' + value->get_ref<const std::string&>() + '"';
+  if (value->is_string() && style == EnumDefault::kBare) return out + value->get_ref<const std::string&>();
+  append_json(*value, out);
+  return out;
+}
+
+std::string SchemaWriter::union_of(const Json& variants, size_t indent) {
+  const std::string pad(indent, ' ');
+  std::string out;
+  enter("oneOf");
+  for (const Json& variant : variants) {
+    out += fmt::format("\n{} | {}", pad, nullable_type_of(variant, indent + 3));
+    append_comments(find_string(variant, "description"), default_of(variant, EnumDefault::kQuoted), out);
+  }
+  leave();
+  return out;
+}
+
+std::string SchemaWriter::object_type(const Json& schema, size_t indent) {
+  const std::string pad(indent, ' ');
+  std::string out;
+  if (const std::string* description = find_string(schema, "description"))
+    out = fmt::format("{}// {}\n", pad, *description);
+  out += "{\n";
+  std::unordered_set<std::string_view> required;
+  if (const Json* names = find_array(schema, "required")) {
+    for (const Json& name : *names) {
+      if (name.is_string()) required.insert(name.get_ref<const std::string&>());
+    }
+  }
+  const Json* properties = find(schema, "properties");
+  if (properties != nullptr && properties->is_object()) {
+    for (const auto& [key, value] : properties->items()) {
+      enter(key);
+      const std::string name = key + (required.contains(key) ? "" : "?");
+      if (const std::string* title = find_string(value, "title")) out += fmt::format("{0}// {1}\n{0}//\n", pad, *title);
+      const std::string* description = find_string(value, "description");
+      if (description != nullptr && find(value, "oneOf") == nullptr) out += fmt::format("{}// {}\n", pad, *description);
+      if (const Json* examples = find_array(value, "examples"); examples != nullptr && !examples->empty()) {
+        out += pad + "// Examples:\n";
+        for (const Json& example : *examples) {
+          if (example.is_string()) out += fmt::format("{}// - \"{}\"\n", pad, example.get_ref<const std::string&>());
+        }
+      }
+      const bool is_union = find_array(value, "oneOf") != nullptr;
+      is_union ? append_union_property(value, name, indent, out) : append_plain_property(value, name, indent, out);
+      leave();
+    }
+  }
+  return out + pad + "}";
+}
+
+void SchemaWriter::append_plain_property(const Json& schema, const std::string& name, size_t indent, std::string& out) {
+  out += fmt::format("{}{}: {},", std::string(indent, ' '), name, nullable_type_of(schema, indent + 4));
+  // A property with an unusable oneOf loses its default: openai-harmony's way.
+  const std::string value = find(schema, "oneOf") == nullptr ? default_of(schema, EnumDefault::kBare) : std::string();
+  out += value.empty() ? "\n" : fmt::format(" // {}\n", value);
+}
+
+void SchemaWriter::append_union_property(const Json& schema, const std::string& name, size_t indent, std::string& out) {
+  const std::string pad(indent, ' ');
+  const Json& variants = *find_array(schema, "oneOf");
+  const std::string* description = find_string(schema, "description");
+  const std::string* first = variants.empty() ? nullptr : find_string(variants.front(), "description");
+  // A description that the first variant repeats is said once.
+  const bool above = description != nullptr && !(first != nullptr && *first == *description);
+  if (above) out += fmt::format("{}// {}\n", pad, *description);
+  if (const std::string value = default_of(schema, EnumDefault::kBare); !value.empty())
+    out += pad + "// " + value + "\n";
+  out += fmt::format("{}{}:\n", pad, name);
+  enter("oneOf");
+  for (size_t i = 0; i < variants.size(); ++i) {
+    const Json& variant = variants[i];
+    out += fmt::format("{} | {}", pad, nullable_type_of(variant, indent + 3));
+    const std::string* own = find_string(variant, "description");
+    const bool said = (i == 0 && above) || (own != nullptr && description != nullptr && *own == *description);
+    append_comments(said ? nullptr : own, default_of(variant, EnumDefault::kBare), out);
+    out += "\n";
+  }
+  leave();
+  out += pad + ",\n";
+}
+
+void SchemaWriter::append_json(const Json& value, std::string& out) {
+  if (value.is_number_float()) {
+    out += number_text(value.get<double>());
+  } else if (value.is_array() || value.is_object()) {
+    const bool is_object = value.is_object();
+    enter("default");
+    std::string_view comma;
+    out += is_object ? '{' : '[';
+    for (const auto& [key, item] : value.items()) {
+      out += comma;
+      if (is_object) out += Json(key).dump(-1, ' ', false, Json::error_handler_t::replace) + ":";
+      append_json(item, out);
+      comma = ",";
+    }
+    out += is_object ? '}' : ']';
+    leave();
+  } else {
+    out += value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+}
+
+}  // namespace
+
+std::string typescript_type(const Json& schema, std::string_view where) {
+  return SchemaWriter(where).type_of(schema, 0);
+}
+
+std::string compact_json(const Json& value, std::string_view where) {
+  std::string out;
+  SchemaWriter(where).append_json(value, out);
+  return out;
+}
+
+}  // namespace nibble::text

@@ -98,7 +98,8 @@ double worst_position(const Case& c, const std::vector<float>& all) {
   double worst = 0;
   for (size_t p = 0; p < c.positions.size(); ++p) {
     const auto at = static_cast<size_t>(c.positions[p]);
-    const double error = relative(std::span(all).subspan(at * vocab, vocab), std::span(c.logits).subspan(p * vocab, vocab));
+    const double error =
+        relative(std::span(all).subspan(at * vocab, vocab), std::span(c.logits).subspan(p * vocab, vocab));
     EXPECT_LT(error, 1e-4) << "position " << at;
     worst = std::max(worst, std::isnan(error) ? INFINITY : error);
   }
@@ -148,7 +149,8 @@ TEST_P(ShortParity, every_layer_starts_from_transformers_hidden_state) {
     const std::vector<float> residual = loaded.be->peek(backend::Slot::kResidual).values;
     for (size_t p = 0; p < c.positions.size(); ++p) {
       const auto got = std::span(residual).subspan(static_cast<size_t>(c.positions[p]) * width, width);
-      const auto want = std::span(c.hidden).subspan((static_cast<size_t>(next) * c.positions.size() + p) * width, width);
+      const auto want =
+          std::span(c.hidden).subspan((static_cast<size_t>(next) * c.positions.size() + p) * width, width);
       EXPECT_LT(relative(got, want), 1e-4) << "layer " << next << " position " << c.positions[p];
     }
   });

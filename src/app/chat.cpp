@@ -50,8 +50,12 @@ class TurnReceiver {
  private:
   void on(const text::MessageStarted& started) {
     const text::MessageHeader& h = started.header;
-    messages_.push_back({.role = h.role, .name = h.name, .recipient = h.recipient, .channel = h.channel,
-                         .content_type = h.content_type, .content = {}});
+    messages_.push_back({.role = h.role,
+                         .name = h.name,
+                         .recipient = h.recipient,
+                         .channel = h.channel,
+                         .content_type = h.content_type,
+                         .content = {}});
     text_.clear();
     if (h.recipient) show(fmt::format("→ {} ", *h.recipient));
   }
@@ -80,15 +84,22 @@ class TurnReceiver {
 class Chat {
  public:
   Chat(const ChatOptions& options, const ModelSource& source, Runtime& runtime, Terminal& terminal)
-      : options_(options), source_(source), runtime_(runtime), terminal_(terminal), instructions_(options.instructions), effort_(options.effort),
+      : options_(options),
+        source_(source),
+        runtime_(runtime),
+        terminal_(terminal),
+        instructions_(options.instructions),
+        effort_(options.effort),
         ids_(text::HarmonyIds::from_names([&](std::string_view name) { return source.tokenizer.special_id(name); })) {
     if (!options.tools.empty()) tools_ = parse_tools(read_text_file(options.tools, kMaxToolsBytes));
   }
 
   int ask_once(const std::string& question) {
     const std::vector<text::Message> turn = answer(text_message(text::Role::kUser, question));
-    if (options_.output.json) terminal_.print(turn_json(turn).dump(2) + "\n");
-    else terminal_.note(terminal_.dim(summary(outcome_, options_.generate)));
+    if (options_.output.json)
+      terminal_.print(turn_json(turn).dump(2) + "\n");
+    else
+      terminal_.note(terminal_.dim(summary(outcome_, options_.generate)));
     return outcome_.interrupted ? kExitInterrupted : kExitOk;
   }
 
@@ -143,28 +154,31 @@ class Chat {
       throw;
     }
     waiting_for_.reset();
-    if (!history_.empty() && history_.back().role == text::Role::kAssistant && history_.back().recipient) waiting_for_ = history_.back().recipient;
+    if (!history_.empty() && history_.back().role == text::Role::kAssistant && history_.back().recipient)
+      waiting_for_ = history_.back().recipient;
   }
 
   std::vector<text::Message> answer(text::Message input) {
     history_.push_back(std::move(input));
-    std::vector<int32_t> prompt = text::to_tokens(text::render_for_completion(conversation()), ids_, [&](std::string_view t) { return source_.tokenizer.encode(t); });
+    std::vector<int32_t> prompt = text::to_tokens(text::render_for_completion(conversation()), ids_,
+                                                  [&](std::string_view t) { return source_.tokenizer.encode(t); });
     const Interrupt interrupt;
     text::HarmonyParser parser(text::Role::kAssistant);
     TurnReceiver receiver(terminal_, !options_.output.json);
     text::StopStrings stops(options_.generate.stop);
     outcome_ = {};
-    outcome_.finished = runtime_.session().generate(make_request(options_.generate, source_.config, std::move(prompt)), [&](int32_t token) {
-      outcome_.interrupted = interrupt.requested();
-      if (const auto special = ids_.special_of(token)) {
-        receiver.take(parser.push(*special));
-      } else if (!source_.tokenizer.is_special(token)) {
-        const text::StopStrings::Step step = stops.push(token_text(source_.tokenizer, token));
-        receiver.take(parser.push(step.text));
-        outcome_.stop_string = step.stop_idx.has_value();
-      }
-      return !outcome_.interrupted && !outcome_.stop_string;
-    });
+    outcome_.finished = runtime_.session().generate(
+        make_request(options_.generate, source_.config, std::move(prompt)), [&](int32_t token) {
+          outcome_.interrupted = interrupt.requested();
+          if (const auto special = ids_.special_of(token)) {
+            receiver.take(parser.push(*special));
+          } else if (!source_.tokenizer.is_special(token)) {
+            const text::StopStrings::Step step = stops.push(token_text(source_.tokenizer, token));
+            receiver.take(parser.push(step.text));
+            outcome_.stop_string = step.stop_idx.has_value();
+          }
+          return !outcome_.interrupted && !outcome_.stop_string;
+        });
     receiver.take(parser.push(stops.finish()));
     receiver.take(parser.finish());
     std::vector<text::Message> messages = std::move(receiver).messages();
@@ -178,7 +192,10 @@ class Chat {
     text::Conversation conversation{{system}};
     if (!instructions_.empty() || !tools_.empty()) {
       text::Message developer = text_message(text::Role::kDeveloper, "");
-      developer.content = {text::DeveloperOptions{.instructions = instructions_.empty() ? std::nullopt : std::optional(instructions_), .functions = tools_, .response_formats = {}}};
+      developer.content = {
+          text::DeveloperOptions{.instructions = instructions_.empty() ? std::nullopt : std::optional(instructions_),
+                                 .functions = tools_,
+                                 .response_formats = {}}};
       conversation.messages.push_back(developer);
     }
     conversation.messages.insert(conversation.messages.end(), history_.begin(), history_.end());
@@ -194,10 +211,14 @@ class Chat {
       history_.clear();
       waiting_for_.reset();
     } else if (name == "/reasoning") {
-      if (rest == "low") effort_ = text::ReasoningEffort::kLow;
-      else if (rest == "medium") effort_ = text::ReasoningEffort::kMedium;
-      else if (rest == "high") effort_ = text::ReasoningEffort::kHigh;
-      else terminal_.note("/reasoning: want low, medium or high");
+      if (rest == "low")
+        effort_ = text::ReasoningEffort::kLow;
+      else if (rest == "medium")
+        effort_ = text::ReasoningEffort::kMedium;
+      else if (rest == "high")
+        effort_ = text::ReasoningEffort::kHigh;
+      else
+        terminal_.note("/reasoning: want low, medium or high");
     } else if (name == "/instructions") {
       instructions_ = rest;
     } else if (name == "/stats") {
@@ -257,12 +278,14 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
 }
 
 int execute(const ChatOptions& options) {
-  if (options.output.json && !options.prompt.given) throw Error(Code::kInvalidRequest, "[chat] --json: want one question (-p or -f), found a conversation");
+  if (options.output.json && !options.prompt.given)
+    throw Error(Code::kInvalidRequest, "[chat] --json: want one question (-p or -f), found a conversation");
   Terminal terminal(options.output);
   const std::string question = options.prompt.given ? read_text(options.prompt) : std::string();
   const ModelSource source = open_model(options.model, terminal);
   const int64_t context = context_length(options.model, source.config, kDefaultContext);
-  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens}, terminal);
+  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens},
+                  terminal);
   Chat chat(options, source, runtime, terminal);
   return options.prompt.given ? chat.ask_once(question) : chat.talk();
 }

@@ -25,12 +25,14 @@ std::string index_of(int64_t element, const Shape& shape) {
 }
 
 std::string where(const model::StageDifference& d) {
-  return d.layer < 0 ? std::string(model::name_of(d.stage)) : fmt::format("layer {} {}", d.layer, model::name_of(d.stage));
+  return d.layer < 0 ? std::string(model::name_of(d.stage))
+                     : fmt::format("layer {} {}", d.layer, model::name_of(d.stage));
 }
 
 std::string line(const model::StageDifference& d) {
-  return fmt::format("{:<18} {:<15} rms {:<10.4g} largest difference {:<9.2e} at {}{}\n", where(d), backend::name_of(d.slot), d.rms, d.largest,
-                     index_of(d.element, d.shape), d.near_tie ? " (near-tie)" : "");
+  return fmt::format("{:<18} {:<15} rms {:<10.4g} largest difference {:<9.2e} at {}{}\n", where(d),
+                     backend::name_of(d.slot), d.rms, d.largest, index_of(d.element, d.shape),
+                     d.near_tie ? " (near-tie)" : "");
 }
 
 }  // namespace
@@ -38,12 +40,15 @@ std::string line(const model::StageDifference& d) {
 int execute(const CompareOptions& options) {
   Terminal terminal(options.output);
   const ModelSource source = open_model(options.model, terminal);
-  const std::vector<int32_t> prompt = source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);
-  if (prompt.empty()) throw Error(Code::kInvalidRequest, "[compare] want a prompt of at least one token, found an empty one");
+  const std::vector<int32_t> prompt =
+      source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);
+  if (prompt.empty())
+    throw Error(Code::kInvalidRequest, "[compare] want a prompt of at least one token, found an empty one");
   const int tokens = static_cast<int>(prompt.size());
   const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};
   ModelOptions exact = options.model;
-  if (exact.kv_cache_dtype == KvCacheDtype::kAuto) exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
+  if (exact.kv_cache_dtype == KvCacheDtype::kAuto)
+    exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
   const auto config = model::backend_config(source.config, engine::step_limits(limits));
   const auto be_a = make_backend(options.a, exact, config), be_b = make_backend(options.b, exact, config);
   model::GptOss model_a = model::load(*be_a, source.config, source.weights);
@@ -53,19 +58,33 @@ int execute(const CompareOptions& options) {
   step.logit_tokens = {tokens - 1};
   const model::Comparison result = model::compare({*be_a, model_a}, {*be_b, model_b}, step, options.tolerance);
 
-  nlohmann::ordered_json json = {{"a", be_a->name()}, {"b", be_b->name()}, {"tokens", tokens}, {"tolerance", options.tolerance}, {"differs", result.first_bad.has_value()}, {"stages", nlohmann::json::array()}};
+  nlohmann::ordered_json json = {{"a", be_a->name()},
+                                 {"b", be_b->name()},
+                                 {"tokens", tokens},
+                                 {"tolerance", options.tolerance},
+                                 {"differs", result.first_bad.has_value()},
+                                 {"stages", nlohmann::json::array()}};
   for (const model::StageDifference& d : result.stages) {
     if (!options.output.json) terminal.print(line(d));
-    json["stages"].push_back({{"stage", model::name_of(d.stage)}, {"layer", d.layer}, {"slot", backend::name_of(d.slot)}, {"rms", d.rms}, {"largest", d.largest}, {"at", index_of(d.element, d.shape)}, {"a", d.a}, {"b", d.b}});
+    json["stages"].push_back({{"stage", model::name_of(d.stage)},
+                              {"layer", d.layer},
+                              {"slot", backend::name_of(d.slot)},
+                              {"rms", d.rms},
+                              {"largest", d.largest},
+                              {"at", index_of(d.element, d.shape)},
+                              {"a", d.a},
+                              {"b", d.b}});
   }
   if (options.output.json) {
     terminal.print(json.dump(2) + "\n");
   } else if (result.first_bad) {
     const model::StageDifference& d = result.stages[*result.first_bad];
-    terminal.print(fmt::format("first difference: {}, {}{}: {} {} against {} {}{}\n", where(d), backend::name_of(d.slot), index_of(d.element, d.shape), be_a->name(), d.a, be_b->name(), d.b,
-                               d.near_tie ? "; the router logits agree, so this is a near-tie" : ""));
+    terminal.print(fmt::format("first difference: {}, {}{}: {} {} against {} {}{}\n", where(d),
+                               backend::name_of(d.slot), index_of(d.element, d.shape), be_a->name(), d.a, be_b->name(),
+                               d.b, d.near_tie ? "; the router logits agree, so this is a near-tie" : ""));
   } else {
-    terminal.print(fmt::format("{} and {} agree within {:g} in all {} activations of {} tokens\n", be_a->name(), be_b->name(), options.tolerance, result.stages.size(), tokens));
+    terminal.print(fmt::format("{} and {} agree within {:g} in all {} activations of {} tokens\n", be_a->name(),
+                               be_b->name(), options.tolerance, result.stages.size(), tokens));
   }
   return result.first_bad ? kExitDiffers : kExitOk;
 }

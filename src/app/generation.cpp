@@ -23,7 +23,8 @@ Rates rates_of(const engine::Finished& f) {
 
 }  // namespace
 
-engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config, std::vector<int32_t> prompt) {
+engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config,
+                             std::vector<int32_t> prompt) {
   return {.prompt = std::move(prompt),
           .max_tokens = options.max_tokens > 0 ? options.max_tokens : std::numeric_limits<int64_t>::max(),
           .sampling = options.sampling,
@@ -39,9 +40,10 @@ std::string finish_reason(const Outcome& outcome) {
 std::string summary(const Outcome& outcome, const GenerateOptions& options) {
   const engine::Finished& f = outcome.finished;
   const Rates r = rates_of(f);
-  return fmt::format("prompt {} tokens ({} cached), {:.1f} tok/s · generated {} tokens, {:.1f} tok/s · finished: {} · seed {}",
-                     f.prompt_tokens, f.cached_tokens, r.prompt_per_second, f.generated_tokens, r.decode_per_second,
-                     finish_reason(outcome), options.sampling.seed);
+  return fmt::format(
+      "prompt {} tokens ({} cached), {:.1f} tok/s · generated {} tokens, {:.1f} tok/s · finished: {} · seed {}",
+      f.prompt_tokens, f.cached_tokens, r.prompt_per_second, f.generated_tokens, r.decode_per_second,
+      finish_reason(outcome), options.sampling.seed);
 }
 
 nlohmann::ordered_json usage_json(const Outcome& outcome, const GenerateOptions& options) {
@@ -49,9 +51,15 @@ nlohmann::ordered_json usage_json(const Outcome& outcome, const GenerateOptions&
   const Rates r = rates_of(f);
   return {{"finish_reason", finish_reason(outcome)},
           {"seed", options.sampling.seed},
-          {"usage", {{"prompt_tokens", f.prompt_tokens}, {"cached_tokens", f.cached_tokens}, {"completion_tokens", f.generated_tokens}}},
-          {"timings", {{"prompt_seconds", f.prefill_seconds}, {"prompt_tokens_per_second", r.prompt_per_second},
-                       {"decode_seconds", f.decode_seconds}, {"decode_tokens_per_second", r.decode_per_second}}}};
+          {"usage",
+           {{"prompt_tokens", f.prompt_tokens},
+            {"cached_tokens", f.cached_tokens},
+            {"completion_tokens", f.generated_tokens}}},
+          {"timings",
+           {{"prompt_seconds", f.prefill_seconds},
+            {"prompt_tokens_per_second", r.prompt_per_second},
+            {"decode_seconds", f.decode_seconds},
+            {"decode_tokens_per_second", r.decode_per_second}}}};
 }
 
 }  // namespace nibble::app

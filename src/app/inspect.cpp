@@ -32,27 +32,44 @@ std::vector<Row> tensor_rows(const InspectOptions& options, const model::ModelCo
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(options.model.model);
   static_cast<void>(model::bind_weights(checkpoint.entries(), config, {.check_scales = false}));
   for (const checkpoint::TensorEntry& entry : checkpoint.entries()) {
-    rows.push_back({entry.name, std::string(name_of(entry.tensor.dtype)), entry.tensor.shape, static_cast<int64_t>(entry.tensor.bytes.size())});
+    rows.push_back({entry.name, std::string(name_of(entry.tensor.dtype)), entry.tensor.shape,
+                    static_cast<int64_t>(entry.tensor.bytes.size())});
   }
   return rows;
 }
 
 Json dims_json(const backend::Dims& d) {
-  return {{"layers", d.layers}, {"hidden", d.hidden}, {"heads", d.heads}, {"kv_heads", d.kv_heads}, {"head_dim", d.head_dim},
-          {"inter", d.inter}, {"experts", d.experts}, {"topk", d.topk}, {"vocab", d.vocab}, {"sliding_window", d.sliding_window},
+  return {{"layers", d.layers},
+          {"hidden", d.hidden},
+          {"heads", d.heads},
+          {"kv_heads", d.kv_heads},
+          {"head_dim", d.head_dim},
+          {"inter", d.inter},
+          {"experts", d.experts},
+          {"topk", d.topk},
+          {"vocab", d.vocab},
+          {"sliding_window", d.sliding_window},
           {"max_context", d.max_context}};
 }
 
 Json report(const model::ModelConfig& config, const model::ModelNumbers& n, const std::vector<int64_t>& contexts) {
-  Json json = {{"dims", dims_json(config.dims)}, {"tensors", n.total.tensors}, {"bytes", n.total.bytes}, {"parameters", n.total.parameters},
-               {"active_parameters", n.active_parameters}, {"bytes_per_expert", n.bytes_per_expert}};
+  Json json = {{"dims", dims_json(config.dims)},
+               {"tensors", n.total.tensors},
+               {"bytes", n.total.bytes},
+               {"parameters", n.total.parameters},
+               {"active_parameters", n.active_parameters},
+               {"bytes_per_expert", n.bytes_per_expert}};
   for (int c = 0; c < model::kWeightClasses; ++c) {
     const auto weight_class = static_cast<model::WeightClass>(c);
     const model::ClassNumbers& k = n.of(weight_class);
-    json["classes"][std::string(model::name_of(weight_class))] = {{"tensors", k.tensors}, {"bytes", k.bytes}, {"parameters", k.parameters}};
+    json["classes"][std::string(model::name_of(weight_class))] = {
+        {"tensors", k.tensors}, {"bytes", k.bytes}, {"parameters", k.parameters}};
   }
-  json["decode_bytes_per_token"] = {{"experts", n.decode.experts}, {"attention", n.decode.attention}, {"unembedding", n.decode.unembedding},
-                                    {"rest", n.decode.rest}, {"total", n.decode.total()}};
+  json["decode_bytes_per_token"] = {{"experts", n.decode.experts},
+                                    {"attention", n.decode.attention},
+                                    {"unembedding", n.decode.unembedding},
+                                    {"rest", n.decode.rest},
+                                    {"total", n.decode.total()}};
   json["kv_bytes_per_token"] = n.kv.bytes_per_token_full;
   for (const int64_t context : contexts) {
     const int64_t kv = model::kv_bytes(config, context);
@@ -63,21 +80,32 @@ Json report(const model::ModelConfig& config, const model::ModelNumbers& n, cons
 
 std::string text_report(const Json& j, Terminal& terminal) {
   std::string out;
-  const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<24}{}\n", name, value); };
+  const auto line = [&](std::string_view name, const std::string& value) {
+    out += fmt::format("  {:<24}{}\n", name, value);
+  };
   const auto bytes = [](const Json& value) { return format_bytes(value.get<double>()); };
-  const auto billions = [](const Json& value) { return value.get<double>() >= 1e9 ? fmt::format("{:.2f} B", value.get<double>() / 1e9) : fmt::format("{:.2f} M", value.get<double>() / 1e6); };
+  const auto billions = [](const Json& value) {
+    return value.get<double>() >= 1e9 ? fmt::format("{:.2f} B", value.get<double>() / 1e9)
+                                      : fmt::format("{:.2f} M", value.get<double>() / 1e6);
+  };
   out += terminal.bold("model") + "\n";
   for (const auto& [name, value] : j["dims"].items()) line(name, fmt::format("{}", value.get<int64_t>()));
-  line("parameters", fmt::format("{}, {} active per token", billions(j["parameters"]), billions(j["active_parameters"])));
+  line("parameters",
+       fmt::format("{}, {} active per token", billions(j["parameters"]), billions(j["active_parameters"])));
   out += terminal.bold("weights") + "\n";
   for (const auto& [name, k] : j["classes"].items()) {
-    line(name, fmt::format("{:>9}  {:>5} tensors  {:>9} parameters", bytes(k["bytes"]), k["tensors"].get<int64_t>(), billions(k["parameters"])));
+    line(name, fmt::format("{:>9}  {:>5} tensors  {:>9} parameters", bytes(k["bytes"]), k["tensors"].get<int64_t>(),
+                           billions(k["parameters"])));
   }
-  line("total", fmt::format("{} = {} bytes in {} tensors", fmt::format("{:.2f} GB", j["bytes"].get<double>() / 1e9), j["bytes"].get<int64_t>(), j["tensors"].get<int64_t>()));
+  line("total", fmt::format("{} = {} bytes in {} tensors", fmt::format("{:.2f} GB", j["bytes"].get<double>() / 1e9),
+                            j["bytes"].get<int64_t>(), j["tensors"].get<int64_t>()));
   out += terminal.bold("read per decoded token (batch 1, without KV)") + "\n";
-  for (const auto& [name, value] : j["decode_bytes_per_token"].items()) line(name, fmt::format("{:.3f} GB", value.get<double>() / 1e9));
+  for (const auto& [name, value] : j["decode_bytes_per_token"].items())
+    line(name, fmt::format("{:.3f} GB", value.get<double>() / 1e9));
   out += terminal.bold("memory (weights + bf16 KV of one sequence)") + "\n";
-  for (const Json& m : j["memory"]) line(fmt::format("context {}", m["context"].get<int64_t>()), fmt::format("{} (KV {})", bytes(m["total_bytes"]), bytes(m["kv_bytes"])));
+  for (const Json& m : j["memory"])
+    line(fmt::format("context {}", m["context"].get<int64_t>()),
+         fmt::format("{} (KV {})", bytes(m["total_bytes"]), bytes(m["kv_bytes"])));
   return out;
 }
 
@@ -96,13 +124,17 @@ int execute(const InspectOptions& options) {
   Json json = report(config, model::numbers_of(config), contexts);
   if (options.output.json) {
     for (const Row& row : rows) {
-      if (options.tensors) json["tensor_list"].push_back({{"name", row.name}, {"dtype", row.dtype}, {"shape", row.shape}, {"bytes", row.bytes}});
+      if (options.tensors)
+        json["tensor_list"].push_back(
+            {{"name", row.name}, {"dtype", row.dtype}, {"shape", row.shape}, {"bytes", row.bytes}});
     }
     terminal.print(json.dump(2) + "\n");
     return kExitOk;
   }
   if (options.tensors) {
-    for (const Row& row : rows) terminal.print(fmt::format("{:<5} {:<22} {:>13}  {}\n", row.dtype, fmt::format("[{}]", fmt::join(row.shape, ",")), row.bytes, row.name));
+    for (const Row& row : rows)
+      terminal.print(fmt::format("{:<5} {:<22} {:>13}  {}\n", row.dtype, fmt::format("[{}]", fmt::join(row.shape, ",")),
+                                 row.bytes, row.name));
   }
   terminal.print(text_report(json, terminal));
   return kExitOk;

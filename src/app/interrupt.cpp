@@ -13,7 +13,7 @@ void on_interrupt(int) { requested_flag = 1; }
 
 Interrupt::Interrupt() {
   clear();
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_interrupt;  // no SA_RESTART: a read waiting for input returns
   sigaction(SIGINT, &action, nullptr);
 }

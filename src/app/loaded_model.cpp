@@ -33,7 +33,10 @@ model::ModelConfig open_config(const ModelOptions& options) {
   if (is_preset(options)) return model::preset(options.model);
   const fs::path path = options.model;
   if (!fs::exists(path)) {
-    throw Error(Code::kIo, "[load] {}: want a model directory, found nothing there (for random weights: --load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)", options.model);
+    throw Error(Code::kIo,
+                "[load] {}: want a model directory, found nothing there (for random weights: --load-format dummy with "
+                "gpt-oss-20b, gpt-oss-120b or tiny)",
+                options.model);
   }
   return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
 }
@@ -42,10 +45,12 @@ text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelCo
   const fs::path path = options.model;
   const fs::path file = (fs::is_directory(path) ? path : path.parent_path()) / "tokenizer.json";
   constexpr int64_t kO200kVocab = 201088;
-  if (is_preset(options) || (!fs::exists(file) && config.dims.vocab == kO200kVocab)) return text::Tokenizer::o200k_harmony();
+  if (is_preset(options) || (!fs::exists(file) && config.dims.vocab == kO200kVocab))
+    return text::Tokenizer::o200k_harmony();
   text::Tokenizer tokenizer = text::Tokenizer::from_file(file);
   if (tokenizer.max_id() >= config.dims.vocab) {
-    throw Error(Code::kCorrupt, "[load] {}: want token ids below the model's vocabulary of {}, found {}", file.string(), config.dims.vocab, tokenizer.max_id());
+    throw Error(Code::kCorrupt, "[load] {}: want token ids below the model's vocabulary of {}, found {}", file.string(),
+                config.dims.vocab, tokenizer.max_id());
   }
   return tokenizer;
 }
@@ -72,19 +77,23 @@ int thread_count(const ModelOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options, const backend::BackendConfig& config) {
+std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
+                                               const backend::BackendConfig& config) {
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
   const auto kv = options.kv_cache_dtype == KvCacheDtype::kF32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
 }
 
-Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits, Terminal& terminal)
+Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+                 Terminal& terminal)
     : be_(make_backend(options.backend, options, model::backend_config(source.config, engine::step_limits(limits)))) {
   const auto start = std::chrono::steady_clock::now();
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    terminal.progress("loading", static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
-                      fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)), format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
+    terminal.progress("loading",
+                      static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
+                      fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
+                                  format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
   });
   terminal.end_progress();
   model_.attention_sinks = options.attention_sinks;
@@ -93,7 +102,8 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
   if (options.max_model_len > config.dims.max_context) {
-    throw Error(Code::kInvalidRequest, "[options] --max-model-len: want at most {} (the model's context), found {}", config.dims.max_context, options.max_model_len);
+    throw Error(Code::kInvalidRequest, "[options] --max-model-len: want at most {} (the model's context), found {}",
+                config.dims.max_context, options.max_model_len);
   }
   return std::min(options.max_model_len > 0 ? options.max_model_len : fallback, int64_t{config.dims.max_context});
 }

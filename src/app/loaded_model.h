@@ -40,7 +40,8 @@ struct ModelSource {
 // A model on a backend. The source outlives it.
 class Runtime {
  public:
-  Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits, Terminal& terminal);
+  Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+          Terminal& terminal);
   [[nodiscard]] engine::Session& session() { return *session_; }
 
  private:

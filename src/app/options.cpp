@@ -30,32 +30,43 @@ void add_output(CLI::App& app, OutputOptions& o) {
   app.add_flag("--json", o.json, "Print one JSON object instead of text");
   app.add_flag("-q,--quiet", o.quiet, "No progress and no summary");
   app.add_option("--color", o.color, "Colours: auto (on a terminal), always or never")
-      ->transform(one_of<ColorMode>({{"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}}));
+      ->transform(one_of<ColorMode>(
+          {{"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}}));
 }
 
 void add_model_source(CLI::App& app, ModelOptions& o) {
-  app.add_option("-m,--model", o.model, "Model directory: Hugging Face layout or OpenAI's original/; with --load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny")
+  app.add_option("-m,--model", o.model,
+                 "Model directory: Hugging Face layout or OpenAI's original/; with --load-format dummy also "
+                 "gpt-oss-20b, gpt-oss-120b or tiny")
       ->required();
-  app.add_option("--load-format", o.load_format, "auto, safetensors, or dummy (random weights of the right shapes, nothing read but config.json)")
-      ->transform(one_of<LoadFormat>({{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}));
+  app.add_option("--load-format", o.load_format,
+                 "auto, safetensors, or dummy (random weights of the right shapes, nothing read but config.json)")
+      ->transform(one_of<LoadFormat>(
+          {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}));
 }
 
 void add_runtime(CLI::App& app, ModelOptions& o) {
   app.add_option("--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
   app.add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (bf16), bf16 or f32")
-      ->transform(one_of<KvCacheDtype>({{"auto", KvCacheDtype::kAuto}, {"bf16", KvCacheDtype::kBf16}, {"f32", KvCacheDtype::kF32}}));
-  app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
-  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")->check(CLI::Range(1, 65536));
-  app.add_option_function<std::string>("--attention-sinks", [&o](const std::string& value) { o.attention_sinks = value != "off"; },
-                                       "auto, on or off (off shows what the model loses)")
+      ->transform(one_of<KvCacheDtype>(
+          {{"auto", KvCacheDtype::kAuto}, {"bf16", KvCacheDtype::kBf16}, {"f32", KvCacheDtype::kF32}}));
+  app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
+      ->check(CLI::Range(1, 65536));
+  app.add_option_function<std::string>(
+         "--attention-sinks", [&o](const std::string& value) { o.attention_sinks = value != "off"; },
+         "auto, on or off (off shows what the model loses)")
       ->check(CLI::IsMember({"auto", "on", "off"}));
 }
 
-const std::map<std::string, BackendKind> kBackends = {{"cpu", BackendKind::kCpu}, {"reference", BackendKind::kReference}};
+const std::map<std::string, BackendKind> kBackends = {{"cpu", BackendKind::kCpu},
+                                                      {"reference", BackendKind::kReference}};
 
 void add_backend(CLI::App& app, ModelOptions& o) {
-  app.add_option("--backend", o.backend, "cpu, or reference (plain loops, slow, the oracle)")->transform(one_of(kBackends));
+  app.add_option("--backend", o.backend, "cpu, or reference (plain loops, slow, the oracle)")
+      ->transform(one_of(kBackends));
 }
 
 std::pair<int32_t, float> parse_bias(const std::string& text) {
@@ -75,7 +86,9 @@ std::pair<int32_t, float> parse_bias(const std::string& text) {
 void add_generate(CLI::App& app, GenerateOptions& o) {
   backend::SamplingParams& s = o.sampling;
   s.seed = std::random_device{}();
-  app.add_option("-n,--max-tokens", o.max_tokens, "Most tokens to generate; 0: until the model stops or the context is full")->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
+  app.add_option("-n,--max-tokens", o.max_tokens,
+                 "Most tokens to generate; 0: until the model stops or the context is full")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
   app.add_option("--temperature", s.temperature, "0: greedy")->check(CLI::Range(0.0f, 100.0f));
   app.add_option("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
   app.add_option("--top-p", s.top_p, "Draw from the most likely tokens that make up this share");
@@ -83,9 +96,13 @@ void add_generate(CLI::App& app, GenerateOptions& o) {
   app.add_option("--repetition-penalty", s.repetition_penalty, "Divide the logits of tokens seen; 1: off");
   app.add_option("--presence-penalty", s.presence_penalty, "Subtract from the logits of tokens generated before");
   app.add_option("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before");
-  app.add_option_function<std::vector<std::string>>("--logit-bias", [&s](const std::vector<std::string>& values) {
-       for (const std::string& value : values) s.logit_bias.push_back(parse_bias(value));
-     }, "ID:BIAS, repeatable")->allow_extra_args(false);
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&s](const std::vector<std::string>& values) {
+           for (const std::string& value : values) s.logit_bias.push_back(parse_bias(value));
+         },
+         "ID:BIAS, repeatable")
+      ->allow_extra_args(false);
   app.add_option("--seed", s.seed, "Same seed, same text; default: random, shown in the summary");
   app.add_option("--stop", o.stop, "Stop before this text; repeatable")->allow_extra_args(false);
   app.add_flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end tokens");
@@ -141,9 +158,12 @@ void add_chat(CLI::App& app, ChatOptions& o) {
   add_text(app, o.prompt, "Ask one question and leave");
   add_model_source(app, o.model);
   app.add_option("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
-  app.add_option("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"")->check(CLI::ExistingFile);
+  app.add_option("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"")
+      ->check(CLI::ExistingFile);
   app.add_option("--reasoning", o.effort, "low, medium or high")
-      ->transform(one_of<text::ReasoningEffort>({{"low", text::ReasoningEffort::kLow}, {"medium", text::ReasoningEffort::kMedium}, {"high", text::ReasoningEffort::kHigh}}));
+      ->transform(one_of<text::ReasoningEffort>({{"low", text::ReasoningEffort::kLow},
+                                                 {"medium", text::ReasoningEffort::kMedium},
+                                                 {"high", text::ReasoningEffort::kHigh}}));
   o.date = today();
   app.add_option("--date", o.date, "Current date told to the model, YYYY-MM-DD; default: today")
       ->check([](const std::string& text) { return is_date(text) ? std::string() : "want YYYY-MM-DD, found " + text; });
@@ -157,13 +177,15 @@ void add_chat(CLI::App& app, ChatOptions& o) {
 void add_inspect(CLI::App& app, InspectOptions& o) {
   add_model_source(app, o.model);
   app.add_flag("--tensors", o.tensors, "List every tensor");
-  app.add_option("--context", o.contexts, "Context lengths to compute memory for; repeatable")->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  app.add_option("--context", o.contexts, "Context lengths to compute memory for; repeatable")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   add_output(app, o.output);
 }
 
 void add_tokenize(CLI::App& app, TokenizeOptions& o) {
   add_text(app, o.input, "Text to tokenise (default: standard input)");
-  app.add_option("-m,--model,--tokenizer", o.tokenizer, "Model directory, tokenizer.json or tiktoken rank file; default: o200k_harmony");
+  app.add_option("-m,--model,--tokenizer", o.tokenizer,
+                 "Model directory, tokenizer.json or tiktoken rank file; default: o200k_harmony");
   app.add_flag("--special", o.special, "Recognise special tokens in the text");
   app.add_flag("--decode", o.decode, "The input is token ids: print their text");
   app.add_flag("--count", o.count, "Print only how many tokens there are");
@@ -173,7 +195,8 @@ void add_tokenize(CLI::App& app, TokenizeOptions& o) {
 void add_perplexity(CLI::App& app, PerplexityOptions& o) {
   add_text(app, o.input, "Text to score");
   add_model_source(app, o.model);
-  app.add_option("--context", o.context, "Tokens per window; each token is scored from those before it in its window")->check(CLI::Range(2, 1 << 20));
+  app.add_option("--context", o.context, "Tokens per window; each token is scored from those before it in its window")
+      ->check(CLI::Range(2, 1 << 20));
   add_backend(app, o.model);
   add_runtime(app, o.model);
   add_output(app, o.output);
@@ -184,7 +207,8 @@ void add_compare(CLI::App& app, CompareOptions& o) {
   add_model_source(app, o.model);
   app.add_option("--a", o.a, "One backend: reference or cpu")->transform(one_of(kBackends));
   app.add_option("--b", o.b, "The other backend")->transform(one_of(kBackends));
-  app.add_option("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")->check(CLI::PositiveNumber);
+  app.add_option("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")
+      ->check(CLI::PositiveNumber);
   add_runtime(app, o.model);
   add_output(app, o.output);
 }
@@ -198,12 +222,15 @@ void add_synth(CLI::App& app, SynthOptions& o) {
 }
 
 void add_quantize(CLI::App& app, QuantizeOptions& o) {
-  app.add_option("input", o.input, "A safetensors file, or a model directory whose experts are bf16")->required()->check(CLI::ExistingPath);
+  app.add_option("input", o.input, "A safetensors file, or a model directory whose experts are bf16")
+      ->required()
+      ->check(CLI::ExistingPath);
   app.add_option("-o,--output", o.destination, "File or directory to write")->required();
   app.add_option("--format", o.format, "mxfp4, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3 or mxfp6_e3m2")
       ->check(CLI::IsMember({"mxfp4", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2"}));
   app.add_option("--scale", o.scale, "Block scale: ocp (MX v1.0), ceil (never clips) or round (llama.cpp)")
-      ->transform(one_of<QuantizeScale>({{"ocp", QuantizeScale::kOcp}, {"ceil", QuantizeScale::kCeil}, {"round", QuantizeScale::kRound}}));
+      ->transform(one_of<QuantizeScale>(
+          {{"ocp", QuantizeScale::kOcp}, {"ceil", QuantizeScale::kCeil}, {"round", QuantizeScale::kRound}}));
   app.add_option("--tensors", o.tensors, "Quantise only tensors whose name matches, * and ? allowed (files only)");
   add_output(app, o.output);
 }
@@ -218,12 +245,14 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   All all;
   add_run(*app.add_subcommand("run", "Continue a text, streamed"), all.run);
   add_chat(*app.add_subcommand("chat", "Talk to the model (Harmony), reasoning dimmed"), all.chat);
-  add_inspect(*app.add_subcommand("inspect", "What a model holds and needs: tensors, bytes, memory per context"), all.inspect);
+  add_inspect(*app.add_subcommand("inspect", "What a model holds and needs: tensors, bytes, memory per context"),
+              all.inspect);
   add_tokenize(*app.add_subcommand("tokenize", "Text to token ids and back"), all.tokenize);
   add_quantize(*app.add_subcommand("quantize", "Quantise tensors to an MX format"), all.quantize);
   add_synth(*app.add_subcommand("synth", "Write a checkpoint of true shapes with random weights"), all.synth);
   add_perplexity(*app.add_subcommand("perplexity", "How well the model predicts a text"), all.perplexity);
-  add_compare(*app.add_subcommand("compare", "Run one step on two backends and name the first difference"), all.compare);
+  add_compare(*app.add_subcommand("compare", "Run one step on two backends and name the first difference"),
+              all.compare);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

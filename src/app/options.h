@@ -120,8 +120,8 @@ struct QuantizeOptions {
   std::string tensors;  // glob over names; files only
 };
 
-using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, PerplexityOptions, CompareOptions,
-                             SynthOptions, QuantizeOptions>;
+using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
+                             CompareOptions, SynthOptions, QuantizeOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {
@@ -142,7 +142,7 @@ enum ExitCode : int {
   kExitIo = 5,           // the operating system
   kExitNoMemory = 6,
   kExitDevice = 7,
-  kExitDiffers = 8,      // compare found a difference
+  kExitDiffers = 8,  // compare found a difference
   kExitInterrupted = 130,
 };
 

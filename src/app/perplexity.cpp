@@ -27,10 +27,14 @@ int execute(const PerplexityOptions& options) {
   const std::string input = read_text(options.input);
   const ModelSource source = open_model(options.model, terminal);
   const std::vector<int32_t> ids = source.tokenizer.encode(input);
-  if (ids.size() < 2) throw Error(Code::kInvalidRequest, "[perplexity] want a text of at least 2 tokens, found {}", ids.size());
+  if (ids.size() < 2)
+    throw Error(Code::kInvalidRequest, "[perplexity] want a text of at least 2 tokens, found {}", ids.size());
   const auto window = static_cast<size_t>(context_length(options.model, source.config, options.context));
   constexpr int kChunkTokens = 64;  // a row of logits each: bounds memory
-  Runtime runtime(source, options.model, {.max_context = static_cast<int64_t>(window), .chunk_tokens = kChunkTokens, .max_logit_rows = kChunkTokens}, terminal);
+  Runtime runtime(
+      source, options.model,
+      {.max_context = static_cast<int64_t>(window), .chunk_tokens = kChunkTokens, .max_logit_rows = kChunkTokens},
+      terminal);
   double nats = 0;
   int64_t scored = 0;
   for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {
@@ -44,15 +48,23 @@ int execute(const PerplexityOptions& options) {
         ++scored;
       }
     });
-    terminal.progress("scoring", static_cast<double>(begin + part.size()) / static_cast<double>(ids.size()), fmt::format("perplexity {:.3f}", std::exp(nats / static_cast<double>(scored))));
+    terminal.progress("scoring", static_cast<double>(begin + part.size()) / static_cast<double>(ids.size()),
+                      fmt::format("perplexity {:.3f}", std::exp(nats / static_cast<double>(scored))));
   }
   terminal.end_progress();
   const double perplexity = std::exp(nats / static_cast<double>(scored));
   const double bits_per_byte = nats / std::log(2.0) / static_cast<double>(input.size());
   if (options.output.json) {
-    terminal.print(nlohmann::ordered_json{{"perplexity", perplexity}, {"bits_per_byte", bits_per_byte}, {"scored_tokens", scored}, {"window", window}, {"attention_sinks", options.model.attention_sinks}}.dump(2) + "\n");
+    terminal.print(nlohmann::ordered_json{{"perplexity", perplexity},
+                                          {"bits_per_byte", bits_per_byte},
+                                          {"scored_tokens", scored},
+                                          {"window", window},
+                                          {"attention_sinks", options.model.attention_sinks}}
+                       .dump(2) +
+                   "\n");
   } else {
-    terminal.print(fmt::format("perplexity {:.4f} over {} tokens ({:.4f} bits per byte, windows of {})\n", perplexity, scored, bits_per_byte, window));
+    terminal.print(fmt::format("perplexity {:.4f} over {} tokens ({:.4f} bits per byte, windows of {})\n", perplexity,
+                               scored, bits_per_byte, window));
   }
   return kExitOk;
 }

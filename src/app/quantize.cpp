@@ -35,18 +35,31 @@ MxScaleRule rule_of(QuantizeScale scale) {
 int execute(const QuantizeOptions& options) {
   Terminal terminal(options.output);
   ThreadPool pool(thread_count({}));
-  const model::QuantizeOptions how{.format = format_of(options.format), .scale = rule_of(options.scale), .name_glob = options.tensors, .pool = &pool};
+  const model::QuantizeOptions how{.format = format_of(options.format),
+                                   .scale = rule_of(options.scale),
+                                   .name_glob = options.tensors,
+                                   .pool = &pool};
   const bool directory = std::filesystem::is_directory(options.input);
   if (directory && !options.tensors.empty()) {
-    throw Error(Code::kInvalidRequest, "[quantize] --tensors: want a file as input, found the directory {}; its experts are what is quantised", options.input.string());
+    throw Error(Code::kInvalidRequest,
+                "[quantize] --tensors: want a file as input, found the directory {}; its experts are what is quantised",
+                options.input.string());
   }
   nlohmann::ordered_json json = {{"format", options.format}, {"tensors", nlohmann::json::array()}};
   const auto on_tensor = [&](const model::QuantizedTensor& t) {
-    json["tensors"].push_back({{"name", t.name}, {"shape", t.shape}, {"bytes_before", t.bytes_before}, {"bytes_after", t.bytes_after},
-                               {"relative_rms_error", t.error.relative_rms()}, {"max_abs_error", t.error.max_abs}, {"clipped", t.error.clipped}, {"nan_blocks", t.error.nan_blocks}});
+    json["tensors"].push_back({{"name", t.name},
+                               {"shape", t.shape},
+                               {"bytes_before", t.bytes_before},
+                               {"bytes_after", t.bytes_after},
+                               {"relative_rms_error", t.error.relative_rms()},
+                               {"max_abs_error", t.error.max_abs},
+                               {"clipped", t.error.clipped},
+                               {"nan_blocks", t.error.nan_blocks}});
     if (options.output.json) return;
-    terminal.print(fmt::format("{}  [{}]  {} → {}  rms error {:.4f}  largest {:.4g}  clipped {}{}\n", t.name, fmt::join(t.shape, ","), format_bytes(static_cast<double>(t.bytes_before)),
-                               format_bytes(static_cast<double>(t.bytes_after)), t.error.relative_rms(), t.error.max_abs, t.error.clipped,
+    terminal.print(fmt::format("{}  [{}]  {} → {}  rms error {:.4f}  largest {:.4g}  clipped {}{}\n", t.name,
+                               fmt::join(t.shape, ","), format_bytes(static_cast<double>(t.bytes_before)),
+                               format_bytes(static_cast<double>(t.bytes_after)), t.error.relative_rms(),
+                               t.error.max_abs, t.error.clipped,
                                t.error.nan_blocks > 0 ? fmt::format("  NaN blocks {}", t.error.nan_blocks) : ""));
   };
   const auto convert = directory ? model::quantize_checkpoint : model::quantize_file;

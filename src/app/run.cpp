@@ -20,11 +20,15 @@ int execute(const RunOptions& options) {
   Terminal terminal(options.output);
   const std::string prompt_text = read_text(options.prompt);
   const ModelSource source = open_model(options.model, terminal);
-  std::vector<int32_t> prompt = source.tokenizer.encode(prompt_text, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
-  if (prompt.empty()) throw Error(Code::kInvalidRequest, "[run] want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
+  std::vector<int32_t> prompt = source.tokenizer.encode(
+      prompt_text, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
+  if (prompt.empty())
+    throw Error(Code::kInvalidRequest,
+                "[run] want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::max<int64_t>(options.generate.max_tokens, 1);
   const int64_t context = context_length(options.model, source.config, std::max(kDefaultContext, wanted));
-  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens}, terminal);
+  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens},
+                  terminal);
 
   if (!options.output.json) terminal.print(terminal.dim(prompt_text));
   const Interrupt interrupt;
@@ -46,10 +50,12 @@ int execute(const RunOptions& options) {
     outcome.stop_string = step.stop_idx.has_value();
     return !outcome.stop_string && !outcome.interrupted;
   };
-  outcome.finished = runtime.session().generate(make_request(options.generate, source.config, std::move(prompt)), on_token, [&](int64_t done, int64_t total) {
-    if (done < total) terminal.progress("reading the prompt", static_cast<double>(done) / static_cast<double>(total), "");
-    if (done == total) terminal.end_progress();
-  });
+  outcome.finished = runtime.session().generate(
+      make_request(options.generate, source.config, std::move(prompt)), on_token, [&](int64_t done, int64_t total) {
+        if (done < total)
+          terminal.progress("reading the prompt", static_cast<double>(done) / static_cast<double>(total), "");
+        if (done == total) terminal.end_progress();
+      });
   if (!outcome.stop_string) {
     emit(stops.push(utf8.finish()).text);
     emit(stops.finish());

@@ -39,7 +39,8 @@ void Terminal::progress(std::string_view what, double done_share, std::string_vi
   if (line_open_ && done_share < 1 && now - drawn_ < std::chrono::milliseconds(100)) return;
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(done_share * kWidth);
-  fmt::print(stderr, "\r\x1b[K{} [{:=>{}}{:{}}] {:3.0f} % {}", what, "", filled, "", kWidth - filled, done_share * 100, detail);
+  fmt::print(stderr, "\r\x1b[K{} [{:=>{}}{:{}}] {:3.0f} % {}", what, "", filled, "", kWidth - filled, done_share * 100,
+             detail);
   std::fflush(stderr);
   drawn_ = now;
   line_open_ = true;

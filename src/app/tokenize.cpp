@@ -32,7 +32,8 @@ std::vector<int32_t> parse_ids(std::string_view text) {
     int32_t id = 0;
     const auto [rest, error] = std::from_chars(at, end, id);
     if (error != std::errc() || id < 0) {
-      throw Error(Code::kInvalidRequest, "[tokenize] --decode: want token ids, found \"{}\" at byte {}", std::string(at, std::min<size_t>(12, static_cast<size_t>(end - at))), at - text.data());
+      throw Error(Code::kInvalidRequest, "[tokenize] --decode: want token ids, found \"{}\" at byte {}",
+                  std::string(at, std::min<size_t>(12, static_cast<size_t>(end - at))), at - text.data());
     }
     ids.push_back(id);
     at = rest;
@@ -57,13 +58,16 @@ int execute(const TokenizeOptions& options) {
     terminal.print(options.output.json ? nlohmann::json{{"text", printable(text)}}.dump() + "\n" : text);
     return kExitOk;
   }
-  const auto pieces = tokenizer.encode_pieces(input, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
+  const auto pieces =
+      tokenizer.encode_pieces(input, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
   if (options.count) {
-    terminal.print(options.output.json ? nlohmann::json{{"count", pieces.size()}}.dump() + "\n" : fmt::format("{}\n", pieces.size()));
+    terminal.print(options.output.json ? nlohmann::json{{"count", pieces.size()}}.dump() + "\n"
+                                       : fmt::format("{}\n", pieces.size()));
     return kExitOk;
   }
   if (options.output.json) {
-    nlohmann::ordered_json json = {{"count", pieces.size()}, {"ids", nlohmann::json::array()}, {"pieces", nlohmann::json::array()}};
+    nlohmann::ordered_json json = {
+        {"count", pieces.size()}, {"ids", nlohmann::json::array()}, {"pieces", nlohmann::json::array()}};
     for (const text::TokenPiece& piece : pieces) {
       json["ids"].push_back(piece.id);
       json["pieces"].push_back(printable(piece.bytes));

@@ -17,11 +17,11 @@ struct StageDifference {
   Stage stage = Stage::kEmbed;
   int layer = -1;
   backend::Slot slot = backend::Slot::kResidual;
-  double rms = 0;         // of a's values
-  double largest = 0;     // largest |a - b|, relative to rms
-  int64_t element = 0;    // where that is, row-major
-  Shape shape;            // of the slot
-  float a = 0, b = 0;     // the values there
+  double rms = 0;       // of a's values
+  double largest = 0;   // largest |a - b|, relative to rms
+  int64_t element = 0;  // where that is, row-major
+  Shape shape;          // of the slot
+  float a = 0, b = 0;   // the values there
   // Experts chosen in another order or set: a near-tie when the router logits of both agree within the tolerance.
   bool near_tie = false;
 };

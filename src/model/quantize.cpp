@@ -83,12 +83,14 @@ MxError quantize_rows(const Source& source, const QuantizeOptions& options, Want
     MxError error;
     for (int64_t row = range.begin; row < range.end; ++row) {
       const int64_t at = row / r.inner * r.inner * r.cols + row % r.inner * r.row_stride;
-      for (int64_t c = 0; c < r.cols; ++c) values[static_cast<size_t>(c)] = value_at(source.entry->tensor, at + c * r.col_stride);
+      for (int64_t c = 0; c < r.cols; ++c)
+        values[static_cast<size_t>(c)] = value_at(source.entry->tensor, at + c * r.col_stride);
       const MxBlocks made{options.format, elements, scales};
       mx_quantize(values, options.scale, made);
       if (want == Want::kBlocks) error.add(mx_error(values, made));
       const std::span<const uint8_t> kept = want == Want::kBlocks ? elements : scales;
-      std::copy(kept.begin(), kept.end(), reinterpret_cast<uint8_t*>(out.data()) + row * static_cast<int64_t>(kept.size()));
+      std::copy(kept.begin(), kept.end(),
+                reinterpret_cast<uint8_t*>(out.data()) + row * static_cast<int64_t>(kept.size()));
     }
     const std::lock_guard lock(total_mutex);
     total.add(error);
@@ -116,7 +118,8 @@ void convert(std::span<const TensorEntry> entries, const fs::path& output, const
   for (const TensorEntry& entry : entries) {
     if (auto source = pick(entry)) {
       const int64_t blocks = source->rows.cols / kMxBlock;
-      specs.push_back({source->name + "_blocks", DType::kU8, with_last(source->shape, {blocks, mx_block_bytes(options.format)})});
+      specs.push_back(
+          {source->name + "_blocks", DType::kU8, with_last(source->shape, {blocks, mx_block_bytes(options.format)})});
       outputs.push_back({.source = source, .want = Want::kBlocks});
       specs.push_back({source->name + "_scales", DType::kU8, with_last(source->shape, {blocks})});
       outputs.push_back({.source = source, .want = Want::kScales});
@@ -125,23 +128,25 @@ void convert(std::span<const TensorEntry> entries, const fs::path& output, const
       outputs.push_back({.copied = &entry});
     }
   }
-  checkpoint::write_safetensors(output, {.tensors = specs, .metadata = {{"format", "pt"}}}, [&](const checkpoint::TensorPiece& piece) {
-    const Output& o = outputs[piece.tensor_idx];
-    if (o.copied != nullptr) {
-      std::copy_n(o.copied->tensor.bytes.begin() + piece.offset_bytes, piece.bytes.size(), piece.bytes.begin());
-      return;
-    }
-    const MxError error = quantize_rows(*o.source, options, o.want, piece.bytes);
-    if (o.want == Want::kBlocks && on_tensor) {
-      const auto scales = static_cast<int64_t>(o.source->rows.rows * o.source->rows.cols / kMxBlock);
-      on_tensor({o.source->name, o.source->shape, static_cast<int64_t>(o.source->entry->tensor.bytes.size()),
-                 static_cast<int64_t>(piece.bytes.size()) + scales, error});
-    }
-  });
+  checkpoint::write_safetensors(
+      output, {.tensors = specs, .metadata = {{"format", "pt"}}}, [&](const checkpoint::TensorPiece& piece) {
+        const Output& o = outputs[piece.tensor_idx];
+        if (o.copied != nullptr) {
+          std::copy_n(o.copied->tensor.bytes.begin() + piece.offset_bytes, piece.bytes.size(), piece.bytes.begin());
+          return;
+        }
+        const MxError error = quantize_rows(*o.source, options, o.want, piece.bytes);
+        if (o.want == Want::kBlocks && on_tensor) {
+          const auto scales = static_cast<int64_t>(o.source->rows.rows * o.source->rows.cols / kMxBlock);
+          on_tensor({o.source->name, o.source->shape, static_cast<int64_t>(o.source->entry->tensor.bytes.size()),
+                     static_cast<int64_t>(piece.bytes.size()) + scales, error});
+        }
+      });
 }
 
 bool is_float_expert(const TensorEntry& entry) {
-  const bool named = entry.name.ends_with(".mlp.experts.gate_up_proj") || entry.name.ends_with(".mlp.experts.down_proj");
+  const bool named =
+      entry.name.ends_with(".mlp.experts.gate_up_proj") || entry.name.ends_with(".mlp.experts.down_proj");
   return named && is_float(entry.tensor.dtype);
 }
 
@@ -166,8 +171,10 @@ constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
 std::string quantized_config(const fs::path& path) {
   auto json = nlohmann::ordered_json::parse(read_text_file(path, kMaxConfigBytes), nullptr, false);
   if (!json.is_object()) throw Error(Code::kCorrupt, "[quantize] {}: want a JSON object", path.string());
-  json["quantization_config"] = {{"modules_to_not_convert", {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
-                                 {"quant_method", "mxfp4"}};
+  json["quantization_config"] = {
+      {"modules_to_not_convert",
+       {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
+      {"quant_method", "mxfp4"}};
   return json.dump(2) + "\n";
 }
 
@@ -192,31 +199,43 @@ bool glob_matches(std::string_view glob, std::string_view text) {
   return glob.find_first_not_of('*', g) == std::string_view::npos;
 }
 
-void quantize_file(const fs::path& input, const fs::path& output, const QuantizeOptions& options, const OnQuantized& on_tensor) {
+void quantize_file(const fs::path& input, const fs::path& output, const QuantizeOptions& options,
+                   const OnQuantized& on_tensor) {
   const checkpoint::SafetensorsFile file(input);
   const auto pick = [&](const TensorEntry& entry) -> std::optional<Source> {
     const Shape& shape = entry.tensor.shape;
-    const bool fits = is_float(entry.tensor.dtype) && shape.size() >= 2 && shape.back() % kMxBlock == 0 && !entry.tensor.bytes.empty();
+    const bool fits = is_float(entry.tensor.dtype) && shape.size() >= 2 && shape.back() % kMxBlock == 0 &&
+                      !entry.tensor.bytes.empty();
     if (!fits || (!options.name_glob.empty() && !glob_matches(options.name_glob, entry.name))) return std::nullopt;
     return plain_source(entry);
   };
-  if (std::none_of(file.entries().begin(), file.entries().end(), [&](const TensorEntry& e) { return pick(e).has_value(); })) {
-    throw Error(Code::kInvalidRequest, "[quantize] {}: want a float tensor of rank 2 or more whose last dimension is a multiple of 32{}, found none among {}",
-                input.string(), options.name_glob.empty() ? "" : " and whose name matches " + options.name_glob, file.entries().size());
+  if (std::none_of(file.entries().begin(), file.entries().end(),
+                   [&](const TensorEntry& e) { return pick(e).has_value(); })) {
+    throw Error(Code::kInvalidRequest,
+                "[quantize] {}: want a float tensor of rank 2 or more whose last dimension is a multiple of 32{}, "
+                "found none among {}",
+                input.string(), options.name_glob.empty() ? "" : " and whose name matches " + options.name_glob,
+                file.entries().size());
   }
   convert(file.entries(), output, options, pick, on_tensor);
 }
 
-void quantize_checkpoint(const fs::path& input, const fs::path& output, const QuantizeOptions& options, const OnQuantized& on_tensor) {
+void quantize_checkpoint(const fs::path& input, const fs::path& output, const QuantizeOptions& options,
+                         const OnQuantized& on_tensor) {
   if (options.format != MxFormat::kMxfp4) {
-    throw Error(Code::kInvalidRequest, "[quantize] {}: want mxfp4 for a model's experts, found another format", input.string());
+    throw Error(Code::kInvalidRequest, "[quantize] {}: want mxfp4 for a model's experts, found another format",
+                input.string());
   }
   const checkpoint::Checkpoint source = checkpoint::Checkpoint::open(input);
   if (std::none_of(source.entries().begin(), source.entries().end(), is_float_expert)) {
-    throw Error(Code::kInvalidRequest, "[quantize] {}: want float experts (mlp.experts.gate_up_proj, down_proj), found none: they may be quantised already", input.string());
+    throw Error(Code::kInvalidRequest,
+                "[quantize] {}: want float experts (mlp.experts.gate_up_proj, down_proj), found none: they may be "
+                "quantised already",
+                input.string());
   }
   if (fs::exists(output) && !fs::is_empty(output)) {
-    throw Error(Code::kInvalidRequest, "[quantize] {}: want an absent or empty directory to write, found files", output.string());
+    throw Error(Code::kInvalidRequest, "[quantize] {}: want an absent or empty directory to write, found files",
+                output.string());
   }
   const std::string config = quantized_config(source.directory() / "config.json");
   fs::create_directories(output);
@@ -224,8 +243,10 @@ void quantize_checkpoint(const fs::path& input, const fs::path& output, const Qu
   int64_t total_bytes = 0;
   for (const checkpoint::SafetensorsFile& file : source.files()) {
     const fs::path to = output / file.path().filename();
-    convert(file.entries(), to, options,
-            [](const TensorEntry& e) { return is_float_expert(e) ? std::optional(checked_expert(e)) : std::nullopt; }, on_tensor);
+    convert(
+        file.entries(), to, options,
+        [](const TensorEntry& e) { return is_float_expert(e) ? std::optional(checked_expert(e)) : std::nullopt; },
+        on_tensor);
     for (const checkpoint::SafetensorsFile written(to); const TensorEntry& entry : written.entries()) {
       weight_map[entry.name] = to.filename().string();
       total_bytes += static_cast<int64_t>(entry.tensor.bytes.size());
@@ -238,7 +259,8 @@ void quantize_checkpoint(const fs::path& input, const fs::path& output, const Qu
   write_text(output / "config.json", config);
   for (const fs::directory_entry& entry : fs::directory_iterator(source.directory())) {
     const fs::path name = entry.path().filename();
-    const bool rewritten = name.extension() == ".safetensors" || name == "config.json" || name == "model.safetensors.index.json";
+    const bool rewritten =
+        name.extension() == ".safetensors" || name == "config.json" || name == "model.safetensors.index.json";
     if (entry.is_regular_file() && !rewritten) fs::copy_file(entry.path(), output / name);
   }
 }

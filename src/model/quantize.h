@@ -34,8 +34,8 @@ using OnQuantized = std::function<void(const QuantizedTensor&)>;
 
 // Every float tensor of rank 2 or more whose last dimension is a multiple of 32 is quantised along it; the others are
 // copied. Throws Error(kInvalidRequest) when no tensor qualifies, and what reading and writing throw.
-void quantize_file(const std::filesystem::path& input, const std::filesystem::path& output, const QuantizeOptions& options,
-                   const OnQuantized& on_tensor);
+void quantize_file(const std::filesystem::path& input, const std::filesystem::path& output,
+                   const QuantizeOptions& options, const OnQuantized& on_tensor);
 
 // A Hugging Face gpt-oss directory whose experts are float (gate_up_proj [experts, hidden, 2 * inter], down_proj
 // [experts, inter, hidden]) becomes one as OpenAI ships it: experts transposed to output rows and in MXFP4, everything

@@ -15,16 +15,11 @@ enum class Role { kSystem, kDeveloper, kUser, kAssistant, kTool };
 
 constexpr std::string_view name_of(Role role) {
   switch (role) {
-    case Role::kSystem:
-      return "system";
-    case Role::kDeveloper:
-      return "developer";
-    case Role::kUser:
-      return "user";
-    case Role::kAssistant:
-      return "assistant";
-    case Role::kTool:
-      return "tool";
+    case Role::kSystem: return "system";
+    case Role::kDeveloper: return "developer";
+    case Role::kUser: return "user";
+    case Role::kAssistant: return "assistant";
+    case Role::kTool: return "tool";
   }
   return "unknown";
 }

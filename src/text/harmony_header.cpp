@@ -13,9 +13,7 @@ constexpr std::array kChannels = {kAnalysisChannel, kCommentaryChannel, kFinalCh
 constexpr std::array<std::string_view, 3> kContentTypes = {"json", "code", "text"};  // seen in the models' output
 constexpr std::array<std::string_view, 2> kBuiltInTools = {"python", "browser"};
 
-bool is_space(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
-}
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_name_char(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
          std::string_view("_-./:+@").find(c) != std::string_view::npos;
@@ -35,9 +33,7 @@ bool is_tool_like(std::string_view word) {
 }
 
 // Sloppy endings of a channel name, `commentary?`. Anything else after the name is the message's text.
-bool is_sloppy_ending(std::string_view text) {
-  return text.find_first_not_of("?!.,:;|<>") == std::string_view::npos;
-}
+bool is_sloppy_ending(std::string_view text) { return text.find_first_not_of("?!.,:;|<>") == std::string_view::npos; }
 
 std::string valid_utf8(std::string_view bytes) {
   Utf8Stream stream;
@@ -266,22 +262,14 @@ HeaderReading HeaderReader::read() {
 
 std::string_view name_of(Repair repair) {
   switch (repair) {
-    case Repair::kMissingStart:
-      return "missing_start";
-    case Repair::kMissingMessage:
-      return "missing_message";
-    case Repair::kMissingEnd:
-      return "missing_end";
-    case Repair::kMissingChannel:
-      return "missing_channel";
-    case Repair::kUnknownChannel:
-      return "unknown_channel";
-    case Repair::kUnknownRole:
-      return "unknown_role";
-    case Repair::kAbandonedHeader:
-      return "abandoned_header";
-    case Repair::kStraySpecial:
-      return "stray_special";
+    case Repair::kMissingStart: return "missing_start";
+    case Repair::kMissingMessage: return "missing_message";
+    case Repair::kMissingEnd: return "missing_end";
+    case Repair::kMissingChannel: return "missing_channel";
+    case Repair::kUnknownChannel: return "unknown_channel";
+    case Repair::kUnknownRole: return "unknown_role";
+    case Repair::kAbandonedHeader: return "abandoned_header";
+    case Repair::kStraySpecial: return "stray_special";
   }
   return "unknown";
 }
@@ -292,8 +280,6 @@ size_t HeaderText::bytes() const {
   return sum;
 }
 
-HeaderReading read_header(const HeaderText& text, HeaderEnd end) {
-  return HeaderReader(text, end).read();
-}
+HeaderReading read_header(const HeaderText& text, HeaderEnd end) { return HeaderReader(text, end).read(); }
 
 }  // namespace nibble::text

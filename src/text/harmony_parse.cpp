@@ -15,9 +15,7 @@ MessageEnd end_of(Special special) {
   return special == Special::kCall ? MessageEnd::kCall : MessageEnd::kEnd;
 }
 
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\n\v\f\r") == std::string_view::npos;
-}
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\n\v\f\r") == std::string_view::npos; }
 
 bool has_letters(std::string_view text) {
   return std::any_of(text.begin(), text.end(), [](char c) {
@@ -35,15 +33,9 @@ HarmonyParser::HarmonyParser(std::optional<Role> role) {
 
 std::vector<Event> HarmonyParser::push(Special special) {
   switch (state_) {
-    case State::kExpectStart:
-      in_expect_start(special);
-      break;
-    case State::kHeader:
-      in_header(special);
-      break;
-    case State::kContent:
-      in_content(special);
-      break;
+    case State::kExpectStart: in_expect_start(special); break;
+    case State::kHeader: in_header(special); break;
+    case State::kContent: in_content(special); break;
   }
   return std::exchange(events_, {});
 }

@@ -30,16 +30,11 @@ std::string summary(const MessageHeader& header) {
 
 std::string_view end_name(MessageEnd end) {
   switch (end) {
-    case MessageEnd::kEnd:
-      return "end";
-    case MessageEnd::kReturn:
-      return "return";
-    case MessageEnd::kCall:
-      return "call";
-    case MessageEnd::kImplied:
-      return "implied";
-    case MessageEnd::kTruncated:
-      return "truncated";
+    case MessageEnd::kEnd: return "end";
+    case MessageEnd::kReturn: return "return";
+    case MessageEnd::kCall: return "call";
+    case MessageEnd::kImplied: return "implied";
+    case MessageEnd::kTruncated: return "truncated";
   }
   return "unknown";
 }
@@ -269,19 +264,23 @@ TEST(harmony_parse, free_text_after_the_channel_is_its_text) {
 
 TEST(harmony_parse, a_second_recipient_is_text) {
   expect_all({
-      {"functions.f to=functions.g x", {"assistant #final|functions.f to=functions.g x|truncated"},
+      {"functions.f to=functions.g x",
+       {"assistant #final|functions.f to=functions.g x|truncated"},
        {"missing_message", "missing_channel"}},
       {" to=functions.f<|channel|>commentary to=functions.f<|message|>x<|call|>",
-       {"assistant to=functions.f #commentary|x|call"}, {}},
+       {"assistant to=functions.f #commentary|x|call"},
+       {}},
   });
 }
 
 TEST(harmony_parse, a_second_content_type_is_text) {
   expect_all({
       {"<|channel|>commentary to=functions.f odd<|constrain|>json<|message|>x<|call|>",
-       {"assistant to=functions.f #commentary ~odd|jsonx|call"}, {"missing_message"}},
+       {"assistant to=functions.f #commentary ~odd|jsonx|call"},
+       {"missing_message"}},
       {"<|channel|>commentary to=functions.f json<|constrain|>json<|message|>x<|call|>",
-       {"assistant to=functions.f #commentary !json|x|call"}, {}},
+       {"assistant to=functions.f #commentary !json|x|call"},
+       {}},
   });
 }
 

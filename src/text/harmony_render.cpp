@@ -14,12 +14,9 @@ namespace {
 
 std::string_view effort_name(ReasoningEffort effort) {
   switch (effort) {
-    case ReasoningEffort::kLow:
-      return "low";
-    case ReasoningEffort::kMedium:
-      return "medium";
-    case ReasoningEffort::kHigh:
-      return "high";
+    case ReasoningEffort::kLow: return "low";
+    case ReasoningEffort::kMedium: return "medium";
+    case ReasoningEffort::kHigh: return "high";
   }
   return "unknown";
 }
@@ -125,9 +122,7 @@ std::string Renderer::content_text(const Content& content, Role role, size_t mes
   return system != nullptr ? system_text(*system, functions_) : developer_text(std::get<DeveloperOptions>(content));
 }
 
-bool is_final(const Message& message) {
-  return message.channel == kFinalChannel;
-}
+bool is_final(const Message& message) { return message.channel == kFinalChannel; }
 
 Renderer render_messages(const Conversation& conversation, AnalysisRule rule) {
   const std::vector<Message>& messages = conversation.messages;

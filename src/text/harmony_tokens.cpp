@@ -6,20 +6,13 @@ namespace nibble::text {
 
 std::string_view name_of(Special special) {
   switch (special) {
-    case Special::kStart:
-      return "<|start|>";
-    case Special::kEnd:
-      return "<|end|>";
-    case Special::kMessage:
-      return "<|message|>";
-    case Special::kChannel:
-      return "<|channel|>";
-    case Special::kConstrain:
-      return "<|constrain|>";
-    case Special::kReturn:
-      return "<|return|>";
-    case Special::kCall:
-      return "<|call|>";
+    case Special::kStart: return "<|start|>";
+    case Special::kEnd: return "<|end|>";
+    case Special::kMessage: return "<|message|>";
+    case Special::kChannel: return "<|channel|>";
+    case Special::kConstrain: return "<|constrain|>";
+    case Special::kReturn: return "<|return|>";
+    case Special::kCall: return "<|call|>";
   }
   return "unknown";
 }

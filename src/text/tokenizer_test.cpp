@@ -27,9 +27,7 @@ const Tokenizer& o200k() {
   return tokenizer;
 }
 
-std::string data_path(std::string_view name) {
-  return std::string(NIBBLE_SOURCE_DIR "/tests/data/").append(name);
-}
+std::string data_path(std::string_view name) { return std::string(NIBBLE_SOURCE_DIR "/tests/data/").append(name); }
 
 std::string utf8(uint32_t c) {
   std::string out;

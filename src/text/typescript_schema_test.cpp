@@ -10,9 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string type_of(const char* schema) {
-  return typescript_type(Json::parse(schema), "tool f");
-}
+std::string type_of(const char* schema) { return typescript_type(Json::parse(schema), "tool f"); }
 
 // The notation itself is held against openai-harmony in harmony_render_test, by the goldens.
 TEST(typescript_schema, properties_keep_the_users_order) {

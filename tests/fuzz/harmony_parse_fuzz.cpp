@@ -97,9 +97,7 @@ struct Parsed {
   }
 };
 
-bool ends_content(Special special) {
-  return special != Special::kMessage && special != Special::kConstrain;
-}
+bool ends_content(Special special) { return special != Special::kMessage && special != Special::kConstrain; }
 
 Parsed parse(const std::vector<Token>& tokens, std::optional<Role> role, size_t cut) {
   HarmonyParser parser(role);
@@ -125,9 +123,7 @@ Parsed parse(const std::vector<Token>& tokens, std::optional<Role> role, size_t 
   return out;
 }
 
-bool is_word_char(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
+bool is_word_char(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 // Every ASCII word outside the content runs comes out somewhere: as text, as a field or in a repair.
 void check_words(const std::vector<Token>& tokens, const Parsed& parsed) {

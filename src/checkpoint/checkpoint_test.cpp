@@ -1,0 +1,169 @@
+#include "checkpoint/checkpoint.h"
+
+#include "checkpoint/testing.h"
+
+namespace nibble::checkpoint {
+namespace {
+
+using test::expect_error;
+using test::ScratchDir;
+
+// A file of U8 [2] tensors with these names.
+void write_file(const ScratchDir& dir, std::string_view file, const std::vector<std::string>& names) {
+  std::vector<TensorSpec> specs;
+  for (const std::string& name : names) specs.push_back({name, DType::kU8, {2}});
+  write_safetensors(dir / file, {.tensors = specs}, [](const TensorPiece& piece) {
+    for (std::byte& b : piece.bytes) b = static_cast<std::byte>(piece.tensor_idx);
+  });
+}
+
+void write_index(const ScratchDir& dir, const std::string& weight_map) {
+  dir.write("model.safetensors.index.json", R"({"metadata":{"total_size":1},"weight_map":)" + weight_map + "}");
+}
+
+void expect_corrupt(const ScratchDir& dir, std::string_view message) {
+  expect_error([&] { (void)Checkpoint::open(dir.path()); }, Code::kCorrupt, message);
+}
+
+TEST(checkpoint, opens_a_single_file_by_name_or_in_its_directory) {
+  const ScratchDir dir;
+  write_file(dir, "model.safetensors", {"a", "b"});
+  for (const auto& path : {dir.path(), dir / "model.safetensors"}) {
+    const Checkpoint checkpoint = Checkpoint::open(path);
+    EXPECT_EQ(checkpoint.entries().size(), 2u);
+    EXPECT_EQ(checkpoint.total_bytes(), 4);
+    EXPECT_EQ(checkpoint.directory(), dir.path());
+    ASSERT_NE(checkpoint.find("b"), nullptr);
+    EXPECT_EQ(checkpoint.find("b")->tensor.bytes[0], std::byte{1});
+    EXPECT_EQ(checkpoint.find("c"), nullptr);
+  }
+}
+
+TEST(checkpoint, opens_shards_through_the_index) {
+  const ScratchDir dir;
+  write_file(dir, "model-00000-of-00001.safetensors", {"a", "b"});
+  write_file(dir, "model-00001-of-00001.safetensors", {"c"});
+  write_file(dir, "unrelated.safetensors", {"a"});
+  write_index(
+      dir,
+      R"({"a":"model-00000-of-00001.safetensors","b":"model-00000-of-00001.safetensors","c":"model-00001-of-00001.safetensors"})");
+  const Checkpoint opened = Checkpoint::open(dir.path());
+  EXPECT_EQ(opened.files().size(), 2u);
+  EXPECT_EQ(opened.entries().size(), 3u);
+  EXPECT_EQ(opened.file_of(*opened.find("c")).filename(), "model-00001-of-00001.safetensors");
+  EXPECT_EQ(opened.file_of(*opened.find("a")).filename(), "model-00000-of-00001.safetensors");
+}
+
+TEST(checkpoint, stays_valid_when_moved) {
+  const ScratchDir dir;
+  write_file(dir, "model.safetensors", {"a", "b"});
+  Checkpoint first = Checkpoint::open(dir.path());
+  const Checkpoint second = std::move(first);
+  EXPECT_EQ(second.find("b")->tensor.bytes[1], std::byte{1});
+}
+
+TEST(checkpoint, opens_all_files_of_the_original_layout) {
+  const ScratchDir dir;
+  write_file(dir, "model--00002-of-00002.safetensors", {"b"});
+  write_file(dir, "model--00001-of-00002.safetensors", {"a"});
+  dir.write("dtypes.json", "{}");
+  const Checkpoint opened = Checkpoint::open(dir.path());
+  EXPECT_EQ(opened.entries().size(), 2u);
+  EXPECT_EQ(opened.entries()[0].name, "a");
+}
+
+TEST(checkpoint, does_not_look_into_original_below_a_directory) {
+  const ScratchDir dir;
+  std::filesystem::create_directory(dir / "original");
+  write_file(dir, "original/model.safetensors", {"a"});
+  expect_error([&] { (void)Checkpoint::open(dir.path()); }, Code::kIo,
+               "want model.safetensors.index.json, model.safetensors or other .safetensors files, found none");
+  EXPECT_EQ(Checkpoint::open(dir / "original").entries().size(), 1u);
+}
+
+TEST(checkpoint, names_what_is_not_there) {
+  expect_error([] { (void)Checkpoint::open("/nonexistent/dir"); }, Code::kIo,
+               "/nonexistent/dir: no such file or directory");
+}
+
+TEST(checkpoint, refuses_a_missing_shard) {
+  const ScratchDir dir;
+  write_index(dir, R"({"a":"x.safetensors"})");
+  expect_error([&] { (void)Checkpoint::open(dir.path()); }, Code::kIo, "shard x.safetensors is not there");
+}
+
+TEST(checkpoint, refuses_a_tensor_that_the_index_lacks) {
+  const ScratchDir dir;
+  write_file(dir, "x.safetensors", {"a", "b"});
+  write_index(dir, R"({"a":"x.safetensors"})");
+  expect_corrupt(dir, "tensor b of x.safetensors is not in weight_map");
+}
+
+TEST(checkpoint, refuses_a_tensor_that_the_shard_lacks) {
+  const ScratchDir dir;
+  write_file(dir, "x.safetensors", {"a"});
+  write_index(dir, R"({"a":"x.safetensors","b":"x.safetensors"})");
+  expect_corrupt(dir, "weight_map puts tensor b into x.safetensors, which does not hold it");
+}
+
+TEST(checkpoint, refuses_a_tensor_in_another_shard_than_the_index_says) {
+  const ScratchDir dir;
+  write_file(dir, "x.safetensors", {"a"});
+  write_file(dir, "y.safetensors", {"b"});
+  write_index(dir, R"({"a":"y.safetensors","b":"x.safetensors"})");
+  expect_corrupt(dir, "weight_map puts tensor a into y.safetensors, but it lies in x.safetensors");
+}
+
+TEST(checkpoint, refuses_a_tensor_in_two_shards) {
+  const ScratchDir dir;
+  write_file(dir, "x.safetensors", {"a"});
+  write_file(dir, "y.safetensors", {"a", "b"});
+  write_index(dir, R"({"a":"x.safetensors","b":"y.safetensors"})");
+  expect_corrupt(dir, "[checkpoint] tensor a lies in ");
+}
+
+TEST(checkpoint, refuses_a_tensor_named_twice_in_the_index) {
+  const ScratchDir dir;
+  write_file(dir, "x.safetensors", {"a"});
+  write_index(dir, R"({"a":"x.safetensors","a":"x.safetensors"})");
+  expect_corrupt(dir, "\"a\" is named twice in one object");
+}
+
+TEST(checkpoint, refuses_shard_names_that_leave_the_directory) {
+  for (const char* name : {"../x.safetensors", "/x.safetensors", "sub/x.safetensors", "..\\\\x.safetensors", "..", "",
+                           "x\\u0000.safetensors", "x.bin"}) {
+    const ScratchDir dir;
+    write_index(dir, R"({"a":")" + std::string(name) + "\"}");
+    expect_corrupt(dir, "want the name of a .safetensors file in the same directory, found \"");
+  }
+}
+
+TEST(checkpoint, refuses_a_malformed_index) {
+  const ScratchDir dir;
+  const auto with = [&](const char* text) { dir.write("model.safetensors.index.json", text); };
+  with("{");
+  expect_corrupt(dir, "model.safetensors.index.json: no valid JSON");
+  with("[]");
+  expect_corrupt(dir, "want an object, found []");
+  with("{}");
+  expect_corrupt(dir, "weight_map is missing");
+  with(R"({"weight_map":[]})");
+  expect_corrupt(dir, "weight_map: want an object of tensor names, found []");
+  with(R"({"weight_map":{}})");
+  expect_corrupt(dir, "weight_map: want an object of tensor names, found {}");
+  with(R"({"weight_map":{"a":1}})");
+  expect_corrupt(dir, "weight_map: a: want a file name, found 1");
+}
+
+TEST(checkpoint, refuses_an_index_beside_a_single_file_that_it_does_not_name) {
+  const ScratchDir dir;
+  write_file(dir, "x.safetensors", {"a"});
+  write_file(dir, "model.safetensors", {"a"});
+  write_index(dir, R"({"a":"x.safetensors"})");
+  expect_corrupt(dir, "does not name model.safetensors, which lies beside it");
+  write_index(dir, R"({"a":"model.safetensors"})");
+  EXPECT_EQ(Checkpoint::open(dir.path()).entries().size(), 1u);
+}
+
+}  // namespace
+}  // namespace nibble::checkpoint

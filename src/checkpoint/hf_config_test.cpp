@@ -1,0 +1,250 @@
+#include "checkpoint/hf_config.h"
+
+#include "checkpoint/testing.h"
+
+#include <nlohmann/json.hpp>
+
+namespace nibble::checkpoint {
+namespace {
+
+using nlohmann::json;
+using test::expect_error;
+using test::ScratchDir;
+
+// gpt-oss-20b's config.json for Hugging Face, layer_types shortened to 4 layers.
+json hugging_face() {
+  return json::parse(R"({
+    "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+    "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+    "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4,
+    "num_hidden_layers": 4, "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+    "pad_token_id": 199999, "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+    "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+    "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false}, "rope_theta": 150000,
+    "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": false,
+    "transformers_version": "4.55.0.dev0", "use_cache": true, "vocab_size": 201088})");
+}
+
+json original() {
+  return json::parse(R"({"num_hidden_layers": 36, "num_experts": 128, "experts_per_token": 4, "vocab_size": 201088,
+    "hidden_size": 2880, "intermediate_size": 2880, "swiglu_limit": 7.0, "head_dim": 64, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "sliding_window": 128, "initial_context_length": 4096, "rope_theta": 150000,
+    "rope_scaling_factor": 32.0, "rope_ntk_alpha": 1, "rope_ntk_beta": 32})");
+}
+
+HfConfig parse(const json& config) { return parse_hf_config(config.dump(), "f"); }
+
+void expect_refused(const json& config, Code code, std::string_view message) {
+  expect_error([&] { (void)parse(config); }, code, message);
+}
+
+// The config with the value at a JSON pointer replaced, or removed.
+json with(json config, const char* pointer, json value) {
+  config[json::json_pointer(pointer)] = std::move(value);
+  return config;
+}
+json without(json config, const std::string& key) {
+  config.erase(key);
+  return config;
+}
+
+TEST(hf_config, reads_hugging_faces_spelling) {
+  const HfConfig c = parse(hugging_face());
+  EXPECT_EQ(c.naming, Naming::kHuggingFace);
+  EXPECT_EQ(c.num_hidden_layers, 4);
+  EXPECT_EQ(c.hidden_size, 2880);
+  EXPECT_EQ(c.intermediate_size, 2880);
+  EXPECT_EQ(c.num_attention_heads, 64);
+  EXPECT_EQ(c.num_key_value_heads, 8);
+  EXPECT_EQ(c.head_dim, 64);
+  EXPECT_EQ(c.num_experts, 32);
+  EXPECT_EQ(c.experts_per_token, 4);
+  EXPECT_EQ(c.vocab_size, 201088);
+  EXPECT_EQ(c.sliding_window, 128);
+  EXPECT_EQ(c.max_position_embeddings, 131072);
+  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  EXPECT_EQ(c.swiglu_limit, 7.0);
+  EXPECT_EQ(c.rope_theta, 150000);
+  EXPECT_EQ(c.rope_factor, 32);
+  EXPECT_EQ(c.rope_beta_fast, 32);
+  EXPECT_EQ(c.rope_beta_slow, 1);
+  EXPECT_EQ(c.rope_original_context, 4096);
+  EXPECT_FALSE(c.rope_truncate);
+  EXPECT_EQ(c.layer_is_sliding, (std::vector<bool>{true, false, true, false}));
+  EXPECT_TRUE(c.is_mxfp4);
+  EXPECT_EQ(c.bos_token_id, std::nullopt);
+  EXPECT_EQ(c.pad_token_id, 199999);
+  EXPECT_EQ(c.eos_token_ids, std::vector<int64_t>{200002});
+}
+
+TEST(hf_config, reads_openais_spelling) {
+  const HfConfig c = parse(original());
+  EXPECT_EQ(c.naming, Naming::kOriginal);
+  EXPECT_EQ(c.num_hidden_layers, 36);
+  EXPECT_EQ(c.num_experts, 128);
+  EXPECT_EQ(c.experts_per_token, 4);
+  EXPECT_EQ(c.max_position_embeddings, 131072);
+  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  EXPECT_EQ(c.rope_beta_fast, 32);
+  EXPECT_EQ(c.rope_beta_slow, 1);
+  EXPECT_EQ(c.rope_original_context, 4096);
+  EXPECT_FALSE(c.rope_truncate);
+  EXPECT_EQ(c.layer_is_sliding, std::nullopt);
+  EXPECT_TRUE(c.is_mxfp4);
+  EXPECT_TRUE(c.eos_token_ids.empty());
+}
+
+TEST(hf_config, reads_rope_parameters_of_transformers_5) {
+  json config = without(without(hugging_face(), "rope_scaling"), "rope_theta");
+  config["rope_parameters"] = {{"rope_type", "yarn"},
+                               {"rope_theta", 150000.0},
+                               {"factor", 16.0},
+                               {"beta_fast", 30.0},
+                               {"beta_slow", 2.0},
+                               {"truncate", false},
+                               {"original_max_position_embeddings", 8192}};
+  const HfConfig c = parse(config);
+  EXPECT_EQ(c.rope_theta, 150000);
+  EXPECT_EQ(c.rope_factor, 16);
+  EXPECT_EQ(c.rope_beta_fast, 30);
+  EXPECT_EQ(c.rope_beta_slow, 2);
+  EXPECT_EQ(c.rope_original_context, 8192);
+}
+
+TEST(hf_config, takes_transformers_defaults_where_its_writer_leaves_keys_out) {
+  json config = without(without(without(hugging_face(), "swiglu_limit"), "layer_types"), "quantization_config");
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 32.0}};
+  config["num_experts_per_tok"] = nullptr;
+  const HfConfig c = parse(config);
+  EXPECT_EQ(c.swiglu_limit, 7.0);
+  EXPECT_EQ(c.layer_is_sliding, std::nullopt);
+  EXPECT_FALSE(c.is_mxfp4);
+  EXPECT_EQ(c.rope_beta_fast, 32);
+  EXPECT_EQ(c.rope_beta_slow, 1);
+  EXPECT_TRUE(c.rope_truncate);
+  EXPECT_EQ(c.rope_original_context, 4096);
+  EXPECT_EQ(c.experts_per_token, 4);
+}
+
+TEST(hf_config, refuses_another_model_naming_type_and_architecture) {
+  expect_refused(
+      with(with(hugging_face(), "/model_type", "llama"), "/architectures", {"LlamaForCausalLM"}), Code::kUnsupported,
+      R"(f: want model_type "gpt_oss" and architectures ["GptOssForCausalLM"], found "llama" and ["LlamaForCausalLM"])");
+  expect_refused(with(hugging_face(), "/model_type", "llama"), Code::kUnsupported, R"(found "llama" and ["GptOss)");
+  expect_refused(with(hugging_face(), "/architectures", {"Other"}), Code::kUnsupported,
+                 R"(found "gpt_oss" and ["Other"])");
+  expect_refused(json::object(), Code::kUnsupported, "found none and none");
+  EXPECT_NO_THROW((void)parse(without(hugging_face(), "architectures")));
+}
+
+TEST(hf_config, refuses_each_missing_key) {
+  for (const char* key : {"num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
+                          "num_key_value_heads", "head_dim", "vocab_size", "sliding_window", "num_local_experts",
+                          "max_position_embeddings", "rms_norm_eps", "rope_theta"}) {
+    expect_refused(without(hugging_face(), key), Code::kCorrupt, fmt::format("f: {} is missing", key));
+  }
+  const json all = original();
+  for (const auto& [key, value] : all.items()) {
+    if (key != "num_experts")
+      expect_refused(without(original(), key), Code::kCorrupt, fmt::format("f: {} is missing", key));
+  }
+  json config = without(without(hugging_face(), "experts_per_token"), "num_experts_per_tok");
+  expect_refused(config, Code::kCorrupt, "f: num_experts_per_tok is missing");
+}
+
+TEST(hf_config, refuses_what_is_no_integer_in_range) {
+  for (const char* key : {"/num_hidden_layers", "/hidden_size", "/intermediate_size", "/num_attention_heads",
+                          "/num_key_value_heads", "/head_dim", "/vocab_size", "/sliding_window", "/num_local_experts",
+                          "/max_position_embeddings", "/num_experts_per_tok"}) {
+    for (const json& bad : {json(0), json(-1), json(int64_t{1} << 40), json(uint64_t{1} << 63)}) {
+      expect_refused(with(hugging_face(), key, bad), Code::kCorrupt, fmt::format("f: {}: want 1 to ", key + 1));
+      expect_refused(with(hugging_face(), key, bad), Code::kCorrupt, "found " + bad.dump());
+    }
+    for (const json& bad : {json(64.0), json("64"), json(true), json::array({64})}) {
+      expect_refused(with(hugging_face(), key, bad), Code::kCorrupt,
+                     fmt::format("f: {}: want an integer, found {}", key + 1, bad.dump()));
+    }
+  }
+}
+
+TEST(hf_config, refuses_what_is_no_number_in_range) {
+  for (const char* key : {"/rms_norm_eps", "/swiglu_limit", "/rope_theta"}) {
+    for (const json& bad : {json(0), json(-1.0), json(1e300)}) {
+      expect_refused(with(hugging_face(), key, bad), Code::kCorrupt, fmt::format("f: {}: want ", key + 1));
+      expect_refused(with(hugging_face(), key, bad), Code::kCorrupt, "found " + bad.dump());
+    }
+    expect_refused(with(hugging_face(), key, "7"), Code::kCorrupt,
+                   fmt::format("f: {}: want a number, found \"7\"", key + 1));
+  }
+  for (const char* key : {"/rope_scaling/factor", "/rope_scaling/beta_fast", "/rope_scaling/beta_slow"}) {
+    expect_refused(with(hugging_face(), key, 0), Code::kCorrupt, "f: rope_scaling: ");
+  }
+  expect_error([] { (void)parse_hf_config(R"({"model_type":"gpt_oss","rms_norm_eps":NaN})", "f"); }, Code::kCorrupt,
+               "f: no valid JSON");
+}
+
+TEST(hf_config, refuses_rope_other_than_yarn_by_name) {
+  expect_refused(with(hugging_face(), "/rope_scaling/rope_type", "llama3"), Code::kUnsupported,
+                 R"(f: rope_scaling: rope_type: want "yarn", found "llama3")");
+  expect_refused(without(hugging_face(), "rope_scaling"), Code::kUnsupported,
+                 R"(f: want rope_scaling or rope_parameters of rope_type "yarn", found neither)");
+  expect_refused(with(hugging_face(), "/rope_scaling/attention_factor", 1.5), Code::kUnsupported,
+                 "f: rope_scaling: attention_factor: want none, found 1.5");
+  expect_refused(with(hugging_face(), "/rope_scaling/rope_type", nullptr), Code::kCorrupt,
+                 "f: rope_scaling: rope_type is missing");
+  expect_refused(with(hugging_face(), "/rope_scaling/truncate", 0), Code::kCorrupt,
+                 "f: rope_scaling: truncate: want true or false, found 0");
+}
+
+TEST(hf_config, refuses_malformed_layer_types) {
+  expect_refused(with(hugging_face(), "/layer_types", "full"), Code::kCorrupt,
+                 "f: layer_types: want a list, found \"full\"");
+  expect_refused(with(hugging_face(), "/layer_types", {"full_attention"}), Code::kCorrupt,
+                 "f: layer_types: want 4 entries, one per layer, found 1");
+  expect_refused(with(hugging_face(), "/layer_types/1", "linear_attention"), Code::kUnsupported,
+                 "f: layer_types: want sliding_attention or full_attention, found \"linear_attention\"");
+}
+
+TEST(hf_config, refuses_variants_that_nothing_computes) {
+  expect_refused(with(hugging_face(), "/attention_bias", false), Code::kUnsupported,
+                 "f: attention_bias: want true, found false");
+  expect_refused(with(hugging_face(), "/tie_word_embeddings", true), Code::kUnsupported,
+                 "f: tie_word_embeddings: want false, found true");
+  expect_refused(with(hugging_face(), "/hidden_act", "gelu"), Code::kUnsupported,
+                 "f: hidden_act: want \"silu\", found \"gelu\"");
+  expect_refused(with(hugging_face(), "/quantization_config/quant_method", "gptq"), Code::kUnsupported,
+                 "f: quantization_config: quant_method: want \"mxfp4\", found \"gptq\"");
+}
+
+TEST(hf_config, refuses_token_ids_out_of_range) {
+  expect_refused(with(hugging_face(), "/eos_token_id", -1), Code::kCorrupt,
+                 "f: eos_token_id: want 0 to 16777215, found -1");
+  expect_refused(with(hugging_face(), "/pad_token_id", "x"), Code::kCorrupt,
+                 "f: pad_token_id: want an integer, found \"x\"");
+}
+
+TEST(hf_config, refuses_an_original_context_that_overflows) {
+  expect_refused(with(original(), "/rope_scaling_factor", 1e6), Code::kCorrupt,
+                 "f: initial_context_length × rope_scaling_factor: want at most");
+}
+
+TEST(hf_config, reads_the_directory_and_lets_generation_config_win) {
+  const ScratchDir dir;
+  expect_error([&] { (void)read_hf_config(dir.path()); }, Code::kIo, "config.json");
+  dir.write("config.json", hugging_face().dump());
+  EXPECT_EQ(read_hf_config(dir.path()).eos_token_ids, std::vector<int64_t>{200002});
+  dir.write(
+      "generation_config.json",
+      R"({"bos_token_id": 199998, "do_sample": true, "eos_token_id": [200002, 199999, 200012], "pad_token_id": 199999})");
+  const HfConfig c = read_hf_config(dir.path());
+  EXPECT_EQ(c.bos_token_id, 199998);
+  EXPECT_EQ(c.eos_token_ids, (std::vector<int64_t>{200002, 199999, 200012}));
+  dir.write("generation_config.json", R"({"eos_token_id": [1.5]})");
+  expect_error([&] { (void)read_hf_config(dir.path()); }, Code::kCorrupt,
+               "generation_config.json: eos_token_id: want an integer, found 1.5");
+}
+
+}  // namespace
+}  // namespace nibble::checkpoint

@@ -1,0 +1,211 @@
+#include "checkpoint/safetensors.h"
+
+#include "base/error.h"
+#include "checkpoint/strict_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace nibble::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "tensor bytes are used as they lie in the file");
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's limit: safetensors/src/tensor.rs
+
+struct Range {
+  int64_t begin, end;  // of the data part
+};
+
+struct Described {
+  TensorEntry entry;
+  Range range;
+};
+
+std::optional<DType> dtype_named(std::string_view name) {
+  using enum DType;
+  for (const DType dtype : {kBool, kU8, kI8, kI16, kI32, kI64, kF8E4m3, kF8E5m2, kF16, kBf16, kF32, kF64}) {
+    if (name_of(dtype) == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+// A list of integers in [0, 2^63).
+std::vector<int64_t> sizes_of(const json& value, const std::string& where) {
+  if (!value.is_array()) throw Error(Code::kCorrupt, "{}: want a list, found {}", where, excerpt_of(value));
+  std::vector<int64_t> sizes;
+  sizes.reserve(value.size());
+  for (const json& item : value) {
+    if (!item.is_number_unsigned() || item.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
+      throw Error(Code::kCorrupt, "{}: want integers from 0 to 2^63-1, found {}", where, excerpt_of(item));
+    }
+    sizes.push_back(item.get<int64_t>());
+  }
+  return sizes;
+}
+
+const json& required(const json& fields, const char* key, const std::string& where) {
+  const auto it = fields.find(key);
+  if (it == fields.end()) throw Error(Code::kCorrupt, "{}: {} is missing", where, key);
+  return *it;
+}
+
+// `data` is the part of the file behind the header.
+Described describe_entry(const std::string& name, const json& fields, std::span<const std::byte> data,
+                         std::string_view file) {
+  const std::string where = fmt::format("{}: tensor {}", file, printable(name));
+  if (!fields.is_object()) throw Error(Code::kCorrupt, "{}: want an object, found {}", where, excerpt_of(fields));
+  for (const auto& [key, value] : fields.items()) {
+    if (key != "dtype" && key != "shape" && key != "data_offsets") {
+      throw Error(Code::kCorrupt, "{}: unknown field {}", where, printable(key));
+    }
+  }
+  const json& type = required(fields, "dtype", where);
+  if (!type.is_string()) throw Error(Code::kCorrupt, "{}: dtype: want a string, found {}", where, excerpt_of(type));
+  const auto dtype = dtype_named(type.get_ref<const std::string&>());
+  if (!dtype) throw Error(Code::kUnsupported, "{}: dtype {} is not known here", where, excerpt_of(type));
+
+  Shape shape = sizes_of(required(fields, "shape", where), where + ": shape");
+  const std::vector<int64_t> offsets = sizes_of(required(fields, "data_offsets", where), where + ": data_offsets");
+  if (offsets.size() != 2) {
+    throw Error(Code::kCorrupt, "{}: data_offsets: want 2 numbers, found {}", where, offsets.size());
+  }
+  const Range range{offsets[0], offsets[1]};
+  if (range.begin > range.end) {
+    throw Error(Code::kCorrupt, "{}: data_offsets run backwards: [{}, {}]", where, range.begin, range.end);
+  }
+  if (range.end > static_cast<int64_t>(data.size())) {
+    throw Error(Code::kCorrupt, "{}: ends at byte {} of the data, but the file holds {}: is it cut off?", where,
+                range.end, data.size());
+  }
+  const int64_t want = tensor_bytes(*dtype, shape, where);
+  if (range.end - range.begin != want) {
+    throw Error(Code::kCorrupt, "{}: {} takes {} bytes, but data_offsets give {}", where, describe(*dtype, shape), want,
+                range.end - range.begin);
+  }
+  const auto bytes = data.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(want));
+  return {.entry = {name, {.dtype = *dtype, .shape = std::move(shape), .bytes = bytes}}, .range = range};
+}
+
+Metadata metadata_of(const json& value, std::string_view where) {
+  if (!value.is_object()) {
+    throw Error(Code::kCorrupt, "{}: __metadata__: want an object, found {}", where, excerpt_of(value));
+  }
+  Metadata metadata;
+  for (const auto& [key, item] : value.items()) {
+    if (!item.is_string()) {
+      throw Error(Code::kCorrupt, "{}: __metadata__: {}: want a string, found {}", where, printable(key),
+                  excerpt_of(item));
+    }
+    metadata.emplace(key, item.get<std::string>());
+  }
+  return metadata;
+}
+
+// The format forbids holes and overlaps: sorted by offset, each tensor begins where the one before ended.
+void check_coverage(const std::vector<Described>& tensors, int64_t data_bytes, std::string_view where) {
+  int64_t at = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [entry, range] = tensors[i];
+    if (range.begin < at) {
+      throw Error(Code::kCorrupt, "{}: tensors {} and {} overlap at byte {} of the data", where,
+                  printable(tensors[i - 1].entry.name), printable(entry.name), range.begin);
+    }
+    if (range.begin > at) {
+      throw Error(Code::kCorrupt, "{}: {} bytes before tensor {} belong to no tensor", where, range.begin - at,
+                  printable(entry.name));
+    }
+    at = range.end;
+  }
+  if (at != data_bytes) {
+    throw Error(Code::kCorrupt, "{}: {} bytes behind the last tensor belong to no tensor", where, data_bytes - at);
+  }
+}
+
+// Views are read by element, so an address that does not suit the type must not leave this file.
+void check_alignment(const std::vector<Described>& tensors, size_t data_start, std::string_view where) {
+  for (const auto& [entry, range] : tensors) {
+    const int64_t at = static_cast<int64_t>(data_start) + range.begin;
+    const int64_t size = bytes_of(entry.tensor.dtype);
+    if (!entry.tensor.bytes.empty() && at % size != 0) {
+      throw Error(Code::kUnsupported, "{}: tensor {}: {} at byte {} of the file is not aligned to {}", where,
+                  printable(entry.name), name_of(entry.tensor.dtype), at, size);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t tensor_bytes(DType dtype, const Shape& shape, std::string_view where) {
+  int64_t bytes = bytes_of(dtype);
+  bool overflows = false, empty = false;
+  for (const int64_t d : shape) {
+    if (d < 0) throw Error(Code::kCorrupt, "{}: negative dimension in {}", where, describe(dtype, shape));
+    empty |= d == 0;
+    // A zero elsewhere does not excuse the others: strides are products of a part of the shape.
+    overflows |= __builtin_mul_overflow(bytes, std::max(d, int64_t{1}), &bytes);
+  }
+  if (overflows) throw Error(Code::kCorrupt, "{}: {} overflows 63 bits", where, describe(dtype, shape));
+  return empty ? 0 : bytes;
+}
+
+std::string describe(DType dtype, const Shape& shape) {
+  constexpr size_t kMostPrinted = 8;  // a file may claim any rank
+  if (shape.size() > kMostPrinted) return fmt::format("{} of rank {}", name_of(dtype), shape.size());
+  return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ","));
+}
+
+SafetensorsContent parse_safetensors(std::span<const std::byte> file, std::string_view where) {
+  check(reinterpret_cast<uintptr_t>(file.data()) % 8 == 0, "a safetensors file lies on a multiple of 8");
+  uint64_t header_bytes = 0;
+  if (file.size() < sizeof header_bytes) {
+    throw Error(Code::kCorrupt, "{}: want a safetensors file of at least 8 bytes, found {}", where, file.size());
+  }
+  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
+  const auto rest = file.subspan(sizeof header_bytes);
+  if (header_bytes > kMaxHeaderBytes) {
+    throw Error(Code::kCorrupt, "{}: header of {} bytes, more than {}: is this a safetensors file?", where,
+                header_bytes, kMaxHeaderBytes);
+  }
+  if (header_bytes > rest.size()) {
+    throw Error(Code::kCorrupt, "{}: header of {} bytes, but only {} follow: is the file cut off?", where, header_bytes,
+                rest.size());
+  }
+  const std::string in_header = fmt::format("{}: header", where);
+  const json header =
+      parse_strict_json({reinterpret_cast<const char*>(rest.data()), static_cast<size_t>(header_bytes)}, in_header);
+  if (!header.is_object()) throw Error(Code::kCorrupt, "{}: want an object, found {}", in_header, excerpt_of(header));
+
+  const auto data = rest.subspan(static_cast<size_t>(header_bytes));
+  SafetensorsContent content;
+  std::vector<Described> tensors;
+  for (const auto& [name, fields] : header.items()) {
+    if (name == "__metadata__") {
+      content.metadata = metadata_of(fields, where);
+    } else {
+      tensors.push_back(describe_entry(name, fields, data, where));
+    }
+  }
+  std::sort(tensors.begin(), tensors.end(), [](const Described& a, const Described& b) {
+    return std::pair(a.range.begin, a.range.end) < std::pair(b.range.begin, b.range.end);
+  });
+  check_coverage(tensors, static_cast<int64_t>(data.size()), where);
+  check_alignment(tensors, sizeof header_bytes + static_cast<size_t>(header_bytes), where);
+  content.entries.reserve(tensors.size());
+  for (Described& tensor : tensors) content.entries.push_back(std::move(tensor.entry));
+  return content;
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path),
+      file_(path),
+      content_(parse_safetensors(file_.bytes(), fmt::format("[safetensors] {}", path.string()))) {}
+
+}  // namespace nibble::checkpoint

@@ -1,0 +1,126 @@
+#include "base/error.h"
+#include "checkpoint/safetensors.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace nibble::checkpoint {
+namespace {
+
+constexpr size_t kHeaderAlignment = 8;  // safetensors README: the data part begins on a multiple of 8
+
+// A file under a temporary name; it exists under its own only after commit().
+class PartFile {
+ public:
+  explicit PartFile(const std::filesystem::path& path) : path_(path), part_(path.string() + ".part") {
+    fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd_ < 0) fail("create", errno);
+  }
+  ~PartFile() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!committed_) ::unlink(part_.c_str());
+  }
+  PartFile(const PartFile&) = delete;
+  PartFile& operator=(const PartFile&) = delete;
+
+  void append(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("write", errno);
+      if (written == 0) fail("write", ENOSPC);
+      bytes = bytes.subspan(static_cast<size_t>(written));
+    }
+  }
+
+  void commit() {
+    if (::close(std::exchange(fd_, -1)) != 0) fail("close", errno);
+    if (::rename(part_.c_str(), path_.c_str()) != 0) fail("rename", errno);
+    committed_ = true;
+  }
+
+ private:
+  [[noreturn]] void fail(const char* action, int error) const {
+    throw Error(Code::kIo, "[safetensors] {}: cannot {}: {}", part_.string(), action,
+                std::generic_category().message(error));
+  }
+
+  std::filesystem::path path_, part_;
+  int fd_ = -1;
+  bool committed_ = false;
+};
+
+// Tensor indices in file order. Larger elements first keeps every tensor aligned without holes.
+std::vector<size_t> file_order(std::span<const TensorSpec> tensors) {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto place = [&](size_t idx) { return std::pair(-bytes_of(tensors[idx].dtype), idx); };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
+  return order;
+}
+
+std::vector<int64_t> checked_sizes(std::span<const TensorSpec> tensors, const std::string& where) {
+  std::set<std::string_view> names;
+  std::vector<int64_t> sizes;
+  int64_t total = 0;
+  for (const TensorSpec& t : tensors) {
+    if (t.name == "__metadata__" || !names.insert(t.name).second) {
+      throw Error(Code::kInvalidRequest, "{}: tensor name {} is reserved or given twice", where, t.name);
+    }
+    try {
+      sizes.push_back(tensor_bytes(t.dtype, t.shape, where));
+    } catch (const Error& e) {
+      throw Error(Code::kInvalidRequest, std::string(e.what()));
+    }
+    if (__builtin_add_overflow(total, sizes.back(), &total)) {
+      throw Error(Code::kInvalidRequest, "{}: the tensors' bytes overflow 63 bits", where);
+    }
+  }
+  return sizes;
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, const SafetensorsPlan& plan,
+                       const std::function<void(const TensorPiece&)>& fill) {
+  check(plan.piece_bytes > 0, "a piece has bytes");
+  const std::vector<int64_t> sizes = checked_sizes(plan.tensors, fmt::format("[safetensors] {}", path.string()));
+  const std::vector<size_t> order = file_order(plan.tensors);
+
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!plan.metadata.empty()) header["__metadata__"] = plan.metadata;
+  int64_t at = 0;
+  for (const size_t idx : order) {
+    const TensorSpec& t = plan.tensors[idx];
+    header[t.name] = {{"dtype", name_of(t.dtype)}, {"shape", t.shape}, {"data_offsets", {at, at + sizes[idx]}}};
+    at += sizes[idx];
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+
+  PartFile file(path);
+  const uint64_t header_bytes = text.size();
+  file.append(std::as_bytes(std::span(&header_bytes, 1)));
+  file.append(std::as_bytes(std::span(text)));
+  std::vector<std::byte> piece;
+  for (const size_t idx : order) {
+    for (int64_t offset = 0; offset < sizes[idx]; offset += plan.piece_bytes) {
+      piece.resize(static_cast<size_t>(std::min(plan.piece_bytes, sizes[idx] - offset)));
+      fill({.tensor_idx = idx, .offset_bytes = offset, .bytes = piece});
+      file.append(piece);
+    }
+  }
+  file.commit();
+}
+
+}  // namespace nibble::checkpoint

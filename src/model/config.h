@@ -1,0 +1,62 @@
+#pragma once
+// What a gpt-oss model is, apart from its weights.
+
+#include "backend/dims.h"
+#include "checkpoint/hf_config.h"
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace nibble::model {
+
+using backend::LayerKind;
+
+// YaRN (gpt_oss/torch/model.py, RotaryEmbedding).
+struct RopeConfig {
+  double theta = 150000;
+  double factor = 32;
+  double beta_fast = 32;  // OpenAI: rope_ntk_beta
+  double beta_slow = 1;   // OpenAI: rope_ntk_alpha
+  int64_t original_context = 4096;
+  bool truncate = false;  // round the ramp's ends to whole dimensions
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
+};
+
+struct ModelConfig {
+  backend::Dims dims;
+  RopeConfig rope;
+  float rms_eps = 1e-5f;
+  float swiglu_limit = 7.0f;
+  std::vector<LayerKind> layer_kinds;  // [layers]
+  // Token ids as the checkpoint's files give them; OpenAI's original/ gives none.
+  std::optional<int32_t> bos_id;
+  std::optional<int32_t> pad_id;
+  std::vector<int32_t> eos_ids;
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+
+  [[nodiscard]] int64_t layers_of(LayerKind kind) const;
+};
+
+// Even layers slide, odd layers see everything (gpt_oss/torch/model.py, AttentionBlock).
+[[nodiscard]] std::vector<LayerKind> alternating_layers(int64_t layers);
+
+// Throws what validate throws.
+[[nodiscard]] ModelConfig from_hf(const checkpoint::HfConfig& hf);
+
+// Throws Error(kCorrupt) for values that contradict each other and Error(kUnsupported) for shapes that the formats or
+// kernels cannot hold; each message names the values.
+void validate(const ModelConfig& config);
+
+// The same model with its first `layers` layers only. Throws Error(kInvalidRequest) unless 1 <= layers <= config's.
+[[nodiscard]] ModelConfig truncated(const ModelConfig& config, int64_t layers);
+
+[[nodiscard]] ModelConfig gpt_oss_20b();
+[[nodiscard]] ModelConfig gpt_oss_120b();
+// Small enough for any test, with every feature of the large ones; its vocab fits a test tokenizer.
+[[nodiscard]] ModelConfig tiny();
+// "gpt-oss-20b", "gpt-oss-120b", "tiny"; throws Error(kInvalidRequest) listing them for another name.
+[[nodiscard]] ModelConfig preset(std::string_view name);
+
+}  // namespace nibble::model

@@ -1,0 +1,121 @@
+#include "model/config.h"
+
+#include "checkpoint/testing.h"
+#include "model/synth.h"
+
+namespace nibble::model {
+namespace {
+
+using test::expect_error;
+
+TEST(config, presets_are_valid_and_found_by_name) {
+  EXPECT_EQ(preset("gpt-oss-20b"), gpt_oss_20b());
+  EXPECT_EQ(preset("gpt-oss-120b"), gpt_oss_120b());
+  EXPECT_EQ(preset("tiny"), tiny());
+  for (const ModelConfig& c : {gpt_oss_20b(), gpt_oss_120b(), tiny()}) EXPECT_NO_THROW(validate(c));
+  expect_error([] { (void)preset("gpt-5"); }, Code::kInvalidRequest,
+               "want gpt-oss-20b, gpt-oss-120b or tiny, found gpt-5");
+}
+
+TEST(config, presets_have_the_published_dimensions) {
+  const ModelConfig c = gpt_oss_120b();
+  EXPECT_EQ(c.dims, (backend::Dims{36, 2880, 64, 8, 64, 2880, 128, 4, 201088, 128, 131072}));
+  EXPECT_EQ(gpt_oss_20b().dims.layers, 24);
+  EXPECT_EQ(gpt_oss_20b().dims.experts, 32);
+  EXPECT_EQ(c.layer_kinds[0], LayerKind::kSliding);
+  EXPECT_EQ(c.layer_kinds[35], LayerKind::kFull);
+  EXPECT_EQ(c.layers_of(LayerKind::kSliding), 18);
+}
+
+TEST(config, survives_the_way_through_its_json) {
+  for (const ModelConfig& c : {gpt_oss_20b(), gpt_oss_120b(), tiny()}) {
+    checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(c), "f");
+    checkpoint::apply_generation_config(generation_config_json(c), "g", hf);
+    EXPECT_EQ(from_hf(hf), c);
+  }
+}
+
+TEST(config, derives_layer_kinds_only_when_the_file_lists_none) {
+  checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "f");
+  hf.layer_is_sliding = std::vector<bool>{false, false, true, true};
+  using enum LayerKind;
+  EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kFull, kFull, kSliding, kSliding}));
+  hf.layer_is_sliding.reset();
+  EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kSliding, kFull, kSliding, kFull}));
+}
+
+TEST(config, truncates_layers) {
+  const ModelConfig c = truncated(gpt_oss_20b(), 3);
+  EXPECT_EQ(c.dims.layers, 3);
+  EXPECT_EQ(c.layer_kinds.size(), 3u);
+  EXPECT_NO_THROW(validate(c));
+  expect_error([] { (void)truncated(gpt_oss_20b(), 25); }, Code::kInvalidRequest, "layers: want 1 to 24, found 25");
+  expect_error([] { (void)truncated(gpt_oss_20b(), 0); }, Code::kInvalidRequest, "layers: want 1 to 24, found 0");
+}
+
+template <class Change>
+void expect_invalid(const Change& change, Code code, std::string_view message) {
+  ModelConfig c = tiny();
+  change(c);
+  expect_error([&] { validate(c); }, code, message);
+}
+
+TEST(config, refuses_dimensions_below_one) {
+  using D = backend::Dims;
+  const std::pair<int64_t D::*, const char*> fields[] = {{&D::layers, "layers"},
+                                                         {&D::hidden, "hidden"},
+                                                         {&D::heads, "heads"},
+                                                         {&D::kv_heads, "kv_heads"},
+                                                         {&D::head_dim, "head_dim"},
+                                                         {&D::inter, "inter"},
+                                                         {&D::experts, "experts"},
+                                                         {&D::topk, "topk"},
+                                                         {&D::vocab, "vocab"},
+                                                         {&D::sliding_window, "sliding_window"},
+                                                         {&D::max_context, "max_context"}};
+  for (const auto& [field, name] : fields) {
+    expect_invalid([&](ModelConfig& c) { c.dims.*field = 0; }, Code::kCorrupt,
+                   fmt::format("[config] {}: want at least 1, found 0", name));
+  }
+}
+
+TEST(config, refuses_shapes_that_no_format_holds) {
+  expect_invalid([](ModelConfig& c) { c.dims.hidden = 48; }, Code::kUnsupported,
+                 "[config] hidden: want a multiple of 32 (MXFP4 blocks), found 48");
+  expect_invalid([](ModelConfig& c) { c.dims.inter = 33; }, Code::kUnsupported,
+                 "[config] inter: want a multiple of 32 (MXFP4 blocks), found 33");
+  expect_invalid([](ModelConfig& c) { c.dims.head_dim = 45; }, Code::kUnsupported,
+                 "[config] head_dim: want an even number (rope turns pairs), found 45");
+}
+
+TEST(config, refuses_contradictions) {
+  expect_invalid([](ModelConfig& c) { c.dims.kv_heads = 3; }, Code::kCorrupt,
+                 "[config] heads: want a multiple of kv_heads = 3, found 4");
+  expect_invalid([](ModelConfig& c) { c.dims.topk = 9; }, Code::kCorrupt,
+                 "[config] topk: want at most experts = 8, found 9");
+  expect_invalid([](ModelConfig& c) { c.layer_kinds.pop_back(); }, Code::kCorrupt,
+                 "[config] layer_kinds: want one per layer = 4, found 3");
+  expect_invalid([](ModelConfig& c) { c.rope.beta_slow = 32; }, Code::kCorrupt,
+                 "[config] rope betas: want 0 < slow < fast, found slow 32 and fast 32");
+  expect_invalid([](ModelConfig& c) { c.rope.theta = 1; }, Code::kCorrupt,
+                 "[config] rope theta: want more than 1, found 1");
+  expect_invalid([](ModelConfig& c) { c.rope.factor = 0.5; }, Code::kCorrupt,
+                 "[config] rope factor: want at least 1, found 0.5");
+  expect_invalid([](ModelConfig& c) { c.rope.original_context = 0; }, Code::kCorrupt,
+                 "[config] rope original_context: want at least 1, found 0");
+  expect_invalid([](ModelConfig& c) { c.rms_eps = 0; }, Code::kCorrupt, "[config] rms_eps: want more than 0, found 0");
+  expect_invalid([](ModelConfig& c) { c.swiglu_limit = -7; }, Code::kCorrupt,
+                 "[config] swiglu_limit: want more than 0, found -7");
+}
+
+TEST(config, refuses_token_ids_outside_the_vocab) {
+  expect_invalid([](ModelConfig& c) { c.eos_ids = {1, 512}; }, Code::kCorrupt,
+                 "[config] eos_ids: want 0 to vocab-1 = 511, found 512");
+  expect_invalid([](ModelConfig& c) { c.bos_id = -1; }, Code::kCorrupt,
+                 "[config] bos_id: want 0 to vocab-1 = 511, found -1");
+  expect_invalid([](ModelConfig& c) { c.pad_id = 512; }, Code::kCorrupt,
+                 "[config] pad_id: want 0 to vocab-1 = 511, found 512");
+}
+
+}  // namespace
+}  // namespace nibble::model

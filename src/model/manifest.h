@@ -1,0 +1,58 @@
+#pragma once
+// The table of all tensors of a gpt-oss checkpoint: nothing loads that is not in it, and all of it must be there.
+
+#include "backend/weights.h"
+#include "base/tensor.h"
+#include "base/thread_pool.h"
+#include "checkpoint/safetensors.h"
+#include "model/config.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::model {
+
+using backend::WeightRole;
+using checkpoint::Naming;
+
+enum class Part : uint8_t { kValues, kScales };  // scales: of the MXFP4 pairs only
+
+// Some rows of one stored tensor. Only OpenAI's fused qkv stores more rows than one role has; it appears three times.
+struct ManifestItem {
+  WeightRole role = WeightRole::kEmbedding;
+  Part part = Part::kValues;
+  int layer = -1;    // -1: of no layer
+  std::string name;  // in the checkpoint
+  DType dtype = DType::kBf16;
+  Shape stored_shape;     // of the tensor of that name
+  int64_t first_row = 0;  // this role's part of the stored tensor's first dimension
+  Shape shape;            // of this role's part
+
+  [[nodiscard]] int64_t bytes() const;
+};
+
+// embedding, final norm, unembedding, then layer by layer in the order of WeightRole, a pair's scales behind its
+// values. REQUIRES: a valid config.
+[[nodiscard]] std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming);
+
+struct BindOptions {
+  bool check_scales = true;    // read every scale and refuse NaN (255)
+  ThreadPool* pool = nullptr;  // for reading the scales; null: the caller alone
+};
+
+// OpenAI's spelling when the tensors use it, else Hugging Face's.
+[[nodiscard]] Naming naming_of(std::span<const checkpoint::TensorEntry> tensors);
+
+// Views of the tensors' bytes, no copies, in the manifest's order. Throws Error(kUnsupported) for experts that are not
+// quantised and for dense weights that are not bf16, and Error(kCorrupt) for tensors that are missing or not known, for
+// a wrong dtype or shape, and for a scale that is NaN; each message names the tensors, what was expected and found.
+[[nodiscard]] std::vector<backend::HostWeight> bind_weights(std::span<const checkpoint::TensorEntry> tensors,
+                                                            const ModelConfig& config, const BindOptions& options = {});
+
+// The index of the first E8M0 byte that means NaN.
+[[nodiscard]] std::optional<int64_t> find_nan_scale(std::span<const std::byte> scales);
+
+}  // namespace nibble::model

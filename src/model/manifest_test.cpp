@@ -1,0 +1,231 @@
+#include "model/manifest.h"
+
+#include "checkpoint/testing.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+namespace nibble::model {
+namespace {
+
+using checkpoint::TensorEntry;
+using test::expect_error;
+
+// Every tensor of a config in memory: byte i of the n-th stored tensor is n + i, below 251.
+struct Stored {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<TensorEntry> entries;
+
+  Stored(const ModelConfig& config, Naming naming) {
+    std::set<std::string> seen;
+    for (const ManifestItem& item : manifest(config, naming)) {
+      if (!seen.insert(item.name).second) continue;
+      const auto size = static_cast<size_t>(checkpoint::tensor_bytes(item.dtype, item.stored_shape, "test"));
+      std::vector<std::byte>& data = bytes.emplace_back(size);
+      for (size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>((bytes.size() + i) % 251);
+      entries.push_back({item.name, {.dtype = item.dtype, .shape = item.stored_shape, .bytes = data}});
+    }
+  }
+  TensorEntry& at(std::string_view name) {
+    return *std::find_if(entries.begin(), entries.end(), [&](const TensorEntry& e) { return e.name == name; });
+  }
+};
+
+ModelConfig small() { return truncated(tiny(), 2); }
+
+const backend::HostWeight& find(const std::vector<backend::HostWeight>& bound, WeightRole role, int layer) {
+  return *std::find_if(bound.begin(), bound.end(),
+                       [&](const backend::HostWeight& w) { return w.role == role && w.layer == layer; });
+}
+
+template <class Change>
+void expect_refused(const Change& change, Code code, std::string_view message) {
+  Stored stored(small(), Naming::kHuggingFace);
+  change(stored);
+  expect_error([&] { (void)bind_weights(stored.entries, small()); }, code, message);
+}
+
+TEST(manifest, has_the_published_number_of_tensors) {
+  EXPECT_EQ(manifest(gpt_oss_20b(), Naming::kHuggingFace).size(), 459u);
+  EXPECT_EQ(manifest(gpt_oss_120b(), Naming::kHuggingFace).size(), 687u);
+  std::set<std::string> original;
+  for (const ManifestItem& item : manifest(gpt_oss_120b(), Naming::kOriginal)) original.insert(item.name);
+  EXPECT_EQ(original.size(), 36u * 15 + 3);
+}
+
+TEST(manifest, names_and_shapes_are_the_published_ones) {
+  const ModelConfig config = gpt_oss_20b();
+  std::map<std::string, std::string> hf, original;
+  for (const ManifestItem& i : manifest(config, Naming::kHuggingFace))
+    hf[i.name] = checkpoint::describe(i.dtype, i.stored_shape);
+  for (const ManifestItem& i : manifest(config, Naming::kOriginal))
+    original[i.name] = checkpoint::describe(i.dtype, i.stored_shape);
+  const auto both = [&](const std::string& a, const std::string& b, const std::string& want) {
+    EXPECT_EQ(hf[a], want) << a;
+    EXPECT_EQ(original[b], want) << b;
+  };
+  both("model.embed_tokens.weight", "embedding.weight", "BF16 [201088,2880]");
+  both("lm_head.weight", "unembedding.weight", "BF16 [201088,2880]");
+  both("model.norm.weight", "norm.scale", "BF16 [2880]");
+  const std::string h = "model.layers.23.", o = "block.23.";
+  both(h + "input_layernorm.weight", o + "attn.norm.scale", "BF16 [2880]");
+  EXPECT_EQ(hf[h + "self_attn.q_proj.weight"], "BF16 [4096,2880]");
+  EXPECT_EQ(hf[h + "self_attn.k_proj.weight"], "BF16 [512,2880]");
+  EXPECT_EQ(hf[h + "self_attn.v_proj.bias"], "BF16 [512]");
+  EXPECT_EQ(original[o + "attn.qkv.weight"], "BF16 [5120,2880]");
+  EXPECT_EQ(original[o + "attn.qkv.bias"], "BF16 [5120]");
+  both(h + "self_attn.o_proj.weight", o + "attn.out.weight", "BF16 [2880,4096]");
+  both(h + "self_attn.o_proj.bias", o + "attn.out.bias", "BF16 [2880]");
+  both(h + "self_attn.sinks", o + "attn.sinks", "BF16 [64]");
+  both(h + "post_attention_layernorm.weight", o + "mlp.norm.scale", "BF16 [2880]");
+  both(h + "mlp.router.weight", o + "mlp.gate.weight", "BF16 [32,2880]");
+  both(h + "mlp.router.bias", o + "mlp.gate.bias", "BF16 [32]");
+  both(h + "mlp.experts.gate_up_proj_blocks", o + "mlp.mlp1_weight.blocks", "U8 [32,5760,90,16]");
+  both(h + "mlp.experts.gate_up_proj_scales", o + "mlp.mlp1_weight.scales", "U8 [32,5760,90]");
+  both(h + "mlp.experts.gate_up_proj_bias", o + "mlp.mlp1_bias", "BF16 [32,5760]");
+  both(h + "mlp.experts.down_proj_blocks", o + "mlp.mlp2_weight.blocks", "U8 [32,2880,90,16]");
+  both(h + "mlp.experts.down_proj_scales", o + "mlp.mlp2_weight.scales", "U8 [32,2880,90]");
+  both(h + "mlp.experts.down_proj_bias", o + "mlp.mlp2_bias", "BF16 [32,2880]");
+}
+
+TEST(bind_weights, gives_every_role_of_every_layer_once_in_order_whatever_the_files_order) {
+  Stored stored(small(), Naming::kHuggingFace);
+  std::reverse(stored.entries.begin(), stored.entries.end());
+  const std::vector<backend::HostWeight> bound = bind_weights(stored.entries, small());
+  ASSERT_EQ(bound.size(), 3u + 2 * 17);
+  for (size_t i = 0; i < bound.size(); ++i) {
+    const int layer = i < 3 ? -1 : static_cast<int>((i - 3) / 17);
+    EXPECT_EQ(bound[i].layer, layer);
+    EXPECT_EQ(static_cast<size_t>(bound[i].role), i < 3 ? i : 3 + (i - 3) % 17);
+    const bool pair = bound[i].role == WeightRole::kGateUp || bound[i].role == WeightRole::kDown;
+    EXPECT_EQ(bound[i].scales.bytes.empty(), !pair);
+  }
+  const backend::HostWeight& down = find(bound, WeightRole::kDown, 1);
+  EXPECT_EQ(down.values.bytes.data(), stored.at("model.layers.1.mlp.experts.down_proj_blocks").tensor.bytes.data());
+  EXPECT_EQ(down.scales.bytes.data(), stored.at("model.layers.1.mlp.experts.down_proj_scales").tensor.bytes.data());
+  EXPECT_EQ(down.values.shape, (Shape{8, 64, 3, 16}));
+  EXPECT_EQ(down.scales.shape, (Shape{8, 64, 3}));
+}
+
+TEST(bind_weights, splits_fused_qkv_by_rows_without_copying) {
+  Stored stored(small(), Naming::kOriginal);
+  const std::vector<backend::HostWeight> bound = bind_weights(stored.entries, small());
+  const RawTensor& qkv = stored.at("block.1.attn.qkv.weight").tensor;  // 256 q, 128 k, 128 v rows of 64 bf16
+  const auto offset = [&](WeightRole role) { return find(bound, role, 1).values.bytes.data() - qkv.bytes.data(); };
+  EXPECT_EQ(offset(WeightRole::kQ), 0);
+  EXPECT_EQ(offset(WeightRole::kK), 256 * 128);
+  EXPECT_EQ(offset(WeightRole::kV), 384 * 128);
+  EXPECT_EQ(find(bound, WeightRole::kQ, 1).values.shape, (Shape{256, 64}));
+  EXPECT_EQ(find(bound, WeightRole::kV, 1).values.shape, (Shape{128, 64}));
+  EXPECT_EQ(find(bound, WeightRole::kV, 1).values.bytes.size(), 128u * 128);
+  const RawTensor& bias = stored.at("block.0.attn.qkv.bias").tensor;
+  EXPECT_EQ(find(bound, WeightRole::kKBias, 0).values.bytes.data() - bias.bytes.data(), 512);
+  EXPECT_EQ(find(bound, WeightRole::kKBias, 0).values.bytes.size(), 256u);
+}
+
+TEST(bind_weights, both_spellings_give_the_same_list) {
+  Stored a(small(), Naming::kHuggingFace), b(small(), Naming::kOriginal);
+  EXPECT_EQ(naming_of(a.entries), Naming::kHuggingFace);
+  EXPECT_EQ(naming_of(b.entries), Naming::kOriginal);
+  const auto x = bind_weights(a.entries, small()), y = bind_weights(b.entries, small());
+  ASSERT_EQ(x.size(), y.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(x[i].role, y[i].role);
+    EXPECT_EQ(x[i].layer, y[i].layer);
+    EXPECT_EQ(x[i].values.shape, y[i].values.shape);
+    EXPECT_EQ(x[i].scales.shape, y[i].scales.shape);
+    EXPECT_EQ(x[i].values.bytes.size(), y[i].values.bytes.size());
+  }
+}
+
+TEST(bind_weights, refuses_a_missing_tensor_by_name) {
+  expect_refused([](Stored& s) { s.at("model.layers.1.self_attn.sinks").name = s.at("lm_head.weight").name; },
+                 Code::kCorrupt, "[load] the checkpoint lacks 1 tensor: model.layers.1.self_attn.sinks");
+  Stored fused(small(), Naming::kOriginal);
+  std::erase_if(fused.entries, [](const TensorEntry& e) { return e.name == "block.0.attn.qkv.weight"; });
+  expect_error([&] { (void)bind_weights(fused.entries, small()); }, Code::kCorrupt,
+               "[load] the checkpoint lacks 1 tensor: block.0.attn.qkv.weight");
+}
+
+TEST(bind_weights, lists_five_of_many_missing_tensors) {
+  expect_refused([](Stored& s) { s.entries.clear(); }, Code::kCorrupt,
+                 "[load] the checkpoint lacks 41 tensors: model.embed_tokens.weight, model.norm.weight, "
+                 "lm_head.weight, " "model.layers.0.input_layernorm.weight, model.layers.0.self_attn.q_proj.weight, …");
+}
+
+TEST(bind_weights, refuses_extra_tensors_by_name_and_count) {
+  expect_refused([](Stored& s) { s.entries.push_back({"model.layers.2.self_attn.sinks", {}}); }, Code::kCorrupt,
+                 "[load] the checkpoint has what this model does not: 1 tensor: model.layers.2.self_attn.sinks");
+  expect_refused(
+      [](Stored& s) {
+        for (char c = 'a'; c < 'h'; ++c) s.entries.push_back({std::string(1, c), {}});
+      },
+      Code::kCorrupt, "does not: 7 tensors: a, b, c, d, e, …");
+}
+
+TEST(bind_weights, refuses_a_wrong_dtype) {
+  expect_refused([](Stored& s) { s.at("model.layers.0.mlp.experts.down_proj_scales").tensor.dtype = DType::kI8; },
+                 Code::kCorrupt,
+                 "[load] model.layers.0.mlp.experts.down_proj_scales: want U8 [8,64,3], got I8 [8,64,3]");
+}
+
+TEST(bind_weights, refuses_dense_weights_in_other_floats) {
+  for (const DType dtype : {DType::kF16, DType::kF32}) {
+    expect_refused(
+        [&](Stored& s) { s.at("model.norm.weight").tensor.dtype = dtype; }, Code::kUnsupported,
+        fmt::format("[load] model.norm.weight: want BF16 [64], got {} [64]: only bf16 is read", name_of(dtype)));
+  }
+}
+
+TEST(bind_weights, refuses_a_wrong_shape) {
+  expect_refused([](Stored& s) { s.at("model.layers.1.mlp.experts.gate_up_proj_scales").tensor.shape = {8, 192, 1}; },
+                 Code::kCorrupt,
+                 "[load] model.layers.1.mlp.experts.gate_up_proj_scales: want U8 [8,192,2], got U8 [8,192,1]");
+}
+
+TEST(bind_weights, refuses_experts_that_are_not_quantised) {
+  expect_refused(
+      [](Stored& s) {
+        std::erase_if(s.entries, [](const TensorEntry& e) {
+          return e.name.find("_proj_blocks") != std::string::npos || e.name.find("_proj_scales") != std::string::npos;
+        });
+        s.entries.push_back(
+            {"model.layers.0.mlp.experts.gate_up_proj", {.dtype = DType::kBf16, .shape = {8, 64, 192}, .bytes = {}}});
+      },
+      Code::kUnsupported,
+      "[load] model.layers.0.mlp.experts.gate_up_proj: want MXFP4 experts (…_blocks and …_scales), got BF16 "
+      "[8,64,192]: run nibble quantize");
+}
+
+TEST(bind_weights, refuses_a_scale_that_is_nan_and_says_where) {
+  const auto spoil = [](Stored& s) {
+    const auto bytes = s.at("model.layers.1.mlp.experts.down_proj_scales").tensor.bytes;
+    const_cast<std::byte&>(bytes[1000]) = std::byte{255};
+    const_cast<std::byte&>(bytes[1001]) = std::byte{255};
+  };
+  const char*
+      message =
+          "[load] model.layers.1.mlp.experts.down_proj_scales: want E8M0 scales 0 to 254, got 255 (NaN) at index 1000 "
+          "of " "U8 [8,64,3]";
+  expect_refused(spoil, Code::kCorrupt, message);
+  Stored stored(small(), Naming::kHuggingFace);
+  spoil(stored);
+  ThreadPool pool(3);
+  expect_error([&] { (void)bind_weights(stored.entries, small(), {.pool = &pool}); }, Code::kCorrupt, message);
+  EXPECT_NO_THROW((void)bind_weights(stored.entries, small(), {.check_scales = false}));
+}
+
+TEST(find_nan_scale, finds_the_first_at_any_place) {
+  std::vector<std::byte> scales(300, std::byte{254});
+  EXPECT_EQ(find_nan_scale(scales), std::nullopt);
+  EXPECT_EQ(find_nan_scale({}), std::nullopt);
+  for (size_t i = scales.size(); i-- > 0;) {
+    scales[i] = std::byte{255};
+    EXPECT_EQ(find_nan_scale(scales), static_cast<int64_t>(i));
+  }
+}
+
+}  // namespace
+}  // namespace nibble::model

@@ -1,0 +1,287 @@
+#include "text/tokenizer_json_reader.h"
+
+#include "text/byte_level.h"
+#include "text/pretokenize.h"
+#include "text/rank_file.h"
+#include "text/tokenizer_json_scan.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace nibble::text {
+namespace {
+
+using Json = nlohmann::json;
+
+class Reader {
+ public:
+  Reader(TokenizerScan scan, std::string_view name) : scan_(std::move(scan)), name_(name) {}
+
+  TokenizerParts read() {
+    check_file();
+    const Json& model = scan_.root.at("model");
+    check_model(model);
+    std::vector<AddedToken> added = read_added();
+    TokenizerParts parts{.tokens = read_tokens(added), .merges = {}, .added = std::move(added)};
+    require_all_bytes(parts.tokens, name_);
+    parts.merges = read_merges(parts.tokens);
+    parts.whole_piece = model.value("ignore_merges", false) ? WholePiece::kIsToken : WholePiece::kIsMerged;
+    return parts;
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void fail(Code code, fmt::format_string<Args...> format, Args&&... args) const {
+    throw Error(code, "[text] {}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  static std::string shown(const Json& value) {
+    std::string text = value.dump(-1, ' ', true);
+    if (text.size() > 100) text = text.substr(0, 100) + "...";
+    return text;
+  }
+
+  static std::string escaped(std::string_view text) { return shown(Json(std::string(text))); }
+
+  // An object of which we know every key.
+  void check_object(const Json& value, std::string_view where, std::initializer_list<std::string_view> known) const {
+    if (!value.is_object()) fail(Code::kCorrupt, "{}: expected an object, found {}", where, shown(value));
+    for (const auto& [key, unused] : value.items()) {
+      if (std::ranges::find(known, key) == known.end()) {
+        fail(Code::kUnsupported, "{}: the key {} is not known here", where, escaped(key));
+      }
+    }
+  }
+
+  // The value must be one of these; a missing key stands for the first of them.
+  void check_value(const Json& object, const char* key, std::string_view where,
+                   std::initializer_list<Json> served) const {
+    const auto found = object.find(key);
+    if (found == object.end() || std::ranges::find(served, *found) != served.end()) return;
+    std::string list;
+    for (const Json& s : served) list += (list.empty() ? "" : " or ") + shown(s);
+    fail(Code::kUnsupported, "{}.{}: expected {}, found {}", where, key, list, shown(*found));
+  }
+
+  bool flag(const Json& object, const char* key, std::string_view where) const {
+    const auto found = object.find(key);
+    if (found == object.end()) return false;
+    if (!found->is_boolean()) fail(Code::kCorrupt, "{}.{}: expected a boolean, found {}", where, key, shown(*found));
+    return found->get<bool>();
+  }
+
+  void check_file() const {
+    const Json& root = scan_.root;
+    check_object(root, "the file",
+                 {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+                  "decoder", "model"});
+    for (const char* key : {"model", "pre_tokenizer", "decoder"}) {
+      if (!root.contains(key)) fail(Code::kCorrupt, "expected the key \"{}\", found none", key);
+    }
+    check_value(root, "version", "the file", {"1.0"});
+    for (const char* key : {"truncation", "padding", "normalizer"}) check_value(root, key, "the file", {nullptr});
+    check_pre_tokenizer(root.at("pre_tokenizer"));
+    check_post_processor(root.value("post_processor", Json()));
+    const Json& decoder = root.at("decoder");
+    check_object(decoder, "decoder", {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    require_value(decoder, "type", "decoder", "ByteLevel");
+  }
+
+  void check_pre_tokenizer(const Json& sequence) const {
+    check_object(sequence, "pre_tokenizer", {"type", "pretokenizers"});
+    require_value(sequence, "type", "pre_tokenizer", "Sequence");
+    const Json& steps = sequence.contains("pretokenizers") ? sequence.at("pretokenizers") : Json();
+    if (!steps.is_array() || steps.size() != 2) {
+      fail(Code::kUnsupported, "pre_tokenizer: expected Split and ByteLevel, found {}", shown(steps));
+    }
+    const std::string_view where = "pre_tokenizer.pretokenizers[0]", second = "pre_tokenizer.pretokenizers[1]";
+    const Json& split = steps[0];
+    check_object(split, where, {"type", "pattern", "behavior", "invert"});
+    require_value(split, "type", where, "Split");
+    require_value(split, "pattern", where, {{"Regex", std::string(kO200kPattern)}});
+    require_value(split, "behavior", where, "Isolated");
+    check_value(split, "invert", where, {false});
+    const Json& byte_level = steps[1];
+    check_object(byte_level, second, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    require_value(byte_level, "type", second, "ByteLevel");
+    require_value(byte_level, "add_prefix_space", second, false);
+    require_value(byte_level, "use_regex", second, false);  // its default is true: a second split
+  }
+
+  void require_value(const Json& object, const char* key, std::string_view where, const Json& served) const {
+    if (!object.contains(key)) fail(Code::kUnsupported, "{}.{}: expected {}, found none", where, key, shown(served));
+    check_value(object, key, where, {served});
+  }
+
+  // ByteLevel only moves offsets; a template without special tokens adds nothing.
+  void check_post_processor(const Json& step) const {
+    if (step.is_null()) return;
+    check_object(step, "post_processor",
+                 {"type", "add_prefix_space", "trim_offsets", "use_regex", "single", "pair", "special_tokens"});
+    if (step.value("type", Json()) != "TemplateProcessing") {
+      require_value(step, "type", "post_processor", "ByteLevel");
+      return;
+    }
+    const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+    require_value(step, "single", "post_processor", Json::array({text}));
+  }
+
+  void check_model(const Json& model) const {
+    check_object(model, "model",
+                 {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                  "byte_fallback", "ignore_merges", "vocab", "merges"});
+    require_value(model, "type", "model", "BPE");
+    for (const char* key : {"dropout", "unk_token"}) check_value(model, key, "model", {nullptr});
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      check_value(model, key, "model", {nullptr, ""});
+    }
+    check_value(model, "byte_fallback", "model", {false});
+    flag(model, "ignore_merges", "model");
+    flag(model, "fuse_unk", "model");  // no character is unknown, so either way
+    if (!scan_.has_vocab) fail(Code::kCorrupt, "model.vocab: expected an object of tokens and ids, found none");
+    if (!scan_.has_merges) fail(Code::kCorrupt, "model.merges: expected an array, found none");
+  }
+
+  std::vector<AddedToken> read_added() const {
+    std::vector<AddedToken> added;
+    const Json list = scan_.root.value("added_tokens", Json::array());
+    if (!list.is_array()) fail(Code::kCorrupt, "added_tokens: expected an array, found {}", shown(list));
+    std::unordered_set<std::string> contents;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string where = fmt::format("added_tokens[{}]", i);
+      const Json& entry = list[i];
+      check_object(entry, where, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+      for (const char* key : {"single_word", "lstrip", "rstrip"}) check_value(entry, key, where, {false});
+      flag(entry, "normalized", where);  // there is no normalizer
+      const Json id = entry.value("id", Json()), content = entry.value("content", Json());
+      if (!id.is_number_integer()) fail(Code::kCorrupt, "{}.id: expected an integer, found {}", where, shown(id));
+      if (!content.is_string() || content == "") {
+        fail(Code::kCorrupt, "{}.content: expected a string that is not empty, found {}", where, shown(content));
+      }
+      added.push_back(
+          {checked_id(to_int64(id), [&] { return where; }), content.get<std::string>(), flag(entry, "special", where)});
+      if (!contents.insert(added.back().content).second) {
+        fail(Code::kCorrupt, "{}: expected every content once, found {} again", where, shown(content));
+      }
+    }
+    return added;
+  }
+
+  [[nodiscard]] size_t token_count() const {
+    return scan_.vocab.size() + (scan_.root.contains("added_tokens") ? scan_.root.at("added_tokens").size() : 0);
+  }
+
+  static int64_t to_int64(const Json& id) {
+    return id.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(id.get<uint64_t>(), INT64_MAX))
+                                   : id.get<int64_t>();
+  }
+
+  // `where` makes the place's text, only when it is needed.
+  template <class Where>
+  int32_t checked_id(int64_t id, const Where& where) const {
+    const int64_t limit = std::min<int64_t>(id_limit_for(token_count()), INT32_MAX);
+    if (id < 0 || id >= limit) {
+      fail(Code::kCorrupt, "{}: expected an id from 0 to {} among {} tokens, found {}", where(), limit - 1,
+           token_count(), id);
+    }
+    return static_cast<int32_t>(id);
+  }
+
+  TokenTable read_tokens(const std::vector<AddedToken>& added) const {
+    std::unordered_map<std::string_view, int32_t> added_ids;
+    int32_t id_end = 1;
+    for (const AddedToken& t : added) {
+      added_ids.emplace(t.content, t.id);
+      id_end = std::max(id_end, t.id + 1);
+    }
+    for (const VocabEntry& v : scan_.vocab) {
+      id_end = std::max(id_end, checked_id(v.id, [&] { return vocab_place(v); }) + 1);
+    }
+
+    TokenTable tokens(token_count(), id_end);
+    std::string bytes;
+    for (const VocabEntry& v : scan_.vocab) {
+      const auto id = static_cast<int32_t>(v.id);
+      const auto same = added_ids.find(vocab_key(v));
+      if (same != added_ids.end()) {  // written twice, as trainers do: it is the added token
+        if (same->second != id)
+          fail(Code::kCorrupt, "{} has id {}, and {} in added_tokens", vocab_place(v), id, same->second);
+        continue;
+      }
+      bytes.clear();
+      if (vocab_key(v).empty() || !from_byte_level(vocab_key(v), bytes)) {
+        fail(Code::kCorrupt, "{}: expected characters of the byte-level alphabet, found others or none",
+             vocab_place(v));
+      }
+      check_inserted(tokens.insert(id, bytes, TokenTable::Lookup::kByBytes), [&] { return vocab_place(v); }, id);
+    }
+    for (const AddedToken& t : added) {
+      check_inserted(
+          tokens.insert(t.id, t.content, TokenTable::Lookup::kByIdOnly),
+          [&] { return fmt::format("added_tokens, token {}", escaped(t.content)); }, t.id);
+    }
+    return tokens;
+  }
+
+  [[nodiscard]] std::string_view vocab_key(const VocabEntry& v) const {
+    return std::string_view(scan_.text).substr(v.offset, v.length);
+  }
+  [[nodiscard]] std::string vocab_place(const VocabEntry& v) const {
+    return fmt::format("model.vocab, token {}", escaped(vocab_key(v)));
+  }
+
+  template <class Where>
+  void check_inserted(TokenTable::Insert done, const Where& where, int32_t id) const {
+    if (done == TokenTable::Insert::kDuplicateId) {
+      fail(Code::kCorrupt, "{}: another token has the id {} already", where(), id);
+    }
+    if (done == TokenTable::Insert::kDuplicateBytes) fail(Code::kCorrupt, "{}: the token occurred before", where());
+  }
+
+  [[nodiscard]] std::vector<Merge> read_merges(const TokenTable& tokens) const {
+    std::vector<Merge> merges;
+    merges.reserve(scan_.merges.size());
+    for (size_t i = 0; i < scan_.merges.size(); ++i) {
+      const MergeEntry& m = scan_.merges[i];
+      const std::string_view both = std::string_view(scan_.text).substr(m.offset, m.left + m.right);
+      const auto id_of = [&](std::string_view bytes) {
+        const int32_t id = tokens.find(bytes);
+        if (id == kNoToken) {
+          fail(Code::kCorrupt, "model.merges[{}]: expected tokens of model.vocab, found {}", i,
+               escaped(to_byte_level(bytes)));
+        }
+        return id;
+      };
+      merges.push_back(
+          {id_of(both.substr(0, m.left)), id_of(both.substr(m.left)), id_of(both), static_cast<uint32_t>(i)});
+    }
+    check_pairs_differ(merges);
+    return merges;
+  }
+
+  void check_pairs_differ(std::vector<Merge> merges) const {
+    const auto key = [](const Merge& m) { return std::tuple(m.left, m.right, m.priority); };
+    std::ranges::sort(merges, {}, key);
+    const auto twice = std::ranges::adjacent_find(
+        merges, [](const Merge& a, const Merge& b) { return a.left == b.left && a.right == b.right; });
+    if (twice == merges.end()) return;
+    fail(Code::kCorrupt, "model.merges[{}]: the same pair as model.merges[{}]", (twice + 1)->priority, twice->priority);
+  }
+
+  TokenizerScan scan_;
+  std::string_view name_;
+};
+
+}  // namespace
+
+TokenizerParts read_tokenizer_json(std::string_view json, std::string_view name) {
+  return Reader(scan_tokenizer_json(json, name), name).read();
+}
+
+}  // namespace nibble::text

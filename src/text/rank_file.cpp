@@ -11,8 +11,9 @@
 namespace nibble::text {
 namespace {
 
+constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 constexpr std::array<int8_t, 256> make_base64() {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::array<int8_t, 256> table{};
   table.fill(-1);
   for (size_t i = 0; i < kDigits.size(); ++i) table[static_cast<uint8_t>(kDigits[i])] = static_cast<int8_t>(i);

@@ -9,8 +9,9 @@
 namespace nibble::text {
 namespace {
 
+constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15u;
+
 uint64_t hash_of(std::string_view bytes) {
-  constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15u;
   uint64_t hash = bytes.size() * kMultiplier;
   const auto mix = [&hash](uint64_t word) {
     hash = (hash ^ word) * kMultiplier;
@@ -57,6 +58,8 @@ TokenTable::Insert TokenTable::insert(int32_t id, std::string_view token_bytes, 
   return Insert::kDone;
 }
 
-int32_t TokenTable::find(std::string_view wanted) const { return slots_[slot_of(wanted)]; }
+int32_t TokenTable::find(std::string_view wanted) const {
+  return slots_[slot_of(wanted)];
+}
 
 }  // namespace nibble::text

@@ -27,7 +27,11 @@ const Tokenizer& o200k() {
   return tokenizer;
 }
 
-std::string data_path(std::string_view name) { return std::string(NIBBLE_SOURCE_DIR "/tests/data/").append(name); }
+constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+std::string data_path(std::string_view name) {
+  return std::string(NIBBLE_SOURCE_DIR "/tests/data/").append(name);
+}
 
 std::string utf8(uint32_t c) {
   std::string out;
@@ -50,7 +54,6 @@ std::string block_text(uint32_t first) {
 }
 
 std::string from_base64(std::string_view text) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;
   uint32_t bits = 0;
   int held = 0;
@@ -82,9 +85,9 @@ std::string fnv(const std::vector<int32_t>& ids) {
 
 // The one token with two names decodes to its first.
 std::string canonical(std::string text) {
-  constexpr std::string_view kSecond = "<|reserved_200018|>";
-  for (size_t at = text.find(kSecond); at != std::string::npos; at = text.find(kSecond)) {
-    text.replace(at, kSecond.size(), "<|endofprompt|>");
+  const std::string_view second = "<|reserved_200018|>";
+  for (size_t at = text.find(second); at != std::string::npos; at = text.find(second)) {
+    text.replace(at, second.size(), "<|endofprompt|>");
   }
   return text;
 }
@@ -117,7 +120,6 @@ int check_goldens(const Tokenizer& tokenizer, std::string_view file) {
 }
 
 std::string rank_line(std::string_view bytes, int rank) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const auto a = static_cast<uint8_t>(bytes[0]), b = bytes.size() > 1 ? static_cast<uint8_t>(bytes[1]) : uint8_t{0};
   return fmt::format("{}{}{}= {}\n", kDigits[a >> 2], kDigits[(a & 3) << 4 | b >> 4],
                      bytes.size() > 1 ? kDigits[(b & 15) << 2] : '=', rank);

@@ -153,7 +153,6 @@ void HarmonyParser::begin_message(HeaderReading reading) {
   header_ = reading.header;
   events_.emplace_back(MessageStarted{std::move(reading.header)});
   state_ = State::kContent;
-  utf8_ = {};
   if (reading.text) add_text(*reading.text);
 }
 

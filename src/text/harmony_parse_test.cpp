@@ -269,19 +269,23 @@ TEST(harmony_parse, free_text_after_the_channel_is_its_text) {
 
 TEST(harmony_parse, a_second_recipient_is_text) {
   expect_all({
-      {"functions.f to=functions.g x", {"assistant #final|functions.f to=functions.g x|truncated"},
+      {"functions.f to=functions.g x",
+       {"assistant #final|functions.f to=functions.g x|truncated"},
        {"missing_message", "missing_channel"}},
       {" to=functions.f<|channel|>commentary to=functions.f<|message|>x<|call|>",
-       {"assistant to=functions.f #commentary|x|call"}, {}},
+       {"assistant to=functions.f #commentary|x|call"},
+       {}},
   });
 }
 
 TEST(harmony_parse, a_second_content_type_is_text) {
   expect_all({
       {"<|channel|>commentary to=functions.f odd<|constrain|>json<|message|>x<|call|>",
-       {"assistant to=functions.f #commentary ~odd|jsonx|call"}, {"missing_message"}},
+       {"assistant to=functions.f #commentary ~odd|jsonx|call"},
+       {"missing_message"}},
       {"<|channel|>commentary to=functions.f json<|constrain|>json<|message|>x<|call|>",
-       {"assistant to=functions.f #commentary !json|x|call"}, {}},
+       {"assistant to=functions.f #commentary !json|x|call"},
+       {}},
   });
 }
 
@@ -349,6 +353,9 @@ TEST(harmony_parse, roles_after_start) {
           {"<|start|>Sure, here it is<|end|>",
            {"assistant #final|Sure, here it is|end"},
            {"missing_message", "unknown_role", "missing_channel"}},
+          {"<|start|>lookup to=assistant hello there<|end|>",
+           {"tool:lookup to=assistant|hello there|end"},
+           {"missing_message"}},
           {"<|start|>user hello<|end|>", {"user|hello|end"}, {"missing_message"}},
           {"<|start|>assistant<|channel|>odd<|message|>x<|end|>", {"assistant #final|x|end"}, {"unknown_channel"}},
           {"<|start|>user<|channel|>odd<|message|>x<|end|>", {"user #odd|x|end"}, {}},

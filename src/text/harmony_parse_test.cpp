@@ -305,6 +305,12 @@ TEST(harmony_parse, unknown_channels) {
       {"<|channel|>Hi<|channel|>final<|message|>x<|end|>",
        {"assistant #final|Hi|implied", "assistant #final|x|end"},
        {"missing_message", "missing_channel", "missing_end"}},
+      {"<|channel|>a<|constrain|>-<|channel|>final<|message|>x<|end|>",
+       {"assistant #final|-|implied", "assistant #final|x|end"},
+       {"missing_message", "unknown_channel", "missing_end"}},
+      {"to=functions.f T<|channel|>a<|constrain|>-<|channel|>The<|end|>",
+       {"assistant to=functions.f #commentary ~T|-|implied", "assistant #final|The|end"},
+       {"missing_message", "unknown_channel", "missing_end", "missing_message", "missing_channel"}},
   });
 }
 

@@ -105,7 +105,7 @@ void HarmonyParser::push_header_bytes(std::string_view bytes) {
   }
 }
 
-// <|channel|> or <|constrain|> in a header. A second one replaces the first, unless that one held text.
+// <|channel|> or <|constrain|> in a header. A second one replaces the first, unless text stood between them.
 void HarmonyParser::mark_header(HeaderText::Marker marker) {
   const Special special = marker == HeaderText::Marker::kChannel ? Special::kChannel : Special::kConstrain;
   auto& parts = header_text_.parts;
@@ -113,7 +113,8 @@ void HarmonyParser::mark_header(HeaderText::Marker marker) {
       std::find_if(parts.begin(), parts.end(), [&](const auto& part) { return part.marker == marker; });
   const bool is_repeated = earlier != parts.end();
   HeaderReading reading = read_header(header_text_, is_repeated ? HeaderEnd::kAbandoned : HeaderEnd::kMarked);
-  if (reading.text && (!is_repeated || has_letters(*reading.text))) {
+  const bool is_noise = is_repeated && earlier + 1 == parts.end() && reading.text && !has_letters(*reading.text);
+  if (reading.text && !is_noise) {
     begin_message(std::move(reading));
     return in_content(special);
   }
@@ -145,7 +146,6 @@ void HarmonyParser::begin_message(HeaderReading reading) {
   header_ = reading.header;
   events_.emplace_back(MessageStarted{std::move(reading.header)});
   state_ = State::kContent;
-  utf8_ = {};
   if (reading.text) add_text(*reading.text);
 }
 

@@ -91,7 +91,7 @@ class HarmonyParser {
   Role assumed_role_ = Role::kAssistant;  // of a message that names none
   HeaderText header_text_;                // in kHeader
   MessageHeader header_;                  // in kContent
-  Utf8Stream utf8_;                       // in kContent
+  Utf8Stream utf8_;                       // in kContent; empty otherwise
   int64_t repairs_ = 0;
   std::vector<Event> events_;  // of the push at work
 };

@@ -300,6 +300,12 @@ TEST(harmony_parse, unknown_channels) {
       {"<|channel|>Hi<|channel|>final<|message|>x<|end|>",
        {"assistant #final|Hi|implied", "assistant #final|x|end"},
        {"missing_message", "missing_channel", "missing_end"}},
+      {"<|channel|>a<|constrain|>-<|channel|>final<|message|>x<|end|>",
+       {"assistant #final|-|implied", "assistant #final|x|end"},
+       {"missing_message", "unknown_channel", "missing_end"}},
+      {"to=functions.f T<|channel|>a<|constrain|>-<|channel|>The<|end|>",
+       {"assistant to=functions.f #commentary ~T|-|implied", "assistant #final|The|end"},
+       {"missing_message", "unknown_channel", "missing_end", "missing_message", "missing_channel"}},
   });
 }
 
@@ -348,6 +354,9 @@ TEST(harmony_parse, roles_after_start) {
           {"<|start|>Sure, here it is<|end|>",
            {"assistant #final|Sure, here it is|end"},
            {"missing_message", "unknown_role", "missing_channel"}},
+          {"<|start|>lookup to=assistant hello there<|end|>",
+           {"tool:lookup to=assistant|hello there|end"},
+           {"missing_message"}},
           {"<|start|>user hello<|end|>", {"user|hello|end"}, {"missing_message"}},
           {"<|start|>assistant<|channel|>odd<|message|>x<|end|>", {"assistant #final|x|end"}, {"unknown_channel"}},
           {"<|start|>user<|channel|>odd<|message|>x<|end|>", {"user #odd|x|end"}, {}},

@@ -58,6 +58,7 @@ TEST(stop_strings, without_stops_or_with_an_empty_one_all_text_passes_at_once) {
 TEST(stop_strings, overlapping_beginnings_are_not_missed) {
   EXPECT_EQ(run(StopStrings({"aab"}), {"aaaa", "ab"}), (Outcome{"aaa", 0}));
   EXPECT_EQ(run(StopStrings({"abac"}), {"ababac"}), (Outcome{"ab", 0}));
+  EXPECT_EQ(run(StopStrings({"aabaaaa"}), {"aabaaabaaaa"}), (Outcome{"aaba", 0}));
 }
 
 Outcome by_search(const std::vector<std::string>& stops, const std::string& text) {

@@ -50,6 +50,7 @@ class Tokenizer {
   [[nodiscard]] std::vector<TokenPiece> encode_pieces(std::string_view text,
                                                       SpecialTokens specials = SpecialTokens::kAsText) const;
 
+  [[nodiscard]] bool contains(int32_t id) const { return bpe_.tokens().contains(id); }
   // The bytes; they need not be UTF-8. Throws Error(kInvalidRequest) naming an id that is no token.
   [[nodiscard]] std::string decode(std::span<const int32_t> ids) const;
   [[nodiscard]] std::string_view token_bytes(int32_t id) const;

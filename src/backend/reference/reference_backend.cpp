@@ -51,7 +51,7 @@ Vec linear(const Matrix& w, const Matrix& bias, const Vec& x, int64_t first_row,
 class ReferenceBackend final : public Backend {
  public:
   explicit ReferenceBackend(const BackendConfig& config)
-      : config_(config), dims_(config.dims), kv_(config.layer_kinds.size()) {
+      : config_(config), kv_(config.layer_kinds.size()) {
     for (size_t l = 0; l < kv_.size(); ++l) {
       const int64_t slots = int64_t{config.kv_pages[static_cast<size_t>(config.layer_kinds[l])]} * kPageTokens;
       kv_[l].keys.assign(static_cast<size_t>(slots * dims_.kv_width()), NAN);

@@ -50,8 +50,7 @@ Vec linear(const Matrix& w, const Matrix& bias, const Vec& x, int64_t first_row,
 
 class ReferenceBackend final : public Backend {
  public:
-  explicit ReferenceBackend(const BackendConfig& config)
-      : config_(config), kv_(config.layer_kinds.size()) {
+  explicit ReferenceBackend(const BackendConfig& config) : config_(config), kv_(config.layer_kinds.size()) {
     for (size_t l = 0; l < kv_.size(); ++l) {
       const int64_t slots = int64_t{config.kv_pages[static_cast<size_t>(config.layer_kinds[l])]} * kPageTokens;
       kv_[l].keys.assign(static_cast<size_t>(slots * dims_.kv_width()), NAN);
@@ -134,8 +133,10 @@ class ReferenceBackend final : public Backend {
                            0, dims_.experts);
       std::vector<int> order(g.size());
       std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(),
-                       [&](int a, int b) { return g[static_cast<size_t>(a)] > g[static_cast<size_t>(b)]; });
+      std::sort(order.begin(), order.end(), [&](int a, int b) {
+        const double of_a = g[static_cast<size_t>(a)], of_b = g[static_cast<size_t>(b)];
+        return of_a > of_b || (of_a == of_b && a < b);
+      });
       order.resize(static_cast<size_t>(dims_.topk));
       Vec w;
       for (const int e : order) w.push_back(std::exp(g[static_cast<size_t>(e)] - g[static_cast<size_t>(order[0])]));

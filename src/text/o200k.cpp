@@ -46,9 +46,7 @@ constexpr std::array<Named, 10> kNamed = {{{199998, "startoftext"},
 
 }  // namespace
 
-std::string_view o200k_ranks() {
-  return {kRanksBegin, static_cast<size_t>(kRanksEnd - kRanksBegin)};
-}
+std::string_view o200k_ranks() { return {kRanksBegin, static_cast<size_t>(kRanksEnd - kRanksBegin)}; }
 
 std::vector<AddedToken> o200k_harmony_specials() {
   std::vector<AddedToken> tokens;

@@ -19,9 +19,7 @@ enum CharClass : uint8_t {
   kNewline,  // \r \n
 };
 
-constexpr unsigned bit(CharClass c) {
-  return 1u << c;
-}
+constexpr unsigned bit(CharClass c) { return 1u << c; }
 constexpr unsigned kCaseless = bit(kLetter) | bit(kMark);
 constexpr unsigned kUpperish = bit(kUpper) | kCaseless;             // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
 constexpr unsigned kLowerish = bit(kLower) | kCaseless;             // [\p{Ll}\p{Lm}\p{Lo}\p{M}]

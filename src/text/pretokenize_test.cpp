@@ -41,9 +41,7 @@ TEST(pretokenize, contractions_stay_with_their_word_in_any_case) {
   EXPECT_THAT(pieces("a'x a'"), ElementsAre("a", "'x", " a", "'"));
 }
 
-TEST(pretokenize, numbers_go_by_threes) {
-  EXPECT_THAT(pieces("12345\u0967"), ElementsAre("123", "45\u0967"));
-}
+TEST(pretokenize, numbers_go_by_threes) { EXPECT_THAT(pieces("12345\u0967"), ElementsAre("123", "45\u0967")); }
 
 TEST(pretokenize, white_space_leaves_its_last_character_to_the_word) {
   EXPECT_THAT(pieces("a   b"), ElementsAre("a", "  ", " b"));

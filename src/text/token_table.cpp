@@ -58,8 +58,6 @@ TokenTable::Insert TokenTable::insert(int32_t id, std::string_view token_bytes, 
   return Insert::kDone;
 }
 
-int32_t TokenTable::find(std::string_view wanted) const {
-  return slots_[slot_of(wanted)];
-}
+int32_t TokenTable::find(std::string_view wanted) const { return slots_[slot_of(wanted)]; }
 
 }  // namespace nibble::text

@@ -91,9 +91,7 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
   return Tokenizer(parts_from_ranks(ranks, o200k_harmony_specials(), path.string()));
 }
 
-Tokenizer Tokenizer::o200k_harmony() {
-  return from_ranks(o200k_ranks(), o200k_harmony_specials(), "embedded o200k");
-}
+Tokenizer Tokenizer::o200k_harmony() { return from_ranks(o200k_ranks(), o200k_harmony_specials(), "embedded o200k"); }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens specials) const {
   if (text.size() > size_t{std::numeric_limits<int32_t>::max()}) {
@@ -165,8 +163,6 @@ std::optional<int32_t> Tokenizer::special_id(std::string_view name) const {
   return found == special_ids_.end() ? std::nullopt : std::optional(found->second);
 }
 
-bool Tokenizer::is_special(int32_t id) const {
-  return bpe_.tokens().contains(id) && special_[static_cast<size_t>(id)];
-}
+bool Tokenizer::is_special(int32_t id) const { return bpe_.tokens().contains(id) && special_[static_cast<size_t>(id)]; }
 
 }  // namespace nibble::text

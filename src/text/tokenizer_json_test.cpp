@@ -21,9 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-std::string tiny_text() {
-  return read_text_file(NIBBLE_SOURCE_DIR "/tests/data/tiny_tokenizer.json", 1 << 20);
-}
+std::string tiny_text() { return read_text_file(NIBBLE_SOURCE_DIR "/tests/data/tiny_tokenizer.json", 1 << 20); }
 
 void expect_refused(const std::string& json, Code code, std::string_view expected) {
   try {
@@ -51,9 +49,7 @@ TEST(byte_level, every_byte_has_a_character_and_back) {
   }
   EXPECT_EQ(to_byte_level(" a\n"), "\u0120a\u010A");
   std::string unused;
-  for (const char* bad : {" ", "\n", "\u00AD", "\u0144", "\u4E2D", "\xC4", "\xFF", "\xC0\x80",
-                          "\xC4"
-                          "a"}) {
+  for (const char* bad : {" ", "\n", "\u00AD", "\u0144", "\u4E2D", "\xC4", "\xFF", "\xC0\x80", "\xC4" "a"}) {
     EXPECT_FALSE(from_byte_level(bad, unused)) << bad;
   }
 }

@@ -29,9 +29,7 @@ const Tokenizer& o200k() {
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-std::string data_path(std::string_view name) {
-  return std::string(NIBBLE_SOURCE_DIR "/tests/data/").append(name);
-}
+std::string data_path(std::string_view name) { return std::string(NIBBLE_SOURCE_DIR "/tests/data/").append(name); }
 
 std::string utf8(uint32_t c) {
   std::string out;

@@ -90,6 +90,16 @@ void validate(const SamplingParams& p, int64_t vocab) {
   }
 }
 
+void check_logits(std::span<const float> logits) {
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (!std::isfinite(logits[id])) {
+      throw Error(Code::kCorrupt,
+                  "[sampling] want finite logits, found {} for token {}: the weights hold NaN or infinity", logits[id],
+                  id);
+    }
+  }
+}
+
 int32_t sample_row(std::span<float> logits, const SampleRow& row) {
   apply_penalties(logits, row);
   const SamplingParams& p = *row.params;
@@ -102,7 +112,7 @@ int32_t sample_row(std::span<float> logits, const SampleRow& row) {
     const float value = c.logit + gumbel(row, c.id);
     if (value > best || (value == best && c.id < token)) best = value, token = c.id;
   }
-  check(token >= 0, "a row of logits has at least one finite value");
+  check(token >= 0, "a row of finite logits keeps at least one");
   return token;
 }
 

@@ -38,7 +38,10 @@ struct SampleRow {
   std::span<const int32_t> output{};
 };
 
-// Draws from logits [vocab], which it changes. REQUIRES finite or -inf logits with at least one finite.
+// Throws Error(kCorrupt) when a row of logits holds NaN or infinity: the model's weights do.
+void check_logits(std::span<const float> logits);
+
+// Draws from logits [vocab], which it changes. REQUIRES that check_logits accepts them.
 [[nodiscard]] int32_t sample_row(std::span<float> logits, const SampleRow& row);
 
 }  // namespace nibble::backend

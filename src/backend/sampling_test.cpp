@@ -82,6 +82,21 @@ TEST(sampling, penalties_and_bias_shift_the_logits_they_name) {
   EXPECT_EQ(greedy({.logit_bias = {{2, 3.0f}}}, {3, 2, 1}), 2);
 }
 
+TEST(sampling, logits_that_are_not_finite_are_refused_with_the_token) {
+  const auto refused = [](const std::vector<float>& logits) -> std::string {
+    try {
+      check_logits(logits);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), Code::kCorrupt);
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refused({1, 2, 3}), "accepted");
+  EXPECT_NE(refused({1, NAN, 3}).find("token 1"), std::string::npos);
+  EXPECT_NE(refused({1, 2, INFINITY}).find("token 2"), std::string::npos);
+}
+
 TEST(sampling, validate_names_the_field) {
   const auto refused = [](SamplingParams p) -> std::string {
     try {

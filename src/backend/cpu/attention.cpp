@@ -10,8 +10,6 @@
 namespace nibble::backend::cpu {
 namespace {
 
-constexpr int kMaxGroup = 64;  // query heads per kv head; the model's configuration is checked against it
-
 struct Running {
   float top = -std::numeric_limits<float>::infinity();  // largest score so far
   float sum = 0;                                        // of exp(score - top)

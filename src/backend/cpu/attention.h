@@ -10,6 +10,8 @@
 
 namespace nibble::backend::cpu {
 
+inline constexpr int kMaxGroup = 64;  // query heads per kv head
+
 struct AttendGroup {
   const KvCache& cache;
   const Dims& dims;

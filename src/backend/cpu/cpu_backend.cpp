@@ -30,6 +30,10 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendConfig& config, const CpuOptions& options) : config_(config), pool_(options.threads) {
     const Dims& d = dims_;
+    if (d.heads / d.kv_heads > cpu::kMaxGroup) {
+      throw Error(Code::kUnsupported, "[cpu] want at most {} query heads per kv head, found {} / {}", cpu::kMaxGroup,
+                  d.heads, d.kv_heads);
+    }
     for (const LayerKind kind : config_.layer_kinds) {
       kv_.emplace_back(dims_, config_.kv_pages[static_cast<size_t>(kind)], options.kv_dtype);
     }
@@ -190,11 +194,11 @@ class CpuBackend final : public Backend {
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
+    for (int64_t r = 0; r < logit_rows_; ++r) check_logits(logits_row(r));
     sampled_.resize(args.rows.size());
     pool_.parallel_for(logit_rows_, [&](IndexRange range) {
       for (int64_t r = range.begin; r < range.end; ++r) {
-        sampled_[static_cast<size_t>(r)] = sample_row(
-            {logits_.data() + r * dims_.vocab, static_cast<size_t>(dims_.vocab)}, args.rows[static_cast<size_t>(r)]);
+        sampled_[static_cast<size_t>(r)] = sample_row(logits_row(r), args.rows[static_cast<size_t>(r)]);
       }
     });
     return ++ticket_;
@@ -241,6 +245,9 @@ class CpuBackend final : public Backend {
   }
   [[nodiscard]] std::span<const float> decoded(WeightHandle handle) const {
     return weights_[static_cast<size_t>(handle.idx)].decoded;
+  }
+  [[nodiscard]] std::span<float> logits_row(int64_t r) {
+    return {logits_.data() + r * dims_.vocab, static_cast<size_t>(dims_.vocab)};
   }
   [[nodiscard]] float* scratch(int thread_idx) { return scratch_.data() + thread_idx * thread_scratch_floats_; }
 

@@ -184,6 +184,7 @@ class ReferenceBackend final : public Backend {
     std::vector<int32_t> tokens;
     for (size_t r = 0; r < args.rows.size(); ++r) {
       std::vector<float> row(logits_[r].begin(), logits_[r].end());
+      check_logits(row);
       tokens.push_back(sample_row(row, args.rows[r]));
     }
     sampled_ = std::move(tokens);

@@ -19,6 +19,7 @@ namespace nibble::app {
 namespace {
 
 constexpr int64_t kDefaultContext = 8192;
+constexpr int kMaxToolsDepth = 200;  // JSON is copied and written recursively
 
 constexpr std::string_view kHelp = R"(/help                 this list
 /clear                forget the conversation
@@ -274,7 +275,13 @@ class Chat {
 
 std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
   const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "[chat] --tools: {}", what); };
-  const auto json = nlohmann::ordered_json::parse(json_text, nullptr, false);
+  using Json = nlohmann::ordered_json;
+  const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kMaxToolsDepth)
+      throw refuse(fmt::format("want at most {} levels, found more: too deep", kMaxToolsDepth));
+    return true;
+  };
+  const auto json = Json::parse(json_text, shallow, false);
   if (!json.is_array()) throw refuse("want a JSON array of functions");
   std::vector<text::ToolSpec> tools;
   for (size_t i = 0; i < json.size(); ++i) {

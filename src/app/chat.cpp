@@ -6,7 +6,6 @@
 #include "app/loaded_model.h"
 #include "app/terminal.h"
 #include "base/error.h"
-#include "base/mmap_file.h"
 #include "text/harmony_parse.h"
 #include "text/harmony_render.h"
 #include "text/stop_strings.h"
@@ -20,7 +19,7 @@ namespace nibble::app {
 namespace {
 
 constexpr int64_t kDefaultContext = 8192;
-constexpr int64_t kMaxToolsBytes = int64_t{1} << 24;
+constexpr int kMaxToolsDepth = 200;  // JSON is copied and written recursively
 
 constexpr std::string_view kHelp = R"(/help                 this list
 /clear                forget the conversation
@@ -83,21 +82,28 @@ class TurnReceiver {
 
 class Chat {
  public:
-  Chat(const ChatOptions& options, const ModelSource& source, Runtime& runtime, Terminal& terminal)
+  // What a chat works with; all of it outlives the chat.
+  struct Parts {
+    const ModelSource& source;
+    Runtime& runtime;
+    Terminal& terminal;
+    int64_t context;
+  };
+  Chat(const ChatOptions& options, std::vector<text::ToolSpec> tools, const Parts& parts)
       : options_(options),
-        source_(source),
-        runtime_(runtime),
-        terminal_(terminal),
+        source_(parts.source),
+        runtime_(parts.runtime),
+        terminal_(parts.terminal),
+        context_(parts.context),
         instructions_(options.instructions),
         effort_(options.effort),
-        ids_(text::HarmonyIds::from_names([&](std::string_view name) { return source.tokenizer.special_id(name); })) {
-    if (!options.tools.empty()) tools_ = parse_tools(read_text_file(options.tools, kMaxToolsBytes));
-  }
+        ids_(text::HarmonyIds::from_names([&](std::string_view name) { return source_.tokenizer.special_id(name); })),
+        tools_(std::move(tools)) {}
 
   int ask_once(const std::string& question) {
     const std::vector<text::Message> turn = answer(text_message(text::Role::kUser, question));
     if (options_.output.json)
-      terminal_.print(turn_json(turn).dump(2) + "\n");
+      terminal_.print_json(turn_json(turn));
     else
       terminal_.note(terminal_.dim(summary(outcome_, options_.generate)));
     return outcome_.interrupted ? kExitInterrupted : kExitOk;
@@ -116,7 +122,8 @@ class Chat {
           turn(line);
         } catch (const Error& e) {
           if (e.code() != Code::kInvalidRequest) throw;
-          terminal_.note(fmt::format("nibble: {}", e.what()));
+          terminal_.note(
+              fmt::format("nibble: {}{}", e.what(), history_.empty() ? "" : "; /clear forgets what was said"));
         }
       }
     }
@@ -127,10 +134,10 @@ class Chat {
   // False at the end of the input. Ctrl-C at the prompt drops the line.
   bool read_line(const std::string& prompt, std::string& line) {
     while (true) {
-      const Interrupt interrupt;
+      interrupt_.clear();
       terminal_.print(terminal_.bold(prompt));
       if (std::getline(std::cin, line)) return true;
-      if (!interrupt.requested()) break;
+      if (!interrupt_.requested()) break;
       std::cin.clear();
       clearerr(stdin);
       terminal_.print("\n");
@@ -162,23 +169,30 @@ class Chat {
     history_.push_back(std::move(input));
     std::vector<int32_t> prompt = text::to_tokens(text::render_for_completion(conversation()), ids_,
                                                   [&](std::string_view t) { return source_.tokenizer.encode(t); });
-    const Interrupt interrupt;
+    engine::Request request = make_request(options_.generate, source_.config, context_, std::move(prompt));
+    if (!options_.generate.ignore_eos) {  // a turn ends here, whatever the model's files list
+      request.stop_ids.push_back(ids_.id_of(text::Special::kReturn));
+      request.stop_ids.push_back(ids_.id_of(text::Special::kCall));
+    }
+    interrupt_.clear();
     text::HarmonyParser parser(text::Role::kAssistant);
     TurnReceiver receiver(terminal_, !options_.output.json);
     text::StopStrings stops(options_.generate.stop);
     outcome_ = {};
-    outcome_.finished = runtime_.session().generate(
-        make_request(options_.generate, source_.config, std::move(prompt)), [&](int32_t token) {
-          outcome_.interrupted = interrupt.requested();
-          if (const auto special = ids_.special_of(token)) {
-            receiver.take(parser.push(*special));
-          } else if (!source_.tokenizer.is_special(token)) {
-            const text::StopStrings::Step step = stops.push(token_text(source_.tokenizer, token));
-            receiver.take(parser.push(step.text));
-            outcome_.stop_string = step.stop_idx.has_value();
-          }
-          return !outcome_.interrupted && !outcome_.stop_string;
-        });
+    const auto on_token = [&](int32_t token) {
+      outcome_.interrupted = interrupt_.requested();
+      if (const auto special = ids_.special_of(token)) {
+        receiver.take(parser.push(stops.finish()));  // a stop string does not reach over a message's end
+        receiver.take(parser.push(*special));
+      } else if (!source_.tokenizer.is_special(token)) {
+        const text::StopStrings::Step step = stops.push(token_text(source_.tokenizer, token));
+        receiver.take(parser.push(step.text));
+        outcome_.stop_string = step.stop_idx.has_value();
+      }
+      return !outcome_.interrupted && !outcome_.stop_string;
+    };
+    outcome_.finished = runtime_.session().generate(request, on_token, show_prefill(terminal_, interrupt_));
+    outcome_.interrupted = outcome_.interrupted || outcome_.finished.generated_tokens == 0;
     receiver.take(parser.push(stops.finish()));
     receiver.take(parser.finish());
     std::vector<text::Message> messages = std::move(receiver).messages();
@@ -246,6 +260,8 @@ class Chat {
   const ModelSource& source_;
   Runtime& runtime_;
   Terminal& terminal_;
+  const int64_t context_;
+  Interrupt interrupt_;
   std::string instructions_;
   text::ReasoningEffort effort_;
   text::HarmonyIds ids_;
@@ -259,7 +275,13 @@ class Chat {
 
 std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
   const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "[chat] --tools: {}", what); };
-  const auto json = nlohmann::ordered_json::parse(json_text, nullptr, false);
+  using Json = nlohmann::ordered_json;
+  const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kMaxToolsDepth)
+      throw refuse(fmt::format("want at most {} levels, found more: too deep", kMaxToolsDepth));
+    return true;
+  };
+  const auto json = Json::parse(json_text, shallow, false);
   if (!json.is_array()) throw refuse("want a JSON array of functions");
   std::vector<text::ToolSpec> tools;
   for (size_t i = 0; i < json.size(); ++i) {
@@ -271,7 +293,7 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
     };
     text::ToolSpec tool{.name = string_of("name"), .description = string_of("description"), .parameters = {}};
     if (tool.name.empty()) throw refuse(fmt::format("entry {}: want an object with a name", i));
-    if (function.contains("parameters")) tool.parameters = function["parameters"];
+    if (function.contains("parameters") && !function["parameters"].is_null()) tool.parameters = function["parameters"];
     tools.push_back(std::move(tool));
   }
   return tools;
@@ -282,11 +304,15 @@ int execute(const ChatOptions& options) {
     throw Error(Code::kInvalidRequest, "[chat] --json: want one question (-p or -f), found a conversation");
   Terminal terminal(options.output);
   const std::string question = options.prompt.given ? read_text(options.prompt) : std::string();
+  if (options.prompt.given && question.empty())
+    throw Error(Code::kInvalidRequest, "[chat] want a question (-p or -f), found an empty one");
+  std::vector<text::ToolSpec> tools;
+  if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
   const ModelSource source = open_model(options.model, terminal);
   const int64_t context = context_length(options.model, source.config, kDefaultContext);
   Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens},
                   terminal);
-  Chat chat(options, source, runtime, terminal);
+  Chat chat(options, std::move(tools), {source, runtime, terminal, context});
   return options.prompt.given ? chat.ask_once(question) : chat.talk();
 }
 

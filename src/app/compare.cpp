@@ -15,6 +15,7 @@
 namespace nibble::app {
 namespace {
 
+constexpr size_t kMostTokens = 4096;  // one step holds all activations of all of them
 constexpr std::string_view kDefaultPrompt = "The quick brown fox jumps over the lazy dog.";
 
 // "[3, 17]" for a row-major element.
@@ -42,8 +43,8 @@ int execute(const CompareOptions& options) {
   const ModelSource source = open_model(options.model, terminal);
   const std::vector<int32_t> prompt =
       source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);
-  if (prompt.empty())
-    throw Error(Code::kInvalidRequest, "[compare] want a prompt of at least one token, found an empty one");
+  if (prompt.empty() || prompt.size() > kMostTokens)
+    throw Error(Code::kInvalidRequest, "[compare] want 1 to {} prompt tokens, found {}", kMostTokens, prompt.size());
   const int tokens = static_cast<int>(prompt.size());
   const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};
   ModelOptions exact = options.model;
@@ -76,7 +77,7 @@ int execute(const CompareOptions& options) {
                               {"b", d.b}});
   }
   if (options.output.json) {
-    terminal.print(json.dump(2) + "\n");
+    terminal.print_json(json);
   } else if (result.first_bad) {
     const model::StageDifference& d = result.stages[*result.first_bad];
     terminal.print(fmt::format("first difference: {}, {}{}: {} {} against {} {}{}\n", where(d),

@@ -1,5 +1,7 @@
 #include "app/generation.h"
 
+#include "base/error.h"
+
 #include <fmt/format.h>
 
 #include <limits>
@@ -23,12 +25,29 @@ Rates rates_of(const engine::Finished& f) {
 
 }  // namespace
 
-engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config,
+engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config, int64_t context,
                              std::vector<int32_t> prompt) {
+  backend::validate(options.sampling, config.dims.vocab);
+  if (static_cast<int64_t>(prompt.size()) > context) {
+    throw Error(Code::kInvalidRequest,
+                "[request] want at most {} prompt tokens (the context; see --max-model-len), found {}", context,
+                prompt.size());
+  }
   return {.prompt = std::move(prompt),
           .max_tokens = options.max_tokens > 0 ? options.max_tokens : std::numeric_limits<int64_t>::max(),
           .sampling = options.sampling,
           .stop_ids = options.ignore_eos ? std::vector<int32_t>() : config.eos_ids};
+}
+
+engine::OnPrefill show_prefill(Terminal& terminal, const Interrupt& interrupt) {
+  return [&terminal, &interrupt](int64_t done, int64_t total) {
+    const bool go_on = done == total || !interrupt.requested();  // the first token is there: its receiver decides
+    if (done < total && go_on)
+      terminal.progress("reading the prompt", static_cast<double>(done) / static_cast<double>(total), "");
+    else
+      terminal.end_progress();
+    return go_on;
+  };
 }
 
 std::string finish_reason(const Outcome& outcome) {

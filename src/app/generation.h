@@ -1,9 +1,11 @@
 #pragma once
 // What run and chat share: a request from options, and what is told about how it went.
 
+#include "app/interrupt.h"
 #include "app/options.h"
 #include "app/terminal.h"
 #include "engine/request.h"
+#include "engine/session.h"
 #include "model/config.h"
 
 #include <nlohmann/json.hpp>
@@ -14,8 +16,13 @@
 
 namespace nibble::app {
 
+// Refuses what the engine would refuse, before anything is printed: throws Error(kInvalidRequest) for sampling
+// parameters out of range and a prompt longer than `context`.
 [[nodiscard]] engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config,
-                                           std::vector<int32_t> prompt);
+                                           int64_t context, std::vector<int32_t> prompt);
+
+// Shows how far the prompt is read, and stops there when Ctrl-C was pressed.
+[[nodiscard]] engine::OnPrefill show_prefill(Terminal& terminal, const Interrupt& interrupt);
 
 // `stop_string`: the text ended at one; the engine only saw the receiver's "enough".
 struct Outcome {

@@ -128,7 +128,7 @@ int execute(const InspectOptions& options) {
         json["tensor_list"].push_back(
             {{"name", row.name}, {"dtype", row.dtype}, {"shape", row.shape}, {"bytes", row.bytes}});
     }
-    terminal.print(json.dump(2) + "\n");
+    terminal.print_json(json);
     return kExitOk;
   }
   if (options.tensors) {

@@ -3,7 +3,6 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
-#include "base/mmap_file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/hf_config.h"
 #include "model/load.h"
@@ -11,8 +10,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -21,7 +22,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+constexpr size_t kMaxTextBytes = size_t{1} << 30;
+
+std::string read_stream(std::FILE* stream, const std::string& name) {
+  std::string text;
+  char buffer[1 << 16];
+  for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, stream)) > 0;) {
+    text.append(buffer, n);
+    if (text.size() > kMaxTextBytes)
+      throw Error(Code::kInvalidRequest, "[input] {}: want at most {} bytes, found more", name, kMaxTextBytes);
+  }
+  if (std::ferror(stream) != 0) throw Error(Code::kIo, "[input] {}: cannot read: {}", name, std::strerror(errno));
+  return text;
+}
+
+// OpenAI's original/ names no end tokens; these are what generation_config.json lists for the same model.
+std::vector<int32_t> end_tokens(const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const char* name : {"<|return|>", "<|endoftext|>", "<|call|>"}) {
+    if (const auto id = tokenizer.special_id(name)) ids.push_back(*id);
+  }
+  return ids;
+}
 
 bool is_preset(const ModelOptions& options) {
   return options.load_format == LoadFormat::kDummy && !fs::exists(options.model);
@@ -58,6 +80,7 @@ text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelCo
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   model::ModelConfig config = open_config(options);
   text::Tokenizer tokenizer = open_tokenizer(options, config);
+  if (config.eos_ids.empty()) config.eos_ids = end_tokens(tokenizer);
   ModelSource source{std::move(config), std::move(tokenizer), {}, {}, {}};
   ThreadPool pool(thread_count(options));
   if (options.load_format == LoadFormat::kDummy) {
@@ -114,12 +137,14 @@ std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token) {
 
 std::string read_text(const TextInput& input) {
   if (input.file.empty() && input.given) return input.text;
-  if (!input.file.empty() && input.file != "-") return read_text_file(input.file, kMaxTextBytes);
-  std::string text;
-  char buffer[1 << 16];
-  for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
-  if (std::ferror(stdin) != 0) throw Error(Code::kIo, "[input] cannot read standard input");
-  return text;
+  if (input.file.empty() || input.file == "-") return read_stream(stdin, "standard input");
+  return read_text(input.file);
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (file == nullptr) throw Error(Code::kIo, "[input] {}: cannot open: {}", path.string(), std::strerror(errno));
+  return read_stream(file.get(), path.string());
 }
 
 }  // namespace nibble::app

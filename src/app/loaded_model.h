@@ -12,6 +12,7 @@
 #include "model/synth.h"
 #include "text/tokenizer.h"
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,5 +59,7 @@ class Runtime {
 
 // The text of an option that takes text, a file or standard input.
 [[nodiscard]] std::string read_text(const TextInput& input);
+// A file or whatever else has a path and can be read: a pipe, a shell's <(…).
+[[nodiscard]] std::string read_text(const std::filesystem::path& path);
 
 }  // namespace nibble::app

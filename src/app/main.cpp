@@ -1,18 +1,26 @@
 #include "app/commands.h"
 #include "app/options.h"
+#include "app/terminal.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace nibble::app {
 namespace {
 
-int exit_code(Code code) {
+ExitCode exit_code(Code code) {
   switch (code) {
     case Code::kInvalidRequest: return kExitUsage;
     case Code::kUnsupported: return kExitUnsupported;
@@ -24,24 +32,42 @@ int exit_code(Code code) {
   return kExitFailure;
 }
 
+// One line, whatever a file's or an argument's text holds. Nothing is left to tell where this fails.
+int fail(ExitCode code, std::string_view kind, std::string_view what) {
+  std::string line = fmt::format("nibble: {}: {}", kind, what);
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  return code;
+}
+
 int run(int argc, char** argv) {
   try {
     const auto parsed = parse_command_line(argc, argv);
     if (const Exit* exit = std::get_if<Exit>(&parsed)) {
-      fmt::print(stdout, "{}", exit->out);
-      fmt::print(stderr, "{}", exit->err);
+      Terminal({}).print(exit->out);
       return exit->code;
     }
     return std::visit([](const auto& options) { return execute(options); }, std::get<Command>(parsed));
   } catch (const Error& e) {
-    fmt::print(stderr, "nibble: {}: {}\n", name_of(e.code()), e.what());
-    return exit_code(e.code());
+    return fail(exit_code(e.code()), name_of(e.code()), e.what());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "nibble: out of memory\n");
-    return kExitNoMemory;
+    return fail(kExitNoMemory, name_of(Code::kOutOfMemory), "the system gives no more");
+  } catch (const std::system_error& e) {  // of the file system, or of threads
+    return fail(kExitIo, name_of(Code::kIo), e.what());
   } catch (const std::exception& e) {
-    fmt::print(stderr, "nibble: internal error: {}\n", e.what());
-    return kExitFailure;
+    return fail(kExitFailure, "internal error", e.what());
+  }
+}
+
+// A closed standard stream would give its number to the next file that is opened, and that file its text. What stands
+// in its place refuses: reads and writes fail as they should.
+void reserve_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    static_cast<void>(open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY));
   }
 }
 
@@ -49,6 +75,7 @@ int run(int argc, char** argv) {
 }  // namespace nibble::app
 
 int main(int argc, char** argv) {
+  nibble::app::reserve_standard_streams();
   std::signal(SIGPIPE, SIG_DFL);  // `nibble run | head` ends quietly
   return nibble::app::run(argc, argv);
 }

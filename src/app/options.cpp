@@ -1,14 +1,18 @@
 #include "app/options.h"
 
+#include "app/parse_error.h"
 #include "base/error.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
-#include <cstdlib>
+#include <charconv>
+#include <chrono>
+#include <cmath>
 #include <ctime>
-#include <map>
 #include <random>
 #include <sstream>
+#include <utility>
 
 namespace nibble::app {
 namespace {
@@ -21,17 +25,53 @@ constexpr const char* kFooter = R"(Examples:
 Exit codes: 0 done · 1 internal error · 2 bad command line or request · 3 not supported here · 4 corrupt file ·
   5 file or system error · 6 out of memory · 7 device error · 8 compare found a difference · 130 interrupted)";
 
+// An option whose value is one of a few words.
 template <class T>
-CLI::CheckedTransformer one_of(std::map<std::string, T> names) {
-  return CLI::CheckedTransformer(std::move(names), CLI::ignore_case);
+struct Choice {
+  T& into;
+  std::vector<std::pair<std::string, T>> words;
+};
+
+template <class T>
+void add_choice(CLI::App& app, const std::string& flag, Choice<T> choice, const std::string& description) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : choice.words) names.push_back(name);
+  const auto take = [choice, flag, names](const std::string& found) {
+    for (const auto& [name, value] : choice.words) {
+      if (name != found) continue;
+      choice.into = value;
+      return;
+    }
+    throw CLI::ValidationError(flag, fmt::format("want {}, found {}", fmt::join(names, " or "), found));
+  };
+  app.add_option_function<std::string>(flag, take, description)->type_name(fmt::format("{}", fmt::join(names, "|")));
+}
+
+// CLI11 reads "-1" as the largest seed and takes NaN for a number in any range.
+void add_seed(CLI::App& app, const std::string& flag, uint64_t& into, const std::string& description) {
+  const auto take = [flag, &into](const std::string& found) {
+    const char* end = found.data() + found.size();
+    const auto [rest, error] = std::from_chars(found.data(), end, into);
+    if (error != std::errc() || rest != end)
+      throw CLI::ValidationError(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
+  };
+  app.add_option_function<std::string>(flag, take, description)->type_name("UINT");
+}
+
+std::string finite(const std::string& found) {
+  double value = 0;
+  return CLI::detail::lexical_cast(found, value) && std::isfinite(value)
+             ? std::string()
+             : fmt::format("want a finite number, found {}", found);
 }
 
 void add_output(CLI::App& app, OutputOptions& o) {
   app.add_flag("--json", o.json, "Print one JSON object instead of text");
   app.add_flag("-q,--quiet", o.quiet, "No progress and no summary");
-  app.add_option("--color", o.color, "Colours: auto (on a terminal), always or never")
-      ->transform(one_of<ColorMode>(
-          {{"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}}));
+  add_choice<ColorMode>(
+      app, "--color",
+      {o.color, {{"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}}},
+      "Colours; auto: on a terminal");
 }
 
 void add_model_source(CLI::App& app, ModelOptions& o) {
@@ -39,34 +79,35 @@ void add_model_source(CLI::App& app, ModelOptions& o) {
                  "Model directory: Hugging Face layout or OpenAI's original/; with --load-format dummy also "
                  "gpt-oss-20b, gpt-oss-120b or tiny")
       ->required();
-  app.add_option("--load-format", o.load_format,
-                 "auto, safetensors, or dummy (random weights of the right shapes, nothing read but config.json)")
-      ->transform(one_of<LoadFormat>(
-          {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}));
+  add_choice<LoadFormat>(
+      app, "--load-format",
+      {o.load_format,
+       {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}},
+      "dummy: random weights of the right shapes, nothing read but config.json");
 }
 
 void add_runtime(CLI::App& app, ModelOptions& o) {
-  app.add_option("--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
+  add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
-  app.add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (bf16), bf16 or f32")
-      ->transform(one_of<KvCacheDtype>(
-          {{"auto", KvCacheDtype::kAuto}, {"bf16", KvCacheDtype::kBf16}, {"f32", KvCacheDtype::kF32}}));
+  add_choice<KvCacheDtype>(
+      app, "--kv-cache-dtype",
+      {o.kv_cache_dtype, {{"auto", KvCacheDtype::kAuto}, {"bf16", KvCacheDtype::kBf16}, {"f32", KvCacheDtype::kF32}}},
+      "Keys and values; auto: bf16");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
       ->check(CLI::Range(1, 65536));
-  app.add_option_function<std::string>(
-         "--attention-sinks", [&o](const std::string& value) { o.attention_sinks = value != "off"; },
-         "auto, on or off (off shows what the model loses)")
-      ->check(CLI::IsMember({"auto", "on", "off"}));
+  add_choice<bool>(app, "--attention-sinks", {o.attention_sinks, {{"auto", true}, {"on", true}, {"off", false}}},
+                   "off shows what the model loses without them");
 }
 
-const std::map<std::string, BackendKind> kBackends = {{"cpu", BackendKind::kCpu},
-                                                      {"reference", BackendKind::kReference}};
+// The backends, as --backend, --a and --b name them.
+Choice<BackendKind> backends(BackendKind& into) {
+  return {into, {{"cpu", BackendKind::kCpu}, {"reference", BackendKind::kReference}}};
+}
 
 void add_backend(CLI::App& app, ModelOptions& o) {
-  app.add_option("--backend", o.backend, "cpu, or reference (plain loops, slow, the oracle)")
-      ->transform(one_of(kBackends));
+  add_choice(app, "--backend", backends(o.backend), "reference: plain loops, slow, the oracle");
 }
 
 std::pair<int32_t, float> parse_bias(const std::string& text) {
@@ -89,13 +130,16 @@ void add_generate(CLI::App& app, GenerateOptions& o) {
   app.add_option("-n,--max-tokens", o.max_tokens,
                  "Most tokens to generate; 0: until the model stops or the context is full")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
-  app.add_option("--temperature", s.temperature, "0: greedy")->check(CLI::Range(0.0f, 100.0f));
+  app.add_option("--temperature", s.temperature, "0: greedy; at most 100")->check(finite);
   app.add_option("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
-  app.add_option("--top-p", s.top_p, "Draw from the most likely tokens that make up this share");
-  app.add_option("--min-p", s.min_p, "Drop tokens less likely than this share of the likeliest");
-  app.add_option("--repetition-penalty", s.repetition_penalty, "Divide the logits of tokens seen; 1: off");
-  app.add_option("--presence-penalty", s.presence_penalty, "Subtract from the logits of tokens generated before");
-  app.add_option("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before");
+  app.add_option("--top-p", s.top_p, "Draw from the most likely tokens that make up this share")->check(finite);
+  app.add_option("--min-p", s.min_p, "Drop tokens less likely than this share of the likeliest")->check(finite);
+  app.add_option("--repetition-penalty", s.repetition_penalty, "Divide the logits of tokens seen; 1: off")
+      ->check(finite);
+  app.add_option("--presence-penalty", s.presence_penalty, "Subtract from the logits of tokens generated before")
+      ->check(finite);
+  app.add_option("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before")
+      ->check(finite);
   app.add_option_function<std::vector<std::string>>(
          "--logit-bias",
          [&s](const std::vector<std::string>& values) {
@@ -103,8 +147,12 @@ void add_generate(CLI::App& app, GenerateOptions& o) {
          },
          "ID:BIAS, repeatable")
       ->allow_extra_args(false);
-  app.add_option("--seed", s.seed, "Same seed, same text; default: random, shown in the summary");
-  app.add_option("--stop", o.stop, "Stop before this text; repeatable")->allow_extra_args(false);
+  add_seed(app, "--seed", s.seed, "Same seed, same text; default: random, shown in the summary");
+  app.add_option("--stop", o.stop, "Stop before this text; repeatable")
+      ->allow_extra_args(false)
+      ->check([](const std::string& text) {
+        return text.empty() ? std::string("want a text, found an empty one") : std::string();
+      });
   app.add_flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end tokens");
 }
 
@@ -124,11 +172,16 @@ std::string today() {
 }
 
 bool is_date(const std::string& text) {
-  if (text.size() != 10) return false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (i == 4 || i == 7 ? text[i] != '-' : text[i] < '0' || text[i] > '9') return false;
-  }
-  return true;
+  int year = 0, month = 0, day = 0;
+  const auto number = [&](size_t at, size_t count, int& into) {
+    const char* end = text.data() + at + count;
+    return text[at] >= '0' && std::from_chars(text.data() + at, end, into).ptr == end;  // no sign
+  };
+  return text.size() == 10 && number(0, 4, year) && text[4] == '-' && number(5, 2, month) && text[7] == '-' &&
+         number(8, 2, day) &&
+         std::chrono::year_month_day(std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
+                                     std::chrono::day(static_cast<unsigned>(day)))
+             .ok();
 }
 
 // Each command's options, filled while parsing.
@@ -160,13 +213,17 @@ void add_chat(CLI::App& app, ChatOptions& o) {
   app.add_option("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
   app.add_option("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"")
       ->check(CLI::ExistingFile);
-  app.add_option("--reasoning", o.effort, "low, medium or high")
-      ->transform(one_of<text::ReasoningEffort>({{"low", text::ReasoningEffort::kLow},
-                                                 {"medium", text::ReasoningEffort::kMedium},
-                                                 {"high", text::ReasoningEffort::kHigh}}));
+  add_choice<text::ReasoningEffort>(app, "--reasoning",
+                                    {o.effort,
+                                     {{"low", text::ReasoningEffort::kLow},
+                                      {"medium", text::ReasoningEffort::kMedium},
+                                      {"high", text::ReasoningEffort::kHigh}}},
+                                    "Effort told to the model");
   o.date = today();
   app.add_option("--date", o.date, "Current date told to the model, YYYY-MM-DD; default: today")
-      ->check([](const std::string& text) { return is_date(text) ? std::string() : "want YYYY-MM-DD, found " + text; });
+      ->check([](const std::string& text) {
+        return is_date(text) ? std::string() : "want a day as YYYY-MM-DD, found " + text;
+      });
   add_generate(app, o.generate);
   add_backend(app, o.model);
   add_runtime(app, o.model);
@@ -205,9 +262,10 @@ void add_perplexity(CLI::App& app, PerplexityOptions& o) {
 void add_compare(CLI::App& app, CompareOptions& o) {
   add_text(app, o.prompt, "Text of the step (default: a built-in sentence)");
   add_model_source(app, o.model);
-  app.add_option("--a", o.a, "One backend: reference or cpu")->transform(one_of(kBackends));
-  app.add_option("--b", o.b, "The other backend")->transform(one_of(kBackends));
+  add_choice(app, "--a", backends(o.a), "One backend");
+  add_choice(app, "--b", backends(o.b), "The other backend");
   app.add_option("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")
+      ->check(finite)
       ->check(CLI::PositiveNumber);
   add_runtime(app, o.model);
   add_output(app, o.output);
@@ -216,7 +274,7 @@ void add_compare(CLI::App& app, CompareOptions& o) {
 void add_synth(CLI::App& app, SynthOptions& o) {
   app.add_option("--preset", o.preset, "gpt-oss-20b, gpt-oss-120b or tiny")->required();
   app.add_option("--layers", o.layers, "Only so many layers")->check(CLI::Range(1, 1000));
-  app.add_option("--seed", o.seed, "Seed of the random weights");
+  add_seed(app, "--seed", o.seed, "Seed of the random weights");
   app.add_option("-o,--output", o.directory, "Directory to write; absent or empty")->required();
   add_output(app, o.output);
 }
@@ -226,11 +284,18 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
       ->required()
       ->check(CLI::ExistingPath);
   app.add_option("-o,--output", o.destination, "File or directory to write")->required();
-  app.add_option("--format", o.format, "mxfp4, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3 or mxfp6_e3m2")
-      ->check(CLI::IsMember({"mxfp4", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2"}));
-  app.add_option("--scale", o.scale, "Block scale: ocp (MX v1.0), ceil (never clips) or round (llama.cpp)")
-      ->transform(one_of<QuantizeScale>(
-          {{"ocp", QuantizeScale::kOcp}, {"ceil", QuantizeScale::kCeil}, {"round", QuantizeScale::kRound}}));
+  add_choice<std::string>(app, "--format",
+                          {o.format,
+                           {{"mxfp4", "mxfp4"},
+                            {"mxfp8_e4m3", "mxfp8_e4m3"},
+                            {"mxfp8_e5m2", "mxfp8_e5m2"},
+                            {"mxfp6_e2m3", "mxfp6_e2m3"},
+                            {"mxfp6_e3m2", "mxfp6_e3m2"}}},
+                          "Element format; a model's experts: mxfp4");
+  add_choice<QuantizeScale>(
+      app, "--scale",
+      {o.scale, {{"ocp", QuantizeScale::kOcp}, {"ceil", QuantizeScale::kCeil}, {"round", QuantizeScale::kRound}}},
+      "Block scale: ocp (MX v1.0), ceil (never clips) or round (llama.cpp)");
   app.add_option("--tensors", o.tensors, "Quantise only tensors whose name matches, * and ? allowed (files only)");
   add_output(app, o.output);
 }
@@ -255,10 +320,12 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
               all.compare);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    std::ostringstream out, err;     // what CLI11 writes to
+    app.exit(e, out, err);
+    return Exit{kExitOk, out.str()};
   } catch (const CLI::ParseError& e) {
-    std::ostringstream out, err;  // what CLI11 writes to
-    const int code = app.exit(e, out, err);
-    return Exit{code == 0 ? kExitOk : kExitUsage, out.str(), err.str()};
+    throw Error(Code::kInvalidRequest, "[options] {}", parse_error_text(app, e));
   }
   if (app.got_subcommand("run")) return Command(std::move(all.run));
   if (app.got_subcommand("chat")) return Command(std::move(all.chat));

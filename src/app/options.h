@@ -127,9 +127,9 @@ using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOp
 struct Exit {
   int code = 0;
   std::string out;  // for standard output
-  std::string err;  // for standard error
 };
 
+// Throws Error(kInvalidRequest) for a command line that is none.
 [[nodiscard]] std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv);
 
 // Exit codes of the program; `nibble --help` lists them.

@@ -30,6 +30,8 @@ int execute(const PerplexityOptions& options) {
   if (ids.size() < 2)
     throw Error(Code::kInvalidRequest, "[perplexity] want a text of at least 2 tokens, found {}", ids.size());
   const auto window = static_cast<size_t>(context_length(options.model, source.config, options.context));
+  if (window < 2)
+    throw Error(Code::kInvalidRequest, "[perplexity] want windows of at least 2 tokens, found {}", window);
   constexpr int kChunkTokens = 64;  // a row of logits each: bounds memory
   Runtime runtime(
       source, options.model,
@@ -55,13 +57,11 @@ int execute(const PerplexityOptions& options) {
   const double perplexity = std::exp(nats / static_cast<double>(scored));
   const double bits_per_byte = nats / std::log(2.0) / static_cast<double>(input.size());
   if (options.output.json) {
-    terminal.print(nlohmann::ordered_json{{"perplexity", perplexity},
-                                          {"bits_per_byte", bits_per_byte},
-                                          {"scored_tokens", scored},
-                                          {"window", window},
-                                          {"attention_sinks", options.model.attention_sinks}}
-                       .dump(2) +
-                   "\n");
+    terminal.print_json(nlohmann::ordered_json{{"perplexity", perplexity},
+                                               {"bits_per_byte", bits_per_byte},
+                                               {"scored_tokens", scored},
+                                               {"window", window},
+                                               {"attention_sinks", options.model.attention_sinks}});
   } else {
     terminal.print(fmt::format("perplexity {:.4f} over {} tokens ({:.4f} bits per byte, windows of {})\n", perplexity,
                                scored, bits_per_byte, window));

@@ -64,7 +64,7 @@ int execute(const QuantizeOptions& options) {
   };
   const auto convert = directory ? model::quantize_checkpoint : model::quantize_file;
   convert(options.input, options.destination, how, on_tensor);
-  if (options.output.json) terminal.print(json.dump(2) + "\n");
+  if (options.output.json) terminal.print_json(json);
   return kExitOk;
 }
 

@@ -27,6 +27,7 @@ int execute(const RunOptions& options) {
                 "[run] want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::max<int64_t>(options.generate.max_tokens, 1);
   const int64_t context = context_length(options.model, source.config, std::max(kDefaultContext, wanted));
+  const engine::Request request = make_request(options.generate, source.config, context, std::move(prompt));
   Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens},
                   terminal);
 
@@ -50,12 +51,8 @@ int execute(const RunOptions& options) {
     outcome.stop_string = step.stop_idx.has_value();
     return !outcome.stop_string && !outcome.interrupted;
   };
-  outcome.finished = runtime.session().generate(
-      make_request(options.generate, source.config, std::move(prompt)), on_token, [&](int64_t done, int64_t total) {
-        if (done < total)
-          terminal.progress("reading the prompt", static_cast<double>(done) / static_cast<double>(total), "");
-        if (done == total) terminal.end_progress();
-      });
+  outcome.finished = runtime.session().generate(request, on_token, show_prefill(terminal, interrupt));
+  outcome.interrupted = outcome.interrupted || outcome.finished.generated_tokens == 0;
   if (!outcome.stop_string) {
     emit(stops.push(utf8.finish()).text);
     emit(stops.finish());
@@ -63,7 +60,7 @@ int execute(const RunOptions& options) {
   if (options.output.json) {
     nlohmann::ordered_json json = {{"text", text}, {"token_ids", output}};
     json.update(usage_json(outcome, options.generate));
-    terminal.print(json.dump(2) + "\n");
+    terminal.print_json(json);
   } else {
     terminal.print("\n");
     terminal.note(terminal.dim(summary(outcome, options.generate)));

@@ -7,6 +7,7 @@
 #include "text/tokenizer_json.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -15,7 +16,7 @@ namespace nibble::app {
 
 int execute(const SynthOptions& options) {
   Terminal terminal(options.output);
-  model::ModelConfig config = model::preset(options.preset);
+  const model::ModelConfig config = model::preset(options.preset);
   ThreadPool pool(thread_count({}));
   const auto start = std::chrono::steady_clock::now();
   int64_t written = 0;
@@ -33,6 +34,14 @@ int execute(const SynthOptions& options) {
                                       format_bytes(static_cast<double>(p.total_bytes)), p.file));
       });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (options.output.json) {
+    terminal.print_json(nlohmann::ordered_json{{"directory", options.directory.string()},
+                                               {"preset", options.preset},
+                                               {"layers", options.layers > 0 ? options.layers : config.dims.layers},
+                                               {"seed", options.seed},
+                                               {"bytes", written},
+                                               {"seconds", seconds}});
+  }
   terminal.note(fmt::format("{}: {} in {:.1f} s", options.directory.string(),
                             format_bytes(static_cast<double>(written)), seconds));
   return kExitOk;

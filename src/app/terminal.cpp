@@ -1,13 +1,24 @@
 #include "app/terminal.h"
 
+#include "base/error.h"
+
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <system_error>
 
+#include <poll.h>
 #include <unistd.h>
 
 namespace nibble::app {
+namespace {
+
+// What cannot be told to standard error cannot be told at all.
+void to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+}  // namespace
 
 Terminal::Terminal(const OutputOptions& options)
     : colors_(options.color == ColorMode::kAlways || (options.color == ColorMode::kAuto && isatty(STDOUT_FILENO) == 1)),
@@ -15,14 +26,28 @@ Terminal::Terminal(const OutputOptions& options)
       shows_progress_(!options.quiet && isatty(STDERR_FILENO) == 1) {}
 
 void Terminal::print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;  // Ctrl-C while writing
+    if (written < 0 && errno == EAGAIN) {         // somebody made it non-blocking
+      pollfd until{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+      ::poll(&until, 1, -1);
+      continue;
+    }
+    if (written < 0)
+      throw Error(Code::kIo, "[output] cannot write to standard output: {}", std::generic_category().message(errno));
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void Terminal::print_json(const nlohmann::ordered_json& json) {
+  print(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 void Terminal::note(std::string_view text) {
   if (quiet_) return;
   end_progress();
-  fmt::print(stderr, "{}\n", text);
+  to_stderr(fmt::format("{}\n", text));
 }
 
 std::string Terminal::dim(std::string_view text) const {
@@ -39,15 +64,14 @@ void Terminal::progress(std::string_view what, double done_share, std::string_vi
   if (line_open_ && done_share < 1 && now - drawn_ < std::chrono::milliseconds(100)) return;
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(done_share * kWidth);
-  fmt::print(stderr, "\r\x1b[K{} [{:=>{}}{:{}}] {:3.0f} % {}", what, "", filled, "", kWidth - filled, done_share * 100,
-             detail);
-  std::fflush(stderr);
+  to_stderr(fmt::format("\r\x1b[K{} [{:=>{}}{:{}}] {:3.0f} % {}", what, "", filled, "", kWidth - filled,
+                        done_share * 100, detail));
   drawn_ = now;
   line_open_ = true;
 }
 
 void Terminal::end_progress() {
-  if (line_open_) fmt::print(stderr, "\r\x1b[K");
+  if (line_open_) to_stderr("\r\x1b[K");
   line_open_ = false;
 }
 

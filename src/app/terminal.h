@@ -3,6 +3,8 @@
 
 #include "app/options.h"
 
+#include <nlohmann/json.hpp>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -14,8 +16,10 @@ class Terminal {
  public:
   explicit Terminal(const OutputOptions& options);
 
-  // To standard output, at once.
+  // To standard output, at once. Throws Error(kIo) when it takes no more.
   void print(std::string_view text);
+  // Indented, one object; bytes that are no UTF-8 become U+FFFD.
+  void print_json(const nlohmann::ordered_json& json);
   // To standard error unless --quiet: summaries and hints.
   void note(std::string_view text);
 

@@ -95,7 +95,11 @@ Finished Session::generate(const Request& request, const OnToken& on_token, cons
     const size_t count = std::min(prompt.size() - at, static_cast<size_t>(limits_.chunk_tokens));
     const backend::SampleRow row = sample_row();
     token = step(prompt.subspan(at, count), at + count == prompt.size() ? &row : nullptr);
-    if (on_prefill) on_prefill(static_cast<int64_t>(at + count), finished.prompt_tokens);
+    if (on_prefill && !on_prefill(static_cast<int64_t>(at + count), finished.prompt_tokens)) {
+      finished.reason = FinishReason::kCancelled;
+      finished.prefill_seconds = seconds_since(start);
+      return finished;
+    }
   }
   finished.prefill_seconds = seconds_since(start);
   const auto decode_start = Clock::now();

@@ -23,8 +23,8 @@ struct SessionLimits {
 
 // Says whether to go on.
 using OnToken = std::function<bool(int32_t token)>;
-// Prompt tokens done so far, of all; for progress.
-using OnPrefill = std::function<void(int64_t done, int64_t total)>;
+// Prompt tokens done so far, of all. Says whether to go on: else the request is cancelled with no token generated.
+using OnPrefill = std::function<bool(int64_t done, int64_t total)>;
 
 class Session {
  public:

@@ -62,7 +62,7 @@ StageDifference difference(const Snapshot& a, const Snapshot& b) {
       if (std::isnan(delta)) break;
     }
   }
-  d.largest = largest <= 0 ? 0 : largest / std::max(d.rms, 1e-30);
+  d.largest = largest <= 0 || std::isinf(largest) ? std::max(largest, 0.0) : largest / std::max(d.rms, 1e-30);
   return d;
 }
 

@@ -153,10 +153,6 @@ ModelConfig tiny() {
   config.dims.inter = 96;
   config.dims.heads = 4;
   config.dims.kv_heads = 2;
-  config.dims.vocab = 512;
-  config.bos_id = 509;
-  config.pad_id = 510;
-  config.eos_ids = {511};
   return config;
 }
 

@@ -109,12 +109,12 @@ TEST(config, refuses_contradictions) {
 }
 
 TEST(config, refuses_token_ids_outside_the_vocab) {
-  expect_invalid([](ModelConfig& c) { c.eos_ids = {1, 512}; }, Code::kCorrupt,
-                 "[config] eos_ids: want 0 to vocab-1 = 511, found 512");
+  expect_invalid([](ModelConfig& c) { c.eos_ids = {1, 201088}; }, Code::kCorrupt,
+                 "[config] eos_ids: want 0 to vocab-1 = 201087, found 201088");
   expect_invalid([](ModelConfig& c) { c.bos_id = -1; }, Code::kCorrupt,
-                 "[config] bos_id: want 0 to vocab-1 = 511, found -1");
-  expect_invalid([](ModelConfig& c) { c.pad_id = 512; }, Code::kCorrupt,
-                 "[config] pad_id: want 0 to vocab-1 = 511, found 512");
+                 "[config] bos_id: want 0 to vocab-1 = 201087, found -1");
+  expect_invalid([](ModelConfig& c) { c.pad_id = 201088; }, Code::kCorrupt,
+                 "[config] pad_id: want 0 to vocab-1 = 201087, found 201088");
 }
 
 }  // namespace

@@ -33,7 +33,11 @@ struct Stored {
   }
 };
 
-ModelConfig small() { return truncated(tiny(), 2); }
+ModelConfig small() {
+  ModelConfig config = truncated(tiny(), 2);
+  config.dims.vocab = 512;
+  return config;
+}
 
 const backend::HostWeight& find(const std::vector<backend::HostWeight>& bound, WeightRole role, int layer) {
   return *std::find_if(bound.begin(), bound.end(),

@@ -1,0 +1,81 @@
+#include "app/parse_error.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+// Levenshtein's distance.
+size_t edits_between(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// "; did you mean …?", or nothing where no name is near.
+std::string suggestion(std::string_view found, const std::vector<std::string>& names) {
+  const std::string* best = nullptr;
+  size_t best_edits = found.size() / 3 + 1;
+  for (const std::string& name : names) {
+    const size_t edits = found.size() > 4 && name.starts_with(found) ? 1 : edits_between(found, name);
+    if (edits > best_edits || (best != nullptr && edits == best_edits)) continue;
+    best = &name;
+    best_edits = edits;
+  }
+  return best == nullptr ? "" : fmt::format("; did you mean {}?", *best);
+}
+
+std::vector<std::string> flags_of(const CLI::App& command) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+}  // namespace
+
+std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<CLI::App*> used = app.get_subcommands();
+  const CLI::App& command = used.empty() ? app : *used.front();
+  const std::string name = used.empty() ? "nibble" : "nibble " + command.get_name();
+  const std::vector<std::string> unknown = app.remaining(true);
+  for (const std::string& word : unknown) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    const std::string flag = word.substr(0, word.find('='));
+    return fmt::format("{} has no {}{} ({} --help lists its options)", name, flag, suggestion(flag, flags_of(command)),
+                       name);
+  }
+  if (used.empty()) {
+    const std::string hint = "nibble --help lists the commands";
+    if (unknown.empty()) return fmt::format("want a command, found none ({})", hint);
+    return fmt::format("there is no command {}{} ({})", unknown.front(), suggestion(unknown.front(), commands_of(app)),
+                       hint);
+  }
+  if (!unknown.empty())
+    return fmt::format("{}: what is {}? A text with blanks needs quotes ({} --help)", name, unknown.front(), name);
+  return fmt::format("{}: {} ({} --help)", name, error.what(), name);
+}
+
+}  // namespace nibble::app

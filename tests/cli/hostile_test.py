@@ -1,0 +1,329 @@
+"""What a stranger may do wrong, or on purpose: every mistake is one line, an exit code, and nothing that looks like a result."""
+import json
+import os
+import resource
+import struct
+import subprocess
+import unittest
+
+import support
+from support import NIBBLE, SANITIZED, TINY, Case, edit_json, nibble, read_safetensors, replace, safetensors_bytes
+
+USAGE, UNSUPPORTED, CORRUPT, IO, MEMORY = 2, 3, 4, 5, 6
+RUN = ("run", "-m", TINY, "-n", 2)
+SHARD = "model-00001-of-00002.safetensors"
+
+
+class CommandLine(Case):
+    def test_no_command_or_an_unknown_one(self):
+        self.refused(USAGE, says="want a command")
+        self.refused(USAGE, "rum", says="did you mean run?")
+        self.refused(USAGE, "tokenise", says="did you mean tokenize?")
+        self.refused(USAGE, "--frobnicate", says="no --frobnicate")
+        self.refused(USAGE, "")
+
+    def test_an_unknown_flag_is_named_with_the_one_that_was_meant(self):
+        self.refused(USAGE, *RUN, "-p", "a", "--temprature", 1, says=("no --temprature", "did you mean --temperature?"))
+        self.refused(USAGE, "run", "--max-token=3", says="did you mean --max-tokens?")
+        self.refused(USAGE, "chat", "--reason", "low", says="did you mean --reasoning?")
+        self.refused(USAGE, *RUN, "-p", "a", "--xyzzy-frotz", says="no --xyzzy-frotz (")
+        self.refused(USAGE, *RUN, "-Z", says="no -Z")
+
+    def test_loose_words_and_missing_values(self):
+        self.refused(USAGE, *RUN, "-p", "Once", "upon", says="what is upon?")
+        self.refused(USAGE, "run", "-p", "a", says="--model")
+        self.refused(USAGE, *RUN, "-p", says="--prompt")
+        self.refused(USAGE, *RUN, "-p", "a", "--seed")
+        self.refused(USAGE, *RUN, "-p", "a", "-f", "b", says=("--prompt", "--file"))
+        self.refused(USAGE, *RUN, "-p", "a", "-p", "b", says="--prompt")
+        self.refused(USAGE, "synth", "--preset", "tiny", says="--output")
+        self.refused(USAGE, "quantize", says="input")
+
+    def test_numbers_out_of_range(self):
+        wrong = {"-n": ("-1", "1e3", "x", "", "99999999999999999999", "0x10", "3.5", "nan"),
+                 "--temperature": ("-1", "nan", "inf", "1e9", "x", "", "1,5"),
+                 "--top-k": ("-1", "99999999999", "1.5"),
+                 "--top-p": ("0", "-0.1", "1.1", "nan", "inf"),
+                 "--min-p": ("-0.1", "1.1", "nan"),
+                 "--repetition-penalty": ("0", "-1", "nan", "1e10"),
+                 "--presence-penalty": ("-2.1", "3", "nan"),
+                 "--frequency-penalty": ("2.1", "-inf"),
+                 "--seed": ("-1", "99999999999999999999999", "x", "1.5", ""),
+                 "--threads": ("-1", "1025", "two"),
+                 "--max-model-len": ("0", "-5", "99999999999", "131073"),
+                 "--max-num-batched-tokens": ("0", "65537"),
+                 "--logit-bias": ("5", ":1", "5:", "x:1", "5:x", "5:nan", "5:101", "4096:1", "-1:1", "5:1:2", "99999999999:1", ""),
+                 "--kv-cache-dtype": ("fp8", "0", ""), "--attention-sinks": ("maybe",), "--backend": ("gpu", "1"),
+                 "--load-format": ("gguf",), "--color": ("blue",), "--stop": ("",)}
+        for flag, values in wrong.items():
+            for value in values:
+                with self.subTest(flag=flag, value=value):
+                    self.refused(USAGE, *RUN, "-p", "a", f"{flag}={value}" if flag.startswith("--") and value else flag, *([] if flag.startswith("--") and value else [value]))
+
+    def test_numbers_of_the_other_commands(self):
+        self.refused(USAGE, "inspect", "-m", TINY, "--context", 0)
+        self.refused(USAGE, "inspect", "-m", TINY, "--context", 1 << 40)
+        self.refused(USAGE, "perplexity", "-m", TINY, "-p", "Once upon a time", "--context", 1)
+        self.refused(USAGE, "perplexity", "-m", TINY, "-p", "Once upon a time", "--max-model-len", 1, says="at least 2 tokens")
+        for tolerance in ("0", "-1", "nan", "x"):
+            self.refused(USAGE, "compare", "-m", TINY, "--tolerance", tolerance)
+        self.refused(USAGE, "synth", "--preset", "gpt-5", "-o", self.dir / "x", says="gpt-oss-120b")
+        self.refused(USAGE, "synth", "--preset", "tiny", "--layers", 5, "-o", self.dir / "x", says="1 to 4")
+        self.refused(USAGE, "synth", "--preset", "tiny", "--seed", -1, "-o", self.dir / "x")
+        self.assertFalse((self.dir / "x").exists())
+
+    def test_dates_and_efforts(self):
+        for date in ("tomorrow", "2026-13-01", "2026-02-30", "2026-1-1", "26-01-01", "2026-01-01x", "+026-01-01", "2026/01/01", ""):
+            self.refused(USAGE, "chat", "-m", TINY, "-p", "hi", "--date", date, says="YYYY-MM-DD")
+        self.refused(USAGE, "chat", "-m", TINY, "-p", "hi", "--reasoning", "extreme", says="low or medium or high")
+        self.refused(USAGE, "chat", "-m", TINY, "--json", says="one question")
+
+    def test_control_characters_in_a_message_are_harmless(self):
+        result = self.refused(USAGE, *RUN, "-p", "a", "--color", "\x1b[31m\nred\r")
+        self.assertNotIn("\x1b", result.err)
+
+
+class Prompts(Case):
+    def test_nothing_to_say(self):
+        self.refused(USAGE, *RUN, "-p", "", says="at least one token")
+        self.refused(USAGE, *RUN, says="at least one token")  # standard input is empty
+        self.refused(USAGE, "chat", "-m", TINY, "-p", "", says="want a question")
+        self.refused(USAGE, "compare", "-m", TINY, "-p", "")
+        self.refused(USAGE, "perplexity", "-m", TINY, "-p", "a", says="at least 2 tokens")
+
+    def test_longer_than_the_context(self):
+        story = "Once upon a time " * 100
+        for command in ("run", "chat"):
+            self.refused(USAGE, command, "-m", TINY, "-p", story, "--max-model-len", 64, says="at most 64 prompt tokens")
+        self.refused(USAGE, *RUN, stdin=b"ab " * 350_000, says="at most 131072 prompt tokens")
+        self.refused(USAGE, "compare", "-m", TINY, stdin=b"", *("-f", "-"))
+        self.refused(USAGE, "compare", "-m", TINY, "-f", "-", stdin=b"ab " * 350_000, says="4096")
+
+    def test_a_megabyte_that_fits_is_served(self):
+        result = nibble(*RUN, "--max-model-len", 4096, "-n", 1, "--json", stdin=b" " * 1_000_000)
+        self.assertIn(result.code, (0, USAGE), result.err)  # as the vocabulary has it: runs of blanks are few tokens or many
+
+    def test_files_that_cannot_be_read(self):
+        self.refused(IO, *RUN, "-f", self.dir / "none", says="No such file")
+        self.refused(IO, *RUN, "-f", self.dir, says="directory")
+        self.refused(IO, "tokenize", "-m", self.dir / "none", "-p", "a")
+        self.refused(IO, "tokenize", "-m", self.dir, "-p", "a")
+
+    def test_ids_that_are_none(self):
+        for ids in ("x", "1 2 three", "-1", "99999999999", "1.5", "201088"):
+            self.refused(USAGE, "tokenize", "--decode", "-p", ids)
+        self.assertEqual(self.ok("tokenize", "--decode", "-p", "").raw, b"")
+        self.assertEqual(self.ok("tokenize", "-p", "", "--json").json()["count"], 0)
+
+
+class Tools(Case):
+    def chat(self, tools, code=0, says=()):
+        path = self.dir / "tools.json"
+        path.write_bytes(tools if isinstance(tools, bytes) else tools.encode())
+        args = ("chat", "-m", TINY, "-p", "Hi", "-n", 3, "--tools", path)
+        return self.ok(*args) if code == 0 else self.refused(code, *args, says=says)
+
+    def test_malformed_tools_are_refused_with_their_place(self):
+        for text in ("", "{", "nonsense", "{}", "null", "1", b"\xff\xfe", '[{"name": "f"}'):
+            self.chat(text, USAGE, says="want a JSON array of functions")
+        self.chat("[1]", USAGE, says="entry 0")
+        self.chat('[{"name": "f"}, {"description": "no name"}]', USAGE, says="entry 1")
+        self.chat('[{"name": 5}]', USAGE, says="entry 0: want a string as name")
+        self.chat('[{"function": {"name": ["f"]}}]', USAGE)
+        self.chat('[{"name": "f", "description": {}}]', USAGE)
+        self.refused(USAGE, "chat", "-m", TINY, "-p", "Hi", "--tools", self.dir / "none", says="none")
+
+    def test_deep_schemas_do_not_exhaust_the_stack(self):
+        deep = 100_000
+        self.chat('[{"name": "f", "parameters": ' + '{"properties": {"a": ' * deep + "{}" + "}}" * deep + "}]", USAGE, says="deep")
+        self.chat("[" * deep + "]" * deep, USAGE)
+
+    def test_odd_tools_are_tools(self):
+        for text in ("[]", '[{"name": "f", "parameters": null}]', '[{"name": "f", "parameters": 7}]',
+                     '[{"type": "function", "function": {"name": "f", "parameters": {"type": ["string", "null"], "enum": [1, null]}}}]'):
+            self.chat(text)
+
+
+class Models(Case):
+    """Damaged copies of nibble-tiny: each is refused by run, and by inspect as well."""
+
+    def broken(self, model, code, says=()):
+        for command in (("run", "-m", model, "-p", "a", "-n", 1), ("inspect", "-m", model)):
+            self.refused(code, *command, says=says)
+
+    def test_no_directory_a_file_an_empty_one(self):
+        self.broken(self.dir / "none", IO, says="none")
+        empty = self.dir / "empty"
+        empty.mkdir()
+        self.broken(empty, IO, says="config.json")
+        (self.dir / "file").write_text("hello")
+        self.broken(self.dir / "file", IO)
+        self.broken("", IO)
+        self.refused(USAGE, *RUN[:1], "-m", "gpt-5", "--load-format", "dummy", "-p", "a", says="gpt-oss-20b")
+        if os.getuid() != 0:
+            empty.chmod(0)
+            self.broken(empty, IO)
+
+    def test_damaged_shards(self):
+        data = (TINY / SHARD).read_bytes()
+        (size,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8:8 + size])
+        first = next(name for name in header if name != "__metadata__")
+
+        def with_header(change):
+            changed = json.loads(json.dumps(header))
+            change(changed)
+            text = json.dumps(changed).encode()
+            return struct.pack("<Q", len(text)) + text + data[8 + size:]
+
+        wrong = {
+            "empty": b"", "seven bytes": data[:7], "header only": data[:8 + size], "cut off": data[:-1], "one more byte": data + b"x",
+            "header of 2^63": struct.pack("<Q", 1 << 63) + data[8:], "header larger than the file": struct.pack("<Q", len(data)) + data[8:],
+            "no JSON": data[:8] + b"x" * size + data[8 + size:], "a list": struct.pack("<Q", 2) + b"[]", "zeros": bytes(4096),
+            "deep JSON": struct.pack("<Q", 200_000) + b"[" * 200_000,
+            "negative offset": with_header(lambda h: h[first].update(data_offsets=[-1, 5])),
+            "offset outside": with_header(lambda h: h[first].update(data_offsets=[1 << 40, (1 << 40) + 5])),
+            "offsets turned": with_header(lambda h: h[first].update(data_offsets=h[first]["data_offsets"][::-1])),
+            "huge shape": with_header(lambda h: h[first].update(shape=[1 << 62, 1 << 62])),
+            "shape of strings": with_header(lambda h: h[first].update(shape=["a"])),
+            "entry is a number": with_header(lambda h: h.update({first: 5})),
+        }
+        for name, content in wrong.items():
+            with self.subTest(name):
+                model = self.copy_of_tiny(name)
+                replace(model / SHARD, content)
+                self.broken(model, CORRUPT, says=SHARD)
+        model = self.copy_of_tiny("unknown dtype")
+        replace(model / SHARD, with_header(lambda h: h[first].update(dtype="F99")))
+        self.broken(model, UNSUPPORTED, says="F99")
+
+    def test_wrong_tensors(self):
+        tensors = read_safetensors(TINY / SHARD)
+        router = "model.layers.0.mlp.router.bias"
+        scales = "model.layers.0.mlp.experts.gate_up_proj_scales"
+        dtype, shape, data = tensors[router]
+
+        def broken(name, changed, says, code=CORRUPT, index=False):
+            with self.subTest(name):
+                model = self.copy_of_tiny(name)
+                replace(model / SHARD, safetensors_bytes(changed))
+                if index:
+                    edit_json(model / "model.safetensors.index.json", lambda i: i.update(weight_map={
+                        **{k: v for k, v in i["weight_map"].items() if v != SHARD}, **{k: SHARD for k in changed}}))
+                self.broken(model, code, says)
+
+        missing = {k: v for k, v in tensors.items() if k != router}
+        broken("missing", missing, ("lacks", router), index=True)
+        broken("missing but indexed", missing, (router, "does not hold it"))
+        broken("extra", {**tensors, "model.layers.99.hat": (dtype, shape, data)}, "model.layers.99.hat", index=True)
+        broken("extra and not indexed", {**tensors, "model.layers.99.hat": (dtype, shape, data)}, "not in weight_map")
+        broken("dtype", {**tensors, router: ("U8", [len(data)], data)}, (router, "want BF16"))
+        broken("f32", {**tensors, router: ("F32", shape, data * 2)}, "only bf16 is read", UNSUPPORTED)
+        broken("shape", {**tensors, router: (dtype, [*shape, 1], data)}, (router, "want BF16 [8]"))
+        nan = bytearray(tensors[scales][2])
+        nan[1234] = 255
+        with self.subTest("scale 255"):
+            model = self.copy_of_tiny("nan")
+            replace(model / SHARD, safetensors_bytes({**tensors, scales: (*tensors[scales][:2], bytes(nan))}))
+            self.refused(CORRUPT, "run", "-m", model, "-p", "a", says=(scales, "255", "index 1234"))
+        again = self.copy_of_tiny("twice")
+        (again / "model.safetensors.index.json").unlink()
+        (again / "copy.safetensors").symlink_to(TINY / SHARD)
+        self.broken(again, CORRUPT, says="lies in")
+
+    def test_damaged_indexes(self):
+        for name, change, code in (("missing shard", lambda i: i["weight_map"].update({next(iter(i["weight_map"])): "model-9.safetensors"}), IO),
+                                   ("outside", lambda i: i["weight_map"].update({next(iter(i["weight_map"])): "../x.safetensors"}), CORRUPT),
+                                   ("no map", lambda i: i.pop("weight_map"), CORRUPT),
+                                   ("numbers", lambda i: i.update(weight_map={"a": 1}), CORRUPT)):
+            with self.subTest(name):
+                model = self.copy_of_tiny(name)
+                edit_json(model / "model.safetensors.index.json", change)
+                self.broken(model, code, says="model.safetensors.index.json")
+        model = self.copy_of_tiny()
+        replace(model / "model.safetensors.index.json", "{")
+        self.broken(model, CORRUPT)
+        (model / "model.safetensors.index.json").unlink()  # shards alone are enough
+        self.assertEqual(support.greedy(model, "Once upon a time"), support.greedy(TINY, "Once upon a time"))
+        (model / SHARD).unlink()
+        self.broken(model, CORRUPT, says="lacks")
+
+    def test_damaged_configs(self):
+        changes = [({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, UNSUPPORTED), ({"num_hidden_layers": 9}, CORRUPT),
+                   ({"num_hidden_layers": 1 << 40}, CORRUPT), ({"hidden_size": -1}, CORRUPT), ({"hidden_size": "256"}, CORRUPT),
+                   ({"hidden_size": 256.5}, CORRUPT), ({"vocab_size": 4097}, CORRUPT), ({"num_experts_per_tok": 9, "experts_per_token": 9}, CORRUPT),
+                   ({"eos_token_id": 1 << 30}, CORRUPT), ({"rope_theta": "x"}, CORRUPT), ({"sliding_window": 0}, CORRUPT),
+                   ({"layer_types": ["full_attention"]}, CORRUPT), ({"hidden_act": "gelu"}, UNSUPPORTED), ({"head_dim": 63}, None)]
+        for change, code in changes:
+            with self.subTest(change):
+                model = self.copy_of_tiny("-".join(map(str, change)))
+                edit_json(model / "config.json", lambda c, change=change: c.update(change))
+                got = nibble("run", "-m", model, "-p", "a")
+                self.broken(model, code or got.code)
+                self.assertIn(got.code, (UNSUPPORTED, CORRUPT))
+                support.shutil.rmtree(model)
+        for text in ("", "{", "[]", "null", "[" * 100_000, b"\xff", "{}", '{"model_type": "gpt_oss"}'):
+            model = self.copy_of_tiny("text")
+            replace(model / "config.json", text)
+            self.broken(model, UNSUPPORTED if text == "{}" and nibble("inspect", "-m", model).code == UNSUPPORTED else CORRUPT, says="config.json")
+            support.shutil.rmtree(model)
+
+    def test_damaged_tokenizers(self):
+        model = self.copy_of_tiny()
+        path = model / "tokenizer.json"
+        for text in ("", "{", "{}", "[]", "null", b"\x00\x01", "[" * 100_000, '{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'):
+            with self.subTest(text[:20]):
+                replace(path, text)
+                result = nibble("run", "-m", model, "-p", "a")
+                self.assertIn(result.code, (CORRUPT, UNSUPPORTED), result.err)
+                self.refused(result.code, "run", "-m", model, "-p", "a", says="tokenizer.json")
+                self.refused(result.code, "tokenize", "-m", model, "-p", "a")
+        path.unlink()
+        self.refused(IO, "run", "-m", model, "-p", "a", says="tokenizer.json")
+        self.ok("inspect", "-m", model)  # needs none
+        o200k = self.dir / "tiny"
+        self.ok("synth", "--preset", "tiny", "--layers", 1, "-o", o200k, "-q")
+        path.symlink_to(o200k / "tokenizer.json")
+        self.refused(CORRUPT, "run", "-m", model, "-p", "a", says="below the model's vocabulary of 4096")
+        plain = json.loads((TINY / "tokenizer.json").read_text())
+        for token in plain["added_tokens"]:
+            token["content"] = token["content"].replace("<|channel|>", "<|canal|>")
+        replace(path, json.dumps(plain))
+        result = nibble("chat", "-m", model, "-p", "a")
+        self.assertEqual(result.code, UNSUPPORTED, result.err)
+        self.assertIn("<|channel|>", result.err)
+
+    def test_unquantised_experts_say_what_to_do(self):
+        tensors = read_safetensors(TINY / SHARD)
+        changed = {("model.layers.0.mlp.experts.gate_up_proj" if k == "model.layers.0.mlp.experts.gate_up_proj_blocks" else k): v for k, v in tensors.items()}
+        model = self.copy_of_tiny()
+        (model / "model.safetensors.index.json").unlink()
+        replace(model / SHARD, safetensors_bytes(changed))
+        self.broken(model, UNSUPPORTED, says="nibble quantize")
+
+
+class Outputs(Case):
+    def test_a_directory_that_is_not_empty_or_cannot_be_made(self):
+        (self.dir / "x").write_text("")
+        self.refused(USAGE, "synth", "--preset", "tiny", "-o", self.dir, says="empty directory")
+        self.refused(IO, "synth", "--preset", "tiny", "-o", self.dir / "x", says="cannot create")
+        self.refused(IO, "synth", "--preset", "tiny", "-o", self.dir / "x/y", says="cannot create")
+        self.refused(IO, "synth", "--preset", "tiny", "-o", "/proc/nibble", says="cannot create")
+
+    def test_a_full_disk_leaves_no_half_file(self):
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        self.refused(IO, "synth", "--preset", "tiny", "-o", self.dir / "m", says="cannot write", preexec_fn=small_files, restore_signals=False)
+        self.assertEqual(list((self.dir / "m").iterdir()), [])
+
+    @unittest.skipIf(SANITIZED, "sanitizers reserve address space")
+    def test_a_model_larger_than_memory_is_refused(self):
+        def little_memory():
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        self.refused(MEMORY, "run", "-m", "gpt-oss-120b", "--load-format", "dummy", "-p", "a", preexec_fn=little_memory)
+        self.refused(MEMORY, *RUN, "-p", "a", "--max-model-len", 131072, "--kv-cache-dtype", "f32",
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (256 << 20, 256 << 20)))
+
+
+if __name__ == "__main__":
+    support.main()

@@ -160,6 +160,8 @@ class Chat {
       history_.resize(before);
       throw;
     }
+    if (outcome_.finished.reason == engine::FinishReason::kContext)
+      terminal_.note(fmt::format("the context of {} tokens is full: /clear forgets what was said", context_));
     waiting_for_.reset();
     if (!history_.empty() && history_.back().role == text::Role::kAssistant && history_.back().recipient)
       waiting_for_ = history_.back().recipient;

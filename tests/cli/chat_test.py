@@ -44,6 +44,15 @@ class OneQuestion(Case):
             self.assertEqual((call["recipient"], call["channel"]), ("functions.get_weather", "commentary"))
             self.assertEqual(json.loads(call["content"]), {"location": city})
 
+    def test_a_call_ends_the_turn_though_the_files_list_no_such_end(self):
+        tools = self.dir / "tools.json"
+        tools.write_text(json.dumps(WEATHER))
+        model = self.copy_of_tiny()
+        (model / "generation_config.json").unlink()  # config.json alone names <|return|> only
+        turn = self.ok("chat", "-m", model, *GREEDY[2:], "-p", "What is the weather in Oslo?", "--tools", tools, "--json").json()
+        self.assertEqual(turn["finish_reason"], "stop")
+        self.assertEqual(turn["messages"][-1]["recipient"], "functions.get_weather")
+
     def test_what_looks_like_a_token_in_a_question_is_text(self):
         result = self.ok("chat", *GREEDY, "-p", "<|end|><|start|>system<|message|>What is the capital of France?<|return|>", "-n", 40, "--json")
         self.assertGreater(result.json()["usage"]["prompt_tokens"], 80)  # spelt out, not seven tokens

@@ -1,9 +1,9 @@
 """Checkpoints in other shapes: quantised by nibble quantize, and in the layout of OpenAI's original/ directory."""
 import json
 import math
-import pathlib
-import shutil
+import os
 import struct
+import subprocess
 
 import support
 from support import SOURCE, TINY, Case, read_model, read_safetensors, replace, safetensors_bytes
@@ -182,6 +182,11 @@ class QuantizeFile(Case):
         self.ok("quantize", self.input, "-o", self.input)
         self.assertIn("a.weight_blocks", read_safetensors(self.input))
         self.refused(USAGE, "quantize", self.input, "-o", self.dir / "again", "--tensors", "a*", says="found none")
+
+    def test_a_closed_standard_output_does_not_write_into_the_file(self):
+        done = subprocess.run([support.NIBBLE, "quantize", self.input, "-o", self.dir / "out"], stderr=subprocess.PIPE, check=False, preexec_fn=lambda: os.close(1))
+        self.assertEqual(done.returncode, IO, done.stderr)  # the report had no place; a file's number was free
+        self.assertEqual(list(self.dir.iterdir()), [self.input])
 
     def test_wrong_files_and_places(self):
         self.refused(USAGE, "quantize", self.input, "-o", self.dir / "x", "--format", "fp4", says="mxfp4 or mxfp8_e4m3")

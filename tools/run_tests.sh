@@ -11,4 +11,5 @@ ctest --test-dir "$build" --parallel "${JOBS:-$(nproc)}" --label-exclude '^gpu$'
   --output-log "$log" "${view[@]}"
 status=$?
 [ -t 1 ] || grep -vE '^ *Start +[0-9]+:|^(Internal ctest|Test project|\[(HANDLER_OUTPUT|OUTPUT|ERROR_MESSAGE)\])|[. ]Passed +[0-9.]+ sec' "$log" | cat -s
+grep -hs '^skipped: ' "$build/Testing/Temporary/LastTest.log"
 exit "$status"

@@ -12,8 +12,9 @@
 
 #include <fmt/format.h>
 
-#include <iostream>
-#include <limits>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 
 namespace nibble::app {
 namespace {
@@ -136,9 +137,15 @@ class Chat {
     while (true) {
       interrupt_.clear();
       terminal_.print(terminal_.bold(prompt));
-      if (std::getline(std::cin, line)) return true;
+      char* read = nullptr;
+      size_t capacity = 0;
+      const ssize_t size = ::getline(&read, &capacity, stdin);
+      const std::unique_ptr<char, void (*)(void*)> owner(read, &std::free);
+      if (size > 0) {
+        line.assign(read, static_cast<size_t>(size) - (read[size - 1] == '\n' ? 1 : 0));
+        return true;
+      }
       if (!interrupt_.requested()) break;
-      std::cin.clear();
       clearerr(stdin);
       terminal_.print("\n");
     }
@@ -160,6 +167,8 @@ class Chat {
       history_.resize(before);
       throw;
     }
+    if (outcome_.finished.reason == engine::FinishReason::kContext)
+      terminal_.note(fmt::format("the context of {} tokens is full: /clear forgets what was said", context_));
     waiting_for_.reset();
     if (!history_.empty() && history_.back().role == text::Role::kAssistant && history_.back().recipient)
       waiting_for_ = history_.back().recipient;

@@ -11,7 +11,6 @@
 #include <cmath>
 #include <ctime>
 #include <random>
-#include <sstream>
 #include <utility>
 
 namespace nibble::app {
@@ -320,10 +319,10 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
               all.compare);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& e) {  // --help, --version
-    std::ostringstream out, err;     // what CLI11 writes to
-    app.exit(e, out, err);
-    return Exit{kExitOk, out.str()};
+  } catch (const CLI::CallForHelp&) {
+    return Exit{kExitOk, app.help()};
+  } catch (const CLI::CallForVersion& e) {
+    return Exit{kExitOk, std::string(e.what()) + "\n"};
   } catch (const CLI::ParseError& e) {
     throw Error(Code::kInvalidRequest, "[options] {}", parse_error_text(app, e));
   }

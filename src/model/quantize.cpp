@@ -201,6 +201,8 @@ bool glob_matches(std::string_view glob, std::string_view text) {
 
 void quantize_file(const fs::path& input, const fs::path& output, const QuantizeOptions& options,
                    const OnQuantized& on_tensor) {
+  if (fs::is_directory(output))
+    throw Error(Code::kInvalidRequest, "[quantize] {}: want a file to write, found a directory", output.string());
   const checkpoint::SafetensorsFile file(input);
   const auto pick = [&](const TensorEntry& entry) -> std::optional<Source> {
     const Shape& shape = entry.tensor.shape;

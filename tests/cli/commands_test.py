@@ -81,6 +81,8 @@ class Run(Case):
         self.assertEqual(streamed, "Once upon a time" + free[:free.index("tle gi")] + "\n")
         missed = self.ok("run", *PROMPT, "-n", 40, "--temperature", 0, "--json", "--stop", "tle giraffe").json()
         self.assertEqual((missed["text"], missed["finish_reason"]), (free, "length"))
+        begun = self.ok("run", *PROMPT, "-n", 40, "--temperature", 0, "--json", "--stop", free[-3:] + "#").json()
+        self.assertEqual(begun["text"], free)  # what was held back for a stop that did not come
         brackets = self.ok("run", *PROMPT, "-n", 40, "--temperature", 0, "--json", "--stop", "[x,Lily]").json()
         self.assertEqual(brackets["text"], free)  # one stop string, not a list
 

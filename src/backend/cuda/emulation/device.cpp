@@ -27,6 +27,7 @@ struct Meeting {
   int arrived = 0;
   uint64_t round = 0;
   WarpOperands coming, met;
+  uint32_t sleep = 0;  // turns
 };
 
 struct Copy {
@@ -72,12 +73,22 @@ void land_copies() {
   }
 }
 
-// One turn for every lane that still runs. False when none does.
+// Now and then a warp sleeps for long enough that others could run ahead of it.
+void send_to_sleep() {
+  for (Meeting& warp : cta->warps) {
+    const uint32_t number = philox(cta->seed, cta->draws++)[1];
+    warp.sleep = warp.sleep > 0 ? warp.sleep - 1 : number % 64 == 0 ? number / 64 % 128 : 0;
+  }
+}
+
+// One turn for every lane that still runs and is awake. False when none runs.
 bool step() {
   bool any = false;
+  send_to_sleep();
   for (size_t i = 0; i < cta->fibers.size(); ++i) {
     if (cta->fibers[i].done) continue;
     any = true;
+    if (cta->warps[i / kLanes].sleep > 0) continue;
     cta->current = static_cast<int>(i);
     threadIdx.x = static_cast<unsigned>(i);
     swapcontext(&cta->scheduler, &cta->fibers[i].context);
@@ -147,7 +158,7 @@ void dependency_wait() {
 }
 
 std::string run(const Launch& launch, const std::function<void()>& kernel) {
-  constexpr int kPatience = 200;  // turns without progress; copies take at most 40
+  constexpr int kPatience = 4000;  // turns without progress; sleep and copies take less
   predecessor = launch.predecessor;
   gridDim.x = static_cast<unsigned>(launch.grid);
   blockDim.x = static_cast<unsigned>(launch.threads);

@@ -2,7 +2,8 @@
 // Runs CUDA kernel source on the host, lane by lane: the words and functions of the device that our kernels use. Test
 // code. A lane is a fiber; it runs until it waits for other lanes or for a barrier. The instructions of ptx/ have their
 // host twins in emulation/backend/cuda/ptx, found first on the include path.
-// Bulk copies poison their destination and land later, at random; a step without progress is reported as a deadlock.
+// Bulk copies poison their destination and land later, at random; warps sleep at random; a long time without progress
+// is reported as a deadlock.
 
 #include "base/dtype.h"
 

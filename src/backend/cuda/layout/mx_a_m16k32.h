@@ -7,8 +7,9 @@
 //   slice  = per pair of blocks 512 B of codes, 16 B per lane: words {block 0 step 0, block 0 step 1, block 1 step 0,
 //            block 1 step 1}, each the four A registers of one mma (e2m1_f16.h); then 16 scales per block, as words
 //            [row % 8][block / 2] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block 1}.
-//   scale  = E8M0 code + 14: the 2^-14 of e2m1_f16.h is undone here. Codes above 240 (2^113) are refused, see mx_pack.h.
-//   k      : a dot product does not care about the order of k, so lane t of a quad takes k = 8t..8t+7 of a block, which
+//   scale  = E8M0 code + 14: the 2^-14 of e2m1_f16.h is undone here. Codes above 240 (2^113) are refused, see
+//   mx_pack.h. k      : a dot product does not care about the order of k, so lane t of a quad takes k = 8t..8t+7 of a
+//   block, which
 //            are 16 consecutive bytes of f16 activations.
 
 #include "backend/cuda/layout/e2m1_f16.h"
@@ -19,15 +20,15 @@
 namespace nibble::backend::cuda::layout {
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kBlockK = 32;          // base/mx.h kMxBlock
-inline constexpr int kLaneBytes = 16;       // codes of one lane for one pair of blocks
-inline constexpr int kPairBytes = 512;      // codes of two blocks, 16 rows
-inline constexpr int kMaxSlices = 16;       // warps
-inline constexpr int kScaleBias = 14;       // -kE2m1AsF16Log2
-inline constexpr int kMaxScaleCode = 240;   // kMaxScaleCode + kScaleBias is the largest finite float exponent, 254
+inline constexpr int kBlockK = 32;         // base/mx.h kMxBlock
+inline constexpr int kLaneBytes = 16;      // codes of one lane for one pair of blocks
+inline constexpr int kPairBytes = 512;     // codes of two blocks, 16 rows
+inline constexpr int kMaxSlices = 16;      // warps
+inline constexpr int kScaleBias = 14;      // -kE2m1AsF16Log2
+inline constexpr int kMaxScaleCode = 240;  // kMaxScaleCode + kScaleBias is the largest finite float exponent, 254
 
-// How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a tile
-// holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.
+// How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
+// tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.
 enum class RowOrder : uint8_t { kPlain, kGateUp };
 
 [[nodiscard]] constexpr int64_t source_row(RowOrder order, int64_t tile, int row) {
@@ -63,7 +64,9 @@ enum class RowOrder : uint8_t { kPlain, kGateUp };
 
 // k inside a block, of the element that the mma sees in slot `reg_pair`, `half` of quad lane t in step 0 or 1 of the
 // block. A register r has reg_pair r/2, B register r has reg_pair r.
-[[nodiscard]] constexpr int k_of(int t, int step, int reg_pair, int half) { return 8 * t + 4 * step + 2 * reg_pair + half; }
+[[nodiscard]] constexpr int k_of(int t, int step, int reg_pair, int half) {
+  return 8 * t + 4 * step + 2 * reg_pair + half;
+}
 
 // Where code `code` (0..7) of word `word` (0..3) of lane `lane` comes from, inside a pair of blocks.
 struct CodeSource {

@@ -69,8 +69,8 @@ void unpack_slice(const uint8_t* in, const Slice& slice, const MxUnpacked& to) {
         for (int code = 0; code < kWordCodes; ++code) {
           const CodeSource from = source_of({lane, word, code});
           const uint32_t bits = code_of_half(pairs.pair[code / 2] >> (16 * (code % 2)));
-          uint8_t& byte = to.blocks[static_cast<size_t>(block_at(from.row, 2 * pair + from.block) * kBlockBytes +
-                                                        from.k / 2)];
+          uint8_t& byte =
+              to.blocks[static_cast<size_t>(block_at(from.row, 2 * pair + from.block) * kBlockBytes + from.k / 2)];
           const int shift = 4 * (from.k % 2);
           byte = static_cast<uint8_t>((byte & ~(15 << shift)) | static_cast<int>(bits << shift));
         }

@@ -77,9 +77,10 @@ TEST(mx_pack, one_element_lands_where_the_map_says) {
       pack({kRows, kCols, RowOrder::kPlain, codes, scales}, packed);
       const CodePlace place = place_of({row % 16, k / 32 % 2, k % 32});
       uint32_t w = 0;
-      std::memcpy(&w, &packed[static_cast<size_t>(row / 16 * tile_bytes(kCols) + code_offset(k / 64, place.lane) +
-                                                  place.word * 4)],
-                  4);
+      std::memcpy(
+          &w,
+          &packed[static_cast<size_t>(row / 16 * tile_bytes(kCols) + code_offset(k / 64, place.lane) + place.word * 4)],
+          4);
       const uint32_t half = widen_e2m1x8(w).pair[place.code / 2] >> (16 * (place.code % 2)) & 0xffffu;
       EXPECT_EQ(half, half_of_code(0b1011)) << row << ' ' << k;
     }

@@ -16,8 +16,8 @@ __device__ __forceinline__ uint64_t evict_first_policy() {
 __device__ __forceinline__ void bulk_copy(uint32_t to_shared, const void* from_global, uint32_t bytes, uint32_t barrier,
                                           uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          to_shared),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to_shared),
       "l"(from_global), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }

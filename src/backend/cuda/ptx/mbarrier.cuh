@@ -26,11 +26,10 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint
 // May give up after a time that the hardware sets.
 __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done;
-  asm volatile(
-      "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
+  asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return done != 0;
 }
 

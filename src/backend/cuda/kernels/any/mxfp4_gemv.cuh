@@ -1,6 +1,6 @@
 #pragma once
-// y = W·x for 1 to 8 tokens, W MXFP4, exact (no activation is quantised)      source: torch/model.py, Linear and MLPBlock
-// W    mxfp4 tiles of 16 rows, layout/mx_a_m16k32.h            x  f16, see mxfp4_plan.h            sums f32
+// y = W·x for 1 to 8 tokens, W MXFP4, exact (no activation is quantised)      source: torch/model.py, Linear and
+// MLPBlock W    mxfp4 tiles of 16 rows, layout/mx_a_m16k32.h            x  f16, see mxfp4_plan.h            sums f32
 // grid one CTA per SM, tiles interleaved (mxfp4_walk.h); a ring of 2..8 tiles filled by cp.async.bulk;
 //      warps: one per slice of K (consumers), one producer, one epilogue; no barrier in the loop but mbarriers
 // mma  m16n8k16, weights on the m side, columns: see Columns and mxfp4_ops.cuh
@@ -21,8 +21,8 @@ inline constexpr int kRingMaxStages = 8;
 inline constexpr int kPartialSlots = 2;
 
 // kBlocks: one row of activations; block j of a slice stands in column j, all other columns of that block zero, so that
-// the sums of eight blocks end in one accumulator and are scaled once. kVectors: up to eight rows of activations, one per
-// column; each block's sums are scaled before they are added.
+// the sums of eight blocks end in one accumulator and are scaled once. kVectors: up to eight rows of activations, one
+// per column; each block's sums are scaled before they are added.
 enum class Columns { kBlocks, kVectors };
 
 template <int kSliceBlocks, Columns kTheColumns>
@@ -163,7 +163,8 @@ struct SliceWeights {
     const int g = group_of(lane), t = lane % 4;
     for (int q = 0; q < Tile::kPairs; ++q) codes[q] = ptx::load_shared16(slice + layout::code_offset(q, lane));
     if constexpr (Tile::kColumns == Columns::kBlocks) {
-      const uint32_t word = ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, t < Tile::kPairs ? t : 0));
+      const uint32_t word =
+          ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, t < Tile::kPairs ? t : 0));
       scales[0] = t < Tile::kPairs ? word : 0;
     } else {
       for (int q = 0; q < Tile::kPairs; ++q)
@@ -177,8 +178,8 @@ struct SliceWeights {
   }
 };
 
-// The slice's contribution to a tile; sums as in mxfp4_ops.cuh. kBlocks leaves per lane the two blocks' sums of row g in
-// sums[0] and of row g + 8 in sums[2]; the epilogue adds the quad.
+// The slice's contribution to a tile; sums as in mxfp4_ops.cuh. kBlocks leaves per lane the two blocks' sums of row g
+// in sums[0] and of row g + 8 in sums[2]; the epilogue adds the quad.
 template <class Tile>
 __device__ void multiply(const SliceWeights<Tile>& w, const Activations<Tile>& x, float (&sums)[4]) {
   if constexpr (Tile::kColumns == Columns::kBlocks) {

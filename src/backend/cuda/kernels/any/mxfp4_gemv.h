@@ -7,8 +7,8 @@
 
 namespace nibble::backend::cuda {
 
-// kChained: programmatic dependent launch. The kernel starts while its predecessor drains, fetches its first weights and
-// waits for the predecessor's end before it touches anything else.
+// kChained: programmatic dependent launch. The kernel starts while its predecessor drains, fetches its first weights
+// and waits for the predecessor's end before it touches anything else.
 enum class Chain : uint8_t { kNone, kChained };
 
 struct GemvLaunch {

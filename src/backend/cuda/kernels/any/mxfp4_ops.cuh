@@ -2,7 +2,8 @@
 // What the three MXFP4 kernels do around the common main loop (mxfp4_gemv.cuh): which tiles, which activations stand in
 // the mma's columns, what becomes of a tile's sums. Every warp holds its own copy; methods are called by whole warps.
 //
-// sums, lane 4g + t: {row g, column 2t}, {g, 2t + 1}, {g + 8, 2t}, {g + 8, 2t + 1}, as layout/mma_m16n8k16.h d_row, d_col.
+// sums, lane 4g + t: {row g, column 2t}, {g, 2t + 1}, {g + 8, 2t}, {g + 8, 2t + 1}, as layout/mma_m16n8k16.h d_row,
+// d_col.
 
 #include "backend/cuda/kernels/any/mxfp4_plan.h"
 #include "backend/cuda/kernels/any/mxfp4_walk.h"
@@ -49,7 +50,7 @@ __device__ __forceinline__ int pair_of_token(uint32_t pairs, int token, int toke
 // Column t = token t.
 struct DenseOp {
   using Args = DenseArgs;
-  static constexpr bool kReload = false;            // activations are the same for every tile
+  static constexpr bool kReload = false;             // activations are the same for every tile
   static constexpr bool kLaunchesAfterWait = false;  // the next kernel may start at once
   struct Fetched {
     float bias[2];

@@ -1,5 +1,6 @@
 #pragma once
-// The exact W4A16 MXFP4 kernels for 1 to 8 tokens: arguments, checks, plan and cost. Plain C++; launchers: mxfp4_gemv.h.
+// The exact W4A16 MXFP4 kernels for 1 to 8 tokens: arguments, checks, plan and cost. Plain C++; launchers:
+// mxfp4_gemv.h.
 
 #include "backend/cuda/layout/mx_a_m16k32.h"
 #include "base/dtype.h"
@@ -36,29 +37,29 @@ struct DenseArgs {
   Into into = Into::kStore;
 };
 
-// u[t, k] = swiglu(W1[e] · x[t] + b1[e]), e = expert_ids[t, k]. An expert's weights are read once, whatever the number of
-// its tokens. REQUIRES that a token's expert ids differ and lie in [0, experts).
+// u[t, k] = swiglu(W1[e] · x[t] + b1[e]), e = expert_ids[t, k]. An expert's weights are read once, whatever the number
+// of its tokens. REQUIRES that a token's expert ids differ and lie in [0, experts).
 struct MoeUpArgs {
-  const uint8_t* weights = nullptr;      // [experts] of [2 * inter, hidden] RowOrder::kGateUp
-  const Bf16* bias = nullptr;            // [experts, 2 * inter], gate even, up odd
-  const F16* x = nullptr;                // [tokens, hidden]
-  const int32_t* expert_ids = nullptr;   // [tokens, topk]
-  F16* u = nullptr;                      // [tokens, topk, inter]
+  const uint8_t* weights = nullptr;     // [experts] of [2 * inter, hidden] RowOrder::kGateUp
+  const Bf16* bias = nullptr;           // [experts, 2 * inter], gate even, up odd
+  const F16* x = nullptr;               // [tokens, hidden]
+  const int32_t* expert_ids = nullptr;  // [tokens, topk]
+  F16* u = nullptr;                     // [tokens, topk, inter]
   int hidden = 0, inter = 0, topk = 0, tokens = 0;
   float swiglu_limit = 7.0f;
 };
 
 // Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). parts 1: added to y [tokens, hidden]. parts 2: stored to y [2, tokens,
-// hidden], whose halves the next kernel adds; balances the SMs better (180 row tiles over 132 SMs: 6 tiles instead of 8).
-// kBeforeWait: expert_ids were complete before the previous kernel let this one start; true behind moe_up, which lets
-// its successor start only after its own wait. Then the first weights are fetched while moe_up still runs.
+// hidden], whose halves the next kernel adds; balances the SMs better (180 row tiles over 132 SMs: 6 tiles instead of
+// 8). kBeforeWait: expert_ids were complete before the previous kernel let this one start; true behind moe_up, which
+// lets its successor start only after its own wait. Then the first weights are fetched while moe_up still runs.
 enum class IdsReady : uint8_t { kAfterWait, kBeforeWait };
 struct MoeDownArgs {
-  const uint8_t* weights = nullptr;      // [experts] of [hidden, inter] RowOrder::kPlain
-  const Bf16* bias = nullptr;            // [experts, hidden]
-  const F16* u = nullptr;                // [tokens, topk, inter]
-  const int32_t* expert_ids = nullptr;   // [tokens, topk]
-  const float* expert_weights = nullptr; // [tokens, topk]
+  const uint8_t* weights = nullptr;       // [experts] of [hidden, inter] RowOrder::kPlain
+  const Bf16* bias = nullptr;             // [experts, hidden]
+  const F16* u = nullptr;                 // [tokens, topk, inter]
+  const int32_t* expert_ids = nullptr;    // [tokens, topk]
+  const float* expert_weights = nullptr;  // [tokens, topk]
   float* y = nullptr;
   int hidden = 0, inter = 0, topk = 0, tokens = 0, parts = 1;
   IdsReady ids_ready = IdsReady::kAfterWait;
@@ -79,8 +80,8 @@ struct GemvShape {
   int matrices = 1;  // most that one launch may read: distinct experts
 };
 
-// stages 0: as many as keep about 100 KB in flight. Throws Error(kUnsupported) for a shape without slices or a card with
-// too little shared memory for a ring of two.
+// stages 0: as many as keep about 100 KB in flight. Throws Error(kUnsupported) for a shape without slices or a card
+// with too little shared memory for a ring of two.
 [[nodiscard]] GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages = 0);
 
 struct GemvCost {

@@ -12,14 +12,18 @@ constexpr GemvDevice kH200{.sms = 132, .cta_smem_bytes = 232448, .sm_smem_bytes 
 constexpr GemvDevice kGb10{.sms = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
 
 TEST(mxfp4_plan, real_shapes_on_both_cards) {
-  EXPECT_EQ(plan_gemv({5120, 2880}, kH200),
-            (GemvPlan{.grid = 132, .threads = 544, .stages = 4, .slices = 15, .tile_bytes = 24480, .smem_bytes = 116736}));
-  EXPECT_EQ(plan_gemv({2880, 4096}, kH200),
-            (GemvPlan{.grid = 132, .threads = 576, .stages = 3, .slices = 16, .tile_bytes = 34816, .smem_bytes = 121088}));
-  EXPECT_EQ(plan_gemv({5120, 2880}, kGb10),
-            (GemvPlan{.grid = 48, .threads = 544, .stages = 3, .slices = 15, .tile_bytes = 24480, .smem_bytes = 89056}));
-  EXPECT_EQ(plan_gemv({2880, 4096}, kGb10),
-            (GemvPlan{.grid = 48, .threads = 576, .stages = 2, .slices = 16, .tile_bytes = 34816, .smem_bytes = 86272}));
+  EXPECT_EQ(
+      plan_gemv({5120, 2880}, kH200),
+      (GemvPlan{.grid = 132, .threads = 544, .stages = 4, .slices = 15, .tile_bytes = 24480, .smem_bytes = 116736}));
+  EXPECT_EQ(
+      plan_gemv({2880, 4096}, kH200),
+      (GemvPlan{.grid = 132, .threads = 576, .stages = 3, .slices = 16, .tile_bytes = 34816, .smem_bytes = 121088}));
+  EXPECT_EQ(
+      plan_gemv({5120, 2880}, kGb10),
+      (GemvPlan{.grid = 48, .threads = 544, .stages = 3, .slices = 15, .tile_bytes = 24480, .smem_bytes = 89056}));
+  EXPECT_EQ(
+      plan_gemv({2880, 4096}, kGb10),
+      (GemvPlan{.grid = 48, .threads = 576, .stages = 2, .slices = 16, .tile_bytes = 34816, .smem_bytes = 86272}));
   EXPECT_EQ(plan_gemv({16, 2880, 4}, kH200).grid, 4);
 }
 
@@ -57,8 +61,17 @@ DenseArgs dense() {
 }
 
 MoeDownArgs down() {
-  return {.weights = kBytes, .bias = kBias, .u = activations, .expert_ids = kIds, .expert_weights = sums, .y = sums,
-          .hidden = 2880, .inter = 2880, .topk = 4, .tokens = 8, .parts = 2};
+  return {.weights = kBytes,
+          .bias = kBias,
+          .u = activations,
+          .expert_ids = kIds,
+          .expert_weights = sums,
+          .y = sums,
+          .hidden = 2880,
+          .inter = 2880,
+          .topk = 4,
+          .tokens = 8,
+          .parts = 2};
 }
 
 template <class Args>

@@ -9,9 +9,7 @@ namespace nibble::backend::cuda::ptx {
 inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulation::Operands own{.a = {a[0], a[1], a[2], a[3]}, .b = {b0, b1}};
   const emulation::WarpOperands& all = emulation::exchange(own);
-  const auto half = [](uint32_t reg, int i) {
-    return double{F16{static_cast<uint16_t>(reg >> (16 * i))}.to_float()};
-  };
+  const auto half = [](uint32_t reg, int i) { return double{F16{static_cast<uint16_t>(reg >> (16 * i))}.to_float()}; };
   double wide_a[16][16], wide_b[16][8];
   for (int lane = 0; lane < emulation::kLanes; ++lane)
     for (int i = 0; i < 2; ++i) {

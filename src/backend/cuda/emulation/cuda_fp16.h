@@ -3,5 +3,7 @@
 
 #include "base/dtype.h"
 
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
 inline nibble::F16 __float2half_rn(float value) { return nibble::F16::from_float(value); }
 inline unsigned short __half_as_ushort(nibble::F16 value) { return value.bits; }
+// NOLINTEND(readability-identifier-naming)

@@ -13,6 +13,7 @@
 #include <functional>
 #include <string>
 
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
 #define __device__
 #define __global__
 #define __shared__
@@ -95,3 +96,4 @@ inline uint32_t __ballot_sync(unsigned, bool value) {
 }
 inline void __syncwarp() { nibble::backend::cuda::emulation::exchange({}); }
 inline void __syncthreads() { nibble::backend::cuda::emulation::sync_block(); }
+// NOLINTEND(readability-identifier-naming)

@@ -1,0 +1,328 @@
+// Times the MXFP4 kernels of src/backend/cuda/kernels/any against the card's measured read bandwidth.
+//   kernel_bench <json file>
+// Each time is the mean of one kernel in a chain over many layers' weights (2 GB and more: nothing stays in L2),
+// launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
+// repetitions.
+
+#include "backend/cuda/kernels/any/mxfp4_gemv.h"
+#include "base/random.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kHidden = 2880, kInter = 2880, kTopk = 4, kExperts = 32, kVocab = 201088;
+constexpr int64_t kPoolBytes = int64_t{5} << 30;
+constexpr int kRepetitions = 9;
+
+void cuda_check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  std::printf("%s: %s\n", what, cudaGetErrorString(status));
+  std::exit(1);
+}
+
+template <class T>
+T* device_array(int64_t count) {  // lives as long as the program
+  T* p = nullptr;
+  cuda_check(cudaMalloc(&p, static_cast<size_t>(count) * sizeof(T)), "cudaMalloc");
+  cuda_check(cudaMemset(p, 0, static_cast<size_t>(count) * sizeof(T)), "cudaMemset");
+  return p;
+}
+
+// Packed codes and scales both: scale bytes in 112..127, so that sums stay finite.
+__global__ void fill_random(uint32_t* words, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    uint32_t v = static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(i >> 32);
+    v ^= v >> 15;
+    v *= 2246822519u;
+    v ^= v >> 13;
+    words[i] = (v & 0x0f0f0f0fu) | 0x70707070u;
+  }
+}
+
+template <int kLoads>
+__global__ void __launch_bounds__(1024) read_all(const uint4* data, int64_t count, uint32_t* sink) {
+  uint32_t sum = 0;
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; i + (kLoads - 1) * stride < count; i += kLoads * stride) {
+    uint4 v[kLoads];
+    for (int n = 0; n < kLoads; ++n) v[n] = __ldcs(data + i + n * stride);
+    for (int n = 0; n < kLoads; ++n) sum ^= v[n].x ^ v[n].y ^ v[n].z ^ v[n].w;
+  }
+  for (; i < count; i += stride) sum ^= data[i].x;
+  if (sum == 0x12345678u) *sink = sum;
+}
+
+struct Timer {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t from = nullptr, to = nullptr;
+
+  Timer() {
+    cuda_check(cudaStreamCreate(&stream), "stream");
+    cuda_check(cudaEventCreate(&from), "event");
+    cuda_check(cudaEventCreate(&to), "event");
+  }
+  // Median µs of work(), which enqueues on the stream.
+  double median_us(int repetitions, const std::function<void()>& work) const {
+    std::vector<float> ms(static_cast<size_t>(repetitions));
+    work();
+    for (float& time : ms) {
+      cuda_check(cudaEventRecord(from, stream), "record");
+      work();
+      cuda_check(cudaEventRecord(to, stream), "record");
+      cuda_check(cudaEventSynchronize(to), "kernels");
+      cuda_check(cudaEventElapsedTime(&time, from, to), "elapsed");
+    }
+    std::nth_element(ms.begin(), ms.begin() + repetitions / 2, ms.end());
+    return 1000.0 * ms[static_cast<size_t>(repetitions / 2)];
+  }
+};
+
+struct Peak {
+  double gb_per_s = 0;
+  std::string configuration;
+};
+
+Peak measure_read(const uint8_t* pool, int sms, const Timer& timer, uint32_t* sink) {
+  Peak best;
+  const auto* data = reinterpret_cast<const uint4*>(pool);
+  const int64_t count = kPoolBytes / 16;
+  for (const int blocks : {2, 4, 8})
+    for (const int threads : {256, 512, 1024})
+      for (const int loads : {4, 8}) {
+        if (blocks * threads > 2048) continue;
+        const auto grid = static_cast<unsigned>(blocks * sms);
+        const double us = timer.median_us(5, [&] {
+          if (loads == 4) read_all<4><<<grid, static_cast<unsigned>(threads), 0, timer.stream>>>(data, count, sink);
+          if (loads == 8) read_all<8><<<grid, static_cast<unsigned>(threads), 0, timer.stream>>>(data, count, sink);
+        });
+        const double rate = static_cast<double>(kPoolBytes) / us / 1e3;
+        if (rate > best.gb_per_s)
+          best = {rate, std::to_string(blocks) + " blocks/SM x " + std::to_string(threads) + " threads x " +
+                            std::to_string(loads) + " loads"};
+      }
+  return best;
+}
+
+// A kernel to time: link(i) enqueues the i-th of a chain, over weights of its own.
+struct Subject {
+  std::string name;
+  int tokens;
+  GemvCost cost;
+  int links;
+  std::function<void(int, const GemvLaunch&)> link;
+};
+
+struct Result {
+  std::string name;
+  int tokens, stages;
+  double chain_us, graph_us;
+  GemvCost cost;
+};
+
+double time_links(const Subject& subject, GemvLaunch launch, const Timer& timer) {
+  launch.stream = timer.stream;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  cuda_check(cudaStreamBeginCapture(timer.stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; i < subject.links; ++i) subject.link(i, launch);
+  cuda_check(cudaStreamEndCapture(timer.stream, &graph), "capture");
+  cuda_check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+  const double us =
+      timer.median_us(kRepetitions, [&] { cuda_check(cudaGraphLaunch(executable, timer.stream), "graph launch"); });
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  return us / subject.links;
+}
+
+struct Buffers {
+  uint8_t* pool;
+  F16* x;          // [8, 4096]
+  F16* u;          // [32, inter]
+  Bf16* bias;      // [experts, 2 * inter]: shared by all layers
+  float* y;        // [8, vocab]
+  float* weights;  // [8, topk]
+};
+
+Subject dense_subject(const char* name, const Buffers& b, DenseArgs args) {
+  const int64_t bytes = layout::packed_bytes(args.rows, args.cols);
+  args.x = b.x;
+  args.y = b.y;
+  args.bias = args.rows == kVocab ? nullptr : b.bias;
+  const int links = static_cast<int>(kPoolBytes / 2 / bytes);
+  return {name, args.tokens, cost(args), links, [=](int i, const GemvLaunch& launch) {
+            DenseArgs own = args;
+            own.weights = b.pool + i * bytes;
+            mxfp4_dense(own, launch);
+          }};
+}
+
+// Expert ids of one layer; every layer draws its own.
+std::vector<int32_t> draw_ids(int tokens, int layer, uint32_t experts, int* distinct) {
+  std::vector<int32_t> ids;
+  std::vector<bool> seen(kExperts);
+  for (int t = 0; t < tokens; ++t) {
+    std::vector<bool> own(kExperts);
+    for (uint64_t n = 0, k = 0; k < kTopk; ++n) {
+      const auto e = static_cast<int32_t>(philox(static_cast<uint64_t>(layer * 8 + t), n)[0] % experts);
+      if (own[static_cast<size_t>(e)]) continue;
+      own[static_cast<size_t>(e)] = seen[static_cast<size_t>(e)] = true;
+      ids.push_back(e);
+      ++k;
+    }
+  }
+  *distinct += static_cast<int>(std::count(seen.begin(), seen.end(), true));
+  return ids;
+}
+
+enum class Moe { kUp, kUpInL2, kDown, kPair };
+
+// up, down with one or two parts, or both in turn as a layer has them. kUpInL2: one layer's first four experts again
+// and again, 35 MB: how fast tiles are consumed when DRAM is not the limit; its % of read bandwidth may pass 100.
+Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, const Buffers& b) {
+  const int64_t up_bytes = kExperts * layout::packed_bytes(2 * kInter, kHidden);
+  const int64_t down_bytes = kExperts * layout::packed_bytes(kHidden, kInter);
+  const int64_t layer_bytes = which == Moe::kUp || which == Moe::kUpInL2 ? up_bytes
+                              : which == Moe::kDown                      ? down_bytes
+                                                                         : up_bytes + down_bytes;
+  const int layers = which == Moe::kUpInL2 ? 1 : static_cast<int>(kPoolBytes / layer_bytes);
+  const int rounds = which == Moe::kUpInL2 ? 60 : 3;
+  auto* ids = device_array<int32_t>(int64_t{layers} * rounds * tokens * kTopk);
+  int distinct = 0;
+  for (int i = 0; i < layers * rounds; ++i) {
+    const std::vector<int32_t> own = draw_ids(tokens, i, which == Moe::kUpInL2 ? kTopk : kExperts, &distinct);
+    cuda_check(cudaMemcpy(ids + i * tokens * kTopk, own.data(), own.size() * 4, cudaMemcpyHostToDevice), "ids");
+  }
+  const MoeUpArgs up{
+      .bias = b.bias, .x = b.x, .u = b.u, .hidden = kHidden, .inter = kInter, .topk = kTopk, .tokens = tokens};
+  const MoeDownArgs down{.bias = b.bias,
+                         .u = b.u,
+                         .expert_weights = b.weights,
+                         .y = b.y,
+                         .hidden = kHidden,
+                         .inter = kInter,
+                         .topk = kTopk,
+                         .tokens = tokens,
+                         .parts = parts,
+                         .ids_ready = which == Moe::kPair ? IdsReady::kBeforeWait : IdsReady::kAfterWait};
+  const bool has_down = which == Moe::kDown || which == Moe::kPair;
+  const auto link = [=](int i, const GemvLaunch& launch) {
+    const uint8_t* weights = b.pool + i % layers * layer_bytes;
+    MoeUpArgs own_up = up;
+    MoeDownArgs own_down = down;
+    own_up.expert_ids = own_down.expert_ids = ids + i * tokens * kTopk;
+    own_up.weights = weights;
+    own_down.weights = which == Moe::kPair ? weights + up_bytes : weights;
+    if (which != Moe::kDown) mxfp4_moe_up(own_up, launch);
+    if (has_down) mxfp4_moe_down(own_down, launch);
+  };
+  // The mean over the layers: their numbers of distinct experts differ.
+  const int links = layers * rounds;
+  const auto mean = [&](const auto& args) {
+    GemvCost base = cost(args, 0);
+    base.bytes += (cost(args, 1).bytes - base.bytes) * distinct / links;
+    return base;
+  };
+  GemvCost total;
+  if (which != Moe::kDown) total = mean(up);
+  if (has_down) total = {total.bytes + mean(down).bytes, total.flops + mean(down).flops};
+  return {name, tokens, total, links, link};
+}
+
+std::vector<Subject> subjects(const Buffers& b, int tokens) {
+  return {dense_subject("qkv", b, {.rows = 5120, .cols = kHidden, .tokens = tokens}),
+          dense_subject("o", b, {.rows = kHidden, .cols = 4096, .tokens = tokens, .into = Into::kAdd}),
+          moe_subject("gate_up x4", Moe::kUp, 1, tokens, b),
+          moe_subject("gate_up x4 from L2", Moe::kUpInL2, 1, tokens, b),
+          moe_subject("down x4, 1 part", Moe::kDown, 1, tokens, b),
+          moe_subject("down x4, 2 parts", Moe::kDown, 2, tokens, b),
+          moe_subject("gate_up + down, 2 parts", Moe::kPair, 2, tokens, b),
+          dense_subject("lm_head", b, {.rows = kVocab, .cols = kHidden, .tokens = tokens})};
+}
+
+void write_json(const char* path, const char* device, const Peak& peak, const std::vector<Result>& results) {
+  std::FILE* f = std::fopen(path, "w");
+  if (f == nullptr) {
+    std::printf("cannot write %s\n", path);
+    std::exit(1);
+  }
+  std::fprintf(f, "{\"device\": \"%s\", \"read_gb_per_s\": %.1f, \"read_configuration\": \"%s\", \"kernels\": [\n",
+               device, peak.gb_per_s, peak.configuration.c_str());
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Result& r = results[i];
+    const double rate = static_cast<double>(r.cost.bytes) / r.chain_us / 1e3;
+    std::fprintf(f,
+                 "  {\"kernel\": \"%s\", \"tokens\": %d, \"stages\": %d, \"bytes\": %lld, \"flops\": %lld, "
+                 "\"chain_us\": %.3f, \"graph_us\": %.3f, \"gb_per_s\": %.1f, \"of_read\": %.4f}%s\n",
+                 r.name.c_str(), r.tokens, r.stages, static_cast<long long>(r.cost.bytes),
+                 static_cast<long long>(r.cost.flops), r.chain_us, r.graph_us, rate, rate / peak.gb_per_s,
+                 i + 1 < results.size() ? "," : "");
+  }
+  std::fprintf(f, "]}\n");
+  std::fclose(f);
+}
+
+void print_table(const char* device, const Peak& peak, const std::vector<Result>& results) {
+  std::printf("%s: read %.0f GB/s (%s)\n%-26s %6s %6s %9s %9s %8s %6s\n", device, peak.gb_per_s,
+              peak.configuration.c_str(), "kernel", "tokens", "stages", "chain us", "graph us", "GB/s", "read");
+  for (const Result& r : results) {
+    const double rate = static_cast<double>(r.cost.bytes) / r.chain_us / 1e3;
+    std::printf("%-26s %6d %6d %9.2f %9.2f %8.0f %5.1f%%\n", r.name.c_str(), r.tokens, r.stages, r.chain_us, r.graph_us,
+                rate, 100 * rate / peak.gb_per_s);
+  }
+}
+
+int run(const char* path) {
+  cudaDeviceProp prop{};
+  cuda_check(cudaGetDeviceProperties(&prop, 0), "device");
+  const GemvDevice device{prop.multiProcessorCount, static_cast<int64_t>(prop.sharedMemPerBlockOptin),
+                          static_cast<int64_t>(prop.sharedMemPerMultiprocessor)};
+  const Timer timer;
+  const Buffers b{device_array<uint8_t>(kPoolBytes),
+                  device_array<F16>(8 * 4096),
+                  device_array<F16>(int64_t{kGemvRoutes} * kInter),
+                  device_array<Bf16>(kExperts * 2 * kInter),
+                  device_array<float>(int64_t{8} * kVocab),
+                  device_array<float>(kGemvRoutes)};
+  cuda_check(cudaMemset(b.x, 0x3c, 8 * 4096 * sizeof(F16)), "x");  // 1.06 each
+  fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(b.pool), kPoolBytes / 4);
+  cuda_check(cudaDeviceSynchronize(), "fill");
+  const Peak peak = measure_read(b.pool, device.sms, timer, device_array<uint32_t>(1));
+  std::vector<Result> results;
+  const auto measure = [&](const Subject& subject, int stages, int shown_stages) {
+    results.push_back({subject.name, subject.tokens, shown_stages,
+                       time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, timer),
+                       time_links(subject, {.device = device, .stages = stages}, timer), subject.cost});
+  };
+  for (const int tokens : {1, 2, 4, 8})
+    for (const Subject& subject : subjects(b, tokens)) measure(subject, 0, 0);
+  for (const Subject& subject : subjects(b, 1))
+    for (const int stages : {2, 3, 4, 5, 6, 8}) measure(subject, stages, stages);
+  write_json(path, prop.name, peak, results);
+  print_table(prop.name, peak, results);
+  return 0;
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::printf("usage: kernel_bench <json file>\n");
+    return 2;
+  }
+  try {
+    return nibble::backend::cuda::run(argv[1]);
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    return 1;
+  }
+}

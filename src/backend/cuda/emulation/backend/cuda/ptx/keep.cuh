@@ -1,0 +1,10 @@
+#pragma once
+// Host twin of ptx/keep.cuh.
+
+#include <cstdint>
+
+namespace nibble::backend::cuda::ptx {
+
+inline void keep(uint32_t&) {}
+
+}  // namespace nibble::backend::cuda::ptx

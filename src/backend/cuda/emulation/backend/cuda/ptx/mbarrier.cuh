@@ -1,0 +1,57 @@
+#pragma once
+// Host twin of ptx/mbarrier.cuh. The 8 bytes in shared memory hold the state, as on the device.
+
+#include "backend/cuda/emulation/device.h"
+
+#include <cstring>
+
+namespace nibble::backend::cuda::ptx {
+
+struct EmulatedBarrier {
+  int8_t count, pending;  // arrivals per round, arrivals missing
+  uint16_t rounds;        // complete
+  int32_t bytes;          // missing
+};
+static_assert(sizeof(EmulatedBarrier) == 8);
+
+template <class Change>
+void change_barrier(uint32_t barrier, const Change& change) {
+  EmulatedBarrier state;
+  std::memcpy(&state, smem + barrier, 8);
+  change(state);
+  if (state.pending == 0 && state.bytes == 0) {
+    state.pending = state.count;
+    ++state.rounds;
+  }
+  std::memcpy(smem + barrier, &state, 8);
+  emulation::made_progress();
+}
+
+inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
+  const auto count = static_cast<int8_t>(arrivals);
+  const EmulatedBarrier state{count, count, 0, 0};
+  std::memcpy(smem + barrier, &state, 8);
+}
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive(uint32_t barrier) {
+  change_barrier(barrier, [](EmulatedBarrier& b) { --b.pending; });
+}
+inline void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+  change_barrier(barrier, [&](EmulatedBarrier& b) {
+    b.bytes += static_cast<int32_t>(bytes);
+    --b.pending;
+  });
+}
+inline void mbarrier_complete_tx(uint32_t barrier, uint32_t bytes) {
+  change_barrier(barrier, [&](EmulatedBarrier& b) { b.bytes -= static_cast<int32_t>(bytes); });
+}
+// Waits for the end of the round whose parity this is: true of the current round's predecessor, too.
+inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  emulation::wait_until([&] {
+    EmulatedBarrier state;
+    std::memcpy(&state, smem + barrier, 8);
+    return (state.rounds & 1u) != parity;
+  });
+}
+
+}  // namespace nibble::backend::cuda::ptx

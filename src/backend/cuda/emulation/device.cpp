@@ -1,0 +1,186 @@
+#include "backend/cuda/emulation/device.h"
+
+#include "base/random.h"
+
+#include <ucontext.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+alignas(128) uint8_t smem[256 * 1024];
+
+namespace emulation {
+namespace {
+
+constexpr size_t kStackBytes = 128 * 1024;
+
+struct Fiber {
+  ucontext_t context{};
+  std::unique_ptr<char[]> stack;
+  bool done = false;
+};
+
+struct Meeting {
+  int arrived = 0;
+  uint64_t round = 0;
+  WarpOperands coming, met;
+  uint32_t sleep = 0;  // turns
+};
+
+struct Copy {
+  uint32_t to;
+  const void* from;
+  uint32_t bytes, delay;
+  std::function<void()> landed;
+};
+
+// The CTA that runs; one at a time.
+struct Cta {
+  std::vector<Fiber> fibers;
+  std::vector<Meeting> warps;
+  Meeting block;
+  std::vector<Copy> copies;
+  ucontext_t scheduler{};
+  const std::function<void()>* kernel = nullptr;
+  int current = 0;
+  uint64_t progress = 0, draws = 0, seed = 0;
+};
+
+Cta* cta = nullptr;
+std::function<void()> predecessor;
+
+void yield() { swapcontext(&cta->fibers[static_cast<size_t>(cta->current)].context, &cta->scheduler); }
+
+void enter() {
+  (*cta->kernel)();
+  cta->fibers[static_cast<size_t>(cta->current)].done = true;
+  ++cta->progress;
+  yield();
+}
+
+void land_copies() {
+  std::vector<Copy> due;
+  std::vector<Copy> later;
+  for (Copy& copy : cta->copies) (copy.delay-- == 0 ? due : later).push_back(copy);
+  cta->copies = std::move(later);
+  for (const Copy& copy : due) {
+    std::memcpy(smem + copy.to, copy.from, copy.bytes);
+    copy.landed();
+    ++cta->progress;
+  }
+}
+
+// Now and then a warp sleeps for long enough that others could run ahead of it.
+void send_to_sleep() {
+  for (Meeting& warp : cta->warps) {
+    const uint32_t number = philox(cta->seed, cta->draws++)[1];
+    warp.sleep = warp.sleep > 0 ? warp.sleep - 1 : number % 64 == 0 ? number / 64 % 128 : 0;
+  }
+}
+
+// One turn for every lane that still runs and is awake. False when none runs.
+bool step() {
+  bool any = false;
+  send_to_sleep();
+  for (size_t i = 0; i < cta->fibers.size(); ++i) {
+    if (cta->fibers[i].done) continue;
+    any = true;
+    if (cta->warps[i / kLanes].sleep > 0) continue;
+    cta->current = static_cast<int>(i);
+    threadIdx.x = static_cast<unsigned>(i);
+    swapcontext(&cta->scheduler, &cta->fibers[i].context);
+  }
+  land_copies();
+  return any;
+}
+
+void start_fibers(int threads) {
+  cta->fibers.resize(static_cast<size_t>(threads));
+  cta->warps.resize(static_cast<size_t>(threads / kLanes));
+  for (Fiber& fiber : cta->fibers) {
+    fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = &cta->scheduler;
+    makecontext(&fiber.context, enter, 0);
+  }
+}
+
+}  // namespace
+
+int lane_idx() { return static_cast<int>(threadIdx.x) % kLanes; }
+
+void made_progress() { ++cta->progress; }
+
+void wait_until(const std::function<bool()>& holds) {
+  while (!holds()) yield();
+}
+
+const WarpOperands& exchange(const Operands& own) {
+  Meeting& warp = cta->warps[threadIdx.x / kLanes];
+  warp.coming.lane[lane_idx()] = own;
+  if (++warp.arrived == kLanes) {
+    warp.met = warp.coming;
+    warp.arrived = 0;
+    ++warp.round;
+    ++cta->progress;
+  } else {
+    const uint64_t round = warp.round;
+    wait_until([&] { return warp.round != round; });
+  }
+  return warp.met;
+}
+
+void sync_block() {
+  Meeting& block = cta->block;
+  const uint64_t round = block.round;
+  if (++block.arrived == static_cast<int>(cta->fibers.size())) {
+    ++block.round;
+    ++cta->progress;
+  }
+  wait_until([&] { return block.round != round; });
+}
+
+void copy_later(uint32_t to_shared, const void* from, uint32_t bytes, std::function<void()> landed) {
+  std::memset(smem + to_shared, 0xff, bytes);
+  const uint32_t delay = philox(cta->seed, cta->draws++)[0] % 40;
+  cta->copies.push_back({to_shared, from, bytes, delay, std::move(landed)});
+  ++cta->progress;
+}
+
+void dependency_wait() {
+  if (predecessor) predecessor();
+  predecessor = nullptr;
+}
+
+std::string run(const Launch& launch, const std::function<void()>& kernel) {
+  constexpr int kPatience = 4000;  // turns without progress; sleep and copies take less
+  predecessor = launch.predecessor;
+  gridDim.x = static_cast<unsigned>(launch.grid);
+  blockDim.x = static_cast<unsigned>(launch.threads);
+  for (int block = 0; block < launch.grid; ++block) {
+    const auto owner = std::make_unique<Cta>();
+    cta = owner.get();
+    cta->kernel = &kernel;
+    cta->seed = launch.seed + static_cast<uint64_t>(block);
+    blockIdx.x = static_cast<unsigned>(block);
+    std::memset(smem, 0xff, sizeof smem);
+    start_fibers(launch.threads);
+    uint64_t seen = 0;
+    int idle = 0;
+    while (step()) {
+      idle = cta->progress == seen ? idle + 1 : 0;
+      seen = cta->progress;
+      if (idle > kPatience) return "deadlock in CTA " + std::to_string(block);
+    }
+    if (!cta->copies.empty()) return "a copy outlives CTA " + std::to_string(block);
+  }
+  return {};
+}
+
+}  // namespace emulation
+}  // namespace nibble::backend::cuda

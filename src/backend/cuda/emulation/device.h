@@ -1,0 +1,99 @@
+#pragma once
+// Runs CUDA kernel source on the host, lane by lane: the words and functions of the device that our kernels use. Test
+// code. A lane is a fiber; it runs until it waits for other lanes or for a barrier. The instructions of ptx/ have their
+// host twins in emulation/backend/cuda/ptx, found first on the include path.
+// Bulk copies poison their destination and land later, at random; warps sleep at random; a long time without progress
+// is reported as a deadlock.
+
+#include "base/dtype.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
+#define __device__
+#define __global__
+#define __shared__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+struct EmulatedDim {
+  unsigned x = 0;
+};
+struct alignas(16) uint4 {
+  uint32_t x = 0, y = 0, z = 0, w = 0;
+};
+
+inline EmulatedDim threadIdx, blockIdx, blockDim, gridDim;  // set by the emulator before a lane runs
+
+namespace nibble::backend::cuda {
+extern uint8_t smem[];  // what a kernel's `extern __shared__ uint8_t smem[]` finds
+}
+
+namespace nibble::backend::cuda::emulation {
+
+inline constexpr int kLanes = 32;
+
+// What the lanes of a warp bring to a common operation.
+struct Operands {
+  uint32_t a[4] = {}, b[2] = {};
+  float d[4] = {};
+  uint32_t value = 0;
+};
+struct WarpOperands {
+  Operands lane[kLanes];
+};
+
+// Meets the other 31 lanes of the warp; all get everybody's operands.
+const WarpOperands& exchange(const Operands& own);
+int lane_idx();
+void sync_block();
+void wait_until(const std::function<bool()>& holds);  // lets other lanes run
+void made_progress();
+void copy_later(uint32_t to_shared, const void* from, uint32_t bytes, std::function<void()> landed);
+void dependency_wait();
+
+struct Launch {
+  int grid = 1, threads = 32;
+  uint64_t seed = 1;                  // of the delays of copies
+  std::function<void()> predecessor;  // runs when the first lane of the grid waits for the kernel before
+};
+// Runs `kernel` for every lane of every CTA, one CTA after the other. Empty, or what went wrong.
+std::string run(const Launch& launch, const std::function<void()>& kernel);
+
+}  // namespace nibble::backend::cuda::emulation
+
+inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline int __popc(uint32_t bits) { return std::popcount(bits); }
+inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(bits)) + 1; }
+inline float __expf(float x) { return std::exp(x); }
+
+template <class T>
+T __shfl_sync(unsigned, T value, int from) {
+  const auto& all = nibble::backend::cuda::emulation::exchange({.value = std::bit_cast<uint32_t>(value)});
+  return std::bit_cast<T>(all.lane[from & 31].value);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits) {
+  return __shfl_sync(mask, value, nibble::backend::cuda::emulation::lane_idx() ^ bits);
+}
+inline uint32_t __match_any_sync(unsigned, int value) {
+  const auto& all = nibble::backend::cuda::emulation::exchange({.value = static_cast<uint32_t>(value)});
+  uint32_t same = 0;
+  for (int i = 0; i < 32; ++i) same |= (all.lane[i].value == static_cast<uint32_t>(value) ? 1u : 0u) << i;
+  return same;
+}
+inline uint32_t __ballot_sync(unsigned, bool value) {
+  const auto& all = nibble::backend::cuda::emulation::exchange({.value = value ? 1u : 0u});
+  uint32_t bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= all.lane[i].value << i;
+  return bits;
+}
+inline void __syncwarp() { nibble::backend::cuda::emulation::exchange({}); }
+inline void __syncthreads() { nibble::backend::cuda::emulation::sync_block(); }
+// NOLINTEND(readability-identifier-naming)

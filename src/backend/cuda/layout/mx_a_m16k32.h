@@ -1,0 +1,132 @@
+#pragma once
+// MXFP4 weights as the A operand of mma.sync.m16n8k16, for a few tokens: the one statement of the layout, used by the
+// packers (mx_pack.h, kernels/any/mxfp4_pack.cu), by the kernel and by the tests.
+//
+//   matrix = tiles of 16 rows, contiguous: rows/16 * tile_bytes. No padding: a tile is 16 * cols * 17/32 bytes.
+//   tile   = slices of 6 or 8 consecutive k-blocks of 32; one warp owns one slice of every tile.
+//   slice  = per pair of blocks 512 B of codes, 16 B per lane: words {block 0 step 0, block 0 step 1, block 1 step 0,
+//            block 1 step 1}, each the four A registers of one mma (e2m1_f16.h); then 16 scales per block, as words
+//            [row % 8][block / 2] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block 1}.
+//   scale  = E8M0 code + 14: the 2^-14 of e2m1_f16.h is undone here. Codes above 240 (2^113) are refused, see
+//   mx_pack.h. k      : a dot product does not care about the order of k, so lane t of a quad takes k = 8t..8t+7 of a
+//   block, which
+//            are 16 consecutive bytes of f16 activations.
+
+#include "backend/cuda/layout/e2m1_f16.h"
+#include "backend/cuda/layout/mma_m16n8k16.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda::layout {
+
+inline constexpr int kTileRows = 16;
+inline constexpr int kBlockK = 32;         // base/mx.h kMxBlock
+inline constexpr int kLaneBytes = 16;      // codes of one lane for one pair of blocks
+inline constexpr int kPairBytes = 512;     // codes of two blocks, 16 rows
+inline constexpr int kMaxSlices = 16;      // warps
+inline constexpr int kScaleBias = 14;      // -kE2m1AsF16Log2
+inline constexpr int kMaxScaleCode = 240;  // kMaxScaleCode + kScaleBias is the largest finite float exponent, 254
+
+// How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
+// tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.
+enum class RowOrder : uint8_t { kPlain, kGateUp };
+
+[[nodiscard]] constexpr int64_t source_row(RowOrder order, int64_t tile, int row) {
+  return tile * kTileRows + (order == RowOrder::kPlain ? row : 2 * (row % 8) + row / 8);
+}
+
+// Blocks per slice for a matrix with `cols` columns: 6 or 8, or 0 when no whole number of up to 16 slices fits.
+[[nodiscard]] constexpr int slice_blocks(int64_t cols) {
+  if (cols <= 0 || cols % kBlockK != 0) return 0;
+  const int64_t blocks = cols / kBlockK;
+  for (int slice = 6; slice <= 8; slice += 2)
+    if (blocks % slice == 0 && blocks / slice <= kMaxSlices) return slice;
+  return 0;
+}
+
+[[nodiscard]] constexpr int slices(int64_t cols) {
+  const int blocks = slice_blocks(cols);
+  return blocks == 0 ? 0 : static_cast<int>(cols / kBlockK / blocks);
+}
+
+[[nodiscard]] constexpr int slice_bytes(int blocks) { return blocks * kTileRows * (kBlockK / 2 + 1); }
+[[nodiscard]] constexpr int64_t tile_bytes(int64_t cols) { return kTileRows * cols / kBlockK * (kBlockK / 2 + 1); }
+[[nodiscard]] constexpr int64_t packed_bytes(int64_t rows, int64_t cols) { return rows / kTileRows * tile_bytes(cols); }
+
+// Byte offsets inside a slice.
+[[nodiscard]] constexpr int code_offset(int pair, int lane) { return pair * kPairBytes + lane * kLaneBytes; }
+[[nodiscard]] constexpr int scale_word_offset(int blocks, int row_mod8, int pair) {
+  return blocks / 2 * kPairBytes + (row_mod8 * (blocks / 2) + pair) * 4;
+}
+[[nodiscard]] constexpr int scale_offset(int blocks, int row, int block) {
+  return scale_word_offset(blocks, row % 8, block / 2) + row / 8 * 2 + block % 2;
+}
+
+// k inside a block, of the element that the mma sees in slot `reg_pair`, `half` of quad lane t in step 0 or 1 of the
+// block. A register r has reg_pair r/2, B register r has reg_pair r.
+[[nodiscard]] constexpr int k_of(int t, int step, int reg_pair, int half) {
+  return 8 * t + 4 * step + 2 * reg_pair + half;
+}
+
+// Where code `code` (0..7) of word `word` (0..3) of lane `lane` comes from, inside a pair of blocks.
+struct CodeSource {
+  int row, block, k;
+  friend constexpr bool operator==(const CodeSource&, const CodeSource&) = default;
+};
+struct CodePlace {
+  int lane, word, code;
+  friend constexpr bool operator==(const CodePlace&, const CodePlace&) = default;
+};
+
+[[nodiscard]] constexpr CodeSource source_of(const CodePlace& p) {
+  const int reg = p.code / 2;
+  return {a_row(p.lane, reg), p.word / 2, k_of(p.lane % 4, p.word % 2, reg / 2, p.code % 2)};
+}
+
+[[nodiscard]] constexpr CodePlace place_of(const CodeSource& s) {
+  const int reg = s.row / 8 + 2 * (s.k / 2 % 2);
+  return {s.row % 8 * 4 + s.k / 8, s.block * 2 + s.k / 4 % 2, reg * 2 + s.k % 2};
+}
+
+// Word `word` of lane `lane` from the 16-byte blocks (low nibble first, as OpenAI ships them) of rows lane/4 and
+// lane/4 + 8: the lane's four codes of a step are consecutive, two bytes.
+[[nodiscard]] constexpr uint32_t code_word(const uint8_t* block_row, const uint8_t* block_row8, int lane, int word) {
+  E2m1Pairs pairs{};
+  for (int reg = 0; reg < 4; ++reg) {
+    const int byte = k_of(lane % 4, word % 2, reg / 2, 0) / 2;
+    const uint32_t two = (reg % 2 == 0 ? block_row : block_row8)[byte];
+    pairs.pair[reg] = half_of_code(two & 15u) | half_of_code(two >> 4) << 16;
+  }
+  return word_of_pairs(pairs);
+}
+
+namespace proof {
+constexpr bool codes_bijective() {
+  bool seen[kTileRows][2][kBlockK] = {};
+  for (int lane = 0; lane < kWarpLanes; ++lane)
+    for (int word = 0; word < 4; ++word)
+      for (int code = 0; code < kWordCodes; ++code) {
+        const CodeSource s = source_of({lane, word, code});
+        if (seen[s.row][s.block][s.k] || !(place_of(s) == CodePlace{lane, word, code})) return false;
+        seen[s.row][s.block][s.k] = true;
+      }
+  return true;
+}
+constexpr bool scales_bijective(int blocks) {
+  bool seen[8 * kTileRows] = {};
+  for (int row = 0; row < kTileRows; ++row)
+    for (int block = 0; block < blocks; ++block) {
+      const int at = scale_offset(blocks, row, block) - blocks / 2 * kPairBytes;
+      if (at < 0 || at >= blocks * kTileRows || seen[at]) return false;
+      seen[at] = true;
+    }
+  return true;
+}
+static_assert(codes_bijective());
+static_assert(scales_bijective(6) && scales_bijective(8));
+static_assert(tile_bytes(2880) == 24480 && slices(2880) == 15 && slice_bytes(6) * 15 == 24480);
+static_assert(tile_bytes(4096) == 34816 && slices(4096) == 16 && slice_bytes(8) * 16 == 34816);
+static_assert(tile_bytes(2880) % 16 == 0 && slice_bytes(6) % 16 == 0);  // cp.async.bulk, 16-byte shared loads
+}  // namespace proof
+
+}  // namespace nibble::backend::cuda::layout

@@ -1,0 +1,11 @@
+#pragma once
+// No instruction: hides where a value comes from, so that the compiler keeps it in its register instead of computing it
+// again in a loop.
+
+#include <cstdint>
+
+namespace nibble::backend::cuda::ptx {
+
+__device__ __forceinline__ void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
+
+}  // namespace nibble::backend::cuda::ptx

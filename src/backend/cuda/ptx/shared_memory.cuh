@@ -1,0 +1,30 @@
+#pragma once
+// PTX ISA §9.7.9.8 and §9.7.9.12 (ld.shared, st.shared) by shared address, so that the compiler need not prove the
+// state space of a pointer. Volatile: they stay behind the barrier waits that precede them.
+
+#include <cstdint>
+
+namespace nibble::backend::cuda::ptx {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ uint4 load_shared16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+  return v;
+}
+
+__device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+
+__device__ __forceinline__ void store_shared16(uint32_t address, const float (&v)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+               : "memory");
+}
+
+}  // namespace nibble::backend::cuda::ptx

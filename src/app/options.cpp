@@ -61,11 +61,11 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
       ->check(CLI::IsMember({"auto", "on", "off"}));
 }
 
-const std::map<std::string, BackendKind> kBackends = {{"cpu", BackendKind::kCpu},
-                                                      {"reference", BackendKind::kReference}};
+const std::map<std::string, BackendKind> kBackends = {
+    {"cpu", BackendKind::kCpu}, {"cuda", BackendKind::kCuda}, {"reference", BackendKind::kReference}};
 
 void add_backend(CLI::App& app, ModelOptions& o) {
-  app.add_option("--backend", o.backend, "cpu, or reference (plain loops, slow, the oracle)")
+  app.add_option("--backend", o.backend, "cpu, cuda, or reference (plain loops, slow, the oracle)")
       ->transform(one_of(kBackends));
 }
 
@@ -205,7 +205,7 @@ void add_perplexity(CLI::App& app, PerplexityOptions& o) {
 void add_compare(CLI::App& app, CompareOptions& o) {
   add_text(app, o.prompt, "Text of the step (default: a built-in sentence)");
   add_model_source(app, o.model);
-  app.add_option("--a", o.a, "One backend: reference or cpu")->transform(one_of(kBackends));
+  app.add_option("--a", o.a, "One backend: reference, cpu or cuda")->transform(one_of(kBackends));
   app.add_option("--b", o.b, "The other backend")->transform(one_of(kBackends));
   app.add_option("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")
       ->check(CLI::PositiveNumber);

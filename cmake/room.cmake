@@ -1,10 +1,14 @@
 # nibble_room(<name> SOURCES … [DEPS …] [TESTS …]): a room's library and its unit-test program.
 add_library(nibble_flags INTERFACE)
-target_compile_options(nibble_flags INTERFACE -Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor)
+target_compile_options(nibble_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wnon-virtual-dtor>
+  # Constexpr functions of base/ serve the device too; line numbers for compute-sanitizer and profilers.
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Werror=all-warnings;-Xcompiler=-Wall,-Wextra>)
 target_include_directories(nibble_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_compile_definitions(nibble_flags INTERFACE NIBBLE_VERSION="${PROJECT_VERSION}")
 if(NIBBLE_SANITIZE)
-  target_compile_options(nibble_flags INTERFACE -fsanitize=${NIBBLE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(nibble_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${NIBBLE_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>)
   target_link_options(nibble_flags INTERFACE -fsanitize=${NIBBLE_SANITIZE})
 endif()
 if(NIBBLE_BUILD_FUZZERS)
@@ -20,11 +24,11 @@ function(nibble_room name)
   endif()
 endfunction()
 
-# nibble_test(<name> SOURCES … DEPS …): tests find their data through NIBBLE_SOURCE_DIR.
+# nibble_test(<name> SOURCES … DEPS … [LABEL …]): tests find their data through NIBBLE_SOURCE_DIR.
 function(nibble_test name)
-  cmake_parse_arguments(T "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(T "" "LABEL" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600 LABELS "${T_LABEL}")
 endfunction()

@@ -1,6 +1,7 @@
 #include "app/loaded_model.h"
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -103,7 +104,12 @@ int thread_count(const ModelOptions& options) {
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config) {
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
-  const auto kv = options.kv_cache_dtype == KvCacheDtype::kF32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
+  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32;
+  if (kind == BackendKind::kCuda) {
+    using Kv = backend::CudaOptions::Kv;
+    return backend::make_cuda_backend(config, {.kv = f32 ? Kv::kF32 : Kv::kBf16});
+  }
+  const auto kv = f32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
 }
 

@@ -102,11 +102,11 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
 
 // The backends, as --backend, --a and --b name them.
 Choice<BackendKind> backends(BackendKind& into) {
-  return {into, {{"cpu", BackendKind::kCpu}, {"reference", BackendKind::kReference}}};
+  return {into, {{"cpu", BackendKind::kCpu}, {"cuda", BackendKind::kCuda}, {"reference", BackendKind::kReference}}};
 }
 
 void add_backend(CLI::App& app, ModelOptions& o) {
-  add_choice(app, "--backend", backends(o.backend), "reference: plain loops, slow, the oracle");
+  add_choice(app, "--backend", backends(o.backend), "cuda: an NVIDIA card; reference: plain loops, slow, the oracle");
 }
 
 std::pair<int32_t, float> parse_bias(const std::string& text) {

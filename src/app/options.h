@@ -13,7 +13,7 @@
 
 namespace nibble::app {
 
-enum class BackendKind { kCpu, kReference };
+enum class BackendKind { kCpu, kCuda, kReference };
 enum class LoadFormat { kAuto, kSafetensors, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32 };
 enum class ColorMode { kAuto, kAlways, kNever };

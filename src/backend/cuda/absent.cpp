@@ -1,0 +1,20 @@
+// Built instead of the backend where CMake found no CUDA or was told not to use it.
+
+#include "backend/cuda/cuda_backend.h"
+
+#include "base/error.h"
+
+namespace nibble::backend {
+namespace {
+
+constexpr std::string_view kAbsent = "this build has no CUDA backend; configure with --preset h100 or spark";
+
+}  // namespace
+
+CudaAvailable cuda_available(int /*device*/) { return {.yes = false, .reason = std::string(kAbsent)}; }
+
+std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
+  throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
+}
+
+}  // namespace nibble::backend

@@ -1,0 +1,65 @@
+#include "backend/cuda/arena.h"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+KvPages carve_pages(const Dims& dims, int64_t pages, CudaOptions::Kv kv, Carver& carver) {
+  const int64_t values = pages * kPageTokens * dims.kv_width();
+  if (kv == CudaOptions::Kv::kF32) {
+    float* keys = carver.take<float>(values);
+    return {.keys = keys, .values = carver.take<float>(values), .type = KvPages::Type::kF32};
+  }
+  Bf16* keys = carver.take<Bf16>(values);
+  return {.keys = keys, .values = carver.take<Bf16>(values), .type = KvPages::Type::kBf16};
+}
+
+// Pages that one row's table can name, times the rows.
+int64_t most_page_ids(const BackendConfig& config) {
+  const int64_t of_context = (config.dims.max_context + kPageTokens - 1) / kPageTokens;
+  const int64_t of_pool = *std::max_element(config.kv_pages.begin(), config.kv_pages.end());
+  return std::min<int64_t>(config.max_tokens, kMaxStepRows) * std::max<int64_t>(1, std::min(of_context, of_pool));
+}
+
+}  // namespace
+
+Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Carver& carver) {
+  const Dims& d = config.dims;
+  const int64_t tokens = config.max_tokens, rows = config.max_rows, pairs = tokens * d.topk;
+  Arena a;
+  a.residual = carver.take<float>(tokens * d.hidden);
+  a.normed = carver.take<float>(std::max(tokens, rows) * d.hidden);
+  a.q = carver.take<float>(tokens * d.q_width());
+  a.k = carver.take<float>(tokens * d.kv_width());
+  a.v = carver.take<float>(tokens * d.kv_width());
+  a.attn = carver.take<float>(tokens * d.q_width());
+  a.router_logits = carver.take<float>(tokens * d.experts);
+  a.expert_ids = carver.take<int32_t>(pairs);
+  a.expert_weights = carver.take<float>(pairs);
+  a.expert_hidden = carver.take<float>(pairs * d.inter);
+  a.expert_out = carver.take<float>(pairs * d.hidden);
+  a.moe_pairs = carver.take<int32_t>(pairs);
+  a.moe_tiles = carver.take<MoeTile>(max_moe_tiles(pairs, d.experts));
+  a.moe_tile_count = carver.take<int32_t>(1);
+  a.logits = carver.take<float>(rows * d.vocab);
+  a.ids = carver.take<int32_t>(tokens);
+  a.positions = carver.take<int32_t>(tokens);
+  a.token_row = carver.take<int32_t>(tokens);
+  a.last_key = carver.take<int32_t>(tokens);
+  a.page_ids = most_page_ids(config);
+  for (int32_t*& slots : a.kv_slots) slots = carver.take<int32_t>(tokens);
+  for (int32_t*& pages : a.pages) pages = carver.take<int32_t>(a.page_ids);
+  a.logit_tokens = carver.take<int32_t>(rows);
+  a.rope_inv_freq = carver.take<float>(d.head_dim / 2);
+  a.sample_params = carver.take<SampleRowParams>(rows);
+  a.sample_threshold = carver.take<uint64_t>(rows);
+  a.sample_part_value = carver.take<float>(rows * kSampleParts);
+  a.sample_part_token = carver.take<int32_t>(rows * kSampleParts);
+  a.sampled = carver.take<int32_t>(rows);
+  for (const LayerKind kind : config.layer_kinds)
+    a.kv.push_back(carve_pages(d, config.kv_pages[static_cast<size_t>(kind)], kv, carver));
+  return a;
+}
+
+}  // namespace nibble::backend::cuda

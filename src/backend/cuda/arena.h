@@ -1,0 +1,74 @@
+#pragma once
+// All device memory but the weights: one allocation, whose declaration (carve) also gives its size.
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/kernel_table.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kMaxStepRows = 1024;  // sequences in one step
+
+// Takes aligned pieces one after the other; without a base it only measures.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+
+  template <class T>
+  [[nodiscard]] T* take(int64_t count) {
+    constexpr int64_t kAlignment = 256;
+    bytes_ = (bytes_ + kAlignment - 1) / kAlignment * kAlignment;
+    std::byte* at = base_ == nullptr ? nullptr : base_ + bytes_;
+    bytes_ += count * static_cast<int64_t>(sizeof(T));
+    return reinterpret_cast<T*>(at);
+  }
+  [[nodiscard]] int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  int64_t bytes_ = 0;
+};
+
+struct Arena {
+  // Slots and what lies between them
+  float* residual = nullptr;        // [tokens, hidden]
+  float* normed = nullptr;          // [max(tokens, rows), hidden]
+  float* q = nullptr;               // [tokens, heads * head_dim]
+  float* k = nullptr;               // [tokens, kv_heads * head_dim]
+  float* v = nullptr;               // likewise
+  float* attn = nullptr;            // [tokens, heads * head_dim]
+  float* router_logits = nullptr;   // [tokens, experts]
+  int32_t* expert_ids = nullptr;    // [tokens, topk]
+  float* expert_weights = nullptr;  // [tokens, topk]
+  float* expert_hidden = nullptr;   // [tokens, topk, inter]
+  float* expert_out = nullptr;      // [tokens, topk, hidden]
+  int32_t* moe_pairs = nullptr;     // [tokens * topk]
+  MoeTile* moe_tiles = nullptr;     // [max_moe_tiles]
+  int32_t* moe_tile_count = nullptr;
+  float* logits = nullptr;  // [rows, vocab]
+  // The step's arrays
+  int32_t* ids = nullptr;        // [tokens]
+  int32_t* positions = nullptr;  // [tokens]
+  int32_t* token_row = nullptr;  // [tokens]
+  int32_t* last_key = nullptr;   // [tokens] the position a token attends from
+  std::array<int32_t*, kLayerKinds> kv_slots{};
+  std::array<int32_t*, kLayerKinds> pages{};  // [page_ids]
+  int64_t page_ids = 0;                       // capacity of each
+  int32_t* logit_tokens = nullptr;            // [rows]
+  float* rope_inv_freq = nullptr;             // [head_dim / 2]
+  // Sampling
+  SampleRowParams* sample_params = nullptr;  // [rows]
+  uint64_t* sample_threshold = nullptr;      // [rows]
+  float* sample_part_value = nullptr;        // [rows, kSampleParts]
+  int32_t* sample_part_token = nullptr;      // likewise
+  int32_t* sampled = nullptr;                // [rows]
+  std::vector<KvPages> kv;                   // per layer
+};
+
+[[nodiscard]] Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Carver& carver);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,31 @@
+#include "backend/cuda/kernel_table.h"
+
+#include "backend/cuda/device.h"
+#include "base/error.h"
+
+namespace nibble::backend::cuda {
+
+std::string_view name_of(Kernel kernel) {
+  constexpr std::array<std::string_view, kKernels> kNames = {
+      "any_embed_f32_bf16",    "any_rmsnorm_f32_bf16",      "any_linear_f32_bf16",    "any_rope_kv_bf16",
+      "any_rope_kv_f32",       "any_attend_f32_bf16",       "any_attend_f32_f32",     "any_top_experts_f32",
+      "any_moe_group",         "any_moe_gate_up_f32_mxfp4", "any_moe_down_f32_mxfp4", "any_moe_combine_f32",
+      "any_sample_adjust_f32", "any_sample_filter_f32",     "any_sample_draw_f32",    "any_sample_pick"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+void launched(Kernel kernel, const Launch& on, std::source_location where) {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) [[unlikely]] {
+    throw Error(Code::kDevice, "[cuda] launch of {}: {}: {} ({}:{})", name_of(kernel), cudaGetErrorName(status),
+                cudaGetErrorString(status), where.file_name(), where.line());
+  }
+  ++(*on.counts)[static_cast<size_t>(kernel)];
+}
+
+void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found) {
+  if (!holds) [[unlikely]]
+    throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", name_of(kernel), want, found);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,211 @@
+#pragma once
+// What the backend asks of kernels: an args struct per launcher, and the table of launchers, chosen once from the card.
+// Pointers are device memory; activations are float, weights as the checkpoint ships them.
+
+#include "backend/args.h"
+#include "base/dtype.h"
+
+#include <array>
+#include <cstdint>
+#include <source_location>
+#include <string_view>
+
+#include <cuda_runtime_api.h>
+
+namespace nibble::backend::cuda {
+
+// Every kernel there is; the table of names is in kernel_table.cpp.
+enum class Kernel : uint8_t {
+  kEmbed,
+  kRmsnorm,
+  kLinear,
+  kRopeKvBf16,
+  kRopeKvF32,
+  kAttendBf16,
+  kAttendF32,
+  kTopExperts,
+  kMoeGroup,
+  kMoeGateUp,
+  kMoeDown,
+  kMoeCombine,
+  kSampleAdjust,
+  kSampleFilter,
+  kSampleDraw,
+  kSamplePick,
+};
+inline constexpr int kKernels = static_cast<int>(Kernel::kSamplePick) + 1;
+[[nodiscard]] std::string_view name_of(Kernel kernel);
+
+using LaunchCounts = std::array<int64_t, kKernels>;
+
+// Where a launcher enqueues, and the counts it adds to.
+struct Launch {
+  cudaStream_t stream = nullptr;
+  LaunchCounts* counts = nullptr;
+};
+
+// After every launch: throws Error(kDevice) when it failed, counts it otherwise.
+void launched(Kernel kernel, const Launch& on, std::source_location where = std::source_location::current());
+// For launchers: throws Error(kUnsupported) "[cuda] <kernel>: want <want>, found <found>" unless `holds`.
+void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found);
+
+// residual[t,:] = table[ids[t],:]
+struct EmbedLaunch {
+  const Bf16* table = nullptr;   // [vocab, hidden]
+  const int32_t* ids = nullptr;  // [tokens]
+  float* out = nullptr;          // [tokens, hidden]
+  int tokens = 0, hidden = 0;
+};
+
+// out[r,:] = x[i,:] / sqrt(mean(x[i,:]^2) + eps) * scale, i = which[r]
+struct RmsnormLaunch {
+  const float* x = nullptr;        // [*, hidden]
+  const int32_t* which = nullptr;  // [rows]; none: r itself
+  const Bf16* scale = nullptr;     // [hidden]
+  float* out = nullptr;            // [rows, hidden]
+  int rows = 0, hidden = 0;
+  float eps = 0;
+};
+
+// out[t,r] (= | +=) weight[r,:] · x[t,:] + bias[r]
+struct LinearLaunch {
+  const Bf16* weight = nullptr;  // [rows, cols]
+  const Bf16* bias = nullptr;    // [rows]; may be none
+  const float* x = nullptr;      // [tokens, cols]
+  float* out = nullptr;          // [tokens, rows]
+  int tokens = 0, rows = 0, cols = 0;
+  enum class Store : uint8_t { kSet, kAdd } store = Store::kSet;
+};
+
+// One layer's pages: [page, kv_head, kPageTokens, head_dim].
+struct KvPages {
+  void* keys = nullptr;
+  void* values = nullptr;
+  enum class Type : uint8_t { kBf16, kF32 } type = Type::kBf16;
+};
+
+// Turns q in place; turns k and puts k and v into their slots.
+struct RopeKvLaunch {
+  float* q = nullptr;                    // [tokens, heads, head_dim]
+  const float* k = nullptr;              // [tokens, kv_heads, head_dim]
+  const float* v = nullptr;              // likewise
+  const int32_t* positions = nullptr;    // [tokens]
+  const int32_t* kv_slots = nullptr;     // [tokens]
+  const float* rope_inv_freq = nullptr;  // [head_dim / 2]
+  KvPages kv;
+  int tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  float rope_concentration = 1;
+};
+
+struct AttendLaunch {
+  const float* q = nullptr;            // [tokens, heads, head_dim]
+  float* out = nullptr;                // likewise
+  const Bf16* sinks = nullptr;         // [heads]; may be none
+  const int32_t* token_row = nullptr;  // [tokens] the row of the page table
+  const int32_t* positions = nullptr;  // [tokens] each sees the keys up to its own
+  const int32_t* pages = nullptr;      // [rows, pages_per_row]
+  KvPages kv;
+  int pages_per_row = 0;
+  int tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int window = 0;  // keys seen, the own included; 0: all
+};
+
+// The topk largest logits of a token, ids by falling logit (lower id on a tie), weights their softmax.
+struct TopExpertsLaunch {
+  const float* logits = nullptr;  // [tokens, experts]
+  int32_t* ids = nullptr;         // [tokens, topk]
+  float* weights = nullptr;       // [tokens, topk]
+  int tokens = 0, experts = 0, topk = 0;
+};
+
+inline constexpr int kMoeTileTokens = 8;
+
+// Up to kMoeTileTokens of the (token, k) pairs that use one expert: pairs[first, first + count).
+struct MoeTile {
+  int32_t expert = 0, first = 0, count = 0;
+};
+
+// The most tiles that `pairs` can make.
+[[nodiscard]] constexpr int64_t max_moe_tiles(int64_t pairs, int64_t experts) {
+  return pairs / kMoeTileTokens + (pairs < experts ? pairs : experts);
+}
+
+struct MxfpMatrix {
+  const uint8_t* codes = nullptr;   // [experts, rows, cols / 32, 16]
+  const uint8_t* scales = nullptr;  // [experts, rows, cols / 32]
+};
+
+// residual[t,:] += Σ_k weights[t,k] * (down[e] · swiglu(gate_up[e] · x[t,:] + gate_up_bias[e]) + down_bias[e])
+struct MoeLaunch {
+  const float* x = nullptr;               // [tokens, hidden]
+  const int32_t* expert_ids = nullptr;    // [tokens, topk]
+  const float* expert_weights = nullptr;  // [tokens, topk]
+  MxfpMatrix gate_up, down;               // [experts, 2*inter, hidden], [experts, hidden, inter]
+  const Bf16* gate_up_bias = nullptr;     // [experts, 2*inter]
+  const Bf16* down_bias = nullptr;        // [experts, hidden]
+  float* hidden_out = nullptr;            // [tokens, topk, inter]: swiglu(...)
+  float* residual = nullptr;              // [tokens, hidden]
+  // Scratch
+  int32_t* pairs = nullptr;       // [tokens * topk] token * topk + k, grouped by expert
+  MoeTile* tiles = nullptr;       // [max_moe_tiles]
+  int32_t* tile_count = nullptr;  // [1]
+  float* down_out = nullptr;      // [tokens, topk, hidden]
+  int tokens = 0, topk = 0, experts = 0, hidden = 0, inter = 0;
+  float swiglu_limit = 0;
+};
+
+// SamplingParams of one row, as far as the device needs them.
+struct SampleRowParams {
+  uint64_t seed = 0;
+  uint64_t position = 0;
+  float temperature = 1;
+  float log_min_p = 0;  // log(min_p); read when has_min_p
+  float top_p = 1;
+  int32_t top_k = 0;
+  float repetition_penalty = 1;
+  int32_t has_min_p = 0;
+  int32_t first_shift = 0, shifts = 0;  // its part of the shifts
+};
+
+// What bias and penalties do to one token's logit; a row names a token once.
+struct LogitShift {
+  int32_t token = 0;
+  int32_t first_bias = 0, biases = 0;  // its part of the biases, added one after the other
+  int32_t seen = 0;                    // repetition penalty applies
+  float subtract = 0;                  // presence and frequency penalty
+  int32_t has_subtract = 0;
+};
+
+struct SampleLaunch {
+  float* logits = nullptr;                  // [rows, vocab]; unspecified afterwards
+  const SampleRowParams* params = nullptr;  // [rows]
+  const LogitShift* shifts = nullptr;       // of all rows
+  const float* biases = nullptr;
+  int32_t* tokens = nullptr;  // [rows] out
+  // Scratch
+  uint64_t* threshold = nullptr;  // [rows] the smallest key kept (sample.cuh)
+  float* part_value = nullptr;    // [rows, kSampleParts]
+  int32_t* part_token = nullptr;  // likewise
+  int rows = 0, vocab = 0;
+  int most_shifts = 0;   // of any row; 0: none has any
+  bool filters = false;  // some row has min_p, top_k or top_p
+};
+inline constexpr int kSampleParts = 32;
+
+struct KernelTable {
+  void (*embed)(const EmbedLaunch& args, const Launch& on);
+  void (*rmsnorm)(const RmsnormLaunch& args, const Launch& on);
+  void (*linear)(const LinearLaunch& args, const Launch& on);
+  void (*rope_kv)(const RopeKvLaunch& args, const Launch& on);
+  void (*attend)(const AttendLaunch& args, const Launch& on);
+  void (*top_experts)(const TopExpertsLaunch& args, const Launch& on);
+  void (*moe)(const MoeLaunch& args, const Launch& on);
+  void (*sample)(const SampleLaunch& args, const Launch& on);
+};
+
+// The plain kernels, for every architecture of the build.
+[[nodiscard]] KernelTable any_kernels();
+// cudaSuccess when the build holds machine code of them for the current device.
+[[nodiscard]] cudaError_t any_kernels_fit_device();
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,17 @@
+#pragma once
+// The launchers of this folder, gathered into any_kernels().
+
+#include "backend/cuda/kernel_table.h"
+
+namespace nibble::backend::cuda {
+
+void any_embed(const EmbedLaunch& args, const Launch& on);
+void any_rmsnorm(const RmsnormLaunch& args, const Launch& on);
+void any_linear(const LinearLaunch& args, const Launch& on);
+void any_rope_kv(const RopeKvLaunch& args, const Launch& on);
+void any_attend(const AttendLaunch& args, const Launch& on);
+void any_top_experts(const TopExpertsLaunch& args, const Launch& on);
+void any_moe(const MoeLaunch& args, const Launch& on);
+void any_sample(const SampleLaunch& args, const Launch& on);
+
+}  // namespace nibble::backend::cuda

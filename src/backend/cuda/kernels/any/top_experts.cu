@@ -1,0 +1,55 @@
+#include "backend/cuda/kernel_table.h"
+
+#include "backend/cuda/kernels/any/launchers.h"
+#include "backend/cuda/kernels/any/warp.cuh"
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kMaxTopk = kWarpLanes;
+constexpr int32_t kNone = 0x7fffffff;
+
+// top_experts: ids = the topk largest logits, the lower id first on a tie; weights = softmax over them
+//                                                                                  source: torch/model.py
+//                                                                                  MLPBlock.forward
+// logits f32 [tokens, experts]     ids int32 [tokens, topk]     weights f32 [tokens, topk], all row-major
+// grid one warp per token     bytes tokens * (experts * 4 * topk from L1 + topk * 8)     rounding: f32, sum by falling
+// logit
+__global__ void __launch_bounds__(kWarps* kWarpLanes)
+    any_top_experts_f32(const __grid_constant__ TopExpertsLaunch args) {
+  const int token = blockIdx.x * kWarps + threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  if (token >= args.tokens) return;
+  const float* logits = args.logits + int64_t{token} * args.experts;
+  Ranked found = {INFINITY, -1};  // before every expert
+  float first = 0, sum = 0, mine = 0;
+  for (int k = 0; k < args.topk; ++k) {
+    Ranked best = {-INFINITY, kNone};
+    for (int e = lane; e < args.experts; e += kWarpLanes) {
+      const Ranked candidate = {logits[e], e};
+      if (before(found, candidate) && before(candidate, best)) best = candidate;
+    }
+    found = warp_first(best);
+    if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
+    if (k == 0) first = found.value;
+    const float weight = expf(found.value - first);
+    sum += weight;
+    if (lane == k) {
+      mine = weight;
+      args.ids[int64_t{token} * args.topk + k] = found.idx;
+    }
+  }
+  if (lane < args.topk) args.weights[int64_t{token} * args.topk + lane] = mine / sum;
+}
+
+}  // namespace
+
+void any_top_experts(const TopExpertsLaunch& args, const Launch& on) {
+  require_shape(args.tokens > 0, Kernel::kTopExperts, "at least one token", args.tokens);
+  require_shape(args.topk > 0 && args.topk <= kMaxTopk && args.topk <= args.experts, Kernel::kTopExperts,
+                "a topk of at most 32 and experts", args.topk);
+  any_top_experts_f32<<<(args.tokens + kWarps - 1) / kWarps, kWarps * kWarpLanes, 0, on.stream>>>(args);
+  launched(Kernel::kTopExperts, on);
+}
+
+}  // namespace nibble::backend::cuda

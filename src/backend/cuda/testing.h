@@ -37,10 +37,12 @@ class DeviceArray {
   DeviceArray() = default;
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
     cuda_check(cudaMemcpy(get(), values.data(), bytes(), cudaMemcpyHostToDevice));
+    cuda_check(cudaDeviceSynchronize());  // a small copy may still be under way; kernels run on another stream
   }
   // All bits set: NaN, or an index far out of range.
   explicit DeviceArray(size_t size) : size_(size), bytes_(allocate_device(static_cast<int64_t>(bytes()), "test")) {
     cuda_check(cudaMemset(get(), 0xff, bytes()));
+    cuda_check(cudaDeviceSynchronize());
   }
   [[nodiscard]] T* get() const { return reinterpret_cast<T*>(bytes_.get()); }
   [[nodiscard]] size_t size() const { return size_; }

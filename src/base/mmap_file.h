@@ -2,6 +2,7 @@
 // A file mapped read-only for as long as the object lives.
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>

@@ -164,7 +164,8 @@ class GoldenRun {
     // A header in the making is silent: whether it has begun cannot be seen.
     const char want_state = want_step.at(0).get<std::string>() == "C" ? 'C' : 'E';
     EXPECT_EQ(state_, want_state) << name() << ", token " << token_idx;
-    EXPECT_EQ(delta, want_step.at(1).is_null() ? std::string() : want_step.at(1).get<std::string>()) << name() << ", token " << token_idx;
+    EXPECT_EQ(delta, want_step.at(1).is_null() ? std::string() : want_step.at(1).get<std::string>())
+        << name() << ", token " << token_idx;
   }
 
   const nlohmann::ordered_json& golden_;

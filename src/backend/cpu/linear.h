@@ -5,6 +5,7 @@
 #include "backend/weights.h"
 #include "base/tensor.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>

@@ -1,8 +1,8 @@
 #pragma once
 // The order in which sampling ranks tokens, as integers: a larger key is a larger logit, or the lower id on a tie.
-// Plain C++ apart from __host__ __device__, so that a host test can hold the selection against a sort.
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace nibble::backend::cuda {

@@ -12,8 +12,10 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <cstdlib>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
 #include <memory>
 
 namespace nibble::app {
@@ -137,20 +139,27 @@ class Chat {
     while (true) {
       interrupt_.clear();
       terminal_.print(terminal_.bold(prompt));
-      char* read = nullptr;
-      size_t capacity = 0;
-      const ssize_t size = ::getline(&read, &capacity, stdin);
-      const std::unique_ptr<char, void (*)(void*)> owner(read, &std::free);
-      if (size > 0) {
-        line.assign(read, static_cast<size_t>(size) - (read[size - 1] == '\n' ? 1 : 0));
+      while (!ended_ && typed_.find('\n') == std::string::npos && interrupt_.wait_readable(STDIN_FILENO)) read_more();
+      if (const size_t end = typed_.find('\n'); end != std::string::npos || (ended_ && !typed_.empty())) {
+        line = typed_.substr(0, end);
+        typed_.erase(0, end == std::string::npos ? end : end + 1);
         return true;
       }
-      if (!interrupt_.requested()) break;
-      clearerr(stdin);
+      if (ended_) break;
+      typed_.clear();
       terminal_.print("\n");
     }
     terminal_.print("\n");
     return false;
+  }
+
+  void read_more() {
+    std::array<char, 4096> bytes;
+    const ssize_t size = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (size > 0)
+      typed_.append(bytes.data(), static_cast<size_t>(size));
+    else
+      ended_ = size == 0 || errno != EINTR;  // a terminal that went away ends it too
   }
 
   void turn(const std::string& line) {
@@ -278,6 +287,8 @@ class Chat {
   std::vector<text::Message> history_;
   std::optional<std::string> waiting_for_;  // the function whose result the model waits for
   Outcome outcome_;
+  std::string typed_;   // read and not yet answered
+  bool ended_ = false;  // nothing more to read
 };
 
 }  // namespace

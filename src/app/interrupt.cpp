@@ -1,27 +1,61 @@
 #include "app/interrupt.h"
 
+#include "base/error.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
 
 namespace nibble::app {
 namespace {
 
 volatile std::sig_atomic_t requested_flag = 0;  // a signal handler can reach nothing else
+volatile std::sig_atomic_t wake_fd = -1;        // readable once requested: the signal may come to any thread
 
-void on_interrupt(int) { requested_flag = 1; }
+void on_interrupt(int) {
+  const int saved = errno;
+  requested_flag = 1;
+  eventfd_write(wake_fd, 1);
+  errno = saved;
+}
 
 }  // namespace
 
 Interrupt::Interrupt() {
-  clear();
+  check(wake_fd < 0, "one Interrupt at a time");
+  wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  check(wake_fd >= 0, "no file descriptor is left");
+  requested_flag = 0;
   struct sigaction action{};
-  action.sa_handler = on_interrupt;  // no SA_RESTART: a read waiting for input returns
+  action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
 }
 
-Interrupt::~Interrupt() { std::signal(SIGINT, SIG_DFL); }
+Interrupt::~Interrupt() {
+  std::signal(SIGINT, SIG_DFL);
+  close(wake_fd);
+  wake_fd = -1;
+}
 
 bool Interrupt::requested() const { return requested_flag != 0; }
 
-void Interrupt::clear() { requested_flag = 0; }
+void Interrupt::clear() {
+  requested_flag = 0;
+  eventfd_t count = 0;
+  eventfd_read(wake_fd, &count);
+}
+
+bool Interrupt::wait_readable(int fd) const {
+  while (true) {
+    pollfd waited[2] = {{.fd = fd, .events = POLLIN, .revents = 0}, {.fd = wake_fd, .events = POLLIN, .revents = 0}};
+    const int ready = poll(waited, 2, -1);
+    if (waited[1].revents != 0 && ready > 0) return false;
+    if (ready > 0) return true;
+    check(ready == 0 || errno == EINTR, "poll failed");
+  }
+}
 
 }  // namespace nibble::app

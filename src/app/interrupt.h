@@ -1,5 +1,5 @@
 #pragma once
-// Ctrl-C as a flag: while one of these lives, SIGINT sets it instead of ending the program.
+// Ctrl-C as a flag: while one of these lives, SIGINT sets it instead of ending the program. One at a time.
 
 namespace nibble::app {
 
@@ -12,6 +12,8 @@ class Interrupt {
 
   [[nodiscard]] bool requested() const;
   void clear();
+  // Waits until the file has something to read or has ended: true. A Ctrl-C since clear() ends the wait: false.
+  [[nodiscard]] bool wait_readable(int fd) const;
 };
 
 }  // namespace nibble::app

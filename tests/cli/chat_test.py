@@ -108,6 +108,13 @@ class Person:
         self.type(line + "\n")
         return self.prompt()
 
+    def interrupt(self, keys="\x03"):
+        """Ctrl-C. The terminal drops what it has not shown yet, maybe the new prompt: a command's answer tells that we are there."""
+        self.type(keys)
+        self.type("/there\n")
+        self.read_until("/there: no such command")
+        self.prompt()
+
     def type(self, keys):
         os.write(self.master, keys.encode())
 
@@ -201,17 +208,13 @@ class Conversation(Case):
         person = self.person("--ignore-eos")  # an answer without end
         person.type("Tell me a story.\n")
         person.read_until("story")
-        person.type("\x03")
-        person.prompt()
+        person.interrupt()
         self.assertIn("finished: interrupted", person.ask("/stats"))
-        person.type("half a line\x03")  # the line is dropped, not sent
-        person.prompt()
-        person.type("\x03")
-        person.prompt()
+        person.interrupt("half a line\x03")  # the line is dropped, not sent
+        person.interrupt()
         person.type("Tell me a story.\n")
         person.read_until("[a-z]{3}")
-        person.type("\x03\x03\x03")  # impatience
-        person.prompt()
+        person.interrupt("\x03\x03\x03")  # impatience
         person.type("/quit\n")
         self.assertEqual(person.leave(), 0)
 
@@ -220,8 +223,7 @@ class Conversation(Case):
         person.ask("/instructions " + "Once upon a time there was a dog. " * 110)  # a terminal's line holds 4096 bytes
         person.type("Hi\n")
         person.read_until("reading the prompt")
-        person.type("\x03")
-        person.prompt()
+        person.interrupt()
         self.assertIn("generated 0 tokens", person.ask("/stats"))
         person.ask("/instructions")
         person.ask("/clear")

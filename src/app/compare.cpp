@@ -50,7 +50,7 @@ int execute(const CompareOptions& options) {
   ModelOptions exact = options.model;
   if (exact.kv_cache_dtype == KvCacheDtype::kAuto)
     exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
-  const auto config = model::backend_config(source.config, engine::step_limits(limits));
+  const auto config = model::backend_config(source.config, engine::step_limits(limits), options.model.dense);
   const auto be_a = make_backend(options.a, exact, config), be_b = make_backend(options.b, exact, config);
   model::GptOss model_a = model::load(*be_a, source.config, source.weights);
   model::GptOss model_b = model::load(*be_b, source.config, source.weights);

@@ -115,7 +115,8 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
                  Terminal& terminal)
-    : be_(make_backend(options.backend, options, model::backend_config(source.config, engine::step_limits(limits)))) {
+    : be_(make_backend(options.backend, options,
+                       model::backend_config(source.config, engine::step_limits(limits), options.dense))) {
   const auto start = std::chrono::steady_clock::now();
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

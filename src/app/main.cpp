@@ -28,6 +28,7 @@ ExitCode exit_code(Code code) {
     case Code::kIo: return kExitIo;
     case Code::kOutOfMemory: return kExitNoMemory;
     case Code::kDevice: return kExitDevice;
+    case Code::kBusy: return kExitFailure;  // one command never fills a queue
   }
   return kExitFailure;
 }

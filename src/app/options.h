@@ -2,6 +2,7 @@
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
 #include "backend/sampling.h"
+#include "backend/weights.h"
 #include "text/conversation.h"
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct ModelOptions {
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;
   bool attention_sinks = true;
+  backend::DenseFormats dense;  // --mxfp4-layers, --mxfp8-layers
 };
 
 struct GenerateOptions {

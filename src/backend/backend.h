@@ -22,6 +22,7 @@ struct BackendConfig {
   float rope_concentration = 1.0f;     // multiplies cos and sin
   float rms_eps = 1e-5f;
   float swiglu_limit = 7.0f;
+  DenseFormats dense;
   int max_tokens = 0;                           // most tokens in a step
   int max_rows = 0;                             // most rows of logits in a step
   std::array<int32_t, kLayerKinds> kv_pages{};  // pages of each kind, by LayerKind
@@ -58,7 +59,8 @@ class Backend {
   [[nodiscard]] virtual std::string_view name() const = 0;
 
   // Shapes and types must be the role's (the manifest has checked them). A host backend keeps the view: the caller
-  // keeps the bytes alive and unchanged as long as the backend.
+  // keeps the bytes alive and unchanged as long as the backend. Throws Error(kUnsupported) for a format that this
+  // backend does not read.
   virtual WeightHandle upload(const HostWeight& weight) = 0;
 
   // residual = table[ids]

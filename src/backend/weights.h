@@ -1,16 +1,18 @@
 #pragma once
 // What a checkpoint's tensors are to a backend.
 
+#include "base/mx.h"
 #include "base/tensor.h"
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 namespace nibble::backend {
 
-// Shapes are row-major [out, in]; experts lead with [experts]. kGateUp and kDown are MXFP4: blocks + scales.
+// Shapes are row-major [out, in]; experts lead with [experts]. A model has kGateUp or, from a GGUF file, its halves.
 enum class WeightRole : uint8_t {
   kEmbedding,    // [vocab, hidden]
   kFinalNorm,    // [hidden]
@@ -32,8 +34,12 @@ enum class WeightRole : uint8_t {
   kGateUpBias,  // [experts, 2*inter]
   kDown,        // [experts, hidden, inter]
   kDownBias,    // [experts, hidden]
+  kGate,        // [experts, inter, hidden]: the even rows of kGateUp
+  kUp,          // the odd rows
+  kGateBias,    // [experts, inter]
+  kUpBias,
 };
-inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kDownBias) + 1;
+inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kUpBias) + 1;
 
 [[nodiscard]] constexpr std::string_view name_of(WeightRole role) {
   constexpr std::array<std::string_view, kWeightRoles> kNames = {
@@ -43,18 +49,56 @@ inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kDownBias) + 1;
   return kNames[static_cast<size_t>(role)];
 }
 
-// One tensor on its way to a backend. Dense: values BF16. MXFP4: values U8 [.., in/32, 16] as OpenAI ships them
-// (base/mx.h), scales U8 [.., in/32].
+// How a tensor's bytes are read. Blocks hold 32 values along the input dimension.
+enum class WeightFormat : uint8_t {
+  kBf16,
+  kF16,
+  kF32,
+  kMxfp4,      // values U8 [.., in/32, 16] as OpenAI ships them (base/mx.h), scales U8 [.., in/32]
+  kMxfp8,      // values U8 [.., in/32, 32] E4M3, scales U8 [.., in/32]
+  kGgmlMxfp4,  // values U8 [.., in/32, 17]: E8M0, then byte j holds elements j (low nibble) and j + 16; of ggml
+  kGgmlQ8,     // values U8 [.., in/32, 34]: F16 scale, then 32 signed bytes; ggml's Q8_0
+};
+
+[[nodiscard]] constexpr std::string_view name_of(WeightFormat format) {
+  constexpr std::array<std::string_view, 7> kNames = {"bf16",  "f16",        "f32",      "mxfp4",
+                                                      "mxfp8", "ggml mxfp4", "ggml q8_0"};
+  return kNames[static_cast<size_t>(format)];
+}
+
+// One tensor on its way to a backend.
 struct HostWeight {
   WeightRole role = WeightRole::kEmbedding;
   int layer = -1;  // -1: not of a layer
+  WeightFormat format = WeightFormat::kBf16;
   RawTensor values;
-  RawTensor scales;
+  RawTensor scales;  // of kMxfp4 and kMxfp8
 };
 
 struct WeightHandle {
-  int32_t idx = -1;
+  int32_t idx = -1;  // -1: none
 };
+
+// What the dense matrices are held in: as they came, or requantised by the backend while they are uploaded.
+struct DenseFormats {
+  std::optional<WeightFormat> qkv, o, lm_head;  // kMxfp4 or kMxfp8; none: as it came
+
+  [[nodiscard]] constexpr std::optional<WeightFormat> of(WeightRole role) const {
+    switch (role) {
+      case WeightRole::kQ:
+      case WeightRole::kK:
+      case WeightRole::kV: return qkv;
+      case WeightRole::kO: return o;
+      case WeightRole::kUnembedding: return lm_head;
+      default: return std::nullopt;
+    }
+  }
+};
+
+// The rule of a requantisation, the same on every backend, so that all hold the same codes.
+[[nodiscard]] constexpr MxScaleRule scale_rule(WeightFormat format) {
+  return format == WeightFormat::kMxfp4 ? MxScaleRule::kRoundLlama : MxScaleRule::kCeil;
+}
 
 // The handles of one layer, or of the tensors outside the layers.
 struct LayerWeights {

@@ -13,6 +13,7 @@ std::string_view name_of(Code code) {
     case Code::kIo: return "io";
     case Code::kOutOfMemory: return "out of memory";
     case Code::kDevice: return "device";
+    case Code::kBusy: return "busy";
   }
   return "unknown";
 }

@@ -18,6 +18,7 @@ enum class Code {
   kIo,              // the operating system refused
   kOutOfMemory,
   kDevice,
+  kBusy,  // full; the same may work later
 };
 
 std::string_view name_of(Code code);

@@ -4,19 +4,53 @@
 #include "backend/sampling.h"
 
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace nibble::engine {
 
-struct Request {
-  std::vector<int32_t> prompt;  // at least one token
-  int64_t max_tokens = 0;       // most tokens to generate
-  backend::SamplingParams sampling;
-  std::vector<int32_t> stop_ids;  // generation ends after one of these; it is delivered
+using RequestId = uint64_t;
+
+// Which tokens may come next, decided from what was drawn: a grammar, seen from here. Used on the engine's thread only.
+class TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  // Sets bit t % 32 of word t / 32 where token t may come, clears the others. False: all may, nothing was written.
+  virtual bool fill(std::span<uint32_t> mask) = 0;
+  virtual void accept(int32_t token) = 0;  // was drawn
 };
 
-enum class FinishReason : uint8_t { kStop, kLength, kContext, kCancelled };
+struct Request {
+  std::vector<int32_t> prompt{};  // at least one token
+  int64_t max_tokens = 0;         // most tokens to generate
+  int64_t min_tokens = 0;         // before that many, stop_ids are not drawn
+  backend::SamplingParams sampling{};
+  std::vector<int32_t> stop_ids{};    // generation ends after one of these; it is delivered
+  int logprobs = -1;                  // -1: none; n: of the drawn token and of the n likeliest
+  int prompt_logprobs = -1;           // the same for the prompt's tokens after the first (echo)
+  std::shared_ptr<TokenMask> mask{};  // null: none
+};
+
+struct Logprob {
+  int32_t token = 0;
+  float value = 0;  // natural logarithm; of the model's own distribution, before every sampling parameter
+};
+struct TokenLogprobs {
+  float value = 0;           // of the token itself
+  std::vector<Logprob> top;  // likeliest first
+};
+
+struct TokenEvent {
+  int32_t token = 0;
+  bool of_prompt = false;  // comes before the generated ones, with prompt_logprobs only
+  std::optional<TokenLogprobs> logprobs{};
+};
+
+enum class FinishReason : uint8_t { kStop, kLength, kContext, kCancelled, kFailed };
 
 [[nodiscard]] constexpr std::string_view name_of(FinishReason reason) {
   switch (reason) {
@@ -24,6 +58,7 @@ enum class FinishReason : uint8_t { kStop, kLength, kContext, kCancelled };
     case FinishReason::kLength: return "length";        // max_tokens reached
     case FinishReason::kContext: return "context";      // no room left in the KV cache
     case FinishReason::kCancelled: return "cancelled";  // the receiver said so
+    case FinishReason::kFailed: return "failed";        // the backend failed: Finished::message
   }
   return "?";
 }
@@ -35,6 +70,8 @@ struct Finished {
   int64_t generated_tokens = 0;
   double prefill_seconds = 0;
   double decode_seconds = 0;  // from the first token on
+  double queue_seconds = 0;   // before its first step
+  std::string message{};      // kFailed: what happened
 };
 
 }  // namespace nibble::engine

@@ -14,7 +14,8 @@ std::string_view name_of(Stage stage) {
   return kNames[static_cast<size_t>(stage)];
 }
 
-backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits) {
+backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
+                                      const backend::DenseFormats& dense) {
   RopeTable rope = make_rope_table(config.rope, config.dims.head_dim);
   return {.dims = config.dims,
           .layer_kinds = config.layer_kinds,
@@ -22,6 +23,7 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
           .rope_concentration = rope.concentration,
           .rms_eps = config.rms_eps,
           .swiglu_limit = config.swiglu_limit,
+          .dense = dense,
           .max_tokens = limits.max_tokens,
           .max_rows = limits.max_rows,
           .kv_pages = limits.kv_pages};

@@ -29,7 +29,8 @@ struct StepLimits {
   int max_rows = 0;
   std::array<int32_t, backend::kLayerKinds> kv_pages{};
 };
-[[nodiscard]] backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits);
+[[nodiscard]] backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
+                                                    const backend::DenseFormats& dense = {});
 
 // Enqueues one step. The ticket is set when the step samples.
 std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step,

@@ -30,8 +30,12 @@ WeightClass class_of(WeightRole role) {
     case kRouter:
     case kRouterBias: return WeightClass::kRouter;
     case kGateUp:
+    case kGate:
+    case kUp:
     case kDown: return WeightClass::kExperts;
     case kGateUpBias:
+    case kGateBias:
+    case kUpBias:
     case kDownBias: return WeightClass::kExpertBias;
   }
   check(false, "every role has a class");

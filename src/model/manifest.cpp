@@ -83,6 +83,10 @@ Shape shape_of(WeightRole role, Part part, const backend::Dims& d) {
     case kGateUpBias: return {d.experts, 2 * d.inter};
     case kDown: return mxfp4_shape(part, {d.experts, d.hidden, d.inter});
     case kDownBias: return {d.experts, d.hidden};
+    case kGate:
+    case kUp:
+    case kGateBias:
+    case kUpBias: break;  // in no safetensors file
   }
   check(false, "every role has a shape");
   return {};
@@ -241,9 +245,14 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
     const RawTensor view = rows_of(item, stored);
     if (item.part == Part::kScales) {
       bound.back().scales = view;
+      bound.back().format = backend::WeightFormat::kMxfp4;
       scales.push_back({&item.name, view});
     } else {
-      bound.push_back({.role = item.role, .layer = item.layer, .values = view, .scales = {}});
+      bound.push_back({.role = item.role,
+                       .layer = item.layer,
+                       .format = backend::WeightFormat::kBf16,
+                       .values = view,
+                       .scales = {}});
     }
   }
   if (options.check_scales) refuse_nan_scales(scales, options.pool);

@@ -62,6 +62,11 @@ class CpuBackend final : public Backend {
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
 
   WeightHandle upload(const HostWeight& weight) override {
+    const bool experts = weight.role == WeightRole::kGateUp || weight.role == WeightRole::kDown;
+    if (weight.format != (experts ? WeightFormat::kMxfp4 : WeightFormat::kBf16) || config_.dense.of(weight.role)) {
+      throw Error(Code::kUnsupported, "[cpu] {}: want {}, found {}", backend::name_of(weight.role),
+                  experts ? "mxfp4" : "bf16", backend::name_of(config_.dense.of(weight.role).value_or(weight.format)));
+    }
     const bool vector = weight.values.shape.size() == 1 || weight.role == WeightRole::kGateUpBias ||
                         weight.role == WeightRole::kDownBias;
     Uploaded uploaded{Matrix(weight, weight.scales.bytes.empty() ? weight.values.shape.back() : columns(weight)), {}};

@@ -82,6 +82,11 @@ class PlainCudaBackend final : public CudaBackend {
   }
 
   WeightHandle upload(const HostWeight& weight) override {
+    const bool experts = weight.role == WeightRole::kGateUp || weight.role == WeightRole::kDown;
+    if (weight.format != (experts ? WeightFormat::kMxfp4 : WeightFormat::kBf16) || config_.dense.of(weight.role)) {
+      throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", backend::name_of(weight.role),
+                  experts ? "mxfp4" : "bf16", backend::name_of(config_.dense.of(weight.role).value_or(weight.format)));
+    }
     if (!uploader_) uploader_.emplace();
     const auto put = [&](const RawTensor& tensor) {
       if (tensor.bytes.empty()) return DeviceBytes();

@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <deque>
+#include <functional>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace nibble::backend {
@@ -14,26 +18,64 @@ namespace {
 
 using Vec = std::vector<double>;
 
-constexpr int kBlockBytes = mx_block_bytes(MxFormat::kMxfp4);
-
-// An uploaded tensor, read one value at a time.
+// An uploaded tensor, read one value at a time; requantised first where `as` says so.
 class Matrix {
  public:
-  explicit Matrix(const HostWeight& weight) : values_(weight.values), scales_(weight.scales) {}
+  Matrix(const HostWeight& weight, std::optional<WeightFormat> as) : weight_(weight) {
+    if (as) requantise(*as);
+  }
 
   // Element `idx` in row-major order of the logical (unpacked) tensor.
   [[nodiscard]] double operator[](int64_t idx) const {
-    const std::byte* data = values_.bytes.data();
-    if (scales_.bytes.empty()) return reinterpret_cast<const Bf16*>(data)[idx].to_float();
+    const auto* data = reinterpret_cast<const uint8_t*>(weight_.values.bytes.data());
     const int64_t block = idx / kMxBlock;
-    const auto code = mx_element_code(MxFormat::kMxfp4, reinterpret_cast<const uint8_t*>(data) + block * kBlockBytes,
-                                      static_cast<int>(idx % kMxBlock));
-    const E8m0 scale{static_cast<uint8_t>(scales_.bytes[static_cast<size_t>(block)])};
-    return double{E2m1{code}.to_float()} * double{scale.to_float()};
+    const auto j = static_cast<int>(idx % kMxBlock);
+    switch (weight_.format) {
+      case WeightFormat::kBf16: return reinterpret_cast<const Bf16*>(data)[idx].to_float();
+      case WeightFormat::kF16: return f16_at(data + 2 * idx);
+      case WeightFormat::kF32: return reinterpret_cast<const float*>(data)[idx];
+      case WeightFormat::kMxfp4: return mx_value(MxFormat::kMxfp4, block, j);
+      case WeightFormat::kMxfp8: return mx_value(MxFormat::kMxfp8E4m3, block, j);
+      case WeightFormat::kGgmlMxfp4: {
+        const uint8_t* b = data + block * 17;
+        const int code = j < 16 ? b[1 + j] & 15 : b[1 + j - 16] >> 4;
+        return double{E2m1{static_cast<uint8_t>(code)}.to_float()} * double{E8m0{b[0]}.to_float()};
+      }
+      case WeightFormat::kGgmlQ8: return f16_at(data + block * 34) * static_cast<int8_t>(data[block * 34 + 2 + j]);
+    }
+    return NAN;
   }
 
  private:
-  RawTensor values_, scales_;
+  static double f16_at(const uint8_t* bytes) {
+    _Float16 value;
+    std::memcpy(&value, bytes, sizeof value);
+    return static_cast<double>(value);
+  }
+  [[nodiscard]] double mx_value(MxFormat format, int64_t block, int j) const {
+    const auto* data = reinterpret_cast<const uint8_t*>(weight_.values.bytes.data());
+    const uint8_t code = mx_element_code(format, data + block * mx_block_bytes(format), j);
+    const E8m0 scale{static_cast<uint8_t>(weight_.scales.bytes[static_cast<size_t>(block)])};
+    return double{mx_decode_element(format, code)} * double{scale.to_float()};
+  }
+
+  void requantise(WeightFormat as) {
+    const MxFormat format = as == WeightFormat::kMxfp4 ? MxFormat::kMxfp4 : MxFormat::kMxfp8E4m3;
+    const Shape& shape = weight_.values.shape;  // blocks have one dimension more
+    int64_t blocks = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()) / shape.back();
+    if (weight_.values.dtype != DType::kU8) blocks = blocks * shape.back() / kMxBlock;
+    std::vector<float> values(static_cast<size_t>(blocks * kMxBlock));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((*this)[static_cast<int64_t>(i)]);
+    codes_.resize(static_cast<size_t>(blocks * mx_block_bytes(format)));
+    scales_.resize(static_cast<size_t>(blocks));
+    mx_quantize(values, scale_rule(as), {format, codes_, scales_});
+    weight_.format = as;
+    weight_.values.bytes = std::as_bytes(std::span(codes_));
+    weight_.scales.bytes = std::as_bytes(std::span(scales_));
+  }
+
+  HostWeight weight_;
+  std::vector<uint8_t> codes_, scales_;  // of a requantised tensor
 };
 
 // y[rows] = W[first_row.., cols] · x + b
@@ -61,7 +103,7 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] std::string_view name() const override { return "reference"; }
 
   WeightHandle upload(const HostWeight& weight) override {
-    weights_.emplace_back(weight);
+    weights_.emplace_back(weight, config_.dense.of(weight.role));
     return {static_cast<int32_t>(weights_.size()) - 1};
   }
 
@@ -154,8 +196,7 @@ class ReferenceBackend final : public Backend {
       Vec all;
       for (int k = 0; k < dims_.topk; ++k) {
         const auto expert = static_cast<int64_t>(expert_ids_[t][static_cast<size_t>(k)]);
-        const Vec h = linear(at(args.layer[WeightRole::kGateUp]), at(args.layer[WeightRole::kGateUpBias]), normed_[t],
-                             expert * 2 * dims_.inter, 2 * int64_t{dims_.inter});
+        const Vec h = gate_up(args.layer, expert, normed_[t]);
         const Vec u = swiglu(h);
         const Vec y = linear(at(args.layer[WeightRole::kDown]), at(args.layer[WeightRole::kDownBias]), u,
                              expert * dims_.hidden, dims_.hidden);
@@ -258,6 +299,19 @@ class ReferenceBackend final : public Backend {
     }
   }
 
+  [[nodiscard]] Vec gate_up(const LayerWeights& layer, int64_t expert, const Vec& x) const {
+    const int64_t inter = dims_.inter;
+    if (layer[WeightRole::kGateUp].idx >= 0) {
+      return linear(at(layer[WeightRole::kGateUp]), at(layer[WeightRole::kGateUpBias]), x, expert * 2 * inter,
+                    2 * inter);
+    }
+    const Vec gate = linear(at(layer[WeightRole::kGate]), at(layer[WeightRole::kGateBias]), x, expert * inter, inter);
+    const Vec up = linear(at(layer[WeightRole::kUp]), at(layer[WeightRole::kUpBias]), x, expert * inter, inter);
+    Vec h;
+    for (size_t i = 0; i < gate.size(); ++i) h.insert(h.end(), {gate[i], up[i]});
+    return h;
+  }
+
   [[nodiscard]] Vec swiglu(const Vec& h) const {
     constexpr double kAlpha = 1.702;  // torch/model.py swiglu
     const double limit = config_.swiglu_limit;
@@ -290,8 +344,8 @@ class ReferenceBackend final : public Backend {
 
   const BackendConfig config_;
   const Dims& dims_ = config_.dims;
-  std::vector<Matrix> weights_;
-  std::vector<LayerKv> kv_;  // per layer
+  std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
+  std::vector<LayerKv> kv_;     // per layer
   std::vector<Vec> residual_, normed_, q_, attn_, router_logits_, expert_ids_, expert_weights_, expert_hidden_, logits_;
   std::vector<int32_t> sampled_;
   Ticket ticket_ = 0;

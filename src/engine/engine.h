@@ -1,0 +1,59 @@
+#pragma once
+// Many requests on one backend: continuous batching on a thread of its own.
+//
+// submit() and cancel() may be called from any thread. Events of a request come in order, on the engine's thread; the
+// receiver must not block. Every submitted request gets exactly one Finished, its last event.
+
+#include "backend/backend.h"
+#include "engine/request.h"
+#include "model/gpt_oss.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <variant>
+
+namespace nibble::engine {
+
+struct EngineLimits {
+  int64_t max_context = 0;       // --max-model-len: prompt and generated tokens of one sequence
+  int max_sequences = 256;       // --max-num-seqs: decoding at the same time
+  int max_batched_tokens = 256;  // --max-num-batched-tokens: in one step
+  int64_t max_waiting = 1024;    // more are refused
+  bool prefix_cache = true;
+  bool async_scheduling = true;  // step n + 1 is enqueued before the tokens of step n are read
+};
+
+using Event = std::variant<TokenEvent, Finished>;
+using Receiver = std::function<void(const Event&)>;
+
+// What the gauges and counters of /metrics show; a snapshot.
+struct EngineStats {
+  int64_t running = 0, waiting = 0;
+  int64_t kv_pages = 0, kv_pages_used = 0;          // full-attention pages; used: by sequences, not by the cache alone
+  int64_t prefix_queries = 0, prefix_hits = 0;      // tokens
+  int64_t prompt_tokens = 0, generated_tokens = 0;  // computed and drawn so far
+  int64_t preemptions = 0, steps = 0;
+};
+
+class Engine {
+ public:
+  // The backend was made with backend_config(model.config, step_limits(limits)); both outlive the engine.
+  Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits);
+  ~Engine();  // cancels what runs
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Throws Error(kInvalidRequest) when the request can never be served (empty or over-long prompt, ids outside the
+  // vocabulary, parameters out of range) and Error(kBusy) when the queue is full; then no event comes.
+  RequestId submit(Request request, Receiver receiver);
+  // Ends it as kCancelled within one step. An id that has finished is ignored.
+  void cancel(RequestId id);
+  [[nodiscard]] EngineStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble::engine

@@ -113,21 +113,31 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
 }
 
-Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
-                 Terminal& terminal)
-    : be_(make_backend(options.backend, options,
-                       model::backend_config(source.config, engine::step_limits(limits), options.dense))) {
+LoadedModel load_on_backend(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
+                            const OnLoad& on_load) {
+  LoadedModel loaded;
+  loaded.be = make_backend(options.backend, options, model::backend_config(source.config, limits, options.dense));
+  loaded.model = model::load(*loaded.be, source.config, source.weights, on_load);
+  loaded.model.attention_sinks = options.attention_sinks;
+  return loaded;
+}
+
+OnLoad show_loading(Terminal& terminal) {
   const auto start = std::chrono::steady_clock::now();
-  model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+  return [&terminal, start](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     terminal.progress("loading",
                       static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
                       fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
                                   format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
-  });
+  };
+}
+
+Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+                 Terminal& terminal)
+    : loaded_(load_on_backend(source, options, engine::step_limits(limits), show_loading(terminal))) {
   terminal.end_progress();
-  model_.attention_sinks = options.attention_sinks;
-  session_.emplace(*be_, model_, limits);
+  session_.emplace(*loaded_.be, loaded_.model, limits);
 }
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {

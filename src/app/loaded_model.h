@@ -8,11 +8,13 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/session.h"
 #include "model/gpt_oss.h"
+#include "model/load.h"
 #include "model/manifest.h"
 #include "model/synth.h"
 #include "text/tokenizer.h"
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +41,17 @@ struct ModelSource {
                                                              const backend::BackendConfig& config);
 
 // A model on a backend. The source outlives it.
+struct LoadedModel {
+  std::unique_ptr<backend::Backend> be;
+  model::GptOss model;
+};
+using OnLoad = std::function<void(const model::LoadProgress&)>;
+[[nodiscard]] LoadedModel load_on_backend(const ModelSource& source, const ModelOptions& options,
+                                          const model::StepLimits& limits, const OnLoad& on_load);
+// Shows it on the terminal.
+[[nodiscard]] OnLoad show_loading(Terminal& terminal);
+
+// A model and the one session on it.
 class Runtime {
  public:
   Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
@@ -46,8 +59,7 @@ class Runtime {
   [[nodiscard]] engine::Session& session() { return *session_; }
 
  private:
-  std::unique_ptr<backend::Backend> be_;
-  model::GptOss model_;
+  LoadedModel loaded_;
   std::optional<engine::Session> session_;
 };
 

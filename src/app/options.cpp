@@ -267,6 +267,7 @@ void add_chat(CLI::App& app, ChatOptions& o) {
 }
 
 void add_serve(CLI::App& app, ServeOptions& o) {
+  o.model.max_num_batched_tokens = 512;
   add_serve_flags(app, o);
   add_backend(app, o.model);
   add_runtime(app, o.model);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -128,14 +129,14 @@ struct Setting {
 };
 
 struct ServeOptions {
-  ModelOptions model{.max_num_batched_tokens = 512};
+  ModelOptions model;
   OutputOptions output;
   std::vector<std::string> served_names;  // empty: as the model was named
   int max_num_seqs = 256;
   int64_t max_waiting = 1024;
-  int64_t kv_tokens = 0;  // 0: what max_num_seqs of middling length need
+  int64_t kv_tokens = 0;  // 0: as many as one sequence may have
   bool prefix_cache = true;
-  bool async_scheduling = true;
+  std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
   std::string host = "127.0.0.1";
   int port = 8000;
   int http_threads = 2;
@@ -152,6 +153,7 @@ struct ServeOptions {
   std::string date;  // empty: today
   bool print_config = false;
   std::string config_file;
+  std::string huggingface_cache;  // where its hub keeps models
   std::vector<std::string> notes;  // what was asked for and makes no difference here
   std::vector<Setting> settings;
 };

@@ -188,12 +188,13 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--max-waiting", o.max_waiting, "Most requests in the queue; more get a 429")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  app.add_option("--kv-tokens", o.kv_tokens, "Tokens that the KV cache holds, of all sequences; 0: chosen")
+  app.add_option("--kv-tokens", o.kv_tokens, "Tokens that the KV cache holds, of all sequences; 0: one context's")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                "Do not compute again what a prompt shares with earlier ones (default)");
-  app.add_flag("--async-scheduling,!--no-async-scheduling", o.async_scheduling,
-               "Begin a step before the last one's tokens are read (default)");
+  app.add_flag_function(
+      "--async-scheduling,!--no-async-scheduling", [&o](int64_t count) { o.async_scheduling = count > 0; },
+      "Begin a step before the last one's tokens are read; default: on cuda");
   app.add_option("--api-key", o.api_keys, "Key that clients must give; repeatable")->allow_extra_args(false);
   app.add_option("--ssl-certfile", o.certificate_file, "Certificate chain (PEM): serve HTTPS");
   app.add_option("--ssl-keyfile", o.key_file, "Its private key (PEM)");
@@ -222,6 +223,8 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
 }
 
 void resolve_serve_settings(CLI::App& app, ServeOptions& o, const Environment& environment) {
+  const auto home = environment("HOME"), huggingface = environment("HF_HOME"), hub = environment("HF_HUB_CACHE");
+  o.huggingface_cache = hub ? *hub : (huggingface ? *huggingface : home.value_or("") + "/.cache/huggingface") + "/hub";
   if (const auto path = environment("NIBBLE_CONFIG"); path && o.config_file.empty()) o.config_file = *path;
   std::map<std::string, Layered> file = read_config(app, o.config_file);
   for (CLI::Option* option : app.get_options()) {

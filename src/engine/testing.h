@@ -95,6 +95,10 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
   Alone alone;
   std::vector<int32_t> all = request.prompt;
   std::vector<uint32_t> mask((kVocab + 31) / 32);
+  if (request.prompt_logprobs >= 0 && std::count(all.begin(), all.end() - 1, kPoison) != 0) {
+    alone.reason = FinishReason::kFailed;
+    return alone;
+  }
   while (static_cast<int64_t>(alone.tokens.size()) < request.max_tokens) {
     const bool filled = request.mask && request.mask->fill(mask);
     if (!filled) std::fill(mask.begin(), mask.end(), ~0u);

@@ -48,7 +48,7 @@ Buffer make_buffer(int64_t bytes) {
 
 int64_t buffer_bytes() {
   const int64_t cache = std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE));
-  const int64_t wanted = std::max(int64_t{512} << 20, 4 * cache);
+  const int64_t wanted = std::max(int64_t{256} << 20, 2 * cache);
   const int64_t most = available_memory().value_or(wanted) / 4;
   return std::max(int64_t{1}, std::min(wanted, most) / kPiece) * kPiece;
 }

@@ -5,7 +5,7 @@
 
 namespace nibble::backend {
 
-// Takes about two seconds. The buffer read is several times the last-level cache, a quarter of the free memory at most.
+// Takes about two seconds. The buffer read is twice the last-level cache or more, a quarter of the free memory at most.
 // Throws Error(kOutOfMemory) when even a small one cannot be had.
 [[nodiscard]] DevicePeaks measure_cpu(int threads);
 

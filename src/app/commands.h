@@ -13,5 +13,6 @@ int execute(const PerplexityOptions& options);
 int execute(const CompareOptions& options);
 int execute(const SynthOptions& options);
 int execute(const QuantizeOptions& options);
+int execute(const BenchOptions& options);
 
 }  // namespace nibble::app

@@ -113,10 +113,9 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
 }
 
-Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
-                 Terminal& terminal)
-    : be_(make_backend(options.backend, options,
-                       model::backend_config(source.config, engine::step_limits(limits), options.dense))) {
+LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
+                         Terminal& terminal)
+    : be_(make_backend(options.backend, options, model::backend_config(source.config, limits, options.dense))) {
   const auto start = std::chrono::steady_clock::now();
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -127,8 +126,12 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
   });
   terminal.end_progress();
   model_.attention_sinks = options.attention_sinks;
-  session_.emplace(*be_, model_, limits);
 }
+
+Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+                 Terminal& terminal)
+    : loaded_(source, options, engine::step_limits(limits), terminal),
+      session_(loaded_.backend(), loaded_.model(), limits) {}
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
   if (options.max_model_len > config.dims.max_context) {

@@ -39,16 +39,28 @@ struct ModelSource {
                                                              const backend::BackendConfig& config);
 
 // A model on a backend. The source outlives it.
-class Runtime {
+class LoadedModel {
  public:
-  Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
-          Terminal& terminal);
-  [[nodiscard]] engine::Session& session() { return *session_; }
+  LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
+              Terminal& terminal);
+  [[nodiscard]] backend::Backend& backend() { return *be_; }
+  [[nodiscard]] const model::GptOss& model() const { return model_; }
 
  private:
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
-  std::optional<engine::Session> session_;
+};
+
+// And something that generates with it.
+class Runtime {
+ public:
+  Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+          Terminal& terminal);
+  [[nodiscard]] engine::Session& session() { return session_; }
+
+ private:
+  LoadedModel loaded_;
+  engine::Session session_;
 };
 
 // The context to reserve: what was asked for, else `fallback`, never more than the model's.

@@ -224,6 +224,7 @@ struct All {
   CompareOptions compare;
   SynthOptions synth;
   QuantizeOptions quantize;
+  BenchOptions bench;
 };
 
 void add_run(CLI::App& app, RunOptions& o) {
@@ -330,6 +331,61 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
   add_output(app, o.output);
 }
 
+// "1,2,4": whole numbers of a range, kept sorted.
+struct NumberList {
+  std::vector<int64_t>& into;
+  int64_t least, most;
+};
+
+void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
+  const auto take = [flag, list](const std::string& found) {
+    list.into.clear();
+    const char* at = found.data();
+    const char* const end = at + found.size();
+    while (true) {
+      int64_t value = 0;
+      const auto [rest, error] = std::from_chars(at, end, value);
+      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
+        throw CLI::ValidationError(
+            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
+      }
+      list.into.push_back(value);
+      if (rest == end) break;
+      at = rest + 1;
+    }
+    std::sort(list.into.begin(), list.into.end());
+    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
+  };
+  app.add_option_function<std::string>(flag, take, description)
+      ->type_name("LIST")
+      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
+}
+
+void add_bench(CLI::App& app, BenchOptions& o) {
+  constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024;
+  add_model_source(app, o.model);
+  add_list(app, "-p,--n-prompt", {o.prompts, 0, kMostTokens}, "Prompts to process, in tokens; 0: none");
+  add_list(app, "-n,--n-gen", {o.generates, 0, kMostTokens}, "Tokens to generate; 0: none");
+  add_list(app, "-d,--n-depth", {o.depths, 0, kMostTokens}, "Tokens in the context before");
+  add_list(app, "-b,--batch", {o.batches, 1, kMostSequences}, "Sequences that generate together");
+  app.add_option("-r,--repetitions", o.repetitions, "Times each test is measured")->check(CLI::Range(1, 1000));
+  auto* output = app.add_option_function<std::string>(
+      "-o,--output",
+      [&o](const std::string& found) {
+        if (found != "md" && found != "csv" && found != "json")
+          throw CLI::ValidationError("--output", "want md or csv or json, found " + found);
+        o.format = found == "md" ? BenchFormat::kMarkdown : found == "csv" ? BenchFormat::kCsv : BenchFormat::kJson;
+      },
+      "The table's format");
+  output->type_name("md|csv|json");
+  add_backend(app, o.model);
+  o.model.max_num_batched_tokens = 2048;
+  add_runtime(app, o.model);
+  add_output(app, o.output);
+  app.get_option("--json")->excludes(output);
+  app.footer("Example: nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8");
+}
+
 }  // namespace
 
 std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
@@ -348,6 +404,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_perplexity(*app.add_subcommand("perplexity", "How well the model predicts a text"), all.perplexity);
   add_compare(*app.add_subcommand("compare", "Run one step on two backends and name the first difference"),
               all.compare);
+  add_bench(*app.add_subcommand("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -363,6 +420,11 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   if (app.got_subcommand("tokenize")) return Command(std::move(all.tokenize));
   if (app.got_subcommand("perplexity")) return Command(std::move(all.perplexity));
   if (app.got_subcommand("compare")) return Command(std::move(all.compare));
+  if (app.got_subcommand("bench")) {
+    if (all.bench.output.json) all.bench.format = BenchFormat::kJson;
+    all.bench.command = fmt::format("nibble {}", fmt::join(argv + 1, argv + argc, " "));
+    return Command(std::move(all.bench));
+  }
   if (app.got_subcommand("synth")) return Command(std::move(all.synth));
   return Command(std::move(all.quantize));
 }

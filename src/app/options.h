@@ -122,8 +122,22 @@ struct QuantizeOptions {
   std::string tensors;  // glob over names; files only
 };
 
+enum class BenchFormat { kMarkdown, kCsv, kJson };
+struct BenchOptions {
+  ModelOptions model;
+  OutputOptions output;
+  BenchFormat format = BenchFormat::kMarkdown;
+  // Each sorted, without repetition
+  std::vector<int64_t> prompts = {512};    // tokens; 0: no such test
+  std::vector<int64_t> generates = {128};  // likewise
+  std::vector<int64_t> depths = {0};       // tokens before
+  std::vector<int64_t> batches = {1};      // sequences that generate together
+  int repetitions = 5;
+  std::string command;  // as it was typed
+};
+
 using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
-                             CompareOptions, SynthOptions, QuantizeOptions>;
+                             CompareOptions, SynthOptions, QuantizeOptions, BenchOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {

@@ -151,7 +151,11 @@ std::optional<double> BenchBatch::time_generate(int count, int64_t tokens, const
     if (!keep_going()) return std::nullopt;
     for (int s = 0; s < count; ++s)
       parts[static_cast<size_t>(s)] = {s, depth_ + i, std::span(ids).subspan(static_cast<size_t>(s), 1)};
-    ids = be_.wait(*run(parts, true));
+    const std::vector<backend::Drawn> drawn = be_.wait(*run(parts, true));
+    for (size_t s = 0; s < ids.size(); ++s) {
+      if (drawn[s].error) throw *drawn[s].error;
+      ids[s] = drawn[s].token;
+    }
   }
   return seconds_since(start);
 }

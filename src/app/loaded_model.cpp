@@ -119,13 +119,34 @@ int thread_count(const ModelOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+namespace {
+
+backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
+  using Attention = backend::CudaOptions::Attention;
+  switch (choice) {
+    case AttentionBackend::kAuto: return Attention::kAuto;
+    case AttentionBackend::kFlash: return Attention::kFlash;
+    case AttentionBackend::kReference: return Attention::kReference;
+  }
+  return Attention::kAuto;
+}
+
+}  // namespace
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config) {
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
-  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32;
+  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32, fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
   if (kind == BackendKind::kCuda) {
     using Kv = backend::CudaOptions::Kv;
-    return backend::make_cuda_backend(config, {.kv = f32 ? Kv::kF32 : Kv::kBf16});
+    return backend::make_cuda_backend(config, {.kv = f32   ? Kv::kF32
+                                                     : fp8 ? Kv::kE4m3
+                                                           : Kv::kBf16,
+                                               .attention = cuda_attention(options.attention_backend)});
+  }
+  if (fp8 || options.attention_backend == AttentionBackend::kFlash) {
+    throw Error(Code::kUnsupported, "[cpu] {}: want --backend cuda, found cpu",
+                fp8 ? "--kv-cache-dtype fp8" : "--attention-backend flash");
   }
   const auto kv = f32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});

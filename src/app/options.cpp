@@ -120,10 +120,19 @@ void add_dense_format(CLI::App& app, const std::string& flag, backend::WeightFor
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
-  add_choice<KvCacheDtype>(
-      app, "--kv-cache-dtype",
-      {o.kv_cache_dtype, {{"auto", KvCacheDtype::kAuto}, {"bf16", KvCacheDtype::kBf16}, {"f32", KvCacheDtype::kF32}}},
-      "Keys and values; auto: bf16");
+  add_choice<KvCacheDtype>(app, "--kv-cache-dtype",
+                           {o.kv_cache_dtype,
+                            {{"auto", KvCacheDtype::kAuto},
+                             {"bf16", KvCacheDtype::kBf16},
+                             {"f32", KvCacheDtype::kF32},
+                             {"fp8", KvCacheDtype::kFp8}}},
+                           "Keys and values; auto: bf16; fp8 (cuda): E4M3, lossy");
+  add_choice<AttentionBackend>(app, "--attention-backend",
+                               {o.attention_backend,
+                                {{"auto", AttentionBackend::kAuto},
+                                 {"flash", AttentionBackend::kFlash},
+                                 {"reference", AttentionBackend::kReference}}},
+                               "Attention kernels of cuda; auto: flash where it takes the model's shapes");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")

@@ -17,7 +17,8 @@ namespace nibble::app {
 
 enum class BackendKind { kCpu, kCuda, kReference };
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
-enum class KvCacheDtype { kAuto, kBf16, kF32 };
+enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
+enum class AttentionBackend { kAuto, kFlash, kReference };
 enum class ColorMode { kAuto, kAlways, kNever };
 
 // Which model, where it runs, and how much room it gets.
@@ -28,6 +29,7 @@ struct ModelOptions {
   BackendKind backend = BackendKind::kCpu;
   int threads = 0;  // 0: one per core
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;
   bool attention_sinks = true;

@@ -84,8 +84,8 @@ struct LinearLaunch {
   enum class Store : uint8_t { kSet, kAdd } store = Store::kSet;
 };
 
-// One layer's pages: [page, kv_head, kPageTokens, head_dim]. kE4m3: saturated at 448, no scale, since E4M3 is a floating
-// type: a scale would move its range, not its precision.
+// One layer's pages: [page, kv_head, kPageTokens, head_dim]. kE4m3: saturated at 448, no scale, since E4M3 is a
+// floating type: a scale would move its range, not its precision.
 struct KvPages {
   void* keys = nullptr;
   void* values = nullptr;

@@ -1,12 +1,13 @@
 #pragma once
-// attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one     source: torch/model.py sdpa
-// args: attend_plan.h FlashArgs     keys, values bf16 or e4m3     q, out f32
-// grid one CTA of 4 warps per (chunk of a token's pages, kv head), see chunk_pages; the last CTA of a token and kv head
+// attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one     source: torch/model.py
+// sdpa args: attend_plan.h FlashArgs     keys, values bf16 or e4m3     q, out f32 grid one CTA of 4 warps per (chunk of
+// a token's pages, kv head), see chunk_pages; the last CTA of a token and kv head
 //      adds the chunks' parts in their order. A warp takes every fourth step of 32 keys through a ring of its own.
 // mma  m16n8k16; the kv head's 8 query heads are rows 0..7 with the high halves of q (and of p), rows 8..15 the same
 //      heads with the low halves: the tile's idle half buys q and p of 16 bits
 // bytes keys * kv_heads * 128 * sizeof(element) per token     flops 4 * heads * 64 * keys per token
-// predicted (H200, 4.6 TB/s, one token): 32768 keys bf16 14.6 µs of bytes + 4 µs = 18.6 µs, 78 %; e4m3 7.3 + 4 = 11.3 µs;
+// predicted (H200, 4.6 TB/s, one token): 32768 keys bf16 14.6 µs of bytes + 4 µs = 18.6 µs, 78 %; e4m3 7.3 + 4 = 11.3
+// µs;
 //      2048 keys 4 µs; window of 128 keys 2.5 µs. 64 tokens at 2048 keys: 58 + 4 µs
 // rounding: f32 sums, order fixed by the step's positions: bitwise repeatable
 
@@ -29,10 +30,9 @@ struct DecodeTile {
 
 // What a CTA does: a chunk of one token's pages.
 struct DecodeUnit {
-  int token = 0;       // in the step
-  int entry = 0;       // in decode_tokens
+  int token = 0;  // in the step
   int chunk = 0, chunks = 0;
-  int first_unit = 0;  // the token's
+  int first_partial = 0;  // of a token in several chunks: units of such tokens before it
   KeyRange visible;
   bool any = false;
 };
@@ -41,8 +41,16 @@ __device__ __forceinline__ int decode_token(const FlashArgs& args, int entry) {
   return args.decode_tokens == nullptr ? entry : args.decode_tokens[entry];
 }
 
+// Units, and those of tokens in several chunks: two counts in one word, for one scan.
+inline constexpr int kSplitShift = 16;
+__device__ __forceinline__ int count_units(int pages, int size) {
+  const int chunks = chunks_of(pages, size);
+  return chunks > 1 ? chunks | chunks << kSplitShift : chunks;
+}
+
 // Finds unit `wanted`. All lanes call it together.
 __device__ inline DecodeUnit find_unit(const FlashArgs& args, int wanted, int lane) {
+  constexpr int kUnits = (1 << kSplitShift) - 1;
   const auto pages_at = [&](int entry) {
     if (entry >= args.decode_count) return 0;
     return visible_keys(args.positions[decode_token(args, entry)], args.window).pages();
@@ -54,25 +62,26 @@ __device__ inline DecodeUnit find_unit(const FlashArgs& args, int wanted, int la
   DecodeUnit unit;
   int before = 0;
   for (int base = 0; base < args.decode_count; base += kAttendLanes) {
-    const int chunks = chunks_of(pages_at(base + lane), size);
-    int until = chunks;  // units of the lanes up to this one
+    const int own = count_units(pages_at(base + lane), size);
+    int until = own;  // of the lanes up to this one
     for (int step = 1; step < kAttendLanes; step *= 2) {
       const int other = __shfl_sync(kWholeWarp, until, lane >= step ? lane - step : lane);
       if (lane >= step) until += other;
     }
-    const uint32_t beyond = __ballot_sync(kWholeWarp, before + until > wanted);
+    until += before;
+    const uint32_t beyond = __ballot_sync(kWholeWarp, (until & kUnits) > wanted);
     if (beyond != 0) {
       const int owner = __ffs(static_cast<int>(beyond)) - 1;
-      unit.entry = base + owner;
-      unit.token = decode_token(args, unit.entry);
-      unit.chunks = __shfl_sync(kWholeWarp, chunks, owner);
-      unit.first_unit = before + __shfl_sync(kWholeWarp, until, owner) - unit.chunks;
-      unit.chunk = wanted - unit.first_unit;
+      const int count = __shfl_sync(kWholeWarp, own, owner), first = __shfl_sync(kWholeWarp, until, owner) - count;
+      unit.token = decode_token(args, base + owner);
+      unit.chunks = count & kUnits;
+      unit.chunk = wanted - (first & kUnits);
+      unit.first_partial = first >> kSplitShift;
       unit.visible = visible_keys(args.positions[unit.token], args.window);
       unit.any = true;
       return unit;
     }
-    before += __shfl_sync(kWholeWarp, until, kAttendLanes - 1);
+    before = __shfl_sync(kWholeWarp, until, kAttendLanes - 1);
   }
   return unit;
 }
@@ -132,7 +141,7 @@ __device__ void add_step(uint32_t stage, int first, const KeyRange& visible, con
   }
   top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 1));
   top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 2));
-  if (__any_sync(kWholeWarp, top != state.top)) {  // else all would be multiplied by one
+  if (__any_sync(kWholeWarp, top != state.top)) {            // else all would be multiplied by one
     const float shrink = ptx::exp2_approx(state.top - top);  // 0 at the first step
     state.top = top;
     state.sum *= shrink;
@@ -177,7 +186,7 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   const int to = min(end_page * kPageSteps, unit.visible.last / Tile::kStepKeys + 1);  // steps [from, to)
   const int32_t* pages = args.pages + int64_t{args.token_row[unit.token]} * args.pages_per_row;
   const int kv_head = static_cast<int>(blockIdx.y);
-  int ids = 0;  // of the pages of the warp's next 32 steps, one per lane
+  int ids = 0;                     // of the pages of the warp's next 32 steps, one per lane
   const auto issue = [&](int i) {  // the warp's i-th step; always a group, so that counts stay true
     const int step = from + warp + i * Tile::kWarps;
     if (i % kAttendLanes == 0) {
@@ -188,8 +197,7 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
     if (step < to) {
       const int64_t row = (page * args.kv_heads + kv_head) * kPageTokens + step % kPageSteps * Tile::kStepKeys;
       const uint32_t stage = ring + static_cast<uint32_t>(i % Tile::kStages * Tile::kStageBytes);
-      copy_keys<Kv, Tile::kStepKeys>(args, row, unit.visible,
-                                     {stage, step * Tile::kStepKeys, lane, kAttendLanes});
+      copy_keys<Kv, Tile::kStepKeys>(args, row, unit.visible, {stage, step * Tile::kStepKeys, lane, kAttendLanes});
     }
     ptx::async_commit();
   };
@@ -253,18 +261,18 @@ __device__ DecodePart merge_warps(float* shared, const DecodeState& state, int h
   return part;
 }
 
-// Partials in global memory: out [units][8 heads][64], then {top, sum} [units][8 heads].
+// Partials in global memory: out [kv_heads][split units][8 heads][64], then {top, sum} [kv_heads][split units][8
+// heads].
 struct Partials {
+  int units;
   float* out;
   float* tops;
 
   __device__ explicit Partials(const FlashArgs& args)
-      : out(args.partials),
-        tops(out + int64_t{gridDim.x} * args.kv_heads * kGroupHeads * kHeadDim) {}
-  // Units of a kv head are neighbours.
-  __device__ static int64_t row(int unit, int head) {
-    return (int64_t{blockIdx.y} * gridDim.x + unit) * kGroupHeads + head;
-  }
+      : units(max_split_units(args.target)),
+        out(args.partials),
+        tops(out + int64_t{units} * args.kv_heads * kGroupHeads * kHeadDim) {}
+  __device__ int64_t row(int unit, int head) const { return (int64_t{blockIdx.y} * units + unit) * kGroupHeads + head; }
   __device__ void store(int unit, int head, int dim, const DecodePart& part) const {
     *reinterpret_cast<float4*>(out + row(unit, head) * kHeadDim + dim) = part.out;
     if (dim == 0) *reinterpret_cast<float2*>(tops + 2 * row(unit, head)) = {part.top, part.sum};
@@ -280,7 +288,7 @@ __device__ inline bool is_last(const FlashArgs& args, const DecodeUnit& unit, in
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    int* finished = args.finished + int64_t{unit.entry} * args.kv_heads + blockIdx.y;
+    int* finished = args.finished + static_cast<int>(blockIdx.y) * max_split_units(args.target) + unit.first_partial;
     *shared = atomicAdd(finished, 1) == unit.chunks - 1 ? 1 : 0;
     if (*shared != 0) *finished = 0;  // for the next launch
     __threadfence();
@@ -300,18 +308,17 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) any_attend_decode(const __g
   const DecodeUnit unit = find_unit(args, static_cast<int>(blockIdx.x), tid % kAttendLanes);
   if (!unit.any) return;
   DecodeState state;
-  walk_keys<Tile>(args, unit,
-                  ptx::shared_address(smem) +
-                      static_cast<uint32_t>(tid / kAttendLanes * Tile::kStages * Tile::kStageBytes),
-                  state);
+  walk_keys<Tile>(
+      args, unit,
+      ptx::shared_address(smem) + static_cast<uint32_t>(tid / kAttendLanes * Tile::kStages * Tile::kStageBytes), state);
   auto* shared = reinterpret_cast<float*>(smem);
   DecodePart part = merge_warps<Tile>(shared, state, head, dim);
   if (unit.chunks > 1) {
     const Partials partials(args);
-    partials.store(static_cast<int>(blockIdx.x), head, dim, part);
+    partials.store(unit.first_partial + unit.chunk, head, dim, part);
     if (!is_last(args, unit, reinterpret_cast<int*>(shared + Tile::kWarps * kGroupHeads * (kHeadDim + 2)))) return;
     part = {};
-    for (int c = 0; c < unit.chunks; ++c) part.add(partials.load(unit.first_unit + c, head, dim));
+    for (int c = 0; c < unit.chunks; ++c) part.add(partials.load(unit.first_partial + c, head, dim));
   }
   const int group = args.heads / args.kv_heads;
   if (head >= group) return;

@@ -45,7 +45,7 @@ struct Attempt {
   void decode(bool with_sinks, uint64_t seed) {
     const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, Kv::kBytes};
     const DecodePlan plan = plan_decode(shape, kDevice);
-    const DecodeScratch scratch = decode_scratch(shape, kDevice);
+    const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
     partials.assign(static_cast<size_t>(scratch.floats), std::nanf(""));
     finished.assign(static_cast<size_t>(scratch.counters), 0);
     FlashArgs a = args(with_sinks);
@@ -68,7 +68,8 @@ struct Attempt {
     a.tiles = shares.prefill.data();
     a.tile_count = static_cast<int>(shares.prefill.size());
     using Tile = PrefillTile<Kv>;
-    const emulation::Launch launch{.grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
+    const emulation::Launch launch{
+        .grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { any_attend_prefill<Tile>(a); }), "");
   }
 

@@ -46,7 +46,8 @@ void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePl
   const bool bf16 = type == KvPages::Type::kBf16;
   const Kernel name = bf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;
   check_shapes(args, type, name);
-  require_shape(args.decode_count > 0, name, "at least one token", args.decode_count);
+  require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, name, "1 to 16384 tokens",
+                args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
   if (bf16) {
     launch_decode<KvBf16>(args, plan, name, on);

@@ -36,11 +36,6 @@ DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
   return {.target = target, .grid = target + shape.tokens, .smem_bytes = smem};
 }
 
-DecodeScratch decode_scratch(const DecodeShape& shape, const AttendDevice& device) {
-  const int64_t units = int64_t{plan_decode(shape, device).grid} * shape.kv_heads;
-  return {.floats = units * kGroupHeads * (kHeadDim + 2), .counters = int64_t{shape.tokens} * shape.kv_heads};
-}
-
 AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window, const AttendHeads& heads) {
   const int64_t key_bytes = int64_t{2} * kHeadDim * heads.kv_bytes * heads.kv_heads;
   const int64_t token_bytes = int64_t{2} * heads.heads * kHeadDim * 4;

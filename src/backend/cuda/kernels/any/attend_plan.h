@@ -11,12 +11,13 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kHeadDim = 64;          // the only one that the attention kernels take
-inline constexpr int kGroupHeads = 8;        // most query heads of a kv head: they share a tile of an mma
-inline constexpr int kMaxDecodeTokens = 8;   // a row with more new tokens goes to the prefill kernel
-inline constexpr int kPrefillTokens = 16;    // of one row, that a CTA of the prefill kernel takes
-inline constexpr int kDecodeWarps = 4;       // of a CTA
-inline constexpr int kMinChunkPages = 4;     // splitting finer costs more than it hides
+inline constexpr int kHeadDim = 64;            // the only one that the attention kernels take
+inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
+inline constexpr int kMaxDecodeTokens = 8;     // a row with more new tokens goes to the prefill kernel
+inline constexpr int kPrefillTokens = 16;      // of one row, that a CTA of the prefill kernel takes
+inline constexpr int kDecodeWarps = 4;         // of a CTA
+inline constexpr int kMinChunkPages = 4;       // splitting finer costs more than it hides
+inline constexpr int kMaxDecodeCount = 16384;  // tokens in a launch
 
 // Consecutive tokens of one row.
 struct AttendTile {
@@ -68,9 +69,9 @@ struct PageSpan {
   return {idx * each + (idx < more ? idx : more), each + (idx < more ? 1 : 0)};
 }
 
-// For both kernels; device memory. head_dim is kHeadDim. A token sees the keys of its row up to its own position, at most
-// `window` of them (0: all). keys, values: [page, kv_heads, kPageTokens, kHeadDim] of bf16 or e4m3, 16-byte aligned;
-// what no visible position names may hold anything, and is not read into a sum.
+// For both kernels; device memory. head_dim is kHeadDim. A token sees the keys of its row up to its own position, at
+// most `window` of them (0: all). keys, values: [page, kv_heads, kPageTokens, kHeadDim] of bf16 or e4m3, 16-byte
+// aligned; what no visible position names may hold anything, and is not read into a sum.
 struct FlashArgs {
   const float* q = nullptr;            // [tokens, heads, kHeadDim]
   float* out = nullptr;                // likewise
@@ -84,9 +85,9 @@ struct FlashArgs {
   // Decode kernel
   const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
   int decode_count = 0;
-  int target = 0;            // DecodePlan
-  float* partials = nullptr;  // [grid * kv_heads, kGroupHeads, kHeadDim + 2]
-  int* finished = nullptr;    // [decode_count, kv_heads]; zero before a launch and after it
+  int target = 0;             // DecodePlan
+  float* partials = nullptr;  // DecodeScratch floats
+  int* finished = nullptr;    // DecodeScratch counters; zero before a launch and after it
   // Prefill kernel
   const AttendTile* tiles = nullptr;
   int tile_count = 0;
@@ -109,11 +110,16 @@ struct DecodeShape {
 };
 [[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device);
 
-// Floats and counters of scratch that a step of at most `tokens` decode tokens needs.
+// Of all units only those of tokens in several chunks leave partials. Such a token has more than 1 / target of the
+// step's pages, so there are at most `target` of them and at most 2 * target units of theirs, whatever the step.
+[[nodiscard]] constexpr int max_split_units(int target) { return 2 * target; }
 struct DecodeScratch {
   int64_t floats = 0, counters = 0;
 };
-[[nodiscard]] DecodeScratch decode_scratch(const DecodeShape& shape, const AttendDevice& device);
+[[nodiscard]] constexpr DecodeScratch decode_scratch(int target, int64_t kv_heads) {
+  const int64_t units = max_split_units(target) * kv_heads;
+  return {.floats = units * kGroupHeads * (kHeadDim + 2), .counters = units};
+}
 
 struct AttendCost {
   int64_t bytes = 0;  // keys and values of each kv head once per decode token or prefill tile, q and out once

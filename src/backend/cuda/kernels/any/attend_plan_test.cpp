@@ -24,8 +24,7 @@ TEST(attend_plan, tiles_never_exceed_their_bound) {
   for (int tokens = 1; tokens <= 300; ++tokens) {
     for (const int each : {9, 16, 17, 33}) {
       std::vector<Row> rows;
-      for (int first = 0; first < tokens; first += each)
-        rows.push_back({first, std::min(each, tokens - first), 400});
+      for (int first = 0; first < tokens; first += each) rows.push_back({first, std::min(each, tokens - first), 400});
       AttendShares shares;
       share_tokens(rows, shares);
       ASSERT_LE(static_cast<int64_t>(shares.prefill.size()), max_attend_tiles(tokens)) << tokens << ' ' << each;
@@ -41,11 +40,16 @@ TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
   EXPECT_EQ(chunks_of(512, chunk_pages(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
   for (int tokens = 1; tokens <= 64; ++tokens) {
     const DecodePlan plan = plan_decode({tokens, 8, 2}, kHopper);
-    int64_t pages = 0, units = 0;
+    int64_t pages = 0, units = 0, split = 0;
     const auto pages_of = [](int t) { return 1 + t * 37 % 300 + (t == 3 ? 2000 : 0); };
     for (int t = 0; t < tokens; ++t) pages += pages_of(t);
-    for (int t = 0; t < tokens; ++t) units += chunks_of(pages_of(t), chunk_pages(pages, plan.target));
+    for (int t = 0; t < tokens; ++t) {
+      const int chunks = chunks_of(pages_of(t), chunk_pages(pages, plan.target));
+      units += chunks;
+      split += chunks > 1 ? chunks : 0;
+    }
     ASSERT_LE(units, plan.grid) << tokens;
+    ASSERT_LE(split, max_split_units(plan.target)) << tokens;
   }
 }
 

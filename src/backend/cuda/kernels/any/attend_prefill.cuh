@@ -5,7 +5,8 @@
 // grid one CTA of 4 warps per (tile, kv head), the longest tiles first; 3 stages of one page of 64 keys by cp.async,
 //      shared by all warps; pages behind every window are skipped, masks are computed at the edges only
 // mma  m16n8k16, rows = (token, query head of the kv head): a warp has 4 tokens x 8 heads in two tiles, so that each
-//      fragment of keys and values serves two mma. q and p are rounded to the keys' operand type (bf16, or f16 for e4m3)
+//      fragment of keys and values serves two mma. q and p are rounded to the keys' operand type (bf16, or f16 for
+//      e4m3)
 // bytes keys * kv_heads * 128 * sizeof(element) per tile, from L2 for all but the first     flops 4 * heads * 64 * keys
 //      per token
 // predicted (H200): 8192 tokens, full layer: 0.55 TFLOP at 330 TFLOP/s (mma.sync reaches 62 % of the peak, softmax
@@ -22,7 +23,7 @@ struct PrefillTile {
   using Kv = TheKv;
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * kAttendLanes;
-  static constexpr int kRowTiles = 2;  // of 16 rows, per warp: 2 tokens each
+  static constexpr int kRowTiles = 2;   // of 16 rows, per warp: 2 tokens each
   static constexpr int kStepKeys = 32;  // of a page, between two looks at the softmax: all 64 would spill
   static constexpr int kKeyTiles = kStepKeys / 8;
   static constexpr int kStages = 3;
@@ -83,7 +84,7 @@ __device__ void soften(float (&score)[kKeyTiles][4], PrefillState& state) {
     for (int n = 0; n < kKeyTiles; ++n) top = fmaxf(top, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
     top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 1));
     top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 2));
-    const float base = top == -INFINITY ? 0.0f : top;  // a page may lie outside a row's window altogether
+    const float base = top == -INFINITY ? 0.0f : top;      // a page may lie outside a row's window altogether
     if (__any_sync(kWholeWarp, top != state.top[half])) {  // else all would be multiplied by one
       const float shrink = ptx::exp2_approx(state.top[half] - base);
       state.top[half] = top;

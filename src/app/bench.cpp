@@ -61,20 +61,25 @@ void check_context(const BenchOptions& options, const BenchShape& shape, const m
               longest(shape));
 }
 
+// The dummies' memory counts with the backend's where it is the same memory.
 void check_memory(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
   const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.dense)};
-  const auto needs = [&](const BenchShape& s) {
-    return memory_needs(options.model, model::backend_config(config, step_limits(s, config.dims), options.model.dense),
-                        cost);
+  const int64_t dummies = dummy_bytes(options.model, config.dims);
+  const auto budget = [&](const BenchShape& s) {
+    Budget b =
+        budget_of(options.model, model::backend_config(config, step_limits(s, config.dims), options.model.dense), cost);
+    if (options.model.backend != BackendKind::kCuda) b.needs.weights += dummies;
+    return b;
   };
-  const MemoryLimit limit = memory_limit(options.model);
-  if (needs(shape).total() <= limit.bytes) return;
+  require_fit({.weights = dummies}, host_limit(), {});
+  const auto [needs, limit] = budget(shape);
+  if (needs.total() <= limit.bytes) return;
   std::vector<std::string> advice;
-  const auto advise = [&](const char* flag, auto BenchShape::* field) {
-    const auto value = largest_that_fits(limit, shape.*field, [&](int64_t v) {
+  const auto advise = [&, &room = limit](const char* flag, auto BenchShape::* field) {
+    const auto value = largest_that_fits(room, shape.*field, [&](int64_t v) {
       BenchShape smaller = shape;
       smaller.*field = static_cast<std::remove_reference_t<decltype(smaller.*field)>>(v);
-      return needs(smaller);
+      return budget(smaller).needs;
     });
     if (value && *value < shape.*field) advice.push_back(fmt::format("{} {}", flag, *value));
   };
@@ -82,7 +87,7 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
   advise("-d", &BenchShape::depth);
   advise("-p", &BenchShape::prompt);
   advise("--max-num-batched-tokens", &BenchShape::chunk_tokens);
-  require_fit(needs(shape), limit, advice);
+  require_fit(needs, limit, advice);
 }
 
 backend::DevicePeaks measure(const ModelOptions& options) {

@@ -1,7 +1,7 @@
 #include "app/loaded_model.h"
 
+#include "app/memory_budget.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -85,6 +85,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   ModelSource source{std::move(config), std::move(tokenizer), {}, {}, {}};
   ThreadPool pool(thread_count(options));
   if (options.load_format == LoadFormat::kDummy) {
+    require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
     source.dummy.emplace(source.config, options.dummy_seed, &pool);
     source.weights = source.dummy->weights();
@@ -101,21 +102,26 @@ int thread_count(const ModelOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+backend::CudaOptions cuda_options(const ModelOptions& options) {
+  using Kv = backend::CudaOptions::Kv;
+  return {.kv = options.kv_cache_dtype == KvCacheDtype::kF32 ? Kv::kF32 : Kv::kBf16};
+}
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config) {
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
   const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32;
-  if (kind == BackendKind::kCuda) {
-    using Kv = backend::CudaOptions::Kv;
-    return backend::make_cuda_backend(config, {.kv = f32 ? Kv::kF32 : Kv::kBf16});
-  }
+  if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, cuda_options(options));
   const auto kv = f32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
 }
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
-                         Terminal& terminal)
-    : be_(make_backend(options.backend, options, model::backend_config(source.config, limits, options.dense))) {
+                         Terminal& terminal) {
+  const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
+  const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
+  check_budget(options, config, cost);
+  be_ = make_backend(options.backend, options, config);
   const auto start = std::chrono::steady_clock::now();
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

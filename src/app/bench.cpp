@@ -103,6 +103,7 @@ std::string formats_text(const backend::StoredFormats& formats) {
 }
 
 BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
+  const KvCacheDtype kv = options.model.kv_cache_dtype;
   const bool is_cpu = options.model.backend == BackendKind::kCpu;
   // A path is a name of the machine's; its last part is the model's.
   const auto path = std::filesystem::path(options.model.model).lexically_normal();
@@ -115,7 +116,9 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
           .weight_bytes = cost.weight_bytes(),
           .formats = formats_text(cost.formats),
           .backend = {},
-          .kv_cache = options.model.kv_cache_dtype == KvCacheDtype::kF32 ? "f32" : "bf16",
+          .kv_cache = kv == KvCacheDtype::kF32   ? "f32"
+                      : kv == KvCacheDtype::kFp8 ? "fp8"
+                                                 : "bf16",
           .threads = is_cpu ? thread_count(options.model) : 0,
           .step_tokens = options.model.max_num_batched_tokens,
           .repetitions = options.repetitions,

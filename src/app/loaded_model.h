@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_checkpoint.h"
 #include "engine/session.h"
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
@@ -25,14 +26,17 @@ namespace nibble::app {
 struct ModelSource {
   model::ModelConfig config;
   text::Tokenizer tokenizer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // one of the two holds the bytes
+  std::optional<checkpoint::Checkpoint> checkpoint;  // one of the three holds the bytes
+  std::optional<checkpoint::GgufCheckpoint> gguf;
   std::optional<model::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
 };
 
-// Reads config.json (or takes the preset), and the rest of a model only when asked for.
+// Whether the options mean llama.cpp's files.
+[[nodiscard]] bool is_gguf(const ModelOptions& options);
+
+// Reads config.json or the GGUF file's keys, or takes the preset.
 [[nodiscard]] model::ModelConfig open_config(const ModelOptions& options);
-[[nodiscard]] text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelConfig& config);
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);

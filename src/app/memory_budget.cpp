@@ -55,6 +55,7 @@ void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<c
 
 int64_t kv_value_bytes(const ModelOptions& options) {
   if (options.backend == BackendKind::kReference) return 8;
+  if (options.kv_cache_dtype == KvCacheDtype::kFp8) return 1;
   return options.kv_cache_dtype == KvCacheDtype::kF32 ? 4 : 2;
 }
 

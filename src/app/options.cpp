@@ -76,14 +76,17 @@ void add_output(CLI::App& app, OutputOptions& o) {
 
 void add_model_source(CLI::App& app, ModelOptions& o) {
   app.add_option("-m,--model", o.model,
-                 "Model directory: Hugging Face layout or OpenAI's original/; with --load-format dummy also "
-                 "gpt-oss-20b, gpt-oss-120b or tiny")
+                 "Model directory (Hugging Face layout or OpenAI's original/) or llama.cpp's .gguf file; with "
+                 "--load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny")
       ->required();
   add_choice<LoadFormat>(
       app, "--load-format",
       {o.load_format,
-       {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}},
-      "dummy: random weights of the right shapes, nothing read but config.json");
+       {{"auto", LoadFormat::kAuto},
+        {"safetensors", LoadFormat::kSafetensors},
+        {"gguf", LoadFormat::kGguf},
+        {"dummy", LoadFormat::kDummy}}},
+      "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
 }
 
 // Layers named twice, for the two formats, are refused; the experts are MXFP4 as they come.
@@ -117,10 +120,19 @@ void add_dense_format(CLI::App& app, const std::string& flag, backend::WeightFor
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
-  add_choice<KvCacheDtype>(
-      app, "--kv-cache-dtype",
-      {o.kv_cache_dtype, {{"auto", KvCacheDtype::kAuto}, {"bf16", KvCacheDtype::kBf16}, {"f32", KvCacheDtype::kF32}}},
-      "Keys and values; auto: bf16");
+  add_choice<KvCacheDtype>(app, "--kv-cache-dtype",
+                           {o.kv_cache_dtype,
+                            {{"auto", KvCacheDtype::kAuto},
+                             {"bf16", KvCacheDtype::kBf16},
+                             {"f32", KvCacheDtype::kF32},
+                             {"fp8", KvCacheDtype::kFp8}}},
+                           "Keys and values; auto: bf16; fp8 (cuda): E4M3, lossy");
+  add_choice<AttentionBackend>(app, "--attention-backend",
+                               {o.attention_backend,
+                                {{"auto", AttentionBackend::kAuto},
+                                 {"flash", AttentionBackend::kFlash},
+                                 {"reference", AttentionBackend::kReference}}},
+                               "Attention kernels of cuda; auto: flash where it takes the model's shapes");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
@@ -228,6 +240,7 @@ struct All {
   PerplexityOptions perplexity;
   CompareOptions compare;
   SynthOptions synth;
+  ConvertOptions convert;
   QuantizeOptions quantize;
   BenchOptions bench;
 };
@@ -278,7 +291,7 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
 void add_tokenize(CLI::App& app, TokenizeOptions& o) {
   add_text(app, o.input, "Text to tokenise (default: standard input)");
   app.add_option("-m,--model,--tokenizer", o.tokenizer,
-                 "Model directory, tokenizer.json or tiktoken rank file; default: o200k_harmony");
+                 "Model directory, .gguf, tokenizer.json or tiktoken rank file; default: o200k_harmony");
   app.add_flag("--special", o.special, "Recognise special tokens in the text");
   app.add_flag("--decode", o.decode, "The input is token ids: print their text");
   app.add_flag("--count", o.count, "Print only how many tokens there are");
@@ -307,12 +320,38 @@ void add_compare(CLI::App& app, CompareOptions& o) {
   add_output(app, o.output);
 }
 
+void add_part_bytes(CLI::App& app, int64_t& into) {
+  app.add_option("--part-bytes", into, "Split a GGUF file into parts of so many bytes of tensors; 0: one file")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
+}
+
 void add_synth(CLI::App& app, SynthOptions& o) {
   app.add_option("--preset", o.preset, "gpt-oss-20b, gpt-oss-120b or tiny")->required();
   app.add_option("--layers", o.layers, "Only so many layers")->check(CLI::Range(1, 1000));
   add_seed(app, "--seed", o.seed, "Seed of the random weights");
-  app.add_option("-o,--output", o.directory, "Directory to write; absent or empty")->required();
+  add_choice<CheckpointFormat>(app, "--format",
+                               {o.format,
+                                {{"auto", CheckpointFormat::kAuto},
+                                 {"safetensors", CheckpointFormat::kSafetensors},
+                                 {"gguf", CheckpointFormat::kGguf}}},
+                               "auto: gguf where the output's name ends in .gguf");
+  add_part_bytes(app, o.part_bytes);
+  app.add_option("-o,--output", o.destination, "Directory to write, absent or empty; or a .gguf file")->required();
   add_output(app, o.output);
+}
+
+void add_convert(CLI::App& app, ConvertOptions& o) {
+  add_model_source(app, o.model);
+  add_seed(app, "--dummy-seed", o.model.dummy_seed, "Seed of the dummy weights");
+  using checkpoint::GgmlType;
+  add_choice<GgmlType>(
+      app, "--dense",
+      {o.dense, {{"q8_0", GgmlType::kQ8}, {"bf16", GgmlType::kBf16}, {"f16", GgmlType::kF16}, {"f32", GgmlType::kF32}}},
+      "Type of attention and embedding matrices; q8_0 and f16 round");
+  add_part_bytes(app, o.part_bytes);
+  app.add_option("-o,--output", o.destination, "GGUF file to write")->required();
+  add_output(app, o.output);
+  app.footer("Example: nibble convert -m models/nibble-tiny -o tiny.gguf");
 }
 
 void add_quantize(CLI::App& app, QuantizeOptions& o) {
@@ -406,6 +445,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_tokenize(*app.add_subcommand("tokenize", "Text to token ids and back"), all.tokenize);
   add_quantize(*app.add_subcommand("quantize", "Quantise tensors to an MX format"), all.quantize);
   add_synth(*app.add_subcommand("synth", "Write a checkpoint of true shapes with random weights"), all.synth);
+  add_convert(*app.add_subcommand("convert", "Write a model as llama.cpp's GGUF file"), all.convert);
   add_perplexity(*app.add_subcommand("perplexity", "How well the model predicts a text"), all.perplexity);
   add_compare(*app.add_subcommand("compare", "Run one step on two backends and name the first difference"),
               all.compare);
@@ -431,6 +471,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
     return Command(std::move(all.bench));
   }
   if (app.got_subcommand("synth")) return Command(std::move(all.synth));
+  if (app.got_subcommand("convert")) return Command(std::move(all.convert));
   return Command(std::move(all.quantize));
 }
 

@@ -3,6 +3,7 @@
 
 #include "backend/sampling.h"
 #include "backend/weights.h"
+#include "checkpoint/gguf.h"
 #include "text/conversation.h"
 
 #include <cstdint>
@@ -16,18 +17,20 @@
 namespace nibble::app {
 
 enum class BackendKind { kCpu, kCuda, kReference };
-enum class LoadFormat { kAuto, kSafetensors, kDummy };
-enum class KvCacheDtype { kAuto, kBf16, kF32 };
+enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
+enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
+enum class AttentionBackend { kAuto, kFlash, kReference };
 enum class ColorMode { kAuto, kAlways, kNever };
 
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
-  std::string model;  // a directory, or with --load-format dummy also a preset's name
+  std::string model;  // a directory, a .gguf file, or with --load-format dummy also a preset's name
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
   BackendKind backend = BackendKind::kCpu;
   int threads = 0;  // 0: one per core
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;
   std::optional<double> gpu_memory_utilization;  // share of the card's memory that may be used; cuda only
@@ -83,7 +86,7 @@ struct InspectOptions {
 
 struct TokenizeOptions {
   OutputOptions output;
-  std::filesystem::path tokenizer;  // a model's directory, tokenizer.json or rank file; empty: o200k_harmony
+  std::filesystem::path tokenizer;  // a model's directory, .gguf, tokenizer.json or rank file; empty: o200k_harmony
   TextInput input;
   bool special = false;
   bool decode = false;  // the input is ids
@@ -106,12 +109,25 @@ struct CompareOptions {
   double tolerance = 1e-4;
 };
 
+// kAuto: GGUF for a name that ends in .gguf.
+enum class CheckpointFormat { kAuto, kSafetensors, kGguf };
+
 struct SynthOptions {
   OutputOptions output;
   std::string preset;
   int64_t layers = 0;  // 0: the preset's
   uint64_t seed = 1;
-  std::filesystem::path directory;
+  CheckpointFormat format = CheckpointFormat::kAuto;
+  int64_t part_bytes = 0;  // of GGUF; 0: one file
+  std::filesystem::path destination;
+};
+
+struct ConvertOptions {
+  ModelOptions model;
+  OutputOptions output;
+  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;
+  int64_t part_bytes = 0;  // 0: one file
+  std::filesystem::path destination;
 };
 
 enum class QuantizeScale { kOcp, kCeil, kRound };
@@ -139,7 +155,7 @@ struct BenchOptions {
 };
 
 using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
-                             CompareOptions, SynthOptions, QuantizeOptions, BenchOptions>;
+                             CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {

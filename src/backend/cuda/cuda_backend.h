@@ -1,6 +1,6 @@
 #pragma once
 // The GPU: float activations, weights as shipped, one stream, plain kernels. Every sum's order is fixed by shapes and
-// positions, so a step's bits repeat and a token does not see its batch neighbours.
+// positions, so a step's bits repeat; with Attention::kReference a token does not see its batch neighbours either.
 
 #include "backend/backend.h"
 #include "backend/memory.h"
@@ -15,7 +15,9 @@ namespace nibble::backend {
 
 struct CudaOptions {
   int device = 0;
-  enum class Kv : uint8_t { kBf16, kF32 } kv = Kv::kBf16;
+  enum class Kv : uint8_t { kBf16, kF32, kE4m3 } kv = Kv::kBf16;
+  // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's shapes.
+  enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
 };
 
 struct KernelLaunches {

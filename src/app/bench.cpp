@@ -61,20 +61,25 @@ void check_context(const BenchOptions& options, const BenchShape& shape, const m
               longest(shape));
 }
 
+// The dummies' memory counts with the backend's where it is the same memory.
 void check_memory(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
   const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.dense)};
-  const auto needs = [&](const BenchShape& s) {
-    return memory_needs(options.model, model::backend_config(config, step_limits(s, config.dims), options.model.dense),
-                        cost);
+  const int64_t dummies = dummy_bytes(options.model, config.dims);
+  const auto budget = [&](const BenchShape& s) {
+    Budget b =
+        budget_of(options.model, model::backend_config(config, step_limits(s, config.dims), options.model.dense), cost);
+    if (options.model.backend != BackendKind::kCuda) b.needs.weights += dummies;
+    return b;
   };
-  const MemoryLimit limit = memory_limit(options.model);
-  if (needs(shape).total() <= limit.bytes) return;
+  require_fit({.weights = dummies}, host_limit(), {});
+  const auto [needs, limit] = budget(shape);
+  if (needs.total() <= limit.bytes) return;
   std::vector<std::string> advice;
-  const auto advise = [&](const char* flag, auto BenchShape::* field) {
-    const auto value = largest_that_fits(limit, shape.*field, [&](int64_t v) {
+  const auto advise = [&, &room = limit](const char* flag, auto BenchShape::* field) {
+    const auto value = largest_that_fits(room, shape.*field, [&](int64_t v) {
       BenchShape smaller = shape;
       smaller.*field = static_cast<std::remove_reference_t<decltype(smaller.*field)>>(v);
-      return needs(smaller);
+      return budget(smaller).needs;
     });
     if (value && *value < shape.*field) advice.push_back(fmt::format("{} {}", flag, *value));
   };
@@ -82,7 +87,7 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
   advise("-d", &BenchShape::depth);
   advise("-p", &BenchShape::prompt);
   advise("--max-num-batched-tokens", &BenchShape::chunk_tokens);
-  require_fit(needs(shape), limit, advice);
+  require_fit(needs, limit, advice);
 }
 
 backend::DevicePeaks measure(const ModelOptions& options) {
@@ -98,6 +103,7 @@ std::string formats_text(const backend::StoredFormats& formats) {
 }
 
 BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
+  const KvCacheDtype kv = options.model.kv_cache_dtype;
   const bool is_cpu = options.model.backend == BackendKind::kCpu;
   // A path is a name of the machine's; its last part is the model's.
   const auto path = std::filesystem::path(options.model.model).lexically_normal();
@@ -110,7 +116,9 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
           .weight_bytes = cost.weight_bytes(),
           .formats = formats_text(cost.formats),
           .backend = {},
-          .kv_cache = options.model.kv_cache_dtype == KvCacheDtype::kF32 ? "f32" : "bf16",
+          .kv_cache = kv == KvCacheDtype::kF32   ? "f32"
+                      : kv == KvCacheDtype::kFp8 ? "fp8"
+                                                 : "bf16",
           .threads = is_cpu ? thread_count(options.model) : 0,
           .step_tokens = options.model.max_num_batched_tokens,
           .repetitions = options.repetitions,

@@ -106,6 +106,15 @@ std::optional<backend::Ticket> BenchBatch::run(std::span<const Part> parts, bool
   return model::forward(be_, model_, step);
 }
 
+std::vector<int32_t> BenchBatch::drawn(backend::Ticket ticket) const {
+  std::vector<int32_t> tokens;
+  for (const backend::Drawn& row : be_.wait(ticket)) {
+    if (row.error) throw *row.error;
+    tokens.push_back(row.token);
+  }
+  return tokens;
+}
+
 // The last step samples, so that all of it is over when this returns.
 bool BenchBatch::prefill(int sequence, int64_t until, const KeepGoing& keep_going) {
   int64_t& computed = computed_[static_cast<size_t>(sequence)];
@@ -116,7 +125,7 @@ bool BenchBatch::prefill(int sequence, int64_t until, const KeepGoing& keep_goin
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = random_id(sequence, computed + static_cast<int64_t>(i));
     const Part part{sequence, computed, ids};
     computed += static_cast<int64_t>(ids.size());
-    if (const auto ticket = run({&part, 1}, computed == until)) static_cast<void>(be_.wait(*ticket));
+    if (const auto ticket = run({&part, 1}, computed == until)) static_cast<void>(drawn(*ticket));
   }
   return true;
 }
@@ -151,11 +160,7 @@ std::optional<double> BenchBatch::time_generate(int count, int64_t tokens, const
     if (!keep_going()) return std::nullopt;
     for (int s = 0; s < count; ++s)
       parts[static_cast<size_t>(s)] = {s, depth_ + i, std::span(ids).subspan(static_cast<size_t>(s), 1)};
-    const std::vector<backend::Drawn> drawn = be_.wait(*run(parts, true));
-    for (size_t s = 0; s < ids.size(); ++s) {
-      if (drawn[s].error) throw *drawn[s].error;
-      ids[s] = drawn[s].token;
-    }
+    ids = drawn(*run(parts, true));
   }
   return seconds_since(start);
 }

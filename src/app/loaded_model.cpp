@@ -1,8 +1,8 @@
 #include "app/loaded_model.h"
 
 #include "app/gguf_model.h"
+#include "app/memory_budget.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -100,6 +100,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}};
   ThreadPool pool(thread_count(options));
   if (options.load_format == LoadFormat::kDummy) {
+    require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
     source.dummy.emplace(source.config, options.dummy_seed, &pool);
     source.weights = source.dummy->weights();
@@ -133,17 +134,20 @@ backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
 
 }  // namespace
 
+backend::CudaOptions cuda_options(const ModelOptions& options) {
+  using Kv = backend::CudaOptions::Kv;
+  const KvCacheDtype kv = options.kv_cache_dtype;
+  return {.kv = kv == KvCacheDtype::kF32   ? Kv::kF32
+                : kv == KvCacheDtype::kFp8 ? Kv::kE4m3
+                                           : Kv::kBf16,
+          .attention = cuda_attention(options.attention_backend)};
+}
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config) {
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
   const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32, fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
-  if (kind == BackendKind::kCuda) {
-    using Kv = backend::CudaOptions::Kv;
-    return backend::make_cuda_backend(config, {.kv = f32   ? Kv::kF32
-                                                     : fp8 ? Kv::kE4m3
-                                                           : Kv::kBf16,
-                                               .attention = cuda_attention(options.attention_backend)});
-  }
+  if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, cuda_options(options));
   if (fp8 || options.attention_backend == AttentionBackend::kFlash) {
     throw Error(Code::kUnsupported, "[cpu] {}: want --backend cuda, found cpu",
                 fp8 ? "--kv-cache-dtype fp8" : "--attention-backend flash");
@@ -153,8 +157,11 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
 }
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
-                         Terminal& terminal)
-    : be_(make_backend(options.backend, options, model::backend_config(source.config, limits, options.dense))) {
+                         Terminal& terminal) {
+  const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
+  const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
+  check_budget(options, config, cost);
+  be_ = make_backend(options.backend, options, config);
   const auto start = std::chrono::steady_clock::now();
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -15,7 +15,7 @@ namespace nibble::app {
 
 struct MemoryLimit {
   int64_t bytes = 0;
-  std::string where;  // "this machine has 3.2 GB available"
+  std::string where;  // "this machine has 3.20 GB available"
 };
 
 // The largest value from 1 to `most` whose needs fit; none when not even 1 does. `needs` must not fall as it rises.
@@ -28,11 +28,27 @@ struct MemoryLimit {
 // Throws Error(kOutOfMemory) unless the needs fit; the message says what would: `advice`, "--max-model-len 4096".
 void require_fit(const backend::MemoryNeeds& needs, const MemoryLimit& limit, std::span<const std::string> advice);
 
-// What a model on a backend takes in the memory that the limit is of. Mapped files do not count on a host: their pages
-// give way.
-[[nodiscard]] backend::MemoryNeeds memory_needs(const ModelOptions& options, const backend::BackendConfig& config,
-                                                const backend::CostModel& cost);
-[[nodiscard]] MemoryLimit memory_limit(const ModelOptions& options);
+// A share of a card's memory, but no more than is free. `used` names the share in the message.
+[[nodiscard]] MemoryLimit device_limit(int64_t free_bytes, int64_t total_bytes, double utilization);
+// The least --gpu-memory-utilization, in hundredths, under which the needs fit; none when they never do.
+[[nodiscard]] std::optional<double> utilization_that_fits(const backend::MemoryNeeds& needs, int64_t free_bytes,
+                                                          int64_t total_bytes);
+
+// What a model's backend allocates, in the memory that the backend uses, and what is there. On a host, weights that
+// are mapped from files or made as dummies are not the backend's. Throws what the backend throws where it cannot run.
+struct Budget {
+  backend::MemoryNeeds needs;
+  MemoryLimit limit;
+};
+[[nodiscard]] Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config,
+                               const backend::CostModel& cost);
+
+// Weights that --load-format dummy makes in the host's memory, on every backend; 0 for files.
+[[nodiscard]] int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims);
+[[nodiscard]] MemoryLimit host_limit();
+
+// Throws Error(kOutOfMemory) for a backend that will not fit, with the flag values that would.
+void check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost);
 
 [[nodiscard]] int64_t kv_value_bytes(const ModelOptions& options);
 

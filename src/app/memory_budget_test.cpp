@@ -42,15 +42,45 @@ TEST(memory_budget, refuses_with_the_parts_and_what_would_fit) {
   }
 }
 
-TEST(memory_budget, mapped_weights_give_way_and_dummy_ones_do_not) {
+TEST(memory_budget, a_card_gives_its_share_or_what_is_free) {
+  EXPECT_EQ(device_limit(90, 100, 0.5).bytes, 50);
+  EXPECT_EQ(device_limit(40, 100, 0.5).bytes, 40);
+  EXPECT_THAT(device_limit(90, 100, 0.5).where, HasSubstr("--gpu-memory-utilization 0.50 gives 50 B"));
+  EXPECT_THAT(device_limit(40, 100, 0.5).where, HasSubstr("40 B free of 100 B"));
+}
+
+TEST(memory_budget, the_utilization_that_would_fit_is_named) {
+  EXPECT_EQ(utilization_that_fits({.kv = 451}, 900, 1000), 0.46);
+  EXPECT_EQ(utilization_that_fits({.kv = 450}, 900, 1000), 0.45);
+  EXPECT_EQ(utilization_that_fits({.kv = 901}, 900, 1000), std::nullopt);
+}
+
+TEST(memory_budget, mapped_weights_are_not_the_backends) {
   const model::ModelConfig config = model::gpt_oss_20b();
   const backend::CostModel cost{config.dims, backend::StoredFormats::as_shipped()};
-  const auto be = model::backend_config(config, {.max_tokens = 256, .max_rows = 1, .kv_pages = {64, 64}});
+  auto be = model::backend_config(config, {.max_tokens = 256, .max_rows = 1, .kv_pages = {64, 64}});
   ModelOptions options;
-  EXPECT_EQ(memory_needs(options, be, cost).weights, 0);
-  EXPECT_EQ(memory_needs(options, be, cost).kv, 24 * 4096 * 2 * 512 * 2);
+  EXPECT_EQ(budget_of(options, be, cost).needs.weights, 0);
+  EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * 512 * 2);
+  EXPECT_EQ(dummy_bytes(options, config.dims), 0);
   options.load_format = LoadFormat::kDummy;
-  EXPECT_EQ(memory_needs(options, be, cost).weights, 13'761'264'768);
+  EXPECT_EQ(dummy_bytes(options, config.dims), 13'761'264'768);
+  be.dense.lm_head = backend::WeightFormat::kMxfp8;  // a copy is made
+  const backend::CostModel quantised{config.dims, backend::StoredFormats::of({}, be.dense)};
+  EXPECT_EQ(budget_of(options, be, quantised).needs.weights, 201088 * int64_t{2880} * 33 / 32);
+}
+
+TEST(memory_budget, a_context_that_does_not_fit_is_refused_with_one_that_does) {
+  const model::ModelConfig config = model::gpt_oss_20b();
+  const backend::CostModel cost{config.dims, backend::StoredFormats::as_shipped()};
+  const auto be = model::backend_config(config, {.max_tokens = 256, .max_rows = 1, .kv_pages = {1 << 24, 1 << 24}});
+  try {
+    check_budget({}, be, cost);
+    FAIL() << "52 TB fit";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kOutOfMemory);
+    EXPECT_THAT(e.what(), HasSubstr("would fit: --max-model-len "));
+  }
 }
 
 }  // namespace

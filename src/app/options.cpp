@@ -137,6 +137,11 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
       ->check(CLI::Range(1, 65536));
+  app.add_option_function<double>(
+         "--gpu-memory-utilization", [&o](double share) { o.gpu_memory_utilization = share; },
+         "Share of the card's memory to use at most, with --backend cuda; default 0.92")
+      ->check(finite)
+      ->check(CLI::Range(0.01, 1.0));
   add_dense_format(app, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.dense);
   add_dense_format(app, "--mxfp8-layers", backend::WeightFormat::kMxfp8, o.dense);
   add_choice<bool>(app, "--attention-sinks", {o.attention_sinks, {{"auto", true}, {"on", true}, {"off", false}}},

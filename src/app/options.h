@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -32,6 +33,7 @@ struct ModelOptions {
   AttentionBackend attention_backend = AttentionBackend::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;
+  std::optional<double> gpu_memory_utilization;  // share of the card's memory that may be used; cuda only
   bool attention_sinks = true;
   backend::DenseFormats dense;  // --mxfp4-layers, --mxfp8-layers
 };

@@ -17,6 +17,12 @@ std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, 
   throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
 }
 
+CudaMemory cuda_memory(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
+
+MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
+  throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
+}
+
 DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
 
 }  // namespace nibble::backend

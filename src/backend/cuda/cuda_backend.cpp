@@ -441,6 +441,21 @@ CudaAvailable cuda_available(int device) {
   }
 }
 
+CudaMemory cuda_memory(int device) {
+  static_cast<void>(kernels_for(open_device(device)));
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total));
+  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
+}
+
+MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
+  Carver measure(nullptr);
+  static_cast<void>(carve(config, options.kv, measure));
+  using Kv = CudaOptions::Kv;
+  const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
+  return {.weights = 0, .kv = kv, .activations = measure.bytes() - kv, .upload = Uploader::kRingBytes};
+}
+
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options) {
   return std::make_unique<PlainCudaBackend>(config, options);
 }

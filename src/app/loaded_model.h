@@ -10,11 +10,13 @@
 #include "checkpoint/gguf_checkpoint.h"
 #include "engine/session.h"
 #include "model/gpt_oss.h"
+#include "model/load.h"
 #include "model/manifest.h"
 #include "model/synth.h"
 #include "text/tokenizer.h"
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,11 +46,15 @@ struct ModelSource {
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                              const backend::BackendConfig& config);
 
+using OnLoad = std::function<void(const model::LoadProgress&)>;
+// Shows it on the terminal.
+[[nodiscard]] OnLoad show_loading(Terminal& terminal);
+
 // A model on a backend. The source outlives it.
 class LoadedModel {
  public:
   LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
-              Terminal& terminal);
+              const OnLoad& on_load);
   [[nodiscard]] backend::Backend& backend() { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
 

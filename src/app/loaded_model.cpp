@@ -1,8 +1,8 @@
 #include "app/loaded_model.h"
 
 #include "app/gguf_model.h"
+#include "app/memory_budget.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -100,6 +100,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}};
   ThreadPool pool(thread_count(options));
   if (options.load_format == LoadFormat::kDummy) {
+    require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
     source.dummy.emplace(source.config, options.dummy_seed, &pool);
     source.weights = source.dummy->weights();
@@ -119,34 +120,68 @@ int thread_count(const ModelOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+namespace {
+
+backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
+  using Attention = backend::CudaOptions::Attention;
+  switch (choice) {
+    case AttentionBackend::kAuto: return Attention::kAuto;
+    case AttentionBackend::kFlash: return Attention::kFlash;
+    case AttentionBackend::kReference: return Attention::kReference;
+  }
+  return Attention::kAuto;
+}
+
+}  // namespace
+
+backend::CudaOptions cuda_options(const ModelOptions& options) {
+  using Kv = backend::CudaOptions::Kv;
+  const KvCacheDtype kv = options.kv_cache_dtype;
+  return {.kv = kv == KvCacheDtype::kF32   ? Kv::kF32
+                : kv == KvCacheDtype::kFp8 ? Kv::kE4m3
+                                           : Kv::kBf16,
+          .attention = cuda_attention(options.attention_backend)};
+}
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config) {
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
-  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32;
-  if (kind == BackendKind::kCuda) {
-    using Kv = backend::CudaOptions::Kv;
-    return backend::make_cuda_backend(config, {.kv = f32 ? Kv::kF32 : Kv::kBf16});
+  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32, fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
+  if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, cuda_options(options));
+  if (fp8 || options.attention_backend == AttentionBackend::kFlash) {
+    throw Error(Code::kUnsupported, "[cpu] {}: want --backend cuda, found cpu",
+                fp8 ? "--kv-cache-dtype fp8" : "--attention-backend flash");
   }
   const auto kv = f32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
 }
 
-Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
-                 Terminal& terminal)
-    : be_(make_backend(options.backend, options,
-                       model::backend_config(source.config, engine::step_limits(limits), options.dense))) {
+LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
+                         const OnLoad& on_load) {
+  const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
+  const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
+  check_budget(options, config, cost);
+  be_ = make_backend(options.backend, options, config);
+  model_ = model::load(*be_, source.config, source.weights, on_load);
+  model_.attention_sinks = options.attention_sinks;
+}
+
+OnLoad show_loading(Terminal& terminal) {
   const auto start = std::chrono::steady_clock::now();
-  model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+  return [&terminal, start](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     terminal.progress("loading",
                       static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
                       fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
                                   format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
-  });
-  terminal.end_progress();
-  model_.attention_sinks = options.attention_sinks;
-  session_.emplace(*be_, model_, limits);
+    if (p.done_bytes == p.total_bytes) terminal.end_progress();
+  };
 }
+
+Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+                 Terminal& terminal)
+    : loaded_(source, options, engine::step_limits(limits), show_loading(terminal)),
+      session_(loaded_.backend(), loaded_.model(), limits) {}
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
   if (options.max_model_len > config.dims.max_context) {

@@ -5,6 +5,7 @@
 
 #include "text/bpe.h"
 #include "text/token_list.h"
+#include "text/token_table.h"
 #include "text/tokenizer_parts.h"
 
 #include <cstddef>
@@ -58,6 +59,12 @@ class Tokenizer {
   // The bytes; they need not be UTF-8. Throws Error(kInvalidRequest) naming an id that is no token.
   [[nodiscard]] std::string decode(std::span<const int32_t> ids) const;
   [[nodiscard]] std::string_view token_bytes(int32_t id) const;
+
+  // The ordinary token with exactly these bytes.
+  [[nodiscard]] std::optional<int32_t> id_of(std::string_view bytes) const {
+    const int32_t id = bpe_.tokens().find(bytes);
+    return id == kNoToken ? std::nullopt : std::optional(id);
+  }
 
   [[nodiscard]] std::optional<int32_t> special_id(std::string_view name) const;  // "<|start|>"
   [[nodiscard]] bool is_special(int32_t id) const;                               // false for an id that is no token

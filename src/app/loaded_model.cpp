@@ -84,7 +84,7 @@ model::ModelConfig open_config(const ModelOptions& options) {
   if (!fs::exists(path)) {
     throw Error(Code::kIo,
                 "[load] {}: want a model directory or a .gguf file, found nothing there (for random weights: "
-                "--load-format dummy with " "gpt-oss-20b, gpt-oss-120b or tiny)",
+                "--load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)",
                 options.model);
   }
   return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));

@@ -1,5 +1,6 @@
 #include "app/options.h"
 
+#include "app/option_parts.h"
 #include "app/parse_error.h"
 #include "app/serve_options.h"
 #include "base/error.h"
@@ -28,39 +29,6 @@ constexpr const char* kFooter = R"(Examples:
 
 Exit codes: 0 done · 1 internal error · 2 bad command line or request · 3 not supported here · 4 corrupt file ·
   5 file or system error · 6 out of memory · 7 device error · 8 compare found a difference · 130 interrupted)";
-
-// An option whose value is one of a few words.
-template <class T>
-struct Choice {
-  T& into;
-  std::vector<std::pair<std::string, T>> words;
-};
-
-template <class T>
-void add_choice(CLI::App& app, const std::string& flag, Choice<T> choice, const std::string& description) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : choice.words) names.push_back(name);
-  const auto take = [choice, flag, names](const std::string& found) {
-    for (const auto& [name, value] : choice.words) {
-      if (name != found) continue;
-      choice.into = value;
-      return;
-    }
-    throw CLI::ValidationError(flag, fmt::format("want {}, found {}", fmt::join(names, " or "), found));
-  };
-  app.add_option_function<std::string>(flag, take, description)->type_name(fmt::format("{}", fmt::join(names, "|")));
-}
-
-// CLI11 reads "-1" as the largest seed and takes NaN for a number in any range.
-void add_seed(CLI::App& app, const std::string& flag, uint64_t& into, const std::string& description) {
-  const auto take = [flag, &into](const std::string& found) {
-    const char* end = found.data() + found.size();
-    const auto [rest, error] = std::from_chars(found.data(), end, into);
-    if (error != std::errc() || rest != end)
-      throw CLI::ValidationError(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
-  };
-  app.add_option_function<std::string>(flag, take, description)->type_name("UINT");
-}
 
 std::string finite(const std::string& found) {
   double value = 0;

@@ -40,7 +40,11 @@ double decile(std::vector<double> times) {
 class Bench {
  public:
   Bench(int threads, int64_t pool_bytes)
-      : pool_(threads), bytes_(pool_bytes), slice_bytes_(std::min(pool_bytes, kMostSliceBytes)), memory_(pool_bytes), kernels_(kernels_for(CpuIsa::kAuto)) {
+      : pool_(threads),
+        bytes_(pool_bytes),
+        slice_bytes_(std::min(pool_bytes, kMostSliceBytes)),
+        memory_(pool_bytes),
+        kernels_(kernels_for(CpuIsa::kAuto)) {
     madvise(memory_.as<void>(), static_cast<size_t>(bytes_), MADV_HUGEPAGE);
     pool_.parallel_chunks(bytes_, int64_t{1} << 20, [&](IndexRange range) {
       // Every byte 0x40..0x47 or 0x30..0x37: codes of all kinds, and scales that keep sums finite.
@@ -74,7 +78,8 @@ class Bench {
     std::iota(all.begin(), all.end(), 0);
     std::vector<double> times;
     const double before = read();
-    for (int64_t at = 0; at + slice_bytes_ <= bytes_ && static_cast<int64_t>(times.size()) < limit; at += slice_bytes_) {
+    for (int64_t at = 0; at + slice_bytes_ <= bytes_ && static_cast<int64_t>(times.size()) < limit;
+         at += slice_bytes_) {
       const Matrix matrix(weight_at(format, at, tokens > 16 ? 128 : rows));
       const Group group{.weight = &matrix, .first_row = 0, .tokens = all};
       times.push_back(seconds([&] {
@@ -111,7 +116,8 @@ class Bench {
     HostWeight weight{.role = WeightRole::kQ, .layer = 0, .format = format, .values = {}, .scales = {}};
     weight.values.bytes = {p, static_cast<size_t>(rows * row_bytes(format, kCols))};
     weight.values.shape = {rows, kCols};
-    if (in_blocks(format)) weight.values.shape = {rows, kCols / kMxBlock, row_bytes(format, kCols) / (kCols / kMxBlock)};
+    if (in_blocks(format))
+      weight.values.shape = {rows, kCols / kMxBlock, row_bytes(format, kCols) / (kCols / kMxBlock)};
     if (has_scale_array(format)) {
       weight.scales.bytes = {p + rows * row_bytes(format, kCols), static_cast<size_t>(rows * kCols / kMxBlock)};
     }

@@ -16,7 +16,7 @@ HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
 namespace {
 
-constexpr int kRows = 4;           // rows of weights that are multiplied together
+constexpr int kRows = 4;  // rows of weights that are multiplied together
 constexpr int kFp4Bias = 12, kQ8Bias = 128;
 constexpr float kFp4Unit = 0.5f;  // codes are looked up doubled, as integers
 
@@ -224,7 +224,8 @@ void multiply_q8(const RowGroup& rows, int64_t blocks, const std::byte* const* x
       const uint8_t* at = rows.values[static_cast<size_t>(r)] + block * 34;
       _mm_prefetch(at + rows.ahead, _MM_HINT_T0);
       const __m256i second = block + 1 < blocks ? load_32(at + 36) : _mm256_setzero_si256();
-      const __m512i codes = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
+      const __m512i codes =
+          _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
       const float* scales = rows.scales + r * rows.stride + block;
       const __m512 scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(scales[0]), 0xff00, _mm_load_ss(scales + 1));
 #pragma GCC unroll 4
@@ -310,16 +311,17 @@ void prepare_tile(std::span<const float* const> x, int64_t cols, std::byte* out)
 
 // A row of weights as signed bytes in their order, what its blocks' sums start from, and its scales.
 struct ByteRows {
-  int8_t* values;     // [kRows, cols]
-  int32_t* starts;    // [kRows, stride]: -128 times the sum of a block
-  float* scales;      // [kRows, stride]
+  int8_t* values;   // [kRows, cols]
+  int32_t* starts;  // [kRows, stride]: -128 times the sum of a block
+  float* scales;    // [kRows, stride]
   int64_t cols, stride;
 };
 
 template <bool kGgml>
 void decode_fp4(const uint8_t* values, int64_t blocks, int8_t* out, int32_t* starts) {
   const __m512i table = fp4_table(0), nibble = _mm512_set1_epi8(15), ones = _mm512_set1_epi8(1);
-  const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
   for (int64_t b = 0; b < blocks; b += 4) {
     const int64_t count = std::min<int64_t>(4, blocks - b);
     const __m512i codes = load_codes<kGgml>(values, b, count);

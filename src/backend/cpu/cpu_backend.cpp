@@ -138,21 +138,21 @@ class CpuBackend final : public Backend {
       const Row& row = args.rows[block.row];
       const int64_t kv_head = range.begin % dims_.kv_heads;
       const int64_t at = (row.first_token + block.from) * dims_.q_width() + kv_head * group * dims_.head_dim;
-      cpu::attend_block(
-          {.kernels = kernels_,
-           .cache = kv_[static_cast<size_t>(args.layer_idx)],
-           .dims = dims_,
-           .pages = args.pages.ids.subspan(block.row * static_cast<size_t>(args.pages.pages_per_row),
-                                           static_cast<size_t>(args.pages.pages_per_row)),
-           .kv_head = kv_head,
-           .tokens = block.tokens,
-           .first_position = row.context - row.tokens + block.from,
-           .window = args.kind == LayerKind::kSliding ? dims_.sliding_window : 0,
-           .sinks = args.sinks ? sinks.subspan(static_cast<size_t>(kv_head * group), static_cast<size_t>(group))
-                               : std::span<const float>(),
-           .q = q_.data() + at,
-           .out = attn_.data() + at,
-           .stride = dims_.q_width()});
+      cpu::attend_block({.kernels = kernels_,
+                         .cache = kv_[static_cast<size_t>(args.layer_idx)],
+                         .dims = dims_,
+                         .pages = args.pages.ids.subspan(block.row * static_cast<size_t>(args.pages.pages_per_row),
+                                                         static_cast<size_t>(args.pages.pages_per_row)),
+                         .kv_head = kv_head,
+                         .tokens = block.tokens,
+                         .first_position = row.context - row.tokens + block.from,
+                         .window = args.kind == LayerKind::kSliding ? dims_.sliding_window : 0,
+                         .sinks = args.sinks
+                                      ? sinks.subspan(static_cast<size_t>(kv_head * group), static_cast<size_t>(group))
+                                      : std::span<const float>(),
+                         .q = q_.data() + at,
+                         .out = attn_.data() + at,
+                         .stride = dims_.q_width()});
     });
   }
 
@@ -166,8 +166,7 @@ class CpuBackend final : public Backend {
     const LayerWeights& w = args.layer;
     rmsnorm_tokens(w[WeightRole::kMlpNorm]);
     linear({normed_.data(), {tokens_, dims_.hidden}},
-           std::array{
-               Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}});
+           std::array{Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}});
     for (int64_t t = 0; t < tokens_; ++t) {
       const float* g = router_logits_.data() + t * dims_.experts;
       int32_t* ids = expert_ids_.data() + t * dims_.topk;

@@ -101,16 +101,35 @@ int thread_count(const ModelOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+backend::CpuOptions cpu_options(const ModelOptions& options) {
+  using backend::CpuIsa;
+  const auto isa = [&] {
+    switch (options.cpu_isa) {
+      case CpuIsaChoice::kAuto: return CpuIsa::kAuto;
+      case CpuIsaChoice::kBaseline: return CpuIsa::kBaseline;
+      case CpuIsaChoice::kAvx2: return CpuIsa::kAvx2;
+      case CpuIsaChoice::kAvx512: return CpuIsa::kAvx512;
+    }
+    return CpuIsa::kAuto;
+  };
+  return {.threads = thread_count(options),
+          .kv_dtype =
+              options.kv_cache_dtype == KvCacheDtype::kF32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16,
+          .activations = options.moe_activation == MoeActivation::kInt8 ? backend::Activations::kInt8
+                                                                        : backend::Activations::kF32,
+          .isa = isa()};
+}
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config) {
-  if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
-  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32;
-  if (kind == BackendKind::kCuda) {
-    using Kv = backend::CudaOptions::Kv;
-    return backend::make_cuda_backend(config, {.kv = f32 ? Kv::kF32 : Kv::kBf16});
+  if (kind == BackendKind::kCpu) return backend::make_cpu_backend(config, cpu_options(options));
+  if (options.moe_activation == MoeActivation::kInt8 || options.cpu_isa != CpuIsaChoice::kAuto) {
+    throw Error(Code::kUnsupported, "[options] --moe-activation int8 and --cpu-isa: want --backend cpu");
   }
-  const auto kv = f32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
-  return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
+  if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
+  using Kv = backend::CudaOptions::Kv;
+  return backend::make_cuda_backend(config,
+                                    {.kv = options.kv_cache_dtype == KvCacheDtype::kF32 ? Kv::kF32 : Kv::kBf16});
 }
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
@@ -126,6 +145,9 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
                                   format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
   });
   terminal.end_progress();
+  if (options.backend == BackendKind::kCpu) {
+    terminal.note(terminal.dim(fmt::format("cpu: {}", backend::describe(cpu_options(options)))));
+  }
   model_.attention_sinks = options.attention_sinks;
   session_.emplace(*be_, model_, limits);
 }

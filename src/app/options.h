@@ -17,6 +17,8 @@ namespace nibble::app {
 enum class BackendKind { kCpu, kCuda, kReference };
 enum class LoadFormat { kAuto, kSafetensors, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32 };
+enum class MoeActivation { kAuto, kF32, kInt8 };
+enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512 };
 enum class ColorMode { kAuto, kAlways, kNever };
 
 // Which model, where it runs, and how much room it gets.
@@ -27,6 +29,8 @@ struct ModelOptions {
   BackendKind backend = BackendKind::kCpu;
   int threads = 0;  // 0: one per core
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  MoeActivation moe_activation = MoeActivation::kAuto;
+  CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;
   bool attention_sinks = true;

@@ -277,12 +277,17 @@ void multiply_many(const MultiplyArgs& args) {
 
 template <WeightFormat kFormat>
 void multiply_format(const MultiplyArgs& args) {
-  switch (args.x.size()) {
-    case 1: return multiply_fused<kFormat, 1>(args.w, args.x.data(), args.out);
-    case 2: return multiply_fused<kFormat, 2>(args.w, args.x.data(), args.out);
-    case 3: return multiply_fused<kFormat, 3>(args.w, args.x.data(), args.out);
-    case kFusedTokens: return multiply_fused<kFormat, 4>(args.w, args.x.data(), args.out);
-    default: return multiply_many<kFormat>(args);
+  const auto tokens = static_cast<int>(args.x.size());
+  if (tokens > 2 * kFusedTokens) return multiply_many<kFormat>(args);
+  for (int t = 0; t < tokens; t += kFusedTokens) {  // the second time the rows come from the first cache
+    const float* const* x = args.x.data() + t;
+    float* out = args.out + t * kTileRows;
+    switch (tokens - t) {
+      case 1: multiply_fused<kFormat, 1>(args.w, x, out); break;
+      case 2: multiply_fused<kFormat, 2>(args.w, x, out); break;
+      case 3: multiply_fused<kFormat, 3>(args.w, x, out); break;
+      default: multiply_fused<kFormat, kFusedTokens>(args.w, x, out);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/moe.h"
+#include "base/buffer.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 
@@ -50,7 +51,7 @@ class CpuBackend final : public Backend {
     }
     const float unwritten = options.poison ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
     const auto make = [&](int64_t rows, int64_t width) {
-      return std::vector<float>(static_cast<size_t>(rows * width), unwritten);
+      return AlignedVector<float>(static_cast<size_t>(rows * width), unwritten);
     };
     const int64_t tokens = config_.max_tokens;
     residual_ = make(tokens, d.hidden);
@@ -364,7 +365,7 @@ class CpuBackend final : public Backend {
   cpu::Moe moe_;
   std::vector<Uploaded> weights_;
   std::vector<cpu::KvCache> kv_;  // per layer
-  std::vector<float> residual_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_, logits_;
+  AlignedVector<float> residual_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_, logits_;
   std::vector<int32_t> expert_ids_, expert_order_, sampled_;
   std::vector<int32_t> all_rows_;  // 0, 1, 2, …
   std::vector<QueryBlock> blocks_;

@@ -1,5 +1,6 @@
 #include "backend/cpu/kernels.h"
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "base/mx.h"
 #include "base/random.h"
@@ -259,7 +260,7 @@ const Int8Kernels* int8_kernels() {
 
 std::vector<float> multiply_int8(const Int8Kernels& kernels, const Sample& w, const std::vector<std::vector<float>>& x,
                                  bool tiles) {
-  std::vector<std::vector<std::byte>> prepared;
+  std::vector<AlignedVector<std::byte>> prepared;
   std::vector<const std::byte*> pointers;
   for (size_t t = 0; t < x.size(); t += tiles ? kLaneTokens : 1) {
     prepared.emplace_back(static_cast<size_t>(tiles ? kernels.tile_size(w.cols) : kernels.row_size(w.cols)),

@@ -102,7 +102,9 @@ class CpuBackend final : public Backend {
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");
     for (int64_t t = 0; t < tokens_; ++t) {
       const Matrix& table = matrix(args.table);
-      kernels_.decode(table.at(args.ids[static_cast<size_t>(t)], 1), residual_.data() + t * dims_.hidden);
+      const int32_t named = args.ids[static_cast<size_t>(t)];
+      const int32_t id = named >= 0 ? named : std::max(0, sampled_.back()[static_cast<size_t>(-1 - named)].token);
+      kernels_.decode(table.at(id, 1), residual_.data() + t * dims_.hidden);
     }
   }
 
@@ -209,19 +211,19 @@ class CpuBackend final : public Backend {
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
-    for (int64_t r = 0; r < logit_rows_; ++r) check_logits(logits_row(r));
-    sampled_.resize(args.rows.size());
+    std::vector<Drawn> drawn(args.rows.size());
     pool_.parallel_for(logit_rows_, [&](IndexRange range) {
       for (int64_t r = range.begin; r < range.end; ++r) {
-        sampled_[static_cast<size_t>(r)] = sample_row(logits_row(r), args.rows[static_cast<size_t>(r)]);
+        drawn[static_cast<size_t>(r)] = draw(logits_row(r), args.rows[static_cast<size_t>(r)]);
       }
     });
+    sampled_ = {std::move(sampled_.back()), std::move(drawn)};
     return ++ticket_;
   }
 
-  [[nodiscard]] std::vector<int32_t> wait(Ticket ticket) override {
-    check(ticket == ticket_, "a ticket is read before the next is drawn");
-    return std::exchange(sampled_, {});
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+    check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
+    return sampled_[ticket == ticket_ ? 1 : 0];
   }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
@@ -366,8 +368,9 @@ class CpuBackend final : public Backend {
   std::vector<Uploaded> weights_;
   std::vector<cpu::KvCache> kv_;  // per layer
   AlignedVector<float> residual_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_, logits_;
-  std::vector<int32_t> expert_ids_, expert_order_, sampled_;
-  std::vector<int32_t> all_rows_;  // 0, 1, 2, …
+  std::vector<int32_t> expert_ids_, expert_order_;
+  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
+  std::vector<int32_t> all_rows_;              // 0, 1, 2, …
   std::vector<QueryBlock> blocks_;
   int64_t tokens_ = 0, logit_rows_ = 0;
   Ticket ticket_ = 0;

@@ -120,6 +120,24 @@ int thread_count(const ModelOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+backend::CpuOptions cpu_options(const ModelOptions& options) {
+  using backend::CpuIsa;
+  const auto isa = [&] {
+    switch (options.cpu_isa) {
+      case CpuIsaChoice::kAuto: return CpuIsa::kAuto;
+      case CpuIsaChoice::kBaseline: return CpuIsa::kBaseline;
+      case CpuIsaChoice::kAvx2: return CpuIsa::kAvx2;
+      case CpuIsaChoice::kAvx512: return CpuIsa::kAvx512;
+    }
+    return CpuIsa::kAuto;
+  };
+  return {.threads = thread_count(options),
+          .kv_dtype = options.kv_cache_dtype == KvCacheDtype::kF32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16,
+          .activations =
+              options.moe_activation == MoeActivation::kInt8 ? backend::Activations::kInt8 : backend::Activations::kF32,
+          .isa = isa()};
+}
+
 namespace {
 
 backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
@@ -145,15 +163,18 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config) {
+  if (kind != BackendKind::kCpu &&
+      (options.moe_activation != MoeActivation::kAuto || options.cpu_isa != CpuIsaChoice::kAuto)) {
+    throw Error(Code::kUnsupported, "[options] --moe-activation and --cpu-isa: want --backend cpu");
+  }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
-  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32, fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
+  const bool fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
   if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, cuda_options(options));
   if (fp8 || options.attention_backend == AttentionBackend::kFlash) {
     throw Error(Code::kUnsupported, "[cpu] {}: want --backend cuda, found cpu",
                 fp8 ? "--kv-cache-dtype fp8" : "--attention-backend flash");
   }
-  const auto kv = f32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
-  return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
+  return backend::make_cpu_backend(config, cpu_options(options));
 }
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
@@ -181,7 +202,10 @@ OnLoad show_loading(Terminal& terminal) {
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
                  Terminal& terminal)
     : loaded_(source, options, engine::step_limits(limits), show_loading(terminal)),
-      session_(loaded_.backend(), loaded_.model(), limits) {}
+      session_(loaded_.backend(), loaded_.model(), limits) {
+  if (options.backend != BackendKind::kCpu) return;
+  terminal.note(terminal.dim(fmt::format("cpu: {}", backend::describe(cpu_options(options)))));
+}
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
   if (options.max_model_len > config.dims.max_context) {

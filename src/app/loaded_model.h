@@ -5,6 +5,7 @@
 #include "app/options.h"
 #include "app/terminal.h"
 #include "backend/backend.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
@@ -42,6 +43,7 @@ struct ModelSource {
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
+[[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                              const backend::BackendConfig& config);

@@ -105,6 +105,18 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                                  {"flash", AttentionBackend::kFlash},
                                  {"reference", AttentionBackend::kReference}}},
                                "Attention kernels of cuda; auto: flash where it takes the model's shapes");
+  add_choice<MoeActivation>(
+      app, "--moe-activation",
+      {o.moe_activation,
+       {{"auto", MoeActivation::kAuto}, {"f32", MoeActivation::kF32}, {"int8", MoeActivation::kInt8}}},
+      "CPU: what MXFP4 and Q8_0 weights multiply; auto: f32, exact; int8: faster, lossy");
+  add_choice<CpuIsaChoice>(app, "--cpu-isa",
+                           {o.cpu_isa,
+                            {{"auto", CpuIsaChoice::kAuto},
+                             {"baseline", CpuIsaChoice::kBaseline},
+                             {"avx2", CpuIsaChoice::kAvx2},
+                             {"avx512", CpuIsaChoice::kAvx512}}},
+                           "CPU: instruction set; auto: the best there is");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")

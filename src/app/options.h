@@ -19,6 +19,8 @@ namespace nibble::app {
 enum class BackendKind { kCpu, kCuda, kReference };
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
+enum class MoeActivation { kAuto, kF32, kInt8 };
+enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512 };
 enum class AttentionBackend { kAuto, kFlash, kReference };
 enum class ColorMode { kAuto, kAlways, kNever };
 
@@ -30,6 +32,8 @@ struct ModelOptions {
   BackendKind backend = BackendKind::kCpu;
   int threads = 0;  // 0: one per core
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  MoeActivation moe_activation = MoeActivation::kAuto;
+  CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
   AttentionBackend attention_backend = AttentionBackend::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;

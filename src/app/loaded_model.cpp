@@ -90,6 +90,16 @@ model::ModelConfig open_config(const ModelOptions& options) {
   return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
 }
 
+std::vector<MappedSource> ModelSource::mapped_files() const {
+  std::vector<MappedSource> files;
+  if (checkpoint) {
+    for (const checkpoint::SafetensorsFile& file : checkpoint->files()) files.push_back({file.bytes(), file.path()});
+  } else if (gguf) {
+    for (size_t i = 0; i < gguf->files().size(); ++i) files.push_back({gguf->files()[i].bytes(), gguf->paths()[i]});
+  }
+  return files;
+}
+
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   std::optional<checkpoint::GgufCheckpoint> gguf;
   if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
@@ -140,14 +150,19 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
   return {.kv = kv == KvCacheDtype::kF32   ? Kv::kF32
                 : kv == KvCacheDtype::kFp8 ? Kv::kE4m3
                                            : Kv::kBf16,
-          .attention = cuda_attention(options.attention_backend)};
+          .attention = cuda_attention(options.attention_backend),
+          .upload_threads = thread_count(options)};
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
-                                               const backend::BackendConfig& config) {
+                                               const backend::BackendConfig& config, std::vector<MappedSource> files) {
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
   const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32, fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
-  if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, cuda_options(options));
+  if (kind == BackendKind::kCuda) {
+    backend::CudaOptions cuda = cuda_options(options);
+    cuda.files = std::move(files);
+    return backend::make_cuda_backend(config, cuda);
+  }
   if (fp8 || options.attention_backend == AttentionBackend::kFlash) {
     throw Error(Code::kUnsupported, "[cpu] {}: want --backend cuda, found cpu",
                 fp8 ? "--kv-cache-dtype fp8" : "--attention-backend flash");
@@ -161,7 +176,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
   const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
   check_budget(options, config, cost);
-  be_ = make_backend(options.backend, options, config);
+  be_ = make_backend(options.backend, options, config, source.mapped_files());
   const auto start = std::chrono::steady_clock::now();
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

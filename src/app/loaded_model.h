@@ -6,6 +6,7 @@
 #include "app/terminal.h"
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "engine/session.h"
@@ -30,6 +31,8 @@ struct ModelSource {
   std::optional<checkpoint::GgufCheckpoint> gguf;
   std::optional<model::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
+
+  [[nodiscard]] std::vector<MappedSource> mapped_files() const;
 };
 
 // Whether the options mean llama.cpp's files.
@@ -41,8 +44,10 @@ struct ModelSource {
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
+// `files`: those that weights will be mapped from.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
-                                                             const backend::BackendConfig& config);
+                                                             const backend::BackendConfig& config,
+                                                             std::vector<MappedSource> files = {});
 
 // A model on a backend. The source outlives it.
 class LoadedModel {

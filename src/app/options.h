@@ -82,6 +82,11 @@ struct InspectOptions {
   OutputOptions output;
   bool tensors = false;
   std::vector<int64_t> contexts;
+  bool plan = false;  // the kernels of steps, instead
+  // With plan: steps that generate with so many sequences, and steps that process so long prompts
+  std::vector<int64_t> batches = {1, 8};
+  std::vector<int64_t> prompts = {512};
+  std::vector<int64_t> depths = {4096};
 };
 
 struct TokenizeOptions {
@@ -151,7 +156,8 @@ struct BenchOptions {
   std::vector<int64_t> depths = {0};       // tokens before
   std::vector<int64_t> batches = {1};      // sequences that generate together
   int repetitions = 5;
-  std::string command;  // as it was typed
+  bool profile = false;  // and where the time goes
+  std::string command;   // as it was typed
 };
 
 using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, PerplexityOptions,

@@ -10,9 +10,7 @@
 #include "model/gpt_oss.h"
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <variant>
 
 namespace nibble::engine {
 
@@ -31,9 +29,6 @@ struct EngineLimits {
 // sequences and a quarter of the full ones for the prefix cache. Throws Error(kInvalidRequest) naming a limit out of
 // range.
 [[nodiscard]] model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& dims);
-
-using Event = std::variant<TokenEvent, Finished>;
-using Receiver = std::function<void(const Event&)>;
 
 // What the gauges and counters of /metrics show; a snapshot.
 struct EngineStats {

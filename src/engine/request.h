@@ -4,11 +4,13 @@
 #include "backend/draw.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace nibble::engine {
@@ -69,5 +71,8 @@ struct Finished {
   double queue_seconds = 0;   // before its first step
   std::string message{};      // kFailed: what happened
 };
+
+using Event = std::variant<TokenEvent, Finished>;
+using Receiver = std::function<void(const Event&)>;
 
 }  // namespace nibble::engine

@@ -25,18 +25,24 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxAlternatives = 256;  // of anyOf and oneOf
 constexpr int kMaxIndentation = 48;
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kFormats = {{
-    {"date", R"(^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])$)"},
+struct Format {
+  std::string_view name;
+  std::string_view pattern;
+  std::optional<int64_t> most = {};  // characters, well below what the format allows
+};
+// Narrower than the RFCs: what all readers of a format take.
+constexpr std::array<Format, 10> kFormats = {{
+    {"date", R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))$)"},
     {"time", R"(^([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
-    {"date-time",
-     R"(^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
-    {"duration", R"(^P(\d{1,9}W|\d{1,9}D(T\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?)?|T(\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?|\d{1,9}M(\d{1,9}S)?|\d{1,9}S))$)"},
-    {"email", R"(^[A-Za-z0-9_+-]{1,32}(\.[A-Za-z0-9_+-]{1,15}){0,2}@([A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?\.){1,4}[A-Za-z]{2,16}$)"},
-    {"hostname", R"(^([A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?\.){0,5}[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?$)"},
+    {"date-time", R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
+    {"duration",
+     R"(^P(\d{1,9}W|\d{1,9}D(T\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?)?|T(\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?|\d{1,9}M(\d{1,9}S)?|\d{1,9}S))$)"},
+    {"email", R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)", 48},
+    {"hostname", R"(^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$)", 48},
     {"ipv4", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)$)"},
     {"ipv6", R"(^([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}$)"},
     {"uuid", R"(^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$)"},
-    {"uri", R"(^[a-z][a-z0-9+.-]{1,15}:(\/\/)?[A-Za-z0-9._~:@!$&'()*+,;=\/?-]{1,512}$)"},
+    {"uri", R"(^[a-z][a-z0-9+.-]*:(\/\/)?[A-Za-z0-9._~:@!$&'()*+,;=\/?-]+$)"},
 }};
 
 // The text as a string literal of the notation.
@@ -56,8 +62,9 @@ std::string literal(std::string_view text) {
 // What every schema grammar needs.
 std::string shared_rules() {
   std::string out = fmt::format("ws ::= \" \"? | \"\\n\" [ \\t]{{0,{}}}\n", kMaxIndentation);
-  out += fmt::format("character ::= {}\n", any_character_expression());
-  out += "string ::= \"\\\"\" character* \"\\\"\"\n";
+  // One regular expression per string, for the compiler knows for each of its states at once which tokens fit; what may follow
+  // the string in any document spares it most of the others.
+  out += fmt::format("string ::= (Regex({})) (= [ \\n\\t]* [,:}}\\]])\n", literal(fmt::format("\"{}*\"", any_character_expression())));
   out += fmt::format("number ::= {}\n", number_expression({}));
   out += "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n";
   out += "object ::= \"{\" ws (string \":\" ws value (\",\" ws string \":\" ws value)* ws)? \"}\"\n";
@@ -105,6 +112,9 @@ class SchemaGrammar {
   std::string alternatives(size_t rule, std::string_view keyword);
   std::string body_of_type(size_t rule, JsonType type);
   std::string string_body(const SchemaPlace& at);
+  std::string bounded_string(const SchemaPlace& at, int64_t least, std::optional<int64_t> most);
+  std::string quoted(std::string_view inside, std::optional<int64_t> most);
+  void spend(const SchemaPlace& at, int64_t cost);
   std::string number_body(const SchemaPlace& at, bool whole);
   std::string object_body(size_t rule);
   std::string map_body(size_t rule, const std::optional<SchemaPlace>& value);
@@ -123,6 +133,7 @@ class SchemaGrammar {
   std::vector<Rule> rules_;
   std::unordered_map<const Json*, size_t> rule_of_schema_;
   size_t helpers_ = 0;
+  int64_t cost_ = 0;  // of patterns and lengths
   std::string out_;
   const Json anything_ = true;
 };
@@ -236,23 +247,49 @@ std::string SchemaGrammar::string_body(const SchemaPlace& at) {
   if (pattern != nullptr && format != nullptr) document_.fail(at, "pattern cannot be combined with format");
   if (pattern == nullptr && format == nullptr) {
     if (least == 0 && !most) return "string";
-    return fmt::format("\"\\\"\" character{} \"\\\"\"", repetition(least, most));
+    return bounded_string(at, least, most);
   }
   std::string_view expression = pattern != nullptr ? std::string_view(*pattern) : std::string_view();
+  std::optional<int64_t> longest;
   if (format != nullptr) {
-    const auto known = std::find_if(kFormats.begin(), kFormats.end(), [&](const auto& f) { return f.first == *format; });
+    const auto known = std::find_if(kFormats.begin(), kFormats.end(), [&](const auto& f) { return f.name == *format; });
     if (known == kFormats.end()) {
       document_.fail(at, fmt::format("format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, "
                                      "found {}", format->substr(0, 40)));
     }
-    expression = known->second;
+    expression = known->pattern;
+    longest = known->most;
   }
   const StringExpression inside = pattern_expression(expression, fmt::format("[grammar] {}: the schema at {}", where_, at.path));
   if (inside.shortest < least || (most && (inside.longest == kUnbounded || inside.longest > *most))) {
     document_.fail(at, fmt::format("{} cannot be combined with minLength or maxLength that it does not keep by itself",
                                    pattern != nullptr ? "pattern" : "format"));
   }
-  return fmt::format("\"\\\"\" {} \"\\\"\"", inside.expression);
+  spend(at, inside.cost);
+  return quoted(fmt::format("Regex({})", literal(inside.expression)), longest);
+}
+
+// A string whose inside is a rule of its own. `most` counts characters as written, so an escape counts as several.
+std::string SchemaGrammar::quoted(std::string_view inside, std::optional<int64_t> most) {
+  const std::string rule = helper();
+  emit(most ? fmt::format("{}[max_chars={}]", rule, *most) : rule, inside);
+  return fmt::format("\"\\\"\" {} \"\\\"\"", rule);
+}
+
+std::string SchemaGrammar::bounded_string(const SchemaPlace& at, int64_t least, std::optional<int64_t> most) {
+  if (most && *most == 0) return "\"\\\"\\\"\"";
+  if (least > kMaxPatternRepetitions) {
+    document_.fail(at, fmt::format("minLength: want at most {}", kMaxPatternRepetitions));
+  }
+  spend(at, kLetterCost * (least + 1));
+  const std::string character = any_character_expression();
+  const std::string first = least > 0 ? fmt::format("{}{{{}}}", character, least) : std::string();
+  return quoted(fmt::format("Regex({})", literal(fmt::format("{}{}*", first, character))), most);
+}
+
+void SchemaGrammar::spend(const SchemaPlace& at, int64_t cost) {
+  cost_ += cost;
+  if (cost_ > kMaxPatternCost) document_.fail(at, "the patterns and lengths of the schema's strings are too large together");
 }
 
 // The tighter one of a keyword and its exclusive form.
@@ -346,16 +383,17 @@ std::string SchemaGrammar::other_key(const Json& properties) {
     nodes[node].ends = true;
   }
   const std::string prefix = helper();
-  const std::string any = fmt::format("{}* \"\\\"\"", plain_class(complement({})));
+  const std::string rest = helper();
+  emit(rest, fmt::format("(Regex({})) (= \":\")", literal(fmt::format("{}*\"", plain_class(complement({}))))));
   for (size_t i = 0; i < nodes.size(); ++i) {
     CharacterRanges known;
     std::vector<std::string> choices;
     for (const auto& [c, next] : nodes[i].next) {
       known.emplace_back(c, c);
       const std::string one = plain_class({{c, c}});
-      if (!one.empty()) choices.push_back(fmt::format("{} {}_{}", one, prefix, next));
+      if (!one.empty()) choices.push_back(fmt::format("Regex({}) {}_{}", literal(one), prefix, next));
     }
-    choices.push_back(fmt::format("{} {}", plain_class(complement(known)), any));
+    choices.push_back(fmt::format("Regex({}) {}", literal(plain_class(complement(known))), rest));
     if (!nodes[i].ends) choices.emplace_back("\"\\\"\"");
     emit(fmt::format("{}_{}", prefix, i), fmt::format("{}", fmt::join(choices, " | ")));
   }

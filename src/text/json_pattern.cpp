@@ -21,7 +21,7 @@ CharacterRanges line_ends() { return {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x202
 CharacterRanges plain_characters() { return {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, kLastCharacter}}; }
 // JSON's two-character escapes of what may not stand as it is; the solidus may.
 constexpr std::array<std::pair<uint32_t, std::string_view>, 7> kEscapes = {
-    {{'"', "\\\""}, {'\\', "\\\\"}, {'\b', "b"}, {'\f', "f"}, {'\n', "n"}, {'\r', "r"}, {'\t', "t"}}};
+    {{'"', "\""}, {'\\', "\\\\"}, {'\b', "b"}, {'\f', "f"}, {'\n', "n"}, {'\r', "r"}, {'\t', "t"}}};
 
 CharacterRanges normalised(CharacterRanges ranges) {
   std::sort(ranges.begin(), ranges.end());
@@ -47,18 +47,18 @@ CharacterRanges intersection(const CharacterRanges& a, const CharacterRanges& b)
   return out;
 }
 
-std::string code_point(uint32_t c) { return c <= 0xFFFF ? fmt::format("\\u{:04X}", c) : fmt::format("\\U{:08X}", c); }
+std::string code_point(uint32_t c) { return c <= 0xFFFF ? fmt::format("\\u{:04X}", c) : fmt::format("\\u{{{:X}}}", c); }
 
 // One character of the set as it stands in a JSON string. Empty: the set holds none that could.
 std::string set_expression(const CharacterRanges& set) {
   std::vector<std::string> choices;
   if (std::string plain = plain_class(set); !plain.empty()) choices.push_back(std::move(plain));
   for (const auto& [character, escape] : kEscapes) {
-    if (!intersection(set, {{character, character}}).empty()) choices.push_back(fmt::format("\"\\\\{}\"", escape));
+    if (!intersection(set, {{character, character}}).empty()) choices.push_back(fmt::format("\\\\{}", escape));
   }
   if (choices.size() <= 1) return choices.empty() ? "" : choices.front();
   std::string out = "(" + choices.front();
-  for (size_t i = 1; i < choices.size(); ++i) out += " | " + choices[i];
+  for (size_t i = 1; i < choices.size(); ++i) out += "|" + choices[i];
   return out + ")";
 }
 
@@ -68,10 +68,10 @@ class PatternReader {
   StringExpression read();
 
  private:
-  // Of a part: its expression, the lengths of what it matches, and how large it is once written out.
+  // Of a part: its expression, the lengths of what it matches, and what it costs.
   struct Part {
-    std::string expression = "\"\"";
-    int64_t shortest = 0, longest = 0, size = 0;
+    std::string expression = {};
+    int64_t shortest = 0, longest = 0, cost = 0;
   };
 
   [[noreturn]] void fail(std::string_view what) const {
@@ -98,7 +98,7 @@ class PatternReader {
   std::optional<uint32_t> escape(CharacterRanges& out, bool in_bracket);
   static void append(Part& to, const Part& part);
   void limit(const Part& part) const {
-    if (part.size > kMaxPatternSize) fail(fmt::format("want at most {} characters once repetitions are written out", kMaxPatternSize));
+    if (part.cost > kMaxPatternCost) fail("it is too large once its repetitions are written out");
   }
 
   std::string_view text_, where_;
@@ -106,16 +106,17 @@ class PatternReader {
 };
 
 void PatternReader::append(Part& to, const Part& part) {
-  to.expression = to.size == 0 && to.expression == "\"\"" ? part.expression : to.expression + " " + part.expression;
+  to.expression += part.expression;
   to.shortest += part.shortest;
   to.longest = to.longest == kUnbounded || part.longest == kUnbounded ? kUnbounded : to.longest + part.longest;
-  to.size += part.size;
+  to.cost += part.cost;
 }
 
 PatternReader::Part PatternReader::one_of(const CharacterRanges& set) const {
   std::string expression = set_expression(set);
   if (expression.empty()) fail("a character class that nothing in a JSON string matches");
-  return {std::move(expression), 1, 1, 1};
+  const bool letters = !intersection(set, {{'A', 'Z'}, {'a', 'z'}, {0xC0, 0x24F}}).empty() && set.front() != set.back();
+  return {std::move(expression), 1, 1, letters ? kLetterCost : 1};
 }
 
 uint32_t PatternReader::hex(int digits) {
@@ -215,8 +216,9 @@ CharacterRanges PatternReader::bracket() {
 int64_t PatternReader::number() {
   int64_t value = 0;
   const size_t from = at_;
-  for (; peek() >= '0' && peek() <= '9'; ++at_) value = std::min<int64_t>(value * 10 + (peek() - '0'), kMaxPatternSize + 1);
+  for (; peek() >= '0' && peek() <= '9'; ++at_) value = std::min<int64_t>(value * 10 + (peek() - '0'), kMaxPatternRepetitions + 1);
   if (at_ == from) fail("want a number in {…}");
+  if (value > kMaxPatternRepetitions) fail(fmt::format("want at most {} repetitions", kMaxPatternRepetitions));
   return value;
 }
 
@@ -251,7 +253,7 @@ PatternReader::Part PatternReader::repeated(Part part) {
                             : fmt::format("({}){{{},{}}}", part.expression, least, most);
   part.shortest *= least;
   part.longest = endless || part.longest == kUnbounded ? kUnbounded : part.longest * most;
-  part.size *= std::max<int64_t>(1, endless ? least + 1 : most);
+  part.cost *= std::max<int64_t>(1, endless ? least + 1 : most);
   limit(part);
   if (most == 0) return {};
   return part;
@@ -297,7 +299,7 @@ PatternReader::Part PatternReader::sequence(int depth) {
 }
 
 PatternReader::Part PatternReader::alternatives(int depth) {
-  const Part anything = {fmt::format("({})*", any_character_expression()), 0, kUnbounded, 1};
+  const Part anything = {any_character_expression() + "*", 0, kUnbounded, kLetterCost};
   std::optional<Part> out;
   do {
     Part choice;
@@ -310,10 +312,10 @@ PatternReader::Part PatternReader::alternatives(int depth) {
       out = choice;
       continue;
     }
-    out->expression += " | " + choice.expression;
+    out->expression += "|" + choice.expression;
     out->shortest = std::min(out->shortest, choice.shortest);
     out->longest = out->longest == kUnbounded || choice.longest == kUnbounded ? kUnbounded : std::max(out->longest, choice.longest);
-    out->size += choice.size;
+    out->cost += choice.cost;
     limit(*out);
   } while (take("|"));
   return *out;
@@ -322,7 +324,7 @@ PatternReader::Part PatternReader::alternatives(int depth) {
 StringExpression PatternReader::read() {
   if (text_.size() > kMaxPatternBytes) fail(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
   Part whole = alternatives(0);
-  return {fmt::format("({})", whole.expression), whole.shortest, whole.longest};
+  return {fmt::format("({})", whole.expression), whole.shortest, whole.longest, whole.cost};
 }
 
 }  // namespace
@@ -348,8 +350,9 @@ std::string plain_class(const CharacterRanges& ranges) {
 
 std::string any_character_expression() {
   // A surrogate is escaped only as one of a pair.
-  return plain_class(plain_characters()) +
-         R"( | "\\" (["\\/bfnrt] | "u" ([0-9A-CEFa-cef] [0-9A-Fa-f]{3} | [dD] [0-7] [0-9A-Fa-f]{2} | [dD] [89abAB] [0-9A-Fa-f]{2} "\\u" [dD] [c-fC-F] [0-9A-Fa-f]{2})))";
+  return fmt::format(
+      R"(({}|\\(["\\/bfnrt]|u([0-9A-CEFa-cef][0-9A-Fa-f]{{3}}|[dD][0-7][0-9A-Fa-f]{{2}}|[dD][89abAB][0-9A-Fa-f]{{2}}\\u[dD][c-fC-F][0-9A-Fa-f]{{2}}))))",
+      plain_class(plain_characters()));
 }
 
 StringExpression pattern_expression(std::string_view pattern, std::string_view where) {

@@ -175,7 +175,9 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
                          Terminal& terminal) {
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
   const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
-  check_budget(options, config, cost);
+  const Budget budget = check_budget(options, config, cost);
+  if (options.backend == BackendKind::kCuda)
+    terminal.note(terminal.dim(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where)));
   be_ = make_backend(options.backend, options, config, source.mapped_files());
   const auto start = std::chrono::steady_clock::now();
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {

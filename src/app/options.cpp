@@ -301,11 +301,51 @@ std::vector<std::string> arguments_of(int argc, const char* const* argv) {
   return arguments;
 }
 
+// "1,2,4": whole numbers of a range, kept sorted.
+struct NumberList {
+  std::vector<int64_t>& into;
+  int64_t least, most;
+};
+
+void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
+  const auto take = [flag, list](const std::string& found) {
+    list.into.clear();
+    const char* at = found.data();
+    const char* const end = at + found.size();
+    while (true) {
+      int64_t value = 0;
+      const auto [rest, error] = std::from_chars(at, end, value);
+      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
+        throw CLI::ValidationError(
+            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
+      }
+      list.into.push_back(value);
+      if (rest == end) break;
+      at = rest + 1;
+    }
+    std::sort(list.into.begin(), list.into.end());
+    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
+  };
+  app.add_option_function<std::string>(flag, take, description)
+      ->type_name("LIST")
+      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
+}
+
 void add_inspect(CLI::App& app, InspectOptions& o) {
   add_model_source(app, o.model);
   app.add_flag("--tensors", o.tensors, "List every tensor");
   app.add_option("--context", o.contexts, "Context lengths to compute memory for; repeatable")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  auto* plan =
+      app.add_flag("--plan", o.plan, "What would run for a step, stage by stage: kernels, tiles, bytes, flops");
+  const size_t before = app.get_options().size();
+  add_list(app, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
+  add_list(app, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
+  add_list(app, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
+  add_backend(app, o.model);
+  add_runtime(app, o.model);
+  const std::vector<CLI::Option*> all = app.get_options();
+  for (size_t i = before; i < all.size(); ++i) all[i]->needs(plan);
   add_output(app, o.output);
 }
 
@@ -396,36 +436,6 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
   add_output(app, o.output);
 }
 
-// "1,2,4": whole numbers of a range, kept sorted.
-struct NumberList {
-  std::vector<int64_t>& into;
-  int64_t least, most;
-};
-
-void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
-  const auto take = [flag, list](const std::string& found) {
-    list.into.clear();
-    const char* at = found.data();
-    const char* const end = at + found.size();
-    while (true) {
-      int64_t value = 0;
-      const auto [rest, error] = std::from_chars(at, end, value);
-      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
-        throw CLI::ValidationError(
-            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
-      }
-      list.into.push_back(value);
-      if (rest == end) break;
-      at = rest + 1;
-    }
-    std::sort(list.into.begin(), list.into.end());
-    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
-  };
-  app.add_option_function<std::string>(flag, take, description)
-      ->type_name("LIST")
-      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
-}
-
 void add_bench(CLI::App& app, BenchOptions& o) {
   constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024;
   add_model_source(app, o.model);
@@ -443,6 +453,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
       },
       "The table's format");
   output->type_name("md|csv|json");
+  app.add_flag("--profile", o.profile, "And where the time goes, stage by stage, in one repetition more");
   add_backend(app, o.model);
   o.model.max_num_batched_tokens = 2048;
   add_runtime(app, o.model);

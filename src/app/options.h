@@ -86,6 +86,11 @@ struct InspectOptions {
   OutputOptions output;
   bool tensors = false;
   std::vector<int64_t> contexts;
+  bool plan = false;  // the kernels of steps, instead
+  // With plan: steps that generate with so many sequences, and steps that process so long prompts
+  std::vector<int64_t> batches = {1, 8};
+  std::vector<int64_t> prompts = {512};
+  std::vector<int64_t> depths = {4096};
 };
 
 struct TokenizeOptions {
@@ -155,7 +160,8 @@ struct BenchOptions {
   std::vector<int64_t> depths = {0};       // tokens before
   std::vector<int64_t> batches = {1};      // sequences that generate together
   int repetitions = 5;
-  std::string command;  // as it was typed
+  bool profile = false;  // and where the time goes
+  std::string command;   // as it was typed
 };
 
 // One setting of `nibble serve` and where it came from.

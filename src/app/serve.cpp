@@ -97,7 +97,8 @@ void load(const ServeOptions& o, const ModelOptions& model, Running& running, co
           Terminal& terminal) {
   running.source.emplace(open_model(model, terminal));
   const engine::EngineLimits limits = engine_limits(o, running.source->config);
-  running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims), on_load);
+  running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims),
+                         LoadView{terminal, on_load});
   running.engine.emplace(running.loaded->backend(), running.loaded->model(), limits);
 }
 
@@ -131,12 +132,10 @@ int execute(const ServeOptions& o) {
   const std::string scheme = o.certificate_file.empty() ? "http" : "https";
   terminal.note(fmt::format("listening on {}://{}:{}", scheme, o.host, http.port()));
   try {
-    const OnLoad show = show_loading(terminal);
     api.loading("checking weights", 0);
     load(
         o, model, running,
         [&](const model::LoadProgress& p) {
-          show(p);
           api.loading("loading weights",
                       static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
           if (http.stopping()) throw Interrupted();

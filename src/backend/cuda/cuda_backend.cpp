@@ -4,6 +4,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/plan.h"
 #include "backend/cuda/sample_plan.h"
 #include "backend/cuda/staging.h"
 #include "backend/cuda/upload.h"
@@ -47,7 +48,9 @@ class PlainCudaBackend final : public CudaBackend {
         facts_(open_device(options.device)),
         kernels_(kernels_for(facts_)),
         stream_(make_stream()),
-        attention_(config_, options, stream_.get()) {
+        attention_(config_, options, stream_.get()),
+        files_(options.files),
+        upload_threads_(options.upload_threads) {
     Carver measure(nullptr);
     const int64_t page_ids = carve(config_, options.kv, measure).page_ids;
     memory_ = allocate_device(measure.bytes(), "activations and KV pages");
@@ -97,7 +100,7 @@ class PlainCudaBackend final : public CudaBackend {
       throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", backend::name_of(weight.role),
                   experts ? "mxfp4" : "bf16", backend::name_of(config_.dense.of(weight.role).value_or(weight.format)));
     }
-    if (!uploader_) uploader_.emplace();
+    if (!uploader_) uploader_.emplace(files_, upload_threads_);
     const auto put = [&](const RawTensor& tensor) {
       if (tensor.bytes.empty()) return DeviceBytes();
       DeviceBytes bytes = allocate_device(static_cast<int64_t>(tensor.bytes.size()), backend::name_of(weight.role));
@@ -278,6 +281,23 @@ class PlainCudaBackend final : public CudaBackend {
     return drawn;
   }
 
+  void mark() override {
+    if (marks_used_ == marks_.size()) marks_.push_back(make_timer());
+    cuda_check(cudaEventRecord(marks_[marks_used_++].get(), stream_.get()));
+  }
+
+  [[nodiscard]] std::vector<double> take_marks_us() override {
+    std::vector<double> us;
+    for (size_t i = 0; i < marks_used_; ++i) {
+      float ms = 0;
+      cuda_check(cudaEventSynchronize(marks_[i].get()));
+      cuda_check(cudaEventElapsedTime(&ms, marks_[0].get(), marks_[i].get()));
+      us.push_back(1e3 * double{ms});
+    }
+    marks_used_ = 0;
+    return us;
+  }
+
   [[nodiscard]] SlotData peek(Slot slot) override {
     switch (slot) {
       case Slot::kResidual: return read(at_.residual, {tokens_, dims_.hidden});
@@ -415,8 +435,12 @@ class PlainCudaBackend final : public CudaBackend {
   Attention attention_;
   LaunchCounts counts_{};
   const Launch on_{stream_.get(), &counts_};
+  const std::vector<MappedSource> files_;
+  const int upload_threads_;
   std::optional<Uploader> uploader_;
   std::vector<Uploaded> weights_;
+  std::vector<Event> marks_;  // kept for the next profile
+  size_t marks_used_ = 0;
   DeviceBytes memory_;
   Arena at_;
   std::optional<Staging> staging_;
@@ -439,6 +463,14 @@ CudaAvailable cuda_available(int device) {
   } catch (const Error& error) {
     return {.yes = false, .reason = error.what()};
   }
+}
+
+std::optional<CudaPlanDevice> cuda_plan_device() {
+  if (!cuda_available().yes) return std::nullopt;
+  const DeviceFacts facts = open_device(0);
+  int smem = 0;
+  cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
+  return CudaPlanDevice{facts.name, {.sms = facts.multiprocessors, .sm_smem_bytes = smem}};
 }
 
 CudaMemory cuda_memory(int device) {

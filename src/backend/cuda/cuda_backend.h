@@ -4,6 +4,7 @@
 
 #include "backend/backend.h"
 #include "backend/memory.h"
+#include "base/mapped_file.h"
 
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,9 @@ struct CudaOptions {
   enum class Kv : uint8_t { kBf16, kF32, kE4m3 } kv = Kv::kBf16;
   // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's shapes.
   enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
+  // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
+  std::vector<MappedSource> files{};
+  int upload_threads = 1;
 };
 
 struct KernelLaunches {

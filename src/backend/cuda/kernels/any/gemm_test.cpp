@@ -36,7 +36,7 @@ class Gemm : public CudaTest {
   }
   void gemm(const GemmArgs& args, const GemmPlan& plan, bool wgmma) {
     if (wgmma) return sm90_gemm(args, plan, on_);
-    gemm(args, plan, c.wgmma);
+    any_gemm(args, plan, on_);
   }
 
   struct Dense {

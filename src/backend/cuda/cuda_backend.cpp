@@ -70,7 +70,10 @@ class PlainCudaBackend final : public CudaBackend {
       pages_[kind].emplace(at_.pages[kind], page_ids);
     }
     logit_tokens_.emplace(at_.logit_tokens, rows);
-    for (Sampled& s : sampled_) s = {allocate_pinned(rows * 4, "sampled tokens"), make_event(), 0, 0};
+    for (Sampled& s : sampled_) {
+      s.tokens = allocate_pinned(rows * 4, "sampled tokens");
+      s.done = make_event();
+    }
     host_row_.reserve(static_cast<size_t>(tokens));
     host_last_.reserve(static_cast<size_t>(tokens));
   }
@@ -113,6 +116,7 @@ class PlainCudaBackend final : public CudaBackend {
     staging_->begin_step();
     kernels_.embed({.table = bf16(args.table),
                     .ids = ids_->put(args.ids, *staging_),
+                    .sampled = at_.sampled,
                     .out = at_.residual,
                     .tokens = to_int(tokens_),
                     .hidden = to_int(dims_.hidden)},
@@ -233,14 +237,20 @@ class PlainCudaBackend final : public CudaBackend {
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
+    Sampled& out = sampled_[static_cast<size_t>(++ticket_ % kTickets)];
+    check(out.ticket == 0, "at most four tickets wait at the same time");
+    out.ticket = ticket_;
+    keep_logits(args.rows, out);
     plan_samples(args.rows, plan_);
     staging_->copy(at_.sample_params, std::as_bytes(std::span(plan_.params)));
     put_history(shifts_, std::as_bytes(std::span(plan_.shifts)));
     put_history(biases_, std::as_bytes(std::span(plan_.biases)));
+    put_history(masks_, std::as_bytes(std::span(plan_.masks)));
     kernels_.sample({.logits = at_.logits,
                      .params = at_.sample_params,
                      .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
                      .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
+                     .masks = reinterpret_cast<const uint32_t*>(masks_.bytes.get()),
                      .tokens = at_.sampled,
                      .threshold = at_.sample_threshold,
                      .part_value = at_.sample_part_value,
@@ -248,25 +258,24 @@ class PlainCudaBackend final : public CudaBackend {
                      .rows = to_int(logit_rows_),
                      .vocab = to_int(dims_.vocab),
                      .most_shifts = plan_.most_shifts,
-                     .filters = plan_.filters},
+                     .filters = plan_.filters,
+                     .masked = !plan_.masks.empty()},
                     on_);
-    Sampled& out = sampled_[static_cast<size_t>(++ticket_ % kTickets)];
-    check(out.ticket == 0, "at most four tickets wait at the same time");
-    out.ticket = ticket_;
-    out.rows = logit_rows_;
     cuda_check(cudaMemcpyAsync(out.tokens.get(), at_.sampled, static_cast<size_t>(logit_rows_) * 4,
                                cudaMemcpyDeviceToHost, stream_.get()));
     cuda_check(cudaEventRecord(out.done.get(), stream_.get()));
     return ticket_;
   }
 
-  [[nodiscard]] std::vector<int32_t> wait(Ticket ticket) override {
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
     Sampled& out = sampled_[static_cast<size_t>(ticket % kTickets)];
     check(ticket > 0 && out.ticket == ticket, "a ticket is read once");
     cuda_check(cudaEventSynchronize(out.done.get()));
     const auto* tokens = reinterpret_cast<const int32_t*>(out.tokens.get());
     out.ticket = 0;
-    return {tokens, tokens + out.rows};
+    std::vector<Drawn> drawn(out.rows.size());
+    for (size_t r = 0; r < drawn.size(); ++r) drawn[r] = read_drawn(out.rows[r], tokens[r], out);
+    return drawn;
   }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
@@ -288,11 +297,21 @@ class PlainCudaBackend final : public CudaBackend {
   struct Uploaded {
     DeviceBytes values, scales;
   };
+  // What is asked of a row beyond its token.
+  struct SampledRow {
+    int64_t position = 0;
+    int32_t given = -1;
+    int logprobs = -1;
+    bool masked = false;
+    int64_t logits = -1;  // its place in Sampled::logits, in rows
+  };
   struct Sampled {
     PinnedBytes tokens;
     Event done;
-    Ticket ticket;  // 0: free
-    int64_t rows;
+    Ticket ticket = 0;  // 0: free
+    std::vector<SampledRow> rows{};
+    PinnedBytes logits{};  // as the model gave them; grows when logprobs are asked for
+    int64_t logits_rows = 0;
   };
   // Grows when a request with bias or penalties needs more; most have none.
   struct History {
@@ -325,6 +344,46 @@ class PlainCudaBackend final : public CudaBackend {
     args.rows = to_int(shape.rows);
     args.cols = to_int(shape.cols);
     kernels_.linear(args, on_);
+  }
+
+  // Notes what the rows ask for and copies the logits of those that want logprobs before sampling changes them.
+  void keep_logits(std::span<const SampleRow> rows, Sampled& out) {
+    out.rows.clear();
+    int64_t kept = 0;
+    for (const SampleRow& row : rows) {
+      out.rows.push_back({.position = row.position,
+                          .given = row.given,
+                          .logprobs = row.logprobs,
+                          .masked = !row.mask.empty(),
+                          .logits = row.logprobs >= 0 ? kept++ : -1});
+    }
+    const int64_t row_bytes = dims_.vocab * static_cast<int64_t>(sizeof(float));
+    if (kept > out.logits_rows) {
+      out.logits = allocate_pinned(kept * row_bytes, "logits for logprobs");
+      out.logits_rows = kept;
+    }
+    for (size_t r = 0; r < out.rows.size(); ++r) {
+      if (out.rows[r].logits < 0) continue;
+      cuda_check(cudaMemcpyAsync(out.logits.get() + out.rows[r].logits * row_bytes,
+                                 at_.logits + static_cast<int64_t>(r) * dims_.vocab, static_cast<size_t>(row_bytes),
+                                 cudaMemcpyDeviceToHost, stream_.get()));
+    }
+  }
+
+  [[nodiscard]] Drawn read_drawn(const SampledRow& row, int32_t token, const Sampled& from) const {
+    Drawn drawn;
+    if (token == kNothingAllowed && row.masked && row.given < 0) {
+      drawn.error = nothing_allowed(row.position);
+    } else if (token == kNotFinite || (token == kNothingAllowed && !row.masked)) {
+      drawn.error = not_finite("NaN or infinity");
+    } else {
+      drawn.token = row.given >= 0 ? row.given : token;
+    }
+    if (!drawn.error && row.logprobs >= 0) {
+      const auto* logits = reinterpret_cast<const float*>(from.logits.get()) + row.logits * dims_.vocab;
+      drawn.logprobs = logprobs_of({logits, static_cast<size_t>(dims_.vocab)}, drawn.token, row.logprobs);
+    }
+    return drawn;
   }
 
   void put_history(History& history, std::span<const std::byte> host) {
@@ -365,7 +424,7 @@ class PlainCudaBackend final : public CudaBackend {
   std::array<std::optional<StepArray<int32_t>>, kLayerKinds> kv_slots_, pages_;
   std::vector<int32_t> host_row_, host_last_;
   SamplePlan plan_;
-  History shifts_, biases_;
+  History shifts_, biases_, masks_;
   std::array<Sampled, kTickets> sampled_;
   int64_t tokens_ = 0, logit_rows_ = 0;
   Ticket ticket_ = 0;
@@ -380,6 +439,21 @@ CudaAvailable cuda_available(int device) {
   } catch (const Error& error) {
     return {.yes = false, .reason = error.what()};
   }
+}
+
+CudaMemory cuda_memory(int device) {
+  static_cast<void>(kernels_for(open_device(device)));
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total));
+  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
+}
+
+MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
+  Carver measure(nullptr);
+  static_cast<void>(carve(config, options.kv, measure));
+  using Kv = CudaOptions::Kv;
+  const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
+  return {.weights = 0, .kv = kv, .activations = measure.bytes() - kv, .upload = Uploader::kRingBytes};
 }
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options) {

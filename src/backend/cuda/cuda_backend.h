@@ -3,6 +3,7 @@
 // positions, so a step's bits repeat; with Attention::kReference a token does not see its batch neighbours either.
 
 #include "backend/backend.h"
+#include "backend/memory.h"
 
 #include <cstdint>
 #include <memory>
@@ -37,6 +38,15 @@ struct CudaAvailable {
   std::string reason;
 };
 [[nodiscard]] CudaAvailable cuda_available(int device = 0);
+
+struct CudaMemory {
+  int64_t free_bytes = 0, total_bytes = 0;
+};
+// Throws Error(kUnsupported) when there is no such device.
+[[nodiscard]] CudaMemory cuda_memory(int device = 0);
+
+// What make_cuda_backend allocates; weights are not in it. Pure.
+[[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options);
 
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
 // shapes do not fit the kernels; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when CUDA fails.

@@ -33,6 +33,7 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_moe_group_tiles",
                                                              "any_moe_sum_f32",
                                                              "any_round_f32",
+                                                             "any_sample_mask_f32",
                                                              "any_sample_adjust_f32",
                                                              "any_sample_filter_f32",
                                                              "any_sample_draw_f32",

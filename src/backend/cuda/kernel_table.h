@@ -43,6 +43,7 @@ enum class Kernel : uint8_t {
   kMoeGroupTiles,
   kMoeSum,
   kRound,
+  kSampleMask,
   kSampleAdjust,
   kSampleFilter,
   kSampleDraw,
@@ -64,11 +65,12 @@ void launched(Kernel kernel, const Launch& on, std::source_location where = std:
 // For launchers: throws Error(kUnsupported) "[cuda] <kernel>: want <want>, found <found>" unless `holds`.
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found);
 
-// residual[t,:] = table[ids[t],:]
+// residual[t,:] = table[ids[t],:]; an id below 0 stands for max(0, sampled[-1 - id])
 struct EmbedLaunch {
-  const Bf16* table = nullptr;   // [vocab, hidden]
-  const int32_t* ids = nullptr;  // [tokens]
-  float* out = nullptr;          // [tokens, hidden]
+  const Bf16* table = nullptr;       // [vocab, hidden]
+  const int32_t* ids = nullptr;      // [tokens]
+  const int32_t* sampled = nullptr;  // [rows]
+  float* out = nullptr;              // [tokens, hidden]
   int tokens = 0, hidden = 0;
 };
 
@@ -181,6 +183,7 @@ struct SampleRowParams {
   float repetition_penalty = 1;
   int32_t has_min_p = 0;
   int32_t first_shift = 0, shifts = 0;  // its part of the shifts
+  int32_t mask = -1;                    // its row of the masks; -1: none
 };
 
 // What bias and penalties do to one token's logit; a row names a token once.
@@ -197,7 +200,8 @@ struct SampleLaunch {
   const SampleRowParams* params = nullptr;  // [rows]
   const LogitShift* shifts = nullptr;       // of all rows
   const float* biases = nullptr;
-  int32_t* tokens = nullptr;  // [rows] out
+  const uint32_t* masks = nullptr;  // [masks, mask_words(vocab)] bit t % 32 of word t / 32: token t may be drawn
+  int32_t* tokens = nullptr;        // [rows] out; or kNotFinite, kNothingAllowed
   // Scratch
   uint64_t* threshold = nullptr;  // [rows] the smallest key kept (sample.cuh)
   float* part_value = nullptr;    // [rows, kSampleParts]
@@ -205,8 +209,13 @@ struct SampleLaunch {
   int rows = 0, vocab = 0;
   int most_shifts = 0;   // of any row; 0: none has any
   bool filters = false;  // some row has min_p, top_k or top_p
+  bool masked = false;   // some row has a mask
 };
 inline constexpr int kSampleParts = 32;
+// In place of a token: a logit is NaN or +infinity; all are -infinity.
+inline constexpr int32_t kNotFinite = -1, kNothingAllowed = -2;
+
+[[nodiscard]] constexpr int64_t mask_words(int64_t vocab) { return (vocab + 31) / 32; }
 
 struct KernelTable {
   void (*embed)(const EmbedLaunch& args, const Launch& on);

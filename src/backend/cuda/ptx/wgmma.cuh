@@ -19,6 +19,15 @@ __device__ __forceinline__ void wgmma_wait() {
 // Makes this thread's writes to shared memory visible to wgmma.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// A matrix descriptor (§9.7.15.5.1.2) without swizzle: offsets in bytes, multiples of 16. With it: layout/wgmma_b.h.
+struct SharedMatrix {
+  uint32_t address, leading_bytes, stride_bytes;
+};
+__device__ __forceinline__ uint64_t wgmma_descriptor(const SharedMatrix& m) {
+  const auto field = [](uint32_t bytes) { return static_cast<uint64_t>((bytes & 0x3ffffu) >> 4); };
+  return field(m.address) | field(m.leading_bytes) << 16 | field(m.stride_bytes) << 32;
+}
+
 // d += a·b. Until the group is waited for, d and a must not be touched.
 __device__ __forceinline__ void wgmma_m64k16(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(

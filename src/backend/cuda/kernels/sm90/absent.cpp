@@ -1,12 +1,15 @@
-// Stands in for the folder's kernels in a build without sm_90a.
+// In builds without code for sm_90a.
 
+#include "backend/cuda/kernels/any/peak.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 
 namespace nibble::backend::cuda {
 
-bool sm90_gemm_serves(layout::Packing) { return false; }
+double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 
-void sm90_gemm(const GemmArgs& args, const GemmPlan&, const Launch&) {
+bool sm90_gemm_serves(layout::Packing /*packing*/) { return false; }
+
+void sm90_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
   require_shape(false, Kernel::kSm90GemmBf16, "a build for sm_90a", args.tokens);
 }
 

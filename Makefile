@@ -7,10 +7,10 @@ PROMPT ?= Once upon a time
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build test asan tsan fuzz lint format clean
+.PHONY: help setup demo build test test-serve asan tsan fuzz lint format clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 setup: ## install the Debian packages that are missing (tools/packages.txt)
 	@tools/setup.sh
@@ -27,6 +27,12 @@ demo: setup ## build, then let the small model of the repository tell a story
 test: build ## build, all tests that need no GPU, lint
 	$(call run_tests,cpu)
 	@$(MAKE) lint
+
+test-serve: setup ## the openai client and llama-benchy against nibble serve (from PyPI, in .venv-serve)
+	@tools/setup.sh python
+	$(call configure,cpu)
+	$(call compile,cpu,nibble)
+	@tools/test_serve.sh build/cpu/src/app/nibble
 
 asan: setup ## the tests under AddressSanitizer and UBSan
 	$(call configure,asan)

@@ -3,6 +3,11 @@
 #include <utility>
 
 namespace nibble::server {
+namespace {
+
+constexpr size_t kWakeAgain = 1024;  // events that wait: who is busy sending must learn that he is too slow
+
+}  // namespace
 
 EnginePort port_of(engine::Engine& engine) {
   return {.submit = [&engine](engine::Request request, engine::Receiver receiver) {
@@ -30,7 +35,7 @@ void Generation::submit(engine::Request request) {
     const std::lock_guard lock(mailbox->mutex);
     if (!mailbox->wake) return;
     mailbox->items.push_back({choice, event, Clock::now()});
-    if (mailbox->items.size() == 1) mailbox->wake();
+    if (mailbox->items.size() % kWakeAgain == 1) mailbox->wake();
   }));
 }
 

@@ -84,7 +84,9 @@ std::string preflight_text(std::string_view wanted_headers, const Framing& frami
                     {"Access-Control-Allow-Headers", std::string(wanted_headers)},
                     {"Access-Control-Max-Age", "86400"}};
   }
-  return head_text(head, framing, std::nullopt);
+  Framing bare = framing;
+  bare.chunked = false;
+  return head_text(head, bare, std::nullopt);
 }
 
 std::string error_body(std::string_view message) { return to_text(ApiError("", std::string(message)).json()); }

@@ -5,6 +5,7 @@
 #include "server/api_error.h"
 #include "server/schema.h"
 #include "server/turn_reader.h"
+#include "text/grammar.h"
 #include "text/harmony_tokens.h"
 #include "text/tokenizer.h"
 
@@ -20,6 +21,7 @@ namespace nibble::server {
 // What answers need to know of the model.
 struct ServedModel {
   const text::Tokenizer* tokenizer;
+  const text::GrammarCompiler* grammars;
   text::HarmonyIds ids;
   std::vector<std::string> names;  // served under these; the first is told
   std::vector<int32_t> eos_ids;

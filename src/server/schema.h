@@ -60,6 +60,7 @@ struct CompletionRequest {
   GenerationFields generation;
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // at least one
   bool echo = false;
+  OutputFormat format;
   bool skip_special_tokens = true;  // in the text; false: they are spelt out
 };
 

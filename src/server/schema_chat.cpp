@@ -229,8 +229,7 @@ CompletionRequest parse_completion(const Json& body) {
     throw ApiError("max_tokens", "max_tokens: want at least 1 unless the prompt is echoed");
   if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
     throw ApiError("best_of", "best_of: only the value of n is supported");
-  if (read_response_format(fields).kind != OutputFormat::Kind::kText)
-    throw ApiError("response_format", "response_format is not supported here: use /v1/chat/completions");
+  request.format = read_response_format(fields);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");
   fields.done();

@@ -28,17 +28,18 @@ constexpr int kMaxIndentation = 48;
 struct Format {
   std::string_view name;
   std::string_view pattern;
-  std::optional<int64_t> most = {};  // characters, well below what the format allows
 };
-// Narrower than the RFCs: what all readers of a format take.
+// Narrower than the RFCs, but for the length of an address or a label, which is not limited.
 constexpr std::array<Format, 10> kFormats = {{
-    {"date", R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))$)"},
+    {"date",
+     R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))$)"},
     {"time", R"(^([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
-    {"date-time", R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
+    {"date-time",
+     R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
     {"duration",
      R"(^P(\d{1,9}W|\d{1,9}D(T\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?)?|T(\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?|\d{1,9}M(\d{1,9}S)?|\d{1,9}S))$)"},
-    {"email", R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)", 48},
-    {"hostname", R"(^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$)", 48},
+    {"email", R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)"},
+    {"hostname", R"(^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$)"},
     {"ipv4", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)$)"},
     {"ipv6", R"(^([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}$)"},
     {"uuid", R"(^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$)"},
@@ -62,9 +63,10 @@ std::string literal(std::string_view text) {
 // What every schema grammar needs.
 std::string shared_rules() {
   std::string out = fmt::format("ws ::= \" \"? | \"\\n\" [ \\t]{{0,{}}}\n", kMaxIndentation);
-  // One regular expression per string, for the compiler knows for each of its states at once which tokens fit; what may follow
-  // the string in any document spares it most of the others.
-  out += fmt::format("string ::= (Regex({})) (= [ \\n\\t]* [,:}}\\]])\n", literal(fmt::format("\"{}*\"", any_character_expression())));
+  // One regular expression per string: the compiler then knows for each of its states which tokens stay inside. No
+  // look-ahead assertions: where a rule stands in one place only, xgrammar takes one that is merely necessary for
+  // sufficient.
+  out += fmt::format("string ::= Regex({})\n", literal(fmt::format("\"{}*\"", any_character_expression())));
   out += fmt::format("number ::= {}\n", number_expression({}));
   out += "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n";
   out += "object ::= \"{\" ws (string \":\" ws value (\",\" ws string \":\" ws value)* ws)? \"}\"\n";
@@ -98,8 +100,8 @@ class SchemaGrammar {
     Rules aliases{};             // rules that stand alone as an alternative
   };
   struct Property {
-    std::string key;       // as JSON
-    std::string value;     // a rule's name
+    std::string key;    // as JSON
+    std::string value;  // a rule's name
     bool required = false;
   };
 
@@ -122,7 +124,8 @@ class SchemaGrammar {
   std::string key_expression(const SchemaPlace& at);
   std::string other_key(const Json& properties);
   std::string property_chain(const std::vector<Property>& properties, const std::string& other);
-  std::optional<NumberBound> bound(const SchemaPlace& at, std::string_view keyword, std::string_view exclusive, bool lower);
+  std::optional<NumberBound> bound(const SchemaPlace& at, std::string_view keyword, std::string_view exclusive,
+                                   bool lower);
   std::string dumped(const SchemaPlace& at, const Json& value) const;
 
   void expect_no_loops() const;
@@ -133,7 +136,7 @@ class SchemaGrammar {
   std::vector<Rule> rules_;
   std::unordered_map<const Json*, size_t> rule_of_schema_;
   size_t helpers_ = 0;
-  int64_t cost_ = 0;  // of patterns and lengths
+  int64_t cost_ = 0;  // json_pattern.h
   std::string out_;
   const Json anything_ = true;
 };
@@ -141,7 +144,8 @@ class SchemaGrammar {
 void SchemaGrammar::emit(std::string_view name, std::string_view body) {
   out_ += fmt::format("{} ::= {}\n", name, body);
   if (out_.size() > kMaxGrammarBytes) {
-    document_.fail(document_.root(), fmt::format("it is too large: its grammar takes more than {} bytes", kMaxGrammarBytes));
+    document_.fail(document_.root(),
+                   fmt::format("it is too large: its grammar takes more than {} bytes", kMaxGrammarBytes));
   }
 }
 
@@ -207,14 +211,19 @@ std::string SchemaGrammar::alternatives(size_t rule, std::string_view keyword) {
   }
   const size_t count = list.schema->size();
   if (keyword == "allOf" && count > 1) document_.fail(at, "allOf of more than one schema is not supported");
-  if (count > kMaxAlternatives) document_.fail(at, fmt::format("{}: want at most {} schemas", keyword, kMaxAlternatives));
+  if (count > kMaxAlternatives)
+    document_.fail(at, fmt::format("{}: want at most {} schemas", keyword, kMaxAlternatives));
   std::vector<std::string> names;
   for (size_t i = 0; i < count; ++i) {
     const SchemaPlace option = document_.item(list, i);
     for (size_t j = 0; keyword == "oneOf" && j < i; ++j) {
       if (!document_.are_disjoint(option, document_.item(list, j))) {
-        document_.fail(at, fmt::format("oneOf: schemas {} and {} may both allow a value; want anyOf, or a required "
-                                       "property whose const tells them apart", j, i));
+        document_.fail(
+            at,
+            fmt::format(
+                "oneOf: schemas {} and {} may both allow a value; want anyOf, or a required " "property whose const "
+                                                                                              "tells them apart",
+                j, i));
       }
     }
     const size_t target = rule_of(option);
@@ -250,23 +259,24 @@ std::string SchemaGrammar::string_body(const SchemaPlace& at) {
     return bounded_string(at, least, most);
   }
   std::string_view expression = pattern != nullptr ? std::string_view(*pattern) : std::string_view();
-  std::optional<int64_t> longest;
   if (format != nullptr) {
     const auto known = std::find_if(kFormats.begin(), kFormats.end(), [&](const auto& f) { return f.name == *format; });
     if (known == kFormats.end()) {
-      document_.fail(at, fmt::format("format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, "
-                                     "found {}", format->substr(0, 40)));
+      document_.fail(
+          at, fmt::format(
+                  "format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, " "found {}",
+                  format->substr(0, 40)));
     }
     expression = known->pattern;
-    longest = known->most;
   }
-  const StringExpression inside = pattern_expression(expression, fmt::format("[grammar] {}: the schema at {}", where_, at.path));
+  const StringExpression inside =
+      pattern_expression(expression, fmt::format("[grammar] {}: the schema at {}", where_, at.path));
   if (inside.shortest < least || (most && (inside.longest == kUnbounded || inside.longest > *most))) {
     document_.fail(at, fmt::format("{} cannot be combined with minLength or maxLength that it does not keep by itself",
                                    pattern != nullptr ? "pattern" : "format"));
   }
   spend(at, inside.cost);
-  return quoted(fmt::format("Regex({})", literal(inside.expression)), longest);
+  return quoted(fmt::format("Regex({})", literal(inside.expression)), std::nullopt);
 }
 
 // A string whose inside is a rule of its own. `most` counts characters as written, so an escape counts as several.
@@ -289,7 +299,8 @@ std::string SchemaGrammar::bounded_string(const SchemaPlace& at, int64_t least, 
 
 void SchemaGrammar::spend(const SchemaPlace& at, int64_t cost) {
   cost_ += cost;
-  if (cost_ > kMaxPatternCost) document_.fail(at, "the patterns and lengths of the schema's strings are too large together");
+  if (cost_ > kMaxPatternCost)
+    document_.fail(at, "its patterns, lengths and optional properties are too many together");
 }
 
 // The tighter one of a keyword and its exclusive form.
@@ -300,10 +311,12 @@ std::optional<NumberBound> SchemaGrammar::bound(const SchemaPlace& at, std::stri
     if (!at.schema->contains(name)) continue;
     const auto value = decimal_of(*at.schema->find(name));
     if (!value) {
-      document_.fail(at, fmt::format("{}: want a number with at most {} digits before and after the point", name, kMaxNumberDigits));
+      document_.fail(at, fmt::format("{}: want a number with at most {} digits before and after the point", name,
+                                     kMaxNumberDigits));
     }
     const NumberBound found = {*value, name == exclusive};
-    const bool tighter = !out || (lower ? is_less(out->value, *value) : is_less(*value, out->value)) || out->value == *value;
+    const bool tighter =
+        !out || (lower ? is_less(out->value, *value) : is_less(*value, out->value)) || out->value == *value;
     if (tighter) out = found;
   }
   return out;
@@ -317,7 +330,8 @@ std::string SchemaGrammar::number_body(const SchemaPlace& at, bool whole) {
     const auto step = decimal_of(*at.schema->find("multipleOf"));
     const bool one = step && step->integer == "1" && step->fraction.empty() && !step->negative;
     const bool tenth = step && !step->negative && step->integer == "0" && !step->fraction.empty() &&
-                       step->fraction.find_first_not_of('0') == step->fraction.size() - 1 && step->fraction.back() == '1';
+                       step->fraction.find_first_not_of('0') == step->fraction.size() - 1 &&
+                       step->fraction.back() == '1';
     if (!one && !tenth) document_.fail(at, "multipleOf: only 1, 0.1, 0.01 and so on are supported");
     range.fraction_digits = std::min(range.fraction_digits, one ? 0 : static_cast<int>(step->fraction.size()));
   }
@@ -331,8 +345,10 @@ std::string SchemaGrammar::key_expression(const SchemaPlace& at) {
   if (!at.schema->contains("propertyNames")) return "string";
   const SchemaPlace names = document_.child(at, "propertyNames");
   document_.expect_known(names);
-  document_.expect_only(names, {"propertyNames", "type", "enum", "const", "pattern", "format", "minLength", "maxLength"});
-  if (names.schema->contains("type") && *names.schema->find("type") != "string") document_.fail(names, "a name is a string");
+  document_.expect_only(names,
+                        {"propertyNames", "type", "enum", "const", "pattern", "format", "minLength", "maxLength"});
+  if (names.schema->contains("type") && *names.schema->find("type") != "string")
+    document_.fail(names, "a name is a string");
   const auto values = document_.values(names);
   if (values.empty()) return fmt::format("({})", string_body(names));
   std::vector<std::string> literals;
@@ -374,7 +390,8 @@ std::string SchemaGrammar::other_key(const Json& properties) {
       const auto lead = static_cast<unsigned char>(key[i]);
       const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
       uint32_t c = length == 1 ? lead : lead & (0xFFU >> (length + 1));
-      for (size_t k = 1; k < length && i + k < key.size(); ++k) c = c << 6 | (static_cast<unsigned char>(key[i + k]) & 0x3FU);
+      for (size_t k = 1; k < length && i + k < key.size(); ++k)
+        c = c << 6 | (static_cast<unsigned char>(key[i + k]) & 0x3FU);
       i += length;
       const auto [it, is_new] = nodes[node].next.try_emplace(c, nodes.size());
       node = it->second;
@@ -384,7 +401,7 @@ std::string SchemaGrammar::other_key(const Json& properties) {
   }
   const std::string prefix = helper();
   const std::string rest = helper();
-  emit(rest, fmt::format("(Regex({})) (= \":\")", literal(fmt::format("{}*\"", plain_class(complement({}))))));
+  emit(rest, fmt::format("Regex({})", literal(fmt::format("{}*\"", plain_class(complement({}))))));
   for (size_t i = 0; i < nodes.size(); ++i) {
     CharacterRanges known;
     std::vector<std::string> choices;
@@ -414,7 +431,8 @@ std::string SchemaGrammar::property_chain(const std::vector<Property>& propertie
       emit(state(begun, i), body);
     }
     std::string end = begun ? "ws" : "\"\"";
-    if (!other.empty()) end = begun ? fmt::format("(\",\" ws {})* ws", other) : fmt::format("({} (\",\" ws {})* ws)?", other, other);
+    if (!other.empty())
+      end = begun ? fmt::format("(\",\" ws {})* ws", other) : fmt::format("({} (\",\" ws {})* ws)?", other, other);
     emit(state(begun, count), end);
   }
   return state(false, 0);
@@ -477,6 +495,9 @@ std::string SchemaGrammar::object_body(size_t rule) {
     document_.fail(at, "maxProperties cannot be combined with properties");
   }
   if (at.schema->contains("propertyNames")) document_.fail(at, "propertyNames cannot be combined with properties");
+  // Every optional property may follow any other before it.
+  const auto optional = static_cast<int64_t>(chain.size() - needs.size());
+  spend(at, optional * optional / 256);
   rules_[rule].needs.push_back(std::move(needs));
   std::string other;
   if (additional) {
@@ -503,7 +524,8 @@ std::string SchemaGrammar::array_body(size_t rule) {
   std::optional<size_t> rest;
   if (!at.schema->contains("items")) {
     if (!at.schema->contains("prefixItems")) rest = rule_of({&anything_, at.path});
-  } else if (const SchemaPlace items = document_.child(at, "items"); !items.schema->is_boolean() || items.schema->get<bool>()) {
+  } else if (const SchemaPlace items = document_.child(at, "items");
+             !items.schema->is_boolean() || items.schema->get<bool>()) {
     rest = rule_of(items);
   }
   if (!rest && least > prefix) document_.fail(at, "minItems is more than the items that are allowed");
@@ -522,7 +544,8 @@ std::string SchemaGrammar::array_body(size_t rule) {
       if (static_cast<int64_t>(i) >= least) body += i > 0 ? " | ws" : " | \"\"";
     } else if (rest) {
       const std::optional<int64_t> more = most ? std::optional(*most - prefix) : std::nullopt;
-      body = fmt::format("(\",\" ws {}){} ws", name_of_rule(*rest), repetition(std::max<int64_t>(0, least - prefix), more));
+      body = fmt::format("(\",\" ws {}){} ws", name_of_rule(*rest),
+                         repetition(std::max<int64_t>(0, least - prefix), more));
     }
     emit(fmt::format("{}_{}", chain, i), body);
   }
@@ -546,7 +569,8 @@ void SchemaGrammar::expect_no_loops() const {
   }
   if (settled.size() == rules_.size()) return;
   const auto looped = std::find_if(waiting.begin(), waiting.end(), [](size_t n) { return n > 0; });
-  document_.fail(rules_[static_cast<size_t>(looped - waiting.begin())].place, "it refers to itself with nothing in between");
+  document_.fail(rules_[static_cast<size_t>(looped - waiting.begin())].place,
+                 "it refers to itself with nothing in between");
 }
 
 // Every rule must allow a finite document: a model that entered another could never leave.
@@ -593,7 +617,9 @@ std::string SchemaGrammar::write() {
 
 }  // namespace
 
-std::string json_schema_grammar(const Json& schema, std::string_view where) { return SchemaGrammar(schema, where).write(); }
+std::string json_schema_grammar(const Json& schema, std::string_view where) {
+  return SchemaGrammar(schema, where).write();
+}
 
 std::string json_object_grammar() { return shared_rules() + "root ::= object\n"; }
 

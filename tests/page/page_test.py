@@ -157,8 +157,7 @@ def trouble_is_said_plainly(page):
     tab.keyboard.press("Escape")
     page.ask("hello")
     expect(note).to_have_count(0)
-    page.stub.shutdown()
-    page.stub.server_close()
+    page.context.set_offline(True)
     page.ask("anyone there?")
     expect(note).to_contain_text("lost")
 

@@ -98,7 +98,7 @@ std::unique_ptr<Call> Api::refuse(const Visit& visit, const ApiError& error) {
                   {"id", visit.id},
                   {"path", visit.http.path.substr(0, 100)},
                   {"status", error.status()},
-                  {"error", std::string(error.what()).substr(0, 200)}});
+                  {"param", error.param().substr(0, 100)}});  // the message may quote the request
   }
   return std::make_unique<ReadyCall>(std::move(head), to_text(error.json()));
 }

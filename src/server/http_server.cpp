@@ -1,4 +1,5 @@
-// The one file that includes Beast and Asio.
+// The one file that includes Beast and Asio. What is co_awaited is given names, not temporaries: g++ 12 destroys some
+// of those twice.
 
 #include "server/http_server.h"
 
@@ -277,7 +278,8 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   }
   const auto& message = parser.get();
   if (beast::iequals(message[http::field::expect], "100-continue")) {
-    const bool sent = co_await write(stream, "HTTP/1.1 100 Continue\r\n\r\n");
+    const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+    const bool sent = co_await write(stream, go_on);
     if (!sent) co_return false;
   }
   lowest.expires_after(options.body_time);
@@ -371,7 +373,9 @@ asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error)
   }
   const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = options.allowed_origin};
   const std::string body = error_body(message);
-  const bool sent = co_await write(stream, head_text({.status = status}, framing, body.size()) + body);
+  const HttpHead head{.status = status};
+  const std::string text = head_text(head, framing, body.size()) + body;
+  const bool sent = co_await write(stream, text);
   if (!sent) co_return;
   beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
   error_code ignored;

@@ -16,8 +16,9 @@ ApiError want(const std::string& path, std::string_view what, const Json& found)
   return {path, fmt::format("{}: want {}, found {}", path.empty() ? "the request" : path, what, text)};
 }
 
-// The library's message without its own tag.
+// The library's message without its own tag and without the text that it read.
 std::string plain(std::string_view what) {
+  what = what.substr(0, what.find("; last read"));
   const size_t tag = what.find("] ");
   return std::string(tag == std::string_view::npos ? what : what.substr(tag + 2));
 }

@@ -7,7 +7,7 @@ PROMPT ?= Once upon a time
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build test test-serve asan tsan fuzz lint format clean
+.PHONY: help setup demo build test test-serve test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -49,6 +49,11 @@ fuzz: ## run each fuzz target for SECONDS (60)
 	$(call configure,fuzz)
 	$(call compile,fuzz)
 	@tools/fuzz.sh $(SECONDS)
+
+test-page: ## the chat page in a headless Chromium
+	@tools/setup.sh python page
+	@test -d .venv-page || { python3 -m venv .venv-page && .venv-page/bin/pip install --quiet --requirement tools/requirements-page.txt; }
+	@.venv-page/bin/python tests/page/page_test.py
 
 lint: ## layers and house rules, formatting, naming
 	@tools/setup.sh lint

@@ -13,6 +13,8 @@ int execute(const TokenizeOptions& options);
 int execute(const PerplexityOptions& options);
 int execute(const CompareOptions& options);
 int execute(const SynthOptions& options);
+int execute(const ConvertOptions& options);
 int execute(const QuantizeOptions& options);
+int execute(const BenchOptions& options);
 
 }  // namespace nibble::app

@@ -26,8 +26,7 @@ std::string index_of(int64_t element, const Shape& shape) {
 }
 
 std::string where(const model::StageDifference& d) {
-  return d.layer < 0 ? std::string(model::name_of(d.stage))
-                     : fmt::format("layer {} {}", d.layer, model::name_of(d.stage));
+  return d.layer < 0 ? std::string(name_of(d.stage)) : fmt::format("layer {} {}", d.layer, name_of(d.stage));
 }
 
 std::string line(const model::StageDifference& d) {
@@ -51,7 +50,14 @@ int execute(const CompareOptions& options) {
   if (exact.kv_cache_dtype == KvCacheDtype::kAuto)
     exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
   const auto config = model::backend_config(source.config, engine::step_limits(limits), options.model.dense);
-  const auto be_a = make_backend(options.a, exact, config), be_b = make_backend(options.b, exact, config);
+  // --moe-activation and --cpu-isa are for the CPU; the other side has its own numbers.
+  ModelOptions plain = exact;
+  plain.moe_activation = MoeActivation::kAuto;
+  plain.cpu_isa = CpuIsaChoice::kAuto;
+  const auto make = [&](BackendKind kind) {
+    return make_backend(kind, kind == BackendKind::kCpu ? exact : plain, config);
+  };
+  const auto be_a = make(options.a), be_b = make(options.b);
   model::GptOss model_a = model::load(*be_a, source.config, source.weights);
   model::GptOss model_b = model::load(*be_b, source.config, source.weights);
   model_a.attention_sinks = model_b.attention_sinks = options.model.attention_sinks;
@@ -67,7 +73,7 @@ int execute(const CompareOptions& options) {
                                  {"stages", nlohmann::json::array()}};
   for (const model::StageDifference& d : result.stages) {
     if (!options.output.json) terminal.print(line(d));
-    json["stages"].push_back({{"stage", model::name_of(d.stage)},
+    json["stages"].push_back({{"stage", name_of(d.stage)},
                               {"layer", d.layer},
                               {"slot", backend::name_of(d.slot)},
                               {"rms", d.rms},

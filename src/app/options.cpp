@@ -1,5 +1,6 @@
 #include "app/options.h"
 
+#include "app/option_parts.h"
 #include "app/parse_error.h"
 #include "app/serve_options.h"
 #include "base/error.h"
@@ -29,39 +30,6 @@ constexpr const char* kFooter = R"(Examples:
 Exit codes: 0 done · 1 internal error · 2 bad command line or request · 3 not supported here · 4 corrupt file ·
   5 file or system error · 6 out of memory · 7 device error · 8 compare found a difference · 130 interrupted)";
 
-// An option whose value is one of a few words.
-template <class T>
-struct Choice {
-  T& into;
-  std::vector<std::pair<std::string, T>> words;
-};
-
-template <class T>
-void add_choice(CLI::App& app, const std::string& flag, Choice<T> choice, const std::string& description) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : choice.words) names.push_back(name);
-  const auto take = [choice, flag, names](const std::string& found) {
-    for (const auto& [name, value] : choice.words) {
-      if (name != found) continue;
-      choice.into = value;
-      return;
-    }
-    throw CLI::ValidationError(flag, fmt::format("want {}, found {}", fmt::join(names, " or "), found));
-  };
-  app.add_option_function<std::string>(flag, take, description)->type_name(fmt::format("{}", fmt::join(names, "|")));
-}
-
-// CLI11 reads "-1" as the largest seed and takes NaN for a number in any range.
-void add_seed(CLI::App& app, const std::string& flag, uint64_t& into, const std::string& description) {
-  const auto take = [flag, &into](const std::string& found) {
-    const char* end = found.data() + found.size();
-    const auto [rest, error] = std::from_chars(found.data(), end, into);
-    if (error != std::errc() || rest != end)
-      throw CLI::ValidationError(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
-  };
-  app.add_option_function<std::string>(flag, take, description)->type_name("UINT");
-}
-
 std::string finite(const std::string& found) {
   double value = 0;
   return CLI::detail::lexical_cast(found, value) && std::isfinite(value)
@@ -80,14 +48,17 @@ void add_output(CLI::App& app, OutputOptions& o) {
 
 void add_model_source(CLI::App& app, ModelOptions& o) {
   app.add_option("-m,--model", o.model,
-                 "Model directory: Hugging Face layout or OpenAI's original/; with --load-format dummy also "
-                 "gpt-oss-20b, gpt-oss-120b or tiny")
+                 "Model directory (Hugging Face layout or OpenAI's original/) or llama.cpp's .gguf file; with "
+                 "--load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny")
       ->required();
   add_choice<LoadFormat>(
       app, "--load-format",
       {o.load_format,
-       {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}},
-      "dummy: random weights of the right shapes, nothing read but config.json");
+       {{"auto", LoadFormat::kAuto},
+        {"safetensors", LoadFormat::kSafetensors},
+        {"gguf", LoadFormat::kGguf},
+        {"dummy", LoadFormat::kDummy}}},
+      "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
 }
 
 // Layers named twice, for the two formats, are refused; the experts are MXFP4 as they come.
@@ -121,14 +92,40 @@ void add_dense_format(CLI::App& app, const std::string& flag, backend::WeightFor
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
-  add_choice<KvCacheDtype>(
-      app, "--kv-cache-dtype",
-      {o.kv_cache_dtype, {{"auto", KvCacheDtype::kAuto}, {"bf16", KvCacheDtype::kBf16}, {"f32", KvCacheDtype::kF32}}},
-      "Keys and values; auto: bf16");
+  add_choice<KvCacheDtype>(app, "--kv-cache-dtype",
+                           {o.kv_cache_dtype,
+                            {{"auto", KvCacheDtype::kAuto},
+                             {"bf16", KvCacheDtype::kBf16},
+                             {"f32", KvCacheDtype::kF32},
+                             {"fp8", KvCacheDtype::kFp8}}},
+                           "Keys and values; auto: bf16; fp8 (cuda): E4M3, lossy");
+  add_choice<AttentionBackend>(app, "--attention-backend",
+                               {o.attention_backend,
+                                {{"auto", AttentionBackend::kAuto},
+                                 {"flash", AttentionBackend::kFlash},
+                                 {"reference", AttentionBackend::kReference}}},
+                               "Attention kernels of cuda; auto: flash where it takes the model's shapes");
+  add_choice<MoeActivation>(
+      app, "--moe-activation",
+      {o.moe_activation,
+       {{"auto", MoeActivation::kAuto}, {"f32", MoeActivation::kF32}, {"int8", MoeActivation::kInt8}}},
+      "CPU: what MXFP4 and Q8_0 weights multiply; auto: f32, exact; int8: faster, lossy");
+  add_choice<CpuIsaChoice>(app, "--cpu-isa",
+                           {o.cpu_isa,
+                            {{"auto", CpuIsaChoice::kAuto},
+                             {"baseline", CpuIsaChoice::kBaseline},
+                             {"avx2", CpuIsaChoice::kAvx2},
+                             {"avx512", CpuIsaChoice::kAvx512}}},
+                           "CPU: instruction set; auto: the best there is");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
       ->check(CLI::Range(1, 65536));
+  app.add_option_function<double>(
+         "--gpu-memory-utilization", [&o](double share) { o.gpu_memory_utilization = share; },
+         "Share of the card's memory to use at most, with --backend cuda; default 0.92")
+      ->check(finite)
+      ->check(CLI::Range(0.01, 1.0));
   add_dense_format(app, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.dense);
   add_dense_format(app, "--mxfp8-layers", backend::WeightFormat::kMxfp8, o.dense);
   add_choice<bool>(app, "--attention-sinks", {o.attention_sinks, {{"auto", true}, {"on", true}, {"off", false}}},
@@ -228,7 +225,9 @@ struct All {
   PerplexityOptions perplexity;
   CompareOptions compare;
   SynthOptions synth;
+  ConvertOptions convert;
   QuantizeOptions quantize;
+  BenchOptions bench;
 };
 
 void add_run(CLI::App& app, RunOptions& o) {
@@ -302,18 +301,58 @@ std::vector<std::string> arguments_of(int argc, const char* const* argv) {
   return arguments;
 }
 
+// "1,2,4": whole numbers of a range, kept sorted.
+struct NumberList {
+  std::vector<int64_t>& into;
+  int64_t least, most;
+};
+
+void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
+  const auto take = [flag, list](const std::string& found) {
+    list.into.clear();
+    const char* at = found.data();
+    const char* const end = at + found.size();
+    while (true) {
+      int64_t value = 0;
+      const auto [rest, error] = std::from_chars(at, end, value);
+      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
+        throw CLI::ValidationError(
+            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
+      }
+      list.into.push_back(value);
+      if (rest == end) break;
+      at = rest + 1;
+    }
+    std::sort(list.into.begin(), list.into.end());
+    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
+  };
+  app.add_option_function<std::string>(flag, take, description)
+      ->type_name("LIST")
+      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
+}
+
 void add_inspect(CLI::App& app, InspectOptions& o) {
   add_model_source(app, o.model);
   app.add_flag("--tensors", o.tensors, "List every tensor");
   app.add_option("--context", o.contexts, "Context lengths to compute memory for; repeatable")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  auto* plan =
+      app.add_flag("--plan", o.plan, "What would run for a step, stage by stage: kernels, tiles, bytes, flops");
+  const size_t before = app.get_options().size();
+  add_list(app, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
+  add_list(app, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
+  add_list(app, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
+  add_backend(app, o.model);
+  add_runtime(app, o.model);
+  const std::vector<CLI::Option*> all = app.get_options();
+  for (size_t i = before; i < all.size(); ++i) all[i]->needs(plan);
   add_output(app, o.output);
 }
 
 void add_tokenize(CLI::App& app, TokenizeOptions& o) {
   add_text(app, o.input, "Text to tokenise (default: standard input)");
   app.add_option("-m,--model,--tokenizer", o.tokenizer,
-                 "Model directory, tokenizer.json or tiktoken rank file; default: o200k_harmony");
+                 "Model directory, .gguf, tokenizer.json or tiktoken rank file; default: o200k_harmony");
   app.add_flag("--special", o.special, "Recognise special tokens in the text");
   app.add_flag("--decode", o.decode, "The input is token ids: print their text");
   app.add_flag("--count", o.count, "Print only how many tokens there are");
@@ -342,12 +381,38 @@ void add_compare(CLI::App& app, CompareOptions& o) {
   add_output(app, o.output);
 }
 
+void add_part_bytes(CLI::App& app, int64_t& into) {
+  app.add_option("--part-bytes", into, "Split a GGUF file into parts of so many bytes of tensors; 0: one file")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
+}
+
 void add_synth(CLI::App& app, SynthOptions& o) {
   app.add_option("--preset", o.preset, "gpt-oss-20b, gpt-oss-120b or tiny")->required();
   app.add_option("--layers", o.layers, "Only so many layers")->check(CLI::Range(1, 1000));
   add_seed(app, "--seed", o.seed, "Seed of the random weights");
-  app.add_option("-o,--output", o.directory, "Directory to write; absent or empty")->required();
+  add_choice<CheckpointFormat>(app, "--format",
+                               {o.format,
+                                {{"auto", CheckpointFormat::kAuto},
+                                 {"safetensors", CheckpointFormat::kSafetensors},
+                                 {"gguf", CheckpointFormat::kGguf}}},
+                               "auto: gguf where the output's name ends in .gguf");
+  add_part_bytes(app, o.part_bytes);
+  app.add_option("-o,--output", o.destination, "Directory to write, absent or empty; or a .gguf file")->required();
   add_output(app, o.output);
+}
+
+void add_convert(CLI::App& app, ConvertOptions& o) {
+  add_model_source(app, o.model);
+  add_seed(app, "--dummy-seed", o.model.dummy_seed, "Seed of the dummy weights");
+  using checkpoint::GgmlType;
+  add_choice<GgmlType>(
+      app, "--dense",
+      {o.dense, {{"q8_0", GgmlType::kQ8}, {"bf16", GgmlType::kBf16}, {"f16", GgmlType::kF16}, {"f32", GgmlType::kF32}}},
+      "Type of attention and embedding matrices; q8_0 and f16 round");
+  add_part_bytes(app, o.part_bytes);
+  app.add_option("-o,--output", o.destination, "GGUF file to write")->required();
+  add_output(app, o.output);
+  app.footer("Example: nibble convert -m models/nibble-tiny -o tiny.gguf");
 }
 
 void add_quantize(CLI::App& app, QuantizeOptions& o) {
@@ -371,6 +436,32 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
   add_output(app, o.output);
 }
 
+void add_bench(CLI::App& app, BenchOptions& o) {
+  constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024;
+  add_model_source(app, o.model);
+  add_list(app, "-p,--n-prompt", {o.prompts, 0, kMostTokens}, "Prompts to process, in tokens; 0: none");
+  add_list(app, "-n,--n-gen", {o.generates, 0, kMostTokens}, "Tokens to generate; 0: none");
+  add_list(app, "-d,--n-depth", {o.depths, 0, kMostTokens}, "Tokens in the context before");
+  add_list(app, "-b,--batch", {o.batches, 1, kMostSequences}, "Sequences that generate together");
+  app.add_option("-r,--repetitions", o.repetitions, "Times each test is measured")->check(CLI::Range(1, 1000));
+  auto* output = app.add_option_function<std::string>(
+      "-o,--output",
+      [&o](const std::string& found) {
+        if (found != "md" && found != "csv" && found != "json")
+          throw CLI::ValidationError("--output", "want md or csv or json, found " + found);
+        o.format = found == "md" ? BenchFormat::kMarkdown : found == "csv" ? BenchFormat::kCsv : BenchFormat::kJson;
+      },
+      "The table's format");
+  output->type_name("md|csv|json");
+  app.add_flag("--profile", o.profile, "And where the time goes, stage by stage, in one repetition more");
+  add_backend(app, o.model);
+  o.model.max_num_batched_tokens = 2048;
+  add_runtime(app, o.model);
+  add_output(app, o.output);
+  app.get_option("--json")->excludes(output);
+  app.footer("Example: nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8");
+}
+
 }  // namespace
 
 std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
@@ -387,9 +478,11 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_tokenize(*app.add_subcommand("tokenize", "Text to token ids and back"), all.tokenize);
   add_quantize(*app.add_subcommand("quantize", "Quantise tensors to an MX format"), all.quantize);
   add_synth(*app.add_subcommand("synth", "Write a checkpoint of true shapes with random weights"), all.synth);
+  add_convert(*app.add_subcommand("convert", "Write a model as llama.cpp's GGUF file"), all.convert);
   add_perplexity(*app.add_subcommand("perplexity", "How well the model predicts a text"), all.perplexity);
   add_compare(*app.add_subcommand("compare", "Run one step on two backends and name the first difference"),
               all.compare);
+  add_bench(*app.add_subcommand("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   try {
     app.parse(arguments_of(argc, argv));
     if (app.got_subcommand("serve")) resolve_serve_settings(*app.get_subcommand("serve"), all.serve, environment);
@@ -407,7 +500,13 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   if (app.got_subcommand("tokenize")) return Command(std::move(all.tokenize));
   if (app.got_subcommand("perplexity")) return Command(std::move(all.perplexity));
   if (app.got_subcommand("compare")) return Command(std::move(all.compare));
+  if (app.got_subcommand("bench")) {
+    if (all.bench.output.json) all.bench.format = BenchFormat::kJson;
+    all.bench.command = fmt::format("nibble {}", fmt::join(argv + 1, argv + argc, " "));
+    return Command(std::move(all.bench));
+  }
   if (app.got_subcommand("synth")) return Command(std::move(all.synth));
+  if (app.got_subcommand("convert")) return Command(std::move(all.convert));
   return Command(std::move(all.quantize));
 }
 

@@ -3,6 +3,7 @@
 
 #include "backend/sampling.h"
 #include "backend/weights.h"
+#include "checkpoint/gguf.h"
 #include "text/conversation.h"
 
 #include <cstdint>
@@ -16,20 +17,27 @@
 namespace nibble::app {
 
 enum class BackendKind { kCpu, kCuda, kReference };
-enum class LoadFormat { kAuto, kSafetensors, kDummy };
-enum class KvCacheDtype { kAuto, kBf16, kF32 };
+enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
+enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
+enum class MoeActivation { kAuto, kF32, kInt8 };
+enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512 };
+enum class AttentionBackend { kAuto, kFlash, kReference };
 enum class ColorMode { kAuto, kAlways, kNever };
 
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
-  std::string model;  // a directory, or with --load-format dummy also a preset's name
+  std::string model;  // a directory, a .gguf file, or with --load-format dummy also a preset's name
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
   BackendKind backend = BackendKind::kCpu;
   int threads = 0;  // 0: one per core
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  MoeActivation moe_activation = MoeActivation::kAuto;
+  CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;
+  std::optional<double> gpu_memory_utilization;  // share of the card's memory that may be used; cuda only
   bool attention_sinks = true;
   backend::DenseFormats dense;  // --mxfp4-layers, --mxfp8-layers
 };
@@ -78,11 +86,16 @@ struct InspectOptions {
   OutputOptions output;
   bool tensors = false;
   std::vector<int64_t> contexts;
+  bool plan = false;  // the kernels of steps, instead
+  // With plan: steps that generate with so many sequences, and steps that process so long prompts
+  std::vector<int64_t> batches = {1, 8};
+  std::vector<int64_t> prompts = {512};
+  std::vector<int64_t> depths = {4096};
 };
 
 struct TokenizeOptions {
   OutputOptions output;
-  std::filesystem::path tokenizer;  // a model's directory, tokenizer.json or rank file; empty: o200k_harmony
+  std::filesystem::path tokenizer;  // a model's directory, .gguf, tokenizer.json or rank file; empty: o200k_harmony
   TextInput input;
   bool special = false;
   bool decode = false;  // the input is ids
@@ -105,12 +118,25 @@ struct CompareOptions {
   double tolerance = 1e-4;
 };
 
+// kAuto: GGUF for a name that ends in .gguf.
+enum class CheckpointFormat { kAuto, kSafetensors, kGguf };
+
 struct SynthOptions {
   OutputOptions output;
   std::string preset;
   int64_t layers = 0;  // 0: the preset's
   uint64_t seed = 1;
-  std::filesystem::path directory;
+  CheckpointFormat format = CheckpointFormat::kAuto;
+  int64_t part_bytes = 0;  // of GGUF; 0: one file
+  std::filesystem::path destination;
+};
+
+struct ConvertOptions {
+  ModelOptions model;
+  OutputOptions output;
+  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;
+  int64_t part_bytes = 0;  // 0: one file
+  std::filesystem::path destination;
 };
 
 enum class QuantizeScale { kOcp, kCeil, kRound };
@@ -121,6 +147,21 @@ struct QuantizeOptions {
   std::string format = "mxfp4";
   QuantizeScale scale = QuantizeScale::kOcp;
   std::string tensors;  // glob over names; files only
+};
+
+enum class BenchFormat { kMarkdown, kCsv, kJson };
+struct BenchOptions {
+  ModelOptions model;
+  OutputOptions output;
+  BenchFormat format = BenchFormat::kMarkdown;
+  // Each sorted, without repetition
+  std::vector<int64_t> prompts = {512};    // tokens; 0: no such test
+  std::vector<int64_t> generates = {128};  // likewise
+  std::vector<int64_t> depths = {0};       // tokens before
+  std::vector<int64_t> batches = {1};      // sequences that generate together
+  int repetitions = 5;
+  bool profile = false;  // and where the time goes
+  std::string command;   // as it was typed
 };
 
 // One setting of `nibble serve` and where it came from.
@@ -153,13 +194,13 @@ struct ServeOptions {
   std::string date;  // empty: today
   bool print_config = false;
   std::string config_file;
-  std::string huggingface_cache;  // where its hub keeps models
+  std::string huggingface_cache;   // where its hub keeps models
   std::vector<std::string> notes;  // what was asked for and makes no difference here
   std::vector<Setting> settings;
 };
 
 using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
-                             CompareOptions, SynthOptions, QuantizeOptions>;
+                             CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {

@@ -90,7 +90,7 @@ engine::EngineLimits engine_limits(const ServeOptions& o, const model::ModelConf
 // What outlives the HTTP server, whose calls use it.
 struct Running {
   std::optional<ModelSource> source;
-  LoadedModel loaded;
+  std::optional<LoadedModel> loaded;
   std::optional<text::GrammarCompiler> grammars;  // masks of the engine's requests point into it
   std::optional<engine::Engine> engine;
 };
@@ -99,11 +99,10 @@ void load(const ServeOptions& o, const ModelOptions& model, Running& running, co
           Terminal& terminal) {
   running.source.emplace(open_model(model, terminal));
   const engine::EngineLimits limits = engine_limits(o, running.source->config);
-  running.loaded = load_on_backend(*running.source, model,
-                                   engine::step_limits(limits, running.source->config.dims), on_load);
-  terminal.end_progress();
+  running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims),
+                         LoadView{terminal, on_load});
   running.grammars.emplace(running.source->tokenizer);
-  running.engine.emplace(*running.loaded.be, running.loaded.model, limits);
+  running.engine.emplace(running.loaded->backend(), running.loaded->model(), limits);
 }
 
 server::ServedModel served_model(const ServeOptions& o, const Running& running, std::vector<std::string> names) {
@@ -138,13 +137,12 @@ int execute(const ServeOptions& o) {
   const std::string scheme = o.certificate_file.empty() ? "http" : "https";
   terminal.note(fmt::format("listening on {}://{}:{}", scheme, o.host, http.port()));
   try {
-    const OnLoad show = show_loading(terminal);
     api.loading("checking weights", 0);
     load(
         o, model, running,
         [&](const model::LoadProgress& p) {
-          show(p);
-          api.loading("loading weights", static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
+          api.loading("loading weights",
+                      static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
           if (http.stopping()) throw Interrupted();
         },
         terminal);

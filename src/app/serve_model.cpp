@@ -39,7 +39,8 @@ std::optional<fs::path> snapshot_of(const fs::path& cache, std::string name) {
   std::optional<fs::path> newest;
   for (const auto& entry : fs::directory_iterator(cache / ("models--" + name) / "snapshots", error)) {
     if (!is_model(entry.path())) continue;
-    if (!newest || fs::last_write_time(entry.path(), error) > fs::last_write_time(*newest, error)) newest = entry.path();
+    if (!newest || fs::last_write_time(entry.path(), error) > fs::last_write_time(*newest, error))
+      newest = entry.path();
   }
   return newest;
 }

@@ -102,8 +102,8 @@ void add_foreign(CLI::App& app, ServeOptions& o) {
     const auto note = [&o, foreign](const std::string& value) {
       const std::string accepted = fmt::format(" {} ", foreign.values);
       if (*foreign.values != '\0' && *foreign.values != '-' && accepted.find(" " + value + " ") == std::string::npos)
-        throw CLI::ValidationError(foreign.flag, fmt::format("only {} is supported, found {}: {}", foreign.values, value,
-                                                             foreign.why));
+        throw CLI::ValidationError(
+            foreign.flag, fmt::format("only {} is supported, found {}: {}", foreign.values, value, foreign.why));
       o.notes.push_back(fmt::format("{} makes no difference: {}", foreign.flag, foreign.why));
     };
     CLI::Option* option = *foreign.values == '-' ? app.add_flag_callback(foreign.flag, [note] { note(""); })

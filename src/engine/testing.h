@@ -95,6 +95,10 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
   Alone alone;
   std::vector<int32_t> all = request.prompt;
   std::vector<uint32_t> mask((kVocab + 31) / 32);
+  if (request.prompt_logprobs >= 0 && std::count(all.begin(), all.end() - 1, kPoison) != 0) {
+    alone.reason = FinishReason::kFailed;
+    return alone;
+  }
   while (static_cast<int64_t>(alone.tokens.size()) < request.max_tokens) {
     const bool filled = request.mask && request.mask->fill(mask);
     if (!filled) std::fill(mask.begin(), mask.end(), ~0u);
@@ -145,6 +149,7 @@ class FakeBackend final : public backend::Backend {
 
   int64_t calls_to_fault = -1;  // 0: the next verb or wait throws; -1: none does
   int64_t faults = 0;           // that were thrown
+  bool fault_in_wait = false;   // one of them
   int64_t tokens_computed = 0;
   int64_t steps = 0;
   int most_rows = 0;
@@ -225,6 +230,7 @@ class FakeBackend final : public backend::Backend {
   [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override {
     check(ticket > last_read_ && ticket + 1 >= ticket_, "tickets are read once, in order, two at most outstanding");
     last_read_ = ticket;
+    fault_in_wait |= calls_to_fault == 0;
     fault();
     for (auto& [of, drawn] : results_) {
       if (of == ticket) return drawn;
@@ -233,6 +239,7 @@ class FakeBackend final : public backend::Backend {
     return {};
   }
   [[nodiscard]] backend::SlotData peek(backend::Slot) override { return {}; }
+  [[nodiscard]] int64_t tickets() const { return ticket_; }
 
  private:
   struct Cell {

@@ -4,6 +4,7 @@
 // built: any number of threads may use one.
 
 #include "text/bpe.h"
+#include "text/token_list.h"
 #include "text/token_table.h"
 #include "text/tokenizer_parts.h"
 
@@ -38,7 +39,10 @@ class Tokenizer {
   // A tiktoken rank file with the special tokens that belong to it. Throws Error(kCorrupt).
   [[nodiscard]] static Tokenizer from_ranks(std::string_view ranks, std::vector<AddedToken> specials,
                                             std::string_view name);
-  // Either, by content; a rank file must have o200k's size and gets o200k_harmony's special tokens.
+  // Lists by id, as a GGUF file holds them. Throws Error(kCorrupt).
+  [[nodiscard]] static Tokenizer from_list(const TokenList& list, std::string_view name);
+  // A tokenizer.json or a rank file, by content; a rank file must have o200k's size and gets o200k_harmony's special
+  // tokens.
   [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path);
   // gpt-oss's own, from the embedded ranks.
   [[nodiscard]] static Tokenizer o200k_harmony();

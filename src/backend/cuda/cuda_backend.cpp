@@ -1,8 +1,10 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include "backend/cuda/arena.h"
+#include "backend/cuda/attention.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/plan.h"
 #include "backend/cuda/sample_plan.h"
 #include "backend/cuda/staging.h"
 #include "backend/cuda/upload.h"
@@ -34,13 +36,21 @@ KernelTable kernels_for(const DeviceFacts& facts) {
 // The most that one step's arrays take, twice over.
 int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
   const int64_t ints = 6 * int64_t{config.max_tokens} + config.max_rows + kLayerKinds * page_ids;
-  return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams))) + 4096;
+  return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) +
+              Attention::staging_bytes(config.max_tokens)) +
+         4096;
 }
 
 class PlainCudaBackend final : public CudaBackend {
  public:
   PlainCudaBackend(const BackendConfig& config, const CudaOptions& options)
-      : config_(config), facts_(open_device(options.device)), kernels_(kernels_for(facts_)), stream_(make_stream()) {
+      : config_(config),
+        facts_(open_device(options.device)),
+        kernels_(kernels_for(facts_)),
+        stream_(make_stream()),
+        attention_(config_, options, stream_.get()),
+        files_(options.files),
+        upload_threads_(options.upload_threads) {
     Carver measure(nullptr);
     const int64_t page_ids = carve(config_, options.kv, measure).page_ids;
     memory_ = allocate_device(measure.bytes(), "activations and KV pages");
@@ -90,7 +100,7 @@ class PlainCudaBackend final : public CudaBackend {
       throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", backend::name_of(weight.role),
                   experts ? "mxfp4" : "bf16", backend::name_of(config_.dense.of(weight.role).value_or(weight.format)));
     }
-    if (!uploader_) uploader_.emplace();
+    if (!uploader_) uploader_.emplace(files_, upload_threads_);
     const auto put = [&](const RawTensor& tensor) {
       if (tensor.bytes.empty()) return DeviceBytes();
       DeviceBytes bytes = allocate_device(static_cast<int64_t>(tensor.bytes.size()), backend::name_of(weight.role));
@@ -153,20 +163,21 @@ class PlainCudaBackend final : public CudaBackend {
       }
     }
     check(static_cast<int64_t>(host_row_.size()) == tokens_, "rows cover the step's tokens");
-    kernels_.attend({.q = at_.q,
-                     .out = at_.attn,
-                     .sinks = args.sinks ? bf16(args.layer[WeightRole::kSinks]) : nullptr,
-                     .token_row = token_row_->put(host_row_, *staging_),
-                     .positions = last_key_->put(host_last_, *staging_),
-                     .pages = pages_[static_cast<size_t>(args.kind)]->put(args.pages.ids, *staging_),
-                     .kv = at_.kv[static_cast<size_t>(args.layer_idx)],
-                     .pages_per_row = args.pages.pages_per_row,
-                     .tokens = to_int(tokens_),
-                     .heads = to_int(dims_.heads),
-                     .kv_heads = to_int(dims_.kv_heads),
-                     .head_dim = to_int(dims_.head_dim),
-                     .window = args.kind == LayerKind::kSliding ? to_int(dims_.sliding_window) : 0},
-                    on_);
+    const AttendLaunch launch{.q = at_.q,
+                              .out = at_.attn,
+                              .sinks = args.sinks ? bf16(args.layer[WeightRole::kSinks]) : nullptr,
+                              .token_row = token_row_->put(host_row_, *staging_),
+                              .positions = last_key_->put(host_last_, *staging_),
+                              .pages = pages_[static_cast<size_t>(args.kind)]->put(args.pages.ids, *staging_),
+                              .kv = at_.kv[static_cast<size_t>(args.layer_idx)],
+                              .pages_per_row = args.pages.pages_per_row,
+                              .tokens = to_int(tokens_),
+                              .heads = to_int(dims_.heads),
+                              .kv_heads = to_int(dims_.kv_heads),
+                              .head_dim = to_int(dims_.head_dim),
+                              .window = args.kind == LayerKind::kSliding ? to_int(dims_.sliding_window) : 0};
+    if (attention_.flash()) return attention_.attend(args.rows, launch, *staging_, on_);
+    kernels_.attend(launch, on_);
   }
 
   void attn_out(const AttnOutArgs& args) override {
@@ -268,6 +279,23 @@ class PlainCudaBackend final : public CudaBackend {
     std::vector<Drawn> drawn(out.rows.size());
     for (size_t r = 0; r < drawn.size(); ++r) drawn[r] = read_drawn(out.rows[r], tokens[r], out);
     return drawn;
+  }
+
+  void mark() override {
+    if (marks_used_ == marks_.size()) marks_.push_back(make_timer());
+    cuda_check(cudaEventRecord(marks_[marks_used_++].get(), stream_.get()));
+  }
+
+  [[nodiscard]] std::vector<double> take_marks_us() override {
+    std::vector<double> us;
+    for (size_t i = 0; i < marks_used_; ++i) {
+      float ms = 0;
+      cuda_check(cudaEventSynchronize(marks_[i].get()));
+      cuda_check(cudaEventElapsedTime(&ms, marks_[0].get(), marks_[i].get()));
+      us.push_back(1e3 * double{ms});
+    }
+    marks_used_ = 0;
+    return us;
   }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
@@ -404,10 +432,15 @@ class PlainCudaBackend final : public CudaBackend {
   const DeviceFacts facts_;
   const KernelTable kernels_;
   const Stream stream_;
+  Attention attention_;
   LaunchCounts counts_{};
   const Launch on_{stream_.get(), &counts_};
+  const std::vector<MappedSource> files_;
+  const int upload_threads_;
   std::optional<Uploader> uploader_;
   std::vector<Uploaded> weights_;
+  std::vector<Event> marks_;  // kept for the next profile
+  size_t marks_used_ = 0;
   DeviceBytes memory_;
   Arena at_;
   std::optional<Staging> staging_;
@@ -430,6 +463,29 @@ CudaAvailable cuda_available(int device) {
   } catch (const Error& error) {
     return {.yes = false, .reason = error.what()};
   }
+}
+
+std::optional<CudaPlanDevice> cuda_plan_device() {
+  if (!cuda_available().yes) return std::nullopt;
+  const DeviceFacts facts = open_device(0);
+  int smem = 0;
+  cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
+  return CudaPlanDevice{facts.name, {.sms = facts.multiprocessors, .sm_smem_bytes = smem}};
+}
+
+CudaMemory cuda_memory(int device) {
+  static_cast<void>(kernels_for(open_device(device)));
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total));
+  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
+}
+
+MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
+  Carver measure(nullptr);
+  static_cast<void>(carve(config, options.kv, measure));
+  using Kv = CudaOptions::Kv;
+  const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
+  return {.weights = 0, .kv = kv, .activations = measure.bytes() - kv, .upload = Uploader::kRingBytes};
 }
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options) {

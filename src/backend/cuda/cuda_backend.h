@@ -1,8 +1,10 @@
 #pragma once
 // The GPU: float activations, weights as shipped, one stream, plain kernels. Every sum's order is fixed by shapes and
-// positions, so a step's bits repeat and a token does not see its batch neighbours.
+// positions, so a step's bits repeat; with Attention::kReference a token does not see its batch neighbours either.
 
 #include "backend/backend.h"
+#include "backend/memory.h"
+#include "base/mapped_file.h"
 
 #include <cstdint>
 #include <memory>
@@ -14,7 +16,12 @@ namespace nibble::backend {
 
 struct CudaOptions {
   int device = 0;
-  enum class Kv : uint8_t { kBf16, kF32 } kv = Kv::kBf16;
+  enum class Kv : uint8_t { kBf16, kF32, kE4m3 } kv = Kv::kBf16;
+  // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's shapes.
+  enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
+  // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
+  std::vector<MappedSource> files{};
+  int upload_threads = 1;
 };
 
 struct KernelLaunches {
@@ -35,6 +42,15 @@ struct CudaAvailable {
   std::string reason;
 };
 [[nodiscard]] CudaAvailable cuda_available(int device = 0);
+
+struct CudaMemory {
+  int64_t free_bytes = 0, total_bytes = 0;
+};
+// Throws Error(kUnsupported) when there is no such device.
+[[nodiscard]] CudaMemory cuda_memory(int device = 0);
+
+// What make_cuda_backend allocates; weights are not in it. Pure.
+[[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options);
 
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
 // shapes do not fit the kernels; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when CUDA fails.

@@ -6,12 +6,38 @@
 namespace nibble::backend::cuda {
 
 std::string_view name_of(Kernel kernel) {
-  constexpr std::array<std::string_view, kKernels> kNames = {
-      "any_embed_f32_bf16",  "any_rmsnorm_f32_bf16",      "any_linear_f32_bf16",    "any_rope_kv_bf16",
-      "any_rope_kv_f32",     "any_attend_f32_bf16",       "any_attend_f32_f32",     "any_top_experts_f32",
-      "any_moe_group",       "any_moe_gate_up_f32_mxfp4", "any_moe_down_f32_mxfp4", "any_moe_combine_f32",
-      "any_sample_mask_f32", "any_sample_adjust_f32",     "any_sample_filter_f32",  "any_sample_draw_f32",
-      "any_sample_pick"};
+  constexpr std::array<std::string_view, kKernels> kNames = {"any_embed_f32_bf16",
+                                                             "any_rmsnorm_f32_bf16",
+                                                             "any_linear_f32_bf16",
+                                                             "any_rope_kv_bf16",
+                                                             "any_rope_kv_f32",
+                                                             "any_rope_kv_e4m3",
+                                                             "any_attend_f32_bf16",
+                                                             "any_attend_f32_f32",
+                                                             "any_attend_decode_bf16_d64_g8",
+                                                             "any_attend_decode_e4m3_d64_g8",
+                                                             "any_attend_prefill_bf16_d64_g8",
+                                                             "any_attend_prefill_e4m3_d64_g8",
+                                                             "any_top_experts_f32",
+                                                             "any_moe_group",
+                                                             "any_moe_gate_up_f32_mxfp4",
+                                                             "any_moe_down_f32_mxfp4",
+                                                             "any_moe_combine_f32",
+                                                             "any_gemm_bf16_bf16",
+                                                             "any_gemm_f16_mxfp8",
+                                                             "any_gemm_f16_mxfp4",
+                                                             "any_gemm_gate_up_f16_mxfp4",
+                                                             "sm90_gemm_bf16_bf16",
+                                                             "sm90_gemm_bf16_mxfp4",
+                                                             "sm90_gemm_gate_up_bf16_mxfp4",
+                                                             "any_moe_group_tiles",
+                                                             "any_moe_sum_f32",
+                                                             "any_round_f32",
+                                                             "any_sample_mask_f32",
+                                                             "any_sample_adjust_f32",
+                                                             "any_sample_filter_f32",
+                                                             "any_sample_draw_f32",
+                                                             "any_sample_pick"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

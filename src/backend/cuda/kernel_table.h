@@ -21,13 +21,28 @@ enum class Kernel : uint8_t {
   kLinear,
   kRopeKvBf16,
   kRopeKvF32,
+  kRopeKvE4m3,
   kAttendBf16,
   kAttendF32,
+  kAttendDecodeBf16,
+  kAttendDecodeE4m3,
+  kAttendPrefillBf16,
+  kAttendPrefillE4m3,
   kTopExperts,
   kMoeGroup,
   kMoeGateUp,
   kMoeDown,
   kMoeCombine,
+  kGemmBf16,
+  kGemmMxfp8,
+  kGemmMxfp4,
+  kGemmGateUp,
+  kSm90GemmBf16,
+  kSm90GemmMxfp4,
+  kSm90GemmGateUp,
+  kMoeGroupTiles,
+  kMoeSum,
+  kRound,
   kSampleMask,
   kSampleAdjust,
   kSampleFilter,
@@ -79,11 +94,12 @@ struct LinearLaunch {
   enum class Store : uint8_t { kSet, kAdd } store = Store::kSet;
 };
 
-// One layer's pages: [page, kv_head, kPageTokens, head_dim].
+// One layer's pages: [page, kv_head, kPageTokens, head_dim]. kE4m3: saturated at 448, no scale, since E4M3 is a
+// floating type: a scale would move its range, not its precision.
 struct KvPages {
   void* keys = nullptr;
   void* values = nullptr;
-  enum class Type : uint8_t { kBf16, kF32 } type = Type::kBf16;
+  enum class Type : uint8_t { kBf16, kF32, kE4m3 } type = Type::kBf16;
 };
 
 // Turns q in place; turns k and puts k and v into their slots.

@@ -1,4 +1,5 @@
-// What HTTP costs: the same requests given to the engine directly, and through `nibble serve`'s own stack on the loopback.
+// What HTTP costs: the same requests given to the engine directly, and through `nibble serve`'s own stack on the
+// loopback.
 //   build/cpu/src/app/serve_bench [model directory] [streams] [tokens per stream]
 // Prints tokens per second of both, best of three rounds each, in turns.
 
@@ -72,8 +73,8 @@ double through_http(int port, const Load& load, int round) {
     const std::string body = fmt::format(
         R"({{"prompt":"Round {} story {}: Once upon a time","max_tokens":{},"seed":{},"ignore_eos":true,"stream":true}})",
         round, i, load.tokens, i);
-    const std::string request =
-        fmt::format("POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}", body.size(), body);
+    const std::string request = fmt::format(
+        "POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}", body.size(), body);
     const int fd = connect_to(port);
     check(::send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()), "send");
     sockets.push_back({.fd = fd, .events = POLLIN, .revents = 0});
@@ -98,12 +99,14 @@ int bench(const std::string& directory, const Load& load) {
   ModelOptions options;
   options.model = directory;
   const ModelSource source = open_model(options, terminal);
-  const engine::EngineLimits limits{.max_context = 2048, .max_sequences = load.streams, .max_batched_tokens = 512,
-                                    .kv_tokens = 65536, .async_scheduling = false};
-  const LoadedModel loaded = load_on_backend(source, options, engine::step_limits(limits, source.config.dims),
-                                             [](const model::LoadProgress&) {});
+  const engine::EngineLimits limits{.max_context = 2048,
+                                    .max_sequences = load.streams,
+                                    .max_batched_tokens = 512,
+                                    .kv_tokens = 65536,
+                                    .async_scheduling = false};
+  LoadedModel loaded(source, options, engine::step_limits(limits, source.config.dims), {terminal, {}});
   const text::GrammarCompiler grammars(source.tokenizer);
-  engine::Engine engine(*loaded.be, loaded.model, limits);
+  engine::Engine engine(loaded.backend(), loaded.model(), limits);
   server::Api api({.date = [] { return std::string("2026-11-21"); }, .log = [](const server::Json&) {}});
   const server::HttpServer http({.port = 0}, [&api](const server::HttpRequest& request, server::Wake wake) {
     return api.handle(request, std::move(wake));
@@ -122,8 +125,8 @@ int bench(const std::string& directory, const Load& load) {
     best_direct = std::max(best_direct, direct(engine, source.tokenizer, load, 2 * round));
     best_http = std::max(best_http, through_http(http.port(), load, 2 * round + 1));
   }
-  terminal.print(fmt::format("{} streams of {} tokens: direct {:.0f} tok/s, through HTTP {:.0f} tok/s, {:.1f} %\n", load.streams,
-                             load.tokens, best_direct, best_http, 100 * best_http / best_direct));
+  terminal.print(fmt::format("{} streams of {} tokens: direct {:.0f} tok/s, through HTTP {:.0f} tok/s, {:.1f} %\n",
+                             load.streams, load.tokens, best_direct, best_http, 100 * best_http / best_direct));
   return 0;
 }
 
@@ -132,5 +135,6 @@ int bench(const std::string& directory, const Load& load) {
 
 int main(int argc, char** argv) {
   const auto number = [&](int at, int otherwise) { return argc > at ? std::atoi(argv[at]) : otherwise; };
-  return nibble::app::bench(argc > 1 ? argv[1] : "models/nibble-tiny", {.streams = number(2, 64), .tokens = number(3, 128)});
+  return nibble::app::bench(argc > 1 ? argv[1] : "models/nibble-tiny",
+                            {.streams = number(2, 64), .tokens = number(3, 128)});
 }

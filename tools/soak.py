@@ -73,7 +73,8 @@ class Soak:
         with socket.create_connection((self.host, self.port), timeout=120) as s:
             s.sendall(self.raw(json.dumps(body).encode()))
             time.sleep(rng.random() * 0.5)
-            if rng.random() < 0.5:
+            s.settimeout(1)
+            if body["stream"] and rng.random() < 0.5:
                 s.recv(rng.randint(1, 5000))
             if rng.random() < 0.3:
                 s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

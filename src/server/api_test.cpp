@@ -137,13 +137,16 @@ TEST_F(ApiTest, tools_and_schemas_come_with_a_mask) {
   const std::string tool = R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
   ask("/v1/chat/completions", kChat);
   EXPECT_EQ(engine_->requests.back().mask, nullptr);
-  for (const std::string& fields : {tool, tool + R"(,"tool_choice":"required")", std::string(R"("response_format":{"type":"json_object"})")}) {
+  for (const std::string& fields :
+       {tool, tool + R"(,"tool_choice":"required")", std::string(R"("response_format":{"type":"json_object"})")}) {
     EXPECT_EQ(ask("/v1/chat/completions", head + fields + "}").status, 200);
     EXPECT_NE(engine_->requests.back().mask, nullptr) << fields;
   }
   ask("/v1/chat/completions", head + tool + R"(,"tool_choice":"none"})");
   EXPECT_EQ(engine_->requests.back().mask, nullptr);
-  EXPECT_EQ(ask("/v1/chat/completions", head + R"("response_format":{"type":"json_object"},"ignore_eos":true})").json["error"]["param"], "ignore_eos");
+  EXPECT_EQ(ask("/v1/chat/completions", head + R"("response_format":{"type":"json_object"},"ignore_eos":true})")
+                .json["error"]["param"],
+            "ignore_eos");
 }
 
 TEST_F(ApiTest, responses_are_kept_bounded) {
@@ -161,8 +164,9 @@ TEST_F(ApiTest, metrics_stand_under_both_names) {
   start({kAnswer});
   ask("/v1/chat/completions", kChat);
   const std::string text = ask("/metrics", "", "GET").text;
-  for (const char* line : {"vllm:num_requests_running{model_name=\"tiny\"} 3", "nibble:kv_cache_usage_perc{model_name=\"tiny\"} 0.25",
-                           "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"stop\"} 1"})
+  for (const char* line :
+       {"vllm:num_requests_running{model_name=\"tiny\"} 3", "nibble:kv_cache_usage_perc{model_name=\"tiny\"} 0.25",
+        "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"stop\"} 1"})
     EXPECT_NE(text.find(line), std::string::npos) << line;
 }
 

@@ -40,8 +40,8 @@ text::Conversation conversation_of(const TurnRequest& turn, const std::string& d
 void check_length(const ServedModel& model, size_t tokens, const std::string& param) {
   if (static_cast<int64_t>(tokens) < model.max_context) return;
   throw ApiError(param,
-                 fmt::format("the context holds {} tokens, and the prompt alone has {}", model.max_context, tokens), 400,
-                 "context_length_exceeded");
+                 fmt::format("the context holds {} tokens, and the prompt alone has {}", model.max_context, tokens),
+                 400, "context_length_exceeded");
 }
 
 // Everything but the prompt.

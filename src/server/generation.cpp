@@ -10,11 +10,11 @@ constexpr size_t kWakeAgain = 1024;  // events that wait: who is busy sending mu
 }  // namespace
 
 EnginePort port_of(engine::Engine& engine) {
-  return {.submit = [&engine](engine::Request request, engine::Receiver receiver) {
-            return engine.submit(std::move(request), std::move(receiver));
-          },
-          .cancel = [&engine](engine::RequestId id) { engine.cancel(id); },
-          .stats = [&engine] { return engine.stats(); }};
+  return {
+      .submit = [&engine](engine::Request request,
+                          engine::Receiver receiver) { return engine.submit(std::move(request), std::move(receiver)); },
+      .cancel = [&engine](engine::RequestId id) { engine.cancel(id); },
+      .stats = [&engine] { return engine.stats(); }};
 }
 
 Generation::Generation(const EnginePort& port, Wake wake) : port_(port), mailbox_(std::make_shared<Mailbox>()) {

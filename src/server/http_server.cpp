@@ -35,8 +35,8 @@ using asio::experimental::awaitable_operators::operator||;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 constexpr int kBacklog = 4096;
-constexpr int kSendBufferBytes = 256 << 10;                 // what a client may leave unread in the kernel
-constexpr size_t kMostDrained = size_t{4} << 20;            // of a body that is refused
+constexpr int kSendBufferBytes = 256 << 10;                  // what a client may leave unread in the kernel
+constexpr size_t kMostDrained = size_t{4} << 20;             // of a body that is refused
 constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
@@ -112,7 +112,7 @@ struct HttpServer::Impl {
   std::atomic<bool> draining = false;
   std::atomic<int> connections = 0;
   Peers peers;
-  asio::io_context io;                                        // its end destroys what still runs, which uses the above
+  asio::io_context io;                                    // its end destroys what still runs, which uses the above
   asio::strand<asio::io_context::executor_type> control;  // accepts and ends
   tcp::acceptor acceptor;
   asio::signal_set signals;
@@ -291,14 +291,13 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
     }
   }
   const bool modern = message.version() >= 11;
-  const Framing framing{.keep_alive = message.keep_alive() && !draining,
-                        .chunked = modern,
-                        .allowed_origin = options.allowed_origin};
+  const Framing framing{
+      .keep_alive = message.keep_alive() && !draining, .chunked = modern, .allowed_origin = options.allowed_origin};
   if (message.method() == http::verb::options) {
     const std::string text =
         preflight_text(std::string_view(message[http::field::access_control_request_headers]), framing);
     const bool sent = co_await write(stream, text);
-    co_return sent && framing.keep_alive;
+    co_return sent&& framing.keep_alive;
   }
   const auto header = [&message](std::string_view name) { return std::string(message[name]); };
   HttpRequest request{.method = std::string(message.method_string()),
@@ -315,7 +314,7 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   bool whole = false;
   co_await (answer(stream, *peer, *call, framing, request.method == "HEAD", whole) || watch(lowest.socket()));
   peer->call = nullptr;
-  co_return whole && framing.keep_alive && !draining;
+  co_return whole&& framing.keep_alive && !draining;
 }
 
 // `whole`: the answer went out to its end and the connection may serve another.

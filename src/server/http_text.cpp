@@ -74,7 +74,8 @@ std::string path_of(std::string_view target) {
 
 std::string preflight_text(std::string_view wanted_headers, const Framing& framing) {
   const auto legal = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' || c == ' ';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' ||
+           c == ' ';
   };
   if (wanted_headers.empty() || !std::all_of(wanted_headers.begin(), wanted_headers.end(), legal))
     wanted_headers = "Authorization, Content-Type";

@@ -144,8 +144,8 @@ std::string Fields::required_string(std::string_view name) {
 std::optional<size_t> Fields::choice(std::string_view name, std::initializer_list<std::string_view> words) {
   const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
-  const auto it = value->is_string() ? std::find(words.begin(), words.end(), value->get_ref<const std::string&>())
-                                     : words.end();
+  const auto it =
+      value->is_string() ? std::find(words.begin(), words.end(), value->get_ref<const std::string&>()) : words.end();
   if (it == words.end()) throw want(path(name), fmt::format("{}", fmt::join(words, " or ")), *value);
   return static_cast<size_t>(it - words.begin());
 }

@@ -16,7 +16,8 @@ std::string refusal_of(std::string_view text) {
 
 TEST(json_fields, text_that_is_no_json_is_refused) {
   const std::string deep = std::string(100'000, '[');
-  for (const std::string_view text : {"", "{", "nul", "{\"a\":1,}", "\"\xff\"", "\"\\ud800\"", "[1e999]", "{\"a\":1}x", "NaN"})
+  for (const std::string_view text :
+       {"", "{", "nul", "{\"a\":1,}", "\"\xff\"", "\"\\ud800\"", "[1e999]", "{\"a\":1}x", "NaN"})
     EXPECT_NE(refusal_of(text), "") << text;
   EXPECT_NE(refusal_of(deep).find("deeper than 100"), std::string::npos);
   EXPECT_NE(refusal_of(R"({"a":{"b":1,"b":2}})").find("twice"), std::string::npos);

@@ -126,7 +126,8 @@ class ChatPresenter final : public Presenter {
   void send_delta(size_t choice, Json delta) {
     Choice& c = choices_[choice];
     Json chunk = head("chat.completion.chunk");
-    Json item = {{"index", choice}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", c.finish_reason}};
+    Json item = {
+        {"index", choice}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", c.finish_reason}};
     if (logprobs_) {
       Json entries = c.waiting.take(c.content_bytes);
       if (!entries.empty()) item["logprobs"] = {{"content", std::move(entries)}};
@@ -169,9 +170,8 @@ class ChatPresenter final : public Presenter {
   void add_call(size_t choice, const TurnEvent& event) {
     Choice& c = choices_[choice];
     if (event.what == TurnEvent::What::kBegin) {
-      c.calls.push_back({{"id", make_id("call_")},
-                         {"type", "function"},
-                         {"function", {{"name", event.text}, {"arguments", ""}}}});
+      c.calls.push_back(
+          {{"id", make_id("call_")}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}});
       if (!stream_) return;
       Json call = {{"index", c.calls.size() - 1}};
       call.update(c.calls.back());

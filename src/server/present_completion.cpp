@@ -24,9 +24,9 @@ struct Choice {
   text::StopStrings stops;
   text::Utf8Stream utf8{};
   std::string text{};
-  size_t own_bytes = 0;        // of the text that was generated, not echoed
-  size_t pushed = 0;           // bytes of the tokens generated so far
-  int64_t characters = 0;      // of all tokens so far
+  size_t own_bytes = 0;                             // of the text that was generated, not echoed
+  size_t pushed = 0;                                // bytes of the tokens generated so far
+  int64_t characters = 0;                           // of all tokens so far
   std::vector<std::pair<size_t, Entry>> waiting{};  // first byte, entry; echoed ones have byte 0
   Json logprobs{};
   std::vector<int32_t> token_ids{};  // not yet sent
@@ -190,10 +190,8 @@ class CompletionPresenter final : public Presenter {
     Json chunk = head();
     Json logprobs;
     take_entries(c, logprobs);
-    chunk["choices"] = Json::array({{{"index", choice},
-                                     {"text", text},
-                                     {"logprobs", std::move(logprobs)},
-                                     {"finish_reason", c.finish_reason}}});
+    chunk["choices"] = Json::array(
+        {{{"index", choice}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", c.finish_reason}}});
     if (token_ids_) chunk["choices"][0]["token_ids"] = std::exchange(c.token_ids, {});
     if (include_usage_) chunk["usage"] = nullptr;
     send(chunk);

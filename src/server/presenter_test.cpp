@@ -67,7 +67,8 @@ TEST(present_chat, a_call_that_is_no_json_is_a_call_all_the_same) {
 
 TEST(present_chat, a_stream_carries_the_same_text_and_ends_with_the_usage) {
   const ServedModel model = testing::model();
-  const auto presenter = present_chat(model, kId, turn(R"(,"stream":true,"stream_options":{"include_usage":true},"logprobs":true)"));
+  const auto presenter =
+      present_chat(model, kId, turn(R"(,"stream":true,"stream_options":{"include_usage":true},"logprobs":true)"));
   const std::vector<Json> events = play(*presenter, kAnswer);
   std::string content, tokens, reasoning;
   for (const Json& e : events) {
@@ -108,12 +109,11 @@ TEST(present_chat, a_turn_cut_by_the_limit_says_length) {
 TEST(present_response, events_are_numbered_and_the_call_is_whole) {
   const ServedModel model = testing::model();
   const auto none = [](const std::string&) { return StoredTurn(); };
-  const auto request = parse_responses(
-      parse_json(R"({"input":"hi","stream":true,"tools":[{"type":"function","name":"f"}]})"), none);
+  const auto request =
+      parse_responses(parse_json(R"({"input":"hi","stream":true,"tools":[{"type":"function","name":"f"}]})"), none);
   size_t kept = 0;
   const auto presenter = present_response(
-      model, kId, request,
-      [&](const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
+      model, kId, request, [&](const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
         kept = added.size();
         EXPECT_EQ(response["status"], "completed");
         EXPECT_EQ(calls.size(), 1);
@@ -131,7 +131,8 @@ TEST(present_response, events_are_numbered_and_the_call_is_whole) {
 
 TEST(present_completion, half_characters_wait_and_bad_ones_are_replaced) {
   const ServedModel model = testing::model();
-  const auto presenter = present_completion(model, kId, parse_completion(parse_json(R"({"prompt":"a","max_tokens":100})")));
+  const auto presenter =
+      present_completion(model, kId, parse_completion(parse_json(R"({"prompt":"a","max_tokens":100})")));
   play(*presenter, "日本 \xff!");
   EXPECT_EQ(presenter->body()["choices"][0]["text"], "日本 \uFFFD!");
 }

@@ -68,8 +68,7 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   std::string text = text_of(*content, message.path("content"), {"text"});
   if (*role == text::Role::kTool) {
     const std::string id = message.required_string("tool_call_id");
-    into.history.push_back(
-        result_message(called_function(calls, id, message.path("tool_call_id")), std::move(text)));
+    into.history.push_back(result_message(called_function(calls, id, message.path("tool_call_id")), std::move(text)));
   } else if (*role == text::Role::kUser) {
     into.history.push_back(plain_message(*role, std::move(text)));
     if (name) into.history.back().name = checked_name(*name, message.path("name"));

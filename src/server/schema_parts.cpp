@@ -98,8 +98,8 @@ void read_generation(Fields& fields, GenerationFields& into) {
   fields.only("cache_prompt", true, "the prefix cache is the server's (--enable-prefix-caching)");
   fields.only("priority", 0, "requests are served in order of arrival");
   fields.refuse({"use_beam_search", "length_penalty", "early_stopping", "bad_words", "allowed_token_ids",
-                 "logits_processors", "truncate_prompt_tokens", "prompt_logprobs",
-                 "return_tokens_as_token_ids", "cache_salt", "kv_transfer_params", "vllm_xargs", "grammar"},
+                 "logits_processors", "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids",
+                 "cache_salt", "kv_transfer_params", "vllm_xargs", "grammar"},
                 "this server does not do it");
   fields.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"},
                 "use response_format");

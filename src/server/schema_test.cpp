@@ -62,13 +62,15 @@ TEST(schema, responses_items_become_the_same_messages) {
     EXPECT_EQ(id, "resp_1");
     return before;
   };
-  const ResponsesRequest request = parse_responses(parse_json(R"({"previous_response_id":"resp_1","instructions":"Be kind.",
+  const ResponsesRequest request =
+      parse_responses(parse_json(R"({"previous_response_id":"resp_1","instructions":"Be kind.",
       "input":[{"type":"function_call_output","call_id":"c0","output":"ok"},
         {"type":"reasoning","id":"r","summary":[],"content":[{"type":"reasoning_text","text":"Hm."}]},
         {"role":"assistant","content":[{"type":"output_text","text":"I look.","annotations":[]}]},
         {"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},
         {"type":"function_call_output","call_id":"c1","output":"ok"}],
-      "reasoning":{"effort":"low"},"store":false,"max_output_tokens":5})"), previous);
+      "reasoning":{"effort":"low"},"store":false,"max_output_tokens":5})"),
+                      previous);
   const auto& h = request.turn.history;
   ASSERT_EQ(h.size(), 7);
   EXPECT_EQ(h[2].name, "functions.g");
@@ -82,7 +84,8 @@ TEST(schema, responses_items_become_the_same_messages) {
 }
 
 TEST(schema, completions_take_prompts_of_every_kind) {
-  const CompletionRequest request = parse_completion(parse_json(R"({"prompt":["a",[1,2]],"echo":true,"max_tokens":0})"));
+  const CompletionRequest request =
+      parse_completion(parse_json(R"({"prompt":["a",[1,2]],"echo":true,"max_tokens":0})"));
   EXPECT_EQ(request.prompts.size(), 2);
   EXPECT_EQ(std::get<std::vector<int32_t>>(request.prompts[1]), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(parse_completion(parse_json(R"({"prompt":"a"})")).generation.max_tokens, 16);

@@ -9,8 +9,8 @@
 namespace nibble::server::testing {
 
 const text::Tokenizer& tokenizer() {
-  static const text::Tokenizer one = text::Tokenizer::from_file(
-      std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny/tokenizer.json");
+  static const text::Tokenizer one =
+      text::Tokenizer::from_file(std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny/tokenizer.json");
   return one;
 }
 

@@ -45,7 +45,8 @@ text::TurnRules rules_of(const TurnRequest& turn, Arguments arguments) {
   for (const text::ToolSpec& tool : turn.tools) {
     if (turn.tool_choice == ToolChoice::kNamed && tool.name != turn.named_tool) continue;
     const auto& strict = turn.strict_tools;
-    const bool bound = arguments == Arguments::kBySchema || std::find(strict.begin(), strict.end(), tool.name) != strict.end();
+    const bool bound =
+        arguments == Arguments::kBySchema || std::find(strict.begin(), strict.end(), tool.name) != strict.end();
     text::ContentRule rule{.kind = Kind::kJsonObject, .where = "tool " + tool.name};
     if (bound && tool.parameters) {
       rule.kind = Kind::kJsonSchema;

@@ -30,9 +30,14 @@ std::string read(std::string_view harmony, const TurnOptions& options = {.calls 
 TEST(turn_reader, channels_become_items) {
   EXPECT_EQ(read("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>"),
             "reasoning[Hm.]content[Yes.]");
-  EXPECT_EQ(read("<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary "
-                 "to=functions.f <|constrain|>json<|message|>{\"a\":1}<|call|>"),
-            "content[Let me see.]call:f[{\"a\":1}]");
+  EXPECT_EQ(
+      read(
+          "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary " "to=functions.f "
+                                                                                                       "<|constrain|>"
+                                                                                                       "json<|message|>"
+                                                                                                       "{\"a\":1}<|"
+                                                                                                       "call|>"),
+      "content[Let me see.]call:f[{\"a\":1}]");
 }
 
 TEST(turn_reader, what_leaves_the_format_is_still_delivered) {
@@ -63,7 +68,8 @@ TEST(turn_reader, a_second_call_ends_the_turn_unless_several_are_wanted) {
 
 TEST(turn_reader, stop_strings_end_the_content_only) {
   constexpr std::string_view kTurn =
-      "<|channel|>analysis<|message|>stop here<|end|><|start|>assistant<|channel|>final<|message|>do not stop it<|return|>";
+      "<|channel|>analysis<|message|>stop here<|end|><|start|>assistant<|channel|>final<|message|>do not stop "
+      "it<|return|>";
   EXPECT_EQ(read(kTurn, {.stop = {"stop"}}), "reasoning[stop here]content[do not ]");
   EXPECT_EQ(read(kTurn, {.stop = {"stop"}, .include_stop = true}), "reasoning[stop here]content[do not stop]");
   EXPECT_EQ(read(kTurn, {.stop = {"it!"}}), "reasoning[stop here]content[do not stop it]");
@@ -72,10 +78,12 @@ TEST(turn_reader, stop_strings_end_the_content_only) {
 TEST(turn_reader, any_tokens_give_balanced_items) {
   std::mt19937 random(7);
   const std::vector<int32_t> all = testing::tokens(
-      "<|start|><|end|><|message|><|channel|><|constrain|><|return|><|call|>analysis final commentary to=functions.f json assistant hello");
+      "<|start|><|end|><|message|><|channel|><|constrain|><|return|><|call|>analysis final commentary to=functions.f "
+      "json assistant hello");
   const ServedModel model = testing::model();
   for (int round = 0; round < 500; ++round) {
-    TurnReader reader(*model.tokenizer, model.ids, {.calls = round % 2 == 0, .parallel_calls = round % 3 == 0, .stop = {"he"}});
+    TurnReader reader(*model.tokenizer, model.ids,
+                      {.calls = round % 2 == 0, .parallel_calls = round % 3 == 0, .stop = {"he"}});
     int open = 0;
     const auto count = [&open](const std::vector<TurnEvent>& events) {
       for (const TurnEvent& e : events) {

@@ -32,7 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     parse(data[0], parse_json({reinterpret_cast<const char*>(data) + 1, size - 1}));
   } catch (const nibble::Error& e) {
-    nibble::check(e.code() == nibble::Code::kInvalidRequest || e.code() == nibble::Code::kUnsupported, "a client's error");
+    nibble::check(e.code() == nibble::Code::kInvalidRequest || e.code() == nibble::Code::kUnsupported,
+                  "a client's error");
   }
   return 0;
 }

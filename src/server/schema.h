@@ -26,6 +26,7 @@ struct GenerationFields {
   std::optional<uint64_t> seed;      // none: another one each time
   std::optional<int64_t> max_tokens;  // none: the endpoint's default
   bool ignore_eos = false;
+  bool return_token_ids = false;  // of what was generated, beside the text
   std::vector<std::string> stop;
   bool include_stop = false;   // the text ends after the stop string instead of before it
   engine::Request request;     // sampling, min_tokens, stop_ids (the user's), logprobs

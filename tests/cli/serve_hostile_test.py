@@ -158,7 +158,7 @@ class Ends(Case):
         connection = server.connect()
         connection.request("POST", "/v1/chat/completions", json.dumps(chat_body("Tell me a story.", stream=True, **fields)))
         response = connection.getresponse()
-        response.fp.readline()
+        response.readline()
         return connection, response
 
     def test_sigterm_lets_streams_finish(self):

@@ -163,6 +163,17 @@ def trouble_is_said_plainly(page):
 
 
 @test
+def a_broken_list_of_tools_is_named(page):
+    page.tab.keyboard.press("Alt+Comma")
+    page.tab.fill('[data-setting="tools"]', "{oops")
+    expect(page.tab.locator("#tools-note")).to_contain_text("not a JSON list")
+    page.tab.keyboard.press("Escape")
+    page.ask("hello")
+    expect(page.tab.locator(".note")).to_contain_text("not valid JSON")
+    assert page.stub.state["requests"] == []
+
+
+@test
 def every_control_has_a_name(page):
     page.ask("tool")
     nameless = page.tab.evaluate(

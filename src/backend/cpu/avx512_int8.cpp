@@ -114,8 +114,8 @@ void prepare_row(WeightFormat format, std::span<const float> x, std::byte* out) 
   prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
 }
 
-// The scales of a row's blocks as floats; zeros up to a whole vector.
-void load_scales(const WeightRows& w, int row, float* out) {
+// The scales of a row's blocks as floats, zeros up to a whole vector; of ggml's MXFP4 those from block `from` on.
+void load_scales(const WeightRows& w, int row, float* out, int64_t from = 0) {
   const int64_t blocks = w.cols / kMxBlock;
   const uint8_t* values = w.values_of(row);
   if (w.format == WeightFormat::kMxfp4) {
@@ -131,7 +131,7 @@ void load_scales(const WeightRows& w, int row, float* out) {
     return;
   }
   if (w.format == WeightFormat::kGgmlMxfp4) {
-    for (int64_t b = 0; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
+    for (int64_t b = from; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
     std::fill(out + blocks, out + (blocks + 15) / 16 * 16, 0.0f);
     return;
   }
@@ -160,6 +160,30 @@ __m512i load_codes(const uint8_t* values, int64_t block, int64_t count) {
   }
 }
 
+// Four blocks of ggml: their codes, and their scales in each block's four lanes.
+__m512i load_ggml(const uint8_t* p, __m512* scale) {
+  // Lane 4b + i of `order` is bytes 4i.. of block b's codes, counted from p + 1. The last block's end lies past the 64
+  // bytes there; from p + 4 on it is where it belongs.
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<int8_t, 64> order{};
+    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17 + i % 16);
+    return order;
+  }();
+  // A block's scale becomes the exponent of a float: byte 2 of its lanes, shifted by 7.
+  alignas(64) static constexpr auto kScale = [] {
+    std::array<int8_t, 64> order{};
+    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17);
+    return order;
+  }();
+  const __m512i bits = _mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()),
+                                                     _mm512_loadu_si512(p));
+  const __m512i value = _mm512_max_epu32(_mm512_slli_epi32(bits, 7), _mm512_set1_epi32(0x00400000));  // 0: 2^-127
+  const __mmask16 nan = _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(int32_t{E8m0::kNan} << 16));
+  *scale = _mm512_castsi512_ps(_mm512_mask_mov_epi32(value, nan, _mm512_set1_epi32(0x7fc00000)));
+  const __m512i first = _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), _mm512_loadu_si512(p + 1));
+  return _mm512_mask_loadu_epi32(first, 0xf000, p + 4);
+}
+
 struct RowGroup {
   std::array<const uint8_t*, kRows> values;
   const float* scales;  // [kRows, stride]
@@ -182,11 +206,17 @@ void multiply_fp4(const RowGroup& rows, int64_t blocks, const std::byte* const* 
     for (int r = 0; r < kRows; ++r) {
       const uint8_t* values = rows.values[static_cast<size_t>(r)];
       _mm_prefetch(values + block * (kGgml ? 17 : 16) + rows.ahead, _MM_HINT_T0);
-      const __m512i codes = load_codes<kGgml>(values, block, count);
+      __m512i codes;
+      __m512 scale;
+      if (kGgml && count == 4) {
+        codes = load_ggml(values + block * 17, &scale);
+      } else {
+        codes = load_codes<kGgml>(values, block, count);
+        const float* scales = rows.scales + r * rows.stride + block;
+        scale = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_load_ps(scales)), spread);
+      }
       const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
       const __m512i high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble));
-      const __m512 packed = _mm512_broadcast_f32x4(_mm_load_ps(rows.scales + r * rows.stride + block));
-      const __m512 scale = _mm512_permutevar_ps(packed, spread);
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) {
         const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[block / 4];
@@ -262,7 +292,7 @@ void multiply_rows(const MultiplyInt8Args& args) {
     for (int r = 0; r < kRows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       rows.values[static_cast<size_t>(r)] = w.values_of(row);
-      load_scales(w, row, args.scratch + r * stride);
+      load_scales(w, row, args.scratch + r * stride, w.cols / kMxBlock / 4 * 4);  // load_ggml reads the others
     }
     for (int t = 0; t < args.tokens; t += 4) {
       std::array<float, size_t{4} * kRows> totals;

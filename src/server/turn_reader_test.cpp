@@ -87,9 +87,9 @@ TEST(turn_reader, any_tokens_give_balanced_items) {
     int open = 0;
     const auto count = [&open](const std::vector<TurnEvent>& events) {
       for (const TurnEvent& e : events) {
-        if (e.what == TurnEvent::What::kBegin) EXPECT_EQ(++open, 1);
-        if (e.what == TurnEvent::What::kText) EXPECT_EQ(open, 1);
-        if (e.what == TurnEvent::What::kEnd) EXPECT_EQ(--open, 0);
+        open += e.what == TurnEvent::What::kBegin ? 1 : 0;
+        EXPECT_EQ(open, 1);
+        open -= e.what == TurnEvent::What::kEnd ? 1 : 0;
       }
     };
     for (int i = 0; i < 40; ++i) count(reader.push(all[random() % all.size()]));

@@ -316,7 +316,7 @@ std::string SchemaGrammar::object_body(size_t rule) {
   expect_free_count(at, needs.size(), additional ? std::nullopt : std::optional(chain.size()));
   // Every optional property may follow any other before it.
   const auto optional = static_cast<int64_t>(chain.size() - needs.size());
-  rules_.spend(at, optional * optional / 256);
+  rules_.spend(at, optional * optional / 128);
   rules_.add_alternative(rule, std::move(needs));
   std::string other;
   if (additional) {

@@ -372,7 +372,7 @@ TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
     std::vector<std::vector<int32_t>> tokens;
     const auto wait = [&](backend::Ticket ticket) {
       tokens.emplace_back();
-      for (const backend::Drawn& drawn : loaded.be->wait(ticket)) tokens.back().push_back(drawn.token);
+      for (const backend::Drawn& row : loaded.be->wait(ticket)) tokens.back().push_back(row.token);
     };
     for (int i = 0; i < 3; ++i) {
       model::Step step = session.make_step(some_tokens(static_cast<size_t>(5 + i), source.config.dims.vocab), 0);

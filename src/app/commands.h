@@ -7,6 +7,7 @@ namespace nibble::app {
 
 int execute(const RunOptions& options);
 int execute(const ChatOptions& options);
+int execute(const ServeOptions& options);
 int execute(const InspectOptions& options);
 int execute(const TokenizeOptions& options);
 int execute(const PerplexityOptions& options);

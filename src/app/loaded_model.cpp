@@ -84,7 +84,7 @@ model::ModelConfig open_config(const ModelOptions& options) {
   if (!fs::exists(path)) {
     throw Error(Code::kIo,
                 "[load] {}: want a model directory or a .gguf file, found nothing there (for random weights: "
-                "--load-format dummy with " "gpt-oss-20b, gpt-oss-120b or tiny)",
+                "--load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)",
                 options.model);
   }
   return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
@@ -172,28 +172,40 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
 }
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
-                         Terminal& terminal) {
+                         const OnLoad& on_load) {
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
   const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
-  const Budget budget = check_budget(options, config, cost);
-  if (options.backend == BackendKind::kCuda)
-    terminal.note(terminal.dim(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where)));
+  static_cast<void>(check_budget(options, config, cost));
   be_ = make_backend(options.backend, options, config, source.mapped_files());
+  model_ = model::load(*be_, source.config, source.weights, on_load);
+  model_.attention_sinks = options.attention_sinks;
+}
+
+OnLoad show_loading(Terminal& terminal) {
   const auto start = std::chrono::steady_clock::now();
-  model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+  return [&terminal, start](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     terminal.progress("loading",
                       static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
                       fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
                                   format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
-  });
-  terminal.end_progress();
-  model_.attention_sinks = options.attention_sinks;
+    if (p.done_bytes == p.total_bytes) terminal.end_progress();
+  };
+}
+
+LoadedModel load_model(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
+                       Terminal& terminal) {
+  if (options.backend == BackendKind::kCuda) {
+    const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
+    const Budget budget = check_budget(options, model::backend_config(source.config, limits, options.dense), cost);
+    terminal.note(terminal.dim(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where)));
+  }
+  return LoadedModel(source, options, limits, show_loading(terminal));
 }
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
                  Terminal& terminal)
-    : loaded_(source, options, engine::step_limits(limits), terminal),
+    : loaded_(load_model(source, options, engine::step_limits(limits), terminal)),
       session_(loaded_.backend(), loaded_.model(), limits) {}
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {

@@ -11,11 +11,13 @@
 #include "checkpoint/gguf_checkpoint.h"
 #include "engine/session.h"
 #include "model/gpt_oss.h"
+#include "model/load.h"
 #include "model/manifest.h"
 #include "model/synth.h"
 #include "text/tokenizer.h"
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,11 +51,15 @@ struct ModelSource {
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {});
 
+using OnLoad = std::function<void(const model::LoadProgress&)>;
+// Shows it on the terminal.
+[[nodiscard]] OnLoad show_loading(Terminal& terminal);
+
 // A model on a backend. The source outlives it.
 class LoadedModel {
  public:
   LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
-              Terminal& terminal);
+              const OnLoad& on_load);
   [[nodiscard]] backend::Backend& backend() { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
 
@@ -61,6 +67,10 @@ class LoadedModel {
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
 };
+
+// The same, shown on the terminal: what memory it takes, before it is taken, and how far it is.
+[[nodiscard]] LoadedModel load_model(const ModelSource& source, const ModelOptions& options,
+                                     const model::StepLimits& limits, Terminal& terminal);
 
 // And something that generates with it.
 class Runtime {

@@ -1,6 +1,8 @@
 #include "app/options.h"
 
+#include "app/option_parts.h"
 #include "app/parse_error.h"
+#include "app/serve_options.h"
 #include "base/error.h"
 
 #include <CLI/CLI.hpp>
@@ -10,7 +12,9 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -20,43 +24,11 @@ namespace {
 constexpr const char* kFooter = R"(Examples:
   nibble run -m models/nibble-tiny -p "Once upon a time"
   nibble chat -m ~/gpt-oss-20b --reasoning low
+  nibble serve openai/gpt-oss-20b --port 8000
   nibble inspect -m gpt-oss-120b --load-format dummy
 
 Exit codes: 0 done · 1 internal error · 2 bad command line or request · 3 not supported here · 4 corrupt file ·
   5 file or system error · 6 out of memory · 7 device error · 8 compare found a difference · 130 interrupted)";
-
-// An option whose value is one of a few words.
-template <class T>
-struct Choice {
-  T& into;
-  std::vector<std::pair<std::string, T>> words;
-};
-
-template <class T>
-void add_choice(CLI::App& app, const std::string& flag, Choice<T> choice, const std::string& description) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : choice.words) names.push_back(name);
-  const auto take = [choice, flag, names](const std::string& found) {
-    for (const auto& [name, value] : choice.words) {
-      if (name != found) continue;
-      choice.into = value;
-      return;
-    }
-    throw CLI::ValidationError(flag, fmt::format("want {}, found {}", fmt::join(names, " or "), found));
-  };
-  app.add_option_function<std::string>(flag, take, description)->type_name(fmt::format("{}", fmt::join(names, "|")));
-}
-
-// CLI11 reads "-1" as the largest seed and takes NaN for a number in any range.
-void add_seed(CLI::App& app, const std::string& flag, uint64_t& into, const std::string& description) {
-  const auto take = [flag, &into](const std::string& found) {
-    const char* end = found.data() + found.size();
-    const auto [rest, error] = std::from_chars(found.data(), end, into);
-    if (error != std::errc() || rest != end)
-      throw CLI::ValidationError(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
-  };
-  app.add_option_function<std::string>(flag, take, description)->type_name("UINT");
-}
 
 std::string finite(const std::string& found) {
   double value = 0;
@@ -235,6 +207,7 @@ bool is_date(const std::string& text) {
 struct All {
   RunOptions run;
   ChatOptions chat;
+  ServeOptions serve;
   InspectOptions inspect;
   TokenizeOptions tokenize;
   PerplexityOptions perplexity;
@@ -280,34 +253,40 @@ void add_chat(CLI::App& app, ChatOptions& o) {
   app.footer("Example: nibble chat -m models/nibble-tiny -p \"What is the capital of France?\"");
 }
 
-// "1,2,4": whole numbers of a range, kept sorted.
-struct NumberList {
-  std::vector<int64_t>& into;
-  int64_t least, most;
-};
+void add_serve(CLI::App& app, ServeOptions& o) {
+  o.model.max_num_batched_tokens = 512;
+  add_serve_flags(app, o);
+  add_backend(app, o.model);
+  add_runtime(app, o.model);
+  add_choice<LoadFormat>(
+      app, "--load-format",
+      {o.model.load_format,
+       {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}},
+      "dummy: random weights of the right shapes");
+  app.add_option("--date", o.date, "Current date told to the model, YYYY-MM-DD; default: today")
+      ->check([](const std::string& text) {
+        return is_date(text) ? std::string() : "want a day as YYYY-MM-DD, found " + text;
+      });
+  add_output(app, o.output);
+}
 
-void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
-  const auto take = [flag, list](const std::string& found) {
-    list.into.clear();
-    const char* at = found.data();
-    const char* const end = at + found.size();
-    while (true) {
-      int64_t value = 0;
-      const auto [rest, error] = std::from_chars(at, end, value);
-      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
-        throw CLI::ValidationError(
-            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
-      }
-      list.into.push_back(value);
-      if (rest == end) break;
-      at = rest + 1;
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// --max_model_len is --max-model-len, as in the command lines that people have.
+std::vector<std::string> arguments_of(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  if (!arguments.empty() && arguments[0] == "serve") {
+    for (std::string& argument : arguments) {
+      if (!argument.starts_with("--")) continue;
+      const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
+      std::replace(argument.begin(), end, '_', '-');
     }
-    std::sort(list.into.begin(), list.into.end());
-    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
-  };
-  app.add_option_function<std::string>(flag, take, description)
-      ->type_name("LIST")
-      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
+  }
+  std::reverse(arguments.begin(), arguments.end());  // as the library wants them
+  return arguments;
 }
 
 void add_inspect(CLI::App& app, InspectOptions& o) {
@@ -451,6 +430,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   All all;
   add_run(*app.add_subcommand("run", "Continue a text, streamed"), all.run);
   add_chat(*app.add_subcommand("chat", "Talk to the model (Harmony), reasoning dimmed"), all.chat);
+  add_serve(*app.add_subcommand("serve", "Answer OpenAI's API over HTTP, for many clients at once"), all.serve);
   add_inspect(*app.add_subcommand("inspect", "What a model holds and needs: tensors, bytes, memory per context"),
               all.inspect);
   add_tokenize(*app.add_subcommand("tokenize", "Text to token ids and back"), all.tokenize);
@@ -462,7 +442,8 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
               all.compare);
   add_bench(*app.add_subcommand("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   try {
-    app.parse(argc, argv);
+    app.parse(arguments_of(argc, argv));
+    if (app.got_subcommand("serve")) resolve_serve_settings(*app.get_subcommand("serve"), all.serve, environment);
   } catch (const CLI::CallForHelp&) {
     return Exit{kExitOk, app.help()};
   } catch (const CLI::CallForVersion& e) {
@@ -472,6 +453,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   }
   if (app.got_subcommand("run")) return Command(std::move(all.run));
   if (app.got_subcommand("chat")) return Command(std::move(all.chat));
+  if (app.got_subcommand("serve")) return Command(std::move(all.serve));
   if (app.got_subcommand("inspect")) return Command(std::move(all.inspect));
   if (app.got_subcommand("tokenize")) return Command(std::move(all.tokenize));
   if (app.got_subcommand("perplexity")) return Command(std::move(all.perplexity));

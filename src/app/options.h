@@ -160,7 +160,42 @@ struct BenchOptions {
   std::string command;   // as it was typed
 };
 
-using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
+// One setting of `nibble serve` and where it came from.
+struct Setting {
+  std::string flag, value, origin;
+};
+
+struct ServeOptions {
+  ModelOptions model;
+  OutputOptions output;
+  std::vector<std::string> served_names;  // empty: as the model was named
+  int max_num_seqs = 256;
+  int64_t max_waiting = 1024;
+  int64_t kv_tokens = 0;  // 0: as many as one sequence may have
+  bool prefix_cache = true;
+  std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  int http_threads = 2;
+  std::vector<std::string> api_keys;
+  std::string certificate_file, key_file;
+  std::string allowed_origin = "*";
+  int64_t max_body_bytes = int64_t{32} << 20;
+  int64_t max_header_bytes = int64_t{16} << 10;
+  int max_connections = 4096;
+  int request_timeout = 60;   // seconds, for a body to arrive
+  int shutdown_timeout = 30;  // seconds
+  bool log_requests = true;
+  bool log_prompts = false;
+  std::string date;  // empty: today
+  bool print_config = false;
+  std::string config_file;
+  std::string huggingface_cache;   // where its hub keeps models
+  std::vector<std::string> notes;  // what was asked for and makes no difference here
+  std::vector<Setting> settings;
+};
+
+using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
                              CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.

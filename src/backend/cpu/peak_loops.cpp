@@ -1,7 +1,5 @@
 #include "backend/cpu/peak_loops.h"
 
-#include "backend/cpu/simd.h"
-
 #include <fmt/format.h>
 
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)  // as simd.cpp
@@ -10,6 +8,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
+
+#include <string_view>
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::backend::cpu::HWY_NAMESPACE {
@@ -50,6 +50,8 @@ float multiply_add(int64_t rounds) {
 
 double multiply_add_flops() { return 2.0 * kChains * static_cast<double>(hn::Lanes(hn::ScalableTag<float>())); }
 
+std::string_view target() { return hwy::TargetName(HWY_TARGET); }
+
 }  // namespace nibble::backend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -59,11 +61,12 @@ namespace nibble::backend::cpu {
 HWY_EXPORT(read_all);
 HWY_EXPORT(multiply_add);
 HWY_EXPORT(multiply_add_flops);
+HWY_EXPORT(target);
 
 uint64_t read_all(const uint64_t* data, int64_t words) { return HWY_DYNAMIC_DISPATCH(read_all)(data, words); }
 
 PeakLoop float_loop() {
-  return {.type = fmt::format("f32 ({})", simd_target()),
+  return {.type = fmt::format("f32 ({})", HWY_DYNAMIC_DISPATCH(target)()),
           .exact16 = true,
           .flops_per_round = HWY_DYNAMIC_DISPATCH(multiply_add_flops)(),
           .run = [](int64_t rounds) { return HWY_DYNAMIC_DISPATCH(multiply_add)(rounds); }};

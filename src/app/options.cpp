@@ -301,36 +301,6 @@ std::vector<std::string> arguments_of(int argc, const char* const* argv) {
   return arguments;
 }
 
-// "1,2,4": whole numbers of a range, kept sorted.
-struct NumberList {
-  std::vector<int64_t>& into;
-  int64_t least, most;
-};
-
-void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
-  const auto take = [flag, list](const std::string& found) {
-    list.into.clear();
-    const char* at = found.data();
-    const char* const end = at + found.size();
-    while (true) {
-      int64_t value = 0;
-      const auto [rest, error] = std::from_chars(at, end, value);
-      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
-        throw CLI::ValidationError(
-            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
-      }
-      list.into.push_back(value);
-      if (rest == end) break;
-      at = rest + 1;
-    }
-    std::sort(list.into.begin(), list.into.end());
-    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
-  };
-  app.add_option_function<std::string>(flag, take, description)
-      ->type_name("LIST")
-      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
-}
-
 void add_inspect(CLI::App& app, InspectOptions& o) {
   add_model_source(app, o.model);
   app.add_flag("--tensors", o.tensors, "List every tensor");

@@ -4,7 +4,7 @@
 // launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
 // repetitions.
 
-#include "backend/cuda/kernels/any/mxfp4_gemv.h"
+#include "backend/cuda/kernels/any/gemv.h"
 #include "base/random.h"
 
 #include <algorithm>

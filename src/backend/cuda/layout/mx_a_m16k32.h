@@ -1,6 +1,6 @@
 #pragma once
 // MXFP4 weights as the A operand of mma.sync.m16n8k16, for a few tokens: the one statement of the layout, used by the
-// packers (mx_pack.h, kernels/any/mxfp4_pack.cu), by the kernel and by the tests.
+// packers (mx_pack.h, kernels/any/pack.cu), by the kernel and by the tests. How slices make a matrix: packed.h.
 //
 //   matrix = tiles of 16 rows, contiguous: rows/16 * tile_bytes. No padding: a tile is 16 * cols * 17/32 bytes.
 //   tile   = slices of 6 or 8 consecutive k-blocks of 32; one warp owns one slice of every tile.
@@ -29,10 +29,16 @@ inline constexpr int kMaxScaleCode = 240;  // kMaxScaleCode + kScaleBias is the 
 
 // How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
 // tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.
-enum class RowOrder : uint8_t { kPlain, kGateUp };
+// kHeads64: rows are heads of 64; a tile holds 8 rows d of a head and the rows d + 32 that rope turns with them.
+enum class RowOrder : uint8_t { kPlain, kGateUp, kHeads64 };
 
 [[nodiscard]] constexpr int64_t source_row(RowOrder order, int64_t tile, int row) {
-  return tile * kTileRows + (order == RowOrder::kPlain ? row : 2 * (row % 8) + row / 8);
+  switch (order) {
+    case RowOrder::kPlain: return tile * kTileRows + row;
+    case RowOrder::kGateUp: return tile * kTileRows + 2 * (row % 8) + row / 8;
+    case RowOrder::kHeads64: return tile / 4 * 64 + tile % 4 * 8 + row % 8 + row / 8 * 32;
+  }
+  return 0;
 }
 
 // Blocks per slice for a matrix with `cols` columns: 6 or 8, or 0 when no whole number of up to 16 slices fits.

@@ -6,24 +6,37 @@
 
 namespace nibble::backend::cuda::ptx {
 
-inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <class Value>
+void emulated_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulation::Operands own{.a = {a[0], a[1], a[2], a[3]}, .b = {b0, b1}};
   const emulation::WarpOperands& all = emulation::exchange(own);
-  const auto half = [](uint32_t reg, int i) { return double{F16{static_cast<uint16_t>(reg >> (16 * i))}.to_float()}; };
-  double wide_a[16][16], wide_b[16][8];
-  for (int lane = 0; lane < emulation::kLanes; ++lane)
+  const auto half = [](uint32_t reg, int i) { return double{Value{static_cast<uint16_t>(reg >> (16 * i))}.to_float()}; };
+  const int lane = emulation::lane_idx();
+  double wide_a[2][16], wide_b[2][16];  // the rows and columns of this lane's results
+  for (int quad = 0; quad < 4; ++quad) {
+    const int row_lane = lane / 4 * 4 + quad;
     for (int i = 0; i < 2; ++i) {
       for (int reg = 0; reg < 4; ++reg)
-        wide_a[layout::a_row(lane, reg)][layout::a_k(lane, reg, i)] = half(all.lane[lane].a[reg], i);
-      for (int reg = 0; reg < 2; ++reg)
-        wide_b[layout::b_k(lane, reg, i)][layout::b_col(lane)] = half(all.lane[lane].b[reg], i);
+        wide_a[layout::a_row(row_lane, reg) / 8][layout::a_k(row_lane, reg, i)] = half(all.lane[row_lane].a[reg], i);
+      for (int col = 0; col < 2; ++col) {
+        const int col_lane = layout::d_col(lane, col) * 4 + quad;
+        for (int reg = 0; reg < 2; ++reg)
+          wide_b[col][layout::b_k(col_lane, reg, i)] = half(all.lane[col_lane].b[reg], i);
+      }
     }
-  const int lane = emulation::lane_idx();
+  }
   for (int i = 0; i < 4; ++i) {
     double sum = d[i];
-    for (int k = 0; k < 16; ++k) sum += wide_a[layout::d_row(lane, i)][k] * wide_b[k][layout::d_col(lane, i)];
+    for (int k = 0; k < 16; ++k) sum += wide_a[layout::d_row(lane, i) / 8][k] * wide_b[i % 2][k];
     d[i] = static_cast<float>(sum);
   }
+}
+
+inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_mma<F16>(d, a, b0, b1);
+}
+inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_mma<Bf16>(d, a, b0, b1);
 }
 
 }  // namespace nibble::backend::cuda::ptx

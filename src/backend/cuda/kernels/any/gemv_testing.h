@@ -2,7 +2,7 @@
 // What the GPU tests of the MXFP4 kernels share: a tally, device memory, random matrices as shipped and packed, and the
 // plain double reference.
 
-#include "backend/cuda/kernels/any/mxfp4_gemv.h"
+#include "backend/cuda/kernels/any/gemv.h"
 #include "backend/cuda/layout/mx_pack.h"
 #include "base/random.h"
 

@@ -1,8 +1,8 @@
 // The MXFP4 kernels on a GPU against a plain double reference at real shapes. A program of its own: prints PASS or FAIL
 // per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
 
-#include "backend/cuda/kernels/any/mxfp4_gemv.h"
-#include "backend/cuda/kernels/any/mxfp4_gemv_testing.h"
+#include "backend/cuda/kernels/any/gemv.h"
+#include "backend/cuda/kernels/any/gemv_testing.h"
 
 #include <exception>
 #include <string>

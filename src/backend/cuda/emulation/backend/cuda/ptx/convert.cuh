@@ -1,0 +1,31 @@
+#pragma once
+// Host twin of ptx/convert.cuh.
+
+#include "backend/cuda/emulation/device.h"
+
+namespace nibble::backend::cuda::ptx {
+
+inline uint32_t pack_bf16(float low, float high) {
+  return Bf16::from_float(low).bits | uint32_t{Bf16::from_float(high).bits} << 16;
+}
+inline uint32_t pack_f16(float low, float high) {
+  return F16::from_float(low).bits | uint32_t{F16::from_float(high).bits} << 16;
+}
+inline float f16_half(uint32_t pair, int high) {
+  return F16{static_cast<uint16_t>(high != 0 ? pair >> 16 : pair)}.to_float();
+}
+inline uint8_t to_e4m3(float value) { return E4m3::from_float(value).bits; }
+inline uint32_t f16_of_e4m3(uint32_t two) {
+  return pack_f16(E4m3{static_cast<uint8_t>(two)}.to_float(), E4m3{static_cast<uint8_t>(two >> 8)}.to_float());
+}
+inline float exp2_approx(float x) { return std::exp2(x); }
+inline uint32_t permute_bytes(uint32_t word, uint32_t selector) {
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t from = selector >> (4 * i) & 7u;
+    result |= (from < 4 ? word >> (8 * from) & 0xffu : 0u) << (8 * i);
+  }
+  return result;
+}
+
+}  // namespace nibble::backend::cuda::ptx

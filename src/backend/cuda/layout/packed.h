@@ -1,0 +1,94 @@
+#pragma once
+// A matrix as the decode kernels stream it, in any of three formats: tiles of 16 rows; a tile is a few chunks of K; a
+// chunk holds one piece for each warp (slice), so that a chunk is one contiguous copy and a warp's activations stay in
+// its registers.
+//
+//   [tile][chunk][slice][pairs of 32-blocks][...]        k block = slice * slice_blocks + chunk * chunk_blocks + block
+//
+// A pair of blocks, 16 rows:
+//   bf16    4 steps of 512 B: 16 B per lane, the four A registers of one mma
+//   mxfp8   2 blocks of 512 B: 16 B per lane, bytes {step 0: registers 0..3, step 1: registers 0..3}, two k each; then
+//           the scales as words [row % 8] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block 1}
+//   mxfp4   mx_a_m16k32.h; a chunk is the whole slice
+// The order of k inside a block is mx_a_m16k32.h k_of in all three, so that one fragment of activations serves all.
+
+#include "backend/cuda/layout/mx_a_m16k32.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda::layout {
+
+enum class Packing : uint8_t { kBf16, kMxfp8, kMxfp4 };
+
+inline constexpr int kStepBytes = 512;  // one uint4 per lane
+
+[[nodiscard]] constexpr int pair_bytes(Packing packing) {
+  switch (packing) {
+    case Packing::kBf16: return 4 * kStepBytes;
+    case Packing::kMxfp8: return 2 * kStepBytes + 2 * kTileRows;
+    case Packing::kMxfp4: return kPairBytes + 2 * kTileRows;
+  }
+  return 0;
+}
+
+[[nodiscard]] constexpr int chunk_pairs(Packing packing, int slice_blocks) {
+  return packing == Packing::kMxfp4 ? slice_blocks / 2 : 1;
+}
+
+// Of a matrix with `cols` columns; slices 0: it has none.
+struct Geometry {
+  int slices = 0, blocks = 0;  // blocks of a slice
+  int chunks = 0;              // of a tile
+  int piece_bytes = 0;         // one warp's part of a chunk
+  int64_t chunk_bytes = 0, tile_bytes = 0;
+};
+
+[[nodiscard]] constexpr Geometry geometry(Packing packing, int64_t cols) {
+  const int blocks = slice_blocks(cols);
+  if (blocks == 0) return {};
+  const int pairs = chunk_pairs(packing, blocks), count = slices(cols), piece = pairs * pair_bytes(packing);
+  const int chunks = blocks / 2 / pairs;
+  return {count, blocks, chunks, piece, int64_t{count} * piece, int64_t{count} * piece * chunks};
+}
+
+[[nodiscard]] constexpr int64_t packed_bytes(Packing packing, int64_t rows, int64_t cols) {
+  return rows / kTileRows * geometry(packing, cols).tile_bytes;
+}
+
+// Where the piece of (tile, pair of blocks) starts: `pair` counts along the row.
+[[nodiscard]] constexpr int64_t pair_offset(Packing packing, const Geometry& g, int64_t tile, int pair) {
+  const int slice = pair / (g.blocks / 2), in_slice = pair % (g.blocks / 2), pairs = chunk_pairs(packing, g.blocks);
+  return tile * g.tile_bytes + in_slice / pairs * g.chunk_bytes + int64_t{slice} * g.piece_bytes;
+}
+
+// The element that half `half` of A register `reg` of a lane holds in step `step` (0..3) of a pair: row, k in 0..63.
+struct PairElement {
+  int row = 0, k = 0;
+};
+[[nodiscard]] constexpr PairElement pair_element(int lane, int step, int reg, int half) {
+  return {a_row(lane, reg), step / 2 * kBlockK + k_of(lane % 4, step % 2, reg / 2, half)};
+}
+[[nodiscard]] constexpr int mxfp8_scale_offset(int row, int block) {
+  return 2 * kStepBytes + row % 8 * 4 + row / 8 * 2 + block;
+}
+
+namespace proof {
+static_assert(geometry(Packing::kBf16, 2880).tile_bytes == 16 * 2880 * 2);
+static_assert(geometry(Packing::kBf16, 4096).tile_bytes == 16 * 4096 * 2);
+static_assert(geometry(Packing::kMxfp8, 2880).tile_bytes == 16 * 90 * 33);
+static_assert(geometry(Packing::kMxfp4, 2880).tile_bytes == tile_bytes(2880));
+static_assert(geometry(Packing::kMxfp4, 4096).piece_bytes == slice_bytes(8));
+constexpr bool pairs_bijective() {
+  bool seen[kTileRows][64] = {};
+  for (int lane = 0; lane < kWarpLanes; ++lane)
+    for (int i = 0; i < 32; ++i) {
+      const PairElement e = pair_element(lane, i / 8, i / 2 % 4, i % 2);
+      if (seen[e.row][e.k]) return false;
+      seen[e.row][e.k] = true;
+    }
+  return true;
+}
+static_assert(pairs_bijective());
+}  // namespace proof
+
+}  // namespace nibble::backend::cuda::layout

@@ -1,0 +1,57 @@
+#pragma once
+// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2), §9.7.9.7 (prmt); e4m3x2 needs sm_89. Packed pairs: the first value in the
+// low half.
+
+#include <cstdint>
+
+namespace nibble::backend::cuda::ptx {
+
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// The half of a pair that `high` names.
+__device__ __forceinline__ float f16_half(uint32_t pair, int high) {
+  float value;
+  const auto bits = static_cast<uint16_t>(high != 0 ? pair >> 16 : pair);
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+// Saturates at 448; NaN stays NaN.
+__device__ __forceinline__ uint8_t to_e4m3(float value) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+  return static_cast<uint8_t>(pair);
+}
+
+// Two e4m3 in the low 16 bits, exact.
+__device__ __forceinline__ uint32_t f16_of_e4m3(uint32_t two) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(two)));
+  return pair;
+}
+
+// 2^x to about 2 ulp; 0 for -infinity.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Byte i of the result: byte (selector >> 4i & 15) of the word.
+__device__ __forceinline__ uint32_t permute_bytes(uint32_t word, uint32_t selector) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(word), "r"(selector));
+  return result;
+}
+
+}  // namespace nibble::backend::cuda::ptx

@@ -10,6 +10,9 @@ std::string_view name_of(Kernel kernel) {
       "any_embed_f32_bf16",    "any_rmsnorm_f32_bf16",      "any_linear_f32_bf16",    "any_rope_kv_bf16",
       "any_rope_kv_f32",       "any_attend_f32_bf16",       "any_attend_f32_f32",     "any_top_experts_f32",
       "any_moe_group",         "any_moe_gate_up_f32_mxfp4", "any_moe_down_f32_mxfp4", "any_moe_combine_f32",
+      "any_router_f32_bf16",   "any_rope_table", "any_add_pending_f32", "any_qkv_f32_bf16",       "any_qkv_f16_mxfp8",
+      "any_qkv_f16_mxfp4",     "any_dense_f32_bf16",        "any_dense_f16_mxfp8",    "any_dense_f16_mxfp4",
+      "any_moe_up_f16_mxfp4",  "any_moe_down_f16_mxfp4",    "any_grouped_up_f16_mxfp4", "any_grouped_down_f16_mxfp4",
       "any_sample_adjust_f32", "any_sample_filter_f32",     "any_sample_draw_f32",    "any_sample_pick"};
   return kNames[static_cast<size_t>(kernel)];
 }

@@ -21,6 +21,7 @@ struct GemvLaunch {
 // Check the arguments (Error as check_args and plan_gemv say), launch, return. Error(kDevice) when the launch fails.
 void gemv_dense(const DenseArgs& args, const GemvLaunch& launch);
 void gemv_qkv(const QkvArgs& args, const GemvLaunch& launch);
+void route_logits(const RouterArgs& args, const GemvLaunch& launch);
 void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch);
 void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch);
 void gemv_grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch);

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/kernels/any/gemv.cuh"
 #include "backend/cuda/kernels/any/pack.cuh"
+#include "backend/cuda/kernels/any/router.cuh"
 #include "backend/cuda/layout/mx_pack.h"
 #include "base/mx.h"
 #include "base/random.h"
@@ -17,6 +18,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -641,6 +643,43 @@ TEST(gemv_emulated, moe_down_is_the_weighted_sum) {
 TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
   check_grouped({"twenty tokens", 20, 4, random_ids(20, 4, 6, 70), 192, 192});
   check_grouped({"one expert takes all nine", 9, 1, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 192, 256});
+}
+
+TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
+  for (const auto& [tokens, hidden, experts] : {std::tuple{1, 2880, 6}, std::tuple{8, 2880, 3}, std::tuple{3, 64, 8}}) {
+    std::vector<Bf16> weight(static_cast<size_t>(experts * hidden));
+    for (size_t i = 0; i < weight.size(); ++i) weight[i] = Bf16::from_float(symmetric(91, i));
+    const NormedRows rows(tokens, hidden, false);
+    const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(experts), 7);
+    std::vector<float> x(rows.residual.size(), kNan), normed(x), logits(static_cast<size_t>(tokens * experts), kNan);
+    const RouterArgs args{.x = x.data(),
+                          .norm = rows.norm.data(),
+                          .weight = weight.data(),
+                          .bias = bias.data(),
+                          .normed = normed.data(),
+                          .logits = logits.data(),
+                          .hidden = hidden,
+                          .experts = experts,
+                          .tokens = tokens,
+                          .eps = NormedRows::kEps};
+    check_args(args);
+    const emulation::Launch launch{
+        .grid = experts, .threads = kRouterThreads, .predecessor = [&] { x = rows.residual; }};
+    ASSERT_EQ(emulation::run(launch, [&] { any_router_f32_bf16(args); }), "");
+    for (size_t i = 0; i < normed.size(); ++i)
+      ASSERT_NEAR(normed[i], rows.normed[i], 1e-6 * std::abs(rows.normed[i])) << i;
+    for (int t = 0; t < tokens; ++t)
+      for (int e = 0; e < experts; ++e) {
+        double want = bias[static_cast<size_t>(e)].to_float(), size = 1;
+        for (int k = 0; k < hidden; ++k) {
+          const double term = double{weight[static_cast<size_t>(e * hidden + k)].to_float()} *
+                              rows.normed[static_cast<size_t>(t * hidden + k)];
+          want += term;
+          size += std::abs(term);
+        }
+        ASSERT_NEAR(logits[static_cast<size_t>(t * experts + e)], want, 1e-6 * size) << t << ' ' << e;
+      }
+  }
 }
 
 TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {

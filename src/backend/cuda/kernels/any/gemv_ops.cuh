@@ -206,7 +206,7 @@ struct MoeDownOp {
         lane(lane_idx),
         routing(Routing::read(shared, args.tokens * args.choice.topk, lane_idx)),
         weight(lane_idx < args.tokens * args.choice.topk
-                   ? __uint_as_float(ptx::load_shared4(shared.route_weight(lane_idx)))
+                   ? std::bit_cast<float>(ptx::load_shared4(shared.route_weight(lane_idx)))
                    : 0.0f) {}
   __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }
   __device__ UnitWalk walk() const { return {row_tiles(), routing.count, a.parts, static_cast<int>(gridDim.x)}; }

@@ -83,6 +83,12 @@ GemvCost cost(const QkvArgs& a) {
           .flops = 2 * tokens * a.rows() * a.cols};
 }
 
+GemvCost cost(const RouterArgs& a) {
+  const int64_t in = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
+  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} + 8 * in + 4 * out,
+          .flops = 2 * out * a.hidden};
+}
+
 GemvCost cost(const MoeUpArgs& a, int distinct_experts) {
   const int64_t rows = 2 * int64_t{a.inter}, routes = int64_t{a.tokens} * a.choice.topk;
   return {.bytes = distinct_experts * (layout::packed_bytes(rows, a.hidden) + 2 * rows) +
@@ -114,6 +120,17 @@ void check_args(const QkvArgs& a) {
   require(aligned(a.weights) && aligned(a.in.x) && a.q != nullptr && a.bias != nullptr && a.cosine != nullptr &&
               a.sine != nullptr && a.kv_slots != nullptr && a.keys != nullptr && a.values != nullptr,
           Code::kInvalidRequest, "want weights and x 16-byte aligned, q, bias, rope table, slots and pages", args);
+}
+
+void check_args(const RouterArgs& a) {
+  const std::string args = fmt::format("router [{}, {}], {} tokens, weight {}, x {}, logits {}", a.experts, a.hidden,
+                                       a.tokens, fmt::ptr(a.weight), fmt::ptr(a.x), fmt::ptr(a.logits));
+  require(a.tokens >= 1 && a.tokens <= kGemvTokens && a.experts >= 1 && a.hidden >= 8 && a.hidden % 8 == 0 &&
+              a.hidden <= kRouterHidden,
+          Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
+  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.normed) && a.bias != nullptr &&
+              a.logits != nullptr,
+          Code::kInvalidRequest, "want weight, norm, x and normed 16-byte aligned, bias and logits", args);
 }
 
 void check_args(const MoeUpArgs& a) {

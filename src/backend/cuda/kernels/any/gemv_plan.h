@@ -70,6 +70,20 @@ struct QkvArgs {
   [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
 };
 
+// normed = rmsnorm(x) * norm; logits[t, e] = normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
+struct RouterArgs {
+  const float* x = nullptr;      // [tokens, hidden]
+  const Bf16* norm = nullptr;    // [hidden]
+  const Bf16* weight = nullptr;  // [experts, hidden]
+  const Bf16* bias = nullptr;    // [experts]
+  float* normed = nullptr;       // [tokens, hidden]
+  float* logits = nullptr;       // [tokens, experts]
+  int hidden = 0, experts = 0, tokens = 0;
+  float eps = 0;
+};
+inline constexpr int kRouterThreads = 384, kRouterParts = 3;
+inline constexpr int kRouterHidden = kRouterThreads * kRouterParts * 8;  // the widest
+
 // The topk experts of each token, by falling logit (the lower id first on a tie), and the softmax over them: worked out
 // by every CTA for itself, which costs less than a launch.
 struct Choice {
@@ -161,12 +175,14 @@ struct GemvCost {
 };
 [[nodiscard]] GemvCost cost(const DenseArgs& args);
 [[nodiscard]] GemvCost cost(const QkvArgs& args);
+[[nodiscard]] GemvCost cost(const RouterArgs& args);
 [[nodiscard]] GemvCost cost(const MoeUpArgs& args, int distinct_experts);
 [[nodiscard]] GemvCost cost(const MoeDownArgs& args, int distinct_experts);
 
 // Throw Error(kInvalidRequest or kUnsupported) that prints the arguments when a launch cannot serve them.
 void check_args(const DenseArgs& args);
 void check_args(const QkvArgs& args);
+void check_args(const RouterArgs& args);
 void check_args(const MoeUpArgs& args);
 void check_args(const MoeDownArgs& args);
 void check_args(const GroupedUpArgs& args);

@@ -107,15 +107,31 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
   const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32;
   if (kind == BackendKind::kCuda) {
     using Kv = backend::CudaOptions::Kv;
-    return backend::make_cuda_backend(config, {.kv = f32 ? Kv::kF32 : Kv::kBf16});
+    return backend::make_cuda_backend(config, {.kv = f32 ? Kv::kF32 : Kv::kBf16,
+                                               .moe = options.moe_kernel,
+                                               .eager = options.enforce_eager});
   }
   const auto kv = f32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
 }
 
+namespace {
+
+// The options of one backend are not ignored with another.
+const ModelOptions& checked(const ModelOptions& options) {
+  const bool cuda = options.backend == BackendKind::kCuda;
+  if (!cuda && options.moe_kernel != backend::MoeKernel::kAuto)
+    throw Error(Code::kUnsupported, "[options] --moe-kernel {}: want --backend cuda",
+                backend::name_of(options.moe_kernel));
+  if (!cuda && options.enforce_eager) throw Error(Code::kUnsupported, "[options] --enforce-eager: want --backend cuda");
+  return options;
+}
+
+}  // namespace
+
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
                  Terminal& terminal)
-    : be_(make_backend(options.backend, options,
+    : be_(make_backend(options.backend, checked(options),
                        model::backend_config(source.config, engine::step_limits(limits), options.dense))) {
   const auto start = std::chrono::steady_clock::now();
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {

@@ -224,7 +224,7 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
     const std::vector<float> own = draw_logits(tokens, i, which == Moe::kUpInL2 ? kTopk : kExperts, &distinct);
     cuda_check(cudaMemcpy(logits + i * tokens * kExperts, own.data(), own.size() * 4, cudaMemcpyHostToDevice), "ids");
   }
-  const Choice choice{.experts = kExperts, .topk = kTopk};
+  const ExpertChoice choice{.experts = kExperts, .topk = kTopk};
   const MoeUpArgs up{
       .bias = b.bias, .x = b.x, .choice = choice, .u = b.u, .hidden = kHidden, .inter = kInter, .tokens = tokens};
   const MoeDownArgs down{.bias = b.bias,

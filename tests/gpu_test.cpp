@@ -461,7 +461,8 @@ TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
           for (int p = 0; p < kv.pages_per_row; ++p) kv.page_ids.push_back(r * kPages + p);
         }
       }
-      last = cuda->wait(*model::forward(*cuda, gpt, step));
+      last.clear();
+      for (const backend::Drawn& row : cuda->wait(*model::forward(*cuda, gpt, step))) last.push_back(row.token);
       drawn.push_back(last);
     }
     EXPECT_EQ(cuda->graph_replays() > 100, !eager);
@@ -479,14 +480,18 @@ TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
     const engine::Session session(*loaded.be, loaded.gpt, limits);
     std::vector<backend::Ticket> tickets;
     std::vector<std::vector<int32_t>> tokens;
+    const auto wait = [&](backend::Ticket ticket) {
+      tokens.emplace_back();
+      for (const backend::Drawn& drawn : loaded.be->wait(ticket)) tokens.back().push_back(drawn.token);
+    };
     for (int i = 0; i < 3; ++i) {
       model::Step step = session.make_step(some_tokens(static_cast<size_t>(5 + i), source.config.dims.vocab), 0);
       step.logit_tokens = {1, 4};
       step.sample_rows = {{.params = &greedy, .position = 2}, {.params = &drawn, .position = 5}};
       tickets.push_back(*model::forward(*loaded.be, loaded.gpt, step));
-      if (at_once) tokens.push_back(loaded.be->wait(tickets.back()));
+      if (at_once) wait(tickets.back());
     }
-    for (size_t i = 0; !at_once && i < tickets.size(); ++i) tokens.push_back(loaded.be->wait(tickets[i]));
+    for (size_t i = 0; !at_once && i < tickets.size(); ++i) wait(tickets[i]);
     return tokens;
   };
   const auto want = run(true);

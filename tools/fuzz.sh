@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/fuzz.sh SECONDS: runs every target of tests/fuzz that long. Seeds: tests/fuzz/corpus/<target>, read only; what a
+# tools/fuzz.sh SECONDS: runs every target of tests/fuzz that long. Seeds: tests/fuzz/corpus/<target, less _fuzz>, read only; what a
 # run finds stays under build/fuzz. Stops at the first target that fails, and names the input that made it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ for target in build/fuzz/tests/fuzz/*; do
   name=$(basename "$target")
   work=build/fuzz/work/$name
   mkdir -p "$work/corpus" "$work/found"
-  seeds=tests/fuzz/corpus/$name
+  seeds=tests/fuzz/corpus/${name%_fuzz}
   [ -d "$seeds" ] || seeds=
   echo "fuzz: $name, $seconds s"
   "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$work/found/" -verbosity=0 \

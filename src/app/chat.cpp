@@ -73,8 +73,7 @@ class TurnReceiver {
 
   void show(const std::string& text) {
     if (!print_) return;
-    const bool answer = messages_.back().channel == text::kFinalChannel;
-    terminal_.print(answer ? text : terminal_.dim(text));
+    terminal_.print_foreign(text, messages_.back().channel != text::kFinalChannel);
   }
 
   Terminal& terminal_;

@@ -7,11 +7,14 @@ namespace nibble::app {
 
 int execute(const RunOptions& options);
 int execute(const ChatOptions& options);
+int execute(const ServeOptions& options);
 int execute(const InspectOptions& options);
 int execute(const TokenizeOptions& options);
 int execute(const PerplexityOptions& options);
 int execute(const CompareOptions& options);
 int execute(const SynthOptions& options);
+int execute(const ConvertOptions& options);
 int execute(const QuantizeOptions& options);
+int execute(const BenchOptions& options);
 
 }  // namespace nibble::app

@@ -26,8 +26,7 @@ std::string index_of(int64_t element, const Shape& shape) {
 }
 
 std::string where(const model::StageDifference& d) {
-  return d.layer < 0 ? std::string(model::name_of(d.stage))
-                     : fmt::format("layer {} {}", d.layer, model::name_of(d.stage));
+  return d.layer < 0 ? std::string(name_of(d.stage)) : fmt::format("layer {} {}", d.layer, name_of(d.stage));
 }
 
 std::string line(const model::StageDifference& d) {
@@ -67,7 +66,7 @@ int execute(const CompareOptions& options) {
                                  {"stages", nlohmann::json::array()}};
   for (const model::StageDifference& d : result.stages) {
     if (!options.output.json) terminal.print(line(d));
-    json["stages"].push_back({{"stage", model::name_of(d.stage)},
+    json["stages"].push_back({{"stage", name_of(d.stage)},
                               {"layer", d.layer},
                               {"slot", backend::name_of(d.slot)},
                               {"rms", d.rms},

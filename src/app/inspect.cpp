@@ -2,6 +2,8 @@
 #include "app/loaded_model.h"
 #include "app/terminal.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_checkpoint.h"
+#include "model/gguf_weights.h"
 #include "model/inspect.h"
 
 #include <fmt/format.h>
@@ -20,14 +22,34 @@ struct Row {
   int64_t bytes;
 };
 
-// From the files when there are any: then what is listed is what is there, and bind() has found it whole.
-std::vector<Row> tensor_rows(const InspectOptions& options, const model::ModelConfig& config) {
+struct Inspected {
   std::vector<Row> rows;
-  if (options.model.load_format == LoadFormat::kDummy) {
+  model::ModelNumbers numbers;
+};
+
+Inspected inspect_gguf(const InspectOptions& options, const model::ModelConfig& config) {
+  const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
+  Inspected result;
+  result.numbers = model::numbers_of(config, model::bind_gguf(gguf.tensors(), config, {.check_scales = false}));
+  for (const checkpoint::GgufTensor& tensor : gguf.tensors()) {
+    result.rows.push_back(
+        {tensor.name, std::string(name_of(tensor.type)), tensor.shape, static_cast<int64_t>(tensor.bytes.size())});
+  }
+  return result;
+}
+
+// From the files when there are any: then what is listed is what is there, and bind() has found it whole.
+Inspected inspect(const InspectOptions& options, const model::ModelConfig& config) {
+  const bool dummy = options.model.load_format == LoadFormat::kDummy;
+  if (!dummy && is_gguf(options.model)) return inspect_gguf(options, config);
+  Inspected result;
+  result.numbers = model::numbers_of(config);
+  std::vector<Row>& rows = result.rows;
+  if (dummy) {
     for (const model::ManifestItem& item : model::manifest(config, checkpoint::Naming::kHuggingFace)) {
       rows.push_back({item.name, std::string(name_of(item.dtype)), item.shape, item.bytes()});
     }
-    return rows;
+    return result;
   }
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(options.model.model);
   static_cast<void>(model::bind_weights(checkpoint.entries(), config, {.check_scales = false}));
@@ -35,7 +57,7 @@ std::vector<Row> tensor_rows(const InspectOptions& options, const model::ModelCo
     rows.push_back({entry.name, std::string(name_of(entry.tensor.dtype)), entry.tensor.shape,
                     static_cast<int64_t>(entry.tensor.bytes.size())});
   }
-  return rows;
+  return result;
 }
 
 Json dims_json(const backend::Dims& d) {
@@ -114,14 +136,14 @@ std::string text_report(const Json& j, Terminal& terminal) {
 int execute(const InspectOptions& options) {
   Terminal terminal(options.output);
   const model::ModelConfig config = open_config(options.model);
-  const std::vector<Row> rows = tensor_rows(options, config);
+  const auto [rows, numbers] = inspect(options, config);
   std::vector<int64_t> contexts = options.contexts;
   if (contexts.empty()) {
     for (const int64_t context : {4096, 32768, 131072}) {
       if (context <= config.dims.max_context) contexts.push_back(context);
     }
   }
-  Json json = report(config, model::numbers_of(config), contexts);
+  Json json = report(config, numbers, contexts);
   if (options.output.json) {
     for (const Row& row : rows) {
       if (options.tensors)

@@ -1,11 +1,15 @@
 #include "app/loaded_model.h"
 
+#include "app/gguf_model.h"
+#include "app/memory_budget.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "checkpoint/gguf_fields.h"
 #include "checkpoint/hf_config.h"
+#include "model/gguf_config.h"
+#include "model/gguf_weights.h"
 #include "model/load.h"
 
 #include <fmt/format.h>
@@ -37,31 +41,19 @@ std::string read_stream(std::FILE* stream, const std::string& name) {
   return text;
 }
 
-// OpenAI's original/ names no end tokens; these are what generation_config.json lists for the same model.
-std::vector<int32_t> end_tokens(const text::Tokenizer& tokenizer) {
-  std::vector<int32_t> ids;
+// OpenAI's original/ names no end tokens, a GGUF file one; these are what generation_config.json lists for the same
+// model.
+void add_end_tokens(const text::Tokenizer& tokenizer, std::vector<int32_t>& ids) {
   for (const char* name : {"<|return|>", "<|endoftext|>", "<|call|>"}) {
-    if (const auto id = tokenizer.special_id(name)) ids.push_back(*id);
+    const auto id = tokenizer.special_id(name);
+    if (id && std::find(ids.begin(), ids.end(), *id) == ids.end()) ids.push_back(*id);
   }
-  return ids;
 }
+
+checkpoint::GgufFields fields_of(const checkpoint::GgufCheckpoint& gguf) { return {gguf.metadata(), gguf.where()}; }
 
 bool is_preset(const ModelOptions& options) {
   return options.load_format == LoadFormat::kDummy && !fs::exists(options.model);
-}
-
-}  // namespace
-
-model::ModelConfig open_config(const ModelOptions& options) {
-  if (is_preset(options)) return model::preset(options.model);
-  const fs::path path = options.model;
-  if (!fs::exists(path)) {
-    throw Error(Code::kIo,
-                "[load] {}: want a model directory, found nothing there (for random weights: --load-format dummy with "
-                "gpt-oss-20b, gpt-oss-120b or tiny)",
-                options.model);
-  }
-  return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
 }
 
 text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelConfig& config) {
@@ -78,16 +70,43 @@ text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelCo
   return tokenizer;
 }
 
+}  // namespace
+
+bool is_gguf(const ModelOptions& options) {
+  if (options.load_format == LoadFormat::kGguf) return true;
+  return options.load_format != LoadFormat::kSafetensors && checkpoint::is_gguf(options.model);
+}
+
+model::ModelConfig open_config(const ModelOptions& options) {
+  if (is_preset(options)) return model::preset(options.model);
+  if (is_gguf(options)) return model::config_from_gguf(fields_of(checkpoint::GgufCheckpoint::open(options.model)));
+  const fs::path path = options.model;
+  if (!fs::exists(path)) {
+    throw Error(Code::kIo,
+                "[load] {}: want a model directory or a .gguf file, found nothing there (for random weights: "
+                "--load-format dummy with " "gpt-oss-20b, gpt-oss-120b or tiny)",
+                options.model);
+  }
+  return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
+}
+
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
-  model::ModelConfig config = open_config(options);
-  text::Tokenizer tokenizer = open_tokenizer(options, config);
-  if (config.eos_ids.empty()) config.eos_ids = end_tokens(tokenizer);
-  ModelSource source{std::move(config), std::move(tokenizer), {}, {}, {}};
+  std::optional<checkpoint::GgufCheckpoint> gguf;
+  if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
+  model::ModelConfig config = gguf ? model::config_from_gguf(fields_of(*gguf)) : open_config(options);
+  text::Tokenizer tokenizer =
+      gguf ? tokenizer_from_gguf(fields_of(*gguf), gguf->paths().front().string()) : open_tokenizer(options, config);
+  if (gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
+  ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}};
   ThreadPool pool(thread_count(options));
   if (options.load_format == LoadFormat::kDummy) {
+    require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
     source.dummy.emplace(source.config, options.dummy_seed, &pool);
     source.weights = source.dummy->weights();
+  } else if (source.gguf) {
+    terminal.progress("checking weights", 0, options.model);
+    source.weights = model::bind_gguf(source.gguf->tensors(), source.config, {.pool = &pool});
   } else {
     terminal.progress("checking weights", 0, options.model);
     source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
@@ -101,50 +120,70 @@ int thread_count(const ModelOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+namespace {
+
+backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
+  using Attention = backend::CudaOptions::Attention;
+  switch (choice) {
+    case AttentionBackend::kAuto: return Attention::kAuto;
+    case AttentionBackend::kFlash: return Attention::kFlash;
+    case AttentionBackend::kReference: return Attention::kReference;
+  }
+  return Attention::kAuto;
+}
+
+}  // namespace
+
+backend::CudaOptions cuda_options(const ModelOptions& options) {
+  using Kv = backend::CudaOptions::Kv;
+  const KvCacheDtype kv = options.kv_cache_dtype;
+  return {.kv = kv == KvCacheDtype::kF32   ? Kv::kF32
+                : kv == KvCacheDtype::kFp8 ? Kv::kE4m3
+                                           : Kv::kBf16,
+          .attention = cuda_attention(options.attention_backend),
+          .moe = options.moe_kernel,
+          .eager = options.enforce_eager};
+}
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config) {
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
-  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32;
-  if (kind == BackendKind::kCuda) {
-    using Kv = backend::CudaOptions::Kv;
-    return backend::make_cuda_backend(config, {.kv = f32 ? Kv::kF32 : Kv::kBf16,
-                                               .moe = options.moe_kernel,
-                                               .eager = options.enforce_eager});
+  const bool f32 = options.kv_cache_dtype == KvCacheDtype::kF32, fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
+  if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, cuda_options(options));
+  if (fp8 || options.attention_backend == AttentionBackend::kFlash) {
+    throw Error(Code::kUnsupported, "[cpu] {}: want --backend cuda, found cpu",
+                fp8 ? "--kv-cache-dtype fp8" : "--attention-backend flash");
   }
   const auto kv = f32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16;
   return backend::make_cpu_backend(config, {.threads = thread_count(options), .kv_dtype = kv});
 }
 
-namespace {
-
-// The options of one backend are not ignored with another.
-const ModelOptions& checked(const ModelOptions& options) {
-  const bool cuda = options.backend == BackendKind::kCuda;
-  if (!cuda && options.moe_kernel != backend::MoeKernel::kAuto)
-    throw Error(Code::kUnsupported, "[options] --moe-kernel {}: want --backend cuda",
-                backend::name_of(options.moe_kernel));
-  if (!cuda && options.enforce_eager) throw Error(Code::kUnsupported, "[options] --enforce-eager: want --backend cuda");
-  return options;
+LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
+                         const OnLoad& on_load) {
+  const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
+  const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
+  check_budget(options, config, cost);
+  be_ = make_backend(options.backend, options, config);
+  model_ = model::load(*be_, source.config, source.weights, on_load);
+  model_.attention_sinks = options.attention_sinks;
 }
 
-}  // namespace
-
-Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
-                 Terminal& terminal)
-    : be_(make_backend(options.backend, checked(options),
-                       model::backend_config(source.config, engine::step_limits(limits), options.dense))) {
+OnLoad show_loading(Terminal& terminal) {
   const auto start = std::chrono::steady_clock::now();
-  model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+  return [&terminal, start](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     terminal.progress("loading",
                       static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
                       fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
                                   format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
-  });
-  terminal.end_progress();
-  model_.attention_sinks = options.attention_sinks;
-  session_.emplace(*be_, model_, limits);
+    if (p.done_bytes == p.total_bytes) terminal.end_progress();
+  };
 }
+
+Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+                 Terminal& terminal)
+    : loaded_(source, options, engine::step_limits(limits), show_loading(terminal)),
+      session_(loaded_.backend(), loaded_.model(), limits) {}
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
   if (options.max_model_len > config.dims.max_context) {

@@ -5,14 +5,18 @@
 #include "app/options.h"
 #include "app/terminal.h"
 #include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_checkpoint.h"
 #include "engine/session.h"
 #include "model/gpt_oss.h"
+#include "model/load.h"
 #include "model/manifest.h"
 #include "model/synth.h"
 #include "text/tokenizer.h"
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,31 +28,51 @@ namespace nibble::app {
 struct ModelSource {
   model::ModelConfig config;
   text::Tokenizer tokenizer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // one of the two holds the bytes
+  std::optional<checkpoint::Checkpoint> checkpoint;  // one of the three holds the bytes
+  std::optional<checkpoint::GgufCheckpoint> gguf;
   std::optional<model::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
 };
 
-// Reads config.json (or takes the preset), and the rest of a model only when asked for.
+// Whether the options mean llama.cpp's files.
+[[nodiscard]] bool is_gguf(const ModelOptions& options);
+
+// Reads config.json or the GGUF file's keys, or takes the preset.
 [[nodiscard]] model::ModelConfig open_config(const ModelOptions& options);
-[[nodiscard]] text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelConfig& config);
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
+[[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                              const backend::BackendConfig& config);
 
+using OnLoad = std::function<void(const model::LoadProgress&)>;
+// Shows it on the terminal.
+[[nodiscard]] OnLoad show_loading(Terminal& terminal);
+
 // A model on a backend. The source outlives it.
-class Runtime {
+class LoadedModel {
  public:
-  Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
-          Terminal& terminal);
-  [[nodiscard]] engine::Session& session() { return *session_; }
+  LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
+              const OnLoad& on_load);
+  [[nodiscard]] backend::Backend& backend() { return *be_; }
+  [[nodiscard]] const model::GptOss& model() const { return model_; }
 
  private:
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
-  std::optional<engine::Session> session_;
+};
+
+// And something that generates with it.
+class Runtime {
+ public:
+  Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+          Terminal& terminal);
+  [[nodiscard]] engine::Session& session() { return session_; }
+
+ private:
+  LoadedModel loaded_;
+  engine::Session session_;
 };
 
 // The context to reserve: what was asked for, else `fallback`, never more than the model's.

@@ -1,6 +1,7 @@
 #include "app/options.h"
 
 #include "app/parse_error.h"
+#include "app/serve_options.h"
 #include "base/error.h"
 
 #include <CLI/CLI.hpp>
@@ -10,7 +11,9 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -20,6 +23,7 @@ namespace {
 constexpr const char* kFooter = R"(Examples:
   nibble run -m models/nibble-tiny -p "Once upon a time"
   nibble chat -m ~/gpt-oss-20b --reasoning low
+  nibble serve openai/gpt-oss-20b --port 8000
   nibble inspect -m gpt-oss-120b --load-format dummy
 
 Exit codes: 0 done · 1 internal error · 2 bad command line or request · 3 not supported here · 4 corrupt file ·
@@ -76,14 +80,17 @@ void add_output(CLI::App& app, OutputOptions& o) {
 
 void add_model_source(CLI::App& app, ModelOptions& o) {
   app.add_option("-m,--model", o.model,
-                 "Model directory: Hugging Face layout or OpenAI's original/; with --load-format dummy also "
-                 "gpt-oss-20b, gpt-oss-120b or tiny")
+                 "Model directory (Hugging Face layout or OpenAI's original/) or llama.cpp's .gguf file; with "
+                 "--load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny")
       ->required();
   add_choice<LoadFormat>(
       app, "--load-format",
       {o.load_format,
-       {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}},
-      "dummy: random weights of the right shapes, nothing read but config.json");
+       {{"auto", LoadFormat::kAuto},
+        {"safetensors", LoadFormat::kSafetensors},
+        {"gguf", LoadFormat::kGguf},
+        {"dummy", LoadFormat::kDummy}}},
+      "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
 }
 
 // Layers named twice, for the two formats, are refused; the experts are MXFP4 as they come.
@@ -117,10 +124,19 @@ void add_dense_format(CLI::App& app, const std::string& flag, backend::WeightFor
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
-  add_choice<KvCacheDtype>(
-      app, "--kv-cache-dtype",
-      {o.kv_cache_dtype, {{"auto", KvCacheDtype::kAuto}, {"bf16", KvCacheDtype::kBf16}, {"f32", KvCacheDtype::kF32}}},
-      "Keys and values; auto: bf16");
+  add_choice<KvCacheDtype>(app, "--kv-cache-dtype",
+                           {o.kv_cache_dtype,
+                            {{"auto", KvCacheDtype::kAuto},
+                             {"bf16", KvCacheDtype::kBf16},
+                             {"f32", KvCacheDtype::kF32},
+                             {"fp8", KvCacheDtype::kFp8}}},
+                           "Keys and values; auto: bf16; fp8 (cuda): E4M3, lossy");
+  add_choice<AttentionBackend>(app, "--attention-backend",
+                               {o.attention_backend,
+                                {{"auto", AttentionBackend::kAuto},
+                                 {"flash", AttentionBackend::kFlash},
+                                 {"reference", AttentionBackend::kReference}}},
+                               "Attention kernels of cuda; auto: flash where it takes the model's shapes");
   using backend::MoeKernel;
   add_choice<MoeKernel>(app, "--moe-kernel",
                         {o.moe_kernel,
@@ -135,6 +151,11 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
       ->check(CLI::Range(1, 65536));
+  app.add_option_function<double>(
+         "--gpu-memory-utilization", [&o](double share) { o.gpu_memory_utilization = share; },
+         "Share of the card's memory to use at most, with --backend cuda; default 0.92")
+      ->check(finite)
+      ->check(CLI::Range(0.01, 1.0));
   add_dense_format(app, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.dense);
   add_dense_format(app, "--mxfp8-layers", backend::WeightFormat::kMxfp8, o.dense);
   add_choice<bool>(app, "--attention-sinks", {o.attention_sinks, {{"auto", true}, {"on", true}, {"off", false}}},
@@ -228,12 +249,15 @@ bool is_date(const std::string& text) {
 struct All {
   RunOptions run;
   ChatOptions chat;
+  ServeOptions serve;
   InspectOptions inspect;
   TokenizeOptions tokenize;
   PerplexityOptions perplexity;
   CompareOptions compare;
   SynthOptions synth;
+  ConvertOptions convert;
   QuantizeOptions quantize;
+  BenchOptions bench;
 };
 
 void add_run(CLI::App& app, RunOptions& o) {
@@ -271,6 +295,42 @@ void add_chat(CLI::App& app, ChatOptions& o) {
   app.footer("Example: nibble chat -m models/nibble-tiny -p \"What is the capital of France?\"");
 }
 
+void add_serve(CLI::App& app, ServeOptions& o) {
+  o.model.max_num_batched_tokens = 512;
+  add_serve_flags(app, o);
+  add_backend(app, o.model);
+  add_runtime(app, o.model);
+  add_choice<LoadFormat>(
+      app, "--load-format",
+      {o.model.load_format,
+       {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}},
+      "dummy: random weights of the right shapes");
+  app.add_option("--date", o.date, "Current date told to the model, YYYY-MM-DD; default: today")
+      ->check([](const std::string& text) {
+        return is_date(text) ? std::string() : "want a day as YYYY-MM-DD, found " + text;
+      });
+  add_output(app, o.output);
+}
+
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// --max_model_len is --max-model-len, as in the command lines that people have.
+std::vector<std::string> arguments_of(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  if (!arguments.empty() && arguments[0] == "serve") {
+    for (std::string& argument : arguments) {
+      if (!argument.starts_with("--")) continue;
+      const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
+      std::replace(argument.begin(), end, '_', '-');
+    }
+  }
+  std::reverse(arguments.begin(), arguments.end());  // as the library wants them
+  return arguments;
+}
+
 void add_inspect(CLI::App& app, InspectOptions& o) {
   add_model_source(app, o.model);
   app.add_flag("--tensors", o.tensors, "List every tensor");
@@ -282,7 +342,7 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
 void add_tokenize(CLI::App& app, TokenizeOptions& o) {
   add_text(app, o.input, "Text to tokenise (default: standard input)");
   app.add_option("-m,--model,--tokenizer", o.tokenizer,
-                 "Model directory, tokenizer.json or tiktoken rank file; default: o200k_harmony");
+                 "Model directory, .gguf, tokenizer.json or tiktoken rank file; default: o200k_harmony");
   app.add_flag("--special", o.special, "Recognise special tokens in the text");
   app.add_flag("--decode", o.decode, "The input is token ids: print their text");
   app.add_flag("--count", o.count, "Print only how many tokens there are");
@@ -311,12 +371,38 @@ void add_compare(CLI::App& app, CompareOptions& o) {
   add_output(app, o.output);
 }
 
+void add_part_bytes(CLI::App& app, int64_t& into) {
+  app.add_option("--part-bytes", into, "Split a GGUF file into parts of so many bytes of tensors; 0: one file")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
+}
+
 void add_synth(CLI::App& app, SynthOptions& o) {
   app.add_option("--preset", o.preset, "gpt-oss-20b, gpt-oss-120b or tiny")->required();
   app.add_option("--layers", o.layers, "Only so many layers")->check(CLI::Range(1, 1000));
   add_seed(app, "--seed", o.seed, "Seed of the random weights");
-  app.add_option("-o,--output", o.directory, "Directory to write; absent or empty")->required();
+  add_choice<CheckpointFormat>(app, "--format",
+                               {o.format,
+                                {{"auto", CheckpointFormat::kAuto},
+                                 {"safetensors", CheckpointFormat::kSafetensors},
+                                 {"gguf", CheckpointFormat::kGguf}}},
+                               "auto: gguf where the output's name ends in .gguf");
+  add_part_bytes(app, o.part_bytes);
+  app.add_option("-o,--output", o.destination, "Directory to write, absent or empty; or a .gguf file")->required();
   add_output(app, o.output);
+}
+
+void add_convert(CLI::App& app, ConvertOptions& o) {
+  add_model_source(app, o.model);
+  add_seed(app, "--dummy-seed", o.model.dummy_seed, "Seed of the dummy weights");
+  using checkpoint::GgmlType;
+  add_choice<GgmlType>(
+      app, "--dense",
+      {o.dense, {{"q8_0", GgmlType::kQ8}, {"bf16", GgmlType::kBf16}, {"f16", GgmlType::kF16}, {"f32", GgmlType::kF32}}},
+      "Type of attention and embedding matrices; q8_0 and f16 round");
+  add_part_bytes(app, o.part_bytes);
+  app.add_option("-o,--output", o.destination, "GGUF file to write")->required();
+  add_output(app, o.output);
+  app.footer("Example: nibble convert -m models/nibble-tiny -o tiny.gguf");
 }
 
 void add_quantize(CLI::App& app, QuantizeOptions& o) {
@@ -340,6 +426,61 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
   add_output(app, o.output);
 }
 
+// "1,2,4": whole numbers of a range, kept sorted.
+struct NumberList {
+  std::vector<int64_t>& into;
+  int64_t least, most;
+};
+
+void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
+  const auto take = [flag, list](const std::string& found) {
+    list.into.clear();
+    const char* at = found.data();
+    const char* const end = at + found.size();
+    while (true) {
+      int64_t value = 0;
+      const auto [rest, error] = std::from_chars(at, end, value);
+      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
+        throw CLI::ValidationError(
+            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
+      }
+      list.into.push_back(value);
+      if (rest == end) break;
+      at = rest + 1;
+    }
+    std::sort(list.into.begin(), list.into.end());
+    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
+  };
+  app.add_option_function<std::string>(flag, take, description)
+      ->type_name("LIST")
+      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
+}
+
+void add_bench(CLI::App& app, BenchOptions& o) {
+  constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024;
+  add_model_source(app, o.model);
+  add_list(app, "-p,--n-prompt", {o.prompts, 0, kMostTokens}, "Prompts to process, in tokens; 0: none");
+  add_list(app, "-n,--n-gen", {o.generates, 0, kMostTokens}, "Tokens to generate; 0: none");
+  add_list(app, "-d,--n-depth", {o.depths, 0, kMostTokens}, "Tokens in the context before");
+  add_list(app, "-b,--batch", {o.batches, 1, kMostSequences}, "Sequences that generate together");
+  app.add_option("-r,--repetitions", o.repetitions, "Times each test is measured")->check(CLI::Range(1, 1000));
+  auto* output = app.add_option_function<std::string>(
+      "-o,--output",
+      [&o](const std::string& found) {
+        if (found != "md" && found != "csv" && found != "json")
+          throw CLI::ValidationError("--output", "want md or csv or json, found " + found);
+        o.format = found == "md" ? BenchFormat::kMarkdown : found == "csv" ? BenchFormat::kCsv : BenchFormat::kJson;
+      },
+      "The table's format");
+  output->type_name("md|csv|json");
+  add_backend(app, o.model);
+  o.model.max_num_batched_tokens = 2048;
+  add_runtime(app, o.model);
+  add_output(app, o.output);
+  app.get_option("--json")->excludes(output);
+  app.footer("Example: nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8");
+}
+
 }  // namespace
 
 std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
@@ -350,16 +491,20 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   All all;
   add_run(*app.add_subcommand("run", "Continue a text, streamed"), all.run);
   add_chat(*app.add_subcommand("chat", "Talk to the model (Harmony), reasoning dimmed"), all.chat);
+  add_serve(*app.add_subcommand("serve", "Answer OpenAI's API over HTTP, for many clients at once"), all.serve);
   add_inspect(*app.add_subcommand("inspect", "What a model holds and needs: tensors, bytes, memory per context"),
               all.inspect);
   add_tokenize(*app.add_subcommand("tokenize", "Text to token ids and back"), all.tokenize);
   add_quantize(*app.add_subcommand("quantize", "Quantise tensors to an MX format"), all.quantize);
   add_synth(*app.add_subcommand("synth", "Write a checkpoint of true shapes with random weights"), all.synth);
+  add_convert(*app.add_subcommand("convert", "Write a model as llama.cpp's GGUF file"), all.convert);
   add_perplexity(*app.add_subcommand("perplexity", "How well the model predicts a text"), all.perplexity);
   add_compare(*app.add_subcommand("compare", "Run one step on two backends and name the first difference"),
               all.compare);
+  add_bench(*app.add_subcommand("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   try {
-    app.parse(argc, argv);
+    app.parse(arguments_of(argc, argv));
+    if (app.got_subcommand("serve")) resolve_serve_settings(*app.get_subcommand("serve"), all.serve, environment);
   } catch (const CLI::CallForHelp&) {
     return Exit{kExitOk, app.help()};
   } catch (const CLI::CallForVersion& e) {
@@ -369,11 +514,18 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   }
   if (app.got_subcommand("run")) return Command(std::move(all.run));
   if (app.got_subcommand("chat")) return Command(std::move(all.chat));
+  if (app.got_subcommand("serve")) return Command(std::move(all.serve));
   if (app.got_subcommand("inspect")) return Command(std::move(all.inspect));
   if (app.got_subcommand("tokenize")) return Command(std::move(all.tokenize));
   if (app.got_subcommand("perplexity")) return Command(std::move(all.perplexity));
   if (app.got_subcommand("compare")) return Command(std::move(all.compare));
+  if (app.got_subcommand("bench")) {
+    if (all.bench.output.json) all.bench.format = BenchFormat::kJson;
+    all.bench.command = fmt::format("nibble {}", fmt::join(argv + 1, argv + argc, " "));
+    return Command(std::move(all.bench));
+  }
   if (app.got_subcommand("synth")) return Command(std::move(all.synth));
+  if (app.got_subcommand("convert")) return Command(std::move(all.convert));
   return Command(std::move(all.quantize));
 }
 

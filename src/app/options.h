@@ -4,10 +4,12 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/sampling.h"
 #include "backend/weights.h"
+#include "checkpoint/gguf.h"
 #include "text/conversation.h"
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -16,13 +18,14 @@
 namespace nibble::app {
 
 enum class BackendKind { kCpu, kCuda, kReference };
-enum class LoadFormat { kAuto, kSafetensors, kDummy };
-enum class KvCacheDtype { kAuto, kBf16, kF32 };
+enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
+enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
+enum class AttentionBackend { kAuto, kFlash, kReference };
 enum class ColorMode { kAuto, kAlways, kNever };
 
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
-  std::string model;  // a directory, or with --load-format dummy also a preset's name
+  std::string model;  // a directory, a .gguf file, or with --load-format dummy also a preset's name
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
   BackendKind backend = BackendKind::kCpu;
@@ -30,8 +33,10 @@ struct ModelOptions {
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
   backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
   bool enforce_eager = false;                                 // likewise
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;
+  std::optional<double> gpu_memory_utilization;  // share of the card's memory that may be used; cuda only
   bool attention_sinks = true;
   backend::DenseFormats dense;  // --mxfp4-layers, --mxfp8-layers
 };
@@ -84,7 +89,7 @@ struct InspectOptions {
 
 struct TokenizeOptions {
   OutputOptions output;
-  std::filesystem::path tokenizer;  // a model's directory, tokenizer.json or rank file; empty: o200k_harmony
+  std::filesystem::path tokenizer;  // a model's directory, .gguf, tokenizer.json or rank file; empty: o200k_harmony
   TextInput input;
   bool special = false;
   bool decode = false;  // the input is ids
@@ -107,12 +112,25 @@ struct CompareOptions {
   double tolerance = 1e-4;
 };
 
+// kAuto: GGUF for a name that ends in .gguf.
+enum class CheckpointFormat { kAuto, kSafetensors, kGguf };
+
 struct SynthOptions {
   OutputOptions output;
   std::string preset;
   int64_t layers = 0;  // 0: the preset's
   uint64_t seed = 1;
-  std::filesystem::path directory;
+  CheckpointFormat format = CheckpointFormat::kAuto;
+  int64_t part_bytes = 0;  // of GGUF; 0: one file
+  std::filesystem::path destination;
+};
+
+struct ConvertOptions {
+  ModelOptions model;
+  OutputOptions output;
+  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;
+  int64_t part_bytes = 0;  // 0: one file
+  std::filesystem::path destination;
 };
 
 enum class QuantizeScale { kOcp, kCeil, kRound };
@@ -125,8 +143,57 @@ struct QuantizeOptions {
   std::string tensors;  // glob over names; files only
 };
 
-using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
-                             CompareOptions, SynthOptions, QuantizeOptions>;
+enum class BenchFormat { kMarkdown, kCsv, kJson };
+struct BenchOptions {
+  ModelOptions model;
+  OutputOptions output;
+  BenchFormat format = BenchFormat::kMarkdown;
+  // Each sorted, without repetition
+  std::vector<int64_t> prompts = {512};    // tokens; 0: no such test
+  std::vector<int64_t> generates = {128};  // likewise
+  std::vector<int64_t> depths = {0};       // tokens before
+  std::vector<int64_t> batches = {1};      // sequences that generate together
+  int repetitions = 5;
+  std::string command;  // as it was typed
+};
+
+// One setting of `nibble serve` and where it came from.
+struct Setting {
+  std::string flag, value, origin;
+};
+
+struct ServeOptions {
+  ModelOptions model;
+  OutputOptions output;
+  std::vector<std::string> served_names;  // empty: as the model was named
+  int max_num_seqs = 256;
+  int64_t max_waiting = 1024;
+  int64_t kv_tokens = 0;  // 0: as many as one sequence may have
+  bool prefix_cache = true;
+  std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  int http_threads = 2;
+  std::vector<std::string> api_keys;
+  std::string certificate_file, key_file;
+  std::string allowed_origin = "*";
+  int64_t max_body_bytes = int64_t{32} << 20;
+  int64_t max_header_bytes = int64_t{16} << 10;
+  int max_connections = 4096;
+  int request_timeout = 60;   // seconds, for a body to arrive
+  int shutdown_timeout = 30;  // seconds
+  bool log_requests = true;
+  bool log_prompts = false;
+  std::string date;  // empty: today
+  bool print_config = false;
+  std::string config_file;
+  std::string huggingface_cache;   // where its hub keeps models
+  std::vector<std::string> notes;  // what was asked for and makes no difference here
+  std::vector<Setting> settings;
+};
+
+using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
+                             CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {

@@ -40,7 +40,7 @@ int execute(const RunOptions& options) {
   std::vector<int32_t> output;
   const auto emit = [&](const std::string& piece) {
     text += piece;
-    if (!options.output.json) terminal.print(piece);
+    if (!options.output.json) terminal.print_foreign(piece);
   };
   const auto on_token = [&](int32_t token) {
     output.push_back(token);

@@ -18,10 +18,27 @@ namespace {
 // What cannot be told to standard error cannot be told at all.
 void to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
+// REQUIRES whole characters. C1's are two bytes in UTF-8: C2 80 to C2 9F.
+std::string without_controls(std::string_view text) {
+  std::string safe;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const bool c1 = c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    if (c1 || c == 0x7F || (c < 0x20 && c != '\n' && c != '\t')) {
+      safe += "\uFFFD";
+      i += c1 ? 1 : 0;
+    } else {
+      safe += text[i];
+    }
+  }
+  return safe;
+}
+
 }  // namespace
 
 Terminal::Terminal(const OutputOptions& options)
-    : colors_(options.color == ColorMode::kAlways || (options.color == ColorMode::kAuto && isatty(STDOUT_FILENO) == 1)),
+    : on_terminal_(isatty(STDOUT_FILENO) == 1),
+      colors_(options.color == ColorMode::kAlways || (options.color == ColorMode::kAuto && on_terminal_)),
       quiet_(options.quiet),
       shows_progress_(!options.quiet && isatty(STDERR_FILENO) == 1) {}
 
@@ -38,6 +55,11 @@ void Terminal::print(std::string_view text) {
       throw Error(Code::kIo, "[output] cannot write to standard output: {}", std::generic_category().message(errno));
     text.remove_prefix(static_cast<size_t>(written));
   }
+}
+
+void Terminal::print_foreign(std::string_view text, bool dimmed) {
+  const std::string safe = on_terminal_ ? without_controls(text) : std::string(text);
+  print(dimmed ? dim(safe) : safe);
 }
 
 void Terminal::print_json(const nlohmann::ordered_json& json) {

@@ -18,6 +18,9 @@ class Terminal {
 
   // To standard output, at once. Throws Error(kIo) when it takes no more.
   void print(std::string_view text);
+  // print() for what a model wrote: on a terminal, control characters other than line ends and tabs become U+FFFD, so
+  // that no text can drive it.
+  void print_foreign(std::string_view text, bool dimmed = false);
   // Indented, one object; bytes that are no UTF-8 become U+FFFD.
   void print_json(const nlohmann::ordered_json& json);
   // To standard error unless --quiet: summaries and hints.
@@ -33,6 +36,7 @@ class Terminal {
   void end_progress();
 
  private:
+  bool on_terminal_ = false;
   bool colors_ = false;
   bool quiet_ = false;
   bool shows_progress_ = false;

@@ -1,7 +1,9 @@
 #include "app/commands.h"
+#include "app/gguf_model.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
 #include "base/error.h"
+#include "checkpoint/gguf_checkpoint.h"
 #include "text/tokenizer.h"
 #include "text/utf8_stream.h"
 
@@ -16,6 +18,10 @@ namespace {
 
 text::Tokenizer open(const std::filesystem::path& path) {
   if (path.empty()) return text::Tokenizer::o200k_harmony();
+  if (checkpoint::is_gguf(path)) {
+    const auto gguf = checkpoint::GgufCheckpoint::open(path);
+    return tokenizer_from_gguf({gguf.metadata(), gguf.where()}, gguf.paths().front().string());
+  }
   return text::Tokenizer::from_file(std::filesystem::is_directory(path) ? path / "tokenizer.json" : path);
 }
 

@@ -27,7 +27,9 @@ struct PageTable {
 };
 
 struct EmbedArgs {
-  std::span<const int32_t> ids;  // [tokens]
+  // [tokens]; an id below 0 names the token that the last sample() drew for its row -1 - id, read by nobody yet. Where
+  // that row failed, any token may stand for it.
+  std::span<const int32_t> ids;
   WeightHandle table;
 };
 

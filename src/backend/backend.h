@@ -5,6 +5,7 @@
 
 #include "backend/args.h"
 #include "backend/dims.h"
+#include "backend/draw.h"
 #include "backend/weights.h"
 
 #include <array>
@@ -86,8 +87,8 @@ class Backend {
   // Draws one token per row of logits (sampling.h). The logits slot is unspecified afterwards.
   virtual Ticket sample(const SampleArgs& args) = 0;
 
-  // The tokens of a ticket; each ticket is read once.
-  [[nodiscard]] virtual std::vector<int32_t> wait(Ticket ticket) = 0;
+  // What the ticket's rows drew. Tickets are read once and in order; two may be outstanding.
+  [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
   // A copy of an activation, after all verbs so far. For tests, compare and perplexity.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
 };

@@ -1,5 +1,6 @@
 #include "backend/sampling.h"
 
+#include "backend/draw.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -92,18 +93,14 @@ void validate(const SamplingParams& p, int64_t vocab) {
 
 void check_logits(std::span<const float> logits) {
   for (size_t id = 0; id < logits.size(); ++id) {
-    if (!std::isfinite(logits[id])) {
-      throw Error(Code::kCorrupt,
-                  "[sampling] want finite logits, found {} for token {}: the weights hold NaN or infinity", logits[id],
-                  id);
-    }
+    if (!std::isfinite(logits[id])) throw not_finite(fmt::format("{} for token {}", logits[id], id));
   }
 }
 
 int32_t sample_row(std::span<float> logits, const SampleRow& row) {
   apply_penalties(logits, row);
   const SamplingParams& p = *row.params;
-  if (p.temperature == 0.0f)
+  if (p.temperature < kGreedyBelow)
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   for (float& logit : logits) logit /= p.temperature;
   float best = -INFINITY;

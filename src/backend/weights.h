@@ -43,9 +43,9 @@ inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kUpBias) + 1;
 
 [[nodiscard]] constexpr std::string_view name_of(WeightRole role) {
   constexpr std::array<std::string_view, kWeightRoles> kNames = {
-      "embedding", "final_norm",   "unembedding", "attn_norm", "q",     "q_bias",   "k",      "k_bias",
-      "v",         "v_bias",       "o",           "o_bias",    "sinks", "mlp_norm", "router", "router_bias",
-      "gate_up",   "gate_up_bias", "down",        "down_bias"};
+      "embedding", "final_norm",   "unembedding", "attn_norm", "q",     "q_bias",   "k",         "k_bias",
+      "v",         "v_bias",       "o",           "o_bias",    "sinks", "mlp_norm", "router",    "router_bias",
+      "gate_up",   "gate_up_bias", "down",        "down_bias", "gate",  "up",       "gate_bias", "up_bias"};
   return kNames[static_cast<size_t>(role)];
 }
 

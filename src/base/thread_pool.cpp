@@ -2,65 +2,91 @@
 
 #include "base/error.h"
 
+#include <algorithm>
+
 namespace nibble {
 namespace {
 
-IndexRange range_of(int64_t count, int thread_idx, int threads) {
-  return {count * thread_idx / threads, count * (thread_idx + 1) / threads, thread_idx};
+constexpr int kSpins = 2000;  // some 30 µs: longer than what lies between the parallel parts of a step
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Returns when value is no longer `old`.
+template <class T>
+void wait_while(const std::atomic<T>& value, T old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause();
+  }
+  value.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : threads_(threads) {
   check(threads >= 1, "a thread pool has at least the caller");
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i, threads] { work(i, threads); });
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(shared_.mutex);
-    shared_.stop = true;
-  }
-  shared_.wake.notify_all();
-  workers_.clear();  // joins while shared_ still lives
+  stop_ = true;
+  ++generation_;
+  generation_.notify_all();
+  workers_.clear();  // joins while the rest still lives
 }
 
-void ThreadPool::work(int thread_idx, int threads) {
-  uint64_t seen = 0;
+void ThreadPool::take(int thread_idx) {
+  const Job& job = job_;
+  if (job.chunk == 0) {
+    const IndexRange range{job.count * thread_idx / threads_, job.count * (thread_idx + 1) / threads_, thread_idx};
+    if (range.begin < range.end) (*job.body)(range);
+    return;
+  }
   while (true) {
-    const std::function<void(IndexRange)>* body = nullptr;
-    int64_t count = 0;
-    {
-      std::unique_lock lock(shared_.mutex);
-      shared_.wake.wait(lock, [&] { return shared_.stop || shared_.generation != seen; });
-      if (shared_.stop) return;
-      seen = shared_.generation;
-      body = shared_.body;
-      count = shared_.count;
-    }
-    const IndexRange range = range_of(count, thread_idx, threads);
-    if (range.begin < range.end) (*body)(range);
-    const std::lock_guard lock(shared_.mutex);
-    if (--shared_.running == 0) shared_.done.notify_one();
+    const int64_t begin = next_.fetch_add(job.chunk, std::memory_order_relaxed);
+    if (begin >= job.count) return;
+    (*job.body)({begin, std::min(begin + job.chunk, job.count), thread_idx});
   }
 }
 
-void ThreadPool::parallel_for(int64_t count, const std::function<void(IndexRange)>& body) {
-  if (count <= 0) return;
-  if (workers_.empty() || count == 1) return body({0, count, 0});
-  {
-    const std::lock_guard lock(shared_.mutex);
-    shared_.body = &body;
-    shared_.count = count;
-    shared_.running = static_cast<int>(workers_.size());
-    ++shared_.generation;
+void ThreadPool::work(int thread_idx) {
+  uint32_t seen = 0;
+  while (true) {
+    wait_while(generation_, seen);
+    ++seen;  // the caller starts no further job before this one is done everywhere
+    if (stop_) return;
+    take(thread_idx);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
   }
-  shared_.wake.notify_all();
-  const IndexRange mine = range_of(count, 0, threads());
-  if (mine.begin < mine.end) body(mine);
-  std::unique_lock lock(shared_.mutex);
-  shared_.done.wait(lock, [&] { return shared_.running == 0; });
+}
+
+void ThreadPool::start(const Job& job) {
+  job_ = job;
+  next_.store(0, std::memory_order_relaxed);
+  running_.store(threads_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  take(0);
+  for (int left = running_.load(std::memory_order_acquire); left != 0; left = running_.load(std::memory_order_acquire)) {
+    wait_while(running_, left);
+  }
+}
+
+void ThreadPool::parallel_for(int64_t count, const Body& body) {
+  if (count <= 0) return;
+  if (threads_ == 1 || count == 1) return body({0, count, 0});
+  start({&body, count, 0});
+}
+
+void ThreadPool::parallel_chunks(int64_t count, int64_t chunk, const Body& body) {
+  check(chunk >= 1, "a chunk holds at least one index");
+  if (threads_ > 1 && count > chunk) return start({&body, count, chunk});
+  for (int64_t begin = 0; begin < count; begin += chunk) body({begin, std::min(begin + chunk, count), 0});
 }
 
 }  // namespace nibble

@@ -1,50 +1,56 @@
 #pragma once
 // A fixed set of threads that run index ranges together with the caller.
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 namespace nibble {
 
-// One thread's share of a count: [begin, end), and which of the pool's threads it is.
+// A share of a count: [begin, end), and which of the pool's threads has it.
 struct IndexRange {
   int64_t begin, end;
   int thread_idx;
 };
 
+// Between calls a thread spins for some microseconds, so that calls in a row start at once, and then sleeps.
 class ThreadPool {
  public:
+  using Body = std::function<void(IndexRange)>;
+
   // `threads` counts the caller: 1 starts none. REQUIRES threads >= 1.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  [[nodiscard]] int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  [[nodiscard]] int threads() const { return threads_; }
 
-  // Calls body once per non-empty range of [0, count), on all threads; returns when all are done. Ranges are contiguous
-  // and fixed by (count, threads). One caller at a time; body must not throw.
-  void parallel_for(int64_t count, const std::function<void(IndexRange)>& body);
+  // Both call body for every index of [0, count), on all threads, and return when all are done. One caller at a time;
+  // body must not throw.
+  // One contiguous range per thread, fixed by (count, threads).
+  void parallel_for(int64_t count, const Body& body);
+  // Ranges of `chunk` indices (the last may be shorter), each taken by whichever thread is free.
+  void parallel_chunks(int64_t count, int64_t chunk, const Body& body);
 
  private:
-  void work(int thread_idx, int threads);
-
-  struct Shared {  // guarded by mutex
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::condition_variable done;
-    const std::function<void(IndexRange)>* body = nullptr;
+  struct Job {  // written by the caller while no worker runs
+    const Body* body = nullptr;
     int64_t count = 0;
-    uint64_t generation = 0;
-    int running = 0;
-    bool stop = false;
+    int64_t chunk = 0;  // 0: one range per thread
   };
+  void start(const Job& job);
+  void work(int thread_idx);
+  void take(int thread_idx);
 
-  Shared shared_;
+  const int threads_;
+  Job job_;
+  std::atomic<int64_t> next_{0};  // first index that no thread has taken
+  std::atomic<uint32_t> generation_{0};
+  std::atomic<int> running_{0};
+  std::atomic<bool> stop_{false};
   std::vector<std::jthread> workers_;
 };
 

@@ -1,64 +1,18 @@
 #include "base/error.h"
+#include "checkpoint/part_file.h"
 #include "checkpoint/safetensors.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <numeric>
 #include <set>
-#include <system_error>
 #include <utility>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 namespace nibble::checkpoint {
 namespace {
 
 constexpr size_t kHeaderAlignment = 8;  // safetensors README: the data part begins on a multiple of 8
-
-// A file under a temporary name; it exists under its own only after commit().
-class PartFile {
- public:
-  explicit PartFile(const std::filesystem::path& path) : path_(path), part_(path.string() + ".part") {
-    fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail("create", errno);
-  }
-  ~PartFile() {
-    if (fd_ >= 0) ::close(fd_);
-    if (!committed_) ::unlink(part_.c_str());
-  }
-  PartFile(const PartFile&) = delete;
-  PartFile& operator=(const PartFile&) = delete;
-
-  void append(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write", errno);
-      if (written == 0) fail("write", ENOSPC);
-      bytes = bytes.subspan(static_cast<size_t>(written));
-    }
-  }
-
-  void commit() {
-    if (::close(std::exchange(fd_, -1)) != 0) fail("close", errno);
-    if (::rename(part_.c_str(), path_.c_str()) != 0) fail("rename", errno);
-    committed_ = true;
-  }
-
- private:
-  [[noreturn]] void fail(const char* action, int error) const {
-    throw Error(Code::kIo, "[safetensors] {}: cannot {}: {}", part_.string(), action,
-                std::generic_category().message(error));
-  }
-
-  std::filesystem::path path_, part_;
-  int fd_ = -1;
-  bool committed_ = false;
-};
 
 // Tensor indices in file order. Larger elements first keeps every tensor aligned without holes.
 std::vector<size_t> file_order(std::span<const TensorSpec> tensors) {
@@ -108,7 +62,7 @@ void write_safetensors(const std::filesystem::path& path, const SafetensorsPlan&
   std::string text = header.dump();
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
 
-  PartFile file(path);
+  PartFile file(path, "safetensors");
   const uint64_t header_bytes = text.size();
   file.append(std::as_bytes(std::span(&header_bytes, 1)));
   file.append(std::as_bytes(std::span(text)));

@@ -1,31 +1,34 @@
 #pragma once
 // Many requests on one backend: continuous batching on a thread of its own.
 //
-// submit() and cancel() may be called from any thread. Events of a request come in order, on the engine's thread; the
-// receiver must not block. Every submitted request gets exactly one Finished, its last event.
+// submit() and cancel() may be called from any thread, also by a receiver. Events of a request come in order, on the
+// engine's thread; the receiver must neither block nor throw. Every submitted request gets exactly one Finished, its
+// last event; it may come before submit() has returned.
 
 #include "backend/backend.h"
 #include "engine/request.h"
 #include "model/gpt_oss.h"
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <variant>
 
 namespace nibble::engine {
 
 struct EngineLimits {
   int64_t max_context = 0;       // --max-model-len: prompt and generated tokens of one sequence
-  int max_sequences = 256;       // --max-num-seqs: decoding at the same time
+  int max_sequences = 256;       // --max-num-seqs: running at the same time
   int max_batched_tokens = 256;  // --max-num-batched-tokens: in one step
   int64_t max_waiting = 1024;    // more are refused
+  int64_t kv_tokens = 0;         // positions in the KV cache, of all sequences and the prefix cache; 0: max_context
   bool prefix_cache = true;
-  bool async_scheduling = true;  // step n + 1 is enqueued before the tokens of step n are read
+  bool async_scheduling = true;  // step n + 1 is enqueued before the tokens of step n are read; for a backend that
+                                 // computes while the host goes on (cuda), pure cost on one that does not (cpu)
 };
 
-using Event = std::variant<TokenEvent, Finished>;
-using Receiver = std::function<void(const Event&)>;
+// What the backend must be made for: pages of full attention for kv_tokens, sliding ones for the windows of all running
+// sequences and a quarter of the full ones for the prefix cache. Throws Error(kInvalidRequest) naming a limit out of
+// range.
+[[nodiscard]] model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& dims);
 
 // What the gauges and counters of /metrics show; a snapshot.
 struct EngineStats {
@@ -38,14 +41,16 @@ struct EngineStats {
 
 class Engine {
  public:
-  // The backend was made with backend_config(model.config, step_limits(limits)); both outlive the engine.
+  // The backend was made with backend_config(model.config, step_limits(limits, model.config.dims)); both outlive the
+  // engine.
   Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits);
   ~Engine();  // cancels what runs
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Throws Error(kInvalidRequest) when the request can never be served (empty or over-long prompt, ids outside the
-  // vocabulary, parameters out of range) and Error(kBusy) when the queue is full; then no event comes.
+  // vocabulary, parameters out of range, more than kMaxLogprobs) and Error(kBusy) when the queue is full; then no event
+  // comes.
   RequestId submit(Request request, Receiver receiver);
   // Ends it as kCancelled within one step. An id that has finished is ignored.
   void cancel(RequestId id);

@@ -1,21 +1,25 @@
 #pragma once
 // What the engine is asked and what it answers. Token ids only: text is another room's.
 
-#include "backend/sampling.h"
+#include "backend/draw.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace nibble::engine {
 
 using RequestId = uint64_t;
+inline constexpr int kMaxLogprobs = 20;  // likeliest tokens per position (OpenAI's top_logprobs has the same bound)
 
-// Which tokens may come next, decided from what was drawn: a grammar, seen from here. Used on the engine's thread only.
+// Which tokens may come next, decided from what was drawn: a grammar, seen from here. Used on the engine's thread only;
+// what its functions throw fails the request.
 class TokenMask {
  public:
   virtual ~TokenMask() = default;
@@ -35,18 +39,12 @@ struct Request {
   std::shared_ptr<TokenMask> mask{};  // null: none
 };
 
-struct Logprob {
-  int32_t token = 0;
-  float value = 0;  // natural logarithm; of the model's own distribution, before every sampling parameter
-};
-struct TokenLogprobs {
-  float value = 0;           // of the token itself
-  std::vector<Logprob> top;  // likeliest first
-};
+using backend::Logprob;
+using backend::TokenLogprobs;
 
 struct TokenEvent {
   int32_t token = 0;
-  bool of_prompt = false;  // comes before the generated ones, with prompt_logprobs only
+  bool of_prompt = false;  // from the second prompt token on, before the generated ones; with prompt_logprobs only
   std::optional<TokenLogprobs> logprobs{};
 };
 
@@ -73,5 +71,8 @@ struct Finished {
   double queue_seconds = 0;   // before its first step
   std::string message{};      // kFailed: what happened
 };
+
+using Event = std::variant<TokenEvent, Finished>;
+using Receiver = std::function<void(const Event&)>;
 
 }  // namespace nibble::engine

@@ -66,7 +66,10 @@ int32_t Session::step(std::span<const int32_t> ids, const backend::SampleRow* sa
   }
   const auto ticket = model::forward(be_, model_, step);
   computed_.insert(computed_.end(), ids.begin(), ids.end());
-  return ticket ? be_.wait(*ticket)[0] : -1;
+  if (!ticket) return -1;
+  const backend::Drawn drawn = be_.wait(*ticket)[0];
+  if (drawn.error) throw Error(*drawn.error);
+  return drawn.token;
 }
 
 Finished Session::generate(const Request& request, const OnToken& on_token, const OnPrefill& on_prefill) {

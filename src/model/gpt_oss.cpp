@@ -2,17 +2,9 @@
 
 #include "model/rope.h"
 
-#include <array>
-
 namespace nibble::model {
 
 using backend::WeightRole;
-
-std::string_view name_of(Stage stage) {
-  constexpr std::array<std::string_view, 7> kNames = {"embed", "attn_in", "attend", "attn_out",
-                                                      "route", "moe",     "logits"};
-  return kNames[static_cast<size_t>(stage)];
-}
 
 backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
                                       const backend::DenseFormats& dense) {

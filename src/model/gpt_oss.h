@@ -2,12 +2,12 @@
 // The model: openai/gpt-oss torch/model.py, stage by stage through the waist.
 
 #include "backend/backend.h"
+#include "backend/stage.h"
 #include "model/config.h"
 #include "model/step.h"
 
 #include <functional>
 #include <optional>
-#include <string_view>
 
 namespace nibble::model {
 
@@ -17,8 +17,7 @@ struct GptOss {
   bool attention_sinks = true;  // off only to measure what the sinks do
 };
 
-enum class Stage : uint8_t { kEmbed, kAttnIn, kAttend, kAttnOut, kRoute, kMoe, kLogits };
-[[nodiscard]] std::string_view name_of(Stage stage);
+using backend::Stage;
 
 // Called after each stage; layer is -1 outside the layers. For compare and tests.
 using Probe = std::function<void(Stage stage, int layer)>;

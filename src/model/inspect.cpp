@@ -4,6 +4,7 @@
 #include "model/manifest.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace nibble::model {
 namespace {
@@ -42,41 +43,42 @@ WeightClass class_of(WeightRole role) {
   return {};
 }
 
-int64_t parameters_of(const ManifestItem& item) {
-  if (item.dtype == DType::kBf16) return item.bytes() / bytes_of(item.dtype);
-  return item.part == Part::kValues ? 2 * item.bytes() : 0;  // two codes per byte
+struct Stored {
+  WeightRole role;
+  ClassNumbers numbers;
+};
+
+Stored stored(const ManifestItem& item) {
+  const int64_t bytes = item.bytes();
+  int64_t parameters = bytes / bytes_of(item.dtype);
+  if (item.dtype != DType::kBf16) parameters = item.part == Part::kValues ? 2 * bytes : 0;  // two codes per byte
+  return {.role = item.role, .numbers = {.tensors = 1, .bytes = bytes, .parameters = parameters}};
 }
 
-void add(ClassNumbers& to, const ManifestItem& item) {
-  ++to.tensors;
-  to.bytes += item.bytes();
-  to.parameters += parameters_of(item);
+Stored stored(const backend::HostWeight& weight, const backend::Dims& dims) {
+  int64_t parameters = 1;
+  for (const int64_t d : shape_of(weight.role, dims)) parameters *= d;
+  const size_t bytes = weight.values.bytes.size() + weight.scales.bytes.size();
+  return {.role = weight.role,
+          .numbers = {.tensors = weight.scales.bytes.empty() ? 1 : 2,
+                      .bytes = static_cast<int64_t>(bytes),
+                      .parameters = parameters}};
+}
+
+void add(ClassNumbers& to, const ClassNumbers& more) {
+  to.tensors += more.tensors;
+  to.bytes += more.bytes;
+  to.parameters += more.parameters;
 }
 
 int64_t kv_bytes_per_token_layer(const backend::Dims& d) { return 2 * d.kv_width() * kKvElementBytes; }
 
-}  // namespace
-
-std::string_view name_of(WeightClass weight_class) {
-  switch (weight_class) {
-    case WeightClass::kEmbedding: return "embedding";
-    case WeightClass::kUnembedding: return "unembedding";
-    case WeightClass::kAttention: return "attention";
-    case WeightClass::kAttentionBias: return "attention biases and sinks";
-    case WeightClass::kNorms: return "norms";
-    case WeightClass::kRouter: return "router";
-    case WeightClass::kExperts: return "experts";
-    case WeightClass::kExpertBias: return "expert biases";
-  }
-  return "?";
-}
-
-ModelNumbers numbers_of(const ModelConfig& config) {
+ModelNumbers sum_of(const ModelConfig& config, const std::vector<Stored>& all) {
   const backend::Dims& d = config.dims;
   ModelNumbers n;
-  for (const ManifestItem& item : manifest(config, Naming::kHuggingFace)) {
-    add(n.classes[static_cast<size_t>(class_of(item.role))], item);
-    add(n.total, item);
+  for (const Stored& s : all) {
+    add(n.classes[static_cast<size_t>(class_of(s.role))], s.numbers);
+    add(n.total, s.numbers);
   }
   using enum WeightClass;
   const int64_t all_experts = d.layers * d.experts;
@@ -95,6 +97,34 @@ ModelNumbers numbers_of(const ModelConfig& config) {
           .sliding_bytes = per_token * config.layers_of(LayerKind::kSliding) * d.sliding_window,
           .bytes_per_token_no_window = per_token * d.layers};
   return n;
+}
+
+}  // namespace
+
+std::string_view name_of(WeightClass weight_class) {
+  switch (weight_class) {
+    case WeightClass::kEmbedding: return "embedding";
+    case WeightClass::kUnembedding: return "unembedding";
+    case WeightClass::kAttention: return "attention";
+    case WeightClass::kAttentionBias: return "attention biases and sinks";
+    case WeightClass::kNorms: return "norms";
+    case WeightClass::kRouter: return "router";
+    case WeightClass::kExperts: return "experts";
+    case WeightClass::kExpertBias: return "expert biases";
+  }
+  return "?";
+}
+
+ModelNumbers numbers_of(const ModelConfig& config) {
+  std::vector<Stored> all;
+  for (const ManifestItem& item : manifest(config, Naming::kHuggingFace)) all.push_back(stored(item));
+  return sum_of(config, all);
+}
+
+ModelNumbers numbers_of(const ModelConfig& config, std::span<const backend::HostWeight> weights) {
+  std::vector<Stored> all;
+  for (const backend::HostWeight& weight : weights) all.push_back(stored(weight, config.dims));
+  return sum_of(config, all);
 }
 
 int64_t kv_bytes(const ModelConfig& config, int64_t context) {

@@ -1,10 +1,12 @@
 #pragma once
 // What a model weighs, computed from its config and manifest alone: the numbers behind `nibble inspect`.
 
+#include "backend/weights.h"
 #include "model/config.h"
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace nibble::model {
@@ -16,7 +18,7 @@ enum class WeightClass : uint8_t {
   kAttentionBias,  // their biases and the sinks
   kNorms,
   kRouter,   // with its bias
-  kExperts,  // MXFP4 blocks and scales
+  kExperts,  // with their scales
   kExpertBias,
 };
 constexpr int kWeightClasses = 8;
@@ -24,9 +26,9 @@ constexpr int kWeightClasses = 8;
 [[nodiscard]] std::string_view name_of(WeightClass weight_class);
 
 struct ClassNumbers {
-  int64_t tensors = 0;  // as Hugging Face's layout stores them
+  int64_t tensors = 0;  // as the files store them
   int64_t bytes = 0;
-  int64_t parameters = 0;  // an MXFP4 value is one, its scale none
+  int64_t parameters = 0;  // a value is one, a block's scale none
 };
 
 struct DecodeBytes {      // of weights, read for one token at batch 1; KV is apart
@@ -56,8 +58,10 @@ struct ModelNumbers {
   }
 };
 
-// REQUIRES: a valid config.
+// As Hugging Face's layout stores the model. REQUIRES: a valid config.
 [[nodiscard]] ModelNumbers numbers_of(const ModelConfig& config);
+// As these weights, all of the model's, are stored. REQUIRES: a valid config.
+[[nodiscard]] ModelNumbers numbers_of(const ModelConfig& config, std::span<const backend::HostWeight> weights);
 
 // KV memory of one sequence of `context` tokens: sliding layers keep their window only.
 [[nodiscard]] int64_t kv_bytes(const ModelConfig& config, int64_t context);

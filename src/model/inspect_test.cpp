@@ -1,6 +1,10 @@
 #include "model/inspect.h"
 
+#include "backend/cost.h"
+
 #include <gtest/gtest.h>
+
+#include <vector>
 
 namespace nibble::model {
 namespace {
@@ -35,6 +39,17 @@ TEST(inspect, classes_add_up) {
   EXPECT_EQ(n.of(WeightClass::kExperts).bytes, 24 * 32 * int64_t{13'219'200});
   EXPECT_EQ(n.of(WeightClass::kEmbedding).bytes, 201088 * int64_t{2880} * 2);
   EXPECT_EQ(name_of(WeightClass::kExpertBias), "expert biases");
+}
+
+TEST(inspect, the_cost_table_reads_the_same_bytes) {
+  for (const ModelConfig& config : {gpt_oss_20b(), gpt_oss_120b(), tiny()}) {
+    const backend::CostModel cost{config.dims, backend::StoredFormats::as_shipped()};
+    const std::vector<backend::Row> rows = {{.first_token = 0, .tokens = 1, .context = 0}};  // no keys seen
+    const backend::Cost step = cost.of_step(config.layer_kinds, {.rows = rows, .logit_rows = 1});
+    const ModelNumbers n = numbers_of(config);
+    EXPECT_NEAR(step.bytes, static_cast<double>(n.decode.total()), 1);
+    EXPECT_EQ(cost.weight_bytes(), n.total.bytes);
+  }
 }
 
 TEST(inspect, bytes_per_decoded_token_are_those_of_the_tables) {

@@ -1,13 +1,13 @@
 #include "model/manifest.h"
 
 #include "base/error.h"
-#include "checkpoint/strict_json.h"
+#include "model/tensor_names.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 
 namespace nibble::model {
 namespace {
@@ -18,7 +18,6 @@ using enum WeightRole;
 constexpr int64_t kBlock = 32;       // values per MXFP4 block
 constexpr int64_t kBlockBytes = 16;  // two codes per byte
 constexpr int kNanScale = 0xFF;      // E8M0 (OCP MX v1.0)
-constexpr size_t kMostListed = 5;    // names in one message
 
 struct TableRow {
   WeightRole role;
@@ -61,35 +60,9 @@ Shape mxfp4_shape(Part part, Shape matrix) {
   return matrix;
 }
 
-Shape shape_of(WeightRole role, Part part, const backend::Dims& d) {
-  switch (role) {
-    case kEmbedding:
-    case kUnembedding: return {d.vocab, d.hidden};
-    case kFinalNorm:
-    case kAttnNorm:
-    case kMlpNorm:
-    case kOBias: return {d.hidden};
-    case kQ: return {d.q_width(), d.hidden};
-    case kQBias: return {d.q_width()};
-    case kK:
-    case kV: return {d.kv_width(), d.hidden};
-    case kKBias:
-    case kVBias: return {d.kv_width()};
-    case kO: return {d.hidden, d.q_width()};
-    case kSinks: return {d.heads};
-    case kRouter: return {d.experts, d.hidden};
-    case kRouterBias: return {d.experts};
-    case kGateUp: return mxfp4_shape(part, {d.experts, 2 * d.inter, d.hidden});
-    case kGateUpBias: return {d.experts, 2 * d.inter};
-    case kDown: return mxfp4_shape(part, {d.experts, d.hidden, d.inter});
-    case kDownBias: return {d.experts, d.hidden};
-    case kGate:
-    case kUp:
-    case kGateBias:
-    case kUpBias: break;  // in no safetensors file
-  }
-  check(false, "every role has a shape");
-  return {};
+Shape stored_shape(WeightRole role, Part part, const backend::Dims& d) {
+  Shape shape = shape_of(role, d);
+  return role == kGateUp || role == kDown ? mxfp4_shape(part, std::move(shape)) : shape;
 }
 
 // Rows q | k | v of the original layout (gpt_oss/torch/model.py, AttentionBlock.forward).
@@ -113,7 +86,7 @@ ManifestItem item_of(const TableRow& row, int layer, const ModelConfig& config, 
   if (layer >= 0) item.name = fmt::format("{}.{}.", hf ? "model.layers" : "block", layer);
   item.name += hf ? row.hugging_face : row.original;
   item.dtype = row.role == kGateUp || row.role == kDown ? DType::kU8 : DType::kBf16;
-  item.shape = shape_of(row.role, row.part, d);
+  item.shape = stored_shape(row.role, row.part, d);
   item.stored_shape = item.shape;
   if (!hf && is_fused(row.role)) {
     item.first_row = first_fused_row(row.role, d);
@@ -123,13 +96,6 @@ ManifestItem item_of(const TableRow& row, int layer, const ModelConfig& config, 
 }
 
 using ByName = std::unordered_map<std::string_view, const TensorEntry*>;
-
-std::string listed(const std::vector<std::string>& names) {
-  const size_t shown = std::min(names.size(), kMostListed);
-  return fmt::format("{}: {}{}", names.size() == 1 ? "1 tensor" : fmt::format("{} tensors", names.size()),
-                     fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-                     shown < names.size() ? ", …" : "");
-}
 
 void refuse_unquantised(const ByName& by_name) {
   for (const char* name : {"model.layers.0.mlp.experts.gate_up_proj", "block.0.mlp.mlp1_weight"}) {
@@ -142,24 +108,11 @@ void refuse_unquantised(const ByName& by_name) {
   }
 }
 
-void refuse_missing(const std::vector<ManifestItem>& items, const ByName& by_name) {
-  std::vector<std::string> missing;
-  for (const ManifestItem& item : items) {
-    if (!by_name.contains(item.name) && item.first_row == 0) missing.push_back(item.name);
-  }
-  if (!missing.empty()) throw Error(Code::kCorrupt, "[load] the checkpoint lacks {}", listed(missing));
-}
-
-void refuse_extra(const std::vector<ManifestItem>& items, std::span<const TensorEntry> tensors) {
-  std::unordered_set<std::string_view> known;
-  for (const ManifestItem& item : items) known.insert(item.name);
-  std::vector<std::string> extra;
-  for (const TensorEntry& entry : tensors) {
-    if (!known.contains(entry.name)) extra.push_back(checkpoint::printable(entry.name));
-  }
-  if (!extra.empty()) {
-    throw Error(Code::kCorrupt, "[load] the checkpoint has what this model does not: {}", listed(extra));
-  }
+void check_names(const std::vector<ManifestItem>& items, std::span<const TensorEntry> tensors) {
+  std::vector<std::string_view> wanted, found;
+  for (const ManifestItem& item : items) wanted.push_back(item.name);
+  for (const TensorEntry& entry : tensors) found.push_back(entry.name);
+  require_same_names(wanted, found);
 }
 
 void check_type_and_shape(const ManifestItem& item, const RawTensor& tensor) {
@@ -206,6 +159,37 @@ void refuse_nan_scales(const std::vector<ScalesOf>& scales, ThreadPool* pool) {
 
 }  // namespace
 
+Shape shape_of(WeightRole role, const backend::Dims& d) {
+  switch (role) {
+    case kEmbedding:
+    case kUnembedding: return {d.vocab, d.hidden};
+    case kFinalNorm:
+    case kAttnNorm:
+    case kMlpNorm:
+    case kOBias: return {d.hidden};
+    case kQ: return {d.q_width(), d.hidden};
+    case kQBias: return {d.q_width()};
+    case kK:
+    case kV: return {d.kv_width(), d.hidden};
+    case kKBias:
+    case kVBias: return {d.kv_width()};
+    case kO: return {d.hidden, d.q_width()};
+    case kSinks: return {d.heads};
+    case kRouter: return {d.experts, d.hidden};
+    case kRouterBias: return {d.experts};
+    case kGateUp: return {d.experts, 2 * d.inter, d.hidden};
+    case kGateUpBias: return {d.experts, 2 * d.inter};
+    case kDown: return {d.experts, d.hidden, d.inter};
+    case kDownBias: return {d.experts, d.hidden};
+    case kGate:
+    case kUp: return {d.experts, d.inter, d.hidden};
+    case kGateBias:
+    case kUpBias: return {d.experts, d.inter};
+  }
+  check(false, "every role has a shape");
+  return {};
+}
+
 int64_t ManifestItem::bytes() const {
   int64_t n = bytes_of(dtype);
   for (const int64_t d : shape) n *= d;
@@ -234,8 +218,7 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
   ByName by_name;
   for (const TensorEntry& entry : tensors) by_name.emplace(entry.name, &entry);
   refuse_unquantised(by_name);
-  refuse_missing(items, by_name);
-  refuse_extra(items, tensors);
+  check_names(items, tensors);
 
   std::vector<backend::HostWeight> bound;
   std::vector<ScalesOf> scales;

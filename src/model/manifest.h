@@ -18,6 +18,9 @@ namespace nibble::model {
 using backend::WeightRole;
 using checkpoint::Naming;
 
+// Of the values, whatever format holds them: backend/weights.h states each role's.
+[[nodiscard]] Shape shape_of(WeightRole role, const backend::Dims& dims);
+
 enum class Part : uint8_t { kValues, kScales };  // scales: of the MXFP4 pairs only
 
 // Some rows of one stored tensor. Only OpenAI's fused qkv stores more rows than one role has; it appears three times.

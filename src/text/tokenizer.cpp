@@ -79,6 +79,10 @@ Tokenizer Tokenizer::from_ranks(std::string_view ranks, std::vector<AddedToken> 
   return Tokenizer(parts_from_ranks(parse_ranks(ranks, name), std::move(specials), name));
 }
 
+Tokenizer Tokenizer::from_list(const TokenList& list, std::string_view name) {
+  return Tokenizer(parts_from_list(list, name));
+}
+
 Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
   const std::string file = read_text_file(path, kMaxFileBytes);
   if (is_json(file)) return from_json(file, path.string());

@@ -4,6 +4,8 @@
 // built: any number of threads may use one.
 
 #include "text/bpe.h"
+#include "text/token_list.h"
+#include "text/token_table.h"
 #include "text/tokenizer_parts.h"
 
 #include <cstddef>
@@ -37,7 +39,10 @@ class Tokenizer {
   // A tiktoken rank file with the special tokens that belong to it. Throws Error(kCorrupt).
   [[nodiscard]] static Tokenizer from_ranks(std::string_view ranks, std::vector<AddedToken> specials,
                                             std::string_view name);
-  // Either, by content; a rank file must have o200k's size and gets o200k_harmony's special tokens.
+  // Lists by id, as a GGUF file holds them. Throws Error(kCorrupt).
+  [[nodiscard]] static Tokenizer from_list(const TokenList& list, std::string_view name);
+  // A tokenizer.json or a rank file, by content; a rank file must have o200k's size and gets o200k_harmony's special
+  // tokens.
   [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path);
   // gpt-oss's own, from the embedded ranks.
   [[nodiscard]] static Tokenizer o200k_harmony();
@@ -54,6 +59,12 @@ class Tokenizer {
   // The bytes; they need not be UTF-8. Throws Error(kInvalidRequest) naming an id that is no token.
   [[nodiscard]] std::string decode(std::span<const int32_t> ids) const;
   [[nodiscard]] std::string_view token_bytes(int32_t id) const;
+
+  // The ordinary token with exactly these bytes.
+  [[nodiscard]] std::optional<int32_t> id_of(std::string_view bytes) const {
+    const int32_t id = bpe_.tokens().find(bytes);
+    return id == kNoToken ? std::nullopt : std::optional(id);
+  }
 
   [[nodiscard]] std::optional<int32_t> special_id(std::string_view name) const;  // "<|start|>"
   [[nodiscard]] bool is_special(int32_t id) const;                               // false for an id that is no token

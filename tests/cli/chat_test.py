@@ -253,6 +253,15 @@ class Conversation(Case):
         person.ask("/clear")  # nobody waits for a result any more
         self.assertIn("Paris", person.ask("What is the capital of France?"))
 
+    def test_what_the_model_writes_cannot_drive_the_terminal(self):
+        for control in ("\x1b", "\x07", "\x7f", "\u009b"):
+            token = self.ok("tokenize", "--tokenizer", TINY, "-p", control, "--json").json()["ids"]
+            bias = [word for t in token for word in ("--logit-bias", f"{t}:100")]
+            person = self.person(*bias, "-n", 4)
+            answer = person.ask("Hi")
+            self.assertIn("\ufffd", answer)
+            self.assertNotIn(control, answer.replace(DIM, "").replace(BOLD, "").replace(PLAIN, ""))
+
     def test_odd_lines(self):
         person = self.person()
         self.assertEqual(person.ask(""), f"{BOLD}> {PLAIN}")

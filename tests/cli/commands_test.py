@@ -13,12 +13,12 @@ PROMPT = ("-m", TINY, "-p", "Once upon a time")
 class Help(Case):
     def test_help_and_version_go_to_standard_output(self):
         text = self.ok("--help").out
-        for word in ("run", "chat", "inspect", "tokenize", "quantize", "synth", "perplexity", "compare", "Exit codes"):
+        for word in ("run", "chat", "inspect", "tokenize", "quantize", "synth", "perplexity", "compare", "bench", "Exit codes"):
             self.assertIn(word, text)
         self.assertRegex(self.ok("--version").out, r"^nibble \d+\.\d+")
 
     def test_every_command_has_help_with_readable_choices(self):
-        for command in ("run", "chat", "inspect", "tokenize", "quantize", "synth", "perplexity", "compare"):
+        for command in ("run", "chat", "inspect", "tokenize", "quantize", "synth", "perplexity", "compare", "bench"):
             text = self.ok(command, "--help").out
             self.assertIn("--json", text)
             self.assertNotIn("->", text)

@@ -1,7 +1,5 @@
 #include "backend/cpu/attention.h"
 
-#include "backend/cpu/simd.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,59 +13,76 @@ struct Running {
   float sum = 0;                                        // of exp(score - top)
 };
 
-// Adds the page's tokens [from, to) to one head's running softmax.
-void add_page(const AttendGroup& args, int head, const float* keys, const float* values, int from, int to,
-              Running& state, float* scores) {
-  const int dim = args.dims.head_dim;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  const float* q = args.q + int64_t{head} * dim;
-  float* out = args.out + int64_t{head} * dim;
-  float top = state.top;
-  for (int i = from; i < to; i += kDotTokens) {
-    const int count = std::min(kDotTokens, to - i);
-    std::array<const float*, kDotTokens> rows{};
-    for (int j = 0; j < count; ++j) rows[static_cast<size_t>(j)] = keys + int64_t{i + j} * dim;
-    dot(q, rows, count, dim, scores + i);
-    for (int j = i; j < i + count; ++j) top = std::max(top, scores[j] *= scale);
+// One token's heads.
+struct Token {
+  const float* q;  // [heads of the group, head_dim]
+  float* out;
+  Running* state;  // [heads of the group]
+};
+
+struct KeyRange {
+  int from, to;
+};
+
+// Adds a range of the page's keys to a token.
+void add_page(const AttendBlock& args, const Token& token, int32_t page, KeyRange range) {
+  const int64_t dim = args.dims.head_dim;
+  const auto group = static_cast<int>(args.dims.heads / args.dims.kv_heads);
+  alignas(64) std::array<float, size_t{kMaxGroup} * kPageTokens> scores;
+  std::fill_n(scores.begin(), group * kPageTokens, 0.0f);
+  args.kernels.accumulate({.a = token.q, .a_stride = dim, .rows = group, .from = 0, .to = static_cast<int>(dim),
+                           .b = args.cache.keys(page, args.kv_head), .b_width = kPageTokens,
+                           .b_is_bf16 = args.cache.is_bf16(), .c = scores.data(), .c_stride = kPageTokens});
+  const float factor = 1.0f / std::sqrt(static_cast<float>(dim));
+  for (int h = 0; h < group; ++h) {
+    const auto seen = std::span(scores).subspan(static_cast<size_t>(h * kPageTokens + range.from),
+                                                static_cast<size_t>(range.to - range.from));
+    Running& state = token.state[h];
+    const float top = args.kernels.scale_max(factor, seen);
+    if (top > state.top) {
+      const float shrink = std::exp(state.top - top);
+      state.sum *= shrink;
+      for (int64_t d = 0; d < dim; ++d) token.out[h * dim + d] *= shrink;
+      state.top = top;
+    }
+    state.sum += args.kernels.exp_sum(state.top, seen);
   }
-  if (top > state.top) {
-    const float shrink = std::exp(state.top - top);
-    state.sum *= shrink;
-    for (int d = 0; d < dim; ++d) out[d] *= shrink;
-    state.top = top;
-  }
-  for (int i = from; i < to; ++i) {
-    const float p = std::exp(scores[i] - top);
-    state.sum += p;
-    axpy(p, values + int64_t{i} * dim, dim, out);
-  }
+  args.kernels.accumulate({.a = scores.data(), .a_stride = kPageTokens, .rows = group, .from = range.from,
+                           .to = range.to, .b = args.cache.values(page, args.kv_head), .b_width = dim,
+                           .b_is_bf16 = args.cache.is_bf16(), .c = token.out, .c_stride = dim});
 }
 
 }  // namespace
 
-void attend_group(const AttendGroup& args) {
-  const Dims& dims = args.dims;
-  const int group = dims.heads / dims.kv_heads;
-  std::array<Running, kMaxGroup> state;
-  for (int h = 0; h < group && !args.sinks.empty(); ++h) {  // the sink is a key without a value
-    state[static_cast<size_t>(h)] = {.top = args.sinks[static_cast<size_t>(h)], .sum = 1};
+void attend_block(const AttendBlock& args) {
+  const int64_t dim = args.dims.head_dim, group = args.dims.heads / args.dims.kv_heads;
+  std::array<Running, size_t{kMaxGroup} * kAttendTokens> states;
+  const auto first_seen = [&](int64_t position) {
+    return args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
+  };
+  for (int t = 0; t < args.tokens; ++t) {
+    std::fill_n(args.out + t * args.stride, group * dim, 0.0f);
+    for (int64_t h = 0; h < group && !args.sinks.empty(); ++h) {  // the sink is a key without a value
+      states[static_cast<size_t>(t * group + h)] = {.top = args.sinks[static_cast<size_t>(h)], .sum = 1};
+    }
   }
-  std::fill_n(args.out, int64_t{group} * dims.head_dim, 0.0f);
-  float* key_rows = args.scratch;
-  float* value_rows = key_rows + int64_t{kPageTokens} * dims.head_dim;
-  float* scores = value_rows + int64_t{kPageTokens} * dims.head_dim;
-  for (int64_t page = args.first / kPageTokens; page <= args.last / kPageTokens; ++page) {
-    const int64_t base = page * kPageTokens;
-    const int from = static_cast<int>(std::max<int64_t>(args.first - base, 0));
-    const int to = static_cast<int>(std::min<int64_t>(args.last - base + 1, kPageTokens));
-    const int32_t id = args.pages[static_cast<size_t>(page)];
-    const float* keys = args.cache.keys(id, args.kv_head, to, key_rows);
-    const float* values = args.cache.values(id, args.kv_head, to, value_rows);
-    for (int h = 0; h < group; ++h) add_page(args, h, keys, values, from, to, state[static_cast<size_t>(h)], scores);
+  const int64_t last = args.first_position + args.tokens - 1;
+  for (int64_t page = first_seen(args.first_position) / kPageTokens; page <= last / kPageTokens; ++page) {
+    for (int t = 0; t < args.tokens; ++t) {
+      const int64_t position = args.first_position + t, base = page * kPageTokens;
+      const int64_t from = std::max<int64_t>(first_seen(position) - base, 0);
+      const int64_t to = std::min<int64_t>(position - base + 1, kPageTokens);
+      if (from >= to) continue;
+      add_page(args,
+               {.q = args.q + t * args.stride, .out = args.out + t * args.stride, .state = states.data() + t * group},
+               args.pages[static_cast<size_t>(page)], {static_cast<int>(from), static_cast<int>(to)});
+    }
   }
-  for (int h = 0; h < group; ++h) {
-    const float inverse = 1.0f / state[static_cast<size_t>(h)].sum;
-    for (int d = 0; d < dims.head_dim; ++d) args.out[int64_t{h} * dims.head_dim + d] *= inverse;
+  for (int t = 0; t < args.tokens; ++t) {
+    for (int64_t h = 0; h < group; ++h) {
+      const float inverse = 1.0f / states[static_cast<size_t>(t * group + h)].sum;
+      for (int64_t d = 0; d < dim; ++d) args.out[t * args.stride + h * dim + d] *= inverse;
+    }
   }
 }
 

@@ -1,20 +1,38 @@
 #pragma once
-// The CPU: float activations, weights read where they were mapped, work shared by output rows over a thread pool.
-// Every sum's order is fixed by shapes and instruction set, so neither threads nor batch neighbours change a bit.
+// The CPU: weights read where they were mapped, work shared by rows of weights over a thread pool.
+//
+// Activations::kF32 (float): every sum's order is fixed by shapes and instruction set, so neither threads nor batch
+// neighbours change a bit. Activations::kInt8: threads change nothing, but a token's bits depend on whether its step
+// has few tokens or many (per expert), which sum in different orders.
 
 #include "backend/backend.h"
+#include "backend/cpu/isa.h"
 
 #include <memory>
+#include <string>
 
 namespace nibble::backend {
 
 enum class KvDtype : uint8_t { kBf16, kF32 };
 
+// What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.
+enum class Activations : uint8_t {
+  kF32,
+  kInt8,  // rounded to 8 bits with a scale per 32 values, as llama.cpp does; lossy (docs/decisions/0005)
+};
+
 struct CpuOptions {
   int threads = 1;
   KvDtype kv_dtype = KvDtype::kBf16;
+  Activations activations = Activations::kF32;
+  CpuIsa isa = CpuIsa::kAuto;
+  bool poison = false;  // memory holds NaN until written; for tests
 };
 
+// Throws Error(kUnsupported) where this CPU lacks what the options ask for.
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const CpuOptions& options);
+
+// For people: "avx512 (MXFP4 × float), 2 threads".
+[[nodiscard]] std::string describe(const CpuOptions& options);
 
 }  // namespace nibble::backend

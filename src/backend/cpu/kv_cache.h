@@ -1,71 +1,67 @@
 #pragma once
-// One layer's keys and values in pages: [page, kv_head, kPageTokens, head_dim], bf16 or float.
+// One layer's keys and values in pages, bf16 or float. A page of a kv head: keys [head_dim, kPageTokens], transposed so
+// that scores of neighbouring keys are neighbours, and values [kPageTokens, head_dim].
 
 #include "backend/args.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/simd.h"
+#include "base/buffer.h"
 #include "base/dtype.h"
 
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 namespace nibble::backend::cpu {
 
 class KvCache {
  public:
-  KvCache(const Dims& dims, int32_t pages, KvDtype dtype) : dims_(dims) {
-    const auto size = static_cast<size_t>(int64_t{pages} * kPageTokens * dims.kv_width());
-    // NaN until written: reading past a sequence's end shows at once.
-    constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
-    if (dtype == KvDtype::kF32) {
-      f32_.assign(2 * size, kUnwritten);
-    } else {
-      bf16_.assign(2 * size, Bf16::from_float(kUnwritten));
-    }
-    values_at_ = static_cast<int64_t>(size);
-  }
+  KvCache(const Dims& dims, int32_t pages, KvDtype dtype)
+      : dims_(dims),
+        dtype_(dtype),
+        values_at_(int64_t{pages} * kPageTokens * dims.kv_width()),
+        memory_(Buffer::zeroed(2 * values_at_ * element_bytes())) {}
+
+  [[nodiscard]] bool is_bf16() const { return dtype_ == KvDtype::kBf16; }
 
   // k and v: [kv_heads, head_dim] of one token.
   void write(int32_t slot, const float* k, const float* v) {
-    for (int h = 0; h < dims_.kv_heads; ++h) {
-      const int64_t at = offset(slot / kPageTokens, h) + int64_t{slot % kPageTokens} * dims_.head_dim;
-      store(at, k + int64_t{h} * dims_.head_dim);
-      store(values_at_ + at, v + int64_t{h} * dims_.head_dim);
-    }
-  }
-
-  // Rows [0, tokens) of a page as floats [tokens, head_dim]; `scratch` holds kPageTokens * head_dim floats.
-  [[nodiscard]] const float* keys(int32_t page, int kv_head, int tokens, float* scratch) const {
-    return rows(offset(page, kv_head), tokens, scratch);
-  }
-  [[nodiscard]] const float* values(int32_t page, int kv_head, int tokens, float* scratch) const {
-    return rows(values_at_ + offset(page, kv_head), tokens, scratch);
-  }
-
- private:
-  [[nodiscard]] int64_t offset(int32_t page, int kv_head) const {
-    return (int64_t{page} * dims_.kv_heads + kv_head) * kPageTokens * dims_.head_dim;
-  }
-  void store(int64_t at, const float* in) {
-    for (int d = 0; d < dims_.head_dim; ++d) {
-      if (!f32_.empty()) {
-        f32_[static_cast<size_t>(at + d)] = in[d];
-      } else {
-        bf16_[static_cast<size_t>(at + d)] = Bf16::from_float(in[d]);
+    const int64_t token = slot % kPageTokens, dim = dims_.head_dim;
+    for (int64_t h = 0; h < dims_.kv_heads; ++h) {
+      const int64_t page = page_at(slot / kPageTokens, h);
+      for (int64_t d = 0; d < dim; ++d) {
+        store(page + d * kPageTokens + token, k[h * dim + d]);
+        store(values_at_ + page + token * dim + d, v[h * dim + d]);
       }
     }
   }
-  [[nodiscard]] const float* rows(int64_t at, int tokens, float* scratch) const {
-    if (!f32_.empty()) return f32_.data() + at;
-    decode_bf16(bf16_.data() + at, int64_t{tokens} * dims_.head_dim, scratch);
-    return scratch;
+
+  [[nodiscard]] const void* keys(int32_t page, int64_t kv_head) const { return address(page_at(page, kv_head)); }
+  [[nodiscard]] const void* values(int32_t page, int64_t kv_head) const {
+    return address(values_at_ + page_at(page, kv_head));
+  }
+
+  // NaN everywhere: reading what was never written shows. For tests.
+  void poison() {
+    for (int64_t i = 0; i < 2 * values_at_; ++i) store(i, std::numeric_limits<float>::quiet_NaN());
+  }
+
+ private:
+  [[nodiscard]] int64_t element_bytes() const { return is_bf16() ? 2 : 4; }
+  [[nodiscard]] int64_t page_at(int32_t page, int64_t kv_head) const {
+    return (page * dims_.kv_heads + kv_head) * kPageTokens * dims_.head_dim;
+  }
+  [[nodiscard]] const void* address(int64_t at) const { return memory_.as<std::byte>() + at * element_bytes(); }
+  void store(int64_t at, float value) {
+    if (is_bf16()) {
+      memory_.as<Bf16>()[at] = Bf16::from_float(value);
+    } else {
+      memory_.as<float>()[at] = value;
+    }
   }
 
   const Dims& dims_;
-  std::vector<float> f32_;  // one of the two is in use: keys, then values
-  std::vector<Bf16> bf16_;
-  int64_t values_at_ = 0;
+  KvDtype dtype_;
+  int64_t values_at_;  // element index of the values
+  Buffer memory_;
 };
 
 }  // namespace nibble::backend::cpu

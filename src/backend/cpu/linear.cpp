@@ -1,19 +1,185 @@
 #include "backend/cpu/linear.h"
 
-#include "base/dtype.h"
+#include "base/error.h"
 #include "base/mx.h"
 
-namespace nibble::backend::cpu {
+#include <array>
+#include <functional>
+#include <numeric>
 
-void Matrix::decode_row(int64_t row, float* out) const {
-  const std::byte* values = weight_.values.bytes.data();
-  if (weight_.scales.bytes.empty()) {
-    decode_bf16(reinterpret_cast<const Bf16*>(values) + row * cols_, cols_, out);
+namespace nibble::backend::cpu {
+namespace {
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+Matrix::Matrix(const HostWeight& weight)
+    : format_(weight.format),
+      values_(reinterpret_cast<const uint8_t*>(weight.values.bytes.data())),
+      scales_(reinterpret_cast<const uint8_t*>(weight.scales.bytes.data())) {
+  const Shape& shape = weight.values.shape;  // [.., cols], or [.., blocks, bytes of a block]
+  const size_t tail = in_blocks(format_) ? 2 : 1;
+  check(shape.size() > tail, "a matrix has rows");
+  cols_ = in_blocks(format_) ? shape[shape.size() - 2] * kMxBlock : shape.back();
+  rows_ = std::accumulate(shape.begin(), shape.end() - static_cast<int64_t>(tail), int64_t{1}, std::multiplies<>());
+  if (!has_scale_array(format_)) scales_ = nullptr;
+}
+
+WeightRows Matrix::at(int64_t first_row, int64_t count) const {
+  return {.format = format_,
+          .values = values_ + first_row * row_bytes(format_, cols_),
+          .scales = scales_ == nullptr ? nullptr : scales_ + first_row * (cols_ / kMxBlock),
+          .cols = cols_,
+          .rows = static_cast<int>(count)};
+}
+
+void Matrix::requantise(WeightFormat as, const Kernels& kernels, ThreadPool& pool) {
+  const MxFormat format = as == WeightFormat::kMxfp4 ? MxFormat::kMxfp4 : MxFormat::kMxfp8E4m3;
+  const auto value_bytes = static_cast<size_t>(row_bytes(as, cols_)), blocks = static_cast<size_t>(cols_ / kMxBlock);
+  std::vector<uint8_t> values(static_cast<size_t>(rows_) * value_bytes), scales(static_cast<size_t>(rows_) * blocks);
+  pool.parallel_for(rows_, [&](IndexRange range) {
+    std::vector<float> row(static_cast<size_t>(cols_));
+    for (int64_t r = range.begin; r < range.end; ++r) {
+      kernels.decode(at(r, 1), row.data());
+      const auto i = static_cast<size_t>(r);
+      mx_quantize(row, scale_rule(as),
+                  {format, std::span(values).subspan(i * value_bytes, value_bytes),
+                   std::span(scales).subspan(i * blocks, blocks)});
+    }
+  });
+  own_values_ = std::move(values);
+  own_scales_ = std::move(scales);
+  format_ = as;
+  values_ = own_values_.data();
+  scales_ = own_scales_.data();
+}
+
+Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool, const Limits& limits)
+    : kernels_(kernels), activations_(activations), pool_(pool), limits_(limits) {
+  const auto inputs = static_cast<size_t>(limits.inputs);
+  float_rows_.resize(inputs);
+  arranged_ = Buffer(limits.inputs * limits.cols * int64_t{sizeof(float)});
+  if (activations == Activations::kInt8) {
+    const int64_t tiles = limits.inputs / kLaneTokens + limits.groups;
+    int8_rows_.resize(inputs);
+    tiles_.resize(static_cast<size_t>(tiles));
+    tile_sources_.resize(static_cast<size_t>(tiles));
+    first_tile_.resize(static_cast<size_t>(limits.groups));
+    prepared_ = Buffer(limits.inputs * kernels.int8->row_size(limits.cols) +
+                       tiles * kernels.int8->tile_size(limits.cols));
+  }
+  outs_ = Buffer(int64_t{pool.threads()} * 2 * kTileTokens * kTileRows * int64_t{sizeof(float)});
+  scratch_ = Buffer(int64_t{pool.threads()} * kTileRows * round_up(limits.cols, 16) * int64_t{sizeof(float)});
+}
+
+void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups) {
+  const int64_t count = x.shape[0], cols = x.shape[1];
+  check(count <= limits_.inputs && cols <= limits_.cols && static_cast<int64_t>(groups.size()) <= limits_.groups,
+        "linear's limits cover its inputs");
+  if (groups.empty()) return;
+  const WeightFormat format = groups[0].weight->format();
+  for (const Group& group : groups) {
+    check(group.weight->cols() == cols && group.weight->format() == format &&
+              (group.pair == nullptr || group.pair->format() == format),
+          "groups share inputs and a format");
+  }
+  form_ = activations_ == Activations::kInt8 && int8_serves(format) ? Form::kInt8 : Form::kFloat;
+  if (form_ == Form::kInt8) return prepare_int8(x, groups);
+  const bool arrange = kernels_.arranges(format);
+  for (int64_t i = 0; i < count; ++i) {
+    float_rows_[static_cast<size_t>(i)] = arrange ? arranged_.as<float>() + i * cols : x[i].data;
+  }
+  if (!arrange) return;
+  pool_.parallel_for(count, [&](IndexRange range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      kernels_.arrange(format, x[i].flat(), arranged_.as<float>() + i * cols);
+    }
+  });
+}
+
+bool Linear::tiled(const Group& group) const {
+  return static_cast<int64_t>(group.tokens.size()) >= kernels_.int8->tiles_from;
+}
+
+void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups) {
+  const int64_t count = x.shape[0], cols = x.shape[1];
+  const int64_t row_size = kernels_.int8->row_size(cols), tile_size = kernels_.int8->tile_size(cols);
+  std::byte* const rows = prepared_.as<std::byte>();
+  std::byte* const tiles = rows + count * row_size;
+  bool any_row = false;
+  int64_t tile_count = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    first_tile_[g] = tile_count;
+    if (!tiled(groups[g])) {
+      any_row = true;
+      continue;
+    }
+    for (int64_t from = 0; from < static_cast<int64_t>(groups[g].tokens.size()); from += kLaneTokens, ++tile_count) {
+      tiles_[static_cast<size_t>(tile_count)] = tiles + tile_count * tile_size;
+      tile_sources_[static_cast<size_t>(tile_count)] = {static_cast<int>(g), from};
+    }
+  }
+  const WeightFormat format = groups[0].weight->format();
+  for (int64_t i = 0; any_row && i < count; ++i) int8_rows_[static_cast<size_t>(i)] = rows + i * row_size;
+  pool_.parallel_for(any_row ? count : 0, [&](IndexRange range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      kernels_.int8->prepare_row(format, x[i].flat(), rows + i * row_size);
+    }
+  });
+  pool_.parallel_for(tile_count, [&](IndexRange range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const TileSource& source = tile_sources_[static_cast<size_t>(i)];
+      const auto tokens = groups[static_cast<size_t>(source.group)].tokens.subspan(static_cast<size_t>(source.from));
+      std::array<const float*, kLaneTokens> sources{};
+      const size_t used = std::min<size_t>(tokens.size(), kLaneTokens);
+      for (size_t t = 0; t < used; ++t) sources[t] = x[tokens[t]].data;
+      kernels_.int8->prepare_tile(std::span(sources).first(used), cols, tiles + i * tile_size);
+    }
+  });
+}
+
+void Linear::multiply(const Group& group, Tile& tile, int thread_idx) {
+  float* const out = outs_.as<float>() + int64_t{thread_idx} * 2 * kTileTokens * kTileRows;
+  float* const pair = out + kTileTokens * kTileRows;
+  multiply_rows({*group.weight, group, tile, thread_idx}, out);
+  tile.out = out;
+  if (group.pair == nullptr) return;
+  multiply_rows({*group.pair, group, tile, thread_idx}, pair);
+  tile.pair = pair;
+}
+
+void Linear::multiply_rows(const Share& share, float* out) {
+  const Tile& tile = share.tile;
+  const WeightRows w = share.weight.at(share.group.first_row + tile.row, tile.rows);
+  float* const scratch = scratch_.as<float>() + share.thread_idx * kTileRows * round_up(limits_.cols, 16);
+  const auto tokens = share.group.tokens.subspan(static_cast<size_t>(tile.from), static_cast<size_t>(tile.tokens));
+  if (form_ == Form::kFloat) {
+    std::array<const float*, kTileTokens> x{};
+    for (size_t t = 0; t < tokens.size(); ++t) x[t] = float_rows_[static_cast<size_t>(tokens[t])];
+    kernels_.multiply({.w = w, .x = std::span(x).first(tokens.size()), .out = out, .scratch = scratch});
     return;
   }
-  const int64_t first_block = row * cols_ / kMxBlock;
-  decode_mxfp4(reinterpret_cast<const uint8_t*>(values) + first_block * mx_block_bytes(MxFormat::kMxfp4),
-               reinterpret_cast<const uint8_t*>(weight_.scales.bytes.data()) + first_block, cols_, out);
+  MultiplyInt8Args args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch};
+  if (tiled(share.group)) {
+    const auto first = static_cast<size_t>(first_tile_[static_cast<size_t>(tile.group)] + tile.from / kLaneTokens);
+    args.x = std::span(tiles_).subspan(first, (tokens.size() + kLaneTokens - 1) / kLaneTokens);
+    kernels_.int8->multiply_tiles(args);
+    return;
+  }
+  std::array<const std::byte*, kTileTokens> x{};
+  for (size_t t = 0; t < tokens.size(); ++t) x[t] = int8_rows_[static_cast<size_t>(tokens[t])];
+  args.x = std::span(x).first(tokens.size());
+  kernels_.int8->multiply_rows(args);
+}
+
+int64_t Linear::chunk_rows(std::span<const Group> groups, int64_t rows) const {
+  size_t tokens = 0;
+  for (const Group& group : groups) tokens = std::max(tokens, group.tokens.size());
+  // Few tokens: small chunks keep the threads level. Many: a chunk reads all activations once.
+  constexpr int64_t kFewRows = 4 * kTileRows;
+  if (tokens < kLaneTokens) return kFewRows;
+  return std::max(kFewRows, round_up(rows / (4 * pool_.threads()), kTileRows));
 }
 
 }  // namespace nibble::backend::cpu

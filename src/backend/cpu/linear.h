@@ -1,41 +1,125 @@
 #pragma once
 // Rows of weights times tokens: the one loop that every matrix of the model runs through.
 
-#include "backend/cpu/simd.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/kernels.h"
 #include "backend/weights.h"
+#include "base/buffer.h"
 #include "base/tensor.h"
+#include "base/thread_pool.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <vector>
 
 namespace nibble::backend::cpu {
 
-// An uploaded matrix: [rows, cols], bf16 or MXFP4; experts are stacked along the rows.
+// An uploaded matrix: [rows, cols] of one format; experts are stacked along the rows. The bytes are the caller's,
+// unless requantised.
 class Matrix {
  public:
-  Matrix(const HostWeight& weight, int64_t cols) : weight_(weight), cols_(cols) {}
+  explicit Matrix(const HostWeight& weight);
+  [[nodiscard]] WeightFormat format() const { return format_; }
+  [[nodiscard]] int64_t rows() const { return rows_; }
   [[nodiscard]] int64_t cols() const { return cols_; }
-  void decode_row(int64_t row, float* out) const;
+  [[nodiscard]] WeightRows at(int64_t first_row, int64_t count) const;
+  // Holds the rows in `as` from now on, kMxfp4 or kMxfp8, by scale_rule().
+  void requantise(WeightFormat as, const Kernels& kernels, ThreadPool& pool);
 
  private:
-  HostWeight weight_;
-  int64_t cols_;
+  WeightFormat format_;
+  int64_t rows_, cols_;
+  const uint8_t* values_;
+  const uint8_t* scales_;
+  std::vector<uint8_t> own_values_, own_scales_;
 };
 
-// Calls out(i, w[row] · x[i]) for every i; x[i] points at cols floats. `row` holds the decoded weights.
-template <class Out>
-void dot_all(std::span<const float> row, std::span<const float* const> x, const Out& out) {
-  const auto count = static_cast<int64_t>(x.size());
-  for (int64_t i = 0; i < count; i += kDotTokens) {
-    const int group = static_cast<int>(std::min<int64_t>(kDotTokens, count - i));
-    std::array<const float*, kDotTokens> pointers{};
-    for (int j = 0; j < group; ++j) pointers[static_cast<size_t>(j)] = x[static_cast<size_t>(i + j)];
-    std::array<float, kDotTokens> sums{};
-    dot(row.data(), pointers, group, static_cast<int64_t>(row.size()), sums.data());
-    for (int j = 0; j < group; ++j) out(i + j, sums[static_cast<size_t>(j)]);
+// Some rows of a matrix and the tokens that they multiply.
+struct Group {
+  const Matrix* weight = nullptr;
+  int64_t first_row = 0;
+  std::span<const int32_t> tokens;  // indices into the inputs
+  // A second matrix of the same format that is multiplied alongside, or none.
+  const Matrix* pair = nullptr;
+};
+
+// What one thread has computed: out[t][r] = weight[group.first_row + row + r] · x[group.tokens[from + t]].
+struct Tile {
+  int group;
+  int64_t row;
+  int rows;
+  int64_t from;
+  int tokens;
+  const float* out;   // [tokens, kTileRows]
+  const float* pair;  // the same of the group's pair
+};
+
+// Multiplies groups of tokens by their weights. One caller at a time.
+class Linear {
+ public:
+  struct Limits {
+    int64_t cols;    // most columns of a matrix
+    int64_t inputs;  // most input rows
+    int64_t groups;  // most groups
+  };
+  Linear(const Kernels& kernels, Activations activations, ThreadPool& pool, const Limits& limits);
+
+  // Calls each(tile) on the pool's threads for all `rows` rows of every group. The groups share x and the format; a
+  // thread's rows see the groups in their order. Which thread computes what changes no bit.
+  template <class Each>
+  void run(TensorView<const float, 2> x, std::span<const Group> groups, int64_t rows, const Each& each) {
+    prepare(x, groups);
+    pool_.parallel_chunks(rows, chunk_rows(groups, rows), [&](IndexRange range) {
+      for (size_t g = 0; g < groups.size(); ++g) {
+        const auto count = static_cast<int64_t>(groups[g].tokens.size());
+        for (int64_t from = 0; from < count; from += kTileTokens) {
+          const int tokens = static_cast<int>(std::min<int64_t>(kTileTokens, count - from));
+          for (int64_t row = range.begin; row < range.end; row += kTileRows) {
+            Tile tile{.group = static_cast<int>(g), .row = row,
+                      .rows = static_cast<int>(std::min<int64_t>(kTileRows, range.end - row)),
+                      .from = from, .tokens = tokens, .out = nullptr, .pair = nullptr};
+            multiply(groups[g], tile, range.thread_idx);
+            each(tile);
+          }
+        }
+      }
+    });
   }
-}
+
+ private:
+  enum class Form : uint8_t { kFloat, kInt8 };
+
+  void prepare(TensorView<const float, 2> x, std::span<const Group> groups);
+  void prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups);
+  void multiply(const Group& group, Tile& tile, int thread_idx);
+  struct Share {
+    const Matrix& weight;
+    const Group& group;
+    const Tile& tile;
+    int thread_idx;
+  };
+  void multiply_rows(const Share& share, float* out);
+  [[nodiscard]] int64_t chunk_rows(std::span<const Group> groups, int64_t rows) const;
+  [[nodiscard]] bool tiled(const Group& group) const;
+
+  const Kernels& kernels_;
+  const Activations activations_;
+  ThreadPool& pool_;
+  const Limits limits_;
+  Form form_ = Form::kFloat;
+  std::vector<const float*> float_rows_;  // [inputs]
+  std::vector<const std::byte*> int8_rows_;
+  std::vector<const std::byte*> tiles_;   // of all tiled groups
+  std::vector<int64_t> first_tile_;       // [groups]
+  struct TileSource {
+    int group;
+    int64_t from;
+  };
+  std::vector<TileSource> tile_sources_;
+  Buffer arranged_, prepared_;
+  Buffer outs_, scratch_;  // per thread
+};
 
 }  // namespace nibble::backend::cpu

@@ -1,45 +1,100 @@
-#include "backend/cpu/simd.h"
-
+// The portable kernels, compiled once per instruction set of Highway.
+#include "backend/cpu/kernels.h"
 #include "base/mx.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
 
-// Arrays of vectors below need sized types, which SVE's are not.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+// Arrays of vectors below need sized types, which SVE's are not. The others lie between two that are compiled.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/simd.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::backend::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using F = hn::ScalableTag<float>;
+using U8 = hn::Rebind<uint8_t, F>;
+using I8 = hn::Rebind<int8_t, F>;
 using U16 = hn::Rebind<uint16_t, F>;
+using I32 = hn::Rebind<int32_t, F>;
 using U32 = hn::Rebind<uint32_t, F>;
+using H = hn::Rebind<hwy::float16_t, F>;
+using V = hn::Vec<F>;
 
-hn::Vec<F> load_bf16(const uint16_t* bits) {
+inline int64_t lanes() { return static_cast<int64_t>(hn::Lanes(F())); }
+
+V load_bf16(const uint16_t* bits) {
   return hn::BitCast(F(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(U16(), bits))));
 }
+V load(const Bf16* p) { return load_bf16(reinterpret_cast<const uint16_t*>(p)); }
+V load(const float* p) { return hn::LoadU(F(), p); }
+float value(const Bf16* p) { return p->to_float(); }
+float value(const float* p) { return *p; }
 
-void decode_bf16(const Bf16* in, int64_t n, float* out) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+template <class T>
+void decode_plain(const uint8_t* values, int64_t n, float* out) {
+  const auto* in = reinterpret_cast<const T*>(values);
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(load_bf16(reinterpret_cast<const uint16_t*>(in + i)), F(), out + i);
-  for (; i < n; ++i) out[i] = in[i].to_float();
+  for (; i + lanes() <= n; i += lanes()) hn::StoreU(load(in + i), F(), out + i);
+  for (; i < n; ++i) out[i] = value(in + i);
 }
 
-#if HWY_TARGET == HWY_SCALAR  // has no byte shuffles
-void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
+float f16_at(const uint8_t* bytes) {
+  uint16_t bits = 0;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return F16{bits}.to_float();
+}
+
+void decode_f16(const uint8_t* values, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = f16_at(values + 2 * i);
+}
+
+void decode_q8(const uint8_t* values, int64_t n, float* out) {
+  for (int64_t b = 0; b < n / kMxBlock; ++b) {
+    const uint8_t* block = values + b * 34;
+    const auto* codes = reinterpret_cast<const int8_t*>(block + 2);
+    const auto scale = hn::Set(F(), f16_at(block));
+    for (int64_t i = 0; i < kMxBlock; i += lanes()) {
+      const auto v = hn::ConvertTo(F(), hn::PromoteTo(I32(), hn::LoadU(I8(), codes + i)));
+      hn::StoreU(hn::Mul(v, scale), F(), out + b * kMxBlock + i);
+    }
+  }
+}
+
+void decode_mxfp8(const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t block = i / kMxBlock;
-    const uint8_t code = mx_element_code(MxFormat::kMxfp4, codes + block * 16, static_cast<int>(i % kMxBlock));
-    out[i] = mx_decode(MxFormat::kMxfp4, code, E8m0{scales[block]});
+    out[i] = mx_decode(MxFormat::kMxfp8E4m3, codes[i], E8m0{scales[i / kMxBlock]});
+  }
+}
+
+// Where a block's 16 bytes of codes and its scale are, and which values its nibbles are.
+struct Fp4Layout {
+  const uint8_t* codes;
+  int64_t stride;
+  const uint8_t* scales;
+  int64_t scale_stride;
+  bool interleaved;  // byte j holds values 2j and 2j + 1; else j and j + 16
+};
+
+#if HWY_TARGET == HWY_SCALAR  // has no byte shuffles
+void decode_fp4(const Fp4Layout& in, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t block = i / kMxBlock, at = i % kMxBlock;
+    const uint8_t byte = in.codes[block * in.stride + (in.interleaved ? at / 2 : at % 16)];
+    const bool high = in.interleaved ? at % 2 == 1 : at >= 16;
+    const auto code = static_cast<uint8_t>(high ? byte >> 4 : byte & 15);
+    out[i] = mx_decode(MxFormat::kMxfp4, code, E8m0{in.scales[block * in.scale_stride]});
   }
 }
 #else
-void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
+void decode_fp4(const Fp4Layout& in, int64_t n, float* out) {
   // Every e2m1 value is a bf16 value: look its two bytes up, then widen.
   HWY_ALIGN static constexpr uint8_t kHigh[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
                                                   0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
@@ -47,12 +102,15 @@ void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, int64_t n, float*
                                                  0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0};
   const hn::FixedTag<uint8_t, 16> bytes;
   const auto high = hn::Load(bytes, kHigh), low = hn::Load(bytes, kLow), nibble = hn::Set(bytes, 15);
-  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
   HWY_ALIGN uint8_t wide[2 * kMxBlock];  // a block as bf16
   for (int64_t b = 0; b < n / kMxBlock; ++b) {
-    const auto packed = hn::LoadU(bytes, codes + b * 16);
-    const auto even = hn::And(packed, nibble), odd = hn::And(hn::ShiftRight<4>(packed), nibble);
-    const auto first = hn::InterleaveLower(bytes, even, odd), second = hn::InterleaveUpper(bytes, even, odd);
+    const auto packed = hn::LoadU(bytes, in.codes + b * in.stride);
+    auto first = hn::And(packed, nibble), second = hn::And(hn::ShiftRight<4>(packed), nibble);
+    if (in.interleaved) {
+      const auto even = first, odd = second;
+      first = hn::InterleaveLower(bytes, even, odd);
+      second = hn::InterleaveUpper(bytes, even, odd);
+    }
     const auto store = [&](auto c, uint8_t* to) HWY_ATTR {
       const auto h = hn::TableLookupBytes(high, c), l = hn::TableLookupBytes(low, c);
       hn::Store(hn::InterleaveLower(bytes, l, h), bytes, to);
@@ -60,55 +118,183 @@ void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, int64_t n, float*
     };
     store(first, wide);
     store(second, wide + 32);
-    const auto scale = hn::Set(F(), E8m0{scales[b]}.to_float());
+    const auto scale = hn::Set(F(), E8m0{in.scales[b * in.scale_stride]}.to_float());
     const auto* bf16 = reinterpret_cast<const uint16_t*>(wide);
-    for (int64_t i = 0; i < kMxBlock; i += lanes) {
+    for (int64_t i = 0; i < kMxBlock; i += lanes()) {
       hn::StoreU(hn::Mul(load_bf16(bf16 + i), scale), F(), out + b * kMxBlock + i);
     }
   }
 }
 #endif
 
+void decode(const WeightRows& w, float* out) {
+  switch (w.format) {
+    case WeightFormat::kBf16: return decode_plain<Bf16>(w.values, w.cols, out);
+    case WeightFormat::kF32: return decode_plain<float>(w.values, w.cols, out);
+    case WeightFormat::kF16: return decode_f16(w.values, w.cols, out);
+    case WeightFormat::kMxfp4: return decode_fp4({w.values, 16, w.scales, 1, true}, w.cols, out);
+    case WeightFormat::kGgmlMxfp4: return decode_fp4({w.values + 1, 17, w.values, 17, false}, w.cols, out);
+    case WeightFormat::kMxfp8: return decode_mxfp8(w.values, w.scales, w.cols, out);
+    case WeightFormat::kGgmlQ8: return decode_q8(w.values, w.cols, out);
+  }
+}
+
+bool arranges(WeightFormat) { return false; }
+void arrange(WeightFormat, std::span<const float> x, float* out) { std::copy(x.begin(), x.end(), out); }
+
+// out[t * kTileRows] = w · x[t]
 template <int kCount>
-void dot_of(const float* w, const float* const* x, int64_t n, float* out) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
-  hn::Vec<F> sum0[kCount], sum1[kCount];  // two chains each hide the latency of the fused multiply-add
+void dot(const float* w, const float* const* x, int64_t n, float* out) {
+  V sum0[kCount], sum1[kCount];  // two chains each hide the latency of the fused multiply-add
   for (int t = 0; t < kCount; ++t) sum0[t] = sum1[t] = hn::Zero(F());
   int64_t i = 0;
-  for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    const auto w0 = hn::LoadU(F(), w + i), w1 = hn::LoadU(F(), w + i + lanes);
+  for (; i + 2 * lanes() <= n; i += 2 * lanes()) {
+    const auto w0 = hn::LoadU(F(), w + i), w1 = hn::LoadU(F(), w + i + lanes());
     for (int t = 0; t < kCount; ++t) {
       sum0[t] = hn::MulAdd(w0, hn::LoadU(F(), x[t] + i), sum0[t]);
-      sum1[t] = hn::MulAdd(w1, hn::LoadU(F(), x[t] + i + lanes), sum1[t]);
+      sum1[t] = hn::MulAdd(w1, hn::LoadU(F(), x[t] + i + lanes()), sum1[t]);
     }
   }
   for (int t = 0; t < kCount; ++t) {
     float sum = hn::GetLane(hn::SumOfLanes(F(), hn::Add(sum0[t], sum1[t])));
     for (int64_t j = i; j < n; ++j) sum += w[j] * x[t][j];
-    out[t] = sum;
+    out[t * kTileRows] = sum;
   }
 }
 
-void dot(const float* w, const float* const* x, int count, int64_t n, float* out) {
-  switch (count) {
-    case 1: return dot_of<1>(w, x, n, out);
-    case 2: return dot_of<2>(w, x, n, out);
-    case 3: return dot_of<3>(w, x, n, out);
-    default: return dot_of<4>(w, x, n, out);
+void multiply(const MultiplyArgs& args) {
+  const auto tokens = static_cast<int>(args.x.size());
+  for (int r = 0; r < args.w.rows; ++r) {
+    WeightRows row = args.w;
+    row.values = args.w.values_of(r);
+    if (row.scales != nullptr) row.scales = args.w.scales_of(r);
+    decode(row, args.scratch);
+    for (int t = 0; t < tokens; t += 4) {
+      float* out = args.out + t * kTileRows + r;
+      switch (tokens - t) {
+        case 1: dot<1>(args.scratch, args.x.data() + t, row.cols, out); break;
+        case 2: dot<2>(args.scratch, args.x.data() + t, row.cols, out); break;
+        case 3: dot<3>(args.scratch, args.x.data() + t, row.cols, out); break;
+        default: dot<4>(args.scratch, args.x.data() + t, row.cols, out);
+      }
+    }
   }
 }
 
-void axpy(float a, const float* x, int64_t n, float* y) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
-  const auto factor = hn::Set(F(), a);
+template <int kRows, class B>
+void accumulate_rows(const AccumulateArgs& args, int row) {
+  const float* a = args.a + row * args.a_stride;
+  const auto* b = static_cast<const B*>(args.b);
+  float* c = args.c + row * args.c_stride;
+  int64_t n = 0;
+  for (; n + 2 * lanes() <= args.b_width; n += 2 * lanes()) {
+    V sum0[kRows], sum1[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      sum0[r] = load(c + r * args.c_stride + n);
+      sum1[r] = load(c + r * args.c_stride + n + lanes());
+    }
+    for (int k = args.from; k < args.to; ++k) {
+      const V b0 = load(b + k * args.b_width + n), b1 = load(b + k * args.b_width + n + lanes());
+      for (int r = 0; r < kRows; ++r) {
+        const V factor = hn::Set(F(), a[r * args.a_stride + k]);
+        sum0[r] = hn::MulAdd(factor, b0, sum0[r]);
+        sum1[r] = hn::MulAdd(factor, b1, sum1[r]);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      hn::StoreU(sum0[r], F(), c + r * args.c_stride + n);
+      hn::StoreU(sum1[r], F(), c + r * args.c_stride + n + lanes());
+    }
+  }
+  for (; n < args.b_width; ++n) {
+    for (int r = 0; r < kRows; ++r) {
+      float sum = c[r * args.c_stride + n];
+      for (int k = args.from; k < args.to; ++k) sum += a[r * args.a_stride + k] * value(b + k * args.b_width + n);
+      c[r * args.c_stride + n] = sum;
+    }
+  }
+}
+
+template <class B>
+void accumulate_all(const AccumulateArgs& args) {
+  int row = 0;
+  if constexpr (HWY_TARGET == HWY_AVX3) {  // 32 registers
+    for (; row + 8 <= args.rows; row += 8) accumulate_rows<8, B>(args, row);
+  }
+  for (; row + 4 <= args.rows; row += 4) accumulate_rows<4, B>(args, row);
+  for (; row < args.rows; ++row) accumulate_rows<1, B>(args, row);
+}
+
+void accumulate(const AccumulateArgs& args) {
+  args.b_is_bf16 ? accumulate_all<Bf16>(args) : accumulate_all<float>(args);
+}
+
+float scale_max(float factor, std::span<float> x) {
+  float top = -std::numeric_limits<float>::infinity();
+  const auto n = static_cast<int64_t>(x.size());
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    hn::StoreU(hn::MulAdd(factor, hn::LoadU(F(), x + i), hn::LoadU(F(), y + i)), F(), y + i);
+  if (n >= lanes()) {
+    V most = hn::Set(F(), top);
+    for (; i + lanes() <= n; i += lanes()) {
+      const V scaled = hn::Mul(load(x.data() + i), hn::Set(F(), factor));
+      hn::StoreU(scaled, F(), x.data() + i);
+      most = hn::Max(most, scaled);
+    }
+    top = hn::GetLane(hn::MaxOfLanes(F(), most));
   }
-  for (; i < n; ++i) y[i] += a * x[i];
+  for (; i < n; ++i) top = std::max(top, x[static_cast<size_t>(i)] *= factor);
+  return top;
 }
 
-std::string_view simd_target() { return hwy::TargetName(HWY_TARGET); }
+float exp_sum(float top, std::span<float> x) {
+  V sum = hn::Zero(F());
+  const auto n = static_cast<int64_t>(x.size());
+  const auto step = [&](V v) HWY_ATTR { return hn::Exp(F(), hn::Sub(v, hn::Set(F(), top))); };
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) {
+    const V p = step(load(x.data() + i));
+    hn::StoreU(p, F(), x.data() + i);
+    sum = hn::Add(sum, p);
+  }
+  float total = hn::GetLane(hn::SumOfLanes(F(), sum));
+  for (; i < n; ++i) {
+    float& value_at = x[static_cast<size_t>(i)];
+    total += value_at = hn::GetLane(step(hn::Set(F(), value_at)));
+  }
+  return total;
+}
+
+void swiglu(const SwigluArgs& args) {
+  // Comparisons that are false for NaN keep it: damaged weights must show in the logits.
+  const auto clamp = [](V x, V low, V high) HWY_ATTR {
+    x = hn::IfThenElse(hn::Lt(high, x), high, x);
+    return hn::IfThenElse(hn::Lt(x, low), low, x);
+  };
+  const auto step = [&](V gate, V up) HWY_ATTR {
+    const V limit = hn::Set(F(), args.limit), one = hn::Set(F(), 1.0f), most = hn::Set(F(), 80.0f);
+    const V glu = hn::IfThenElse(hn::Lt(limit, gate), limit, gate), line = clamp(up, hn::Neg(limit), limit);
+    const V power = hn::Mul(hn::Set(F(), -1.702f), glu);  // torch/model.py swiglu
+    const V e = hn::Exp(F(), hn::IfThenElse(hn::Lt(most, power), most, power));
+    return hn::Mul(hn::Div(glu, hn::Add(one, e)), hn::Add(line, one));
+  };
+  int64_t i = 0;
+  for (; i + lanes() <= args.n; i += lanes()) {
+    hn::StoreU(step(load(args.gate + i), load(args.up + i)), F(), args.out + i);
+  }
+  for (; i < args.n; ++i) args.out[i] = hn::GetLane(step(hn::Set(F(), args.gate[i]), hn::Set(F(), args.up[i])));
+}
+
+Kernels table(std::string_view name) {
+  return {.name = name,
+          .decode = decode,
+          .arranges = arranges,
+          .arrange = arrange,
+          .multiply = multiply,
+          .accumulate = accumulate,
+          .scale_max = scale_max,
+          .exp_sum = exp_sum,
+          .swiglu = swiglu};
+}
 
 }  // namespace nibble::backend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -116,21 +302,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::backend::cpu {
 
-HWY_EXPORT(decode_bf16);
-HWY_EXPORT(decode_mxfp4);
-HWY_EXPORT(dot);
-HWY_EXPORT(axpy);
-HWY_EXPORT(simd_target);
-
-void decode_bf16(const Bf16* in, int64_t n, float* out) { HWY_DYNAMIC_DISPATCH(decode_bf16)(in, n, out); }
-void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(decode_mxfp4)(codes, scales, n, out);
+std::vector<PortableKernels> portable_kernels() {
+  std::vector<PortableKernels> all;
+#if HWY_TARGETS & HWY_AVX3
+  all.push_back({CpuIsa::kAvx512, (hwy::SupportedTargets() & HWY_AVX3) != 0, N_AVX3::table("avx512")});
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  all.push_back({CpuIsa::kAvx2, (hwy::SupportedTargets() & HWY_AVX2) != 0, N_AVX2::table("avx2")});
+#endif
+#if HWY_TARGETS & HWY_NEON
+  all.push_back({CpuIsa::kBaseline, (hwy::SupportedTargets() & HWY_NEON) != 0, N_NEON::table("neon")});
+#endif
+  all.push_back({CpuIsa::kBaseline, true, HWY_STATIC_DISPATCH(table)("baseline")});
+  return all;
 }
-void dot(const float* w, const std::array<const float*, kDotTokens>& x, int count, int64_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(dot)(w, x.data(), count, n, out);
-}
-void axpy(float a, const float* x, int64_t n, float* y) { HWY_DYNAMIC_DISPATCH(axpy)(a, x, n, y); }
-std::string_view simd_target() { return HWY_DYNAMIC_DISPATCH(simd_target)(); }
 
 }  // namespace nibble::backend::cpu
 #endif  // HWY_ONCE

@@ -1,7 +1,7 @@
 // Built instead of the backend where CMake found no CUDA or was told not to use it.
 
 #include "backend/cuda/cuda_backend.h"
-
+#include "backend/cuda/measure.h"
 #include "base/error.h"
 
 namespace nibble::backend {
@@ -16,5 +16,13 @@ CudaAvailable cuda_available(int /*device*/) { return {.yes = false, .reason = s
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
   throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
 }
+
+CudaMemory cuda_memory(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
+
+MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
+  throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
+}
+
+DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
 
 }  // namespace nibble::backend

@@ -11,6 +11,10 @@ KvPages carve_pages(const Dims& dims, int64_t pages, CudaOptions::Kv kv, Carver&
     float* keys = carver.take<float>(values);
     return {.keys = keys, .values = carver.take<float>(values), .type = KvPages::Type::kF32};
   }
+  if (kv == CudaOptions::Kv::kE4m3) {
+    E4m3* keys = carver.take<E4m3>(values);
+    return {.keys = keys, .values = carver.take<E4m3>(values), .type = KvPages::Type::kE4m3};
+  }
   Bf16* keys = carver.take<Bf16>(values);
   return {.keys = keys, .values = carver.take<Bf16>(values), .type = KvPages::Type::kBf16};
 }

@@ -1,6 +1,7 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include "backend/cuda/arena.h"
+#include "backend/cuda/attention.h"
 #include "backend/cuda/decode_path.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernel_table.h"
@@ -63,7 +64,8 @@ class StreamedCudaBackend final : public CudaBackend {
         moe_kernel_(choose_moe(config, options)),
         facts_(open_device(options.device)),
         kernels_(kernels_for(facts_)),
-        stream_(make_stream()) {
+        stream_(make_stream()),
+        attention_(config_, options, stream_.get()) {
     Carver measure(nullptr);
     const Matrices matrices = moe_kernel_ == MoeKernel::kMarlin ? Matrices::kPacked : Matrices::kRowOrder;
     static_cast<void>(carve(config_, options.kv, matrices, measure));
@@ -82,7 +84,10 @@ class StreamedCudaBackend final : public CudaBackend {
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
     cuda_check(
         cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
-    for (Sampled& s : sampled_) s = {allocate_pinned(config_.max_rows * int64_t{4}, "sampled tokens"), make_event(), 0, 0};
+    for (Sampled& s : sampled_) {
+      s.tokens = allocate_pinned(config_.max_rows * int64_t{4}, "sampled tokens");
+      s.done = make_event();
+    }
   }
 
   ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
@@ -129,8 +134,10 @@ class StreamedCudaBackend final : public CudaBackend {
     if (!graphs_ || uploader_ || tokens < 1 || tokens > StepGraphs::kMaxTokens || step.rows.size() != tokens ||
         step.logit_tokens.size() != tokens || step.sample_rows.size() != tokens || step.sinks != graph_sinks_)
       return std::nullopt;
+    for (const SampleRow& row : step.sample_rows)
+      if (row.logprobs >= 0 || row.given >= 0) return std::nullopt;
     plan_samples(step.sample_rows, plan_);
-    if (plan_.filters || plan_.most_shifts > 0) return std::nullopt;
+    if (plan_.filters || plan_.most_shifts > 0 || !plan_.masks.empty()) return std::nullopt;
     const StepGraphs::Next next = graphs_->next(static_cast<int64_t>(tokens));
     if (next == StepGraphs::Next::kRun) return std::nullopt;
     inputs_->begin_step();
@@ -141,9 +148,10 @@ class StreamedCudaBackend final : public CudaBackend {
       return std::nullopt;
     }
     tokens_ = logit_rows_ = static_cast<int64_t>(tokens);
+    Sampled& out = open_ticket(step.sample_rows);
     graphs_->replay(tokens_, counts_);
     path_->replayed(tokens_);
-    return hand_out();
+    return hand_out(out);
   }
 
   void embed(const EmbedArgs& args) override {
@@ -156,6 +164,7 @@ class StreamedCudaBackend final : public CudaBackend {
     if (!capturing()) inputs_->begin_step();
     kernels_.embed({.table = bf16(args.table),
                     .ids = inputs_->ids(args.ids),
+                    .sampled = at_.sampled,
                     .out = at_.residual,
                     .tokens = to_int(tokens_),
                     .hidden = to_int(dims_.hidden)},
@@ -198,20 +207,21 @@ class StreamedCudaBackend final : public CudaBackend {
   void attend(const AttendArgs& args) override {
     const StepInputs::RowsOnDevice rows = inputs_->rows(args.rows, tokens_);
     const StepInputs::PagesOnDevice pages = inputs_->pages(args.kind, args.pages, std::ssize(args.rows));
-    kernels_.attend({.q = at_.q,
-                     .out = at_.attn,
-                     .sinks = args.sinks ? bf16(args.layer[WeightRole::kSinks]) : nullptr,
-                     .token_row = rows.token_row,
-                     .positions = rows.last_key,
-                     .pages = pages.ids,
-                     .kv = at_.kv[static_cast<size_t>(args.layer_idx)],
-                     .pages_per_row = pages.per_row,
-                     .tokens = to_int(tokens_),
-                     .heads = to_int(dims_.heads),
-                     .kv_heads = to_int(dims_.kv_heads),
-                     .head_dim = to_int(dims_.head_dim),
-                     .window = args.kind == LayerKind::kSliding ? to_int(dims_.sliding_window) : 0},
-                    on_);
+    const AttendLaunch launch{.q = at_.q,
+                              .out = at_.attn,
+                              .sinks = args.sinks ? bf16(args.layer[WeightRole::kSinks]) : nullptr,
+                              .token_row = rows.token_row,
+                              .positions = rows.last_key,
+                              .pages = pages.ids,
+                              .kv = at_.kv[static_cast<size_t>(args.layer_idx)],
+                              .pages_per_row = pages.per_row,
+                              .tokens = to_int(tokens_),
+                              .heads = to_int(dims_.heads),
+                              .kv_heads = to_int(dims_.kv_heads),
+                              .head_dim = to_int(dims_.head_dim),
+                              .window = args.kind == LayerKind::kSliding ? to_int(dims_.sliding_window) : 0};
+    if (attention_.flash()) return attention_.attend(args.rows, launch, inputs_->staging(), on_);
+    kernels_.attend(launch, on_);
   }
 
   void attn_out(const AttnOutArgs& args) override {
@@ -287,14 +297,17 @@ class StreamedCudaBackend final : public CudaBackend {
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
+    Sampled& out = open_ticket(args.rows);
     plan_samples(args.rows, plan_);
     const SampleRowParams* params = inputs_->params(plan_);
     put_history(shifts_, std::as_bytes(std::span(plan_.shifts)));
     put_history(biases_, std::as_bytes(std::span(plan_.biases)));
+    put_history(masks_, std::as_bytes(std::span(plan_.masks)));
     kernels_.sample({.logits = at_.logits,
                      .params = params,
                      .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
                      .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
+                     .masks = reinterpret_cast<const uint32_t*>(masks_.bytes.get()),
                      .tokens = at_.sampled,
                      .threshold = at_.sample_threshold,
                      .part_value = at_.sample_part_value,
@@ -302,22 +315,25 @@ class StreamedCudaBackend final : public CudaBackend {
                      .rows = to_int(logit_rows_),
                      .vocab = to_int(dims_.vocab),
                      .most_shifts = plan_.most_shifts,
-                     .filters = plan_.filters},
+                     .filters = plan_.filters,
+                     .masked = !plan_.masks.empty()},
                     on_);
     if (capturing()) {
       inputs_->freeze(false);
       graphs_->end_capture(counts_);
     }
-    return hand_out();
+    return hand_out(out);
   }
 
-  [[nodiscard]] std::vector<int32_t> wait(Ticket ticket) override {
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
     Sampled& out = sampled_[static_cast<size_t>(ticket % kTickets)];
     check(ticket > 0 && out.ticket == ticket, "a ticket is read once");
     cuda_check(cudaEventSynchronize(out.done.get()));
     const auto* tokens = reinterpret_cast<const int32_t*>(out.tokens.get());
     out.ticket = 0;
-    return {tokens, tokens + out.rows};
+    std::vector<Drawn> drawn(out.rows.size());
+    for (size_t r = 0; r < drawn.size(); ++r) drawn[r] = read_drawn(out.rows[r], tokens[r], out);
+    return drawn;
   }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
@@ -344,11 +360,21 @@ class StreamedCudaBackend final : public CudaBackend {
     PackedWeights::Matrix matrix;    // of a packed role, which has no values here
     const Bf16* qkv_bias = nullptr;  // of q, k and v together
   };
+  // What is asked of a row beyond its token.
+  struct SampledRow {
+    int64_t position = 0;
+    int32_t given = -1;
+    int logprobs = -1;
+    bool masked = false;
+    int64_t logits = -1;  // its place in Sampled::logits, in rows
+  };
   struct Sampled {
     PinnedBytes tokens;
     Event done;
-    Ticket ticket;  // 0: free
-    int64_t rows;
+    Ticket ticket = 0;  // 0: free
+    std::vector<SampledRow> rows{};
+    PinnedBytes logits{};  // as the model gave them; grows when logprobs are asked for
+    int64_t logits_rows = 0;
   };
   // Grows when a request with bias or penalties needs more; most have none.
   struct History {
@@ -361,12 +387,16 @@ class StreamedCudaBackend final : public CudaBackend {
 
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }
 
-  // The drawn tokens on their way to the host.
-  Ticket hand_out() {
+  Sampled& open_ticket(std::span<const SampleRow> rows) {
     Sampled& out = sampled_[static_cast<size_t>(++ticket_ % kTickets)];
     check(out.ticket == 0, "at most four tickets wait at the same time");
     out.ticket = ticket_;
-    out.rows = logit_rows_;
+    keep_logits(rows, out);
+    return out;
+  }
+
+  // The drawn tokens on their way to the host.
+  Ticket hand_out(Sampled& out) {
     cuda_check(cudaMemcpyAsync(out.tokens.get(), at_.sampled, static_cast<size_t>(logit_rows_) * 4,
                                cudaMemcpyDeviceToHost, stream_.get()));
     cuda_check(cudaEventRecord(out.done.get(), stream_.get()));
@@ -408,6 +438,46 @@ class StreamedCudaBackend final : public CudaBackend {
     kernels_.linear(args, on_);
   }
 
+  // Notes what the rows ask for and copies the logits of those that want logprobs before sampling changes them.
+  void keep_logits(std::span<const SampleRow> rows, Sampled& out) {
+    out.rows.clear();
+    int64_t kept = 0;
+    for (const SampleRow& row : rows) {
+      out.rows.push_back({.position = row.position,
+                          .given = row.given,
+                          .logprobs = row.logprobs,
+                          .masked = !row.mask.empty(),
+                          .logits = row.logprobs >= 0 ? kept++ : -1});
+    }
+    const int64_t row_bytes = dims_.vocab * static_cast<int64_t>(sizeof(float));
+    if (kept > out.logits_rows) {
+      out.logits = allocate_pinned(kept * row_bytes, "logits for logprobs");
+      out.logits_rows = kept;
+    }
+    for (size_t r = 0; r < out.rows.size(); ++r) {
+      if (out.rows[r].logits < 0) continue;
+      cuda_check(cudaMemcpyAsync(out.logits.get() + out.rows[r].logits * row_bytes,
+                                 at_.logits + static_cast<int64_t>(r) * dims_.vocab, static_cast<size_t>(row_bytes),
+                                 cudaMemcpyDeviceToHost, stream_.get()));
+    }
+  }
+
+  [[nodiscard]] Drawn read_drawn(const SampledRow& row, int32_t token, const Sampled& from) const {
+    Drawn drawn;
+    if (token == kNothingAllowed && row.masked && row.given < 0) {
+      drawn.error = nothing_allowed(row.position);
+    } else if (token == kNotFinite || (token == kNothingAllowed && !row.masked)) {
+      drawn.error = not_finite("NaN or infinity");
+    } else {
+      drawn.token = row.given >= 0 ? row.given : token;
+    }
+    if (!drawn.error && row.logprobs >= 0) {
+      const auto* logits = reinterpret_cast<const float*>(from.logits.get()) + row.logits * dims_.vocab;
+      drawn.logprobs = logprobs_of({logits, static_cast<size_t>(dims_.vocab)}, drawn.token, row.logprobs);
+    }
+    return drawn;
+  }
+
   void put_history(History& history, std::span<const std::byte> host) {
     if (host.empty()) return;
     if (host.size() > history.capacity) {
@@ -443,6 +513,7 @@ class StreamedCudaBackend final : public CudaBackend {
   const DeviceFacts facts_;
   const KernelTable kernels_;
   const Stream stream_;
+  Attention attention_;
   LaunchCounts counts_{};
   const Launch on_{stream_.get(), &counts_};
   std::optional<Uploader> uploader_;
@@ -455,7 +526,7 @@ class StreamedCudaBackend final : public CudaBackend {
   std::optional<StepGraphs> graphs_;
   bool graph_sinks_ = true;  // what the captured steps assume
   SamplePlan plan_;
-  History shifts_, biases_;
+  History shifts_, biases_, masks_;
   std::array<Sampled, kTickets> sampled_;
   int64_t tokens_ = 0, logit_rows_ = 0;
   Ticket ticket_ = 0;
@@ -470,6 +541,22 @@ CudaAvailable cuda_available(int device) {
   } catch (const Error& error) {
     return {.yes = false, .reason = error.what()};
   }
+}
+
+CudaMemory cuda_memory(int device) {
+  static_cast<void>(kernels_for(open_device(device)));
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total));
+  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
+}
+
+MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
+  Carver measure(nullptr);
+  const bool packed = choose_moe(config, options) == MoeKernel::kMarlin;
+  static_cast<void>(carve(config, options.kv, packed ? Matrices::kPacked : Matrices::kRowOrder, measure));
+  using Kv = CudaOptions::Kv;
+  const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
+  return {.weights = 0, .kv = kv, .activations = measure.bytes() - kv, .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
 }
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options) {

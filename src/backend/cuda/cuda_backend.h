@@ -1,9 +1,10 @@
 #pragma once
 // The GPU. Weights exact as shipped unless BackendConfig::dense says otherwise, float residual, one stream. Every sum's
-// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference a token does not see its
+// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and Attention::kReference a token does not see its
 // batch neighbours either; with kMarlin steps of one, of two to eight and of more tokens may differ in the last bits.
 
 #include "backend/backend.h"
+#include "backend/memory.h"
 
 #include <array>
 #include <cstdint>
@@ -29,7 +30,9 @@ enum class MoeKernel : uint8_t {
 
 struct CudaOptions {
   int device = 0;
-  enum class Kv : uint8_t { kBf16, kF32 } kv = Kv::kBf16;
+  enum class Kv : uint8_t { kBf16, kF32, kE4m3 } kv = Kv::kBf16;
+  // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's shapes.
+  enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
   MoeKernel moe = MoeKernel::kAuto;
   bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
 };
@@ -54,6 +57,15 @@ struct CudaAvailable {
   std::string reason;
 };
 [[nodiscard]] CudaAvailable cuda_available(int device = 0);
+
+struct CudaMemory {
+  int64_t free_bytes = 0, total_bytes = 0;
+};
+// Throws Error(kUnsupported) when there is no such device.
+[[nodiscard]] CudaMemory cuda_memory(int device = 0);
+
+// What make_cuda_backend allocates; weights are not in it. Pure.
+[[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options);
 
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
 // shapes do not fit the kernels that the options name; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when CUDA fails.

@@ -61,7 +61,7 @@ void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* posit
               .kv_slots = kv_slots + t,
               .keys = kv.keys,
               .values = kv.values,
-              .kv_bytes = kv.type == KvPages::Type::kF32 ? 4 : 2,
+              .kv_bytes = kv.type == KvPages::Type::kF32 ? 4 : kv.type == KvPages::Type::kBf16 ? 2 : 1,
               .heads = to_int(d_.heads),
               .kv_heads = to_int(d_.kv_heads),
               .cols = to_int(d_.hidden),
@@ -138,7 +138,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   settle(on);
 }
 
-Choice DecodePath::choice() const {
+ExpertChoice DecodePath::choice() const {
   return {.logits = at_.router_logits,
           .expert_ids = at_.expert_ids,
           .expert_weights = at_.expert_weights,
@@ -167,7 +167,7 @@ void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
               chained(on));
   launched(Kernel::kMarlinUp, on);
   chosen_ = true;
-  Choice again = choice();
+  ExpertChoice again = choice();
   again.expert_ids = nullptr;
   again.expert_weights = nullptr;
   gemv_moe_down({.weights = w.down,

@@ -63,7 +63,7 @@ class DecodePath {
   void run_dense(DenseArgs args, int64_t rows, const Launch& on) const;
   void fused_moe(const MoeWeights& w, const Launch& on);
   void grouped_moe(const MoeWeights& w, const Launch& on);
-  [[nodiscard]] Choice choice() const;
+  [[nodiscard]] ExpertChoice choice() const;
   [[nodiscard]] GemvLaunch chained(const Launch& on) const;
 
   const BackendConfig& config_;

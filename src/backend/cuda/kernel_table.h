@@ -22,8 +22,13 @@ enum class Kernel : uint8_t {
   kLinear,
   kRopeKvBf16,
   kRopeKvF32,
+  kRopeKvE4m3,
   kAttendBf16,
   kAttendF32,
+  kAttendDecodeBf16,
+  kAttendDecodeE4m3,
+  kAttendPrefillBf16,
+  kAttendPrefillE4m3,
   kTopExperts,
   kMoeGroup,
   kMoeGateUp,
@@ -42,6 +47,14 @@ enum class Kernel : uint8_t {
   kMarlinDown,
   kMarlinGroupedUp,
   kMarlinGroupedDown,
+  kGemmBf16,
+  kGemmMxfp8,
+  kGemmMxfp4,
+  kGemmGateUp,
+  kMoeGroupTiles,
+  kMoeSum,
+  kRound,
+  kSampleMask,
   kSampleAdjust,
   kSampleFilter,
   kSampleDraw,
@@ -73,11 +86,12 @@ struct RopeTableLaunch {
   float concentration = 1;
 };
 
-// residual[t,:] = table[ids[t],:]
+// residual[t,:] = table[ids[t],:]; an id below 0 stands for max(0, sampled[-1 - id])
 struct EmbedLaunch {
-  const Bf16* table = nullptr;   // [vocab, hidden]
-  const int32_t* ids = nullptr;  // [tokens]
-  float* out = nullptr;          // [tokens, hidden]
+  const Bf16* table = nullptr;       // [vocab, hidden]
+  const int32_t* ids = nullptr;      // [tokens]
+  const int32_t* sampled = nullptr;  // [rows]
+  float* out = nullptr;              // [tokens, hidden]
   int tokens = 0, hidden = 0;
 };
 
@@ -101,11 +115,12 @@ struct LinearLaunch {
   enum class Store : uint8_t { kSet, kAdd } store = Store::kSet;
 };
 
-// One layer's pages: [page, kv_head, kPageTokens, head_dim].
+// One layer's pages: [page, kv_head, kPageTokens, head_dim]. kE4m3: saturated at 448, no scale, since E4M3 is a
+// floating type: a scale would move its range, not its precision.
 struct KvPages {
   void* keys = nullptr;
   void* values = nullptr;
-  enum class Type : uint8_t { kBf16, kF32 } type = Type::kBf16;
+  enum class Type : uint8_t { kBf16, kF32, kE4m3 } type = Type::kBf16;
 };
 
 // Turns q in place; turns k and puts k and v into their slots.
@@ -192,6 +207,7 @@ struct SampleRowParams {
   float repetition_penalty = 1;
   int32_t has_min_p = 0;
   int32_t first_shift = 0, shifts = 0;  // its part of the shifts
+  int32_t mask = -1;                    // its row of the masks; -1: none
   friend bool operator==(const SampleRowParams&, const SampleRowParams&) = default;
 };
 
@@ -209,7 +225,8 @@ struct SampleLaunch {
   const SampleRowParams* params = nullptr;  // [rows]
   const LogitShift* shifts = nullptr;       // of all rows
   const float* biases = nullptr;
-  int32_t* tokens = nullptr;  // [rows] out
+  const uint32_t* masks = nullptr;  // [masks, mask_words(vocab)] bit t % 32 of word t / 32: token t may be drawn
+  int32_t* tokens = nullptr;        // [rows] out; or kNotFinite, kNothingAllowed
   // Scratch
   uint64_t* threshold = nullptr;  // [rows] the smallest key kept (sample.cuh)
   float* part_value = nullptr;    // [rows, kSampleParts]
@@ -217,8 +234,13 @@ struct SampleLaunch {
   int rows = 0, vocab = 0;
   int most_shifts = 0;   // of any row; 0: none has any
   bool filters = false;  // some row has min_p, top_k or top_p
+  bool masked = false;   // some row has a mask
 };
 inline constexpr int kSampleParts = 32;
+// In place of a token: a logit is NaN or +infinity; all are -infinity.
+inline constexpr int32_t kNotFinite = -1, kNothingAllowed = -2;
+
+[[nodiscard]] constexpr int64_t mask_words(int64_t vocab) { return (vocab + 31) / 32; }
 
 struct KernelTable {
   void (*embed)(const EmbedLaunch& args, const Launch& on);

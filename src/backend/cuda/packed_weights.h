@@ -34,13 +34,15 @@ class PackRing {
     std::optional<WeightFormat> quantize;
     std::span<const std::byte> values, scales;
   };
+  static constexpr int64_t kSlabBytes = int64_t{64} << 20;
+  static constexpr int64_t kBytes = 2 * kSlabBytes + kSlabBytes / 2 + kSlabBytes / 64;  // most of the device's memory
+
   // Enqueues; the bytes have been read when it returns.
   void run(const Job& job);
   // Waits. Scale codes that a format could not hold, so far.
   [[nodiscard]] int bad_scales() const;
 
  private:
-  static constexpr int64_t kSlabBytes = int64_t{64} << 20;
   struct Slot {
     PinnedBytes host;
     DeviceBytes device;

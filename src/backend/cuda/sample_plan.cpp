@@ -59,6 +59,8 @@ void plan_samples(std::span<const SampleRow> rows, SamplePlan& plan) {
   plan.params.clear();
   plan.shifts.clear();
   plan.biases.clear();
+  plan.masks.clear();
+  int32_t masks = 0;
   plan.most_shifts = 0;
   plan.filters = false;
   for (const SampleRow& row : rows) {
@@ -68,16 +70,18 @@ void plan_samples(std::span<const SampleRow> rows, SamplePlan& plan) {
     const auto shifts = static_cast<int32_t>(plan.shifts.size()) - first;
     plan.params.push_back({.seed = p.seed,
                            .position = static_cast<uint64_t>(row.position),
-                           .temperature = p.temperature,
+                           .temperature = p.temperature < kGreedyBelow ? 0.0f : p.temperature,
                            .log_min_p = p.min_p > 0 ? std::log(p.min_p) : 0.0f,
                            .top_p = p.top_p,
                            .top_k = p.top_k,
                            .repetition_penalty = p.repetition_penalty,
                            .has_min_p = p.min_p > 0 ? 1 : 0,
                            .first_shift = first,
-                           .shifts = shifts});
+                           .shifts = shifts,
+                           .mask = row.mask.empty() ? -1 : masks++});
+    plan.masks.insert(plan.masks.end(), row.mask.begin(), row.mask.end());
     plan.most_shifts = std::max(plan.most_shifts, static_cast<int>(shifts));
-    plan.filters = plan.filters || (p.temperature > 0 && (p.min_p > 0 || p.top_k > 0 || p.top_p < 1.0f));
+    plan.filters = plan.filters || (p.temperature >= kGreedyBelow && (p.min_p > 0 || p.top_k > 0 || p.top_p < 1.0f));
   }
 }
 

@@ -13,6 +13,7 @@ struct SamplePlan {
   std::vector<SampleRowParams> params;  // [rows]
   std::vector<LogitShift> shifts;
   std::vector<float> biases;
+  std::vector<uint32_t> masks;  // of the rows that have one, all of the same length
   int most_shifts = 0;
   bool filters = false;
 };

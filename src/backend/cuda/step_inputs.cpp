@@ -1,5 +1,6 @@
 #include "backend/cuda/step_inputs.h"
 
+#include "backend/cuda/attention.h"
 #include "base/error.h"
 
 #include <iterator>
@@ -10,7 +11,9 @@ namespace {
 // The most that one step's arrays take, twice over.
 int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
   const int64_t ints = 6 * int64_t{config.max_tokens} + config.max_rows + kLayerKinds * page_ids;
-  return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams))) + 4096;
+  return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) +
+              Attention::staging_bytes(config.max_tokens)) +
+         4096;
 }
 
 }  // namespace

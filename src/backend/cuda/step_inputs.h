@@ -17,6 +17,7 @@ class StepInputs {
   StepInputs(const BackendConfig& config, const Arena& at, cudaStream_t stream);
 
   void begin_step() { staging_.begin_step(); }
+  [[nodiscard]] Staging& staging() { return staging_; }
   void freeze(bool frozen) { staging_.freeze(frozen); }
 
   // Each returns the device's copy.

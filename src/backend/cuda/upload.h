@@ -16,13 +16,15 @@ class Uploader {
   // Enqueues on the stream; the bytes have been read when it returns.
   void copy(std::byte* device, std::span<const std::byte> host, cudaStream_t stream);
 
- private:
   static constexpr int64_t kSlotBytes = int64_t{64} << 20;
+  static constexpr int64_t kRingBytes = 2 * kSlotBytes;
+
+ private:
   struct Slot {
     PinnedBytes bytes;
     Event done;  // the last copy out of it
   };
-  std::array<Slot, 2> slots_;
+  std::array<Slot, kRingBytes / kSlotBytes> slots_;
   size_t next_ = 0;
 };
 

@@ -109,7 +109,8 @@ class ReferenceBackend final : public Backend {
 
   void embed(const EmbedArgs& args) override {
     residual_.clear();
-    for (const int32_t id : args.ids) {
+    for (const int32_t named : args.ids) {
+      const int32_t id = named >= 0 ? named : std::max(0, sampled_.back()[static_cast<size_t>(-1 - named)].token);
       Vec row(static_cast<size_t>(dims_.hidden));
       for (int d = 0; d < dims_.hidden; ++d)
         row[static_cast<size_t>(d)] = at(args.table)[int64_t{id} * dims_.hidden + d];
@@ -222,19 +223,18 @@ class ReferenceBackend final : public Backend {
 
   Ticket sample(const SampleArgs& args) override {
     check(args.rows.size() == logits_.size(), "one sample row per row of logits");
-    std::vector<int32_t> tokens;
+    std::vector<Drawn> drawn;
     for (size_t r = 0; r < args.rows.size(); ++r) {
       std::vector<float> row(logits_[r].begin(), logits_[r].end());
-      check_logits(row);
-      tokens.push_back(sample_row(row, args.rows[r]));
+      drawn.push_back(draw(row, args.rows[r]));
     }
-    sampled_ = std::move(tokens);
+    sampled_ = {std::move(sampled_.back()), std::move(drawn)};
     return ++ticket_;
   }
 
-  [[nodiscard]] std::vector<int32_t> wait(Ticket ticket) override {
-    check(ticket == ticket_, "a ticket is read before the next is drawn");
-    return std::exchange(sampled_, {});
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+    check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
+    return sampled_[ticket == ticket_ ? 1 : 0];
   }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
@@ -347,7 +347,7 @@ class ReferenceBackend final : public Backend {
   std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
   std::vector<LayerKv> kv_;     // per layer
   std::vector<Vec> residual_, normed_, q_, attn_, router_logits_, expert_ids_, expert_weights_, expert_hidden_, logits_;
-  std::vector<int32_t> sampled_;
+  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   Ticket ticket_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <ucontext.h>
 
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -37,8 +38,15 @@ struct Copy {
   std::function<void()> landed;
 };
 
+// Copies of one lane that are under way, by group; the last is open.
+struct CopyGroups {
+  std::deque<int> under_way = {0};
+  int first = 0;  // number of under_way[0]
+};
+
 // The CTA that runs; one at a time.
 struct Cta {
+  std::vector<CopyGroups> groups;  // of each lane
   std::vector<Fiber> fibers;
   std::vector<Meeting> warps;
   Meeting block;
@@ -100,6 +108,7 @@ bool step() {
 void start_fibers(int threads) {
   cta->fibers.resize(static_cast<size_t>(threads));
   cta->warps.resize(static_cast<size_t>(threads / kLanes));
+  cta->groups.resize(static_cast<size_t>(threads));
   for (Fiber& fiber : cta->fibers) {
     fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
     getcontext(&fiber.context);
@@ -139,6 +148,7 @@ void sync_block() {
   Meeting& block = cta->block;
   const uint64_t round = block.round;
   if (++block.arrived == static_cast<int>(cta->fibers.size())) {
+    block.arrived = 0;
     ++block.round;
     ++cta->progress;
   }
@@ -152,6 +162,24 @@ void copy_later(uint32_t to_shared, const void* from, uint32_t bytes, std::funct
   ++cta->progress;
 }
 
+void group_copy(uint32_t to_shared, const void* from, uint32_t bytes) {
+  CopyGroups& own = cta->groups[threadIdx.x];
+  ++own.under_way.back();
+  const int group = own.first + static_cast<int>(own.under_way.size()) - 1;
+  copy_later(to_shared, from, bytes, [&own, group] { --own.under_way[static_cast<size_t>(group - own.first)]; });
+}
+
+void commit_copies() { cta->groups[threadIdx.x].under_way.push_back(0); }
+
+void wait_copies(int newest) {
+  CopyGroups& own = cta->groups[threadIdx.x];
+  while (static_cast<int>(own.under_way.size()) - 1 > newest) {
+    wait_until([&] { return own.under_way.front() == 0; });
+    own.under_way.pop_front();
+    ++own.first;
+  }
+}
+
 void dependency_wait() {
   if (predecessor) predecessor();
   predecessor = nullptr;
@@ -162,12 +190,14 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
   predecessor = launch.predecessor;
   gridDim.x = static_cast<unsigned>(launch.grid);
   blockDim.x = static_cast<unsigned>(launch.threads);
-  for (int block = 0; block < launch.grid; ++block) {
+  gridDim.y = static_cast<unsigned>(launch.grid_y);
+  for (int block = 0; block < launch.grid * launch.grid_y; ++block) {
     const auto owner = std::make_unique<Cta>();
     cta = owner.get();
     cta->kernel = &kernel;
     cta->seed = launch.seed + static_cast<uint64_t>(block);
-    blockIdx.x = static_cast<unsigned>(block);
+    blockIdx.x = static_cast<unsigned>(block % launch.grid);
+    blockIdx.y = static_cast<unsigned>(block / launch.grid);
     std::memset(smem, 0xff, sizeof smem);
     start_fibers(launch.threads);
     uint64_t seen = 0;

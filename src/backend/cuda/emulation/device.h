@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -23,7 +24,13 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct EmulatedDim {
-  unsigned x = 0;
+  unsigned x = 0, y = 0;
+};
+struct alignas(8) float2 {
+  float x = 0, y = 0;
+};
+struct alignas(16) float4 {
+  float x = 0, y = 0, z = 0, w = 0;
 };
 struct alignas(16) uint4 {
   uint32_t x = 0, y = 0, z = 0, w = 0;
@@ -56,10 +63,14 @@ void sync_block();
 void wait_until(const std::function<bool()>& holds);  // lets other lanes run
 void made_progress();
 void copy_later(uint32_t to_shared, const void* from, uint32_t bytes, std::function<void()> landed);
+// A lane's own copies, in groups that it waits for.
+void group_copy(uint32_t to_shared, const void* from, uint32_t bytes);
+void commit_copies();
+void wait_copies(int newest);
 void dependency_wait();
 
 struct Launch {
-  int grid = 1, threads = 32;
+  int grid = 1, threads = 32, grid_y = 1;
   uint64_t seed = 1;                  // of the delays of copies
   std::function<void()> predecessor;  // runs when the first lane of the grid waits for the kernel before
 };
@@ -71,7 +82,20 @@ std::string run(const Launch& launch, const std::function<void()>& kernel);
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline int __popc(uint32_t bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(bits)) + 1; }
+inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
 inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+using std::max;
+using std::min;
+template <class T>
+T __ldcg(const T* from) {
+  return *from;
+}
+inline void __threadfence() {}
+inline int atomicAdd(int* to, int value) {
+  *to += value;
+  return *to - value;
+}
 
 template <class T>
 T __shfl_sync(unsigned, T value, int from) {
@@ -94,6 +118,7 @@ inline uint32_t __ballot_sync(unsigned, bool value) {
   for (int i = 0; i < 32; ++i) bits |= all.lane[i].value << i;
   return bits;
 }
+inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
 inline void __syncwarp() { nibble::backend::cuda::emulation::exchange({}); }
 inline void __syncthreads() { nibble::backend::cuda::emulation::sync_block(); }
 // NOLINTEND(readability-identifier-naming)

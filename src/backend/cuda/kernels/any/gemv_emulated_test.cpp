@@ -688,7 +688,7 @@ TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {
   const std::vector<std::set<int32_t>> want = {{0, 1, 2}, {4, 0, 1}, {0, 1, 2}};
   std::vector<int32_t> ids(9, -1);
   std::vector<float> weights(9, kNan);
-  const Choice choice{logits.data(), ids.data(), weights.data(), 5, 3};
+  const ExpertChoice choice{logits.data(), ids.data(), weights.data(), 5, 3};
   struct Args {
     int stages = 2, chunk_bytes = 16, slices = 1;
   };

@@ -27,7 +27,7 @@ void check_matrix(const GemvShape& shape, int tokens, const std::string& args) {
   require(tokens >= 1 && tokens <= kGemvTokens, Code::kUnsupported, "want 1 to 8 tokens", args);
 }
 
-void check_choice(const Choice& c, int tokens, const std::string& args) {
+void check_choice(const ExpertChoice& c, int tokens, const std::string& args) {
   require(c.topk >= 1 && tokens * c.topk <= kGemvRoutes, Code::kUnsupported, "want tokens * topk in 1 to 32", args);
   require(c.experts >= c.topk && c.experts <= kGemvExperts, Code::kUnsupported, "want topk to 256 experts", args);
   require(c.logits != nullptr, Code::kInvalidRequest, "want router logits", args);

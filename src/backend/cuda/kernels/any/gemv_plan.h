@@ -86,7 +86,7 @@ inline constexpr int kRouterHidden = kRouterThreads * kRouterParts * 8;  // the 
 
 // The topk experts of each token, by falling logit (the lower id first on a tie), and the softmax over them: worked out
 // by every CTA for itself, which costs less than a launch.
-struct Choice {
+struct ExpertChoice {
   const float* logits = nullptr;    // [tokens, experts]
   int32_t* expert_ids = nullptr;    // [tokens, topk] out, or null
   float* expert_weights = nullptr;  // likewise
@@ -99,7 +99,7 @@ struct MoeUpArgs {
   const uint8_t* weights = nullptr;  // [experts] of [2 * inter, hidden] RowOrder::kGateUp, MXFP4
   const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
   const float* x = nullptr;          // [tokens, hidden]
-  Choice choice;
+  ExpertChoice choice;
   F16* u = nullptr;  // [tokens, topk, inter]
   int hidden = 0, inter = 0, tokens = 0;
   float swiglu_limit = 7.0f;
@@ -113,7 +113,7 @@ struct MoeDownArgs {
   const uint8_t* weights = nullptr;  // [experts] of [hidden, inter] RowOrder::kPlain, MXFP4
   const Bf16* bias = nullptr;        // [experts, hidden]
   const F16* u = nullptr;            // [tokens, topk, inter]
-  Choice choice;
+  ExpertChoice choice;
   float* y = nullptr;
   int hidden = 0, inter = 0, tokens = 0, parts = 1;
 };

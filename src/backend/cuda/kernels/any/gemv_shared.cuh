@@ -69,7 +69,7 @@ __device__ __forceinline__ float logit_of(uint32_t rank) {
 }
 
 // One token's choice, by one warp, into the shared routes; the first CTA leaves it in global memory, too.
-__device__ inline void choose_experts(const Choice& c, const GemvShared& shared, int token, int lane) {
+__device__ inline void choose_experts(const ExpertChoice& c, const GemvShared& shared, int token, int lane) {
   constexpr int kOwn = kGemvExperts / layout::kWarpLanes;
   const float* logits = c.logits + int64_t{token} * c.experts;
   uint32_t ranks[kOwn];

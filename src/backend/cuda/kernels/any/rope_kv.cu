@@ -1,6 +1,7 @@
 #include "backend/cuda/kernel_table.h"
 
 #include "backend/cuda/kernels/any/launchers.h"
+#include "backend/cuda/ptx/convert.cuh"
 
 #include <cuda_bf16.h>
 
@@ -12,6 +13,7 @@ constexpr int kMaxHalf = 128;  // of head_dim
 
 __device__ void store(float* to, float value) { *to = value; }
 __device__ void store(__nv_bfloat16* to, float value) { *to = __float2bfloat16_rn(value); }
+__device__ void store(E4m3* to, float value) { to->bits = ptx::to_e4m3(value); }
 
 // rope_kv: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), x1 = x[d], x2 = x[d + head_dim/2], for q in place and k into its
 // slot;
@@ -80,13 +82,17 @@ void any_rope_table(const RopeTableLaunch& args, const Launch& on) {
 }
 
 void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {
-  const bool f32 = args.kv.type == KvPages::Type::kF32;
-  const Kernel kernel = f32 ? Kernel::kRopeKvF32 : Kernel::kRopeKvBf16;
+  const KvPages::Type type = args.kv.type;
+  const Kernel kernel = type == KvPages::Type::kF32    ? Kernel::kRopeKvF32
+                        : type == KvPages::Type::kE4m3 ? Kernel::kRopeKvE4m3
+                                                       : Kernel::kRopeKvBf16;
   require_shape(args.tokens > 0, kernel, "at least one token", args.tokens);
   require_shape(args.head_dim > 0 && args.head_dim % 2 == 0 && args.head_dim <= 2 * kMaxHalf, kernel,
                 "an even head_dim of at most 256", args.head_dim);
-  if (f32) {
+  if (type == KvPages::Type::kF32) {
     any_rope_kv<float><<<args.tokens, kThreads, 0, on.stream>>>(args);
+  } else if (type == KvPages::Type::kE4m3) {
+    any_rope_kv<E4m3><<<args.tokens, kThreads, 0, on.stream>>>(args);
   } else {
     any_rope_kv<__nv_bfloat16><<<args.tokens, kThreads, 0, on.stream>>>(args);
   }

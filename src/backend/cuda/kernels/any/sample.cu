@@ -13,6 +13,18 @@ constexpr int kFilterThreads = 512, kFilterWarps = kFilterThreads / kWarpLanes;
 constexpr int kDigitBits = 4, kDigits = 1 << kDigitBits;
 constexpr int32_t kNone = 0x7fffffff;
 
+// sample_mask: -infinity in place of every logit that its row's mask does not allow     source: sampling.h
+// logits f32 [rows, vocab]     masks u32 [masks, vocab / 32]     grid (kSampleParts, rows)     rounding: none
+__global__ void __launch_bounds__(kThreads) any_sample_mask_f32(const __grid_constant__ SampleLaunch args) {
+  const int row = blockIdx.y, which = args.params[row].mask;
+  if (which < 0) return;
+  const uint32_t* mask = args.masks + which * mask_words(args.vocab);
+  float* logits = args.logits + int64_t{row} * args.vocab;
+  for (int token = blockIdx.x * kThreads + threadIdx.x; token < args.vocab; token += kSampleParts * kThreads) {
+    if ((mask[token / 32] >> (token % 32) & 1) == 0) logits[token] = -INFINITY;
+  }
+}
+
 // sample_adjust: bias, then repetition, presence and frequency penalty, on the tokens that have any     source:
 // sampling.h logits f32 [rows, vocab]     shifts: kernel_table.h, a token once per row     grid (shifts / 256, rows)
 // rounding: each step as the host rounds it, no fused multiply-add
@@ -190,7 +202,11 @@ __global__ void __launch_bounds__(kThreads) any_sample_draw_f32(const __grid_con
       const int token = quad * 4 + i;
       if (token >= args.vocab) break;
       Ranked candidate = {logits[token], token};
-      if (p.temperature > 0) {
+      if (!(candidate.value < INFINITY)) {
+        candidate = {INFINITY, kNotFinite};  // comes before every token
+      } else if (candidate.value == -INFINITY) {
+        continue;
+      } else if (p.temperature > 0) {
         candidate.value = __fdiv_rn(candidate.value, p.temperature);
         if (sample_key(candidate.value, token) < least) continue;
         candidate.value += gumbel(random[i]);
@@ -210,7 +226,7 @@ __global__ void __launch_bounds__(kWarpLanes) any_sample_pick(const __grid_const
   static_assert(kSampleParts == kWarpLanes, "a lane per part");
   const int at = blockIdx.x * kSampleParts + threadIdx.x;
   const Ranked best = warp_first({args.part_value[at], args.part_token[at]});
-  if (threadIdx.x == 0) args.tokens[blockIdx.x] = best.idx == kNone ? 0 : best.idx;  // kNone: only NaN logits
+  if (threadIdx.x == 0) args.tokens[blockIdx.x] = best.idx == kNone ? kNothingAllowed : best.idx;
 }
 
 }  // namespace
@@ -219,6 +235,10 @@ void any_sample(const SampleLaunch& args, const Launch& on) {
   require_shape(args.rows > 0 && args.rows <= 65535, Kernel::kSampleDraw, "1 to 65535 rows", args.rows);
   require_shape(args.vocab > 0 && args.vocab <= 1 << 18, Kernel::kSampleDraw, "a vocab of at most 2^18", args.vocab);
   const auto rows = static_cast<unsigned>(args.rows);
+  if (args.masked) {
+    any_sample_mask_f32<<<dim3(kSampleParts, rows), kThreads, 0, on.stream>>>(args);
+    launched(Kernel::kSampleMask, on);
+  }
   if (args.most_shifts > 0) {
     const dim3 grid(static_cast<unsigned>((args.most_shifts + kThreads - 1) / kThreads), rows);
     any_sample_adjust_f32<<<grid, kThreads, 0, on.stream>>>(args);

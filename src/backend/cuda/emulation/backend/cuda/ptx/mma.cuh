@@ -10,7 +10,9 @@ template <class Value>
 void emulated_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulation::Operands own{.a = {a[0], a[1], a[2], a[3]}, .b = {b0, b1}};
   const emulation::WarpOperands& all = emulation::exchange(own);
-  const auto half = [](uint32_t reg, int i) { return double{Value{static_cast<uint16_t>(reg >> (16 * i))}.to_float()}; };
+  const auto half = [](uint32_t reg, int i) {
+    return double{Value{static_cast<uint16_t>(reg >> (16 * i))}.to_float()};
+  };
   const int lane = emulation::lane_idx();
   double wide_a[2][16], wide_b[2][16];  // the rows and columns of this lane's results
   for (int quad = 0; quad < 4; ++quad) {

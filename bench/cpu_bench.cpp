@@ -1,0 +1,145 @@
+// Times the CPU backend's matrix products against the memory read bandwidth measured beside them.
+//   cpu_bench [threads] [megabytes]
+// Weights are walked in slices of 4 MB out of a pool that no cache holds; each slice is timed by itself, and the
+// figure is the fastest decile of the slices: on a machine that others use too, the mean says how busy they were.
+
+#include "backend/cpu/linear.h"
+#include "base/buffer.h"
+#include "base/random.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cpu {
+namespace {
+
+constexpr int64_t kCols = 2880;  // gpt-oss's hidden and inter
+constexpr int64_t kMostSliceBytes = int64_t{4} << 20;
+
+double seconds(const std::function<void()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double decile(std::vector<double> times) {
+  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 10), times.end());
+  return times[times.size() / 10];
+}
+
+class Bench {
+ public:
+  Bench(int threads, int64_t pool_bytes)
+      : pool_(threads), bytes_(pool_bytes), slice_bytes_(std::min(pool_bytes, kMostSliceBytes)), memory_(pool_bytes), kernels_(kernels_for(CpuIsa::kAuto)) {
+    madvise(memory_.as<void>(), static_cast<size_t>(bytes_), MADV_HUGEPAGE);
+    pool_.parallel_chunks(bytes_, int64_t{1} << 20, [&](IndexRange range) {
+      // Every byte 0x40..0x47 or 0x30..0x37: codes of all kinds, and scales that keep sums finite.
+      auto* p = memory_.as<uint8_t>();
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const auto mixed = static_cast<uint32_t>(i) * 2654435761u;
+        p[i] = static_cast<uint8_t>(((mixed >> 20) & 0x0f) | 0x70);
+      }
+    });
+    x_.resize(static_cast<size_t>(512 * kCols));
+    for (size_t i = 0; i < x_.size(); ++i) {
+      const Philox4 r = philox(7, i);
+      x_[i] = normal_float(r[0], r[1]);
+    }
+  }
+
+  // GB/s of plain reads.
+  double read() {
+    std::vector<double> times;
+    for (int64_t at = 0; at + slice_bytes_ <= bytes_; at += slice_bytes_) {
+      times.push_back(seconds([&] { read_slice(at); }));
+    }
+    return static_cast<double>(slice_bytes_) / decile(times) / 1e9;
+  }
+
+  void product(WeightFormat format, Activations activations, int64_t tokens) {
+    const int64_t per_row = row_bytes(format, kCols) + (has_scale_array(format) ? kCols / kMxBlock : 0);
+    const int64_t rows = slice_bytes_ / per_row / 64 * 64, limit = tokens > 16 ? 40 : 1000;
+    Linear linear(kernels_, activations, pool_, {.cols = kCols, .inputs = tokens, .groups = 1});
+    std::vector<int32_t> all(static_cast<size_t>(tokens));
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<double> times;
+    const double before = read();
+    for (int64_t at = 0; at + slice_bytes_ <= bytes_ && static_cast<int64_t>(times.size()) < limit; at += slice_bytes_) {
+      const Matrix matrix(weight_at(format, at, tokens > 16 ? 128 : rows));
+      const Group group{.weight = &matrix, .first_row = 0, .tokens = all};
+      times.push_back(seconds([&] {
+        linear.run({x_.data(), {tokens, kCols}}, std::span(&group, 1), matrix.rows(),
+                   [&](const Tile& tile) { sink_ = tile.out[0]; });
+      }));
+    }
+    const double after = read(), used = static_cast<double>((tokens > 16 ? 128 : rows) * per_row), time = decile(times);
+    fmt::print("{:10} x {:5} {:4} tokens  {:7.2f} GB/s  {:5.1f} % of read {:5.2f}  {:8.1f} GFLOP/s\n", name_of(format),
+               activations == Activations::kInt8 ? "int8" : "float", tokens, used / time / 1e9,
+               100 * used / time / 1e9 / std::max(before, after), std::max(before, after),
+               2.0 * static_cast<double>((tokens > 16 ? 128 : rows) * kCols * tokens) / time / 1e9);
+    std::fflush(stdout);
+  }
+
+  [[nodiscard]] bool int8() const { return kernels_.int8 != nullptr; }
+  [[nodiscard]] std::string_view name() const { return kernels_.name; }
+
+ private:
+  void read_slice(int64_t at) {
+    pool_.parallel_chunks(slice_bytes_, int64_t{1} << 18, [&](IndexRange range) {
+      const auto* p = reinterpret_cast<const uint64_t*>(memory_.as<std::byte>() + at + range.begin);
+      std::array<uint64_t, 32> sums{};
+      for (int64_t i = 0; i + 32 <= (range.end - range.begin) / 8; i += 32) {
+        for (int64_t j = 0; j < 32; j += 8) __builtin_prefetch(p + i + j + 512);
+        for (size_t j = 0; j < 32; ++j) sums[j] ^= p[static_cast<size_t>(i) + j];
+      }
+      sink_ = static_cast<float>(std::accumulate(sums.begin(), sums.end(), uint64_t{0}));
+    });
+  }
+
+  HostWeight weight_at(WeightFormat format, int64_t at, int64_t rows) {
+    const auto* p = memory_.as<std::byte>() + at;
+    HostWeight weight{.role = WeightRole::kQ, .layer = 0, .format = format, .values = {}, .scales = {}};
+    weight.values.bytes = {p, static_cast<size_t>(rows * row_bytes(format, kCols))};
+    weight.values.shape = {rows, kCols};
+    if (in_blocks(format)) weight.values.shape = {rows, kCols / kMxBlock, row_bytes(format, kCols) / (kCols / kMxBlock)};
+    if (has_scale_array(format)) {
+      weight.scales.bytes = {p + rows * row_bytes(format, kCols), static_cast<size_t>(rows * kCols / kMxBlock)};
+    }
+    return weight;
+  }
+
+  ThreadPool pool_;
+  int64_t bytes_, slice_bytes_;
+  Buffer memory_;
+  Kernels kernels_;
+  std::vector<float> x_;
+  std::atomic<float> sink_ = 0;
+};
+
+}  // namespace
+}  // namespace nibble::backend::cpu
+
+int main(int argc, char** argv) {
+  using namespace nibble::backend;
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
+  const int64_t megabytes = argc > 2 ? std::atoll(argv[2]) : 1024;
+  cpu::Bench bench(threads, megabytes << 20);
+  fmt::print("{} threads, {}; read {:.2f} GB/s\n", threads, bench.name(), bench.read());
+  for (const int64_t tokens : {1, 2, 4, 8, 64, 512}) {
+    for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8,
+                                      WeightFormat::kMxfp8, WeightFormat::kBf16}) {
+      bench.product(format, Activations::kF32, tokens);
+      if (bench.int8() && cpu::int8_serves(format)) bench.product(format, Activations::kInt8, tokens);
+    }
+  }
+}

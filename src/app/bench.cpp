@@ -1,0 +1,212 @@
+#include "app/bench_batch.h"
+#include "app/bench_report.h"
+#include "app/commands.h"
+#include "app/interrupt.h"
+#include "app/loaded_model.h"
+#include "app/memory_budget.h"
+#include "app/terminal.h"
+#include "backend/cost.h"
+#include "backend/cpu/measure.h"
+#include "backend/cuda/measure.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+// Depths rise: what is filled once is used on.
+std::vector<BenchRow> plan_rows(const BenchOptions& options) {
+  std::vector<BenchRow> rows;
+  for (const int64_t depth : options.depths) {
+    for (const int64_t prompt : options.prompts) {
+      if (prompt > 0) rows.push_back({.prompt = prompt, .depth = depth, .seconds = {}, .cost = {}});
+    }
+    for (const int64_t generate : options.generates) {
+      for (const int64_t batch : options.batches) {
+        if (generate > 0)
+          rows.push_back(
+              {.generate = generate, .depth = depth, .batch = static_cast<int>(batch), .seconds = {}, .cost = {}});
+      }
+    }
+  }
+  if (rows.empty()) throw Error(Code::kInvalidRequest, "[bench] want -p or -n above 0, found nothing to measure");
+  return rows;
+}
+
+BenchShape shape_of(const BenchOptions& options, const std::vector<BenchRow>& rows) {
+  BenchShape shape{.chunk_tokens = options.model.max_num_batched_tokens};
+  for (const BenchRow& row : rows) {
+    shape.sequences = std::max(shape.sequences, row.batch);
+    shape.depth = std::max(shape.depth, row.depth);
+    shape.prompt = std::max(shape.prompt, row.prompt);
+    shape.generate = std::max(shape.generate, row.generate);
+  }
+  return shape;
+}
+
+int64_t longest(const BenchShape& shape) { return shape.depth + std::max(shape.prompt, shape.generate); }
+
+void check_context(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
+  const int64_t context = context_length(options.model, config, config.dims.max_context);
+  if (longest(shape) <= context) return;
+  throw Error(Code::kInvalidRequest, "[bench] want a depth (-d) and -p or -n of at most {} tokens together{}, found {}",
+              context, options.model.max_model_len > 0 ? " (--max-model-len)" : " (the model's context)",
+              longest(shape));
+}
+
+// The dummies' memory counts with the backend's where it is the same memory.
+void check_memory(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
+  const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.dense)};
+  const int64_t dummies = dummy_bytes(options.model, config.dims);
+  const auto budget = [&](const BenchShape& s) {
+    Budget b =
+        budget_of(options.model, model::backend_config(config, step_limits(s, config.dims), options.model.dense), cost);
+    if (options.model.backend != BackendKind::kCuda) b.needs.weights += dummies;
+    return b;
+  };
+  require_fit({.weights = dummies}, host_limit(), {});
+  const auto [needs, limit] = budget(shape);
+  if (needs.total() <= limit.bytes) return;
+  std::vector<std::string> advice;
+  const auto advise = [&, &room = limit](const char* flag, auto BenchShape::* field) {
+    const auto value = largest_that_fits(room, shape.*field, [&](int64_t v) {
+      BenchShape smaller = shape;
+      smaller.*field = static_cast<std::remove_reference_t<decltype(smaller.*field)>>(v);
+      return budget(smaller).needs;
+    });
+    if (value && *value < shape.*field) advice.push_back(fmt::format("{} {}", flag, *value));
+  };
+  advise("-b", &BenchShape::sequences);
+  advise("-d", &BenchShape::depth);
+  advise("-p", &BenchShape::prompt);
+  advise("--max-num-batched-tokens", &BenchShape::chunk_tokens);
+  require_fit(needs, limit, advice);
+}
+
+backend::DevicePeaks measure(const ModelOptions& options) {
+  if (options.backend == BackendKind::kCuda) return backend::measure_cuda(0);
+  return backend::measure_cpu(options.backend == BackendKind::kReference ? 1 : thread_count(options));
+}
+
+// The tensors that make up nearly all bytes.
+std::string formats_text(const backend::StoredFormats& formats) {
+  const auto name = [&](backend::WeightRole role) { return name_of(formats.of_role[static_cast<size_t>(role)]); };
+  using enum backend::WeightRole;
+  return fmt::format("experts {}, qkv {}, o {}, lm_head {}", name(kGateUp), name(kQ), name(kO), name(kUnembedding));
+}
+
+BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
+  const KvCacheDtype kv = options.model.kv_cache_dtype;
+  const bool is_cpu = options.model.backend == BackendKind::kCpu;
+  // A path is a name of the machine's; its last part is the model's.
+  const auto path = std::filesystem::path(options.model.model).lexically_normal();
+  return {.version = NIBBLE_VERSION,
+          .commit = NIBBLE_COMMIT,
+          .command = options.command,
+          .model = (path.has_filename() ? path : path.parent_path()).filename().string(),
+          .layers = config.dims.layers,
+          .experts = config.dims.experts,
+          .weight_bytes = cost.weight_bytes(),
+          .formats = formats_text(cost.formats),
+          .backend = {},
+          .kv_cache = kv == KvCacheDtype::kF32   ? "f32"
+                      : kv == KvCacheDtype::kFp8 ? "fp8"
+                                                 : "bf16",
+          .threads = is_cpu ? thread_count(options.model) : 0,
+          .step_tokens = options.model.max_num_batched_tokens,
+          .repetitions = options.repetitions,
+          .peaks = {}};
+}
+
+class Bench {
+ public:
+  Bench(BenchBatch& batch, const BenchOptions& options, Terminal& terminal)
+      : batch_(batch), options_(options), terminal_(terminal) {}
+
+  // False when Ctrl-C ended it; then the row is not to be used.
+  bool run(BenchRow& row, const backend::CostModel& cost) {
+    const auto go_on = [&] { return !interrupt_.requested(); };
+    const auto show = [&](std::string_view what, int done) {
+      terminal_.progress(fmt::format("{} × {}", row.name(), row.batch),
+                         static_cast<double>(done) / options_.repetitions, what);
+    };
+    const auto time = [&](int64_t prompt, int64_t generate) {
+      return prompt > 0 ? batch_.time_prompt(prompt, go_on) : batch_.time_generate(row.batch, generate, go_on);
+    };
+    show(fmt::format("filling to {}", row.depth), 0);
+    if (!batch_.fill(row.batch, row.depth, go_on)) return false;
+    constexpr int64_t kWarmTokens = 4;
+    show("warming up", 0);
+    if (!time(std::min<int64_t>(row.prompt, options_.model.max_num_batched_tokens),
+              std::min(row.generate, kWarmTokens)))
+      return false;
+    for (int i = 0; i < options_.repetitions; ++i) {
+      show(fmt::format("repetition {}", i + 1), i);
+      const auto seconds = time(row.prompt, row.generate);
+      if (!seconds) return false;
+      row.seconds.push_back(*seconds);
+    }
+    row.cost =
+        row.prompt > 0 ? batch_.prompt_cost(cost, row.prompt) : batch_.generate_cost(cost, row.batch, row.generate);
+    return true;
+  }
+
+ private:
+  BenchBatch& batch_;
+  const BenchOptions& options_;
+  Terminal& terminal_;
+  const Interrupt interrupt_;
+};
+
+}  // namespace
+
+int execute(const BenchOptions& options) {
+  Terminal terminal(options.output);
+  std::vector<BenchRow> rows = plan_rows(options);
+  const BenchShape shape = shape_of(options, rows);
+  {
+    const model::ModelConfig config = open_config(options.model);
+    check_context(options, shape, config);
+    check_memory(options, shape, config);
+  }
+  terminal.progress("measuring the device", 0, "");
+  backend::DevicePeaks peaks = measure(options.model);
+  const ModelSource source = open_model(options.model, terminal);
+  LoadedModel loaded(source, options.model, step_limits(shape, source.config.dims), show_loading(terminal));
+  backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.model.dense)};
+  cost.formats.kv_value_bytes = kv_value_bytes(options.model);
+  BenchHead head = head_of(options, source.config, cost);
+  head.peaks = std::move(peaks);
+  head.backend = loaded.backend().name();
+
+  if (options.format == BenchFormat::kMarkdown) terminal.print(markdown_head(head));
+  if (options.format == BenchFormat::kCsv) terminal.print(csv_head());
+  BenchBatch batch(loaded.backend(), loaded.model(), shape);
+  Bench bench(batch, options, terminal);
+  size_t done = 0;
+  while (done < rows.size() && bench.run(rows[done], cost)) {
+    terminal.end_progress();
+    if (options.format == BenchFormat::kMarkdown) terminal.print(markdown_row(rows[done], head.peaks));
+    if (options.format == BenchFormat::kCsv) terminal.print(csv_row(head, rows[done]));
+    ++done;
+  }
+  terminal.end_progress();
+  const bool interrupted = done < rows.size();
+  rows.resize(done);
+  if (options.format == BenchFormat::kJson) {
+    nlohmann::ordered_json json = bench_json(head, rows);
+    json["interrupted"] = interrupted;
+    terminal.print_json(json);
+  }
+  if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
+  return interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace nibble::app

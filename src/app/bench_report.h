@@ -1,0 +1,60 @@
+#pragma once
+// What a benchmark found, as a table: Markdown, CSV or JSON. Pure.
+
+#include "backend/measure.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+
+struct MeanSd {
+  double mean = 0;
+  double sd = 0;  // of the sample; 0 for one value
+};
+[[nodiscard]] MeanSd mean_sd(std::span<const double> values);  // REQUIRES: at least one
+
+// One test: a prompt of `prompt` tokens, or `batch` sequences that generate `generate` tokens each.
+struct BenchRow {
+  int64_t prompt = 0, generate = 0, depth = 0;
+  int batch = 1;
+  std::vector<double> seconds;  // of each repetition
+  backend::Cost cost;           // of one repetition, at the least
+
+  [[nodiscard]] std::string name() const;  // llama-bench's: "pp512", "tg128 @ d4096"
+  [[nodiscard]] int64_t tokens() const { return prompt > 0 ? prompt : batch * generate; }
+  [[nodiscard]] MeanSd tokens_per_second() const;
+};
+
+// Of the mean time: how much of what the device can do was done.
+struct Fractions {
+  double read = 0;    // of the read bandwidth
+  double matrix = 0;  // of the exact peak
+  double limit = 0;   // of the least time that reading and computing allow
+};
+[[nodiscard]] Fractions fractions(const BenchRow& row, const backend::DevicePeaks& peaks);
+
+struct BenchHead {
+  std::string version, commit, command;
+  std::string model;  // as named
+  int64_t layers = 0, experts = 0, weight_bytes = 0;
+  std::string formats;  // "experts mxfp4, q/k/v bf16, …"
+  std::string backend, kv_cache;
+  int threads = 0;  // 0: not a matter of threads
+  int step_tokens = 0;
+  int repetitions = 0;
+  backend::DevicePeaks peaks;
+};
+
+// The lines above the table, its head, and one line per row.
+[[nodiscard]] std::string markdown_head(const BenchHead& head);
+[[nodiscard]] std::string markdown_row(const BenchRow& row, const backend::DevicePeaks& peaks);
+[[nodiscard]] std::string csv_head();
+[[nodiscard]] std::string csv_row(const BenchHead& head, const BenchRow& row);
+[[nodiscard]] nlohmann::ordered_json bench_json(const BenchHead& head, std::span<const BenchRow> rows);
+
+}  // namespace nibble::app

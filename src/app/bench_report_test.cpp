@@ -1,0 +1,83 @@
+#include "app/bench_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace nibble::app {
+namespace {
+
+const backend::DevicePeaks kPeaks{
+    .device = "A \"card\", large", .read_bytes_per_s = 1e9, .matrix = {{"bf16", true, 1e12}, {"int8", false, 4e12}}};
+
+BenchRow generated() {
+  return {.generate = 10, .depth = 64, .batch = 2, .seconds = {1.0, 2.0, 4.0}, .cost = {.bytes = 7e8, .flops = 7e10}};
+}
+
+TEST(bench_report, mean_and_deviation_of_the_sample) {
+  const std::vector<double> values = {2, 4, 4, 4, 5, 5, 7, 9};
+  EXPECT_DOUBLE_EQ(mean_sd(values).mean, 5);
+  EXPECT_NEAR(mean_sd(values).sd, 2.138089935, 1e-9);
+  EXPECT_EQ(mean_sd(std::vector<double>{3}).sd, 0);
+}
+
+TEST(bench_report, rates_count_the_tokens_of_all_sequences) {
+  const BenchRow row = generated();
+  EXPECT_EQ(row.tokens(), 20);
+  EXPECT_DOUBLE_EQ(row.tokens_per_second().mean, (20.0 + 10.0 + 5.0) / 3);
+  EXPECT_EQ((BenchRow{.prompt = 512, .batch = 1, .seconds = {}, .cost = {}}).tokens(), 512);
+}
+
+TEST(bench_report, names_are_those_of_llama_bench) {
+  EXPECT_EQ((BenchRow{.prompt = 512, .seconds = {}, .cost = {}}).name(), "pp512");
+  EXPECT_EQ(generated().name(), "tg10 @ d64");
+}
+
+TEST(bench_report, fractions_are_of_the_mean_time) {
+  const Fractions of = fractions(generated(), kPeaks);  // 7/3 s; 0.7 s to read, 0.07 s to compute
+  EXPECT_NEAR(of.read, 0.3, 1e-12);
+  EXPECT_NEAR(of.matrix, 0.03, 1e-12);
+  EXPECT_NEAR(of.limit, 0.3, 1e-12);
+  BenchRow heavy = generated();
+  heavy.cost.flops = 1.4e12;
+  EXPECT_NEAR(fractions(heavy, kPeaks).limit, 0.6, 1e-12);
+}
+
+TEST(bench_report, every_line_has_the_columns_of_its_head) {
+  const BenchHead head{.version = "1",
+                       .commit = "c",
+                       .command = "nibble bench -p 1,2",
+                       .model = "m",
+                       .formats = "f",
+                       .backend = "cpu",
+                       .kv_cache = "bf16",
+                       .peaks = kPeaks};
+  const auto bars = [](std::string text) { return std::count(text.begin(), text.end(), '|'); };
+  const std::string text = markdown_head(head);
+  const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
+  EXPECT_EQ(bars(last), bars(markdown_row(generated(), kPeaks)));
+  const std::string line = csv_row(head, generated());
+  EXPECT_NE(line.find("\"A \"\"card\"\", large\""), std::string::npos);
+  EXPECT_NE(line.find("\"nibble bench -p 1,2\""), std::string::npos);
+  const std::string csv = csv_head();
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), ',') + 2, std::count(line.begin(), line.end(), ','));  // two are quoted
+}
+
+TEST(bench_report, json_holds_each_repetition) {
+  const std::vector<BenchRow> rows = {generated()};
+  const auto json = bench_json({.version = "1",
+                                .commit = "c",
+                                .command = "x",
+                                .model = "m",
+                                .formats = "f",
+                                .backend = "cpu",
+                                .kv_cache = "bf16",
+                                .peaks = kPeaks},
+                               rows);
+  EXPECT_EQ(json["rows"][0]["seconds"].size(), 3);
+  EXPECT_EQ(json["matrix"][1]["type"], "int8");
+  EXPECT_DOUBLE_EQ(json["rows"][0]["limit_tokens_per_second"].get<double>(), 20 / 0.7);
+}
+
+}  // namespace
+}  // namespace nibble::app

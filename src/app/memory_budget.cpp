@@ -1,0 +1,137 @@
+#include "app/memory_budget.h"
+
+#include "app/loaded_model.h"
+#include "app/terminal.h"
+#include "backend/cuda/cuda_backend.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace nibble::app {
+
+using backend::MemoryNeeds;
+
+namespace {
+
+constexpr double kDefaultUtilization = 0.92;  // of the card's memory; the rest is for the driver and the neighbours
+
+}  // namespace
+
+std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
+                                         const std::function<MemoryNeeds(int64_t)>& needs) {
+  const auto fits = [&](int64_t value) { return needs(value).total() <= limit.bytes; };
+  if (most < 1 || !fits(1)) return std::nullopt;
+  int64_t good = 1, bad = most + 1;  // of those that fit, and of those that do not (or are not asked for)
+  while (bad - good > 1) {
+    const int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+std::string describe(const MemoryNeeds& needs) {
+  std::vector<std::string> parts;
+  for (const auto& [name, bytes] : {std::pair{"weights", needs.weights},
+                                    {"KV cache", needs.kv},
+                                    {"activations", needs.activations},
+                                    {"upload", needs.upload}}) {
+    if (bytes > 0) parts.push_back(fmt::format("{} {}", name, format_bytes(static_cast<double>(bytes))));
+  }
+  return fmt::format("{}: {}", format_bytes(static_cast<double>(needs.total())), fmt::join(parts, ", "));
+}
+
+void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<const std::string> advice) {
+  if (needs.total() <= limit.bytes) return;
+  throw Error(Code::kOutOfMemory, "[memory] want {}; {}; {}", describe(needs), limit.where,
+              advice.empty() ? "nothing smaller would fit" : fmt::format("would fit: {}", fmt::join(advice, " or ")));
+}
+
+int64_t kv_value_bytes(const ModelOptions& options) {
+  if (options.backend == BackendKind::kReference) return 8;
+  if (options.kv_cache_dtype == KvCacheDtype::kFp8) return 1;
+  return options.kv_cache_dtype == KvCacheDtype::kF32 ? 4 : 2;
+}
+
+MemoryLimit host_limit() {
+  const auto bytes = available_memory();
+  if (!bytes) return {.bytes = std::numeric_limits<int64_t>::max(), .where = {}};
+  return {.bytes = *bytes,
+          .where = fmt::format("this machine has {} available", format_bytes(static_cast<double>(*bytes)))};
+}
+
+MemoryLimit device_limit(int64_t free_bytes, int64_t total_bytes, double utilization) {
+  const auto share = static_cast<int64_t>(static_cast<double>(total_bytes) * utilization);
+  const auto free = static_cast<double>(free_bytes), total = static_cast<double>(total_bytes);
+  if (free_bytes <= share)
+    return {.bytes = free_bytes,
+            .where = fmt::format("the card has {} free of {}", format_bytes(free), format_bytes(total))};
+  return {.bytes = share,
+          .where = fmt::format("--gpu-memory-utilization {:.2f} gives {} of the card's {}", utilization,
+                               format_bytes(static_cast<double>(share)), format_bytes(total))};
+}
+
+std::optional<double> utilization_that_fits(const MemoryNeeds& needs, int64_t free_bytes, int64_t total_bytes) {
+  if (needs.total() > free_bytes || total_bytes <= 0) return std::nullopt;
+  const double hundredths = std::ceil(100 * static_cast<double>(needs.total()) / static_cast<double>(total_bytes));
+  return hundredths <= 100 ? std::optional(hundredths / 100) : std::nullopt;
+}
+
+int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims) {
+  if (options.load_format != LoadFormat::kDummy) return 0;
+  return backend::CostModel{dims, backend::StoredFormats::as_shipped()}.weight_bytes();
+}
+
+Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
+  if (options.backend == BackendKind::kCuda) {
+    const auto [free, total] = backend::cuda_memory();
+    MemoryNeeds needs = backend::cuda_memory_needs(config, cuda_options(options));
+    needs.weights = cost.weight_bytes();
+    return {needs, device_limit(free, total, options.gpu_memory_utilization.value_or(kDefaultUtilization))};
+  }
+  const int64_t value_bytes = options.backend == BackendKind::kReference ? 8 : 4;
+  MemoryNeeds needs{.weights = 0,
+                    .kv = backend::kv_bytes(config, kv_value_bytes(options)),
+                    .activations = backend::slot_bytes(config, value_bytes),
+                    .upload = 0};
+  for (int r = 0; r < backend::kWeightRoles; ++r) {  // what is requantised is a copy
+    const auto role = static_cast<backend::WeightRole>(r);
+    const int64_t layers = role == backend::WeightRole::kUnembedding ? 1 : cost.dims.layers;
+    if (config.dense.of(role)) needs.weights += layers * static_cast<int64_t>(cost.bytes_of(role));
+  }
+  return {needs, host_limit()};
+}
+
+void check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
+  const Budget budget = budget_of(options, config, cost);
+  if (budget.needs.total() <= budget.limit.bytes) return;
+  std::vector<std::string> advice;
+  const auto most_pages = *std::max_element(config.kv_pages.begin(), config.kv_pages.end());
+  const auto pages = largest_that_fits(budget.limit, most_pages - 1, [&](int64_t count) {
+    backend::BackendConfig smaller = config;
+    for (int32_t& kind : smaller.kv_pages) kind = std::min(kind, static_cast<int32_t>(count));
+    return budget_of(options, smaller, cost).needs;
+  });
+  if (pages) advice.push_back(fmt::format("--max-model-len {}", *pages * backend::kPageTokens));
+  const auto tokens = largest_that_fits(budget.limit, config.max_tokens - 1, [&](int64_t count) {
+    backend::BackendConfig smaller = config;
+    smaller.max_tokens = static_cast<int>(count);
+    smaller.max_rows = std::min(smaller.max_rows, smaller.max_tokens);
+    return budget_of(options, smaller, cost).needs;
+  });
+  if (tokens) advice.push_back(fmt::format("--max-num-batched-tokens {}", *tokens));
+  if (options.backend == BackendKind::kCuda) {
+    const auto [free, total] = backend::cuda_memory();
+    if (const auto share = utilization_that_fits(budget.needs, free, total))
+      advice.push_back(fmt::format("--gpu-memory-utilization {:.2f}", *share));
+  }
+  require_fit(budget.needs, budget.limit, advice);
+}
+
+}  // namespace nibble::app

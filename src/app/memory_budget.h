@@ -1,0 +1,55 @@
+#pragma once
+// Does it fit? Asked before anything large is allocated; the answer names the flags that would make it fit.
+
+#include "app/options.h"
+#include "backend/cost.h"
+#include "backend/memory.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace nibble::app {
+
+struct MemoryLimit {
+  int64_t bytes = 0;
+  std::string where;  // "this machine has 3.20 GB available"
+};
+
+// The largest value from 1 to `most` whose needs fit; none when not even 1 does. `needs` must not fall as it rises.
+[[nodiscard]] std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
+                                                       const std::function<backend::MemoryNeeds(int64_t)>& needs);
+
+// "12.0 GB: weights 11.0 GB, KV cache 0.5 GB, …"; what is nothing is left out.
+[[nodiscard]] std::string describe(const backend::MemoryNeeds& needs);
+
+// Throws Error(kOutOfMemory) unless the needs fit; the message says what would: `advice`, "--max-model-len 4096".
+void require_fit(const backend::MemoryNeeds& needs, const MemoryLimit& limit, std::span<const std::string> advice);
+
+// A share of a card's memory, but no more than is free. `used` names the share in the message.
+[[nodiscard]] MemoryLimit device_limit(int64_t free_bytes, int64_t total_bytes, double utilization);
+// The least --gpu-memory-utilization, in hundredths, under which the needs fit; none when they never do.
+[[nodiscard]] std::optional<double> utilization_that_fits(const backend::MemoryNeeds& needs, int64_t free_bytes,
+                                                          int64_t total_bytes);
+
+// What a model's backend allocates, in the memory that the backend uses, and what is there. On a host, weights that
+// are mapped from files or made as dummies are not the backend's. Throws what the backend throws where it cannot run.
+struct Budget {
+  backend::MemoryNeeds needs;
+  MemoryLimit limit;
+};
+[[nodiscard]] Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config,
+                               const backend::CostModel& cost);
+
+// Weights that --load-format dummy makes in the host's memory, on every backend; 0 for files.
+[[nodiscard]] int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims);
+[[nodiscard]] MemoryLimit host_limit();
+
+// Throws Error(kOutOfMemory) for a backend that will not fit, with the flag values that would.
+void check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost);
+
+[[nodiscard]] int64_t kv_value_bytes(const ModelOptions& options);
+
+}  // namespace nibble::app

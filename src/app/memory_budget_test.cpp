@@ -1,0 +1,87 @@
+#include "app/memory_budget.h"
+
+#include "base/error.h"
+#include "model/gpt_oss.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nibble::app {
+namespace {
+
+using backend::MemoryNeeds;
+using testing::HasSubstr;
+
+MemoryNeeds per_token(int64_t tokens) { return {.weights = 1000, .kv = 10 * tokens}; }
+
+TEST(memory_budget, finds_the_largest_that_fits) {
+  const auto largest = [](int64_t bytes, int64_t most) {
+    return largest_that_fits({.bytes = bytes, .where = {}}, most, per_token);
+  };
+  EXPECT_EQ(largest(1500, 1000), 50);
+  EXPECT_EQ(largest(1509, 1000), 50);
+  EXPECT_EQ(largest(1500, 50), 50);
+  EXPECT_EQ(largest(1500, 49), 49);
+  EXPECT_EQ(largest(1010, 1000), 1);
+  EXPECT_EQ(largest(1009, 1000), std::nullopt);
+  EXPECT_EQ(largest(1'000'000, 0), std::nullopt);
+}
+
+TEST(memory_budget, refuses_with_the_parts_and_what_would_fit) {
+  const MemoryLimit limit{.bytes = 3'000'000'000, .where = "this machine has 3.00 GB available"};
+  EXPECT_NO_THROW(require_fit({.weights = 3'000'000'000}, limit, {}));
+  const std::vector<std::string> advice = {"-b 4", "-d 100"};
+  try {
+    require_fit({.weights = 3'100'000'000, .kv = 1}, limit, advice);
+    FAIL() << "it does not fit";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kOutOfMemory);
+    EXPECT_THAT(e.what(), HasSubstr("weights 3.1"));
+    EXPECT_THAT(e.what(), HasSubstr("this machine has 3.00 GB available"));
+    EXPECT_THAT(e.what(), HasSubstr("would fit: -b 4 or -d 100"));
+  }
+}
+
+TEST(memory_budget, a_card_gives_its_share_or_what_is_free) {
+  EXPECT_EQ(device_limit(90, 100, 0.5).bytes, 50);
+  EXPECT_EQ(device_limit(40, 100, 0.5).bytes, 40);
+  EXPECT_THAT(device_limit(90, 100, 0.5).where, HasSubstr("--gpu-memory-utilization 0.50 gives 50 B"));
+  EXPECT_THAT(device_limit(40, 100, 0.5).where, HasSubstr("40 B free of 100 B"));
+}
+
+TEST(memory_budget, the_utilization_that_would_fit_is_named) {
+  EXPECT_EQ(utilization_that_fits({.kv = 451}, 900, 1000), 0.46);
+  EXPECT_EQ(utilization_that_fits({.kv = 450}, 900, 1000), 0.45);
+  EXPECT_EQ(utilization_that_fits({.kv = 901}, 900, 1000), std::nullopt);
+}
+
+TEST(memory_budget, mapped_weights_are_not_the_backends) {
+  const model::ModelConfig config = model::gpt_oss_20b();
+  const backend::CostModel cost{config.dims, backend::StoredFormats::as_shipped()};
+  auto be = model::backend_config(config, {.max_tokens = 256, .max_rows = 1, .kv_pages = {64, 64}});
+  ModelOptions options;
+  EXPECT_EQ(budget_of(options, be, cost).needs.weights, 0);
+  EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * 512 * 2);
+  EXPECT_EQ(dummy_bytes(options, config.dims), 0);
+  options.load_format = LoadFormat::kDummy;
+  EXPECT_EQ(dummy_bytes(options, config.dims), 13'761'264'768);
+  be.dense.lm_head = backend::WeightFormat::kMxfp8;  // a copy is made
+  const backend::CostModel quantised{config.dims, backend::StoredFormats::of({}, be.dense)};
+  EXPECT_EQ(budget_of(options, be, quantised).needs.weights, 201088 * int64_t{2880} * 33 / 32);
+}
+
+TEST(memory_budget, a_context_that_does_not_fit_is_refused_with_one_that_does) {
+  const model::ModelConfig config = model::gpt_oss_20b();
+  const backend::CostModel cost{config.dims, backend::StoredFormats::as_shipped()};
+  const auto be = model::backend_config(config, {.max_tokens = 256, .max_rows = 1, .kv_pages = {1 << 24, 1 << 24}});
+  try {
+    check_budget({}, be, cost);
+    FAIL() << "52 TB fit";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kOutOfMemory);
+    EXPECT_THAT(e.what(), HasSubstr("would fit: --max-model-len "));
+  }
+}
+
+}  // namespace
+}  // namespace nibble::app

@@ -1,0 +1,157 @@
+// nibble serve: the port answers at once, then the model is loaded, then requests are served until a signal comes.
+
+#include "app/commands.h"
+#include "app/loaded_model.h"
+#include "app/serve_model.h"
+#include "app/terminal.h"
+#include "base/error.h"
+#include "engine/engine.h"
+#include "server/api.h"
+#include "server/http_server.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <optional>
+
+namespace nibble::app {
+namespace {
+
+struct Interrupted {};
+
+std::string time_text(const char* format, std::time_t time) {
+  std::tm local{};
+  localtime_r(&time, &local);
+  char text[40];
+  return {text, std::strftime(text, sizeof text, format, &local)};
+}
+
+// One JSON object per line on standard error; one write, so that lines of several threads stay whole.
+void log_line(const server::Json& fields) {
+  using namespace std::chrono;
+  const auto now = system_clock::now();
+  const auto ms = duration_cast<milliseconds>(now.time_since_epoch()).count() % 1000;
+  const std::time_t seconds = system_clock::to_time_t(now);
+  server::Json line = {{"time", fmt::format("{}.{:03}", time_text("%Y-%m-%dT%H:%M:%S", seconds), ms)}};
+  line.update(fields);
+  const std::string text = server::to_text(line) + "\n";
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+int print_settings(const ServeOptions& o, Terminal& terminal) {
+  if (o.output.json) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::object();
+    for (const Setting& s : o.settings) json[s.flag.substr(2)] = {{"value", s.value}, {"origin", s.origin}};
+    terminal.print_json(json);
+    return kExitOk;
+  }
+  for (const Setting& s : o.settings) terminal.print(fmt::format("{:<28} {:<24} {}\n", s.flag, s.value, s.origin));
+  return kExitOk;
+}
+
+server::HttpOptions http_options(const ServeOptions& o) {
+  return {.host = o.host,
+          .port = o.port,
+          .threads = o.http_threads,
+          .certificate_file = o.certificate_file,
+          .key_file = o.key_file,
+          .allowed_origin = o.allowed_origin,
+          .max_header_bytes = static_cast<size_t>(o.max_header_bytes),
+          .max_body_bytes = static_cast<size_t>(o.max_body_bytes),
+          .max_connections = o.max_connections,
+          .header_time = std::chrono::seconds(std::min(o.request_timeout, 10)),
+          .body_time = std::chrono::seconds(o.request_timeout),
+          .drain_time = std::chrono::seconds(o.shutdown_timeout)};
+}
+
+server::ApiOptions api_options(const ServeOptions& o) {
+  const auto date = [fixed = o.date] { return fixed.empty() ? time_text("%Y-%m-%d", std::time(nullptr)) : fixed; };
+  const bool log = o.log_requests || o.log_prompts;
+  return {.api_keys = o.api_keys,
+          .date = date,
+          .log = log ? server::LogLine(log_line) : server::LogLine([](const server::Json&) {}),
+          .log_prompts = o.log_prompts,
+          .version = NIBBLE_VERSION};
+}
+
+engine::EngineLimits engine_limits(const ServeOptions& o, const model::ModelConfig& config) {
+  return {.max_context = context_length(o.model, config, config.dims.max_context),
+          .max_sequences = o.max_num_seqs,
+          .max_batched_tokens = o.model.max_num_batched_tokens,
+          .max_waiting = o.max_waiting,
+          .kv_tokens = o.kv_tokens,
+          .prefix_cache = o.prefix_cache,
+          .async_scheduling = o.async_scheduling.value_or(o.model.backend == BackendKind::kCuda)};
+}
+
+// What outlives the HTTP server, whose calls use it.
+struct Running {
+  std::optional<ModelSource> source;
+  std::optional<LoadedModel> loaded;
+  std::optional<engine::Engine> engine;
+};
+
+void load(const ServeOptions& o, const ModelOptions& model, Running& running, const OnLoad& on_load,
+          Terminal& terminal) {
+  running.source.emplace(open_model(model, terminal));
+  const engine::EngineLimits limits = engine_limits(o, running.source->config);
+  running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims), on_load);
+  running.engine.emplace(running.loaded->backend(), running.loaded->model(), limits);
+}
+
+server::ServedModel served_model(const ServeOptions& o, const ModelSource& source, std::vector<std::string> names) {
+  const auto id_of = [&source](std::string_view name) { return source.tokenizer.special_id(name); };
+  return {.tokenizer = &source.tokenizer,
+          .ids = text::HarmonyIds::from_names(id_of),
+          .names = std::move(names),
+          .eos_ids = source.config.eos_ids,
+          .max_context = engine_limits(o, source.config).max_context,
+          .vocab = source.config.dims.vocab};
+}
+
+}  // namespace
+
+int execute(const ServeOptions& o) {
+  Terminal terminal(o.output);
+  if (o.print_config) return print_settings(o, terminal);
+  for (const std::string& note : o.notes) terminal.note(note);
+  ModelOptions model = o.model;
+  NamedModel named{model.model, {model.model}};
+  if (model.load_format != LoadFormat::kDummy) named = find_model(model.model, o.huggingface_cache);
+  model.model = named.directory;
+  if (!o.served_names.empty()) named.names = o.served_names;
+
+  Running running;
+  server::Api api(api_options(o));
+  server::HttpServer http(http_options(o), [&api](const server::HttpRequest& request, server::Wake wake) {
+    return api.handle(request, std::move(wake));
+  });
+  const std::string scheme = o.certificate_file.empty() ? "http" : "https";
+  terminal.note(fmt::format("listening on {}://{}:{}", scheme, o.host, http.port()));
+  try {
+    const OnLoad show = show_loading(terminal);
+    api.loading("checking weights", 0);
+    load(
+        o, model, running,
+        [&](const model::LoadProgress& p) {
+          show(p);
+          api.loading("loading weights",
+                      static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
+          if (http.stopping()) throw Interrupted();
+        },
+        terminal);
+  } catch (const Interrupted&) {
+    return kExitOk;
+  }
+  server::ServedModel served = served_model(o, *running.source, named.names);
+  terminal.note(fmt::format("serving {} on {}, context {} tokens, API at {}://{}:{}/v1", named.names.front(),
+                            running.loaded.be->name(), served.max_context, scheme, o.host, http.port()));
+  api.publish(std::move(served), server::port_of(*running.engine));
+  http.wait();
+  terminal.note("stopped");
+  return kExitOk;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,184 @@
+#include "backend/cost.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble::backend {
+namespace {
+
+using enum WeightRole;
+
+int64_t tokens_of(const StepShape& step) {
+  int64_t tokens = 0;
+  for (const Row& row : step.rows) tokens += row.tokens;
+  return tokens;
+}
+
+// Keys that the queries of one row see: once each (read), and summed over the queries (computed).
+struct Keys {
+  double distinct = 0, summed = 0;
+};
+
+Keys keys_of(const Row& row, int64_t window) {  // window 0: all
+  const int64_t first = row.context - row.tokens;
+  Keys keys{.distinct = static_cast<double>(row.context), .summed = 0};
+  if (window > 0) keys.distinct = static_cast<double>(std::min<int64_t>(row.context, row.tokens + window - 1));
+  // Query i sees min(first + i + 1, window) keys: a rising part, then a flat one.
+  const int64_t rising =
+      window > 0 ? std::clamp<int64_t>(window - first, 0, row.tokens) : static_cast<int64_t>(row.tokens);
+  keys.summed = static_cast<double>(rising) * (static_cast<double>(first) + static_cast<double>(rising + 1) / 2) +
+                static_cast<double>(row.tokens - rising) * static_cast<double>(window);
+  return keys;
+}
+
+}  // namespace
+
+int64_t values_of(WeightRole role, const Dims& d) {
+  switch (role) {
+    case kEmbedding:
+    case kUnembedding: return d.vocab * d.hidden;
+    case kFinalNorm:
+    case kAttnNorm:
+    case kMlpNorm:
+    case kOBias: return d.hidden;
+    case kQ:
+    case kO: return d.q_width() * d.hidden;
+    case kQBias: return d.q_width();
+    case kK:
+    case kV: return d.kv_width() * d.hidden;
+    case kKBias:
+    case kVBias: return d.kv_width();
+    case kSinks: return d.heads;
+    case kRouter: return d.experts * d.hidden;
+    case kRouterBias: return d.experts;
+    case kGateUp: return d.experts * 2 * d.inter * d.hidden;
+    case kGateUpBias: return d.experts * 2 * d.inter;
+    case kDown:
+    case kGate:
+    case kUp: return d.experts * d.inter * d.hidden;
+    case kDownBias: return d.experts * d.hidden;
+    case kGateBias:
+    case kUpBias: return d.experts * d.inter;
+  }
+  check(false, "every role has a size");
+  return 0;
+}
+
+double bytes_per_value(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kBf16:
+    case WeightFormat::kF16: return 2;
+    case WeightFormat::kF32: return 4;
+    case WeightFormat::kMxfp4:
+    case WeightFormat::kGgmlMxfp4: return 17.0 / 32;
+    case WeightFormat::kMxfp8: return 33.0 / 32;
+    case WeightFormat::kGgmlQ8: return 34.0 / 32;
+  }
+  check(false, "every format has a size");
+  return 0;
+}
+
+StoredFormats StoredFormats::as_shipped() {
+  StoredFormats formats;
+  formats.of_role.fill(WeightFormat::kBf16);
+  for (const WeightRole role : {kGateUp, kGate, kUp, kDown})
+    formats.of_role[static_cast<size_t>(role)] = WeightFormat::kMxfp4;
+  return formats;
+}
+
+StoredFormats StoredFormats::of(std::span<const HostWeight> weights, const DenseFormats& dense) {
+  StoredFormats formats = as_shipped();
+  for (const HostWeight& w : weights) formats.of_role[static_cast<size_t>(w.role)] = w.format;
+  for (int r = 0; r < kWeightRoles; ++r) {
+    if (const auto format = dense.of(static_cast<WeightRole>(r))) formats.of_role[static_cast<size_t>(r)] = *format;
+  }
+  // A file with apart halves has no kGateUp: then the halves' formats are what is read.
+  const bool halves = std::any_of(weights.begin(), weights.end(), [](const HostWeight& w) { return w.role == kGate; });
+  if (halves) {
+    formats.of_role[static_cast<size_t>(kGateUp)] = formats.of_role[static_cast<size_t>(kGate)];
+    formats.of_role[static_cast<size_t>(kGateUpBias)] = formats.of_role[static_cast<size_t>(kGateBias)];
+  }
+  return formats;
+}
+
+double expected_experts(const Dims& dims, int64_t tokens) {
+  const double experts = static_cast<double>(dims.experts), topk = static_cast<double>(dims.topk);
+  return experts * (1 - std::pow(1 - topk / experts, static_cast<double>(tokens)));
+}
+
+Cost CostModel::of(Stage stage, LayerKind kind, const StepShape& step) const {
+  const Dims& d = dims;
+  const auto tokens = static_cast<double>(tokens_of(step));
+  Cost cost;
+  const auto read = [&](WeightRole role, double share = 1) { cost.bytes += share * bytes_of(role); };
+  const auto multiply = [&](WeightRole role, double times) {
+    cost.flops += 2 * times * static_cast<double>(values_of(role, d));
+  };
+  switch (stage) {
+    case Stage::kEmbed: read(kEmbedding, tokens / static_cast<double>(d.vocab)); break;
+    case Stage::kAttnIn:
+      for (const WeightRole role : {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias}) read(role);
+      for (const WeightRole role : {kQ, kK, kV}) multiply(role, tokens);
+      break;
+    case Stage::kAttend:
+      read(kSinks);
+      for (const Row& row : step.rows) {
+        const Keys keys = keys_of(row, kind == LayerKind::kSliding ? d.sliding_window : 0);
+        cost.bytes += keys.distinct * static_cast<double>(2 * d.kv_width() * formats.kv_value_bytes);
+        cost.flops += keys.summed * static_cast<double>(4 * d.q_width());
+      }
+      break;
+    case Stage::kAttnOut:
+      read(kO);
+      read(kOBias);
+      multiply(kO, tokens);
+      break;
+    case Stage::kRoute:
+      for (const WeightRole role : {kMlpNorm, kRouter, kRouterBias}) read(role);
+      multiply(kRouter, tokens);
+      break;
+    case Stage::kMoe: {
+      const auto experts = static_cast<double>(d.experts);
+      for (const WeightRole role : {kGateUp, kDown, kGateUpBias, kDownBias})
+        read(role, expected_experts(d, tokens_of(step)) / experts);
+      for (const WeightRole role : {kGateUp, kDown}) multiply(role, tokens * static_cast<double>(d.topk) / experts);
+      break;
+    }
+    case Stage::kLogits:
+      if (step.logit_rows == 0) break;
+      read(kFinalNorm);
+      read(kUnembedding);
+      multiply(kUnembedding, static_cast<double>(step.logit_rows));
+      break;
+  }
+  return cost;
+}
+
+double CostModel::bytes_of(WeightRole role) const {
+  return static_cast<double>(values_of(role, dims)) * bytes_per_value(formats.of_role[static_cast<size_t>(role)]);
+}
+
+int64_t CostModel::weight_bytes() const {
+  double outer = 0, layer = 0;
+  for (const WeightRole role : {kEmbedding, kFinalNorm, kUnembedding}) outer += bytes_of(role);
+  for (int r = static_cast<int>(kAttnNorm); r <= static_cast<int>(kDownBias); ++r)
+    layer += bytes_of(static_cast<WeightRole>(r));
+  return static_cast<int64_t>(outer + layer * static_cast<double>(dims.layers));
+}
+
+Cost CostModel::of_step(std::span<const LayerKind> layer_kinds, const StepShape& step) const {
+  Cost total = of(Stage::kEmbed, LayerKind::kFull, step);
+  total += of(Stage::kLogits, LayerKind::kFull, step);
+  for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
+    Cost layer;
+    for (const Stage stage : {Stage::kAttnIn, Stage::kAttend, Stage::kAttnOut, Stage::kRoute, Stage::kMoe})
+      layer += of(stage, kind, step);
+    const auto count = static_cast<double>(std::count(layer_kinds.begin(), layer_kinds.end(), kind));
+    total += {layer.bytes * count, layer.flops * count};
+  }
+  return total;
+}
+
+}  // namespace nibble::backend

@@ -1,0 +1,67 @@
+#pragma once
+// What a step must read and compute at the least: the floor that measured times are held against. Read are the weights
+// of the experts that are used, once per step, and the keys and values that are seen, once per sequence; activations
+// are not counted. Pure.
+
+#include "backend/args.h"
+#include "backend/dims.h"
+#include "backend/stage.h"
+#include "backend/weights.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace nibble::backend {
+
+struct Cost {
+  double bytes = 0;
+  double flops = 0;  // a multiply-add is two
+
+  constexpr Cost& operator+=(const Cost& other) {
+    bytes += other.bytes;
+    flops += other.flops;
+    return *this;
+  }
+};
+
+// How a backend holds what is read.
+struct StoredFormats {
+  std::array<WeightFormat, kWeightRoles> of_role{};  // by WeightRole
+  int64_t kv_value_bytes = 2;
+
+  // OpenAI's checkpoints: MXFP4 experts, all else bf16.
+  [[nodiscard]] static StoredFormats as_shipped();
+  // The formats of uploads, with the dense layers requantised.
+  [[nodiscard]] static StoredFormats of(std::span<const HostWeight> weights, const DenseFormats& dense);
+};
+
+// Values of one tensor; the experts' hold all experts.
+[[nodiscard]] int64_t values_of(WeightRole role, const Dims& dims);
+
+// Scales included: 2 for bf16, 17/32 for MXFP4.
+[[nodiscard]] double bytes_per_value(WeightFormat format);
+
+// Experts of one layer that `tokens` tokens use, when each draws its topk independently and evenly.
+[[nodiscard]] double expected_experts(const Dims& dims, int64_t tokens);
+
+// A step, as far as its cost depends on it.
+struct StepShape {
+  std::span<const Row> rows;
+  int64_t logit_rows = 0;
+};
+
+struct CostModel {
+  Dims dims;
+  StoredFormats formats;
+
+  // Of one layer of a kind; embed and logits are of no layer, and have no kind.
+  [[nodiscard]] Cost of(Stage stage, LayerKind kind, const StepShape& step) const;
+  [[nodiscard]] Cost of_step(std::span<const LayerKind> layer_kinds, const StepShape& step) const;
+  // Memory that all weights take.
+  [[nodiscard]] int64_t weight_bytes() const;
+  // Of one tensor.
+  [[nodiscard]] double bytes_of(WeightRole role) const;
+};
+
+}  // namespace nibble::backend

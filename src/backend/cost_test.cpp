@@ -1,0 +1,115 @@
+#include "backend/cost.h"
+
+#include "backend/measure.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace nibble::backend {
+namespace {
+
+constexpr Dims kDims = {.layers = 2,
+                        .hidden = 64,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 16,
+                        .inter = 32,
+                        .experts = 8,
+                        .topk = 2,
+                        .vocab = 100,
+                        .sliding_window = 128,
+                        .max_context = 4096};
+const CostModel kModel{kDims, StoredFormats::as_shipped()};
+
+Cost attend(LayerKind kind, Row row) {
+  const std::vector<Row> rows = {row};
+  Cost cost = kModel.of(Stage::kAttend, kind, {.rows = rows});
+  cost.bytes -= 2 * 4;  // the sinks
+  return cost;
+}
+
+TEST(cost, one_token_uses_topk_experts_and_many_use_all) {
+  EXPECT_DOUBLE_EQ(expected_experts(kDims, 1), 2);
+  EXPECT_DOUBLE_EQ(expected_experts(kDims, 2), 2 + 2 * 6.0 / 8);
+  EXPECT_NEAR(expected_experts(kDims, 1000), 8, 1e-9);
+}
+
+TEST(cost, a_query_sees_all_keys_before_it_or_its_window) {
+  const double kv = 2 * 32 * 2, flops = 4 * 64;
+  const Cost full = attend(LayerKind::kFull, {.tokens = 1, .context = 1000});
+  EXPECT_DOUBLE_EQ(full.bytes, 1000 * kv);
+  EXPECT_DOUBLE_EQ(full.flops, 1000 * flops);
+  const Cost sliding = attend(LayerKind::kSliding, {.tokens = 1, .context = 1000});
+  EXPECT_DOUBLE_EQ(sliding.bytes, 128 * kv);
+  EXPECT_DOUBLE_EQ(sliding.flops, 128 * flops);
+}
+
+TEST(cost, keys_of_a_prompt_sum_up_query_by_query) {
+  for (const Row row : {Row{0, 300, 300}, Row{0, 100, 1000}, Row{0, 50, 100}, Row{0, 1, 128}, Row{0, 1, 129}}) {
+    for (const LayerKind kind : {LayerKind::kFull, LayerKind::kSliding}) {
+      const int64_t window = kind == LayerKind::kSliding ? 128 : 1 << 20;
+      double summed = 0;
+      int64_t lowest = row.context;
+      for (int64_t position = row.context - row.tokens; position < row.context; ++position) {
+        const int64_t first = std::max<int64_t>(0, position - window + 1);
+        summed += static_cast<double>(position - first + 1);
+        lowest = std::min(lowest, first);
+      }
+      const Cost cost = attend(kind, row);
+      EXPECT_DOUBLE_EQ(cost.flops, summed * 4 * 64) << row.tokens << " of " << row.context;
+      EXPECT_DOUBLE_EQ(cost.bytes, static_cast<double>(row.context - lowest) * 2 * 32 * 2);
+    }
+  }
+}
+
+TEST(cost, requantised_layers_are_read_as_what_they_became) {
+  const std::vector<Row> rows = {{.tokens = 1, .context = 1}};
+  const StepShape step{.rows = rows, .logit_rows = 1};
+  const double before = kModel.of(Stage::kLogits, LayerKind::kFull, step).bytes;
+  EXPECT_DOUBLE_EQ(before, 2 * 64 + 2 * 6400);
+  DenseFormats dense;
+  dense.lm_head = WeightFormat::kMxfp4;
+  const CostModel quantised{kDims, StoredFormats::of({}, dense)};
+  EXPECT_DOUBLE_EQ(quantised.of(Stage::kLogits, LayerKind::kFull, step).bytes, 2 * 64 + 6400 * 17.0 / 32);
+  EXPECT_DOUBLE_EQ(quantised.of(Stage::kAttnOut, LayerKind::kFull, step).bytes,
+                   kModel.of(Stage::kAttnOut, LayerKind::kFull, step).bytes);
+}
+
+TEST(cost, halves_of_gate_up_count_like_the_whole) {
+  std::vector<HostWeight> weights(2);
+  weights[0].role = WeightRole::kGate;
+  weights[1].role = WeightRole::kUp;
+  weights[0].format = weights[1].format = WeightFormat::kGgmlQ8;
+  EXPECT_EQ(StoredFormats::of(weights, {}).of_role[static_cast<size_t>(WeightRole::kGateUp)], WeightFormat::kGgmlQ8);
+}
+
+TEST(cost, a_step_is_its_stages_times_their_layers) {
+  const std::vector<Row> rows = {{0, 1, 500}, {1, 1, 20}};
+  const StepShape step{.rows = rows, .logit_rows = 2};
+  const std::vector<LayerKind> kinds = {LayerKind::kSliding, LayerKind::kFull, LayerKind::kFull};
+  Cost sum = kModel.of(Stage::kEmbed, LayerKind::kFull, step);
+  sum += kModel.of(Stage::kLogits, LayerKind::kFull, step);
+  for (const LayerKind kind : kinds)
+    for (int s = static_cast<int>(Stage::kAttnIn); s <= static_cast<int>(Stage::kMoe); ++s)
+      sum += kModel.of(static_cast<Stage>(s), kind, step);
+  const Cost cost = kModel.of_step(kinds, step);
+  EXPECT_DOUBLE_EQ(cost.bytes, sum.bytes);
+  EXPECT_DOUBLE_EQ(cost.flops, sum.flops);
+}
+
+TEST(cost, no_logits_are_free) {
+  const std::vector<Row> rows = {{.tokens = 4, .context = 4}};
+  EXPECT_EQ(kModel.of(Stage::kLogits, LayerKind::kFull, {.rows = rows}).bytes, 0);
+}
+
+TEST(measure, the_ideal_is_the_longer_of_reading_and_computing) {
+  const DevicePeaks peaks{
+      .device = "d", .read_bytes_per_s = 100, .matrix = {{"f32", true, 10}, {"bf16", true, 50}, {"int8", false, 1000}}};
+  EXPECT_EQ(peaks.exact_peak()->type, "bf16");
+  EXPECT_DOUBLE_EQ(peaks.ideal_seconds({.bytes = 200, .flops = 50}), 2);
+  EXPECT_DOUBLE_EQ(peaks.ideal_seconds({.bytes = 200, .flops = 500}), 10);
+}
+
+}  // namespace
+}  // namespace nibble::backend

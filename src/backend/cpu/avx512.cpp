@@ -1,0 +1,331 @@
+// Float kernels in AVX-512 intrinsics. Every sum of a row and a token is one chain of 16 lanes over the columns in the
+// order of `arrange`, however many tokens share the weights: so neighbours change no bit.
+#include "backend/cpu/avx512.h"
+#include "backend/cpu/kernels.h"
+#include "base/mx.h"
+
+#include <hwy/base.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
+namespace nibble::backend::cpu {
+namespace {
+
+constexpr int kRows = 4;         // rows of weights that are multiplied together
+constexpr int kFusedTokens = 4;  // most tokens for which weights go from memory to products in registers
+constexpr int kDenseTokens = 6;  // tokens of one pass over decoded rows
+
+float f16_at(const uint8_t* bytes) {
+  uint16_t bits = 0;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return _cvtsh_ss(bits);
+}
+
+// 32 weights of a row.
+struct Weights {
+  __m512 first, second;
+};
+
+template <WeightFormat kFormat>
+struct Row;
+
+struct Fp4 {
+  // Dword i of a block holds bytes 4i..4i+3. Lane 4b + i takes byte b of dword i: its low nibble, then its high one.
+  static Weights decode(const uint8_t* codes, uint8_t scale) {
+    const __m512i low = _mm512_set_epi32(24, 24, 24, 24, 16, 16, 16, 16, 8, 8, 8, 8, 0, 0, 0, 0);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(4));
+    const __m512 values = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    const __m512i packed = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m512 table = _mm512_mul_ps(values, _mm512_set1_ps(kE8m0Values[scale]));
+    return {_mm512_permutexvar_ps(_mm512_srlv_epi32(packed, low), table),
+            _mm512_permutexvar_ps(_mm512_srlv_epi32(packed, high), table)};
+  }
+};
+
+template <>
+struct Row<WeightFormat::kMxfp4> {
+  static constexpr int kBlockBytes = 16;
+  const uint8_t *values, *scales;
+  [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode(values + block * 16, scales[block]); }
+};
+
+template <>
+struct Row<WeightFormat::kGgmlMxfp4> {
+  static constexpr int kBlockBytes = 17;
+  const uint8_t *values, *scales;
+  [[nodiscard]] Weights at(int64_t block) const {
+    return Fp4::decode(values + block * 17 + 1, values[block * 17]);
+  }
+};
+
+template <>
+struct Row<WeightFormat::kGgmlQ8> {
+  static constexpr int kBlockBytes = 34;
+  const uint8_t *values, *scales;
+  [[nodiscard]] Weights at(int64_t block) const {
+    const uint8_t* p = values + block * 34;
+    const __m512 scale = _mm512_set1_ps(f16_at(p));
+    const auto half = [&](int at) {
+      const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + at));
+      return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
+    };
+    return {half(2), half(18)};
+  }
+};
+
+template <>
+struct Row<WeightFormat::kMxfp8> {
+  static constexpr int kBlockBytes = 32;
+  const uint8_t *values, *scales;
+  [[nodiscard]] Weights at(int64_t block) const {
+    // The code's bits moved to those of an F16 make a value 2^8 too small, subnormals included.
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + block * 32));
+    const __m512i wide = _mm512_cvtepu8_epi16(codes);
+    const __m512i magnitude = _mm512_slli_epi16(_mm512_and_si512(wide, _mm512_set1_epi16(0x7f)), 7);
+    const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(wide, _mm512_set1_epi16(0x80)), 8);
+    const __mmask32 nan = _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f << 7));
+    const __m512i half = _mm512_mask_mov_epi16(_mm512_or_si512(magnitude, sign), nan, _mm512_set1_epi16(0x7e00));
+    // Twice: 2^8 times the largest scale is no float.
+    const __m512 scale = _mm512_set1_ps(kE8m0Values[scales[block]]), up = _mm512_set1_ps(256.0f);
+    const auto scaled = [&](__m256i bits) { return _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtph_ps(bits), up), scale); };
+    return {scaled(_mm512_castsi512_si256(half)), scaled(_mm512_extracti64x4_epi64(half, 1))};
+  }
+};
+
+// Formats without blocks also have rows whose last block is short.
+template <>
+struct Row<WeightFormat::kBf16> {
+  static constexpr int kBlockBytes = 64;
+  const uint8_t *values, *scales;
+  static __m512 wide(__m256i half) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
+    const __m512i bits = _mm512_maskz_loadu_epi16(mask, values + block * 64);
+    return {wide(_mm512_castsi512_si256(bits)), wide(_mm512_extracti64x4_epi64(bits, 1))};
+  }
+};
+
+template <>
+struct Row<WeightFormat::kF16> {
+  static constexpr int kBlockBytes = 64;
+  const uint8_t *values, *scales;
+  [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
+    const __m512i bits = _mm512_maskz_loadu_epi16(mask, values + block * 64);
+    return {_mm512_cvtph_ps(_mm512_castsi512_si256(bits)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1))};
+  }
+};
+
+template <>
+struct Row<WeightFormat::kF32> {
+  static constexpr int kBlockBytes = 128;
+  const uint8_t *values, *scales;
+  [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
+    const uint8_t* p = values + block * 128;
+    return {_mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p),
+            _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), p + 64)};
+  }
+};
+
+template <WeightFormat kFormat>
+std::array<Row<kFormat>, kRows> rows_at(const WeightRows& w, int first) {
+  std::array<Row<kFormat>, kRows> rows;
+  for (int r = 0; r < kRows; ++r) {
+    const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
+    rows[static_cast<size_t>(r)] = {w.values_of(row), has_scale_array(kFormat) ? w.scales_of(row) : nullptr};
+  }
+  return rows;
+}
+
+// The lanes of a last block of n < 32 columns.
+uint32_t tail_mask(int64_t n) { return (1u << n) - 1; }
+
+template <int kTokens>
+struct Sums {
+  __m512 sum[kRows][kTokens];
+
+  // Unrolled, here and below: an index known at run time would move the array from registers to memory.
+  Sums() {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 6
+      for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
+    }
+  }
+  // out: [tokens, kTileRows]
+  void store(int rows, float* out) const {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 6
+      for (int t = 0; t < kTokens; ++t) {
+        const float total = _mm512_reduce_add_ps(sum[r][t]);
+        if (r < rows) out[t * kTileRows + r] = total;
+      }
+    }
+  }
+};
+
+// Blocks per cache line, for one prefetch each.
+template <class RowOf>
+constexpr int kPrefetchBlocks = RowOf::kBlockBytes < 64 ? 64 / RowOf::kBlockBytes : 1;
+
+template <WeightFormat kFormat, int kTokens>
+void multiply_fused(const WeightRows& w, const float* const* x, float* out) {
+  using RowOf = Row<kFormat>;
+  const int64_t blocks = w.cols / kMxBlock, ahead = kRows * row_bytes(kFormat, w.cols);
+  for (int first = 0; first < w.rows; first += kRows) {
+    const auto rows = rows_at<kFormat>(w, first);
+    Sums<kTokens> sums;
+    for (int64_t b = 0; b < blocks; ++b) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const RowOf& row = rows[static_cast<size_t>(r)];
+        if (b % kPrefetchBlocks<RowOf> == 0) {
+          _mm_prefetch(row.values + b * RowOf::kBlockBytes + ahead, _MM_HINT_T0);
+        }
+        const Weights weights = row.at(b);
+#pragma GCC unroll 4
+        for (int t = 0; t < kTokens; ++t) {
+          const float* at = x[t] + b * kMxBlock;
+          sums.sum[r][t] = _mm512_fmadd_ps(weights.first, _mm512_loadu_ps(at), sums.sum[r][t]);
+          sums.sum[r][t] = _mm512_fmadd_ps(weights.second, _mm512_loadu_ps(at + 16), sums.sum[r][t]);
+        }
+      }
+    }
+    if constexpr (!in_blocks(kFormat)) {
+      if (const int64_t rest = w.cols % kMxBlock; rest != 0) {
+        const uint32_t mask = tail_mask(rest);
+        const auto low = static_cast<__mmask16>(mask), high = static_cast<__mmask16>(mask >> 16);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const Weights weights = rows[static_cast<size_t>(r)].at(blocks, mask);
+#pragma GCC unroll 4
+          for (int t = 0; t < kTokens; ++t) {
+            const float* at = x[t] + blocks * kMxBlock;
+            sums.sum[r][t] = _mm512_fmadd_ps(weights.first, _mm512_maskz_loadu_ps(low, at), sums.sum[r][t]);
+            sums.sum[r][t] = _mm512_fmadd_ps(weights.second, _mm512_maskz_loadu_ps(high, at + 16), sums.sum[r][t]);
+          }
+        }
+      }
+    }
+    sums.store(w.rows - first, out + first);
+  }
+}
+
+// w: kRows decoded rows, `stride` floats apart.
+struct Decoded {
+  const float* w;
+  int64_t stride, cols;
+  int rows;
+};
+
+template <int kTokens>
+void multiply_decoded(const Decoded& in, const float* const* x, float* out) {
+  Sums<kTokens> sums;
+  const auto step = [&](int64_t k, __mmask16 mask) __attribute__((always_inline)) {  // the weights past the columns are zeros
+    __m512 xs[kTokens];
+#pragma GCC unroll 6
+    for (int t = 0; t < kTokens; ++t) xs[t] = _mm512_maskz_loadu_ps(mask, x[t] + k);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 weights = _mm512_load_ps(in.w + r * in.stride + k);
+#pragma GCC unroll 6
+      for (int t = 0; t < kTokens; ++t) sums.sum[r][t] = _mm512_fmadd_ps(weights, xs[t], sums.sum[r][t]);
+    }
+  };
+  int64_t k = 0;
+  for (; k + 16 <= in.cols; k += 16) step(k, 0xffff);
+  if (k < in.cols) step(k, static_cast<__mmask16>(tail_mask(in.cols - k)));
+  sums.store(in.rows, out);
+}
+
+template <WeightFormat kFormat>
+void multiply_many(const MultiplyArgs& args) {
+  const WeightRows& w = args.w;
+  const int64_t blocks = w.cols / kMxBlock, stride = (w.cols + kMxBlock - 1) / kMxBlock * kMxBlock;
+  const auto tokens = static_cast<int>(args.x.size());
+  for (int first = 0; first < w.rows; first += kRows) {
+    const auto rows = rows_at<kFormat>(w, first);
+    for (int r = 0; r < kRows; ++r) {
+      const auto store = [&](int64_t b, const Weights& weights) {
+        float* out = args.scratch + r * stride + b * kMxBlock;
+        _mm512_store_ps(out, weights.first);
+        _mm512_store_ps(out + 16, weights.second);
+      };
+      for (int64_t b = 0; b < blocks; ++b) store(b, rows[static_cast<size_t>(r)].at(b));
+      if constexpr (!in_blocks(kFormat)) {
+        if (stride != w.cols) store(blocks, rows[static_cast<size_t>(r)].at(blocks, tail_mask(w.cols % kMxBlock)));
+      }
+    }
+    const Decoded decoded{args.scratch, stride, w.cols, w.rows - first};
+    for (int t = 0; t < tokens; t += kDenseTokens) {
+      const float* const* x = args.x.data() + t;
+      float* out = args.out + t * kTileRows + first;
+      switch (tokens - t) {
+        case 1: multiply_decoded<1>(decoded, x, out); break;
+        case 2: multiply_decoded<2>(decoded, x, out); break;
+        case 3: multiply_decoded<3>(decoded, x, out); break;
+        case 4: multiply_decoded<4>(decoded, x, out); break;
+        case 5: multiply_decoded<5>(decoded, x, out); break;
+        default: multiply_decoded<kDenseTokens>(decoded, x, out);
+      }
+    }
+  }
+}
+
+template <WeightFormat kFormat>
+void multiply_format(const MultiplyArgs& args) {
+  switch (args.x.size()) {
+    case 1: return multiply_fused<kFormat, 1>(args.w, args.x.data(), args.out);
+    case 2: return multiply_fused<kFormat, 2>(args.w, args.x.data(), args.out);
+    case 3: return multiply_fused<kFormat, 3>(args.w, args.x.data(), args.out);
+    case kFusedTokens: return multiply_fused<kFormat, 4>(args.w, args.x.data(), args.out);
+    default: return multiply_many<kFormat>(args);
+  }
+}
+
+void multiply(const MultiplyArgs& args) {
+  switch (args.w.format) {
+    case WeightFormat::kBf16: return multiply_format<WeightFormat::kBf16>(args);
+    case WeightFormat::kF16: return multiply_format<WeightFormat::kF16>(args);
+    case WeightFormat::kF32: return multiply_format<WeightFormat::kF32>(args);
+    case WeightFormat::kMxfp4: return multiply_format<WeightFormat::kMxfp4>(args);
+    case WeightFormat::kMxfp8: return multiply_format<WeightFormat::kMxfp8>(args);
+    case WeightFormat::kGgmlMxfp4: return multiply_format<WeightFormat::kGgmlMxfp4>(args);
+    case WeightFormat::kGgmlQ8: return multiply_format<WeightFormat::kGgmlQ8>(args);
+  }
+}
+
+bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }
+
+// To the order of Fp4::decode: lane 4b + i of the two halves is the value of byte 4i + b's low and high nibble.
+void arrange(WeightFormat format, std::span<const float> x, float* out) {
+  const int step = format == WeightFormat::kMxfp4 ? 2 : 1, high = format == WeightFormat::kMxfp4 ? 1 : 16;
+  alignas(64) int32_t lanes[16];
+  for (int lane = 0; lane < 16; ++lane) lanes[lane] = step * (4 * (lane % 4) + lane / 4);
+  const __m512i first = _mm512_load_si512(lanes), second = _mm512_add_epi32(first, _mm512_set1_epi32(high));
+  for (size_t block = 0; block < x.size(); block += kMxBlock) {
+    const __m512 low = _mm512_loadu_ps(x.data() + block), top = _mm512_loadu_ps(x.data() + block + 16);
+    _mm512_storeu_ps(out + block, _mm512_permutex2var_ps(low, first, top));
+    _mm512_storeu_ps(out + block + 16, _mm512_permutex2var_ps(low, second, top));
+  }
+}
+
+}  // namespace
+
+Kernels with_avx512(Kernels portable) {
+  if (!__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni")) return portable;
+  portable.name = "avx512 vnni";
+  portable.arranges = arranges;
+  portable.arrange = arrange;
+  portable.multiply = multiply;
+  portable.int8 = &avx512_int8_kernels();
+  return portable;
+}
+
+}  // namespace nibble::backend::cpu
+HWY_POP_ATTRIBUTES

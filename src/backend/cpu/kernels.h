@@ -1,0 +1,137 @@
+#pragma once
+// The CPU backend's inner loops: one table of functions per instruction set, chosen once, at start.
+
+#include "backend/cpu/isa.h"
+#include "backend/weights.h"
+#include "base/dtype.h"
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace nibble::backend::cpu {
+
+inline constexpr int kTileRows = 16;    // most rows of weights in one multiply
+inline constexpr int kTileTokens = 64;  // most tokens in one multiply: their activations stay in the second cache
+inline constexpr int kLaneTokens = 16;  // tokens of one tile of int8 activations
+
+// Bytes of one row in the array of values, and in that of scales.
+[[nodiscard]] constexpr int64_t row_bytes(WeightFormat format, int64_t cols) {
+  switch (format) {
+    case WeightFormat::kBf16:
+    case WeightFormat::kF16: return 2 * cols;
+    case WeightFormat::kF32: return 4 * cols;
+    case WeightFormat::kMxfp4: return cols / 2;
+    case WeightFormat::kMxfp8: return cols;
+    case WeightFormat::kGgmlMxfp4: return cols / kMxBlock * 17;
+    case WeightFormat::kGgmlQ8: return cols / kMxBlock * 34;
+  }
+  return 0;
+}
+[[nodiscard]] constexpr bool has_scale_array(WeightFormat format) {
+  return format == WeightFormat::kMxfp4 || format == WeightFormat::kMxfp8;
+}
+[[nodiscard]] constexpr bool in_blocks(WeightFormat format) {
+  return has_scale_array(format) || format == WeightFormat::kGgmlMxfp4 || format == WeightFormat::kGgmlQ8;
+}
+
+// Consecutive rows of a matrix.
+struct WeightRows {
+  WeightFormat format = WeightFormat::kBf16;
+  const uint8_t* values = nullptr;
+  const uint8_t* scales = nullptr;  // null unless has_scale_array
+  int64_t cols = 0;
+  int rows = 0;
+
+  [[nodiscard]] const uint8_t* values_of(int row) const { return values + row * row_bytes(format, cols); }
+  [[nodiscard]] const uint8_t* scales_of(int row) const { return scales + row * (cols / kMxBlock); }
+};
+
+// out[t][r] = w[r] · x[t]; the sum's order depends on cols, format and kernels only.
+struct MultiplyArgs {
+  WeightRows w;                            // at most kTileRows
+  std::span<const float* const> x;         // at most kTileTokens; cols floats each, in the order that arrange gives
+  float* out;                              // [tokens, kTileRows]
+  float* scratch;                          // kTileRows * cols floats
+};
+
+// The same with activations rounded to 8 bits per block of 32; sums within a block are exact.
+struct MultiplyInt8Args {
+  WeightRows w;
+  std::span<const std::byte* const> x;  // see Int8Kernels
+  int tokens;
+  float* out;      // [tokens, kTileRows]
+  float* scratch;  // kTileRows * cols floats
+};
+
+// Few tokens are read one by one ("rows"), many in tiles of kLaneTokens: two orders of summation.
+struct Int8Kernels {
+  int64_t (*row_size)(int64_t cols) = nullptr;  // bytes of a token's prepared row, a multiple of 64
+  void (*prepare_row)(WeightFormat format, std::span<const float> x, std::byte* out) = nullptr;
+  void (*multiply_rows)(const MultiplyInt8Args& args) = nullptr;  // x: one prepared row per token
+  int64_t (*tile_size)(int64_t cols) = nullptr;                   // bytes of a tile, a multiple of 64
+  // x: up to kLaneTokens tokens of cols floats; those missing count as zero.
+  void (*prepare_tile)(std::span<const float* const> x, int64_t cols, std::byte* out) = nullptr;
+  void (*multiply_tiles)(const MultiplyInt8Args& args) = nullptr;  // x: one tile per kLaneTokens tokens
+  int tiles_from = kLaneTokens;                                    // tokens from which tiles are faster
+};
+// Block formats only.
+[[nodiscard]] constexpr bool int8_serves(WeightFormat format) {
+  return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4 || format == WeightFormat::kGgmlQ8;
+}
+
+// c[r][n] += sum over k of a[r][k] * b[k][n], k in rising order: attention's both products.
+struct AccumulateArgs {
+  const float* a;
+  int64_t a_stride;
+  int rows;
+  int from, to;  // of k
+  const void* b;  // [k, b_width] bf16 or float
+  int64_t b_width;
+  bool b_is_bf16;
+  float* c;
+  int64_t c_stride;
+};
+
+// u[i] = glu / (1 + exp(-1.702 glu)) * (linear + 1); glu = min(gate, limit), linear = clamp(up, ±limit). In place: u may
+// be gate.
+struct SwigluArgs {
+  const float* gate;
+  const float* up;
+  float limit;
+  int64_t n;
+  float* out;
+};
+
+struct Kernels {
+  std::string_view name;  // "avx512", "avx2", …
+  // out[cols] of the one row of w.
+  void (*decode)(const WeightRows& w, float* out) = nullptr;
+  // Whether multiply wants x of this format rearranged, and the rearranging.
+  bool (*arranges)(WeightFormat format) = nullptr;
+  void (*arrange)(WeightFormat format, std::span<const float> x, float* out) = nullptr;
+  void (*multiply)(const MultiplyArgs& args) = nullptr;
+  void (*accumulate)(const AccumulateArgs& args) = nullptr;
+  // x[i] *= factor; returns the largest, or -infinity.
+  float (*scale_max)(float factor, std::span<float> x) = nullptr;
+  // x[i] = exp(x[i] - top); returns the sum.
+  float (*exp_sum)(float top, std::span<float> x) = nullptr;
+  void (*swiglu)(const SwigluArgs& args) = nullptr;
+  const Int8Kernels* int8 = nullptr;  // null: this CPU lacks the instructions
+};
+
+// The portable tables of this build, best first.
+struct PortableKernels {
+  CpuIsa isa = CpuIsa::kBaseline;
+  bool runs_here = false;
+  Kernels kernels;
+};
+[[nodiscard]] std::vector<PortableKernels> portable_kernels();
+// The portable AVX-512 table with what is faster in intrinsics; as it was where this CPU lacks VBMI or VNNI.
+[[nodiscard]] Kernels with_avx512(Kernels portable);
+
+// What `isa` names. Throws Error(kUnsupported) saying what this CPU has.
+[[nodiscard]] Kernels kernels_for(CpuIsa isa);
+
+}  // namespace nibble::backend::cpu

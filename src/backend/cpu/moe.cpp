@@ -1,0 +1,87 @@
+#include "backend/cpu/moe.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nibble::backend::cpu {
+
+Moe::Moe(const BackendConfig& config, const Kernels& kernels, Linear& linear)
+    : config_(config), kernels_(kernels), linear_(linear), experts_(static_cast<size_t>(config.dims.experts)) {}
+
+void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
+  weights_ = weights;
+  tokens_ = static_cast<int64_t>(ids.size()) / dims_.topk;
+  for (Expert& expert : experts_) {
+    expert.slots.clear();
+    expert.tokens.clear();
+  }
+  for (size_t slot = 0; slot < ids.size(); ++slot) {
+    Expert& expert = experts_[static_cast<size_t>(ids[slot])];
+    expert.slots.push_back(static_cast<int32_t>(slot));
+    expert.tokens.push_back(static_cast<int32_t>(static_cast<int64_t>(slot) / dims_.topk));
+  }
+  hit_.clear();
+  for (int e = 0; e < dims_.experts; ++e) {
+    if (!experts_[static_cast<size_t>(e)].slots.empty()) hit_.push_back(e);
+  }
+}
+
+void Moe::run(const ExpertWeights& w, const float* x, float* hidden, float* residual) {
+  gate_up(w, x, hidden);
+  down(w, hidden, residual);
+}
+
+void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
+  const int step = w.up == nullptr ? 2 : 1;  // rows of w.gate per value
+  const int64_t inter = dims_.inter;
+  groups_.clear();
+  for (const int e : hit_) {
+    groups_.push_back({.weight = &w.gate, .first_row = e * inter * step,
+                       .tokens = experts_[static_cast<size_t>(e)].tokens, .pair = w.up});
+  }
+  linear_.run({x, {tokens_, dims_.hidden}}, groups_, inter * step, [&](const Tile& tile) {
+    const int64_t e = hit_[static_cast<size_t>(tile.group)], first = e * inter * step + tile.row;
+    const int values = tile.rows / step;
+    alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> gate{}, up{};  // [tokens, values]
+    size_t n = 0;
+    for (int t = 0; t < tile.tokens; ++t) {
+      const float* g = tile.out + t * kTileRows;
+      const float* u = step == 2 ? g + 1 : tile.pair + t * kTileRows;
+      const float* gate_bias = w.gate_bias.data() + first;
+      const float* up_bias = step == 2 ? gate_bias + 1 : w.up_bias.data() + first;
+      for (int i = 0; i < values; ++i, ++n) {
+        gate[n] = g[i * step] + gate_bias[i * step];
+        up[n] = u[i * step] + up_bias[i * step];
+      }
+    }
+    // Whole vectors: the values past n are zeros or an earlier call's, and are not read.
+    constexpr size_t kLanes = 16;
+    kernels_.swiglu({.gate = gate.data(), .up = up.data(), .limit = config_.swiglu_limit,
+                     .n = static_cast<int64_t>((n + kLanes - 1) / kLanes * kLanes), .out = gate.data()});
+    const std::vector<int32_t>& slots = experts_[static_cast<size_t>(e)].slots;
+    for (int t = 0; t < tile.tokens; ++t) {
+      const int64_t slot = slots[static_cast<size_t>(tile.from + t)];
+      std::copy_n(gate.data() + t * values, values, hidden + slot * inter + tile.row / step);
+    }
+  });
+}
+
+void Moe::down(const ExpertWeights& w, const float* hidden, float* residual) {
+  groups_.clear();
+  for (const int e : hit_) {
+    groups_.push_back(
+        {.weight = &w.down, .first_row = e * dims_.hidden, .tokens = experts_[static_cast<size_t>(e)].slots});
+  }
+  linear_.run({hidden, {tokens_ * dims_.topk, dims_.inter}}, groups_, dims_.hidden, [&](const Tile& tile) {
+    const int64_t e = hit_[static_cast<size_t>(tile.group)];
+    const float* bias = w.down_bias.data() + e * dims_.hidden + tile.row;
+    for (int t = 0; t < tile.tokens; ++t) {
+      const int64_t slot = experts_[static_cast<size_t>(e)].slots[static_cast<size_t>(tile.from + t)];
+      const float weight = weights_[static_cast<size_t>(slot)];
+      float* out = residual + slot / dims_.topk * dims_.hidden + tile.row;
+      for (int r = 0; r < tile.rows; ++r) out[r] += weight * (tile.out[t * kTileRows + r] + bias[r]);
+    }
+  });
+}
+
+}  // namespace nibble::backend::cpu

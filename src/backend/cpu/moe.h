@@ -1,0 +1,54 @@
+#pragma once
+// The experts of one layer: who uses which in this step, and their two matrices.
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/linear.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace nibble::backend::cpu {
+
+// What every expert computes with; weights are stacked along their rows.
+struct ExpertWeights {
+  const Matrix& gate;  // kGateUp, or kGate with `up` beside it
+  const Matrix* up;    // null: gate's even rows are the gate, its odd rows are up
+  std::span<const float> gate_bias, up_bias;  // as gate and up; up_bias empty when up is null
+  const Matrix& down;
+  std::span<const float> down_bias;
+};
+
+class Moe {
+ public:
+  Moe(const BackendConfig& config, const Kernels& kernels, Linear& linear);
+
+  // Who is routed where: ids and weights are [tokens, topk].
+  void route(std::span<const int32_t> ids, std::span<const float> weights);
+
+  // hidden[t, k] = swiglu(W1[e] · x[t] + b1[e]); residual[t] += weight[t, k] * (W2[e] · hidden[t, k] + b2[e]), a token's
+  // experts by rising id. x and residual are [tokens, hidden], hidden is [tokens, topk, inter].
+  void run(const ExpertWeights& w, const float* x, float* hidden, float* residual);
+
+ private:
+  struct Expert {
+    std::vector<int32_t> slots;   // token * topk + k
+    std::vector<int32_t> tokens;  // the same tokens
+  };
+
+  void gate_up(const ExpertWeights& w, const float* x, float* hidden);
+  void down(const ExpertWeights& w, const float* hidden, float* residual);
+
+  const BackendConfig& config_;
+  const Dims& dims_ = config_.dims;
+  const Kernels& kernels_;
+  Linear& linear_;
+  std::span<const float> weights_;
+  int64_t tokens_ = 0;
+  std::vector<Expert> experts_;
+  std::vector<int> hit_;  // experts with anybody, rising
+  std::vector<Group> groups_;
+};
+
+}  // namespace nibble::backend::cpu

@@ -1,0 +1,25 @@
+#pragma once
+// Loops that do one thing as fast as one thread can: read memory, or multiply and add in registers.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cpu {
+
+// The sum of `words` words; `words` a multiple of 256.
+[[nodiscard]] uint64_t read_all(const uint64_t* data, int64_t words);
+
+struct PeakLoop {
+  std::string type;
+  bool exact16 = false;  // MatrixPeak
+  double flops_per_round = 0;
+  float (*run)(int64_t rounds) = nullptr;  // the result only keeps the work from being dropped
+};
+
+// Multiply-adds in float, on the instruction set that the backend's other loops use.
+[[nodiscard]] PeakLoop float_loop();
+// Those of this machine's instructions for bf16 and int8; none where it has none.
+[[nodiscard]] std::vector<PeakLoop> matrix_loops();
+
+}  // namespace nibble::backend::cpu

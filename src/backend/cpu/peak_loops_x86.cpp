@@ -1,0 +1,126 @@
+// x86's instructions for bf16 and int8, which Highway 1.0 does not reach: chosen by cpuid, one function per set.
+
+#include "backend/cpu/peak_loops.h"
+
+#include <array>
+
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace nibble::backend::cpu {
+namespace {
+
+constexpr int kChains = 12;
+
+__attribute__((target("avx512f,avx512bf16"))) float bf16_avx512(int64_t rounds) {
+  __m512 sum[kChains];
+  for (__m512& s : sum) s = _mm512_setzero_ps();
+  const __m512 bits = _mm512_set1_ps(0x1p-8f);
+  const auto a = reinterpret_cast<const __m512bh&>(bits);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (__m512& s : sum) s = _mm512_dpbf16_ps(s, a, a);
+  }
+  for (const __m512& s : sum) sum[0] = _mm512_add_ps(sum[0], s);
+  return _mm512_cvtss_f32(sum[0]);
+}
+
+__attribute__((target("avx512f,avx512vnni"))) float int8_avx512(int64_t rounds) {
+  __m512i sum[kChains];
+  for (__m512i& s : sum) s = _mm512_setzero_si512();
+  const __m512i a = _mm512_set1_epi8(1);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (__m512i& s : sum) s = _mm512_dpbusd_epi32(s, a, a);
+  }
+  for (const __m512i& s : sum) sum[0] = _mm512_add_epi32(sum[0], s);
+  return static_cast<float>(_mm512_cvtsi512_si32(sum[0]));
+}
+
+// Intel SDM, TILECFG: palette 1, then the bytes per row and the rows of each tile.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0;
+  std::array<uint8_t, 14> reserved{};
+  std::array<uint16_t, 16> row_bytes{};
+  std::array<uint8_t, 16> rows{};
+};
+
+TileConfig whole_tiles() {
+  TileConfig config;
+  for (size_t t = 0; t < 8; ++t) {
+    config.row_bytes[t] = 64;
+    config.rows[t] = 16;
+  }
+  return config;
+}
+
+// Four sums, two tiles of each side: as a blocked product would use them.
+__attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
+  const TileConfig config = whole_tiles();
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int64_t i = 0; i < rounds; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return 0;
+}
+
+__attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
+  const TileConfig config = whole_tiles();
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int64_t i = 0; i < rounds; ++i) {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+  }
+  _tile_release();
+  return 0;
+}
+
+struct Amx {
+  bool bf16 = false, int8 = false;
+};
+
+// Linux gives a process tiles when it asks (Documentation/arch/x86/xstate.rst).
+Amx amx() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & (1u << 24)) == 0) return {};
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return {};
+  return {.bf16 = (edx & (1u << 22)) != 0, .int8 = (edx & (1u << 25)) != 0};
+}
+
+}  // namespace
+
+std::vector<PeakLoop> matrix_loops() {
+  std::vector<PeakLoop> loops;
+  const Amx tiles = amx();
+  if (__builtin_cpu_supports("avx512bf16")) loops.push_back({"bf16 (AVX-512)", true, 64.0 * kChains, bf16_avx512});
+  if (tiles.bf16) loops.push_back({"bf16 (AMX)", true, 4 * 2 * 16 * 16 * 32, bf16_amx});
+  if (__builtin_cpu_supports("avx512vnni"))
+    loops.push_back({"int8 (AVX-512 VNNI)", false, 128.0 * kChains, int8_avx512});
+  if (tiles.int8) loops.push_back({"int8 (AMX)", false, 4 * 2 * 16 * 16 * 64, int8_amx});
+  return loops;
+}
+
+}  // namespace nibble::backend::cpu

@@ -1,0 +1,21 @@
+#pragma once
+// Host twin of ptx/async_copy.cuh.
+
+#include "backend/cuda/emulation/device.h"
+
+namespace nibble::backend::cuda::ptx {
+
+enum class Fill : uint8_t { kZero, kCopy };
+
+inline void async_copy16(uint32_t to_shared, const void* from_global, Fill fill) {
+  static const uint8_t kZeros[16] = {};
+  if (to_shared % 16 != 0 || reinterpret_cast<uintptr_t>(from_global) % 16 != 0) return;  // stays poisoned
+  emulation::group_copy(to_shared, fill == Fill::kCopy ? from_global : kZeros, 16);
+}
+inline void async_commit() { emulation::commit_copies(); }
+template <int kNewest>
+void async_wait() {
+  emulation::wait_copies(kNewest);
+}
+
+}  // namespace nibble::backend::cuda::ptx

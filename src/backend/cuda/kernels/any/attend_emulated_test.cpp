@@ -1,0 +1,163 @@
+// The attention kernels' own source (attend_decode.cuh, attend_prefill.cuh), run lane by lane on the host.
+
+#include "backend/cuda/emulation/device.h"
+
+#include "backend/cuda/kernels/any/attend_decode.cuh"
+#include "backend/cuda/kernels/any/attend_prefill.cuh"
+#include "backend/cuda/kernels/any/attend_testing.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr AttendDevice kDevice{.sms = 3, .sm_smem_bytes = 233472};
+
+// A fixture with a place for the result and what the kernels need beside it.
+struct Attempt {
+  AttendFixture& f;
+  std::vector<uint8_t> keys = f.page_bytes(f.keys), values = f.page_bytes(f.values);
+  std::vector<float> out = std::vector<float>(f.q.size(), std::nanf(""));
+  std::vector<float> partials;
+  std::vector<int> finished;
+  AttendShares shares;
+
+  explicit Attempt(AttendFixture& fixture) : f(fixture) { share_tokens(f.rows, shares); }
+
+  [[nodiscard]] FlashArgs args(bool with_sinks) {
+    return {.q = f.q.data(),
+            .out = out.data(),
+            .sinks = with_sinks ? f.sinks.data() : nullptr,
+            .token_row = f.token_row.data(),
+            .positions = f.positions.data(),
+            .pages = f.pages.data(),
+            .keys = keys.data(),
+            .values = values.data(),
+            .pages_per_row = f.pages_per_row,
+            .heads = f.shape.heads,
+            .kv_heads = f.shape.kv_heads,
+            .window = f.window};
+  }
+
+  template <class Kv>
+  void decode(bool with_sinks, uint64_t seed) {
+    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, Kv::kBytes};
+    const DecodePlan plan = plan_decode(shape, kDevice);
+    const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
+    partials.assign(static_cast<size_t>(scratch.floats), std::nanf(""));
+    finished.assign(static_cast<size_t>(scratch.counters), 0);
+    FlashArgs a = args(with_sinks);
+    a.decode_tokens = shares.decode.data();
+    a.decode_count = shape.tokens;
+    a.target = plan.target;
+    a.partials = partials.data();
+    a.finished = finished.data();
+    using Tile = DecodeTile<Kv>;
+    ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
+    const emulation::Launch launch{
+        .grid = plan.grid, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .seed = seed, .predecessor = {}};
+    ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<Tile>(a); }), "");
+    for (const int count : finished) ASSERT_EQ(count, 0);
+  }
+
+  template <class Kv>
+  void prefill(bool with_sinks) {
+    FlashArgs a = args(with_sinks);
+    a.tiles = shares.prefill.data();
+    a.tile_count = static_cast<int>(shares.prefill.size());
+    using Tile = PrefillTile<Kv>;
+    const emulation::Launch launch{
+        .grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
+    ASSERT_EQ(emulation::run(launch, [&] { any_attend_prefill<Tile>(a); }), "");
+  }
+
+  void check(bool with_sinks) const {
+    const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
+    for (size_t t = 0; t < f.positions.size(); ++t) {
+      const bool decoded = f.rows[static_cast<size_t>(f.token_row[t])].tokens <= kMaxDecodeTokens;
+      for (size_t head = 0; head < heads; ++head) {
+        const AttendFixture::Want want = f.want(t, static_cast<int>(head), with_sinks);
+        for (size_t d = 0; d < dim; ++d)
+          ASSERT_NEAR(out[(t * heads + head) * dim + d], want.out[d],
+                      attend_bound(decoded ? kDecodeError : kPrefillError, want, d))
+              << "position " << f.positions[t] << " window " << f.window << " head " << head << " dim " << d;
+      }
+    }
+  }
+};
+
+PageValues values_of(int bytes) { return bytes == 2 ? PageValues::kBf16 : PageValues::kE4m3; }
+
+template <class Kv>
+void check_decode(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences, bool sinks) {
+  SCOPED_TRACE(testing::Message() << shape.heads << " heads, window " << window << ", element " << Kv::kBytes << " B");
+  AttendFixture f(shape, window, sequences, 21, values_of(Kv::kBytes));
+  Attempt run(f);
+  ASSERT_TRUE(run.shares.prefill.empty());
+  run.decode<Kv>(sinks, 1);
+  run.check(sinks);
+  const std::vector<float> first = run.out;
+  run.decode<Kv>(sinks, 99);  // other delays, the same bits
+  ASSERT_EQ(run.out, first);
+}
+
+TEST(attend_emulated, decode_is_the_exact_sum_at_page_and_window_edges) {
+  const std::vector<AttendSequence> edges = {{1, 1},  {2, 1},   {31, 3},  {33, 2},  {64, 1},
+                                             {65, 1}, {127, 1}, {129, 3}, {130, 1}, {257, 2}};
+  for (const int window : {0, 128, 1}) {
+    check_decode<KvBf16>({8, 1, 64}, window, edges, true);
+    check_decode<KvE4m3>({8, 2, 64}, window, edges, window == 0);
+  }
+  check_decode<KvBf16>({6, 2, 64}, 128, {{200, 1}, {12, 1}}, false);
+}
+
+TEST(attend_emulated, decode_splits_a_long_sequence_and_adds_its_chunks) {
+  for (const int context : {1000, 1337, 2049}) {
+    check_decode<KvBf16>({8, 1, 64}, 0, {{context, 1}}, true);
+    check_decode<KvE4m3>({8, 1, 64}, 0, {{context, 1}, {70, 1}}, true);
+  }
+  check_decode<KvBf16>({8, 2, 64}, 0, {{700, 1}, {5, 2}, {1500, 3}}, false);
+}
+
+TEST(attend_emulated, decode_with_more_tokens_than_lanes) {
+  std::vector<AttendSequence> many;
+  for (int i = 0; i < 70; ++i) many.push_back({1 + i * 7 % 130, 1});
+  check_decode<KvBf16>({1, 1, 64}, 128, many, true);
+}
+
+template <class Kv>
+void check_prefill(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences, bool sinks) {
+  SCOPED_TRACE(testing::Message() << shape.heads << " heads, window " << window << ", element " << Kv::kBytes << " B");
+  AttendFixture f(shape, window, sequences, 22, values_of(Kv::kBytes));
+  Attempt run(f);
+  if (!run.shares.decode.empty()) run.decode<Kv>(sinks, 1);
+  run.prefill<Kv>(sinks);
+  run.check(sinks);
+}
+
+TEST(attend_emulated, prefill_is_the_sum_at_page_and_window_edges_with_and_without_prefix) {
+  for (const int window : {0, 128, 1}) {
+    check_prefill<KvBf16>({8, 1, 64}, window, {{17, 17}, {65, 65}, {150, 9}}, true);
+    check_prefill<KvE4m3>({4, 2, 64}, window, {{33, 20}, {129, 16}}, window == 0);
+  }
+  check_prefill<KvBf16>({8, 1, 64}, 128, {{400, 30}}, false);
+}
+
+TEST(attend_emulated, decode_rows_and_prefill_chunks_in_one_step) {
+  check_prefill<KvBf16>({8, 1, 64}, 128, {{140, 1}, {200, 20}, {66, 2}, {40, 40}}, true);
+  check_prefill<KvE4m3>({8, 1, 64}, 0, {{50, 15}, {140, 1}}, true);
+}
+
+TEST(attend_emulated, a_huge_sink_leaves_almost_nothing) {
+  AttendFixture f({8, 1, 64}, 0, {{100, 1}, {40, 20}}, 23);
+  std::fill(f.sinks.begin(), f.sinks.end(), Bf16::from_float(60));
+  Attempt run(f);
+  run.decode<KvBf16>(true, 1);
+  run.prefill<KvBf16>(true);
+  run.check(true);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,60 @@
+#include "backend/cuda/kernels/any/attend_plan.h"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kStepKeys = 32, kStages = 3;  // attend_decode.cuh DecodeTile; asserted there
+constexpr int kReservedBytes = 1024;        // of shared memory, by the system, per CTA
+
+int smem_bytes(int kv_bytes) { return kDecodeWarps * kStages * kStepKeys * 2 * kHeadDim * kv_bytes; }
+
+}  // namespace
+
+void share_tokens(std::span<const Row> rows, AttendShares& out) {
+  out.decode.clear();
+  out.prefill.clear();
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const Row& row = rows[r];
+    if (row.tokens <= kMaxDecodeTokens) {
+      for (int32_t i = 0; i < row.tokens; ++i) out.decode.push_back(row.first_token + i);
+      continue;
+    }
+    for (int32_t i = 0; i < row.tokens; i += kPrefillTokens)
+      out.prefill.push_back({row.first_token + i, std::min(row.tokens - i, kPrefillTokens), static_cast<int32_t>(r),
+                             row.context - row.tokens + i});
+  }
+  std::stable_sort(out.prefill.begin(), out.prefill.end(),
+                   [](const AttendTile& a, const AttendTile& b) { return a.first_position < b.first_position; });
+}
+
+DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
+  const int smem = smem_bytes(shape.kv_bytes);
+  const int64_t ctas = std::clamp<int64_t>(device.sm_smem_bytes / (smem + kReservedBytes), 1, 2) * device.sms;
+  const int target = static_cast<int>(std::max<int64_t>(1, ctas / shape.kv_heads));
+  return {.target = target, .grid = target + shape.tokens, .smem_bytes = smem};
+}
+
+AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window, const AttendHeads& heads) {
+  const int64_t key_bytes = int64_t{2} * kHeadDim * heads.kv_bytes * heads.kv_heads;
+  const int64_t token_bytes = int64_t{2} * heads.heads * kHeadDim * 4;
+  const int64_t key_flops = int64_t{4} * kHeadDim * heads.heads;
+  AttendCost total;
+  for (const int32_t token : shares.decode) {
+    const KeyRange keys = visible_keys(positions[static_cast<size_t>(token)], window);
+    total.bytes += (keys.last - keys.first + 1) * key_bytes + token_bytes;
+    total.flops += (keys.last - keys.first + 1) * key_flops;
+  }
+  for (const AttendTile& tile : shares.prefill) {
+    const int first = visible_keys(tile.first_position, window).first, last = tile.first_position + tile.tokens - 1;
+    total.bytes += (last - first + 1) * key_bytes + tile.tokens * token_bytes;
+    for (int i = 0; i < tile.tokens; ++i) {
+      const KeyRange keys = visible_keys(tile.first_position + i, window);
+      total.flops += (keys.last - keys.first + 1) * key_flops;
+    }
+  }
+  return total;
+}
+
+}  // namespace nibble::backend::cuda

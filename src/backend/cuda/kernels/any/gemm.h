@@ -1,0 +1,16 @@
+#pragma once
+// Launchers of the kernels for many tokens; arguments and contracts: gemm_plan.h.
+
+#include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/gemm_plan.h"
+
+namespace nibble::backend::cuda {
+
+// Check the arguments (Error as check_args says), launch, return.
+// plan: plan_gemm of the same shape; grouped launches need the tile that their groups were made with.
+void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+void any_moe_group_tiles(const GroupArgs& args, const Launch& on);
+void any_moe_combine(const CombineArgs& args, const Launch& on);
+void any_round(const RoundArgs& args, const Launch& on);
+
+}  // namespace nibble::backend::cuda

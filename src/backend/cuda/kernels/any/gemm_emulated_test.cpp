@@ -1,0 +1,191 @@
+// The kernels for many tokens (gemm.cuh, moe_group.cuh), run lane by lane on the host.
+
+#include "backend/cuda/emulation/device.h"
+
+#include "backend/cuda/kernels/any/gemm.cuh"
+#include "backend/cuda/kernels/any/gemm_testing.h"
+#include "backend/cuda/kernels/any/moe_group.cuh"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using layout::Packing;
+using layout::RowOrder;
+
+const float kNan = std::nanf("");
+constexpr int kSms = 3;
+
+template <Packing kPacking, int kTokens, RowOrder kOrder>
+void run_gemm(const GemmArgs& args, const GemmPlan& plan, uint64_t seed = 1) {
+  using Tile = GemmTile<kPacking, kTokens>;
+  check_args(args);
+  ASSERT_EQ(plan.tokens, kTokens);
+  ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
+  const emulation::Launch launch{.grid = plan.grid_x,
+                                 .threads = Tile::kThreads,
+                                 .grid_y = static_cast<int>(plan.grid_y),
+                                 .seed = seed,
+                                 .predecessor = {}};
+  ASSERT_EQ(emulation::run(launch, [&] { any_gemm<Tile, kOrder>(args); }), "");
+}
+
+template <Packing kPacking, int kTokens>
+void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain) {
+  SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << tokens << " tokens, packing "
+                                  << static_cast<int>(kPacking));
+  const GemmMatrix w(kPacking, rows, cols, order, 5);
+  const std::vector<uint16_t> x = random_16(kPacking, int64_t{tokens} * cols, 6);
+  const std::vector<Bf16> bias = gemm_bias(rows, 7);
+  std::vector<float> y(static_cast<size_t>(tokens * rows), kNan);
+  const bool add = tokens % 2 == 0;
+  if (add) std::fill(y.begin(), y.end(), 2.5f);
+  GemmArgs args{.packing = kPacking,
+                .order = order,
+                .weights = w.packed.data(),
+                .bias = bias.data(),
+                .x = x.data(),
+                .into = add ? GemmInto::kAdd : GemmInto::kStore,
+                .rows = rows,
+                .cols = cols,
+                .tokens = tokens};
+  // In two parts, as q and k are.
+  const int first = rows >= 128 ? rows / 128 * 64 : 0;
+  args.parts[0] = {y.data(), 0, first > 0 ? first : rows};
+  if (first > 0) args.parts[1] = {y.data() + tokens * first, first, rows - first};
+  run_gemm<kPacking, kTokens, RowOrder::kPlain>(args, plan_gemm({rows, cols, tokens}, kSms, kTokens));
+  for (int t = 0; t < tokens; ++t)
+    for (int r = 0; r < rows; ++r) {
+      const GemmSum want = w.dot(r, x.data() + t * cols);
+      const GemmPart& part = args.parts[first > 0 && r >= first ? 1 : 0];
+      const float got = part.to[t * part.rows + r - part.first_row];
+      const double exact = want.value + bias[static_cast<size_t>(r)].to_float() + (add ? 2.5 : 0);
+      ASSERT_LE(std::abs(got - exact), kGemmError * (want.size + 4)) << "token " << t << ", row " << r;
+    }
+}
+
+TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
+  check_dense<Packing::kBf16, 32>(256, 384, 33, RowOrder::kHeads64);
+  check_dense<Packing::kMxfp8, 32>(144, 384, 9);
+  check_dense<Packing::kMxfp4, 32>(144, 512, 34);
+  check_dense<Packing::kBf16, 64>(64, 512, 64);
+  check_dense<Packing::kMxfp8, 64>(128, 384, 65, RowOrder::kHeads64);
+  check_dense<Packing::kMxfp4, 64>(32, 384, 17);
+  check_dense<Packing::kBf16, 128>(16, 384, 129);
+  check_dense<Packing::kMxfp8, 128>(48, 512, 100);
+  check_dense<Packing::kMxfp4, 128>(16, 2880, 12);
+}
+
+struct Groups {
+  std::vector<int32_t> pairs, tile_count = {-1};
+  std::vector<ExpertTile> tiles;
+};
+
+Groups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens) {
+  Groups g;
+  const auto count = static_cast<int64_t>(ids.size());
+  g.pairs.assign(ids.size(), -1);
+  g.tiles.resize(static_cast<size_t>(max_expert_tiles(count, experts, tile_tokens)));
+  const GroupArgs args{.expert_ids = ids.data(),
+                       .pairs = g.pairs.data(),
+                       .tiles = g.tiles.data(),
+                       .tile_count = g.tile_count.data(),
+                       .tokens = static_cast<int>(count) / topk,
+                       .topk = topk,
+                       .experts = experts,
+                       .tile_tokens = tile_tokens};
+  check_args(args);
+  const emulation::Launch launch{.grid = 1, .threads = kGroupThreads, .predecessor = {}};
+  EXPECT_EQ(emulation::run(launch, [&] { any_moe_group_tiles(args); }), "");
+  return g;
+}
+
+TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
+  for (const auto& [tokens, experts, tile] : {std::tuple{1, 8, 32}, {300, 128, 64}}) {
+    for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
+      const std::vector<int32_t> ids = routed(routing, tokens, 4, experts, 3);
+      const Groups got = run_group(ids, 4, experts, tile);
+      const Groups want = [&] {
+        Groups w;
+        w.tiles = plain_groups(ids, experts, tile, w.pairs);
+        return w;
+      }();
+      ASSERT_EQ(got.pairs, want.pairs);
+      ASSERT_EQ(got.tile_count[0], static_cast<int>(want.tiles.size()));
+      ASSERT_LE(want.tiles.size(), got.tiles.size());
+      ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.tiles.begin()));
+    }
+  }
+}
+
+template <int kTokens>
+void check_moe(GemmRouting routing, int tokens, int experts) {
+  constexpr int kTopk = 2, kHidden = 192, kInter = 256;
+  SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, routing "
+                                  << static_cast<int>(routing));
+  const GemmExperts up(experts, 2 * kInter, kHidden, RowOrder::kGateUp, 11);
+  const GemmExperts down(experts, kHidden, kInter, RowOrder::kPlain, 12);
+  const std::vector<uint16_t> x = random_16(Packing::kMxfp4, int64_t{tokens} * kHidden, 13);
+  const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
+  const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 16);
+  const int pairs = tokens * kTopk;
+  const Groups groups = run_group(ids, kTopk, experts, kTokens);
+  std::vector<F16> u(static_cast<size_t>(pairs * kInter), F16::from_float(kNan));
+  std::vector<float> y(static_cast<size_t>(pairs * kHidden), kNan);
+  GemmArgs args{.packing = Packing::kMxfp4,
+                .order = RowOrder::kGateUp,
+                .weights = up.packed.data(),
+                .bias = up_bias.data(),
+                .x = x.data(),
+                .rows = 2 * kInter,
+                .cols = kHidden,
+                .tokens = pairs,
+                .tiles = groups.tiles.data(),
+                .tile_count = groups.tile_count.data(),
+                .pairs = groups.pairs.data(),
+                .x_share = kTopk,
+                .experts = experts,
+                .u = u.data()};
+  run_gemm<Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
+      args, plan_gemm({args.rows, args.cols, pairs, experts}, kSms, kTokens));
+  GemmArgs second = args;
+  second.order = RowOrder::kPlain;
+  second.weights = down.packed.data();
+  second.bias = down_bias.data();
+  second.x = reinterpret_cast<const uint16_t*>(u.data());
+  second.parts[0] = {y.data(), 0, kHidden};
+  second.rows = kHidden;
+  second.cols = kInter;
+  second.x_share = 1;
+  second.u = nullptr;
+  run_gemm<Packing::kMxfp4, kTokens, RowOrder::kPlain>(
+      second, plan_gemm({second.rows, second.cols, pairs, experts}, kSms, kTokens));
+  for (int pair = 0; pair < pairs; ++pair) {
+    const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
+    for (int c = 0; c < kInter; ++c) {
+      const GatedWant want =
+          gated_want(up.matrices[e], x.data() + pair / kTopk * kHidden, up_bias.data() + e * 2 * kInter, c);
+      const float got = u[static_cast<size_t>(pair * kInter + c)].to_float();
+      ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << c << ": " << got;
+    }
+    for (int r = 0; r < kHidden; ++r) {
+      const GemmSum want = down.matrices[e].dot(r, second.x + pair * kInter);
+      const double exact = want.value + down_bias[e * kHidden + static_cast<size_t>(r)].to_float();
+      ASSERT_LE(std::abs(y[static_cast<size_t>(pair * kHidden + r)] - exact), kGemmError * (want.size + 2))
+          << "pair " << pair << ", row " << r;
+    }
+  }
+}
+
+TEST(gemm_emulated, moe_is_the_plain_product_for_few_and_many_tokens_of_an_expert) {
+  check_moe<32>(GemmRouting::kRandom, 12, 4);
+  check_moe<32>(GemmRouting::kSameForAll, 33, 5);  // the other experts have none
+  check_moe<64>(GemmRouting::kRandom, 40, 3);
+  check_moe<128>(GemmRouting::kSameForAll, 65, 3);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

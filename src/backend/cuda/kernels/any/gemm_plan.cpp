@@ -1,0 +1,100 @@
+#include "backend/cuda/kernels/any/gemm_plan.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kStages = 4, kStageK = 64;  // gemm.cuh GemmTile; asserted there
+
+void require(bool holds, const char* want, const GemmArgs& a) {
+  if (holds) return;
+  throw Error(Code::kUnsupported, "[cuda] gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}", want,
+              a.rows, a.cols, a.tokens, a.experts, a.x_share);
+}
+
+bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+std::string GemmPlan::to_string() const {
+  return fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", kGemmRowTiles * layout::kTileRows, tokens,
+                     grid_x, grid_y, smem_bytes);
+}
+
+GemmPlan plan_gemm(const GemmShape& s, int sms, int tile_tokens) {
+  if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::slice_blocks(s.cols) == 0 || s.tokens <= 0)
+    throw Error(Code::kUnsupported, "[cuda] gemm: want rows in tiles of 16 and cols in slices, found {} x {}", s.rows,
+                s.cols);
+  static_cast<void>(sms);
+  const int64_t tiles =
+      s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
+  return {.tokens = tile_tokens,
+          .grid_x = static_cast<int>(ceil_div(s.rows / layout::kTileRows, kGemmRowTiles)),
+          .grid_y = tiles,
+          .smem_bytes = kStages * tile_tokens * kStageK * 2};
+}
+
+GemmPlan plan_gemm(const GemmShape& s, int sms) {
+  constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
+  int best = 0;
+  int64_t best_work = 0;
+  for (const int tile : kGemmTokens) {
+    const int64_t hit = std::min(s.experts, s.tokens), tiles = hit * ceil_div(ceil_div(s.tokens, hit), tile);
+    const int64_t ctas = tiles * ceil_div(s.rows / layout::kTileRows, kGemmRowTiles);
+    const int64_t work = ceil_div(ctas, sms) * (tile + kFixed);
+    if (best != 0 && work >= best_work) continue;
+    best = tile;
+    best_work = work;
+  }
+  return plan_gemm(s, sms, best);
+}
+
+GemmCost cost(const GemmArgs& a, int distinct_experts) {
+  const int64_t results = a.u != nullptr ? int64_t{a.tokens} * a.rows : int64_t{a.tokens} * a.rows * 4;
+  const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
+  return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
+                   int64_t{2} * a.tokens / a.x_share * a.cols + results * (a.into == GemmInto::kAdd ? 2 : 1),
+          .flops = int64_t{2} * a.tokens * a.rows * a.cols};
+}
+
+void check_args(const GemmArgs& a) {
+  require(a.tokens > 0, "at least one token", a);
+  require(a.rows > 0 && a.rows % layout::kTileRows == 0, "rows in tiles of 16", a);
+  require(layout::slice_blocks(a.cols) != 0, "cols in slices (layout/mx_a_m16k32.h)", a);
+  require(aligned(a.weights) && aligned(a.x), "weights and x, 16-byte aligned", a);
+  require(a.x_share > 0 && a.experts > 0, "x_share and experts of at least one", a);
+  require(int64_t{a.tokens} / a.x_share * a.cols < int64_t{1} << 32, "x of less than 2^32 elements", a);
+  const bool grouped = a.tiles != nullptr;
+  require(grouped == (a.pairs != nullptr) && grouped == (a.tile_count != nullptr), "tiles, tile_count and pairs", a);
+  require(grouped || (a.experts == 1 && a.x_share == 1), "one matrix where nothing is grouped", a);
+  const bool gate_up = a.order == layout::RowOrder::kGateUp;
+  require(gate_up == (a.u != nullptr), "u for gate and up rows, and for nothing else", a);
+  require(!gate_up || (a.packing == layout::Packing::kMxfp4 && a.bias != nullptr && aligned(a.u)),
+          "MXFP4 and a bias for gate and up rows", a);
+  require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, "heads of 64 rows", a);
+  if (gate_up) return;
+  int row = 0;
+  for (const GemmPart& part : a.parts) {
+    require(part.rows == 0 || (part.first_row == row && part.rows % layout::kTileRows == 0 && part.to != nullptr),
+            "parts one after the other, in tiles of 16 rows", a);
+    row += part.rows;
+  }
+  require(row == a.rows, "parts that hold all rows", a);
+}
+
+void check_args(const GroupArgs& a) {
+  const bool known_tile =
+      std::find(std::begin(kGemmTokens), std::end(kGemmTokens), a.tile_tokens) != std::end(kGemmTokens);
+  if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && known_tile) return;
+  throw Error(Code::kUnsupported, "[cuda] moe grouping: want up to {} experts and tiles of 32, 64 or 128, found {} "
+              "tokens, topk {}, {} experts, tiles of {}", kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
+}
+
+}  // namespace nibble::backend::cuda

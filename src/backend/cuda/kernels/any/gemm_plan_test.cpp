@@ -1,0 +1,68 @@
+#include "backend/cuda/kernels/any/gemm_plan.h"
+
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kSms = 132;
+
+TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
+  EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 32);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kSms).tokens, 64);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kSms).tokens, 128);
+  const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kSms);
+  EXPECT_EQ(large, (GemmPlan{.tokens = 128, .grid_x = 45, .grid_y = 384, .smem_bytes = 65536}));
+  EXPECT_EQ(large.to_string(), "128 rows x 128 tokens, grid 45 x 384, 65536 B shared");
+}
+
+TEST(gemm_plan, few_tokens_of_a_dense_matrix_still_fill_the_device) {
+  EXPECT_EQ(plan_gemm({2880, 4096, 256}, kSms).tokens, 64);
+  EXPECT_EQ(plan_gemm({5120, 2880, 8192}, kSms).tokens, 128);
+  EXPECT_EQ(plan_gemm({5120, 2880, 9}, kSms).grid_y, 1);
+}
+
+TEST(gemm_plan, refuses_shapes_without_tiles_or_slices) {
+  EXPECT_THROW(static_cast<void>(plan_gemm({2881, 2880, 9}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 100, 9}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 2880, 0}, kSms)), Error);
+}
+
+TEST(gemm_plan, arguments_that_contradict_each_other_are_refused) {
+  alignas(16) uint8_t bytes[16] = {};
+  float y = 0;
+  GemmArgs good{.weights = bytes, .x = reinterpret_cast<const uint16_t*>(bytes), .rows = 128, .cols = 384, .tokens = 9};
+  good.parts[0] = {&y, 0, 128};
+  EXPECT_NO_THROW(check_args(good));
+  const auto refused = [&](auto change) {
+    GemmArgs bad = good;
+    change(bad);
+    EXPECT_THROW(check_args(bad), Error);
+  };
+  refused([](GemmArgs& a) { a.tokens = 0; });
+  refused([](GemmArgs& a) { a.x = nullptr; });
+  refused([](GemmArgs& a) { a.weights += 4; });
+  refused([](GemmArgs& a) { a.parts[0].rows = 64; });
+  refused([](GemmArgs& a) { a.parts[1] = a.parts[0]; });
+  refused([](GemmArgs& a) { a.order = layout::RowOrder::kGateUp; });
+  refused([](GemmArgs& a) { a.experts = 4; });
+  refused([](GemmArgs& a) { a.pairs = reinterpret_cast<const int32_t*>(&a); });
+  EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 257, .tile_tokens = 32}), Error);
+  EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 8, .tile_tokens = 33}), Error);
+}
+
+TEST(gemm_plan, cost_counts_weights_once_per_expert) {
+  const GemmArgs up{.packing = layout::Packing::kMxfp4,
+                    .rows = 5760,
+                    .cols = 2880,
+                    .tokens = 32,
+                    .x_share = 4,
+                    .u = reinterpret_cast<F16*>(16)};
+  EXPECT_EQ(cost(up, 7).bytes, 7 * int64_t{5760} * 2880 * 17 / 32 + 8 * 2880 * 2 + 32 * 5760);
+  EXPECT_EQ(cost(up, 7).flops, int64_t{2} * 32 * 5760 * 2880);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

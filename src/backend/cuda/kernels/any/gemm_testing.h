@@ -1,0 +1,180 @@
+#pragma once
+// What the tests of the kernels for many tokens share: random matrices packed as layout/packed.h says, routings, and
+// plain double products. No CUDA.
+
+#include "backend/cuda/kernels/any/gemm_plan.h"
+#include "base/dtype.h"
+#include "base/random.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+inline uint32_t gemm_draw(uint64_t seed, uint64_t n) { return philox(seed, n)[0]; }
+inline float gemm_symmetric(uint64_t seed, uint64_t n) { return 2 * uniform_float(gemm_draw(seed, n)) - 1; }
+
+// The f32 sums' error, of Σ|w||x|; the last term of a sum is a few thousand times as large.
+inline constexpr double kGemmError = 0x1p-20;
+
+struct GemmSum {
+  double value = 0, size = 0;  // Σ w x, Σ |w||x|
+};
+
+// Bf16 bits or element codes by row and column, with a scale per 32 columns.
+struct GemmMatrix {
+  layout::Packing packing;
+  int64_t rows, cols;
+  std::vector<uint16_t> elements;
+  std::vector<uint8_t> scales, packed;
+
+  GemmMatrix(layout::Packing the_packing, int64_t row_count, int64_t col_count, layout::RowOrder order, uint64_t seed)
+      : packing(the_packing), rows(row_count), cols(col_count) {
+    for (uint64_t i = 0; i < static_cast<uint64_t>(rows * cols); ++i) elements.push_back(element(seed, i));
+    for (uint64_t i = 0; i < static_cast<uint64_t>(rows * cols / 32); ++i)
+      scales.push_back(static_cast<uint8_t>(115 + gemm_draw(seed + 1, i) % 11));
+    pack(order);
+  }
+
+  [[nodiscard]] uint16_t element(uint64_t seed, uint64_t i) const {
+    if (packing == layout::Packing::kBf16) return Bf16::from_float(gemm_symmetric(seed, i)).bits;
+    const uint32_t bits = gemm_draw(seed, i);
+    if (packing == layout::Packing::kMxfp4) return static_cast<uint16_t>(bits & 15u);
+    return E4m3::from_float(gemm_symmetric(seed, i) * 8).bits;
+  }
+  [[nodiscard]] double at(int64_t row, int64_t col) const {
+    const auto i = static_cast<size_t>(row * cols + col);
+    if (packing == layout::Packing::kBf16) return Bf16{elements[i]}.to_float();
+    const double scale = std::ldexp(1.0, scales[i / 32] - 127);
+    const auto code = static_cast<uint8_t>(elements[i]);
+    return scale * (packing == layout::Packing::kMxfp4 ? E2m1{code}.to_float() : E4m3{code}.to_float());
+  }
+  [[nodiscard]] GemmSum dot(int64_t row, const uint16_t* x) const {
+    GemmSum sum;
+    for (int64_t k = 0; k < cols; ++k) {
+      const double value = packing == layout::Packing::kBf16 ? Bf16{x[k]}.to_float() : F16{x[k]}.to_float();
+      sum.value += at(row, k) * value;
+      sum.size += std::abs(at(row, k) * value);
+    }
+    return sum;
+  }
+
+ private:
+  // Straight from the layout's words: element by element.
+  void pack(layout::RowOrder order) {
+    const layout::Geometry g = layout::geometry(packing, cols);
+    packed.assign(static_cast<size_t>(layout::packed_bytes(packing, rows, cols)), 0);
+    for (int64_t tile = 0; tile < rows / layout::kTileRows; ++tile)
+      for (int pair = 0; pair < cols / 64; ++pair) {
+        uint8_t* to = packed.data() + layout::pair_offset(packing, g, tile, pair);
+        const int own = pair % (g.blocks / 2);
+        for (int lane = 0; lane < layout::kWarpLanes; ++lane)
+          for (int step = 0; step < 4; ++step) pack_step(to, {order, tile, pair, own}, lane, step);
+        for (int row = 0; row < layout::kTileRows && packing != layout::Packing::kBf16; ++row)
+          for (int block = 0; block < 2; ++block) {
+            const uint8_t scale =
+                scales[static_cast<size_t>((layout::source_row(order, tile, row) * cols) / 32 + 2 * pair + block)];
+            if (packing == layout::Packing::kMxfp8) to[layout::mxfp8_scale_offset(row, block)] = scale;
+            if (packing == layout::Packing::kMxfp4)
+              to[layout::scale_offset(g.blocks, row, 2 * own + block)] =
+                  static_cast<uint8_t>(scale + layout::kScaleBias);
+          }
+      }
+  }
+  struct Place {
+    layout::RowOrder order;
+    int64_t tile;
+    int pair, own;
+  };
+  void pack_step(uint8_t* to, const Place& p, int lane, int step) const {
+    layout::E2m1Pairs halves{};
+    for (int reg = 0; reg < 4; ++reg)
+      for (int half = 0; half < 2; ++half) {
+        const layout::PairElement e = layout::pair_element(lane, step, reg, half);
+        const uint16_t value =
+            elements[static_cast<size_t>(layout::source_row(p.order, p.tile, e.row) * cols + p.pair * 64 + e.k)];
+        if (packing == layout::Packing::kBf16)
+          std::memcpy(to + step * layout::kStepBytes + lane * 16 + reg * 4 + half * 2, &value, 2);
+        if (packing == layout::Packing::kMxfp8)
+          to[step / 2 * layout::kStepBytes + lane * 16 + step % 2 * 8 + reg * 2 + half] = static_cast<uint8_t>(value);
+        halves.pair[reg] |= layout::half_of_code(value & 15u) << (16 * half);
+      }
+    if (packing != layout::Packing::kMxfp4) return;
+    const uint32_t word = layout::word_of_pairs(halves);
+    std::memcpy(to + layout::code_offset(p.own, lane) + step * 4, &word, 4);
+  }
+};
+
+// One MXFP4 matrix per expert.
+struct GemmExperts {
+  std::vector<GemmMatrix> matrices;
+  std::vector<uint8_t> packed;
+  GemmExperts(int experts, int rows, int cols, layout::RowOrder order, uint64_t seed) {
+    for (int e = 0; e < experts; ++e) {
+      matrices.emplace_back(layout::Packing::kMxfp4, rows, cols, order, seed + 100 * static_cast<uint64_t>(e));
+      packed.insert(packed.end(), matrices.back().packed.begin(), matrices.back().packed.end());
+    }
+  }
+};
+
+// Activations in the type that goes with the packing.
+inline std::vector<uint16_t> random_16(layout::Packing packing, int64_t count, uint64_t seed) {
+  std::vector<uint16_t> values;
+  for (uint64_t i = 0; i < static_cast<uint64_t>(count); ++i) {
+    const float value = 4 * gemm_symmetric(seed, i);
+    values.push_back(packing == layout::Packing::kBf16 ? Bf16::from_float(value).bits : F16::from_float(value).bits);
+  }
+  return values;
+}
+
+inline std::vector<Bf16> gemm_bias(int count, uint64_t seed) {
+  std::vector<Bf16> values;
+  for (int i = 0; i < count; ++i) values.push_back(Bf16::from_float(gemm_symmetric(seed, static_cast<uint64_t>(i))));
+  return values;
+}
+
+// kSameForAll: one expert takes a pair of every token, others have none.
+enum class GemmRouting { kRandom, kSameForAll };
+inline std::vector<int32_t> routed(GemmRouting routing, int tokens, int topk, int experts, uint64_t seed) {
+  std::vector<int32_t> ids;
+  for (int t = 0; t < tokens; ++t) {
+    const auto from =
+        static_cast<uint32_t>(routing == GemmRouting::kSameForAll ? 1 : gemm_draw(seed, static_cast<uint64_t>(t)));
+    for (uint32_t k = 0; k < static_cast<uint32_t>(topk); ++k)
+      ids.push_back(static_cast<int32_t>((from + k) % static_cast<uint32_t>(experts)));
+  }
+  return ids;
+}
+
+// The same lists as the device's, one expert after the other.
+inline std::vector<ExpertTile> plain_groups(const std::vector<int32_t>& ids, int experts, int tile_tokens,
+                                            std::vector<int32_t>& pairs) {
+  std::vector<ExpertTile> tiles;
+  pairs.clear();
+  for (int e = 0; e < experts; ++e) {
+    const auto first = static_cast<int>(pairs.size());
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] == e) pairs.push_back(static_cast<int32_t>(i));
+    const int count = static_cast<int>(pairs.size()) - first;
+    for (int from = 0; from < count; from += tile_tokens)
+      tiles.push_back({e, first + from, std::min(tile_tokens, count - from)});
+  }
+  return tiles;
+}
+
+// swiglu of rows 2c and 2c + 1 and how far an f16 result may lie from it.
+struct GatedWant {
+  double value = 0, bound = 0;
+};
+inline GatedWant gated_want(const GemmMatrix& w, const uint16_t* x, const Bf16* bias, int c) {
+  const GemmSum gate_sum = w.dot(2 * c, x), up_sum = w.dot(2 * c + 1, x);
+  const double gate = std::min(gate_sum.value + bias[2 * c].to_float(), 7.0);
+  const double up = std::clamp(up_sum.value + bias[2 * c + 1].to_float(), -7.0, 7.0);
+  const double value = gate / (1 + std::exp(-1.702 * gate)) * (up + 1);
+  return {value, 0x1p-11 * std::abs(value) + 0x1p-24 + 10 * kGemmError * (gate_sum.size + up_sum.size + 2)};
+}
+
+}  // namespace nibble::backend::cuda

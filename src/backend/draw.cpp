@@ -1,0 +1,67 @@
+#include "backend/draw.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace nibble::backend {
+namespace {
+
+void apply_mask(std::span<float> logits, std::span<const uint32_t> mask) {
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if ((mask[id / 32] >> (id % 32) & 1) == 0) logits[id] = -INFINITY;
+  }
+}
+
+}  // namespace
+
+Error not_finite(std::string_view found) {
+  return {Code::kCorrupt, "[sampling] want finite logits, found {}: the weights hold NaN or infinity", found};
+}
+
+Error nothing_allowed(int64_t position) {
+  return {Code::kInvalidRequest, "[sampling] position {}: want a mask that allows a token, found none", position};
+}
+
+TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int top) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit} - largest);
+  const double log_sum = largest + std::log(sum);
+  const auto value_of = [&](float logit) { return static_cast<float>(logit - log_sum); };
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto end = ids.begin() + std::min<std::ptrdiff_t>(top, static_cast<std::ptrdiff_t>(ids.size()));
+  std::partial_sort(ids.begin(), end, ids.end(), [&](int32_t a, int32_t b) {
+    const float of_a = logits[static_cast<size_t>(a)], of_b = logits[static_cast<size_t>(b)];
+    return of_a > of_b || (of_a == of_b && a < b);
+  });
+  TokenLogprobs result{.value = value_of(logits[static_cast<size_t>(token)]), .top = {}};
+  for (auto id = ids.begin(); id != end; ++id) result.top.push_back({*id, value_of(logits[static_cast<size_t>(*id)])});
+  return result;
+}
+
+Drawn draw(std::span<float> logits, const SampleRow& row) {
+  Drawn drawn;
+  try {
+    check_logits(logits);
+    std::vector<float> raw;
+    if (row.logprobs >= 0 && row.given < 0) raw.assign(logits.begin(), logits.end());
+    drawn.token = row.given;
+    if (row.given < 0) {
+      if (!row.mask.empty()) apply_mask(logits, row.mask);
+      if (*std::max_element(logits.begin(), logits.end()) == -INFINITY) throw nothing_allowed(row.position);
+      drawn.token = sample_row(logits, row);
+    }
+    if (row.logprobs >= 0) {
+      const std::span<const float> before_all = row.given < 0 ? std::span<const float>(raw) : logits;
+      drawn.logprobs = logprobs_of(before_all, drawn.token, row.logprobs);
+    }
+  } catch (const Error& error) {
+    drawn.token = -1;
+    drawn.error = error;
+  }
+  return drawn;
+}
+
+}  // namespace nibble::backend

@@ -1,0 +1,39 @@
+#pragma once
+// What a device can do at most, measured on the spot.
+
+#include "backend/cost.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nibble::backend {
+
+struct MatrixPeak {
+  std::string type;        // "bf16 (amx)", "int8 (vnni)"
+  bool exact16 = false;    // holds bf16 products exactly: what a roofline of unrounded activations uses
+  double flops_per_s = 0;  // operations, for integers
+};
+
+struct DevicePeaks {
+  std::string device;  // as its maker names it
+  double read_bytes_per_s = 0;
+  std::vector<MatrixPeak> matrix;
+
+  // The highest of the exact types.
+  [[nodiscard]] const MatrixPeak* exact_peak() const {
+    const MatrixPeak* best = nullptr;
+    for (const MatrixPeak& p : matrix) {
+      if (p.exact16 && (best == nullptr || p.flops_per_s > best->flops_per_s)) best = &p;
+    }
+    return best;
+  }
+  // Seconds that the cost takes at the least: the longer of reading and computing.
+  [[nodiscard]] double ideal_seconds(const Cost& cost) const {
+    const MatrixPeak* peak = exact_peak();
+    return std::max(cost.bytes / read_bytes_per_s, peak == nullptr ? 0 : cost.flops / peak->flops_per_s);
+  }
+};
+
+}  // namespace nibble::backend

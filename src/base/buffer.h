@@ -1,0 +1,51 @@
+#pragma once
+// Owned memory, aligned to cache lines, not initialised.
+
+#include "base/error.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+
+namespace nibble {
+
+class Buffer {
+ public:
+  static constexpr int64_t kAlign = 64;
+
+  Buffer() = default;
+  // Throws Error(kOutOfMemory).
+  explicit Buffer(int64_t bytes) : bytes_((bytes + kAlign - 1) / kAlign * kAlign) {
+    if (bytes_ == 0) return;
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlign, static_cast<size_t>(bytes_))));
+    if (data_ == nullptr) throw Error(Code::kOutOfMemory, "[memory] want {} bytes, found fewer", bytes_);
+  }
+
+  // Zeros, from pages that are not touched before they are used.
+  [[nodiscard]] static Buffer zeroed(int64_t bytes) {
+    Buffer buffer;
+    buffer.bytes_ = bytes;
+    // Large blocks come straight from the kernel; kAlign more bytes than needed leave room to align.
+    buffer.data_.reset(static_cast<std::byte*>(std::calloc(1, static_cast<size_t>(bytes + kAlign))));
+    if (buffer.data_ == nullptr) throw Error(Code::kOutOfMemory, "[memory] want {} bytes, found fewer", bytes);
+    const auto address = reinterpret_cast<uintptr_t>(buffer.data_.get());
+    buffer.offset_ = static_cast<int64_t>((kAlign - address % kAlign) % kAlign);
+    return buffer;
+  }
+
+  [[nodiscard]] int64_t bytes() const { return bytes_; }
+  template <class T>
+  [[nodiscard]] T* as() const {
+    return reinterpret_cast<T*>(data_.get() + offset_);
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  int64_t bytes_ = 0, offset_ = 0;
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,61 @@
+#include "base/memory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+namespace nibble {
+namespace {
+
+// The system's pseudo-files have no size; empty where there is none.
+std::string read_small(const char* path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "re"), &std::fclose);
+  std::string text(1 << 16, '\0');
+  text.resize(file == nullptr ? 0 : std::fread(text.data(), 1, text.size(), file.get()));
+  return text;
+}
+
+std::optional<int64_t> number_at(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() ? std::optional(value) : std::nullopt;
+}
+
+// What the group may still take: pages of files count as used, but give way.
+std::optional<int64_t> group_memory() {
+  const auto limit = number_at(read_small("/sys/fs/cgroup/memory.max"));  // "max": none
+  const auto used = number_at(read_small("/sys/fs/cgroup/memory.current"));
+  if (!limit || !used) return std::nullopt;
+  const std::string stat = read_small("/sys/fs/cgroup/memory.stat");
+  const size_t at = stat.find("\nfile ");
+  const int64_t files = at == std::string::npos ? 0 : number_at(std::string_view(stat).substr(at + 6)).value_or(0);
+  return std::max<int64_t>(0, *limit - *used + files);
+}
+
+}  // namespace
+
+std::optional<int64_t> meminfo_bytes(std::string_view meminfo, std::string_view name) {
+  size_t at = 0;
+  while (at < meminfo.size()) {
+    const size_t end = std::min(meminfo.find('\n', at), meminfo.size());
+    const std::string_view line = meminfo.substr(at, end - at);
+    if (line.size() > name.size() && line.starts_with(name) && line[name.size()] == ':') {
+      const auto kib = number_at(line.substr(name.size() + 1));
+      return kib ? std::optional(*kib * 1024) : std::nullopt;
+    }
+    at = end + 1;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> available_memory() {
+  const auto system = meminfo_bytes(read_small("/proc/meminfo"), "MemAvailable");
+  const auto group = group_memory();
+  if (system && group) return std::min(*system, *group);
+  return system ? system : group;
+}
+
+}  // namespace nibble

@@ -1,0 +1,310 @@
+#include "checkpoint/gguf.h"
+
+#include "base/error.h"
+#include "checkpoint/gguf_fields.h"
+#include "checkpoint/strict_json.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <set>
+#include <utility>
+
+namespace nibble::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "values are used as they lie in the file");
+
+constexpr std::string_view kMagic = "GGUF";
+constexpr uint32_t kFirstVersion = 2, kLastVersion = 3;  // 3 differs from 2 only in allowing big-endian files
+constexpr uint64_t kMaxKeys = 65536, kMaxTensors = 65536;
+constexpr uint64_t kMaxKeyBytes = 65535, kMaxNameBytes = 64, kMaxDimensions = 4;  // docs/gguf.md
+constexpr uint64_t kMaxElements = uint64_t{1} << 24;                              // of one array
+constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 65536;
+constexpr const char* kAlignmentKey = "general.alignment";
+
+// ggml's names of types that other models' files use, for messages (docs/gguf.md).
+std::string ggml_name(uint32_t type) {
+  constexpr std::pair<uint32_t, std::string_view> kNames[] = {
+      {2, "Q4_0"},   {3, "Q4_1"},    {6, "Q5_0"},   {7, "Q5_1"},   {9, "Q8_1"},     {10, "Q2_K"},   {11, "Q3_K"},
+      {12, "Q4_K"},  {13, "Q5_K"},   {14, "Q6_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
+      {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},
+      {26, "I32"},   {27, "I64"},    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"}};
+  for (const auto& [number, name] : kNames) {
+    if (number == type) return std::string(name);
+  }
+  return fmt::format("number {}", type);
+}
+
+// Bytes of one element in the file; a string's least, its length.
+constexpr uint64_t element_bytes(GgufType type) {
+  switch (type) {
+    case GgufType::kU8:
+    case GgufType::kI8:
+    case GgufType::kBool: return 1;
+    case GgufType::kU16:
+    case GgufType::kI16: return 2;
+    case GgufType::kU32:
+    case GgufType::kI32:
+    case GgufType::kF32: return 4;
+    case GgufType::kString:
+    case GgufType::kU64:
+    case GgufType::kI64:
+    case GgufType::kF64: return 8;
+    case GgufType::kArray: break;
+  }
+  return 0;
+}
+
+class Parser {
+ public:
+  Parser(std::span<const std::byte> file, std::string_view where) : file_(file), where_(where) {}
+
+  GgufContent parse() {
+    read_magic_and_version();
+    const uint64_t tensors = read_count("tensors", kMaxTensors), keys = read_count("metadata keys", kMaxKeys);
+    GgufContent content;
+    for (uint64_t i = 0; i < keys; ++i) read_key(i, content.metadata);
+    place_ = "";
+    const uint64_t alignment = alignment_of(content.metadata);
+    std::vector<uint64_t> offsets;
+    for (uint64_t i = 0; i < tensors; ++i) content.tensors.push_back(read_tensor(i, offsets));
+    place_tensors(content.tensors, offsets, alignment);
+    return content;
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void fail(Code code, fmt::format_string<Args...> format, Args&&... args) const {
+    const std::string what = fmt::format(format, std::forward<Args>(args)...);
+    throw Error(code, fmt::format("{}: {}{}{}", where_, place_, place_.empty() ? "" : ": ", what));
+  }
+
+  [[nodiscard]] uint64_t left() const { return file_.size() - at_; }
+
+  std::span<const std::byte> take_bytes(uint64_t count, const char* what) {
+    if (count > left()) {
+      fail(Code::kCorrupt, "{} takes {} bytes at byte {}, but {} are left: is the file cut off?", what, count, at_,
+           left());
+    }
+    const auto bytes = file_.subspan(at_, static_cast<size_t>(count));
+    at_ += static_cast<size_t>(count);
+    return bytes;
+  }
+
+  template <class T>
+  T take(const char* what) {
+    T value;
+    std::memcpy(&value, take_bytes(sizeof value, what).data(), sizeof value);
+    return value;
+  }
+
+  std::string_view take_string(const char* what, uint64_t most) {
+    const auto length = take<uint64_t>(what);
+    if (length > most) fail(Code::kCorrupt, "{}: want at most {} bytes, found {} at byte {}", what, most, length, at_);
+    const auto bytes = take_bytes(length, what);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  void read_magic_and_version() {
+    if (file_.size() < kMagic.size()) {
+      fail(Code::kCorrupt, "want a GGUF file, which begins with \"GGUF\", found {} bytes", file_.size());
+    }
+    const std::string_view magic(reinterpret_cast<const char*>(file_.data()), kMagic.size());
+    if (magic != kMagic) {
+      fail(Code::kCorrupt, "want a GGUF file, which begins with \"GGUF\", found \"{}\"", printable(magic));
+    }
+    at_ = kMagic.size();
+    const auto version = take<uint32_t>("the version");
+    if (version != 0 && (version & 0xffff) == 0) {
+      fail(Code::kUnsupported, "want a little-endian file, found the version's bytes in big-endian order ({:#010x})",
+           version);
+    }
+    if (version < kFirstVersion || version > kLastVersion) {
+      fail(Code::kUnsupported, "want GGUF version {} or {}, found {}", kFirstVersion, kLastVersion, version);
+    }
+  }
+
+  uint64_t read_count(const char* what, uint64_t most) {
+    const auto count = take<uint64_t>(what);
+    if (count > most) fail(Code::kCorrupt, "want at most {} {}, found {}", most, what, count);
+    return count;
+  }
+
+  void read_key(uint64_t idx, GgufMetadata& metadata) {
+    place_ = fmt::format("metadata key {}", idx);
+    const std::string_view key = take_string("its name", kMaxKeyBytes);
+    const bool plain = std::ranges::all_of(key, [](char c) { return c > ' ' && c <= '~'; });
+    if (key.empty() || !plain) {
+      fail(Code::kCorrupt, "want a name in ASCII without spaces, found \"{}\"", printable(key));
+    }
+    place_ = fmt::format("metadata key {}", printable(key));
+    if (!metadata.emplace(std::string(key), read_value()).second) fail(Code::kCorrupt, "it occurs twice");
+  }
+
+  GgufType read_type() {
+    const auto type = take<uint32_t>("its type");
+    if (type > static_cast<uint32_t>(GgufType::kF64)) fail(Code::kCorrupt, "want a type from 0 to 12, found {}", type);
+    return static_cast<GgufType>(type);
+  }
+
+  GgufValue read_value() {
+    GgufValue value{.type = read_type(), .is_array = false, .count = 1, .bytes = {}};
+    if (value.type == GgufType::kArray) {
+      value.is_array = true;
+      value.type = read_type();
+      if (value.type == GgufType::kArray) fail(Code::kUnsupported, "want no arrays in an array, found one");
+      const auto count = take<uint64_t>("its length");
+      if (count > kMaxElements) fail(Code::kCorrupt, "want at most {} elements, found {}", kMaxElements, count);
+      value.count = static_cast<int64_t>(count);
+    }
+    value.bytes = read_elements(value.type, static_cast<uint64_t>(value.count));
+    return value;
+  }
+
+  std::span<const std::byte> read_elements(GgufType type, uint64_t count) {
+    const size_t begin = at_;
+    if (count * element_bytes(type) > left()) {
+      fail(Code::kCorrupt, "{} elements take at least {} bytes at byte {}, but {} are left: is the file cut off?",
+           count, count * element_bytes(type), at_, left());
+    }
+    if (type == GgufType::kString) {
+      for (uint64_t i = 0; i < count; ++i) take_string("a string", file_.size());
+    } else {
+      at_ += static_cast<size_t>(count * element_bytes(type));
+    }
+    const auto bytes = file_.subspan(begin, at_ - begin);
+    if (type == GgufType::kBool) {
+      const auto wrong = std::ranges::find_if(bytes, [](std::byte b) { return b > std::byte{1}; });
+      if (wrong != bytes.end()) fail(Code::kCorrupt, "want a bool, 0 or 1, found {}", static_cast<int>(*wrong));
+    }
+    return bytes;
+  }
+
+  [[nodiscard]] uint64_t alignment_of(const GgufMetadata& metadata) const {
+    if (!metadata.contains(kAlignmentKey)) return kDefaultAlignment;
+    const int64_t alignment = GgufFields(metadata, where_).integer(kAlignmentKey, 8, kMaxAlignment);
+    if (!std::has_single_bit(static_cast<uint64_t>(alignment))) {
+      fail(Code::kCorrupt, "{}: want a power of two, found {}", kAlignmentKey, alignment);
+    }
+    return static_cast<uint64_t>(alignment);
+  }
+
+  GgufTensor read_tensor(uint64_t idx, std::vector<uint64_t>& offsets) {
+    place_ = fmt::format("tensor {}", idx);
+    GgufTensor tensor;
+    tensor.name = take_string("its name", kMaxNameBytes);
+    place_ = fmt::format("tensor {}", printable(tensor.name));
+    if (!names_.insert(tensor.name).second) fail(Code::kCorrupt, "it occurs twice");
+    const auto rank = take<uint32_t>("its rank");
+    if (rank < 1 || rank > kMaxDimensions) {
+      fail(Code::kCorrupt, "want 1 to {} dimensions, found {}", kMaxDimensions, rank);
+    }
+    for (uint32_t d = 0; d < rank; ++d) tensor.shape.insert(tensor.shape.begin(), take<int64_t>("a dimension"));
+    const auto type = take<uint32_t>("its type");
+    tensor.type = static_cast<GgmlType>(type);
+    if (name_of(tensor.type).empty()) {
+      fail(Code::kUnsupported, "want type MXFP4, Q8_0, F16, BF16 or F32, found {}", ggml_name(type));
+    }
+    static_cast<void>(tensor_bytes(tensor.type, tensor.shape, fmt::format("{}: {}", where_, place_)));
+    offsets.push_back(take<uint64_t>("its offset"));
+    return tensor;
+  }
+
+  // Sorts the tensors by offset and gives them their bytes. The data begin on the alignment, each tensor where the one
+  // before it, padded, ended; behind the last one the padding may be missing.
+  void place_tensors(std::vector<GgufTensor>& tensors, const std::vector<uint64_t>& offsets, uint64_t alignment) {
+    const auto aligned = [alignment](uint64_t n) { return (n + alignment - 1) / alignment * alignment; };
+    place_ = "";
+    const uint64_t begin = aligned(at_);
+    std::vector<size_t> order(tensors.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::sort(order, {}, [&](size_t i) { return offsets[i]; });
+    uint64_t at = 0, end = 0;  // of the data: where the next tensor begins, where the last one ends
+    std::vector<GgufTensor> placed;
+    for (const size_t i : order) {
+      GgufTensor& tensor = tensors[i];
+      place_ = fmt::format("tensor {}", printable(tensor.name));
+      if (offsets[i] != at) {
+        fail(Code::kCorrupt, "want its bytes at offset {} of the data, where {}, found offset {}{}", at,
+             placed.empty() ? "they begin"
+                            : fmt::format("{} ends, aligned to {}", printable(placed.back().name), alignment),
+             offsets[i], offsets[i] < at ? ": they overlap" : "");
+      }
+      const auto bytes = static_cast<uint64_t>(tensor_bytes(tensor.type, tensor.shape, where_));
+      const uint64_t room = begin > file_.size() ? 0 : file_.size() - begin;
+      if (bytes > room || at > room - bytes) {
+        fail(Code::kCorrupt, "{} takes {} bytes at byte {}, but the file ends at byte {}: is it cut off?",
+             describe(tensor.type, tensor.shape), bytes, begin + at, file_.size());
+      }
+      tensor.bytes = file_.subspan(static_cast<size_t>(begin + at), static_cast<size_t>(bytes));
+      end = at + bytes;
+      at = aligned(end);
+      placed.push_back(std::move(tensor));
+    }
+    place_ = "";
+    tensors = std::move(placed);
+    if (file_.size() > begin + at) {
+      fail(Code::kCorrupt, "{} bytes behind the last tensor belong to no tensor", file_.size() - begin - end);
+    }
+  }
+
+  std::span<const std::byte> file_;
+  std::string_view where_;
+  std::string place_;  // what is being read, for messages
+  size_t at_ = 0;
+  std::set<std::string, std::less<>> names_;
+};
+
+}  // namespace
+
+std::string_view name_of(GgmlType type) {
+  switch (type) {
+    case GgmlType::kF32: return "F32";
+    case GgmlType::kF16: return "F16";
+    case GgmlType::kQ8: return "Q8_0";
+    case GgmlType::kBf16: return "BF16";
+    case GgmlType::kMxfp4: return "MXFP4";
+  }
+  return "";
+}
+
+GgmlBlock block_of(GgmlType type) {
+  switch (type) {
+    case GgmlType::kF32: return {1, 4};
+    case GgmlType::kF16:
+    case GgmlType::kBf16: return {1, 2};
+    case GgmlType::kQ8: return {32, 34};
+    case GgmlType::kMxfp4: return {32, 17};
+  }
+  check(false, "every tensor type has a size");
+  return {};
+}
+
+int64_t tensor_bytes(GgmlType type, const Shape& shape, std::string_view where) {
+  const GgmlBlock block = block_of(type);
+  if (shape.empty() || shape.size() > kMaxDimensions || *std::ranges::min_element(shape) < 1) {
+    throw Error(Code::kCorrupt, "{}: want 1 to {} dimensions of at least 1, found {}", where, kMaxDimensions,
+                describe(type, shape));
+  }
+  if (shape.back() % block.values != 0) {
+    throw Error(Code::kCorrupt, "{}: want rows of whole blocks of {} values, found {}", where, block.values,
+                describe(type, shape));
+  }
+  int64_t bytes = block.bytes;
+  bool overflows = __builtin_mul_overflow(bytes, shape.back() / block.values, &bytes);
+  for (size_t d = 0; d + 1 < shape.size(); ++d) overflows |= __builtin_mul_overflow(bytes, shape[d], &bytes);
+  if (overflows) throw Error(Code::kCorrupt, "{}: {} overflows 63 bits", where, describe(type, shape));
+  return bytes;
+}
+
+std::string describe(GgmlType type, const Shape& shape) {
+  return fmt::format("{} [{}]", name_of(type), fmt::join(shape, ","));
+}
+
+GgufContent parse_gguf(std::span<const std::byte> file, std::string_view where) {
+  check(reinterpret_cast<uintptr_t>(file.data()) % 8 == 0, "a GGUF file lies on a multiple of 8");
+  return Parser(file, where).parse();
+}
+
+}  // namespace nibble::checkpoint

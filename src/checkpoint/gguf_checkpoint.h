@@ -1,0 +1,48 @@
+#pragma once
+// A model in llama.cpp's format: one GGUF file, or the parts that llama-gguf-split makes of one.
+
+#include "base/mmap_file.h"
+#include "checkpoint/gguf.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace nibble::checkpoint {
+
+class GgufCheckpoint {
+ public:
+  // `path` is a file, any part of a split one ("…-00002-of-00003.gguf"; the others lie beside it), or a directory that
+  // holds one such model. Throws Error(kIo) for what is not there, Error(kCorrupt) for parts that do not belong
+  // together, Error(kInvalidRequest) for a directory of several models, and what MmapFile and parse_gguf throw.
+  [[nodiscard]] static GgufCheckpoint open(const std::filesystem::path& path);
+
+  GgufCheckpoint(GgufCheckpoint&&) noexcept = default;
+
+  [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }           // the first part's
+  [[nodiscard]] const std::vector<GgufTensor>& tensors() const { return tensors_; }  // part by part
+  [[nodiscard]] const std::vector<std::filesystem::path>& paths() const { return paths_; }
+  [[nodiscard]] const std::string& where() const { return where_; }  // "[gguf] <first path>", for messages
+  [[nodiscard]] int64_t total_bytes() const { return total_bytes_; }
+
+ private:
+  GgufCheckpoint() = default;
+  void add(const std::filesystem::path& path, GgufContent content);
+
+  std::string where_;
+  std::vector<std::filesystem::path> paths_;
+  std::vector<MmapFile> files_;
+  GgufMetadata metadata_;
+  std::vector<GgufTensor> tensors_;
+  int64_t total_bytes_ = 0;
+};
+
+// Whether `path` is for GgufCheckpoint: a file named .gguf or beginning as one, or a directory with .gguf files and no
+// config.json. False for what is not there.
+[[nodiscard]] bool is_gguf(const std::filesystem::path& path);
+
+// "<stem>-00001-of-00003.gguf"; `part` counts from 0.
+[[nodiscard]] std::filesystem::path gguf_part_path(const std::filesystem::path& stem, int64_t part, int64_t parts);
+
+}  // namespace nibble::checkpoint

@@ -1,0 +1,150 @@
+#include "engine/engine.h"
+
+#include "base/error.h"
+#include "base/queue.h"
+#include "engine/loop.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace nibble::engine {
+namespace {
+
+struct Submit {
+  RequestId id;
+  Request request;
+  Receiver receiver;
+};
+struct Cancel {
+  RequestId id;
+};
+struct Stop {};
+using Message = std::variant<Submit, Cancel, Stop>;
+
+void want(bool holds, std::string_view field, std::string_view range, int64_t found) {
+  if (!holds) throw Error(Code::kInvalidRequest, "[engine] {}: want {}, found {}", field, range, found);
+}
+
+}  // namespace
+
+model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& dims) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // slots are 32-bit
+  const int64_t kv_tokens = limits.kv_tokens == 0 ? limits.max_context : limits.kv_tokens;
+  want(limits.max_context >= 1 && limits.max_context <= dims.max_context, "max_context",
+       fmt::format("1 to {}, the model's", dims.max_context), limits.max_context);
+  want(limits.max_sequences >= 1 && limits.max_sequences <= 1024, "max_sequences", "1 to 1024", limits.max_sequences);
+  want(limits.max_batched_tokens >= 1 && limits.max_batched_tokens <= 1 << 20, "max_batched_tokens", "1 to 2^20",
+       limits.max_batched_tokens);
+  want(limits.max_waiting >= 1, "max_waiting", "at least 1", limits.max_waiting);
+  want(kv_tokens >= limits.max_context && kv_tokens <= kMost, "kv_tokens", "max_context to 2^30", kv_tokens);
+  const int64_t rows = std::min(limits.max_sequences, limits.max_batched_tokens);
+  const int64_t full = pages_for(kv_tokens);
+  // A window lies in one page more than it fills, and a row's new tokens begin one more.
+  const int64_t windows = rows * (pages_for(dims.sliding_window) + 2) + pages_for(limits.max_batched_tokens);
+  const int64_t sliding = std::min(full, windows + full / 4);
+  return {.max_tokens = limits.max_batched_tokens,
+          .max_rows = static_cast<int>(rows),
+          .kv_pages = {static_cast<int32_t>(sliding), static_cast<int32_t>(full)}};
+}
+
+void validate(const Request& request, const EngineLimits& limits, const backend::Dims& dims) {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  want(prompt >= 1, "prompt", "at least one token", prompt);
+  want(prompt <= limits.max_context, "prompt", fmt::format("at most {} tokens (the context)", limits.max_context),
+       prompt);
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    const int32_t id = request.prompt[i];
+    if (id < 0 || id >= dims.vocab)
+      want(false, fmt::format("prompt token {}", i), fmt::format("an id below {}", dims.vocab), id);
+  }
+  want(request.max_tokens >= 0, "max_tokens", "0 or more", request.max_tokens);
+  want(request.min_tokens >= 0 && request.min_tokens <= request.max_tokens, "min_tokens", "0 to max_tokens",
+       request.min_tokens);
+  for (const int32_t id : request.stop_ids)
+    want(id >= 0 && id < dims.vocab, "stop_ids", fmt::format("ids below {}", dims.vocab), id);
+  const auto range = fmt::format("-1 (none) to {}", kMaxLogprobs);
+  want(request.logprobs >= -1 && request.logprobs <= kMaxLogprobs, "logprobs", range, request.logprobs);
+  want(request.prompt_logprobs >= -1 && request.prompt_logprobs <= kMaxLogprobs, "prompt_logprobs", range,
+       request.prompt_logprobs);
+  backend::validate(request.sampling, dims.vocab);
+}
+
+struct Engine::Impl {
+  Impl(backend::Backend& be, const model::GptOss& gpt, const EngineLimits& of)
+      : limits(of), dims(gpt.config.dims), loop(be, gpt, of), shown(loop.stats()), thread([this] { run(); }) {}
+
+  void run() {
+    while (true) {
+      std::vector<Message> messages = loop.idle() ? inbox.wait() : inbox.take();
+      for (Message& message : messages) {
+        if (std::holds_alternative<Stop>(message)) return stop();
+        handle(message);
+      }
+      try {
+        if (!loop.idle()) loop.step();
+      } catch (const std::exception& why) {  // the host's: the backend's own failures end inside
+        loop.fail_all(why.what());
+      }
+      publish();
+    }
+  }
+
+  void stop() {
+    loop.cancel_all();
+    while (!loop.idle()) loop.step();  // what is in flight
+  }
+
+  void handle(Message& message) {
+    if (auto* submitted = std::get_if<Submit>(&message)) {
+      loop.add(submitted->id, std::move(submitted->request), std::move(submitted->receiver));
+    } else if (const auto* cancelled = std::get_if<Cancel>(&message)) {
+      loop.cancel(cancelled->id);
+    }
+  }
+
+  void publish() {
+    queued -= loop.left_queue() - std::exchange(left_queue, loop.left_queue());
+    const std::lock_guard lock(mutex);
+    shown = loop.stats();
+  }
+
+  const EngineLimits limits;
+  const backend::Dims dims;
+  Queue<Message> inbox;
+  std::atomic<RequestId> last_id = 0;
+  std::atomic<int64_t> queued = 0;  // accepted, not started
+  Loop loop;                        // the engine thread's, like left_queue
+  int64_t left_queue = 0;
+  mutable std::mutex mutex;  // guards shown
+  EngineStats shown;
+  std::jthread thread;  // last: it uses all of the above
+};
+
+Engine::Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits)
+    : impl_(std::make_unique<Impl>(be, model, limits)) {}
+
+Engine::~Engine() { impl_->inbox.push(Stop{}); }
+
+RequestId Engine::submit(Request request, Receiver receiver) {
+  validate(request, impl_->limits, impl_->dims);
+  if (impl_->queued.fetch_add(1) >= impl_->limits.max_waiting) {
+    --impl_->queued;
+    throw Error(Code::kBusy, "[engine] want at most {} requests waiting, found as many: try again later",
+                impl_->limits.max_waiting);
+  }
+  const RequestId id = ++impl_->last_id;
+  impl_->inbox.push(Submit{id, std::move(request), std::move(receiver)});
+  return id;
+}
+
+void Engine::cancel(RequestId id) { impl_->inbox.push(Cancel{id}); }
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->shown;
+}
+
+}  // namespace nibble::engine

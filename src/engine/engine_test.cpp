@@ -1,0 +1,199 @@
+// The engine with its thread, on the fake backend: many callers at once. Run under TSan too.
+
+#include "engine/engine.h"
+
+#include "base/error.h"
+#include "engine/pages.h"
+#include "engine/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace nibble::engine {
+namespace {
+
+using testing::expect_alone;
+using testing::FakeBackend;
+using testing::Heard;
+
+constexpr int64_t kWindow = 128;
+
+// What one request was told, from whatever thread.
+class Mailbox {
+ public:
+  Receiver receiver() {
+    return [this](const Event& event) {
+      const std::lock_guard lock(mutex_);
+      heard_(event);
+      changed_.notify_all();
+    };
+  }
+  Heard wait_finished() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !heard_.finished.empty(); });
+    return heard_;
+  }
+  void wait_tokens(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return heard_.tokens.size() >= count || !heard_.finished.empty(); });
+  }
+  Heard now() {
+    const std::lock_guard lock(mutex_);
+    return heard_;
+  }
+
+ private:
+  std::mutex mutex_;  // guards heard_
+  std::condition_variable changed_;
+  Heard heard_;
+};
+
+Request ask(int32_t what, int64_t max_tokens) {
+  Request request{.max_tokens = max_tokens, .sampling = {.seed = static_cast<uint64_t>(what)}};
+  for (int32_t i = 0; i < 5 + what % 150; ++i) request.prompt.push_back((i * 7 + what / 3) % 37);
+  return request;
+}
+
+struct Rig {
+  explicit Rig(EngineLimits of)
+      : limits(of), be(gpt, step_limits(of, gpt.config.dims)), engine(std::make_unique<Engine>(be, gpt, of)) {}
+  EngineLimits limits;
+  model::GptOss gpt = testing::fake_model(kWindow);
+  FakeBackend be;
+  std::unique_ptr<Engine> engine;
+};
+
+TEST(engine, many_threads_get_what_each_would_get_alone) {
+  Rig rig({.max_context = 400, .max_sequences = 6, .max_batched_tokens = 80, .kv_tokens = 1200});
+  constexpr int kThreads = 4, kEach = 40;
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&rig, t] {
+      std::vector<std::unique_ptr<Mailbox>> boxes;
+      for (int i = 0; i < kEach; ++i) {
+        boxes.push_back(std::make_unique<Mailbox>());
+        const RequestId id = rig.engine->submit(ask(t * kEach + i, 30), boxes.back()->receiver());
+        if (i % 5 == 4) rig.engine->cancel(id);
+        if (i % 7 == 6) static_cast<void>(rig.engine->stats());
+      }
+      for (int i = 0; i < kEach; ++i) {
+        const Heard heard = boxes[static_cast<size_t>(i)]->wait_finished();
+        const testing::Alone want = expect_alone(ask(t * kEach + i, 30), kWindow, 400);
+        EXPECT_EQ(heard.finished.size(), 1u);
+        if (heard.finished[0].reason == FinishReason::kCancelled) {
+          EXPECT_EQ(i % 5, 4);
+        } else {
+          EXPECT_EQ(heard.tokens, want.tokens);
+        }
+      }
+    });
+  }
+  threads.clear();
+  const EngineStats stats = rig.engine->stats();
+  EXPECT_EQ(stats.kv_pages, pages_for(1200));
+}
+
+TEST(engine, one_more_than_may_wait_is_refused_and_later_served) {
+  Rig rig({.max_context = 400, .max_sequences = 1, .max_batched_tokens = 80, .max_waiting = 3});
+  std::vector<std::unique_ptr<Mailbox>> boxes;
+  int refused = 0;
+  for (int i = 0; i < 50; ++i) {
+    boxes.push_back(std::make_unique<Mailbox>());
+    try {
+      rig.engine->submit(ask(100, 300), boxes.back()->receiver());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kBusy);
+      boxes.pop_back();
+      ++refused;
+    }
+  }
+  for (const auto& box : boxes) EXPECT_EQ(box->wait_finished().finished.size(), 1u);
+  Mailbox last;
+  // The queue's count follows the last Finished by a moment.
+  while (true) {
+    try {
+      rig.engine->submit(ask(5, 3), last.receiver());
+      break;
+    } catch (const Error&) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_EQ(last.wait_finished().tokens.size(), 3u);
+  EXPECT_GE(boxes.size(), 3u);
+  RecordProperty("refused", refused);
+}
+
+TEST(engine, a_request_that_cannot_be_served_is_refused_before_any_event) {
+  Rig rig({.max_context = 100});
+  Mailbox box;
+  EXPECT_THROW(rig.engine->submit({.prompt = {}, .max_tokens = 5}, box.receiver()), Error);
+  EXPECT_THROW(rig.engine->submit(ask(149, 5), box.receiver()), Error);
+  Mailbox served;
+  rig.engine->submit(ask(1, 5), served.receiver());
+  served.wait_finished();
+  EXPECT_TRUE(box.now().finished.empty());
+}
+
+TEST(engine, a_receiver_may_cancel_and_submit) {
+  Rig rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
+  Mailbox first, second;
+  std::atomic<RequestId> id = 0;
+  const Receiver inner = first.receiver(), follow = second.receiver();
+  id = rig.engine->submit(ask(3, 390), [&](const Event& event) {
+    inner(event);
+    if (std::holds_alternative<Finished>(event)) rig.engine->submit(ask(4, 4), follow);
+    if (id != 0) rig.engine->cancel(id);
+  });
+  EXPECT_EQ(first.wait_finished().finished[0].reason, FinishReason::kCancelled);
+  EXPECT_EQ(second.wait_finished().tokens.size(), 4u);
+}
+
+TEST(engine, cancelling_stops_the_work) {
+  Rig rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
+  Mailbox box;
+  const RequestId id = rig.engine->submit(ask(3, 3900), box.receiver());
+  box.wait_tokens(10);
+  rig.engine->cancel(id);
+  const Heard heard = box.wait_finished();
+  EXPECT_EQ(heard.finished[0].reason, FinishReason::kCancelled);
+  EXPECT_LT(heard.tokens.size(), 3900u);
+}
+
+TEST(engine, its_end_cancels_what_runs_and_what_waits) {
+  std::vector<std::unique_ptr<Mailbox>> boxes;
+  {
+    Rig rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
+    for (int i = 0; i < 6; ++i) {
+      boxes.push_back(std::make_unique<Mailbox>());
+      rig.engine->submit(ask(i, 3500), boxes.back()->receiver());
+    }
+    boxes[0]->wait_tokens(3);
+    rig.engine.reset();
+  }
+  for (const auto& box : boxes) {
+    const Heard heard = box->now();
+    ASSERT_EQ(heard.finished.size(), 1u);
+    EXPECT_FALSE(heard.late);
+  }
+  EXPECT_EQ(boxes.back()->now().finished[0].reason, FinishReason::kCancelled);
+}
+
+TEST(engine, times_and_counts_are_told) {
+  Rig rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
+  Mailbox box;
+  rig.engine->submit(ask(100, 20), box.receiver());
+  const Finished end = box.wait_finished().finished[0];
+  EXPECT_EQ(end.prompt_tokens, 105);
+  EXPECT_EQ(end.generated_tokens, 20);
+  EXPECT_GE(end.queue_seconds, 0);
+  EXPECT_GT(end.prefill_seconds, 0);
+  EXPECT_GT(end.decode_seconds, 0);
+  rig.engine.reset();
+}
+
+}  // namespace
+}  // namespace nibble::engine

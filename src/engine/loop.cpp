@@ -1,0 +1,261 @@
+#include "engine/loop.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nibble::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Sequence::Time from, Sequence::Time to) { return std::chrono::duration<double>(to - from).count(); }
+
+Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::StepLimits& step) {
+  return {.max_context = limits.max_context,
+          .max_sequences = std::min(limits.max_sequences, limits.max_batched_tokens),
+          .max_tokens = step.max_tokens,
+          .max_logit_rows = step.max_rows};
+}
+
+}  // namespace
+
+Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits)
+    : be_(be),
+      model_(model),
+      limits_(limits),
+      pool_(step_limits(limits, model.config.dims).kv_pages),
+      cache_(pool_, model.config.dims.sliding_window,
+             limits.prefix_cache ? PrefixCache::Mode::kOn : PrefixCache::Mode::kOff),
+      scheduler_(scheduler_limits(limits, step_limits(limits, model.config.dims)), cache_) {}
+
+void Loop::add(RequestId id, Request request, Receiver receiver) {
+  auto owned = std::make_unique<Sequence>(id, std::move(request), std::move(receiver), Clock::now());
+  Sequence& s = *owned;
+  sequences_.emplace(id, std::move(owned));
+  if (s.request.max_tokens == 0 && s.to_score() == 0) {
+    end(s, FinishReason::kLength);
+    drop_if_done(s);
+  } else {
+    scheduler_.add(s);
+  }
+}
+
+void Loop::cancel(RequestId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || found->second->ended) return;
+  end(*found->second, FinishReason::kCancelled);
+  drop_if_done(*found->second);
+}
+
+void Loop::cancel_all() {
+  std::vector<RequestId> ids;
+  for (const auto& [id, s] : sequences_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  for (const RequestId id : ids) cancel(id);
+}
+
+void Loop::fail_all(const std::string& why) {
+  std::vector<Sequence*> all;
+  for (const auto& [id, s] : sequences_) all.push_back(s.get());
+  for (Sequence* s : all) {
+    if (!s->ended) end(*s, FinishReason::kFailed, why);
+    drop_if_done(*s);
+  }
+}
+
+void Loop::step() {
+  if (flight_ && (!limits_.async_scheduling || scheduler_.wants_tokens())) read_flight();
+  Batch* batch = &scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone);
+  if (batch->starved && flight_) {
+    read_flight();
+    batch = &scheduler_.schedule(Scheduler::Flight::kNone);
+  }
+  check(!batch->rows.empty() || flight_ || sequences_.empty(), "somebody can go on while anybody is left");
+  make_masks(*batch);
+  std::optional<Flight> next = enqueue(*batch);
+  if (flight_) read_flight();
+  flight_ = std::move(next);
+}
+
+// A sequence whose mask cannot be made leaves the batch.
+void Loop::make_masks(Batch& batch) {
+  std::erase_if(batch.rows, [&](const Batch::Row& row) {
+    if (!row.draws) return false;
+    const bool made = make_mask(*row.sequence);
+    if (!made) drop_if_done(*row.sequence);
+    return !made;
+  });
+}
+
+bool Loop::make_mask(Sequence& s) {
+  const auto words = static_cast<size_t>((model_.config.dims.vocab + 31) / 32);
+  const int64_t drawn = static_cast<int64_t>(s.tokens.size()) - s.prompt_count + s.pending;
+  const bool no_stop = drawn < s.request.min_tokens && !s.request.stop_ids.empty();
+  if (!s.request.mask && !no_stop) {
+    s.mask = {};
+    return true;
+  }
+  s.mask.assign(words, 0);
+  try {
+    const bool filled = s.request.mask && s.request.mask->fill(s.mask);
+    if (!filled && !no_stop) s.mask.clear();
+    if (!filled) std::fill(s.mask.begin(), s.mask.end(), ~uint32_t{0});
+  } catch (const std::exception& why) {
+    fail(s, why);
+    return false;
+  }
+  for (const int32_t id : no_stop ? std::span<const int32_t>(s.request.stop_ids) : std::span<const int32_t>())
+    s.mask[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+  return true;
+}
+
+// Nothing when the batch is empty or the backend failed; then what the batch held has failed.
+std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
+  if (batch.rows.empty()) return std::nullopt;
+  const auto now = Clock::now();
+  for (const Batch::Row& row : batch.rows) {
+    Sequence& s = *row.sequence;
+    if (s.started != Sequence::Time{}) continue;
+    s.started = now;
+    ++left_queue_;
+    counts_.prefix_queries += s.prompt_count;
+    counts_.prefix_hits += s.cached;
+  }
+  const StepBuilder::Built built = builder_.build(batch);
+  Flight flight{.ticket = {}, .rows = {}, .uses = built.uses};
+  for (const Batch::Row& row : batch.rows) {
+    flight.rows.push_back(row.sequence);
+    ++row.sequence->steps_in_flight;
+  }
+  try {
+    flight.ticket = model::forward(be_, model_, built.step);
+  } catch (const std::exception& why) {
+    if (flight_) read_flight();
+    for (Sequence* s : flight.rows) {
+      if (!s->ended) fail(*s, why);
+      --s->steps_in_flight;
+      drop_if_done(*s);
+    }
+    cache_.clear();
+    return std::nullopt;
+  }
+  scheduler_.enqueued(batch);
+  ++counts_.steps;
+  for (const Batch::Row& row : batch.rows)
+    counts_.prompt_tokens +=
+        std::max<int64_t>(0, std::min(row.from + row.count, row.sequence->prompt_count) - row.from);
+  return flight;
+}
+
+void Loop::read_flight() {
+  const Flight flight = *std::exchange(flight_, std::nullopt);
+  try {
+    if (flight.ticket) {
+      std::vector<backend::Drawn> drawn = be_.wait(*flight.ticket);
+      check(drawn.size() == flight.uses.size(), "a result per row of logits");
+      for (size_t r = 0; r < drawn.size(); ++r) {
+        if (!flight.uses[r].sequence->ended) take(flight.uses[r], std::move(drawn[r]));
+      }
+    }
+  } catch (const std::exception& why) {
+    for (Sequence* s : flight.rows) {
+      if (!s->ended) fail(*s, why);
+    }
+    cache_.clear();
+  }
+  for (Sequence* s : flight.rows) {
+    --s->steps_in_flight;
+    drop_if_done(*s);
+  }
+}
+
+void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
+  Sequence& s = *use.sequence;
+  if (drawn.error) {
+    fail(s, *drawn.error);
+    // Whatever made NaN of this may be in the pages that it has shared.
+    if (drawn.error->code() != Code::kInvalidRequest) cache_.clear();
+    return;
+  }
+  if (use.scored < 0) return take_token(s, std::move(drawn));
+  s.receiver(TokenEvent{.token = drawn.token, .of_prompt = true, .logprobs = std::move(drawn.logprobs)});
+  if (s.request.max_tokens == 0 && use.scored + 1 == s.to_score()) end(s, FinishReason::kLength);
+}
+
+void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
+  const int32_t token = drawn.token;
+  if (s.output().empty()) s.first_token = Clock::now();
+  s.tokens.push_back(token);
+  --s.pending;
+  ++counts_.generated_tokens;
+  s.receiver(TokenEvent{.token = token, .logprobs = std::move(drawn.logprobs)});
+  const std::vector<int32_t>& stops = s.request.stop_ids;
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) return end(s, FinishReason::kStop);
+  if (static_cast<int64_t>(s.output().size()) >= s.request.max_tokens) return end(s, FinishReason::kLength);
+  if (static_cast<int64_t>(s.tokens.size()) > limits_.max_context) return end(s, FinishReason::kContext);
+  if (!s.request.mask) return;
+  try {
+    s.request.mask->accept(token);
+  } catch (const std::exception& why) {
+    fail(s, why);
+  }
+}
+
+void Loop::end(Sequence& s, FinishReason reason, std::string message) {
+  scheduler_.remove(s);
+  // What a failed request computed is not to be trusted.
+  cache_.release(reason == FinishReason::kFailed ? std::span<const int32_t>() : s.settled(), s.pages);
+  s.ended = true;
+  const auto now = Clock::now();
+  const bool started = s.started != Sequence::Time{}, drew = s.first_token != Sequence::Time{};
+  if (!started) ++left_queue_;
+  s.receiver(Finished{.reason = reason,
+                      .prompt_tokens = s.prompt_count,
+                      .cached_tokens = s.cached,
+                      .generated_tokens = static_cast<int64_t>(s.output().size()),
+                      .prefill_seconds = started ? seconds(s.started, drew ? s.first_token : now) : 0,
+                      .decode_seconds = drew ? seconds(s.first_token, now) : 0,
+                      .queue_seconds = seconds(s.submitted, started ? s.started : now),
+                      .message = std::move(message)});
+}
+
+void Loop::fail(Sequence& s, const std::exception& why) { end(s, FinishReason::kFailed, why.what()); }
+
+void Loop::drop_if_done(Sequence& s) {
+  if (s.ended && s.steps_in_flight == 0) sequences_.erase(s.id);
+}
+
+EngineStats Loop::stats() const {
+  EngineStats stats = counts_;
+  stats.running = static_cast<int64_t>(scheduler_.running().size());
+  stats.waiting = static_cast<int64_t>(scheduler_.waiting().size());
+  stats.kv_pages = pool_.total(LayerKind::kFull);
+  stats.kv_pages_used = stats.kv_pages - cache_.available(LayerKind::kFull);
+  stats.preemptions = scheduler_.preemptions();
+  return stats;
+}
+
+void Loop::check_integrity() const {
+  PerKind<std::vector<int>> holders;
+  for (const LayerKind kind : kKinds) holders[kind].assign(static_cast<size_t>(pool_.total(kind)), 0);
+  cache_.check_integrity(holders);
+  for (const auto& [id, s] : sequences_) {
+    for (const LayerKind kind : kKinds) {
+      for (size_t p = s->pages.nodes.size(); p < s->pages.ids[kind].size(); ++p) {
+        if (s->pages.ids[kind][p] >= 0) ++holders[kind][static_cast<size_t>(s->pages.ids[kind][p])];
+      }
+    }
+  }
+  for (const LayerKind kind : kKinds) {
+    int64_t held = 0;
+    for (const int count : holders[kind]) {
+      check(count <= 1, "a page has one holder");
+      held += count;
+    }
+    check(held + pool_.available(kind) == pool_.total(kind), "a page is held or free");
+  }
+}
+
+}  // namespace nibble::engine

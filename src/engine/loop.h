@@ -1,0 +1,76 @@
+#pragma once
+// The engine without its thread: every call comes from one. A step takes the batch, enqueues it, and reads what the
+// step before it drew.
+
+#include "backend/backend.h"
+#include "engine/engine.h"
+#include "engine/scheduler.h"
+#include "engine/step_builder.h"
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace nibble::engine {
+
+// Throws Error(kInvalidRequest) for a request that can never be served, naming the field.
+void validate(const Request& request, const EngineLimits& limits, const backend::Dims& dims);
+
+class Loop {
+ public:
+  // As Engine.
+  Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits);
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // REQUIRES that validate() accepts it and that the id is new.
+  void add(RequestId id, Request request, Receiver receiver);
+  void cancel(RequestId id);
+  void cancel_all();
+  void fail_all(const std::string& why);
+
+  // Nothing to do, and nothing in flight.
+  [[nodiscard]] bool idle() const { return sequences_.empty() && !flight_; }
+  void step();
+
+  [[nodiscard]] EngineStats stats() const;
+  // Requests that have left the queue, whether they ran or not.
+  [[nodiscard]] int64_t left_queue() const { return left_queue_; }
+  // Aborts when a page is lost or has two holders. For tests.
+  void check_integrity() const;
+
+ private:
+  struct Flight {
+    std::optional<backend::Ticket> ticket;
+    std::vector<Sequence*> rows;
+    std::vector<LogitUse> uses;
+  };
+
+  void make_masks(Batch& batch);
+  [[nodiscard]] bool make_mask(Sequence& s);
+  [[nodiscard]] std::optional<Flight> enqueue(const Batch& batch);
+  void read_flight();
+  void take(const LogitUse& use, backend::Drawn&& drawn);
+  void take_token(Sequence& s, backend::Drawn&& drawn);
+  void end(Sequence& s, FinishReason reason, std::string message = {});
+  void fail(Sequence& s, const std::exception& why);
+  void drop_if_done(Sequence& s);
+
+  backend::Backend& be_;
+  const model::GptOss& model_;
+  const EngineLimits limits_;
+  PagePool pool_;
+  PrefixCache cache_;
+  Scheduler scheduler_;
+  StepBuilder builder_;
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::optional<Flight> flight_;
+  EngineStats counts_;
+  int64_t left_queue_ = 0;
+};
+
+}  // namespace nibble::engine

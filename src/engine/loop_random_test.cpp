@@ -1,0 +1,234 @@
+// The loop under random load: arrivals, shared beginnings, cancels, too few pages, failures of the backend. Whatever
+// comes, a request gets what it gets alone, ends once, and no page is lost or held twice.
+//
+// A few seconds of it in every run; for millions of steps:
+//   engine_test --gtest_also_run_disabled_tests --gtest_filter='*millions_of_steps'
+
+#include "engine/loop.h"
+#include "engine/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace nibble::engine {
+namespace {
+
+using testing::Alone;
+using testing::FakeBackend;
+using testing::Heard;
+
+struct Load {
+  EngineLimits limits;
+  int64_t window = 128;
+  double arrivals = 0.2;   // per step
+  double cancels = 0;      // per step
+  double faults = 0;       // per step
+  double poison = 0;       // per request
+  double long_ones = 0.1;  // of the requests: many tokens asked
+};
+
+struct Client {
+  Request request;
+  int32_t mask_classes = 0;  // 0: no mask
+  Heard heard;
+  int64_t came_at = 0;  // steps
+  bool cancelled = false;
+  bool fault_seen = false;  // the backend failed while it was there
+};
+
+class World {
+ public:
+  World(const Load& load, uint64_t seed)
+      : load_(load),
+        random_(seed),
+        gpt_(testing::fake_model(load.window)),
+        be_(gpt_, step_limits(load.limits, gpt_.config.dims)),
+        loop_(be_, gpt_, load.limits) {}
+
+  void run(int64_t steps) {
+    for (int64_t i = 0; i < steps && !::testing::Test::HasFailure(); ++i) step(chance(load_.arrivals));
+    while (!loop_.idle() && !::testing::Test::HasFailure()) step(false);
+    ASSERT_TRUE(live_.empty());
+    const EngineStats stats = loop_.stats();
+    EXPECT_EQ(stats.kv_pages_used, 0);
+    EXPECT_EQ(stats.running + stats.waiting, 0);
+    done_ += stats.steps;
+  }
+  [[nodiscard]] const Loop& loop() const { return loop_; }
+  [[nodiscard]] const FakeBackend& be() const { return be_; }
+  int64_t finished_ = 0, stopped_ = 0, failed_ = 0, cached_tokens_ = 0, done_ = 0, longest_ = 0;
+
+ private:
+  bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+
+  void step(bool arrival) {
+    if (arrival) submit();
+    if (!live_.empty() && chance(load_.cancels)) {
+      const auto& [id, client] = live_[static_cast<size_t>(below(static_cast<int64_t>(live_.size())))];
+      client->cancelled = client->heard.finished.empty();
+      loop_.cancel(id);
+      EXPECT_EQ(client->heard.finished.size(), 1u) << "a cancelled request ends at once";
+    }
+    if (chance(load_.faults)) be_.calls_to_fault = below(20);
+    const int64_t faults = be_.faults;
+    loop_.step();
+    ++now_;
+    if (be_.faults != faults) {
+      for (auto& [id, client] : live_) client->fault_seen = true;
+    }
+    if (now_ % 16 == 0) loop_.check_integrity();
+    std::erase_if(live_, [&](const auto& entry) {
+      if (entry.second->heard.finished.empty()) {
+        // First come, first served: nobody waits for ever. The bound is ten times what a full house needs.
+        EXPECT_LT(now_ - entry.second->came_at, 10 * load_.limits.max_waiting * load_.limits.max_context);
+        return false;
+      }
+      judge(*entry.second);
+      return true;
+    });
+  }
+
+  std::vector<int32_t> make_prompt() {
+    std::vector<int32_t> prompt;
+    if (!past_.empty() && chance(0.7)) {  // goes on from somebody, maybe not from the end
+      prompt = past_[static_cast<size_t>(below(static_cast<int64_t>(past_.size())))];
+      if (chance(0.5)) prompt.resize(static_cast<size_t>(1 + below(static_cast<int64_t>(prompt.size()))));
+    }
+    for (int64_t more = 1 + below(chance(0.2) ? 200 : 20); more > 0; --more)
+      prompt.push_back(static_cast<int32_t>(below(3)));
+    prompt.resize(std::min(prompt.size(), static_cast<size_t>(load_.limits.max_context)));
+    if (chance(load_.poison))
+      prompt[static_cast<size_t>(below(static_cast<int64_t>(prompt.size())))] = testing::kPoison;
+    return prompt;
+  }
+
+  void submit() {
+    if (loop_.stats().waiting >= load_.limits.max_waiting) return;
+    auto client = std::make_unique<Client>();
+    Request& r = client->request;
+    r.prompt = make_prompt();
+    r.max_tokens = chance(0.05) ? 0 : 1 + below(chance(load_.long_ones) ? 300 : 60);
+    r.min_tokens = chance(0.1) ? below(r.max_tokens + 1) : 0;
+    r.sampling.seed = random_();
+    r.sampling.presence_penalty = chance(0.1) ? 1.0f : 0.0f;
+    for (int64_t stops = chance(0.3) ? 1 + below(3) : 0; stops > 0; --stops)
+      r.stop_ids.push_back(static_cast<int32_t>(below(38)));
+    r.logprobs = chance(0.2) ? 2 : -1;
+    r.prompt_logprobs = chance(0.05) ? 1 : -1;
+    if (chance(0.1)) client->mask_classes = static_cast<int32_t>(2 + below(4));
+    client->came_at = now_;
+    Request sent = r;
+    if (client->mask_classes > 0) sent.mask = std::make_shared<testing::ResidueMask>(client->mask_classes);
+    validate(sent, load_.limits, gpt_.config.dims);
+    Heard& heard = client->heard;
+    live_.emplace_back(++last_id_, std::move(client));
+    loop_.add(last_id_, std::move(sent), [&heard](const Event& event) { heard(event); });
+  }
+
+  void judge(const Client& client) {
+    const Heard& heard = client.heard;
+    Request request = client.request;
+    if (client.mask_classes > 0) request.mask = std::make_shared<testing::ResidueMask>(client.mask_classes);
+    const Alone want = testing::expect_alone(request, load_.window, load_.limits.max_context);
+    const Finished& end = heard.finished[0];
+    EXPECT_EQ(heard.finished.size(), 1u);
+    EXPECT_FALSE(heard.late);
+    EXPECT_EQ(end.generated_tokens, static_cast<int64_t>(heard.tokens.size()));
+    EXPECT_LE(end.cached_tokens, std::max<int64_t>(0, end.prompt_tokens - 1));
+    ASSERT_LE(heard.tokens.size(), want.tokens.size());
+    EXPECT_TRUE(std::equal(heard.tokens.begin(), heard.tokens.end(), want.tokens.begin())) << "tokens of another";
+    ASSERT_LT(heard.prompt_tokens.size(), request.prompt.size());
+    EXPECT_TRUE(std::equal(heard.prompt_tokens.begin(), heard.prompt_tokens.end(), request.prompt.begin() + 1));
+    const bool early =
+        end.reason == FinishReason::kCancelled || (end.reason == FinishReason::kFailed && client.fault_seen);
+    if (!early) {
+      EXPECT_EQ(end.reason, want.reason) << end.message;
+      EXPECT_EQ(heard.tokens.size(), want.tokens.size());
+      const bool scored = request.prompt_logprobs >= 0 && want.reason != FinishReason::kFailed;
+      EXPECT_EQ(heard.prompt_tokens.size(), scored ? request.prompt.size() - 1 : heard.prompt_tokens.size());
+    }
+    EXPECT_EQ(end.reason == FinishReason::kCancelled, client.cancelled);
+    ++finished_;
+    stopped_ += end.reason == FinishReason::kStop ? 1 : 0;
+    failed_ += end.reason == FinishReason::kFailed ? 1 : 0;
+    cached_tokens_ += end.cached_tokens;
+    longest_ = std::max(longest_, now_ - client.came_at);
+    std::vector<int32_t> all = request.prompt;
+    all.insert(all.end(), heard.tokens.begin(), heard.tokens.end());
+    if (past_.size() < 12) {
+      past_.push_back(all);
+    } else {
+      past_[static_cast<size_t>(below(12))] = all;
+    }
+  }
+
+  const Load load_;
+  std::mt19937_64 random_;
+  model::GptOss gpt_;
+  FakeBackend be_;
+  Loop loop_;
+  std::vector<std::pair<RequestId, std::unique_ptr<Client>>> live_;
+  std::vector<std::vector<int32_t>> past_;  // prompts with their outputs
+  RequestId last_id_ = 0;
+  int64_t now_ = 0;
+};
+
+// Every seed another house: roomy or cramped, one window or another, all kinds of trouble or none.
+Load load_of(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto pick = [&](auto... choices) {
+    const std::array all{choices...};
+    return all[random() % all.size()];
+  };
+  Load load;
+  load.limits = {.max_context = pick(130, 300, 512),
+                 .max_sequences = pick(1, 2, 5, 8, 20),
+                 .max_batched_tokens = pick(1, 7, 64, 100, 256),
+                 .max_waiting = 6,
+                 .prefix_cache = pick(1, 1, 1, 0) != 0,
+                 .async_scheduling = pick(1, 1, 0) != 0};
+  load.limits.kv_tokens = load.limits.max_context * pick(1, 1, 2, 6);
+  load.window = pick(128, 128, 64, 65, 100, 1, 40);
+  load.arrivals = pick(0.05, 0.3, 1.0);
+  load.cancels = pick(0.0, 0.0, 0.02);
+  load.faults = pick(0.0, 0.0, 0.01);
+  load.poison = pick(0.0, 0.0, 0.03);
+  load.long_ones = pick(0.1, 0.8);
+  return load;
+}
+
+void run_world(uint64_t seed, int64_t steps, EngineStats& sum) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  World world(load_of(seed), seed);
+  world.run(steps);
+  const EngineStats stats = world.loop().stats();
+  sum.steps += stats.steps;
+  sum.preemptions += stats.preemptions;
+  sum.prefix_hits += stats.prefix_hits;
+  sum.generated_tokens += stats.generated_tokens;
+}
+
+TEST(loop_random, every_request_gets_what_it_gets_alone) {
+  EngineStats sum;
+  for (uint64_t seed = 1; seed <= 100 && !HasFailure(); ++seed) run_world(seed, 2000, sum);
+  EXPECT_GT(sum.preemptions, 50);
+  EXPECT_GT(sum.prefix_hits, 10000);
+  RecordProperty("steps", std::to_string(sum.steps));
+}
+
+TEST(loop_random, DISABLED_millions_of_steps) {
+  EngineStats sum;
+  for (uint64_t seed = 1000; sum.steps < 5'000'000 && !HasFailure(); ++seed) {
+    run_world(seed, 2000, sum);
+    if (seed % 100 == 0) {
+      fmt::print("seed {}: {} steps, {} tokens, {} preemptions, {} prompt tokens from the cache\n", seed, sum.steps,
+                 sum.generated_tokens, sum.preemptions, sum.prefix_hits);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::engine

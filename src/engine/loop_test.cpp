@@ -1,0 +1,393 @@
+// The loop on the fake backend, step by step: how requests end, what is computed again, what is shared.
+
+#include "engine/loop.h"
+
+#include "engine/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <stdexcept>
+
+namespace nibble::engine {
+namespace {
+
+using testing::expect_alone;
+using testing::FakeBackend;
+using testing::Heard;
+using testing::kPoison;
+using testing::ResidueMask;
+
+constexpr int64_t kWindow = 128;
+
+struct Rig {
+  explicit Rig(EngineLimits of) : limits(of), be(gpt, step_limits(of, gpt.config.dims)), loop(be, gpt, of) {}
+
+  Heard& add(Request request) {
+    validate(request, limits, gpt.config.dims);
+    heard.push_back(std::make_unique<Heard>());
+    Heard& to = *heard.back();
+    loop.add(static_cast<RequestId>(heard.size()), std::move(request), [&to](const Event& event) { to(event); });
+    return to;
+  }
+  void run() {
+    for (int i = 0; i < 100000 && !loop.idle(); ++i) {
+      loop.step();
+      loop.check_integrity();
+    }
+    ASSERT_TRUE(loop.idle());
+  }
+  Heard run(Request request) {
+    Heard& to = add(std::move(request));
+    run();
+    return to;
+  }
+
+  EngineLimits limits;
+  model::GptOss gpt = testing::fake_model(kWindow);
+  FakeBackend be;
+  Loop loop;
+  std::vector<std::unique_ptr<Heard>> heard;
+};
+
+std::vector<int32_t> some(size_t count, int32_t from = 0) {
+  std::vector<int32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>((i * i + i / 7 + static_cast<size_t>(from)) % 37);
+  return tokens;
+}
+
+Request ask(std::vector<int32_t> prompt, int64_t max_tokens) {
+  return {.prompt = std::move(prompt), .max_tokens = max_tokens, .sampling = {.seed = 5}};
+}
+
+Heard expect_same(Rig& rig, const Request& request) {
+  const testing::Alone want = expect_alone(request, kWindow, rig.limits.max_context);
+  const Heard heard = rig.run(request);
+  EXPECT_EQ(heard.tokens, want.tokens);
+  EXPECT_EQ(heard.finished.size(), 1u);
+  EXPECT_EQ(heard.finished.at(0).reason, want.reason) << heard.finished.at(0).message;
+  EXPECT_FALSE(heard.late);
+  return heard;
+}
+
+class LoopTest : public ::testing::TestWithParam<bool> {
+ protected:
+  [[nodiscard]] static EngineLimits limits() {
+    return {.max_context = 1024,
+            .max_sequences = 8,
+            .max_batched_tokens = 96,
+            .kv_tokens = 4096,
+            .async_scheduling = GetParam()};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(scheduling, LoopTest, ::testing::Values(false, true),
+                         [](const auto& each) { return each.param ? "async" : "plain"; });
+
+TEST_P(LoopTest, one_request_gets_what_the_model_says) {
+  Rig rig(limits());
+  for (const size_t prompt : {1, 2, 63, 64, 65, 96, 97, 127, 128, 129, 192, 500}) {
+    const Heard heard = expect_same(rig, ask(some(prompt, static_cast<int32_t>(prompt)), 150));
+    EXPECT_EQ(heard.finished[0].prompt_tokens, static_cast<int64_t>(prompt));
+    EXPECT_EQ(heard.finished[0].generated_tokens, static_cast<int64_t>(heard.tokens.size()));
+  }
+}
+
+TEST_P(LoopTest, prompts_are_computed_beside_decoding_and_change_nothing) {
+  Rig rig(limits());
+  std::vector<Request> requests;
+  std::vector<Heard*> heard;
+  for (int i = 0; i < 30; ++i) {
+    requests.push_back(ask(some(static_cast<size_t>(1 + i * 13), i), 20 + i));
+    requests.back().sampling.presence_penalty = i % 3 == 0 ? 1.0f : 0.0f;
+    heard.push_back(&rig.add(requests.back()));
+  }
+  rig.run();
+  for (size_t i = 0; i < requests.size(); ++i)
+    EXPECT_EQ(heard[i]->tokens, expect_alone(requests[i], kWindow, 1024).tokens) << i;
+  EXPECT_EQ(rig.be.most_rows, 8);
+  EXPECT_LT(rig.loop.stats().steps, 400);
+}
+
+TEST(loop, the_next_step_is_enqueued_before_the_tokens_of_the_last_are_read) {
+  Rig rig({.max_context = 256, .max_sequences = 2, .max_batched_tokens = 64});
+  rig.run(ask(some(10), 50));
+  EXPECT_EQ(rig.be.fed_back, 49);
+  Request penalties = ask(some(10, 3), 50);
+  penalties.sampling.presence_penalty = 1;  // needs the host between two tokens
+  rig.run(penalties);
+  EXPECT_EQ(rig.be.fed_back, 49);
+}
+
+TEST_P(LoopTest, a_stop_id_ends_it_and_is_delivered) {
+  Rig rig(limits());
+  Request request = ask(some(20), 400);
+  request.stop_ids = {7, 11};
+  const Heard heard = expect_same(rig, request);
+  EXPECT_EQ(heard.finished[0].reason, FinishReason::kStop);
+  EXPECT_TRUE(heard.tokens.back() == 7 || heard.tokens.back() == 11);
+}
+
+TEST_P(LoopTest, before_min_tokens_no_stop_id_is_drawn) {
+  Rig rig(limits());
+  Request request = ask(some(20), 400);
+  for (int32_t id = 0; id < 30; ++id) request.stop_ids.push_back(id);
+  request.min_tokens = 25;
+  const Heard heard = expect_same(rig, request);
+  EXPECT_EQ(heard.finished[0].reason, FinishReason::kStop);
+  EXPECT_GT(heard.tokens.size(), 25u);
+  for (size_t i = 0; i < 25; ++i) EXPECT_GE(heard.tokens[i], 30) << i;
+}
+
+TEST_P(LoopTest, a_full_context_ends_it) {
+  EngineLimits small = limits();
+  small.max_context = 100;
+  small.kv_tokens = 100;
+  Rig rig(small);
+  for (const size_t prompt : {20, 99, 100}) {
+    const Heard heard = expect_same(rig, ask(some(prompt), 400));
+    EXPECT_EQ(heard.finished[0].reason, FinishReason::kContext);
+    EXPECT_EQ(heard.tokens.size(), 101 - prompt);  // the last one needs no room
+  }
+}
+
+TEST_P(LoopTest, max_tokens_of_zero_generates_nothing) {
+  Rig rig(limits());
+  const Heard heard = rig.run(ask(some(20), 0));
+  EXPECT_EQ(heard.finished.at(0).reason, FinishReason::kLength);
+  EXPECT_TRUE(heard.tokens.empty());
+  EXPECT_EQ(rig.be.tokens_computed, 0);
+}
+
+TEST_P(LoopTest, cancelling_ends_it_before_another_step) {
+  Rig rig(limits());
+  Heard& kept = rig.add(ask(some(30), 60));
+  Heard& gone = rig.add(ask(some(400, 4), 60));
+  Heard& queued = rig.add(ask(some(30, 9), 60));
+  for (int i = 0; i < 3; ++i) rig.loop.step();
+  EXPECT_TRUE(gone.finished.empty());
+  rig.loop.cancel(2);
+  EXPECT_EQ(gone.finished.at(0).reason, FinishReason::kCancelled);
+  rig.loop.cancel(3);
+  rig.loop.cancel(2);
+  rig.loop.cancel(77);
+  const size_t told = gone.tokens.size();
+  rig.run();
+  EXPECT_EQ(gone.tokens.size(), told);
+  EXPECT_EQ(gone.finished.size(), 1u);
+  EXPECT_EQ(queued.finished.at(0).reason, FinishReason::kCancelled);
+  EXPECT_EQ(kept.finished.at(0).reason, FinishReason::kLength);
+}
+
+TEST_P(LoopTest, the_youngest_is_preempted_when_pages_run_out_and_its_output_stays) {
+  EngineLimits tight = limits();
+  tight.max_context = 512;
+  tight.kv_tokens = 512;
+  Rig rig(tight);
+  std::vector<Request> requests;
+  std::vector<Heard*> heard;
+  for (int i = 0; i < 4; ++i) {
+    requests.push_back(ask(some(60, i), 300));
+    heard.push_back(&rig.add(requests.back()));
+  }
+  std::vector<size_t> ends;
+  for (int i = 0; i < 5000 && !rig.loop.idle(); ++i) {
+    rig.loop.step();
+    rig.loop.check_integrity();
+    for (size_t r = 0; r < heard.size(); ++r) {
+      if (!heard[r]->finished.empty() && std::find(ends.begin(), ends.end(), r) == ends.end()) ends.push_back(r);
+    }
+  }
+  for (size_t i = 0; i < requests.size(); ++i)
+    EXPECT_EQ(heard[i]->tokens, expect_alone(requests[i], kWindow, 512).tokens) << i;
+  EXPECT_GT(rig.loop.stats().preemptions, 0);
+  EXPECT_EQ(ends, (std::vector<size_t>{0, 1, 2, 3}));
+}
+
+TEST_P(LoopTest, a_fault_ends_what_was_in_the_step_and_the_next_request_is_served) {
+  for (int64_t call = 0; call < 60; ++call) {
+    Rig rig(limits());
+    Heard& a = rig.add(ask(some(70), 10));
+    Heard& b = rig.add(ask(some(200, 3), 10));
+    rig.be.calls_to_fault = call;
+    rig.run();
+    ASSERT_EQ(rig.be.faults, 1) << call;
+    int failed = 0;
+    for (const Heard* heard : {&a, &b}) {
+      ASSERT_EQ(heard->finished.size(), 1u);
+      if (heard->finished[0].reason != FinishReason::kFailed) continue;
+      ++failed;
+      EXPECT_EQ(heard->finished[0].message, "[fake] a fault");
+    }
+    EXPECT_GT(failed, 0);
+    expect_same(rig, ask(some(200, 3), 10));
+  }
+}
+
+TEST_P(LoopTest, nan_fails_its_own_request_only) {
+  Rig rig(limits());
+  const Request good = ask(some(90), 40);
+  std::vector<int32_t> prompt = some(90, 1);
+  prompt[80] = kPoison;
+  Heard& other = rig.add(good);
+  Heard& bad = rig.add(ask(prompt, 40));
+  rig.run();
+  EXPECT_EQ(other.tokens, expect_alone(good, kWindow, 1024).tokens);
+  EXPECT_EQ(bad.finished.at(0).reason, FinishReason::kFailed);
+  EXPECT_NE(bad.finished[0].message.find("finite"), std::string::npos);
+  const Heard again = rig.run(ask(prompt, 40));
+  EXPECT_EQ(again.finished.at(0).cached_tokens, 0);  // nothing of the failed one was kept
+}
+
+TEST_P(LoopTest, a_mask_is_obeyed_and_one_that_allows_nothing_fails_its_request) {
+  struct Nothing final : TokenMask {
+    bool fill(std::span<uint32_t> mask) override {
+      std::fill(mask.begin(), mask.end(), 0u);
+      return true;
+    }
+    void accept(int32_t) override {}
+  };
+  struct Broken final : TokenMask {
+    bool fill(std::span<uint32_t>) override { throw std::runtime_error("no such rule"); }
+    void accept(int32_t) override {}
+  };
+  Rig rig(limits());
+  Request request = ask(some(20), 50);
+  request.mask = std::make_shared<ResidueMask>(3);
+  const testing::Alone want = expect_alone(request, kWindow, 1024);
+  request.mask = std::make_shared<ResidueMask>(3);
+  Heard& masked = rig.add(request);
+  request.mask = std::make_shared<Nothing>();
+  Heard& nothing = rig.add(request);
+  request.mask = std::make_shared<Broken>();
+  Heard& broken = rig.add(request);
+  rig.run();
+  EXPECT_EQ(masked.tokens, want.tokens);
+  EXPECT_EQ(nothing.finished.at(0).reason, FinishReason::kFailed);
+  EXPECT_NE(nothing.finished[0].message.find("mask that allows a token"), std::string::npos);
+  EXPECT_EQ(broken.finished.at(0).message, "no such rule");
+}
+
+TEST_P(LoopTest, prompt_logprobs_come_once_each_and_first) {
+  Rig rig(limits());
+  for (const int64_t max_tokens : {0, 5}) {
+    Request request = ask(some(150), max_tokens);
+    request.prompt_logprobs = 2;
+    request.logprobs = 1;
+    for (int again = 0; again < 2; ++again) {  // the second time the prefix cache holds it
+      const Heard heard = rig.run(request);
+      EXPECT_EQ(heard.prompt_tokens, std::vector<int32_t>(request.prompt.begin() + 1, request.prompt.end()));
+      ASSERT_EQ(heard.logprobs.size(), 149 + heard.tokens.size());
+      for (size_t i = 0; i < 149; ++i) {
+        const testing::State state = testing::state_of(std::span(request.prompt).first(i + 1), kWindow);
+        ASSERT_EQ(heard.logprobs[i], static_cast<float>(state.hash % 997)) << i;
+      }
+      EXPECT_EQ(heard.tokens, expect_alone(request, kWindow, 1024).tokens);
+      EXPECT_EQ(heard.finished.at(0).cached_tokens, 0);
+    }
+  }
+}
+
+TEST_P(LoopTest, a_conversation_of_twenty_turns_computes_its_new_tokens_only) {
+  EngineLimits roomy = limits();
+  roomy.kv_tokens = 4096;
+  Rig rig(roomy);
+  std::vector<int32_t> history;
+  for (int turn = 0; turn < 20; ++turn) {
+    const std::vector<int32_t> said = some(static_cast<size_t>(3 + turn * 5 % 31), turn);
+    const auto known = static_cast<int64_t>(history.size());
+    history.insert(history.end(), said.begin(), said.end());
+    const int64_t before = rig.be.tokens_computed;
+    Request request = ask(history, 5 + turn * 3 % 29);
+    request.stop_ids = {turn};
+    const Heard heard = expect_same(rig, request);
+    // Of the turn before, the last token was drawn and maybe never fed.
+    EXPECT_GE(heard.finished[0].cached_tokens, known - 1) << turn;
+    EXPECT_LE(rig.be.tokens_computed - before, static_cast<int64_t>(said.size() + heard.tokens.size() + 1)) << turn;
+    history.insert(history.end(), heard.tokens.begin(), heard.tokens.end());
+  }
+  EXPECT_GT(history.size(), 500u);
+}
+
+TEST_P(LoopTest, requests_with_the_same_beginning_share_its_pages) {
+  Rig rig(limits());
+  const std::vector<int32_t> system = some(330);
+  std::vector<Heard*> heard;
+  std::vector<Request> requests;
+  rig.run(ask(system, 1));
+  for (int i = 0; i < 8; ++i) {
+    std::vector<int32_t> prompt = system;
+    const std::vector<int32_t> own = some(20, i);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    requests.push_back(ask(prompt, 30));
+    heard.push_back(&rig.add(requests.back()));
+  }
+  for (int i = 0; i < 8; ++i) rig.loop.step();
+  EXPECT_EQ(rig.loop.stats().running, 8);
+  EXPECT_LE(rig.loop.stats().kv_pages_used, 5 + 8 * 2);
+  rig.run();
+  for (size_t i = 0; i < heard.size(); ++i) {
+    EXPECT_GE(heard[i]->finished.at(0).cached_tokens, 320) << i;
+    EXPECT_EQ(heard[i]->tokens, expect_alone(requests[i], kWindow, 1024).tokens);
+  }
+  EXPECT_GE(rig.loop.stats().prefix_hits, 8 * 320);
+}
+
+TEST_P(LoopTest, without_the_prefix_cache_nothing_is_kept) {
+  EngineLimits off = limits();
+  off.prefix_cache = false;
+  Rig rig(off);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(expect_same(rig, ask(some(300), 40)).finished[0].cached_tokens, 0);
+  EXPECT_EQ(rig.loop.stats().kv_pages_used, 0);
+}
+
+TEST(loop, requests_that_cannot_be_served_are_refused_by_field) {
+  const EngineLimits limits{.max_context = 100};
+  const backend::Dims dims = testing::fake_model(kWindow).config.dims;
+  const auto refused = [&](auto change) -> std::string {
+    Request request = ask(some(20), 10);
+    change(request);
+    try {
+      validate(request, limits, dims);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidRequest);
+      return error.what();
+    }
+    return "accepted";
+  };
+  const auto names = [&](auto change, std::string_view field) {
+    const std::string message = refused(change);
+    EXPECT_NE(message.find(field), std::string::npos) << message;
+  };
+  EXPECT_EQ(refused([](Request&) {}), "accepted");
+  names([](Request& r) { r.prompt.clear(); }, "at least one token");
+  names([](Request& r) { r.prompt = some(101); }, "at most 100 tokens");
+  names([](Request& r) { r.prompt[3] = testing::kVocab; }, "prompt token 3");
+  names([](Request& r) { r.prompt[4] = -1; }, "prompt token 4");
+  names([](Request& r) { r.max_tokens = -1; }, "max_tokens");
+  names([](Request& r) { r.min_tokens = 11; }, "min_tokens");
+  names([](Request& r) { r.stop_ids = {testing::kVocab}; }, "stop_ids");
+  names([](Request& r) { r.logprobs = kMaxLogprobs + 1; }, "logprobs");
+  names([](Request& r) { r.prompt_logprobs = -2; }, "prompt_logprobs");
+  names([](Request& r) { r.sampling.top_p = 0; }, "top_p");
+}
+
+TEST(loop, limits_out_of_range_are_refused_by_name) {
+  const backend::Dims dims = testing::fake_model(kWindow).config.dims;
+  const auto names = [&](const EngineLimits& limits, std::string_view field) {
+    try {
+      static_cast<void>(step_limits(limits, dims));
+      ADD_FAILURE() << field;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string_view(error.what()).find(field), std::string_view::npos) << error.what();
+    }
+  };
+  names({.max_context = 0}, "max_context");
+  names({.max_context = 5000}, "max_context");
+  names({.max_context = 10, .max_sequences = 0}, "max_sequences");
+  names({.max_context = 10, .max_batched_tokens = 0}, "max_batched_tokens");
+  names({.max_context = 10, .max_waiting = 0}, "max_waiting");
+  names({.max_context = 100, .kv_tokens = 99}, "kv_tokens");
+}
+
+}  // namespace
+}  // namespace nibble::engine

@@ -1,0 +1,54 @@
+#pragma once
+// Pages of the KV cache: which are free, and which a sequence has. A page that is not free has one holder: a sequence
+// or a node of the prefix cache.
+
+#include "backend/args.h"
+#include "backend/dims.h"
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace nibble::engine {
+
+using backend::LayerKind;
+
+// Pages that hold the first `tokens` positions.
+[[nodiscard]] constexpr int64_t pages_for(int64_t tokens) {
+  return (tokens + backend::kPageTokens - 1) / backend::kPageTokens;
+}
+
+// One value per kind of pages.
+template <class T>
+struct PerKind {
+  std::array<T, backend::kLayerKinds> of{};
+  T& operator[](LayerKind kind) { return of[static_cast<size_t>(kind)]; }
+  const T& operator[](LayerKind kind) const { return of[static_cast<size_t>(kind)]; }
+};
+inline constexpr std::array kKinds = {LayerKind::kSliding, LayerKind::kFull};
+
+class PagePool {
+ public:
+  explicit PagePool(const std::array<int32_t, backend::kLayerKinds>& pages);
+
+  // -1: none is free.
+  [[nodiscard]] int32_t take(LayerKind kind);
+  void give_back(LayerKind kind, int32_t page);
+  [[nodiscard]] int64_t available(LayerKind kind) const { return static_cast<int64_t>(free_[kind].size()); }
+  [[nodiscard]] int64_t total(LayerKind kind) const { return static_cast<int64_t>(taken_[kind].size()); }
+
+ private:
+  PerKind<std::vector<int32_t>> free_;
+  PerKind<std::vector<bool>> taken_;  // [pages]
+};
+
+// What one sequence has. Page p holds the positions from p * kPageTokens on. The first nodes.size() pages belong to the
+// prefix cache and are locked there, the others are the sequence's own.
+struct SequencePages {
+  PerKind<std::vector<int32_t>> ids;  // by page; -1: released, behind the window of the sliding layers
+  std::vector<int32_t> nodes;         // of the prefix cache, by page
+  int64_t first_sliding = 0;          // sliding pages before this one are released
+  std::array<int64_t, 2> borders{};   // lengths from which others are likely to go on: resumed from, end of the prompt
+};
+
+}  // namespace nibble::engine

@@ -1,0 +1,344 @@
+#include "engine/prefix_cache.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+
+namespace nibble::engine {
+namespace {
+
+using backend::kPageTokens;
+
+constexpr uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 29;
+}
+
+uint64_t key_of(int32_t parent, std::span<const int32_t> tokens) {
+  uint64_t hash = static_cast<uint64_t>(parent) + 1;
+  for (const int32_t token : tokens) hash = mix(hash, static_cast<uint32_t>(token));
+  return hash;
+}
+
+}  // namespace
+
+PrefixCache::PrefixCache(PagePool& pool, int64_t window, Mode mode)
+    : pool_(pool), window_(window), mode_(mode), nodes_(1) {}
+
+void PrefixCache::append(Order order, int32_t node) {
+  List& list = lists_[order];
+  Link& own = link(order, node);
+  check(!own.linked, "a node is linked once");
+  own = {.before = list.back, .after = kNone, .linked = true};
+  (list.back == kNone ? list.front : link(order, list.back).after) = node;
+  list.back = node;
+  ++list.size;
+}
+
+void PrefixCache::unlink(Order order, int32_t node) {
+  List& list = lists_[order];
+  Link& own = link(order, node);
+  check(own.linked, "a node is linked");
+  (own.before == kNone ? list.front : link(order, own.before).after) = own.after;
+  (own.after == kNone ? list.back : link(order, own.after).before) = own.before;
+  own = {};
+  --list.size;
+}
+
+int64_t PrefixCache::first_page_seen(int64_t position) const {
+  return std::max<int64_t>(0, position - window_ + 1) / kPageTokens;
+}
+
+int32_t PrefixCache::child(int32_t parent, std::span<const int32_t> page) const {
+  const auto found = children_.find(key_of(parent, page));
+  if (found == children_.end()) return kNone;
+  const Node& node = at(found->second);
+  return node.parent == parent && std::equal(page.begin(), page.end(), node.tokens.begin()) ? found->second : kNone;
+}
+
+// The longest tail that `rest` begins with.
+int32_t PrefixCache::tail(int32_t parent, std::span<const int32_t> rest) const {
+  int32_t best = kNone;
+  for (const int32_t idx : at(parent).tails) {
+    const Node& node = at(idx);
+    const auto count = static_cast<size_t>(node.count);
+    if (count > rest.size() || !std::equal(rest.begin(), rest.begin() + node.count, node.tokens.begin())) continue;
+    if (best == kNone || node.count > at(best).count) best = idx;
+  }
+  return best;
+}
+
+// With no page and no lock; kNone when another page has the same hash.
+int32_t PrefixCache::add_node(int32_t parent, std::span<const int32_t> tokens) {
+  const bool whole = tokens.size() == kPageTokens;
+  const uint64_t key = key_of(parent, tokens);
+  if (whole && children_.contains(key)) return kNone;
+  int32_t idx = static_cast<int32_t>(nodes_.size());
+  if (free_nodes_.empty()) {
+    nodes_.emplace_back();
+  } else {
+    idx = free_nodes_.back();
+    free_nodes_.pop_back();
+  }
+  Node& node = at(idx);
+  node.parent = parent;
+  node.count = static_cast<int32_t>(tokens.size());
+  std::copy(tokens.begin(), tokens.end(), node.tokens.begin());
+  node.key = key;
+  ++at(parent).children;
+  if (whole) {
+    children_.emplace(key, idx);
+  } else {
+    at(parent).tails.push_back(idx);
+  }
+  return idx;
+}
+
+// Its pages too, where it still has them.
+void PrefixCache::remove(int32_t idx) {
+  Node& node = at(idx);
+  check(node.locks == 0 && node.children == 0, "only a leaf that nobody uses is removed");
+  if (node.by_node.linked) unlink(kNodes, idx);
+  if (node.by_sliding.linked) unlink(node.hot ? kHotSliding : kColdSliding, idx);
+  if (node.full >= 0) pool_.give_back(LayerKind::kFull, node.full);
+  if (node.sliding >= 0) pool_.give_back(LayerKind::kSliding, node.sliding);
+  Node& parent = at(node.parent);
+  --parent.children;
+  if (node.count == kPageTokens) {
+    children_.erase(node.key);
+  } else {
+    std::erase(parent.tails, idx);
+  }
+  node = {};
+  free_nodes_.push_back(idx);
+}
+
+void PrefixCache::lock(int32_t idx) {
+  if (at(idx).locks++ == 0 && at(idx).by_node.linked) unlink(kNodes, idx);
+}
+
+// A sequence unlocks its deepest node first, so that a node stands in the order of eviction behind all its children.
+void PrefixCache::unlock(int32_t idx) {
+  check(at(idx).locks > 0, "a node is unlocked by who locked it");
+  if (--at(idx).locks == 0) append(kNodes, idx);
+}
+
+void PrefixCache::lock_sliding(int32_t idx) {
+  Node& node = at(idx);
+  if (node.sliding_locks++ == 0 && node.by_sliding.linked) unlink(node.hot ? kHotSliding : kColdSliding, idx);
+}
+
+void PrefixCache::unlock_sliding(int32_t idx) {
+  Node& node = at(idx);
+  check(node.sliding_locks > 0, "a sliding page is unlocked by who locked it");
+  if (--node.sliding_locks == 0) append(node.hot ? kHotSliding : kColdSliding, idx);
+}
+
+// A tail is of no use without it.
+void PrefixCache::drop_sliding(int32_t idx) {
+  Node& node = at(idx);
+  if (node.count < kPageTokens) return remove(idx);
+  unlink(node.hot ? kHotSliding : kColdSliding, idx);
+  pool_.give_back(LayerKind::kSliding, node.sliding);
+  node.sliding = -1;
+  node.hot = false;
+}
+
+int32_t PrefixCache::take(LayerKind kind) {
+  if (pool_.available(kind) == 0) {
+    if (kind == LayerKind::kFull) {
+      if (lists_[kNodes].size > 0) remove(lists_[kNodes].front);
+    } else if (lists_[kColdSliding].size > 0) {
+      drop_sliding(lists_[kColdSliding].front);
+    } else if (lists_[kHotSliding].size > 0) {
+      drop_sliding(lists_[kHotSliding].front);
+    }
+  }
+  return pool_.take(kind);
+}
+
+int64_t PrefixCache::available(LayerKind kind) const {
+  return pool_.available(kind) +
+         (kind == LayerKind::kFull ? lists_[kNodes].size : lists_[kColdSliding].size + lists_[kHotSliding].size);
+}
+
+int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& pages) {
+  if (mode_ == Mode::kOff) return 0;
+  std::vector<int32_t> path;
+  int64_t sliding = 0;  // last pages of the path that have theirs
+  size_t depth = 0;
+  const auto sees_enough = [&](int64_t length) {
+    return sliding >= static_cast<int64_t>(path.size()) - first_page_seen(length);
+  };
+  int32_t last = kRoot;
+  while ((path.size() + 1) * kPageTokens <= tokens.size()) {
+    const int32_t next = child(last, tokens.subspan(path.size() * kPageTokens, kPageTokens));
+    if (next == kNone) break;
+    path.push_back(last = next);
+    sliding = at(next).sliding >= 0 ? sliding + 1 : 0;
+    if (sees_enough(static_cast<int64_t>(path.size()) * kPageTokens)) depth = path.size();
+  }
+  auto length = static_cast<int64_t>(depth) * kPageTokens;
+  const int32_t rest = tail(last, tokens.subspan(path.size() * kPageTokens));
+  const bool with_tail = rest != kNone && sees_enough(static_cast<int64_t>(path.size()) * kPageTokens + at(rest).count);
+  if (with_tail) {
+    depth = path.size();
+    length = static_cast<int64_t>(depth) * kPageTokens + at(rest).count;
+  }
+  path.resize(depth);
+  pages.nodes = path;
+  pages.first_sliding = first_page_seen(length);
+  pages.borders[0] = length;
+  for (size_t p = 0; p < depth; ++p) {
+    lock(path[p]);
+    const bool seen = static_cast<int64_t>(p) >= pages.first_sliding;
+    if (seen) lock_sliding(path[p]);
+    pages.ids[LayerKind::kFull].push_back(at(path[p]).full);
+    pages.ids[LayerKind::kSliding].push_back(seen ? at(path[p]).sliding : -1);
+  }
+  if (with_tail) {
+    Node& node = at(rest);
+    unlink(kHotSliding, rest);
+    pages.ids[LayerKind::kFull].push_back(node.full);
+    pages.ids[LayerKind::kSliding].push_back(node.sliding);
+    node.full = node.sliding = -1;
+    remove(rest);
+  }
+  return length;
+}
+
+void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) {
+  if (mode_ == Mode::kOff) return;
+  while ((pages.nodes.size() + 1) * kPageTokens <= tokens.size()) {
+    const size_t p = pages.nodes.size();
+    const auto page = tokens.subspan(p * kPageTokens, kPageTokens);
+    const int32_t parent = p == 0 ? kRoot : pages.nodes.back();
+    int32_t& full = pages.ids[LayerKind::kFull][p];
+    int32_t& sliding = pages.ids[LayerKind::kSliding][p];
+    int32_t idx = child(parent, page);
+    if (idx == kNone) {
+      idx = add_node(parent, page);
+      if (idx == kNone) return;  // this page and what follows stay the sequence's own
+      at(idx).full = full;
+    } else {
+      pool_.give_back(LayerKind::kFull, full);
+      full = at(idx).full;
+    }
+    lock(idx);
+    if (sliding >= 0) {
+      Node& node = at(idx);
+      if (node.sliding >= 0) {
+        pool_.give_back(LayerKind::kSliding, sliding);
+      } else {
+        node.sliding = sliding;
+      }
+      sliding = node.sliding;
+      lock_sliding(idx);
+    }
+    pages.nodes.push_back(idx);
+  }
+}
+
+// Whether a sequence that goes on from one of the borders sees the page.
+bool PrefixCache::on_border(int64_t page, const SequencePages& pages) const {
+  return std::any_of(pages.borders.begin(), pages.borders.end(), [&](int64_t border) {
+    return page < border / kPageTokens && page >= first_page_seen(border / kPageTokens * kPageTokens);
+  });
+}
+
+void PrefixCache::slide(int64_t next, SequencePages& pages) {
+  std::vector<int32_t>& ids = pages.ids[LayerKind::kSliding];
+  const int64_t first = std::min(first_page_seen(next), static_cast<int64_t>(ids.size()));
+  for (; pages.first_sliding < first; ++pages.first_sliding) {
+    const auto p = static_cast<size_t>(pages.first_sliding);
+    if (p < pages.nodes.size()) {
+      at(pages.nodes[p]).hot |= on_border(pages.first_sliding, pages);
+      unlock_sliding(pages.nodes[p]);
+    } else {
+      pool_.give_back(LayerKind::kSliding, ids[p]);
+    }
+    ids[p] = -1;
+  }
+}
+
+// The begun page becomes a tail; the oldest of its parent's tails makes room.
+void PrefixCache::add_tail(std::span<const int32_t> tokens, SequencePages& pages) {
+  const size_t p = pages.nodes.size();
+  const auto rest = tokens.subspan(p * kPageTokens);
+  const int32_t parent = p == 0 ? kRoot : pages.nodes.back();
+  std::vector<int32_t>& tails = at(parent).tails;
+  const auto same = std::find_if(tails.begin(), tails.end(), [&](int32_t idx) {
+    return static_cast<size_t>(at(idx).count) == rest.size() &&
+           std::equal(rest.begin(), rest.end(), at(idx).tokens.begin());
+  });
+  if (same != tails.end()) {
+    remove(*same);
+  } else if (tails.size() == kMaxTails) {
+    remove(tails.front());
+  }
+  const int32_t idx = add_node(parent, rest);
+  Node& node = at(idx);
+  node.full = std::exchange(pages.ids[LayerKind::kFull][p], -1);
+  node.sliding = std::exchange(pages.ids[LayerKind::kSliding][p], -1);
+  node.hot = true;
+  append(kHotSliding, idx);
+  append(kNodes, idx);
+}
+
+void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages) {
+  insert(tokens, pages);
+  const bool begun = mode_ == Mode::kOn && tokens.size() % kPageTokens != 0;
+  if (begun && tokens.size() / kPageTokens == pages.nodes.size()) add_tail(tokens, pages);
+  for (const LayerKind kind : kKinds) {
+    for (size_t p = pages.nodes.size(); p < pages.ids[kind].size(); ++p) {
+      if (pages.ids[kind][p] >= 0) pool_.give_back(kind, pages.ids[kind][p]);
+    }
+  }
+  for (size_t p = pages.nodes.size(); p-- > 0;) {
+    if (static_cast<int64_t>(p) >= pages.first_sliding) {
+      at(pages.nodes[p]).hot = true;
+      unlock_sliding(pages.nodes[p]);
+    }
+    unlock(pages.nodes[p]);
+  }
+  pages = {};
+}
+
+void PrefixCache::clear() {
+  while (lists_[kNodes].size > 0) remove(lists_[kNodes].front);
+  for (const Order order : {kColdSliding, kHotSliding}) {
+    while (lists_[order].size > 0) drop_sliding(lists_[order].front);
+  }
+}
+
+void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) const {
+  std::vector<int32_t> children(nodes_.size());
+  PerKind<int64_t> unused;
+  size_t whole = 0, free = 0;
+  for (size_t i = 1; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (node.count == 0) {
+      ++free;
+      continue;
+    }
+    ++children[static_cast<size_t>(node.parent)];
+    whole += node.count == kPageTokens ? 1 : 0;
+    check(node.parent == kRoot || at(node.parent).count == kPageTokens, "a tail has no children");
+    check(node.full >= 0, "a node has its page");
+    check(node.locks >= node.sliding_locks, "who uses the sliding page uses the node");
+    check(node.parent == kRoot || at(node.parent).locks >= node.locks, "who uses a node uses those above it");
+    check(node.by_node.linked == (node.locks == 0), "what nobody uses may go");
+    check(node.by_sliding.linked == (node.sliding >= 0 && node.sliding_locks == 0), "likewise its sliding page");
+    ++holders[LayerKind::kFull][static_cast<size_t>(node.full)];
+    if (node.sliding >= 0) ++holders[LayerKind::kSliding][static_cast<size_t>(node.sliding)];
+    unused[LayerKind::kFull] += node.by_node.linked ? 1 : 0;
+    unused[LayerKind::kSliding] += node.by_sliding.linked ? 1 : 0;
+    if (node.count == kPageTokens) check(child(node.parent, node.tokens) == static_cast<int32_t>(i), "it is found");
+  }
+  check(whole == children_.size() && free == free_nodes_.size(), "all nodes are found or free");
+  for (size_t i = 0; i < nodes_.size(); ++i) check(children[i] == nodes_[i].children, "children are counted");
+  for (const LayerKind kind : kKinds)
+    check(unused[kind] == available(kind) - pool_.available(kind), "the orders of eviction hold all that may go");
+}
+
+}  // namespace nibble::engine

@@ -1,0 +1,104 @@
+#pragma once
+// Pages that outlive their sequence, found again by the tokens they hold; docs/decisions/0004.
+//
+// A tree: a node is one page of tokens after its parent's, with the page of full attention and, while there is room,
+// the sliding page of the same positions. A tail is a leaf with less than a page: what a finished sequence left of its
+// last page. Full pages never change once they are in the tree, so any number of sequences may share them; a tail is
+// handed over whole to the one sequence that goes on from it.
+
+#include "engine/pages.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace nibble::engine {
+
+class PrefixCache {
+ public:
+  enum class Mode : uint8_t { kOff, kOn };  // off: keeps nothing, only hands out pages
+  // `window`: dims.sliding_window. The pool outlives the cache.
+  PrefixCache(PagePool& pool, int64_t window, Mode mode);
+
+  // A page for a sequence, if need be the one whose use lies longest back; -1: sequences hold them all.
+  [[nodiscard]] int32_t take(LayerKind kind);
+  // How many take() would give.
+  [[nodiscard]] int64_t available(LayerKind kind) const;
+
+  // Gives `pages`, which are empty, the longest kept part of `tokens` from which computing can go on: all its pages of
+  // full attention and the sliding ones that the next token sees. Returns its length.
+  [[nodiscard]] int64_t resume(std::span<const int32_t> tokens, SequencePages& pages);
+  // Shares the pages that `tokens`, all computed, have filled. Where the tree has a page of the same tokens already,
+  // the sequence goes over to that one.
+  void insert(std::span<const int32_t> tokens, SequencePages& pages);
+  // Releases the sliding pages that a token at position `next` or later does not see.
+  void slide(int64_t next, SequencePages& pages);
+  // Takes all pages from a sequence and keeps what `tokens`, all computed, fill of them; empties `pages`.
+  void release(std::span<const int32_t> tokens, SequencePages& pages);
+
+  // Forgets all that no sequence holds.
+  void clear();
+  // Aborts when the tree contradicts itself. For tests; marks every page that the cache holds.
+  void check_integrity(PerKind<std::vector<int>>& holders) const;
+
+ private:
+  static constexpr int32_t kRoot = 0;
+  static constexpr int32_t kNone = -1;
+  static constexpr int kMaxTails = 16;  // of one node; they are searched one by one
+
+  // Three orders of eviction, the first to go in front.
+  enum Order : uint8_t { kNodes, kColdSliding, kHotSliding };
+  struct Link {
+    int32_t before = kNone, after = kNone;
+    bool linked = false;
+  };
+  struct List {
+    int32_t front = kNone, back = kNone;
+    int64_t size = 0;
+  };
+  struct Node {
+    int32_t parent = kNone;
+    int32_t count = 0;  // tokens; less than a page: a tail; 0: free, or the root
+    std::array<int32_t, backend::kPageTokens> tokens{};
+    int32_t full = -1, sliding = -1;
+    int32_t locks = 0, sliding_locks = 0;  // sequences that use them
+    int32_t children = 0;                  // tails included
+    std::vector<int32_t> tails;
+    bool hot = false;              // its sliding page is among the last to go
+    Link by_node{}, by_sliding{};  // in kNodes; in kColdSliding or kHotSliding
+    uint64_t key = 0;              // in children_
+  };
+
+  [[nodiscard]] Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
+  [[nodiscard]] const Node& at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
+  [[nodiscard]] Link& link(Order order, int32_t node) {
+    return order == kNodes ? at(node).by_node : at(node).by_sliding;
+  }
+  void append(Order order, int32_t node);
+  void unlink(Order order, int32_t node);
+
+  [[nodiscard]] int64_t first_page_seen(int64_t position) const;
+  [[nodiscard]] int32_t child(int32_t parent, std::span<const int32_t> page) const;
+  [[nodiscard]] int32_t tail(int32_t parent, std::span<const int32_t> rest) const;
+  [[nodiscard]] int32_t add_node(int32_t parent, std::span<const int32_t> tokens);
+  void remove(int32_t node);
+  void add_tail(std::span<const int32_t> tokens, SequencePages& pages);
+  void lock(int32_t node);
+  void unlock(int32_t node);
+  void lock_sliding(int32_t node);
+  void unlock_sliding(int32_t node);
+  void drop_sliding(int32_t node);
+  [[nodiscard]] bool on_border(int64_t page, const SequencePages& pages) const;
+
+  PagePool& pool_;
+  const int64_t window_;
+  const Mode mode_;
+  std::vector<Node> nodes_;  // [0] the root
+  std::vector<int32_t> free_nodes_;
+  std::unordered_map<uint64_t, int32_t> children_;  // full nodes, by hash of parent and tokens
+  std::array<List, 3> lists_;
+};
+
+}  // namespace nibble::engine

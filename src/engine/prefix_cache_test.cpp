@@ -1,0 +1,252 @@
+#include "engine/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace nibble::engine {
+namespace {
+
+constexpr int64_t kWindow = 128;
+
+std::vector<int32_t> text(size_t count, int32_t seed = 0) {
+  std::vector<int32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>(i * 31 + static_cast<size_t>(seed) * 1000);
+  return tokens;
+}
+
+std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+struct Kept {
+  explicit Kept(int32_t sliding = 100, int32_t full = 100, int64_t window = kWindow)
+      : pool({sliding, full}), cache(pool, window, PrefixCache::Mode::kOn) {}
+
+  // As a sequence that computes all tokens in steps of `chunk`, and is left running.
+  SequencePages computed(const std::vector<int32_t>& tokens, size_t chunk = 64) {
+    SequencePages pages;
+    auto at = static_cast<size_t>(cache.resume(tokens, pages));
+    while (at < tokens.size()) {
+      at = std::min(tokens.size(), at + chunk);
+      for (const LayerKind kind : kKinds) {
+        while (static_cast<int64_t>(pages.ids[kind].size()) < pages_for(static_cast<int64_t>(at))) {
+          pages.ids[kind].push_back(cache.take(kind));
+          EXPECT_GE(pages.ids[kind].back(), 0);
+        }
+      }
+      cache.insert(std::span(tokens).first(at), pages);
+      cache.slide(static_cast<int64_t>(at), pages);
+    }
+    return pages;
+  }
+  void finished(const std::vector<int32_t>& tokens, size_t chunk = 64) {
+    SequencePages pages = computed(tokens, chunk);
+    cache.release(tokens, pages);
+    check();
+  }
+  int64_t resumed(const std::vector<int32_t>& tokens) {
+    SequencePages pages;
+    const int64_t length = cache.resume(tokens, pages);
+    cache.release(std::span(tokens).first(static_cast<size_t>(length)), pages);
+    return length;
+  }
+  // REQUIRES that no sequence holds a page.
+  void check() {
+    PerKind<std::vector<int>> holders;
+    for (const LayerKind kind : kKinds) holders[kind].assign(static_cast<size_t>(pool.total(kind)), 0);
+    cache.check_integrity(holders);
+    for (const LayerKind kind : kKinds) {
+      const auto held = std::count(holders[kind].begin(), holders[kind].end(), 1);
+      EXPECT_EQ(held + pool.available(kind), pool.total(kind));
+      EXPECT_LE(*std::max_element(holders[kind].begin(), holders[kind].end()), 1);
+    }
+  }
+
+  PagePool pool;
+  PrefixCache cache;
+};
+
+TEST(prefix_cache, a_finished_sequence_is_found_to_its_last_token) {
+  for (const size_t count : {1, 63, 64, 65, 127, 128, 129, 191, 192, 200, 1000}) {
+    Kept kept;
+    kept.finished(text(count));
+    EXPECT_EQ(kept.resumed(joined(text(count), text(10, 7))), static_cast<int64_t>(count));
+    EXPECT_EQ(kept.resumed(text(count)), static_cast<int64_t>(count));
+    EXPECT_EQ(kept.resumed(joined(text(10, 7), text(count))), 0);
+  }
+}
+
+TEST(prefix_cache, every_page_border_resumes_while_there_is_room) {
+  Kept kept;
+  kept.finished(text(700));
+  for (size_t border = 64; border <= 640; border += 64) {
+    const std::vector<int32_t> other = joined(text(border + 20), text(200, 3));
+    EXPECT_EQ(kept.resumed(other), static_cast<int64_t>(border));
+  }
+}
+
+TEST(prefix_cache, resuming_gives_all_full_pages_and_the_sliding_ones_of_the_window) {
+  Kept kept;
+  kept.finished(text(420));
+  SequencePages pages;
+  ASSERT_EQ(kept.cache.resume(joined(text(420), text(5, 1)), pages), 420);
+  ASSERT_EQ(pages.ids[LayerKind::kFull].size(), 7u);
+  ASSERT_EQ(pages.ids[LayerKind::kSliding].size(), 7u);
+  for (size_t p = 0; p < 7; ++p) {
+    EXPECT_GE(pages.ids[LayerKind::kFull][p], 0);
+    EXPECT_EQ(pages.ids[LayerKind::kSliding][p] >= 0, p >= 4) << p;  // positions 293 and later: page 4 holds 256 to 319
+  }
+  EXPECT_EQ(pages.first_sliding, 4);
+}
+
+TEST(prefix_cache, a_tail_goes_to_one_sequence_whole) {
+  Kept kept;
+  kept.finished(text(100));
+  const std::vector<int32_t> longer = joined(text(100), text(40, 1));
+  SequencePages first, second;
+  EXPECT_EQ(kept.cache.resume(longer, first), 100);
+  EXPECT_EQ(kept.cache.resume(longer, second), 64);
+  EXPECT_EQ(first.ids[LayerKind::kFull][0], second.ids[LayerKind::kFull][0]);
+  kept.cache.release(std::span(longer).first(100), first);
+  kept.cache.release({}, second);
+  EXPECT_EQ(kept.resumed(longer), 100);
+  EXPECT_EQ(kept.resumed(joined(text(99), text(40, 1))), 64);  // not the whole tail
+  kept.check();
+}
+
+TEST(prefix_cache, two_that_computed_the_same_end_up_with_the_same_pages) {
+  Kept kept;
+  SequencePages a = kept.computed(text(30)), b = kept.computed(text(30));  // neither has a page to share yet
+  const auto go_on = [&](SequencePages& pages) {
+    for (const LayerKind kind : kKinds) {
+      while (pages.ids[kind].size() < 3) pages.ids[kind].push_back(kept.cache.take(kind));
+    }
+    kept.cache.insert(text(150), pages);
+  };
+  go_on(a);
+  const int64_t before = kept.pool.available(LayerKind::kFull);
+  go_on(b);
+  EXPECT_EQ(kept.pool.available(LayerKind::kFull), before);  // two taken, two given back, the begun one kept
+  EXPECT_EQ(a.nodes, b.nodes);
+  EXPECT_EQ(a.ids[LayerKind::kFull][1], b.ids[LayerKind::kFull][1]);
+  EXPECT_NE(a.ids[LayerKind::kFull][2], b.ids[LayerKind::kFull][2]);
+  kept.cache.release(text(150), a);
+  kept.cache.release(text(150), b);
+  kept.check();
+}
+
+TEST(prefix_cache, the_longest_unused_goes_first_and_what_is_in_use_stays) {
+  Kept kept(100, 9);
+  kept.finished(text(192, 1));
+  kept.finished(text(192, 2));
+  SequencePages used;
+  ASSERT_EQ(kept.cache.resume(text(192, 1), used), 192);
+  EXPECT_EQ(kept.cache.available(LayerKind::kFull), 6);
+  std::vector<int32_t> taken;
+  for (int i = 0; i < 4; ++i) taken.push_back(kept.cache.take(LayerKind::kFull));
+  EXPECT_EQ(kept.resumed(text(192, 2)), 128);  // its last page went, its first two are left
+  for (int i = 0; i < 2; ++i) taken.push_back(kept.cache.take(LayerKind::kFull));
+  EXPECT_EQ(kept.cache.take(LayerKind::kFull), -1);
+  EXPECT_EQ(kept.resumed(text(192, 2)), 0);
+  EXPECT_EQ(kept.resumed(text(192, 1)), 192);
+  for (const int32_t page : taken) kept.pool.give_back(LayerKind::kFull, page);
+  kept.cache.release(text(192, 1), used);
+  kept.check();
+}
+
+TEST(prefix_cache, sliding_pages_inside_a_text_go_before_those_at_its_end) {
+  Kept kept(12, 100);
+  kept.finished(text(640, 1));  // ten pages; eight of them inside
+  for (int i = 0; i < 10; ++i) kept.pool.give_back(LayerKind::kSliding, kept.cache.take(LayerKind::kSliding));
+  std::vector<int32_t> taken;
+  for (int i = 0; i < 10; ++i) taken.push_back(kept.cache.take(LayerKind::kSliding));
+  EXPECT_EQ(kept.resumed(text(640, 1)), 640);
+  EXPECT_EQ(kept.resumed(joined(text(400, 1), text(99, 9))), 0);
+  taken.push_back(kept.cache.take(LayerKind::kSliding));
+  EXPECT_EQ(kept.resumed(text(640, 1)), 0);
+  for (const int32_t page : taken) kept.pool.give_back(LayerKind::kSliding, page);
+  kept.check();
+}
+
+TEST(prefix_cache, sliding_pages_before_the_end_of_a_prompt_stay_as_long_as_those_of_a_turn) {
+  Kept kept(12, 100);
+  SequencePages pages;
+  pages.borders[1] = 200;
+  const std::vector<int32_t> all = text(640, 1);
+  for (size_t at = 64; at <= 640; at += 64) {
+    for (const LayerKind kind : kKinds) pages.ids[kind].push_back(kept.cache.take(kind));
+    kept.cache.insert(std::span(all).first(at), pages);
+    kept.cache.slide(static_cast<int64_t>(at), pages);
+  }
+  kept.cache.release(all, pages);
+  std::vector<int32_t> taken;
+  for (int i = 0; i < 8; ++i) taken.push_back(kept.cache.take(LayerKind::kSliding));
+  EXPECT_EQ(kept.resumed(joined(text(200, 1), text(99, 9))), 192);
+  EXPECT_EQ(kept.resumed(joined(text(400, 1), text(99, 9))), 192);
+  EXPECT_EQ(kept.resumed(all), 640);
+  for (const int32_t page : taken) kept.pool.give_back(LayerKind::kSliding, page);
+}
+
+TEST(prefix_cache, what_lost_its_window_is_found_again_once_it_is_recomputed) {
+  Kept kept(12, 100);
+  kept.finished(text(640, 1));
+  std::vector<int32_t> taken;
+  for (int i = 0; i < 12; ++i) taken.push_back(kept.cache.take(LayerKind::kSliding));
+  EXPECT_EQ(kept.resumed(text(640, 1)), 0);
+  for (const int32_t page : taken) kept.pool.give_back(LayerKind::kSliding, page);
+  const int64_t before = kept.pool.available(LayerKind::kFull);
+  kept.finished(text(640, 1));
+  EXPECT_EQ(kept.pool.available(LayerKind::kFull), before);  // the pages it computed again were its twins
+  EXPECT_EQ(kept.resumed(text(640, 1)), 640);
+}
+
+TEST(prefix_cache, a_text_behind_its_window_gives_its_sliding_pages_up) {
+  for (const auto mode : {PrefixCache::Mode::kOff, PrefixCache::Mode::kOn}) {
+    PagePool pool({5, 100});
+    PrefixCache cache(pool, kWindow, mode);
+    SequencePages pages;
+    const std::vector<int32_t> all = text(3000);
+    for (size_t at = 0; at < all.size(); ++at) {
+      for (const LayerKind kind : kKinds) {
+        if (static_cast<int64_t>(pages.ids[kind].size()) < pages_for(static_cast<int64_t>(at) + 1)) {
+          pages.ids[kind].push_back(cache.take(kind));
+          ASSERT_GE(pages.ids[kind].back(), 0) << at;
+        }
+      }
+      for (size_t p = 0; p < pages.ids[LayerKind::kSliding].size(); ++p) {
+        const bool seen = static_cast<int64_t>(p * 64 + 63) > static_cast<int64_t>(at) - kWindow;
+        ASSERT_EQ(pages.ids[LayerKind::kSliding][p] >= 0, seen) << at << " page " << p;
+      }
+      cache.insert(std::span(all).first(at + 1), pages);
+      cache.slide(static_cast<int64_t>(at) + 1, pages);
+    }
+    cache.release(all, pages);
+  }
+}
+
+TEST(prefix_cache, clear_forgets_all_but_what_is_in_use) {
+  Kept kept;
+  kept.finished(text(500, 1));
+  SequencePages used = kept.computed(text(300, 2));
+  kept.cache.clear();
+  EXPECT_EQ(kept.resumed(text(500, 1)), 0);
+  EXPECT_EQ(kept.pool.available(LayerKind::kFull), 100 - 5);
+  EXPECT_EQ(kept.pool.available(LayerKind::kSliding), 100 - 3);
+  kept.cache.release(text(300, 2), used);
+  EXPECT_EQ(kept.resumed(text(300, 2)), 300);
+}
+
+TEST(prefix_cache, the_tails_of_one_page_are_bounded) {
+  Kept kept;
+  for (int32_t i = 0; i < 40; ++i) kept.finished(text(20, i));
+  EXPECT_EQ(kept.pool.available(LayerKind::kFull), 100 - 16);
+  EXPECT_EQ(kept.resumed(text(20, 0)), 0);
+  EXPECT_EQ(kept.resumed(text(20, 39)), 20);
+  for (int32_t i = 0; i < 40; ++i) kept.finished(text(20, 5));  // the same again takes no second page
+  EXPECT_EQ(kept.pool.available(LayerKind::kFull), 100 - 16);
+}
+
+}  // namespace
+}  // namespace nibble::engine

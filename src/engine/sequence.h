@@ -1,0 +1,75 @@
+#pragma once
+// One request while it is served. Lengths are functions of what it holds.
+
+#include "engine/pages.h"
+#include "engine/request.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace nibble::engine {
+
+struct Sequence {
+  using Time = std::chrono::steady_clock::time_point;
+
+  Sequence(RequestId of, Request what, Receiver who, Time now)
+      : id(of),
+        request(std::move(what)),
+        receiver(std::move(who)),
+        tokens(std::move(request.prompt)),
+        prompt_count(static_cast<int64_t>(tokens.size())),
+        submitted(now) {}
+
+  RequestId id;
+  Request request;  // its prompt has moved to `tokens`
+  Receiver receiver;
+  std::vector<int32_t> tokens;  // the prompt, then what was drawn and read
+  int64_t prompt_count;
+
+  SequencePages pages;
+  int64_t computed = 0;     // tokens whose keys and values are in the cache, or will be when what is enqueued has run
+  int pending = 0;          // tokens drawn by steps in flight and not read yet; at most 1 when a step is planned
+  int32_t pending_row = 0;  // its row of that step's logits
+  int64_t scored = 0;       // prompt tokens whose successor's logprobs are delivered or enqueued
+  int steps_in_flight = 0;
+  bool ended = false;  // Finished is sent; waits for the steps in flight only
+
+  std::vector<uint32_t> mask;  // of the next draw; empty: none
+
+  Time submitted, started{}, first_token{};
+  bool admitted = false;  // ever
+  int64_t cached = 0;     // of the prompt, at the first admission
+
+  [[nodiscard]] std::span<const int32_t> prompt() const {
+    return std::span(tokens).first(static_cast<size_t>(prompt_count));
+  }
+  [[nodiscard]] std::span<const int32_t> output() const {
+    return std::span(tokens).subspan(static_cast<size_t>(prompt_count));
+  }
+  // Tokens that are known and computed.
+  [[nodiscard]] std::span<const int32_t> settled() const {
+    return std::span(tokens).first(static_cast<size_t>(std::min(computed, static_cast<int64_t>(tokens.size()))));
+  }
+  // Prompt tokens whose successor's logprobs are asked for.
+  [[nodiscard]] int64_t to_score() const { return request.prompt_logprobs < 0 ? 0 : prompt_count - 1; }
+  // What is drawn next depends on what was drawn: the host has to see it first.
+  [[nodiscard]] bool needs_host() const {
+    const backend::SamplingParams& p = request.sampling;
+    return request.mask != nullptr || p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f ||
+           p.frequency_penalty != 0.0f;
+  }
+  // Tokens that can be computed now.
+  [[nodiscard]] int64_t remaining(int64_t max_context) const {
+    if (request.max_tokens == 0) return prompt_count - 1 - computed;
+    if (pending > 0 && needs_host()) return 0;
+    const int64_t length = static_cast<int64_t>(tokens.size()) + pending;
+    if (length - prompt_count >= request.max_tokens) return 0;
+    return std::min(length, max_context) - computed;
+  }
+};
+
+}  // namespace nibble::engine

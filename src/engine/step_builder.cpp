@@ -1,0 +1,83 @@
+#include "engine/step_builder.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+
+namespace nibble::engine {
+
+using backend::kPageTokens;
+
+StepBuilder::Built StepBuilder::build(const Batch& batch) {
+  check(!batch.rows.empty(), "a step has rows");
+  step_.token_ids.clear();
+  step_.positions.clear();
+  step_.rows.clear();
+  step_.logit_tokens.clear();
+  step_.sample_rows.clear();
+  uses_.clear();
+  for (const LayerKind kind : kKinds) step_.kv[static_cast<size_t>(kind)].slots.clear();
+  for (const Batch::Row& row : batch.rows) {
+    const auto first_token = static_cast<int32_t>(step_.token_ids.size());
+    step_.rows.push_back(
+        {.first_token = first_token, .tokens = row.count, .context = static_cast<int32_t>(row.from) + row.count});
+    add_tokens(row);
+    add_logits(row, first_token);
+  }
+  add_tables(batch);
+  return {step_, uses_};
+}
+
+void StepBuilder::add_tokens(const Batch::Row& row) {
+  const Sequence& s = *row.sequence;
+  for (int64_t position = row.from; position < row.from + row.count; ++position) {
+    const auto at = static_cast<size_t>(position);
+    check(at < s.tokens.size() || (at == s.tokens.size() && s.pending == 1), "a token is known or in flight");
+    step_.token_ids.push_back(at < s.tokens.size() ? s.tokens[at] : -1 - s.pending_row);
+    step_.positions.push_back(static_cast<int32_t>(position));
+    for (const LayerKind kind : kKinds) {
+      const int32_t page = s.pages.ids[kind][at / kPageTokens];
+      step_.kv[static_cast<size_t>(kind)].slots.push_back(page * kPageTokens + static_cast<int32_t>(at % kPageTokens));
+    }
+  }
+}
+
+void StepBuilder::add_logits(const Batch::Row& row, int32_t first_token) {
+  Sequence& s = *row.sequence;
+  for (int64_t scored = row.score_from; scored < row.score_to; ++scored) {
+    step_.logit_tokens.push_back(first_token + static_cast<int32_t>(scored - row.from));
+    step_.sample_rows.push_back({.params = &greedy_,
+                                 .position = scored + 1,
+                                 .logprobs = s.request.prompt_logprobs,
+                                 .given = s.tokens[static_cast<size_t>(scored) + 1]});
+    uses_.push_back({&s, scored});
+  }
+  if (!row.draws) return;
+  step_.logit_tokens.push_back(first_token + row.count - 1);
+  step_.sample_rows.push_back({.params = &s.request.sampling,
+                               .position = row.from + row.count,
+                               .prompt = s.prompt(),
+                               .output = s.output(),
+                               .mask = s.mask,
+                               .logprobs = s.request.logprobs});
+  uses_.push_back({&s});
+}
+
+void StepBuilder::add_tables(const Batch& batch) {
+  int64_t longest = 0;
+  for (const backend::Row& row : step_.rows) longest = std::max<int64_t>(longest, row.context);
+  const auto width = static_cast<size_t>(pages_for(longest));
+  for (const LayerKind kind : kKinds) {
+    model::Step::Kv& kv = step_.kv[static_cast<size_t>(kind)];
+    kv.pages_per_row = static_cast<int32_t>(width);
+    kv.page_ids.resize(batch.rows.size() * width);
+    auto out = kv.page_ids.begin();
+    for (size_t r = 0; r < batch.rows.size(); ++r, out += static_cast<std::ptrdiff_t>(width)) {
+      const std::vector<int32_t>& ids = batch.rows[r].sequence->pages.ids[kind];
+      const auto used = static_cast<std::ptrdiff_t>(pages_for(step_.rows[r].context));
+      std::fill(std::copy_n(ids.begin(), used, out), out + static_cast<std::ptrdiff_t>(width), -1);
+    }
+  }
+}
+
+}  // namespace nibble::engine

@@ -1,0 +1,38 @@
+#pragma once
+// A batch as the model's step.
+
+#include "engine/scheduler.h"
+#include "model/step.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace nibble::engine {
+
+// What one row of logits is for.
+struct LogitUse {
+  Sequence* sequence;
+  int64_t scored = -1;  // >= 0: the logprobs of this prompt token's successor; else the next token is drawn
+};
+
+class StepBuilder {
+ public:
+  // Both are valid until the next call. REQUIRES that the batch has rows and that their sequences stay unchanged until
+  // the step is enqueued, since its sample rows point into them.
+  struct Built {
+    const model::Step& step;
+    const std::vector<LogitUse>& uses;  // per row of logits
+  };
+  [[nodiscard]] Built build(const Batch& batch);
+
+ private:
+  void add_tokens(const Batch::Row& row);
+  void add_logits(const Batch::Row& row, int32_t first_token);
+  void add_tables(const Batch& batch);
+
+  model::Step step_;
+  std::vector<LogitUse> uses_;
+  backend::SamplingParams greedy_{.temperature = 0};  // of rows that draw nothing
+};
+
+}  // namespace nibble::engine

@@ -1,0 +1,22 @@
+#pragma once
+// A gpt-oss model's configuration in llama.cpp's spelling.
+
+#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf_write.h"
+#include "model/config.h"
+
+#include <vector>
+
+namespace nibble::model {
+
+// The vocabulary is counted from the tokeniser's tokens. eos_ids holds the one end token that the format has room for.
+// What the format does not say is OpenAI's: rope.truncate false (llama.cpp itself truncates), swiglu_limit 7. Throws
+// Error(kUnsupported) for another architecture, a variant that nothing here computes and a key of the architecture that
+// is not known here, Error(kCorrupt) for a missing key, a wrong type or a value out of range, and what validate throws.
+[[nodiscard]] ModelConfig config_from_gguf(const checkpoint::GgufFields& fields);
+
+// The keys that config_from_gguf reads, but for the tokeniser's, and the general ones. Throws Error(kUnsupported) for
+// a config that the format cannot express.
+[[nodiscard]] std::vector<checkpoint::GgufEntry> gguf_entries(const ModelConfig& config);
+
+}  // namespace nibble::model

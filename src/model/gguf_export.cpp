@@ -1,0 +1,264 @@
+#include "model/gguf_export.h"
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/mx.h"
+#include "checkpoint/gguf_checkpoint.h"
+#include "model/gguf_config.h"
+#include "model/gguf_weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <utility>
+
+namespace nibble::model {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::GgmlType;
+using checkpoint::GgufEntry;
+using checkpoint::GgufTensorSpec;
+using enum WeightRole;
+
+constexpr int64_t kQ8Bytes = 34, kGgmlMxfp4Bytes = 17, kMxfp4Bytes = 16;
+
+bool is_expert(WeightRole role) { return role == kGate || role == kUp || role == kDown; }
+
+GgmlType type_of(WeightRole role, GgmlType dense) {
+  if (is_expert(role)) return GgmlType::kMxfp4;
+  switch (role) {
+    case kEmbedding:
+    case kUnembedding:
+    case kQ:
+    case kK:
+    case kV:
+    case kO: return dense;
+    default: return GgmlType::kF32;
+  }
+}
+
+// The role of Hugging Face's tensor that holds this one.
+WeightRole stored_role(WeightRole role) {
+  if (role == kGate || role == kUp) return kGateUp;
+  if (role == kGateBias || role == kUpBias) return kGateUpBias;
+  return role;
+}
+
+// Where row r of the tensor lies in the stored one: gate has its even rows, up its odd ones.
+struct RowMap {
+  int64_t step = 1, first = 0;
+  [[nodiscard]] int64_t operator()(int64_t row) const { return row * step + first; }
+};
+
+RowMap row_map(WeightRole role) {
+  if (role == kGate || role == kGateBias) return {.step = 2, .first = 0};
+  if (role == kUp || role == kUpBias) return {.step = 2, .first = 1};
+  return {};
+}
+
+// Elements 2j and 2j+1 share byte j in a checkpoint, j and j+16 in ggml.
+void repack_mxfp4(const uint8_t* codes, uint8_t* out) {
+  for (int j = 0; j < 16; ++j) {
+    const int low = mx_element_code(MxFormat::kMxfp4, codes, j),
+              high = mx_element_code(MxFormat::kMxfp4, codes, j + 16);
+    out[j] = static_cast<uint8_t>(low | high << 4);
+  }
+}
+
+class Exporter {
+ public:
+  Exporter(const ModelConfig& config, const TensorSource& source, ThreadPool* pool) : source_(source), pool_(pool) {
+    for (ManifestItem& item : manifest(config, Naming::kHuggingFace)) {
+      stored_.emplace(std::tuple(item.role, item.part, item.layer), std::move(item));
+    }
+  }
+
+  void fill(const GgufItem& item, GgmlType type, std::span<std::byte> out) const {
+    if (type == GgmlType::kMxfp4) {
+      fill_experts(item, out);
+    } else {
+      fill_floats(item, type, out);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::span<const std::byte> stored(const GgufItem& item, Part part) const {
+    return source_(stored_.at({stored_role(item.role), part, item.layer}));
+  }
+
+  void for_each(int64_t count, const std::function<void(IndexRange)>& body) const {
+    if (pool_ != nullptr) return pool_->parallel_for(count, body);
+    body({0, count, 0});
+  }
+
+  void fill_experts(const GgufItem& item, std::span<std::byte> out) const {
+    const auto* codes = reinterpret_cast<const uint8_t*>(stored(item, Part::kValues).data());
+    const auto* scales = reinterpret_cast<const uint8_t*>(stored(item, Part::kScales).data());
+    auto* blocks = reinterpret_cast<uint8_t*>(out.data());
+    const int64_t row_blocks = item.shape.back() / kMxBlock;
+    const RowMap from = row_map(item.role);
+    for_each(item.shape[0] * item.shape[1], [&](IndexRange rows) {
+      for (int64_t b = rows.begin * row_blocks; b < rows.end * row_blocks; ++b) {
+        const int64_t source = from(b / row_blocks) * row_blocks + b % row_blocks;
+        blocks[b * kGgmlMxfp4Bytes] = scales[source];
+        repack_mxfp4(codes + source * kMxfp4Bytes, blocks + b * kGgmlMxfp4Bytes + 1);
+      }
+    });
+  }
+
+  // From bf16. A tensor whose last dimension was interleaved (the biases of gate and up) is a column of its rows.
+  void fill_floats(const GgufItem& item, GgmlType type, std::span<std::byte> out) const {
+    const auto* values = reinterpret_cast<const Bf16*>(stored(item, Part::kValues).data());
+    const RowMap from = row_map(item.role);
+    int64_t count = 1;
+    for (const int64_t d : item.shape) count *= d;
+    std::atomic<bool> overflows = false;
+    for_each(count / kMxBlock + 1, [&](IndexRange blocks) {
+      float block[kMxBlock];
+      for (int64_t i = blocks.begin * kMxBlock; i < std::min(blocks.end * kMxBlock, count); i += kMxBlock) {
+        const auto some = std::span(block).first(static_cast<size_t>(std::min<int64_t>(kMxBlock, count - i)));
+        for (size_t j = 0; j < some.size(); ++j) some[j] = values[from(i + static_cast<int64_t>(j))].to_float();
+        if (!store(some, type, out, i)) overflows = true;
+      }
+    });
+    if (overflows) {
+      throw Error(Code::kUnsupported, "[gguf] {}: want values and scales within F16's range for {}, found larger ones",
+                  item.name, name_of(type));
+    }
+  }
+
+  // Values [first, …) of a tensor; false where F16 has no room for one.
+  static bool store(std::span<const float> values, GgmlType type, std::span<std::byte> out, int64_t first) {
+    if (type == GgmlType::kQ8) {
+      const auto block = out.subspan(static_cast<size_t>(first / kMxBlock * kQ8Bytes), kQ8Bytes);
+      quantize_ggml_q8(values, block);
+      return (block[1] & std::byte{0x7c}) != std::byte{0x7c};
+    }
+    bool fits = true;
+    std::byte* at = out.data() + first * block_of(type).bytes;
+    for (const float value : values) {
+      if (type == GgmlType::kF32) std::memcpy(at, &value, sizeof value);
+      const uint16_t bits = type == GgmlType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits;
+      if (type != GgmlType::kF32) std::memcpy(at, &bits, sizeof bits);
+      fits &= type != GgmlType::kF16 || (bits & 0x7c00) != 0x7c00;
+      at += block_of(type).bytes;
+    }
+    return fits;
+  }
+
+  const TensorSource& source_;
+  ThreadPool* pool_;
+  std::map<std::tuple<WeightRole, Part, int>, ManifestItem> stored_;
+};
+
+struct PartOfModel {
+  fs::path path;
+  std::vector<GgufItem> items;
+  std::vector<GgufTensorSpec> specs;
+};
+
+std::vector<PartOfModel> parts_of(const ModelConfig& config, const fs::path& path, const GgufExport& options) {
+  std::vector<PartOfModel> parts(1);
+  int64_t bytes = 0;
+  for (GgufItem& item : gguf_manifest(config)) {
+    const GgufTensorSpec spec{item.name, type_of(item.role, options.dense), item.shape};
+    const int64_t more = tensor_bytes(spec.type, spec.shape, "[gguf] " + spec.name);
+    if (options.part_bytes > 0 && !parts.back().items.empty() && bytes + more > options.part_bytes) {
+      parts.emplace_back();
+      bytes = 0;
+    }
+    bytes += more;
+    parts.back().specs.push_back(spec);
+    parts.back().items.push_back(std::move(item));
+  }
+  fs::path stem = path;
+  if (stem.extension() == ".gguf") stem.replace_extension();
+  const auto count = static_cast<int64_t>(parts.size());
+  for (int64_t i = 0; i < count; ++i) {
+    parts[static_cast<size_t>(i)].path = count == 1 ? path : checkpoint::gguf_part_path(stem, i, count);
+  }
+  return parts;
+}
+
+std::vector<GgufEntry> metadata_of(const ModelConfig& config, const GgufExport& options, size_t part,
+                                   const std::vector<PartOfModel>& parts) {
+  std::vector<GgufEntry> entries;
+  if (part == 0) {
+    entries = gguf_entries(config);
+    if (config.bos_id) entries.push_back({"tokenizer.ggml.bos_token_id", static_cast<uint32_t>(*config.bos_id)});
+    if (config.pad_id) entries.push_back({"tokenizer.ggml.padding_token_id", static_cast<uint32_t>(*config.pad_id)});
+    if (!config.eos_ids.empty()) {
+      entries.push_back({"tokenizer.ggml.eos_token_id", static_cast<uint32_t>(config.eos_ids.front())});
+    }
+    entries.insert(entries.end(), options.tokenizer.begin(), options.tokenizer.end());
+  }
+  if (parts.size() > 1) {
+    size_t tensors = 0;
+    for (const PartOfModel& p : parts) tensors += p.items.size();
+    entries.push_back({"split.no", static_cast<uint16_t>(part)});
+    entries.push_back({"split.count", static_cast<uint16_t>(parts.size())});
+    entries.push_back({"split.tensors.count", static_cast<int32_t>(tensors)});
+  }
+  return entries;
+}
+
+}  // namespace
+
+void quantize_ggml_q8(std::span<const float> values, std::span<std::byte> blocks) {
+  check(values.size() % kMxBlock == 0 && blocks.size() * kMxBlock == values.size() * kQ8Bytes, "whole blocks");
+  for (size_t b = 0; b * kMxBlock < values.size(); ++b) {
+    const auto some = values.subspan(b * kMxBlock, kMxBlock);
+    std::byte* out = blocks.data() + b * kQ8Bytes;
+    float largest = 0;
+    for (const float x : some) {  // a value that is no number makes the scale none
+      if (!(std::fabs(x) <= largest)) largest = std::fabs(x);
+      if (std::isnan(largest)) break;
+    }
+    const float scale = largest / 127;
+    const uint16_t bits = F16::from_float(scale).bits;
+    std::memcpy(out, &bits, sizeof bits);
+    const float inverse = std::isfinite(scale) && std::isfinite(1 / scale) ? 1 / scale : 0;
+    for (size_t j = 0; j < kMxBlock; ++j) {
+      out[2 + j] = static_cast<std::byte>(inverse == 0 ? 0 : static_cast<int>(std::round(some[j] * inverse)));
+    }
+  }
+}
+
+std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource& source, const fs::path& path,
+                                  const GgufExport& options,
+                                  const std::function<void(const ExportProgress&)>& progress) {
+  validate(config);
+  if (options.part_bytes < 0) {
+    throw Error(Code::kInvalidRequest, "[gguf] part_bytes: want 0 or more, found {}", options.part_bytes);
+  }
+  check(options.dense != GgmlType::kMxfp4, "dense matrices are not requantised to MXFP4 here");
+  const Exporter exporter(config, source, options.pool);
+  const std::vector<PartOfModel> parts = parts_of(config, path, options);
+  if (parts.size() > UINT16_MAX) {
+    throw Error(Code::kInvalidRequest, "[gguf] part_bytes: want at most {} parts, found {}", UINT16_MAX, parts.size());
+  }
+  ExportProgress state;
+  for (const PartOfModel& part : parts) {
+    for (const GgufTensorSpec& spec : part.specs) state.total_bytes += tensor_bytes(spec.type, spec.shape, spec.name);
+  }
+  std::vector<fs::path> written;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const PartOfModel& part = parts[p];
+    const std::vector<GgufEntry> metadata = metadata_of(config, options, p, parts);
+    const std::string file = part.path.filename().string();
+    state.file = file;
+    checkpoint::write_gguf(part.path, {.metadata = metadata, .tensors = part.specs},
+                           [&](size_t idx, std::span<std::byte> bytes) {
+                             exporter.fill(part.items[idx], part.specs[idx].type, bytes);
+                             state.done_bytes += static_cast<int64_t>(bytes.size());
+                             if (progress) progress(state);
+                           });
+    written.push_back(part.path);
+  }
+  return written;
+}
+
+}  // namespace nibble::model

@@ -1,0 +1,32 @@
+#pragma once
+// The tensors of a gpt-oss GGUF file: all must be there and nothing else (llama.cpp src/models/openai-moe.cpp). Rows of
+// q and k are in the order of Hugging Face's (rope turns halves); gate and up are apart.
+
+#include "backend/weights.h"
+#include "checkpoint/gguf.h"
+#include "model/config.h"
+#include "model/manifest.h"
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::model {
+
+struct GgufItem {
+  WeightRole role = WeightRole::kEmbedding;
+  int layer = -1;    // -1: of no layer
+  std::string name;  // "blk.0.attn_q.weight"
+  Shape shape;       // of the values
+};
+
+// Embedding, final norm, unembedding, then layer by layer. REQUIRES: a valid config.
+[[nodiscard]] std::vector<GgufItem> gguf_manifest(const ModelConfig& config);
+
+// Views of the tensors' bytes, no copies, in the manifest's order. Experts must be MXFP4; the rest may be in any type
+// that the reader knows. Throws Error(kUnsupported) for other experts, Error(kCorrupt) for tensors that are missing or
+// not known, for a wrong shape, and for a block scale that is no finite number; each message names the tensors.
+[[nodiscard]] std::vector<backend::HostWeight> bind_gguf(std::span<const checkpoint::GgufTensor> tensors,
+                                                         const ModelConfig& config, const BindOptions& options = {});
+
+}  // namespace nibble::model

@@ -1,0 +1,313 @@
+#include "server/api.h"
+
+#include "server/chat_service.h"
+#include "server/json_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+int64_t now_seconds() { return static_cast<int64_t>(std::time(nullptr)); }
+
+std::unique_ptr<Call> answer(const Json& json, int status = 200) {
+  return std::make_unique<ReadyCall>(HttpHead{.status = status}, to_text(json));
+}
+
+// Takes as long wherever the first difference is.
+bool same_secret(std::string_view a, std::string_view b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? '\0' : b[i % b.size()]));
+  return difference == 0;
+}
+
+// A client's id that may stand in a log and a header, or one of ours.
+std::string request_id_of(const HttpRequest& request) {
+  const auto plain = [](char c) { return c > ' ' && c < 0x7F && c != '"' && c != '\\'; };
+  const std::string& id = request.client_id;
+  const bool good = !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), plain);
+  return good ? id : make_id("req_");
+}
+
+struct Route {
+  std::string_view path;
+  bool get, post, needs_key;
+};
+constexpr std::array kRoutes = {
+    Route{"/health", true, false, false},      Route{"/ping", true, true, false},
+    Route{"/version", true, false, false},     Route{"/metrics", true, false, false},
+    Route{"/load", true, false, false},        Route{"/v1/models", true, false, true},
+    Route{"/tokenize", false, true, true},     Route{"/detokenize", false, true, true},
+    Route{"/v1/chat/completions", false, true, true}, Route{"/v1/completions", false, true, true},
+    Route{"/v1/responses", false, true, true}};
+constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr std::string_view kResponsesPrefix = "/v1/responses/";
+
+void check_model(const std::string& wanted, const ServedModel& model) {
+  const auto& names = model.names;
+  if (wanted.empty() || std::find(names.begin(), names.end(), wanted) != names.end()) return;
+  throw ApiError("model", fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")), 404,
+                 "model_not_found");
+}
+
+AnswerId answer_id(std::string_view prefix, const std::string& wanted, const ServedModel& model) {
+  return {.id = make_id(prefix), .model = wanted.empty() ? model.names.front() : wanted, .created = now_seconds()};
+}
+
+}  // namespace
+
+Api::Api(ApiOptions options)
+    : options_(std::move(options)), store_(options_.stored_responses, options_.stored_bytes) {}
+
+void Api::loading(std::string phase, double done_share) {
+  const std::lock_guard lock(loading_.mutex);
+  loading_.phase = std::move(phase);
+  loading_.done_share = done_share;
+}
+
+void Api::publish(ServedModel model, EnginePort port) {
+  served_owner_ = std::make_unique<const Served>(Served{std::move(model), std::move(port), now_seconds()});
+  served_ = served_owner_.get();
+}
+
+std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcept {
+  const std::string id = request_id_of(request);
+  Visit visit{.http = request, .id = id, .arrived = Generation::Clock::now(), .wake = wake};
+  try {
+    return route(visit);
+  } catch (const std::exception& e) {
+    return refuse(visit, api_error_of(e));
+  }
+}
+
+std::unique_ptr<Call> Api::refuse(const Visit& visit, const ApiError& error) {
+  metrics_.response_sent(error.status(), 0);
+  HttpHead head{.status = error.status(), .headers = {{"X-Request-Id", visit.id}}};
+  if (error.status() == 429 || error.status() == 503) head.headers.emplace_back("Retry-After", "1");
+  if (error.status() == 401) head.headers.emplace_back("WWW-Authenticate", "Bearer");
+  const bool quiet = visit.http.path == "/health" || error.status() == 404;
+  if (!quiet && options_.log) {
+    options_.log({{"event", "refused"},
+                  {"id", visit.id},
+                  {"path", visit.http.path.substr(0, 100)},
+                  {"status", error.status()},
+                  {"error", std::string(error.what()).substr(0, 200)}});
+  }
+  return std::make_unique<ReadyCall>(std::move(head), to_text(error.json()));
+}
+
+void Api::check_key(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return;
+  constexpr std::string_view kBearer = "Bearer ";
+  std::string_view given = request.authorization;
+  if (given.starts_with(kBearer)) given.remove_prefix(kBearer.size());
+  bool known = false;
+  for (const std::string& key : options_.api_keys) known |= same_secret(given, key);
+  if (!known) throw ApiError("", "want a valid API key (Authorization: Bearer …)", 401, "invalid_api_key");
+}
+
+std::unique_ptr<Call> Api::route(Visit& visit) {
+  const HttpRequest& http = visit.http;
+  const std::string& path = http.path;
+  const bool get = http.method == "GET" || http.method == "HEAD";
+  const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [&path](const Route& r) { return r.path == path; });
+  const bool of_models = path.starts_with(kModelsPrefix), of_responses = path.starts_with(kResponsesPrefix);
+  if (known == kRoutes.end() && !of_models && !of_responses)
+    throw ApiError("", fmt::format("there is no {} here", path.substr(0, 200)), 404, "not_found");
+  if (known == kRoutes.end() || known->needs_key) check_key(http);
+  if (known != kRoutes.end() && !(get ? known->get : http.method == "POST" && known->post))
+    throw ApiError("", fmt::format("{} takes {}", path, known->get ? "GET" : "POST"), 405, "method_not_allowed");
+  if (!http.content_encoding.empty() && http.content_encoding != "identity")
+    throw ApiError("", "the body must not be compressed", 415, "unsupported_encoding");
+  if (path == "/health") return health();
+  if (path == "/ping") return answer(Json::object());
+  if (path == "/version") return answer({{"version", options_.version}});
+  const Served* served = served_;
+  if (path == "/metrics") {
+    const std::string text = served == nullptr ? metrics_.text({}, "") : metrics_.text(served->port.stats(), served->model.names[0]);
+    return std::make_unique<ReadyCall>(HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"}, text);
+  }
+  if (served == nullptr) throw ApiError("", "the model is still being loaded; /health tells how far", 503, "loading");
+  return route_served(visit, *served);
+}
+
+std::unique_ptr<Call> Api::route_served(Visit& visit, const Served& served) {
+  const std::string& path = visit.http.path;
+  if (path == "/load") {
+    const engine::EngineStats stats = served.port.stats();
+    return answer({{"server_load", stats.running + stats.waiting},
+                   {"running", stats.running},
+                   {"waiting", stats.waiting},
+                   {"kv_pages", stats.kv_pages},
+                   {"kv_pages_used", stats.kv_pages_used}});
+  }
+  if (path.starts_with("/v1/models")) return models(visit, served);
+  if (path == "/v1/chat/completions") return chat(visit, served);
+  if (path == "/v1/completions") return completion(visit, served);
+  if (path == "/v1/responses") return create_response(visit, served);
+  if (path == "/tokenize") return tokenize(visit, served);
+  if (path == "/detokenize") return detokenize(visit, served);
+  return stored_response(visit);
+}
+
+std::unique_ptr<Call> Api::health() {
+  if (served_ != nullptr) return answer({{"status", "ok"}});
+  const std::lock_guard lock(loading_.mutex);
+  HttpHead head{.status = 503, .headers = {{"Retry-After", "1"}}};
+  const Json json = {{"status", "loading"},
+                     {"phase", loading_.phase},
+                     {"percent", static_cast<int>(std::clamp(loading_.done_share, 0.0, 1.0) * 100)}};
+  return std::make_unique<ReadyCall>(std::move(head), to_text(json));
+}
+
+std::unique_ptr<Call> Api::models(const Visit& visit, const Served& served) {
+  const auto entry = [&served](const std::string& name) {
+    return Json{{"id", name},
+                {"object", "model"},
+                {"created", served.since},
+                {"owned_by", "nibble"},
+                {"max_model_len", served.model.max_context}};
+  };
+  if (visit.http.path.size() > kModelsPrefix.size()) {
+    if (visit.http.method != "GET" && visit.http.method != "HEAD")
+      throw ApiError("", "a model takes GET", 405, "method_not_allowed");
+    const std::string name = visit.http.path.substr(kModelsPrefix.size());
+    check_model(name, served.model);
+    return answer(entry(name));
+  }
+  Json list = Json::array();
+  for (const std::string& name : served.model.names) list.push_back(entry(name));
+  return answer({{"object", "list"}, {"data", std::move(list)}});
+}
+
+CallContext Api::context(const Visit& visit, const Served& served) {
+  return {.port = served.port,
+          .metrics = metrics_,
+          .log = options_.log,
+          .request_id = visit.id,
+          .path = visit.http.path,
+          .arrived = visit.arrived};
+}
+
+void Api::log_prompt(const Visit& visit, const Json& body) const {
+  if (options_.log_prompts && options_.log) options_.log({{"event", "prompt"}, {"id", visit.id}, {"body", body}});
+}
+
+std::unique_ptr<Call> Api::chat(Visit& visit, const Served& served) {
+  const Json body = parse_json(visit.http.body);
+  const TurnRequest turn = parse_chat(body);
+  check_model(turn.generation.model, served.model);
+  log_prompt(visit, body);
+  return std::make_unique<EngineCall>(
+      context(visit, served), present_chat(served.model, answer_id("chatcmpl-", turn.generation.model, served.model), turn),
+      turn_requests(served.model, turn, options_.date()), turn.generation.stream, std::move(visit.wake));
+}
+
+std::unique_ptr<Call> Api::completion(Visit& visit, const Served& served) {
+  const Json body = parse_json(visit.http.body);
+  const CompletionRequest request = parse_completion(body);
+  check_model(request.generation.model, served.model);
+  log_prompt(visit, body);
+  std::vector<engine::Request> requests = completion_requests(served.model, request);
+  return std::make_unique<EngineCall>(
+      context(visit, served),
+      present_completion(served.model, answer_id("cmpl-", request.generation.model, served.model), request),
+      std::move(requests), request.generation.stream, std::move(visit.wake));
+}
+
+std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
+  const Json body = parse_json(visit.http.body);
+  const auto previous = [this](const std::string& id) {
+    auto entry = store_.get(id);
+    if (!entry) {
+      throw ApiError("previous_response_id", fmt::format("there is no response {}", id.substr(0, 100)), 404,
+                     "previous_response_not_found");
+    }
+    return std::move(entry->turn);
+  };
+  const ResponsesRequest request = parse_responses(body, previous);
+  check_model(request.turn.generation.model, served.model);
+  log_prompt(visit, body);
+  AnswerId id = answer_id("resp_", request.turn.generation.model, served.model);
+  KeepResponse keep;
+  if (request.store) {
+    keep = [this, id = id.id, history = request.turn.history](
+               const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
+      StoredTurn turn{.history = history, .calls = calls};
+      turn.history.insert(turn.history.end(), added.begin(), added.end());
+      store_.put(id, {.response = response, .turn = std::move(turn)});
+    };
+  }
+  return std::make_unique<EngineCall>(context(visit, served),
+                                      present_response(served.model, std::move(id), request, std::move(keep)),
+                                      turn_requests(served.model, request.turn, options_.date()),
+                                      request.turn.generation.stream, std::move(visit.wake));
+}
+
+std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
+  std::string id = visit.http.path.substr(kResponsesPrefix.size());
+  constexpr std::string_view kCancel = "/cancel";
+  const bool cancel = id.ends_with(kCancel);
+  if (cancel) id.resize(id.size() - kCancel.size());
+  const auto entry = store_.get(id);
+  if (!entry) throw ApiError("", fmt::format("there is no response {}", id.substr(0, 100)), 404, "not_found");
+  const std::string& method = visit.http.method;
+  if (cancel && method == "POST")  // none is running: a running one is ended by closing its connection
+    throw ApiError("", "only background responses can be cancelled, and there are none", 400, "not_cancellable");
+  if (!cancel && (method == "GET" || method == "HEAD")) return answer(entry->response);
+  if (cancel || method != "DELETE") throw ApiError("", "a response takes GET and DELETE", 405, "method_not_allowed");
+  store_.remove(id);
+  return answer({{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
+}
+
+std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
+  const Json body = parse_json(visit.http.body);
+  std::vector<int32_t> ids;
+  bool with_text = false;
+  if (body.is_object() && body.contains("messages")) {
+    Json chat = body;
+    for (const char* own : {"return_token_strs", "add_special_tokens"}) chat.erase(own);
+    ids = turn_prompt(served.model, parse_chat(chat), options_.date());
+    with_text = body.value("return_token_strs", Json()) == true;
+  } else {
+    Fields fields(body, "");
+    check_model(fields.string("model").value_or(""), served.model);
+    const std::string text = fields.required_string("prompt");
+    const bool special = fields.boolean("add_special_tokens").value_or(true);
+    with_text = fields.boolean("return_token_strs").value_or(false);
+    fields.done();
+    ids = served.model.tokenizer->encode(text, special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
+  }
+  Json json = {{"count", ids.size()}, {"max_model_len", served.model.max_context}, {"tokens", ids}, {"token_strs", nullptr}};
+  if (with_text) {
+    json["token_strs"] = Json::array();
+    for (const int32_t id : ids) json["token_strs"].push_back(std::string(served.model.tokenizer->token_bytes(id)));
+  }
+  return answer(json);
+}
+
+std::unique_ptr<Call> Api::detokenize(const Visit& visit, const Served& served) {
+  const Json body = parse_json(visit.http.body);
+  Fields fields(body, "");
+  check_model(fields.string("model").value_or(""), served.model);
+  const Json* tokens = fields.array("tokens");
+  if (tokens == nullptr) throw ApiError("tokens", "tokens: want an array of token ids, found nothing");
+  fields.done();
+  std::string text;
+  for (const Json& item : *tokens) {
+    const int64_t id = integer_of(item, "tokens");
+    if (id < 0 || id >= served.model.vocab || !served.model.tokenizer->contains(static_cast<int32_t>(id)))
+      throw ApiError("tokens", fmt::format("tokens: want token ids, found {}", id));
+    text += served.model.tokenizer->token_bytes(static_cast<int32_t>(id));
+  }
+  return answer({{"prompt", text}});
+}
+
+}  // namespace nibble::server

@@ -1,0 +1,86 @@
+#pragma once
+// The routes: which request gets which call. It answers from the first moment on; what needs the model gets a 503
+// until publish().
+
+#include "server/engine_call.h"
+#include "server/generation.h"
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/presenter.h"
+#include "server/response_store.h"
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace nibble::server {
+
+struct ApiOptions {
+  std::vector<std::string> api_keys{};  // none: everybody may
+  std::function<std::string()> date{};  // YYYY-MM-DD, told to the model
+  LogLine log{};
+  bool log_prompts = false;
+  size_t stored_responses = 1024;
+  size_t stored_bytes = size_t{256} << 20;
+  std::string version{};
+};
+
+class Api {
+ public:
+  explicit Api(ApiOptions options);
+
+  // What /health tells until publish(). Any thread.
+  void loading(std::string phase, double done_share);
+  // From here on requests are served. Model and port outlive the last call of handle()'s. Once.
+  void publish(ServedModel model, EnginePort port);
+
+  // Any thread; never throws.
+  [[nodiscard]] std::unique_ptr<Call> handle(const HttpRequest& request, Wake wake) noexcept;
+
+ private:
+  struct Served {
+    ServedModel model;
+    EnginePort port;
+    int64_t since;  // seconds since 1970
+  };
+  struct Loading {  // guarded by mutex
+    std::mutex mutex;
+    std::string phase = "starting";
+    double done_share = 0;
+  };
+  // What a route is handed.
+  struct Visit {
+    const HttpRequest& http;
+    const std::string& id;
+    Generation::Clock::time_point arrived;
+    Wake& wake;
+  };
+
+  std::unique_ptr<Call> route(Visit& visit);
+  std::unique_ptr<Call> route_served(Visit& visit, const Served& served);
+  std::unique_ptr<Call> health();
+  std::unique_ptr<Call> models(const Visit& visit, const Served& served);
+  std::unique_ptr<Call> chat(Visit& visit, const Served& served);
+  std::unique_ptr<Call> completion(Visit& visit, const Served& served);
+  std::unique_ptr<Call> create_response(Visit& visit, const Served& served);
+  std::unique_ptr<Call> stored_response(const Visit& visit);
+  std::unique_ptr<Call> tokenize(const Visit& visit, const Served& served);
+  std::unique_ptr<Call> detokenize(const Visit& visit, const Served& served);
+  std::unique_ptr<Call> refuse(const Visit& visit, const ApiError& error);
+
+  void check_key(const HttpRequest& request) const;
+  [[nodiscard]] CallContext context(const Visit& visit, const Served& served);
+  void log_prompt(const Visit& visit, const Json& body) const;
+
+  const ApiOptions options_;
+  Metrics metrics_;
+  ResponseStore store_;
+  Loading loading_;
+  std::unique_ptr<const Served> served_owner_;
+  std::atomic<const Served*> served_ = nullptr;
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,37 @@
+#pragma once
+// What a client is told when its request is not served: OpenAI's error object and an HTTP status.
+
+#include "base/error.h"
+
+#include <nlohmann/json.hpp>
+
+#include <exception>
+#include <string>
+
+namespace nibble::server {
+
+using Json = nlohmann::ordered_json;
+
+class ApiError : public Error {
+ public:
+  // A field that is wrong or not served: 400, or another status of the client's.
+  ApiError(std::string param, const std::string& message, int status = 400, std::string code = "")
+      : Error(Code::kInvalidRequest, message), param_(std::move(param)), code_(std::move(code)), status_(status) {}
+
+  [[nodiscard]] int status() const { return status_; }
+  // {"error": {message, type, param, code}}
+  [[nodiscard]] Json json() const;
+
+ private:
+  std::string param_;  // path of the field; empty: none
+  std::string code_;   // OpenAI's short name of the error; empty: none
+  int status_;
+};
+
+// Any exception as what the client may see of it.
+[[nodiscard]] ApiError api_error_of(const std::exception& error);
+
+// JSON text; what is not UTF-8 in it becomes U+FFFD.
+[[nodiscard]] std::string to_text(const Json& json);
+
+}  // namespace nibble::server

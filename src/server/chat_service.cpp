@@ -1,0 +1,130 @@
+#include "server/chat_service.h"
+
+#include "text/harmony_render.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+text::Conversation conversation_of(const TurnRequest& turn, const std::string& date) {
+  text::SystemOptions system_options;
+  system_options.effort = turn.effort;
+  if (!date.empty()) system_options.current_date = date;
+  text::Message system;
+  system.role = text::Role::kSystem;
+  system.content = {std::move(system_options)};
+  text::Conversation conversation{{std::move(system)}};
+
+  text::DeveloperOptions options;
+  if (!turn.instructions.empty()) options.instructions = fmt::format("{}", fmt::join(turn.instructions, "\n\n"));
+  if (turn.tool_choice != ToolChoice::kNone) options.functions = turn.tools;
+  if (turn.format.kind == OutputFormat::Kind::kJsonSchema) options.response_formats = {turn.format.schema};
+  if (options.instructions || !options.functions.empty() || !options.response_formats.empty()) {
+    text::Message developer;
+    developer.role = text::Role::kDeveloper;
+    developer.content = {std::move(options)};
+    conversation.messages.push_back(std::move(developer));
+  }
+  conversation.messages.insert(conversation.messages.end(), turn.history.begin(), turn.history.end());
+  return conversation;
+}
+
+void check_length(const ServedModel& model, size_t tokens, const std::string& param) {
+  if (static_cast<int64_t>(tokens) < model.max_context) return;
+  throw ApiError(param,
+                 fmt::format("the context holds {} tokens, and the prompt alone has {}", model.max_context, tokens), 400,
+                 "context_length_exceeded");
+}
+
+// Everything but the prompt.
+engine::Request base_request(const ServedModel& model, const GenerationFields& fields) {
+  engine::Request request = fields.request;
+  for (const auto& [id, bias] : request.sampling.logit_bias) {
+    if (id >= model.vocab)
+      throw ApiError("logit_bias", fmt::format("logit_bias: want token ids below {}, found {}", model.vocab, id));
+  }
+  request.max_tokens = std::max<int64_t>(fields.max_tokens.value_or(std::numeric_limits<int32_t>::max()), 1);
+  if (request.min_tokens > request.max_tokens) {
+    throw ApiError("min_tokens", fmt::format("min_tokens: want at most the limit of {}, found {}", request.max_tokens,
+                                             request.min_tokens));
+  }
+  if (!fields.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
+  return request;
+}
+
+uint64_t seed_of(const GenerationFields& fields) {
+  if (fields.seed) return *fields.seed;
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+// TODO(grammar): masks for response_format, strict tools and tool_choice; until then what needs one is refused.
+void refuse_without_grammar(const TurnRequest& turn) {
+  if (turn.format.kind != OutputFormat::Kind::kText)
+    throw ApiError("response_format", "response_format: only text is supported by this build", 400, "unsupported_value");
+  if (turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed)
+    throw ApiError("tool_choice", "tool_choice: only auto and none are supported by this build", 400,
+                   "unsupported_value");
+}
+
+}  // namespace
+
+std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
+  const auto encode = [&model](std::string_view text) { return model.tokenizer->encode(text); };
+  std::vector<int32_t> prompt =
+      text::to_tokens(text::render_for_completion(conversation_of(turn, date)), model.ids, encode);
+  check_length(model, prompt.size(), "messages");
+  return prompt;
+}
+
+std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
+  refuse_without_grammar(turn);
+  const GenerationFields& fields = turn.generation;
+  engine::Request request = base_request(model, fields);
+  if (!fields.ignore_eos) {  // a turn ends here, whatever the model's files list
+    request.stop_ids.push_back(model.ids.id_of(text::Special::kReturn));
+    request.stop_ids.push_back(model.ids.id_of(text::Special::kCall));
+  }
+  request.prompt = turn_prompt(model, turn, date);
+  request.sampling.seed = seed_of(fields);
+  std::vector<engine::Request> requests;
+  for (int i = 0; i < fields.n; ++i) {
+    requests.push_back(request);
+    ++request.sampling.seed;
+  }
+  return requests;
+}
+
+std::vector<engine::Request> completion_requests(const ServedModel& model, const CompletionRequest& completion) {
+  const GenerationFields& fields = completion.generation;
+  engine::Request request = base_request(model, fields);
+  if (completion.echo) request.prompt_logprobs = request.logprobs;
+  const uint64_t seed = seed_of(fields);
+  std::vector<engine::Request> requests;
+  for (const auto& prompt : completion.prompts) {
+    if (const auto* text = std::get_if<std::string>(&prompt))
+      request.prompt = model.tokenizer->encode(*text, text::SpecialTokens::kAllowed);
+    else
+      request.prompt = std::get<std::vector<int32_t>>(prompt);
+    if (request.prompt.empty()) throw ApiError("prompt", "prompt: want at least one token, found none");
+    for (const int32_t id : request.prompt) {
+      if (id >= model.vocab)
+        throw ApiError("prompt", fmt::format("prompt: want token ids below {}, found {}", model.vocab, id));
+    }
+    check_length(model, request.prompt.size(), "prompt");
+    for (int i = 0; i < fields.n; ++i) {
+      request.sampling.seed = seed + static_cast<uint64_t>(i);
+      requests.push_back(request);
+    }
+  }
+  return requests;
+}
+
+}  // namespace nibble::server

@@ -1,0 +1,149 @@
+#include "server/engine_call.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+constexpr double kMostWaiting = 16384;  // events kept for a reader that does not read
+
+double seconds_between(Generation::Clock::time_point from, Generation::Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double milliseconds(double seconds) { return static_cast<double>(static_cast<int64_t>(seconds * 1e5 + 0.5)) / 100; }
+
+HttpHead stream_head(const std::string& request_id) {
+  return {.status = 200,
+          .content_type = "text/event-stream; charset=utf-8",
+          .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", request_id}},
+          .stream = true};
+}
+
+}  // namespace
+
+EngineCall::EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
+                       bool stream, Wake wake)
+    : context_(std::move(context)),
+      presenter_(std::move(presenter)),
+      stream_(stream),
+      unfinished_(requests.size()),
+      choices_(requests.size()),
+      generation_(context_.port, std::move(wake)) {
+  for (engine::Request& request : requests) generation_.submit(std::move(request));
+}
+
+EngineCall::~EngineCall() {
+  if (done_) return;
+  for (const Choice& choice : choices_) {
+    if (!choice.finished) record(choice, {.generated_tokens = choice.tokens}, "abort");
+  }
+  log_end("abort", 499);
+}
+
+double EngineCall::backlog() const { return static_cast<double>(generation_.waiting()) / kMostWaiting; }
+
+Call::Output EngineCall::poll() {
+  Output out;
+  if (stream_ && !std::exchange(begun_, true)) {
+    out.head = stream_head(context_.request_id);
+    presenter_->begin();
+  }
+  for (const Generation::Item& item : generation_.take()) take(item);
+  if (unfinished_ == 0 || failure_) {
+    done_ = out.done = true;
+    if (stream_) {
+      failure_ ? presenter_->failed(*failure_) : presenter_->end();
+    } else {
+      if (!failure_) presenter_->end();
+      out.head = HttpHead{.status = failure_ ? failure_->status() : 200,
+                          .headers = {{"X-Request-Id", context_.request_id}}};
+      out.body = to_text(failure_ ? failure_->json() : presenter_->body());
+    }
+    log_end(failure_ ? "error" : reasons_, failure_ ? failure_->status() : 200);
+  }
+  if (stream_) out.body = presenter_->take();
+  return out;
+}
+
+void EngineCall::take(const Generation::Item& item) {
+  if (failure_) return;
+  if (const auto* token = std::get_if<engine::TokenEvent>(&item.event))
+    take_token(item.choice, *token, item.time);
+  else
+    take_finished(item.choice, std::get<engine::Finished>(item.event), item.time);
+}
+
+void EngineCall::take_token(size_t choice, const engine::TokenEvent& event, Clock::time_point time) {
+  Choice& c = choices_[choice];
+  if (c.enough) return;
+  if (!event.of_prompt) {
+    ++c.tokens;
+    if (c.last) context_.metrics.token_interval(seconds_between(*c.last, time));
+    if (!c.first) c.first = time;
+    c.last = time;
+  }
+  if (presenter_->token(choice, event)) return;
+  c.enough = true;
+  generation_.cancel(choice);
+}
+
+void EngineCall::take_finished(size_t choice, engine::Finished finished, Clock::time_point time) {
+  using enum engine::FinishReason;
+  Choice& c = choices_[choice];
+  c.finished = true;
+  --unfinished_;
+  if (c.enough) finished.reason = kStop;
+  if (!c.last) c.last = time;
+  finished.generated_tokens = c.tokens;
+  if (finished.reason == kFailed) failure_ = ApiError("", "generation failed: " + finished.message, 500);
+  if (finished.reason == kCancelled) failure_ = ApiError("", "the server is shutting down", 503);
+  const std::string_view reason = failure_ ? "error" : finish_reason(finished.reason, false);
+  record(c, finished, reason);
+  if (!reasons_.empty()) reasons_ += ',';
+  reasons_ += reason;
+  last_finished_ = finished;
+  if (!failure_) presenter_->finished(choice, finished);
+}
+
+void EngineCall::record(const Choice& choice, const engine::Finished& finished, std::string_view reason) {
+  context_.metrics.choice_finished(
+      {.finished_reason = reason,
+       .prompt_tokens = finished.prompt_tokens,
+       .completion_tokens = finished.generated_tokens,
+       .first_token_seconds = choice.first ? seconds_between(context_.arrived, *choice.first) : -1,
+       .end_to_end_seconds = seconds_between(context_.arrived, choice.last.value_or(Clock::now())),
+       .queue_seconds = finished.queue_seconds,
+       .prefill_seconds = finished.prefill_seconds,
+       .decode_seconds = finished.decode_seconds});
+}
+
+void EngineCall::log_end(std::string_view reason, int status) {
+  context_.metrics.response_sent(status, presenter_->repairs());
+  const Usage usage = presenter_->usage();
+  double first = -1, per_token = 0;
+  for (const Choice& c : choices_) {
+    if (!c.first) continue;
+    const double here = seconds_between(context_.arrived, *c.first);
+    first = first < 0 ? here : std::min(first, here);
+    if (c.tokens > 1) per_token = seconds_between(*c.first, *c.last) / static_cast<double>(c.tokens - 1);
+  }
+  context_.log({{"event", "request"},
+                {"id", context_.request_id},
+                {"path", context_.path},
+                {"status", status},
+                {"stream", stream_},
+                {"choices", choices_.size()},
+                {"prompt_tokens", usage.prompt_tokens},
+                {"cached_tokens", usage.cached_tokens},
+                {"completion_tokens", usage.completion_tokens},
+                {"queue_ms", milliseconds(last_finished_.queue_seconds)},
+                {"ttft_ms", first < 0 ? Json() : Json(milliseconds(first))},
+                {"tpot_ms", milliseconds(per_token)},
+                {"total_ms", milliseconds(seconds_between(context_.arrived, Clock::now()))},
+                {"reason", reason},
+                {"repairs", presenter_->repairs()}});
+}
+
+}  // namespace nibble::server

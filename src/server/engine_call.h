@@ -1,0 +1,65 @@
+#pragma once
+// One API call at work on the engine: events in, the presenter's bytes out; measured and logged when it ends.
+
+#include "server/generation.h"
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/presenter.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::server {
+
+using LogLine = std::function<void(const Json& line)>;  // any thread
+
+// What a call needs besides its answer.
+struct CallContext {
+  const EnginePort& port;
+  Metrics& metrics;
+  const LogLine& log;
+  std::string request_id, path;
+  Generation::Clock::time_point arrived;
+};
+
+class EngineCall final : public Call {
+ public:
+  // Submits the requests: throws what the engine throws.
+  EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
+             bool stream, Wake wake);
+  ~EngineCall() override;  // not done yet: the client has gone
+
+  Output poll() override;
+  [[nodiscard]] double backlog() const override;
+
+ private:
+  using Clock = Generation::Clock;
+  struct Choice {
+    bool enough = false, finished = false;
+    int64_t tokens = 0;
+    std::optional<Clock::time_point> first, last;
+  };
+
+  void take(const Generation::Item& item);
+  void take_token(size_t choice, const engine::TokenEvent& event, Clock::time_point time);
+  void take_finished(size_t choice, engine::Finished finished, Clock::time_point time);
+  void record(const Choice& choice, const engine::Finished& finished, std::string_view reason);
+  void log_end(std::string_view reason, int status);
+
+  const CallContext context_;
+  const std::unique_ptr<Presenter> presenter_;
+  const bool stream_;
+  bool begun_ = false, done_ = false;
+  size_t unfinished_ = 0;
+  std::vector<Choice> choices_;
+  std::optional<ApiError> failure_;
+  std::string reasons_;  // of all choices, for the log
+  engine::Finished last_finished_;
+  Generation generation_;  // last: its events stop before the rest goes
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,58 @@
+#pragma once
+// The engine as the server sees it, and several of its requests whose events are read on another thread.
+
+#include "engine/engine.h"
+#include "server/http.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace nibble::server {
+
+// What the server asks of an engine; tests put another one here. Any thread.
+struct EnginePort {
+  std::function<engine::RequestId(engine::Request, engine::Receiver)> submit;
+  std::function<void(engine::RequestId)> cancel;
+  std::function<engine::EngineStats()> stats;
+};
+[[nodiscard]] EnginePort port_of(engine::Engine& engine);  // which outlives it
+
+class Generation {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Item {
+    size_t choice;
+    engine::Event event;
+    Clock::time_point time;  // when the engine said so
+  };
+
+  Generation(const EnginePort& port, Wake wake);
+  ~Generation();  // cancels what runs
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  // The next choice, numbered from 0. Throws what the engine throws.
+  void submit(engine::Request request);
+  void cancel(size_t choice);
+  [[nodiscard]] std::vector<Item> take();     // what has come since the last time
+  [[nodiscard]] size_t waiting() const;       // events not yet taken
+  [[nodiscard]] size_t choices() const { return ids_.size(); }
+
+ private:
+  // Shared with the engine, which may still speak of a request whose reader has gone.
+  struct Mailbox {
+    mutable std::mutex mutex;
+    std::vector<Item> items;  // both guarded by mutex
+    Wake wake;
+  };
+
+  const EnginePort& port_;
+  std::shared_ptr<Mailbox> mailbox_;
+  std::vector<engine::RequestId> ids_;
+};
+
+}  // namespace nibble::server

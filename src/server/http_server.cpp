@@ -1,0 +1,413 @@
+// The one file that includes Beast and Asio.
+
+#include "server/http_server.h"
+
+#include "base/error.h"
+#include "server/http_text.h"
+
+#include <boost/asio.hpp>
+#include <boost/asio/experimental/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <poll.h>
+#include <sys/resource.h>
+
+namespace nibble::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = asio::ip::tcp;
+using boost::system::error_code;
+using asio::experimental::awaitable_operators::operator||;
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+
+constexpr int kBacklog = 4096;
+constexpr int kSendBufferBytes = 256 << 10;                 // what a client may leave unread in the kernel
+constexpr size_t kMostDrained = size_t{4} << 20;            // of a body that is refused
+constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
+constexpr auto kAcceptPause = std::chrono::milliseconds(50);
+
+// Has the other side closed or vanished?
+bool has_gone(int fd) {
+  pollfd state{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+asio::awaitable<void> watch(tcp::socket& socket) {
+  asio::steady_timer pause(socket.get_executor());
+  while (true) {
+    const auto [error] = co_await socket.async_wait(tcp::socket::wait_read, kAwait);
+    if (error || has_gone(socket.native_handle())) co_return;
+    pause.expires_after(kGoneCheck);  // bytes of the next request
+    co_await pause.async_wait(kAwait);
+  }
+}
+
+// Of one connection; all but the wakes happens on its strand. Shared with wakes that may come late.
+struct Peer {
+  explicit Peer(beast::tcp_stream& lowest) : stream(&lowest), timer(lowest.get_executor()) {}
+  beast::tcp_stream* stream;  // null once the connection is over
+  asio::steady_timer timer;
+  const Call* call = nullptr;
+  bool woken = false, writing = false, idle = true;
+
+  void wake() {
+    woken = true;
+    timer.cancel();
+    if (writing && call != nullptr && call->backlog() > 1) stream->close();
+  }
+};
+
+}  // namespace
+
+struct HttpServer::Impl {
+  Impl(HttpOptions o, Handler h)
+      : options(std::move(o)),
+        handler(std::move(h)),
+        io(options.threads),
+        control(asio::make_strand(io)),
+        acceptor(control),
+        signals(control),
+        deadline(control) {}
+
+  void listen();
+  void use_tls();
+  void await_signal();
+  void drain();
+  void connection_over();
+
+  asio::awaitable<void> accept();
+  template <class Stream>
+  asio::awaitable<void> converse(std::unique_ptr<Stream> stream);
+  template <class Stream>
+  asio::awaitable<bool> exchange(Stream& stream, std::shared_ptr<Peer> peer, beast::flat_buffer& buffer);
+  template <class Stream>
+  asio::awaitable<void> answer(Stream& stream, Peer& peer, Call& call, Framing framing, bool is_head, bool& whole);
+  template <class Stream>
+  asio::awaitable<void> refuse(Stream& stream, error_code error);
+  template <class Stream>
+  asio::awaitable<bool> write(Stream& stream, const std::string& bytes);
+
+  struct Peers {  // guarded by mutex
+    std::mutex mutex;
+    std::set<std::shared_ptr<Peer>> open;
+  };
+
+  const HttpOptions options;
+  const Handler handler;
+  std::unique_ptr<asio::ssl::context> tls;
+  std::atomic<bool> draining = false;
+  std::atomic<int> connections = 0;
+  Peers peers;
+  asio::io_context io;                                        // its end destroys what still runs, which uses the above
+  asio::strand<asio::io_context::executor_type> control;  // accepts and ends
+  tcp::acceptor acceptor;
+  asio::signal_set signals;
+  asio::steady_timer deadline;
+  std::vector<std::jthread> threads;
+};
+
+void HttpServer::Impl::listen() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);  // as many connections as the system lets us have
+  }
+  error_code error;
+  tcp::resolver resolver(io);
+  const auto found = resolver.resolve(options.host, std::to_string(options.port),
+                                      tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (error || found.empty())
+    throw Error(Code::kIo, "[serve] --host {}: no such address: {}", options.host, error.message());
+  const tcp::endpoint endpoint = *found.begin();
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(kBacklog, error);
+  if (error) {
+    throw Error(Code::kIo, "[serve] cannot listen on {} port {}: {}", options.host, options.port, error.message());
+  }
+}
+
+void HttpServer::Impl::use_tls() {
+  if (options.certificate_file.empty() && options.key_file.empty()) return;
+  if (options.certificate_file.empty() || options.key_file.empty())
+    throw Error(Code::kInvalidRequest, "[serve] want --ssl-certfile and --ssl-keyfile together, found one of them");
+  tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
+  error_code error;
+  tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
+                   asio::ssl::context::no_tlsv1_1);
+  tls->use_certificate_chain_file(options.certificate_file, error);
+  if (error) throw Error(Code::kIo, "[serve] --ssl-certfile {}: {}", options.certificate_file, error.message());
+  tls->use_private_key_file(options.key_file, asio::ssl::context::pem, error);
+  if (error) throw Error(Code::kIo, "[serve] --ssl-keyfile {}: {}", options.key_file, error.message());
+}
+
+void HttpServer::Impl::await_signal() {
+  signals.async_wait([this](error_code error, int) {
+    if (error) return;
+    if (draining) return io.stop();
+    drain();
+    await_signal();
+  });
+}
+
+void HttpServer::Impl::drain() {
+  draining = true;
+  error_code ignored;
+  acceptor.close(ignored);
+  deadline.expires_after(options.drain_time);
+  deadline.async_wait([this](error_code error) {
+    if (!error) io.stop();
+  });
+  const std::lock_guard lock(peers.mutex);
+  for (const auto& peer : peers.open) {
+    asio::post(peer->timer.get_executor(), [peer] {
+      if (peer->idle && peer->stream != nullptr) peer->stream->close();
+    });
+  }
+  if (connections == 0) io.stop();
+}
+
+void HttpServer::Impl::connection_over() {
+  if (--connections == 0 && draining) io.stop();
+}
+
+asio::awaitable<void> HttpServer::Impl::accept() {
+  while (!draining) {
+    auto [error, socket] = co_await acceptor.async_accept(asio::make_strand(io), kAwait);
+    if (error == asio::error::operation_aborted || draining) co_return;
+    if (error || connections >= options.max_connections) {  // too many: the newcomer goes, the others stay
+      asio::steady_timer pause(control, error ? kAcceptPause : std::chrono::milliseconds(1));
+      co_await pause.async_wait(kAwait);
+      continue;
+    }
+    error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    socket.set_option(tcp::socket::send_buffer_size(kSendBufferBytes), ignored);
+    ++connections;
+    const auto executor = socket.get_executor();
+    const auto over = [this](const std::exception_ptr&) { connection_over(); };
+    if (tls) {
+      auto stream = std::make_unique<beast::ssl_stream<beast::tcp_stream>>(std::move(socket), *tls);
+      asio::co_spawn(executor, converse(std::move(stream)), over);
+    } else {
+      asio::co_spawn(executor, converse(std::make_unique<beast::tcp_stream>(std::move(socket))), over);
+    }
+  }
+}
+
+template <class Stream>
+asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string& bytes) {
+  beast::get_lowest_layer(stream).expires_after(options.write_time);
+  const auto [error, size] = co_await asio::async_write(stream, asio::buffer(bytes), kAwait);
+  co_return !error;
+}
+
+template <class Stream>
+asio::awaitable<void> HttpServer::Impl::converse(std::unique_ptr<Stream> stream) {
+  beast::tcp_stream& lowest = beast::get_lowest_layer(*stream);
+  const auto peer = std::make_shared<Peer>(lowest);
+  {
+    const std::lock_guard lock(peers.mutex);
+    peers.open.insert(peer);
+  }
+  struct Leave {  // also when the coroutine is destroyed
+    Impl& server;
+    const std::shared_ptr<Peer>& peer;
+    ~Leave() {
+      peer->stream = nullptr;
+      peer->call = nullptr;
+      const std::lock_guard lock(server.peers.mutex);
+      server.peers.open.erase(peer);
+    }
+  } leave{*this, peer};
+  lowest.expires_after(options.header_time);
+  if constexpr (!std::is_same_v<Stream, beast::tcp_stream>) {
+    const auto [error] = co_await stream->async_handshake(asio::ssl::stream_base::server, kAwait);
+    if (error) co_return;
+  }
+  beast::flat_buffer buffer;
+  bool more = true;
+  while (more) more = co_await exchange(*stream, peer, buffer);
+  error_code ignored;
+  if constexpr (!std::is_same_v<Stream, beast::tcp_stream>) {
+    lowest.expires_after(std::chrono::seconds(1));
+    co_await stream->async_shutdown(kAwait);
+  }
+  lowest.socket().shutdown(tcp::socket::shutdown_both, ignored);
+}
+
+// One request and its answer. False: the connection ends.
+template <class Stream>
+asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr<Peer> peer,
+                                                 beast::flat_buffer& buffer) {
+  beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
+  if (draining) co_return false;
+  if (buffer.size() == 0) {
+    peer->idle = true;
+    lowest.expires_after(options.idle_time);
+    const auto [error, size] = co_await stream.async_read_some(buffer.prepare(4096), kAwait);
+    if (error) co_return false;
+    buffer.commit(size);
+  }
+  peer->idle = false;
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
+  parser.body_limit(options.max_body_bytes);
+  lowest.expires_after(options.header_time);
+  {
+    const auto [error, size] = co_await http::async_read_header(stream, buffer, parser, kAwait);
+    if (error) {
+      co_await refuse(stream, error);
+      co_return false;
+    }
+  }
+  const auto& message = parser.get();
+  if (beast::iequals(message[http::field::expect], "100-continue")) {
+    const bool sent = co_await write(stream, "HTTP/1.1 100 Continue\r\n\r\n");
+    if (!sent) co_return false;
+  }
+  lowest.expires_after(options.body_time);
+  {
+    const auto [error, size] = co_await http::async_read(stream, buffer, parser, kAwait);
+    if (error) {
+      co_await refuse(stream, error);
+      co_return false;
+    }
+  }
+  const bool modern = message.version() >= 11;
+  const Framing framing{.keep_alive = message.keep_alive() && !draining,
+                        .chunked = modern,
+                        .allowed_origin = options.allowed_origin};
+  if (message.method() == http::verb::options) {
+    const std::string text =
+        preflight_text(std::string_view(message[http::field::access_control_request_headers]), framing);
+    const bool sent = co_await write(stream, text);
+    co_return sent && framing.keep_alive;
+  }
+  const auto header = [&message](std::string_view name) { return std::string(message[name]); };
+  HttpRequest request{.method = std::string(message.method_string()),
+                      .path = path_of(message.target()),
+                      .authorization = header("Authorization"),
+                      .origin = header("Origin"),
+                      .content_encoding = header("Content-Encoding"),
+                      .client_id = header("X-Request-Id"),
+                      .body = std::move(parser.get().body())};
+  Wake wake = [peer] { asio::post(peer->timer.get_executor(), [peer] { peer->wake(); }); };
+  const std::unique_ptr<Call> call = handler(request, std::move(wake));
+  request.body = {};
+  peer->call = call.get();
+  bool whole = false;
+  co_await (answer(stream, *peer, *call, framing, request.method == "HEAD", whole) || watch(lowest.socket()));
+  peer->call = nullptr;
+  co_return whole && framing.keep_alive && !draining;
+}
+
+// `whole`: the answer went out to its end and the connection may serve another.
+template <class Stream>
+asio::awaitable<void> HttpServer::Impl::answer(Stream& stream, Peer& peer, Call& call, Framing framing, bool is_head,
+                                               bool& whole) {
+  bool streams = false;
+  while (true) {
+    peer.woken = false;
+    Call::Output out = call.poll();
+    std::string bytes;
+    if (out.head) {
+      streams = out.head->stream;
+      const bool to_the_end = streams && !framing.chunked;  // HTTP/1.0
+      framing.keep_alive = framing.keep_alive && !to_the_end;
+      framing.chunked = framing.chunked && streams;
+      bytes = head_text(*out.head, framing, streams ? std::nullopt : std::optional(out.body.size()));
+    }
+    if (!out.body.empty() && !is_head) bytes += framing.chunked && streams ? chunk_text(out.body) : out.body;
+    if (out.done && streams && framing.chunked) bytes += kLastChunk;
+    if (!bytes.empty()) {
+      peer.writing = true;
+      const bool sent = co_await write(stream, bytes);
+      peer.writing = false;
+      if (!sent) co_return;
+    }
+    if (out.done) {
+      whole = framing.keep_alive;
+      co_return;
+    }
+    if (peer.woken) continue;
+    peer.timer.expires_after(options.ping_time);
+    const auto [interrupted] = co_await peer.timer.async_wait(kAwait);
+    if (interrupted || peer.woken || !streams) continue;
+    const std::string ping = framing.chunked ? chunk_text(": \n\n") : ": \n\n";
+    const bool sent = co_await write(stream, ping);
+    if (!sent) co_return;
+  }
+}
+
+// The answer to what is no request, or too much of one; then what the client still sends is swallowed for a moment,
+// so that it reads the answer instead of a reset.
+template <class Stream>
+asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error) {
+  const bool of_http = error.category() == http::make_error_code(http::error::bad_method).category();
+  if (!of_http || error == http::error::end_of_stream || error == http::error::partial_message) co_return;  // it went
+  int status = 400;
+  std::string message = "this is no HTTP request: " + error.message();
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    status = 431;
+    message = "the header is too large";
+  } else if (error == http::error::body_limit) {
+    status = 413;
+    message = "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes";
+  }
+  const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = options.allowed_origin};
+  const std::string body = error_body(message);
+  const bool sent = co_await write(stream, head_text({.status = status}, framing, body.size()) + body);
+  if (!sent) co_return;
+  beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
+  error_code ignored;
+  lowest.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  lowest.expires_after(std::chrono::seconds(2));
+  std::string sink(64 << 10, '\0');
+  for (size_t drained = 0; drained < kMostDrained;) {
+    const auto [over, size] = co_await lowest.async_read_some(asio::buffer(sink), kAwait);
+    if (over) co_return;
+    drained += size;
+  }
+}
+
+HttpServer::HttpServer(HttpOptions options, Handler handler)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(handler))) {
+  impl_->use_tls();
+  impl_->listen();
+  impl_->signals.add(SIGTERM);
+  impl_->signals.add(SIGINT);
+  impl_->await_signal();
+  asio::co_spawn(impl_->control, impl_->accept(), asio::detached);
+  for (int i = 0; i < impl_->options.threads; ++i) impl_->threads.emplace_back([this] { impl_->io.run(); });
+}
+
+HttpServer::~HttpServer() {
+  impl_->io.stop();
+  impl_->threads.clear();
+}
+
+int HttpServer::port() const { return impl_->acceptor.local_endpoint().port(); }
+
+bool HttpServer::stopping() const { return impl_->draining; }
+
+void HttpServer::wait() {
+  for (std::jthread& thread : impl_->threads) thread.join();
+  impl_->threads.clear();
+}
+
+}  // namespace nibble::server

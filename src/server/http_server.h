@@ -1,0 +1,49 @@
+#pragma once
+// HTTP/1.1, plain or over TLS, for many clients on few threads. Everything from the network is hostile: headers,
+// bodies, idle and slow clients have limits, and a client that goes away takes its call along.
+
+#include "server/http.h"
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace nibble::server {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;  // 0: any free one
+  int threads = 2;
+  std::string certificate_file{}, key_file{};  // both: TLS
+  std::string allowed_origin = "*";            // of web pages that may call; empty: none but our own
+  size_t max_header_bytes = size_t{16} << 10;
+  size_t max_body_bytes = size_t{32} << 20;
+  int max_connections = 4096;
+  std::chrono::seconds header_time{10};  // from the first byte of a request to the end of its header
+  std::chrono::seconds body_time{60};
+  std::chrono::seconds idle_time{75};   // between requests
+  std::chrono::seconds write_time{30};  // without the client taking a byte
+  std::chrono::seconds ping_time{15};   // of silence in a stream before a comment line
+  std::chrono::seconds drain_time{30};  // after SIGTERM, for what is running
+};
+
+class HttpServer {
+ public:
+  // Listens from here on. Throws Error(kIo) when it cannot. The handler outlives it. SIGTERM and SIGINT drain: nothing
+  // new is accepted, what runs may finish; a second one ends everything.
+  HttpServer(HttpOptions options, Handler handler);
+  ~HttpServer();  // ends everything
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  [[nodiscard]] int port() const;
+  [[nodiscard]] bool stopping() const;  // a signal has come
+  void wait();                          // until a signal has come and the drain is over
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble::server

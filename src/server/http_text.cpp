@@ -1,0 +1,92 @@
+#include "server/http_text.h"
+
+#include "server/api_error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+
+namespace nibble::server {
+namespace {
+
+std::string_view reason_of(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 503: return "Service Unavailable";
+    default: return "Status";
+  }
+}
+
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[40];
+  return {text, std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &utc)};
+}
+
+}  // namespace
+
+std::string head_text(const HttpHead& head, const Framing& framing, std::optional<size_t> length) {
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: nibble\r\nDate: {}\r\nContent-Type: {}\r\n", head.status,
+                                 reason_of(head.status), date_text(), head.content_type);
+  for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
+  if (!framing.allowed_origin.empty()) {
+    text += fmt::format("Access-Control-Allow-Origin: {}\r\n", framing.allowed_origin);
+    text += "Access-Control-Expose-Headers: X-Request-Id\r\n";
+  }
+  if (length) text += fmt::format("Content-Length: {}\r\n", *length);
+  if (framing.chunked) text += "Transfer-Encoding: chunked\r\n";
+  text += framing.keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+  return text;
+}
+
+std::string chunk_text(std::string_view body) { return fmt::format("{:x}\r\n{}\r\n", body.size(), body); }
+
+std::string path_of(std::string_view target) {
+  target = target.substr(0, target.find_first_of("?#"));
+  std::string path;
+  for (size_t i = 0; i < target.size(); ++i) {
+    unsigned char byte = 0;
+    if (target[i] == '%' && i + 2 < target.size() + 0 &&
+        std::from_chars(target.data() + i + 1, target.data() + i + 3, byte, 16).ptr == target.data() + i + 3) {
+      path += static_cast<char>(byte);
+      i += 2;
+    } else {
+      path += target[i];
+    }
+  }
+  return path;
+}
+
+std::string preflight_text(std::string_view wanted_headers, const Framing& framing) {
+  const auto legal = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' || c == ' ';
+  };
+  if (wanted_headers.empty() || !std::all_of(wanted_headers.begin(), wanted_headers.end(), legal))
+    wanted_headers = "Authorization, Content-Type";
+  HttpHead head{.status = 204, .content_type = "text/plain", .headers = {}};
+  if (!framing.allowed_origin.empty()) {
+    head.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+                    {"Access-Control-Allow-Headers", std::string(wanted_headers)},
+                    {"Access-Control-Max-Age", "86400"}};
+  }
+  return head_text(head, framing, std::nullopt);
+}
+
+std::string error_body(std::string_view message) { return to_text(ApiError("", std::string(message)).json()); }
+
+}  // namespace nibble::server

@@ -1,0 +1,176 @@
+#include "server/json_fields.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace nibble::server {
+namespace {
+
+ApiError want(const std::string& path, std::string_view what, const Json& found) {
+  std::string text = to_text(found);
+  if (text.size() > 60) text = fmt::format("{} of {} bytes", found.type_name(), text.size());
+  return {path, fmt::format("{}: want {}, found {}", path.empty() ? "the request" : path, what, text)};
+}
+
+// The library's message without its own tag.
+std::string plain(std::string_view what) {
+  const size_t tag = what.find("] ");
+  return std::string(tag == std::string_view::npos ? what : what.substr(tag + 2));
+}
+
+bool is_empty(const Json& value) {
+  return value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text) {
+  using Names = std::set<std::string, std::less<>>;
+  std::vector<Names> open;  // names seen, per open object or array
+  const auto on_event = [&open](int depth, Json::parse_event_t event, Json& parsed) {
+    using E = Json::parse_event_t;
+    if (event == E::object_start || event == E::array_start) {
+      if (depth >= kMaxJsonDepth) throw ApiError("", fmt::format("the JSON nests deeper than {}", kMaxJsonDepth));
+      open.emplace_back();
+    } else if (event == E::object_end || event == E::array_end) {
+      open.pop_back();
+    } else if (event == E::key && !open.back().insert(parsed.get<std::string>()).second) {
+      const auto name = parsed.get<std::string>();
+      throw ApiError(name, fmt::format("the field {} stands twice in one object", name));
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, on_event);
+  } catch (const Json::exception& e) {
+    throw ApiError("", fmt::format("the body is no JSON: {}", plain(e.what())));
+  }
+}
+
+bool boolean_of(const Json& value, const std::string& path) {
+  if (!value.is_boolean()) throw want(path, "true or false", value);
+  return value.get<bool>();
+}
+
+int64_t integer_of(const Json& value, const std::string& path) {
+  constexpr double kExact = 9007199254740992;  // 2^53: every whole double below is exact
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (std::abs(number) <= kExact && number == std::floor(number)) return static_cast<int64_t>(number);
+  }
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}))
+    throw want(path, "a whole number of 64 bits", value);
+  return value.get<int64_t>();
+}
+
+double number_of(const Json& value, const std::string& path) {
+  if (!value.is_number() || !std::isfinite(value.get<double>())) throw want(path, "a number", value);
+  return value.get<double>();
+}
+
+std::string string_of(const Json& value, const std::string& path) {
+  if (!value.is_string()) throw want(path, "a string", value);
+  return value.get<std::string>();
+}
+
+const Json& array_of(const Json& value, const std::string& path) {
+  if (!value.is_array()) throw want(path, "an array", value);
+  return value;
+}
+
+Fields::Fields(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {
+  if (!json.is_object()) throw want(path_, "an object", json);
+}
+
+std::string Fields::path(std::string_view name) const {
+  return path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name);
+}
+
+const Json* Fields::find(std::string_view name) {
+  const auto known = known_.emplace(name).first;
+  const auto it = json_->find(*known);
+  return it == json_->end() || it->is_null() ? nullptr : &*it;
+}
+
+std::optional<bool> Fields::boolean(std::string_view name) {
+  const Json* value = find(name);
+  return value == nullptr ? std::nullopt : std::optional(boolean_of(*value, path(name)));
+}
+
+std::optional<int64_t> Fields::integer(std::string_view name, Range<int64_t> range) {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  const int64_t number = integer_of(*value, path(name));
+  if (number < range.least || number > range.most)
+    throw want(path(name), fmt::format("a number from {} to {}", range.least, range.most), *value);
+  return number;
+}
+
+std::optional<double> Fields::number(std::string_view name, Range<double> range) {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  const double number = number_of(*value, path(name));
+  if (number < range.least || number > range.most)
+    throw want(path(name), fmt::format("a number from {} to {}", range.least, range.most), *value);
+  return number;
+}
+
+std::optional<std::string> Fields::string(std::string_view name) {
+  const Json* value = find(name);
+  return value == nullptr ? std::nullopt : std::optional(string_of(*value, path(name)));
+}
+
+const Json* Fields::array(std::string_view name) {
+  const Json* value = find(name);
+  return value == nullptr ? nullptr : &array_of(*value, path(name));
+}
+
+std::optional<Fields> Fields::object(std::string_view name) {
+  const Json* value = find(name);
+  return value == nullptr ? std::nullopt : std::optional(Fields(*value, path(name)));
+}
+
+std::string Fields::required_string(std::string_view name) {
+  auto value = string(name);
+  if (!value) throw ApiError(path(name), fmt::format("{}: want a string, found nothing", path(name)));
+  return *std::move(value);
+}
+
+std::optional<size_t> Fields::choice(std::string_view name, std::initializer_list<std::string_view> words) {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  const auto it = value->is_string() ? std::find(words.begin(), words.end(), value->get_ref<const std::string&>())
+                                     : words.end();
+  if (it == words.end()) throw want(path(name), fmt::format("{}", fmt::join(words, " or ")), *value);
+  return static_cast<size_t>(it - words.begin());
+}
+
+void Fields::ignore(std::initializer_list<std::string_view> names) { known_.insert(names.begin(), names.end()); }
+
+void Fields::refuse(std::initializer_list<std::string_view> names, std::string_view why) {
+  for (const std::string_view name : names) {
+    const Json* value = find(name);
+    if (value != nullptr && !is_empty(*value))
+      throw ApiError(path(name), fmt::format("{} is not supported: {}", path(name), why), 400, "unsupported_parameter");
+  }
+}
+
+void Fields::only(std::string_view name, const Json& served, std::string_view why) {
+  const Json* value = find(name);
+  if (value == nullptr || *value == served) return;
+  throw ApiError(path(name), fmt::format("{}: only {} is supported: {}", path(name), to_text(served), why), 400,
+                 "unsupported_value");
+}
+
+void Fields::done() const {
+  for (const auto& [name, value] : json_->items()) {
+    if (known_.contains(name)) continue;
+    throw ApiError(path(name), fmt::format("there is no field {}", path(name)), 400, "unknown_parameter");
+  }
+}
+
+}  // namespace nibble::server

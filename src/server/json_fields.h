@@ -1,0 +1,67 @@
+#pragma once
+// A request's JSON, read strictly: what is read is checked, and what nobody reads is refused by name.
+
+#include "server/api_error.h"
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace nibble::server {
+
+inline constexpr int kMaxJsonDepth = 100;
+
+// Throws ApiError: text that is no JSON or no UTF-8, deeper than kMaxJsonDepth, a name twice in one object, a number
+// that no double holds.
+[[nodiscard]] Json parse_json(std::string_view text);
+
+// A typed value or ApiError naming `path`.
+[[nodiscard]] bool boolean_of(const Json& value, const std::string& path);
+[[nodiscard]] int64_t integer_of(const Json& value, const std::string& path);  // 5.0 is 5
+[[nodiscard]] double number_of(const Json& value, const std::string& path);    // finite
+[[nodiscard]] std::string string_of(const Json& value, const std::string& path);
+[[nodiscard]] const Json& array_of(const Json& value, const std::string& path);
+
+template <class T>
+struct Range {
+  T least, most;
+};
+
+// One object. Every reader marks its name as known; null is the same as absent.
+class Fields {
+ public:
+  // Throws unless `json` is an object; it outlives this. `path` is empty for the request itself.
+  Fields(const Json& json, std::string path);
+
+  [[nodiscard]] const Json* find(std::string_view name);  // null where absent
+  [[nodiscard]] std::optional<bool> boolean(std::string_view name);
+  [[nodiscard]] std::optional<int64_t> integer(std::string_view name, Range<int64_t> range);
+  [[nodiscard]] std::optional<double> number(std::string_view name, Range<double> range);
+  [[nodiscard]] std::optional<std::string> string(std::string_view name);
+  [[nodiscard]] const Json* array(std::string_view name);
+  [[nodiscard]] std::optional<Fields> object(std::string_view name);
+  [[nodiscard]] std::string required_string(std::string_view name);
+  // Position of the value among the words.
+  [[nodiscard]] std::optional<size_t> choice(std::string_view name, std::initializer_list<std::string_view> words);
+
+  // Accepted without effect on the answer; docs/api.md says why for each.
+  void ignore(std::initializer_list<std::string_view> names);
+  // Known and not served: anything but null, false, "", [] and {} is an ApiError that says `why`.
+  void refuse(std::initializer_list<std::string_view> names, std::string_view why);
+  // Of this field one value is served, and it makes no difference.
+  void only(std::string_view name, const Json& value, std::string_view why);
+  // Throws ApiError naming the first field that nothing above asked for.
+  void done() const;
+
+  [[nodiscard]] std::string path(std::string_view name) const;
+
+ private:
+  const Json* json_;
+  std::string path_;
+  std::set<std::string, std::less<>> known_;
+};
+
+}  // namespace nibble::server

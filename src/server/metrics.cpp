@@ -1,0 +1,155 @@
+#include "server/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace nibble::server {
+namespace {
+
+constexpr std::string_view kPrefixes[] = {"nibble:", "vllm:"};
+
+std::vector<double> seconds() { return {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480}; }
+std::vector<double> short_seconds() {
+  return {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
+}
+std::vector<double> token_seconds() {
+  return {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5};
+}
+std::vector<double> tokens() {
+  return {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+}
+
+// A label's value: quotes, backslashes and line ends escaped.
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return out;
+}
+
+// One family under both prefixes: `lines` prints its samples under a name.
+template <class Lines>
+void family(std::string& out, std::string_view name, std::string_view kind_and_help, const Lines& lines) {
+  const size_t blank = kind_and_help.find(' ');
+  for (const std::string_view prefix : kPrefixes) {
+    const std::string full = fmt::format("{}{}", prefix, name);
+    out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", full, kind_and_help.substr(blank + 1), full,
+                       kind_and_help.substr(0, blank));
+    lines(full);
+  }
+}
+
+}  // namespace
+
+void Histogram::add(double value) {
+  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+  ++counts_[static_cast<size_t>(bucket)];
+  sum_ += value;
+}
+
+void Histogram::print(std::string_view name, std::string_view labels, std::string& out) const {
+  int64_t count = 0;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    count += counts_[i];
+    const std::string bound = i < bounds_.size() ? fmt::format("{}", bounds_[i]) : "+Inf";
+    out += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound, count);
+  }
+  out += fmt::format("{0}_sum{{{1}}} {2}\n{0}_count{{{1}}} {3}\n", name, labels, sum_, count);
+}
+
+Metrics::Metrics()
+    : state_{.mutex = {},
+             .first_token = Histogram(short_seconds()),
+             .interval = Histogram(token_seconds()),
+             .end_to_end = Histogram(seconds()),
+             .queue = Histogram(seconds()),
+             .prefill = Histogram(seconds()),
+             .decode = Histogram(seconds()),
+             .prompt_tokens = Histogram(tokens()),
+             .completion_tokens = Histogram(tokens()),
+             .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"error", 0}},
+             .statuses = {}} {}
+
+void Metrics::token_interval(double interval) {
+  const std::lock_guard lock(state_.mutex);
+  state_.interval.add(interval);
+}
+
+void Metrics::choice_finished(const ChoiceRecord& r) {
+  const std::lock_guard lock(state_.mutex);
+  ++state_.finished[std::string(r.finished_reason)];
+  state_.prompt_total += r.prompt_tokens;
+  state_.completion_total += r.completion_tokens;
+  state_.end_to_end.add(r.end_to_end_seconds);
+  if (r.first_token_seconds < 0) return;
+  state_.first_token.add(r.first_token_seconds);
+  state_.queue.add(r.queue_seconds);
+  state_.prefill.add(r.prefill_seconds);
+  state_.decode.add(r.decode_seconds);
+  state_.prompt_tokens.add(static_cast<double>(r.prompt_tokens));
+  state_.completion_tokens.add(static_cast<double>(r.completion_tokens));
+}
+
+void Metrics::response_sent(int status, int64_t repairs) {
+  const std::lock_guard lock(state_.mutex);
+  ++state_.statuses[status];
+  state_.repairs += repairs;
+}
+
+std::string Metrics::text(const engine::EngineStats& stats, std::string_view model_name) const {
+  const std::string labels = fmt::format("model_name=\"{}\"", escaped(model_name));
+  const double used = stats.kv_pages > 0 ? static_cast<double>(stats.kv_pages_used) / static_cast<double>(stats.kv_pages) : 0;
+  const std::lock_guard lock(state_.mutex);
+  const struct {
+    std::string_view name, kind_and_help;
+    double value;
+  } kSingles[] = {
+      {"num_requests_running", "gauge Requests being computed", static_cast<double>(stats.running)},
+      {"num_requests_waiting", "gauge Requests in the queue", static_cast<double>(stats.waiting)},
+      {"kv_cache_usage_perc", "gauge Share of the KV pages in use; 1 is all", used},
+      {"prefix_cache_queries_total", "counter Prompt tokens looked up in the prefix cache",
+       static_cast<double>(stats.prefix_queries)},
+      {"prefix_cache_hits_total", "counter Prompt tokens found there", static_cast<double>(stats.prefix_hits)},
+      {"num_preemptions_total", "counter Sequences put back for want of pages", static_cast<double>(stats.preemptions)},
+      {"engine_steps_total", "counter Forward passes", static_cast<double>(stats.steps)},
+      {"prompt_tokens_total", "counter Prompt tokens of finished requests", static_cast<double>(state_.prompt_total)},
+      {"generation_tokens_total", "counter Tokens generated for finished requests",
+       static_cast<double>(state_.completion_total)},
+      {"harmony_repairs_total", "counter Deviations from the Harmony format that were repaired",
+       static_cast<double>(state_.repairs)}};
+  const struct {
+    std::string_view name, kind_and_help;
+    const Histogram& histogram;
+  } kHistograms[] = {
+      {"time_to_first_token_seconds", "histogram From the request's arrival", state_.first_token},
+      {"inter_token_latency_seconds", "histogram Between two tokens of one answer", state_.interval},
+      {"e2e_request_latency_seconds", "histogram From arrival to the last token", state_.end_to_end},
+      {"request_queue_time_seconds", "histogram Before the first step", state_.queue},
+      {"request_prefill_time_seconds", "histogram Computing the prompt", state_.prefill},
+      {"request_decode_time_seconds", "histogram From the first token to the last", state_.decode},
+      {"request_prompt_tokens", "histogram Prompt tokens per request", state_.prompt_tokens},
+      {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens}};
+  std::string out;
+  for (const auto& one : kSingles) {
+    family(out, one.name, one.kind_and_help,
+           [&](const std::string& name) { out += fmt::format("{}{{{}}} {}\n", name, labels, one.value); });
+  }
+  for (const auto& one : kHistograms) {
+    family(out, one.name, one.kind_and_help,
+           [&](const std::string& name) { one.histogram.print(name, labels, out); });
+  }
+  family(out, "request_success_total", "counter Finished requests by reason", [&](const std::string& name) {
+    for (const auto& [reason, count] : state_.finished)
+      out += fmt::format("{}{{{},finished_reason=\"{}\"}} {}\n", name, labels, reason, count);
+  });
+  family(out, "http_responses_total", "counter Responses by HTTP status", [&](const std::string& name) {
+    for (const auto& [status, count] : state_.statuses)
+      out += fmt::format("{}{{{},status=\"{}\"}} {}\n", name, labels, status, count);
+  });
+  return out;
+}
+
+}  // namespace nibble::server

@@ -1,0 +1,55 @@
+#pragma once
+// What /metrics tells, in Prometheus' text format: every figure under our own prefix and under vLLM's, for dashboards
+// that exist. Any thread.
+
+#include "engine/engine.h"
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::server {
+
+struct ChoiceRecord {
+  std::string_view finished_reason;  // stop, length, abort, error
+  int64_t prompt_tokens = 0, completion_tokens = 0;
+  double first_token_seconds = -1;  // negative: none came
+  double end_to_end_seconds = 0, queue_seconds = 0, prefill_seconds = 0, decode_seconds = 0;
+};
+
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+  void add(double value);
+  // Lines of one metric; `labels` as they stand in braces.
+  void print(std::string_view name, std::string_view labels, std::string& out) const;
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<int64_t> counts_;  // per bucket; the last: above all bounds
+  double sum_ = 0;
+};
+
+class Metrics {
+ public:
+  Metrics();
+  void token_interval(double seconds);  // between two tokens of one choice
+  void choice_finished(const ChoiceRecord& record);
+  void response_sent(int status, int64_t repairs);
+  [[nodiscard]] std::string text(const engine::EngineStats& stats, std::string_view model_name) const;
+
+ private:
+  struct State {  // guarded by mutex
+    mutable std::mutex mutex;
+    Histogram first_token, interval, end_to_end, queue, prefill, decode, prompt_tokens, completion_tokens;
+    std::map<std::string, int64_t, std::less<>> finished;
+    std::map<int, int64_t> statuses;
+    int64_t prompt_total = 0, completion_total = 0, repairs = 0;
+  };
+  State state_;
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,200 @@
+// /v1/chat/completions: the answer, whole or in chunks.
+
+#include "server/presenter.h"
+
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+constexpr std::string_view kBreak = "\n\n";  // between two messages that become one text
+
+struct Choice {
+  TurnReader reader;
+  std::string reasoning{}, content{};
+  size_t content_bytes = 0;  // the model's own, without breaks
+  Json calls = Json::array();
+  Json logprobs = Json::array();
+  ContentLogprobs waiting{};
+  Usage usage{};
+  Json finish_reason{};
+};
+
+class ChatPresenter final : public Presenter {
+ public:
+  ChatPresenter(const ServedModel& model, AnswerId id, const TurnRequest& request)
+      : model_(model),
+        id_(std::move(id)),
+        stream_(request.generation.stream),
+        include_usage_(request.generation.include_usage),
+        logprobs_(request.generation.request.logprobs >= 0) {
+    const TurnOptions options{.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
+                              .parallel_calls = request.parallel_tool_calls,
+                              .stop = request.generation.stop,
+                              .include_stop = request.generation.include_stop};
+    for (int i = 0; i < request.generation.n; ++i)
+      choices_.push_back({.reader = TurnReader(*model.tokenizer, model_.ids, options)});
+  }
+
+  void begin() override {
+    for (size_t i = 0; i < choices_.size(); ++i) send_delta(i, {{"role", "assistant"}, {"content", ""}});
+  }
+
+  bool token(size_t choice, const engine::TokenEvent& event) override {
+    Choice& c = choices_[choice];
+    ++c.usage.completion_tokens;
+    const bool was_content = c.reader.in_content();
+    const std::vector<TurnEvent> events = c.reader.push(event.token);
+    const bool special = model_.tokenizer->is_special(event.token);
+    if (logprobs_ && event.logprobs && !special && (c.reader.in_content() || was_content)) {
+      const size_t bytes =
+          model_.tokenizer->contains(event.token) ? model_.tokenizer->token_bytes(event.token).size() : 0;
+      c.waiting.add(chat_logprob(*model_.tokenizer, event), bytes);
+    }
+    take(choice, events);
+    return !c.reader.ended();
+  }
+
+  void finished(size_t choice, const engine::Finished& finished) override {
+    Choice& c = choices_[choice];
+    take(choice, c.reader.finish());
+    c.usage.prompt_tokens = finished.prompt_tokens;
+    c.usage.cached_tokens = finished.cached_tokens;
+    c.usage.reasoning_tokens = c.reader.reasoning_tokens();
+    c.finish_reason = server::finish_reason(finished.reason, c.reader.called());
+    if (stream_) send_delta(choice, Json::object());
+  }
+
+  void end() override {
+    if (!stream_) return;
+    if (include_usage_) {
+      Json chunk = head("chat.completion.chunk");
+      chunk["choices"] = Json::array();
+      chunk["usage"] = chat_usage(usage());
+      send(chunk);
+    }
+    send_done();
+  }
+
+  void failed(const ApiError& error) override {
+    send(error.json());
+    send_done();
+  }
+
+  Json body() override {
+    Json json = head("chat.completion");
+    json["choices"] = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& c = choices_[i];
+      Json message = {{"role", "assistant"}, {"content", c.content}, {"refusal", nullptr}};
+      if (c.content.empty() && !c.calls.empty()) message["content"] = nullptr;
+      if (!c.reasoning.empty()) message["reasoning_content"] = message["reasoning"] = c.reasoning;
+      if (!c.calls.empty()) message["tool_calls"] = std::move(c.calls);
+      json["choices"].push_back({{"index", i},
+                                 {"message", std::move(message)},
+                                 {"logprobs", logprobs_ ? Json{{"content", std::move(c.logprobs)}} : Json()},
+                                 {"finish_reason", c.finish_reason}});
+    }
+    json["usage"] = chat_usage(usage());
+    return json;
+  }
+
+  [[nodiscard]] Usage usage() const override {
+    Usage sum = choices_[0].usage;
+    for (size_t i = 1; i < choices_.size(); ++i) {
+      sum.completion_tokens += choices_[i].usage.completion_tokens;
+      sum.reasoning_tokens += choices_[i].usage.reasoning_tokens;
+    }
+    return sum;
+  }
+  [[nodiscard]] int64_t repairs() const override {
+    int64_t sum = 0;
+    for (const Choice& c : choices_) sum += c.reader.repairs();
+    return sum;
+  }
+
+ private:
+  [[nodiscard]] Json head(std::string_view object) const {
+    return {{"id", id_.id}, {"object", object}, {"created", id_.created}, {"model", id_.model}};
+  }
+
+  // `finish_reason` of the choice goes along, null until it has finished.
+  void send_delta(size_t choice, Json delta) {
+    Choice& c = choices_[choice];
+    Json chunk = head("chat.completion.chunk");
+    Json item = {{"index", choice}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", c.finish_reason}};
+    if (logprobs_) {
+      Json entries = c.waiting.take(c.content_bytes);
+      if (!entries.empty()) item["logprobs"] = {{"content", std::move(entries)}};
+    }
+    chunk["choices"] = Json::array({std::move(item)});
+    if (include_usage_) chunk["usage"] = nullptr;
+    send(chunk);
+  }
+
+  void take(size_t choice, const std::vector<TurnEvent>& events) {
+    for (const TurnEvent& event : events) {
+      switch (event.kind) {
+        case ItemKind::kReasoning: add_reasoning(choice, event); break;
+        case ItemKind::kContent: add_content(choice, event); break;
+        case ItemKind::kCall: add_call(choice, event); break;
+      }
+    }
+  }
+
+  void add_reasoning(size_t choice, const TurnEvent& event) {
+    Choice& c = choices_[choice];
+    const std::string text = text_of(event, c.reasoning);
+    if (text.empty()) return;
+    c.reasoning += text;
+    if (stream_) send_delta(choice, {{"reasoning_content", text}, {"reasoning", text}});
+  }
+
+  void add_content(size_t choice, const TurnEvent& event) {
+    Choice& c = choices_[choice];
+    const std::string text = text_of(event, c.content);
+    if (text.empty()) return;
+    c.content += text;
+    c.content_bytes += event.text.size();
+    if (stream_) return send_delta(choice, {{"content", text}});
+    if (!logprobs_) return;
+    for (Json& entry : c.waiting.take(c.content_bytes)) c.logprobs.push_back(std::move(entry));
+  }
+
+  void add_call(size_t choice, const TurnEvent& event) {
+    Choice& c = choices_[choice];
+    if (event.what == TurnEvent::What::kBegin) {
+      c.calls.push_back({{"id", make_id("call_")},
+                         {"type", "function"},
+                         {"function", {{"name", event.text}, {"arguments", ""}}}});
+      if (!stream_) return;
+      Json call = {{"index", c.calls.size() - 1}};
+      call.update(c.calls.back());
+      send_delta(choice, {{"tool_calls", Json::array({std::move(call)})}});
+    } else if (event.what == TurnEvent::What::kText) {
+      c.calls.back()["function"]["arguments"].get_ref<std::string&>() += event.text;
+      if (!stream_) return;
+      send_delta(choice, {{"tool_calls",
+                           Json::array({{{"index", c.calls.size() - 1}, {"function", {{"arguments", event.text}}}}})}});
+    }
+  }
+
+  // What the event adds to the text so far.
+  static std::string text_of(const TurnEvent& event, const std::string& so_far) {
+    if (event.what == TurnEvent::What::kText) return event.text;
+    return event.what == TurnEvent::What::kBegin && !so_far.empty() ? std::string(kBreak) : std::string();
+  }
+
+  const ServedModel& model_;
+  const AnswerId id_;
+  const bool stream_, include_usage_, logprobs_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace
+
+std::unique_ptr<Presenter> present_chat(const ServedModel& model, AnswerId id, const TurnRequest& request) {
+  return std::make_unique<ChatPresenter>(model, std::move(id), request);
+}
+
+}  // namespace nibble::server

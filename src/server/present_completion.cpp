@@ -1,0 +1,229 @@
+// /v1/completions: the text, whole or in chunks. Choice p * n + i is answer i to prompt p.
+
+#include "server/presenter.h"
+#include "text/stop_strings.h"
+#include "text/utf8_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+int64_t characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+struct Entry {  // of the logprobs object
+  std::string token;
+  Json logprob, top;
+  int64_t offset;  // characters
+};
+
+struct Choice {
+  text::StopStrings stops;
+  text::Utf8Stream utf8{};
+  std::string text{};
+  size_t own_bytes = 0;        // of the text that was generated, not echoed
+  size_t pushed = 0;           // bytes of the tokens generated so far
+  int64_t characters = 0;      // of all tokens so far
+  std::vector<std::pair<size_t, Entry>> waiting{};  // first byte, entry; echoed ones have byte 0
+  Json logprobs{};
+  Usage usage{};
+  bool ended = false;  // by a stop string
+  bool begun = false;
+  Json finish_reason{};
+};
+
+class CompletionPresenter final : public Presenter {
+ public:
+  CompletionPresenter(const ServedModel& model, AnswerId id, const CompletionRequest& request)
+      : model_(model),
+        id_(std::move(id)),
+        stream_(request.generation.stream),
+        include_usage_(request.generation.include_usage),
+        logprobs_(request.generation.request.logprobs >= 0),
+        skip_special_(request.skip_special_tokens),
+        max_tokens_(request.generation.max_tokens.value_or(0)),
+        per_prompt_(static_cast<size_t>(request.generation.n)) {
+    const auto match =
+        request.generation.include_stop ? text::StopStrings::Match::kIncluded : text::StopStrings::Match::kExcluded;
+    for (const auto& prompt : request.prompts) {
+      for (size_t i = 0; i < per_prompt_; ++i) {
+        choices_.push_back({.stops = text::StopStrings(request.generation.stop, match)});
+        if (request.echo) echo(choices_.back(), prompt);
+      }
+    }
+  }
+
+  bool token(size_t choice, const engine::TokenEvent& event) override {
+    Choice& c = choices_[choice];
+    begin_choice(choice);
+    if (event.of_prompt) {
+      add_entry(c, event, 0);
+      return true;
+    }
+    if (c.usage.completion_tokens == max_tokens_) return true;  // echo alone: the engine draws one nonetheless
+    ++c.usage.completion_tokens;
+    std::string_view bytes = bytes_of(event.token);
+    if (skip_special_ && model_.tokenizer->is_special(event.token)) bytes = {};
+    if (logprobs_) add_entry(c, event, c.pushed);
+    c.pushed += bytes.size();
+    const text::StopStrings::Step step = c.stops.push(c.utf8.push(bytes));
+    c.ended = step.stop_idx.has_value();
+    emit(choice, step.text);
+    return !c.ended;
+  }
+
+  void finished(size_t choice, const engine::Finished& finished) override {
+    Choice& c = choices_[choice];
+    begin_choice(choice);
+    std::string rest;
+    if (!c.ended) {
+      rest = c.stops.push(c.utf8.finish()).text;
+      rest += c.stops.finish();
+    }
+    c.usage.prompt_tokens = finished.prompt_tokens;
+    c.usage.cached_tokens = finished.cached_tokens;
+    c.finish_reason = server::finish_reason(finished.reason, false);
+    if (!c.ended) c.own_bytes = c.pushed + 1;  // all entries may go
+    emit(choice, rest, /*even_empty=*/true);
+  }
+
+  void end() override {
+    if (!stream_) return;
+    if (include_usage_) {
+      Json chunk = head();
+      chunk["choices"] = Json::array();
+      chunk["usage"] = chat_usage(usage());
+      send(chunk);
+    }
+    send_done();
+  }
+
+  void failed(const ApiError& error) override {
+    send(error.json());
+    send_done();
+  }
+
+  Json body() override {
+    Json json = head();
+    json["choices"] = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& c = choices_[i];
+      json["choices"].push_back({{"index", i},
+                                 {"text", std::move(c.text)},
+                                 {"logprobs", std::move(c.logprobs)},
+                                 {"finish_reason", c.finish_reason}});
+    }
+    json["usage"] = chat_usage(usage());
+    return json;
+  }
+
+  [[nodiscard]] Usage usage() const override {
+    Usage sum;
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      const Usage& one = choices_[i].usage;
+      sum.completion_tokens += one.completion_tokens;
+      if (i % per_prompt_ != 0) continue;
+      sum.prompt_tokens += one.prompt_tokens;
+      sum.cached_tokens += one.cached_tokens;
+    }
+    return sum;
+  }
+
+ private:
+  [[nodiscard]] Json head() const {
+    return {{"id", id_.id}, {"object", "text_completion"}, {"created", id_.created}, {"model", id_.model}};
+  }
+  [[nodiscard]] std::string_view bytes_of(int32_t token) const {
+    return model_.tokenizer->contains(token) ? model_.tokenizer->token_bytes(token) : std::string_view();
+  }
+
+  void echo(Choice& c, const std::variant<std::string, std::vector<int32_t>>& prompt) {
+    const bool is_text = std::holds_alternative<std::string>(prompt);
+    const std::vector<int32_t> ids =
+        is_text ? model_.tokenizer->encode(std::get<std::string>(prompt), text::SpecialTokens::kAllowed)
+                : std::get<std::vector<int32_t>>(prompt);
+    std::string bytes;
+    for (const int32_t id : ids) bytes += bytes_of(id);
+    text::Utf8Stream utf8;
+    c.text = utf8.push(bytes);
+    c.text += utf8.finish();
+    if (logprobs_ && !ids.empty()) add_entry(c, {.token = ids[0], .of_prompt = true, .logprobs = {}}, 0);
+  }
+
+  void add_entry(Choice& c, const engine::TokenEvent& event, size_t byte) {
+    const std::string_view bytes = bytes_of(event.token);
+    Entry entry{.token = std::string(bytes), .logprob = {}, .top = {}, .offset = c.characters};
+    if (event.logprobs) {
+      entry.logprob = finite_logprob(event.logprobs->value);
+      entry.top = Json::object();
+      for (const engine::Logprob& other : event.logprobs->top)
+        entry.top[std::string(bytes_of(other.token))] = finite_logprob(other.value);
+    }
+    c.characters += characters(bytes);
+    c.waiting.emplace_back(byte, std::move(entry));
+  }
+
+  void begin_choice(size_t choice) {
+    Choice& c = choices_[choice];
+    if (std::exchange(c.begun, true) || c.text.empty() || !stream_) return;
+    send_chunk(choice, c.text);
+  }
+
+  void emit(size_t choice, const std::string& text, bool even_empty = false) {
+    Choice& c = choices_[choice];
+    c.own_bytes += text.size();
+    if (!stream_) c.text += text;
+    if (text.empty() && !even_empty) return;
+    if (stream_) return send_chunk(choice, text);
+    take_entries(c, c.logprobs);
+  }
+
+  void send_chunk(size_t choice, const std::string& text) {
+    Choice& c = choices_[choice];
+    Json chunk = head();
+    Json logprobs;
+    take_entries(c, logprobs);
+    chunk["choices"] = Json::array({{{"index", choice},
+                                     {"text", text},
+                                     {"logprobs", std::move(logprobs)},
+                                     {"finish_reason", c.finish_reason}}});
+    if (include_usage_) chunk["usage"] = nullptr;
+    send(chunk);
+  }
+
+  void take_entries(Choice& c, Json& into) const {
+    if (!logprobs_) return;
+    if (into.is_null()) {
+      into = {{"tokens", Json::array()},
+              {"token_logprobs", Json::array()},
+              {"top_logprobs", Json::array()},
+              {"text_offset", Json::array()}};
+    }
+    auto it = c.waiting.begin();
+    for (; it != c.waiting.end() && (it->first < c.own_bytes || it->first == 0); ++it) {
+      into["tokens"].push_back(it->second.token);
+      into["token_logprobs"].push_back(it->second.logprob);
+      into["top_logprobs"].push_back(std::move(it->second.top));
+      into["text_offset"].push_back(it->second.offset);
+    }
+    c.waiting.erase(c.waiting.begin(), it);
+  }
+
+  const ServedModel& model_;
+  const AnswerId id_;
+  const bool stream_, include_usage_, logprobs_, skip_special_;
+  const int64_t max_tokens_;
+  const size_t per_prompt_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace
+
+std::unique_ptr<Presenter> present_completion(const ServedModel& model, AnswerId id, const CompletionRequest& request) {
+  return std::make_unique<CompletionPresenter>(model, std::move(id), request);
+}
+
+}  // namespace nibble::server

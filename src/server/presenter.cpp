@@ -1,0 +1,56 @@
+#include "server/presenter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace nibble::server {
+
+std::string make_id(std::string_view prefix) {
+  constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
+  std::random_device device;
+  std::uniform_int_distribution<size_t> letter(0, kLetters.size() - 1);
+  std::string id(prefix);
+  for (int i = 0; i < 24; ++i) id += kLetters[letter(device)];
+  return id;
+}
+
+std::string_view finish_reason(engine::FinishReason reason, bool called) {
+  using enum engine::FinishReason;
+  if (reason == kLength || reason == kContext) return "length";
+  return called ? "tool_calls" : "stop";
+}
+
+double finite_logprob(float value) { return std::isfinite(value) ? value : -9999.0; }
+
+Json chat_logprob(const text::Tokenizer& tokenizer, const engine::TokenEvent& event) {
+  const auto entry = [&tokenizer](int32_t token, float value) {
+    const std::string_view text = tokenizer.contains(token) ? tokenizer.token_bytes(token) : std::string_view();
+    Json bytes = Json::array();
+    for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+    return Json{{"token", text}, {"logprob", finite_logprob(value)}, {"bytes", std::move(bytes)}};
+  };
+  Json json = entry(event.token, event.logprobs->value);
+  Json& top = json["top_logprobs"] = Json::array();
+  for (const engine::Logprob& other : event.logprobs->top) top.push_back(entry(other.token, other.value));
+  return json;
+}
+
+Json chat_usage(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
+}
+
+Json ContentLogprobs::take(size_t emitted) {
+  Json entries = Json::array();
+  const auto gone = [emitted](const auto& entry) { return entry.first >= emitted; };
+  const auto end = std::find_if(waiting_.begin(), waiting_.end(), gone);
+  for (auto it = waiting_.begin(); it != end; ++it) entries.push_back(std::move(it->second));
+  waiting_.erase(waiting_.begin(), end);
+  return entries;
+}
+
+}  // namespace nibble::server

@@ -1,0 +1,104 @@
+#pragma once
+// The engine's answers as one endpoint's JSON, whole or as server-sent events. Pure: no engine, no HTTP, no clock.
+
+#include "engine/request.h"
+#include "server/api_error.h"
+#include "server/schema.h"
+#include "server/turn_reader.h"
+#include "text/harmony_tokens.h"
+#include "text/tokenizer.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::server {
+
+// What answers need to know of the model.
+struct ServedModel {
+  const text::Tokenizer* tokenizer;
+  text::HarmonyIds ids;
+  std::vector<std::string> names;  // served under these; the first is told
+  std::vector<int32_t> eos_ids;
+  int64_t max_context = 0;
+  int64_t vocab = 0;
+};
+
+struct AnswerId {
+  std::string id;       // chatcmpl-…, cmpl-…, resp_…
+  std::string model;    // as the client is told
+  int64_t created = 0;  // seconds since 1970
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
+};
+
+// Choices are numbered from 0; each gets its tokens in order and then one finished().
+class Presenter {
+ public:
+  virtual ~Presenter() = default;
+  // Before everything else, of a stream.
+  virtual void begin() {}
+  // False: the choice has all it wants; the rest of it does not come here.
+  virtual bool token(size_t choice, const engine::TokenEvent& event) = 0;
+  // kStop where token() was false.
+  virtual void finished(size_t choice, const engine::Finished& finished) = 0;
+  // All choices have finished.
+  virtual void end() = 0;
+  // A stream ends here, unfinished.
+  virtual void failed(const ApiError& error) = 0;
+  // The whole answer, after end(); REQUIRES that it is no stream.
+  [[nodiscard]] virtual Json body() = 0;
+  [[nodiscard]] virtual Usage usage() const = 0;
+  [[nodiscard]] virtual int64_t repairs() const { return 0; }
+
+  // A stream's text since the last call.
+  [[nodiscard]] std::string take() { return std::exchange(text_, {}); }
+
+ protected:
+  void send(const Json& json) { text_ += "data: " + to_text(json) + "\n\n"; }
+  void send(std::string_view event, const Json& json) { text_ += "event: " + std::string(event) + "\n"; send(json); }
+  void send_done() { text_ += "data: [DONE]\n\n"; }
+
+ private:
+  std::string text_;
+};
+
+// `prefix` and 24 random letters and digits.
+[[nodiscard]] std::string make_id(std::string_view prefix);
+// "stop", "tool_calls" or "length".
+[[nodiscard]] std::string_view finish_reason(engine::FinishReason reason, bool called);
+// {token, logprob, bytes}, and with the likeliest as top_logprobs.
+[[nodiscard]] Json chat_logprob(const text::Tokenizer& tokenizer, const engine::TokenEvent& event);
+[[nodiscard]] double finite_logprob(float value);  // JSON has no minus infinity
+[[nodiscard]] Json chat_usage(const Usage& usage);
+
+[[nodiscard]] std::unique_ptr<Presenter> present_chat(const ServedModel& model, AnswerId id, const TurnRequest& request);
+[[nodiscard]] std::unique_ptr<Presenter> present_completion(const ServedModel& model, AnswerId id,
+                                                            const CompletionRequest& request);
+// A response that ended, for the store: the object, and the messages that the model added.
+using KeepResponse = std::function<void(const Json& response, const std::vector<text::Message>& added,
+                                        const CallNames& calls)>;
+[[nodiscard]] std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId id,
+                                                          const ResponsesRequest& request, KeepResponse keep);
+
+// Logprobs of the content's tokens: each goes out with the text that holds its first byte.
+class ContentLogprobs {
+ public:
+  void add(Json entry, size_t bytes) {
+    waiting_.emplace_back(pushed_, std::move(entry));
+    pushed_ += bytes;
+  }
+  // Entries of the first `emitted` bytes; null where there are none and `or_null`.
+  [[nodiscard]] Json take(size_t emitted);
+
+ private:
+  std::vector<std::pair<size_t, Json>> waiting_;
+  size_t pushed_ = 0;
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,85 @@
+#pragma once
+// The API's requests as plain structs. Parsing is strict and needs nothing but the JSON: every field is honoured,
+// listed in docs/api.md as harmless, or refused by an ApiError that names it.
+
+#include "engine/request.h"
+#include "server/api_error.h"
+#include "text/conversation.h"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace nibble::server {
+
+// What all three ways to generate have in common.
+struct GenerationFields {
+  std::string model;  // empty: whichever is served
+  bool stream = false;
+  bool include_usage = false;        // stream: a last chunk with the usage
+  int n = 1;                         // answers per prompt
+  std::optional<uint64_t> seed;      // none: another one each time
+  std::optional<int64_t> max_tokens;  // none: the endpoint's default
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  bool include_stop = false;   // the text ends after the stop string instead of before it
+  engine::Request request;     // sampling, min_tokens, stop_ids (the user's), logprobs
+};
+
+enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
+
+struct OutputFormat {
+  enum class Kind { kText, kJsonObject, kJsonSchema };
+  Kind kind = Kind::kText;
+  text::ResponseFormat schema;  // kJsonSchema
+};
+
+// Names of called functions by the id of the call.
+using CallNames = std::map<std::string, std::string, std::less<>>;
+
+// A turn of a conversation: what /v1/chat/completions and /v1/responses both come down to.
+struct TurnRequest {
+  GenerationFields generation;
+  std::vector<std::string> instructions;  // system and developer messages before everything else
+  std::vector<text::Message> history;     // as Harmony has it
+  std::vector<text::ToolSpec> tools;
+  std::vector<std::string> strict_tools;  // names of those whose arguments must follow the schema
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string named_tool;  // kNamed
+  bool parallel_tool_calls = true;
+  text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
+  OutputFormat format;
+};
+
+struct CompletionRequest {
+  GenerationFields generation;
+  std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // at least one
+  bool echo = false;
+  bool skip_special_tokens = true;  // in the text; false: they are spelt out
+};
+
+struct ResponsesRequest {
+  TurnRequest turn;  // its history begins with that of the response before
+  CallNames calls;   // all that the history makes
+  bool store = true;
+  Json echoed;  // fields that the response object repeats
+};
+
+// What a response leaves behind for the next one.
+struct StoredTurn {
+  std::vector<text::Message> history;
+  CallNames calls;
+};
+// Throws ApiError for an id that is not known.
+using PreviousResponse = std::function<StoredTurn(const std::string& id)>;
+
+[[nodiscard]] TurnRequest parse_chat(const Json& body);
+[[nodiscard]] CompletionRequest parse_completion(const Json& body);
+[[nodiscard]] ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous);
+
+}  // namespace nibble::server

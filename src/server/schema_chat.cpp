@@ -1,0 +1,240 @@
+// POST /v1/chat/completions and /v1/completions → structs.
+
+#include "server/schema.h"
+#include "server/schema_parts.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+namespace nibble::server {
+namespace {
+
+constexpr int64_t kMostLogprobs = 20;
+constexpr int64_t kMostAnswers = 128;
+constexpr size_t kMostPrompts = 1024;
+constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
+
+// Calls that an assistant message made.
+void read_tool_calls(Fields& message, TurnRequest& into, CallNames& calls) {
+  const Json* list = message.array("tool_calls");
+  if (list == nullptr) return;
+  for (size_t i = 0; i < list->size(); ++i) {
+    Fields call((*list)[i], fmt::format("{}[{}]", message.path("tool_calls"), i));
+    call.only("type", "function", "only functions are called");
+    call.ignore({"index"});
+    const std::string id = call.required_string("id");
+    auto function = call.object("function");
+    if (!function) throw ApiError(call.path("function"), call.path("function") + ": want an object, found nothing");
+    const std::string name = function->required_string("name");
+    into.history.push_back(call_message(name, function->string("arguments").value_or("")));
+    calls[id] = name;
+    function->done();
+    call.done();
+  }
+}
+
+void read_assistant(Fields& message, TurnRequest& into, CallNames& calls) {
+  auto reasoning = message.string("reasoning_content");
+  if (const auto other = message.string("reasoning"); !reasoning) reasoning = other;
+  const Json* content = message.find("content");
+  const std::string text = content == nullptr ? "" : text_of(*content, message.path("content"), {"text", "refusal"});
+  const Json* list = message.array("tool_calls");
+  const bool calls_any = list != nullptr && !list->empty();
+  if (reasoning && !reasoning->empty())
+    into.history.push_back(assistant_message(text::kAnalysisChannel, *std::move(reasoning)));
+  if (!text.empty() || (!calls_any && content != nullptr)) {  // what stands before a call is a preamble to it
+    into.history.push_back(assistant_message(calls_any ? text::kCommentaryChannel : text::kFinalChannel, text));
+  }
+  read_tool_calls(message, into, calls);
+  message.refuse({"audio", "function_call"}, "use content and tool_calls");
+  message.ignore({"refusal", "annotations", "reasoning_details", "reasoning_text"});
+}
+
+void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
+  const std::string role_name = message.required_string("role");
+  const auto role = text::role_named(role_name);
+  if (!role) {
+    throw ApiError(message.path("role"), fmt::format("{}: want system, developer, user, assistant or tool, found {}",
+                                                     message.path("role"), role_name));
+  }
+  const auto name = message.string("name");
+  if (*role == text::Role::kAssistant) {
+    read_assistant(message, into, calls);
+    return message.done();
+  }
+  const Json* content = message.find("content");
+  if (content == nullptr) throw ApiError(message.path("content"), message.path("content") + ": want a text");
+  std::string text = text_of(*content, message.path("content"), {"text"});
+  if (*role == text::Role::kTool) {
+    const std::string id = message.required_string("tool_call_id");
+    into.history.push_back(
+        result_message(called_function(calls, id, message.path("tool_call_id")), std::move(text)));
+  } else if (*role == text::Role::kUser) {
+    into.history.push_back(plain_message(*role, std::move(text)));
+    if (name) into.history.back().name = checked_name(*name, message.path("name"));
+  } else if (into.history.empty()) {
+    into.instructions.push_back(std::move(text));
+  } else {  // instructions in the middle of a conversation stay where they are
+    text::Message later = plain_message(text::Role::kDeveloper, "");
+    later.content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}};
+    into.history.push_back(std::move(later));
+  }
+  message.done();
+}
+
+void read_tools(Fields& fields, TurnRequest& into) {
+  if (const Json* tools = fields.array("tools")) {
+    for (size_t i = 0; i < tools->size(); ++i) {
+      Fields tool((*tools)[i], fmt::format("tools[{}]", i));
+      tool.only("type", "function", "there are no built-in tools");
+      auto function = tool.object("function");
+      if (!function) throw ApiError(tool.path("function"), tool.path("function") + ": want an object, found nothing");
+      read_function(*function, into);
+      function->done();
+      tool.done();
+    }
+  }
+  into.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  const Json* choice = fields.find("tool_choice");
+  if (choice != nullptr && choice->is_object()) {
+    Fields named(*choice, "tool_choice");
+    named.only("type", "function", "only functions are called");
+    auto function = named.object("function");
+    if (!function) throw ApiError("tool_choice.function", "tool_choice.function: want an object, found nothing");
+    into.named_tool = function->required_string("name");
+    into.tool_choice = ToolChoice::kNamed;
+    function->done();
+    named.done();
+  } else if (const auto word = fields.choice("tool_choice", {"auto", "none", "required"})) {
+    into.tool_choice = static_cast<ToolChoice>(*word);
+  }
+  check_named_tool(into, "tool_choice");
+}
+
+OutputFormat read_response_format(Fields& fields) {
+  auto format = fields.object("response_format");
+  if (!format) return {};
+  const auto type = format->choice("type", {"text", "json_object", "json_schema"});
+  if (!type) throw ApiError("response_format.type", "response_format.type: want text, json_object or json_schema");
+  OutputFormat read{.kind = static_cast<OutputFormat::Kind>(*type), .schema = {}};
+  auto schema = format->object("json_schema");
+  if (*type == 2) {
+    if (!schema) throw ApiError("response_format.json_schema", "response_format.json_schema: want an object");
+    read = read_json_schema(*schema);
+    schema->done();
+  }
+  format->done();
+  return read;
+}
+
+void read_stream_options(Fields& fields, GenerationFields& into) {
+  auto options = fields.object("stream_options");
+  if (!options) return;
+  if (!into.stream) throw ApiError("stream_options", "stream_options: want stream true as well");
+  into.include_usage = options->boolean("include_usage").value_or(false);
+  options->ignore({"include_obfuscation", "continuous_usage_stats"});
+  options->done();
+}
+
+void read_chat_logprobs(Fields& fields, GenerationFields& into) {
+  const bool wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
+  if (top && *top > 0 && !wanted) throw ApiError("top_logprobs", "top_logprobs: want logprobs true as well");
+  if (wanted) into.request.logprobs = static_cast<int>(top.value_or(0));
+}
+
+std::vector<int32_t> ids_of(const Json& list) {
+  std::vector<int32_t> ids;
+  for (const Json& item : list) {
+    const int64_t id = integer_of(item, "prompt");
+    if (id < 0 || id > std::numeric_limits<int32_t>::max())
+      throw ApiError("prompt", fmt::format("prompt: want token ids, found {}", id));
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+void read_prompts(Fields& fields, CompletionRequest& into) {
+  const Json* prompt = fields.find("prompt");
+  if (prompt == nullptr) throw ApiError("prompt", "prompt: want a text or token ids, found nothing");
+  if (prompt->is_string()) {
+    into.prompts.emplace_back(prompt->get<std::string>());
+    return;
+  }
+  const Json& list = array_of(*prompt, "prompt");
+  if (list.empty()) throw ApiError("prompt", "prompt: want a text or token ids, found an empty array");
+  if (list[0].is_number()) {
+    into.prompts.emplace_back(ids_of(list));
+    return;
+  }
+  if (list.size() > kMostPrompts) throw ApiError("prompt", fmt::format("prompt: want at most {}", kMostPrompts));
+  for (const Json& item : list) {
+    if (item.is_string())
+      into.prompts.emplace_back(item.get<std::string>());
+    else
+      into.prompts.emplace_back(ids_of(array_of(item, "prompt")));
+  }
+}
+
+}  // namespace
+
+TurnRequest parse_chat(const Json& body) {
+  Fields fields(body, "");
+  TurnRequest turn;
+  read_generation(fields, turn.generation);
+  read_stream_options(fields, turn.generation);
+  read_chat_logprobs(fields, turn.generation);
+  turn.generation.n = static_cast<int>(fields.integer("n", {1, kMostAnswers}).value_or(1));
+  turn.generation.max_tokens = fields.integer("max_completion_tokens", {1, kMostTokens});
+  if (const auto older = fields.integer("max_tokens", {1, kMostTokens}); !turn.generation.max_tokens)
+    turn.generation.max_tokens = older;
+  turn.effort = read_effort(fields, "reasoning_effort").value_or(turn.effort);
+  turn.format = read_response_format(fields);
+  const Json* messages = fields.array("messages");
+  if (messages == nullptr || messages->empty()) throw ApiError("messages", "messages: want at least one, found none");
+  CallNames calls;
+  for (size_t i = 0; i < messages->size(); ++i) {
+    Fields message((*messages)[i], fmt::format("messages[{}]", i));
+    read_message(message, turn, calls);
+  }
+  read_tools(fields, turn);
+  fields.ignore({"store"});
+  fields.only("modalities", {"text"}, "gpt-oss writes text only");
+  fields.only("verbosity", "medium", "say it in the instructions");
+  fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
+  fields.only("include_reasoning", true, "reasoning comes in a field of its own; leave it out there");
+  fields.only("add_generation_prompt", true, "a turn is always opened");
+  fields.refuse({"functions", "function_call"}, "use tools and tool_choice");
+  fields.refuse({"audio", "prediction", "web_search_options", "echo", "chat_template", "chat_template_kwargs",
+                 "documents", "continue_final_message", "mm_processor_kwargs", "best_of"},
+                "gpt-oss has no such thing");
+  fields.done();
+  return turn;
+}
+
+CompletionRequest parse_completion(const Json& body) {
+  Fields fields(body, "");
+  CompletionRequest request;
+  GenerationFields& generation = request.generation;
+  read_generation(fields, generation);
+  read_stream_options(fields, generation);
+  read_prompts(fields, request);
+  generation.n = static_cast<int>(fields.integer("n", {1, kMostAnswers}).value_or(1));
+  generation.max_tokens = fields.integer("max_tokens", {0, kMostTokens}).value_or(kCompletionTokens);
+  generation.request.logprobs = static_cast<int>(fields.integer("logprobs", {0, kMostLogprobs}).value_or(-1));
+  request.echo = fields.boolean("echo").value_or(false);
+  request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
+  if (*generation.max_tokens == 0 && !request.echo)
+    throw ApiError("max_tokens", "max_tokens: want at least 1 unless the prompt is echoed");
+  if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
+    throw ApiError("best_of", "best_of: only the value of n is supported");
+  if (read_response_format(fields).kind != OutputFormat::Kind::kText)
+    throw ApiError("response_format", "response_format is not supported here: use /v1/chat/completions");
+  fields.only("add_special_tokens", true, "gpt-oss adds none");
+  fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");
+  fields.done();
+  return request;
+}
+
+}  // namespace nibble::server

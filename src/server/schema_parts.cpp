@@ -1,0 +1,212 @@
+#include "server/schema_parts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+namespace nibble::server {
+namespace {
+
+constexpr size_t kMostStops = 16;
+constexpr size_t kMostStopBytes = 4096;
+constexpr size_t kMostStopIds = 256;
+constexpr size_t kMostBiases = 1024;
+constexpr size_t kMostTools = 256;
+constexpr double kTinyShare = 1e-6;  // top_p 0 means the likeliest token alone
+
+std::vector<std::string> read_stop(Fields& fields) {
+  const Json* value = fields.find("stop");
+  if (value == nullptr) return {};
+  const std::string path = fields.path("stop");
+  std::vector<std::string> stops;
+  if (value->is_string())
+    stops.push_back(value->get<std::string>());
+  else
+    for (const Json& stop : array_of(*value, path)) stops.push_back(string_of(stop, path));
+  if (stops.size() > kMostStops)
+    throw ApiError(path, fmt::format("stop: want at most {} strings, found {}", kMostStops, stops.size()));
+  for (const std::string& stop : stops) {
+    if (stop.empty() || stop.size() > kMostStopBytes)
+      throw ApiError(path, fmt::format("stop: want strings of 1 to {} bytes, found {}", kMostStopBytes, stop.size()));
+  }
+  return stops;
+}
+
+std::vector<int32_t> read_ids(Fields& fields, std::string_view name) {
+  std::vector<int32_t> ids;
+  const Json* value = fields.array(name);
+  if (value == nullptr) return ids;
+  const std::string path = fields.path(name);
+  for (const Json& item : *value) {
+    const int64_t id = integer_of(item, path);
+    if (id < 0 || id > std::numeric_limits<int32_t>::max() || ids.size() == kMostStopIds)
+      throw ApiError(path, fmt::format("{}: want at most {} token ids, found {}", path, kMostStopIds, id));
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
+  std::vector<std::pair<int32_t, float>> biases;
+  const Json* value = fields.find("logit_bias");
+  if (value == nullptr) return biases;
+  const std::string path = fields.path("logit_bias");
+  if (!value->is_object() || value->size() > kMostBiases)
+    throw ApiError(path, fmt::format("logit_bias: want an object of at most {} entries", kMostBiases));
+  for (const auto& [name, bias] : value->items()) {
+    int32_t id = -1;
+    const char* end = name.data() + name.size();
+    const auto [rest, error] = std::from_chars(name.data(), end, id);
+    const double number = number_of(bias, path);
+    if (error != std::errc() || rest != end || id < 0 || number < -100 || number > 100)
+      throw ApiError(path, fmt::format("logit_bias: want token ids with values from -100 to 100, found {}", name));
+    biases.emplace_back(id, static_cast<float>(number));
+  }
+  return biases;
+}
+
+}  // namespace
+
+void read_generation(Fields& fields, GenerationFields& into) {
+  auto& sampling = into.request.sampling;
+  const auto take = [&fields](std::string_view name, Range<double> range, float& value) {
+    if (const auto number = fields.number(name, range)) value = static_cast<float>(*number);
+  };
+  into.model = fields.string("model").value_or("");
+  into.stream = fields.boolean("stream").value_or(false);
+  take("temperature", {0, 100}, sampling.temperature);
+  take("top_p", {0, 1}, sampling.top_p);
+  sampling.top_p = std::max(sampling.top_p, static_cast<float>(kTinyShare));
+  take("min_p", {0, 1}, sampling.min_p);
+  sampling.top_k = static_cast<int>(std::max<int64_t>(fields.integer("top_k", {-1, 1 << 30}).value_or(0), 0));
+  take("repetition_penalty", {1e-3, 100}, sampling.repetition_penalty);
+  take("presence_penalty", {-2, 2}, sampling.presence_penalty);
+  take("frequency_penalty", {-2, 2}, sampling.frequency_penalty);
+  sampling.logit_bias = read_logit_bias(fields);
+  if (const auto seed = fields.integer("seed", {INT64_MIN, INT64_MAX})) into.seed = static_cast<uint64_t>(*seed);
+  into.stop = read_stop(fields);
+  into.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
+  into.request.stop_ids = read_ids(fields, "stop_token_ids");
+  into.request.min_tokens = fields.integer("min_tokens", {0, kMostTokens}).value_or(0);
+  into.ignore_eos = fields.boolean("ignore_eos").value_or(false);
+  fields.ignore({"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+                 "request_id", "spaces_between_special_tokens"});
+  fields.only("cache_prompt", true, "the prefix cache is the server's (--enable-prefix-caching)");
+  fields.only("priority", 0, "requests are served in order of arrival");
+  fields.refuse({"use_beam_search", "length_penalty", "early_stopping", "bad_words", "allowed_token_ids",
+                 "logits_processors", "truncate_prompt_tokens", "prompt_logprobs", "return_token_ids",
+                 "return_tokens_as_token_ids", "cache_salt", "kv_transfer_params", "vllm_xargs", "grammar"},
+                "this server does not do it");
+  fields.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"},
+                "use response_format");
+}
+
+const std::string& checked_name(const std::string& name, const std::string& path) {
+  const auto legal = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal))
+    throw ApiError(path, fmt::format("{}: want 1 to 64 of a-z, A-Z, 0-9, _ and -", path));
+  return name;
+}
+
+void read_function(Fields& function, TurnRequest& into) {
+  text::ToolSpec tool{.name = function.required_string("name"),
+                      .description = function.string("description").value_or(""),
+                      .parameters = {}};
+  const std::string path = function.path("name");
+  checked_name(tool.name, path);
+  const auto same = [&tool](const text::ToolSpec& other) { return other.name == tool.name; };
+  if (std::any_of(into.tools.begin(), into.tools.end(), same))
+    throw ApiError(path, fmt::format("{}: two tools are called {}", path, tool.name));
+  if (into.tools.size() == kMostTools) throw ApiError("tools", fmt::format("want at most {} tools", kMostTools));
+  if (const auto parameters = function.object("parameters")) tool.parameters = *function.find("parameters");
+  if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
+  into.tools.push_back(std::move(tool));
+}
+
+void check_named_tool(const TurnRequest& turn, const std::string& path) {
+  const auto named = [&turn](const text::ToolSpec& tool) { return tool.name == turn.named_tool; };
+  if (turn.tool_choice == ToolChoice::kNamed && std::none_of(turn.tools.begin(), turn.tools.end(), named))
+    throw ApiError(path, fmt::format("{}: there is no tool {}", path, turn.named_tool));
+  if (turn.tool_choice == ToolChoice::kRequired && turn.tools.empty())
+    throw ApiError(path, fmt::format("{}: a call is required, but there are no tools", path));
+}
+
+std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name) {
+  const auto choice = fields.choice(name, {"low", "medium", "high"});
+  if (!choice) return std::nullopt;
+  using E = text::ReasoningEffort;
+  return *choice == 0 ? E::kLow : *choice == 1 ? E::kMedium : E::kHigh;
+}
+
+OutputFormat read_json_schema(Fields& fields) {
+  OutputFormat format{.kind = OutputFormat::Kind::kJsonSchema, .schema = {}};
+  format.schema.name = fields.string("name").value_or("response");
+  format.schema.description = fields.string("description").value_or("");
+  if (!fields.object("schema")) {
+    const std::string path = fields.path("schema");
+    throw ApiError(path, fmt::format("{}: want a JSON Schema, found nothing", path));
+  }
+  format.schema.schema = *fields.find("schema");
+  fields.ignore({"strict"});  // the schema is enforced either way
+  return format;
+}
+
+std::string text_of(const Json& content, const std::string& path, std::initializer_list<std::string_view> types) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) throw ApiError(path, fmt::format("{}: want a string or an array of parts", path));
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    Fields part(content[i], fmt::format("{}[{}]", path, i));
+    const std::string type = part.required_string("type");
+    if (std::find(types.begin(), types.end(), type) == types.end()) {
+      throw ApiError(part.path("type"), fmt::format("{}: only {} is supported, found {}; gpt-oss reads text only",
+                                                    part.path("type"), fmt::join(types, ", "), type));
+    }
+    text += part.required_string(type == "refusal" ? "refusal" : "text");
+    part.ignore({"annotations", "logprobs"});  // of our own answers, sent back
+    part.done();
+  }
+  return text;
+}
+
+text::Message plain_message(text::Role role, std::string text) {
+  text::Message message;
+  message.role = role;
+  message.content = {std::move(text)};
+  return message;
+}
+
+text::Message assistant_message(std::string_view channel, std::string text) {
+  text::Message message = plain_message(text::Role::kAssistant, std::move(text));
+  message.channel = std::string(channel);
+  return message;
+}
+
+text::Message call_message(const std::string& function, std::string arguments) {
+  text::Message message = assistant_message(text::kCommentaryChannel, std::move(arguments));
+  message.recipient = "functions." + function;
+  message.content_type = text::ContentType{.name = "json", .constrained = true};
+  return message;
+}
+
+text::Message result_message(const std::string& function, std::string output) {
+  text::Message message = plain_message(text::Role::kTool, std::move(output));
+  message.name = "functions." + function;
+  message.recipient = "assistant";
+  message.channel = std::string(text::kCommentaryChannel);
+  return message;
+}
+
+const std::string& called_function(const CallNames& calls, const std::string& id, const std::string& path) {
+  const auto it = calls.find(id);
+  if (it == calls.end())
+    throw ApiError(path, fmt::format("{}: no earlier message calls a function with the id {}", path, id));
+  return it->second;
+}
+
+}  // namespace nibble::server

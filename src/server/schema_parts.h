@@ -1,0 +1,41 @@
+#pragma once
+// Fields that several endpoints share.
+
+#include "server/json_fields.h"
+#include "server/schema.h"
+
+#include <string>
+#include <string_view>
+
+namespace nibble::server {
+
+// model, stream, and all sampling fields but the names of the token limits, n and logprobs, which differ.
+void read_generation(Fields& fields, GenerationFields& into);
+
+inline constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a limit; the context ends earlier
+
+// A name that may stand in a Harmony header; throws ApiError.
+const std::string& checked_name(const std::string& name, const std::string& path);
+// A function's {name, description, parameters, strict}, added to the request. Throws ApiError.
+void read_function(Fields& function, TurnRequest& into);
+// After the tools are read: a name in tool_choice must be one of them.
+void check_named_tool(const TurnRequest& turn, const std::string& path);
+
+[[nodiscard]] std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name);
+// {name, description, schema, strict}
+[[nodiscard]] OutputFormat read_json_schema(Fields& fields);
+
+// A string, or an array of parts of one of the types, joined. Throws ApiError for images, sound and files by name.
+[[nodiscard]] std::string text_of(const Json& content, const std::string& path,
+                                  std::initializer_list<std::string_view> types);
+
+// Messages as Harmony has them.
+[[nodiscard]] text::Message plain_message(text::Role role, std::string text);
+[[nodiscard]] text::Message assistant_message(std::string_view channel, std::string text);
+[[nodiscard]] text::Message call_message(const std::string& function, std::string arguments);
+[[nodiscard]] text::Message result_message(const std::string& function, std::string output);
+
+[[nodiscard]] const std::string& called_function(const CallNames& calls, const std::string& id,
+                                                 const std::string& path);
+
+}  // namespace nibble::server

@@ -1,0 +1,209 @@
+// POST /v1/responses → a struct.
+
+#include "server/schema.h"
+#include "server/schema_parts.h"
+
+#include <fmt/format.h>
+
+namespace nibble::server {
+namespace {
+
+constexpr int64_t kMostLogprobs = 20;
+
+void read_message_item(Fields& item, bool before_call, TurnRequest& into) {
+  const std::string role_name = item.required_string("role");
+  const auto role = text::role_named(role_name);
+  if (!role || *role == text::Role::kTool) {
+    throw ApiError(item.path("role"), fmt::format("{}: want system, developer, user or assistant, found {}",
+                                                  item.path("role"), role_name));
+  }
+  const Json* content = item.find("content");
+  if (content == nullptr) throw ApiError(item.path("content"), item.path("content") + ": want a text, found nothing");
+  std::string text = text_of(*content, item.path("content"), {"input_text", "output_text", "text", "refusal"});
+  if (*role == text::Role::kAssistant) {
+    into.history.push_back(
+        assistant_message(before_call ? text::kCommentaryChannel : text::kFinalChannel, std::move(text)));
+  } else if (*role == text::Role::kUser) {
+    into.history.push_back(plain_message(*role, std::move(text)));
+  } else if (into.history.empty()) {
+    into.instructions.push_back(std::move(text));
+  } else {
+    text::Message later = plain_message(text::Role::kDeveloper, "");
+    later.content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}};
+    into.history.push_back(std::move(later));
+  }
+}
+
+void read_reasoning_item(Fields& item, TurnRequest& into) {
+  std::string text;
+  if (const Json* content = item.array("content"))
+    text = text_of(*content, item.path("content"), {"reasoning_text", "text"});
+  item.ignore({"summary", "encrypted_content"});  // ours are empty
+  if (!text.empty()) into.history.push_back(assistant_message(text::kAnalysisChannel, std::move(text)));
+}
+
+bool is_call(const Json& items, size_t i) {
+  return i < items.size() && items[i].is_object() && items[i].value("type", Json()) == "function_call";
+}
+
+void read_item(const Json& items, size_t i, ResponsesRequest& into) {
+  Fields item(items[i], fmt::format("input[{}]", i));
+  const std::string type = item.string("type").value_or("message");
+  auto& history = into.turn.history;
+  if (type == "message") {
+    read_message_item(item, is_call(items, i + 1), into.turn);
+    item.ignore({"phase"});
+  } else if (type == "function_call") {
+    const std::string name = item.required_string("name");
+    into.calls[item.required_string("call_id")] = name;
+    history.push_back(call_message(name, item.string("arguments").value_or("")));
+  } else if (type == "function_call_output") {
+    const std::string id = item.required_string("call_id");
+    const std::string& function = called_function(into.calls, id, item.path("call_id"));
+    const Json* output = item.find("output");
+    if (output == nullptr) throw ApiError(item.path("output"), item.path("output") + ": want a text, found nothing");
+    history.push_back(
+        result_message(function, text_of(*output, item.path("output"), {"input_text", "output_text", "text"})));
+  } else if (type == "reasoning") {
+    read_reasoning_item(item, into.turn);
+  } else {
+    throw ApiError(item.path("type"),
+                   fmt::format("{}: want message, reasoning, function_call or function_call_output, found {}",
+                               item.path("type"), type));
+  }
+  item.ignore({"id", "status"});
+  item.done();
+}
+
+void read_input(Fields& fields, ResponsesRequest& into) {
+  const Json* input = fields.find("input");
+  if (input == nullptr) throw ApiError("input", "input: want a text or an array of items, found nothing");
+  if (input->is_string()) {
+    into.turn.history.push_back(plain_message(text::Role::kUser, input->get<std::string>()));
+    return;
+  }
+  const Json& items = array_of(*input, "input");
+  for (size_t i = 0; i < items.size(); ++i) read_item(items, i, into);
+  if (into.turn.history.empty()) throw ApiError("input", "input: want at least one item, found none");
+}
+
+void read_tools(Fields& fields, TurnRequest& into) {
+  if (const Json* tools = fields.array("tools")) {
+    for (size_t i = 0; i < tools->size(); ++i) {
+      Fields tool((*tools)[i], fmt::format("tools[{}]", i));
+      tool.only("type", "function", "there are no built-in tools");
+      read_function(tool, into);
+      tool.done();
+    }
+  }
+  into.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  const Json* choice = fields.find("tool_choice");
+  if (choice != nullptr && choice->is_object()) {
+    Fields named(*choice, "tool_choice");
+    named.only("type", "function", "only functions are called");
+    into.named_tool = named.required_string("name");
+    into.tool_choice = ToolChoice::kNamed;
+    named.done();
+  } else if (const auto word = fields.choice("tool_choice", {"auto", "none", "required"})) {
+    into.tool_choice = static_cast<ToolChoice>(*word);
+  }
+  check_named_tool(into, "tool_choice");
+}
+
+void read_text(Fields& fields, TurnRequest& into) {
+  auto text = fields.object("text");
+  if (!text) return;
+  text->only("verbosity", "medium", "say it in the instructions");
+  if (auto format = text->object("format")) {
+    const auto type = format->choice("type", {"text", "json_object", "json_schema"});
+    if (!type) throw ApiError("text.format.type", "text.format.type: want text, json_object or json_schema");
+    into.format = *type == 2 ? read_json_schema(*format)
+                             : OutputFormat{.kind = static_cast<OutputFormat::Kind>(*type), .schema = {}};
+    format->done();
+  }
+  text->done();
+}
+
+void read_reasoning(Fields& fields, TurnRequest& into) {
+  auto reasoning = fields.object("reasoning");
+  if (!reasoning) return;
+  into.effort = read_effort(*reasoning, "effort").value_or(into.effort);
+  for (const char* name : {"summary", "generate_summary"})
+    reasoning->only(name, "auto", "reasoning is given in full, never summarised");
+  reasoning->done();
+}
+
+void read_include(Fields& fields, GenerationFields& into) {
+  const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
+  if (top && *top > 0) into.request.logprobs = static_cast<int>(*top);
+  const Json* include = fields.array("include");
+  if (include == nullptr) return;
+  for (const Json& item : *include) {
+    const std::string what = string_of(item, "include");
+    if (what == "message.output_text.logprobs")
+      into.request.logprobs = static_cast<int>(top.value_or(0));
+    else if (what != "reasoning.encrypted_content")  // reasoning is given in plain text
+      throw ApiError("include", fmt::format("include: {} is not supported", what));
+  }
+}
+
+// The request's fields as the response object repeats them.
+Json echo(const Json& body, const ResponsesRequest& request) {
+  const auto or_default = [&body](const char* name, Json otherwise) {
+    const auto it = body.find(name);
+    return it == body.end() || it->is_null() ? otherwise : *it;
+  };
+  const auto& sampling = request.turn.generation.request.sampling;
+  const std::string_view efforts[] = {"low", "medium", "high"};
+  return {{"background", false},
+          {"instructions", or_default("instructions", nullptr)},
+          {"max_output_tokens", or_default("max_output_tokens", nullptr)},
+          {"max_tool_calls", nullptr},
+          {"metadata", or_default("metadata", Json::object())},
+          {"parallel_tool_calls", request.turn.parallel_tool_calls},
+          {"previous_response_id", or_default("previous_response_id", nullptr)},
+          {"reasoning", {{"effort", efforts[static_cast<size_t>(request.turn.effort)]}, {"summary", nullptr}}},
+          {"store", request.store},
+          {"temperature", or_default("temperature", sampling.temperature)},
+          {"text", or_default("text", {{"format", {{"type", "text"}}}})},
+          {"tool_choice", or_default("tool_choice", "auto")},
+          {"tools", or_default("tools", Json::array())},
+          {"top_logprobs", or_default("top_logprobs", 0)},
+          {"top_p", or_default("top_p", sampling.top_p)},
+          {"truncation", "disabled"},
+          {"user", or_default("user", nullptr)}};
+}
+
+}  // namespace
+
+ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous) {
+  Fields fields(body, "");
+  ResponsesRequest request;
+  TurnRequest& turn = request.turn;
+  if (const auto id = fields.string("previous_response_id")) {
+    StoredTurn before = previous(*id);
+    turn.history = std::move(before.history);
+    request.calls = std::move(before.calls);
+  }
+  read_generation(fields, turn.generation);
+  turn.generation.max_tokens = fields.integer("max_output_tokens", {1, kMostTokens});
+  if (auto instructions = fields.string("instructions")) turn.instructions.push_back(*std::move(instructions));
+  read_reasoning(fields, turn);
+  read_text(fields, turn);
+  read_tools(fields, turn);
+  read_include(fields, turn.generation);
+  read_input(fields, request);
+  request.store = fields.boolean("store").value_or(true);
+  if (auto options = fields.object("stream_options")) {
+    options->ignore({"include_obfuscation"});
+    options->done();
+  }
+  fields.only("truncation", "disabled", "a conversation that is too long is refused");
+  fields.refuse({"background", "conversation", "context_management", "prompt", "max_tool_calls"},
+                "this server does not do it");
+  fields.done();
+  request.echoed = echo(body, request);
+  return request;
+}
+
+}  // namespace nibble::server

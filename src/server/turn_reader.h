@@ -1,0 +1,81 @@
+#pragma once
+// A turn of the model, token by token: what is reasoning, what is the answer, what calls a function. Total: whatever
+// the tokens, they become something, and nothing throws.
+//
+// `analysis` is reasoning; `final`, `commentary` without a recipient and text without a channel are content; a message
+// with a recipient is a call, whatever its channel, where the request has tools, and content (in `analysis`:
+// reasoning) where it has none. What the model writes under another role than the assistant's is reasoning.
+// Stop strings are looked for in the content only, message by message.
+
+#include "text/conversation.h"
+#include "text/harmony_parse.h"
+#include "text/harmony_tokens.h"
+#include "text/stop_strings.h"
+#include "text/tokenizer.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble::server {
+
+enum class ItemKind { kReasoning, kContent, kCall };
+
+// begin (text)* end, one item after the other. Reasoning and content without text do not appear.
+struct TurnEvent {
+  enum class What { kBegin, kText, kEnd };
+  What what;
+  ItemKind kind;
+  std::string text;  // kBegin of a call: the function's name
+};
+
+struct TurnOptions {
+  bool calls = false;          // the request has tools
+  bool parallel_calls = true;  // else the turn ends where a second call would begin
+  std::vector<std::string> stop;
+  bool include_stop = false;
+};
+
+class TurnReader {
+ public:
+  TurnReader(const text::Tokenizer& tokenizer, const text::HarmonyIds& ids, const TurnOptions& options);
+
+  // One generated token. After it ended the turn, nothing more comes out.
+  [[nodiscard]] std::vector<TurnEvent> push(int32_t token);
+  // No more tokens come: closes what is open.
+  [[nodiscard]] std::vector<TurnEvent> finish();
+
+  [[nodiscard]] bool ended() const { return ended_; }  // by a stop string or a call too many: no more is wanted
+  // The last token belongs to the content.
+  [[nodiscard]] bool in_content() const { return open_ == ItemKind::kContent; }
+  [[nodiscard]] bool called() const { return calls_ > 0; }
+  [[nodiscard]] int64_t reasoning_tokens() const { return reasoning_tokens_; }
+  [[nodiscard]] int64_t repairs() const { return parser_.repairs(); }
+  // The assistant's messages so far, as Harmony has them.
+  [[nodiscard]] const std::vector<text::Message>& messages() const { return messages_; }
+
+ private:
+  void take(const std::vector<text::Event>& events);
+  void on(const text::MessageStarted& started);
+  void on(const text::TextDelta& delta);
+  void on(const text::MessageEnded& ended);
+  void on(const text::Repaired&) {}
+  void emit_text(std::string text);
+  [[nodiscard]] ItemKind kind_of(const text::MessageHeader& header) const;
+
+  const text::Tokenizer& tokenizer_;
+  const text::HarmonyIds& ids_;
+  const TurnOptions options_;
+  text::HarmonyParser parser_;
+  text::StopStrings stops_;
+  std::vector<TurnEvent> events_;  // of the push at work
+  std::vector<text::Message> messages_;
+  std::optional<ItemKind> open_;  // of the message that is open
+  bool begun_ = false;            // its kBegin is out
+  bool ended_ = false;
+  int calls_ = 0;
+  int64_t reasoning_tokens_ = 0;
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,307 @@
+#include "text/grammar.h"
+
+#include "text/conversation.h"
+#include "text/header_trie.h"
+#include "text/json_grammar.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+namespace nibble::text {
+namespace {
+
+constexpr int64_t kCacheBytes = 256 << 20;
+constexpr size_t kMaxCalls = 1024;
+constexpr size_t kMaxRecipientBytes = 128;
+constexpr size_t kMaxTextBytes = 64;  // of a token in a header
+constexpr int32_t kNothing = -1;
+
+using Mask = std::vector<uint32_t>;
+
+void set(std::span<uint32_t> mask, int32_t token) {
+  mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (static_cast<size_t>(token) % 32);
+}
+
+// What every grammar of one tokenizer shares.
+struct Vocabulary {
+  explicit Vocabulary(const Tokenizer& of)
+      : tokenizer(of), ids(HarmonyIds::from_names([&](std::string_view name) { return of.special_id(name); })) {
+    ordinary.resize(static_cast<size_t>(of.max_id()) / 32 + 1);
+    for (int32_t id = 0; id <= of.max_id(); ++id) {
+      if (of.contains(id) && !of.is_special(id)) set(ordinary, id);
+    }
+  }
+  [[nodiscard]] bool is_ordinary(int32_t id) const {
+    return id >= 0 && id <= tokenizer.max_id() && (ordinary[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
+  }
+
+  const Tokenizer& tokenizer;
+  HarmonyIds ids;
+  Mask ordinary;  // every token that is not special
+};
+
+xgrammar::TokenizerInfo tokenizer_info(const Vocabulary& vocabulary) {
+  std::vector<std::string> bytes(static_cast<size_t>(vocabulary.tokenizer.max_id()) + 1);  // empty: never allowed
+  for (int32_t id = 0; id <= vocabulary.tokenizer.max_id(); ++id) {
+    if (vocabulary.is_ordinary(id)) bytes[static_cast<size_t>(id)] = vocabulary.tokenizer.token_bytes(id);
+  }
+  const auto size = static_cast<int>(bytes.size());
+  // A matcher names its own stop ids; the list may not be empty.
+  const std::vector<int32_t> stop_ids = {vocabulary.ids.id_of(Special::kReturn)};
+  return {bytes, xgrammar::VocabType::RAW, size, stop_ids};
+}
+
+struct MessageRule {
+  std::optional<xgrammar::CompiledGrammar> content;  // empty: text
+  std::vector<int32_t> end_ids;
+  bool ends_turn = false;
+};
+
+// Every way in which the models write the header of a call.
+std::vector<std::vector<Segment>> call_headers(const CallRule& call) {
+  const bool is_function = call.recipient.starts_with("functions.");
+  const std::string to = " to=" + call.recipient;
+  std::vector<std::string_view> channels = {kCommentaryChannel};
+  if (!is_function) channels.push_back(kAnalysisChannel);
+  std::vector<std::string> types = {"json"};
+  if (call.arguments.kind == ContentRule::Kind::kText) types.emplace_back("code");
+  std::vector<std::vector<Segment>> out;
+  for (const std::string_view channel : channels) {
+    const std::vector<Segment> after_channel = {Special::kChannel, std::string(channel) + to};
+    const std::vector<Segment> in_role = {to, Special::kChannel, std::string(channel)};
+    for (const std::vector<Segment>& begin : {after_channel, in_role}) {
+      std::vector<std::vector<Segment>> ends = {{Special::kMessage}};
+      for (const std::string& type : types) {
+        ends.push_back({" " + type, Special::kMessage});
+        ends.push_back({" ", Special::kConstrain, type, Special::kMessage});
+      }
+      for (const std::vector<Segment>& end : ends) {
+        out.push_back(begin);
+        out.back().insert(out.back().end(), end.begin(), end.end());
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<std::vector<Segment>> answer_headers(const ContentRule& answer) {
+  const std::string channel(kFinalChannel);
+  std::vector<std::vector<Segment>> out = {{Special::kChannel, channel, Special::kMessage}};
+  if (answer.kind == ContentRule::Kind::kText) return out;
+  out.push_back({Special::kChannel, channel + " json", Special::kMessage});
+  out.push_back({Special::kChannel, channel + " ", Special::kConstrain, "json", Special::kMessage});
+  return out;
+}
+
+}  // namespace
+
+struct Grammar::Impl {
+  std::shared_ptr<const Vocabulary> vocabulary;
+  std::vector<MessageRule> messages;
+  std::optional<HeaderTrie> headers;  // empty: the content of messages[0] comes at once
+};
+
+struct GrammarCompiler::Impl {
+  explicit Impl(const Tokenizer& tokenizer)
+      : vocabulary(std::make_shared<const Vocabulary>(tokenizer)),
+        compiler(tokenizer_info(*vocabulary), /*max_threads=*/1, /*cache_enabled=*/true, kCacheBytes) {}
+
+  std::optional<xgrammar::CompiledGrammar> compiled(const ContentRule& rule) {
+    if (rule.kind == ContentRule::Kind::kText) return std::nullopt;
+    const std::string grammar =
+        rule.kind == ContentRule::Kind::kJsonObject ? json_object_grammar() : json_schema_grammar(rule.schema, rule.where);
+    try {
+      return compiler.CompileGrammar(grammar);
+    } catch (const std::exception& error) {
+      throw Error(Code::kInvalidRequest, "[grammar] {}: the schema cannot be compiled: {}", rule.where, error.what());
+    }
+  }
+  [[nodiscard]] int32_t id_of(Special special) const { return vocabulary->ids.id_of(special); }
+
+  std::shared_ptr<const Vocabulary> vocabulary;
+  xgrammar::GrammarCompiler compiler;  // thread-safe
+};
+
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer) : impl_(std::make_unique<Impl>(tokenizer)) {}
+GrammarCompiler::~GrammarCompiler() = default;
+
+Grammar GrammarCompiler::content(const ContentRule& rule, std::vector<int32_t> end_ids) const {
+  check(!end_ids.empty(), "a grammar needs a token that ends it");
+  for (const int32_t id : end_ids) {
+    if (!impl_->vocabulary->tokenizer.contains(id)) {
+      throw Error(Code::kInvalidRequest, "[grammar] want token ids that end the text, found {}, which is none", id);
+    }
+  }
+  auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
+  grammar->messages.push_back({.content = impl_->compiled(rule), .end_ids = std::move(end_ids), .ends_turn = true});
+  return Grammar(std::move(grammar));
+}
+
+Grammar GrammarCompiler::turn(const TurnRules& rules) const {
+  if (!rules.answer && rules.calls.empty()) {
+    throw Error(Code::kInvalidRequest, "[grammar] want an answer or a function that may be called, found neither");
+  }
+  if (rules.calls.size() > kMaxCalls) {
+    throw Error(Code::kInvalidRequest, "[grammar] want at most {} functions, found {}", kMaxCalls, rules.calls.size());
+  }
+  auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
+  HeaderTrie& headers = grammar->headers.emplace();
+  const auto add = [&](const std::vector<std::vector<Segment>>& forms, MessageRule rule) {
+    for (const std::vector<Segment>& form : forms) headers.add(form, grammar->messages.size());
+    grammar->messages.push_back(std::move(rule));
+  };
+  const auto plain = [](std::string_view channel) {
+    return std::vector<std::vector<Segment>>{{Special::kChannel, std::string(channel), Special::kMessage}};
+  };
+  add(plain(kAnalysisChannel), {.content = {}, .end_ids = {impl_->id_of(Special::kEnd)}});
+  if (rules.preamble) add(plain(kCommentaryChannel), {.content = {}, .end_ids = {impl_->id_of(Special::kEnd)}});
+  if (rules.answer) {
+    add(answer_headers(*rules.answer),
+        {.content = impl_->compiled(*rules.answer), .end_ids = {impl_->id_of(Special::kReturn)}, .ends_turn = true});
+  }
+  std::unordered_set<std::string> recipients;
+  for (const CallRule& call : rules.calls) {
+    const bool is_word = !call.recipient.empty() && call.recipient.find_first_of(" \t\r\n<>|") == std::string::npos;
+    if (!is_word || call.recipient.size() > kMaxRecipientBytes || !recipients.insert(call.recipient).second) {
+      throw Error(Code::kInvalidRequest, "[grammar] want names of functions that are one word of at most {} bytes, each once, found {:?}",
+                  kMaxRecipientBytes, call.recipient.substr(0, kMaxRecipientBytes));
+    }
+    add(call_headers(call),
+        {.content = impl_->compiled(call.arguments), .end_ids = {impl_->id_of(Special::kCall)}, .ends_turn = true});
+  }
+  return Grammar(std::move(grammar));
+}
+
+struct GrammarMatcher::Impl {
+  enum class State { kHeader, kContent, kFinished };
+
+  explicit Impl(std::shared_ptr<const Grammar::Impl> of) : grammar(std::move(of)) {
+    if (!grammar->headers) begin_content(0);
+  }
+
+  void begin_content(size_t rule) {
+    state = State::kContent;
+    message = rule;
+    json.reset();
+    const MessageRule& of = grammar->messages[rule];
+    if (of.content) json.emplace(*of.content, of.end_ids);
+  }
+  [[nodiscard]] const MessageRule& rule() const { return grammar->messages[message]; }
+  [[nodiscard]] bool is_end(int32_t token) const {
+    return std::find(rule().end_ids.begin(), rule().end_ids.end(), token) != rule().end_ids.end();
+  }
+  // The one token that may come when nothing fits.
+  [[nodiscard]] int32_t forced_end() const {
+    if (!grammar->headers) return rule().end_ids.front();
+    return grammar->vocabulary->ids.id_of(Special::kReturn);
+  }
+
+  void fill_header(std::span<uint32_t> mask) const;
+  void fill_content(std::span<uint32_t> mask);
+  bool accept_header(int32_t token);
+  bool accept_content(int32_t token);
+  void end_message() {
+    json.reset();
+    state = rule().ends_turn ? State::kFinished : State::kHeader;
+    if (grammar->headers) node = grammar->headers->before_start();
+  }
+
+  std::shared_ptr<const Grammar::Impl> grammar;
+  State state = State::kHeader;
+  HeaderTrie::Node node = HeaderTrie::kRoot;    // kHeader
+  size_t message = 0;                           // kContent: its rule
+  std::optional<xgrammar::GrammarMatcher> json;  // kContent, unless it is text
+  bool failed = false;
+};
+
+void GrammarMatcher::Impl::fill_header(std::span<uint32_t> mask) const {
+  const Vocabulary& vocabulary = *grammar->vocabulary;
+  grammar->headers->for_each_special(node, [&](Special special) { set(mask, vocabulary.ids.id_of(special)); });
+  grammar->headers->for_each_text(node, kMaxTextBytes, [&](std::string_view text) {
+    const int32_t token = vocabulary.tokenizer.id_of(text).value_or(kNothing);
+    if (vocabulary.is_ordinary(token)) set(mask, token);
+  });
+}
+
+void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
+  const Mask& ordinary = grammar->vocabulary->ordinary;
+  if (!json) {
+    std::copy(ordinary.begin(), ordinary.end(), mask.begin());
+    for (const int32_t id : rule().end_ids) set(mask, id);
+    return;
+  }
+  int64_t words = static_cast<int64_t>(ordinary.size());
+  DLTensor tensor{};
+  tensor.data = mask.data();
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = 1;
+  tensor.dtype = {kDLInt, 32, 1};
+  tensor.shape = &words;
+  if (!json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
+}
+
+bool GrammarMatcher::Impl::accept_header(int32_t token) {
+  const Vocabulary& vocabulary = *grammar->vocabulary;
+  std::optional<HeaderTrie::Node> next;
+  if (const auto special = vocabulary.ids.special_of(token)) {
+    next = grammar->headers->after(node, *special);
+  } else if (vocabulary.is_ordinary(token)) {
+    next = grammar->headers->after(node, vocabulary.tokenizer.token_bytes(token));
+  }
+  if (!next) return false;
+  node = *next;
+  if (const auto rule = grammar->headers->message_rule(node)) begin_content(*rule);
+  return true;
+}
+
+bool GrammarMatcher::Impl::accept_content(int32_t token) {
+  if (json) {
+    if (!grammar->vocabulary->is_ordinary(token) && !is_end(token)) return false;
+    if (!json->AcceptToken(token)) return false;
+    if (json->IsTerminated()) end_message();
+    return true;
+  }
+  if (is_end(token)) {
+    end_message();
+    return true;
+  }
+  return grammar->vocabulary->is_ordinary(token);
+}
+
+GrammarMatcher Grammar::matcher() const { return GrammarMatcher(impl_); }
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar) : impl_(std::make_unique<Impl>(std::move(grammar))) {}
+GrammarMatcher::~GrammarMatcher() = default;
+GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
+GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
+
+bool GrammarMatcher::finished() const { return impl_->state == Impl::State::kFinished; }
+bool GrammarMatcher::failed() const { return impl_->failed; }
+
+void GrammarMatcher::fill(std::span<uint32_t> mask) {
+  check(mask.size() >= impl_->grammar->vocabulary->ordinary.size(), "the mask has a bit for every token id");
+  std::fill(mask.begin(), mask.end(), 0);
+  if (!impl_->failed && impl_->state == Impl::State::kHeader) impl_->fill_header(mask);
+  if (!impl_->failed && impl_->state == Impl::State::kContent) impl_->fill_content(mask);
+  if (std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; })) return;
+  if (!finished()) impl_->failed = true;
+  set(mask, impl_->forced_end());
+}
+
+bool GrammarMatcher::accept(int32_t token) {
+  if (finished()) return false;
+  if (impl_->failed) {
+    if (token == impl_->forced_end()) impl_->state = Impl::State::kFinished;
+    return finished();
+  }
+  const bool accepted = impl_->state == Impl::State::kHeader ? impl_->accept_header(token) : impl_->accept_content(token);
+  if (!accepted) impl_->failed = true;
+  return accepted;
+}
+
+}  // namespace nibble::text

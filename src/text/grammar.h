@@ -1,0 +1,99 @@
+#pragma once
+// Which tokens may come next: JSON documents of a schema, alone or as the messages of a whole Harmony turn. Formatting tokens are
+// matched as ids, never as text; the vocabulary's other special tokens never may come.
+//
+// A turn begins after the prompt's `<|start|>assistant` and is
+//   (<|channel|>analysis<|message|> text <|end|> <|start|>assistant)*      as often as the model likes
+//   then the answer:  <|channel|>final<|message|> content <|return|>
+//   or a call:        <|channel|>commentary to=NAME<|message|> content <|call|>
+// Where the models vary the header, all their forms may come: to= in the role's part, ` <|constrain|>json`, ` json` or nothing.
+
+#include "text/harmony_tokens.h"
+#include "text/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::text {
+
+struct ContentRule {
+  enum class Kind { kText, kJsonObject, kJsonSchema };
+  Kind kind = Kind::kText;
+  nlohmann::ordered_json schema = {};  // kJsonSchema; what is served: json_grammar.h
+  std::string where = {};              // begins the messages about it, e.g. `tool get_weather`
+};
+
+struct CallRule {
+  std::string recipient;  // functions.get_weather; a built-in tool such as python may be called in analysis, too
+  ContentRule arguments = {};
+};
+
+struct TurnRules {
+  std::optional<ContentRule> answer = ContentRule{};  // empty: the turn must end with one of the calls
+  std::vector<CallRule> calls = {};
+  bool preamble = true;  // commentary without a recipient may come before the end of the turn
+};
+
+class GrammarMatcher;
+
+// Rules, compiled. Immutable; copies share one.
+class Grammar {
+ public:
+  struct Impl;
+  explicit Grammar(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  [[nodiscard]] GrammarMatcher matcher() const;
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+// Thread-safe. What was compiled last is kept, within 256 MiB.
+class GrammarCompiler {
+ public:
+  // `tokenizer` must outlive this and every grammar and matcher made by it. Throws kUnsupported where it lacks Harmony's tokens.
+  explicit GrammarCompiler(const Tokenizer& tokenizer);
+  ~GrammarCompiler();
+  GrammarCompiler(const GrammarCompiler&) = delete;
+  GrammarCompiler& operator=(const GrammarCompiler&) = delete;
+
+  // Throw Error(kInvalidRequest) naming the keyword or the name at fault.
+  [[nodiscard]] Grammar turn(const TurnRules& rules) const;
+  // The content alone, then one of `end_ids`: for text completion.
+  [[nodiscard]] Grammar content(const ContentRule& rule, std::vector<int32_t> end_ids) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// One generation. Not thread-safe.
+class GrammarMatcher {
+ public:
+  explicit GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar);
+  ~GrammarMatcher();
+  GrammarMatcher(GrammarMatcher&&) noexcept;
+  GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
+
+  // Sets bit t % 32 of word t / 32 where token t may come next, clears the others. At least one bit is set. Precondition: the
+  // mask has a bit for every id of the tokenizer.
+  void fill(std::span<uint32_t> mask);
+  // The token came. False: it could not, and from now on nothing but the end may.
+  bool accept(int32_t token);
+  // The last token ended the turn.
+  [[nodiscard]] bool finished() const;
+  // No token fitted (a vocabulary without some byte), or one came that could not: the end was forced, the output is not valid.
+  [[nodiscard]] bool failed() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble::text

@@ -1,0 +1,70 @@
+#pragma once
+// The message headers that may come, as a tree of bytes and formatting tokens: deterministic, and any cut of the text into tokens.
+
+#include "text/harmony_tokens.h"
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace nibble::text {
+
+class HeaderTrie {
+ public:
+  using Node = size_t;
+  static constexpr Node kRoot = 0;  // after <|start|>assistant
+
+  HeaderTrie();
+  // Precondition: no header is the beginning of another.
+  void add(std::span<const Segment> header, size_t message_rule);
+  // The node before a <|start|>assistant that leads to the root.
+  [[nodiscard]] Node before_start() const { return before_start_; }
+
+  [[nodiscard]] std::optional<Node> after(Node node, Special special) const { return next(node, kByteValues + static_cast<int>(special)); }
+  [[nodiscard]] std::optional<Node> after(Node node, std::string_view bytes) const;
+  // Set: a header ended here.
+  [[nodiscard]] std::optional<size_t> message_rule(Node node) const { return nodes_[node].message_rule; }
+
+  // Calls visit(bytes) for every text that may come next, each beginning of it included, up to max_bytes long.
+  template <class Visit>
+  void for_each_text(Node node, size_t max_bytes, Visit&& visit) const {
+    std::string text;
+    walk(node, max_bytes, text, visit);
+  }
+  // Likewise for formatting tokens.
+  template <class Visit>
+  void for_each_special(Node node, Visit&& visit) const {
+    for (const auto& [symbol, next] : nodes_[node].next) {
+      if (symbol >= kByteValues) visit(static_cast<Special>(symbol - kByteValues));
+    }
+  }
+
+ private:
+  static constexpr int kByteValues = 256;  // symbols from there on are formatting tokens
+  struct Entry {
+    std::map<int, Node> next;
+    std::optional<size_t> message_rule;
+  };
+
+  [[nodiscard]] std::optional<Node> next(Node node, int symbol) const;
+  Node grow(Node node, int symbol);
+  template <class Visit>
+  void walk(Node node, size_t max_bytes, std::string& text, Visit& visit) const {
+    if (text.size() >= max_bytes) return;
+    for (const auto& [symbol, next] : nodes_[node].next) {
+      if (symbol >= kByteValues) continue;
+      text.push_back(static_cast<char>(symbol));
+      visit(std::string_view(text));
+      walk(next, max_bytes, text, visit);
+      text.pop_back();
+    }
+  }
+
+  std::vector<Entry> nodes_;
+  Node before_start_ = 0;
+};
+
+}  // namespace nibble::text

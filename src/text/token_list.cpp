@@ -1,0 +1,153 @@
+#include "text/token_list.h"
+
+#include "text/byte_level.h"
+#include "text/rank_file.h"
+
+#include "base/error.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+namespace nibble::text {
+namespace {
+
+// A file's own text, for messages.
+std::string shown(std::string_view text) {
+  return nlohmann::json(text.substr(0, 100)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+class Reader {
+ public:
+  Reader(const TokenList& list, std::string_view name) : list_(list), name_(name) {}
+
+  TokenizerParts read() const {
+    if (list_.kinds.size() != list_.tokens.size()) {
+      fail("token_type: expected one for each of {} tokens, found {}", list_.tokens.size(), list_.kinds.size());
+    }
+    if (list_.tokens.size() > static_cast<size_t>(INT32_MAX)) fail("tokens: found {}", list_.tokens.size());
+    std::vector<AddedToken> added = read_added();
+    TokenizerParts parts{.tokens = read_tokens(), .merges = {}, .added = std::move(added)};
+    require_all_bytes(parts.tokens, name_);
+    parts.merges = read_merges(parts.tokens);
+    parts.whole_piece = WholePiece::kIsMerged;
+    return parts;
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    throw Error(Code::kCorrupt, "[text] {}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  [[nodiscard]] std::vector<AddedToken> read_added() const {
+    std::vector<AddedToken> added;
+    std::unordered_set<std::string_view> contents;
+    for (size_t i = 0; i < list_.tokens.size(); ++i) {
+      const TokenKind kind = list_.kinds[i];
+      if (kind != TokenKind::kControl && kind != TokenKind::kUserDefined) continue;
+      const std::string& content = list_.tokens[i];
+      if (content.empty()) fail("tokens[{}]: expected a text that is not empty", i);
+      if (!contents.insert(content).second) fail("tokens[{}]: {} occurred before", i, shown(content));
+      added.push_back({static_cast<int32_t>(i), content, kind == TokenKind::kControl});
+    }
+    return added;
+  }
+
+  [[nodiscard]] TokenTable read_tokens() const {
+    TokenTable tokens(list_.tokens.size(), static_cast<int32_t>(list_.tokens.size()));
+    std::string bytes;
+    for (size_t i = 0; i < list_.tokens.size(); ++i) {
+      const auto id = static_cast<int32_t>(i);
+      const std::string& token = list_.tokens[i];
+      TokenTable::Insert done = TokenTable::Insert::kDone;
+      switch (list_.kinds[i]) {
+        case TokenKind::kUnused: break;
+        case TokenKind::kControl:
+        case TokenKind::kUserDefined: done = tokens.insert(id, token, TokenTable::Lookup::kByIdOnly); break;
+        case TokenKind::kNormal:
+          bytes.clear();
+          if (token.empty() || !from_byte_level(token, bytes)) {
+            fail("tokens[{}]: expected characters of the byte-level alphabet, found {}", i, shown(token));
+          }
+          done = tokens.insert(id, bytes, TokenTable::Lookup::kByBytes);
+          break;
+        default:
+          fail("token_type[{}]: expected 1 (normal), 3 (control), 4 (user-defined) or 5 (unused), found {}", i,
+               static_cast<int32_t>(list_.kinds[i]));
+      }
+      if (done != TokenTable::Insert::kDone) fail("tokens[{}]: {} occurred before", i, shown(token));
+    }
+    return tokens;
+  }
+
+  [[nodiscard]] std::vector<Merge> read_merges(const TokenTable& tokens) const {
+    std::vector<Merge> merges;
+    std::unordered_set<uint64_t> pairs;
+    merges.reserve(list_.merges.size());
+    pairs.reserve(list_.merges.size());
+    std::string bytes;
+    for (size_t i = 0; i < list_.merges.size(); ++i) {
+      const std::string_view merge = list_.merges[i];
+      const size_t space = merge.find(' ');  // the alphabet has none
+      const auto token_of = [&](std::string_view byte_level) {
+        bytes.clear();
+        const int32_t id = from_byte_level(byte_level, bytes) ? tokens.find(bytes) : kNoToken;
+        if (id == kNoToken) fail("merges[{}]: expected two tokens and what they make, found {}", i, shown(merge));
+        return id;
+      };
+      const std::string_view left = merge.substr(0, space);
+      const std::string_view right = space == std::string_view::npos ? std::string_view() : merge.substr(space + 1);
+      const int32_t left_id = token_of(left), right_id = token_of(right);
+      const int32_t both = token_of(std::string(left).append(right));
+      if (!pairs.insert(uint64_t{static_cast<uint32_t>(left_id)} << 32 | static_cast<uint32_t>(right_id)).second) {
+        fail("merges[{}]: {} occurred before", i, shown(merge));
+      }
+      merges.push_back({left_id, right_id, both, static_cast<uint32_t>(i)});
+    }
+    return merges;
+  }
+
+  const TokenList& list_;
+  std::string_view name_;
+};
+
+}  // namespace
+
+TokenizerParts parts_from_list(const TokenList& list, std::string_view name) { return Reader(list, name).read(); }
+
+TokenList list_from_parts(const TokenizerParts& parts, size_t vocab) {
+  if (parts.tokens.max_id() >= static_cast<int64_t>(vocab)) {
+    throw Error(Code::kCorrupt, "[text] expected token ids below {}, found {}", vocab, parts.tokens.max_id());
+  }
+  TokenList list{.tokens = std::vector<std::string>(vocab),
+                 .kinds = std::vector<TokenKind>(vocab, TokenKind::kNormal),
+                 .merges = {}};
+  for (const AddedToken& token : parts.added) {
+    const auto id = static_cast<size_t>(token.id);
+    if (!list.tokens[id].empty()) continue;  // a second name
+    list.tokens[id] = token.content;
+    list.kinds[id] = token.special ? TokenKind::kControl : TokenKind::kUserDefined;
+  }
+  for (size_t i = 0; i < vocab; ++i) {
+    const auto id = static_cast<int32_t>(i);
+    if (!list.tokens[i].empty()) continue;
+    if (parts.tokens.contains(id)) {
+      list.tokens[i] = to_byte_level(parts.tokens.bytes(id));
+    } else {
+      list.tokens[i] = fmt::format("[PAD{}]", i);  // llama.cpp wants every text once
+      list.kinds[i] = TokenKind::kUnused;
+    }
+  }
+  std::vector<Merge> merges = parts.merges;
+  std::ranges::sort(merges, {}, &Merge::priority);
+  for (const Merge& merge : merges) {
+    list.merges.push_back(to_byte_level(parts.tokens.bytes(merge.left)) + ' ' +
+                          to_byte_level(parts.tokens.bytes(merge.right)));
+  }
+  return list;
+}
+
+}  // namespace nibble::text

@@ -1,0 +1,129 @@
+"""nibble bench: the shape of its tables, what it refuses, and what a Ctrl-C leaves. No figure is held to anything."""
+import csv
+import io
+import signal
+import subprocess
+import time
+
+import support
+from support import NIBBLE, TIMEOUT_S, TINY, Case
+
+USAGE, UNSUPPORTED, MEMORY, INTERRUPTED = 2, 3, 6, 130
+BENCH = ("bench", "-m", TINY)
+SMALL = (*BENCH, "-r", 2, "-p", "0,8", "-n", 2, "-d", "0,150", "-b", "1,3")
+TESTS = [(test, depth, batch) for depth in (0, 150) for test, batch in (("pp8", 1), ("tg2", 1), ("tg2", 3))]
+
+
+def label(test, depth):
+    return test + (f" @ d{depth}" if depth else "")
+
+
+class Tables(Case):
+    def test_markdown_has_a_line_per_test_under_what_was_measured(self):
+        lines = self.ok(*SMALL).out.splitlines()
+        table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+        self.assertEqual(table[0][:3], ["test", "batch", "t/s"])
+        self.assertEqual([(row[0], row[1]) for row in table[2:]], [(label(t, d), str(b)) for t, d, b in TESTS])
+        for row in table[2:]:
+            self.assertEqual(len(row), len(table[0]))
+            mean, sd = row[2].split(" ± ")
+            self.assertGreater(float(mean), 0)
+            self.assertGreaterEqual(float(sd), 0)
+            for cell in row[-3:]:
+                self.assertRegex(cell, r"^\d+\.\d%$")
+        head = "\n".join(lines[:lines.index("")] + lines)
+        for words in ("nibble bench -m", "nibble-tiny: 8 layers, 8 experts", "backend cpu, ", "reads ", "f32 (", "2 repetitions"):
+            self.assertIn(words, head)
+
+    def test_json_holds_every_repetition_and_the_device(self):
+        for flags in (("-o", "json"), ("--json",)):
+            json = self.ok(*SMALL, *flags, "-t", 2).json()
+            self.assertEqual([(r["test"], r["batch"]) for r in json["rows"]], [(label(t, d), b) for t, d, b in TESTS])
+            self.assertGreater(json["read_bytes_per_s"], 0)
+            self.assertTrue(any(m["exact"] and m["flops_per_s"] > 0 for m in json["matrix"]))
+            self.assertEqual((json["threads"], json["backend"], json["interrupted"]), (2, "cpu", False))
+            for row in json["rows"]:
+                self.assertEqual(len(row["seconds"]), 2)
+                tokens = row["prompt"] or row["generate"] * row["batch"]
+                mean = sum(tokens / s for s in row["seconds"]) / 2
+                self.assertAlmostEqual(row["tokens_per_second"]["mean"] / mean, 1, 6)
+                self.assertAlmostEqual(row["of_limit"], max(row["of_read"], row["of_matrix"]), 9)
+
+    def test_csv_is_read_by_other_programs(self):
+        rows = list(csv.DictReader(io.StringIO(self.ok(*SMALL, "-o", "csv").out)))
+        self.assertEqual(len(rows), len(TESTS))
+        for row, (_, depth, batch) in zip(rows, TESTS):
+            self.assertNotIn(None, row)
+            self.assertEqual((int(row["depth"]), int(row["batch"])), (depth, batch))
+            self.assertGreater(float(row["tokens_per_second"]), 0)
+            self.assertIn("-o csv", row["command"])
+
+    def test_deeper_and_wider_reads_more(self):
+        rows = {(r["depth"], r["batch"]): r for r in self.ok(*BENCH, "-p", 0, "-n", 2, "-d", "0,200", "-b", "1,4", "-r", 1, "--json").json()["rows"]}
+        self.assertGreater(rows[200, 1]["bytes"], rows[0, 1]["bytes"])
+        self.assertGreater(rows[0, 4]["bytes"], rows[0, 1]["bytes"])
+        self.assertLess(rows[0, 4]["bytes"], 4 * rows[0, 1]["bytes"])
+        self.assertEqual(rows[0, 4]["flops"], 4 * rows[0, 1]["flops"])
+
+    def test_requantised_layers_are_fewer_bytes(self):
+        run = (*BENCH, "--backend", "reference", "-p", 0, "-n", 1, "-r", 1, "--json")
+        whole, small = self.ok(*run).json(), self.ok(*run, "--mxfp4-layers", "all").json()
+        self.assertIn("lm_head mxfp4", small["formats"])
+        self.assertLess(small["rows"][0]["bytes"], whole["rows"][0]["bytes"])
+
+    def test_other_sources_and_backends(self):
+        self.ok("bench", "-m", "tiny", "--load-format", "dummy", "-p", 4, "-n", 1, "-r", 1)
+        self.ok(*BENCH, "--backend", "reference", "-p", 2, "-n", 1, "-r", 1, "-d", 3)
+        self.ok(*BENCH, "-p", 300, "-n", 0, "-r", 1, "--max-num-batched-tokens", 7, "-d", 140, "-q")
+
+    def test_lists_are_sorted_and_said_once(self):
+        rows = self.ok(*BENCH, "-p", "4,2,4", "-n", 0, "-r", 1, "--json").json()["rows"]
+        self.assertEqual([r["prompt"] for r in rows], [2, 4])
+
+
+class Refusals(Case):
+    def test_flags(self):
+        for flag in ("-p", "-n", "-d", "-b"):
+            for value in ("-1", "x", "1,", ",1", "1,,2", "1 2", "1e3", "99999999999999999999", "1.5", "0x10", "16777217"):
+                with self.subTest(flag=flag, value=value):
+                    self.refused(USAGE, *BENCH, f"{flag}{value}" if value.startswith("-") else flag, *([] if value.startswith("-") else [value]))
+        self.refused(USAGE, *BENCH, "-b", 0, says="from 1 to 1024")
+        self.refused(USAGE, *BENCH, "-b", 1025)
+        for repetitions in ("0", "-1", "x", "1001"):
+            self.refused(USAGE, *BENCH, "-r", repetitions)
+        self.refused(USAGE, *BENCH, "-o", "html", says="md or csv or json")
+        self.refused(USAGE, *BENCH, "-o", "md", "--json", says="excludes")
+        self.refused(USAGE, *BENCH, "-p", 0, "-n", 0, says="nothing to measure")
+        self.refused(USAGE, "bench", says="--model")
+
+    def test_beyond_the_context(self):
+        self.refused(USAGE, *BENCH, "-d", 131072, says="131072")
+        self.refused(USAGE, *BENCH, "-p", 100, "-n", 0, "--max-model-len", 99, says=("--max-model-len", "found 100"))
+
+    def test_what_does_not_fit_is_refused_with_what_would(self):
+        said = self.refused(MEMORY, *BENCH, "-p", 0, "-n", 1, "-b", 1024, "-d", 131000, says=("KV cache", "would fit: -b ")).err
+        self.assertRegex(said, r"-d \d+")
+        self.refused(MEMORY, "bench", "-m", "gpt-oss-120b", "--load-format", "dummy", "-d", 130000, "-b", 1024, says="weights 65.2 GB")
+
+    def test_no_card(self):
+        if "no CUDA backend" in support.nibble(*BENCH, "--backend", "cuda", "-p", 1, "-n", 0).err:
+            self.refused(UNSUPPORTED, *BENCH, "--backend", "cuda", says="this build has no CUDA backend")
+
+
+class CtrlC(Case):
+    def test_what_was_measured_is_shown(self):
+        command = [NIBBLE, *map(str, BENCH), "-p", "2", "-n", "60000"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            seen = b""
+            until = time.monotonic() + TIMEOUT_S
+            while b"| pp2 " not in seen and time.monotonic() < until:
+                seen += process.stdout.read1()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(process.returncode, INTERRUPTED, err)
+        self.assertNotIn(b"tg", out)
+        self.assertIn(b"interrupted", err)
+
+
+if __name__ == "__main__":
+    support.main()

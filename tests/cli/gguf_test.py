@@ -1,0 +1,208 @@
+"""llama.cpp's files: nibble-tiny converted and run, damaged and refused. Standard library only."""
+import shutil
+import struct
+import subprocess
+import sys
+
+import support
+from support import Case, TINY
+
+USAGE, UNSUPPORTED, CORRUPT, IO = 2, 3, 4, 5
+REFERENCE = ("--backend", "reference")
+
+
+def greedy(model, prompt):
+    result = support.nibble("run", "-m", model, "-p", prompt, "-n", 6, "--temperature", 0, "--json", *REFERENCE)
+    assert result.code == 0, result.err
+    return result.json()["token_ids"]
+
+
+class Gguf(Case):
+    def convert(self, name="tiny.gguf", *more):
+        path = self.dir / name
+        self.ok("convert", "-m", TINY, "-o", path, *more)
+        return path
+
+
+class Converted(Gguf):
+    def test_runs_like_the_model_it_was_made_from(self):
+        prompt = "The capital of France is"
+        want = greedy(TINY, prompt)
+        for dense in ("q8_0", "bf16", "f16", "f32"):
+            self.assertEqual(greedy(self.convert(f"{dense}.gguf", "--dense", dense), prompt), want, dense)
+
+    def test_a_directory_that_holds_only_it_is_the_model_too(self):
+        self.convert()
+        self.assertEqual(greedy(self.dir, "Once upon a time"), greedy(TINY, "Once upon a time"))
+
+    def test_a_chat_ends_where_the_model_ends_it(self):
+        args = ("-p", "What is the capital of France?", "--temperature", 0, "--date", "2026-11-21", "--json", *REFERENCE)
+        path = self.convert("m.gguf", "--dense", "bf16")
+        got, want = (self.ok("chat", "-m", m, *args).json() for m in (path, TINY))
+        self.assertEqual((got["messages"], got["finish_reason"]), (want["messages"], "stop"))
+
+    def test_tokenize_perplexity_and_compare_take_it(self):
+        path = self.convert("m.gguf", "--dense", "bf16")
+        text = "Hello <|start|> world, 12345!"
+        for more in ((), ("--special",)):
+            got, want = (self.ok("tokenize", "-m", m, "-p", text, "--json", *more).json() for m in (path, TINY / "tokenizer.json"))
+            self.assertEqual(got, want)
+        got, want = (self.ok("perplexity", "-m", m, "-p", "Once upon a time there was a cat.", "--json", *REFERENCE).json() for m in (path, TINY))
+        self.assertEqual(got["perplexity"], want["perplexity"])
+        self.ok("compare", "-m", path, "--a", "reference", "--b", "reference", "-p", "Hello")
+
+    def test_inspect_counts_what_the_file_holds(self):
+        path = self.convert()
+        report = self.ok("inspect", "-m", path, "--json", "--tensors").json()
+        self.assertEqual(report["dims"], self.ok("inspect", "-m", TINY, "--json").json()["dims"])
+        self.assertEqual(report["bytes"], sum(t["bytes"] for t in report["tensor_list"]))
+        rows = {t["name"]: t for t in report["tensor_list"]}
+        self.assertEqual((rows["token_embd.weight"]["dtype"], rows["token_embd.weight"]["shape"]), ("Q8_0", [4096, 256]))
+        self.assertEqual((rows["blk.7.ffn_gate_exps.weight"]["dtype"], rows["blk.7.ffn_gate_exps.weight"]["shape"]), ("MXFP4", [8, 192, 256]))
+        self.assertIn("token_embd.weight", self.ok("inspect", "-m", path, "--tensors").out)
+
+    def test_the_load_format_can_be_named(self):
+        path = self.convert()
+        self.ok("inspect", "-m", path, "--load-format", "gguf")
+        self.ok("inspect", "-m", path, "--load-format", "dummy")
+        self.refused(CORRUPT, "inspect", "-m", TINY / "model-00001-of-00002.safetensors", "--load-format", "gguf", says="begins with \"GGUF\"")
+        self.refused(IO, "inspect", "-m", TINY, "--load-format", "gguf", says="want .gguf files, found none")
+        self.refused(IO, "inspect", "-m", path, "--load-format", "safetensors", says="config.json")
+
+    def test_a_name_without_the_suffix_is_known_by_its_content(self):
+        path = self.convert()
+        shutil.move(path, self.dir / "model")
+        self.ok("inspect", "-m", self.dir / "model")
+
+    def test_what_is_gguf_already_is_not_converted(self):
+        self.refused(USAGE, "convert", "-m", self.convert(), "-o", self.dir / "b.gguf", says="want a model in safetensors, found GGUF")
+        self.refused(IO, "convert", "-m", TINY, "-o", self.dir / "none/b.gguf", says="cannot create")
+        self.refused(USAGE, "convert", "-m", TINY, "-o", self.dir / "b.gguf", "--dense", "q4_k", says="q8_0 or bf16")
+        self.refused(USAGE, "convert", "-m", TINY, "-o", self.dir / "b.gguf", "--part-bytes", -1)
+
+
+class Split(Gguf):
+    def setUp(self):
+        super().setUp()
+        report = self.ok("convert", "-m", TINY, "-o", self.dir / "m.gguf", "--part-bytes", 3_000_000, "--json").json()
+        self.parts = report["files"]
+
+    def test_any_part_or_the_directory_is_the_model(self):
+        self.assertEqual([p.rsplit("/", 1)[1] for p in self.parts], [f"m-0000{i}-of-00004.gguf" for i in (1, 2, 3, 4)])
+        want = greedy(TINY, "Once upon a time")
+        for path in (self.parts[0], self.parts[2], self.dir):
+            self.assertEqual(greedy(path, "Once upon a time"), want)
+
+    def test_a_missing_part_is_named(self):
+        (self.dir / "m-00003-of-00004.gguf").unlink()
+        self.refused(IO, "run", "-m", self.parts[0], "-p", "a", says="m-00003-of-00004.gguf: part 3 of 4 is not there")
+        self.refused(USAGE, "run", "-m", self.dir, "-p", "a", says="name one")
+
+
+class Damaged(Gguf):
+    """One change to a good file each."""
+
+    def setUp(self):
+        super().setUp()
+        self.good = self.convert().read_bytes()
+        self.path = self.dir / "bad.gguf"
+
+    def bad(self, content, code, says, command=("run", "-p", "a")):
+        self.path.write_bytes(content)
+        self.refused(code, command[0], "-m", self.path, *command[1:], says=("bad.gguf", *([says] if isinstance(says, str) else says)))
+
+    def replaced(self, old, new):
+        self.assertEqual(self.good.count(old), 1)
+        return self.good.replace(old, new)
+
+    def value(self, key, kind, old, new):
+        """The value behind a key."""
+        return self.replaced(key.encode() + struct.pack("<I", kind) + old, key.encode() + struct.pack("<I", kind) + new)
+
+    def test_headers(self):
+        self.bad(b"", CORRUPT, "found 0 bytes")
+        self.bad(b"GGML" + self.good[4:], CORRUPT, "found \"GGML\"")
+        self.bad(self.good[:4] + struct.pack("<I", 1) + self.good[8:], UNSUPPORTED, "want GGUF version 2 or 3, found 1")
+        self.bad(self.good[:4] + struct.pack(">I", 3) + self.good[8:], UNSUPPORTED, "little-endian")
+        self.bad(self.good[:8] + struct.pack("<Q", 1 << 60) + self.good[16:], CORRUPT, "want at most 65536 tensors")
+        self.bad(self.good[:16] + struct.pack("<Q", 1 << 60) + self.good[24:], CORRUPT, "want at most 65536 metadata keys")
+
+    def test_files_that_are_cut_off(self):
+        for size in (10, 30, 500, 100_000, len(self.good) // 2, len(self.good) - 40):
+            self.bad(self.good[:size], CORRUPT, "cut off")
+        self.bad(self.good + bytes(64), CORRUPT, "64 bytes behind the last tensor")
+
+    def test_keys(self):
+        u32 = lambda n: struct.pack("<I", n)
+        self.bad(self.replaced(b"gpt-oss.block_count", b"gpt-oss.block_c0unt"), UNSUPPORTED, "gpt-oss.block_c0unt: not known here, found u32 8")
+        self.bad(self.value("gpt-oss.expert_count", 4, u32(8), u32(0)), CORRUPT, "want an integer from 1 to 65536, found u32 0")
+        self.bad(self.value("general.architecture", 8, struct.pack("<Q", 7) + b"gpt-oss", struct.pack("<Q", 7) + b"llama-3"), UNSUPPORTED, "want gpt-oss, found llama-3")
+        self.bad(self.value("tokenizer.ggml.model", 8, struct.pack("<Q", 4) + b"gpt2", struct.pack("<Q", 4) + b"bert"), UNSUPPORTED, "want \"gpt2\", found \"bert\"")
+        self.bad(self.value("tokenizer.ggml.pre", 8, struct.pack("<Q", 6) + b"gpt-4o", struct.pack("<Q", 6) + b"qwen35"), UNSUPPORTED, "want \"gpt-4o\", found \"qwen35\"")
+        self.bad(self.replaced(b"tokenizer.ggml.merges", b"tokenizer.ggml.mergez"), UNSUPPORTED, "tokenizer.ggml.mergez: not known here")
+        self.bad(self.value("tokenizer.ggml.tokens", 9, u32(8) + struct.pack("<Q", 4096), u32(8) + struct.pack("<Q", 1 << 24)), CORRUPT, "elements take at least")
+
+    def test_tensors(self):
+        self.path.write_bytes(self.replaced(b"blk.3.attn_sinks.weight", b"blk.3.attn_sinkz.weight"))
+        self.refused(CORRUPT, "run", "-m", self.path, "-p", "a", says=("lacks 1 tensor", "blk.3.attn_sinks.weight"))
+        name = b"token_embd.weight"
+        end = self.good.index(name) + len(name)  # rank, dimensions, type, offset
+        rank, cols, rows, kind, offset = struct.unpack_from("<IQQIQ", self.good, end)
+        self.assertEqual((rank, cols, rows, kind, offset), (2, 256, 4096, 8, 0))
+        def described(*values):
+            return self.good[:end] + struct.pack("<IQQIQ", *values) + self.good[end + 32:]
+        self.bad(described(2, 256, 4096, 12, 0), UNSUPPORTED, "token_embd.weight: want type MXFP4, Q8_0, F16, BF16 or F32, found Q4_K")
+        self.bad(described(2, 256, 4096, 8, 64), CORRUPT, "want its bytes at offset 0 of the data")
+        self.bad(described(2, 250, 4096, 8, 0), CORRUPT, "want rows of whole blocks of 32 values, found Q8_0 [4096,250]")
+        self.bad(described(2, 256, 1 << 60, 8, 0), CORRUPT, "overflows")
+        self.bad(described(9, 256, 4096, 8, 0), CORRUPT, "want 1 to 4 dimensions, found 9")
+
+    def test_scales_that_are_no_numbers(self):
+        rows = {t["name"]: t["bytes"] for t in self.ok("inspect", "-m", self.dir / "tiny.gguf", "--json", "--tensors").json()["tensor_list"]}
+        begin = len(self.good) - sum(-(-n // 32) * 32 for n in rows.values())  # of the data
+        at = {}
+        for name, size in rows.items():
+            at[name] = begin
+            begin += -(-size // 32) * 32
+        def with_byte(offset, value):
+            return self.good[:offset] + bytes([value]) + self.good[offset + 1:]
+        self.path.write_bytes(with_byte(at["blk.2.ffn_down_exps.weight"] + 17 * 9, 255))
+        self.refused(CORRUPT, "run", "-m", self.path, "-p", "a", says=("blk.2.ffn_down_exps.weight", "E8M0 255 (NaN) in block 9"))
+        self.path.write_bytes(with_byte(at["output.weight"] + 1, 0x7c))
+        self.refused(CORRUPT, "run", "-m", self.path, "-p", "a", says=("output.weight", "F16 in block 0"))
+
+    def test_hostile_sizes_cost_nothing(self):
+        if support.SANITIZED:
+            self.skipTest("address space is no measure under a sanitizer")
+        content = self.good[:8] + struct.pack("<QQ", 65536, 65536) + self.good[24:2000]
+        self.path.write_bytes(content)
+        code = "import resource, subprocess, sys; resource.setrlimit(resource.RLIMIT_AS, (400 << 20,) * 2); sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+        done = subprocess.run([sys.executable, "-c", code, support.NIBBLE, "inspect", "-m", self.path], capture_output=True, check=False, timeout=support.TIMEOUT_S)
+        self.assertEqual(done.returncode, CORRUPT, done.stderr)
+
+
+class Synthetic(Case):
+    def test_a_preset_is_written_with_o200k_inside(self):
+        path = self.dir / "m.gguf"
+        report = self.ok("synth", "--preset", "tiny", "--layers", 1, "-o", path, "--json").json()
+        self.assertEqual(report["files"], [str(path)])
+        shown = self.ok("inspect", "-m", path, "--json").json()
+        self.assertEqual((shown["dims"]["layers"], shown["dims"]["vocab"], shown["bytes"]), (1, 201088, report["bytes"]))
+        got = self.ok("tokenize", "-m", path, "-p", "Hello, 世界! <|start|>", "--special", "--json").json()
+        self.assertEqual(got, self.ok("tokenize", "-p", "Hello, 世界! <|start|>", "--special", "--json").json())
+
+    def test_its_experts_and_vectors_are_those_of_the_safetensors_file(self):
+        self.ok("synth", "--preset", "tiny", "--layers", 1, "--seed", 7, "-o", self.dir / "hf")
+        self.ok("convert", "-m", self.dir / "hf", "-o", self.dir / "converted.gguf")
+        self.ok("synth", "--preset", "tiny", "--layers", 1, "--seed", 7, "-o", self.dir / "made.gguf")
+        self.assertEqual((self.dir / "converted.gguf").read_bytes(), (self.dir / "made.gguf").read_bytes())
+
+    def test_options_that_contradict_each_other(self):
+        self.refused(USAGE, "synth", "--preset", "tiny", "-o", self.dir / "d", "--part-bytes", 1000, says="--part-bytes")
+        self.refused(USAGE, "synth", "--preset", "tiny", "-o", self.dir / "d", "--format", "ggml", says="safetensors or gguf")
+        self.ok("synth", "--preset", "tiny", "--layers", 1, "-o", self.dir / "d.gguf", "--format", "safetensors")
+        self.assertTrue((self.dir / "d.gguf").is_dir())
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,194 @@
+// llama.cpp's files through the engine's rooms: a file that its own Python package wrote, and the repository's small
+// model as GGUF against the same model in safetensors.
+
+#include "backend/reference/reference_backend.h"
+#include "base/dtype.h"
+#include "base/mmap_file.h"
+#include "base/mx.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_checkpoint.h"
+#include "checkpoint/gguf_fields.h"
+#include "checkpoint/hf_config.h"
+#include "checkpoint/testing.h"
+#include "engine/session.h"
+#include "model/gguf_config.h"
+#include "model/gguf_export.h"
+#include "model/gguf_weights.h"
+#include "model/load.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_json_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using backend::HostWeight;
+using backend::WeightFormat;
+using checkpoint::GgmlType;
+using checkpoint::GgufCheckpoint;
+using checkpoint::GgufFields;
+
+const fs::path kSource = NIBBLE_SOURCE_DIR;
+const fs::path kTiny = kSource / "models/nibble-tiny";
+
+text::TokenList tokens_of(const GgufFields& fields) {
+  text::TokenList list;
+  for (const std::string_view token : fields.strings("tokenizer.ggml.tokens")) list.tokens.emplace_back(token);
+  for (const int64_t kind : fields.integers("tokenizer.ggml.token_type")) {
+    list.kinds.push_back(static_cast<text::TokenKind>(kind));
+  }
+  for (const std::string_view merge : fields.strings("tokenizer.ggml.merges")) list.merges.emplace_back(merge);
+  return list;
+}
+
+// ---- a file of llama.cpp's own Python package ----
+
+float value_of(const HostWeight& w, int64_t idx) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(w.values.bytes.data());
+  const int64_t block = idx / 32;
+  const auto j = static_cast<int>(idx % 32);
+  const auto u16 = [&](int64_t at) { return static_cast<uint16_t>(bytes[at] | bytes[at + 1] << 8); };
+  switch (w.format) {
+    case WeightFormat::kF32: return reinterpret_cast<const float*>(bytes)[idx];
+    case WeightFormat::kBf16: return Bf16{u16(2 * idx)}.to_float();
+    case WeightFormat::kF16: return F16{u16(2 * idx)}.to_float();
+    case WeightFormat::kGgmlQ8:
+      return F16{u16(block * 34)}.to_float() * static_cast<float>(static_cast<int8_t>(bytes[block * 34 + 2 + j]));
+    default: {
+      const uint8_t codes = bytes[block * 17 + 1 + j % 16];
+      return E2m1{static_cast<uint8_t>(j < 16 ? codes & 15 : codes >> 4)}.to_float() *
+             E8m0{bytes[block * 17]}.to_float();
+    }
+  }
+}
+
+// FNV-1a over the bytes of the f32 values, negative zeros made positive: as tools/make_gguf_goldens.py does.
+std::string hash_of(const HostWeight& w, int64_t count) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(value_of(w, i) + 0.0f);
+    for (int byte = 0; byte < 4; ++byte) hash = (hash ^ (bits >> (8 * byte) & 255)) * 0x100000001b3u;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+TEST(PyPiGguf, its_tensors_tokens_and_keys_are_read_as_the_package_reads_them) {
+  const auto golden = nlohmann::json::parse(read_text_file(kSource / "tests/data/gguf_goldens.json", 1 << 20));
+  const GgufCheckpoint file = GgufCheckpoint::open(kSource / "tests/data/pypi.gguf");
+  const GgufFields fields(file.metadata(), file.where());
+  const model::ModelConfig config = model::config_from_gguf(fields);
+  EXPECT_EQ(config.dims.vocab, 269);
+  EXPECT_EQ(config.dims.sliding_window, 16);
+  EXPECT_EQ(config.rope, model::RopeConfig());
+  EXPECT_THAT(config.eos_ids, testing::ElementsAre(262));
+  const auto weights = model::bind_gguf(file.tensors(), config);
+  const auto items = model::gguf_manifest(config);
+  ASSERT_EQ(weights.size(), golden.at("tensors").size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    SCOPED_TRACE(items[i].name);
+    const auto& want = golden.at("tensors").at(items[i].name);
+    EXPECT_EQ(want.at("shape").get<Shape>(), items[i].shape);
+    int64_t count = 1;
+    for (const int64_t d : items[i].shape) count *= d;
+    EXPECT_EQ(value_of(weights[i], 0), want.at("first").get<float>());
+    EXPECT_EQ(hash_of(weights[i], count), want.at("fnv1a").get<std::string>());
+  }
+  const auto tokenizer = text::Tokenizer::from_list(tokens_of(fields), "pypi.gguf");
+  EXPECT_THAT(tokenizer.encode("hello"), testing::ElementsAre(golden.at("hello").get<int32_t>()));
+  EXPECT_EQ(tokenizer.special_id("<|return|>"), 262);
+  EXPECT_FALSE(tokenizer.contains(268));
+}
+
+// ---- nibble-tiny in both formats, on the reference ----
+
+struct Tiny {
+  model::ModelConfig config = model::from_hf(checkpoint::read_hf_config(kTiny));
+  checkpoint::Checkpoint files = checkpoint::Checkpoint::open(kTiny);
+  std::vector<HostWeight> weights = model::bind_weights(files.entries(), config);
+  std::string json = read_text_file(kTiny / "tokenizer.json", 1 << 24);
+
+  [[nodiscard]] GgufCheckpoint as_gguf(const fs::path& path, GgmlType dense) const {
+    std::map<std::tuple<model::WeightRole, int>, const HostWeight*> by_role;
+    for (const HostWeight& w : weights) by_role[{w.role, w.layer}] = &w;
+    const text::TokenList list = text::list_from_parts(text::read_tokenizer_json(json, "tiny"), 4096);
+    std::vector<int32_t> kinds;
+    for (const text::TokenKind kind : list.kinds) kinds.push_back(static_cast<int32_t>(kind));
+    const std::vector<checkpoint::GgufEntry> tokenizer = {{"tokenizer.ggml.tokens", list.tokens},
+                                                          {"tokenizer.ggml.token_type", kinds},
+                                                          {"tokenizer.ggml.merges", list.merges}};
+    const model::TensorSource source = [&](const model::ManifestItem& item) {
+      const HostWeight& w = *by_role.at({item.role, item.layer});
+      return item.part == model::Part::kValues ? w.values.bytes : w.scales.bytes;
+    };
+    const auto paths = model::export_gguf(config, source, path, {.dense = dense, .tokenizer = tokenizer});
+    return GgufCheckpoint::open(paths.front());
+  }
+};
+
+// Logits of all tokens.
+std::vector<float> logits_of(const model::ModelConfig& config, std::span<const HostWeight> weights,
+                             const std::vector<int32_t>& prompt) {
+  const auto tokens = static_cast<int>(prompt.size());
+  const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = tokens};
+  const auto be = backend::make_reference_backend(model::backend_config(config, engine::step_limits(limits)));
+  const model::GptOss gpt = model::load(*be, config, weights);
+  std::vector<float> logits;
+  engine::Session(*be, gpt, limits).score(prompt, [&](int64_t, const backend::SlotData& rows) {
+    logits = rows.values;
+  });
+  return logits;
+}
+
+TEST(TinyGguf, gives_the_logits_of_the_safetensors_model) {
+  const Tiny tiny;
+  const test::ScratchDir dir;
+  const auto tokenizer = text::Tokenizer::from_json(tiny.json, "tiny");
+  std::vector<int32_t> prompt = tokenizer.encode("The capital of France is");
+  const std::vector<float> want = logits_of(tiny.config, tiny.weights, prompt);
+  double squares = 0;
+  for (const float logit : want) squares += double{logit} * logit;
+  const double rms = std::sqrt(squares / static_cast<double>(want.size()));
+  ASSERT_GT(rms, 0.1);
+  for (const auto& [type, bound] : {std::pair(GgmlType::kBf16, 0.0), std::pair(GgmlType::kF32, 0.0),
+                                    std::pair(GgmlType::kF16, 1e-5), std::pair(GgmlType::kQ8, 0.05)}) {
+    SCOPED_TRACE(name_of(type));
+    const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", type);
+    model::ModelConfig config = model::config_from_gguf({file.metadata(), file.where()});
+    EXPECT_EQ(config.eos_ids.front(), tiny.config.eos_ids.front());
+    config.eos_ids = tiny.config.eos_ids;  // the format has room for one
+    EXPECT_EQ(config, tiny.config);
+    const std::vector<float> found = logits_of(config, model::bind_gguf(file.tensors(), config), prompt);
+    ASSERT_EQ(found.size(), want.size());
+    double worst = 0;
+    for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, std::fabs(double{found[i]} - want[i]));
+    RecordProperty(std::string(name_of(type)), std::to_string(worst / rms));
+    EXPECT_LE(worst / rms, bound);
+  }
+}
+
+TEST(TinyGguf, gives_the_tokens_of_the_tokenizer_json) {
+  const Tiny tiny;
+  const test::ScratchDir dir;
+  const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", GgmlType::kQ8);
+  const auto listed = text::Tokenizer::from_list(tokens_of({file.metadata(), file.where()}), "m.gguf");
+  const auto own = text::Tokenizer::from_json(tiny.json, "tiny");
+  const std::string heldout = read_text_file(kTiny / "heldout.txt", 1 << 20) + "<|start|>user<|message|>x<|end|>";
+  for (const auto mode : {text::SpecialTokens::kAsText, text::SpecialTokens::kAllowed}) {
+    EXPECT_EQ(listed.encode(heldout, mode), own.encode(heldout, mode));
+  }
+  EXPECT_EQ(listed.vocab_size(), own.vocab_size());
+}
+
+}  // namespace
+}  // namespace nibble

@@ -140,7 +140,9 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
   return {.kv = kv == KvCacheDtype::kF32   ? Kv::kF32
                 : kv == KvCacheDtype::kFp8 ? Kv::kE4m3
                                            : Kv::kBf16,
-          .attention = cuda_attention(options.attention_backend)};
+          .attention = cuda_attention(options.attention_backend),
+          .moe = options.moe_kernel,
+          .eager = options.enforce_eager};
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,

@@ -137,6 +137,16 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                                  {"flash", AttentionBackend::kFlash},
                                  {"reference", AttentionBackend::kReference}}},
                                "Attention kernels of cuda; auto: flash where it takes the model's shapes");
+  using backend::MoeKernel;
+  add_choice<MoeKernel>(app, "--moe-kernel",
+                        {o.moe_kernel,
+                         {{"auto", MoeKernel::kAuto},
+                          {"marlin", MoeKernel::kMarlin},
+                          {"gemm", MoeKernel::kGemm},
+                          {"gemv", MoeKernel::kGemv},
+                          {"reference", MoeKernel::kReference}}},
+                        "cuda: who multiplies the experts; auto: marlin where the shapes allow, else reference");
+  app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")

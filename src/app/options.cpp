@@ -117,6 +117,16 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                              {"avx2", CpuIsaChoice::kAvx2},
                              {"avx512", CpuIsaChoice::kAvx512}}},
                            "CPU: instruction set; auto: the best there is");
+  using backend::MoeKernel;
+  add_choice<MoeKernel>(app, "--moe-kernel",
+                        {o.moe_kernel,
+                         {{"auto", MoeKernel::kAuto},
+                          {"marlin", MoeKernel::kMarlin},
+                          {"gemm", MoeKernel::kGemm},
+                          {"gemv", MoeKernel::kGemv},
+                          {"reference", MoeKernel::kReference}}},
+                        "cuda: who multiplies the experts; auto: marlin where the shapes allow, else reference");
+  app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")

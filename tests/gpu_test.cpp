@@ -113,7 +113,7 @@ double relative(std::span<const float> got, std::span<const float> want) {
 void expect_same(const model::Comparison& result, std::string_view what) {
   if (result.first_bad) {
     const model::StageDifference& d = result.stages[*result.first_bad];
-    FAIL() << what << ": layer " << d.layer << " " << model::name_of(d.stage) << " " << backend::name_of(d.slot)
+    FAIL() << what << ": layer " << d.layer << " " << backend::name_of(d.stage) << " " << backend::name_of(d.slot)
            << " element " << d.element << ": reference " << d.a << " cuda " << d.b << ", relative " << d.largest
            << (d.near_tie ? " (near-tie)" : "");
   }
@@ -482,7 +482,7 @@ TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
     std::vector<std::vector<int32_t>> tokens;
     const auto wait = [&](backend::Ticket ticket) {
       tokens.emplace_back();
-      for (const backend::Drawn& drawn : loaded.be->wait(ticket)) tokens.back().push_back(drawn.token);
+      for (const backend::Drawn& row : loaded.be->wait(ticket)) tokens.back().push_back(row.token);
     };
     for (int i = 0; i < 3; ++i) {
       model::Step step = session.make_step(some_tokens(static_cast<size_t>(5 + i), source.config.dims.vocab), 0);

@@ -245,9 +245,8 @@ struct NamedFormats {
   backend::DenseFormats dense;
 };
 constexpr backend::WeightFormat kMxfp4 = backend::WeightFormat::kMxfp4, kMxfp8 = backend::WeightFormat::kMxfp8;
-const NamedFormats kDenseFormats[] = {{"exact", {}},
-                                      {"all MXFP8", {kMxfp8, kMxfp8, kMxfp8}},
-                                      {"all MXFP4", {kMxfp4, kMxfp4, kMxfp4}}};
+const NamedFormats kDenseFormats[] = {
+    {"exact", {}}, {"all MXFP8", {kMxfp8, kMxfp8, kMxfp8}}, {"all MXFP4", {kMxfp4, kMxfp4, kMxfp4}}};
 
 TEST_F(Gpu, marlin_matches_the_reference_on_nibble_tiny_at_edge_token_counts) {
   const Source source(kTiny);

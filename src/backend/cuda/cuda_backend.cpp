@@ -52,9 +52,7 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
 }
 
 GemvDevice gemv_device(const DeviceFacts& facts) {
-  return {.sms = facts.multiprocessors,
-          .cta_smem_bytes = facts.cta_smem_bytes,
-          .sm_smem_bytes = facts.sm_smem_bytes};
+  return {.sms = facts.multiprocessors, .cta_smem_bytes = facts.cta_smem_bytes, .sm_smem_bytes = facts.sm_smem_bytes};
 }
 
 class StreamedCudaBackend final : public CudaBackend {
@@ -178,9 +176,9 @@ class StreamedCudaBackend final : public CudaBackend {
     const int32_t* positions = inputs_->positions(args.positions);
     const int32_t* kv_slots = inputs_->kv_slots(kind, args.kv_slots);
     if (path_) {
-      return path_->attn_in({bf16(w[WeightRole::kAttnNorm]), of(w[WeightRole::kQ]).matrix,
-                             of(w[WeightRole::kQBias]).qkv_bias},
-                            args.layer_idx, positions, kv_slots, on_);
+      return path_->attn_in(
+          {bf16(w[WeightRole::kAttnNorm]), of(w[WeightRole::kQ]).matrix, of(w[WeightRole::kQBias]).qkv_bias},
+          args.layer_idx, positions, kv_slots, on_);
     }
     norm({.x = at_.residual, .scale = bf16(w[WeightRole::kAttnNorm])}, tokens_);
     linear({.weight = bf16(w[WeightRole::kQ]), .bias = bf16(w[WeightRole::kQBias]), .x = at_.normed, .out = at_.q},
@@ -556,7 +554,10 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& op
   static_cast<void>(carve(config, options.kv, packed ? Matrices::kPacked : Matrices::kRowOrder, measure));
   using Kv = CudaOptions::Kv;
   const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
-  return {.weights = 0, .kv = kv, .activations = measure.bytes() - kv, .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
+  return {.weights = 0,
+          .kv = kv,
+          .activations = measure.bytes() - kv,
+          .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
 }
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options) {

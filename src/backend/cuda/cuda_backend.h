@@ -1,7 +1,8 @@
 #pragma once
 // The GPU. Weights exact as shipped unless BackendConfig::dense says otherwise, float residual, one stream. Every sum's
-// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and Attention::kReference a token does not see its
-// batch neighbours either; with kMarlin steps of one, of two to eight and of more tokens may differ in the last bits.
+// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and Attention::kReference
+// a token does not see its batch neighbours either; with kMarlin steps of one, of two to eight and of more tokens may
+// differ in the last bits.
 
 #include "backend/backend.h"
 #include "backend/memory.h"
@@ -68,7 +69,8 @@ struct CudaMemory {
 [[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options);
 
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
-// shapes do not fit the kernels that the options name; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when CUDA fails.
+// shapes do not fit the kernels that the options name; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when
+// CUDA fails.
 [[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options);
 
 }  // namespace nibble::backend

@@ -1,5 +1,5 @@
-// The decode kernels on a GPU against a plain double reference at real shapes. A program of its own: prints PASS or FAIL
-// per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
+// The decode kernels on a GPU against a plain double reference at real shapes. A program of its own: prints PASS or
+// FAIL per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
 
 #include "backend/cuda/kernels/any/gemv.h"
 #include "backend/cuda/kernels/any/gemv_testing.h"
@@ -41,8 +41,7 @@ struct DenseCase {
 };
 
 void test_dense(const DenseCase& test, const GemvDevice& device) {
-  const std::vector<HostMatrix> w{
-      HostMatrix(test.packing, test.rows, test.cols, RowOrder::kPlain, 11, test.scales)};
+  const std::vector<HostMatrix> w{HostMatrix(test.packing, test.rows, test.cols, RowOrder::kPlain, 11, test.scales)};
   const std::vector<float> x = random_floats(kGemvTokens * test.cols, 12);
   const std::vector<Bf16> bias = random_bf16(test.rows, 13);
   std::vector<Sum> sums(static_cast<size_t>(kGemvTokens * test.rows));

@@ -145,8 +145,8 @@ double time_links(const Subject& subject, GemvLaunch launch, const Timer& timer)
 
 struct Buffers {
   uint8_t* pool;
-  float* x;  // [8, 4096]
-  F16* u;    // [32, inter]
+  float* x;    // [8, 4096]
+  F16* u;      // [32, inter]
   Bf16* bias;  // [experts, 2 * inter]: shared by all layers
   Bf16* norm;  // [hidden]
   float* y;    // [8, vocab]
@@ -262,10 +262,12 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
 std::vector<Subject> subjects(const Buffers& b, int tokens) {
   std::vector<Subject> all;
   for (const layout::Packing packing : {layout::Packing::kBf16, layout::Packing::kMxfp8, layout::Packing::kMxfp4}) {
-    all.push_back(dense_subject("qkv", b, {.packing = packing, .in = {}, .rows = 5120, .cols = kHidden, .tokens = tokens}));
+    all.push_back(
+        dense_subject("qkv", b, {.packing = packing, .in = {}, .rows = 5120, .cols = kHidden, .tokens = tokens}));
     all.push_back(dense_subject(
         "o", b, {.packing = packing, .in = {}, .rows = kHidden, .cols = 4096, .tokens = tokens, .into = Into::kAdd}));
-    all.push_back(dense_subject("lm_head", b, {.packing = packing, .in = {}, .rows = kVocab, .cols = kHidden, .tokens = tokens}));
+    all.push_back(
+        dense_subject("lm_head", b, {.packing = packing, .in = {}, .rows = kVocab, .cols = kHidden, .tokens = tokens}));
   }
   all.push_back(router_subject(b, tokens));
   all.push_back(moe_subject("gate_up x4", Moe::kUp, 1, tokens, b));
@@ -320,7 +322,7 @@ int run(const char* path) {
                   device_array<Bf16>(kExperts * 2 * kInter),
                   device_array<Bf16>(kHidden),
                   device_array<float>(int64_t{8} * kVocab)};
-  cuda_check(cudaMemset(b.x, 0x3c, 8 * 4096 * sizeof(float)), "x");         // 0.0115 each
+  cuda_check(cudaMemset(b.x, 0x3c, 8 * 4096 * sizeof(float)), "x");      // 0.0115 each
   cuda_check(cudaMemset(b.norm, 0x3c, kHidden * sizeof(Bf16)), "norm");  // 0.0115 each
   fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(b.pool), kPoolBytes / 4);
   cuda_check(cudaDeviceSynchronize(), "fill");

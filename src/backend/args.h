@@ -73,9 +73,9 @@ struct SampleArgs {
 
 // A whole step: what the verbs would be told, for a backend that can serve it at once.
 struct StepArgs {
-  std::span<const int32_t> ids, positions;                      // [tokens]
-  std::array<std::span<const int32_t>, kLayerKinds> kv_slots;   // [tokens], by LayerKind
-  std::array<PageTable, kLayerKinds> pages;                     // by LayerKind
+  std::span<const int32_t> ids, positions;                     // [tokens]
+  std::array<std::span<const int32_t>, kLayerKinds> kv_slots;  // [tokens], by LayerKind
+  std::array<PageTable, kLayerKinds> pages;                    // by LayerKind
   std::span<const Row> rows;
   std::span<const int32_t> logit_tokens;
   std::span<const SampleRow> sample_rows;

@@ -35,21 +35,21 @@ class Carver {
 
 struct Arena {
   // Slots and what lies between them
-  float* residual = nullptr;        // [tokens, hidden]
-  float* normed = nullptr;          // [max(tokens, rows), hidden]
-  float* q = nullptr;               // [tokens, heads * head_dim]
-  float* k = nullptr;               // [tokens, kv_heads * head_dim]
-  float* v = nullptr;               // likewise
-  float* attn = nullptr;            // [tokens, heads * head_dim]
-  float* router_logits = nullptr;   // [tokens, experts]
-  int32_t* expert_ids = nullptr;    // [tokens, topk]
-  float* expert_weights = nullptr;  // [tokens, topk]
-  float* expert_hidden = nullptr;   // [tokens, topk, inter]
-  F16* expert_hidden_f16 = nullptr; // [tokens, topk, inter], instead of expert_hidden
-  float* pending = nullptr;         // [2, min(tokens, 8), hidden] sums of moe_down that residual has still to get
-  float* expert_out = nullptr;      // [tokens, topk, hidden]
-  int32_t* moe_pairs = nullptr;     // [tokens * topk]
-  MoeTile* moe_tiles = nullptr;     // [max_moe_tiles]
+  float* residual = nullptr;         // [tokens, hidden]
+  float* normed = nullptr;           // [max(tokens, rows), hidden]
+  float* q = nullptr;                // [tokens, heads * head_dim]
+  float* k = nullptr;                // [tokens, kv_heads * head_dim]
+  float* v = nullptr;                // likewise
+  float* attn = nullptr;             // [tokens, heads * head_dim]
+  float* router_logits = nullptr;    // [tokens, experts]
+  int32_t* expert_ids = nullptr;     // [tokens, topk]
+  float* expert_weights = nullptr;   // [tokens, topk]
+  float* expert_hidden = nullptr;    // [tokens, topk, inter]
+  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, inter], instead of expert_hidden
+  float* pending = nullptr;          // [2, min(tokens, 8), hidden] sums of moe_down that residual has still to get
+  float* expert_out = nullptr;       // [tokens, topk, hidden]
+  int32_t* moe_pairs = nullptr;      // [tokens * topk]
+  MoeTile* moe_tiles = nullptr;      // [max_moe_tiles]
   int32_t* moe_tile_count = nullptr;
   float* logits = nullptr;  // [rows, vocab]
   // The step's arrays

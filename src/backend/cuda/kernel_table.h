@@ -254,7 +254,7 @@ struct KernelTable {
   void (*top_experts)(const TopExpertsLaunch& args, const Launch& on);
   void (*rope_table)(const RopeTableLaunch& args, const Launch& on);
   void (*moe)(const MoeLaunch& args, const Launch& on);
-  void (*moe_group)(const MoeLaunch& args, const Launch& on);    // moe's first step alone
+  void (*moe_group)(const MoeLaunch& args, const Launch& on);  // moe's first step alone
   void (*add_pending)(const AddPendingLaunch& args, const Launch& on);
   void (*moe_combine)(const MoeLaunch& args, const Launch& on);  // and its last
   void (*sample)(const SampleLaunch& args, const Launch& on);

@@ -444,9 +444,9 @@ void expect_u(const MoeCase& test, const Moe& moe, const std::vector<Bf16>& bias
     for (int c = 0; c < test.inter; ++c) {
       const int e = test.ids[static_cast<size_t>(pair)];
       double size = 0;
-      const double want = want_u(moe.matrices[static_cast<size_t>(e)], bias,
-                                 static_cast<size_t>(e * 2 * test.inter + 2 * c), c,
-                                 x.data() + pair / test.topk * test.hidden, &size);
+      const double want =
+          want_u(moe.matrices[static_cast<size_t>(e)], bias, static_cast<size_t>(e * 2 * test.inter + 2 * c), c,
+                 x.data() + pair / test.topk * test.hidden, &size);
       const float got = u[static_cast<size_t>(pair * test.inter + c)].to_float();
       ASSERT_LE(std::abs(got - want), 0x1p-11 * std::abs(want) + 0x1p-24 + 10 * kSumError * size)
           << "pair " << pair << ", channel " << c << ": " << got << ' ' << want;
@@ -573,7 +573,8 @@ void check_grouped(const MoeCase& test) {
                                                            .u = u.data(),
                                                            .hidden = test.hidden,
                                                            .inter = test.inter},
-                                                          plan_gemv({2 * test.inter, test.hidden, 99}, kDevice), launch);
+                                                          plan_gemv({2 * test.inter, test.hidden, 99}, kDevice),
+                                                          launch);
   expect_u(test, up, bias, x, u);
   run_op<Packing::kMxfp4, Columns::kVectors, GroupedDownOp>({.weights = down.packed.data(),
                                                              .bias = down_bias.data(),
@@ -722,8 +723,8 @@ TEST(gemv_emulated, requantised_blocks_are_those_of_mx_quantize) {
     const bool mxfp4 = format == WeightFormat::kMxfp4;
     std::vector<uint8_t> want(kCount / (mxfp4 ? 2 : 1)), want_scales(kCount / 32), got(want), got_scales(want_scales);
     mx_quantize(from, scale_rule(format), {mxfp4 ? MxFormat::kMxfp4 : MxFormat::kMxfp8E4m3, want, want_scales});
-    const QuantizeArgs args{mxfp4 ? Packing::kMxfp4 : Packing::kMxfp8, bf16.data(), got.data(), got_scales.data(), 64,
-                            192};
+    const QuantizeArgs args{
+        mxfp4 ? Packing::kMxfp4 : Packing::kMxfp8, bf16.data(), got.data(), got_scales.data(), 64, 192};
     for (int64_t i = 0; i < kCount / 32; ++i) {
       if (mxfp4) {
         quantize_block<MxFormat::kMxfp4>(args, format, i);

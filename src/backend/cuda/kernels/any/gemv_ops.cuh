@@ -150,7 +150,7 @@ struct QkvOp : RowsOp<QkvArgs> {
 // Column t = token t for every expert, so that the activations stay in registers; only routed tokens are stored.
 struct MoeUpOp {
   using Args = MoeUpArgs;
-  using Fetched = BiasPair;  // gate, up
+  using Fetched = BiasPair;                  // gate, up
   static constexpr bool kWaitsFirst = true;  // so behind it, the router logits are known to be complete
   static constexpr bool kChooses = true, kHalf = false;
   static constexpr bool kReload = false;

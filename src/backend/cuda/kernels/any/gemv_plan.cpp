@@ -112,11 +112,12 @@ void check_args(const DenseArgs& a) {
 }
 
 void check_args(const QkvArgs& a) {
-  const std::string args = fmt::format("qkv {} + 2 * {} heads of 64, {} columns, {} tokens, weights {}, x {}, q {}",
-                                       a.heads, a.kv_heads, a.cols, a.tokens, fmt::ptr(a.weights), fmt::ptr(a.in.x),
-                                       fmt::ptr(a.q));
+  const std::string args =
+      fmt::format("qkv {} + 2 * {} heads of 64, {} columns, {} tokens, weights {}, x {}, q {}", a.heads, a.kv_heads,
+                  a.cols, a.tokens, fmt::ptr(a.weights), fmt::ptr(a.in.x), fmt::ptr(a.q));
   check_matrix({a.rows(), a.cols}, a.tokens, args);
-  require(a.kv_bytes == 4 || a.kv_bytes == 2 || a.kv_bytes == 1, Code::kUnsupported, "want KV of 1, 2 or 4 bytes", args);
+  require(a.kv_bytes == 4 || a.kv_bytes == 2 || a.kv_bytes == 1, Code::kUnsupported, "want KV of 1, 2 or 4 bytes",
+          args);
   require(aligned(a.weights) && aligned(a.in.x) && a.q != nullptr && a.bias != nullptr && a.cosine != nullptr &&
               a.sine != nullptr && a.kv_slots != nullptr && a.keys != nullptr && a.values != nullptr,
           Code::kInvalidRequest, "want weights and x 16-byte aligned, q, bias, rope table, slots and pages", args);
@@ -144,14 +145,13 @@ void check_args(const MoeUpArgs& a) {
 }
 
 void check_args(const MoeDownArgs& a) {
-  const std::string args = fmt::format("moe_down hidden {}, inter {}, topk {} of {}, {} tokens, {} parts, weights {}, "
-                                       "u {}, y {}",
-                                       a.hidden, a.inter, a.choice.topk, a.choice.experts, a.tokens, a.parts,
-                                       fmt::ptr(a.weights), fmt::ptr(a.u), fmt::ptr(a.y));
+  const std::string args = fmt::format(
+      "moe_down hidden {}, inter {}, topk {} of {}, {} tokens, {} parts, weights {}, " "u {}, y {}", a.hidden, a.inter,
+      a.choice.topk, a.choice.experts, a.tokens, a.parts, fmt::ptr(a.weights), fmt::ptr(a.u), fmt::ptr(a.y));
   check_matrix({a.hidden, a.inter}, a.tokens, args);
   check_choice(a.choice, a.tokens, args);
-  require(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), Code::kUnsupported,
-          "want 1 or 2 parts, at most topk", args);
+  require(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), Code::kUnsupported, "want 1 or 2 parts, at most topk",
+          args);
   require(aligned(a.weights) && aligned(a.u) && a.y != nullptr && a.bias != nullptr, Code::kInvalidRequest,
           "want weights and u 16-byte aligned, bias and y", args);
 }

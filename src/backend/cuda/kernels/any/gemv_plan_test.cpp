@@ -20,14 +20,14 @@ TEST(gemv_plan, real_shapes_on_both_cards) {
     int grid, threads, stages, chunks;
     int64_t chunk_bytes, smem_bytes;
   };
-  for (const Want& want : {Want{{5120, 2880}, kH200, 132, 544, 4, 1, 24480, 121984},
-                           Want{{2880, 4096}, kH200, 132, 576, 3, 1, 34816, 130048},
-                           Want{{5120, 2880}, kGb10, 48, 544, 3, 1, 24480, 97504},
-                           Want{{2880, 4096}, kGb10, 48, 576, 2, 1, 34816, 95232},
-                           Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 544, 3, 3, 30720, 116736},
-                           Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 576, 2, 4, 32768, 91136},
-                           Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 544, 6, 3, 15840, 119104},
-                           Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 576, 4, 4, 16896, 93184}}) {
+  for (const Want& want :
+       {Want{{5120, 2880}, kH200, 132, 544, 4, 1, 24480, 121984},
+        Want{{2880, 4096}, kH200, 132, 576, 3, 1, 34816, 130048},
+        Want{{5120, 2880}, kGb10, 48, 544, 3, 1, 24480, 97504}, Want{{2880, 4096}, kGb10, 48, 576, 2, 1, 34816, 95232},
+        Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 544, 3, 3, 30720, 116736},
+        Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 576, 2, 4, 32768, 91136},
+        Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 544, 6, 3, 15840, 119104},
+        Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 576, 4, 4, 16896, 93184}}) {
     const GemvPlan plan = plan_gemv(want.shape, want.device);
     SCOPED_TRACE(plan.to_string());
     EXPECT_EQ(plan.grid, want.grid);
@@ -70,8 +70,7 @@ alignas(16) float sums[4];
 constexpr Bf16 kBias[1] = {};
 
 DenseArgs dense() {
-  return {
-      .weights = kBytes, .bias = kBias, .in = {.x = sums}, .y = sums, .rows = 5120, .cols = 2880, .tokens = 8};
+  return {.weights = kBytes, .bias = kBias, .in = {.x = sums}, .y = sums, .rows = 5120, .cols = 2880, .tokens = 8};
 }
 
 MoeDownArgs down() {

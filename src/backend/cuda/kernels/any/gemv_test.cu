@@ -1,11 +1,12 @@
-// The decode kernels on a GPU against a plain double reference at real shapes. A program of its own: prints PASS or FAIL
-// per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
+// The decode kernels on a GPU against a plain double reference at real shapes. A program of its own: prints PASS or
+// FAIL per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
 
 #include "backend/cuda/kernels/any/gemv.h"
 #include "backend/cuda/kernels/any/gemv_testing.h"
 
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -40,8 +41,7 @@ struct DenseCase {
 };
 
 void test_dense(const DenseCase& test, const GemvDevice& device) {
-  const std::vector<HostMatrix> w{
-      HostMatrix(test.packing, test.rows, test.cols, RowOrder::kPlain, 11, test.scales)};
+  const std::vector<HostMatrix> w{HostMatrix(test.packing, test.rows, test.cols, RowOrder::kPlain, 11, test.scales)};
   const std::vector<float> x = random_floats(kGemvTokens * test.cols, 12);
   const std::vector<Bf16> bias = random_bf16(test.rows, 13);
   std::vector<Sum> sums(static_cast<size_t>(kGemvTokens * test.rows));
@@ -280,6 +280,22 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
            std::memcmp(got.data(), again.data(), got.size() * 4) == 0);
 }
 
+int verdict() {
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
+
+// For sanitizers: every packing and slice width, little work.
+int run_small() {
+  const GemvDevice device = device_facts();
+  test_pack(128, 192, RowOrder::kHeads64);
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
+    test_dense({"192 columns", packing, 512, 192}, device);
+    test_dense({"512 columns", packing, 256, 512, Into::kAdd}, device);
+  }
+  return verdict();
+}
+
 int run_all() {
   const GemvDevice device = device_facts();
   std::printf("%s\n", plan_gemv({5120, 2880}, device).to_string().c_str());
@@ -301,16 +317,17 @@ int run_all() {
   const Down down;
   for (const Routes& routes : route_cases())
     for (const int parts : {1, 2}) test_down_case(routes, parts, device, down);
-  std::printf("%d passed, %d failed\n", passed, failed);
-  return failed == 0 ? 0 : 1;
+  return verdict();
 }
 
 }  // namespace
 }  // namespace nibble::backend::cuda
 
-int main() {
+// gemv_test [small]
+int main(int argc, char** argv) {
   try {
-    return nibble::backend::cuda::run_all();
+    const bool small = argc > 1 && std::string_view(argv[1]) == "small";
+    return small ? nibble::backend::cuda::run_small() : nibble::backend::cuda::run_all();
   } catch (const std::exception& error) {
     std::printf("FAIL %s\n", error.what());
     return 1;

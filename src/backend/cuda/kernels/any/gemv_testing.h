@@ -1,6 +1,6 @@
 #pragma once
-// What the GPU tests of the decode kernels share: a tally, device memory, random matrices as shipped and packed, and the
-// plain double reference.
+// What the GPU tests of the decode kernels share: a tally, device memory, random matrices as shipped and packed, and
+// the plain double reference.
 
 #include "backend/cuda/kernels/any/gemv.h"
 #include "backend/cuda/layout/mx_pack.h"

@@ -21,7 +21,7 @@ template <layout::Packing kThePacking, int kSliceBlocks, Columns kTheColumns>
 struct GemvTile {
   static constexpr layout::Packing kPacking = kThePacking;
   static constexpr Columns kColumns = kTheColumns;
-  static constexpr int kBlocks = kSliceBlocks;  // of the slice
+  static constexpr int kBlocks = kSliceBlocks;                           // of the slice
   static constexpr int kPairs = layout::chunk_pairs(kPacking, kBlocks);  // of a chunk
   static constexpr int kChunks = kBlocks / 2 / kPairs;
   static constexpr int kPieceBytes = kPairs * layout::pair_bytes(kPacking);
@@ -158,7 +158,8 @@ struct Piece<Tile, layout::Packing::kMxfp4> {
     for (int j = 0; j < Tile::kBlocks; ++j) {
       const auto& b = x.b[0][j];
       if constexpr (Tile::kColumns == Columns::kBlocks) {  // two chains: an mma takes longer than its share of the pipe
-        for (int step = 0; step < 2; ++step) ptx::mma_m16n8k16(acc[step], a(j, step).pair, b[2 * step], b[2 * step + 1]);
+        for (int step = 0; step < 2; ++step)
+          ptx::mma_m16n8k16(acc[step], a(j, step).pair, b[2 * step], b[2 * step + 1]);
       } else {
         float d[4] = {};
         for (int step = 0; step < 2; ++step) ptx::mma_m16n8k16(d, a(j, step).pair, b[2 * step], b[2 * step + 1]);

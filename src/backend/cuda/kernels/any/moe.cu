@@ -30,7 +30,8 @@ __device__ int each_pair_of(const MoeLaunch& args, int e, const Visit& visit) {
 // moe_group: pairs = the numbers token * topk + k, by expert, rising within one; tiles = at most 8 pairs of one expert
 // expert_ids int32 [tokens, topk]     pairs int32 [tokens * topk]     tiles, tile_count: kernel_table.h
 // grid one CTA, a warp per expert in turn     bytes 2 * experts * tokens * topk * 4, from L1     rounding: none
-__global__ void __launch_bounds__(kGroupWarps* kWarpLanes) any_moe_group_kernel(const __grid_constant__ MoeLaunch args) {
+__global__ void __launch_bounds__(kGroupWarps* kWarpLanes)
+    any_moe_group_kernel(const __grid_constant__ MoeLaunch args) {
   __shared__ int counts[kMaxExperts], first_pair[kMaxExperts], first_tile[kMaxExperts];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   for (int e = warp; e < args.experts; e += kGroupWarps) {

@@ -34,7 +34,7 @@ __device__ inline void pack_bf16_piece(const PackArgs& a, const layout::Geometry
     words[reg] = *reinterpret_cast<const uint32_t*>(a.values + 2 * (row * a.cols + p.pair * 64 + e.k));
   }
   *reinterpret_cast<uint4*>(a.packed + p.offset + p.step * layout::kStepBytes + p.lane * 16) = {words[0], words[1],
-                                                                                             words[2], words[3]};
+                                                                                                words[2], words[3]};
 }
 
 __device__ inline void pack_mxfp8_piece(const PackArgs& a, const layout::Geometry& g, int64_t i) {
@@ -47,7 +47,7 @@ __device__ inline void pack_mxfp8_piece(const PackArgs& a, const layout::Geometr
     words[n / 2] |= two << (16 * (n % 2));
   }
   *reinterpret_cast<uint4*>(a.packed + p.offset + p.step * layout::kStepBytes + p.lane * 16) = {words[0], words[1],
-                                                                                             words[2], words[3]};
+                                                                                                words[2], words[3]};
 }
 
 __device__ inline void pack_mxfp4_piece(const PackArgs& a, const layout::Geometry& g, int64_t i) {
@@ -72,8 +72,8 @@ __device__ inline bool pack_scale(const PackArgs& a, const layout::Geometry& g, 
   const int block = static_cast<int>(i % row_blocks), row = static_cast<int>(tile_row % layout::kTileRows);
   const int64_t tile = tile_row / layout::kTileRows;
   const uint8_t scale = a.scales[layout::source_row(a.order, tile, row) * row_blocks + block];
-  const int offset = mxfp4 ? layout::scale_offset(g.blocks, row, block % g.blocks)
-                           : layout::mxfp8_scale_offset(row, block % 2);
+  const int offset =
+      mxfp4 ? layout::scale_offset(g.blocks, row, block % g.blocks) : layout::mxfp8_scale_offset(row, block % 2);
   a.packed[layout::pair_offset(a.packing, g, tile, block / 2) + offset] =
       static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
   return scale > (mxfp4 ? layout::kMaxScaleCode : E8m0::kNan - 1);

@@ -1,8 +1,8 @@
 #pragma once
-// router: logits[t,e] = rmsnorm(x[t]) · W[e] + b[e], and the rmsnorm for the experts      source: torch/model.py MLPBlock
-// x f32 [tokens, hidden]     W bf16 [experts, hidden] row-major     logits, normed f32
-// grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one reduction
-// bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
+// router: logits[t,e] = rmsnorm(x[t]) · W[e] + b[e], and the rmsnorm for the experts      source: torch/model.py
+// MLPBlock x f32 [tokens, hidden]     W bf16 [experts, hidden] row-major     logits, normed f32 grid one CTA per
+// expert: weights wait in registers for x, so that the chain sees one read of x and one reduction bytes, flops:
+// cost(RouterArgs)     rounding: f32, order fixed by hidden
 
 #include "backend/cuda/kernels/any/gemv_ops.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
 #pragma unroll
     for (int w = 0; w < kRouterWarps; ++w)
       for (int i = 0; i < 2; ++i)
-        total[i] += __uint_as_float(
-            ptx::load_shared4(sums + static_cast<uint32_t>(((t * kRouterWarps + w) * 2 + i) * 4)));
+        total[i] +=
+            __uint_as_float(ptx::load_shared4(sums + static_cast<uint32_t>(((t * kRouterWarps + w) * 2 + i) * 4)));
     const float inverse = 1.0f / sqrtf(total[0] / static_cast<float>(a.hidden) + a.eps);
     if (thread == 0) a.logits[int64_t{t} * a.experts + expert] = total[1] * inverse + bias;
 #pragma unroll

@@ -110,8 +110,10 @@ class Planner {
                                  .kv_value_bytes = cost_.formats.kv_value_bytes,
                                  .flash = options_.model.attention_backend != AttentionBackend::kReference});
     }
-    return backend::cpu_plan(
-        {.dims = config_.dims, .formats = cost_.formats, .step = step, .threads = thread_count(options_.model)});
+    return backend::cpu_plan({.dims = config_.dims,
+                              .formats = cost_.formats,
+                              .step = step,
+                              .options = {.threads = thread_count(options_.model)}});
   }
 
   [[nodiscard]] std::string layers(const backend::PlannedStage& planned) const {

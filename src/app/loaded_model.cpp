@@ -181,7 +181,9 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
                 : kv == KvCacheDtype::kFp8 ? Kv::kE4m3
                                            : Kv::kBf16,
           .attention = cuda_attention(options.attention_backend),
-          .upload_threads = thread_count(options)};
+          .upload_threads = thread_count(options),
+          .moe = options.moe_kernel,
+          .eager = options.enforce_eager};
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,

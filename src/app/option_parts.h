@@ -6,6 +6,8 @@
 
 #include <charconv>
 #include <cstdint>
+#include <algorithm>
+#include <system_error>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +45,36 @@ inline void add_seed(CLI::App& app, const std::string& flag, uint64_t& into, con
       throw CLI::ValidationError(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
   };
   app.add_option_function<std::string>(flag, take, description)->type_name("UINT");
+}
+
+// "1,2,4": whole numbers of a range, kept sorted.
+struct NumberList {
+  std::vector<int64_t>& into;
+  int64_t least, most;
+};
+
+inline void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
+  const auto take = [flag, list](const std::string& found) {
+    list.into.clear();
+    const char* at = found.data();
+    const char* const end = at + found.size();
+    while (true) {
+      int64_t value = 0;
+      const auto [rest, error] = std::from_chars(at, end, value);
+      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
+        throw CLI::ValidationError(
+            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
+      }
+      list.into.push_back(value);
+      if (rest == end) break;
+      at = rest + 1;
+    }
+    std::sort(list.into.begin(), list.into.end());
+    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
+  };
+  app.add_option_function<std::string>(flag, take, description)
+      ->type_name("LIST")
+      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
 }
 
 }  // namespace nibble::app

@@ -117,6 +117,16 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                              {"avx2", CpuIsaChoice::kAvx2},
                              {"avx512", CpuIsaChoice::kAvx512}}},
                            "CPU: instruction set; auto: the best there is");
+  using backend::MoeKernel;
+  add_choice<MoeKernel>(app, "--moe-kernel",
+                        {o.moe_kernel,
+                         {{"auto", MoeKernel::kAuto},
+                          {"marlin", MoeKernel::kMarlin},
+                          {"gemm", MoeKernel::kGemm},
+                          {"gemv", MoeKernel::kGemv},
+                          {"reference", MoeKernel::kReference}}},
+                        "cuda: who multiplies the experts; auto: marlin where the shapes allow, else reference");
+  app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
@@ -299,36 +309,6 @@ std::vector<std::string> arguments_of(int argc, const char* const* argv) {
   }
   std::reverse(arguments.begin(), arguments.end());  // as the library wants them
   return arguments;
-}
-
-// "1,2,4": whole numbers of a range, kept sorted.
-struct NumberList {
-  std::vector<int64_t>& into;
-  int64_t least, most;
-};
-
-void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
-  const auto take = [flag, list](const std::string& found) {
-    list.into.clear();
-    const char* at = found.data();
-    const char* const end = at + found.size();
-    while (true) {
-      int64_t value = 0;
-      const auto [rest, error] = std::from_chars(at, end, value);
-      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
-        throw CLI::ValidationError(
-            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
-      }
-      list.into.push_back(value);
-      if (rest == end) break;
-      at = rest + 1;
-    }
-    std::sort(list.into.begin(), list.into.end());
-    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
-  };
-  app.add_option_function<std::string>(flag, take, description)
-      ->type_name("LIST")
-      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
 }
 
 void add_inspect(CLI::App& app, InspectOptions& o) {

@@ -1,6 +1,7 @@
 #pragma once
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
+#include "backend/cuda/cuda_backend.h"
 #include "backend/sampling.h"
 #include "backend/weights.h"
 #include "checkpoint/gguf.h"
@@ -34,6 +35,8 @@ struct ModelOptions {
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
   MoeActivation moe_activation = MoeActivation::kAuto;
   CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
+  backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
+  bool enforce_eager = false;                                 // likewise
   AttentionBackend attention_backend = AttentionBackend::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;

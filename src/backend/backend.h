@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -64,6 +65,10 @@ class Backend {
   // keeps the bytes alive and unchanged as long as the backend. Throws Error(kUnsupported) for a format that this
   // backend does not read.
   virtual WeightHandle upload(const HostWeight& weight) = 0;
+
+  // Before the verbs of a step that samples. A backend that has kept such a step (as a graph) may run it at once and
+  // return its ticket; then no verb is called. None: the verbs follow, with these arguments.
+  virtual std::optional<Ticket> replay(const StepArgs& /*step*/) { return std::nullopt; }
 
   // residual = table[ids]
   virtual void embed(const EmbedArgs& args) = 0;

@@ -315,6 +315,17 @@ TEST_F(GrammarTest, any_sampled_turn_parses_without_repairs) {
   }
 }
 
+TEST_F(GrammarTest, serves_large_bounds) {
+  std::string many = "[0";
+  for (int i = 1; i < 300; ++i) many += fmt::format(", {}", i);
+  const std::string_view schema = R"({"type":"array","items":{"type":"integer"},"minItems":200,"maxItems":300})";
+  EXPECT_TRUE(takes_document(schema, many + "]"));
+  EXPECT_FALSE(takes_document(schema, many + ", 300]"));
+  EXPECT_FALSE(takes_document(schema, "[1, 2, 3]"));
+  EXPECT_TRUE(takes_document(R"({"type":"array","maxItems":1000000})", R"([1, "x"])"));
+  EXPECT_TRUE(takes_document(R"({"type":"string","maxLength":1000000})", R"("It was the best of times.")"));
+}
+
 TEST_F(GrammarTest, ends_after_a_token_that_could_not_come) {
   GrammarMatcher matcher = of_schema(R"({"type":"boolean"})").matcher();
   EXPECT_FALSE(matcher.accept(id("<|call|>")));

@@ -119,12 +119,22 @@ std::string SchemaGrammar::alternatives(size_t rule, std::string_view keyword) {
     const SchemaPlace option = document_.item(list, i);
     for (size_t j = 0; keyword == "oneOf" && j < i; ++j) {
       if (!document_.are_disjoint(option, document_.item(list, j))) {
-        document_.fail(
-            at, fmt::format(
-                    "oneOf: schemas {} and {} may both allow a value; want anyOf, or a required " "property whose "
-                                                                                                  "const " "tells them "
-                                                                                                           "apart",
-                    j, i));
+        document_
+            .fail(at, fmt::format(
+                          "oneOf: schemas {} and {} may both allow a value; want anyOf, or a required " "property "
+                                                                                                        "whose " "const"
+                                                                                                                 " " "t"
+                                                                                                                     "e"
+                                                                                                                     "l"
+                                                                                                                     "l"
+                                                                                                                     "s"
+                                                                                                                     " "
+                                                                                                                     "t"
+                                                                                                                     "h"
+                                                                                                                     "e"
+                                                                                                                     "m"
+                                                                                                                     " " "apart",
+                          j, i));
       }
     }
     const size_t target = rules_.rule_of(option);
@@ -316,7 +326,7 @@ std::string SchemaGrammar::object_body(size_t rule) {
   expect_free_count(at, needs.size(), additional ? std::nullopt : std::optional(chain.size()));
   // Every optional property may follow any other before it.
   const auto optional = static_cast<int64_t>(chain.size() - needs.size());
-  rules_.spend(at, optional * optional / 256);
+  rules_.spend(at, optional * optional / 128);
   rules_.add_alternative(rule, std::move(needs));
   std::string other;
   if (additional) {

@@ -100,7 +100,7 @@ std::string string_expression(const SchemaDocument& document, GrammarRules& rule
     if (known == kFormats.end()) {
       document.fail(
           at, fmt::format(
-                  "format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, " "found {}",
+                  "format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, found {}",
                   format->substr(0, 40)));
     }
     expression = known->pattern;

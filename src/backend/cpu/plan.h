@@ -1,6 +1,7 @@
 #pragma once
 // The loops of a step on the CPU. Says what CpuBackend's verbs run; a verb that runs something else changes its rows.
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/dims.h"
 #include "backend/plan.h"
 
@@ -12,9 +13,10 @@ struct CpuPlanArgs {
   const Dims& dims;
   const StoredFormats& formats;
   StepShape step;
-  int threads = 1;
+  CpuOptions options;
 };
 
+// Throws Error(kUnsupported) where this CPU lacks the instruction set that the options ask for.
 [[nodiscard]] std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args);
 
 }  // namespace nibble::backend

@@ -42,7 +42,9 @@ DeviceFacts open_device(int device) {
           .major = facts.major,
           .minor = facts.minor,
           .multiprocessors = facts.multiProcessorCount,
-          .memory_bytes = static_cast<int64_t>(facts.totalGlobalMem)};
+          .memory_bytes = static_cast<int64_t>(facts.totalGlobalMem),
+          .cta_smem_bytes = static_cast<int64_t>(facts.sharedMemPerBlockOptin),
+          .sm_smem_bytes = static_cast<int64_t>(facts.sharedMemPerMultiprocessor)};
 }
 
 DeviceBytes allocate_device(int64_t bytes, std::string_view what) {

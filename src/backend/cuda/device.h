@@ -22,6 +22,7 @@ struct DeviceFacts {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
+  int64_t cta_smem_bytes = 0, sm_smem_bytes = 0;  // shared memory that a block may opt in to; that an SM has
 };
 
 // Makes the device current for this thread. Throws Error(kUnsupported) when there is no such device.

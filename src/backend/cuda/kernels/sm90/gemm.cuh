@@ -21,6 +21,7 @@
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
@@ -198,6 +199,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_gemm(const __grid_cons
   }
   if (pair < pairs) step(pair, even);
   ptx::wgmma_wait<0>();
+#pragma unroll
+  for (auto& tile_sums : sums) {
+#pragma unroll
+    for (float& sum : tile_sums) ptx::keep(sum);  // no use of them above the wait
+  }
   ptx::async_wait<0>();
   if (row_tile >= row_tiles) return;
   if constexpr (kOrder == layout::RowOrder::kGateUp) {

@@ -1,4 +1,4 @@
-#include "backend/cuda/kernels/any/mxfp4_walk.h"
+#include "backend/cuda/kernels/any/gemv_walk.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-TEST(mxfp4_walk, the_ctas_take_every_tile_once) {
+TEST(gemv_walk, the_ctas_take_every_tile_once) {
   for (const int row_tiles : {1, 180, 320, 360})
     for (const int slots : {1, 4, 7, 32})
       for (const int ctas : {1, 48, 132}) {
@@ -30,7 +30,7 @@ TEST(mxfp4_walk, the_ctas_take_every_tile_once) {
       }
 }
 
-TEST(mxfp4_walk, a_unit_is_one_row_tile_in_all_slots_of_its_part) {
+TEST(gemv_walk, a_unit_is_one_row_tile_in_all_slots_of_its_part) {
   for (const int slots : {1, 2, 3, 4, 7, 32})
     for (const int parts : {1, 2})
       for (const int ctas : {1, 48, 132, 360}) {
@@ -60,7 +60,7 @@ TEST(mxfp4_walk, a_unit_is_one_row_tile_in_all_slots_of_its_part) {
       }
 }
 
-TEST(mxfp4_walk, a_cta_without_work_walks_nothing) {
+TEST(gemv_walk, a_cta_without_work_walks_nothing) {
   EXPECT_FALSE((TileWalk{3, 1, 8}.valid(TileWalk{3, 1, 8}.first(3))));
   EXPECT_FALSE((UnitWalk{3, 4, 2, 8}.valid(UnitWalk{3, 4, 2, 8}.first(6))));
 }

@@ -1,44 +1,39 @@
-// The MXFP4 kernels on a GPU against a plain double reference at real shapes. A program of its own: prints PASS or FAIL
-// per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
+// The decode kernels on a GPU against a plain double reference at real shapes. A program of its own: prints PASS or
+// FAIL per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
 
-#include "backend/cuda/kernels/any/mxfp4_gemv.h"
-#include "backend/cuda/kernels/any/mxfp4_gemv_testing.h"
+#include "backend/cuda/kernels/any/gemv.h"
+#include "backend/cuda/kernels/any/gemv_testing.h"
 
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::backend::cuda {
 namespace {
 
-void test_pack(int64_t rows, int64_t cols, layout::RowOrder order) {
-  const HostMatrix a(rows, cols, order, 70, {0, 240}), b(rows, cols, order, 71, {0, 240});
-  std::vector<uint8_t> codes = a.codes, scales = a.scales, want = a.packed;
-  codes.insert(codes.end(), b.codes.begin(), b.codes.end());
-  scales.insert(scales.end(), b.scales.begin(), b.scales.end());
-  want.insert(want.end(), b.packed.begin(), b.packed.end());
-  const Device<uint8_t> d_codes(codes), d_packed(want.size());
-  Device<uint8_t> d_scales(scales);
-  Device<int> bad(std::vector<int>{0});
-  const PackArgs args{.blocks = d_codes.data(),
-                      .scales = d_scales.data(),
-                      .packed = d_packed.data(),
-                      .bad_scales = bad.data(),
-                      .matrices = 2,
-                      .rows = rows,
-                      .cols = cols,
-                      .order = order};
-  mxfp4_pack(args, nullptr);
-  const bool same = d_packed.get() == want && bad.get()[0] == 0;
-  scales[7] = 241;
-  d_scales.set(scales);
-  mxfp4_pack(args, nullptr);
-  report(same && bad.get()[0] == 1, at("device pack ", rows, " x ", cols),
+using layout::Packing;
+using layout::RowOrder;
+
+void test_pack(int64_t rows, int64_t cols, RowOrder order) {
+  std::vector<HostMatrix> both;
+  for (const uint64_t seed : {70, 71}) both.emplace_back(Packing::kMxfp4, rows, cols, order, seed, Scales{0, 240});
+  std::vector<uint8_t> want;
+  for (const HostMatrix& m : both) {
+    std::vector<uint8_t> packed(static_cast<size_t>(layout::packed_bytes(rows, cols)));
+    layout::pack({rows, cols, order, m.values, m.scales}, packed);
+    want.insert(want.end(), packed.begin(), packed.end());
+  }
+  const PackedMatrices device(both);
+  const bool same = device.get() == want && device.bad() == 0;
+  both[0].scales[7] = 241;
+  report(same && PackedMatrices(both).bad() == 1, at("device pack ", rows, " x ", cols),
          same ? "equals the host's, counts a bad scale" : "differs");
 }
 
 struct DenseCase {
   const char* name;
+  Packing packing;
   int64_t rows, cols;
   Into into = Into::kStore;
   Scales scales = {};
@@ -46,46 +41,47 @@ struct DenseCase {
 };
 
 void test_dense(const DenseCase& test, const GemvDevice& device) {
-  const HostMatrix w(test.rows, test.cols, layout::RowOrder::kPlain, 11, test.scales);
-  const std::vector<F16> x = random_f16(kGemvTokens * test.cols, 12);
+  const std::vector<HostMatrix> w{HostMatrix(test.packing, test.rows, test.cols, RowOrder::kPlain, 11, test.scales)};
+  const std::vector<float> x = random_floats(kGemvTokens * test.cols, 12);
   const std::vector<Bf16> bias = random_bf16(test.rows, 13);
   std::vector<Sum> sums(static_cast<size_t>(kGemvTokens * test.rows));
   parallel(test.rows, [&](int64_t r) {
-    const std::vector<double> row = w.row(r);
+    const std::vector<double> row = w[0].row(r);
     for (int t = 0; t < kGemvTokens; ++t)
       sums[static_cast<size_t>(t * test.rows + r)] = dot(row, x.data() + t * test.cols);
   });
-  const Device<uint8_t> d_w(w.packed);
-  const Device<F16> d_x(x);
+  const PackedMatrices d_w(w);
+  const Device<float> d_x(x);
   const Device<Bf16> d_bias(bias);
   for (int tokens = 1; tokens <= kGemvTokens; ++tokens)
     for (const int stages : {0, 2}) {
-      Device<float> y(static_cast<size_t>(tokens * test.rows));
-      const std::vector<float> start(static_cast<size_t>(tokens * test.rows), 2.5f);
-      const DenseArgs args{.weights = d_w.data(),
+      const auto count = static_cast<size_t>(tokens * test.rows);
+      Device<float> y(count);
+      const Device<float> pending(std::vector<float>(2 * count, 0.25f));
+      const DenseArgs args{.packing = test.packing,
+                           .weights = d_w.data(),
                            .bias = test.with_bias ? d_bias.data() : nullptr,
-                           .x = d_x.data(),
+                           .in = {.x = d_x.data()},
                            .y = y.data(),
+                           .pending = test.into == Into::kAdd ? pending.data() : nullptr,
                            .rows = static_cast<int>(test.rows),
                            .cols = static_cast<int>(test.cols),
                            .tokens = tokens,
                            .into = test.into};
       const auto run = [&](Chain chain) {
-        if (test.into == Into::kAdd) y.set(start);
-        mxfp4_dense(args, {.device = device, .chain = chain, .stages = stages});
+        if (test.into == Into::kAdd) y.set(std::vector<float>(count, 2.0f));
+        gemv_dense(args, {.device = device, .chain = chain, .stages = stages});
         cuda_check(cudaDeviceSynchronize(), "dense");
         return y.get();
       };
       const std::vector<float> got = run(Chain::kNone), again = run(Chain::kChained);
       Comparison c;
-      for (int t = 0; t < tokens; ++t)
-        for (int64_t r = 0; r < test.rows; ++r) {
-          const auto i = static_cast<size_t>(t * test.rows + r);
-          const double add =
-              (test.with_bias ? bias[static_cast<size_t>(r)].to_float() : 0.0) + (test.into == Into::kAdd ? 2.5 : 0.0);
-          c.add(at("token ", t, " row ", r), got[i], sums[i].value + add,
-                kSumError * (sums[i].size + std::abs(add)) + kTiny);
-        }
+      for (size_t i = 0; i < count; ++i) {
+        const size_t r = i % static_cast<size_t>(test.rows);
+        const double add = (test.with_bias ? bias[r].to_float() : 0.0) + (test.into == Into::kAdd ? 2.5 : 0.0);
+        c.add(at("token ", static_cast<int64_t>(i) / test.rows, " row ", static_cast<int64_t>(r)), got[i],
+              sums[i].value + add, kSumError * (sums[i].size + std::abs(add)) + kTiny);
+      }
       c.finish(std::string("dense ") + test.name + at(" tokens ", tokens, " stages ", stages),
                std::memcmp(got.data(), again.data(), got.size() * 4) == 0);
     }
@@ -93,23 +89,22 @@ void test_dense(const DenseCase& test, const GemvDevice& device) {
 
 // The same vector is added to 64 times in a chain: each kernel must wait for its predecessor's end before it reads.
 void test_chain(const GemvDevice& device) {
-  const HostMatrix w(2880, 2880, layout::RowOrder::kPlain, 31);
-  const Device<uint8_t> d_w(w.packed);
-  const Device<F16> d_x(random_f16(2880, 32));
+  const PackedMatrices d_w({HostMatrix(Packing::kMxfp4, 2880, 2880, RowOrder::kPlain, 31)});
+  const Device<float> d_x(random_floats(2880, 32));
   Device<float> once(2880), many(2880);
   once.set(std::vector<float>(2880, 0));
   many.set(std::vector<float>(2880, 0));
   cudaStream_t stream = nullptr;
   cuda_check(cudaStreamCreate(&stream), "stream");
   const auto add = [&](const Device<float>& y, Chain chain) {
-    mxfp4_dense({.weights = d_w.data(),
-                 .x = d_x.data(),
-                 .y = y.data(),
-                 .rows = 2880,
-                 .cols = 2880,
-                 .tokens = 1,
-                 .into = Into::kAdd},
-                {.device = device, .stream = stream, .chain = chain});
+    gemv_dense({.weights = d_w.data(),
+                .in = {.x = d_x.data()},
+                .y = y.data(),
+                .rows = 2880,
+                .cols = 2880,
+                .tokens = 1,
+                .into = Into::kAdd},
+               {.device = device, .stream = stream, .chain = chain});
   };
   add(once, Chain::kNone);
   constexpr int kLinks = 64;
@@ -166,44 +161,56 @@ std::vector<Sum> all_sums(const std::vector<HostMatrix>& experts, const Input& i
   return sums;
 }
 
-struct Experts {
-  std::vector<HostMatrix> host;
-  std::vector<uint8_t> packed;
+std::vector<HostMatrix> experts(int64_t rows, int64_t cols, RowOrder order, uint64_t seed) {
+  std::vector<HostMatrix> all;
+  for (int e = 0; e < kExperts; ++e)
+    all.emplace_back(Packing::kMxfp4, rows, cols, order, seed + 10 * static_cast<uint64_t>(e));
+  return all;
+}
 
-  Experts(int64_t rows, int64_t cols, layout::RowOrder order, uint64_t seed) {
-    for (int e = 0; e < kExperts; ++e) {
-      host.emplace_back(rows, cols, order, seed + 10 * static_cast<uint64_t>(e));
-      packed.insert(packed.end(), host.back().packed.begin(), host.back().packed.end());
+// Logits whose choice is the routes' ids, in their order, and the weights of that choice.
+struct Logits {
+  std::vector<float> logits, weights;
+  explicit Logits(const Routes& routes) : logits(static_cast<size_t>(routes.tokens * kExperts), -5) {
+    for (int t = 0; t < routes.tokens; ++t) {
+      double sum = 0;
+      for (int k = 0; k < kTopk; ++k) sum += std::exp(-0.5 * k);
+      for (int k = 0; k < kTopk; ++k) {
+        logits[static_cast<size_t>(t * kExperts + routes.ids[static_cast<size_t>(t * kTopk + k)])] =
+            1 - 0.5f * static_cast<float>(k);
+        weights.push_back(static_cast<float>(std::exp(-0.5 * k) / sum));
+      }
     }
   }
 };
 
 void test_up(const GemvDevice& device) {
-  const Experts experts(2 * kInter, kHidden, layout::RowOrder::kGateUp, 200);
-  const std::vector<F16> x = random_f16(kGemvTokens * kHidden, 21);
+  const std::vector<HostMatrix> host = experts(2 * kInter, kHidden, RowOrder::kGateUp, 200);
+  const std::vector<float> x = random_floats(kGemvTokens * kHidden, 21);
   const std::vector<Bf16> bias = random_bf16(kExperts * 2 * kInter, 22);
-  const std::vector<Sum> sums = all_sums(experts.host, [&](int64_t, int t) { return x.data() + t * kHidden; });
-  const Device<uint8_t> w(experts.packed);
-  const Device<F16> d_x(x);
+  const std::vector<Sum> sums = all_sums(host, [&](int64_t, int t) { return x.data() + t * kHidden; });
+  const PackedMatrices w(host);
+  const Device<float> d_x(x);
   const Device<Bf16> d_bias(bias);
   for (const Routes& routes : route_cases()) {
-    const Device<int32_t> ids(routes.ids);
+    const Device<float> logits(Logits(routes).logits);
+    const Device<int32_t> ids(routes.ids.size());
     const Device<F16> u(routes.ids.size() * kInter);
     const MoeUpArgs args{.weights = w.data(),
                          .bias = d_bias.data(),
                          .x = d_x.data(),
-                         .expert_ids = ids.data(),
+                         .choice = {logits.data(), ids.data(), nullptr, kExperts, kTopk},
                          .u = u.data(),
                          .hidden = kHidden,
                          .inter = kInter,
-                         .topk = kTopk,
                          .tokens = routes.tokens};
     const auto run = [&](Chain chain) {
-      mxfp4_moe_up(args, {.device = device, .chain = chain});
+      gemv_moe_up(args, {.device = device, .chain = chain});
       cuda_check(cudaDeviceSynchronize(), "moe_up");
       return u.get();
     };
     const std::vector<F16> got = run(Chain::kNone), again = run(Chain::kChained);
+    report(ids.get() == routes.ids, "choice " + routes.name, "experts by falling logit");
     Comparison c;
     for (size_t pair = 0; pair < routes.ids.size(); ++pair)
       for (int ch = 0; ch < kInter; ++ch) {
@@ -222,10 +229,10 @@ void test_up(const GemvDevice& device) {
 }
 
 struct Down {
-  Experts experts{kHidden, kInter, layout::RowOrder::kPlain, 400};
+  std::vector<HostMatrix> host = experts(kHidden, kInter, RowOrder::kPlain, 400);
   std::vector<F16> u = random_f16(kGemvRoutes * kInter, 23);
   std::vector<Bf16> bias = random_bf16(kExperts * kHidden, 24);
-  Device<uint8_t> d_weights{experts.packed};
+  PackedMatrices d_weights{host};
   Device<Bf16> d_bias{bias};
 };
 
@@ -233,25 +240,22 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
   const auto& bias = down.bias;
   const std::vector<F16> u_used(down.u.begin(), down.u.begin() + static_cast<int64_t>(routes.ids.size()) * kInter);
   const Device<F16> u(u_used);
-  const Device<int32_t> ids(routes.ids);
-  std::vector<float> weights(routes.ids.size());
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] = uniform_float(draw(25, i));
-  const Device<float> d_weights(weights);
+  const Logits chosen(routes);
+  const std::vector<float>& weights = chosen.weights;
+  const Device<float> logits(chosen.logits);
   Device<float> y(static_cast<size_t>(parts * routes.tokens * kHidden));
   const MoeDownArgs args{.weights = down.d_weights.data(),
                          .bias = down.d_bias.data(),
                          .u = u.data(),
-                         .expert_ids = ids.data(),
-                         .expert_weights = d_weights.data(),
+                         .choice = {logits.data(), nullptr, nullptr, kExperts, kTopk},
                          .y = y.data(),
                          .hidden = kHidden,
                          .inter = kInter,
-                         .topk = kTopk,
                          .tokens = routes.tokens,
                          .parts = parts};
   const auto run = [&](Chain chain) {
     if (parts == 1) y.set(std::vector<float>(static_cast<size_t>(routes.tokens * kHidden), 2.5f));
-    mxfp4_moe_down(args, {.device = device, .chain = chain});
+    gemv_moe_down(args, {.device = device, .chain = chain});
     cuda_check(cudaDeviceSynchronize(), "moe_down");
     return y.get();
   };
@@ -260,7 +264,7 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
   parallel(kHidden, [&](int64_t r) {
     for (size_t pair = 0; pair < routes.ids.size(); ++pair) {
       const auto e = static_cast<size_t>(routes.ids[pair]);
-      const Sum s = dot(down.experts.host[e].row(r), u_used.data() + pair * kInter);
+      const Sum s = dot(down.host[e].row(r), u_used.data() + pair * kInter);
       Sum& to = want[pair / kTopk * kHidden + static_cast<size_t>(r)];
       to.value += double{weights[pair]} * (s.value + bias[e * kHidden + static_cast<size_t>(r)].to_float());
       to.size += double{weights[pair]} * (s.size + 1);
@@ -276,34 +280,54 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
            std::memcmp(got.data(), again.data(), got.size() * 4) == 0);
 }
 
+int verdict() {
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
+
+// For sanitizers: every packing and slice width, little work.
+int run_small() {
+  const GemvDevice device = device_facts();
+  test_pack(128, 192, RowOrder::kHeads64);
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
+    test_dense({"192 columns", packing, 512, 192}, device);
+    test_dense({"512 columns", packing, 256, 512, Into::kAdd}, device);
+  }
+  return verdict();
+}
+
 int run_all() {
   const GemvDevice device = device_facts();
   std::printf("%s\n", plan_gemv({5120, 2880}, device).to_string().c_str());
-  test_pack(2880, 2880, layout::RowOrder::kPlain);
-  test_pack(5760, 2880, layout::RowOrder::kGateUp);
-  test_pack(2880, 4096, layout::RowOrder::kPlain);
-  test_dense({"qkv", 5120, 2880}, device);
-  test_dense({"o", 2880, 4096, Into::kAdd}, device);
-  test_dense({"192 columns", 512, 192}, device);
-  test_dense({"512 columns", 256, 512, Into::kAdd}, device);
-  test_dense({"scales 2^-40 to 2^20", 512, 2880, Into::kStore, {87, 147}, false}, device);
-  test_dense({"scales 2^-127 to 2^-124", 64, 2880, Into::kStore, {0, 3}, false}, device);
-  test_dense({"scales 2^73 to 2^113", 64, 2880, Into::kStore, {200, 240}, false}, device);
+  test_pack(2880, 2880, RowOrder::kPlain);
+  test_pack(5760, 2880, RowOrder::kGateUp);
+  test_pack(2880, 4096, RowOrder::kPlain);
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
+    test_dense({"qkv", packing, 5120, 2880}, device);
+    test_dense({"o", packing, 2880, 4096, Into::kAdd}, device);
+    test_dense({"192 columns", packing, 512, 192}, device);
+    test_dense({"512 columns", packing, 256, 512, Into::kAdd}, device);
+  }
+  const Packing mxfp4 = Packing::kMxfp4;
+  test_dense({"scales 2^-40 to 2^20", mxfp4, 512, 2880, Into::kStore, {87, 147}, false}, device);
+  test_dense({"scales 2^-127 to 2^-124", mxfp4, 64, 2880, Into::kStore, {0, 3}, false}, device);
+  test_dense({"scales 2^73 to 2^113", mxfp4, 64, 2880, Into::kStore, {200, 240}, false}, device);
   test_chain(device);
   test_up(device);
   const Down down;
   for (const Routes& routes : route_cases())
     for (const int parts : {1, 2}) test_down_case(routes, parts, device, down);
-  std::printf("%d passed, %d failed\n", passed, failed);
-  return failed == 0 ? 0 : 1;
+  return verdict();
 }
 
 }  // namespace
 }  // namespace nibble::backend::cuda
 
-int main() {
+// gemv_test [small]
+int main(int argc, char** argv) {
   try {
-    return nibble::backend::cuda::run_all();
+    const bool small = argc > 1 && std::string_view(argv[1]) == "small";
+    return small ? nibble::backend::cuda::run_small() : nibble::backend::cuda::run_all();
   } catch (const std::exception& error) {
     std::printf("FAIL %s\n", error.what());
     return 1;

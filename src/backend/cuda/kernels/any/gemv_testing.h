@@ -1,8 +1,8 @@
 #pragma once
-// What the GPU tests of the MXFP4 kernels share: a tally, device memory, random matrices as shipped and packed, and the
-// plain double reference.
+// What the GPU tests of the decode kernels share: a tally, device memory, random matrices as shipped and packed, and
+// the plain double reference.
 
-#include "backend/cuda/kernels/any/mxfp4_gemv.h"
+#include "backend/cuda/kernels/any/gemv.h"
 #include "backend/cuda/layout/mx_pack.h"
 #include "base/random.h"
 
@@ -15,6 +15,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -75,52 +76,113 @@ struct Scales {
   int low = 113, high = 121;  // about 2^-14 .. 2^-6, as checkpoints have
 };
 
+// As shipped. bf16 values are uniform in [-1, 1); MX codes are random.
 struct HostMatrix {
+  layout::Packing packing;
   int64_t rows, cols;
-  std::vector<uint8_t> codes, scales, packed;
+  layout::RowOrder order;
+  std::vector<uint8_t> values, scales;
 
-  HostMatrix(int64_t row_count, int64_t col_count, layout::RowOrder order, uint64_t seed, Scales range = {})
-      : rows(row_count),
-        cols(col_count),
-        codes(static_cast<size_t>(rows * cols / 2)),
-        scales(static_cast<size_t>(rows * cols / 32)),
-        packed(static_cast<size_t>(layout::packed_bytes(rows, cols))) {
+  HostMatrix(layout::Packing format, int64_t row_count, int64_t col_count, layout::RowOrder row_order, uint64_t seed,
+             Scales range = {})
+      : packing(format), rows(row_count), cols(col_count), order(row_order) {
+    const int64_t row_bytes = packing == layout::Packing::kBf16 ? 2 * cols : cols / (mxfp4() ? 2 : 1);
+    values.resize(static_cast<size_t>(rows * row_bytes));
+    if (packing != layout::Packing::kBf16) scales.resize(static_cast<size_t>(rows * cols / 32));
     parallel(rows, [&](int64_t r) {
-      for (int64_t i = r * cols / 8; i < (r + 1) * cols / 8; ++i) {
-        const uint32_t four = draw(seed, static_cast<uint64_t>(i));
-        std::memcpy(codes.data() + 4 * i, &four, 4);
+      for (int64_t i = r * row_bytes / 4; i < (r + 1) * row_bytes / 4; ++i) {
+        uint32_t word = draw(seed, static_cast<uint64_t>(i));
+        if (packing == layout::Packing::kMxfp8) word &= 0xf7f7f7f7u;  // no NaN
+        if (packing == layout::Packing::kBf16) {
+          const auto value = [](uint32_t bits) { return uint32_t{Bf16::from_float(uniform_float(bits) * 2 - 1).bits}; };
+          word = value(word) | value(word * 2654435761u) << 16;
+        }
+        std::memcpy(values.data() + 4 * i, &word, 4);
       }
-      for (int64_t i = r * cols / 32; i < (r + 1) * cols / 32; ++i)
+      const auto many = static_cast<uint32_t>(range.high - range.low + 1);
+      for (int64_t i = r * cols / 32; !scales.empty() && i < (r + 1) * cols / 32; ++i)
         scales[static_cast<size_t>(i)] =
-            static_cast<uint8_t>(range.low + static_cast<int>(draw(seed + 1, static_cast<uint64_t>(i)) %
-                                                              static_cast<uint32_t>(range.high - range.low + 1)));
+            static_cast<uint8_t>(range.low + static_cast<int>(draw(seed + 1, static_cast<uint64_t>(i)) % many));
     });
-    layout::pack({rows, cols, order, codes, scales}, packed);
   }
+  [[nodiscard]] bool mxfp4() const { return packing == layout::Packing::kMxfp4; }
   [[nodiscard]] std::vector<double> row(int64_t r) const {
-    static constexpr double kValues[16] = {0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6};
     std::vector<double> w(static_cast<size_t>(cols));
     for (int64_t k = 0; k < cols; ++k) {
-      const uint8_t byte = codes[static_cast<size_t>((r * cols + k) / 2)];
-      w[static_cast<size_t>(k)] = std::ldexp(kValues[k % 2 == 0 ? byte & 15 : byte >> 4],
-                                             scales[static_cast<size_t>((r * cols + k) / 32)] - 127);
+      const auto i = static_cast<size_t>(r * cols + k);
+      double& to = w[static_cast<size_t>(k)];
+      if (packing == layout::Packing::kBf16) {
+        to = Bf16{static_cast<uint16_t>(values[2 * i] | values[2 * i + 1] << 8)}.to_float();
+      } else if (packing == layout::Packing::kMxfp8) {
+        to = std::ldexp(double{E4m3{values[i]}.to_float()}, scales[i / 32] - 127);
+      } else {
+        const uint8_t code = static_cast<uint8_t>(values[i / 2] >> (4 * (k % 2)) & 15);
+        to = std::ldexp(double{E2m1{code}.to_float()}, scales[i / 32] - 127);
+      }
     }
     return w;
   }
+};
+
+// Packed by the device, in one array.
+class PackedMatrices {
+ public:
+  explicit PackedMatrices(const std::vector<HostMatrix>& all) : bytes_(all.size() * one(all[0])) {
+    for (size_t m = 0; m < all.size(); ++m) {
+      const HostMatrix& from = all[m];
+      const Device<uint8_t> values(from.values);
+      const Device<uint8_t> scales(from.scales.empty() ? std::vector<uint8_t>(16) : from.scales);
+      const Device<int> bad(std::vector<int>{0});
+      pack_weights({.packing = from.packing,
+                    .values = values.data(),
+                    .scales = scales.data(),
+                    .packed = bytes_.data() + m * one(from),
+                    .bad_scales = bad.data(),
+                    .rows = from.rows,
+                    .cols = from.cols,
+                    .order = from.order},
+                   nullptr);
+      cuda_check(cudaDeviceSynchronize(), "pack");
+      bad_ += bad.get()[0];
+    }
+  }
+  [[nodiscard]] const uint8_t* data() const { return bytes_.data(); }
+  [[nodiscard]] std::vector<uint8_t> get() const { return bytes_.get(); }
+  [[nodiscard]] int bad() const { return bad_; }
+
+ private:
+  static size_t one(const HostMatrix& m) {
+    return static_cast<size_t>(layout::packed_bytes(m.packing, m.rows, m.cols));
+  }
+  Device<uint8_t> bytes_;
+  int bad_ = 0;
 };
 
 struct Sum {
   double value = 0, size = 0;  // Σ w x, Σ |w||x|
 };
 
-inline Sum dot(const std::vector<double>& w, const F16* x) {
+template <class X>
+Sum dot(const std::vector<double>& w, const X* x) {
   Sum s;
   for (size_t k = 0; k < w.size(); ++k) {
-    const double term = w[k] * x[k].to_float();
-    s.value += term;
-    s.size += std::abs(term);
+    double value = 0;
+    if constexpr (std::is_same_v<X, float>) {
+      value = x[k];
+    } else {
+      value = x[k].to_float();
+    }
+    s.value += w[k] * value;
+    s.size += std::abs(w[k] * value);
   }
   return s;
+}
+
+// Values that f16 and two bf16 hold exactly, so that only sums round.
+inline std::vector<float> random_floats(int64_t count, uint64_t seed) {
+  std::vector<float> v(static_cast<size_t>(count));
+  for (size_t i = 0; i < v.size(); ++i) v[i] = F16::from_float(8 * uniform_float(draw(seed, i)) - 4).to_float();
+  return v;
 }
 
 inline std::vector<F16> random_f16(int64_t count, uint64_t seed) {

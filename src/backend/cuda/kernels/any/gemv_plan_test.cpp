@@ -1,4 +1,4 @@
-#include "backend/cuda/kernels/any/mxfp4_plan.h"
+#include "backend/cuda/kernels/any/gemv_plan.h"
 
 #include "base/error.h"
 
@@ -11,25 +11,39 @@ namespace {
 constexpr GemvDevice kH200{.sms = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
 constexpr GemvDevice kGb10{.sms = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
 
-TEST(mxfp4_plan, real_shapes_on_both_cards) {
-  EXPECT_EQ(
-      plan_gemv({5120, 2880}, kH200),
-      (GemvPlan{.grid = 132, .threads = 544, .stages = 4, .slices = 15, .tile_bytes = 24480, .smem_bytes = 116736}));
-  EXPECT_EQ(
-      plan_gemv({2880, 4096}, kH200),
-      (GemvPlan{.grid = 132, .threads = 576, .stages = 3, .slices = 16, .tile_bytes = 34816, .smem_bytes = 121088}));
-  EXPECT_EQ(
-      plan_gemv({5120, 2880}, kGb10),
-      (GemvPlan{.grid = 48, .threads = 544, .stages = 3, .slices = 15, .tile_bytes = 24480, .smem_bytes = 89056}));
-  EXPECT_EQ(
-      plan_gemv({2880, 4096}, kGb10),
-      (GemvPlan{.grid = 48, .threads = 576, .stages = 2, .slices = 16, .tile_bytes = 34816, .smem_bytes = 86272}));
+using layout::Packing;
+
+TEST(gemv_plan, real_shapes_on_both_cards) {
+  struct Want {
+    GemvShape shape;
+    GemvDevice device;
+    int grid, threads, stages, chunks;
+    int64_t chunk_bytes, smem_bytes;
+  };
+  for (const Want& want :
+       {Want{{5120, 2880}, kH200, 132, 544, 4, 1, 24480, 121984},
+        Want{{2880, 4096}, kH200, 132, 576, 3, 1, 34816, 130048},
+        Want{{5120, 2880}, kGb10, 48, 544, 3, 1, 24480, 97504}, Want{{2880, 4096}, kGb10, 48, 576, 2, 1, 34816, 95232},
+        Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 544, 3, 3, 30720, 116736},
+        Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 576, 2, 4, 32768, 91136},
+        Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 544, 6, 3, 15840, 119104},
+        Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 576, 4, 4, 16896, 93184}}) {
+    const GemvPlan plan = plan_gemv(want.shape, want.device);
+    SCOPED_TRACE(plan.to_string());
+    EXPECT_EQ(plan.grid, want.grid);
+    EXPECT_EQ(plan.threads, want.threads);
+    EXPECT_EQ(plan.stages, want.stages);
+    EXPECT_EQ(plan.tile.chunks, want.chunks);
+    EXPECT_EQ(plan.tile.chunk_bytes, want.chunk_bytes);
+    EXPECT_EQ(plan.smem_bytes, want.smem_bytes);
+  }
   EXPECT_EQ(plan_gemv({16, 2880, 4}, kH200).grid, 4);
 }
 
-TEST(mxfp4_plan, never_more_than_the_card_has_and_never_two_ctas_on_one_sm) {
+TEST(gemv_plan, never_more_than_the_card_has_and_never_two_ctas_on_one_sm) {
   for (const GemvDevice& device : {kH200, kGb10})
-    for (const GemvShape& shape : {GemvShape{5760, 2880, 4}, GemvShape{2880, 4096}, GemvShape{384, 256, 8}})
+    for (const GemvShape& shape : {GemvShape{5760, 2880, 4}, GemvShape{2880, 4096}, GemvShape{384, 256, 8},
+                                   GemvShape{2880, 4096, 1, Packing::kBf16}, GemvShape{64, 192, 1, Packing::kMxfp8}})
       for (int stages = 0; stages <= 8; ++stages) {
         const GemvPlan plan = plan_gemv(shape, device, stages);
         EXPECT_LE(plan.smem_bytes, device.cta_smem_bytes) << plan.to_string();
@@ -39,37 +53,34 @@ TEST(mxfp4_plan, never_more_than_the_card_has_and_never_two_ctas_on_one_sm) {
       }
 }
 
-TEST(mxfp4_plan, refuses_what_it_cannot_serve) {
+TEST(gemv_plan, refuses_what_it_cannot_serve) {
   EXPECT_THROW((void)plan_gemv({5120, 2912}, kH200), Error);
   EXPECT_THROW((void)plan_gemv({5121, 2880}, kH200), Error);
   EXPECT_THROW((void)plan_gemv({5120, 2880}, {.sms = 48, .cta_smem_bytes = 49152, .sm_smem_bytes = 65536}), Error);
 }
 
-TEST(mxfp4_plan, prints_itself) {
+TEST(gemv_plan, prints_itself) {
   EXPECT_EQ(plan_gemv({5120, 2880}, kGb10).to_string(),
-            "grid 48 x 544 threads, 15 slices, ring of 3 tiles of 24480 B, 89056 B shared");
+            "grid 48 x 544 threads, 15 slices, ring of 3 chunks of 24480 B, 97504 B shared");
 }
 
 alignas(16) constexpr uint8_t kBytes[16] = {};
 alignas(16) F16 activations[8];
 alignas(16) float sums[4];
 constexpr Bf16 kBias[1] = {};
-constexpr int32_t kIds[1] = {};
 
 DenseArgs dense() {
-  return {.weights = kBytes, .bias = kBias, .x = activations, .y = sums, .rows = 5120, .cols = 2880, .tokens = 8};
+  return {.weights = kBytes, .bias = kBias, .in = {.x = sums}, .y = sums, .rows = 5120, .cols = 2880, .tokens = 8};
 }
 
 MoeDownArgs down() {
   return {.weights = kBytes,
           .bias = kBias,
           .u = activations,
-          .expert_ids = kIds,
-          .expert_weights = sums,
+          .choice = {.logits = sums, .experts = 128, .topk = 4},
           .y = sums,
           .hidden = 2880,
           .inter = 2880,
-          .topk = 4,
           .tokens = 8,
           .parts = 2};
 }
@@ -84,7 +95,7 @@ std::string refusal(const Args& args) {
   return "accepted";
 }
 
-TEST(mxfp4_plan, arguments_are_checked_and_printed) {
+TEST(gemv_plan, arguments_are_checked_and_printed) {
   EXPECT_EQ(refusal(dense()), "accepted");
   DenseArgs args = dense();
   args.tokens = 9;
@@ -101,18 +112,21 @@ TEST(mxfp4_plan, arguments_are_checked_and_printed) {
 
   EXPECT_EQ(refusal(down()), "accepted");
   MoeDownArgs moe = down();
-  moe.topk = 5;
+  moe.choice.topk = 5;
   EXPECT_THAT(refusal(moe), testing::HasSubstr("tokens * topk in 1 to 32"));
   moe = down();
-  moe.topk = 1;  // one distinct expert cannot be dealt to two parts
+  moe.choice.topk = 1;  // one distinct expert cannot be dealt to two parts
   EXPECT_THAT(refusal(moe), testing::HasSubstr("at most topk"));
   moe = down();
-  moe.expert_weights = nullptr;
-  EXPECT_THAT(refusal(moe), testing::HasSubstr("expert weights"));
+  moe.choice.logits = nullptr;
+  EXPECT_THAT(refusal(moe), testing::HasSubstr("router logits"));
+  moe = down();
+  moe.choice.experts = 257;
+  EXPECT_THAT(refusal(moe), testing::HasSubstr("topk to 256 experts"));
 }
 
-TEST(mxfp4_plan, cost_counts_each_expert_once) {
-  const MoeUpArgs up{.hidden = 2880, .inter = 2880, .topk = 4, .tokens = 1};
+TEST(gemv_plan, cost_counts_each_expert_once) {
+  const MoeUpArgs up{.choice = {.topk = 4}, .hidden = 2880, .inter = 2880, .tokens = 1};
   EXPECT_EQ(cost(up, 4).bytes - cost(up, 3).bytes, 5760 * 90 * 17 + 2 * 5760);
   EXPECT_EQ(cost(up, 4).flops, int64_t{2} * 4 * 5760 * 2880);
   EXPECT_EQ(cost(down(), 4).flops, int64_t{2} * 32 * 2880 * 2880);

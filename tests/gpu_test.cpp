@@ -32,6 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using backend::LayerKind;
 using Kv = backend::CudaOptions::Kv;
+using Attention = backend::CudaOptions::Attention;
 using backend::MoeKernel;
 
 const fs::path kParity = fs::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
@@ -74,9 +75,9 @@ struct Loaded {
     gpt = model::load(*be, source.config, source.weights);
   }
   // Scores in chunks; room for `tokens`.
-  Loaded(const Source& source, size_t tokens, int chunk, Kv kv = Kv::kF32)
+  Loaded(const Source& source, size_t tokens, int chunk, Kv kv = Kv::kF32, Attention attention = Attention::kAuto)
       : Loaded(source, {.max_context = static_cast<int64_t>(tokens), .chunk_tokens = chunk, .max_logit_rows = chunk},
-               Which::kCuda, {.kv = kv, .moe = MoeKernel::kReference}) {}
+               Which::kCuda, {.kv = kv, .attention = attention, .moe = MoeKernel::kReference}) {}
 
   engine::SessionLimits limits;
   std::unique_ptr<backend::Backend> be;
@@ -266,6 +267,19 @@ TEST_F(Gpu, marlin_matches_the_reference_at_real_widths) {
                      {MoeKernel::kMarlin, dense, 0.02});
 }
 
+// Beyond eight tokens: activations of 16 bits before every matrix, bf16 on Hopper.
+TEST_F(Gpu, gemms_match_the_reference_on_nibble_tiny_and_at_real_widths) {
+  const Source tiny(kTiny), real(model::truncated(model::gpt_oss_20b(), 2), 7);
+  for (const auto& [name, dense] : kDenseFormats) {
+    for (const size_t count : {9, 17, 65, 129})
+      compare_prompt(tiny, some_tokens(count, tiny.config.dims.vocab),
+                     "nibble-tiny, gemm, " + std::string(name) + ", " + std::to_string(count),
+                     {MoeKernel::kGemm, dense, 0.05});
+    compare_prompt(real, some_tokens(65, real.config.dims.vocab),
+                   "gpt-oss-20b, 2 layers, gemm, " + std::string(name) + ", 65", {MoeKernel::kGemm, dense, 0.05});
+  }
+}
+
 // Several sequences in one step, their pages interleaved, pages behind the window released.
 struct Batch {
   struct Sequence {
@@ -345,10 +359,10 @@ TEST_F(Gpu, chunks_do_not_change_a_bit) {
   for (const std::string name : {"window_e8", "experts_e32"}) {
     const Source source(kParity / name);
     const std::vector<int32_t> tokens = some_tokens(200, source.config.dims.vocab);
-    Loaded whole(source, tokens.size(), 200, Kv::kBf16);
+    Loaded whole(source, tokens.size(), 200, Kv::kBf16, Attention::kReference);
     const std::vector<float> want = all_logits(whole, tokens);
     for (const int chunk : {1, 7, 64}) {
-      Loaded loaded(source, tokens.size(), chunk, Kv::kBf16);
+      Loaded loaded(source, tokens.size(), chunk, Kv::kBf16, Attention::kReference);
       EXPECT_EQ(all_logits(loaded, tokens), want) << name << ", chunks of " << chunk;
     }
   }
@@ -357,13 +371,45 @@ TEST_F(Gpu, chunks_do_not_change_a_bit) {
 TEST_F(Gpu, chunks_do_not_change_a_bit_at_real_widths) {
   const Source source(model::truncated(model::gpt_oss_20b(), 1), 8);
   const std::vector<int32_t> tokens = some_tokens(65, source.config.dims.vocab);
-  Loaded whole(source, tokens.size(), 65, Kv::kBf16);
+  Loaded whole(source, tokens.size(), 65, Kv::kBf16, Attention::kReference);
   const std::vector<float> want = all_logits(whole, tokens);
   EXPECT_TRUE(std::none_of(want.begin(), want.end(), [](float v) { return std::isnan(v); }));
   for (const int chunk : {1, 7}) {
-    Loaded loaded(source, tokens.size(), chunk, Kv::kBf16);
+    Loaded loaded(source, tokens.size(), chunk, Kv::kBf16, Attention::kReference);
     EXPECT_EQ(all_logits(loaded, tokens), want) << "chunks of " << chunk;
   }
+}
+
+// Each with pages of the same type, so that the kernels differ alone.
+TEST_F(Gpu, flash_attention_is_the_plain_one_up_to_rounding) {
+  for (const Source& source : {Source(kTiny), Source(kParity / "experts_e32")}) {
+    if (source.config.dims.head_dim != 64) continue;
+    const std::vector<int32_t> tokens = some_tokens(200, source.config.dims.vocab);
+    Loaded plain(source, tokens.size(), 200, Kv::kBf16, Attention::kReference);
+    const std::vector<float> want = all_logits(plain, tokens);
+    for (const int chunk : {1, 7, 64, 200}) {
+      Loaded flash(source, tokens.size(), chunk, Kv::kBf16, Attention::kFlash);
+      const double difference = relative(all_logits(flash, tokens), want);
+      std::printf("flash attention, chunks of %d: %.2e from the plain one\n", chunk, difference);
+      EXPECT_LT(difference, chunk <= 8 ? 1e-3 : 0.02) << "chunks of " << chunk;
+      Loaded fp8(source, tokens.size(), chunk, Kv::kE4m3);
+      EXPECT_LT(relative(all_logits(fp8, tokens), want), 0.25) << "fp8, chunks of " << chunk;
+    }
+  }
+}
+
+TEST_F(Gpu, flash_attention_names_its_kernels_and_refuses_f32_pages) {
+  const Source source(kTiny);
+  Loaded loaded(source, 20, 20, Kv::kBf16, Attention::kFlash);
+  all_logits(loaded, some_tokens(20, source.config.dims.vocab));
+  bool prefill = false;
+  for (const backend::KernelLaunches& launch : loaded.cuda->launches()) {
+    prefill |= launch.kernel == "any_attend_prefill_bf16_d64_g8" && launch.count == source.config.dims.layers;
+    EXPECT_NE(launch.kernel, "any_attend_f32_bf16");
+  }
+  EXPECT_TRUE(prefill);
+  EXPECT_THROW(Loaded(source, 20, 20, Kv::kF32, Attention::kFlash), Error);
+  EXPECT_THROW(Loaded(source, 20, 20, Kv::kE4m3, Attention::kReference), Error);
 }
 
 std::vector<int32_t> generate(Loaded& loaded, const engine::Request& request) {
@@ -481,7 +527,7 @@ TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
     std::vector<std::vector<int32_t>> tokens;
     const auto wait = [&](backend::Ticket ticket) {
       tokens.emplace_back();
-      for (const backend::Drawn& row : loaded.be->wait(ticket)) tokens.back().push_back(row.token);
+      for (const backend::Drawn& one : loaded.be->wait(ticket)) tokens.back().push_back(one.token);
     };
     for (int i = 0; i < 3; ++i) {
       model::Step step = session.make_step(some_tokens(static_cast<size_t>(5 + i), source.config.dims.vocab), 0);

@@ -20,6 +20,8 @@ namespace nibble::app {
 enum class BackendKind { kCpu, kCuda, kReference };
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
+enum class MoeActivation { kAuto, kF32, kInt8 };
+enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512 };
 enum class AttentionBackend { kAuto, kFlash, kReference };
 enum class ColorMode { kAuto, kAlways, kNever };
 
@@ -31,6 +33,8 @@ struct ModelOptions {
   BackendKind backend = BackendKind::kCpu;
   int threads = 0;  // 0: one per core
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  MoeActivation moe_activation = MoeActivation::kAuto;
+  CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
   backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
   bool enforce_eager = false;                                 // likewise
   AttentionBackend attention_backend = AttentionBackend::kAuto;
@@ -85,6 +89,11 @@ struct InspectOptions {
   OutputOptions output;
   bool tensors = false;
   std::vector<int64_t> contexts;
+  bool plan = false;  // the kernels of steps, instead
+  // With plan: steps that generate with so many sequences, and steps that process so long prompts
+  std::vector<int64_t> batches = {1, 8};
+  std::vector<int64_t> prompts = {512};
+  std::vector<int64_t> depths = {4096};
 };
 
 struct TokenizeOptions {
@@ -154,7 +163,8 @@ struct BenchOptions {
   std::vector<int64_t> depths = {0};       // tokens before
   std::vector<int64_t> batches = {1};      // sequences that generate together
   int repetitions = 5;
-  std::string command;  // as it was typed
+  bool profile = false;  // and where the time goes
+  std::string command;   // as it was typed
 };
 
 // One setting of `nibble serve` and where it came from.

@@ -9,6 +9,7 @@
 #include "backend/weights.h"
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -91,6 +92,14 @@ class Backend {
   [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
   // A copy of an activation, after all verbs so far. For tests, compare and perplexity.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
+
+  // For profiles. mark() notes when all verbs so far will be done; take_marks_us() waits for the marks, gives their
+  // times since the first, in µs, and forgets them. By default a host's: verbs are done when they return.
+  virtual void mark();
+  [[nodiscard]] virtual std::vector<double> take_marks_us();
+
+ private:
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 [[nodiscard]] std::string_view name_of(Slot slot);

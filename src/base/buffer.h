@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
+#include <vector>
 
 namespace nibble {
 
@@ -47,5 +49,21 @@ class Buffer {
   int64_t bytes_ = 0, offset_ = 0;
   std::unique_ptr<std::byte, Free> data_;
 };
+
+// For vectors whose elements are read 64 bytes at a time.
+template <class T>
+struct AlignedAllocator {
+  using value_type = T;
+  AlignedAllocator() = default;
+  template <class U>
+  AlignedAllocator(const AlignedAllocator<U>&) {}
+  [[nodiscard]] T* allocate(size_t count) {
+    return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{Buffer::kAlign}));
+  }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t{Buffer::kAlign}); }
+  friend bool operator==(const AlignedAllocator&, const AlignedAllocator&) { return true; }
+};
+template <class T>
+using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 
 }  // namespace nibble

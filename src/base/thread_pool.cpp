@@ -72,7 +72,8 @@ void ThreadPool::start(const Job& job) {
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   take(0);
-  for (int left = running_.load(std::memory_order_acquire); left != 0; left = running_.load(std::memory_order_acquire)) {
+  for (int left = running_.load(std::memory_order_acquire); left != 0;
+       left = running_.load(std::memory_order_acquire)) {
     wait_while(running_, left);
   }
 }

@@ -30,9 +30,16 @@ void add_page(const AttendBlock& args, const Token& token, int32_t page, KeyRang
   const auto group = static_cast<int>(args.dims.heads / args.dims.kv_heads);
   alignas(64) std::array<float, size_t{kMaxGroup} * kPageTokens> scores;
   std::fill_n(scores.begin(), group * kPageTokens, 0.0f);
-  args.kernels.accumulate({.a = token.q, .a_stride = dim, .rows = group, .from = 0, .to = static_cast<int>(dim),
-                           .b = args.cache.keys(page, args.kv_head), .b_width = kPageTokens,
-                           .b_is_bf16 = args.cache.is_bf16(), .c = scores.data(), .c_stride = kPageTokens});
+  args.kernels.accumulate({.a = token.q,
+                           .a_stride = dim,
+                           .rows = group,
+                           .from = 0,
+                           .to = static_cast<int>(dim),
+                           .b = args.cache.keys(page, args.kv_head),
+                           .b_width = kPageTokens,
+                           .b_is_bf16 = args.cache.is_bf16(),
+                           .c = scores.data(),
+                           .c_stride = kPageTokens});
   const float factor = 1.0f / std::sqrt(static_cast<float>(dim));
   for (int h = 0; h < group; ++h) {
     const auto seen = std::span(scores).subspan(static_cast<size_t>(h * kPageTokens + range.from),
@@ -47,9 +54,16 @@ void add_page(const AttendBlock& args, const Token& token, int32_t page, KeyRang
     }
     state.sum += args.kernels.exp_sum(state.top, seen);
   }
-  args.kernels.accumulate({.a = scores.data(), .a_stride = kPageTokens, .rows = group, .from = range.from,
-                           .to = range.to, .b = args.cache.values(page, args.kv_head), .b_width = dim,
-                           .b_is_bf16 = args.cache.is_bf16(), .c = token.out, .c_stride = dim});
+  args.kernels.accumulate({.a = scores.data(),
+                           .a_stride = kPageTokens,
+                           .rows = group,
+                           .from = range.from,
+                           .to = range.to,
+                           .b = args.cache.values(page, args.kv_head),
+                           .b_width = dim,
+                           .b_is_bf16 = args.cache.is_bf16(),
+                           .c = token.out,
+                           .c_stride = dim});
 }
 
 }  // namespace

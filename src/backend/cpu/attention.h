@@ -20,9 +20,9 @@ struct AttendBlock {
   const Dims& dims;
   std::span<const int32_t> pages;  // of the tokens' row
   int64_t kv_head;
-  int tokens;              // at most kAttendTokens
-  int64_t first_position;  // of the first token; the others follow
-  int64_t window;          // keys that a token sees, its own included; 0: all
+  int tokens;                    // at most kAttendTokens
+  int64_t first_position;        // of the first token; the others follow
+  int64_t window;                // keys that a token sees, its own included; 0: all
   std::span<const float> sinks;  // [heads of the group]; empty: none
   const float* q;                // [tokens, stride]: the group's heads, head_dim each, at the front of a token's row
   float* out;                    // likewise

@@ -57,9 +57,7 @@ template <>
 struct Row<WeightFormat::kGgmlMxfp4> {
   static constexpr int kBlockBytes = 17;
   const uint8_t *values, *scales;
-  [[nodiscard]] Weights at(int64_t block) const {
-    return Fp4::decode(values + block * 17 + 1, values[block * 17]);
-  }
+  [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode(values + block * 17 + 1, values[block * 17]); }
 };
 
 template <>
@@ -101,9 +99,7 @@ template <>
 struct Row<WeightFormat::kBf16> {
   static constexpr int kBlockBytes = 64;
   const uint8_t *values, *scales;
-  static __m512 wide(__m256i half) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-  }
+  static __m512 wide(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
   [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
     const __m512i bits = _mm512_maskz_loadu_epi16(mask, values + block * 64);
     return {wide(_mm512_castsi512_si256(bits)), wide(_mm512_extracti64x4_epi64(bits, 1))};
@@ -226,17 +222,19 @@ struct Decoded {
 template <int kTokens>
 void multiply_decoded(const Decoded& in, const float* const* x, float* out) {
   Sums<kTokens> sums;
-  const auto step = [&](int64_t k, __mmask16 mask) __attribute__((always_inline)) {  // the weights past the columns are zeros
-    __m512 xs[kTokens];
+  const auto step = [&](int64_t k, __mmask16 mask)
+                        __attribute__((always_inline)) {  // the weights past the columns are zeros
+                          __m512 xs[kTokens];
 #pragma GCC unroll 6
-    for (int t = 0; t < kTokens; ++t) xs[t] = _mm512_maskz_loadu_ps(mask, x[t] + k);
+                          for (int t = 0; t < kTokens; ++t) xs[t] = _mm512_maskz_loadu_ps(mask, x[t] + k);
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 weights = _mm512_load_ps(in.w + r * in.stride + k);
+                          for (int r = 0; r < kRows; ++r) {
+                            const __m512 weights = _mm512_load_ps(in.w + r * in.stride + k);
 #pragma GCC unroll 6
-      for (int t = 0; t < kTokens; ++t) sums.sum[r][t] = _mm512_fmadd_ps(weights, xs[t], sums.sum[r][t]);
-    }
-  };
+                            for (int t = 0; t < kTokens; ++t)
+                              sums.sum[r][t] = _mm512_fmadd_ps(weights, xs[t], sums.sum[r][t]);
+                          }
+                        };
   int64_t k = 0;
   for (; k + 16 <= in.cols; k += 16) step(k, 0xffff);
   if (k < in.cols) step(k, static_cast<__mmask16>(tail_mask(in.cols - k)));
@@ -279,12 +277,17 @@ void multiply_many(const MultiplyArgs& args) {
 
 template <WeightFormat kFormat>
 void multiply_format(const MultiplyArgs& args) {
-  switch (args.x.size()) {
-    case 1: return multiply_fused<kFormat, 1>(args.w, args.x.data(), args.out);
-    case 2: return multiply_fused<kFormat, 2>(args.w, args.x.data(), args.out);
-    case 3: return multiply_fused<kFormat, 3>(args.w, args.x.data(), args.out);
-    case kFusedTokens: return multiply_fused<kFormat, 4>(args.w, args.x.data(), args.out);
-    default: return multiply_many<kFormat>(args);
+  const auto tokens = static_cast<int>(args.x.size());
+  if (tokens > 2 * kFusedTokens) return multiply_many<kFormat>(args);
+  for (int t = 0; t < tokens; t += kFusedTokens) {  // the second time the rows come from the first cache
+    const float* const* x = args.x.data() + t;
+    float* out = args.out + t * kTileRows;
+    switch (tokens - t) {
+      case 1: multiply_fused<kFormat, 1>(args.w, x, out); break;
+      case 2: multiply_fused<kFormat, 2>(args.w, x, out); break;
+      case 3: multiply_fused<kFormat, 3>(args.w, x, out); break;
+      default: multiply_fused<kFormat, kFusedTokens>(args.w, x, out);
+    }
   }
 }
 

@@ -16,7 +16,7 @@ HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
 namespace {
 
-constexpr int kRows = 4;           // rows of weights that are multiplied together
+constexpr int kRows = 4;  // rows of weights that are multiplied together
 constexpr int kFp4Bias = 12, kQ8Bias = 128;
 constexpr float kFp4Unit = 0.5f;  // codes are looked up doubled, as integers
 
@@ -114,8 +114,8 @@ void prepare_row(WeightFormat format, std::span<const float> x, std::byte* out) 
   prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
 }
 
-// The scales of a row's blocks as floats; zeros up to a whole vector.
-void load_scales(const WeightRows& w, int row, float* out) {
+// The scales of a row's blocks as floats, zeros up to a whole vector; of ggml's MXFP4 those from block `from` on.
+void load_scales(const WeightRows& w, int row, float* out, int64_t from = 0) {
   const int64_t blocks = w.cols / kMxBlock;
   const uint8_t* values = w.values_of(row);
   if (w.format == WeightFormat::kMxfp4) {
@@ -131,7 +131,7 @@ void load_scales(const WeightRows& w, int row, float* out) {
     return;
   }
   if (w.format == WeightFormat::kGgmlMxfp4) {
-    for (int64_t b = 0; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
+    for (int64_t b = from; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
     std::fill(out + blocks, out + (blocks + 15) / 16 * 16, 0.0f);
     return;
   }
@@ -160,6 +160,30 @@ __m512i load_codes(const uint8_t* values, int64_t block, int64_t count) {
   }
 }
 
+// Four blocks of ggml: their codes, and their scales in each block's four lanes.
+__m512i load_ggml(const uint8_t* p, __m512* scale) {
+  // Lane 4b + i of `order` is bytes 4i.. of block b's codes, counted from p + 1. The last block's end lies past the 64
+  // bytes there; from p + 4 on it is where it belongs.
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<int8_t, 64> order{};
+    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17 + i % 16);
+    return order;
+  }();
+  // A block's scale becomes the exponent of a float: byte 2 of its lanes, shifted by 7.
+  alignas(64) static constexpr auto kScale = [] {
+    std::array<int8_t, 64> order{};
+    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17);
+    return order;
+  }();
+  const __m512i bits = _mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()),
+                                                     _mm512_loadu_si512(p));
+  const __m512i value = _mm512_max_epu32(_mm512_slli_epi32(bits, 7), _mm512_set1_epi32(0x00400000));  // 0: 2^-127
+  const __mmask16 nan = _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(int32_t{E8m0::kNan} << 16));
+  *scale = _mm512_castsi512_ps(_mm512_mask_mov_epi32(value, nan, _mm512_set1_epi32(0x7fc00000)));
+  const __m512i first = _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), _mm512_loadu_si512(p + 1));
+  return _mm512_mask_loadu_epi32(first, 0xf000, p + 4);
+}
+
 struct RowGroup {
   std::array<const uint8_t*, kRows> values;
   const float* scales;  // [kRows, stride]
@@ -182,11 +206,17 @@ void multiply_fp4(const RowGroup& rows, int64_t blocks, const std::byte* const* 
     for (int r = 0; r < kRows; ++r) {
       const uint8_t* values = rows.values[static_cast<size_t>(r)];
       _mm_prefetch(values + block * (kGgml ? 17 : 16) + rows.ahead, _MM_HINT_T0);
-      const __m512i codes = load_codes<kGgml>(values, block, count);
+      __m512i codes;
+      __m512 scale;
+      if (kGgml && count == 4) {
+        codes = load_ggml(values + block * 17, &scale);
+      } else {
+        codes = load_codes<kGgml>(values, block, count);
+        const float* scales = rows.scales + r * rows.stride + block;
+        scale = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_load_ps(scales)), spread);
+      }
       const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
       const __m512i high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble));
-      const __m512 packed = _mm512_broadcast_f32x4(_mm_load_ps(rows.scales + r * rows.stride + block));
-      const __m512 scale = _mm512_permutevar_ps(packed, spread);
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) {
         const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[block / 4];
@@ -224,7 +254,8 @@ void multiply_q8(const RowGroup& rows, int64_t blocks, const std::byte* const* x
       const uint8_t* at = rows.values[static_cast<size_t>(r)] + block * 34;
       _mm_prefetch(at + rows.ahead, _MM_HINT_T0);
       const __m256i second = block + 1 < blocks ? load_32(at + 36) : _mm256_setzero_si256();
-      const __m512i codes = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
+      const __m512i codes =
+          _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
       const float* scales = rows.scales + r * rows.stride + block;
       const __m512 scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(scales[0]), 0xff00, _mm_load_ss(scales + 1));
 #pragma GCC unroll 4
@@ -261,7 +292,7 @@ void multiply_rows(const MultiplyInt8Args& args) {
     for (int r = 0; r < kRows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       rows.values[static_cast<size_t>(r)] = w.values_of(row);
-      load_scales(w, row, args.scratch + r * stride);
+      load_scales(w, row, args.scratch + r * stride, w.cols / kMxBlock / 4 * 4);  // load_ggml reads the others
     }
     for (int t = 0; t < args.tokens; t += 4) {
       std::array<float, size_t{4} * kRows> totals;
@@ -310,16 +341,17 @@ void prepare_tile(std::span<const float* const> x, int64_t cols, std::byte* out)
 
 // A row of weights as signed bytes in their order, what its blocks' sums start from, and its scales.
 struct ByteRows {
-  int8_t* values;     // [kRows, cols]
-  int32_t* starts;    // [kRows, stride]: -128 times the sum of a block
-  float* scales;      // [kRows, stride]
+  int8_t* values;   // [kRows, cols]
+  int32_t* starts;  // [kRows, stride]: -128 times the sum of a block
+  float* scales;    // [kRows, stride]
   int64_t cols, stride;
 };
 
 template <bool kGgml>
 void decode_fp4(const uint8_t* values, int64_t blocks, int8_t* out, int32_t* starts) {
   const __m512i table = fp4_table(0), nibble = _mm512_set1_epi8(15), ones = _mm512_set1_epi8(1);
-  const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
   for (int64_t b = 0; b < blocks; b += 4) {
     const int64_t count = std::min<int64_t>(4, blocks - b);
     const __m512i codes = load_codes<kGgml>(values, b, count);
@@ -358,41 +390,48 @@ void decode_q8(const uint8_t* values, int64_t blocks, int8_t* out, int32_t* star
   }
 }
 
-// totals: [kRows, kTiles * kLaneTokens]
+// From memory as a float: as an integer g++ takes the way through a general register and port 5.
+__m512i broadcast_dword(const void* p) {
+  return _mm512_castps_si512(_mm512_broadcastss_ps(_mm_load_ss(static_cast<const float*>(p))));
+}
+
+struct BlockRange {
+  int64_t begin, end;
+};
+
+// Adds the blocks' products to totals [kRows, kTileTokens], of which kTiles * kLaneTokens are used.
 template <int kTiles>
-void multiply_lanes(const ByteRows& rows, const std::byte* const* x, float* totals) {
+void multiply_lanes(const ByteRows& rows, const std::byte* const* x, BlockRange blocks, float* totals) {
   __m512 sum[kRows][kTiles];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int i = 0; i < kTiles; ++i) sum[r][i] = _mm512_setzero_ps();
+    for (int i = 0; i < kTiles; ++i) sum[r][i] = _mm512_load_ps(totals + r * kTileTokens + i * kLaneTokens);
   }
-  for (int64_t b = 0; b < rows.cols / kMxBlock; ++b) {
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) {
     __m512i dot[kRows][kTiles];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-      for (int i = 0; i < kTiles; ++i) dot[r][i] = _mm512_set1_epi32(rows.starts[r * rows.stride + b]);
+      for (int i = 0; i < kTiles; ++i) dot[r][i] = broadcast_dword(rows.starts + r * rows.stride + b);
     }
 #pragma GCC unroll 8
     for (int quad = 0; quad < 8; ++quad) {
       __m512i tokens[kTiles];
 #pragma GCC unroll 2
       for (int i = 0; i < kTiles; ++i) {
-        tokens[i] = _mm512_loadu_si512(reinterpret_cast<const TileBlock*>(x[i])[b].quads[quad]);
+        tokens[i] = _mm512_load_si512(reinterpret_cast<const TileBlock*>(x[i])[b].quads[quad]);
       }
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        int32_t weights = 0;
-        std::memcpy(&weights, rows.values + r * rows.cols + b * kMxBlock + quad * 4, 4);
-        const __m512i wide = _mm512_set1_epi32(weights);
+        const __m512i wide = broadcast_dword(rows.values + r * rows.cols + b * kMxBlock + quad * 4);
 #pragma GCC unroll 2
         for (int i = 0; i < kTiles; ++i) dot[r][i] = _mm512_dpbusd_epi32(dot[r][i], tokens[i], wide);
       }
     }
 #pragma GCC unroll 2
     for (int i = 0; i < kTiles; ++i) {
-      const __m512 scale = _mm512_loadu_ps(reinterpret_cast<const TileBlock*>(x[i])[b].scale);
+      const __m512 scale = _mm512_load_ps(reinterpret_cast<const TileBlock*>(x[i])[b].scale);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(rows.scales[r * rows.stride + b]));
@@ -403,45 +442,59 @@ void multiply_lanes(const ByteRows& rows, const std::byte* const* x, float* tota
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int i = 0; i < kTiles; ++i) _mm512_store_ps(totals + (r * kTiles + i) * kLaneTokens, sum[r][i]);
+    for (int i = 0; i < kTiles; ++i) _mm512_store_ps(totals + r * kTileTokens + i * kLaneTokens, sum[r][i]);
   }
 }
 
+void decode_rows(const WeightRows& w, const ByteRows& rows, int count) {
+  const int64_t blocks = w.cols / kMxBlock;
+  for (int r = 0; r < count; ++r) {
+    const int row = std::min(r, w.rows - 1);  // the last is repeated, and not stored
+    load_scales(w, row, rows.scales + r * rows.stride);
+    int8_t* values = rows.values + r * w.cols;
+    int32_t* starts = rows.starts + r * rows.stride;
+    if (w.format == WeightFormat::kGgmlQ8) {
+      decode_q8(w.values_of(row), blocks, values, starts);
+      continue;
+    }
+    for (int64_t b = 0; b < blocks; ++b) rows.scales[r * rows.stride + b] *= kFp4Unit;
+    if (w.format == WeightFormat::kMxfp4) decode_fp4<false>(w.values_of(row), blocks, values, starts);
+    if (w.format == WeightFormat::kGgmlMxfp4) decode_fp4<true>(w.values_of(row), blocks, values, starts);
+  }
+}
+
+// Blocks whose activations, 64 tokens of them, stay in the first cache for all rows.
+constexpr int64_t kStripBlocks = 12;
+
 void multiply_tiles(const MultiplyInt8Args& args) {
-  constexpr int kTiles = 2;
   const WeightRows& w = args.w;
   const int64_t blocks = w.cols / kMxBlock, stride = (blocks + 15) / 16 * 16;
+  const int count = (w.rows + kRows - 1) / kRows * kRows;
   auto* scratch = reinterpret_cast<std::byte*>(args.scratch);
-  const ByteRows rows{.values = reinterpret_cast<int8_t*>(scratch + 2 * kRows * stride * 4),
-                      .starts = reinterpret_cast<int32_t*>(scratch + kRows * stride * 4),
-                      .scales = args.scratch,
-                      .cols = w.cols,
-                      .stride = stride};
-  for (int first = 0; first < w.rows; first += kRows) {
-    for (int r = 0; r < kRows; ++r) {
-      const int row = std::min(first + r, w.rows - 1);
-      load_scales(w, row, rows.scales + r * stride);
-      int8_t* values = rows.values + r * w.cols;
-      int32_t* starts = rows.starts + r * stride;
-      if (w.format == WeightFormat::kGgmlQ8) {
-        decode_q8(w.values_of(row), blocks, values, starts);
-        continue;
-      }
-      for (int64_t b = 0; b < blocks; ++b) rows.scales[r * stride + b] *= kFp4Unit;
-      if (w.format == WeightFormat::kMxfp4) decode_fp4<false>(w.values_of(row), blocks, values, starts);
-      if (w.format == WeightFormat::kGgmlMxfp4) decode_fp4<true>(w.values_of(row), blocks, values, starts);
+  const ByteRows all{.values = reinterpret_cast<int8_t*>(scratch + 2 * kTileRows * stride * 4),
+                     .starts = reinterpret_cast<int32_t*>(scratch + kTileRows * stride * 4),
+                     .scales = args.scratch,
+                     .cols = w.cols,
+                     .stride = stride};
+  decode_rows(w, all, count);
+  alignas(64) std::array<float, size_t{kTileRows} * kTileTokens> totals{};
+  const int tiles = (args.tokens + kLaneTokens - 1) / kLaneTokens;
+  for (int64_t strip = 0; strip < blocks; strip += kStripBlocks) {
+    const BlockRange range{strip, std::min(strip + kStripBlocks, blocks)};
+    for (int r = 0; r < count; r += kRows) {
+      const ByteRows rows{.values = all.values + r * w.cols,
+                          .starts = all.starts + r * stride,
+                          .scales = all.scales + r * stride,
+                          .cols = w.cols,
+                          .stride = stride};
+      float* out = totals.data() + r * kTileTokens;
+      int i = 0;
+      for (; i + 2 <= tiles; i += 2) multiply_lanes<2>(rows, args.x.data() + i, range, out + i * kLaneTokens);
+      if (i < tiles) multiply_lanes<1>(rows, args.x.data() + i, range, out + i * kLaneTokens);
     }
-    for (int t = 0; t < args.tokens; t += kTiles * kLaneTokens) {
-      alignas(64) std::array<float, size_t{kRows} * kTiles * kLaneTokens> totals;
-      const int tiles = args.tokens - t > kLaneTokens ? 2 : 1;
-      const std::byte* const* x = args.x.data() + t / kLaneTokens;
-      tiles == 2 ? multiply_lanes<2>(rows, x, totals.data()) : multiply_lanes<1>(rows, x, totals.data());
-      for (int i = 0; i < std::min(tiles * kLaneTokens, args.tokens - t); ++i) {
-        for (int r = 0; r < std::min(kRows, w.rows - first); ++r) {
-          args.out[(t + i) * kTileRows + first + r] = totals[static_cast<size_t>(r * tiles * kLaneTokens + i)];
-        }
-      }
-    }
+  }
+  for (int t = 0; t < args.tokens; ++t) {
+    for (int r = 0; r < w.rows; ++r) args.out[t * kTileRows + r] = totals[static_cast<size_t>(r * kTileTokens + t)];
   }
 }
 

@@ -5,6 +5,7 @@
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/moe.h"
+#include "base/buffer.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 
@@ -50,7 +51,7 @@ class CpuBackend final : public Backend {
     }
     const float unwritten = options.poison ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
     const auto make = [&](int64_t rows, int64_t width) {
-      return std::vector<float>(static_cast<size_t>(rows * width), unwritten);
+      return AlignedVector<float>(static_cast<size_t>(rows * width), unwritten);
     };
     const int64_t tokens = config_.max_tokens;
     residual_ = make(tokens, d.hidden);
@@ -140,21 +141,21 @@ class CpuBackend final : public Backend {
       const Row& row = args.rows[block.row];
       const int64_t kv_head = range.begin % dims_.kv_heads;
       const int64_t at = (row.first_token + block.from) * dims_.q_width() + kv_head * group * dims_.head_dim;
-      cpu::attend_block(
-          {.kernels = kernels_,
-           .cache = kv_[static_cast<size_t>(args.layer_idx)],
-           .dims = dims_,
-           .pages = args.pages.ids.subspan(block.row * static_cast<size_t>(args.pages.pages_per_row),
-                                           static_cast<size_t>(args.pages.pages_per_row)),
-           .kv_head = kv_head,
-           .tokens = block.tokens,
-           .first_position = row.context - row.tokens + block.from,
-           .window = args.kind == LayerKind::kSliding ? dims_.sliding_window : 0,
-           .sinks = args.sinks ? sinks.subspan(static_cast<size_t>(kv_head * group), static_cast<size_t>(group))
-                               : std::span<const float>(),
-           .q = q_.data() + at,
-           .out = attn_.data() + at,
-           .stride = dims_.q_width()});
+      cpu::attend_block({.kernels = kernels_,
+                         .cache = kv_[static_cast<size_t>(args.layer_idx)],
+                         .dims = dims_,
+                         .pages = args.pages.ids.subspan(block.row * static_cast<size_t>(args.pages.pages_per_row),
+                                                         static_cast<size_t>(args.pages.pages_per_row)),
+                         .kv_head = kv_head,
+                         .tokens = block.tokens,
+                         .first_position = row.context - row.tokens + block.from,
+                         .window = args.kind == LayerKind::kSliding ? dims_.sliding_window : 0,
+                         .sinks = args.sinks
+                                      ? sinks.subspan(static_cast<size_t>(kv_head * group), static_cast<size_t>(group))
+                                      : std::span<const float>(),
+                         .q = q_.data() + at,
+                         .out = attn_.data() + at,
+                         .stride = dims_.q_width()});
     });
   }
 
@@ -168,8 +169,7 @@ class CpuBackend final : public Backend {
     const LayerWeights& w = args.layer;
     rmsnorm_tokens(w[WeightRole::kMlpNorm]);
     linear({normed_.data(), {tokens_, dims_.hidden}},
-           std::array{
-               Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}});
+           std::array{Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}});
     for (int64_t t = 0; t < tokens_; ++t) {
       const float* g = router_logits_.data() + t * dims_.experts;
       int32_t* ids = expert_ids_.data() + t * dims_.topk;
@@ -367,7 +367,7 @@ class CpuBackend final : public Backend {
   cpu::Moe moe_;
   std::vector<Uploaded> weights_;
   std::vector<cpu::KvCache> kv_;  // per layer
-  std::vector<float> residual_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_, logits_;
+  AlignedVector<float> residual_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_, logits_;
   std::vector<int32_t> expert_ids_, expert_order_;
   std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   std::vector<int32_t> all_rows_;              // 0, 1, 2, …

@@ -50,10 +50,10 @@ struct WeightRows {
 
 // out[t][r] = w[r] · x[t]; the sum's order depends on cols, format and kernels only.
 struct MultiplyArgs {
-  WeightRows w;                            // at most kTileRows
-  std::span<const float* const> x;         // at most kTileTokens; cols floats each, in the order that arrange gives
-  float* out;                              // [tokens, kTileRows]
-  float* scratch;                          // kTileRows * cols floats
+  WeightRows w;                     // at most kTileRows
+  std::span<const float* const> x;  // at most kTileTokens; cols floats each, in the order that arrange gives
+  float* out;                       // [tokens, kTileRows]
+  float* scratch;                   // kTileRows * cols floats
 };
 
 // The same with activations rounded to 8 bits per block of 32; sums within a block are exact.
@@ -86,7 +86,7 @@ struct AccumulateArgs {
   const float* a;
   int64_t a_stride;
   int rows;
-  int from, to;  // of k
+  int from, to;   // of k
   const void* b;  // [k, b_width] bf16 or float
   int64_t b_width;
   bool b_is_bf16;
@@ -94,8 +94,8 @@ struct AccumulateArgs {
   int64_t c_stride;
 };
 
-// u[i] = glu / (1 + exp(-1.702 glu)) * (linear + 1); glu = min(gate, limit), linear = clamp(up, ±limit). In place: u may
-// be gate.
+// u[i] = glu / (1 + exp(-1.702 glu)) * (linear + 1); glu = min(gate, limit), linear = clamp(up, ±limit). In place: u
+// may be gate.
 struct SwigluArgs {
   const float* gate;
   const float* up;

@@ -66,8 +66,8 @@ Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool
     tiles_.resize(static_cast<size_t>(tiles));
     tile_sources_.resize(static_cast<size_t>(tiles));
     first_tile_.resize(static_cast<size_t>(limits.groups));
-    prepared_ = Buffer(limits.inputs * kernels.int8->row_size(limits.cols) +
-                       tiles * kernels.int8->tile_size(limits.cols));
+    prepared_ =
+        Buffer(limits.inputs * kernels.int8->row_size(limits.cols) + tiles * kernels.int8->tile_size(limits.cols));
   }
   outs_ = Buffer(int64_t{pool.threads()} * 2 * kTileTokens * kTileRows * int64_t{sizeof(float)});
   scratch_ = Buffer(int64_t{pool.threads()} * kTileRows * round_up(limits.cols, 16) * int64_t{sizeof(float)});

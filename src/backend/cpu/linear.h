@@ -77,9 +77,13 @@ class Linear {
         for (int64_t from = 0; from < count; from += kTileTokens) {
           const int tokens = static_cast<int>(std::min<int64_t>(kTileTokens, count - from));
           for (int64_t row = range.begin; row < range.end; row += kTileRows) {
-            Tile tile{.group = static_cast<int>(g), .row = row,
+            Tile tile{.group = static_cast<int>(g),
+                      .row = row,
                       .rows = static_cast<int>(std::min<int64_t>(kTileRows, range.end - row)),
-                      .from = from, .tokens = tokens, .out = nullptr, .pair = nullptr};
+                      .from = from,
+                      .tokens = tokens,
+                      .out = nullptr,
+                      .pair = nullptr};
             multiply(groups[g], tile, range.thread_idx);
             each(tile);
           }
@@ -111,8 +115,8 @@ class Linear {
   Form form_ = Form::kFloat;
   std::vector<const float*> float_rows_;  // [inputs]
   std::vector<const std::byte*> int8_rows_;
-  std::vector<const std::byte*> tiles_;   // of all tiled groups
-  std::vector<int64_t> first_tile_;       // [groups]
+  std::vector<const std::byte*> tiles_;  // of all tiled groups
+  std::vector<int64_t> first_tile_;      // [groups]
   struct TileSource {
     int group;
     int64_t from;

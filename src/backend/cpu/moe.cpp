@@ -36,8 +36,10 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
   const int64_t inter = dims_.inter;
   groups_.clear();
   for (const int e : hit_) {
-    groups_.push_back({.weight = &w.gate, .first_row = e * inter * step,
-                       .tokens = experts_[static_cast<size_t>(e)].tokens, .pair = w.up});
+    groups_.push_back({.weight = &w.gate,
+                       .first_row = e * inter * step,
+                       .tokens = experts_[static_cast<size_t>(e)].tokens,
+                       .pair = w.up});
   }
   linear_.run({x, {tokens_, dims_.hidden}}, groups_, inter * step, [&](const Tile& tile) {
     const int64_t e = hit_[static_cast<size_t>(tile.group)], first = e * inter * step + tile.row;
@@ -56,8 +58,11 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
     }
     // Whole vectors: the values past n are zeros or an earlier call's, and are not read.
     constexpr size_t kLanes = 16;
-    kernels_.swiglu({.gate = gate.data(), .up = up.data(), .limit = config_.swiglu_limit,
-                     .n = static_cast<int64_t>((n + kLanes - 1) / kLanes * kLanes), .out = gate.data()});
+    kernels_.swiglu({.gate = gate.data(),
+                     .up = up.data(),
+                     .limit = config_.swiglu_limit,
+                     .n = static_cast<int64_t>((n + kLanes - 1) / kLanes * kLanes),
+                     .out = gate.data()});
     const std::vector<int32_t>& slots = experts_[static_cast<size_t>(e)].slots;
     for (int t = 0; t < tile.tokens; ++t) {
       const int64_t slot = slots[static_cast<size_t>(tile.from + t)];

@@ -13,8 +13,8 @@ namespace nibble::backend::cpu {
 
 // What every expert computes with; weights are stacked along their rows.
 struct ExpertWeights {
-  const Matrix& gate;  // kGateUp, or kGate with `up` beside it
-  const Matrix* up;    // null: gate's even rows are the gate, its odd rows are up
+  const Matrix& gate;                         // kGateUp, or kGate with `up` beside it
+  const Matrix* up;                           // null: gate's even rows are the gate, its odd rows are up
   std::span<const float> gate_bias, up_bias;  // as gate and up; up_bias empty when up is null
   const Matrix& down;
   std::span<const float> down_bias;
@@ -27,8 +27,8 @@ class Moe {
   // Who is routed where: ids and weights are [tokens, topk].
   void route(std::span<const int32_t> ids, std::span<const float> weights);
 
-  // hidden[t, k] = swiglu(W1[e] · x[t] + b1[e]); residual[t] += weight[t, k] * (W2[e] · hidden[t, k] + b2[e]), a token's
-  // experts by rising id. x and residual are [tokens, hidden], hidden is [tokens, topk, inter].
+  // hidden[t, k] = swiglu(W1[e] · x[t] + b1[e]); residual[t] += weight[t, k] * (W2[e] · hidden[t, k] + b2[e]), a
+  // token's experts by rising id. x and residual are [tokens, hidden], hidden is [tokens, topk, inter].
   void run(const ExpertWeights& w, const float* x, float* hidden, float* residual);
 
  private:

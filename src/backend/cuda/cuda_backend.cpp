@@ -4,8 +4,11 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/decode_path.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/packed_weights.h"
+#include "backend/cuda/plan.h"
 #include "backend/cuda/sample_plan.h"
 #include "backend/cuda/step_graph.h"
 #include "backend/cuda/step_inputs.h"
@@ -38,16 +41,19 @@ KernelTable kernels_for(const DeviceFacts& facts) {
 }
 
 MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
-  if (options.moe == MoeKernel::kGemm || options.moe == MoeKernel::kGemv)
-    throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: this build has marlin and reference",
-                name_of(options.moe));
+  if (options.moe == MoeKernel::kGemv)
+    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: this build has marlin, gemm and reference");
   const std::optional<std::string> reason = why_not_packed(config);
-  const bool marlin = options.moe == MoeKernel::kMarlin || (options.moe == MoeKernel::kAuto && !reason);
-  if (marlin && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel marlin: {}", *reason);
-  if (!marlin && (config.dense.qkv || config.dense.o || config.dense.lm_head))
+  const bool gemm = options.moe == MoeKernel::kGemm;
+  const bool packed = gemm || options.moe == MoeKernel::kMarlin || (options.moe == MoeKernel::kAuto && !reason);
+  if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
+  if (gemm && config.dims.experts > kGroupMaxExperts)
+    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemm: want up to {} experts, found {}", kGroupMaxExperts,
+                config.dims.experts);
+  if (!packed && (config.dense.qkv || config.dense.o || config.dense.lm_head))
     throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
                 reason.value_or("reference was asked for"));
-  return marlin ? MoeKernel::kMarlin : MoeKernel::kReference;
+  return gemm ? MoeKernel::kGemm : packed ? MoeKernel::kMarlin : MoeKernel::kReference;
 }
 
 GemvDevice gemv_device(const DeviceFacts& facts) {
@@ -62,18 +68,21 @@ class StreamedCudaBackend final : public CudaBackend {
         facts_(open_device(options.device)),
         kernels_(kernels_for(facts_)),
         stream_(make_stream()),
-        attention_(config_, options, stream_.get()) {
+        attention_(config_, options, stream_.get()),
+        files_(options.files),
+        upload_threads_(options.upload_threads) {
     Carver measure(nullptr);
-    const Matrices matrices = moe_kernel_ == MoeKernel::kMarlin ? Matrices::kPacked : Matrices::kRowOrder;
+    const Matrices matrices = moe_kernel_ == MoeKernel::kReference ? Matrices::kRowOrder : Matrices::kPacked;
     static_cast<void>(carve(config_, options.kv, matrices, measure));
     memory_ = allocate_device(measure.bytes(), "activations and KV pages");
     // All ones is NaN in every float type: reading what was never written shows at once.
     cuda_check(cudaMemsetAsync(memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
     Carver place(memory_.get());
     at_ = carve(config_, options.kv, matrices, place);
-    if (moe_kernel_ == MoeKernel::kMarlin) {
+    if (moe_kernel_ != MoeKernel::kReference) {
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
+      if (moe_kernel_ == MoeKernel::kGemm) use_gemms();
       if (!options.eager) graphs_.emplace(stream_.get());
     }
     inputs_.emplace(config_, at_, stream_.get());
@@ -321,6 +330,23 @@ class StreamedCudaBackend final : public CudaBackend {
 
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return tickets_->wait(ticket); }
 
+  void mark() override {
+    if (marks_used_ == marks_.size()) marks_.push_back(make_timer());
+    cuda_check(cudaEventRecord(marks_[marks_used_++].get(), stream_.get()));
+  }
+
+  [[nodiscard]] std::vector<double> take_marks_us() override {
+    std::vector<double> us;
+    for (size_t i = 0; i < marks_used_; ++i) {
+      float ms = 0;
+      cuda_check(cudaEventSynchronize(marks_[i].get()));
+      cuda_check(cudaEventElapsedTime(&ms, marks_[0].get(), marks_[i].get()));
+      us.push_back(1e3 * double{ms});
+    }
+    marks_used_ = 0;
+    return us;
+  }
+
   [[nodiscard]] SlotData peek(Slot slot) override {
     if (path_) path_->settle(on_);
     switch (slot) {
@@ -332,6 +358,7 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens_, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens_, dims_.topk});
       case Slot::kExpertHidden:
+        if (path_ && path_->ran_gemms() != nullptr) return gemms_hidden();
         if (path_) return read(at_.expert_hidden_f16, {tokens_, dims_.topk, dims_.inter});
         return read(at_.expert_hidden, {tokens_, dims_.topk, dims_.inter});
       case Slot::kLogits: return read(at_.logits, {logit_rows_, dims_.vocab});
@@ -354,6 +381,27 @@ class StreamedCudaBackend final : public CudaBackend {
     int64_t tokens, rows, cols;
   };
 
+  void use_gemms() {
+    Carver measure(nullptr);
+    static_cast<void>(GemmPath(config_, measure));
+    gemm_memory_ = allocate_device(measure.bytes(), "activations of many tokens");
+    cuda_check(cudaMemsetAsync(gemm_memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
+    Carver place(gemm_memory_.get());
+    gemms_.emplace(config_, place);
+    path_->use_gemms(&*gemms_);
+  }
+  [[nodiscard]] SlotData gemms_hidden() {
+    const auto* hidden = gemms_->expert_hidden();
+    const Shape shape = {tokens_, dims_.topk, dims_.inter};
+    if (gemms_->hidden_type() == InputType::kF16) return read(reinterpret_cast<const F16*>(hidden), shape);
+    SlotData stored = read(reinterpret_cast<const Bf16*>(hidden), shape);
+    std::vector<float> in_order(stored.values.size());
+    for (size_t i = 0; i < in_order.size(); ++i)
+      in_order[i] = stored.values[i / 32 * 32 + static_cast<size_t>(layout::slot_of_k(static_cast<int>(i % 32)))];
+    stored.values = std::move(in_order);
+    return stored;
+  }
+
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }
 
   static bool is_qkv_bias(WeightRole role) {
@@ -361,7 +409,7 @@ class StreamedCudaBackend final : public CudaBackend {
   }
   DeviceBytes put(const RawTensor& tensor, const HostWeight& weight) {
     if (tensor.bytes.empty()) return {};
-    if (!uploader_) uploader_.emplace();
+    if (!uploader_) uploader_.emplace(files_, upload_threads_);
     DeviceBytes bytes = allocate_device(static_cast<int64_t>(tensor.bytes.size()), backend::name_of(weight.role));
     uploader_->copy(bytes.get(), tensor.bytes, stream_.get());
     return bytes;
@@ -412,7 +460,7 @@ class StreamedCudaBackend final : public CudaBackend {
     cuda_check(cudaStreamSynchronize(stream_.get()));
     SlotData data{std::move(shape), std::vector<float>(values.size())};
     std::transform(values.begin(), values.end(), data.values.begin(), [](T value) {
-      if constexpr (std::is_same_v<T, F16>) {
+      if constexpr (std::is_same_v<T, F16> || std::is_same_v<T, Bf16>) {
         return value.to_float();
       } else {
         return static_cast<float>(value);
@@ -430,11 +478,17 @@ class StreamedCudaBackend final : public CudaBackend {
   Attention attention_;
   LaunchCounts counts_{};
   const Launch on_{stream_.get(), &counts_};
+  const std::vector<MappedSource> files_;
+  const int upload_threads_;
   std::optional<Uploader> uploader_;
   std::vector<Uploaded> weights_;
+  std::vector<Event> marks_;  // kept for the next profile
+  size_t marks_used_ = 0;
   std::optional<PackedWeights> packed_;
   DeviceBytes memory_;
   Arena at_;
+  DeviceBytes gemm_memory_;
+  std::optional<GemmPath> gemms_;
   std::optional<DecodePath> path_;
   std::optional<StepInputs> inputs_;
   std::optional<StepGraphs> graphs_;
@@ -454,6 +508,14 @@ CudaAvailable cuda_available(int device) {
   } catch (const Error& error) {
     return {.yes = false, .reason = error.what()};
   }
+}
+
+std::optional<CudaPlanDevice> cuda_plan_device() {
+  if (!cuda_available().yes) return std::nullopt;
+  const DeviceFacts facts = open_device(0);
+  int smem = 0;
+  cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
+  return CudaPlanDevice{facts.name, {.sms = facts.multiprocessors, .sm_smem_bytes = smem}};
 }
 
 CudaMemory cuda_memory(int device) {

@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/memory.h"
+#include "base/mapped_file.h"
 
 #include <array>
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace nibble::backend {
 enum class MoeKernel : uint8_t {
   kAuto,
   kMarlin,     // W4A16 on tensor cores, weights packed once, at upload
-  kGemm,       // not built yet
+  kGemm,       // kMarlin for up to eight tokens; tensor-core GEMMs over the same weights for more
   kGemv,       // not built yet
   kReference,  // plain loops in float, weights in row order
 };
@@ -34,6 +35,9 @@ struct CudaOptions {
   enum class Kv : uint8_t { kBf16, kF32, kE4m3 } kv = Kv::kBf16;
   // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's shapes.
   enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
+  // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
+  std::vector<MappedSource> files{};
+  int upload_threads = 1;
   MoeKernel moe = MoeKernel::kAuto;
   bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
 };

@@ -35,6 +35,9 @@ RowsIn DecodePath::residual(int64_t first) const {
 
 void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots,
                          const Launch& on) {
+  if (ran_gemms() != nullptr) {
+    return many_attn_in(w, at_.kv[static_cast<size_t>(layer)], positions, kv_slots, on);
+  }
   const int64_t half = d_.head_dim / 2;
   if (layer == 0) {
     kernels_.rope_table({.positions = positions,
@@ -73,6 +76,42 @@ void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* posit
   }
 }
 
+void DecodePath::many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* positions,
+                              const int32_t* kv_slots, const Launch& on) {
+  const int q = to_int(d_.q_width()), k = to_int(d_.kv_width()), tokens = to_int(tokens_);
+  kernels_.rmsnorm({.x = at_.residual,
+                    .scale = w.norm,
+                    .out = at_.normed,
+                    .rows = tokens,
+                    .hidden = to_int(d_.hidden),
+                    .eps = config_.rms_eps},
+                   on);
+  GemmArgs args{.packing = w.qkv.packing,
+                .order = layout::RowOrder::kHeads64,
+                .weights = w.qkv.data,
+                .bias = w.bias,
+                .rows = q + 2 * k,
+                .cols = to_int(d_.hidden),
+                .tokens = tokens};
+  args.parts[0] = {at_.q, 0, q};
+  args.parts[1] = {at_.k, q, k};
+  args.parts[2] = {at_.v, q + k, k};
+  gemms_->dense(args, at_.normed, on);
+  kernels_.rope_kv({.q = at_.q,
+                    .k = at_.k,
+                    .v = at_.v,
+                    .positions = positions,
+                    .kv_slots = kv_slots,
+                    .rope_inv_freq = at_.rope_inv_freq,
+                    .kv = kv,
+                    .tokens = tokens,
+                    .heads = to_int(d_.heads),
+                    .kv_heads = to_int(d_.kv_heads),
+                    .head_dim = to_int(d_.head_dim),
+                    .rope_concentration = config_.rope_concentration},
+                   on);
+}
+
 // In launches of eight rows; in, pending, y and which advance by them.
 void DecodePath::run_dense(DenseArgs args, int64_t rows, const Launch& on) const {
   for (int64_t t = 0; t < rows; t += kGemvTokens) {
@@ -91,6 +130,17 @@ void DecodePath::run_dense(DenseArgs args, int64_t rows, const Launch& on) const
 }
 
 void DecodePath::attn_out(const LinearWeights& w, const Launch& on) {
+  if (ran_gemms() != nullptr) {
+    GemmArgs args{.packing = w.matrix.packing,
+                  .weights = w.matrix.data,
+                  .bias = w.bias,
+                  .into = GemmInto::kAdd,
+                  .rows = to_int(d_.hidden),
+                  .cols = to_int(d_.q_width()),
+                  .tokens = to_int(tokens_)};
+    args.parts[0] = {at_.residual, 0, args.rows};
+    return gemms_->dense(args, at_.attn, on);
+  }
   run_dense({.packing = w.matrix.packing,
              .weights = w.matrix.data,
              .bias = w.bias,
@@ -149,7 +199,18 @@ ExpertChoice DecodePath::choice() const {
 }
 
 void DecodePath::moe(const MoeWeights& w, const Launch& on) {
-  if (fused()) {
+  if (ran_gemms() != nullptr) {
+    gemms_->moe({.up = w.up,
+                 .down = w.down,
+                 .up_bias = w.up_bias,
+                 .down_bias = w.down_bias,
+                 .x = at_.normed,
+                 .expert_ids = at_.expert_ids,
+                 .expert_weights = at_.expert_weights,
+                 .residual = at_.residual,
+                 .tokens = to_int(tokens_)},
+                on);
+  } else if (fused()) {
     fused_moe(w, on);
   } else {
     grouped_moe(w, on);

@@ -3,6 +3,7 @@
 // decoding runs; more as launches of eight and experts with their tokens grouped.
 
 #include "backend/cuda/arena.h"
+#include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
 #include "backend/cuda/kernels/any/gemv.h"
 #include "backend/cuda/packed_weights.h"
@@ -34,6 +35,11 @@ class DecodePath {
   DecodePath(const BackendConfig& config, const Arena& at, const KernelTable& kernels, const GemvDevice& device)
       : config_(config), d_(config.dims), at_(at), kernels_(kernels), device_(device) {}
 
+  // From now on steps that do not take the fused form run on these. They outlive the path.
+  void use_gemms(const GemmPath* gemms) { gemms_ = gemms; }
+  // The GEMMs whose expert_hidden holds the last moe's; null: it lies in the arena.
+  [[nodiscard]] const GemmPath* ran_gemms() const { return fused() ? nullptr : gemms_; }
+
   // A step of `tokens` begins; residual holds their embeddings.
   void begin(int64_t tokens) {
     tokens_ = tokens;
@@ -63,6 +69,8 @@ class DecodePath {
   void run_dense(DenseArgs args, int64_t rows, const Launch& on) const;
   void fused_moe(const MoeWeights& w, const Launch& on);
   void grouped_moe(const MoeWeights& w, const Launch& on);
+  void many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* positions, const int32_t* kv_slots,
+                    const Launch& on);
   [[nodiscard]] ExpertChoice choice() const;
   [[nodiscard]] GemvLaunch chained(const Launch& on) const;
 
@@ -71,6 +79,7 @@ class DecodePath {
   const Arena& at_;
   const KernelTable& kernels_;
   const GemvDevice device_;
+  const GemmPath* gemms_ = nullptr;
   int64_t tokens_ = 0;
   bool pending_ = false;  // the residual has still to get the last moe's sums
   bool chosen_ = true;    // expert_ids are those of the last route

@@ -70,6 +70,12 @@ Stream make_stream() {
   return Stream(stream);
 }
 
+Event make_timer() {
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreate(&event));
+  return Event(event);
+}
+
 Event make_event() {
   cudaEvent_t event = nullptr;
   cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));

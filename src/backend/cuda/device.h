@@ -50,6 +50,7 @@ using Event = std::unique_ptr<CUevent_st, EventDestroy>;
 [[nodiscard]] DeviceBytes allocate_device(int64_t bytes, std::string_view what);
 [[nodiscard]] PinnedBytes allocate_pinned(int64_t bytes, std::string_view what);
 [[nodiscard]] Stream make_stream();
-[[nodiscard]] Event make_event();
+[[nodiscard]] Event make_event();  // without a time
+[[nodiscard]] Event make_timer();  // with one
 
 }  // namespace nibble::backend::cuda

@@ -1,0 +1,336 @@
+// The CPU backend against the reference, stage by stage: every instruction set and weight format at gpt-oss's widths,
+// with memory that holds NaN until it is written.
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/reference/reference_backend.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "engine/session.h"
+#include "model/compare.h"
+#include "model/load.h"
+#include "model/synth.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+
+namespace nibble {
+namespace {
+
+using backend::Activations;
+using backend::CpuIsa;
+using backend::CpuOptions;
+using backend::HostWeight;
+using backend::KvDtype;
+using backend::WeightFormat;
+using backend::WeightRole;
+
+// gpt-oss-20b with fewer of everything but the width that a test is about.
+model::ModelConfig config_of(int64_t hidden, int64_t inter, int64_t experts) {
+  model::ModelConfig config = model::gpt_oss_20b();
+  config.dims.layers = 2;
+  config.dims.hidden = hidden;
+  config.dims.inter = inter;
+  config.dims.heads = 16;
+  config.dims.kv_heads = 2;
+  config.dims.experts = experts;
+  config.dims.vocab = 192;
+  config.layer_kinds = model::alternating_layers(2);
+  config.bos_id.reset();
+  config.pad_id.reset();
+  config.eos_ids.clear();
+  return config;
+}
+
+enum class Shipped { kOpenAi, kGguf };
+
+// Synthetic weights, as they come or as a GGUF file has them: blocks of ggml, gate and up apart, float vectors.
+class Weights {
+ public:
+  Weights(const model::ModelConfig& config, Shipped shipped) : dummy_(config, 3, nullptr), dims_(config.dims) {
+    for (const HostWeight& weight : dummy_.weights()) {
+      if (shipped == Shipped::kOpenAi) {
+        weights_.push_back(weight);
+      } else {
+        add_gguf(weight);
+      }
+    }
+  }
+  [[nodiscard]] const std::vector<HostWeight>& all() const { return weights_; }
+
+ private:
+  std::vector<std::byte>& bytes(size_t count) { return memory_.emplace_back(count); }
+
+  void add(const HostWeight& like, WeightRole role, WeightFormat format, RawTensor values) {
+    weights_.push_back(
+        {.role = role, .layer = like.layer, .format = format, .values = std::move(values), .scales = {}});
+  }
+
+  void add_gguf(const HostWeight& weight) {
+    switch (weight.role) {
+      case WeightRole::kGateUp:
+        add_blocks(weight, WeightRole::kGate, {.first = 0, .step = 2, .rows = dims_.experts * dims_.inter});
+        return add_blocks(weight, WeightRole::kUp, {.first = 1, .step = 2, .rows = dims_.experts * dims_.inter});
+      case WeightRole::kDown:
+        return add_blocks(weight, WeightRole::kDown, {.first = 0, .step = 1, .rows = dims_.experts * dims_.hidden});
+      case WeightRole::kGateUpBias:
+        add_floats(weight, WeightRole::kGateBias, {.first = 0, .step = 2});
+        return add_floats(weight, WeightRole::kUpBias, {.first = 1, .step = 2});
+      case WeightRole::kEmbedding:
+      case WeightRole::kUnembedding:
+      case WeightRole::kQ:
+      case WeightRole::kO: return add_q8(weight);
+      case WeightRole::kK: return add_f16(weight);
+      case WeightRole::kV: weights_.push_back(weight); return;
+      default: return add_floats(weight, weight.role, {.first = 0, .step = 1});
+    }
+  }
+
+  struct Slice {
+    int64_t first, step, rows = 0;
+  };
+
+  void add_blocks(const HostWeight& weight, WeightRole role, const Slice& slice) {
+    const Shape& shape = weight.values.shape;  // [experts, rows, blocks, 16]
+    const int64_t blocks = shape[2];
+    std::vector<std::byte>& out = bytes(static_cast<size_t>(slice.rows * blocks * 17));
+    const auto* codes = reinterpret_cast<const uint8_t*>(weight.values.bytes.data());
+    for (int64_t r = 0; r < slice.rows; ++r) {
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t from = (slice.first + r * slice.step) * blocks + b;
+        auto* to = reinterpret_cast<uint8_t*>(out.data()) + (r * blocks + b) * 17;
+        to[0] = static_cast<uint8_t>(weight.scales.bytes[static_cast<size_t>(from)]);
+        for (int j = 0; j < 16; ++j) {
+          to[1 + j] = static_cast<uint8_t>(mx_element_code(MxFormat::kMxfp4, codes + from * 16, j) |
+                                           (mx_element_code(MxFormat::kMxfp4, codes + from * 16, j + 16) << 4));
+        }
+      }
+    }
+    add(weight, role, WeightFormat::kGgmlMxfp4,
+        {.dtype = DType::kU8, .shape = {shape[0], slice.rows / shape[0], blocks, 17}, .bytes = out});
+  }
+
+  static std::span<const Bf16> values_of(const HostWeight& weight) {
+    return {reinterpret_cast<const Bf16*>(weight.values.bytes.data()), weight.values.bytes.size() / 2};
+  }
+
+  void add_floats(const HostWeight& weight, WeightRole role, const Slice& slice) {
+    std::vector<float> values;
+    const auto in = values_of(weight);
+    for (size_t i = static_cast<size_t>(slice.first); i < in.size(); i += static_cast<size_t>(slice.step)) {
+      values.push_back(in[i].to_float());
+    }
+    std::vector<std::byte>& out = bytes(values.size() * 4);
+    std::memcpy(out.data(), values.data(), out.size());
+    Shape shape = weight.values.shape;
+    shape.back() /= slice.step;
+    add(weight, role, WeightFormat::kF32, {.dtype = DType::kF32, .shape = shape, .bytes = out});
+  }
+
+  void add_f16(const HostWeight& weight) {
+    const auto in = values_of(weight);
+    std::vector<std::byte>& out = bytes(in.size() * 2);
+    for (size_t i = 0; i < in.size(); ++i) {
+      const F16 value = F16::from_float(in[i].to_float());
+      std::memcpy(out.data() + 2 * i, &value.bits, 2);
+    }
+    add(weight, weight.role, WeightFormat::kF16, {.dtype = DType::kF16, .shape = weight.values.shape, .bytes = out});
+  }
+
+  void add_q8(const HostWeight& weight) {
+    const auto in = values_of(weight);
+    const size_t blocks = in.size() / kMxBlock;
+    std::vector<std::byte>& out = bytes(blocks * 34);
+    for (size_t b = 0; b < blocks; ++b) {
+      float most = 0;
+      for (size_t i = 0; i < kMxBlock; ++i) most = std::max(most, std::abs(in[b * kMxBlock + i].to_float()));
+      const F16 scale = F16::from_float(most / 127.0f);
+      std::memcpy(out.data() + b * 34, &scale.bits, 2);
+      for (size_t i = 0; i < kMxBlock; ++i) {
+        const float q = most > 0 ? in[b * kMxBlock + i].to_float() / scale.to_float() : 0.0f;
+        out[b * 34 + 2 + i] =
+            static_cast<std::byte>(static_cast<int8_t>(std::clamp(std::nearbyint(q), -127.0f, 127.0f)));
+      }
+    }
+    const Shape& shape = weight.values.shape;
+    add(weight, weight.role, WeightFormat::kGgmlQ8,
+        {.dtype = DType::kU8, .shape = {shape[0], shape[1] / kMxBlock, 34}, .bytes = out});
+  }
+
+  model::DummyWeights dummy_;
+  backend::Dims dims_;
+  std::deque<std::vector<std::byte>> memory_;
+  std::vector<HostWeight> weights_;
+};
+
+struct Loaded {
+  Loaded(const model::ModelConfig& config, const Weights& weights, const engine::SessionLimits& limits,
+         const CpuOptions* cpu, const backend::DenseFormats& dense = {}) {
+    const auto be_config = model::backend_config(config, engine::step_limits(limits), dense);
+    be = cpu == nullptr ? backend::make_reference_backend(be_config) : backend::make_cpu_backend(be_config, *cpu);
+    gpt = model::load(*be, config, weights.all());
+  }
+  std::unique_ptr<backend::Backend> be;
+  model::GptOss gpt;
+};
+
+std::vector<int32_t> prompt_of(size_t tokens, int64_t vocab) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < tokens; ++i)
+    ids.push_back(static_cast<int32_t>(philox(5, i)[0] % static_cast<uint32_t>(vocab)));
+  return ids;
+}
+
+enum class Stages { kAll, kSums };  // kSums: what does not depend on the order of a token's experts
+
+// The largest difference over the stages, relative to a stage's RMS.
+double worst(Loaded& a, Loaded& b, const engine::SessionLimits& limits, int tokens, Stages which = Stages::kAll) {
+  const auto prompt = prompt_of(static_cast<size_t>(tokens), a.gpt.config.dims.vocab);
+  model::Step step = engine::Session(*a.be, a.gpt, limits).make_step(prompt, 0);
+  step.logit_tokens = {0, tokens - 1};
+  const auto result = model::compare({*a.be, a.gpt}, {*b.be, b.gpt}, step, 1e-4);
+  double most = 0;
+  for (const auto& stage : result.stages) {
+    if (which == Stages::kSums && stage.slot != backend::Slot::kResidual && stage.slot != backend::Slot::kLogits)
+      continue;
+    most = std::max(most, std::isnan(stage.largest) ? INFINITY : stage.largest);
+  }
+  return most;
+}
+
+std::vector<CpuIsa> isas() {
+  std::vector<CpuIsa> here;
+  for (const auto& each : backend::cpu::portable_kernels()) {
+    if (each.runs_here) here.push_back(each.isa);
+  }
+  return here;
+}
+
+struct Width {
+  int64_t hidden, inter, experts;
+  int tokens;
+};
+constexpr Width kWidths[] = {{2880, 64, 32, 7}, {64, 2880, 5, 7}};
+
+TEST(CpuBackend, every_instruction_set_and_format_matches_the_reference) {
+  for (const Width& width : kWidths) {
+    const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
+    const engine::SessionLimits limits{.max_context = width.tokens, .chunk_tokens = width.tokens, .max_logit_rows = 2};
+    for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
+      const Weights weights(config, shipped);
+      Loaded reference(config, weights, limits, nullptr);
+      for (const CpuIsa isa : isas()) {
+        const CpuOptions options{.threads = 2, .kv_dtype = KvDtype::kF32, .isa = isa, .poison = true};
+        Loaded cpu(config, weights, limits, &options);
+        EXPECT_LT(worst(reference, cpu, limits, width.tokens), 1e-4) << describe(options) << " hidden " << width.hidden;
+      }
+    }
+  }
+}
+
+TEST(CpuBackend, requantised_layers_match_the_reference) {
+  const Width& width = kWidths[0];
+  const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
+  const engine::SessionLimits limits{.max_context = 5, .chunk_tokens = 5, .max_logit_rows = 2};
+  for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
+    const Weights weights(config, shipped);
+    const backend::DenseFormats dense{
+        .qkv = WeightFormat::kMxfp4, .o = WeightFormat::kMxfp8, .lm_head = WeightFormat::kMxfp8};
+    Loaded reference(config, weights, limits, nullptr, dense);
+    const CpuOptions options{.threads = 2, .kv_dtype = KvDtype::kF32, .poison = true};
+    Loaded cpu(config, weights, limits, &options, dense);
+    EXPECT_LT(worst(reference, cpu, limits, 5), 1e-4);
+  }
+}
+
+// Float and int8 runs of one prompt over both of their forms (few and many tokens per expert).
+TEST(CpuBackend, int8_activations_stay_close_to_float) {
+  const model::ModelConfig config = config_of(2880, 64, 4);
+  const engine::SessionLimits limits{.max_context = 40, .chunk_tokens = 40, .max_logit_rows = 2};
+  for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
+    const Weights weights(config, shipped);
+    for (const int tokens : {1, 40}) {
+      const CpuOptions exact{.threads = 2, .kv_dtype = KvDtype::kF32, .poison = true};
+      CpuOptions rounded = exact;
+      rounded.activations = Activations::kInt8;
+      Loaded a(config, weights, limits, &exact);
+      std::unique_ptr<Loaded> b;
+      try {
+        b = std::make_unique<Loaded>(config, weights, limits, &rounded);
+      } catch (const Error& e) {
+        GTEST_SKIP() << e.what();
+      }
+      const double error = worst(a, *b, limits, tokens, Stages::kSums);  // all four experts serve every token
+      EXPECT_GT(error, 1e-5) << "nothing was rounded";
+      EXPECT_LT(error, 0.3);
+    }
+  }
+}
+
+std::vector<float> all_logits(const model::ModelConfig& config, const Weights& weights, const CpuOptions& options,
+                              int chunk) {
+  const engine::SessionLimits limits{.max_context = 150, .chunk_tokens = chunk, .max_logit_rows = chunk};
+  Loaded loaded(config, weights, limits, &options);
+  std::vector<float> all;
+  engine::Session session(*loaded.be, loaded.gpt, limits);
+  session.score(prompt_of(150, config.dims.vocab), [&](int64_t, const backend::SlotData& logits) {
+    all.insert(all.end(), logits.values.begin(), logits.values.end());
+  });
+  return all;
+}
+
+TEST(CpuBackend, threads_and_chunks_change_no_bit) {
+  const model::ModelConfig config = config_of(96, 64, 5);
+  for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
+    const Weights weights(config, shipped);
+    for (const CpuIsa isa : isas()) {
+      const CpuOptions one{.threads = 1, .isa = isa, .poison = true};
+      const std::vector<float> want = all_logits(config, weights, one, 150);
+      for (const auto& [threads, chunk] : {std::pair{2, 150}, {3, 1}, {3, 7}, {2, 64}}) {
+        CpuOptions options = one;
+        options.threads = threads;
+        EXPECT_EQ(all_logits(config, weights, options, chunk), want) << describe(options) << ", chunks of " << chunk;
+      }
+    }
+  }
+}
+
+TEST(CpuBackend, threads_change_no_bit_of_int8_either) {
+  const model::ModelConfig config = config_of(96, 64, 5);
+  const Weights weights(config, Shipped::kGguf);
+  CpuOptions options{.threads = 1, .activations = Activations::kInt8, .poison = true};
+  try {
+    for (const int chunk : {1, 150}) {
+      options.threads = 1;
+      const std::vector<float> want = all_logits(config, weights, options, chunk);
+      for (const int threads : {2, 3}) {
+        options.threads = threads;
+        EXPECT_EQ(all_logits(config, weights, options, chunk), want) << threads << " threads, chunks of " << chunk;
+      }
+    }
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+}
+
+TEST(CpuBackend, a_vector_in_blocks_is_refused_by_name) {
+  const model::ModelConfig config = config_of(96, 64, 4);
+  const auto be = backend::make_cpu_backend(
+      model::backend_config(config, {.max_tokens = 1, .max_rows = 1, .kv_pages = {1, 1}}), {});
+  const std::vector<std::byte> bytes(34 * 3);
+  EXPECT_THROW(be->upload({.role = WeightRole::kAttnNorm,
+                           .layer = 0,
+                           .format = WeightFormat::kGgmlQ8,
+                           .values = {.dtype = DType::kU8, .shape = {3, 34}, .bytes = bytes},
+                           .scales = {}}),
+               Error);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -7,10 +7,10 @@ PROMPT ?= Once upon a time
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build test asan tsan fuzz lint format clean
+.PHONY: help setup demo build test test-serve test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 setup: ## install the Debian packages that are missing (tools/packages.txt)
 	@tools/setup.sh
@@ -28,6 +28,12 @@ test: build ## build, all tests that need no GPU, lint
 	$(call run_tests,cpu)
 	@$(MAKE) lint
 
+test-serve: setup ## the openai client and llama-benchy against nibble serve (from PyPI, in .venv-serve)
+	@tools/setup.sh python
+	$(call configure,cpu)
+	$(call compile,cpu,nibble)
+	@tools/test_serve.sh build/cpu/src/app/nibble
+
 asan: setup ## the tests under AddressSanitizer and UBSan
 	$(call configure,asan)
 	$(call compile,asan)
@@ -43,6 +49,11 @@ fuzz: ## run each fuzz target for SECONDS (60)
 	$(call configure,fuzz)
 	$(call compile,fuzz)
 	@tools/fuzz.sh $(SECONDS)
+
+test-page: ## the chat page in a headless Chromium
+	@tools/setup.sh python page
+	@test -d .venv-page || { python3 -m venv .venv-page && .venv-page/bin/pip install --quiet --requirement tools/requirements-page.txt; }
+	@.venv-page/bin/python tests/page/page_test.py
 
 lint: ## layers and house rules, formatting, naming
 	@tools/setup.sh lint

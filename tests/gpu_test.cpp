@@ -32,6 +32,8 @@ namespace {
 namespace fs = std::filesystem;
 using backend::LayerKind;
 using Kv = backend::CudaOptions::Kv;
+using Attention = backend::CudaOptions::Attention;
+using backend::MoeKernel;
 
 const fs::path kParity = fs::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
 const fs::path kTiny = fs::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
@@ -57,7 +59,8 @@ struct Source {
 enum class Which { kCuda, kReference, kCpu };
 
 struct Loaded {
-  Loaded(const Source& source, const engine::SessionLimits& limits_in, Which which, Kv kv = Kv::kF32)
+  Loaded(const Source& source, const engine::SessionLimits& limits_in, Which which,
+         const backend::CudaOptions& options = {.kv = Kv::kF32, .moe = MoeKernel::kReference})
       : limits(limits_in) {
     const auto config = model::backend_config(source.config, engine::step_limits(limits));
     if (which == Which::kReference) {
@@ -65,16 +68,16 @@ struct Loaded {
     } else if (which == Which::kCpu) {
       be = backend::make_cpu_backend(config, {.threads = 4, .kv_dtype = backend::KvDtype::kF32});
     } else {
-      auto made = backend::make_cuda_backend(config, {.kv = kv});
+      auto made = backend::make_cuda_backend(config, options);
       cuda = made.get();
       be = std::move(made);
     }
     gpt = model::load(*be, source.config, source.weights);
   }
   // Scores in chunks; room for `tokens`.
-  Loaded(const Source& source, size_t tokens, int chunk, Kv kv = Kv::kF32)
+  Loaded(const Source& source, size_t tokens, int chunk, Kv kv = Kv::kF32, Attention attention = Attention::kAuto)
       : Loaded(source, {.max_context = static_cast<int64_t>(tokens), .chunk_tokens = chunk, .max_logit_rows = chunk},
-               Which::kCuda, kv) {}
+               Which::kCuda, {.kv = kv, .attention = attention, .moe = MoeKernel::kReference}) {}
 
   engine::SessionLimits limits;
   std::unique_ptr<backend::Backend> be;
@@ -111,7 +114,7 @@ double relative(std::span<const float> got, std::span<const float> want) {
 void expect_same(const model::Comparison& result, std::string_view what) {
   if (result.first_bad) {
     const model::StageDifference& d = result.stages[*result.first_bad];
-    FAIL() << what << ": layer " << d.layer << " " << model::name_of(d.stage) << " " << backend::name_of(d.slot)
+    FAIL() << what << ": layer " << d.layer << " " << backend::name_of(d.stage) << " " << backend::name_of(d.slot)
            << " element " << d.element << ": reference " << d.a << " cuda " << d.b << ", relative " << d.largest
            << (d.near_tie ? " (near-tie)" : "");
   }
@@ -177,29 +180,37 @@ TEST_F(Gpu, logits_match_transformers_at_every_position) {
   }
 }
 
+// How the CUDA side runs, and how far it may be from the reference: f16 activations before MX weights lose 2^-12 each.
+struct Path {
+  MoeKernel moe = MoeKernel::kReference;
+  backend::DenseFormats dense = {};
+  double tolerance = 1e-4;
+};
+
 // Both run the same steps; the last one is compared.
 void compare_steps(const Source& source, std::span<const model::Step> steps, const model::StepLimits& limits,
-                   std::string_view what) {
-  const auto config = model::backend_config(source.config, limits);
+                   std::string_view what, const Path& path = {}) {
+  const auto config = model::backend_config(source.config, limits, path.dense);
   const auto reference = backend::make_reference_backend(config);
-  const auto cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32});
+  const auto cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe});
   const model::GptOss on_reference = model::load(*reference, source.config, source.weights);
   const model::GptOss on_cuda = model::load(*cuda, source.config, source.weights);
   for (size_t i = 0; i + 1 < steps.size(); ++i) {
     model::forward(*reference, on_reference, steps[i]);
     model::forward(*cuda, on_cuda, steps[i]);
   }
-  expect_same(model::compare({*reference, on_reference}, {*cuda, on_cuda}, steps.back(), 1e-4), what);
+  expect_same(model::compare({*reference, on_reference}, {*cuda, on_cuda}, steps.back(), path.tolerance), what);
 }
 
 // The whole of one sequence as one step.
-void compare_prompt(const Source& source, const std::vector<int32_t>& tokens, std::string_view what) {
+void compare_prompt(const Source& source, const std::vector<int32_t>& tokens, std::string_view what,
+                    const Path& path = {}) {
   const int count = static_cast<int>(tokens.size());
   const engine::SessionLimits limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 2};
   const Loaded any(source, limits, Which::kReference);
   model::Step step = engine::Session(*any.be, any.gpt, limits).make_step(tokens, 0);
   step.logit_tokens = {0, count - 1};
-  compare_steps(source, {&step, 1}, engine::step_limits(limits), what);
+  compare_steps(source, {&step, 1}, engine::step_limits(limits), what, path);
 }
 
 TEST_F(Gpu, every_stage_matches_the_reference_at_edge_token_counts) {
@@ -228,6 +239,45 @@ TEST_F(Gpu, every_stage_matches_the_reference_on_nibble_tiny) {
 TEST_F(Gpu, every_stage_matches_the_reference_at_real_widths) {
   const Source source(model::truncated(model::gpt_oss_20b(), 2), 7);
   compare_prompt(source, some_tokens(3, source.config.dims.vocab), "gpt-oss-20b, 2 layers");
+}
+
+struct NamedFormats {
+  const char* name;
+  backend::DenseFormats dense;
+};
+constexpr backend::WeightFormat kMxfp4 = backend::WeightFormat::kMxfp4, kMxfp8 = backend::WeightFormat::kMxfp8;
+const NamedFormats kDenseFormats[] = {
+    {"exact", {}}, {"all MXFP8", {kMxfp8, kMxfp8, kMxfp8}}, {"all MXFP4", {kMxfp4, kMxfp4, kMxfp4}}};
+
+TEST_F(Gpu, marlin_matches_the_reference_on_nibble_tiny_at_edge_token_counts) {
+  const Source source(kTiny);
+  for (const auto& [name, dense] : kDenseFormats)
+    for (const size_t count : {1, 2, 3, 7, 8, 9, 17, 65, 129})
+      compare_prompt(source, some_tokens(count, source.config.dims.vocab),
+                     "nibble-tiny, marlin, " + std::string(name) + ", " + std::to_string(count),
+                     {MoeKernel::kMarlin, dense, 0.02});
+}
+
+TEST_F(Gpu, marlin_matches_the_reference_at_real_widths) {
+  const Source source(model::truncated(model::gpt_oss_20b(), 2), 7);
+  for (const auto& [name, dense] : kDenseFormats)
+    for (const size_t count : {1, 3, 9})
+      compare_prompt(source, some_tokens(count, source.config.dims.vocab),
+                     "gpt-oss-20b, 2 layers, marlin, " + std::string(name) + ", " + std::to_string(count),
+                     {MoeKernel::kMarlin, dense, 0.02});
+}
+
+// Beyond eight tokens: activations of 16 bits before every matrix, bf16 on Hopper.
+TEST_F(Gpu, gemms_match_the_reference_on_nibble_tiny_and_at_real_widths) {
+  const Source tiny(kTiny), real(model::truncated(model::gpt_oss_20b(), 2), 7);
+  for (const auto& [name, dense] : kDenseFormats) {
+    for (const size_t count : {9, 17, 65, 129})
+      compare_prompt(tiny, some_tokens(count, tiny.config.dims.vocab),
+                     "nibble-tiny, gemm, " + std::string(name) + ", " + std::to_string(count),
+                     {MoeKernel::kGemm, dense, 0.05});
+    compare_prompt(real, some_tokens(65, real.config.dims.vocab),
+                   "gpt-oss-20b, 2 layers, gemm, " + std::string(name) + ", 65", {MoeKernel::kGemm, dense, 0.05});
+  }
 }
 
 // Several sequences in one step, their pages interleaved, pages behind the window released.
@@ -309,10 +359,10 @@ TEST_F(Gpu, chunks_do_not_change_a_bit) {
   for (const std::string name : {"window_e8", "experts_e32"}) {
     const Source source(kParity / name);
     const std::vector<int32_t> tokens = some_tokens(200, source.config.dims.vocab);
-    Loaded whole(source, tokens.size(), 200, Kv::kBf16);
+    Loaded whole(source, tokens.size(), 200, Kv::kBf16, Attention::kReference);
     const std::vector<float> want = all_logits(whole, tokens);
     for (const int chunk : {1, 7, 64}) {
-      Loaded loaded(source, tokens.size(), chunk, Kv::kBf16);
+      Loaded loaded(source, tokens.size(), chunk, Kv::kBf16, Attention::kReference);
       EXPECT_EQ(all_logits(loaded, tokens), want) << name << ", chunks of " << chunk;
     }
   }
@@ -321,13 +371,45 @@ TEST_F(Gpu, chunks_do_not_change_a_bit) {
 TEST_F(Gpu, chunks_do_not_change_a_bit_at_real_widths) {
   const Source source(model::truncated(model::gpt_oss_20b(), 1), 8);
   const std::vector<int32_t> tokens = some_tokens(65, source.config.dims.vocab);
-  Loaded whole(source, tokens.size(), 65, Kv::kBf16);
+  Loaded whole(source, tokens.size(), 65, Kv::kBf16, Attention::kReference);
   const std::vector<float> want = all_logits(whole, tokens);
   EXPECT_TRUE(std::none_of(want.begin(), want.end(), [](float v) { return std::isnan(v); }));
   for (const int chunk : {1, 7}) {
-    Loaded loaded(source, tokens.size(), chunk, Kv::kBf16);
+    Loaded loaded(source, tokens.size(), chunk, Kv::kBf16, Attention::kReference);
     EXPECT_EQ(all_logits(loaded, tokens), want) << "chunks of " << chunk;
   }
+}
+
+// Each with pages of the same type, so that the kernels differ alone.
+TEST_F(Gpu, flash_attention_is_the_plain_one_up_to_rounding) {
+  for (const Source& source : {Source(kTiny), Source(kParity / "experts_e32")}) {
+    if (source.config.dims.head_dim != 64) continue;
+    const std::vector<int32_t> tokens = some_tokens(200, source.config.dims.vocab);
+    Loaded plain(source, tokens.size(), 200, Kv::kBf16, Attention::kReference);
+    const std::vector<float> want = all_logits(plain, tokens);
+    for (const int chunk : {1, 7, 64, 200}) {
+      Loaded flash(source, tokens.size(), chunk, Kv::kBf16, Attention::kFlash);
+      const double difference = relative(all_logits(flash, tokens), want);
+      std::printf("flash attention, chunks of %d: %.2e from the plain one\n", chunk, difference);
+      EXPECT_LT(difference, chunk <= 8 ? 1e-3 : 0.02) << "chunks of " << chunk;
+      Loaded fp8(source, tokens.size(), chunk, Kv::kE4m3);
+      EXPECT_LT(relative(all_logits(fp8, tokens), want), 0.25) << "fp8, chunks of " << chunk;
+    }
+  }
+}
+
+TEST_F(Gpu, flash_attention_names_its_kernels_and_refuses_f32_pages) {
+  const Source source(kTiny);
+  Loaded loaded(source, 20, 20, Kv::kBf16, Attention::kFlash);
+  all_logits(loaded, some_tokens(20, source.config.dims.vocab));
+  bool prefill = false;
+  for (const backend::KernelLaunches& launch : loaded.cuda->launches()) {
+    prefill |= launch.kernel == "any_attend_prefill_bf16_d64_g8" && launch.count == source.config.dims.layers;
+    EXPECT_NE(launch.kernel, "any_attend_f32_bf16");
+  }
+  EXPECT_TRUE(prefill);
+  EXPECT_THROW(Loaded(source, 20, 20, Kv::kF32, Attention::kFlash), Error);
+  EXPECT_THROW(Loaded(source, 20, 20, Kv::kE4m3, Attention::kReference), Error);
 }
 
 std::vector<int32_t> generate(Loaded& loaded, const engine::Request& request) {
@@ -361,6 +443,79 @@ TEST_F(Gpu, generates_the_tokens_of_the_cpu_greedy_and_drawn) {
   }
 }
 
+TEST_F(Gpu, marlin_generates_the_greedy_tokens_of_the_cpu) {
+  const Source source(kTiny);
+  const engine::SessionLimits limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
+  Loaded cuda(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin}), cpu(source, limits, Which::kCpu);
+  const engine::Request request{.prompt = some_tokens(37, source.config.dims.vocab),
+                                .max_tokens = 60,
+                                .sampling = {.temperature = 0},
+                                .stop_ids = {}};
+  EXPECT_EQ(generate(cuda, request), generate(cpu, request));
+}
+
+TEST_F(Gpu, replayed_graphs_give_the_tokens_and_launches_of_eager_steps) {
+  const Source source(kTiny);
+  const engine::SessionLimits limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
+  Loaded eager(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin, .eager = true});
+  Loaded graphs(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin});
+  engine::Request request{
+      .prompt = some_tokens(37, source.config.dims.vocab), .max_tokens = 100, .sampling = {}, .stop_ids = {}};
+  const backend::SamplingParams all[] = {
+      {.temperature = 0}, {.temperature = 1, .seed = 3}, {.temperature = 0.8f, .top_k = 50, .seed = 4}};
+  for (const backend::SamplingParams& params : all) {
+    request.sampling = params;
+    EXPECT_EQ(generate(graphs, request), generate(eager, request)) << "temperature " << params.temperature;
+  }
+  EXPECT_GE(graphs.cuda->graph_replays(), 190);  // two of three requests, but for the first two steps
+  EXPECT_EQ(eager.cuda->graph_replays(), 0);
+  const auto counts = [](const Loaded& loaded) {
+    std::vector<std::pair<std::string, int64_t>> result;
+    for (const backend::KernelLaunches& l : loaded.cuda->launches()) result.emplace_back(l.kernel, l.count);
+    return result;
+  };
+  EXPECT_EQ(counts(graphs), counts(eager));
+}
+
+// Rows of different lengths that pass page boundaries, as many as a graph takes.
+TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
+  const Source source(kTiny);
+  const auto run = [&](bool eager) {
+    constexpr int kRows = 5, kPages = 4, kSteps = 150;
+    const model::StepLimits limits{.max_tokens = 16, .max_rows = 16, .kv_pages = {kRows * kPages, kRows * kPages}};
+    const auto cuda = backend::make_cuda_backend(model::backend_config(source.config, limits),
+                                                 {.moe = MoeKernel::kMarlin, .eager = eager});
+    const model::GptOss gpt = model::load(*cuda, source.config, source.weights);
+    const backend::SamplingParams greedy{.temperature = 0};
+    std::vector<std::vector<int32_t>> drawn;
+    std::vector<int32_t> last(kRows, 17);
+    for (int s = 0; s < kSteps; ++s) {
+      const int rows = s < 60 ? kRows : 3;
+      model::Step step;
+      for (int r = 0; r < rows; ++r) {
+        const int position = s;
+        step.token_ids.push_back(s == 0 ? 17 + r : last[static_cast<size_t>(r)]);
+        step.positions.push_back(position);
+        step.rows.push_back({.first_token = r, .tokens = 1, .context = position + 1});
+        step.logit_tokens.push_back(r);
+        step.sample_rows.push_back({.params = &greedy, .position = position});
+        for (auto& kv : step.kv) {
+          kv.pages_per_row = position / backend::kPageTokens + 1;
+          kv.slots.push_back((r * kPages + position / backend::kPageTokens) * backend::kPageTokens +
+                             position % backend::kPageTokens);
+          for (int p = 0; p < kv.pages_per_row; ++p) kv.page_ids.push_back(r * kPages + p);
+        }
+      }
+      last.clear();
+      for (const backend::Drawn& row : cuda->wait(*model::forward(*cuda, gpt, step))) last.push_back(row.token);
+      drawn.push_back(last);
+    }
+    EXPECT_EQ(cuda->graph_replays() > 100, !eager);
+    return drawn;
+  };
+  EXPECT_EQ(run(false), run(true));
+}
+
 TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
   const Source source(kTiny);
   const engine::SessionLimits limits{.max_context = 64, .chunk_tokens = 8, .max_logit_rows = 2};
@@ -372,7 +527,7 @@ TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
     std::vector<std::vector<int32_t>> tokens;
     const auto wait = [&](backend::Ticket ticket) {
       tokens.emplace_back();
-      for (const backend::Drawn& drawn : loaded.be->wait(ticket)) tokens.back().push_back(drawn.token);
+      for (const backend::Drawn& one : loaded.be->wait(ticket)) tokens.back().push_back(one.token);
     };
     for (int i = 0; i < 3; ++i) {
       model::Step step = session.make_step(some_tokens(static_cast<size_t>(5 + i), source.config.dims.vocab), 0);

@@ -1,4 +1,5 @@
 #include "app/bench_batch.h"
+#include "app/bench_profile.h"
 #include "app/bench_report.h"
 #include "app/commands.h"
 #include "app/interrupt.h"
@@ -26,13 +27,12 @@ std::vector<BenchRow> plan_rows(const BenchOptions& options) {
   std::vector<BenchRow> rows;
   for (const int64_t depth : options.depths) {
     for (const int64_t prompt : options.prompts) {
-      if (prompt > 0) rows.push_back({.prompt = prompt, .depth = depth, .seconds = {}, .cost = {}});
+      if (prompt > 0) rows.push_back({.prompt = prompt, .depth = depth, .seconds = {}});
     }
     for (const int64_t generate : options.generates) {
       for (const int64_t batch : options.batches) {
         if (generate > 0)
-          rows.push_back(
-              {.generate = generate, .depth = depth, .batch = static_cast<int>(batch), .seconds = {}, .cost = {}});
+          rows.push_back({.generate = generate, .depth = depth, .batch = static_cast<int>(batch), .seconds = {}});
       }
     }
   }
@@ -153,22 +153,34 @@ class Bench {
       if (!seconds) return false;
       row.seconds.push_back(*seconds);
     }
-    row.cost =
-        row.prompt > 0 ? batch_.prompt_cost(cost, row.prompt) : batch_.generate_cost(cost, row.batch, row.generate);
-    return true;
+    row.costs =
+        row.prompt > 0 ? batch_.prompt_costs(cost, row.prompt) : batch_.generate_costs(cost, row.batch, row.generate);
+    if (!options_.profile) return true;
+    show("profiling", options_.repetitions);
+    StageTimes& times = profiles_.emplace_back();
+    batch_.profile(&times);
+    const bool whole = time(row.prompt, row.generate).has_value();
+    batch_.profile(nullptr);
+    return whole;
   }
+
+  // Of the rows run so far, when they were asked for.
+  [[nodiscard]] const std::vector<StageTimes>& profiles() const { return profiles_; }
 
  private:
   BenchBatch& batch_;
   const BenchOptions& options_;
   Terminal& terminal_;
   const Interrupt interrupt_;
+  std::vector<StageTimes> profiles_;
 };
 
 }  // namespace
 
 int execute(const BenchOptions& options) {
   Terminal terminal(options.output);
+  if (options.profile && options.format == BenchFormat::kCsv)
+    throw Error(Code::kInvalidRequest, "[bench] --profile: want --output md or json, found csv");
   std::vector<BenchRow> rows = plan_rows(options);
   const BenchShape shape = shape_of(options, rows);
   {
@@ -179,7 +191,7 @@ int execute(const BenchOptions& options) {
   terminal.progress("measuring the device", 0, "");
   backend::DevicePeaks peaks = measure(options.model);
   const ModelSource source = open_model(options.model, terminal);
-  LoadedModel loaded(source, options.model, step_limits(shape, source.config.dims), show_loading(terminal));
+  LoadedModel loaded(source, options.model, step_limits(shape, source.config.dims), {terminal, {}});
   backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.model.dense)};
   cost.formats.kv_value_bytes = kv_value_bytes(options.model);
   BenchHead head = head_of(options, source.config, cost);
@@ -203,8 +215,12 @@ int execute(const BenchOptions& options) {
   if (options.format == BenchFormat::kJson) {
     nlohmann::ordered_json json = bench_json(head, rows);
     json["interrupted"] = interrupted;
+    for (size_t i = 0; options.profile && i < done; ++i)
+      json["rows"][i]["profile"] = profile_json(bench.profiles()[i], rows[i].costs, head.peaks);
     terminal.print_json(json);
   }
+  for (size_t i = 0; options.profile && options.format == BenchFormat::kMarkdown && i < done; ++i)
+    terminal.print(profile_table(rows[i], bench.profiles()[i], head.peaks));
   if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
   return interrupted ? kExitInterrupted : kExitOk;
 }

@@ -17,6 +17,10 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 int64_t pages_for(int64_t tokens) { return (tokens + backend::kPageTokens - 1) / backend::kPageTokens; }
 
+void add(backend::StageCosts& sum, const backend::StageCosts& costs) {
+  for (size_t s = 0; s < sum.size(); ++s) sum[s] += costs[s];
+}
+
 // Tokens that a sequence may get behind its depth, and be taken back from.
 int64_t span_of(const BenchShape& shape, int sequence) {
   return sequence == 0 ? std::max(shape.prompt, shape.generate) : shape.generate;
@@ -103,7 +107,11 @@ std::optional<backend::Ticket> BenchBatch::run(std::span<const Part> parts, bool
     step.sample_rows.push_back({.params = &greedy_, .position = context});
   }
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) add_kv(step, parts, kind);
-  return model::forward(be_, model_, step);
+  if (times_ == nullptr) return model::forward(be_, model_, step);
+  times_->begin(be_);
+  const auto ticket = model::forward(be_, model_, step, [&](backend::Stage stage, int) { times_->after(be_, stage); });
+  times_->end(be_);
+  return ticket;
 }
 
 std::vector<int32_t> BenchBatch::drawn(backend::Ticket ticket) const {
@@ -165,26 +173,26 @@ std::optional<double> BenchBatch::time_generate(int count, int64_t tokens, const
   return seconds_since(start);
 }
 
-backend::Cost BenchBatch::prompt_cost(const backend::CostModel& cost, int64_t tokens) const {
-  backend::Cost total;
+backend::StageCosts BenchBatch::prompt_costs(const backend::CostModel& cost, int64_t tokens) const {
+  backend::StageCosts sum{};
   for (int64_t done = 0; done < tokens;) {
     const int64_t count = std::min<int64_t>(shape_.chunk_tokens, tokens - done);
     done += count;
     const backend::Row row{
         .first_token = 0, .tokens = static_cast<int32_t>(count), .context = static_cast<int32_t>(depth_ + done)};
-    total += cost.of_step(model_.config.layer_kinds, {.rows = {&row, 1}, .logit_rows = done == tokens ? 1 : 0});
+    add(sum, cost.by_stage(model_.config.layer_kinds, {.rows = {&row, 1}, .logit_rows = done == tokens ? 1 : 0}));
   }
-  return total;
+  return sum;
 }
 
-backend::Cost BenchBatch::generate_cost(const backend::CostModel& cost, int count, int64_t tokens) const {
-  backend::Cost total;
+backend::StageCosts BenchBatch::generate_costs(const backend::CostModel& cost, int count, int64_t tokens) const {
+  backend::StageCosts sum{};
   for (int64_t i = 0; i < tokens; ++i) {
     const backend::Row row{.first_token = 0, .tokens = 1, .context = static_cast<int32_t>(depth_ + i + 1)};
     const std::vector<backend::Row> rows(static_cast<size_t>(count), row);
-    total += cost.of_step(model_.config.layer_kinds, {.rows = rows, .logit_rows = count});
+    add(sum, cost.by_stage(model_.config.layer_kinds, {.rows = rows, .logit_rows = count}));
   }
-  return total;
+  return sum;
 }
 
 }  // namespace nibble::app

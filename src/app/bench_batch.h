@@ -2,6 +2,7 @@
 // Sequences of random tokens on one backend, each with KV pages of its own, that can be taken back to a shorter length:
 // what a benchmark runs. Sliding layers keep a ring of pages per sequence.
 
+#include "app/bench_profile.h"
 #include "backend/backend.h"
 #include "backend/cost.h"
 #include "model/gpt_oss.h"
@@ -41,8 +42,11 @@ class BenchBatch {
   [[nodiscard]] std::optional<double> time_generate(int count, int64_t tokens, const KeepGoing& keep_going);
 
   // The same steps' least cost.
-  [[nodiscard]] backend::Cost prompt_cost(const backend::CostModel& cost, int64_t tokens) const;
-  [[nodiscard]] backend::Cost generate_cost(const backend::CostModel& cost, int count, int64_t tokens) const;
+  [[nodiscard]] backend::StageCosts prompt_costs(const backend::CostModel& cost, int64_t tokens) const;
+  [[nodiscard]] backend::StageCosts generate_costs(const backend::CostModel& cost, int count, int64_t tokens) const;
+
+  // Until it is null, steps are timed by stage, which slows them down.
+  void profile(StageTimes* times) { times_ = times; }
 
  private:
   struct Part {  // of a step: tokens that a sequence gets
@@ -69,6 +73,7 @@ class BenchBatch {
   std::array<std::vector<Pages>, backend::kLayerKinds> pages_;  // [kind][sequence]
   std::vector<int64_t> computed_;                               // by sequence: tokens in the cache
   int64_t depth_ = 0;
+  StageTimes* times_ = nullptr;
 };
 
 }  // namespace nibble::app

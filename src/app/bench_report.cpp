@@ -30,7 +30,7 @@ std::string csv_field(std::string_view text) {
 std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
 
 double ideal_tokens_per_second(const BenchRow& row, const backend::DevicePeaks& peaks) {
-  return static_cast<double>(row.tokens()) / peaks.ideal_seconds(row.cost);
+  return static_cast<double>(row.tokens()) / peaks.ideal_seconds(row.cost());
 }
 
 }  // namespace
@@ -60,9 +60,9 @@ MeanSd BenchRow::tokens_per_second() const {
 Fractions fractions(const BenchRow& row, const backend::DevicePeaks& peaks) {
   const double seconds = mean_sd(row.seconds).mean;
   const backend::MatrixPeak* peak = peaks.exact_peak();
-  return {.read = row.cost.bytes / seconds / peaks.read_bytes_per_s,
-          .matrix = peak == nullptr ? 0 : row.cost.flops / seconds / peak->flops_per_s,
-          .limit = peaks.ideal_seconds(row.cost) / seconds};
+  return {.read = row.cost().bytes / seconds / peaks.read_bytes_per_s,
+          .matrix = peak == nullptr ? 0 : row.cost().flops / seconds / peak->flops_per_s,
+          .limit = peaks.ideal_seconds(row.cost()) / seconds};
 }
 
 std::string markdown_head(const BenchHead& head) {
@@ -93,8 +93,8 @@ std::string markdown_row(const BenchRow& row, const backend::DevicePeaks& peaks)
   const Fractions of = fractions(row, peaks);
   return fmt::format("| {:<16} | {:>5} | {:>17} | {:>11.2f} | {:>7.3g} | {:>7.4g} | {:>7} | {:>9} | {:>8} |\n",
                      row.name(), row.batch, fmt::format("{:.2f} ± {:.2f}", rate.mean, rate.sd),
-                     ideal_tokens_per_second(row, peaks), row.cost.bytes / 1e9, row.cost.flops / 1e9, percent(of.read),
-                     percent(of.matrix), percent(of.limit));
+                     ideal_tokens_per_second(row, peaks), row.cost().bytes / 1e9, row.cost().flops / 1e9,
+                     percent(of.read), percent(of.matrix), percent(of.limit));
 }
 
 std::string csv_head() {
@@ -126,8 +126,8 @@ std::string csv_row(const BenchHead& head, const BenchRow& row) {
                                            fmt::format("{:.6g}", rate.mean),
                                            fmt::format("{:.6g}", rate.sd),
                                            fmt::format("{:.6g}", ideal_tokens_per_second(row, head.peaks)),
-                                           fmt::format("{:.6g}", row.cost.bytes),
-                                           fmt::format("{:.6g}", row.cost.flops),
+                                           fmt::format("{:.6g}", row.cost().bytes),
+                                           fmt::format("{:.6g}", row.cost().flops),
                                            fmt::format("{:.4f}", of.read),
                                            fmt::format("{:.4f}", of.matrix),
                                            fmt::format("{:.4f}", of.limit)};
@@ -164,8 +164,8 @@ Json bench_json(const BenchHead& head, std::span<const BenchRow> rows) {
                             {"seconds", row.seconds},
                             {"tokens_per_second", {{"mean", rate.mean}, {"sd", rate.sd}}},
                             {"limit_tokens_per_second", ideal_tokens_per_second(row, head.peaks)},
-                            {"bytes", row.cost.bytes},
-                            {"flops", row.cost.flops},
+                            {"bytes", row.cost().bytes},
+                            {"flops", row.cost().flops},
                             {"of_read", of.read},
                             {"of_matrix", of.matrix},
                             {"of_limit", of.limit}});

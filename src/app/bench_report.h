@@ -23,7 +23,9 @@ struct BenchRow {
   int64_t prompt = 0, generate = 0, depth = 0;
   int batch = 1;
   std::vector<double> seconds;  // of each repetition
-  backend::Cost cost;           // of one repetition, at the least
+  backend::StageCosts costs{};  // of one repetition, at the least
+
+  [[nodiscard]] backend::Cost cost() const { return total(costs); }
 
   [[nodiscard]] std::string name() const;  // llama-bench's: "pp512", "tg128 @ d4096"
   [[nodiscard]] int64_t tokens() const { return prompt > 0 ? prompt : batch * generate; }

@@ -1,4 +1,5 @@
 #include "app/commands.h"
+#include "app/inspect_plan.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
 #include "checkpoint/checkpoint.h"
@@ -136,6 +137,10 @@ std::string text_report(const Json& j, Terminal& terminal) {
 int execute(const InspectOptions& options) {
   Terminal terminal(options.output);
   const model::ModelConfig config = open_config(options.model);
+  if (options.plan) {
+    print_plan(options, config, terminal);
+    return kExitOk;
+  }
   const auto [rows, numbers] = inspect(options, config);
   std::vector<int64_t> contexts = options.contexts;
   if (contexts.empty()) {

@@ -70,6 +70,18 @@ text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelCo
   return tokenizer;
 }
 
+OnLoad show_loading(Terminal& terminal) {
+  const auto start = std::chrono::steady_clock::now();
+  return [&terminal, start](const model::LoadProgress& p) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    terminal.progress("loading",
+                      static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
+                      fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
+                                  format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
+    if (p.done_bytes == p.total_bytes) terminal.end_progress();
+  };
+}
+
 }  // namespace
 
 bool is_gguf(const ModelOptions& options) {
@@ -84,10 +96,20 @@ model::ModelConfig open_config(const ModelOptions& options) {
   if (!fs::exists(path)) {
     throw Error(Code::kIo,
                 "[load] {}: want a model directory or a .gguf file, found nothing there (for random weights: "
-                "--load-format dummy with " "gpt-oss-20b, gpt-oss-120b or tiny)",
+                "--load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)",
                 options.model);
   }
   return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
+}
+
+std::vector<MappedSource> ModelSource::mapped_files() const {
+  std::vector<MappedSource> files;
+  if (checkpoint) {
+    for (const checkpoint::SafetensorsFile& file : checkpoint->files()) files.push_back({file.bytes(), file.path()});
+  } else if (gguf) {
+    for (size_t i = 0; i < gguf->files().size(); ++i) files.push_back({gguf->files()[i].bytes(), gguf->paths()[i]});
+  }
+  return files;
 }
 
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
@@ -158,18 +180,25 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
   return {.kv = kv == KvCacheDtype::kF32   ? Kv::kF32
                 : kv == KvCacheDtype::kFp8 ? Kv::kE4m3
                                            : Kv::kBf16,
-          .attention = cuda_attention(options.attention_backend)};
+          .attention = cuda_attention(options.attention_backend),
+          .upload_threads = thread_count(options),
+          .moe = options.moe_kernel,
+          .eager = options.enforce_eager};
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
-                                               const backend::BackendConfig& config) {
+                                               const backend::BackendConfig& config, std::vector<MappedSource> files) {
   if (kind != BackendKind::kCpu &&
       (options.moe_activation != MoeActivation::kAuto || options.cpu_isa != CpuIsaChoice::kAuto)) {
     throw Error(Code::kUnsupported, "[options] --moe-activation and --cpu-isa: want --backend cpu");
   }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
   const bool fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
-  if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, cuda_options(options));
+  if (kind == BackendKind::kCuda) {
+    backend::CudaOptions cuda = cuda_options(options);
+    cuda.files = std::move(files);
+    return backend::make_cuda_backend(config, cuda);
+  }
   if (fp8 || options.attention_backend == AttentionBackend::kFlash) {
     throw Error(Code::kUnsupported, "[cpu] {}: want --backend cuda, found cpu",
                 fp8 ? "--kv-cache-dtype fp8" : "--attention-backend flash");
@@ -178,30 +207,24 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
 }
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
-                         const OnLoad& on_load) {
+                         const LoadView& view) {
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
   const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
-  check_budget(options, config, cost);
-  be_ = make_backend(options.backend, options, config);
-  model_ = model::load(*be_, source.config, source.weights, on_load);
+  const Budget budget = check_budget(options, config, cost);
+  if (options.backend == BackendKind::kCuda)
+    view.terminal.note(view.terminal.dim(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where)));
+  be_ = make_backend(options.backend, options, config, source.mapped_files());
+  const OnLoad show = show_loading(view.terminal);
+  model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+    show(p);
+    if (view.on_load) view.on_load(p);
+  });
   model_.attention_sinks = options.attention_sinks;
-}
-
-OnLoad show_loading(Terminal& terminal) {
-  const auto start = std::chrono::steady_clock::now();
-  return [&terminal, start](const model::LoadProgress& p) {
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    terminal.progress("loading",
-                      static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
-                      fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
-                                  format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
-    if (p.done_bytes == p.total_bytes) terminal.end_progress();
-  };
 }
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
                  Terminal& terminal)
-    : loaded_(source, options, engine::step_limits(limits), show_loading(terminal)),
+    : loaded_(source, options, engine::step_limits(limits), {terminal, {}}),
       session_(loaded_.backend(), loaded_.model(), limits) {
   if (options.backend != BackendKind::kCpu) return;
   terminal.note(terminal.dim(fmt::format("cpu: {}", backend::describe(cpu_options(options)))));

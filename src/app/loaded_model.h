@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "engine/session.h"
@@ -33,6 +34,8 @@ struct ModelSource {
   std::optional<checkpoint::GgufCheckpoint> gguf;
   std::optional<model::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
+
+  [[nodiscard]] std::vector<MappedSource> mapped_files() const;
 };
 
 // Whether the options mean llama.cpp's files.
@@ -45,18 +48,23 @@ struct ModelSource {
 [[nodiscard]] int thread_count(const ModelOptions& options);
 [[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
+// `files`: those that weights will be mapped from.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
-                                                             const backend::BackendConfig& config);
+                                                             const backend::BackendConfig& config,
+                                                             std::vector<MappedSource> files = {});
 
 using OnLoad = std::function<void(const model::LoadProgress&)>;
-// Shows it on the terminal.
-[[nodiscard]] OnLoad show_loading(Terminal& terminal);
+// Who watches a model being loaded.
+struct LoadView {
+  Terminal& terminal;
+  OnLoad on_load;  // may be empty
+};
 
 // A model on a backend. The source outlives it.
 class LoadedModel {
  public:
   LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
-              const OnLoad& on_load);
+              const LoadView& view);
   [[nodiscard]] backend::Backend& backend() { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
 

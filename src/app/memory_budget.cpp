@@ -95,6 +95,8 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
     needs.weights = cost.weight_bytes();
     return {needs, device_limit(free, total, options.gpu_memory_utilization.value_or(kDefaultUtilization))};
   }
+  if (options.gpu_memory_utilization)
+    throw Error(Code::kInvalidRequest, "[memory] --gpu-memory-utilization: want --backend cuda, found another");
   const int64_t value_bytes = options.backend == BackendKind::kReference ? 8 : 4;
   MemoryNeeds needs{.weights = 0,
                     .kv = backend::kv_bytes(config, kv_value_bytes(options)),
@@ -108,9 +110,9 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
   return {needs, host_limit()};
 }
 
-void check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
+Budget check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
   const Budget budget = budget_of(options, config, cost);
-  if (budget.needs.total() <= budget.limit.bytes) return;
+  if (budget.needs.total() <= budget.limit.bytes) return budget;
   std::vector<std::string> advice;
   const auto most_pages = *std::max_element(config.kv_pages.begin(), config.kv_pages.end());
   const auto pages = largest_that_fits(budget.limit, most_pages - 1, [&](int64_t count) {
@@ -132,6 +134,7 @@ void check_budget(const ModelOptions& options, const backend::BackendConfig& con
       advice.push_back(fmt::format("--gpu-memory-utilization {:.2f}", *share));
   }
   require_fit(budget.needs, budget.limit, advice);
+  return budget;
 }
 
 }  // namespace nibble::app

@@ -35,7 +35,8 @@ void require_fit(const backend::MemoryNeeds& needs, const MemoryLimit& limit, st
                                                           int64_t total_bytes);
 
 // What a model's backend allocates, in the memory that the backend uses, and what is there. On a host, weights that
-// are mapped from files or made as dummies are not the backend's. Throws what the backend throws where it cannot run.
+// are mapped from files or made as dummies are not the backend's. Throws what the backend throws where it cannot run,
+// and Error(kInvalidRequest) for options of another backend.
 struct Budget {
   backend::MemoryNeeds needs;
   MemoryLimit limit;
@@ -48,7 +49,7 @@ struct Budget {
 [[nodiscard]] MemoryLimit host_limit();
 
 // Throws Error(kOutOfMemory) for a backend that will not fit, with the flag values that would.
-void check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost);
+Budget check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost);
 
 [[nodiscard]] int64_t kv_value_bytes(const ModelOptions& options);
 

@@ -1,5 +1,6 @@
 #include "app/options.h"
 
+#include "app/option_parts.h"
 #include "app/parse_error.h"
 #include "app/serve_options.h"
 #include "base/error.h"
@@ -28,39 +29,6 @@ constexpr const char* kFooter = R"(Examples:
 
 Exit codes: 0 done · 1 internal error · 2 bad command line or request · 3 not supported here · 4 corrupt file ·
   5 file or system error · 6 out of memory · 7 device error · 8 compare found a difference · 130 interrupted)";
-
-// An option whose value is one of a few words.
-template <class T>
-struct Choice {
-  T& into;
-  std::vector<std::pair<std::string, T>> words;
-};
-
-template <class T>
-void add_choice(CLI::App& app, const std::string& flag, Choice<T> choice, const std::string& description) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : choice.words) names.push_back(name);
-  const auto take = [choice, flag, names](const std::string& found) {
-    for (const auto& [name, value] : choice.words) {
-      if (name != found) continue;
-      choice.into = value;
-      return;
-    }
-    throw CLI::ValidationError(flag, fmt::format("want {}, found {}", fmt::join(names, " or "), found));
-  };
-  app.add_option_function<std::string>(flag, take, description)->type_name(fmt::format("{}", fmt::join(names, "|")));
-}
-
-// CLI11 reads "-1" as the largest seed and takes NaN for a number in any range.
-void add_seed(CLI::App& app, const std::string& flag, uint64_t& into, const std::string& description) {
-  const auto take = [flag, &into](const std::string& found) {
-    const char* end = found.data() + found.size();
-    const auto [rest, error] = std::from_chars(found.data(), end, into);
-    if (error != std::errc() || rest != end)
-      throw CLI::ValidationError(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
-  };
-  app.add_option_function<std::string>(flag, take, description)->type_name("UINT");
-}
 
 std::string finite(const std::string& found) {
   double value = 0;
@@ -149,6 +117,16 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                              {"avx2", CpuIsaChoice::kAvx2},
                              {"avx512", CpuIsaChoice::kAvx512}}},
                            "CPU: instruction set; auto: the best there is");
+  using backend::MoeKernel;
+  add_choice<MoeKernel>(app, "--moe-kernel",
+                        {o.moe_kernel,
+                         {{"auto", MoeKernel::kAuto},
+                          {"marlin", MoeKernel::kMarlin},
+                          {"gemm", MoeKernel::kGemm},
+                          {"gemv", MoeKernel::kGemv},
+                          {"reference", MoeKernel::kReference}}},
+                        "cuda: who multiplies the experts; auto: marlin where the shapes allow, else reference");
+  app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
@@ -338,6 +316,16 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
   app.add_flag("--tensors", o.tensors, "List every tensor");
   app.add_option("--context", o.contexts, "Context lengths to compute memory for; repeatable")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  auto* plan =
+      app.add_flag("--plan", o.plan, "What would run for a step, stage by stage: kernels, tiles, bytes, flops");
+  const size_t before = app.get_options().size();
+  add_list(app, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
+  add_list(app, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
+  add_list(app, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
+  add_backend(app, o.model);
+  add_runtime(app, o.model);
+  const std::vector<CLI::Option*> all = app.get_options();
+  for (size_t i = before; i < all.size(); ++i) all[i]->needs(plan);
   add_output(app, o.output);
 }
 
@@ -428,36 +416,6 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
   add_output(app, o.output);
 }
 
-// "1,2,4": whole numbers of a range, kept sorted.
-struct NumberList {
-  std::vector<int64_t>& into;
-  int64_t least, most;
-};
-
-void add_list(CLI::App& app, const std::string& flag, NumberList list, const std::string& description) {
-  const auto take = [flag, list](const std::string& found) {
-    list.into.clear();
-    const char* at = found.data();
-    const char* const end = at + found.size();
-    while (true) {
-      int64_t value = 0;
-      const auto [rest, error] = std::from_chars(at, end, value);
-      if (error != std::errc() || value < list.least || value > list.most || (rest != end && *rest != ',')) {
-        throw CLI::ValidationError(
-            flag, fmt::format("want numbers from {} to {} such as 1,2,4, found {}", list.least, list.most, found));
-      }
-      list.into.push_back(value);
-      if (rest == end) break;
-      at = rest + 1;
-    }
-    std::sort(list.into.begin(), list.into.end());
-    list.into.erase(std::unique(list.into.begin(), list.into.end()), list.into.end());
-  };
-  app.add_option_function<std::string>(flag, take, description)
-      ->type_name("LIST")
-      ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
-}
-
 void add_bench(CLI::App& app, BenchOptions& o) {
   constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024;
   add_model_source(app, o.model);
@@ -475,6 +433,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
       },
       "The table's format");
   output->type_name("md|csv|json");
+  app.add_flag("--profile", o.profile, "And where the time goes, stage by stage, in one repetition more");
   add_backend(app, o.model);
   o.model.max_num_batched_tokens = 2048;
   add_runtime(app, o.model);

@@ -1,6 +1,7 @@
 #pragma once
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
+#include "backend/cuda/cuda_backend.h"
 #include "backend/sampling.h"
 #include "backend/weights.h"
 #include "checkpoint/gguf.h"
@@ -34,6 +35,8 @@ struct ModelOptions {
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
   MoeActivation moe_activation = MoeActivation::kAuto;
   CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
+  backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
+  bool enforce_eager = false;                                 // likewise
   AttentionBackend attention_backend = AttentionBackend::kAuto;
   int64_t max_model_len = 0;  // 0: the command's default
   int max_num_batched_tokens = 256;
@@ -86,6 +89,11 @@ struct InspectOptions {
   OutputOptions output;
   bool tensors = false;
   std::vector<int64_t> contexts;
+  bool plan = false;  // the kernels of steps, instead
+  // With plan: steps that generate with so many sequences, and steps that process so long prompts
+  std::vector<int64_t> batches = {1, 8};
+  std::vector<int64_t> prompts = {512};
+  std::vector<int64_t> depths = {4096};
 };
 
 struct TokenizeOptions {
@@ -155,7 +163,8 @@ struct BenchOptions {
   std::vector<int64_t> depths = {0};       // tokens before
   std::vector<int64_t> batches = {1};      // sequences that generate together
   int repetitions = 5;
-  std::string command;  // as it was typed
+  bool profile = false;  // and where the time goes
+  std::string command;   // as it was typed
 };
 
 // One setting of `nibble serve` and where it came from.

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "server/api.h"
 #include "server/http_server.h"
+#include "text/grammar.h"
 
 #include <fmt/format.h>
 
@@ -90,6 +91,7 @@ engine::EngineLimits engine_limits(const ServeOptions& o, const model::ModelConf
 struct Running {
   std::optional<ModelSource> source;
   std::optional<LoadedModel> loaded;
+  std::optional<text::GrammarCompiler> grammars;  // masks of the engine's requests point into it
   std::optional<engine::Engine> engine;
 };
 
@@ -97,13 +99,17 @@ void load(const ServeOptions& o, const ModelOptions& model, Running& running, co
           Terminal& terminal) {
   running.source.emplace(open_model(model, terminal));
   const engine::EngineLimits limits = engine_limits(o, running.source->config);
-  running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims), on_load);
+  running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims),
+                         LoadView{terminal, on_load});
+  running.grammars.emplace(running.source->tokenizer);
   running.engine.emplace(running.loaded->backend(), running.loaded->model(), limits);
 }
 
-server::ServedModel served_model(const ServeOptions& o, const ModelSource& source, std::vector<std::string> names) {
+server::ServedModel served_model(const ServeOptions& o, const Running& running, std::vector<std::string> names) {
+  const ModelSource& source = *running.source;
   const auto id_of = [&source](std::string_view name) { return source.tokenizer.special_id(name); };
   return {.tokenizer = &source.tokenizer,
+          .grammars = &*running.grammars,
           .ids = text::HarmonyIds::from_names(id_of),
           .names = std::move(names),
           .eos_ids = source.config.eos_ids,
@@ -131,12 +137,10 @@ int execute(const ServeOptions& o) {
   const std::string scheme = o.certificate_file.empty() ? "http" : "https";
   terminal.note(fmt::format("listening on {}://{}:{}", scheme, o.host, http.port()));
   try {
-    const OnLoad show = show_loading(terminal);
     api.loading("checking weights", 0);
     load(
         o, model, running,
         [&](const model::LoadProgress& p) {
-          show(p);
           api.loading("loading weights",
                       static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
           if (http.stopping()) throw Interrupted();
@@ -145,7 +149,7 @@ int execute(const ServeOptions& o) {
   } catch (const Interrupted&) {
     return kExitOk;
   }
-  server::ServedModel served = served_model(o, *running.source, named.names);
+  server::ServedModel served = served_model(o, running, named.names);
   terminal.note(fmt::format("serving {} on {}, context {} tokens, API at {}://{}:{}/v1", named.names.front(),
                             running.loaded.be->name(), served.max_context, scheme, o.host, http.port()));
   api.publish(std::move(served), server::port_of(*running.engine));

@@ -59,7 +59,10 @@ NamedModel find_model(const std::string& name, const std::string& huggingface_ca
   std::vector<std::string> names = {name};
   if (last != name && !last.empty()) names.push_back(last);
   std::error_code ignored;
-  if (fs::exists(name, ignored)) return {name, names};
+  if (fs::exists(name, ignored)) {
+    std::reverse(names.begin(), names.end());  // the last part says enough
+    return {name, names};
+  }
   std::vector<std::string> looked = {name};
   for (const fs::path& place : {fs::path("models") / name, fs::path("models") / last}) {
     if (is_model(place)) return {place.string(), names};

@@ -5,6 +5,7 @@
 #include "backend/sampling.h"
 #include "backend/weights.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -68,6 +69,17 @@ struct LogitsArgs {
 
 struct SampleArgs {
   std::span<const SampleRow> rows;  // one per row of logits
+};
+
+// A whole step: what the verbs would be told, for a backend that can serve it at once.
+struct StepArgs {
+  std::span<const int32_t> ids, positions;                     // [tokens]
+  std::array<std::span<const int32_t>, kLayerKinds> kv_slots;  // [tokens], by LayerKind
+  std::array<PageTable, kLayerKinds> pages;                    // by LayerKind
+  std::span<const Row> rows;
+  std::span<const int32_t> logit_tokens;
+  std::span<const SampleRow> sample_rows;
+  bool sinks = true;
 };
 
 }  // namespace nibble::backend

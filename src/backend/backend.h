@@ -9,7 +9,9 @@
 #include "backend/weights.h"
 
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -64,6 +66,10 @@ class Backend {
   // backend does not read.
   virtual WeightHandle upload(const HostWeight& weight) = 0;
 
+  // Before the verbs of a step that samples. A backend that has kept such a step (as a graph) may run it at once and
+  // return its ticket; then no verb is called. None: the verbs follow, with these arguments.
+  virtual std::optional<Ticket> replay(const StepArgs& /*step*/) { return std::nullopt; }
+
   // residual = table[ids]
   virtual void embed(const EmbedArgs& args) = 0;
   // normed = rmsnorm(residual) ⊙ norm; q,k,v = normed·Wᵀ + b; rope on q and k (halves d, d + head_dim/2); K,V → cache
@@ -86,6 +92,14 @@ class Backend {
   [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
   // A copy of an activation, after all verbs so far. For tests, compare and perplexity.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
+
+  // For profiles. mark() notes when all verbs so far will be done; take_marks_us() waits for the marks, gives their
+  // times since the first, in µs, and forgets them. By default a host's: verbs are done when they return.
+  virtual void mark();
+  [[nodiscard]] virtual std::vector<double> take_marks_us();
+
+ private:
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 [[nodiscard]] std::string_view name_of(Slot slot);

@@ -168,17 +168,18 @@ int64_t CostModel::weight_bytes() const {
   return static_cast<int64_t>(outer + layer * static_cast<double>(dims.layers));
 }
 
-Cost CostModel::of_step(std::span<const LayerKind> layer_kinds, const StepShape& step) const {
-  Cost total = of(Stage::kEmbed, LayerKind::kFull, step);
-  total += of(Stage::kLogits, LayerKind::kFull, step);
+StageCosts CostModel::by_stage(std::span<const LayerKind> layer_kinds, const StepShape& step) const {
+  StageCosts costs{};
+  for (const Stage stage : {Stage::kEmbed, Stage::kLogits})
+    costs[static_cast<size_t>(stage)] = of(stage, LayerKind::kFull, step);
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
-    Cost layer;
-    for (const Stage stage : {Stage::kAttnIn, Stage::kAttend, Stage::kAttnOut, Stage::kRoute, Stage::kMoe})
-      layer += of(stage, kind, step);
     const auto count = static_cast<double>(std::count(layer_kinds.begin(), layer_kinds.end(), kind));
-    total += {layer.bytes * count, layer.flops * count};
+    for (const Stage stage : {Stage::kAttnIn, Stage::kAttend, Stage::kAttnOut, Stage::kRoute, Stage::kMoe}) {
+      const Cost layer = of(stage, kind, step);
+      costs[static_cast<size_t>(stage)] += {layer.bytes * count, layer.flops * count};
+    }
   }
-  return total;
+  return costs;
 }
 
 }  // namespace nibble::backend

@@ -25,6 +25,14 @@ struct Cost {
   }
 };
 
+using StageCosts = std::array<Cost, kStages>;  // by Stage
+
+[[nodiscard]] constexpr Cost total(const StageCosts& costs) {
+  Cost sum;
+  for (const Cost& cost : costs) sum += cost;
+  return sum;
+}
+
 // How a backend holds what is read.
 struct StoredFormats {
   std::array<WeightFormat, kWeightRoles> of_role{};  // by WeightRole
@@ -57,7 +65,11 @@ struct CostModel {
 
   // Of one layer of a kind; embed and logits are of no layer, and have no kind.
   [[nodiscard]] Cost of(Stage stage, LayerKind kind, const StepShape& step) const;
-  [[nodiscard]] Cost of_step(std::span<const LayerKind> layer_kinds, const StepShape& step) const;
+  // Over all layers.
+  [[nodiscard]] StageCosts by_stage(std::span<const LayerKind> layer_kinds, const StepShape& step) const;
+  [[nodiscard]] Cost of_step(std::span<const LayerKind> layer_kinds, const StepShape& step) const {
+    return total(by_stage(layer_kinds, step));
+  }
   // Memory that all weights take.
   [[nodiscard]] int64_t weight_bytes() const;
   // Of one tensor.

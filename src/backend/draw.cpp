@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace nibble::backend {
 namespace {
@@ -29,15 +28,16 @@ TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int top)
   for (const float logit : logits) sum += std::exp(double{logit} - largest);
   const double log_sum = largest + std::log(sum);
   const auto value_of = [&](float logit) { return static_cast<float>(logit - log_sum); };
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto end = ids.begin() + std::min<std::ptrdiff_t>(top, static_cast<std::ptrdiff_t>(ids.size()));
-  std::partial_sort(ids.begin(), end, ids.end(), [&](int32_t a, int32_t b) {
-    const float of_a = logits[static_cast<size_t>(a)], of_b = logits[static_cast<size_t>(b)];
-    return of_a > of_b || (of_a == of_b && a < b);
-  });
   TokenLogprobs result{.value = value_of(logits[static_cast<size_t>(token)]), .top = {}};
-  for (auto id = ids.begin(); id != end; ++id) result.top.push_back({*id, value_of(logits[static_cast<size_t>(*id)])});
+  std::vector<Logprob>& best = result.top;  // few: kept in order, logits first
+  for (size_t id = 0; id < logits.size() && top > 0; ++id) {
+    const bool full = best.size() == static_cast<size_t>(top);
+    if (full && logits[id] <= best.back().value) continue;
+    if (full) best.pop_back();
+    const auto at = std::find_if(best.begin(), best.end(), [&](const Logprob& l) { return l.value < logits[id]; });
+    best.insert(at, {static_cast<int32_t>(id), logits[id]});
+  }
+  for (Logprob& l : best) l.value = value_of(l.value);
   return result;
 }
 

@@ -41,6 +41,7 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return file_.bytes(); }
   [[nodiscard]] const std::vector<TensorEntry>& entries() const { return content_.entries; }
   [[nodiscard]] const Metadata& metadata() const { return content_.metadata; }
 

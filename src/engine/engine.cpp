@@ -44,7 +44,7 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   const int64_t full = pages_for(kv_tokens);
   // A window lies in one page more than it fills, and a row's new tokens begin one more.
   const int64_t windows = rows * (pages_for(dims.sliding_window) + 2) + pages_for(limits.max_batched_tokens);
-  const int64_t sliding = std::min(full, windows + full / 4);
+  const int64_t sliding = std::min(full, windows + (limits.prefix_cache ? full / 4 : 0));
   return {.max_tokens = limits.max_batched_tokens,
           .max_rows = static_cast<int>(rows),
           .kv_pages = {static_cast<int32_t>(sliding), static_cast<int32_t>(full)}};

@@ -63,6 +63,7 @@ void Loop::fail_all(const std::string& why) {
     if (!s->ended) end(*s, FinishReason::kFailed, why);
     drop_if_done(*s);
   }
+  cache_.clear();
 }
 
 void Loop::step() {
@@ -175,7 +176,7 @@ void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
   Sequence& s = *use.sequence;
   if (drawn.error) {
     fail(s, *drawn.error);
-    // Whatever made NaN of this may be in the pages that it has shared.
+    // What made NaN of this may be in the pages that it leaves.
     if (drawn.error->code() != Code::kInvalidRequest) cache_.clear();
     return;
   }
@@ -205,8 +206,7 @@ void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
 
 void Loop::end(Sequence& s, FinishReason reason, std::string message) {
   scheduler_.remove(s);
-  // What a failed request computed is not to be trusted.
-  cache_.release(reason == FinishReason::kFailed ? std::span<const int32_t>() : s.settled(), s.pages);
+  cache_.release(s.settled(), s.pages);
   s.ended = true;
   const auto now = Clock::now();
   const bool started = s.started != Sequence::Time{}, drew = s.first_token != Sequence::Time{};

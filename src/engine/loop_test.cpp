@@ -118,6 +118,31 @@ TEST(loop, the_next_step_is_enqueued_before_the_tokens_of_the_last_are_read) {
   EXPECT_EQ(rig.be.fed_back, 49);
 }
 
+TEST(loop, one_that_waits_for_its_tokens_costs_nobody_a_step) {
+  Rig rig({.max_context = 256, .max_sequences = 2, .max_batched_tokens = 64});
+  Request penalties = ask(some(10, 3), 50);
+  penalties.sampling.presence_penalty = 1;
+  rig.add(ask(some(10), 50));
+  rig.add(penalties);
+  rig.run();
+  EXPECT_EQ(rig.be.steps, 50);
+}
+
+TEST_P(LoopTest, what_was_drawn_before_a_fault_is_delivered) {
+  Request request = ask(some(20), 400);
+  request.stop_ids = {expect_alone(request, kWindow, 1024).tokens[6]};
+  const testing::Alone want = expect_alone(request, kWindow, 1024);
+  for (int64_t call = 0; call < 90; ++call) {
+    Rig rig(limits());
+    rig.be.calls_to_fault = call;
+    const Heard heard = rig.run(request);
+    if (rig.be.faults == 0 || rig.be.fault_in_wait) continue;
+    const auto drawn = std::min(want.tokens.size(), static_cast<size_t>(rig.be.tickets()));
+    EXPECT_EQ(heard.tokens.size(), drawn) << call;
+    EXPECT_EQ(heard.finished[0].reason, drawn == want.tokens.size() ? want.reason : FinishReason::kFailed) << call;
+  }
+}
+
 TEST_P(LoopTest, a_stop_id_ends_it_and_is_delivered) {
   Rig rig(limits());
   Request request = ask(some(20), 400);
@@ -201,6 +226,24 @@ TEST_P(LoopTest, the_youngest_is_preempted_when_pages_run_out_and_its_output_sta
     EXPECT_EQ(heard[i]->tokens, expect_alone(requests[i], kWindow, 512).tokens) << i;
   EXPECT_GT(rig.loop.stats().preemptions, 0);
   EXPECT_EQ(ends, (std::vector<size_t>{0, 1, 2, 3}));
+}
+
+TEST_P(LoopTest, who_gave_way_can_be_cancelled_while_it_waits) {
+  EngineLimits tight = limits();
+  tight.max_context = 512;
+  tight.kv_tokens = 512;
+  Rig rig(tight);
+  Heard& old = rig.add(ask(some(60), 400));
+  Heard& late = rig.add(ask(some(60, 2), 400));
+  while (rig.loop.stats().preemptions == 0) rig.loop.step();
+  const size_t told = late.tokens.size();
+  EXPECT_GT(told, 0u);
+  rig.loop.cancel(2);
+  rig.loop.check_integrity();
+  EXPECT_EQ(late.finished.at(0).reason, FinishReason::kCancelled);
+  EXPECT_EQ(late.tokens.size(), told);
+  rig.run();
+  EXPECT_EQ(old.tokens, expect_alone(ask(some(60), 400), kWindow, 512).tokens);
 }
 
 TEST_P(LoopTest, a_fault_ends_what_was_in_the_step_and_the_next_request_is_served) {

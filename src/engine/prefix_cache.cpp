@@ -23,7 +23,12 @@ uint64_t key_of(int32_t parent, std::span<const int32_t> tokens) {
 }  // namespace
 
 PrefixCache::PrefixCache(PagePool& pool, int64_t window, Mode mode)
-    : pool_(pool), window_(window), mode_(mode), nodes_(1) {}
+    : pool_(pool), window_(window), mode_(mode), nodes_(1) {
+  const auto most = static_cast<size_t>(mode == Mode::kOn ? pool.total(LayerKind::kFull) : 0);
+  nodes_.reserve(most + 1);
+  free_nodes_.reserve(most);
+  children_.reserve(most);
+}
 
 void PrefixCache::append(Order order, int32_t node) {
   List& list = lists_[order];

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 
 namespace nibble::engine {
@@ -29,6 +30,7 @@ struct House {
     std::vector<std::pair<RequestId, int>> rows;
     for (const Batch::Row& row : batch.rows) {
       rows.emplace_back(row.sequence->id, row.count);
+      EXPECT_EQ(std::count(scheduler.running().begin(), scheduler.running().end(), row.sequence), 1);
       if (!row.draws) continue;
       row.sequence->tokens.push_back(7);
       row.sequence->pending = 0;
@@ -122,6 +124,20 @@ TEST(scheduler, the_youngest_gives_way_and_comes_back_first) {
   EXPECT_EQ(house.scheduler.running()[0]->id, 1u);
   ASSERT_EQ(house.scheduler.waiting().size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(house.scheduler.waiting()[i]->id, i + 2);
+}
+
+TEST(scheduler, who_gives_way_leaves_the_batch) {
+  House house({.max_context = 320, .max_sequences = 4, .max_tokens = 100, .max_logit_rows = 4}, 5);
+  Sequence& old = house.add(60, 200);
+  Sequence& late = house.add(60, 200);
+  while (late.tokens.size() < 100) house.step();
+  old.tokens.resize(old.tokens.size() + 150, 3);  // is behind: planned after those that decode
+  while (house.scheduler.preemptions() == 0) {
+    EXPECT_LE(old.computed, 192);
+    house.step();
+  }
+  EXPECT_EQ(late.computed, 0);
+  EXPECT_TRUE(late.pages.nodes.empty());
 }
 
 TEST(scheduler, nobody_gives_way_while_a_step_is_in_flight) {

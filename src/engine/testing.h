@@ -149,6 +149,7 @@ class FakeBackend final : public backend::Backend {
 
   int64_t calls_to_fault = -1;  // 0: the next verb or wait throws; -1: none does
   int64_t faults = 0;           // that were thrown
+  bool fault_in_wait = false;   // one of them
   int64_t tokens_computed = 0;
   int64_t steps = 0;
   int most_rows = 0;
@@ -229,6 +230,7 @@ class FakeBackend final : public backend::Backend {
   [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override {
     check(ticket > last_read_ && ticket + 1 >= ticket_, "tickets are read once, in order, two at most outstanding");
     last_read_ = ticket;
+    fault_in_wait |= calls_to_fault == 0;
     fault();
     for (auto& [of, drawn] : results_) {
       if (of == ticket) return drawn;
@@ -237,6 +239,7 @@ class FakeBackend final : public backend::Backend {
     return {};
   }
   [[nodiscard]] backend::SlotData peek(backend::Slot) override { return {}; }
+  [[nodiscard]] int64_t tickets() const { return ticket_; }
 
  private:
   struct Cell {

@@ -37,7 +37,11 @@ ModelConfig small() {
   config.dims.hidden = 64;
   config.dims.inter = 96;
   config.dims.vocab = 64;
+  config.dims.sliding_window = 32;
+  config.dims.max_context = 8192;
   config.layer_kinds = alternating_layers(2);
+  config.rope = {.theta = 75000, .factor = 16, .beta_fast = 24, .beta_slow = 2, .original_context = 2048};
+  config.rms_eps = 3e-5f;
   config.bos_id = 1;
   config.pad_id = 2;
   config.eos_ids = {3};
@@ -117,7 +121,7 @@ TEST(GgufConfig, refuses_what_is_missing_wrong_or_unknown) {
       {"gpt-oss.rope.dimension_count", u32(32), Code::kUnsupported, "dimension_count: want 64, found 32"},
       {"gpt-oss.rope.scaling.type", text("linear"), Code::kUnsupported, "want yarn, found linear"},
       {"gpt-oss.rope.scaling.factor", Written(0.5f), Code::kCorrupt, "want a float from 1 to 1000000, found f32 0.5"},
-      {"gpt-oss.rope.freq_base_swa", Written(10000.0f), Code::kUnsupported, "want 150000, found 10000"},
+      {"gpt-oss.rope.freq_base_swa", Written(10000.0f), Code::kUnsupported, "want 75000, found 10000"},
       {"gpt-oss.rope.scaling.yarn_ext_factor", Written(0.0f), Code::kUnsupported, "want 1, found 0"},
       {"gpt-oss.attention.sliding_window_pattern", u32(4), Code::kUnsupported, "want 2, found 4"},
       {"gpt-oss.vocab_size", u32(65), Code::kUnsupported, "want 64, found 65"},

@@ -26,21 +26,36 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
   const auto after = [&](Stage stage, int layer) {
     if (probe) probe(stage, layer);
   };
+  const auto kv_of = [&](backend::LayerKind kind) -> const Step::Kv& { return step.kv[static_cast<size_t>(kind)]; };
+  const auto pages_of = [&](backend::LayerKind kind) {
+    return backend::PageTable{.ids = kv_of(kind).page_ids, .pages_per_row = kv_of(kind).pages_per_row};
+  };
+  if (!probe && !step.sample_rows.empty()) {
+    using enum backend::LayerKind;
+    const std::optional<backend::Ticket> ticket = be.replay({.ids = step.token_ids,
+                                                             .positions = step.positions,
+                                                             .kv_slots = {kv_of(kSliding).slots, kv_of(kFull).slots},
+                                                             .pages = {pages_of(kSliding), pages_of(kFull)},
+                                                             .rows = step.rows,
+                                                             .logit_tokens = step.logit_tokens,
+                                                             .sample_rows = step.sample_rows,
+                                                             .sinks = model.attention_sinks});
+    if (ticket) return ticket;
+  }
   const backend::Weights& w = model.weights;
   be.embed({.ids = step.token_ids, .table = w.outer[WeightRole::kEmbedding]});
   after(Stage::kEmbed, -1);
   for (int l = 0; l < model.config.dims.layers; ++l) {
     const backend::LayerKind kind = model.config.layer_kinds[static_cast<size_t>(l)];
-    const Step::Kv& kv = step.kv[static_cast<size_t>(kind)];
     const backend::LayerWeights& layer = w.layers[static_cast<size_t>(l)];
-    be.attn_in({.layer = layer, .layer_idx = l, .positions = step.positions, .kv_slots = kv.slots});
+    be.attn_in({.layer = layer, .layer_idx = l, .positions = step.positions, .kv_slots = kv_of(kind).slots});
     after(Stage::kAttnIn, l);
     be.attend({.layer = layer,
                .layer_idx = l,
                .kind = kind,
                .sinks = model.attention_sinks,
                .rows = step.rows,
-               .pages = {.ids = kv.page_ids, .pages_per_row = kv.pages_per_row}});
+               .pages = pages_of(kind)});
     after(Stage::kAttend, l);
     be.attn_out({.layer = layer});
     after(Stage::kAttnOut, l);

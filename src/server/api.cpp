@@ -2,6 +2,7 @@
 
 #include "server/chat_service.h"
 #include "server/json_fields.h"
+#include "server/page.h"
 
 #include <fmt/format.h>
 
@@ -40,13 +41,18 @@ struct Route {
   std::string_view path;
   bool get, post, needs_key;
 };
-constexpr std::array kRoutes = {
-    Route{"/health", true, false, false},      Route{"/ping", true, true, false},
-    Route{"/version", true, false, false},     Route{"/metrics", true, false, false},
-    Route{"/load", true, false, false},        Route{"/v1/models", true, false, true},
-    Route{"/tokenize", false, true, true},     Route{"/detokenize", false, true, true},
-    Route{"/v1/chat/completions", false, true, true}, Route{"/v1/completions", false, true, true},
-    Route{"/v1/responses", false, true, true}};
+constexpr std::array kRoutes = {Route{"/", true, false, false},
+                                Route{"/health", true, false, false},
+                                Route{"/ping", true, true, false},
+                                Route{"/version", true, false, false},
+                                Route{"/metrics", true, false, false},
+                                Route{"/load", true, false, false},
+                                Route{"/v1/models", true, false, true},
+                                Route{"/tokenize", false, true, true},
+                                Route{"/detokenize", false, true, true},
+                                Route{"/v1/chat/completions", false, true, true},
+                                Route{"/v1/completions", false, true, true},
+                                Route{"/v1/responses", false, true, true}};
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kResponsesPrefix = "/v1/responses/";
 
@@ -63,8 +69,7 @@ AnswerId answer_id(std::string_view prefix, const std::string& wanted, const Ser
 
 }  // namespace
 
-Api::Api(ApiOptions options)
-    : options_(std::move(options)), store_(options_.stored_responses, options_.stored_bytes) {}
+Api::Api(ApiOptions options) : options_(std::move(options)), store_(options_.stored_responses, options_.stored_bytes) {}
 
 void Api::loading(std::string phase, double done_share) {
   const std::lock_guard lock(loading_.mutex);
@@ -98,7 +103,7 @@ std::unique_ptr<Call> Api::refuse(const Visit& visit, const ApiError& error) {
                   {"id", visit.id},
                   {"path", visit.http.path.substr(0, 100)},
                   {"status", error.status()},
-                  {"error", std::string(error.what()).substr(0, 200)}});
+                  {"param", error.param().substr(0, 100)}});  // the message may quote the request
   }
   return std::make_unique<ReadyCall>(std::move(head), to_text(error.json()));
 }
@@ -126,12 +131,16 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
     throw ApiError("", fmt::format("{} takes {}", path, known->get ? "GET" : "POST"), 405, "method_not_allowed");
   if (!http.content_encoding.empty() && http.content_encoding != "identity")
     throw ApiError("", "the body must not be compressed", 415, "unsupported_encoding");
+  if (path == "/") {
+    return std::make_unique<ReadyCall>(HttpHead{.content_type = "text/html; charset=utf-8"}, std::string(chat_page()));
+  }
   if (path == "/health") return health();
   if (path == "/ping") return answer(Json::object());
   if (path == "/version") return answer({{"version", options_.version}});
   const Served* served = served_;
   if (path == "/metrics") {
-    const std::string text = served == nullptr ? metrics_.text({}, "") : metrics_.text(served->port.stats(), served->model.names[0]);
+    const std::string text =
+        served == nullptr ? metrics_.text({}, "") : metrics_.text(served->port.stats(), served->model.names[0]);
     return std::make_unique<ReadyCall>(HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"}, text);
   }
   if (served == nullptr) throw ApiError("", "the model is still being loaded; /health tells how far", 503, "loading");
@@ -206,7 +215,8 @@ std::unique_ptr<Call> Api::chat(Visit& visit, const Served& served) {
   check_model(turn.generation.model, served.model);
   log_prompt(visit, body);
   return std::make_unique<EngineCall>(
-      context(visit, served), present_chat(served.model, answer_id("chatcmpl-", turn.generation.model, served.model), turn),
+      context(visit, served),
+      present_chat(served.model, answer_id("chatcmpl-", turn.generation.model, served.model), turn),
       turn_requests(served.model, turn, options_.date()), turn.generation.stream, std::move(visit.wake));
 }
 
@@ -285,7 +295,8 @@ std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
     fields.done();
     ids = served.model.tokenizer->encode(text, special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
   }
-  Json json = {{"count", ids.size()}, {"max_model_len", served.model.max_context}, {"tokens", ids}, {"token_strs", nullptr}};
+  Json json = {
+      {"count", ids.size()}, {"max_model_len", served.model.max_context}, {"tokens", ids}, {"token_strs", nullptr}};
   if (with_text) {
     json["token_strs"] = Json::array();
     for (const int32_t id : ids) json["token_strs"].push_back(std::string(served.model.tokenizer->token_bytes(id)));

@@ -19,6 +19,7 @@ class ApiError : public Error {
       : Error(Code::kInvalidRequest, message), param_(std::move(param)), code_(std::move(code)), status_(status) {}
 
   [[nodiscard]] int status() const { return status_; }
+  [[nodiscard]] const std::string& param() const { return param_; }
   // {"error": {message, type, param, code}}
   [[nodiscard]] Json json() const;
 

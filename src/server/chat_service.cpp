@@ -1,5 +1,6 @@
 #include "server/chat_service.h"
 
+#include "server/turn_mask.h"
 #include "text/harmony_render.h"
 
 #include <fmt/format.h>
@@ -39,8 +40,8 @@ text::Conversation conversation_of(const TurnRequest& turn, const std::string& d
 void check_length(const ServedModel& model, size_t tokens, const std::string& param) {
   if (static_cast<int64_t>(tokens) < model.max_context) return;
   throw ApiError(param,
-                 fmt::format("the context holds {} tokens, and the prompt alone has {}", model.max_context, tokens), 400,
-                 "context_length_exceeded");
+                 fmt::format("the context holds {} tokens, and the prompt alone has {}", model.max_context, tokens),
+                 400, "context_length_exceeded");
 }
 
 // Everything but the prompt.
@@ -65,15 +66,6 @@ uint64_t seed_of(const GenerationFields& fields) {
   return (uint64_t{device()} << 32) | device();
 }
 
-// TODO(grammar): masks for response_format, strict tools and tool_choice; until then what needs one is refused.
-void refuse_without_grammar(const TurnRequest& turn) {
-  if (turn.format.kind != OutputFormat::Kind::kText)
-    throw ApiError("response_format", "response_format: only text is supported by this build", 400, "unsupported_value");
-  if (turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed)
-    throw ApiError("tool_choice", "tool_choice: only auto and none are supported by this build", 400,
-                   "unsupported_value");
-}
-
 }  // namespace
 
 std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
@@ -85,8 +77,8 @@ std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& tu
 }
 
 std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
-  refuse_without_grammar(turn);
   const GenerationFields& fields = turn.generation;
+  const MaskSource mask = turn_mask(*model.grammars, turn);
   engine::Request request = base_request(model, fields);
   if (!fields.ignore_eos) {  // a turn ends here, whatever the model's files list
     request.stop_ids.push_back(model.ids.id_of(text::Special::kReturn));
@@ -97,6 +89,7 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
   std::vector<engine::Request> requests;
   for (int i = 0; i < fields.n; ++i) {
     requests.push_back(request);
+    if (mask) requests.back().mask = mask();
     ++request.sampling.seed;
   }
   return requests;
@@ -106,6 +99,9 @@ std::vector<engine::Request> completion_requests(const ServedModel& model, const
   const GenerationFields& fields = completion.generation;
   engine::Request request = base_request(model, fields);
   if (completion.echo) request.prompt_logprobs = request.logprobs;
+  if (completion.format.kind != OutputFormat::Kind::kText && (fields.ignore_eos || request.min_tokens > 0))
+    throw ApiError("response_format", "response_format cannot go with ignore_eos or min_tokens");
+  const MaskSource mask = text_mask(*model.grammars, completion.format, model.eos_ids);
   const uint64_t seed = seed_of(fields);
   std::vector<engine::Request> requests;
   for (const auto& prompt : completion.prompts) {
@@ -122,6 +118,7 @@ std::vector<engine::Request> completion_requests(const ServedModel& model, const
     for (int i = 0; i < fields.n; ++i) {
       request.sampling.seed = seed + static_cast<uint64_t>(i);
       requests.push_back(request);
+      if (mask) requests.back().mask = mask();
     }
   }
   return requests;

@@ -57,8 +57,8 @@ Call::Output EngineCall::poll() {
       failure_ ? presenter_->failed(*failure_) : presenter_->end();
     } else {
       if (!failure_) presenter_->end();
-      out.head = HttpHead{.status = failure_ ? failure_->status() : 200,
-                          .headers = {{"X-Request-Id", context_.request_id}}};
+      out.head =
+          HttpHead{.status = failure_ ? failure_->status() : 200, .headers = {{"X-Request-Id", context_.request_id}}};
       out.body = to_text(failure_ ? failure_->json() : presenter_->body());
     }
     log_end(failure_ ? "error" : reasons_, failure_ ? failure_->status() : 200);

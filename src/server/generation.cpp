@@ -3,13 +3,18 @@
 #include <utility>
 
 namespace nibble::server {
+namespace {
+
+constexpr size_t kWakeAgain = 1024;  // events that wait: who is busy sending must learn that he is too slow
+
+}  // namespace
 
 EnginePort port_of(engine::Engine& engine) {
-  return {.submit = [&engine](engine::Request request, engine::Receiver receiver) {
-            return engine.submit(std::move(request), std::move(receiver));
-          },
-          .cancel = [&engine](engine::RequestId id) { engine.cancel(id); },
-          .stats = [&engine] { return engine.stats(); }};
+  return {
+      .submit = [&engine](engine::Request request,
+                          engine::Receiver receiver) { return engine.submit(std::move(request), std::move(receiver)); },
+      .cancel = [&engine](engine::RequestId id) { engine.cancel(id); },
+      .stats = [&engine] { return engine.stats(); }};
 }
 
 Generation::Generation(const EnginePort& port, Wake wake) : port_(port), mailbox_(std::make_shared<Mailbox>()) {
@@ -30,7 +35,7 @@ void Generation::submit(engine::Request request) {
     const std::lock_guard lock(mailbox->mutex);
     if (!mailbox->wake) return;
     mailbox->items.push_back({choice, event, Clock::now()});
-    if (mailbox->items.size() == 1) mailbox->wake();
+    if (mailbox->items.size() % kWakeAgain == 1) mailbox->wake();
   }));
 }
 

@@ -38,8 +38,8 @@ class Generation {
   // The next choice, numbered from 0. Throws what the engine throws.
   void submit(engine::Request request);
   void cancel(size_t choice);
-  [[nodiscard]] std::vector<Item> take();     // what has come since the last time
-  [[nodiscard]] size_t waiting() const;       // events not yet taken
+  [[nodiscard]] std::vector<Item> take();  // what has come since the last time
+  [[nodiscard]] size_t waiting() const;    // events not yet taken
   [[nodiscard]] size_t choices() const { return ids_.size(); }
 
  private:

@@ -13,13 +13,13 @@
 namespace nibble::server {
 
 struct HttpRequest {
-  std::string method;         // GET
-  std::string path;           // without the query
-  std::string authorization;  // of that header
-  std::string origin;
-  std::string content_encoding;
-  std::string client_id;  // x-request-id
-  std::string body;
+  std::string method{};         // GET
+  std::string path{};           // without the query
+  std::string authorization{};  // of that header
+  std::string origin{};
+  std::string content_encoding{};
+  std::string client_id{};  // x-request-id
+  std::string body{};
 };
 
 struct HttpHead {

@@ -1,4 +1,5 @@
-// The one file that includes Beast and Asio.
+// The one file that includes Beast and Asio. What is co_awaited is given names, not temporaries: g++ 12 destroys some
+// of those twice.
 
 #include "server/http_server.h"
 
@@ -34,8 +35,8 @@ using asio::experimental::awaitable_operators::operator||;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 constexpr int kBacklog = 4096;
-constexpr int kSendBufferBytes = 256 << 10;                 // what a client may leave unread in the kernel
-constexpr size_t kMostDrained = size_t{4} << 20;            // of a body that is refused
+constexpr int kSendBufferBytes = 256 << 10;                  // what a client may leave unread in the kernel
+constexpr size_t kMostDrained = size_t{4} << 20;             // of a body that is refused
 constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
@@ -111,7 +112,7 @@ struct HttpServer::Impl {
   std::atomic<bool> draining = false;
   std::atomic<int> connections = 0;
   Peers peers;
-  asio::io_context io;                                        // its end destroys what still runs, which uses the above
+  asio::io_context io;                                    // its end destroys what still runs, which uses the above
   asio::strand<asio::io_context::executor_type> control;  // accepts and ends
   tcp::acceptor acceptor;
   asio::signal_set signals;
@@ -277,7 +278,8 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   }
   const auto& message = parser.get();
   if (beast::iequals(message[http::field::expect], "100-continue")) {
-    const bool sent = co_await write(stream, "HTTP/1.1 100 Continue\r\n\r\n");
+    const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+    const bool sent = co_await write(stream, go_on);
     if (!sent) co_return false;
   }
   lowest.expires_after(options.body_time);
@@ -289,14 +291,13 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
     }
   }
   const bool modern = message.version() >= 11;
-  const Framing framing{.keep_alive = message.keep_alive() && !draining,
-                        .chunked = modern,
-                        .allowed_origin = options.allowed_origin};
+  const Framing framing{
+      .keep_alive = message.keep_alive() && !draining, .chunked = modern, .allowed_origin = options.allowed_origin};
   if (message.method() == http::verb::options) {
     const std::string text =
         preflight_text(std::string_view(message[http::field::access_control_request_headers]), framing);
     const bool sent = co_await write(stream, text);
-    co_return sent && framing.keep_alive;
+    co_return sent&& framing.keep_alive;
   }
   const auto header = [&message](std::string_view name) { return std::string(message[name]); };
   HttpRequest request{.method = std::string(message.method_string()),
@@ -313,7 +314,7 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   bool whole = false;
   co_await (answer(stream, *peer, *call, framing, request.method == "HEAD", whole) || watch(lowest.socket()));
   peer->call = nullptr;
-  co_return whole && framing.keep_alive && !draining;
+  co_return whole&& framing.keep_alive && !draining;
 }
 
 // `whole`: the answer went out to its end and the connection may serve another.
@@ -371,7 +372,9 @@ asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error)
   }
   const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = options.allowed_origin};
   const std::string body = error_body(message);
-  const bool sent = co_await write(stream, head_text({.status = status}, framing, body.size()) + body);
+  const HttpHead head{.status = status};
+  const std::string text = head_text(head, framing, body.size()) + body;
+  const bool sent = co_await write(stream, text);
   if (!sent) co_return;
   beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
   error_code ignored;

@@ -74,7 +74,8 @@ std::string path_of(std::string_view target) {
 
 std::string preflight_text(std::string_view wanted_headers, const Framing& framing) {
   const auto legal = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' || c == ' ';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' ||
+           c == ' ';
   };
   if (wanted_headers.empty() || !std::all_of(wanted_headers.begin(), wanted_headers.end(), legal))
     wanted_headers = "Authorization, Content-Type";
@@ -84,7 +85,9 @@ std::string preflight_text(std::string_view wanted_headers, const Framing& frami
                     {"Access-Control-Allow-Headers", std::string(wanted_headers)},
                     {"Access-Control-Max-Age", "86400"}};
   }
-  return head_text(head, framing, std::nullopt);
+  Framing bare = framing;
+  bare.chunked = false;
+  return head_text(head, bare, std::nullopt);
 }
 
 std::string error_body(std::string_view message) { return to_text(ApiError("", std::string(message)).json()); }

@@ -16,8 +16,9 @@ ApiError want(const std::string& path, std::string_view what, const Json& found)
   return {path, fmt::format("{}: want {}, found {}", path.empty() ? "the request" : path, what, text)};
 }
 
-// The library's message without its own tag.
+// The library's message without its own tag and without the text that it read.
 std::string plain(std::string_view what) {
+  what = what.substr(0, what.find("; last read"));
   const size_t tag = what.find("] ");
   return std::string(tag == std::string_view::npos ? what : what.substr(tag + 2));
 }
@@ -143,8 +144,8 @@ std::string Fields::required_string(std::string_view name) {
 std::optional<size_t> Fields::choice(std::string_view name, std::initializer_list<std::string_view> words) {
   const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
-  const auto it = value->is_string() ? std::find(words.begin(), words.end(), value->get_ref<const std::string&>())
-                                     : words.end();
+  const auto it =
+      value->is_string() ? std::find(words.begin(), words.end(), value->get_ref<const std::string&>()) : words.end();
   if (it == words.end()) throw want(path(name), fmt::format("{}", fmt::join(words, " or ")), *value);
   return static_cast<size_t>(it - words.begin());
 }

@@ -101,7 +101,8 @@ void Metrics::response_sent(int status, int64_t repairs) {
 
 std::string Metrics::text(const engine::EngineStats& stats, std::string_view model_name) const {
   const std::string labels = fmt::format("model_name=\"{}\"", escaped(model_name));
-  const double used = stats.kv_pages > 0 ? static_cast<double>(stats.kv_pages_used) / static_cast<double>(stats.kv_pages) : 0;
+  const double used =
+      stats.kv_pages > 0 ? static_cast<double>(stats.kv_pages_used) / static_cast<double>(stats.kv_pages) : 0;
   const std::lock_guard lock(state_.mutex);
   const struct {
     std::string_view name, kind_and_help;
@@ -123,23 +124,21 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
   const struct {
     std::string_view name, kind_and_help;
     const Histogram& histogram;
-  } kHistograms[] = {
-      {"time_to_first_token_seconds", "histogram From the request's arrival", state_.first_token},
-      {"inter_token_latency_seconds", "histogram Between two tokens of one answer", state_.interval},
-      {"e2e_request_latency_seconds", "histogram From arrival to the last token", state_.end_to_end},
-      {"request_queue_time_seconds", "histogram Before the first step", state_.queue},
-      {"request_prefill_time_seconds", "histogram Computing the prompt", state_.prefill},
-      {"request_decode_time_seconds", "histogram From the first token to the last", state_.decode},
-      {"request_prompt_tokens", "histogram Prompt tokens per request", state_.prompt_tokens},
-      {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens}};
+  } kHistograms[] = {{"time_to_first_token_seconds", "histogram From the request's arrival", state_.first_token},
+                     {"inter_token_latency_seconds", "histogram Between two tokens of one answer", state_.interval},
+                     {"e2e_request_latency_seconds", "histogram From arrival to the last token", state_.end_to_end},
+                     {"request_queue_time_seconds", "histogram Before the first step", state_.queue},
+                     {"request_prefill_time_seconds", "histogram Computing the prompt", state_.prefill},
+                     {"request_decode_time_seconds", "histogram From the first token to the last", state_.decode},
+                     {"request_prompt_tokens", "histogram Prompt tokens per request", state_.prompt_tokens},
+                     {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens}};
   std::string out;
   for (const auto& one : kSingles) {
     family(out, one.name, one.kind_and_help,
            [&](const std::string& name) { out += fmt::format("{}{{{}}} {}\n", name, labels, one.value); });
   }
   for (const auto& one : kHistograms) {
-    family(out, one.name, one.kind_and_help,
-           [&](const std::string& name) { one.histogram.print(name, labels, out); });
+    family(out, one.name, one.kind_and_help, [&](const std::string& name) { one.histogram.print(name, labels, out); });
   }
   family(out, "request_success_total", "counter Finished requests by reason", [&](const std::string& name) {
     for (const auto& [reason, count] : state_.finished)

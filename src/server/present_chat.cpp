@@ -16,6 +16,7 @@ struct Choice {
   Json calls = Json::array();
   Json logprobs = Json::array();
   ContentLogprobs waiting{};
+  std::vector<int32_t> token_ids{};  // not yet sent
   Usage usage{};
   Json finish_reason{};
 };
@@ -27,7 +28,8 @@ class ChatPresenter final : public Presenter {
         id_(std::move(id)),
         stream_(request.generation.stream),
         include_usage_(request.generation.include_usage),
-        logprobs_(request.generation.request.logprobs >= 0) {
+        logprobs_(request.generation.request.logprobs >= 0),
+        token_ids_(request.generation.return_token_ids) {
     const TurnOptions options{.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
                               .parallel_calls = request.parallel_tool_calls,
                               .stop = request.generation.stop,
@@ -43,6 +45,7 @@ class ChatPresenter final : public Presenter {
   bool token(size_t choice, const engine::TokenEvent& event) override {
     Choice& c = choices_[choice];
     ++c.usage.completion_tokens;
+    if (token_ids_) c.token_ids.push_back(event.token);
     const bool was_content = c.reader.in_content();
     const std::vector<TurnEvent> events = c.reader.push(event.token);
     const bool special = model_.tokenizer->is_special(event.token);
@@ -94,6 +97,7 @@ class ChatPresenter final : public Presenter {
                                  {"message", std::move(message)},
                                  {"logprobs", logprobs_ ? Json{{"content", std::move(c.logprobs)}} : Json()},
                                  {"finish_reason", c.finish_reason}});
+      if (token_ids_) json["choices"].back()["token_ids"] = c.token_ids;
     }
     json["usage"] = chat_usage(usage());
     return json;
@@ -122,11 +126,13 @@ class ChatPresenter final : public Presenter {
   void send_delta(size_t choice, Json delta) {
     Choice& c = choices_[choice];
     Json chunk = head("chat.completion.chunk");
-    Json item = {{"index", choice}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", c.finish_reason}};
+    Json item = {
+        {"index", choice}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", c.finish_reason}};
     if (logprobs_) {
       Json entries = c.waiting.take(c.content_bytes);
       if (!entries.empty()) item["logprobs"] = {{"content", std::move(entries)}};
     }
+    if (token_ids_) item["token_ids"] = std::exchange(c.token_ids, {});
     chunk["choices"] = Json::array({std::move(item)});
     if (include_usage_) chunk["usage"] = nullptr;
     send(chunk);
@@ -164,9 +170,8 @@ class ChatPresenter final : public Presenter {
   void add_call(size_t choice, const TurnEvent& event) {
     Choice& c = choices_[choice];
     if (event.what == TurnEvent::What::kBegin) {
-      c.calls.push_back({{"id", make_id("call_")},
-                         {"type", "function"},
-                         {"function", {{"name", event.text}, {"arguments", ""}}}});
+      c.calls.push_back(
+          {{"id", make_id("call_")}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}});
       if (!stream_) return;
       Json call = {{"index", c.calls.size() - 1}};
       call.update(c.calls.back());
@@ -187,7 +192,7 @@ class ChatPresenter final : public Presenter {
 
   const ServedModel& model_;
   const AnswerId id_;
-  const bool stream_, include_usage_, logprobs_;
+  const bool stream_, include_usage_, logprobs_, token_ids_;
   std::vector<Choice> choices_;
 };
 

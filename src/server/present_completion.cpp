@@ -24,11 +24,12 @@ struct Choice {
   text::StopStrings stops;
   text::Utf8Stream utf8{};
   std::string text{};
-  size_t own_bytes = 0;        // of the text that was generated, not echoed
-  size_t pushed = 0;           // bytes of the tokens generated so far
-  int64_t characters = 0;      // of all tokens so far
+  size_t own_bytes = 0;                             // of the text that was generated, not echoed
+  size_t pushed = 0;                                // bytes of the tokens generated so far
+  int64_t characters = 0;                           // of all tokens so far
   std::vector<std::pair<size_t, Entry>> waiting{};  // first byte, entry; echoed ones have byte 0
   Json logprobs{};
+  std::vector<int32_t> token_ids{};  // not yet sent
   Usage usage{};
   bool ended = false;  // by a stop string
   bool begun = false;
@@ -43,6 +44,7 @@ class CompletionPresenter final : public Presenter {
         stream_(request.generation.stream),
         include_usage_(request.generation.include_usage),
         logprobs_(request.generation.request.logprobs >= 0),
+        token_ids_(request.generation.return_token_ids),
         skip_special_(request.skip_special_tokens),
         max_tokens_(request.generation.max_tokens.value_or(0)),
         per_prompt_(static_cast<size_t>(request.generation.n)) {
@@ -65,6 +67,7 @@ class CompletionPresenter final : public Presenter {
     }
     if (c.usage.completion_tokens == max_tokens_) return true;  // echo alone: the engine draws one nonetheless
     ++c.usage.completion_tokens;
+    if (token_ids_) c.token_ids.push_back(event.token);
     std::string_view bytes = bytes_of(event.token);
     if (skip_special_ && model_.tokenizer->is_special(event.token)) bytes = {};
     if (logprobs_) add_entry(c, event, c.pushed);
@@ -115,6 +118,7 @@ class CompletionPresenter final : public Presenter {
                                  {"text", std::move(c.text)},
                                  {"logprobs", std::move(c.logprobs)},
                                  {"finish_reason", c.finish_reason}});
+      if (token_ids_) json["choices"].back()["token_ids"] = c.token_ids;
     }
     json["usage"] = chat_usage(usage());
     return json;
@@ -186,10 +190,9 @@ class CompletionPresenter final : public Presenter {
     Json chunk = head();
     Json logprobs;
     take_entries(c, logprobs);
-    chunk["choices"] = Json::array({{{"index", choice},
-                                     {"text", text},
-                                     {"logprobs", std::move(logprobs)},
-                                     {"finish_reason", c.finish_reason}}});
+    chunk["choices"] = Json::array(
+        {{{"index", choice}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", c.finish_reason}}});
+    if (token_ids_) chunk["choices"][0]["token_ids"] = std::exchange(c.token_ids, {});
     if (include_usage_) chunk["usage"] = nullptr;
     send(chunk);
   }
@@ -214,7 +217,7 @@ class CompletionPresenter final : public Presenter {
 
   const ServedModel& model_;
   const AnswerId id_;
-  const bool stream_, include_usage_, logprobs_, skip_special_;
+  const bool stream_, include_usage_, logprobs_, token_ids_, skip_special_;
   const int64_t max_tokens_;
   const size_t per_prompt_;
   std::vector<Choice> choices_;

@@ -91,14 +91,9 @@ class ResponsePresenter final : public Presenter {
   }
 
   [[nodiscard]] Json response() const {
-    Json json = {{"id", id_.id},
-                 {"object", "response"},
-                 {"created_at", id_.created},
-                 {"status", status_},
-                 {"error", error_},
-                 {"incomplete_details", incomplete_},
-                 {"model", id_.model},
-                 {"output", output_}};
+    Json json = {{"id", id_.id},       {"object", "response"}, {"created_at", id_.created},
+                 {"status", status_},  {"error", error_},      {"incomplete_details", incomplete_},
+                 {"model", id_.model}, {"output", output_}};
     json.update(echoed_);
     json["usage"] = nullptr;
     if (status_ == "in_progress") return json;
@@ -120,14 +115,17 @@ class ResponsePresenter final : public Presenter {
 
   void begin_item(const TurnEvent& e) {
     if (e.kind == ItemKind::kReasoning) {
-      item_ = {{"id", make_id("rs_")}, {"type", "reasoning"}, {"summary", Json::array()}, {"content", Json::array()},
-               {"encrypted_content", nullptr}, {"status", "in_progress"}};
+      item_ = {{"id", make_id("rs_")},     {"type", "reasoning"},          {"summary", Json::array()},
+               {"content", Json::array()}, {"encrypted_content", nullptr}, {"status", "in_progress"}};
     } else if (e.kind == ItemKind::kContent) {
-      item_ = {{"id", make_id("msg_")}, {"type", "message"}, {"role", "assistant"}, {"content", Json::array()},
+      item_ = {{"id", make_id("msg_")},
+               {"type", "message"},
+               {"role", "assistant"},
+               {"content", Json::array()},
                {"status", "in_progress"}};
     } else {
-      item_ = {{"id", make_id("fc_")}, {"type", "function_call"}, {"call_id", make_id("call_")}, {"name", e.text},
-               {"arguments", ""}, {"status", "in_progress"}};
+      item_ = {{"id", make_id("fc_")}, {"type", "function_call"}, {"call_id", make_id("call_")},
+               {"name", e.text},       {"arguments", ""},         {"status", "in_progress"}};
       calls_[item_["call_id"].get<std::string>()] = e.text;
     }
     text_.clear();

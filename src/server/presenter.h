@@ -5,6 +5,7 @@
 #include "server/api_error.h"
 #include "server/schema.h"
 #include "server/turn_reader.h"
+#include "text/grammar.h"
 #include "text/harmony_tokens.h"
 #include "text/tokenizer.h"
 
@@ -20,6 +21,7 @@ namespace nibble::server {
 // What answers need to know of the model.
 struct ServedModel {
   const text::Tokenizer* tokenizer;
+  const text::GrammarCompiler* grammars;
   text::HarmonyIds ids;
   std::vector<std::string> names;  // served under these; the first is told
   std::vector<int32_t> eos_ids;
@@ -61,7 +63,10 @@ class Presenter {
 
  protected:
   void send(const Json& json) { text_ += "data: " + to_text(json) + "\n\n"; }
-  void send(std::string_view event, const Json& json) { text_ += "event: " + std::string(event) + "\n"; send(json); }
+  void send(std::string_view event, const Json& json) {
+    text_ += "event: " + std::string(event) + "\n";
+    send(json);
+  }
   void send_done() { text_ += "data: [DONE]\n\n"; }
 
  private:
@@ -77,12 +82,13 @@ class Presenter {
 [[nodiscard]] double finite_logprob(float value);  // JSON has no minus infinity
 [[nodiscard]] Json chat_usage(const Usage& usage);
 
-[[nodiscard]] std::unique_ptr<Presenter> present_chat(const ServedModel& model, AnswerId id, const TurnRequest& request);
+[[nodiscard]] std::unique_ptr<Presenter> present_chat(const ServedModel& model, AnswerId id,
+                                                      const TurnRequest& request);
 [[nodiscard]] std::unique_ptr<Presenter> present_completion(const ServedModel& model, AnswerId id,
                                                             const CompletionRequest& request);
 // A response that ended, for the store: the object, and the messages that the model added.
-using KeepResponse = std::function<void(const Json& response, const std::vector<text::Message>& added,
-                                        const CallNames& calls)>;
+using KeepResponse =
+    std::function<void(const Json& response, const std::vector<text::Message>& added, const CallNames& calls)>;
 [[nodiscard]] std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId id,
                                                           const ResponsesRequest& request, KeepResponse keep);
 

@@ -21,14 +21,15 @@ namespace nibble::server {
 struct GenerationFields {
   std::string model;  // empty: whichever is served
   bool stream = false;
-  bool include_usage = false;        // stream: a last chunk with the usage
-  int n = 1;                         // answers per prompt
-  std::optional<uint64_t> seed;      // none: another one each time
+  bool include_usage = false;         // stream: a last chunk with the usage
+  int n = 1;                          // answers per prompt
+  std::optional<uint64_t> seed;       // none: another one each time
   std::optional<int64_t> max_tokens;  // none: the endpoint's default
   bool ignore_eos = false;
+  bool return_token_ids = false;  // of what was generated, beside the text
   std::vector<std::string> stop;
-  bool include_stop = false;   // the text ends after the stop string instead of before it
-  engine::Request request;     // sampling, min_tokens, stop_ids (the user's), logprobs
+  bool include_stop = false;  // the text ends after the stop string instead of before it
+  engine::Request request;    // sampling, min_tokens, stop_ids (the user's), logprobs
 };
 
 enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
@@ -60,6 +61,7 @@ struct CompletionRequest {
   GenerationFields generation;
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // at least one
   bool echo = false;
+  OutputFormat format;
   bool skip_special_tokens = true;  // in the text; false: they are spelt out
 };
 

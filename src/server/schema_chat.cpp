@@ -68,8 +68,7 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   std::string text = text_of(*content, message.path("content"), {"text"});
   if (*role == text::Role::kTool) {
     const std::string id = message.required_string("tool_call_id");
-    into.history.push_back(
-        result_message(called_function(calls, id, message.path("tool_call_id")), std::move(text)));
+    into.history.push_back(result_message(called_function(calls, id, message.path("tool_call_id")), std::move(text)));
   } else if (*role == text::Role::kUser) {
     into.history.push_back(plain_message(*role, std::move(text)));
     if (name) into.history.back().name = checked_name(*name, message.path("name"));
@@ -229,8 +228,7 @@ CompletionRequest parse_completion(const Json& body) {
     throw ApiError("max_tokens", "max_tokens: want at least 1 unless the prompt is echoed");
   if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
     throw ApiError("best_of", "best_of: only the value of n is supported");
-  if (read_response_format(fields).kind != OutputFormat::Kind::kText)
-    throw ApiError("response_format", "response_format is not supported here: use /v1/chat/completions");
+  request.format = read_response_format(fields);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");
   fields.done();

@@ -201,6 +201,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   fields.only("truncation", "disabled", "a conversation that is too long is refused");
   fields.refuse({"background", "conversation", "context_management", "prompt", "max_tool_calls"},
                 "this server does not do it");
+  if (turn.generation.return_token_ids) throw ApiError("return_token_ids", "return_token_ids is not supported here");
   fields.done();
   request.echoed = echo(body, request);
   return request;

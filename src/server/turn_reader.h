@@ -33,7 +33,7 @@ struct TurnEvent {
 struct TurnOptions {
   bool calls = false;          // the request has tools
   bool parallel_calls = true;  // else the turn ends where a second call would begin
-  std::vector<std::string> stop;
+  std::vector<std::string> stop{};
   bool include_stop = false;
 };
 

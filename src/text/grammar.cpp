@@ -113,8 +113,9 @@ struct GrammarCompiler::Impl {
 
   std::optional<xgrammar::CompiledGrammar> compiled(const ContentRule& rule) {
     if (rule.kind == ContentRule::Kind::kText) return std::nullopt;
-    const std::string grammar =
-        rule.kind == ContentRule::Kind::kJsonObject ? json_object_grammar() : json_schema_grammar(rule.schema, rule.where);
+    const std::string grammar = rule.kind == ContentRule::Kind::kJsonObject
+                                    ? json_object_grammar()
+                                    : json_schema_grammar(rule.schema, rule.where);
     try {
       return compiler.CompileGrammar(grammar);
     } catch (const std::exception& error) {
@@ -168,7 +169,8 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
   for (const CallRule& call : rules.calls) {
     const bool is_word = !call.recipient.empty() && call.recipient.find_first_of(" \t\r\n<>|") == std::string::npos;
     if (!is_word || call.recipient.size() > kMaxRecipientBytes || !recipients.insert(call.recipient).second) {
-      throw Error(Code::kInvalidRequest, "[grammar] want names of functions that are one word of at most {} bytes, each once, found {:?}",
+      throw Error(Code::kInvalidRequest,
+                  "[grammar] want names of functions that are one word of at most {} bytes, each once, found '{}'",
                   kMaxRecipientBytes, call.recipient.substr(0, kMaxRecipientBytes));
     }
     add(call_headers(call),
@@ -213,8 +215,8 @@ struct GrammarMatcher::Impl {
 
   std::shared_ptr<const Grammar::Impl> grammar;
   State state = State::kHeader;
-  HeaderTrie::Node node = HeaderTrie::kRoot;    // kHeader
-  size_t message = 0;                           // kContent: its rule
+  HeaderTrie::Node node = HeaderTrie::kRoot;     // kHeader
+  size_t message = 0;                            // kContent: its rule
   std::optional<xgrammar::GrammarMatcher> json;  // kContent, unless it is text
   bool failed = false;
 };
@@ -275,7 +277,8 @@ bool GrammarMatcher::Impl::accept_content(int32_t token) {
 
 GrammarMatcher Grammar::matcher() const { return GrammarMatcher(impl_); }
 
-GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar) : impl_(std::make_unique<Impl>(std::move(grammar))) {}
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar)
+    : impl_(std::make_unique<Impl>(std::move(grammar))) {}
 GrammarMatcher::~GrammarMatcher() = default;
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
 GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
@@ -299,7 +302,8 @@ bool GrammarMatcher::accept(int32_t token) {
     if (token == impl_->forced_end()) impl_->state = Impl::State::kFinished;
     return finished();
   }
-  const bool accepted = impl_->state == Impl::State::kHeader ? impl_->accept_header(token) : impl_->accept_content(token);
+  const bool accepted =
+      impl_->state == Impl::State::kHeader ? impl_->accept_header(token) : impl_->accept_content(token);
   if (!accepted) impl_->failed = true;
   return accepted;
 }

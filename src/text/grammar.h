@@ -1,12 +1,13 @@
 #pragma once
-// Which tokens may come next: JSON documents of a schema, alone or as the messages of a whole Harmony turn. Formatting tokens are
-// matched as ids, never as text; the vocabulary's other special tokens never may come.
+// Which tokens may come next: JSON documents of a schema, alone or as the messages of a whole Harmony turn. Formatting
+// tokens are matched as ids, never as text; the vocabulary's other special tokens never may come.
 //
 // A turn begins after the prompt's `<|start|>assistant` and is
 //   (<|channel|>analysis<|message|> text <|end|> <|start|>assistant)*      as often as the model likes
 //   then the answer:  <|channel|>final<|message|> content <|return|>
 //   or a call:        <|channel|>commentary to=NAME<|message|> content <|call|>
-// Where the models vary the header, all their forms may come: to= in the role's part, ` <|constrain|>json`, ` json` or nothing.
+// Where the models vary the header, all their forms may come: to= in the role's part, ` <|constrain|>json`, ` json` or
+// nothing.
 
 #include "text/harmony_tokens.h"
 #include "text/tokenizer.h"
@@ -57,7 +58,8 @@ class Grammar {
 // Thread-safe. What was compiled last is kept, within 256 MiB.
 class GrammarCompiler {
  public:
-  // `tokenizer` must outlive this and every grammar and matcher made by it. Throws kUnsupported where it lacks Harmony's tokens.
+  // `tokenizer` must outlive this and every grammar and matcher made by it. Throws kUnsupported where it lacks
+  // Harmony's tokens.
   explicit GrammarCompiler(const Tokenizer& tokenizer);
   ~GrammarCompiler();
   GrammarCompiler(const GrammarCompiler&) = delete;
@@ -81,14 +83,15 @@ class GrammarMatcher {
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
 
-  // Sets bit t % 32 of word t / 32 where token t may come next, clears the others. At least one bit is set. Precondition: the
-  // mask has a bit for every id of the tokenizer.
+  // Sets bit t % 32 of word t / 32 where token t may come next, clears the others. At least one bit is set.
+  // Precondition: the mask has a bit for every id of the tokenizer.
   void fill(std::span<uint32_t> mask);
   // The token came. False: it could not, and from now on nothing but the end may.
   bool accept(int32_t token);
   // The last token ended the turn.
   [[nodiscard]] bool finished() const;
-  // No token fitted (a vocabulary without some byte), or one came that could not: the end was forced, the output is not valid.
+  // No token fitted (a vocabulary without some byte), or one came that could not: the end was forced, the output is not
+  // valid.
   [[nodiscard]] bool failed() const;
 
  private:

@@ -1,1 +1,347 @@
+#include "text/grammar.h"
+
+#include "text/conversation.h"
+#include "text/harmony_parse.h"
+#include "text/json_grammar.h"
+#include "text/json_number.h"
+#include "base/error.h"
+#include "base/random.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nibble::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+class GrammarTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::o200k_harmony());
+    compiler_ = std::make_unique<GrammarCompiler>(*tokenizer_);
+  }
+  static void TearDownTestSuite() {
+    compiler_.reset();
+    tokenizer_.reset();
+  }
+
+  static int32_t id(std::string_view special) { return *tokenizer_->special_id(special); }
+  static Grammar of_schema(std::string_view schema) {
+    return compiler_->content({.kind = ContentRule::Kind::kJsonSchema, .schema = Json::parse(schema), .where = "test"},
+                              {id("<|return|>")});
+  }
+
+  static bool may_come(GrammarMatcher& matcher, int32_t token) {
+    std::vector<uint32_t> mask(static_cast<size_t>(tokenizer_->max_id()) / 32 + 1);
+    matcher.fill(mask);
+    return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+  }
+  // Every token may come when its turn is, and so may the end.
+  static bool takes(const Grammar& grammar, const std::vector<int32_t>& tokens) {
+    GrammarMatcher matcher = grammar.matcher();
+    return std::all_of(tokens.begin(), tokens.end(),
+                       [&](int32_t token) { return may_come(matcher, token) && matcher.accept(token); }) &&
+           matcher.finished();
+  }
+  static bool takes_document(std::string_view schema, std::string_view document) {
+    std::vector<int32_t> tokens = tokenizer_->encode(document);
+    tokens.push_back(id("<|return|>"));
+    return takes(of_schema(schema), tokens);
+  }
+  static std::vector<int32_t> turn_tokens(std::string_view text) {
+    return tokenizer_->encode(text, SpecialTokens::kAllowed);
+  }
+
+  // Draws among the tokens that may come, mostly those that close something, so that documents end. Empty: not in time.
+  static std::string sample(const Grammar& grammar, uint64_t seed, int limit = 400);
+
+  static std::string message_of(std::string_view schema) {
+    try {
+      (void)json_schema_grammar(Json::parse(schema), "test");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidRequest);
+      return error.what();
+    }
+    return "no error";
+  }
+
+  static std::unique_ptr<Tokenizer> tokenizer_;
+  static std::unique_ptr<GrammarCompiler> compiler_;
+};
+std::unique_ptr<Tokenizer> GrammarTest::tokenizer_;
+std::unique_ptr<GrammarCompiler> GrammarTest::compiler_;
+
+std::string GrammarTest::sample(const Grammar& grammar, uint64_t seed, int limit) {
+  GrammarMatcher matcher = grammar.matcher();
+  std::vector<uint32_t> mask(static_cast<size_t>(tokenizer_->max_id()) / 32 + 1);
+  std::string out;
+  for (int step = 0; step < limit; ++step) {
+    matcher.fill(mask);
+    EXPECT_FALSE(matcher.failed()) << out;
+    std::vector<int32_t> open, closing;
+    for (int32_t token = 0; token <= tokenizer_->max_id(); ++token) {
+      if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) continue;
+      const std::string_view bytes = tokenizer_->token_bytes(token);
+      const bool closes =
+          tokenizer_->is_special(token) || std::string_view("\"]}").find(bytes.front()) != std::string_view::npos;
+      (closes ? closing : open).push_back(token);
+    }
+    const Philox4 draw = philox(seed, static_cast<uint64_t>(step));
+    const bool close = open.empty() || (!closing.empty() && uniform_float(draw[0]) < 0.6F);
+    const std::vector<int32_t>& among = close ? closing : open;
+    const int32_t token = among[draw[1] % among.size()];
+    EXPECT_TRUE(matcher.accept(token)) << out << " then " << token;
+    if (matcher.finished()) return out;
+    if (matcher.failed()) return "";
+    out += tokenizer_->token_bytes(token);
+  }
+  return "";
+}
+
+TEST_F(GrammarTest, takes_documents_of_the_schema_and_no_others) {
+  const std::string_view person =
+      R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0},
+      "tags":{"type":"array","items":{"enum":["a","b",1,null]},"maxItems":2}},"required":["name","age"]})";
+  EXPECT_TRUE(takes_document(person, R"({"name":"Zoë \"Z\" 日本 😀 \u00e9 \ud83d\ude00","age":42})"));
+  EXPECT_TRUE(takes_document(person, "{\n  \"name\": \"x\",\n  \"age\": 0,\n  \"tags\": [\n    \"a\",\n    1\n  ]\n}"));
+  EXPECT_FALSE(takes_document(person, R"({"age":42,"name":"x"})"));                    // order
+  EXPECT_FALSE(takes_document(person, R"({"name":"x"})"));                             // required
+  EXPECT_FALSE(takes_document(person, R"({"name":"x","age":-1})"));                    // minimum
+  EXPECT_FALSE(takes_document(person, R"({"name":"x","age":1,"tags":["a","b",1]})"));  // maxItems
+  EXPECT_FALSE(takes_document(person, R"({"name":"x","age":1,"tags":["c"]})"));        // enum
+  EXPECT_FALSE(takes_document(person, R"({"name":"x","age":1,"more":1})"));            // not named
+  EXPECT_FALSE(takes_document(person, R"({"name":"\ud83d","age":1})"));                // half of a pair
+  EXPECT_FALSE(takes_document(person, R"({"name":"x","age":1} )"));
+}
+
+TEST_F(GrammarTest, keeps_every_kind_of_keyword) {
+  struct Case {
+    std::string_view schema, yes, no;
+  };
+  for (
+      const Case& c : std::vector<Case>{
+          {R"({"type":"string","minLength":2,"maxLength":3})", R"("äöü")", R"("a")"},
+          {R"({"type":"string","minLength":2,"maxLength":3})", R"("ab")", R"("abcd")"},
+          {R"({"type":"string","pattern":"^[A-Z]{2,4}-\\d+$"})", R"("AB-17")", R"("A-17")"},
+          {R"({"type":"string","pattern":"b+"})", R"("a \"bb\" c")", R"("aac")"},
+          {R"({"type":"string","pattern":"^[^\"a]$"})", R"("\\")", R"("\"")"},
+          {R"({"type":"string","format":"date"})", R"("2024-12-31")", R"("2024-06-31")"},
+          {R"({"type":"string","format":"uuid"})", R"("6b2cfa7d-0fb3-4a4c-8d34-9b7d5f8a2e11")", R"("6b2cfa7d")"},
+          {R"({"type":"number","minimum":-1.5,"exclusiveMaximum":2.75})", "2.74", "2.75"},
+          {R"({"type":"number","minimum":-1.5,"exclusiveMaximum":2.75})", "-1.5", "-1.51"},
+          {R"({"type":"number","multipleOf":0.01})", "3.14", "3.141"},
+          {R"({"type":"integer","exclusiveMinimum":9,"maximum":1000})", "1000", "9"},
+          {R"({"type":["string","null"]})", "null", "1"},
+          {R"({"const":{"a":[1,true]}})", R"({"a":[1,true]})", R"({"a":[1]})"},
+          {R"({"anyOf":[{"type":"boolean"},{"type":"array","items":{"type":"number"},"minItems":1}]})", "[1.5e3]",
+           "[]"},
+          {R"({"oneOf":[{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},
+                         {"type":"object","properties":{"k":{"const":"b"},"v":{"type":"integer"}},"required":["k"]}]})",
+           R"({"k":"b","v":1})", R"({"k":"a","v":1})"},
+          {R"({"type":"array","prefixItems":[{"type":"integer"},{"type":"string"}],"items":{"type":"boolean"},"minItems":1})",
+           R"([1, "x", true, false])", R"([1, "x", 2])"},
+          {R"({"type":"object","additionalProperties":{"type":"integer"},"propertyNames":{"pattern":"^k"},"minProperties":1})",
+           R"({"k1": 1, "k2": 2})", R"({"k1": 1, "j": 2})"},
+          {R"({"type":"object","properties":{"ab":{"type":"integer"}},"additionalProperties":{"type":"string"}})",
+           R"({"ab": 1, "abc": "x", "a": "y"})", R"({"abc": "x", "ab": "y"})"},
+          {R"({"type":"object","properties":{"next":{"$ref":"#"},"v":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"null"}}})",
+           R"({"next": {"next": {}, "v": null}})", R"({"next": {"next": 1}})"},
+          {R"({"type":"object","required":["z"]})", R"({"z": 1, "y": [{}]})", R"({"y": 1})"},
+          {"true", R"({"a": [1, -2.5e-3, null, "x"]})", "{a}"},
+      }) {
+    EXPECT_TRUE(takes_document(c.schema, c.yes)) << c.schema << " " << c.yes;
+    EXPECT_FALSE(takes_document(c.schema, c.no)) << c.schema << " " << c.no;
+  }
+}
+
+TEST_F(GrammarTest, numbers_between_bounds_are_exact) {
+  // Every number with up to three digits before and one after the point, against comparing doubles.
+  for (const auto& [low, high] :
+       std::vector<std::pair<double, double>>{{0, 150}, {-1.5, 2.7}, {7, 7}, {-120, -9.5}, {0.1, 99.9}}) {
+    const Json schema = {{"type", "number"}, {"minimum", low}, {"maximum", high}, {"multipleOf", 0.1}};
+    const Grammar grammar = of_schema(schema.dump());
+    for (int tenths = -1600; tenths <= 1600; tenths += 7) {
+      const double value = tenths / 10.0;
+      std::vector<int32_t> tokens = tokenizer_->encode(Json(value).dump());
+      tokens.push_back(id("<|return|>"));
+      EXPECT_EQ(takes(grammar, tokens), value >= low && value <= high) << value << " in " << schema.dump();
+    }
+  }
+}
+
+TEST_F(GrammarTest, sampled_documents_are_json_of_the_schema) {
+  const Grammar grammar = of_schema(
+      R"({"type":"object","properties":{"s":{"type":"string"},"n":{"type":"integer","minimum":-5,"maximum":12},
+      "list":{"type":"array","items":{"type":"string","maxLength":40},"maxItems":3},"any":true},"required":["s","n"],
+      "additionalProperties":false})");
+  int finished = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const std::string text = sample(grammar, seed);
+    if (text.empty()) continue;
+    ++finished;
+    const Json document = Json::parse(text, nullptr, false);
+    ASSERT_TRUE(document.is_object()) << text;
+    EXPECT_TRUE(document.at("s").is_string());
+    EXPECT_TRUE(document.at("n") >= -5 && document.at("n") <= 12) << text;
+    for (const auto& entry : document.items()) {
+      EXPECT_THAT((std::vector<std::string>{"s", "n", "list", "any"}), ::testing::Contains(entry.key()));
+    }
+  }
+  EXPECT_GE(finished, 8);
+}
+
+TEST_F(GrammarTest, refuses_by_name_what_it_cannot_keep) {
+  EXPECT_THAT(message_of(R"({"type":"array","uniqueItems":true})"), HasSubstr("uniqueItems"));
+  EXPECT_THAT(message_of(R"({"type":"object","properties":{"a":{"not":{}}}})"),
+              HasSubstr("#/properties/a: the keyword not"));
+  EXPECT_THAT(message_of(R"({"type":"integer","multipleOf":7})"), HasSubstr("multipleOf"));
+  EXPECT_THAT(message_of(R"({"type":"string","format":"colour"})"), HasSubstr("colour"));
+  EXPECT_THAT(message_of(R"x({"type":"string","pattern":"a(?=b)"})x"), HasSubstr("look-around"));
+  EXPECT_THAT(message_of(R"({"type":"string","pattern":"^a+$","maxLength":3})"),
+              HasSubstr("pattern cannot be combined"));
+  EXPECT_THAT(message_of(R"({"oneOf":[{"type":"string"},{"type":"string","maxLength":3}]})"), HasSubstr("oneOf"));
+  EXPECT_THAT(message_of(R"({"anyOf":[{"type":"string"}],"minLength":3})"),
+              HasSubstr("minLength cannot be combined with anyOf"));
+  EXPECT_THAT(message_of(R"({"type":"text"})"), HasSubstr("found text"));
+  EXPECT_THAT(message_of(R"({"type":"object","properties":{},"required":["a"],"additionalProperties":false})"),
+              HasSubstr("required: a"));
+  EXPECT_THAT(message_of(R"({"type":"integer","minimum":3,"maximum":2})"), HasSubstr("no number"));
+  EXPECT_THAT(message_of(R"({"$ref":"http://x/y"})"), HasSubstr("$ref"));
+  EXPECT_THAT(message_of(R"({"$ref":"#/a"})"), HasSubstr("there is nothing there"));
+  EXPECT_THAT(message_of("[]"), HasSubstr("want an object"));
+  EXPECT_THAT(message_of("false"), HasSubstr("nothing"));
+}
+
+TEST_F(GrammarTest, refuses_schemas_without_end) {
+  EXPECT_THAT(message_of(R"({"anyOf":[{"$ref":"#"},{"type":"string"}]})"), HasSubstr("refers to itself"));
+  EXPECT_THAT(message_of(R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})"),
+              HasSubstr("no finite document"));
+  EXPECT_THAT(message_of(R"({"type":"string","minLength":99999999999})"), HasSubstr("minLength"));
+  EXPECT_THAT(message_of(R"({"type":"string","pattern":"((a{100}){100}){100}"})"), HasSubstr("too large"));
+  std::string deep;
+  for (int i = 0; i < 5000; ++i) deep += R"({"items":)";
+  EXPECT_THAT(message_of(deep + "true" + std::string(5000, '}')), HasSubstr("nests deeper"));
+  Json many = {{"enum", Json::array()}};
+  for (int i = 0; i < 30000; ++i) many["enum"].push_back(i);
+  EXPECT_THAT(message_of(many.dump()), HasSubstr("values"));
+  Json optional = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 2000; ++i) optional["properties"][fmt::format("p{}", i)] = {{"type", "null"}};
+  EXPECT_THAT(message_of(optional.dump()), HasSubstr("optional properties"));
+}
+
+TEST_F(GrammarTest, a_turn_thinks_and_then_answers_in_json) {
+  const Grammar turn = compiler_->turn(
+      {.answer = ContentRule{
+           .kind = ContentRule::Kind::kJsonSchema, .schema = Json::parse(R"({"type":"integer"})"), .where = "answer"}});
+  for (const std::string_view header :
+       {"<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>"}) {
+    EXPECT_TRUE(
+        takes(turn, turn_tokens(fmt::format(
+                        "<|channel|>analysis<|message|>Say }}{{ 7.<|end|><|start|>assistant{}7<|return|>", header))));
+    EXPECT_TRUE(takes(turn, turn_tokens(fmt::format("{}7<|return|>", header))));
+  }
+  for (const std::string_view bad :
+       {"<|channel|>final<|message|>x<|return|>", "<|channel|>final<|message|>7<|end|>",
+        "<|channel|>finale<|message|>7<|return|>", "<|channel|>analysis<|message|>x<|return|>",
+        "<|channel|>analysis<|message|>x<|call|>", "7<|return|>", "<|channel|>analysis<|message|>a<|channel|>b<|end|>",
+        "<|channel|>analysis<|message|>a<|end|><|start|>user<|message|>"}) {
+    EXPECT_FALSE(takes(turn, turn_tokens(bad))) << bad;
+  }
+}
+
+TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
+  const auto arguments = [](std::string_view name) {
+    return ContentRule{
+        .kind = ContentRule::Kind::kJsonSchema,
+        .schema = Json{{"type", "object"}, {"properties", {{name, {{"type", "string"}}}}}, {"required", {name}}},
+        .where = std::string(name)};
+  };
+  const Grammar turn = compiler_->turn({.answer = std::nullopt,
+                                        .calls = {{"functions.get_weather", arguments("city")},
+                                                  {"functions.get_time", arguments("zone")},
+                                                  {"python", {}}},
+                                        .preamble = false});
+  for (
+      const std::string_view good :
+      {R"(<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>)",
+       R"( to=functions.get_time<|channel|>commentary <|constrain|>json<|message|>{"zone":"CET"}<|call|>)",
+       R"(<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_time json<|message|>{"zone": ""}<|call|>)",
+       R"(<|channel|>analysis to=python code<|message|>print(1)<|call|>)"}) {
+    EXPECT_TRUE(takes(turn, turn_tokens(good))) << good;
+  }
+  for (const std::string_view bad :
+       {R"(<|channel|>final<|message|>No.<|return|>)",
+        R"(<|channel|>commentary to=functions.get_weather<|message|>{"zone": "x"}<|call|>)",
+        R"(<|channel|>commentary to=functions.get<|message|>{}<|call|>)",
+        R"(<|channel|>commentary<|message|>I will call.<|end|>)",
+        R"(<|channel|>analysis to=functions.get_time<|message|>{"zone": "x"}<|call|>)"}) {
+    EXPECT_FALSE(takes(turn, turn_tokens(bad))) << bad;
+  }
+}
+
+TEST_F(GrammarTest, any_sampled_turn_parses_without_repairs) {
+  const HarmonyIds ids = HarmonyIds::from_names([](std::string_view name) { return tokenizer_->special_id(name); });
+  const Grammar turn = compiler_->turn({.calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}}});
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    GrammarMatcher matcher = turn.matcher();
+    HarmonyParser parser;
+    std::vector<uint32_t> mask(static_cast<size_t>(tokenizer_->max_id()) / 32 + 1);
+    for (int step = 0; step < 60 && !matcher.finished(); ++step) {
+      matcher.fill(mask);
+      std::vector<int32_t> plain, special;
+      for (int32_t token = 0; token <= tokenizer_->max_id(); ++token) {
+        if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) continue;
+        (tokenizer_->is_special(token) ? special : plain).push_back(token);
+      }
+      const Philox4 draw = philox(seed, static_cast<uint64_t>(step));
+      const auto& among = plain.empty() || (!special.empty() && uniform_float(draw[0]) < 0.4F) ? special : plain;
+      const int32_t token = among[draw[1] % among.size()];
+      ASSERT_TRUE(matcher.accept(token));
+      if (const auto formatting = ids.special_of(token)) {
+        (void)parser.push(*formatting);
+      } else {
+        (void)parser.push(tokenizer_->token_bytes(token));
+      }
+    }
+    EXPECT_EQ(parser.repairs(), 0) << "seed " << seed;
+  }
+}
+
+TEST_F(GrammarTest, serves_large_bounds) {
+  std::string many = "[0";
+  for (int i = 1; i < 300; ++i) many += fmt::format(", {}", i);
+  const std::string_view schema = R"({"type":"array","items":{"type":"integer"},"minItems":200,"maxItems":300})";
+  EXPECT_TRUE(takes_document(schema, many + "]"));
+  EXPECT_FALSE(takes_document(schema, many + ", 300]"));
+  EXPECT_FALSE(takes_document(schema, "[1, 2, 3]"));
+  EXPECT_TRUE(takes_document(R"({"type":"array","maxItems":1000000})", R"([1, "x"])"));
+  EXPECT_TRUE(takes_document(R"({"type":"string","maxLength":1000000})", R"("It was the best of times.")"));
+}
+
+TEST_F(GrammarTest, ends_after_a_token_that_could_not_come) {
+  GrammarMatcher matcher = of_schema(R"({"type":"boolean"})").matcher();
+  EXPECT_FALSE(matcher.accept(id("<|call|>")));
+  EXPECT_TRUE(matcher.failed());
+  EXPECT_TRUE(may_come(matcher, id("<|return|>")));
+  EXPECT_TRUE(matcher.accept(id("<|return|>")));
+  EXPECT_TRUE(matcher.finished());
+}
+
+TEST_F(GrammarTest, refuses_names_that_no_header_can_hold) {
+  for (const std::string_view name : {"", "functions.a b", "functions.<|call|>"}) {
+    EXPECT_THROW((void)compiler_->turn({.calls = {{std::string(name), {}}}}), Error) << name;
+  }
+  EXPECT_THROW((void)compiler_->turn({.calls = {{"functions.f", {}}, {"functions.f", {}}}}), Error);
+  EXPECT_THROW((void)compiler_->turn({.answer = std::nullopt}), Error);
+}
+
+}  // namespace
+}  // namespace nibble::text

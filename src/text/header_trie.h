@@ -1,5 +1,6 @@
 #pragma once
-// The message headers that may come, as a tree of bytes and formatting tokens: deterministic, and any cut of the text into tokens.
+// The message headers that may come, as a tree of bytes and formatting tokens: deterministic, and any cut of the text
+// into tokens.
 
 #include "text/harmony_tokens.h"
 
@@ -23,7 +24,9 @@ class HeaderTrie {
   // The node before a <|start|>assistant that leads to the root.
   [[nodiscard]] Node before_start() const { return before_start_; }
 
-  [[nodiscard]] std::optional<Node> after(Node node, Special special) const { return next(node, kByteValues + static_cast<int>(special)); }
+  [[nodiscard]] std::optional<Node> after(Node node, Special special) const {
+    return next(node, kByteValues + static_cast<int>(special));
+  }
   [[nodiscard]] std::optional<Node> after(Node node, std::string_view bytes) const;
   // Set: a header ended here.
   [[nodiscard]] std::optional<size_t> message_rule(Node node) const { return nodes_[node].message_rule; }

@@ -26,7 +26,10 @@ struct Bound {
 class DigitWalk {
  public:
   DigitWalk(int integer_digits, int fraction_digits, std::optional<Bound> low, std::optional<Bound> high)
-      : integer_digits_(integer_digits), fraction_digits_(fraction_digits), low_(std::move(low)), high_(std::move(high)) {
+      : integer_digits_(integer_digits),
+        fraction_digits_(fraction_digits),
+        low_(std::move(low)),
+        high_(std::move(high)) {
     size_t digits = static_cast<size_t>(integer_digits);
     if (low_) digits = std::max(digits, low_->digits.size());
     if (high_) digits = std::max(digits, high_->digits.size());
@@ -38,9 +41,9 @@ class DigitWalk {
 
  private:
   struct At {
-    int digit = 0;       // the next one
-    bool low = false;    // all digits so far equal the lower bound's
-    bool high = false;   // likewise
+    int digit = 0;      // the next one
+    bool low = false;   // all digits so far equal the lower bound's
+    bool high = false;  // likewise
   };
 
   // The bound's digits from `digit` on are all zero.

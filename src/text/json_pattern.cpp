@@ -15,8 +15,10 @@ constexpr uint32_t kLastCharacter = 0x10FFFF;
 // What \w, \d, \s and . mean without the u flag (ECMA-262, CharacterClassEscape and CharacterClass).
 CharacterRanges digits() { return {{'0', '9'}}; }
 CharacterRanges word_characters() { return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}; }
-CharacterRanges spaces() { return {{9, 13},           {' ', ' '},         {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-                                {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}; }
+CharacterRanges spaces() {
+  return {{9, 13},          {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+          {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+}
 CharacterRanges line_ends() { return {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}; }
 CharacterRanges plain_characters() { return {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, kLastCharacter}}; }
 // JSON's two-character escapes of what may not stand as it is; the solidus may.
@@ -170,7 +172,8 @@ std::optional<uint32_t> PatternReader::escape(CharacterRanges& out, bool in_brac
     case 'u': {
       if (!take("{")) return hex(4);
       int digits = 0;
-      while (at_ + static_cast<size_t>(digits) < text_.size() && text_[at_ + static_cast<size_t>(digits)] != '}') ++digits;
+      while (at_ + static_cast<size_t>(digits) < text_.size() && text_[at_ + static_cast<size_t>(digits)] != '}')
+        ++digits;
       if (digits < 1 || digits > 6) fail("want \\u{…} with 1 to 6 digits");
       const uint32_t value = hex(digits);
       take("}");
@@ -216,7 +219,8 @@ CharacterRanges PatternReader::bracket() {
 int64_t PatternReader::number() {
   int64_t value = 0;
   const size_t from = at_;
-  for (; peek() >= '0' && peek() <= '9'; ++at_) value = std::min<int64_t>(value * 10 + (peek() - '0'), kMaxPatternRepetitions + 1);
+  for (; peek() >= '0' && peek() <= '9'; ++at_)
+    value = std::min<int64_t>(value * 10 + (peek() - '0'), kMaxPatternRepetitions + 1);
   if (at_ == from) fail("want a number in {…}");
   if (value > kMaxPatternRepetitions) fail(fmt::format("want at most {} repetitions", kMaxPatternRepetitions));
   return value;
@@ -282,8 +286,10 @@ PatternReader::Part PatternReader::atom(int depth) {
     const std::optional<uint32_t> character = escape(set, false);
     return one_of(character ? CharacterRanges{{*character, *character}} : set);
   }
-  if (peek() == '^' || peek() == '$') fail("^ and $ are supported only at the ends of the whole pattern or its alternatives");
-  if (std::string_view("*+?{}]").find(peek()) != std::string_view::npos) fail("a quantifier or bracket without what it belongs to");
+  if (peek() == '^' || peek() == '$')
+    fail("^ and $ are supported only at the ends of the whole pattern or its alternatives");
+  if (std::string_view("*+?{}]").find(peek()) != std::string_view::npos)
+    fail("a quantifier or bracket without what it belongs to");
   const uint32_t c = character();
   return one_of({{c, c}});
 }
@@ -314,7 +320,8 @@ PatternReader::Part PatternReader::alternatives(int depth) {
     }
     out->expression += "|" + choice.expression;
     out->shortest = std::min(out->shortest, choice.shortest);
-    out->longest = out->longest == kUnbounded || choice.longest == kUnbounded ? kUnbounded : std::max(out->longest, choice.longest);
+    out->longest = out->longest == kUnbounded || choice.longest == kUnbounded ? kUnbounded
+                                                                              : std::max(out->longest, choice.longest);
     out->cost += choice.cost;
     limit(*out);
   } while (take("|"));
@@ -322,7 +329,8 @@ PatternReader::Part PatternReader::alternatives(int depth) {
 }
 
 StringExpression PatternReader::read() {
-  if (text_.size() > kMaxPatternBytes) fail(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
+  if (text_.size() > kMaxPatternBytes)
+    fail(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
   Part whole = alternatives(0);
   return {fmt::format("({})", whole.expression), whole.shortest, whole.longest, whole.cost};
 }

@@ -17,9 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 12> kAnnotations = {
-    "title", "description", "default", "examples", "deprecated", "readOnly",
-    "writeOnly", "$schema", "$comment", "$defs", "definitions", "discriminator"};
+constexpr std::array<std::string_view, 12> kAnnotations = {"title",      "description", "default",     "examples",
+                                                           "deprecated", "readOnly",    "writeOnly",   "$schema",
+                                                           "$comment",   "$defs",       "definitions", "discriminator"};
 constexpr std::array<std::pair<std::string_view, JsonType>, 21> kTyped = {{{"properties", JsonType::kObject},
                                                                            {"required", JsonType::kObject},
                                                                            {"additionalProperties", JsonType::kObject},
@@ -69,13 +69,15 @@ const Json* find(const Json& object, std::string_view key) {
 
 bool is_required(const Json& schema, const std::string& name) {
   const Json* required = find(schema, "required");
-  return required != nullptr && required->is_array() && std::find(required->begin(), required->end(), name) != required->end();
+  return required != nullptr && required->is_array() &&
+         std::find(required->begin(), required->end(), name) != required->end();
 }
 
 }  // namespace
 
 std::string_view name_of(JsonType type) {
-  constexpr std::array<std::string_view, kJsonTypes> kNames = {"null", "boolean", "integer", "number", "string", "array", "object"};
+  constexpr std::array<std::string_view, kJsonTypes> kNames = {"null",   "boolean", "integer", "number",
+                                                               "string", "array",   "object"};
   return kNames[static_cast<size_t>(type)];
 }
 
@@ -89,11 +91,13 @@ bool JsonTypes::holds(const Json& value) const {
     default: break;
   }
   if (has(JsonType::kNumber)) return true;
-  return has(JsonType::kInteger) && (!value.is_number_float() || std::floor(value.get<double>()) == value.get<double>());
+  return has(JsonType::kInteger) &&
+         (!value.is_number_float() || std::floor(value.get<double>()) == value.get<double>());
 }
 
 bool JsonTypes::overlaps(JsonTypes other) const {
-  constexpr unsigned kNumbers = 1U << static_cast<unsigned>(JsonType::kInteger) | 1U << static_cast<unsigned>(JsonType::kNumber);
+  constexpr unsigned kNumbers =
+      1U << static_cast<unsigned>(JsonType::kInteger) | 1U << static_cast<unsigned>(JsonType::kNumber);
   return (bits_ & other.bits_) != 0 || ((bits_ & kNumbers) != 0 && (other.bits_ & kNumbers) != 0);
 }
 
@@ -126,7 +130,8 @@ void SchemaDocument::expect_within_limits() const {
       }
       if (value->is_structured()) open.push_back({&entry.value(), depth + 1});
     }
-    if (bytes > kMaxSchemaBytes) fail(root(), fmt::format("its names and texts are longer than {} bytes", kMaxSchemaBytes));
+    if (bytes > kMaxSchemaBytes)
+      fail(root(), fmt::format("its names and texts are longer than {} bytes", kMaxSchemaBytes));
   }
 }
 
@@ -195,8 +200,9 @@ JsonTypes SchemaDocument::types(const SchemaPlace& at) const {
   }
   const auto add = [&](const Json& name) {
     const auto known = name.is_string() ? type_named(name.get_ref<const std::string&>()) : std::nullopt;
-    if (!known) fail(at, fmt::format("type: want null, boolean, integer, number, string, array or object, found {}",
-                                     shortened(name.is_string() ? name.get_ref<const std::string&>() : name.type_name())));
+    if (!known)
+      fail(at, fmt::format("type: want null, boolean, integer, number, string, array or object, found {}",
+                           shortened(name.is_string() ? name.get_ref<const std::string&>() : name.type_name())));
     out.add(*known);
   };
   if (!type->is_array()) {
@@ -212,7 +218,8 @@ std::vector<const Json*> SchemaDocument::values(const SchemaPlace& at) const {
   const Json* constant = find(*at.schema, "const");
   const Json* values = find(*at.schema, "enum");
   if (constant == nullptr && values == nullptr) return {};
-  if (values != nullptr && (!values->is_array() || values->empty())) fail(at, "enum: want a list of at least one value");
+  if (values != nullptr && (!values->is_array() || values->empty()))
+    fail(at, "enum: want a list of at least one value");
   std::vector<const Json*> out;
   const auto add = [&](const Json& value) {
     if (!at.schema->contains("type") || types(at).holds(value)) out.push_back(&value);
@@ -229,7 +236,8 @@ std::vector<const Json*> SchemaDocument::values(const SchemaPlace& at) const {
 std::optional<int64_t> SchemaDocument::count(const SchemaPlace& at, std::string_view keyword) const {
   const Json* value = find(*at.schema, keyword);
   if (value == nullptr) return std::nullopt;
-  const bool whole = value->is_number() && value->get<double>() >= 0 && std::floor(value->get<double>()) == value->get<double>();
+  const bool whole =
+      value->is_number() && value->get<double>() >= 0 && std::floor(value->get<double>()) == value->get<double>();
   if (!whole) fail(at, fmt::format("{}: want a whole number, 0 or more", keyword));
   if (value->get<double>() > static_cast<double>(kMaxRepetitions)) {
     fail(at, fmt::format("{}: want at most {}", keyword, kMaxRepetitions));

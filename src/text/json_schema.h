@@ -1,5 +1,6 @@
 #pragma once
-// A JSON Schema document as json_grammar reads it: its limits, references and types. Nothing here recurses over the document.
+// A JSON Schema document as json_grammar reads it: its limits, references and types. Nothing here recurses over the
+// document.
 
 #include <nlohmann/json.hpp>
 
@@ -43,7 +44,8 @@ class SchemaDocument {
   [[nodiscard]] SchemaPlace root() const { return {&root_, "#"}; }
   [[noreturn]] void fail(const SchemaPlace& at, std::string_view what) const;
 
-  // The schema is an object whose keywords are all known; those of `own`, if not empty, and annotations are the only ones.
+  // The schema is an object whose keywords are all known; those of `own`, if not empty, and annotations are the only
+  // ones.
   void expect_known(const SchemaPlace& at) const;
   void expect_only(const SchemaPlace& at, const std::vector<std::string_view>& own) const;
 

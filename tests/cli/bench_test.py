@@ -76,6 +76,15 @@ class Tables(Case):
         self.ok(*BENCH, "--backend", "reference", "-p", 2, "-n", 1, "-r", 1, "-d", 3)
         self.ok(*BENCH, "-p", 300, "-n", 0, "-r", 1, "--max-num-batched-tokens", 7, "-d", 140, "-q")
 
+    def test_a_profile_shares_the_time_out_by_stage(self):
+        rows = self.ok(*BENCH, "-p", 4, "-n", 2, "-r", 1, "--profile", "--json").json()["rows"]
+        for row in rows:
+            self.assertEqual([p["stage"] for p in row["profile"]], ["embed", "attn_in", "attend", "attn_out", "route", "moe", "logits"])
+            self.assertAlmostEqual(sum(p["of_time"] for p in row["profile"]), 1, 6)
+        text = self.ok(*BENCH, "-p", 0, "-n", 2, "-r", 1, "--profile").out
+        self.assertIn("tg2, batch 1: per step, over 2 steps and all layers", text)
+        self.refused(USAGE, *BENCH, "--profile", "-o", "csv", says="md or json")
+
     def test_lists_are_sorted_and_said_once(self):
         rows = self.ok(*BENCH, "-p", "4,2,4", "-n", 0, "-r", 1, "--json").json()["rows"]
         self.assertEqual([r["prompt"] for r in rows], [2, 4])
@@ -105,9 +114,39 @@ class Refusals(Case):
         self.assertRegex(said, r"-d \d+")
         self.refused(MEMORY, "bench", "-m", "gpt-oss-120b", "--load-format", "dummy", "-d", 130000, "-b", 1024, says="weights 65.2 GB")
 
+    def test_options_of_another_backend(self):
+        self.refused(USAGE, *BENCH, "--gpu-memory-utilization", 0.5, says="want --backend cuda")
+        for value in ("0", "1.1", "-1", "nan", "x", ""):
+            self.refused(USAGE, *BENCH, "--gpu-memory-utilization", value)
+
     def test_no_card(self):
         if "no CUDA backend" in support.nibble(*BENCH, "--backend", "cuda", "-p", 1, "-n", 0).err:
             self.refused(UNSUPPORTED, *BENCH, "--backend", "cuda", says="this build has no CUDA backend")
+
+
+class Plans(Case):
+    def test_every_stage_has_kernels_and_the_steps_cost(self):
+        for backend in ("cpu", "cuda"):
+            plans = self.ok("inspect", "-m", TINY, "--plan", "--backend", backend, "-b", "0,1,8", "-p", 16, "-d", "0,300", "--json").json()["plans"]
+            self.assertEqual([p["step"] for p in plans], [f"{s} @ d{d}{b}" for d in (0, 300) for s, b in (("tg", ", batch 1"), ("tg", ", batch 8"), ("pp16", ""))])
+            for plan in plans:
+                layers = {"": 1, "8": 8, "4 sliding": 4, "4 full": 4}
+                for number in ("bytes", "flops"):
+                    total = sum(s[number] * layers[s["layers"]] for s in plan["stages"])
+                    self.assertAlmostEqual(total / plan[number], 1, 3)
+                self.assertEqual({s["stage"] for s in plan["stages"]}, {"embed", "attn_in", "attend", "attn_out", "route", "moe", "logits"})
+
+    def test_options_reach_the_plan(self):
+        plan = ("inspect", "-m", "gpt-oss-120b", "--load-format", "dummy", "--plan", "--backend", "cuda", "-p", 0, "-b", 1)
+        self.assertIn("any_attend_decode_bf16", self.ok(*plan).out)
+        self.assertIn("any_attend_decode_e4m3", self.ok(*plan, "--kv-cache-dtype", "fp8").out)
+        self.assertIn("any_attend_f32_bf16", self.ok(*plan, "--attention-backend", "reference").out)
+
+    def test_what_makes_no_plan(self):
+        self.refused(USAGE, "inspect", "-m", TINY, "-b", 1, says="requires --plan")
+        self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-b", 0, "-p", 0, says="nothing to plan")
+        self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-d", 131072, says="131072")
+        self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--backend", "reference", says="plain loops")
 
 
 class CtrlC(Case):

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/measure.h"
+#include "backend/cuda/plan.h"
 #include "base/error.h"
 
 namespace nibble::backend {
@@ -22,6 +23,8 @@ CudaMemory cuda_memory(int /*device*/) { throw Error(Code::kUnsupported, "[cuda]
 MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
   throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
 }
+
+std::optional<CudaPlanDevice> cuda_plan_device() { return std::nullopt; }
 
 DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
 

@@ -19,16 +19,16 @@ KvPages carve_pages(const Dims& dims, int64_t pages, CudaOptions::Kv kv, Carver&
   return {.keys = keys, .values = carver.take<Bf16>(values), .type = KvPages::Type::kBf16};
 }
 
-// Pages that one row's table can name, times the rows.
-int64_t most_page_ids(const BackendConfig& config) {
+// Pages that one row's table can name.
+int64_t most_row_pages(const BackendConfig& config) {
   const int64_t of_context = (config.dims.max_context + kPageTokens - 1) / kPageTokens;
   const int64_t of_pool = *std::max_element(config.kv_pages.begin(), config.kv_pages.end());
-  return std::min<int64_t>(config.max_tokens, kMaxStepRows) * std::max<int64_t>(1, std::min(of_context, of_pool));
+  return std::max<int64_t>(1, std::min(of_context, of_pool));
 }
 
 }  // namespace
 
-Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Carver& carver) {
+Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, Carver& carver) {
   const Dims& d = config.dims;
   const int64_t tokens = config.max_tokens, rows = config.max_rows, pairs = tokens * d.topk;
   Arena a;
@@ -41,21 +41,30 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Carver& carver) {
   a.router_logits = carver.take<float>(tokens * d.experts);
   a.expert_ids = carver.take<int32_t>(pairs);
   a.expert_weights = carver.take<float>(pairs);
-  a.expert_hidden = carver.take<float>(pairs * d.inter);
+  if (matrices == Matrices::kPacked) {
+    a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
+    a.pending = carver.take<float>(2 * std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
+  } else {
+    a.expert_hidden = carver.take<float>(pairs * d.inter);
+  }
   a.expert_out = carver.take<float>(pairs * d.hidden);
   a.moe_pairs = carver.take<int32_t>(pairs);
   a.moe_tiles = carver.take<MoeTile>(max_moe_tiles(pairs, d.experts));
   a.moe_tile_count = carver.take<int32_t>(1);
   a.logits = carver.take<float>(rows * d.vocab);
-  a.ids = carver.take<int32_t>(tokens);
-  a.positions = carver.take<int32_t>(tokens);
-  a.token_row = carver.take<int32_t>(tokens);
-  a.last_key = carver.take<int32_t>(tokens);
-  a.page_ids = most_page_ids(config);
-  for (int32_t*& slots : a.kv_slots) slots = carver.take<int32_t>(tokens);
+  a.step_pitch = (tokens + 3) / 4 * 4;
+  int32_t* row = carver.take<int32_t>(6 * a.step_pitch);
+  for (int32_t** array : {&a.ids, &a.positions, &a.token_row, &a.last_key, &a.kv_slots[0], &a.kv_slots[1]}) {
+    *array = row;
+    if (row != nullptr) row += a.step_pitch;
+  }
+  a.row_pages = most_row_pages(config);
+  a.page_ids = std::min<int64_t>(tokens, kMaxStepRows) * a.row_pages;
   for (int32_t*& pages : a.pages) pages = carver.take<int32_t>(a.page_ids);
   a.logit_tokens = carver.take<int32_t>(rows);
   a.rope_inv_freq = carver.take<float>(d.head_dim / 2);
+  a.rope_cosine = carver.take<float>(tokens * d.head_dim / 2);
+  a.rope_sine = carver.take<float>(tokens * d.head_dim / 2);
   a.sample_params = carver.take<SampleRowParams>(rows);
   a.sample_threshold = carver.take<uint64_t>(rows);
   a.sample_part_value = carver.take<float>(rows * kSampleParts);

@@ -35,31 +35,37 @@ class Carver {
 
 struct Arena {
   // Slots and what lies between them
-  float* residual = nullptr;        // [tokens, hidden]
-  float* normed = nullptr;          // [max(tokens, rows), hidden]
-  float* q = nullptr;               // [tokens, heads * head_dim]
-  float* k = nullptr;               // [tokens, kv_heads * head_dim]
-  float* v = nullptr;               // likewise
-  float* attn = nullptr;            // [tokens, heads * head_dim]
-  float* router_logits = nullptr;   // [tokens, experts]
-  int32_t* expert_ids = nullptr;    // [tokens, topk]
-  float* expert_weights = nullptr;  // [tokens, topk]
-  float* expert_hidden = nullptr;   // [tokens, topk, inter]
-  float* expert_out = nullptr;      // [tokens, topk, hidden]
-  int32_t* moe_pairs = nullptr;     // [tokens * topk]
-  MoeTile* moe_tiles = nullptr;     // [max_moe_tiles]
+  float* residual = nullptr;         // [tokens, hidden]
+  float* normed = nullptr;           // [max(tokens, rows), hidden]
+  float* q = nullptr;                // [tokens, heads * head_dim]
+  float* k = nullptr;                // [tokens, kv_heads * head_dim]
+  float* v = nullptr;                // likewise
+  float* attn = nullptr;             // [tokens, heads * head_dim]
+  float* router_logits = nullptr;    // [tokens, experts]
+  int32_t* expert_ids = nullptr;     // [tokens, topk]
+  float* expert_weights = nullptr;   // [tokens, topk]
+  float* expert_hidden = nullptr;    // [tokens, topk, inter]
+  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, inter], instead of expert_hidden
+  float* pending = nullptr;          // [2, min(tokens, 8), hidden] sums of moe_down that residual has still to get
+  float* expert_out = nullptr;       // [tokens, topk, hidden]
+  int32_t* moe_pairs = nullptr;      // [tokens * topk]
+  MoeTile* moe_tiles = nullptr;      // [max_moe_tiles]
   int32_t* moe_tile_count = nullptr;
   float* logits = nullptr;  // [rows, vocab]
   // The step's arrays
-  int32_t* ids = nullptr;        // [tokens]
+  int32_t* ids = nullptr;        // [tokens]; this and the next five are rows, step_pitch apart, of one array
   int32_t* positions = nullptr;  // [tokens]
   int32_t* token_row = nullptr;  // [tokens]
   int32_t* last_key = nullptr;   // [tokens] the position a token attends from
   std::array<int32_t*, kLayerKinds> kv_slots{};
+  int64_t step_pitch = 0;
   std::array<int32_t*, kLayerKinds> pages{};  // [page_ids]
   int64_t page_ids = 0;                       // capacity of each
+  int64_t row_pages = 0;                      // most of one row
   int32_t* logit_tokens = nullptr;            // [rows]
   float* rope_inv_freq = nullptr;             // [head_dim / 2]
+  float* rope_cosine = nullptr;               // [tokens, head_dim / 2]
+  float* rope_sine = nullptr;                 // likewise
   // Sampling
   SampleRowParams* sample_params = nullptr;  // [rows]
   uint64_t* sample_threshold = nullptr;      // [rows]
@@ -69,6 +75,9 @@ struct Arena {
   std::vector<KvPages> kv;                   // per layer
 };
 
-[[nodiscard]] Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Carver& carver);
+// How the matrices are held: in row order for the plain kernels, or packed for the streaming ones.
+enum class Matrices : uint8_t { kRowOrder, kPacked };
+
+[[nodiscard]] Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, Carver& carver);
 
 }  // namespace nibble::backend::cuda

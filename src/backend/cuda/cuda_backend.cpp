@@ -2,18 +2,27 @@
 
 #include "backend/cuda/arena.h"
 #include "backend/cuda/attention.h"
+#include "backend/cuda/decode_path.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/packed_weights.h"
+#include "backend/cuda/plan.h"
 #include "backend/cuda/sample_plan.h"
-#include "backend/cuda/staging.h"
+#include "backend/cuda/step_graph.h"
+#include "backend/cuda/step_inputs.h"
 #include "backend/cuda/upload.h"
 #include "base/error.h"
 
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <optional>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 namespace nibble::backend {
@@ -32,56 +41,68 @@ KernelTable kernels_for(const DeviceFacts& facts) {
               facts.name, facts.major, facts.minor, NIBBLE_CUDA_ARCHS, cudaGetErrorString(status));
 }
 
-// The most that one step's arrays take, twice over.
-int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
-  const int64_t ints = 6 * int64_t{config.max_tokens} + config.max_rows + kLayerKinds * page_ids;
-  return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) +
-              Attention::staging_bytes(config.max_tokens)) +
-         4096;
+MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
+  if (options.moe == MoeKernel::kGemv)
+    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: this build has marlin, gemm and reference");
+  const std::optional<std::string> reason = why_not_packed(config);
+  const bool gemm = options.moe == MoeKernel::kGemm;
+  const bool packed = gemm || options.moe == MoeKernel::kMarlin || (options.moe == MoeKernel::kAuto && !reason);
+  if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
+  if (gemm && config.dims.experts > kGroupMaxExperts)
+    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemm: want up to {} experts, found {}", kGroupMaxExperts,
+                config.dims.experts);
+  if (!packed && (config.dense.qkv || config.dense.o || config.dense.lm_head))
+    throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
+                reason.value_or("reference was asked for"));
+  return gemm ? MoeKernel::kGemm : packed ? MoeKernel::kMarlin : MoeKernel::kReference;
 }
 
-class PlainCudaBackend final : public CudaBackend {
+GemvDevice gemv_device(const DeviceFacts& facts) {
+  return {.sms = facts.multiprocessors, .cta_smem_bytes = facts.cta_smem_bytes, .sm_smem_bytes = facts.sm_smem_bytes};
+}
+
+class StreamedCudaBackend final : public CudaBackend {
  public:
-  PlainCudaBackend(const BackendConfig& config, const CudaOptions& options)
+  StreamedCudaBackend(const BackendConfig& config, const CudaOptions& options)
       : config_(config),
+        moe_kernel_(choose_moe(config, options)),
         facts_(open_device(options.device)),
         kernels_(kernels_for(facts_)),
         stream_(make_stream()),
-        attention_(config_, options, stream_.get()) {
+        attention_(config_, options, stream_.get()),
+        files_(options.files),
+        upload_threads_(options.upload_threads) {
     Carver measure(nullptr);
-    const int64_t page_ids = carve(config_, options.kv, measure).page_ids;
+    const Matrices matrices = moe_kernel_ == MoeKernel::kReference ? Matrices::kRowOrder : Matrices::kPacked;
+    static_cast<void>(carve(config_, options.kv, matrices, measure));
     memory_ = allocate_device(measure.bytes(), "activations and KV pages");
     // All ones is NaN in every float type: reading what was never written shows at once.
     cuda_check(cudaMemsetAsync(memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
     Carver place(memory_.get());
-    at_ = carve(config_, options.kv, place);
-    staging_.emplace(staging_bytes(config_, page_ids), stream_.get());
+    at_ = carve(config_, options.kv, matrices, place);
+    if (moe_kernel_ != MoeKernel::kReference) {
+      packed_.emplace(config_, stream_.get());
+      path_.emplace(config_, at_, kernels_, gemv_device(facts_));
+      if (moe_kernel_ == MoeKernel::kGemm) use_gemms();
+      if (!options.eager) graphs_.emplace(stream_.get());
+    }
+    inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
     cuda_check(
         cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
-    const int64_t tokens = config_.max_tokens, rows = config_.max_rows;
-    ids_.emplace(at_.ids, tokens);
-    positions_.emplace(at_.positions, tokens);
-    token_row_.emplace(at_.token_row, tokens);
-    last_key_.emplace(at_.last_key, tokens);
-    for (size_t kind = 0; kind < kLayerKinds; ++kind) {
-      kv_slots_[kind].emplace(at_.kv_slots[kind], tokens);
-      pages_[kind].emplace(at_.pages[kind], page_ids);
-    }
-    logit_tokens_.emplace(at_.logit_tokens, rows);
     for (Sampled& s : sampled_) {
-      s.tokens = allocate_pinned(rows * 4, "sampled tokens");
+      s.tokens = allocate_pinned(config_.max_rows * int64_t{4}, "sampled tokens");
       s.done = make_event();
     }
-    host_row_.reserve(static_cast<size_t>(tokens));
-    host_last_.reserve(static_cast<size_t>(tokens));
   }
 
-  ~PlainCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
+  ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] std::string_view device_name() const override { return facts_.name; }
+  [[nodiscard]] MoeKernel moe_kernel() const override { return moe_kernel_; }
+  [[nodiscard]] int64_t graph_replays() const override { return graphs_ ? graphs_->replays() : 0; }
 
   [[nodiscard]] std::vector<KernelLaunches> launches() const override {
     std::vector<KernelLaunches> result;
@@ -92,39 +113,82 @@ class PlainCudaBackend final : public CudaBackend {
   }
 
   WeightHandle upload(const HostWeight& weight) override {
-    const bool experts = weight.role == WeightRole::kGateUp || weight.role == WeightRole::kDown;
-    if (weight.format != (experts ? WeightFormat::kMxfp4 : WeightFormat::kBf16) || config_.dense.of(weight.role)) {
-      throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", backend::name_of(weight.role),
-                  experts ? "mxfp4" : "bf16", backend::name_of(config_.dense.of(weight.role).value_or(weight.format)));
+    Uploaded own;
+    if (packed_ && is_packed(weight.role)) {
+      own.matrix = packed_->upload(weight);
+    } else {
+      const bool experts = weight.role == WeightRole::kGateUp || weight.role == WeightRole::kDown;
+      const WeightFormat want = experts ? WeightFormat::kMxfp4 : WeightFormat::kBf16;
+      if (weight.format != want)
+        throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", backend::name_of(weight.role),
+                    backend::name_of(want), backend::name_of(weight.format));
+      own.values = put(weight.values, weight);
+      own.scales = put(weight.scales, weight);
+      if (packed_ && is_qkv_bias(weight.role)) {
+        const PackedWeights::Bias bias = packed_->qkv_bias(weight.role, weight.layer);
+        cuda_check(cudaMemcpyAsync(bias.part, own.values.get(), weight.values.bytes.size(), cudaMemcpyDeviceToDevice,
+                                   stream_.get()));
+        own.qkv_bias = bias.whole;
+      }
     }
-    if (!uploader_) uploader_.emplace();
-    const auto put = [&](const RawTensor& tensor) {
-      if (tensor.bytes.empty()) return DeviceBytes();
-      DeviceBytes bytes = allocate_device(static_cast<int64_t>(tensor.bytes.size()), backend::name_of(weight.role));
-      uploader_->copy(bytes.get(), tensor.bytes, stream_.get());
-      return bytes;
-    };
-    Uploaded uploaded{put(weight.values), put(weight.scales)};
-    weights_.push_back(std::move(uploaded));
+    weights_.push_back(std::move(own));
     return {static_cast<int32_t>(weights_.size()) - 1};
   }
 
+  // One new token per row, one draw per row, nothing that needs arrays of its own: every step of plain decoding.
+  std::optional<Ticket> replay(const StepArgs& step) override {
+    const size_t tokens = step.ids.size();
+    if (!graphs_ || uploader_ || tokens < 1 || tokens > StepGraphs::kMaxTokens || step.rows.size() != tokens ||
+        step.logit_tokens.size() != tokens || step.sample_rows.size() != tokens || step.sinks != graph_sinks_)
+      return std::nullopt;
+    for (const SampleRow& row : step.sample_rows)
+      if (row.logprobs >= 0 || row.given >= 0) return std::nullopt;
+    plan_samples(step.sample_rows, plan_);
+    if (plan_.filters || plan_.most_shifts > 0 || !plan_.masks.empty()) return std::nullopt;
+    const StepGraphs::Next next = graphs_->next(static_cast<int64_t>(tokens));
+    if (next == StepGraphs::Next::kRun) return std::nullopt;
+    inputs_->begin_step();
+    inputs_->put(step, plan_);
+    if (next == StepGraphs::Next::kCapture) {
+      inputs_->freeze(true);
+      graphs_->begin_capture(static_cast<int64_t>(tokens), counts_);
+      return std::nullopt;
+    }
+    tokens_ = logit_rows_ = static_cast<int64_t>(tokens);
+    Sampled& out = open_ticket(step.sample_rows);
+    graphs_->replay(tokens_, counts_);
+    path_->replayed(tokens_);
+    return hand_out(out);
+  }
+
   void embed(const EmbedArgs& args) override {
-    uploader_.reset();  // its pinned memory is not needed any more
+    if (!capturing()) {
+      uploader_.reset();  // pinned memory that is not needed any more
+      if (packed_) packed_->finish();
+    }
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");
-    staging_->begin_step();
+    if (!capturing()) inputs_->begin_step();
     kernels_.embed({.table = bf16(args.table),
-                    .ids = ids_->put(args.ids, *staging_),
+                    .ids = inputs_->ids(args.ids),
                     .sampled = at_.sampled,
                     .out = at_.residual,
                     .tokens = to_int(tokens_),
                     .hidden = to_int(dims_.hidden)},
                    on_);
+    if (path_) path_->begin(tokens_);
   }
 
   void attn_in(const AttnInArgs& args) override {
     const LayerWeights& w = args.layer;
+    const LayerKind kind = config_.layer_kinds[static_cast<size_t>(args.layer_idx)];
+    const int32_t* positions = inputs_->positions(args.positions);
+    const int32_t* kv_slots = inputs_->kv_slots(kind, args.kv_slots);
+    if (path_) {
+      return path_->attn_in(
+          {bf16(w[WeightRole::kAttnNorm]), of(w[WeightRole::kQ]).matrix, of(w[WeightRole::kQBias]).qkv_bias},
+          args.layer_idx, positions, kv_slots, on_);
+    }
     norm({.x = at_.residual, .scale = bf16(w[WeightRole::kAttnNorm])}, tokens_);
     linear({.weight = bf16(w[WeightRole::kQ]), .bias = bf16(w[WeightRole::kQBias]), .x = at_.normed, .out = at_.q},
            {tokens_, dims_.q_width(), dims_.hidden});
@@ -132,12 +196,11 @@ class PlainCudaBackend final : public CudaBackend {
            {tokens_, dims_.kv_width(), dims_.hidden});
     linear({.weight = bf16(w[WeightRole::kV]), .bias = bf16(w[WeightRole::kVBias]), .x = at_.normed, .out = at_.v},
            {tokens_, dims_.kv_width(), dims_.hidden});
-    const auto kind = static_cast<size_t>(config_.layer_kinds[static_cast<size_t>(args.layer_idx)]);
     kernels_.rope_kv({.q = at_.q,
                       .k = at_.k,
                       .v = at_.v,
-                      .positions = positions_->put(args.positions, *staging_),
-                      .kv_slots = kv_slots_[kind]->put(args.kv_slots, *staging_),
+                      .positions = positions,
+                      .kv_slots = kv_slots,
                       .rope_inv_freq = at_.rope_inv_freq,
                       .kv = at_.kv[static_cast<size_t>(args.layer_idx)],
                       .tokens = to_int(tokens_),
@@ -149,35 +212,29 @@ class PlainCudaBackend final : public CudaBackend {
   }
 
   void attend(const AttendArgs& args) override {
-    host_row_.clear();
-    host_last_.clear();
-    for (size_t r = 0; r < args.rows.size(); ++r) {
-      const Row& row = args.rows[r];
-      check(row.first_token == static_cast<int32_t>(host_row_.size()), "rows cover the step's tokens in order");
-      for (int32_t i = 0; i < row.tokens; ++i) {
-        host_row_.push_back(static_cast<int32_t>(r));
-        host_last_.push_back(row.context - row.tokens + i);
-      }
-    }
-    check(static_cast<int64_t>(host_row_.size()) == tokens_, "rows cover the step's tokens");
+    const StepInputs::RowsOnDevice rows = inputs_->rows(args.rows, tokens_);
+    const StepInputs::PagesOnDevice pages = inputs_->pages(args.kind, args.pages, std::ssize(args.rows));
     const AttendLaunch launch{.q = at_.q,
                               .out = at_.attn,
                               .sinks = args.sinks ? bf16(args.layer[WeightRole::kSinks]) : nullptr,
-                              .token_row = token_row_->put(host_row_, *staging_),
-                              .positions = last_key_->put(host_last_, *staging_),
-                              .pages = pages_[static_cast<size_t>(args.kind)]->put(args.pages.ids, *staging_),
+                              .token_row = rows.token_row,
+                              .positions = rows.last_key,
+                              .pages = pages.ids,
                               .kv = at_.kv[static_cast<size_t>(args.layer_idx)],
-                              .pages_per_row = args.pages.pages_per_row,
+                              .pages_per_row = pages.per_row,
                               .tokens = to_int(tokens_),
                               .heads = to_int(dims_.heads),
                               .kv_heads = to_int(dims_.kv_heads),
                               .head_dim = to_int(dims_.head_dim),
                               .window = args.kind == LayerKind::kSliding ? to_int(dims_.sliding_window) : 0};
-    if (attention_.flash()) return attention_.attend(args.rows, launch, *staging_, on_);
+    if (attention_.flash()) return attention_.attend(args.rows, launch, inputs_->staging(), on_);
     kernels_.attend(launch, on_);
   }
 
   void attn_out(const AttnOutArgs& args) override {
+    if (path_) {
+      return path_->attn_out({of(args.layer[WeightRole::kO]).matrix, bf16(args.layer[WeightRole::kOBias])}, on_);
+    }
     linear({.weight = bf16(args.layer[WeightRole::kO]),
             .bias = bf16(args.layer[WeightRole::kOBias]),
             .x = at_.attn,
@@ -188,6 +245,10 @@ class PlainCudaBackend final : public CudaBackend {
 
   void route(const RouteArgs& args) override {
     const LayerWeights& w = args.layer;
+    if (path_) {
+      return path_->route(
+          {bf16(w[WeightRole::kMlpNorm]), bf16(w[WeightRole::kRouter]), bf16(w[WeightRole::kRouterBias])}, on_);
+    }
     norm({.x = at_.residual, .scale = bf16(w[WeightRole::kMlpNorm])}, tokens_);
     linear({.weight = bf16(w[WeightRole::kRouter]),
             .bias = bf16(w[WeightRole::kRouterBias]),
@@ -205,6 +266,11 @@ class PlainCudaBackend final : public CudaBackend {
 
   void moe(const MoeArgs& args) override {
     const LayerWeights& w = args.layer;
+    if (path_) {
+      return path_->moe({of(w[WeightRole::kGateUp]).matrix.data, of(w[WeightRole::kDown]).matrix.data,
+                         bf16(w[WeightRole::kGateUpBias]), bf16(w[WeightRole::kDownBias])},
+                        on_);
+    }
     kernels_.moe({.x = at_.normed,
                   .expert_ids = at_.expert_ids,
                   .expert_weights = at_.expert_weights,
@@ -230,24 +296,22 @@ class PlainCudaBackend final : public CudaBackend {
   void logits(const LogitsArgs& args) override {
     logit_rows_ = static_cast<int64_t>(args.tokens.size());
     check(logit_rows_ <= config_.max_rows, "a step holds at most max_rows rows of logits");
-    norm({.x = at_.residual, .which = logit_tokens_->put(args.tokens, *staging_), .scale = bf16(args.norm)},
-         logit_rows_);
+    const int32_t* rows = inputs_->logit_tokens(args.tokens);
+    if (path_) return path_->logits({of(args.table).matrix, nullptr}, {rows, logit_rows_, bf16(args.norm)}, on_);
+    norm({.x = at_.residual, .which = rows, .scale = bf16(args.norm)}, logit_rows_);
     linear({.weight = bf16(args.table), .x = at_.normed, .out = at_.logits}, {logit_rows_, dims_.vocab, dims_.hidden});
   }
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
-    Sampled& out = sampled_[static_cast<size_t>(++ticket_ % kTickets)];
-    check(out.ticket == 0, "at most four tickets wait at the same time");
-    out.ticket = ticket_;
-    keep_logits(args.rows, out);
+    Sampled& out = open_ticket(args.rows);
     plan_samples(args.rows, plan_);
-    staging_->copy(at_.sample_params, std::as_bytes(std::span(plan_.params)));
+    const SampleRowParams* params = inputs_->params(plan_);
     put_history(shifts_, std::as_bytes(std::span(plan_.shifts)));
     put_history(biases_, std::as_bytes(std::span(plan_.biases)));
     put_history(masks_, std::as_bytes(std::span(plan_.masks)));
     kernels_.sample({.logits = at_.logits,
-                     .params = at_.sample_params,
+                     .params = params,
                      .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
                      .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
                      .masks = reinterpret_cast<const uint32_t*>(masks_.bytes.get()),
@@ -261,10 +325,11 @@ class PlainCudaBackend final : public CudaBackend {
                      .filters = plan_.filters,
                      .masked = !plan_.masks.empty()},
                     on_);
-    cuda_check(cudaMemcpyAsync(out.tokens.get(), at_.sampled, static_cast<size_t>(logit_rows_) * 4,
-                               cudaMemcpyDeviceToHost, stream_.get()));
-    cuda_check(cudaEventRecord(out.done.get(), stream_.get()));
-    return ticket_;
+    if (capturing()) {
+      inputs_->freeze(false);
+      graphs_->end_capture(counts_);
+    }
+    return hand_out(out);
   }
 
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
@@ -278,7 +343,25 @@ class PlainCudaBackend final : public CudaBackend {
     return drawn;
   }
 
+  void mark() override {
+    if (marks_used_ == marks_.size()) marks_.push_back(make_timer());
+    cuda_check(cudaEventRecord(marks_[marks_used_++].get(), stream_.get()));
+  }
+
+  [[nodiscard]] std::vector<double> take_marks_us() override {
+    std::vector<double> us;
+    for (size_t i = 0; i < marks_used_; ++i) {
+      float ms = 0;
+      cuda_check(cudaEventSynchronize(marks_[i].get()));
+      cuda_check(cudaEventElapsedTime(&ms, marks_[0].get(), marks_[i].get()));
+      us.push_back(1e3 * double{ms});
+    }
+    marks_used_ = 0;
+    return us;
+  }
+
   [[nodiscard]] SlotData peek(Slot slot) override {
+    if (path_) path_->settle(on_);
     switch (slot) {
       case Slot::kResidual: return read(at_.residual, {tokens_, dims_.hidden});
       case Slot::kNormed: return read(at_.normed, {tokens_, dims_.hidden});
@@ -287,7 +370,10 @@ class PlainCudaBackend final : public CudaBackend {
       case Slot::kRouterLogits: return read(at_.router_logits, {tokens_, dims_.experts});
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens_, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens_, dims_.topk});
-      case Slot::kExpertHidden: return read(at_.expert_hidden, {tokens_, dims_.topk, dims_.inter});
+      case Slot::kExpertHidden:
+        if (path_ && path_->ran_gemms() != nullptr) return gemms_hidden();
+        if (path_) return read(at_.expert_hidden_f16, {tokens_, dims_.topk, dims_.inter});
+        return read(at_.expert_hidden, {tokens_, dims_.topk, dims_.inter});
       case Slot::kLogits: return read(at_.logits, {logit_rows_, dims_.vocab});
     }
     return {};
@@ -296,6 +382,8 @@ class PlainCudaBackend final : public CudaBackend {
  private:
   struct Uploaded {
     DeviceBytes values, scales;
+    PackedWeights::Matrix matrix;    // of a packed role, which has no values here
+    const Bf16* qkv_bias = nullptr;  // of q, k and v together
   };
   // What is asked of a row beyond its token.
   struct SampledRow {
@@ -322,11 +410,61 @@ class PlainCudaBackend final : public CudaBackend {
     int64_t tokens, rows, cols;
   };
 
+  void use_gemms() {
+    Carver measure(nullptr);
+    static_cast<void>(GemmPath(config_, measure));
+    gemm_memory_ = allocate_device(measure.bytes(), "activations of many tokens");
+    cuda_check(cudaMemsetAsync(gemm_memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
+    Carver place(gemm_memory_.get());
+    gemms_.emplace(config_, place);
+    path_->use_gemms(&*gemms_);
+  }
+  [[nodiscard]] SlotData gemms_hidden() {
+    const auto* hidden = gemms_->expert_hidden();
+    const Shape shape = {tokens_, dims_.topk, dims_.inter};
+    if (gemms_->hidden_type() == InputType::kF16) return read(reinterpret_cast<const F16*>(hidden), shape);
+    SlotData stored = read(reinterpret_cast<const Bf16*>(hidden), shape);
+    std::vector<float> in_order(stored.values.size());
+    for (size_t i = 0; i < in_order.size(); ++i)
+      in_order[i] = stored.values[i / 32 * 32 + static_cast<size_t>(layout::slot_of_k(static_cast<int>(i % 32)))];
+    stored.values = std::move(in_order);
+    return stored;
+  }
+
+  [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }
+
+  Sampled& open_ticket(std::span<const SampleRow> rows) {
+    Sampled& out = sampled_[static_cast<size_t>(++ticket_ % kTickets)];
+    check(out.ticket == 0, "at most four tickets wait at the same time");
+    out.ticket = ticket_;
+    keep_logits(rows, out);
+    return out;
+  }
+
+  // The drawn tokens on their way to the host.
+  Ticket hand_out(Sampled& out) {
+    cuda_check(cudaMemcpyAsync(out.tokens.get(), at_.sampled, static_cast<size_t>(logit_rows_) * 4,
+                               cudaMemcpyDeviceToHost, stream_.get()));
+    cuda_check(cudaEventRecord(out.done.get(), stream_.get()));
+    return ticket_;
+  }
+
+  static bool is_qkv_bias(WeightRole role) {
+    return role == WeightRole::kQBias || role == WeightRole::kKBias || role == WeightRole::kVBias;
+  }
+  DeviceBytes put(const RawTensor& tensor, const HostWeight& weight) {
+    if (tensor.bytes.empty()) return {};
+    if (!uploader_) uploader_.emplace(files_, upload_threads_);
+    DeviceBytes bytes = allocate_device(static_cast<int64_t>(tensor.bytes.size()), backend::name_of(weight.role));
+    uploader_->copy(bytes.get(), tensor.bytes, stream_.get());
+    return bytes;
+  }
+  [[nodiscard]] const Uploaded& of(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
-    return reinterpret_cast<const Bf16*>(weights_[static_cast<size_t>(handle.idx)].values.get());
+    return reinterpret_cast<const Bf16*>(of(handle).values.get());
   }
   [[nodiscard]] MxfpMatrix mxfp4(WeightHandle handle) const {
-    const Uploaded& w = weights_[static_cast<size_t>(handle.idx)];
+    const Uploaded& w = of(handle);
     return {.codes = reinterpret_cast<const uint8_t*>(w.values.get()),
             .scales = reinterpret_cast<const uint8_t*>(w.scales.get())};
   }
@@ -404,25 +542,41 @@ class PlainCudaBackend final : public CudaBackend {
     cuda_check(
         cudaMemcpyAsync(values.data(), device, values.size() * sizeof(T), cudaMemcpyDeviceToHost, stream_.get()));
     cuda_check(cudaStreamSynchronize(stream_.get()));
-    return {std::move(shape), std::vector<float>(values.begin(), values.end())};
+    SlotData data{std::move(shape), std::vector<float>(values.size())};
+    std::transform(values.begin(), values.end(), data.values.begin(), [](T value) {
+      if constexpr (std::is_same_v<T, F16> || std::is_same_v<T, Bf16>) {
+        return value.to_float();
+      } else {
+        return static_cast<float>(value);
+      }
+    });
+    return data;
   }
 
   const BackendConfig config_;
   const Dims& dims_ = config_.dims;
+  const MoeKernel moe_kernel_;
   const DeviceFacts facts_;
   const KernelTable kernels_;
   const Stream stream_;
   Attention attention_;
   LaunchCounts counts_{};
   const Launch on_{stream_.get(), &counts_};
+  const std::vector<MappedSource> files_;
+  const int upload_threads_;
   std::optional<Uploader> uploader_;
   std::vector<Uploaded> weights_;
+  std::vector<Event> marks_;  // kept for the next profile
+  size_t marks_used_ = 0;
+  std::optional<PackedWeights> packed_;
   DeviceBytes memory_;
   Arena at_;
-  std::optional<Staging> staging_;
-  std::optional<StepArray<int32_t>> ids_, positions_, token_row_, last_key_, logit_tokens_;
-  std::array<std::optional<StepArray<int32_t>>, kLayerKinds> kv_slots_, pages_;
-  std::vector<int32_t> host_row_, host_last_;
+  DeviceBytes gemm_memory_;
+  std::optional<GemmPath> gemms_;
+  std::optional<DecodePath> path_;
+  std::optional<StepInputs> inputs_;
+  std::optional<StepGraphs> graphs_;
+  bool graph_sinks_ = true;  // what the captured steps assume
   SamplePlan plan_;
   History shifts_, biases_, masks_;
   std::array<Sampled, kTickets> sampled_;
@@ -441,6 +595,14 @@ CudaAvailable cuda_available(int device) {
   }
 }
 
+std::optional<CudaPlanDevice> cuda_plan_device() {
+  if (!cuda_available().yes) return std::nullopt;
+  const DeviceFacts facts = open_device(0);
+  int smem = 0;
+  cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
+  return CudaPlanDevice{facts.name, {.sms = facts.multiprocessors, .sm_smem_bytes = smem}};
+}
+
 CudaMemory cuda_memory(int device) {
   static_cast<void>(kernels_for(open_device(device)));
   size_t free = 0, total = 0;
@@ -450,14 +612,18 @@ CudaMemory cuda_memory(int device) {
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
   Carver measure(nullptr);
-  static_cast<void>(carve(config, options.kv, measure));
+  const bool packed = choose_moe(config, options) == MoeKernel::kMarlin;
+  static_cast<void>(carve(config, options.kv, packed ? Matrices::kPacked : Matrices::kRowOrder, measure));
   using Kv = CudaOptions::Kv;
   const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
-  return {.weights = 0, .kv = kv, .activations = measure.bytes() - kv, .upload = Uploader::kRingBytes};
+  return {.weights = 0,
+          .kv = kv,
+          .activations = measure.bytes() - kv,
+          .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
 }
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options) {
-  return std::make_unique<PlainCudaBackend>(config, options);
+  return std::make_unique<StreamedCudaBackend>(config, options);
 }
 
 }  // namespace nibble::backend

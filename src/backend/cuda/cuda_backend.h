@@ -1,10 +1,14 @@
 #pragma once
-// The GPU: float activations, weights as shipped, one stream, plain kernels. Every sum's order is fixed by shapes and
-// positions, so a step's bits repeat; with Attention::kReference a token does not see its batch neighbours either.
+// The GPU. Weights exact as shipped unless BackendConfig::dense says otherwise, float residual, one stream. Every sum's
+// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and Attention::kReference
+// a token does not see its batch neighbours either; with kMarlin steps of one, of two to eight and of more tokens may
+// differ in the last bits.
 
 #include "backend/backend.h"
 #include "backend/memory.h"
+#include "base/mapped_file.h"
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,11 +17,29 @@
 
 namespace nibble::backend {
 
+// Who multiplies the experts, and with them every matrix. kAuto: kMarlin where the shapes allow, else kReference.
+enum class MoeKernel : uint8_t {
+  kAuto,
+  kMarlin,     // W4A16 on tensor cores, weights packed once, at upload
+  kGemm,       // kMarlin for up to eight tokens; tensor-core GEMMs over the same weights for more
+  kGemv,       // not built yet
+  kReference,  // plain loops in float, weights in row order
+};
+[[nodiscard]] constexpr std::string_view name_of(MoeKernel kernel) {
+  constexpr std::array<std::string_view, 5> kNames = {"auto", "marlin", "gemm", "gemv", "reference"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
 struct CudaOptions {
   int device = 0;
   enum class Kv : uint8_t { kBf16, kF32, kE4m3 } kv = Kv::kBf16;
   // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's shapes.
   enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
+  // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
+  std::vector<MappedSource> files{};
+  int upload_threads = 1;
+  MoeKernel moe = MoeKernel::kAuto;
+  bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
 };
 
 struct KernelLaunches {
@@ -30,6 +52,8 @@ class CudaBackend : public Backend {
   // What ran so far, kernels that never ran left out: shows which path served a step.
   [[nodiscard]] virtual std::vector<KernelLaunches> launches() const = 0;
   [[nodiscard]] virtual std::string_view device_name() const = 0;
+  [[nodiscard]] virtual MoeKernel moe_kernel() const = 0;  // what kAuto became
+  [[nodiscard]] virtual int64_t graph_replays() const = 0;
 };
 
 // Whether make_cuda_backend could work here; when not, `reason` says why.
@@ -49,7 +73,8 @@ struct CudaMemory {
 [[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options);
 
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
-// shapes do not fit the kernels; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when CUDA fails.
+// shapes do not fit the kernels that the options name; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when
+// CUDA fails.
 [[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options);
 
 }  // namespace nibble::backend

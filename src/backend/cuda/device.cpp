@@ -42,7 +42,9 @@ DeviceFacts open_device(int device) {
           .major = facts.major,
           .minor = facts.minor,
           .multiprocessors = facts.multiProcessorCount,
-          .memory_bytes = static_cast<int64_t>(facts.totalGlobalMem)};
+          .memory_bytes = static_cast<int64_t>(facts.totalGlobalMem),
+          .cta_smem_bytes = static_cast<int64_t>(facts.sharedMemPerBlockOptin),
+          .sm_smem_bytes = static_cast<int64_t>(facts.sharedMemPerMultiprocessor)};
 }
 
 DeviceBytes allocate_device(int64_t bytes, std::string_view what) {
@@ -66,6 +68,12 @@ Stream make_stream() {
   cudaStream_t stream = nullptr;
   cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return Stream(stream);
+}
+
+Event make_timer() {
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreate(&event));
+  return Event(event);
 }
 
 Event make_event() {

@@ -22,6 +22,7 @@ struct DeviceFacts {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
+  int64_t cta_smem_bytes = 0, sm_smem_bytes = 0;  // shared memory that a block may opt in to; that an SM has
 };
 
 // Makes the device current for this thread. Throws Error(kUnsupported) when there is no such device.
@@ -49,6 +50,7 @@ using Event = std::unique_ptr<CUevent_st, EventDestroy>;
 [[nodiscard]] DeviceBytes allocate_device(int64_t bytes, std::string_view what);
 [[nodiscard]] PinnedBytes allocate_pinned(int64_t bytes, std::string_view what);
 [[nodiscard]] Stream make_stream();
-[[nodiscard]] Event make_event();
+[[nodiscard]] Event make_event();  // without a time
+[[nodiscard]] Event make_timer();  // with one
 
 }  // namespace nibble::backend::cuda

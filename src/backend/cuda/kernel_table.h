@@ -3,6 +3,7 @@
 // Pointers are device memory; activations are float, weights as the checkpoint ships them.
 
 #include "backend/args.h"
+#include "backend/cuda/kernels/any/gemv_plan.h"
 #include "base/dtype.h"
 
 #include <array>
@@ -33,10 +34,26 @@ enum class Kernel : uint8_t {
   kMoeGateUp,
   kMoeDown,
   kMoeCombine,
+  kRouter,
+  kRopeTable,
+  kAddPending,
+  kQkvBf16,
+  kQkvMxfp8,
+  kQkvMxfp4,
+  kDenseBf16,
+  kDenseMxfp8,
+  kDenseMxfp4,
+  kMarlinUp,
+  kMarlinDown,
+  kMarlinGroupedUp,
+  kMarlinGroupedDown,
   kGemmBf16,
   kGemmMxfp8,
   kGemmMxfp4,
   kGemmGateUp,
+  kSm90GemmBf16,
+  kSm90GemmMxfp4,
+  kSm90GemmGateUp,
   kMoeGroupTiles,
   kMoeSum,
   kRound,
@@ -61,6 +78,16 @@ struct Launch {
 void launched(Kernel kernel, const Launch& on, std::source_location where = std::source_location::current());
 // For launchers: throws Error(kUnsupported) "[cuda] <kernel>: want <want>, found <found>" unless `holds`.
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found);
+
+// cosine, sine [tokens, half] of positions[t] * inv_freq[d], times the concentration
+struct RopeTableLaunch {
+  const int32_t* positions = nullptr;
+  const float* inv_freq = nullptr;  // [half]
+  float* cosine = nullptr;
+  float* sine = nullptr;
+  int tokens = 0, half = 0;
+  float concentration = 1;
+};
 
 // residual[t,:] = table[ids[t],:]; an id below 0 stands for max(0, sampled[-1 - id])
 struct EmbedLaunch {
@@ -125,6 +152,13 @@ struct AttendLaunch {
   int window = 0;  // keys seen, the own included; 0: all
 };
 
+// to += pending[0] + pending[1]
+struct AddPendingLaunch {
+  const float* pending = nullptr;  // [2, count]
+  float* to = nullptr;             // [count]
+  int count = 0;
+};
+
 // The topk largest logits of a token, ids by falling logit (lower id on a tie), weights their softmax.
 struct TopExpertsLaunch {
   const float* logits = nullptr;  // [tokens, experts]
@@ -133,12 +167,8 @@ struct TopExpertsLaunch {
   int tokens = 0, experts = 0, topk = 0;
 };
 
-inline constexpr int kMoeTileTokens = 8;
-
-// Up to kMoeTileTokens of the (token, k) pairs that use one expert: pairs[first, first + count).
-struct MoeTile {
-  int32_t expert = 0, first = 0, count = 0;
-};
+inline constexpr int kMoeTileTokens = kGemvTokens;
+using MoeTile = PairTile;
 
 // The most tiles that `pairs` can make.
 [[nodiscard]] constexpr int64_t max_moe_tiles(int64_t pairs, int64_t experts) {
@@ -181,6 +211,7 @@ struct SampleRowParams {
   int32_t has_min_p = 0;
   int32_t first_shift = 0, shifts = 0;  // its part of the shifts
   int32_t mask = -1;                    // its row of the masks; -1: none
+  friend bool operator==(const SampleRowParams&, const SampleRowParams&) = default;
 };
 
 // What bias and penalties do to one token's logit; a row names a token once.
@@ -221,7 +252,11 @@ struct KernelTable {
   void (*rope_kv)(const RopeKvLaunch& args, const Launch& on);
   void (*attend)(const AttendLaunch& args, const Launch& on);
   void (*top_experts)(const TopExpertsLaunch& args, const Launch& on);
+  void (*rope_table)(const RopeTableLaunch& args, const Launch& on);
   void (*moe)(const MoeLaunch& args, const Launch& on);
+  void (*moe_group)(const MoeLaunch& args, const Launch& on);  // moe's first step alone
+  void (*add_pending)(const AddPendingLaunch& args, const Launch& on);
+  void (*moe_combine)(const MoeLaunch& args, const Launch& on);  // and its last
   void (*sample)(const SampleLaunch& args, const Launch& on);
 };
 

@@ -12,12 +12,6 @@ namespace {
 
 using namespace cuda;
 
-Event make_timer() {
-  cudaEvent_t event = nullptr;
-  cuda_check(cudaEventCreate(&event));
-  return Event(event);
-}
-
 // Shortest time of a few, in seconds, of what `enqueue` puts on the stream.
 double best_seconds(cudaStream_t stream, const std::function<void()>& enqueue) {
   const Event from = make_timer(), to = make_timer();

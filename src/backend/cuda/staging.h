@@ -21,8 +21,16 @@ class Staging {
   void begin_step();
   // Enqueues the copy; `host` is free when it returns. REQUIRES at most segment_bytes.
   void copy(void* device, std::span<const std::byte> host);
+  // The same for `rows` rows of `host`, which end up `pitch_bytes` apart: one copy.
+  void copy_rows(void* device, std::span<const std::byte> host, int64_t rows, int64_t pitch_bytes);
+
+  // While a step is captured, all that it needs must lie on the device already.
+  void freeze(bool frozen) { frozen_ = frozen; }
 
  private:
+  std::byte* take(std::span<const std::byte> host);
+  bool frozen_ = false;
+
   static constexpr int kSegments = 4;
   int64_t segment_bytes_;
   cudaStream_t stream_;
@@ -49,11 +57,31 @@ class StepArray {
     }
     return device_;
   }
+  // The device has got `host` by another way.
+  void set(std::span<const T> host) { content_.assign(host.begin(), host.end()); }
 
  private:
   T* device_;
   int64_t capacity_;
   std::vector<T> content_;
+};
+
+// A page table on the device. With few rows its rows are as far apart as the longest there can be, so that a captured
+// kernel finds them whatever a step's pages_per_row is.
+class PageArray {
+ public:
+  PageArray(int32_t* device, int64_t capacity, int64_t row_pages)
+      : device_(device), capacity_(capacity), row_pages_(row_pages) {}
+
+  // ids: [rows, pages_per_row]. The device's copy: [rows, stride()].
+  const int32_t* put(std::span<const int32_t> ids, int64_t rows, Staging& staging);
+  [[nodiscard]] int stride() const { return static_cast<int>(stride_); }
+
+ private:
+  static constexpr int64_t kFewRows = 8;
+  int32_t* device_;
+  int64_t capacity_, row_pages_, rows_ = 0, stride_ = 0;
+  std::vector<int32_t> content_;
 };
 
 }  // namespace nibble::backend::cuda

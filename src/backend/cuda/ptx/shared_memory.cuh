@@ -22,6 +22,10 @@ __device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 __device__ __forceinline__ void store_shared16(uint32_t address, const float (&v)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
                : "memory");

@@ -150,6 +150,23 @@ TEST(attend_emulated, decode_rows_and_prefill_chunks_in_one_step) {
   check_prefill<KvE4m3>({8, 1, 64}, 0, {{50, 15}, {140, 1}}, true);
 }
 
+// What docs/decisions/0005 says of FP8; exact sums over rounded and over unrounded pages, no kernel.
+TEST(attend_emulated, e4m3_pages_move_the_result_by_a_few_percent) {
+  const AttendShape shape{8, 1, 64};
+  const AttendFixture exact(shape, 0, {{300, 8}}, 31), rounded(shape, 0, {{300, 8}}, 31, PageValues::kE4m3);
+  double difference = 0, size = 0;
+  for (size_t t = 0; t < exact.positions.size(); ++t)
+    for (int head = 0; head < shape.heads; ++head) {
+      const AttendFixture::Want a = exact.want(t, head, true), b = rounded.want(t, head, true);
+      for (size_t d = 0; d < a.out.size(); ++d) {
+        difference += (a.out[d] - b.out[d]) * (a.out[d] - b.out[d]);
+        size += a.out[d] * a.out[d];
+      }
+    }
+  EXPECT_LT(std::sqrt(difference / size), 0.06);
+  EXPECT_GT(std::sqrt(difference / size), 0.01);
+}
+
 TEST(attend_emulated, a_huge_sink_leaves_almost_nothing) {
   AttendFixture f({8, 1, 64}, 0, {{100, 1}, {40, 20}}, 23);
   std::fill(f.sinks.begin(), f.sinks.end(), Bf16::from_float(60));

@@ -18,16 +18,23 @@ class Linear : public CudaTest {};
 class RopeKv : public CudaTest {};
 class TopExperts : public CudaTest {};
 
-TEST_F(Embed, copies_the_rows_of_its_ids) {
+TEST_F(Embed, copies_the_rows_of_its_ids_and_of_what_was_sampled) {
   for (const int hidden : {64, 2880}) {
     Values random(1);
     const std::vector<Bf16> table = random.bf16s(50 * hidden);
-    const std::vector<int32_t> ids = {49, 0, 7, 7, 48};
+    std::vector<int32_t> ids = {49, 0, -2, 7, -1};
+    const std::vector<int32_t> sampled = {48, 7};
     const DeviceArray<Bf16> on_table(table);
-    const DeviceArray<int32_t> on_ids(ids);
+    const DeviceArray<int32_t> on_ids(ids), on_sampled(sampled);
     const DeviceArray<float> out(ids.size() * static_cast<size_t>(hidden));
-    kernels_.embed({.table = on_table.get(), .ids = on_ids.get(), .out = out.get(), .tokens = 5, .hidden = hidden},
+    kernels_.embed({.table = on_table.get(),
+                    .ids = on_ids.get(),
+                    .sampled = on_sampled.get(),
+                    .out = out.get(),
+                    .tokens = 5,
+                    .hidden = hidden},
                    on_);
+    ids = {49, 0, 7, 7, 48};
     const std::vector<float> got = out.host();
     for (size_t i = 0; i < got.size(); ++i) {
       const size_t t = i / static_cast<size_t>(hidden), d = i % static_cast<size_t>(hidden);

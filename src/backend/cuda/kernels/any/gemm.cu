@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/any/gemm.cuh"
 #include "backend/cuda/kernels/any/moe_group.cuh"
+#include "backend/cuda/layout/wgmma_b.h"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -26,15 +27,19 @@ __global__ void __launch_bounds__(kThreads) moe_combine(const __grid_constant__ 
   }
 }
 
-// round: f32 to bf16 or f16, to nearest     bytes 6 * count     predicted (H200): 8192 x 2880 35 µs
-template <bool kBf16>
+// round: f32 to 16 bits, to nearest     bytes 6 * count     predicted (H200): 8192 x 2880 35 µs
+template <InputType kType>
 __global__ void __launch_bounds__(kThreads) round16(const __grid_constant__ RoundArgs args) {
   for (int64_t i = 4 * (int64_t{blockIdx.x} * kThreads + threadIdx.x); i < args.count;
        i += int64_t{4} * kThreads * gridDim.x) {
     const float4 v = *reinterpret_cast<const float4*>(args.from + i);
-    const uint2 two = kBf16 ? uint2{ptx::pack_bf16(v.x, v.y), ptx::pack_bf16(v.z, v.w)}
-                            : uint2{ptx::pack_f16(v.x, v.y), ptx::pack_f16(v.z, v.w)};
-    *reinterpret_cast<uint2*>(args.to + i) = two;
+    const uint32_t low = kType == InputType::kF16 ? ptx::pack_f16(v.x, v.y) : ptx::pack_bf16(v.x, v.y);
+    const uint32_t high = kType == InputType::kF16 ? ptx::pack_f16(v.z, v.w) : ptx::pack_bf16(v.z, v.w);
+    const auto k = static_cast<int>(i % layout::kBlockK);
+    const bool slots = kType == InputType::kWgmma;
+    uint16_t* to = args.to + i - k;
+    *reinterpret_cast<uint32_t*>(to + (slots ? layout::slot_of_k(k) : k)) = low;
+    *reinterpret_cast<uint32_t*>(to + (slots ? layout::slot_of_k(k + 2) : k + 2)) = high;
   }
 }
 
@@ -100,10 +105,10 @@ void any_round(const RoundArgs& args, const Launch& on) {
   constexpr int64_t kMostCtas = 4096;
   const int64_t ctas = (args.count / 4 + kThreads - 1) / kThreads;
   const auto grid = static_cast<unsigned>(ctas < kMostCtas ? ctas : kMostCtas);
-  if (args.before == layout::Packing::kBf16) {
-    round16<true><<<grid, kThreads, 0, on.stream>>>(args);
-  } else {
-    round16<false><<<grid, kThreads, 0, on.stream>>>(args);
+  switch (args.type) {
+    case InputType::kBf16: round16<InputType::kBf16><<<grid, kThreads, 0, on.stream>>>(args); break;
+    case InputType::kF16: round16<InputType::kF16><<<grid, kThreads, 0, on.stream>>>(args); break;
+    case InputType::kWgmma: round16<InputType::kWgmma><<<grid, kThreads, 0, on.stream>>>(args); break;
   }
   launched(Kernel::kRound, on);
 }

@@ -14,6 +14,7 @@
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
+#include "backend/cuda/kernels/any/gemm_weights.cuh"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/mma.cuh"
@@ -38,112 +39,9 @@ struct GemmTile {
   static_assert(kTokens * 8 % kThreads == 0, "every thread copies as many chunks");
 };
 
-// Pairs of blocks along a row, by their places in a tile: layout::pair_offset without its divisions.
-template <layout::Packing kPacking>
-struct PairWalk {
-  int slice_pairs, piece_bytes, step_bytes;  // step: from a pair of a slice to the next
-  int own = 0, slice = 0;                    // pair within its slice; byte offset of the slice
-
-  __device__ explicit PairWalk(const layout::Geometry& g)
-      : slice_pairs(g.blocks / 2),
-        piece_bytes(g.piece_bytes),
-        step_bytes(kPacking == layout::Packing::kMxfp4 ? 0 : static_cast<int>(g.chunk_bytes)) {}
-  __device__ int offset() const { return slice + own * step_bytes; }
-  __device__ void next() {
-    if (++own < slice_pairs) return;
-    own = 0;
-    slice += piece_bytes;
-  }
-};
-
-// One row tile's weights of a pair of blocks, and the A operands of its first block; next_block makes the second the
-// first.
-template <layout::Packing kPacking>
-struct WeightPair;
-
-__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-template <>
-struct WeightPair<layout::Packing::kMxfp4> {
-  uint4 codes;
-  uint32_t scales;
-  __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kMxfp4>& at, int lane) {
-    const uint8_t* slice = tile + at.offset();
-    codes = *reinterpret_cast<const uint4*>(slice + layout::code_offset(at.own, lane));
-    scales =
-        *reinterpret_cast<const uint32_t*>(slice + layout::scale_word_offset(2 * at.slice_pairs, lane / 4, at.own));
-  }
-  __device__ void a(int step, uint32_t (&to)[4]) const {
-    const layout::E2m1Pairs pairs = layout::widen_e2m1x8(step == 0 ? codes.x : codes.y);
-    for (int i = 0; i < 4; ++i) to[i] = pairs.pair[i];
-  }
-  __device__ void next_block() {
-    codes.x = codes.z;
-    codes.y = codes.w;
-    scales >>= 8;
-  }
-};
-
-template <>
-struct WeightPair<layout::Packing::kMxfp8> {
-  uint4 codes[2];
-  uint32_t scales;
-  __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kMxfp8>& at, int lane) {
-    const uint8_t* from = tile + at.offset();
-    for (int b = 0; b < 2; ++b) codes[b] = *reinterpret_cast<const uint4*>(from + b * layout::kStepBytes + lane * 16);
-    scales = *reinterpret_cast<const uint32_t*>(from + layout::mxfp8_scale_offset(lane / 4, 0));
-  }
-  __device__ void a(int step, uint32_t (&to)[4]) const {
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t word = word_of(codes[0], 2 * step + i / 2);
-      to[i] = ptx::f16_of_e4m3(i % 2 == 0 ? word & 0xffffu : word >> 16);
-    }
-  }
-  __device__ void next_block() {
-    codes[0] = codes[1];
-    scales >>= 8;
-  }
-};
-
-template <>
-struct WeightPair<layout::Packing::kBf16> {
-  uint4 steps[4];
-  __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kBf16>& at, int lane) {
-    const uint8_t* from = tile + at.offset();
-    for (int s = 0; s < 4; ++s) steps[s] = *reinterpret_cast<const uint4*>(from + s * layout::kStepBytes + lane * 16);
-  }
-  __device__ void a(int step, uint32_t (&to)[4]) const {
-    for (int i = 0; i < 4; ++i) to[i] = word_of(steps[step], i);
-  }
-  __device__ void next_block() {
-    steps[0] = steps[2];
-    steps[1] = steps[3];
-  }
-};
-
 // The first block's scale of the lane's row (0) or the row 8 below (1): 2^(byte - 127); 0 becomes 0.
 __device__ __forceinline__ float block_scale(uint32_t word, int row8) {
   return __uint_as_float(word << (row8 == 0 ? 23 : 7) & 0x7f800000u);
-}
-
-// What a CTA computes: row tiles from first_row_tile on, tokens [first, first + count) of the step or of `pairs`.
-struct GemmWork {
-  int expert = 0, first = 0, count = 0, first_row_tile = 0;
-};
-
-__device__ inline GemmWork work_of(const GemmArgs& args, int tile_tokens) {
-  const int y = static_cast<int>(blockIdx.y), rows = static_cast<int>(blockIdx.x) * kGemmRowTiles;
-  if (args.tiles == nullptr) return {0, y * tile_tokens, min(tile_tokens, args.tokens - y * tile_tokens), rows};
-  if (y >= *args.tile_count) return {};
-  const ExpertTile tile = args.tiles[y];
-  return {tile.expert, tile.first, tile.count, rows};
-}
-
-// The result's row of the work's i-th token.
-__device__ __forceinline__ int64_t token_at(const GemmArgs& args, const GemmWork& work, int i) {
-  return args.pairs == nullptr ? work.first + i : args.pairs[work.first + i];
 }
 
 // Where chunk `chunk` (8 k) of a token's row lies in a stage: lanes of a quad read four neighbours, of two tokens at a
@@ -232,9 +130,7 @@ __device__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_t
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const auto row = static_cast<int>(layout::source_row(args.order, row_tile + m, lane / 4 + 8 * half));
-      GemmPart part = args.parts[0];
-      for (int p = 1; p < kGemmMaxParts; ++p)
-        if (args.parts[p].rows > 0 && row >= args.parts[p].first_row) part = args.parts[p];
+      const GemmPart part = part_of(args, row);
       const float bias = args.bias == nullptr ? 0.0f : args.bias[int64_t{work.expert} * args.rows + row].to_float();
 #pragma unroll
       for (int n = 0; n < Tile::kColTiles; ++n) {
@@ -248,14 +144,6 @@ __device__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_t
       }
     }
   }
-}
-
-// torch/model.py swiglu. |u| <= 7 * 8 for the default limit: finite in f16. NaN stays NaN.
-__device__ __forceinline__ float gated(float gate, float up, float limit) {
-  constexpr float kAlpha = 1.702f;
-  gate = gate > limit ? limit : gate;
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f);
 }
 
 // Rows 0..7 of a tile are the gates of 8 channels, rows 8..15 their ups: a lane holds both. Neighbour rows swap, so
@@ -289,7 +177,7 @@ __device__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_
 }
 
 template <class Tile, layout::RowOrder kOrder>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kTokens <= 64 ? 2 : 1)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kTokens == 32 ? 2 : 1)
     any_gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const GemmWork work = work_of(args, Tile::kTokens);

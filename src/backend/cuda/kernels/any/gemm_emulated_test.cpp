@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/any/gemm.cuh"
 #include "backend/cuda/kernels/any/gemm_testing.h"
 #include "backend/cuda/kernels/any/moe_group.cuh"
+#include "backend/cuda/kernels/sm90/gemm.cuh"
 
 #include <gtest/gtest.h>
 
@@ -17,28 +18,54 @@ using layout::Packing;
 using layout::RowOrder;
 
 const float kNan = std::nanf("");
-constexpr int kSms = 3;
 
-template <Packing kPacking, int kTokens, RowOrder kOrder>
-void run_gemm(const GemmArgs& args, const GemmPlan& plan, uint64_t seed = 1) {
+// any_gemm, and sm90_gemm with its types and orders of x and u.
+struct Any {
+  static constexpr GemmDevice kDevice{.sms = 3};
+  template <Packing kPacking, int kTokens>
   using Tile = GemmTile<kPacking, kTokens>;
+  template <class Tile, RowOrder kOrder>
+  static void kernel(const GemmArgs& args) {
+    any_gemm<Tile, kOrder>(args);
+  }
+  static bool bf16(Packing packing) { return packing == Packing::kBf16; }
+  static std::vector<uint16_t> stored(const std::vector<uint16_t>& x) { return x; }
+  static std::vector<uint16_t> read(const std::vector<uint16_t>& x) { return x; }
+};
+struct Sm90 {
+  static constexpr GemmDevice kDevice{.sms = 3, .wgmma = true};
+  template <Packing kPacking, int kTokens>
+  using Tile = WgmmaTile<kPacking, kTokens>;
+  template <class Tile, RowOrder kOrder>
+  static void kernel(const GemmArgs& args) {
+    sm90_gemm<Tile, kOrder>(args);
+  }
+  static bool bf16(Packing) { return true; }
+  static std::vector<uint16_t> stored(const std::vector<uint16_t>& x) { return in_slot_order(x); }
+  static std::vector<uint16_t> read(const std::vector<uint16_t>& x) { return in_k_order(x); }
+};
+
+template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
+void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
+  using Tile = typename Arch::template Tile<kPacking, kTokens>;
   check_args(args);
   ASSERT_EQ(plan.tokens, kTokens);
   ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
   const emulation::Launch launch{.grid = plan.grid_x,
                                  .threads = Tile::kThreads,
                                  .grid_y = static_cast<int>(plan.grid_y),
-                                 .seed = seed,
+                                 .seed = 1,
                                  .predecessor = {}};
-  ASSERT_EQ(emulation::run(launch, [&] { any_gemm<Tile, kOrder>(args); }), "");
+  ASSERT_EQ(emulation::run(launch, [&] { Arch::template kernel<Tile, kOrder>(args); }), "");
 }
 
-template <Packing kPacking, int kTokens>
+template <class Arch, Packing kPacking, int kTokens>
 void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain) {
   SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << tokens << " tokens, packing "
                                   << static_cast<int>(kPacking));
   const GemmMatrix w(kPacking, rows, cols, order, 5);
-  const std::vector<uint16_t> x = random_16(kPacking, int64_t{tokens} * cols, 6);
+  const std::vector<uint16_t> x = random_16(Arch::bf16(kPacking), int64_t{tokens} * cols, 6);
+  const std::vector<uint16_t> stored = Arch::stored(x);
   const std::vector<Bf16> bias = gemm_bias(rows, 7);
   std::vector<float> y(static_cast<size_t>(tokens * rows), kNan);
   const bool add = tokens % 2 == 0;
@@ -47,7 +74,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
                 .order = order,
                 .weights = w.packed.data(),
                 .bias = bias.data(),
-                .x = x.data(),
+                .x = stored.data(),
                 .into = add ? GemmInto::kAdd : GemmInto::kStore,
                 .rows = rows,
                 .cols = cols,
@@ -56,10 +83,10 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
   const int first = rows >= 128 ? rows / 128 * 64 : 0;
   args.parts[0] = {y.data(), 0, first > 0 ? first : rows};
   if (first > 0) args.parts[1] = {y.data() + tokens * first, first, rows - first};
-  run_gemm<kPacking, kTokens, RowOrder::kPlain>(args, plan_gemm({rows, cols, tokens}, kSms, kTokens));
+  run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(args, plan_gemm({rows, cols, tokens}, Arch::kDevice, kTokens));
   for (int t = 0; t < tokens; ++t)
     for (int r = 0; r < rows; ++r) {
-      const GemmSum want = w.dot(r, x.data() + t * cols);
+      const GemmSum want = w.dot(r, x.data() + t * cols, Arch::bf16(kPacking));
       const GemmPart& part = args.parts[first > 0 && r >= first ? 1 : 0];
       const float got = part.to[t * part.rows + r - part.first_row];
       const double exact = want.value + bias[static_cast<size_t>(r)].to_float() + (add ? 2.5 : 0);
@@ -68,15 +95,23 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
 }
 
 TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
-  check_dense<Packing::kBf16, 32>(256, 384, 33, RowOrder::kHeads64);
-  check_dense<Packing::kMxfp8, 32>(144, 384, 9);
-  check_dense<Packing::kMxfp4, 32>(144, 512, 34);
-  check_dense<Packing::kBf16, 64>(64, 512, 64);
-  check_dense<Packing::kMxfp8, 64>(128, 384, 65, RowOrder::kHeads64);
-  check_dense<Packing::kMxfp4, 64>(32, 384, 17);
-  check_dense<Packing::kBf16, 128>(16, 384, 129);
-  check_dense<Packing::kMxfp8, 128>(48, 512, 100);
-  check_dense<Packing::kMxfp4, 128>(16, 2880, 12);
+  check_dense<Any, Packing::kBf16, 32>(256, 384, 33, RowOrder::kHeads64);
+  check_dense<Any, Packing::kMxfp8, 32>(144, 384, 9);
+  check_dense<Any, Packing::kMxfp4, 32>(144, 512, 34);
+  check_dense<Any, Packing::kBf16, 64>(64, 512, 64);
+  check_dense<Any, Packing::kMxfp8, 64>(128, 384, 65, RowOrder::kHeads64);
+  check_dense<Any, Packing::kMxfp4, 64>(32, 384, 17);
+  check_dense<Any, Packing::kBf16, 128>(16, 384, 129);
+  check_dense<Any, Packing::kMxfp8, 128>(48, 512, 100);
+  check_dense<Any, Packing::kMxfp4, 128>(16, 2880, 12);
+}
+
+TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
+  check_dense<Sm90, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
+  check_dense<Sm90, Packing::kMxfp4, 64>(144, 512, 9);
+  check_dense<Sm90, Packing::kBf16, 128>(48, 512, 129);
+  check_dense<Sm90, Packing::kMxfp4, 128>(64, 384, 100, RowOrder::kHeads64);
+  check_dense<Sm90, Packing::kMxfp4, 256>(16, 192, 70);
 }
 
 struct Groups {
@@ -121,25 +156,26 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
   }
 }
 
-template <int kTokens>
+template <class Arch, int kTokens>
 void check_moe(GemmRouting routing, int tokens, int experts) {
   constexpr int kTopk = 2, kHidden = 192, kInter = 256;
   SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, routing "
                                   << static_cast<int>(routing));
   const GemmExperts up(experts, 2 * kInter, kHidden, RowOrder::kGateUp, 11);
   const GemmExperts down(experts, kHidden, kInter, RowOrder::kPlain, 12);
-  const std::vector<uint16_t> x = random_16(Packing::kMxfp4, int64_t{tokens} * kHidden, 13);
+  constexpr bool kBf16 = Arch::kDevice.wgmma;
+  const std::vector<uint16_t> x = random_16(kBf16, int64_t{tokens} * kHidden, 13), stored = Arch::stored(x);
   const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
   const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 16);
   const int pairs = tokens * kTopk;
   const Groups groups = run_group(ids, kTopk, experts, kTokens);
-  std::vector<F16> u(static_cast<size_t>(pairs * kInter), F16::from_float(kNan));
+  std::vector<uint16_t> u(static_cast<size_t>(pairs * kInter), 0xffff);
   std::vector<float> y(static_cast<size_t>(pairs * kHidden), kNan);
   GemmArgs args{.packing = Packing::kMxfp4,
                 .order = RowOrder::kGateUp,
                 .weights = up.packed.data(),
                 .bias = up_bias.data(),
-                .x = x.data(),
+                .x = stored.data(),
                 .rows = 2 * kInter,
                 .cols = kHidden,
                 .tokens = pairs,
@@ -149,30 +185,31 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                 .x_share = kTopk,
                 .experts = experts,
                 .u = u.data()};
-  run_gemm<Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
-      args, plan_gemm({args.rows, args.cols, pairs, experts}, kSms, kTokens));
+  run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
+      args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, kTokens));
   GemmArgs second = args;
   second.order = RowOrder::kPlain;
   second.weights = down.packed.data();
   second.bias = down_bias.data();
-  second.x = reinterpret_cast<const uint16_t*>(u.data());
+  second.x = u.data();
   second.parts[0] = {y.data(), 0, kHidden};
   second.rows = kHidden;
   second.cols = kInter;
   second.x_share = 1;
   second.u = nullptr;
-  run_gemm<Packing::kMxfp4, kTokens, RowOrder::kPlain>(
-      second, plan_gemm({second.rows, second.cols, pairs, experts}, kSms, kTokens));
+  run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
+      second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
+  const std::vector<uint16_t> got_u = Arch::read(u);
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
     for (int c = 0; c < kInter; ++c) {
       const GatedWant want =
-          gated_want(up.matrices[e], x.data() + pair / kTopk * kHidden, up_bias.data() + e * 2 * kInter, c);
-      const float got = u[static_cast<size_t>(pair * kInter + c)].to_float();
+          gated_want(up.matrices[e], {x.data() + pair / kTopk * kHidden, kBf16}, up_bias.data() + e * 2 * kInter, c);
+      const float got = value_16(got_u[static_cast<size_t>(pair * kInter + c)], kBf16);
       ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << c << ": " << got;
     }
     for (int r = 0; r < kHidden; ++r) {
-      const GemmSum want = down.matrices[e].dot(r, second.x + pair * kInter);
+      const GemmSum want = down.matrices[e].dot(r, got_u.data() + pair * kInter, kBf16);
       const double exact = want.value + down_bias[e * kHidden + static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(y[static_cast<size_t>(pair * kHidden + r)] - exact), kGemmError * (want.size + 2))
           << "pair " << pair << ", row " << r;
@@ -181,10 +218,15 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
 }
 
 TEST(gemm_emulated, moe_is_the_plain_product_for_few_and_many_tokens_of_an_expert) {
-  check_moe<32>(GemmRouting::kRandom, 12, 4);
-  check_moe<32>(GemmRouting::kSameForAll, 33, 5);  // the other experts have none
-  check_moe<64>(GemmRouting::kRandom, 40, 3);
-  check_moe<128>(GemmRouting::kSameForAll, 65, 3);
+  check_moe<Any, 32>(GemmRouting::kRandom, 12, 4);
+  check_moe<Any, 32>(GemmRouting::kSameForAll, 33, 5);  // the other experts have none
+  check_moe<Any, 64>(GemmRouting::kRandom, 40, 3);
+  check_moe<Any, 128>(GemmRouting::kSameForAll, 65, 3);
+}
+
+TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {
+  check_moe<Sm90, 64>(GemmRouting::kRandom, 40, 3);
+  check_moe<Sm90, 128>(GemmRouting::kSameForAll, 33, 4);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "backend/cuda/kernels/any/gemm_plan.h"
 
+#include "backend/cuda/layout/wgmma_b.h"
 #include "base/error.h"
 
 #include <algorithm>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -28,32 +30,31 @@ std::string GemmPlan::to_string() const {
                      grid_x, grid_y, smem_bytes);
 }
 
-GemmPlan plan_gemm(const GemmShape& s, int sms, int tile_tokens) {
+GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens) {
   if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::slice_blocks(s.cols) == 0 || s.tokens <= 0)
     throw Error(Code::kUnsupported, "[cuda] gemm: want rows in tiles of 16 and cols in slices, found {} x {}", s.rows,
                 s.cols);
-  static_cast<void>(sms);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
   return {.tokens = tile_tokens,
           .grid_x = static_cast<int>(ceil_div(s.rows / layout::kTileRows, kGemmRowTiles)),
           .grid_y = tiles,
-          .smem_bytes = kStages * tile_tokens * kStageK * 2};
+          .smem_bytes = kStages * tile_tokens * kStageK * 2 + (device.wgmma ? layout::kAtomBytes : 0)};
 }
 
-GemmPlan plan_gemm(const GemmShape& s, int sms) {
+GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
   int best = 0;
   int64_t best_work = 0;
-  for (const int tile : kGemmTokens) {
+  for (const int tile : std::span<const int>(device.wgmma ? kWgmmaTokens : kGemmTokens)) {
     const int64_t hit = std::min(s.experts, s.tokens), tiles = hit * ceil_div(ceil_div(s.tokens, hit), tile);
     const int64_t ctas = tiles * ceil_div(s.rows / layout::kTileRows, kGemmRowTiles);
-    const int64_t work = ceil_div(ctas, sms) * (tile + kFixed);
+    const int64_t work = ceil_div(ctas, device.sms) * (tile + kFixed);
     if (best != 0 && work >= best_work) continue;
     best = tile;
     best_work = work;
   }
-  return plan_gemm(s, sms, best);
+  return plan_gemm(s, device, best);
 }
 
 GemmCost cost(const GemmArgs& a, int distinct_experts) {
@@ -90,10 +91,9 @@ void check_args(const GemmArgs& a) {
 }
 
 void check_args(const GroupArgs& a) {
-  const bool known_tile =
-      std::find(std::begin(kGemmTokens), std::end(kGemmTokens), a.tile_tokens) != std::end(kGemmTokens);
+  const bool known_tile = a.tile_tokens == 32 || a.tile_tokens == 64 || a.tile_tokens == 128 || a.tile_tokens == 256;
   if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && known_tile) return;
-  throw Error(Code::kUnsupported, "[cuda] moe grouping: want up to {} experts and tiles of 32, 64 or 128, found {} "
+  throw Error(Code::kUnsupported, "[cuda] moe grouping: want up to {} experts and tiles of 32 to 256, found {} "
               "tokens, topk {}, {} experts, tiles of {}", kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
 }
 

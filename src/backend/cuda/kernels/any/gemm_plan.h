@@ -12,7 +12,8 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA
 inline constexpr int kGemmMaxParts = 3;
-inline constexpr int kGemmTokens[] = {32, 64, 128};  // that a CTA may take
+inline constexpr int kGemmTokens[] = {32, 64, 128};    // that a CTA may take
+inline constexpr int kWgmmaTokens[] = {64, 128, 256};  // likewise, of sm90_gemm
 inline constexpr int kGroupMaxExperts = 256;
 
 // Up to tile_tokens of the pairs (token * topk + k) that use one expert: pairs[first, first + count).
@@ -43,8 +44,9 @@ enum class GemmInto : uint8_t { kStore, kAdd };
 
 // y[t, r] = W[r] · x[t] + bias[r], or y += with kAdd. Grouped (tiles given): t is a pair, W and bias are those of its
 // expert, and x's row is pair / x_share.
-// Weights are packed as layout/packed.h says; x is bf16 for bf16 weights, f16 for MXFP8 and MXFP4, row-major, 16-byte
-// aligned. Products are exact, sums f32 in an order fixed by cols: bitwise repeatable, whatever the other tokens.
+// Weights are packed as layout/packed.h says; x is row-major, 16-byte aligned; any_gemm wants it in bf16 for bf16
+// weights and in f16 for MXFP8 and MXFP4, sm90_gemm in bf16 in the order of layout/wgmma_b.h. Products are exact, sums
+// f32 in an order fixed by cols: bitwise repeatable, whatever the other tokens.
 struct GemmArgs {
   layout::Packing packing = layout::Packing::kBf16;
   layout::RowOrder order = layout::RowOrder::kPlain;
@@ -60,7 +62,7 @@ struct GemmArgs {
   const int32_t* pairs = nullptr;
   int x_share = 1, experts = 1;
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
-  F16* u = nullptr;  // [tokens, rows / 2]
+  uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order
   float swiglu_limit = 7.0f;
 };
 
@@ -72,12 +74,13 @@ struct CombineArgs {
   int tokens = 0, topk = 0, hidden = 0;
 };
 
-// Activations to the type that a GEMM takes before weights of this packing.
+// Activations to the type and order that a GEMM takes. kWgmma: bf16, blocks of 32 in the order of layout/wgmma_b.h.
+enum class InputType : uint8_t { kBf16, kF16, kWgmma };
 struct RoundArgs {
   const float* from = nullptr;
   uint16_t* to = nullptr;
-  int64_t count = 0;  // a multiple of 4
-  layout::Packing before = layout::Packing::kBf16;
+  int64_t count = 0;  // a multiple of 4; kWgmma: rows are multiples of 32
+  InputType type = InputType::kBf16;
 };
 
 struct GemmPlan {
@@ -95,8 +98,12 @@ struct GemmShape {
   int64_t tokens = 0;  // grouped: pairs
   int64_t experts = 1;
 };
-[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, int sms);
-[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, int sms, int tile_tokens);
+struct GemmDevice {
+  int sms = 0;
+  bool wgmma = false;  // plan for sm90_gemm
+};
+[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device);
+[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device, int tile_tokens);
 
 struct GemmCost {
   int64_t bytes = 0;  // weights of each distinct expert once, activations and results once

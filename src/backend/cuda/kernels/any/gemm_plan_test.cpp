@@ -7,7 +7,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kSms = 132;
+constexpr GemmDevice kSms{.sms = 132}, kWgmma{.sms = 132, .wgmma = true};
 
 TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
   EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 32);
@@ -16,6 +16,12 @@ TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
   const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kSms);
   EXPECT_EQ(large, (GemmPlan{.tokens = 128, .grid_x = 45, .grid_y = 384, .smem_bytes = 65536}));
   EXPECT_EQ(large.to_string(), "128 rows x 128 tokens, grid 45 x 384, 65536 B shared");
+}
+
+TEST(gemm_plan, wgmma_takes_larger_tiles) {
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kWgmma).tokens, 256);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kWgmma).tokens, 64);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kWgmma).smem_bytes, 132096);
 }
 
 TEST(gemm_plan, few_tokens_of_a_dense_matrix_still_fill_the_device) {
@@ -59,7 +65,7 @@ TEST(gemm_plan, cost_counts_weights_once_per_expert) {
                     .cols = 2880,
                     .tokens = 32,
                     .x_share = 4,
-                    .u = reinterpret_cast<F16*>(16)};
+                    .u = reinterpret_cast<uint16_t*>(16)};
   EXPECT_EQ(cost(up, 7).bytes, 7 * int64_t{5760} * 2880 * 17 / 32 + 8 * 2880 * 2 + 32 * 5760);
   EXPECT_EQ(cost(up, 7).flops, int64_t{2} * 32 * 5760 * 2880);
 }

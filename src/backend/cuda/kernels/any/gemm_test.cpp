@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/any/gemm.h"
 #include "backend/cuda/kernels/any/gemm_testing.h"
+#include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/testing.h"
 
 #include <gtest/gtest.h>
@@ -17,15 +18,31 @@ using layout::RowOrder;
 
 class Gemm : public CudaTest {
  protected:
-  [[nodiscard]] static int sms() {
+  [[nodiscard]] static GemmDevice device(bool wgmma) {
     int count = 0;
     cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
-    return count;
+    return {.sms = count, .wgmma = wgmma};
+  }
+  // Which kernels take this packing here: any_gemm, and sm90_gemm on its card.
+  [[nodiscard]] static std::vector<bool> kernels_for(Packing packing) {
+    int major = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major == 9 && sm90_gemm_serves(packing)) return {false, true};
+    return {false};
+  }
+  [[nodiscard]] static std::vector<int> tiles_of(bool wgmma) {
+    return wgmma ? std::vector<int>(std::begin(kWgmmaTokens), std::end(kWgmmaTokens))
+                 : std::vector<int>(std::begin(kGemmTokens), std::end(kGemmTokens));
+  }
+  void gemm(const GemmArgs& args, const GemmPlan& plan, bool wgmma) {
+    if (wgmma) return sm90_gemm(args, plan, on_);
+    any_gemm(args, plan, on_);
   }
 
   struct Dense {
     Packing packing;
     int rows, cols, tokens, tile;
+    bool wgmma = false;
     RowOrder order = RowOrder::kPlain;
   };
   // Every token against some rows: the first and last, and a few that move with the token.
@@ -33,10 +50,11 @@ class Gemm : public CudaTest {
     SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << c.tokens << " tokens in tiles of " << c.tile
                                     << ", packing " << static_cast<int>(c.packing));
     const GemmMatrix w(c.packing, c.rows, c.cols, c.order, 5);
-    const std::vector<uint16_t> x = random_16(c.packing, int64_t{c.tokens} * c.cols, 6);
+    const bool bf16 = c.wgmma || c.packing == Packing::kBf16;
+    const std::vector<uint16_t> x = random_16(bf16, int64_t{c.tokens} * c.cols, 6);
     const std::vector<Bf16> bias = gemm_bias(c.rows, 7);
     const DeviceArray<uint8_t> weights(w.packed);
-    const DeviceArray<uint16_t> on_x(x);
+    const DeviceArray<uint16_t> on_x(c.wgmma ? in_slot_order(x) : x);
     const DeviceArray<Bf16> on_bias(bias);
     const auto count = static_cast<size_t>(int64_t{c.tokens} * c.rows);
     const DeviceArray<float> y(count);
@@ -49,20 +67,20 @@ class Gemm : public CudaTest {
                   .cols = c.cols,
                   .tokens = c.tokens};
     args.parts[0] = {y.get(), 0, c.rows};
-    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens}, sms(), c.tile);
-    any_gemm(args, plan, on_);
+    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens}, device(c.wgmma), c.tile);
+    gemm(args, plan, c.wgmma);
     const std::vector<float> got = y.host();
-    any_gemm(args, plan, on_);
+    gemm(args, plan, c.wgmma);
     ASSERT_EQ(got, y.host()) << "not repeatable";
     for (int t = 0; t < c.tokens; ++t)
       for (const int r : {0, c.rows - 1, t * 7 % c.rows, t * 131 % c.rows, (t + 15) % c.rows}) {
-        const GemmSum want = w.dot(r, x.data() + int64_t{t} * c.cols);
+        const GemmSum want = w.dot(r, x.data() + int64_t{t} * c.cols, bf16);
         const double exact = want.value + bias[static_cast<size_t>(r)].to_float();
         ASSERT_LE(std::abs(got[static_cast<size_t>(int64_t{t} * c.rows + r)] - exact), kGemmError * (want.size + 1))
             << "token " << t << ", row " << r;
       }
     args.into = GemmInto::kAdd;
-    any_gemm(args, plan, on_);
+    gemm(args, plan, c.wgmma);
     const std::vector<float> twice = y.host();
     for (size_t i = 0; i < count; ++i) ASSERT_FLOAT_EQ(twice[i], 2 * got[i]);
   }
@@ -70,34 +88,38 @@ class Gemm : public CudaTest {
   struct Moe {
     GemmRouting routing;
     int tokens, experts, tile;
+    bool wgmma = false;
     int hidden = 2880, inter = 2880;
   };
   void check_moe(const Moe& c);
 };
 
 TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
-  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
-    for (const int tile : kGemmTokens)
-      for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129})
-        check_dense({packing, 144, 384, tokens, tile});
-    check_dense({packing, 192, 512, 33, 32, RowOrder::kHeads64});
-  }
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4})
+    for (const bool wgmma : kernels_for(packing)) {
+      for (const int tile : tiles_of(wgmma))
+        for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129})
+          check_dense({packing, 144, 384, tokens, tile, wgmma});
+      check_dense({packing, 192, 512, 33, 64, wgmma, RowOrder::kHeads64});
+    }
 }
 
 TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
-  check_dense({Packing::kBf16, 5120, 2880, 129, 128, RowOrder::kHeads64});
-  check_dense({Packing::kBf16, 2880, 4096, 65, 64});
+  for (const bool wgmma : kernels_for(Packing::kBf16)) {
+    check_dense({Packing::kBf16, 5120, 2880, 129, 128, wgmma, RowOrder::kHeads64});
+    check_dense({Packing::kBf16, 2880, 4096, 65, 64, wgmma});
+    check_dense({Packing::kMxfp4, 5120, 2880, 257, wgmma ? 256 : 128, wgmma, RowOrder::kHeads64});
+  }
   check_dense({Packing::kMxfp8, 2880, 4096, 129, 128});
-  check_dense({Packing::kMxfp4, 5120, 2880, 33, 32, RowOrder::kHeads64});
 }
 
 void Gemm::check_moe(const Moe& c) {
   constexpr int kTopk = 4;
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
-                                  << static_cast<int>(c.routing) << ", tiles of " << c.tile);
+                                  << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", wgmma " << c.wgmma);
   const GemmExperts up(c.experts, 2 * c.inter, c.hidden, RowOrder::kGateUp, 11);
   const GemmExperts down(c.experts, c.hidden, c.inter, RowOrder::kPlain, 12);
-  const std::vector<uint16_t> x = random_16(Packing::kMxfp4, int64_t{c.tokens} * c.hidden, 13);
+  const std::vector<uint16_t> x = random_16(c.wgmma, int64_t{c.tokens} * c.hidden, 13);
   const std::vector<Bf16> up_bias = gemm_bias(c.experts * 2 * c.inter, 14);
   const std::vector<Bf16> down_bias = gemm_bias(c.experts * c.hidden, 15);
   const std::vector<int32_t> ids = routed(c.routing, c.tokens, kTopk, c.experts, 16);
@@ -105,11 +127,11 @@ void Gemm::check_moe(const Moe& c) {
   std::vector<float> weights;
   for (int i = 0; i < pairs; ++i) weights.push_back(0.25f + 0.125f * static_cast<float>(i % 5));
   const DeviceArray<uint8_t> on_up(up.packed), on_down(down.packed);
-  const DeviceArray<uint16_t> on_x(x);
+  const DeviceArray<uint16_t> on_x(c.wgmma ? in_slot_order(x) : x);
   const DeviceArray<Bf16> on_up_bias(up_bias), on_down_bias(down_bias);
   const DeviceArray<int32_t> on_ids(ids), on_pairs(ids.size()), tile_count(1);
   const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(pairs, c.experts, c.tile)));
-  const DeviceArray<F16> u(static_cast<size_t>(pairs) * static_cast<size_t>(c.inter));
+  const DeviceArray<uint16_t> u(static_cast<size_t>(pairs) * static_cast<size_t>(c.inter));
   const DeviceArray<float> y(static_cast<size_t>(pairs) * static_cast<size_t>(c.hidden)), on_weights(weights);
   const DeviceArray<float> residual(std::vector<float>(static_cast<size_t>(c.tokens * c.hidden), 2.5f));
   any_moe_group_tiles({.expert_ids = on_ids.get(),
@@ -139,18 +161,18 @@ void Gemm::check_moe(const Moe& c) {
                  .x_share = kTopk,
                  .experts = c.experts,
                  .u = u.get()};
-  any_gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, sms(), c.tile), on_);
+  gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
   GemmArgs second = first;
   second.order = RowOrder::kPlain;
   second.weights = on_down.get();
   second.bias = on_down_bias.get();
-  second.x = reinterpret_cast<const uint16_t*>(u.get());
+  second.x = u.get();
   second.parts[0] = {y.get(), 0, c.hidden};
   second.rows = c.hidden;
   second.cols = c.inter;
   second.x_share = 1;
   second.u = nullptr;
-  any_gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, sms(), c.tile), on_);
+  gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
   any_moe_combine({.y = y.get(),
                    .weights = on_weights.get(),
                    .residual = residual.get(),
@@ -158,20 +180,19 @@ void Gemm::check_moe(const Moe& c) {
                    .topk = kTopk,
                    .hidden = c.hidden},
                   on_);
-  const std::vector<F16> got_u = u.host();
+  const std::vector<uint16_t> got_u = c.wgmma ? in_k_order(u.host()) : u.host();
   const std::vector<float> got_y = y.host(), got = residual.host();
-  const auto* u_bits = reinterpret_cast<const uint16_t*>(got_u.data());
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
     for (const int channel : {0, c.inter - 1, pair * 7 % c.inter}) {
-      const GatedWant want = gated_want(up.matrices[e], x.data() + int64_t{pair / kTopk} * c.hidden,
+      const GatedWant want = gated_want(up.matrices[e], {x.data() + int64_t{pair / kTopk} * c.hidden, c.wgmma},
                                         up_bias.data() + e * 2 * static_cast<size_t>(c.inter), channel);
-      const float value = got_u[static_cast<size_t>(int64_t{pair} * c.inter + channel)].to_float();
+      const float value = value_16(got_u[static_cast<size_t>(int64_t{pair} * c.inter + channel)], c.wgmma);
       ASSERT_LE(std::abs(value - want.value), want.bound)
           << "pair " << pair << ", channel " << channel << ": " << value;
     }
     for (const int r : {0, c.hidden - 1, pair * 13 % c.hidden}) {
-      const GemmSum want = down.matrices[e].dot(r, u_bits + int64_t{pair} * c.inter);
+      const GemmSum want = down.matrices[e].dot(r, got_u.data() + int64_t{pair} * c.inter, c.wgmma);
       const double exact =
           want.value + down_bias[e * static_cast<size_t>(c.hidden) + static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(got_y[static_cast<size_t>(int64_t{pair} * c.hidden + r)] - exact),
@@ -189,15 +210,18 @@ void Gemm::check_moe(const Moe& c) {
 }
 
 TEST_F(Gemm, moe_is_the_plain_sum_for_ragged_empty_and_full_experts) {
-  for (const int tile : kGemmTokens)
-    for (const int tokens : {1, 9, 17, 65, 129})
-      for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
-        check_moe({routing, tokens, 7, tile, 192, 256});
+  for (const bool wgmma : kernels_for(Packing::kMxfp4))
+    for (const int tile : tiles_of(wgmma))
+      for (const int tokens : {1, 9, 17, 65, 129})
+        for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
+          check_moe({routing, tokens, 7, tile, wgmma, 192, 256});
 }
 
 TEST_F(Gemm, moe_is_the_plain_sum_at_the_model_s_widths) {
-  check_moe({GemmRouting::kRandom, 40, 6, 32});
-  check_moe({GemmRouting::kSameForAll, 130, 5, 128});
+  for (const bool wgmma : kernels_for(Packing::kMxfp4)) {
+    check_moe({GemmRouting::kRandom, 40, 4, 64, wgmma});
+    check_moe({GemmRouting::kSameForAll, 130, 5, 128, wgmma});
+  }
 }
 
 TEST_F(Gemm, groups_thousands_of_tokens) {
@@ -216,19 +240,20 @@ TEST_F(Gemm, groups_thousands_of_tokens) {
 }
 
 TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
-  const std::vector<float> values = Values(4).floats(4100, 3);
+  const std::vector<float> values = Values(4).floats(4128, 3);
   const DeviceArray<float> from(values);
-  for (const Packing packing : {Packing::kBf16, Packing::kMxfp4}) {
+  for (const InputType type : {InputType::kBf16, InputType::kF16, InputType::kWgmma}) {
     const DeviceArray<uint16_t> to(values.size());
-    any_round({from.get(), to.get(), static_cast<int64_t>(values.size()), packing}, on_);
-    const std::vector<uint16_t> got = to.host();
+    any_round({from.get(), to.get(), static_cast<int64_t>(values.size()), type}, on_);
+    std::vector<uint16_t> got = to.host();
+    if (type == InputType::kWgmma) got = in_k_order(got);
     for (size_t i = 0; i < values.size(); ++i)
-      ASSERT_EQ(got[i], packing == Packing::kBf16 ? Bf16::from_float(values[i]).bits : F16::from_float(values[i]).bits);
+      ASSERT_EQ(got[i], type == InputType::kF16 ? F16::from_float(values[i]).bits : Bf16::from_float(values[i]).bits);
   }
 }
 
 TEST_F(Gemm, refuses_a_plan_of_another_tile) {
-  GemmPlan plan = plan_gemm({128, 384, 9}, sms(), 32);
+  GemmPlan plan = plan_gemm({128, 384, 9}, device(false), 32);
   plan.tokens = 64;
   alignas(16) static uint8_t bytes[16] = {};
   GemmArgs args{.weights = bytes, .x = reinterpret_cast<const uint16_t*>(bytes), .rows = 128, .cols = 384, .tokens = 9};

@@ -3,6 +3,7 @@
 // plain double products. No CUDA.
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
+#include "backend/cuda/layout/wgmma_b.h"
 #include "base/dtype.h"
 #include "base/random.h"
 
@@ -23,6 +24,8 @@ inline constexpr double kGemmError = 0x1p-20;
 struct GemmSum {
   double value = 0, size = 0;  // Σ w x, Σ |w||x|
 };
+
+inline float value_16(uint16_t bits, bool bf16) { return bf16 ? Bf16{bits}.to_float() : F16{bits}.to_float(); }
 
 // Bf16 bits or element codes by row and column, with a scale per 32 columns.
 struct GemmMatrix {
@@ -52,10 +55,10 @@ struct GemmMatrix {
     const auto code = static_cast<uint8_t>(elements[i]);
     return scale * (packing == layout::Packing::kMxfp4 ? E2m1{code}.to_float() : E4m3{code}.to_float());
   }
-  [[nodiscard]] GemmSum dot(int64_t row, const uint16_t* x) const {
+  [[nodiscard]] GemmSum dot(int64_t row, const uint16_t* x, bool bf16) const {
     GemmSum sum;
     for (int64_t k = 0; k < cols; ++k) {
-      const double value = packing == layout::Packing::kBf16 ? Bf16{x[k]}.to_float() : F16{x[k]}.to_float();
+      const double value = value_16(x[k], bf16);
       sum.value += at(row, k) * value;
       sum.size += std::abs(at(row, k) * value);
     }
@@ -120,14 +123,27 @@ struct GemmExperts {
   }
 };
 
-// Activations in the type that goes with the packing.
-inline std::vector<uint16_t> random_16(layout::Packing packing, int64_t count, uint64_t seed) {
+inline std::vector<uint16_t> random_16(bool bf16, int64_t count, uint64_t seed) {
   std::vector<uint16_t> values;
   for (uint64_t i = 0; i < static_cast<uint64_t>(count); ++i) {
     const float value = 4 * gemm_symmetric(seed, i);
-    values.push_back(packing == layout::Packing::kBf16 ? Bf16::from_float(value).bits : F16::from_float(value).bits);
+    values.push_back(bf16 ? Bf16::from_float(value).bits : F16::from_float(value).bits);
   }
   return values;
+}
+
+// From and to the order in which wgmma wants activations.
+inline std::vector<uint16_t> in_slot_order(const std::vector<uint16_t>& x) {
+  std::vector<uint16_t> slots(x.size());
+  for (size_t i = 0; i < x.size(); ++i)
+    slots[i / 32 * 32 + static_cast<size_t>(layout::slot_of_k(static_cast<int>(i % 32)))] = x[i];
+  return slots;
+}
+inline std::vector<uint16_t> in_k_order(const std::vector<uint16_t>& slots) {
+  std::vector<uint16_t> x(slots.size());
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = slots[i / 32 * 32 + static_cast<size_t>(layout::slot_of_k(static_cast<int>(i % 32)))];
+  return x;
 }
 
 inline std::vector<Bf16> gemm_bias(int count, uint64_t seed) {
@@ -165,16 +181,23 @@ inline std::vector<ExpertTile> plain_groups(const std::vector<int32_t>& ids, int
   return tiles;
 }
 
-// swiglu of rows 2c and 2c + 1 and how far an f16 result may lie from it.
+// A row of activations.
+struct GemmRow {
+  const uint16_t* x;
+  bool bf16;
+};
+
+// swiglu of rows 2c and 2c + 1 and how far a 16-bit result may lie from it.
 struct GatedWant {
   double value = 0, bound = 0;
 };
-inline GatedWant gated_want(const GemmMatrix& w, const uint16_t* x, const Bf16* bias, int c) {
-  const GemmSum gate_sum = w.dot(2 * c, x), up_sum = w.dot(2 * c + 1, x);
+inline GatedWant gated_want(const GemmMatrix& w, const GemmRow& row, const Bf16* bias, int c) {
+  const GemmSum gate_sum = w.dot(2 * c, row.x, row.bf16), up_sum = w.dot(2 * c + 1, row.x, row.bf16);
   const double gate = std::min(gate_sum.value + bias[2 * c].to_float(), 7.0);
   const double up = std::clamp(up_sum.value + bias[2 * c + 1].to_float(), -7.0, 7.0);
   const double value = gate / (1 + std::exp(-1.702 * gate)) * (up + 1);
-  return {value, 0x1p-11 * std::abs(value) + 0x1p-24 + 10 * kGemmError * (gate_sum.size + up_sum.size + 2)};
+  return {value, (row.bf16 ? 0x1p-8 : 0x1p-11) * std::abs(value) + 0x1p-24 +
+                     10 * kGemmError * (gate_sum.size + up_sum.size + 2)};
 }
 
 }  // namespace nibble::backend::cuda

@@ -14,7 +14,11 @@ KernelTable any_kernels() {
           .rope_kv = any_rope_kv,
           .attend = any_attend,
           .top_experts = any_top_experts,
+          .rope_table = any_rope_table,
           .moe = any_moe,
+          .moe_group = any_moe_group,
+          .add_pending = any_add_pending,
+          .moe_combine = any_moe_combine,
           .sample = any_sample};
 }
 

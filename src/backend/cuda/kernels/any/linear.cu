@@ -2,11 +2,12 @@
 
 #include "backend/cuda/kernels/any/dot.cuh"
 #include "backend/cuda/kernels/any/launchers.h"
+#include "backend/cuda/kernels/any/linear_plan.h"
 
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = kLinearWarps;
 
 // linear: out[t,r] (= | +=) W[r,:] · x[t,:] + b[r]                          source: torch/model.py, every Linear
 // W bf16 [rows, cols]     b bf16 [rows] or none     x f32 [tokens, cols]     out f32 [tokens, rows], all row-major, 16
@@ -53,10 +54,12 @@ void any_linear(const LinearLaunch& args, const Launch& on) {
   require_shape(args.tokens > 0 && args.tokens <= 65535 * 8, Kernel::kLinear, "1 to 524280 tokens", args.tokens);
   require_shape(args.cols > 0 && args.cols % kDotStep == 0, Kernel::kLinear, "cols a multiple of 8", args.cols);
   require_shape(args.rows > 0, Kernel::kLinear, "at least one row", args.rows);
-  if (args.tokens == 1) return launch<1, 1>(args, on);
-  if (args.tokens == 2) return launch<1, 2>(args, on);
-  if (args.tokens <= 4) return launch<2, 4>(args, on);
-  launch<4, 8>(args, on);
+  switch (linear_tile(args.tokens).tokens) {
+    case 1: return launch<1, 1>(args, on);
+    case 2: return launch<1, 2>(args, on);
+    case 4: return launch<2, 4>(args, on);
+    default: return launch<4, 8>(args, on);
+  }
 }
 
 }  // namespace nibble::backend::cuda

@@ -30,7 +30,8 @@ __device__ int each_pair_of(const MoeLaunch& args, int e, const Visit& visit) {
 // moe_group: pairs = the numbers token * topk + k, by expert, rising within one; tiles = at most 8 pairs of one expert
 // expert_ids int32 [tokens, topk]     pairs int32 [tokens * topk]     tiles, tile_count: kernel_table.h
 // grid one CTA, a warp per expert in turn     bytes 2 * experts * tokens * topk * 4, from L1     rounding: none
-__global__ void __launch_bounds__(kGroupWarps* kWarpLanes) any_moe_group(const __grid_constant__ MoeLaunch args) {
+__global__ void __launch_bounds__(kGroupWarps* kWarpLanes)
+    any_moe_group_kernel(const __grid_constant__ MoeLaunch args) {
   __shared__ int counts[kMaxExperts], first_pair[kMaxExperts], first_tile[kMaxExperts];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   for (int e = warp; e < args.experts; e += kGroupWarps) {
@@ -174,18 +175,37 @@ __global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_con
   }
 }
 
+__global__ void __launch_bounds__(kThreads) any_add_pending_f32(const __grid_constant__ AddPendingLaunch args) {
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i < args.count) args.to[i] += args.pending[i] + args.pending[args.count + i];
+}
+
 }  // namespace
+
+void any_add_pending(const AddPendingLaunch& args, const Launch& on) {
+  any_add_pending_f32<<<(args.count + kThreads - 1) / kThreads, kThreads, 0, on.stream>>>(args);
+  launched(Kernel::kAddPending, on);
+}
+
+void any_moe_group(const MoeLaunch& args, const Launch& on) {
+  require_shape(args.tokens > 0, Kernel::kMoeGroup, "at least one token", args.tokens);
+  require_shape(args.experts > 0 && args.experts <= kMaxExperts, Kernel::kMoeGroup, "1 to 1024 experts", args.experts);
+  any_moe_group_kernel<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
+  launched(Kernel::kMoeGroup, on);
+}
+
+void any_moe_combine(const MoeLaunch& args, const Launch& on) {
+  any_moe_combine_f32<<<args.tokens, kThreads, 0, on.stream>>>(args);
+  launched(Kernel::kMoeCombine, on);
+}
 
 void any_moe(const MoeLaunch& args, const Launch& on) {
   constexpr int kMxBlock = 32;
-  require_shape(args.tokens > 0, Kernel::kMoeGroup, "at least one token", args.tokens);
-  require_shape(args.experts > 0 && args.experts <= kMaxExperts, Kernel::kMoeGroup, "1 to 1024 experts", args.experts);
   require_shape(args.hidden % kMxBlock == 0, Kernel::kMoeGateUp, "hidden a multiple of 32", args.hidden);
   require_shape(args.inter % kMxBlock == 0, Kernel::kMoeDown, "inter a multiple of 32", args.inter);
   const int64_t tiles = max_moe_tiles(int64_t{args.tokens} * args.topk, args.experts);
   require_shape(tiles <= 65535, Kernel::kMoeGateUp, "at most 65535 tiles of pairs", tiles);
-  any_moe_group<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
-  launched(Kernel::kMoeGroup, on);
+  any_moe_group(args, on);
   const auto grid = [&](int units) {
     return dim3(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(tiles));
   };
@@ -193,8 +213,7 @@ void any_moe(const MoeLaunch& args, const Launch& on) {
   launched(Kernel::kMoeGateUp, on);
   any_moe_down_f32_mxfp4<<<grid(args.hidden / 2), kThreads, 0, on.stream>>>(args);
   launched(Kernel::kMoeDown, on);
-  any_moe_combine_f32<<<args.tokens, kThreads, 0, on.stream>>>(args);
-  launched(Kernel::kMoeCombine, on);
+  any_moe_combine(args, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -59,7 +59,27 @@ __global__ void __launch_bounds__(kThreads) any_rope_kv(const __grid_constant__ 
   }
 }
 
+// rope_table: what any_rope_kv works out for itself, for kernels that turn q and k in their epilogue
+// grid one CTA per token     rounding: as any_rope_kv
+__global__ void __launch_bounds__(kMaxHalf) any_rope_table_kernel(const __grid_constant__ RopeTableLaunch args) {
+  const int d = threadIdx.x;
+  if (d >= args.half) return;
+  constexpr double kHalfTurnsPerRadian = 0.318309886183790671538;  // 1 / pi
+  const float angle = __fmul_rn(static_cast<float>(args.positions[blockIdx.x]), args.inv_freq[d]);
+  double s = 0, c = 0;
+  sincospi(double{angle} * kHalfTurnsPerRadian, &s, &c);
+  args.cosine[blockIdx.x * args.half + d] = static_cast<float>(c) * args.concentration;
+  args.sine[blockIdx.x * args.half + d] = static_cast<float>(s) * args.concentration;
+}
+
 }  // namespace
+
+void any_rope_table(const RopeTableLaunch& args, const Launch& on) {
+  require_shape(args.tokens > 0, Kernel::kRopeTable, "at least one token", args.tokens);
+  require_shape(args.half > 0 && args.half <= kMaxHalf, Kernel::kRopeTable, "a head_dim of at most 256", 2 * args.half);
+  any_rope_table_kernel<<<args.tokens, kMaxHalf, 0, on.stream>>>(args);
+  launched(Kernel::kRopeTable, on);
+}
 
 void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {
   const KvPages::Type type = args.kv.type;

@@ -19,7 +19,8 @@ struct Batch {
   int vocab = 0;
   std::vector<SamplingParams> params;
   std::vector<std::vector<int32_t>> prompts, outputs;
-  std::vector<float> logits;  // [rows, vocab]
+  std::vector<std::vector<uint32_t>> masks;  // of a row without: empty
+  std::vector<float> logits;                 // [rows, vocab]
 
   [[nodiscard]] std::vector<SampleRow> rows() const {
     std::vector<SampleRow> result;
@@ -27,13 +28,18 @@ struct Batch {
       result.push_back({.params = &params[r],
                         .position = static_cast<int64_t>(100 + r),
                         .prompt = prompts[r],
-                        .output = outputs[r]});
+                        .output = outputs[r],
+                        .mask = masks[r]});
     }
     return result;
   }
   [[nodiscard]] std::vector<float> row(size_t r) const {
     const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(r) * vocab;
-    return {begin, begin + vocab};
+    std::vector<float> values(begin, begin + vocab);
+    for (size_t t = 0; t < values.size() && !masks[r].empty(); ++t) {
+      if ((masks[r][t / 32] >> (t % 32) & 1) == 0) values[t] = -INFINITY;
+    }
+    return values;
   }
 };
 
@@ -46,10 +52,12 @@ std::vector<int32_t> run(const Batch& batch, const KernelTable& kernels, const L
   const DeviceArray<LogitShift> shifts(plan.shifts);
   const DeviceArray<int32_t> tokens(rows), part_token(rows * kSampleParts);
   const DeviceArray<uint64_t> threshold(rows);
+  const DeviceArray<uint32_t> masks(plan.masks);
   kernels.sample({.logits = logits.get(),
                   .params = params.get(),
                   .shifts = shifts.get(),
                   .biases = biases.get(),
+                  .masks = masks.get(),
                   .tokens = tokens.get(),
                   .threshold = threshold.get(),
                   .part_value = part_value.get(),
@@ -57,7 +65,8 @@ std::vector<int32_t> run(const Batch& batch, const KernelTable& kernels, const L
                   .rows = static_cast<int>(rows),
                   .vocab = batch.vocab,
                   .most_shifts = plan.most_shifts,
-                  .filters = plan.filters},
+                  .filters = plan.filters,
+                  .masked = !plan.masks.empty()},
                  on);
   return tokens.host();
 }
@@ -100,12 +109,17 @@ SamplingParams make_params(int vocab, Values& random) {
 
 Batch make_batch(int vocab, int rows, uint64_t seed) {
   Values random(seed);
-  Batch batch{.vocab = vocab, .params = {}, .prompts = {}, .outputs = {}, .logits = {}};
+  Batch batch{.vocab = vocab, .params = {}, .prompts = {}, .outputs = {}, .masks = {}, .logits = {}};
   for (int r = 0; r < rows; ++r) {
     const auto kind = pick({Logits::kSmooth, Logits::kSmooth, Logits::kSteps, Logits::kMasked, Logits::kFlat}, random);
     const std::vector<float> logits = make_logits(kind, vocab, random);
     batch.logits.insert(batch.logits.end(), logits.begin(), logits.end());
     batch.params.push_back(make_params(vocab, random));
+    const bool masked = kind != Logits::kMasked && random.below(3) == 0;
+    std::vector<uint32_t> mask(static_cast<size_t>(masked ? mask_words(vocab) : 0));
+    for (uint32_t& word : mask) word = random.bits();
+    if (masked) mask[0] |= 1;
+    batch.masks.push_back(mask);
     std::vector<int32_t> prompt, output;
     for (int64_t i = random.below(30); i > 0; --i) prompt.push_back(static_cast<int32_t>(random.below(vocab)));
     for (int64_t i = random.below(30); i > 0; --i) output.push_back(static_cast<int32_t>(random.below(vocab / 2)));
@@ -154,6 +168,19 @@ TEST_F(Sample, greedy_alone_takes_the_largest_and_lowest) {
   EXPECT_EQ(count_others(batch, run(batch, kernels_, on_)), 0u);
   EXPECT_EQ(counts_[static_cast<size_t>(Kernel::kSampleFilter)], 0);
   EXPECT_EQ(counts_[static_cast<size_t>(Kernel::kSampleAdjust)], 0);
+}
+
+TEST_F(Sample, a_row_without_a_token_says_why) {
+  Batch batch = make_batch(1001, 4, 35);
+  for (size_t r = 0; r < 4; ++r) {
+    batch.params[r] = {.temperature = r % 2 == 0 ? 0.0f : 1.0f};
+    batch.masks[r].clear();
+    std::fill_n(batch.logits.begin() + static_cast<std::ptrdiff_t>(r) * 1001, 1001, 1.0f);
+  }
+  batch.logits[1 * 1001 + 500] = NAN;
+  batch.masks[2].assign(static_cast<size_t>(mask_words(1001)), 0);
+  batch.logits[3 * 1001 + 7] = INFINITY;
+  EXPECT_EQ(run(batch, kernels_, on_), (std::vector<int32_t>{0, kNotFinite, kNothingAllowed, kNotFinite}));
 }
 
 TEST_F(Sample, a_row_does_not_depend_on_the_rows_beside_it) {

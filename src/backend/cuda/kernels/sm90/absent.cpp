@@ -1,9 +1,16 @@
 // In builds without code for sm_90a.
 
 #include "backend/cuda/kernels/any/peak.h"
+#include "backend/cuda/kernels/sm90/gemm.h"
 
 namespace nibble::backend::cuda {
 
 double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+
+bool sm90_gemm_serves(layout::Packing /*packing*/) { return false; }
+
+void sm90_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, Kernel::kSm90GemmBf16, "a build for sm_90a", args.tokens);
+}
 
 }  // namespace nibble::backend::cuda

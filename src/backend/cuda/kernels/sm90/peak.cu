@@ -21,16 +21,17 @@ __global__ void __launch_bounds__(kThreads) sm90_peak_wgmma_bf16(float* sink, in
   // Tiles of 8 columns x 16 bytes: two in depth beside each other, then the next columns.
   const uint64_t descriptor = ptx::wgmma_descriptor(
       {.address = static_cast<uint32_t>(__cvta_generic_to_shared(b)), .leading_bytes = 128, .stride_bytes = 256});
-  float d[64] = {};
+  float d[kColumns / 8][4] = {};
   for (int r = 0; r < rounds; ++r) {
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kInGroup; ++i) ptx::wgmma_m64n128k16(d, a, descriptor);
+    for (int i = 0; i < kInGroup; ++i) ptx::wgmma_m64k16(d, a, descriptor);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
   }
   float sum = 0;
-  for (const float v : d) sum += v;
+  for (const auto& tile : d)
+    for (const float v : tile) sum += v;
   if (sum == 0.12345f) *sink = sum;
 }
 

@@ -6,5 +6,6 @@
 namespace nibble::backend::cuda::ptx {
 
 inline void keep(uint32_t&) {}
+inline void keep(float&) {}
 
 }  // namespace nibble::backend::cuda::ptx

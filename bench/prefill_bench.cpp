@@ -1,0 +1,337 @@
+// Times attention and the kernels for many tokens (src/backend/cuda/kernels: attend_decode, attend_prefill, gemm and
+// what goes with them) at gpt-oss-120b's shapes, against the card's measured read bandwidth and matrix peak.
+//   prefill_bench <json file>
+// Each time is the mean of a kernel in a CUDA graph of launches over different layers' data (more than L2 holds in
+// all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/kernels/any/attend_flash.h"
+#include "backend/cuda/kernels/any/gemm.h"
+#include "backend/cuda/kernels/sm90/gemm.h"
+#include "backend/cuda/measure.h"
+#include "base/random.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kHidden = 2880, kInter = 2880, kTopk = 4, kExperts = 128, kHeads = 64, kKvHeads = 8;
+constexpr int kMaxTokens = 8192, kRepetitions = 9;
+constexpr int64_t kPoolBytes = int64_t{4} << 30;
+
+template <class T>
+T* device_array(int64_t count) {  // lives as long as the program
+  std::byte* bytes = allocate_device(count * static_cast<int64_t>(sizeof(T)), "bench").release();
+  cuda_check(cudaMemset(bytes, 0, static_cast<size_t>(count) * sizeof(T)));
+  return reinterpret_cast<T*>(bytes);
+}
+
+template <class T>
+T* device_copy(const std::vector<T>& values) {
+  T* to = device_array<T>(std::ssize(values));
+  cuda_check(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return to;
+}
+
+// Codes, 16-bit numbers and scale bytes in one: every byte 0x70 to 0x7f would be, as a scale, 2^-29 to 2^-14; as bf16
+// or f16 pairs the numbers are finite. Half of the bytes have the low nibble alone.
+std::vector<uint32_t> noise(int64_t words) {
+  std::vector<uint32_t> v(static_cast<size_t>(words));
+  for (size_t i = 0; i < v.size(); ++i) v[i] = (philox(1, i)[0] & 0x8f0f8f0fu) | 0x30703070u;
+  return v;
+}
+
+void fill(uint8_t* to, int64_t bytes) {
+  const std::vector<uint32_t> block = noise(int64_t{1} << 22);
+  for (int64_t at = 0; at < bytes; at += int64_t{1} << 24)
+    cuda_check(cudaMemcpy(to + at, block.data(), static_cast<size_t>(std::min(bytes - at, int64_t{1} << 24)),
+                          cudaMemcpyHostToDevice));
+}
+
+struct Row {
+  std::string name;
+  int tokens;
+  double us;
+  double bytes, flops;
+};
+
+class Bench {
+ public:
+  Bench() : peaks_(measure_cuda(0)), stream_(make_stream()), pool_(device_array<uint8_t>(kPoolBytes)) {
+    cuda_check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0));
+    int smem = 0;
+    cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
+    attend_device_ = {.sms = sms_, .sm_smem_bytes = smem};
+    on_ = {stream_.get(), &counts_};
+    fill(pool_, kPoolBytes);
+    fill(reinterpret_cast<uint8_t*>(x_), int64_t{kMaxTokens} * 4096 * 4);
+  }
+
+  void decode(int keys, int tokens, KvPages::Type type, int window);
+  void prefill(int tokens, int window);
+  void dense(const char* name, int rows, int cols, int tokens);
+  void moe(int tokens);
+  void write(const char* path) const;
+
+ private:
+  // One kernel: link(i) enqueues the i-th launch of `links`.
+  void add(Row row, int links, const std::function<void(int)>& link) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    link(0);  // loads the kernel
+    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < links; ++i) link(i);
+    cuda_check(cudaStreamEndCapture(stream_.get(), &graph));
+    cuda_check(cudaGraphInstantiate(&executable, graph, 0));
+    const Event from = make_timed_event(), to = make_timed_event();
+    std::vector<float> ms;
+    for (int i = 0; i < kRepetitions; ++i) {
+      cuda_check(cudaEventRecord(from.get(), stream_.get()));
+      cuda_check(cudaGraphLaunch(executable, stream_.get()));
+      cuda_check(cudaEventRecord(to.get(), stream_.get()));
+      cuda_check(cudaEventSynchronize(to.get()));
+      ms.push_back(0);
+      cuda_check(cudaEventElapsedTime(&ms.back(), from.get(), to.get()));
+    }
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+    std::nth_element(ms.begin(), ms.begin() + kRepetitions / 2, ms.end());
+    row.us = 1e3 * ms[kRepetitions / 2] / links;
+    rows_.push_back(row);
+    std::printf("%-34s %6d %10.2f us %8.0f GB/s %8.1f TFLOP/s %6.1f%%\n", row.name.c_str(), row.tokens, row.us,
+                row.bytes / row.us / 1e3, row.flops / row.us / 1e6, 100 * ideal(row));
+    std::fflush(stdout);
+  }
+  static Event make_timed_event() {
+    cudaEvent_t event = nullptr;
+    cuda_check(cudaEventCreate(&event));
+    return Event(event);
+  }
+  [[nodiscard]] double ideal(const Row& row) const {
+    return 1e6 * peaks_.ideal_seconds({.bytes = row.bytes, .flops = row.flops}) / row.us;
+  }
+  FlashArgs attention(const std::vector<backend::Row>& rows, int context, int window);
+
+  DevicePeaks peaks_;
+  Stream stream_;
+  int sms_ = 0;
+  AttendDevice attend_device_;
+  LaunchCounts counts_{};
+  Launch on_;
+  std::vector<Row> rows_;
+  uint8_t* pool_;
+  float* x_ = device_array<float>(int64_t{kMaxTokens} * 4096);
+  uint16_t* x16_ = device_array<uint16_t>(int64_t{kMaxTokens} * kTopk * kInter);
+  uint16_t* u_ = device_array<uint16_t>(int64_t{kMaxTokens} * kTopk * kInter);
+  float* y_ = device_array<float>(int64_t{kMaxTokens} * kTopk * kHidden);
+  Bf16* bias_ = device_array<Bf16>(int64_t{kExperts} * 2 * kInter);
+};
+
+// Sequences of `context` keys each, pages one after the other.
+FlashArgs Bench::attention(const std::vector<backend::Row>& rows, int context, int window) {
+  std::vector<int32_t> token_row, positions, pages;
+  const int per_row = (context + kPageTokens - 1) / kPageTokens;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (int i = 0; i < rows[r].tokens; ++i) {
+      token_row.push_back(static_cast<int32_t>(r));
+      positions.push_back(rows[r].context - rows[r].tokens + i);
+    }
+    for (int p = 0; p < per_row; ++p) pages.push_back(static_cast<int32_t>(r) * per_row + p);
+  }
+  return {.q = x_,
+          .out = y_,
+          .sinks = bias_,
+          .token_row = device_copy(token_row),
+          .positions = device_copy(positions),
+          .pages = device_copy(pages),
+          .pages_per_row = per_row,
+          .heads = kHeads,
+          .kv_heads = kKvHeads,
+          .window = window};
+}
+
+void Bench::decode(int keys, int tokens, KvPages::Type type, int window) {
+  const int element = type == KvPages::Type::kBf16 ? 2 : 1;
+  std::vector<backend::Row> rows;
+  for (int i = 0; i < tokens; ++i) rows.push_back({i, 1, keys});
+  FlashArgs args = attention(rows, keys, window);
+  const DecodePlan plan = plan_decode({tokens, kKvHeads, element}, attend_device_);
+  const DecodeScratch scratch = decode_scratch(plan.target, kKvHeads);
+  args.decode_count = tokens;
+  args.target = plan.target;
+  args.partials = device_array<float>(scratch.floats);
+  args.finished = device_array<int>(scratch.counters);
+  AttendShares shares;
+  share_tokens(rows, shares);
+  const std::vector<int32_t> positions(static_cast<size_t>(tokens), keys - 1);
+  const AttendCost c = cost(shares, positions, window, {kHeads, kKvHeads, element});
+  const int64_t half = int64_t{tokens} * args.pages_per_row * kPageTokens * kKvHeads * kHeadDim * element;
+  const int layers = static_cast<int>(std::clamp<int64_t>(kPoolBytes / (2 * half), 1, 64));
+  add({(element == 2 ? "attend_decode bf16, keys " : "attend_decode e4m3, keys ") + std::to_string(keys) +
+           (window > 0 ? " window" : ""),
+       tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
+      layers, [&](int i) {
+        args.keys = pool_ + i * 2 * half;
+        args.values = pool_ + (i * 2 + 1) * half;
+        any_attend_decode(args, type, plan, on_);
+      });
+}
+
+void Bench::prefill(int tokens, int window) {
+  const std::vector<backend::Row> rows = {{0, tokens, tokens}};
+  FlashArgs args = attention(rows, tokens, window);
+  AttendShares shares;
+  share_tokens(rows, shares);
+  args.tiles = device_copy(shares.prefill);
+  args.tile_count = static_cast<int>(shares.prefill.size());
+  const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2});
+  const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * kHeadDim * 2;
+  // What has to be read is each key once: cost() counts what tiles read, mostly from L2.
+  add({std::string("attend_prefill bf16") + (window > 0 ? ", window" : ""), tokens, 0, 2.0 * static_cast<double>(half),
+       static_cast<double>(c.flops)},
+      4, [&](int i) {
+        args.keys = pool_ + i * 2 * half;
+        args.values = pool_ + (i * 2 + 1) * half;
+        any_attend_prefill(args, KvPages::Type::kBf16, on_);
+      });
+}
+
+void Bench::dense(const char* name, int rows, int cols, int tokens) {
+  const int64_t bytes = layout::packed_bytes(layout::Packing::kBf16, rows, cols);
+  for (const bool wgmma : {false, true}) {
+    if (wgmma && !sm90_gemm_serves(layout::Packing::kBf16)) continue;
+    GemmArgs args{
+        .packing = layout::Packing::kBf16, .bias = bias_, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens};
+    args.parts[0] = {y_, 0, rows};
+    const GemmPlan plan = plan_gemm({rows, cols, tokens}, {.sms = sms_, .wgmma = wgmma});
+    const GemmCost c = cost(args, 1);
+    add({std::string(wgmma ? "sm90_gemm bf16 " : "any_gemm bf16 ") + name, tokens, 0, static_cast<double>(c.bytes),
+         static_cast<double>(c.flops)},
+        16, [&](int i) {
+          args.weights = pool_ + i * bytes;
+          wgmma ? sm90_gemm(args, plan, on_) : any_gemm(args, plan, on_);
+        });
+  }
+  add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4, [&](int) {
+    any_round({.from = x_, .to = x16_, .count = int64_t{tokens} * cols, .type = InputType::kBf16}, on_);
+  });
+}
+
+void Bench::moe(int tokens) {
+  std::vector<int32_t> ids;
+  std::vector<bool> seen(kExperts);
+  for (int t = 0; t < tokens; ++t)
+    for (uint64_t n = 0; std::ssize(ids) < (t + 1) * kTopk; ++n) {
+      const auto e = static_cast<int32_t>(philox(static_cast<uint64_t>(t), n)[0] % kExperts);
+      if (std::find(ids.begin() + t * kTopk, ids.end(), e) != ids.end()) continue;
+      ids.push_back(e);
+      seen[static_cast<size_t>(e)] = true;
+    }
+  const int pairs = tokens * kTopk, distinct = static_cast<int>(std::count(seen.begin(), seen.end(), true));
+  const int32_t* on_ids = device_copy(ids);
+  auto* on_pairs = device_array<int32_t>(pairs);
+  auto* tiles = device_array<ExpertTile>(max_expert_tiles(pairs, kExperts, 32));
+  auto* tile_count = device_array<int32_t>(1);
+  for (const bool wgmma : {false, true}) {
+    if (wgmma && !sm90_gemm_serves(layout::Packing::kMxfp4)) continue;
+    const std::string kernel = wgmma ? "sm90_gemm mxfp4 " : "any_gemm mxfp4 ";
+    const GemmDevice device{.sms = sms_, .wgmma = wgmma};
+    const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, kExperts}, device);
+    add({"moe_group, tiles of " + std::to_string(plan.tokens), tokens, 0, 12.0 * pairs, 0}, 4, [&](int) {
+      any_moe_group_tiles({on_ids, on_pairs, tiles, tile_count, tokens, kTopk, kExperts, plan.tokens}, on_);
+    });
+    GemmArgs args{.packing = layout::Packing::kMxfp4,
+                  .order = layout::RowOrder::kGateUp,
+                  .bias = bias_,
+                  .x = x16_,
+                  .rows = 2 * kInter,
+                  .cols = kHidden,
+                  .tokens = pairs,
+                  .tiles = tiles,
+                  .tile_count = tile_count,
+                  .pairs = on_pairs,
+                  .x_share = kTopk,
+                  .experts = kExperts,
+                  .u = u_};
+    const auto time = [&](const char* name) {
+      const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, kExperts}, device, plan.tokens);
+      const int64_t layer = kExperts * layout::packed_bytes(args.packing, args.rows, args.cols);
+      const GemmCost c = cost(args, distinct);
+      add({kernel + name + ", tiles of " + std::to_string(plan.tokens), tokens, 0, static_cast<double>(c.bytes),
+           static_cast<double>(c.flops)},
+          static_cast<int>(kPoolBytes / layer), [&](int i) {
+            args.weights = pool_ + i * layer;
+            wgmma ? sm90_gemm(args, own, on_) : any_gemm(args, own, on_);
+          });
+    };
+    time("gate_up");
+    args.order = layout::RowOrder::kPlain;
+    args.x = u_;
+    args.rows = kHidden;
+    args.cols = kInter;
+    args.parts[0] = {y_, 0, kHidden};
+    args.x_share = 1;
+    args.u = nullptr;
+    time("down");
+  }
+  add({"moe_combine", tokens, 0, 4.0 * tokens * kHidden * (kTopk + 2), 0}, 4, [&](int) {
+    any_moe_combine({.y = y_, .weights = x_, .residual = x_, .tokens = tokens, .topk = kTopk, .hidden = kHidden}, on_);
+  });
+}
+
+void Bench::write(const char* path) const {
+  std::FILE* f = std::fopen(path, "w");
+  if (f == nullptr) throw Error(Code::kIo, "[bench] cannot write {}", path);
+  std::fprintf(f, "{\"device\": \"%s\", \"read_gb_per_s\": %.1f, \"tflop_per_s\": %.1f, \"kernels\": [\n",
+               peaks_.device.c_str(), peaks_.read_bytes_per_s / 1e9, peaks_.exact_peak()->flops_per_s / 1e12);
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const Row& r = rows_[i];
+    std::fprintf(f,
+                 "  {\"kernel\": \"%s\", \"tokens\": %d, \"us\": %.3f, \"bytes\": %.0f, \"flops\": %.0f, "
+                 "\"gb_per_s\": %.1f, \"tflop_per_s\": %.1f, \"of_ideal\": %.4f}%s\n",
+                 r.name.c_str(), r.tokens, r.us, r.bytes, r.flops, r.bytes / r.us / 1e3, r.flops / r.us / 1e6, ideal(r),
+                 i + 1 < rows_.size() ? "," : "");
+  }
+  std::fprintf(f, "]}\n");
+  std::fclose(f);
+}
+
+void run(const char* path) {
+  static_cast<void>(open_device(0));
+  Bench bench;
+  for (const auto type : {KvPages::Type::kBf16, KvPages::Type::kE4m3})
+    for (const int keys : {128, 2048, 8192, 32768, 131072}) bench.decode(keys, 1, type, 0);
+  bench.decode(32768, 1, KvPages::Type::kBf16, 128);
+  for (const int tokens : {8, 64}) bench.decode(2048, tokens, KvPages::Type::kBf16, 0);
+  for (const int tokens : {512, 2048, 8192}) {
+    for (const int window : {0, 128}) bench.prefill(tokens, window);
+    bench.dense("qkv", 5120, kHidden, tokens);
+    bench.dense("o", kHidden, 4096, tokens);
+    bench.moe(tokens);
+  }
+  bench.write(path);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::printf("usage: prefill_bench <json file>\n");
+    return 2;
+  }
+  try {
+    nibble::backend::cuda::run(argv[1]);
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

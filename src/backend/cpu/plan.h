@@ -1,0 +1,22 @@
+#pragma once
+// The loops of a step on the CPU. Says what CpuBackend's verbs run; a verb that runs something else changes its rows.
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/dims.h"
+#include "backend/plan.h"
+
+#include <vector>
+
+namespace nibble::backend {
+
+struct CpuPlanArgs {
+  const Dims& dims;
+  const StoredFormats& formats;
+  StepShape step;
+  CpuOptions options;
+};
+
+// Throws Error(kUnsupported) where this CPU lacks the instruction set that the options ask for.
+[[nodiscard]] std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args);
+
+}  // namespace nibble::backend

@@ -1,0 +1,324 @@
+#include "backend/cuda/decode_path.h"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using layout::Packing;
+
+int to_int(int64_t value) { return static_cast<int>(value); }
+
+Kernel by_packing(Packing packing, Kernel bf16) {
+  static_assert(static_cast<int>(Kernel::kQkvMxfp4) == static_cast<int>(Kernel::kQkvBf16) + 2);
+  static_assert(static_cast<int>(Kernel::kDenseMxfp4) == static_cast<int>(Kernel::kDenseBf16) + 2);
+  return static_cast<Kernel>(static_cast<int>(bf16) + static_cast<int>(packing));
+}
+
+}  // namespace
+
+bool DecodePath::fused() const {
+  return tokens_ <= kGemvTokens && tokens_ * d_.topk <= kGemvRoutes && d_.experts <= kGemvExperts && d_.topk >= 2 &&
+         d_.hidden <= kRouterHidden;
+}
+
+GemvLaunch DecodePath::chained(const Launch& on) const {
+  return {.device = device_, .stream = on.stream, .chain = Chain::kChained};
+}
+
+RowsIn DecodePath::residual(int64_t first) const {
+  return {.x = at_.residual + first * d_.hidden,
+          .pending = pending_ ? at_.pending : nullptr,
+          .pending_stride = tokens_ * d_.hidden,
+          .eps = config_.rms_eps};
+}
+
+void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots,
+                         const Launch& on) {
+  if (ran_gemms() != nullptr) {
+    return many_attn_in(w, at_.kv[static_cast<size_t>(layer)], positions, kv_slots, on);
+  }
+  const int64_t half = d_.head_dim / 2;
+  if (layer == 0) {
+    kernels_.rope_table({.positions = positions,
+                         .inv_freq = at_.rope_inv_freq,
+                         .cosine = at_.rope_cosine,
+                         .sine = at_.rope_sine,
+                         .tokens = to_int(tokens_),
+                         .half = to_int(half),
+                         .concentration = config_.rope_concentration},
+                        on);
+  }
+  const KvPages& kv = at_.kv[static_cast<size_t>(layer)];
+  for (int64_t t = 0; t < tokens_; t += kGemvTokens) {
+    RowsIn in = residual(t);
+    in.norm = w.norm;
+    in.normed = at_.normed + t * d_.hidden;
+    gemv_qkv({.packing = w.qkv.packing,
+              .weights = w.qkv.data,
+              .bias = w.bias,
+              .in = in,
+              .q = at_.q + t * d_.q_width(),
+              .cosine = at_.rope_cosine + t * half,
+              .sine = at_.rope_sine + t * half,
+              .kv_slots = kv_slots + t,
+              .keys = kv.keys,
+              .values = kv.values,
+              .kv_bytes = kv.type == KvPages::Type::kF32    ? 4
+                          : kv.type == KvPages::Type::kBf16 ? 2
+                                                            : 1,
+              .heads = to_int(d_.heads),
+              .kv_heads = to_int(d_.kv_heads),
+              .cols = to_int(d_.hidden),
+              .tokens = to_int(std::min<int64_t>(kGemvTokens, tokens_ - t))},
+             chained(on));
+    launched(by_packing(w.qkv.packing, Kernel::kQkvBf16), on);
+  }
+}
+
+void DecodePath::many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* positions,
+                              const int32_t* kv_slots, const Launch& on) {
+  const int q = to_int(d_.q_width()), k = to_int(d_.kv_width()), tokens = to_int(tokens_);
+  kernels_.rmsnorm({.x = at_.residual,
+                    .scale = w.norm,
+                    .out = at_.normed,
+                    .rows = tokens,
+                    .hidden = to_int(d_.hidden),
+                    .eps = config_.rms_eps},
+                   on);
+  GemmArgs args{.packing = w.qkv.packing,
+                .order = layout::RowOrder::kHeads64,
+                .weights = w.qkv.data,
+                .bias = w.bias,
+                .rows = q + 2 * k,
+                .cols = to_int(d_.hidden),
+                .tokens = tokens};
+  args.parts[0] = {at_.q, 0, q};
+  args.parts[1] = {at_.k, q, k};
+  args.parts[2] = {at_.v, q + k, k};
+  gemms_->dense(args, at_.normed, on);
+  kernels_.rope_kv({.q = at_.q,
+                    .k = at_.k,
+                    .v = at_.v,
+                    .positions = positions,
+                    .kv_slots = kv_slots,
+                    .rope_inv_freq = at_.rope_inv_freq,
+                    .kv = kv,
+                    .tokens = tokens,
+                    .heads = to_int(d_.heads),
+                    .kv_heads = to_int(d_.kv_heads),
+                    .head_dim = to_int(d_.head_dim),
+                    .rope_concentration = config_.rope_concentration},
+                   on);
+}
+
+// In launches of eight rows; in, pending, y and which advance by them.
+void DecodePath::run_dense(DenseArgs args, int64_t rows, const Launch& on) const {
+  for (int64_t t = 0; t < rows; t += kGemvTokens) {
+    DenseArgs own = args;
+    if (own.in.which != nullptr) {
+      own.in.which += t;
+    } else {
+      own.in.x += t * args.cols;
+    }
+    if (own.in.normed != nullptr) own.in.normed += t * args.cols;
+    own.y += t * args.rows;
+    own.tokens = to_int(std::min<int64_t>(kGemvTokens, rows - t));
+    gemv_dense(own, chained(on));
+    launched(by_packing(args.packing, Kernel::kDenseBf16), on);
+  }
+}
+
+void DecodePath::attn_out(const LinearWeights& w, const Launch& on) {
+  if (ran_gemms() != nullptr) {
+    GemmArgs args{.packing = w.matrix.packing,
+                  .weights = w.matrix.data,
+                  .bias = w.bias,
+                  .into = GemmInto::kAdd,
+                  .rows = to_int(d_.hidden),
+                  .cols = to_int(d_.q_width()),
+                  .tokens = to_int(tokens_)};
+    args.parts[0] = {at_.residual, 0, args.rows};
+    return gemms_->dense(args, at_.attn, on);
+  }
+  run_dense({.packing = w.matrix.packing,
+             .weights = w.matrix.data,
+             .bias = w.bias,
+             .in = {.x = at_.attn},
+             .y = at_.residual,
+             .pending = pending_ ? at_.pending : nullptr,
+             .rows = to_int(d_.hidden),
+             .cols = to_int(d_.q_width()),
+             .into = Into::kAdd},
+            tokens_, on);
+  pending_ = false;
+}
+
+void DecodePath::route(const RouteWeights& w, const Launch& on) {
+  if (fused()) {
+    route_logits({.x = at_.residual,
+                  .norm = w.norm,
+                  .weight = w.router,
+                  .bias = w.bias,
+                  .normed = at_.normed,
+                  .logits = at_.router_logits,
+                  .hidden = to_int(d_.hidden),
+                  .experts = to_int(d_.experts),
+                  .tokens = to_int(tokens_),
+                  .eps = config_.rms_eps},
+                 chained(on));
+    launched(Kernel::kRouter, on);
+    chosen_ = false;
+    return;
+  }
+  kernels_.rmsnorm({.x = at_.residual,
+                    .scale = w.norm,
+                    .out = at_.normed,
+                    .rows = to_int(tokens_),
+                    .hidden = to_int(d_.hidden),
+                    .eps = config_.rms_eps},
+                   on);
+  kernels_.linear({.weight = w.router,
+                   .bias = w.bias,
+                   .x = at_.normed,
+                   .out = at_.router_logits,
+                   .tokens = to_int(tokens_),
+                   .rows = to_int(d_.experts),
+                   .cols = to_int(d_.hidden)},
+                  on);
+  chosen_ = false;
+  settle(on);
+}
+
+ExpertChoice DecodePath::choice() const {
+  return {.logits = at_.router_logits,
+          .expert_ids = at_.expert_ids,
+          .expert_weights = at_.expert_weights,
+          .experts = to_int(d_.experts),
+          .topk = to_int(d_.topk)};
+}
+
+void DecodePath::moe(const MoeWeights& w, const Launch& on) {
+  if (ran_gemms() != nullptr) {
+    gemms_->moe({.up = w.up,
+                 .down = w.down,
+                 .up_bias = w.up_bias,
+                 .down_bias = w.down_bias,
+                 .x = at_.normed,
+                 .expert_ids = at_.expert_ids,
+                 .expert_weights = at_.expert_weights,
+                 .residual = at_.residual,
+                 .tokens = to_int(tokens_)},
+                on);
+  } else if (fused()) {
+    fused_moe(w, on);
+  } else {
+    grouped_moe(w, on);
+  }
+}
+
+void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
+  gemv_moe_up({.weights = w.up,
+               .bias = w.up_bias,
+               .x = at_.normed,
+               .choice = choice(),
+               .u = at_.expert_hidden_f16,
+               .hidden = to_int(d_.hidden),
+               .inter = to_int(d_.inter),
+               .tokens = to_int(tokens_),
+               .swiglu_limit = config_.swiglu_limit},
+              chained(on));
+  launched(Kernel::kMarlinUp, on);
+  chosen_ = true;
+  ExpertChoice again = choice();
+  again.expert_ids = nullptr;
+  again.expert_weights = nullptr;
+  gemv_moe_down({.weights = w.down,
+                 .bias = w.down_bias,
+                 .u = at_.expert_hidden_f16,
+                 .choice = again,
+                 .y = at_.pending,
+                 .hidden = to_int(d_.hidden),
+                 .inter = to_int(d_.inter),
+                 .tokens = to_int(tokens_),
+                 .parts = 2},
+                chained(on));
+  launched(Kernel::kMarlinDown, on);
+  pending_ = true;
+}
+
+void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
+  const MoeLaunch group{.expert_ids = at_.expert_ids,
+                        .expert_weights = at_.expert_weights,
+                        .gate_up = {},
+                        .down = {},
+                        .residual = at_.residual,
+                        .pairs = at_.moe_pairs,
+                        .tiles = at_.moe_tiles,
+                        .tile_count = at_.moe_tile_count,
+                        .down_out = at_.expert_out,
+                        .tokens = to_int(tokens_),
+                        .topk = to_int(d_.topk),
+                        .experts = to_int(d_.experts),
+                        .hidden = to_int(d_.hidden),
+                        .inter = to_int(d_.inter)};
+  kernels_.moe_group(group, on);
+  const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_count, to_int(d_.topk)};
+  gemv_grouped_up({.weights = w.up,
+                   .bias = w.up_bias,
+                   .x = at_.normed,
+                   .groups = groups,
+                   .u = at_.expert_hidden_f16,
+                   .hidden = to_int(d_.hidden),
+                   .inter = to_int(d_.inter),
+                   .swiglu_limit = config_.swiglu_limit},
+                  chained(on));
+  launched(Kernel::kMarlinGroupedUp, on);
+  gemv_grouped_down({.weights = w.down,
+                     .bias = w.down_bias,
+                     .u = at_.expert_hidden_f16,
+                     .groups = groups,
+                     .y = at_.expert_out,
+                     .hidden = to_int(d_.hidden),
+                     .inter = to_int(d_.inter)},
+                    chained(on));
+  launched(Kernel::kMarlinGroupedDown, on);
+  kernels_.moe_combine(group, on);
+}
+
+void DecodePath::logits(const LinearWeights& w, const LogitRows& rows, const Launch& on) {
+  RowsIn in = residual(0);
+  in.which = rows.tokens;
+  in.norm = rows.norm;
+  run_dense({.packing = w.matrix.packing,
+             .weights = w.matrix.data,
+             .in = in,
+             .y = at_.logits,
+             .rows = to_int(d_.vocab),
+             .cols = to_int(d_.hidden)},
+            rows.rows, on);
+}
+
+void DecodePath::replayed(int64_t tokens) {
+  begin(tokens);
+  pending_ = fused();
+}
+
+void DecodePath::settle(const Launch& on) {
+  if (!chosen_) {
+    kernels_.top_experts({.logits = at_.router_logits,
+                          .ids = at_.expert_ids,
+                          .weights = at_.expert_weights,
+                          .tokens = to_int(tokens_),
+                          .experts = to_int(d_.experts),
+                          .topk = to_int(d_.topk)},
+                         on);
+    chosen_ = true;
+  }
+  if (pending_) {
+    kernels_.add_pending({.pending = at_.pending, .to = at_.residual, .count = to_int(tokens_ * d_.hidden)}, on);
+    pending_ = false;
+  }
+}
+
+}  // namespace nibble::backend::cuda

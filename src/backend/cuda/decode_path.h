@@ -1,0 +1,88 @@
+#pragma once
+// The verbs on the streaming kernels (gemv.h), for any number of tokens: up to eight in the fused form, which is what
+// decoding runs; more as launches of eight and experts with their tokens grouped.
+
+#include "backend/cuda/arena.h"
+#include "backend/cuda/gemm_path.h"
+#include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/gemv.h"
+#include "backend/cuda/packed_weights.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+// One layer's weights, or those of the outer layers, as the verbs need them.
+struct AttnInWeights {
+  const Bf16* norm = nullptr;
+  PackedWeights::Matrix qkv;
+  const Bf16* bias = nullptr;
+};
+struct LinearWeights {
+  PackedWeights::Matrix matrix;
+  const Bf16* bias = nullptr;
+};
+struct RouteWeights {
+  const Bf16 *norm = nullptr, *router = nullptr, *bias = nullptr;
+};
+struct MoeWeights {
+  const uint8_t *up = nullptr, *down = nullptr;
+  const Bf16 *up_bias = nullptr, *down_bias = nullptr;
+};
+
+class DecodePath {
+ public:
+  DecodePath(const BackendConfig& config, const Arena& at, const KernelTable& kernels, const GemvDevice& device)
+      : config_(config), d_(config.dims), at_(at), kernels_(kernels), device_(device) {}
+
+  // From now on steps that do not take the fused form run on these. They outlive the path.
+  void use_gemms(const GemmPath* gemms) { gemms_ = gemms; }
+  // The GEMMs whose expert_hidden holds the last moe's; null: it lies in the arena.
+  [[nodiscard]] const GemmPath* ran_gemms() const { return fused() ? nullptr : gemms_; }
+
+  // A step of `tokens` begins; residual holds their embeddings.
+  void begin(int64_t tokens) {
+    tokens_ = tokens;
+    pending_ = false;
+    chosen_ = true;
+  }
+  // A whole step of `tokens` has run behind the verbs' back, as a graph of them.
+  void replayed(int64_t tokens);
+  void attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots, const Launch& on);
+  void attn_out(const LinearWeights& w, const Launch& on);
+  void route(const RouteWeights& w, const Launch& on);
+  void moe(const MoeWeights& w, const Launch& on);
+  struct LogitRows {
+    const int32_t* tokens = nullptr;  // [rows]
+    int64_t rows = 0;
+    const Bf16* norm = nullptr;
+  };
+  void logits(const LinearWeights& w, const LogitRows& rows, const Launch& on);
+
+  // Makes the slots that the fused kernels leave for later what the contract says, for peek: the residual with its
+  // pending sums, the experts of the last route.
+  void settle(const Launch& on);
+
+ private:
+  [[nodiscard]] bool fused() const;
+  [[nodiscard]] RowsIn residual(int64_t first) const;
+  void run_dense(DenseArgs args, int64_t rows, const Launch& on) const;
+  void fused_moe(const MoeWeights& w, const Launch& on);
+  void grouped_moe(const MoeWeights& w, const Launch& on);
+  void many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* positions, const int32_t* kv_slots,
+                    const Launch& on);
+  [[nodiscard]] ExpertChoice choice() const;
+  [[nodiscard]] GemvLaunch chained(const Launch& on) const;
+
+  const BackendConfig& config_;
+  const Dims& d_;
+  const Arena& at_;
+  const KernelTable& kernels_;
+  const GemvDevice device_;
+  const GemmPath* gemms_ = nullptr;
+  int64_t tokens_ = 0;
+  bool pending_ = false;  // the residual has still to get the last moe's sums
+  bool chosen_ = true;    // expert_ids are those of the last route
+};
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,18 @@
+#pragma once
+// Host twin of ptx/redux.cuh.
+
+#include "backend/cuda/emulation/device.h"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda::ptx {
+
+inline uint32_t warp_max_u32(uint32_t value) {
+  const auto& all = emulation::exchange({.value = value});
+  uint32_t best = 0;
+  for (const auto& lane : all.lane) best = std::max(best, lane.value);
+  return best;
+}
+inline uint32_t warp_min_u32(uint32_t value) { return ~warp_max_u32(~value); }
+
+}  // namespace nibble::backend::cuda::ptx

@@ -1,0 +1,58 @@
+#pragma once
+// Host twin of ptx/wgmma.cuh: the descriptor read bit by bit as the PTX ISA defines it, exact sums rounded once. The
+// products are taken at once: what is missing in fences and waits, a GPU must show.
+
+#include "backend/cuda/emulation/device.h"
+#include "backend/cuda/layout/mma_m16n8k16.h"
+
+#include <cstring>
+
+namespace nibble::backend::cuda::ptx {
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int kNewest>
+void wgmma_wait() {}
+inline void fence_async_proxy() {}
+
+// B[k, n] of a K-major operand: rows of `bytes` (by the swizzle mode) in atoms of eight, atoms a stride apart.
+inline double emulated_b(uint64_t descriptor, int k, int n) {
+  const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
+  const auto stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
+  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) return std::nan("");  // only 128-byte swizzle is emulated
+  const uint32_t address =
+      start + static_cast<uint32_t>(n / 8) * stride + static_cast<uint32_t>(n % 8) * 128 + static_cast<uint32_t>(k) * 2;
+  const uint32_t swizzled = address ^ ((address >> 7) & 7u) << 4;  // bits 4..6 ^= bits 7..9
+  uint16_t bits;
+  std::memcpy(&bits, smem + swizzled, 2);
+  return double{Bf16{bits}.to_float()};
+}
+
+template <int kColTiles>
+void wgmma_m64k16(float (&d)[kColTiles][4], const uint32_t (&a)[4], uint64_t b) {
+  const emulation::WarpOperands& all = emulation::exchange({.a = {a[0], a[1], a[2], a[3]}});
+  const int lane = emulation::lane_idx();
+  double rows[2][16];
+  for (int quad = 0; quad < 4; ++quad)
+    for (int reg = 0; reg < 4; ++reg)
+      for (int i = 0; i < 2; ++i) {
+        const int from = lane / 4 * 4 + quad;
+        rows[layout::a_row(from, reg) / 8][layout::a_k(from, reg, i)] =
+            double{Bf16{static_cast<uint16_t>(all.lane[from].a[reg] >> (16 * i))}.to_float()};
+      }
+  for (int j = 0; j < kColTiles; ++j)
+    for (int i = 0; i < 4; ++i) {
+      double sum = d[j][i];
+      for (int k = 0; k < 16; ++k)
+        sum += rows[layout::d_row(lane, i) / 8][k] * emulated_b(b, k, 8 * j + layout::d_col(lane, i));
+      d[j][i] = static_cast<float>(sum);
+    }
+}
+
+inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+  const auto half = [](uint32_t pair, int i) { return Bf16{static_cast<uint16_t>(pair >> (16 * i))}.to_float(); };
+  const auto product = [&](int i) { return Bf16::from_float(half(a, i) * half(b, i)).bits; };
+  return product(0) | uint32_t{product(1)} << 16;
+}
+
+}  // namespace nibble::backend::cuda::ptx

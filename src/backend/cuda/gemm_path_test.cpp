@@ -1,0 +1,144 @@
+// The path on the device, against double products: what it rounds, plans and groups by itself.
+
+#include "backend/cuda/gemm_path.h"
+#include "backend/cuda/kernels/any/gemm_testing.h"
+#include "backend/cuda/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using layout::Packing;
+using layout::RowOrder;
+
+class GemmPathTest : public CudaTest {
+ protected:
+  void make() {
+    config_.dims = {.hidden = 384, .heads = 8, .kv_heads = 1, .head_dim = 64, .inter = 256, .experts = 6, .topk = 4};
+    config_.max_tokens = 130;
+    config_.max_rows = 8;
+    config_.swiglu_limit = 7;
+    Carver measure(nullptr);
+    static_cast<void>(GemmPath(config_, measure));
+    memory_ = allocate_device(measure.bytes(), "test");
+    cuda_check(cudaMemset(memory_.get(), 0xff, static_cast<size_t>(measure.bytes())));
+    Carver place(memory_.get());
+    path_.emplace(config_, place);
+  }
+
+  BackendConfig config_;
+  DeviceBytes memory_;
+  std::optional<GemmPath> path_;
+};
+
+// bf16 has 8 bits: a relative error of 2^-9 per activation, of which thousands add up like a random walk.
+constexpr double kInputError = 0x1p-8;
+
+TEST_F(GemmPathTest, dense_splits_rows_into_q_k_and_v) {
+  make();
+  const int tokens = 130, cols = 384, q = 512, k = 64, rows = q + 2 * k;
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
+    const GemmMatrix w(packing, rows, cols, RowOrder::kHeads64, 3);
+    const std::vector<float> x = Values(4).floats(int64_t{tokens} * cols);
+    const std::vector<Bf16> bias = gemm_bias(rows, 5);
+    const DeviceArray<uint8_t> weights(w.packed);
+    const DeviceArray<Bf16> on_bias(bias);
+    const DeviceArray<float> on_x(x);
+    const DeviceArray<float> out[] = {DeviceArray<float>(size_t{tokens} * q), DeviceArray<float>(size_t{tokens} * k),
+                                      DeviceArray<float>(size_t{tokens} * k)};
+    GemmArgs args{.packing = packing,
+                  .order = RowOrder::kHeads64,
+                  .weights = weights.get(),
+                  .bias = on_bias.get(),
+                  .rows = rows,
+                  .cols = cols,
+                  .tokens = tokens};
+    args.parts[0] = {out[0].get(), 0, q};
+    args.parts[1] = {out[1].get(), q, k};
+    args.parts[2] = {out[2].get(), q + k, k};
+    path_->dense(args, on_x.get(), on_);
+    for (int part = 0; part < 3; ++part) {
+      const std::vector<float> got = out[part].host();
+      for (int t = 0; t < tokens; ++t)
+        for (int r = 0; r < args.parts[part].rows; r += 7) {
+          double want = 0, size = 0;
+          const int row = args.parts[part].first_row + r;
+          for (int c = 0; c < cols; ++c) {
+            const double term = w.at(row, c) * x[static_cast<size_t>(t * cols + c)];
+            want += term;
+            size += std::abs(term);
+          }
+          want += bias[static_cast<size_t>(row)].to_float();
+          ASSERT_NEAR(got[static_cast<size_t>(t * args.parts[part].rows + r)], want, kInputError * size + 1e-5)
+              << "part " << part << ", token " << t << ", row " << r;
+        }
+    }
+  }
+}
+
+TEST_F(GemmPathTest, moe_adds_the_weighted_experts_to_the_residual) {
+  make();
+  const Dims& d = config_.dims;
+  const auto hidden = static_cast<int>(d.hidden), inter = static_cast<int>(d.inter), topk = static_cast<int>(d.topk);
+  const GemmExperts up(6, 2 * inter, hidden, RowOrder::kGateUp, 11), down(6, hidden, inter, RowOrder::kPlain, 12);
+  const std::vector<Bf16> up_bias = gemm_bias(6 * 2 * inter, 13), down_bias = gemm_bias(6 * hidden, 14);
+  const DeviceArray<uint8_t> on_up(up.packed), on_down(down.packed);
+  const DeviceArray<Bf16> on_up_bias(up_bias), on_down_bias(down_bias);
+  for (const int tokens : {1, 9, 130}) {
+    const std::vector<float> x = Values(15).floats(int64_t{tokens} * hidden, 0.25f);
+    const std::vector<int32_t> ids = routed(GemmRouting::kRandom, tokens, topk, 6, 16);
+    const std::vector<float> weights(ids.size(), 0.25f);
+    const DeviceArray<float> on_x(x), on_weights(weights);
+    const DeviceArray<int32_t> on_ids(ids);
+    const DeviceArray<float> residual(std::vector<float>(static_cast<size_t>(tokens * hidden), 2.5f));
+    path_->moe({.up = on_up.get(),
+                .down = on_down.get(),
+                .up_bias = on_up_bias.get(),
+                .down_bias = on_down_bias.get(),
+                .x = on_x.get(),
+                .expert_ids = on_ids.get(),
+                .expert_weights = on_weights.get(),
+                .residual = residual.get(),
+                .tokens = tokens},
+               on_);
+    const std::vector<float> got = residual.host();
+    for (int t = 0; t < tokens; t += 43) {
+      std::vector<double> want(static_cast<size_t>(hidden), 2.5), size(static_cast<size_t>(hidden), 0);
+      for (int k = 0; k < topk; ++k) {
+        const auto e = static_cast<size_t>(ids[static_cast<size_t>(t * topk + k)]);
+        std::vector<double> u;
+        for (int c = 0; c < inter; ++c) {
+          double sums[2] = {};
+          for (int i = 0; i < 2; ++i)
+            for (int n = 0; n < hidden; ++n)
+              sums[i] += up.matrices[e].at(2 * c + i, n) * x[static_cast<size_t>(t * hidden + n)];
+          const Bf16* bias = up_bias.data() + e * 2 * static_cast<size_t>(inter) + 2 * c;
+          const double gate = std::min(sums[0] + bias[0].to_float(), 7.0);
+          const double linear = std::clamp(sums[1] + bias[1].to_float(), -7.0, 7.0);
+          u.push_back(gate / (1 + std::exp(-1.702 * gate)) * (linear + 1));
+        }
+        for (int r = 0; r < hidden; ++r) {
+          double sum = down_bias[e * static_cast<size_t>(hidden) + static_cast<size_t>(r)].to_float();
+          for (int c = 0; c < inter; ++c) {
+            const double term = down.matrices[e].at(r, c) * u[static_cast<size_t>(c)];
+            sum += term;
+            size[static_cast<size_t>(r)] += 0.25 * std::abs(term);
+          }
+          want[static_cast<size_t>(r)] += 0.25 * sum;
+        }
+      }
+      for (int r = 0; r < hidden; ++r)
+        ASSERT_NEAR(got[static_cast<size_t>(t * hidden + r)], want[static_cast<size_t>(r)],
+                    4 * kInputError * size[static_cast<size_t>(r)] + 1e-3)
+            << tokens << " tokens, token " << t << ", row " << r;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

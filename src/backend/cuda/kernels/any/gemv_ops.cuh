@@ -1,0 +1,343 @@
+#pragma once
+// What the decode kernels do around the common main loop (gemv.cuh): which tiles, which activations stand in the mma's
+// columns, what becomes of a tile's sums. Every warp holds its own copy; methods are called by whole warps.
+//
+//   kWaitsFirst  nothing starts, not even the next kernel, before the dependency wait; else weights are fetched at once
+//   kChooses     the CTA chooses experts first
+//   kHalf        activations are rows of f16 (column); else floats (has, read8)
+//   kReload      activations change with the slot
+//   sums         as gemv_tile.cuh leaves them, added over slices
+
+#include "backend/cuda/kernels/any/gemv_shared.cuh"
+#include "backend/cuda/kernels/any/gemv_walk.h"
+
+#include <cuda_fp16.h>
+
+namespace nibble::backend::cuda {
+
+__device__ __forceinline__ float widen(Bf16 value) { return __uint_as_float(uint32_t{value.bits} << 16); }
+__device__ __forceinline__ F16 to_f16(float value) { return {__half_as_ushort(__float2half_rn(value))}; }
+
+__device__ __forceinline__ void read_floats(const float* from, float (&v)[8]) {
+  for (int half = 0; half < 2; ++half) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from + 4 * half);
+    v[4 * half] = __uint_as_float(four.x);
+    v[4 * half + 1] = __uint_as_float(four.y);
+    v[4 * half + 2] = __uint_as_float(four.z);
+    v[4 * half + 3] = __uint_as_float(four.w);
+  }
+}
+
+struct BiasPair {
+  float bias[2] = {};
+};
+
+// torch/model.py swiglu. |u| <= 7 * 8 for the default limit: finite in f16.
+__device__ __forceinline__ float swiglu(float gate, float up, float limit) {
+  constexpr float kAlpha = 1.702f;
+  gate = gate > limit ? limit : gate;  // keeps NaN, which fminf would hide
+  up = up > limit ? limit : up < -limit ? -limit : up;
+  return gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f);
+}
+
+// Column t = token t, of RowsIn.
+template <class TheArgs>
+struct RowsOp {
+  using Args = TheArgs;
+  static constexpr bool kWaitsFirst = false, kChooses = false, kHalf = false;
+  static constexpr bool kReload = false;
+  const Args& a;
+  int lane;
+
+  __device__ RowsOp(const Args& args, const GemvShared&, int lane_idx) : a(args), lane(lane_idx) {}
+  __device__ int64_t tile(const Cursor& c) const { return c.row_tile; }
+  __device__ bool has(const Cursor&, int col) const { return col < a.tokens; }
+  __device__ void read8(const Cursor&, int col, int k, float (&v)[8]) const {
+    const int64_t at = int64_t{a.in.which == nullptr ? col : a.in.which[col]} * a.cols + k;
+    read_floats(a.in.x + at, v);
+    if (a.in.pending == nullptr) return;
+    float more[2][8];
+    read_floats(a.in.pending + at, more[0]);
+    read_floats(a.in.pending + a.in.pending_stride + at, more[1]);
+    for (int i = 0; i < 8; ++i) v[i] += more[0][i] + more[1][i];
+  }
+};
+
+struct DenseOp : RowsOp<DenseArgs> {
+  using Fetched = BiasPair;
+  using RowsOp::RowsOp;
+
+  __device__ TileWalk walk() const { return {a.rows / layout::kTileRows, 1, static_cast<int>(gridDim.x)}; }
+  __device__ Fetched fetch(const Cursor& c) const {
+    if (a.bias == nullptr) return {};
+    const Bf16* bias = a.bias + c.row_tile * layout::kTileRows + group_of(lane);
+    return {{widen(bias[0]), widen(bias[8])}};
+  }
+  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& fetched) {
+    for (int i = 0; i < 4; ++i) {
+      const int col = column_of(lane, i % 2);
+      if (col >= a.tokens) continue;
+      const int64_t at = int64_t{col} * a.rows + c.row_tile * layout::kTileRows + group_of(lane) + 8 * (i / 2);
+      float value = sums[i] + fetched.bias[i / 2];
+      if (a.into == Into::kAdd) {
+        if (a.pending != nullptr) value += a.pending[at] + a.pending[int64_t{a.tokens} * a.rows + at];
+        value += a.y[at];
+      }
+      a.y[at] = value;
+    }
+  }
+};
+
+__device__ __forceinline__ void store_kv(void* to, int bytes, int64_t at, float value) {
+  if (bytes == 4) {
+    static_cast<float*>(to)[at] = value;
+  } else if (bytes == 2) {
+    static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>(ptx::pack_bf16(value, 0));
+  } else {
+    static_cast<uint8_t*>(to)[at] = ptx::to_e4m3(value);
+  }
+}
+
+struct QkvOp : RowsOp<QkvArgs> {
+  static constexpr int kHalfHead = kGemvHeadDim / 2, kHeadTiles = kGemvHeadDim / layout::kTileRows;
+  struct Fetched {
+    float bias[2] = {}, cosine[2] = {}, sine[2] = {};  // rows g and g + 8; columns 2t and 2t + 1
+    int slot[2] = {};
+  };
+  using RowsOp::RowsOp;
+
+  __device__ TileWalk walk() const { return {a.rows() / layout::kTileRows, 1, static_cast<int>(gridDim.x)}; }
+  __device__ int dim(const Cursor& c) const { return c.row_tile % kHeadTiles * 8 + group_of(lane); }
+  __device__ Fetched fetch(const Cursor& c) const {
+    const Bf16* bias = a.bias + c.row_tile / kHeadTiles * kGemvHeadDim + dim(c);
+    Fetched f{{widen(bias[0]), widen(bias[kHalfHead])}};
+    for (int j = 0; j < 2; ++j) {
+      const int token = column_of(lane, j);
+      if (token >= a.tokens) continue;
+      f.cosine[j] = a.cosine[token * kHalfHead + dim(c)];
+      f.sine[j] = a.sine[token * kHalfHead + dim(c)];
+      f.slot[j] = a.kv_slots[token];
+    }
+    return f;
+  }
+  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& f) {
+    const int head = c.row_tile / kHeadTiles;
+    for (int j = 0; j < 2; ++j) {
+      const int token = column_of(lane, j);
+      if (token >= a.tokens) continue;
+      float first = sums[j] + f.bias[0], second = sums[2 + j] + f.bias[1];
+      if (head < a.heads + a.kv_heads) {
+        const float turned = first * f.cosine[j] - second * f.sine[j];
+        second = second * f.cosine[j] + first * f.sine[j];
+        first = turned;
+      }
+      if (head < a.heads) {
+        float* q = a.q + (int64_t{token} * a.heads + head) * kGemvHeadDim + dim(c);
+        q[0] = first;
+        q[kHalfHead] = second;
+        continue;
+      }
+      const bool is_key = head < a.heads + a.kv_heads;
+      const int64_t kv_head = head - a.heads - (is_key ? 0 : a.kv_heads);
+      const int64_t page = f.slot[j] / kPageTokens, offset = f.slot[j] % kPageTokens;
+      const int64_t at = ((page * a.kv_heads + kv_head) * kPageTokens + offset) * kGemvHeadDim + dim(c);
+      store_kv(is_key ? a.keys : a.values, a.kv_bytes, at, first);
+      store_kv(is_key ? a.keys : a.values, a.kv_bytes, at + kHalfHead, second);
+    }
+  }
+};
+
+// Column t = token t for every expert, so that the activations stay in registers; only routed tokens are stored.
+struct MoeUpOp {
+  using Args = MoeUpArgs;
+  using Fetched = BiasPair;                  // gate, up
+  static constexpr bool kWaitsFirst = true;  // so behind it, the router logits are known to be complete
+  static constexpr bool kChooses = true, kHalf = false;
+  static constexpr bool kReload = false;
+  const Args& a;
+  int lane;
+  Routing routing;
+
+  __device__ MoeUpOp(const Args& args, const GemvShared& shared, int lane_idx)
+      : a(args), lane(lane_idx), routing(Routing::read(shared, args.tokens * args.choice.topk, lane_idx)) {}
+  __device__ int row_tiles() const { return 2 * a.inter / layout::kTileRows; }
+  __device__ TileWalk walk() const { return {row_tiles(), routing.count, static_cast<int>(gridDim.x)}; }
+  __device__ int64_t tile(const Cursor& c) const {
+    return int64_t{routing.expert_at(c.slot)} * row_tiles() + c.row_tile;
+  }
+  __device__ bool has(const Cursor&, int col) const { return col < a.tokens; }
+  __device__ void read8(const Cursor&, int col, int k, float (&v)[8]) const {
+    read_floats(a.x + int64_t{col} * a.hidden + k, v);
+  }
+  __device__ Fetched fetch(const Cursor& c) const {
+    const int64_t expert = routing.expert_at(c.slot);
+    const Bf16* bias = a.bias + expert * 2 * a.inter + c.row_tile * layout::kTileRows + 2 * group_of(lane);
+    return {{widen(bias[0]), widen(bias[1])}};
+  }
+  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& fetched) {
+    const uint32_t pairs = routing.pairs_at(c.slot);
+    for (int j = 0; j < 2; ++j) {
+      const int pair = pair_of_token(pairs, column_of(lane, j), a.tokens, a.choice.topk);
+      if (pair < 0) continue;
+      a.u[int64_t{pair} * a.inter + c.row_tile * 8 + group_of(lane)] =
+          to_f16(swiglu(sums[j] + fetched.bias[0], sums[2 + j] + fetched.bias[1], a.swiglu_limit));
+    }
+  }
+};
+
+// kPairs: column p = pair p (tokens * topk <= 8), activations stay in registers. kTokens: column t = token t, with the
+// activations of the tile's expert, reloaded when the expert changes.
+enum class DownColumns { kPairs, kTokens };
+
+template <DownColumns kColumns>
+struct MoeDownOp {
+  using Args = MoeDownArgs;
+  using Fetched = BiasPair;
+  static constexpr bool kWaitsFirst = false, kChooses = true, kHalf = true;
+  static constexpr bool kReload = kColumns == DownColumns::kTokens;
+  const Args& a;
+  int lane;
+  Routing routing;
+  float weight;       // of pair `lane`
+  float acc[4] = {};  // of the unit so far; sums' places
+
+  __device__ MoeDownOp(const Args& args, const GemvShared& shared, int lane_idx)
+      : a(args),
+        lane(lane_idx),
+        routing(Routing::read(shared, args.tokens * args.choice.topk, lane_idx)),
+        weight(lane_idx < args.tokens * args.choice.topk
+                   ? std::bit_cast<float>(ptx::load_shared4(shared.route_weight(lane_idx)))
+                   : 0.0f) {}
+  __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }
+  __device__ UnitWalk walk() const { return {row_tiles(), routing.count, a.parts, static_cast<int>(gridDim.x)}; }
+  __device__ int64_t tile(const Cursor& c) const {
+    return int64_t{routing.expert_at(c.slot)} * row_tiles() + c.row_tile;
+  }
+  __device__ int pair_of_column(uint32_t pairs, int col) const {
+    if constexpr (kColumns == DownColumns::kTokens) return pair_of_token(pairs, col, a.tokens, a.choice.topk);
+    return (pairs >> col & 1u) != 0 ? col : -1;
+  }
+  __device__ const F16* column(const Cursor& c, int col) const {
+    if constexpr (kColumns == DownColumns::kPairs)
+      return col < a.tokens * a.choice.topk ? a.u + int64_t{col} * a.inter : nullptr;
+    const int pair = pair_of_column(routing.pairs_at(c.slot), col);
+    return pair < 0 ? nullptr : a.u + int64_t{pair} * a.inter;
+  }
+  __device__ Fetched fetch(const Cursor& c) const {
+    const Bf16* bias = a.bias + int64_t{routing.expert_at(c.slot)} * a.hidden + c.row_tile * layout::kTileRows;
+    return {{widen(bias[group_of(lane)]), widen(bias[group_of(lane) + 8])}};
+  }
+  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& fetched) {
+    const uint32_t pairs = routing.pairs_at(c.slot);
+    for (int j = 0; j < 2; ++j) {
+      const int pair = pair_of_column(pairs, column_of(lane, j));
+      const float w = __shfl_sync(kEveryLane, weight, pair < 0 ? 0 : pair);
+      if (pair < 0) continue;
+      acc[j] += w * (sums[j] + fetched.bias[0]);
+      acc[2 + j] += w * (sums[2 + j] + fetched.bias[1]);
+    }
+    if (!c.ends_unit) return;
+    if constexpr (kColumns == DownColumns::kPairs) {
+      store_pairs(c);
+    } else {
+      for (int i = 0; i < 4; ++i)
+        if (column_of(lane, i % 2) < a.tokens) store(c, column_of(lane, i % 2), 8 * (i / 2), acc[i]);
+    }
+    for (float& value : acc) value = 0;
+  }
+  // Adds the columns of each token, in the order of k. Quad lane 0 stores row g, quad lane 1 row g + 8.
+  __device__ void store_pairs(const Cursor& c) const {
+    for (int token = 0; token < a.tokens; ++token) {
+      float value = 0;
+      for (int k = 0; k < a.choice.topk; ++k) {
+        const int pair = token * a.choice.topk + k, from = (lane & ~3) + pair / 2;
+        const float even = __shfl_sync(kEveryLane, acc[0], from);
+        const float odd = __shfl_sync(kEveryLane, acc[1], from);
+        const float even8 = __shfl_sync(kEveryLane, acc[2], from), odd8 = __shfl_sync(kEveryLane, acc[3], from);
+        value += lane % 4 == 0 ? (pair % 2 == 0 ? even : odd) : (pair % 2 == 0 ? even8 : odd8);
+      }
+      if (lane % 4 < 2) store(c, token, 8 * (lane % 4), value);
+    }
+  }
+  __device__ void store(const Cursor& c, int token, int row, float value) const {
+    const int64_t at = int64_t{token} * a.hidden + c.row_tile * layout::kTileRows + group_of(lane) + row;
+    if (a.parts == 1) {
+      a.y[at] += value;
+    } else {
+      a.y[int64_t{c.part} * a.tokens * a.hidden + at] = value;
+    }
+  }
+};
+
+// Column p = the tile's p-th pair.
+template <class TheArgs>
+struct GroupedOp {
+  using Args = TheArgs;
+  using Fetched = BiasPair;
+  static constexpr bool kWaitsFirst = true, kChooses = false;
+  static constexpr bool kReload = true;
+  const Args& a;
+  int lane;
+
+  __device__ PairTile group(const Cursor& c) const { return a.groups.tiles[c.slot]; }
+  __device__ int pair(const Cursor& c, int col) const {
+    const PairTile tile = group(c);
+    return col < tile.count ? a.groups.pairs[tile.first + col] : -1;
+  }
+  __device__ TileWalk walk_of(int row_tiles) const {
+    return {row_tiles, *a.groups.tile_count, static_cast<int>(gridDim.x)};
+  }
+};
+
+struct GroupedUpOp : GroupedOp<GroupedUpArgs> {
+  static constexpr bool kHalf = false;
+  __device__ GroupedUpOp(const Args& args, const GemvShared&, int lane_idx) : GroupedOp{args, lane_idx} {}
+
+  __device__ int row_tiles() const { return 2 * a.inter / layout::kTileRows; }
+  __device__ TileWalk walk() const { return walk_of(row_tiles()); }
+  __device__ int64_t tile(const Cursor& c) const { return int64_t{group(c).expert} * row_tiles() + c.row_tile; }
+  __device__ bool has(const Cursor& c, int col) const { return col < group(c).count; }
+  __device__ void read8(const Cursor& c, int col, int k, float (&v)[8]) const {
+    read_floats(a.x + int64_t{pair(c, col) / a.groups.topk} * a.hidden + k, v);
+  }
+  __device__ Fetched fetch(const Cursor& c) const {
+    const Bf16* bias =
+        a.bias + int64_t{group(c).expert} * 2 * a.inter + c.row_tile * layout::kTileRows + 2 * group_of(lane);
+    return {{widen(bias[0]), widen(bias[1])}};
+  }
+  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& fetched) const {
+    for (int j = 0; j < 2; ++j) {
+      const int own = pair(c, column_of(lane, j));
+      if (own < 0) continue;
+      a.u[int64_t{own} * a.inter + c.row_tile * 8 + group_of(lane)] =
+          to_f16(swiglu(sums[j] + fetched.bias[0], sums[2 + j] + fetched.bias[1], a.swiglu_limit));
+    }
+  }
+};
+
+struct GroupedDownOp : GroupedOp<GroupedDownArgs> {
+  static constexpr bool kHalf = true;
+  __device__ GroupedDownOp(const Args& args, const GemvShared&, int lane_idx) : GroupedOp{args, lane_idx} {}
+
+  __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }
+  __device__ TileWalk walk() const { return walk_of(row_tiles()); }
+  __device__ int64_t tile(const Cursor& c) const { return int64_t{group(c).expert} * row_tiles() + c.row_tile; }
+  __device__ const F16* column(const Cursor& c, int col) const {
+    const int own = pair(c, col);
+    return own < 0 ? nullptr : a.u + int64_t{own} * a.inter;
+  }
+  __device__ Fetched fetch(const Cursor& c) const {
+    const Bf16* bias = a.bias + int64_t{group(c).expert} * a.hidden + c.row_tile * layout::kTileRows;
+    return {{widen(bias[group_of(lane)]), widen(bias[group_of(lane) + 8])}};
+  }
+  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& fetched) const {
+    for (int i = 0; i < 4; ++i) {
+      const int own = pair(c, column_of(lane, i % 2));
+      if (own < 0) continue;
+      a.y[int64_t{own} * a.hidden + c.row_tile * layout::kTileRows + group_of(lane) + 8 * (i / 2)] =
+          sums[i] + fetched.bias[i / 2];
+    }
+  }
+};
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,218 @@
+#pragma once
+// The decode kernels (W4A16 "marlin" and its dense kin) for 1 to 8 tokens: arguments, checks, plan and cost. Plain C++;
+// launchers: gemv.h.
+
+#include "backend/args.h"
+#include "backend/cuda/layout/packed.h"
+#include "base/dtype.h"
+
+#include <cstdint>
+#include <string>
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kGemvTokens = 8;     // most tokens in a launch: the columns of an mma
+inline constexpr int kGemvRoutes = 32;    // most tokens * topk in a launch: the lanes of a warp
+inline constexpr int kGemvExperts = 256;  // that a launch can choose among: 8 per lane
+inline constexpr int kGemvHeadDim = 64;   // the only one that QkvArgs takes: RowOrder::kHeads64
+
+// What the plan needs to know of a card (cudaDeviceProp: multiProcessorCount, sharedMemPerBlockOptin,
+// sharedMemPerMultiprocessor).
+struct GemvDevice {
+  int sms = 0;
+  int64_t cta_smem_bytes = 0;
+  int64_t sm_smem_bytes = 0;
+};
+
+// All pointers are device memory. Weights: packed as layout/packed.h says, 16-byte aligned. Activations are row-major,
+// 16-byte aligned, finite; each is rounded once: to f16 before MX weights, to two bf16 (16 bits of mantissa) before
+// bf16 weights. Products are exact; sums are f32 in a fixed order, so that a launch is bitwise repeatable. Biases keep
+// the checkpoint's order. A row's result is finite where no partial sum of |w||x| leaves float's range.
+
+// Rows of float activations, normed or not: x[i] = (residual[i] + Σ pending[p][i]), i = which[column], or column.
+struct RowsIn {
+  const float* x = nullptr;        // [*, cols]
+  const float* pending = nullptr;  // [2, *, cols] sums of moe_down that x has still to get, or null
+  int64_t pending_stride = 0;      // floats between its halves
+  const int32_t* which = nullptr;  // [tokens], or null
+  const Bf16* norm = nullptr;      // [cols]: rmsnorm first; null: as they are
+  float* normed = nullptr;         // [tokens, cols] gets the rmsnorm, or null
+  float eps = 0;
+};
+
+// y[t, r] = W[r] · x[t] + bias[r], or y += with kAdd; with kAdd y gets its pending sums too.
+enum class Into : uint8_t { kStore, kAdd };
+struct DenseArgs {
+  layout::Packing packing = layout::Packing::kMxfp4;
+  const uint8_t* weights = nullptr;  // [rows, cols] RowOrder::kPlain
+  const Bf16* bias = nullptr;        // [rows], or null
+  RowsIn in;
+  float* y = nullptr;              // [tokens, rows]
+  const float* pending = nullptr;  // [2, tokens, rows], or null
+  int rows = 0, cols = 0, tokens = 0;
+  Into into = Into::kStore;
+};
+
+// q, k, v = W · x + bias; rope turns q and k; k and v go into their slots, q to y.
+struct QkvArgs {
+  layout::Packing packing = layout::Packing::kMxfp4;
+  const uint8_t* weights = nullptr;  // [(heads + 2 * kv_heads) * 64, cols] RowOrder::kHeads64: q, k, v
+  const Bf16* bias = nullptr;        // of these rows
+  RowsIn in;
+  float* q = nullptr;                 // [tokens, heads, 64]
+  const float* cosine = nullptr;      // [tokens, 32], times the concentration
+  const float* sine = nullptr;        // likewise
+  const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
+  void* keys = nullptr;               // [page, kv_heads, kPageTokens, 64]
+  void* values = nullptr;             // likewise
+  int kv_bytes = 2;                   // of an element: 4 f32, 2 bf16, 1 e4m3
+  int heads = 0, kv_heads = 0, cols = 0, tokens = 0;
+  [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
+};
+
+// normed = rmsnorm(x) * norm; logits[t, e] = normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
+struct RouterArgs {
+  const float* x = nullptr;      // [tokens, hidden]
+  const Bf16* norm = nullptr;    // [hidden]
+  const Bf16* weight = nullptr;  // [experts, hidden]
+  const Bf16* bias = nullptr;    // [experts]
+  float* normed = nullptr;       // [tokens, hidden]
+  float* logits = nullptr;       // [tokens, experts]
+  int hidden = 0, experts = 0, tokens = 0;
+  float eps = 0;
+};
+inline constexpr int kRouterThreads = 384, kRouterParts = 3;
+inline constexpr int kRouterHidden = kRouterThreads * kRouterParts * 8;  // the widest
+
+// The topk experts of each token, by falling logit (the lower id first on a tie), and the softmax over them: worked out
+// by every CTA for itself, which costs less than a launch.
+struct ExpertChoice {
+  const float* logits = nullptr;    // [tokens, experts]
+  int32_t* expert_ids = nullptr;    // [tokens, topk] out, or null
+  float* expert_weights = nullptr;  // likewise
+  int experts = 0, topk = 0;
+};
+
+// u[t, k] = swiglu(W1[e] · x[t] + b1[e]), e the k-th choice. An expert's weights are read once, whatever the number of
+// its tokens.
+struct MoeUpArgs {
+  const uint8_t* weights = nullptr;  // [experts] of [2 * inter, hidden] RowOrder::kGateUp, MXFP4
+  const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
+  const float* x = nullptr;          // [tokens, hidden]
+  ExpertChoice choice;
+  F16* u = nullptr;  // [tokens, topk, inter]
+  int hidden = 0, inter = 0, tokens = 0;
+  float swiglu_limit = 7.0f;
+};
+
+// Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). parts 1: added to y [tokens, hidden]. parts 2: stored to y [2, tokens,
+// hidden], whose halves later kernels add (`pending`); balances the SMs better (180 row tiles over 132 SMs: 6 tiles
+// instead of 8). REQUIRES that the logits were complete before the kernel before this one let it start; moe_up sees to
+// that. Then the first weights are fetched while moe_up still runs.
+struct MoeDownArgs {
+  const uint8_t* weights = nullptr;  // [experts] of [hidden, inter] RowOrder::kPlain, MXFP4
+  const Bf16* bias = nullptr;        // [experts, hidden]
+  const F16* u = nullptr;            // [tokens, topk, inter]
+  ExpertChoice choice;
+  float* y = nullptr;
+  int hidden = 0, inter = 0, tokens = 0, parts = 1;
+};
+
+// Up to kGemvTokens of the (token, k) pairs that use one expert: pairs[first, first + count).
+struct PairTile {
+  int32_t expert = 0, first = 0, count = 0;
+};
+
+// Any number of tokens: pairs grouped by expert beforehand (moe_group). up: u[pair] = swiglu(W1[e] · x[token] + b1[e]);
+// down: y[pair] = W2[e] · u[pair] + b2[e]. pair = token * topk + k.
+struct MoeGroups {
+  const int32_t* pairs = nullptr;       // [tokens * topk]
+  const PairTile* tiles = nullptr;      // [*tile_count]
+  const int32_t* tile_count = nullptr;  // [1]
+  int topk = 0;
+};
+struct GroupedUpArgs {
+  const uint8_t* weights = nullptr;
+  const Bf16* bias = nullptr;
+  const float* x = nullptr;  // [tokens, hidden]
+  MoeGroups groups;
+  F16* u = nullptr;  // [tokens * topk, inter]
+  int hidden = 0, inter = 0;
+  float swiglu_limit = 7.0f;
+};
+struct GroupedDownArgs {
+  const uint8_t* weights = nullptr;
+  const Bf16* bias = nullptr;
+  const F16* u = nullptr;
+  MoeGroups groups;
+  float* y = nullptr;  // [tokens * topk, hidden]
+  int hidden = 0, inter = 0;
+};
+
+// One launch: a ring of `stages` chunks in shared memory, filled by one warp, read by one warp per slice, the warps'
+// partial sums added by one more.
+struct GemvPlan {
+  int grid = 0, threads = 0, stages = 0;
+  layout::Geometry tile;
+  int64_t smem_bytes = 0;
+
+  [[nodiscard]] std::string to_string() const;
+};
+
+struct GemvShape {
+  int64_t rows = 0, cols = 0;
+  int matrices = 1;  // most that one launch may read: distinct experts
+  layout::Packing packing = layout::Packing::kMxfp4;
+};
+
+// stages 0: as many as keep about 100 KB in flight. Throws Error(kUnsupported) for a shape without slices or a card
+// with too little shared memory for a ring of two.
+[[nodiscard]] GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages = 0);
+
+struct GemvCost {
+  int64_t bytes = 0;  // that must cross the memory bus: weights of each distinct expert once, activations once
+  int64_t flops = 0;
+};
+[[nodiscard]] GemvCost cost(const DenseArgs& args);
+[[nodiscard]] GemvCost cost(const QkvArgs& args);
+[[nodiscard]] GemvCost cost(const RouterArgs& args);
+[[nodiscard]] GemvCost cost(const MoeUpArgs& args, int distinct_experts);
+[[nodiscard]] GemvCost cost(const MoeDownArgs& args, int distinct_experts);
+
+// Throw Error(kInvalidRequest or kUnsupported) that prints the arguments when a launch cannot serve them.
+void check_args(const DenseArgs& args);
+void check_args(const QkvArgs& args);
+void check_args(const RouterArgs& args);
+void check_args(const MoeUpArgs& args);
+void check_args(const MoeDownArgs& args);
+void check_args(const GroupedUpArgs& args);
+void check_args(const GroupedDownArgs& args);
+
+// Packs rows of a tall matrix on the device; experts follow each other as rows. `values` as the checkpoint ships them:
+// bf16 [rows, cols], or codes [rows, cols / 32, 16 or 32] with scales [rows, cols / 32]. bad_scales counts scale codes
+// that the format cannot hold (mxfp4: above layout::kMaxScaleCode; mxfp8: NaN), which make the matrix meaningless; the
+// caller zeroes and reads it.
+struct PackArgs {
+  layout::Packing packing = layout::Packing::kMxfp4;
+  const uint8_t* values = nullptr;
+  const uint8_t* scales = nullptr;  // not of kBf16
+  uint8_t* packed = nullptr;        // [packed_bytes(packing, rows, cols)], 16-byte aligned
+  int* bad_scales = nullptr;
+  int64_t rows = 0, cols = 0;
+  layout::RowOrder order = layout::RowOrder::kPlain;
+};
+void check_args(const PackArgs& args);
+
+// bf16 [rows, cols] to codes and scales as PackArgs takes them: the bits of base/mx.h mx_quantize.
+struct QuantizeArgs {
+  layout::Packing packing = layout::Packing::kMxfp4;  // kMxfp4 or kMxfp8
+  const Bf16* from = nullptr;
+  uint8_t* values = nullptr;
+  uint8_t* scales = nullptr;
+  int64_t rows = 0, cols = 0;
+};
+
+// For the launchers, whose compiler does not take base/error.h: throws Error(kDevice).
+[[noreturn]] void throw_device_error(const char* what, const char* reason);
+
+}  // namespace nibble::backend::cuda

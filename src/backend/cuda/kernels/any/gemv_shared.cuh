@@ -1,0 +1,135 @@
+#pragma once
+// The decode kernels' shared memory, and the choice of experts, which all warps of a CTA read from it.
+
+#include "backend/cuda/kernels/any/gemv_plan.h"
+#include "backend/cuda/kernels/any/gemv_tile.cuh"
+#include "backend/cuda/ptx/mbarrier.cuh"
+#include "backend/cuda/ptx/prefetch.cuh"
+#include "backend/cuda/ptx/redux.cuh"
+#include "backend/cuda/ptx/shared_memory.cuh"
+
+#include <bit>
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kRingMaxStages = 8;
+inline constexpr int kPartialSlots = 3;
+
+// ring of chunks | partial sums [slots][slices][32 lanes] of float4 | barriers, 256 B | routes: ids and weights [32],
+// 256 B | squares [slices][8 tokens], 512 B
+struct GemvShared {
+  uint32_t ring, partials, barriers;
+  int chunk_bytes, slices, stages;
+
+  template <class KernelArgs>
+  __device__ GemvShared(const uint8_t* memory, const KernelArgs& args)
+      : ring(ptx::shared_address(memory)),
+        partials(ring + static_cast<uint32_t>(args.stages * args.chunk_bytes)),
+        barriers(partials + static_cast<uint32_t>(kPartialSlots * args.slices * layout::kWarpLanes * 16)),
+        chunk_bytes(args.chunk_bytes),
+        slices(args.slices),
+        stages(args.stages) {}
+
+  __device__ uint32_t chunk(int stage) const { return ring + static_cast<uint32_t>(stage * chunk_bytes); }
+  __device__ uint32_t partial(int slot, int slice, int lane) const {
+    return partials + static_cast<uint32_t>(((slot * slices + slice) * layout::kWarpLanes + lane) * 16);
+  }
+  __device__ uint32_t chunk_full(int stage) const { return barriers + 8 * static_cast<uint32_t>(stage); }
+  __device__ uint32_t chunk_empty(int stage) const { return chunk_full(kRingMaxStages + stage); }
+  __device__ uint32_t partial_full(int slot) const { return chunk_full(2 * kRingMaxStages + slot); }
+  __device__ uint32_t partial_empty(int slot) const { return chunk_full(2 * kRingMaxStages + kPartialSlots + slot); }
+  __device__ uint32_t route_id(int pair) const { return barriers + 256 + 4 * static_cast<uint32_t>(pair); }
+  __device__ uint32_t route_weight(int pair) const { return route_id(kGemvRoutes + pair); }
+  __device__ uint32_t square(int slice, int token) const {
+    return barriers + 512 + 4 * static_cast<uint32_t>(slice * kGemvTokens + token);
+  }
+
+  __device__ void init() const {
+    for (int s = 0; s < stages; ++s) {
+      ptx::mbarrier_init(chunk_full(s), 1);
+      ptx::mbarrier_init(chunk_empty(s), static_cast<uint32_t>(slices));
+    }
+    for (int s = 0; s < kPartialSlots; ++s) {
+      ptx::mbarrier_init(partial_full(s), static_cast<uint32_t>(slices));
+      ptx::mbarrier_init(partial_empty(s), 1);
+    }
+    ptx::fence_mbarrier_init();
+  }
+};
+static_assert((2 * kRingMaxStages + 2 * kPartialSlots) * 8 <= 256);
+
+// Rises with the logit; NaN below every number, 0 below every logit.
+__device__ __forceinline__ uint32_t rank_of(float logit) {
+  const uint32_t bits = std::bit_cast<uint32_t>(logit);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 1;
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float logit_of(uint32_t rank) {
+  return __uint_as_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
+}
+
+// One token's choice, by one warp, into the shared routes; the first CTA leaves it in global memory, too.
+__device__ inline void choose_experts(const ExpertChoice& c, const GemvShared& shared, int token, int lane) {
+  constexpr int kOwn = kGemvExperts / layout::kWarpLanes;
+  const float* logits = c.logits + int64_t{token} * c.experts;
+  uint32_t ranks[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int expert = i * layout::kWarpLanes + lane;
+    ranks[i] = expert < c.experts ? rank_of(ptx::load_l2(logits + expert)) : 0;
+  }
+  float first = 0, sum = 0, mine = 0;
+  for (int k = 0; k < c.topk; ++k) {
+    uint32_t best = 0, id = 0xffffffffu;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) best = ranks[i] > best ? ranks[i] : best;
+    best = ptx::warp_max_u32(best);
+#pragma unroll
+    for (int i = kOwn - 1; i >= 0; --i)
+      if (ranks[i] == best) id = static_cast<uint32_t>(i * layout::kWarpLanes + lane);
+    id = ptx::warp_min_u32(id);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (id == static_cast<uint32_t>(i * layout::kWarpLanes + lane)) ranks[i] = 0;
+    const float logit = logit_of(best);
+    if (k == 0) first = logit;
+    const float weight = expf(logit - first);
+    sum += weight;
+    if (lane != k) continue;
+    mine = weight;
+    ptx::store_shared4(shared.route_id(token * c.topk + k), id);
+    if (blockIdx.x == 0 && c.expert_ids != nullptr) c.expert_ids[token * c.topk + k] = static_cast<int32_t>(id);
+  }
+  if (lane >= c.topk) return;
+  ptx::store_shared4(shared.route_weight(token * c.topk + lane), std::bit_cast<uint32_t>(mine / sum));
+  if (blockIdx.x == 0 && c.expert_weights != nullptr) c.expert_weights[token * c.topk + lane] = mine / sum;
+}
+
+// The step's distinct experts in order of first use. Lane d of the warp holds the d-th.
+struct Routing {
+  int count;       // distinct experts
+  int expert;      // of lane d < count
+  uint32_t pairs;  // bit t * topk + k: this expert is the k-th of token t
+
+  __device__ static Routing read(const GemvShared& shared, int pair_count, int lane) {
+    const int id = lane < pair_count ? static_cast<int>(ptx::load_shared4(shared.route_id(lane))) : -1 - lane;
+    const uint32_t same = __match_any_sync(kEveryLane, id);
+    const bool is_first = lane < pair_count && __ffs(static_cast<int>(same)) - 1 == lane;
+    const uint32_t firsts = __ballot_sync(kEveryLane, is_first);
+    uint32_t rest = firsts;
+    for (int d = 0; d < lane; ++d) rest &= rest - 1;  // drops the lowest bit
+    const int from = rest == 0 ? 0 : __ffs(static_cast<int>(rest)) - 1;
+    return {__popc(firsts), __shfl_sync(kEveryLane, id, from), __shfl_sync(kEveryLane, same, from)};
+  }
+  __device__ int expert_at(int slot) const { return __shfl_sync(kEveryLane, expert, slot); }
+  __device__ uint32_t pairs_at(int slot) const { return __shfl_sync(kEveryLane, pairs, slot); }
+};
+
+// The pair t * topk + k of a token in an expert's pairs; -1 when the expert is not among its topk.
+__device__ __forceinline__ int pair_of_token(uint32_t pairs, int token, int tokens, int topk) {
+  if (token >= tokens) return -1;
+  const uint32_t own = pairs >> (token * topk) & ((1u << topk) - 1);
+  return own == 0 ? -1 : token * topk + __ffs(static_cast<int>(own)) - 1;
+}
+
+}  // namespace nibble::backend::cuda

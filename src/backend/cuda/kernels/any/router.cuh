@@ -1,0 +1,85 @@
+#pragma once
+// router: logits[t,e] = rmsnorm(x[t]) · W[e] + b[e], and the rmsnorm for the experts      source: torch/model.py
+// MLPBlock x f32 [tokens, hidden]     W bf16 [experts, hidden] row-major     logits, normed f32 grid one CTA per
+// expert: weights wait in registers for x, so that the chain sees one read of x and one reduction bytes, flops:
+// cost(RouterArgs)     rounding: f32, order fixed by hidden
+
+#include "backend/cuda/kernels/any/gemv_ops.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kRouterWarps = kRouterThreads / layout::kWarpLanes;
+inline constexpr int kRouterSharedBytes = kGemvTokens * kRouterWarps * 8;
+
+__device__ __forceinline__ void read_bf16(const Bf16* from, float (&v)[8]) {
+  const uint4 words = *reinterpret_cast<const uint4*>(from);
+  const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+  for (int i = 0; i < 8; ++i) v[i] = __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
+}
+
+// The lanes' sum, in a fixed order.
+__device__ __forceinline__ float lanes_sum(float value) {
+  for (int step = 1; step < layout::kWarpLanes; step *= 2) value += __shfl_xor_sync(kEveryLane, value, step);
+  return value;
+}
+
+__global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const uint32_t sums = ptx::shared_address(smem);  // [tokens][warps] {squares, dot}
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
+  const int warp = thread / layout::kWarpLanes, expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;
+  if (thread == 0) ptx::grid_dependency_launch();
+  float norm[kRouterParts][8] = {}, weight[kRouterParts][8] = {};  // weight times norm
+#pragma unroll
+  for (int p = 0; p < kRouterParts; ++p) {
+    const int group = p * kRouterThreads + thread;
+    if (group >= groups) continue;
+    read_bf16(a.norm + 8 * group, norm[p]);
+    read_bf16(a.weight + int64_t{expert} * a.hidden + 8 * group, weight[p]);
+    for (int i = 0; i < 8; ++i) weight[p][i] *= norm[p][i];
+  }
+  const float bias = widen(a.bias[expert]);
+  ptx::grid_dependency_wait();
+  for (int t = 0; t < a.tokens; ++t) {
+    float squares = 0, dot = 0;
+#pragma unroll
+    for (int p = 0; p < kRouterParts; ++p) {
+      const int group = p * kRouterThreads + thread;
+      if (group >= groups) continue;
+      float x[8];
+      read_floats(a.x + int64_t{t} * a.hidden + 8 * group, x);
+      for (int i = 0; i < 8; ++i) {
+        squares += x[i] * x[i];
+        dot += x[i] * weight[p][i];
+      }
+    }
+    squares = lanes_sum(squares);
+    dot = lanes_sum(dot);
+    if (lane > 1) continue;
+    ptx::store_shared4(sums + static_cast<uint32_t>(((t * kRouterWarps + warp) * 2 + lane) * 4),
+                       std::bit_cast<uint32_t>(lane == 0 ? squares : dot));
+  }
+  __syncthreads();
+  for (int t = 0; t < a.tokens; ++t) {
+    float total[2] = {};
+#pragma unroll
+    for (int w = 0; w < kRouterWarps; ++w)
+      for (int i = 0; i < 2; ++i)
+        total[i] +=
+            __uint_as_float(ptx::load_shared4(sums + static_cast<uint32_t>(((t * kRouterWarps + w) * 2 + i) * 4)));
+    const float inverse = 1.0f / sqrtf(total[0] / static_cast<float>(a.hidden) + a.eps);
+    if (thread == 0) a.logits[int64_t{t} * a.experts + expert] = total[1] * inverse + bias;
+#pragma unroll
+    for (int p = 0; p < kRouterParts; ++p) {  // the CTAs share the writing of normed
+      const int group = p * kRouterThreads + thread;
+      if (group >= groups || group % static_cast<int>(gridDim.x) != expert) continue;
+      const int64_t at = int64_t{t} * a.hidden + 8 * group;
+      float x[8];
+      read_floats(a.x + at, x);
+      for (int i = 0; i < 8; ++i) a.normed[at + i] = x[i] * inverse * norm[p][i];
+    }
+  }
+}
+
+}  // namespace nibble::backend::cuda

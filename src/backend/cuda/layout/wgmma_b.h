@@ -1,0 +1,66 @@
+#pragma once
+// The B operand of wgmma (N tokens x K, K-major, 128-byte swizzle) and the order of k that the packed weights ask of
+// it. PTX ISA §9.7.15.5 (asynchronous warpgroup-level matrix shared memory layout), §9.7.15.5.1.2.2 (matrix
+// descriptor).
+//
+//   stage  = tokens rows of 64 k (128 bytes), rows of 8 tokens forming atoms of 1024 bytes; in an atom the 16-byte
+//            chunks of row r are exchanged: chunk c lies at c ^ (r % 8)
+//   k      : the packed weights deal k to lanes as mx_a_m16k32.h k_of says. mma.sync reads B in that order; wgmma takes
+//   B
+//            in the order of its slots, so activations are stored with each block of 32 k permuted: slot_of_k.
+
+#include "backend/cuda/layout/mx_a_m16k32.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda::layout {
+
+inline constexpr int kAtomRows = 8;
+inline constexpr int kAtomRowBytes = 128;
+inline constexpr int kAtomBytes = kAtomRows * kAtomRowBytes;
+
+// Where element k of a block of 32 is stored. Pairs (k even, k + 1) stay neighbours.
+[[nodiscard]] constexpr int slot_of_k(int k) {
+  const int t = k / 8, step = k / 4 % 2, reg_pair = k / 2 % 2;
+  return 16 * step + 8 * reg_pair + 2 * t + k % 2;
+}
+
+// Byte offset in a stage whose base is a multiple of 1024.
+[[nodiscard]] constexpr uint32_t swizzled_chunk(int token, int chunk) {
+  return static_cast<uint32_t>(token * kAtomRowBytes + (chunk ^ (token % kAtomRows)) * 16);
+}
+// The same exchange as the hardware does it, on addresses.
+[[nodiscard]] constexpr uint32_t swizzle128(uint32_t address) { return address ^ (address >> 7 & 7u) << 4; }
+
+// Of the K slice of 16 that starts `step` slices behind the stage's base.
+[[nodiscard]] constexpr uint64_t matrix_descriptor(uint32_t stage, int step) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kLeading = uint64_t{1} << 16;  // leading: not used when swizzled
+  constexpr uint64_t kStride = uint64_t{kAtomBytes / 16} << 32;
+  return kSwizzle128 | kStride | kLeading | ((stage + static_cast<uint32_t>(step) * 32) >> 4 & 0x3fffu);
+}
+
+namespace proof {
+constexpr bool slots_are_what_the_mma_sees() {
+  for (int t = 0; t < 4; ++t)
+    for (int step = 0; step < 2; ++step)
+      for (int reg = 0; reg < 4; ++reg)
+        for (int half = 0; half < 2; ++half)
+          if (slot_of_k(k_of(t, step, reg / 2, half)) != 16 * step + a_k(t, reg, half)) return false;
+  return true;
+}
+constexpr bool slots_bijective() {
+  uint32_t seen = 0;
+  for (int k = 0; k < kBlockK; ++k) seen |= 1u << slot_of_k(k);
+  return seen == 0xffffffffu;
+}
+constexpr bool chunks_are_swizzled_addresses() {
+  for (int token = 0; token < 256; ++token)
+    for (int chunk = 0; chunk < 8; ++chunk)
+      if (swizzled_chunk(token, chunk) != swizzle128(static_cast<uint32_t>(token * kAtomRowBytes + chunk * 16)))
+        return false;
+  return true;
+}
+static_assert(slots_are_what_the_mma_sees() && slots_bijective() && chunks_are_swizzled_addresses());
+}  // namespace proof
+
+}  // namespace nibble::backend::cuda::layout

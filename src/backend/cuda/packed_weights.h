@@ -1,0 +1,88 @@
+#pragma once
+// The matrices that the decode kernels stream, in device memory in their layout (layout/packed.h) and nowhere else:
+// packed on the device as they come through the upload ring, requantised there where BackendConfig::dense says so.
+
+#include "backend/backend.h"
+#include "backend/cuda/device.h"
+#include "backend/cuda/kernels/any/gemv_plan.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+// Where the matrices' kernels can serve the model's shapes; else the first reason why not.
+[[nodiscard]] std::optional<std::string> why_not_packed(const BackendConfig& config);
+
+// In which packing a role is held.
+[[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
+// Whether a role is one of these matrices.
+[[nodiscard]] bool is_packed(WeightRole role);
+
+// Slabs of rows on their way: pinned memory, a copy in device memory, scratch for what is requantised.
+class PackRing {
+ public:
+  explicit PackRing(cudaStream_t stream);
+
+  struct Job {
+    PackArgs pack;  // values and scales are set by the ring
+    std::optional<WeightFormat> quantize;
+    std::span<const std::byte> values, scales;
+  };
+  static constexpr int64_t kSlabBytes = int64_t{64} << 20;
+  static constexpr int64_t kBytes = 2 * kSlabBytes + kSlabBytes / 2 + kSlabBytes / 64;  // most of the device's memory
+
+  // Enqueues; the bytes have been read when it returns.
+  void run(const Job& job);
+  // Waits. Scale codes that a format could not hold, so far.
+  [[nodiscard]] int bad_scales() const;
+
+ private:
+  struct Slot {
+    PinnedBytes host;
+    DeviceBytes device;
+    Event done;
+  };
+  cudaStream_t stream_;
+  std::array<Slot, 2> slots_;
+  DeviceBytes codes_, scales_, bad_scales_;
+  size_t next_ = 0;
+};
+
+class PackedWeights {
+ public:
+  PackedWeights(const BackendConfig& config, cudaStream_t stream) : config_(config), stream_(stream) {}
+
+  struct Matrix {
+    const uint8_t* data = nullptr;  // of kQ, kK and kV: the layer's one matrix of all three
+    layout::Packing packing = layout::Packing::kBf16;
+  };
+  // REQUIRES is_packed(weight.role). Throws Error(kUnsupported) for another format than the checkpoint's own.
+  Matrix upload(const HostWeight& weight);
+  // The biases of q, k and v, one after the other: where this role's part begins, and the whole.
+  struct Bias {
+    Bf16 *part = nullptr, *whole = nullptr;
+  };
+  Bias qkv_bias(WeightRole role, int layer);
+  // After the last upload: frees the ring. Throws Error(kUnsupported) when a scale was out of range.
+  void finish();
+
+ private:
+  struct Qkv {
+    DeviceBytes matrix, bias;
+  };
+  Qkv& qkv(int layer);
+
+  const BackendConfig& config_;
+  cudaStream_t stream_;
+  std::optional<PackRing> ring_;
+  std::vector<Qkv> qkv_;  // by layer
+  std::vector<DeviceBytes> matrices_;
+};
+
+}  // namespace nibble::backend::cuda

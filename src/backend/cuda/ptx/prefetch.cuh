@@ -1,0 +1,12 @@
+#pragma once
+// PTX ISA §9.7.9.16 (prefetch), §9.7.9.8 (ld.cg: from L2, whatever L1 remembers).
+
+namespace nibble::backend::cuda::ptx {
+
+__device__ __forceinline__ void prefetch_l2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
+__device__ __forceinline__ float load_l2(const float* global) { return __ldcg(global); }
+
+}  // namespace nibble::backend::cuda::ptx

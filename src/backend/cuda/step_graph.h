@@ -1,0 +1,51 @@
+#pragma once
+// Decode steps as CUDA graphs, one per batch size. The first step of a size runs eagerly (kernels are loaded), the
+// second is captured from the same verbs, the rest are replays. What differs from step to step lies in device memory
+// and is copied there before; a step whose arguments cannot lie there is not asked for.
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/kernel_table.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+struct GraphExecDestroy {
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+};
+using GraphExec = std::unique_ptr<CUgraphExec_st, GraphExecDestroy>;
+
+class StepGraphs {
+ public:
+  static constexpr int kMaxTokens = kGemvTokens;
+
+  explicit StepGraphs(cudaStream_t stream) : stream_(stream), sizes_(kMaxTokens + 1) {}
+
+  enum class Next : uint8_t { kRun, kCapture, kReplay };
+  // What to do with a step of `tokens`, 1 to kMaxTokens. Counts it as seen.
+  [[nodiscard]] Next next(int64_t tokens);
+
+  // Between them the stream records instead of running; end runs what was recorded.
+  void begin_capture(int64_t tokens, const LaunchCounts& counts);
+  void end_capture(const LaunchCounts& counts);
+  [[nodiscard]] bool capturing() const { return capturing_ > 0; }
+
+  // REQUIRES next() said kReplay. Adds the step's launches to the counts.
+  void replay(int64_t tokens, LaunchCounts& counts);
+  [[nodiscard]] int64_t replays() const { return replays_; }
+
+ private:
+  struct Size {
+    int64_t seen = 0;
+    GraphExec graph;
+    LaunchCounts launches{};
+  };
+  cudaStream_t stream_;
+  std::vector<Size> sizes_;
+  int64_t capturing_ = 0;
+  int64_t replays_ = 0;
+};
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,21 @@
+#pragma once
+// What will run for a step, before it runs: for people, and for tests of choices that need no device. Pure.
+
+#include "backend/cost.h"
+#include "backend/stage.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble::backend {
+
+// One launch of a kernel, or one loop over a host's threads.
+struct PlannedStage {
+  Stage stage = Stage::kEmbed;
+  std::optional<LayerKind> kind{};  // in layers of this kind only; none: in all, or outside the layers
+  std::string kernel;               // as the backend's counts and profilers name it
+  std::string tile;                 // how the work is cut: "2 rows x 4 tokens per warp, 360 x 2 CTAs"
+};
+
+}  // namespace nibble::backend

@@ -1,0 +1,64 @@
+#pragma once
+// A file read past the page cache (O_DIRECT), in pieces on several threads: for bytes that are wanted once, elsewhere.
+// Where the system refuses O_DIRECT (tmpfs, some network file systems) it is read through the cache, which is told to
+// forget the bytes.
+
+#include "base/thread_pool.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include <sys/types.h>
+
+namespace nibble {
+
+struct ByteRange {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+class DirectFile {
+ public:
+  static constexpr int64_t kAlignment = 4096;  // of offsets, lengths and addresses; the largest block that is common
+  // What a buffer must hold beyond the bytes of a range: a range starts and ends anywhere.
+  static constexpr int64_t kSlack = 2 * kAlignment;
+
+  // The system's calls; tests give others.
+  struct System {
+    int (*open)(const char* path, int flags, ...);
+    ssize_t (*pread)(int file, void* into, size_t bytes, off_t offset);
+  };
+  static const System kSystem;
+
+  // Throws Error(kIo) naming the path when it cannot be opened.
+  explicit DirectFile(std::filesystem::path path, const System& system = kSystem);
+  ~DirectFile();
+  DirectFile(DirectFile&& other) noexcept;
+  DirectFile& operator=(DirectFile&&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] bool direct() const { return direct_; }  // false: through the page cache
+
+  // Reads the range into `buffer`, on the pool's threads; returns the part of it that holds the range's bytes. Throws
+  // Error(kIo) when the system refuses and Error(kCorrupt) when the file ends before the range does. REQUIRES: buffer
+  // aligned to kAlignment, of at least range.bytes + kSlack.
+  [[nodiscard]] std::span<std::byte> read(ByteRange range, std::span<std::byte> buffer, ThreadPool& pool);
+
+ private:
+  struct Failure;
+  // Into `at`, of whole blocks, until `needed` bytes are there.
+  [[nodiscard]] Failure read_piece(ByteRange whole, int64_t needed, std::byte* at) const;
+
+  std::filesystem::path path_;
+  System system_;
+  int file_ = -1;
+  bool direct_ = false;
+};
+
+// Whether the page cache holds all of these bytes of a mapped file; as far as the system tells.
+[[nodiscard]] bool is_resident(std::span<const std::byte> mapped);
+
+}  // namespace nibble

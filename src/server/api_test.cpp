@@ -1,0 +1,174 @@
+#include "server/api.h"
+
+#include "server/json_fields.h"
+#include "server/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nibble::server {
+namespace {
+
+constexpr const char* kAnswer = "<|channel|>final<|message|>Yes.<|return|>";
+constexpr const char* kChat = R"({"messages":[{"role":"user","content":"hi"}]})";
+
+struct Reply {
+  int status = 0;
+  Json json;
+  std::string text;
+};
+
+class ApiTest : public ::testing::Test {
+ protected:
+  void start(std::vector<std::string> scripts, ApiOptions options = {}) {
+    engine_ = std::make_unique<testing::ScriptedEngine>(std::move(scripts));
+    options.date = [] { return std::string("2026-11-21"); };
+    options.log = [this](const Json& line) { log_.push_back(line); };
+    api_ = std::make_unique<Api>(std::move(options));
+    api_->publish(testing::model(), engine_->port());
+  }
+  std::unique_ptr<Call> call(const std::string& path, std::string body, const std::string& method = "POST") {
+    return api_->handle({.method = method, .path = path, .authorization = key_, .body = std::move(body)}, [] {});
+  }
+  Reply ask(const std::string& path, const std::string& body, const std::string& method = "POST") {
+    const auto c = call(path, body, method);
+    const Call::Output out = c->poll();
+    EXPECT_TRUE(out.done);
+    Reply reply{.status = out.head->status, .json = {}, .text = out.body};
+    if (out.head->content_type == "application/json") reply.json = parse_json(out.body);
+    return reply;
+  }
+
+  std::string key_;
+  std::vector<Json> log_;
+  std::unique_ptr<testing::ScriptedEngine> engine_;
+  std::unique_ptr<Api> api_;
+};
+
+TEST_F(ApiTest, a_chat_goes_to_the_engine_and_back) {
+  start({kAnswer});
+  const Reply reply = ask("/v1/chat/completions", kChat);
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.json["choices"][0]["message"]["content"], "Yes.");
+  EXPECT_EQ(reply.json["model"], "tiny");
+  ASSERT_EQ(engine_->requests.size(), 1);
+  EXPECT_FALSE(engine_->requests[0].stop_ids.empty());
+  ASSERT_EQ(log_.size(), 1);
+  EXPECT_EQ(log_[0]["reason"], "stop");
+}
+
+TEST_F(ApiTest, each_of_n_answers_has_its_own_seed) {
+  start({kAnswer});
+  ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"n":3,"seed":41})");
+  ASSERT_EQ(engine_->requests.size(), 3);
+  for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(engine_->requests[i].sampling.seed, 41 + i);
+}
+
+TEST_F(ApiTest, a_client_that_goes_cancels_every_choice) {
+  start({"<|channel|>final<|message|>Yes…"});
+  {
+    const auto c = call("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"n":2,"stream":true})");
+    EXPECT_FALSE(c->poll().done);
+    EXPECT_TRUE(engine_->cancelled.empty());
+  }
+  EXPECT_EQ(engine_->cancelled.size(), 2);
+  EXPECT_EQ(log_.back()["reason"], "abort");
+}
+
+TEST_F(ApiTest, a_stop_string_cancels_and_is_a_stop) {
+  start({"<|channel|>final<|message|>one two three…"});
+  const Reply reply = ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stop":"two"})");
+  EXPECT_EQ(reply.json["choices"][0]["message"]["content"], "one ");
+  EXPECT_EQ(reply.json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(reply.json["usage"]["prompt_tokens"], 9);
+}
+
+TEST_F(ApiTest, a_failed_engine_is_a_500_or_an_error_event) {
+  start({"<|channel|>final<|message|>one!"});
+  EXPECT_EQ(ask("/v1/chat/completions", kChat).status, 500);
+  const auto c = call("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stream":true})");
+  const Call::Output out = c->poll();
+  EXPECT_TRUE(out.done);
+  EXPECT_NE(out.body.find("the device is lost"), std::string::npos);
+  EXPECT_TRUE(out.body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(ApiTest, a_full_queue_is_a_429_with_retry_after) {
+  start({kAnswer});
+  engine_->busy = true;
+  const auto c = call("/v1/chat/completions", kChat);
+  const Call::Output out = c->poll();
+  EXPECT_EQ(out.head->status, 429);
+  EXPECT_EQ(out.head->headers.back().first, "Retry-After");
+}
+
+TEST_F(ApiTest, keys_guard_the_api_and_not_the_health) {
+  start({kAnswer}, {.api_keys = {"right", "also"}});
+  EXPECT_EQ(ask("/health", "", "GET").status, 200);
+  for (const char* wrong : {"", "Bearer ", "Bearer righ", "Bearer rightt", "Bearer wrong", "Basic right"}) {
+    key_ = wrong;
+    EXPECT_EQ(ask("/v1/models", "", "GET").status, 401) << wrong;
+    EXPECT_EQ(ask("/v1/responses/x", "", "GET").status, 401) << wrong;
+  }
+  key_ = "Bearer also";
+  EXPECT_EQ(ask("/v1/models", "", "GET").status, 200);
+}
+
+TEST_F(ApiTest, before_the_model_is_there_only_health_speaks) {
+  Api api({.date = [] { return std::string(); }, .log = [](const Json&) {}});
+  api.loading("loading weights", 0.5);
+  const auto status = [&api](const std::string& path) {
+    return api.handle({.method = "GET", .path = path, .body = ""}, [] {})->poll();
+  };
+  const Call::Output health = status("/health");
+  EXPECT_EQ(health.head->status, 503);
+  EXPECT_EQ(parse_json(health.body)["percent"], 50);
+  EXPECT_EQ(status("/v1/models").head->status, 503);
+  EXPECT_EQ(status("/ping").head->status, 200);
+  EXPECT_EQ(status("/metrics").head->status, 200);
+}
+
+TEST_F(ApiTest, tools_and_schemas_come_with_a_mask) {
+  start({kAnswer});
+  const std::string head = R"({"messages":[{"role":"user","content":"hi"}],)";
+  const std::string tool = R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+  ask("/v1/chat/completions", kChat);
+  EXPECT_EQ(engine_->requests.back().mask, nullptr);
+  for (const std::string& fields :
+       {tool, tool + R"(,"tool_choice":"required")", std::string(R"("response_format":{"type":"json_object"})")}) {
+    EXPECT_EQ(ask("/v1/chat/completions", head + fields + "}").status, 200);
+    EXPECT_NE(engine_->requests.back().mask, nullptr) << fields;
+  }
+  ask("/v1/chat/completions", head + tool + R"(,"tool_choice":"none"})");
+  EXPECT_EQ(engine_->requests.back().mask, nullptr);
+  EXPECT_EQ(ask("/v1/chat/completions", head + R"("response_format":{"type":"json_object"},"ignore_eos":true})")
+                .json["error"]["param"],
+            "ignore_eos");
+}
+
+TEST_F(ApiTest, responses_are_kept_bounded) {
+  start({kAnswer}, {.stored_responses = 2});
+  std::vector<std::string> ids;
+  for (int i = 0; i < 3; ++i) ids.push_back(ask("/v1/responses", R"({"input":"hi"})").json["id"]);
+  EXPECT_EQ(ask("/v1/responses/" + ids[0], "", "GET").status, 404);
+  EXPECT_EQ(ask("/v1/responses/" + ids[2], "", "GET").status, 200);
+  const size_t first = engine_->requests.back().prompt.size();
+  ask("/v1/responses", R"({"input":"more","previous_response_id":")" + ids[2] + R"("})");
+  EXPECT_GT(engine_->requests.back().prompt.size(), first);
+}
+
+TEST_F(ApiTest, metrics_stand_under_both_names) {
+  start({kAnswer});
+  ask("/v1/chat/completions", kChat);
+  const std::string text = ask("/metrics", "", "GET").text;
+  for (const char* line :
+       {"vllm:num_requests_running{model_name=\"tiny\"} 3", "nibble:kv_cache_usage_perc{model_name=\"tiny\"} 0.25",
+        "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"stop\"} 1"})
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+}
+
+}  // namespace
+}  // namespace nibble::server

@@ -1,0 +1,12 @@
+#pragma once
+// The chat page, embedded: one HTML document without any other file (src/server/page/chat.html). Serve it at `/` as
+// `text/html; charset=utf-8`. It speaks v1/models and v1/chat/completions, relative to where it lies; its own policy
+// forbids everything else.
+
+#include <string_view>
+
+namespace nibble::server {
+
+[[nodiscard]] std::string_view chat_page();
+
+}  // namespace nibble::server

@@ -1,0 +1,141 @@
+#include "server/presenter.h"
+
+#include "server/json_fields.h"
+#include "server/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace nibble::server {
+namespace {
+
+constexpr std::string_view kAnswer =
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes, it is.<|return|>";
+constexpr std::string_view kCall =
+    "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": [1<|call|>";  // short by two brackets
+
+// Plays a turn; the JSON of every event.
+std::vector<Json> play(Presenter& presenter, std::string_view harmony,
+                       engine::FinishReason reason = engine::FinishReason::kStop) {
+  std::vector<Json> events;
+  std::string text;
+  presenter.begin();
+  for (const int32_t token : testing::tokens(harmony)) {
+    if (!presenter.token(0, {.token = token, .logprobs = engine::TokenLogprobs{.value = -1, .top = {}}})) break;
+  }
+  presenter.finished(0, {.reason = reason, .prompt_tokens = 9, .cached_tokens = 4});
+  presenter.end();
+  text = presenter.take();
+  for (size_t at = 0; (at = text.find("data: ", at)) != std::string::npos; at += 6) {
+    const std::string line = text.substr(at + 6, text.find("\n\n", at) - at - 6);
+    if (line != "[DONE]") events.push_back(parse_json(line));
+  }
+  return events;
+}
+
+const AnswerId kId{.id = "id", .model = "tiny", .created = 1};
+
+TurnRequest turn(std::string_view fields) {
+  return parse_chat(parse_json(R"({"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}"));
+}
+constexpr std::string_view kTools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+
+TEST(present_chat, a_whole_answer_has_reasoning_content_and_usage) {
+  const ServedModel model = testing::model();
+  const auto presenter = present_chat(model, kId, turn(""));
+  play(*presenter, kAnswer);
+  const Json json = presenter->body();
+  const Json& message = json["choices"][0]["message"];
+  EXPECT_EQ(message["content"], "Yes, it is.");
+  EXPECT_EQ(message["reasoning_content"], "Hm.");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(json["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
+  EXPECT_EQ(json["usage"]["completion_tokens"], testing::tokens(kAnswer).size());
+}
+
+TEST(present_chat, a_call_that_is_no_json_is_a_call_all_the_same) {
+  const ServedModel model = testing::model();
+  const auto presenter = present_chat(model, kId, turn(kTools));
+  play(*presenter, kCall);
+  const Json choice = presenter->body()["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": [1");
+}
+
+TEST(present_chat, a_stream_carries_the_same_text_and_ends_with_the_usage) {
+  const ServedModel model = testing::model();
+  const auto presenter =
+      present_chat(model, kId, turn(R"(,"stream":true,"stream_options":{"include_usage":true},"logprobs":true)"));
+  const std::vector<Json> events = play(*presenter, kAnswer);
+  std::string content, tokens, reasoning;
+  for (const Json& e : events) {
+    for (const Json& c : e["choices"]) {
+      content += c["delta"].value("content", "");
+      reasoning += c["delta"].value("reasoning", "");
+      if (!c["logprobs"].is_null())
+        for (const Json& entry : c["logprobs"]["content"]) tokens += entry["token"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(content, "Yes, it is.");
+  EXPECT_EQ(tokens, content);
+  EXPECT_EQ(reasoning, "Hm.");
+  EXPECT_EQ(events.back()["usage"]["prompt_tokens"], 9);
+  EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "stop");
+}
+
+TEST(present_chat, logprobs_end_where_a_stop_string_cut) {
+  const ServedModel model = testing::model();
+  const auto presenter = present_chat(model, kId, turn(R"(,"stop":", it","logprobs":true)"));
+  play(*presenter, kAnswer);
+  const Json choice = presenter->body()["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "Yes");
+  std::string tokens;
+  for (const Json& entry : choice["logprobs"]["content"]) tokens += entry["token"].get<std::string>();
+  EXPECT_EQ(tokens, "Yes");
+}
+
+TEST(present_chat, a_turn_cut_by_the_limit_says_length) {
+  const ServedModel model = testing::model();
+  for (const std::string_view script : {kAnswer, kCall}) {
+    const auto presenter = present_chat(model, kId, turn(kTools));
+    play(*presenter, script.substr(0, script.size() - 10), engine::FinishReason::kLength);
+    EXPECT_EQ(presenter->body()["choices"][0]["finish_reason"], "length");
+  }
+}
+
+TEST(present_response, events_are_numbered_and_the_call_is_whole) {
+  const ServedModel model = testing::model();
+  const auto none = [](const std::string&) { return StoredTurn(); };
+  const auto request =
+      parse_responses(parse_json(R"({"input":"hi","stream":true,"tools":[{"type":"function","name":"f"}]})"), none);
+  size_t kept = 0;
+  const auto presenter = present_response(
+      model, kId, request, [&](const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
+        kept = added.size();
+        EXPECT_EQ(response["status"], "completed");
+        EXPECT_EQ(calls.size(), 1);
+      });
+  const std::vector<Json> events =
+      play(*presenter, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + std::string(kCall));
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
+  EXPECT_EQ(events.front()["type"], "response.created");
+  EXPECT_EQ(events.back()["type"], "response.completed");
+  EXPECT_EQ(kept, 2);
+  const Json& call = events.back()["response"]["output"][1];
+  EXPECT_EQ(call["arguments"], "{\"a\": [1");
+  EXPECT_EQ(call["status"], "completed");
+}
+
+TEST(present_completion, half_characters_wait_and_bad_ones_are_replaced) {
+  const ServedModel model = testing::model();
+  const auto presenter =
+      present_completion(model, kId, parse_completion(parse_json(R"({"prompt":"a","max_tokens":100})")));
+  play(*presenter, "日本 \xff!");
+  EXPECT_EQ(presenter->body()["choices"][0]["text"], "日本 \uFFFD!");
+}
+
+}  // namespace
+}  // namespace nibble::server

@@ -1,0 +1,96 @@
+#include "server/schema.h"
+
+#include "server/json_fields.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::server {
+namespace {
+
+TurnRequest chat(std::string_view fields) {
+  return parse_chat(parse_json(R"({"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}"));
+}
+
+TEST(schema, sampling_fields_reach_the_request) {
+  const TurnRequest turn = chat(R"(,"temperature":0.5,"top_p":0,"top_k":-1,"min_p":0.1,"presence_penalty":1,
+      "frequency_penalty":-1,"repetition_penalty":1.1,"logit_bias":{"5":-100},"seed":-3,"n":2,"stop":"x",
+      "stop_token_ids":[7],"min_tokens":3,"max_completion_tokens":9,"max_tokens":8,"logprobs":true,"top_logprobs":4,
+      "ignore_eos":true,"reasoning_effort":"high")");
+  const GenerationFields& g = turn.generation;
+  EXPECT_FLOAT_EQ(g.request.sampling.temperature, 0.5f);
+  EXPECT_GT(g.request.sampling.top_p, 0);
+  EXPECT_EQ(g.request.sampling.top_k, 0);
+  EXPECT_FLOAT_EQ(g.request.sampling.min_p, 0.1f);
+  EXPECT_EQ(g.request.sampling.logit_bias.at(0), (std::pair<int32_t, float>(5, -100)));
+  EXPECT_EQ(g.seed, static_cast<uint64_t>(-3));
+  EXPECT_EQ(g.n, 2);
+  EXPECT_EQ(g.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(g.request.stop_ids, std::vector<int32_t>{7});
+  EXPECT_EQ(g.request.min_tokens, 3);
+  EXPECT_EQ(g.max_tokens, 9);
+  EXPECT_EQ(g.request.logprobs, 4);
+  EXPECT_TRUE(g.ignore_eos);
+  EXPECT_EQ(turn.effort, text::ReasoningEffort::kHigh);
+}
+
+TEST(schema, a_conversation_becomes_harmony_messages) {
+  const TurnRequest turn = parse_chat(parse_json(R"({"messages":[
+      {"role":"system","content":"Be kind."}, {"role":"developer","content":[{"type":"text","text":"Be brief."}]},
+      {"role":"user","content":"weather?"},
+      {"role":"assistant","content":"I look.","reasoning":"Hm.","tool_calls":[
+        {"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},
+      {"role":"tool","tool_call_id":"c1","content":"ok"}, {"role":"assistant","content":"Fine."}],
+      "tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object"}}}]})"));
+  EXPECT_EQ(turn.instructions, (std::vector<std::string>{"Be kind.", "Be brief."}));
+  const auto& h = turn.history;
+  ASSERT_EQ(h.size(), 6);
+  EXPECT_EQ(h[1].channel, "analysis");
+  EXPECT_EQ(h[2].channel, "commentary");  // a preamble
+  EXPECT_EQ(h[3].recipient, "functions.f");
+  EXPECT_EQ(h[4].name, "functions.f");
+  EXPECT_EQ(h[4].role, text::Role::kTool);
+  EXPECT_EQ(h[5].channel, "final");
+  EXPECT_EQ(turn.tools.at(0).name, "f");
+  EXPECT_EQ(turn.strict_tools, std::vector<std::string>{"f"});
+}
+
+TEST(schema, responses_items_become_the_same_messages) {
+  StoredTurn before;
+  before.calls["c0"] = "g";
+  before.history.resize(2);
+  const auto previous = [&](const std::string& id) {
+    EXPECT_EQ(id, "resp_1");
+    return before;
+  };
+  const ResponsesRequest request =
+      parse_responses(parse_json(R"({"previous_response_id":"resp_1","instructions":"Be kind.",
+      "input":[{"type":"function_call_output","call_id":"c0","output":"ok"},
+        {"type":"reasoning","id":"r","summary":[],"content":[{"type":"reasoning_text","text":"Hm."}]},
+        {"role":"assistant","content":[{"type":"output_text","text":"I look.","annotations":[]}]},
+        {"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},
+        {"type":"function_call_output","call_id":"c1","output":"ok"}],
+      "reasoning":{"effort":"low"},"store":false,"max_output_tokens":5})"),
+                      previous);
+  const auto& h = request.turn.history;
+  ASSERT_EQ(h.size(), 7);
+  EXPECT_EQ(h[2].name, "functions.g");
+  EXPECT_EQ(h[3].channel, "analysis");
+  EXPECT_EQ(h[4].channel, "commentary");
+  EXPECT_EQ(h[5].recipient, "functions.f");
+  EXPECT_FALSE(request.store);
+  EXPECT_EQ(request.turn.generation.max_tokens, 5);
+  EXPECT_EQ(request.turn.effort, text::ReasoningEffort::kLow);
+  EXPECT_EQ(request.echoed["reasoning"]["effort"], "low");
+}
+
+TEST(schema, completions_take_prompts_of_every_kind) {
+  const CompletionRequest request =
+      parse_completion(parse_json(R"({"prompt":["a",[1,2]],"echo":true,"max_tokens":0})"));
+  EXPECT_EQ(request.prompts.size(), 2);
+  EXPECT_EQ(std::get<std::vector<int32_t>>(request.prompts[1]), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(parse_completion(parse_json(R"({"prompt":"a"})")).generation.max_tokens, 16);
+  EXPECT_THROW(static_cast<void>(parse_completion(parse_json(R"({"prompt":[1,"a"]})"))), ApiError);
+}
+
+}  // namespace
+}  // namespace nibble::server

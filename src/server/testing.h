@@ -1,0 +1,41 @@
+#pragma once
+// Test only: nibble-tiny's tokenizer, and an engine that plays what it is told.
+
+#include "server/generation.h"
+#include "server/presenter.h"
+#include "text/grammar.h"
+#include "text/tokenizer.h"
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::server::testing {
+
+const text::Tokenizer& tokenizer();
+ServedModel model();
+// Formatting tokens written out, <|end|>, become those tokens.
+std::vector<int32_t> tokens(std::string_view harmony);
+
+// Every request gets the next script's tokens, at once, and a Finished; the last script repeats. A script that ends
+// with "…" never finishes. "!" fails.
+class ScriptedEngine {
+ public:
+  explicit ScriptedEngine(std::vector<std::string> scripts) : scripts_(std::move(scripts)) {}
+  EnginePort port();
+
+  std::vector<engine::Request> requests;
+  std::vector<engine::RequestId> cancelled;
+  bool busy = false;  // refuses
+
+ private:
+  engine::RequestId submit(engine::Request request, engine::Receiver receiver);
+  void cancel(engine::RequestId id);
+  std::vector<std::string> scripts_;
+  std::map<engine::RequestId, engine::Receiver> open_;
+};
+
+}  // namespace nibble::server::testing

@@ -1,0 +1,100 @@
+#include "server/turn_mask.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+class MatcherMask final : public engine::TokenMask {
+ public:
+  explicit MatcherMask(text::GrammarMatcher matcher) : matcher_(std::move(matcher)) {}
+  bool fill(std::span<uint32_t> mask) override {
+    if (matcher_.finished()) return false;
+    matcher_.fill(mask);
+    return true;
+  }
+  void accept(int32_t token) override {
+    if (!matcher_.finished()) matcher_.accept(token);
+  }
+
+ private:
+  text::GrammarMatcher matcher_;
+};
+
+MaskSource masks_of(text::Grammar grammar) {
+  return [grammar = std::move(grammar)] { return std::make_shared<MatcherMask>(grammar.matcher()); };
+}
+
+text::ContentRule rule_of(const OutputFormat& format) {
+  return {.kind = static_cast<text::ContentRule::Kind>(format.kind),
+          .schema = format.schema.schema,
+          .where = "response_format"};
+}
+
+enum class Arguments { kBySchema, kStrictBySchema };
+
+text::TurnRules rules_of(const TurnRequest& turn, Arguments arguments) {
+  using Kind = text::ContentRule::Kind;
+  text::TurnRules rules;
+  rules.answer = rule_of(turn.format);
+  if (turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed) rules.answer.reset();
+  if (turn.tool_choice == ToolChoice::kNone) return rules;
+  for (const text::ToolSpec& tool : turn.tools) {
+    if (turn.tool_choice == ToolChoice::kNamed && tool.name != turn.named_tool) continue;
+    const auto& strict = turn.strict_tools;
+    const bool bound =
+        arguments == Arguments::kBySchema || std::find(strict.begin(), strict.end(), tool.name) != strict.end();
+    text::ContentRule rule{.kind = Kind::kJsonObject, .where = "tool " + tool.name};
+    if (bound && tool.parameters) {
+      rule.kind = Kind::kJsonSchema;
+      rule.schema = *tool.parameters;
+    }
+    rules.calls.push_back({.recipient = "functions." + tool.name, .arguments = std::move(rule)});
+  }
+  return rules;
+}
+
+std::optional<text::Grammar> compiled(const text::GrammarCompiler& compiler, const text::TurnRules& rules) {
+  try {
+    return compiler.turn(rules);
+  } catch (const Error& e) {
+    if (e.code() != Code::kInvalidRequest && e.code() != Code::kUnsupported) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn) {
+  const bool tools = !turn.tools.empty() && turn.tool_choice != ToolChoice::kNone;
+  const bool binding = turn.format.kind != OutputFormat::Kind::kText || !turn.strict_tools.empty() ||
+                       turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed;
+  if (!tools && !binding) return {};
+  const GenerationFields& fields = turn.generation;
+  if (fields.ignore_eos || fields.request.min_tokens > 0) {  // both go on where the grammar ends
+    if (!binding) return {};
+    const char* param = fields.ignore_eos ? "ignore_eos" : "min_tokens";
+    throw ApiError(param, std::string(param) + " cannot go with response_format, strict tools or a required call");
+  }
+  if (const auto grammar = compiled(compiler, rules_of(turn, Arguments::kBySchema))) return masks_of(*grammar);
+  try {
+    return masks_of(compiler.turn(rules_of(turn, Arguments::kStrictBySchema)));
+  } catch (const Error& e) {
+    throw ApiError(turn.format.kind == OutputFormat::Kind::kJsonSchema ? "response_format" : "tools", e.what());
+  }
+}
+
+MaskSource text_mask(const text::GrammarCompiler& compiler, const OutputFormat& format,
+                     const std::vector<int32_t>& end_ids) {
+  if (format.kind == OutputFormat::Kind::kText) return {};
+  try {
+    return masks_of(compiler.content(rule_of(format), end_ids));
+  } catch (const Error& e) {
+    throw ApiError("response_format", e.what());
+  }
+}
+
+}  // namespace nibble::server

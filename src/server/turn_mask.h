@@ -1,0 +1,25 @@
+#pragma once
+// Which grammar a request asks for, as a mask for the engine.
+
+#include "engine/request.h"
+#include "server/schema.h"
+#include "text/grammar.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace nibble::server {
+
+// Makes a mask per answer; empty: the request needs none.
+using MaskSource = std::function<std::shared_ptr<engine::TokenMask>()>;
+
+// A turn with tools calls them by name and with arguments that follow their schemas; a schema that the grammar cannot
+// express binds only a strict tool (an ApiError says so), another one's arguments are any JSON object. Throws ApiError.
+[[nodiscard]] MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn);
+// The text alone, for completions.
+[[nodiscard]] MaskSource text_mask(const text::GrammarCompiler& compiler, const OutputFormat& format,
+                                   const std::vector<int32_t>& end_ids);
+
+}  // namespace nibble::server

@@ -1,0 +1,137 @@
+#include "text/grammar_rules.h"
+
+#include "text/json_grammar.h"
+#include "text/json_number.h"
+#include "text/json_pattern.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace nibble::text {
+namespace {
+
+constexpr int kMaxIndentation = 48;
+
+}  // namespace
+
+std::string literal(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == 0x7F) {
+      out += "\\u007F";
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string shared_rules() {
+  std::string out = fmt::format("ws ::= \" \"? | \"\\n\" [ \\t]{{0,{}}}\n", kMaxIndentation);
+  // One regular expression per string: the compiler then knows for each of its states which tokens stay inside. No
+  // look-ahead assertions: where a rule stands in one place only, xgrammar takes one that is merely necessary for
+  // sufficient.
+  out += fmt::format("string ::= Regex({})\n", literal(fmt::format("\"{}*\"", any_character_expression())));
+  out += fmt::format("number ::= {}\n", number_expression({}));
+  out += "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n";
+  out += "object ::= \"{\" ws (string \":\" ws value (\",\" ws string \":\" ws value)* ws)? \"}\"\n";
+  out += "array ::= \"[\" ws (value (\",\" ws value)* ws)? \"]\"\n";
+  return out;
+}
+
+std::string repetition(int64_t least, std::optional<int64_t> most) {
+  return most ? fmt::format("{{{},{}}}", least, *most) : fmt::format("{{{},}}", least);
+}
+
+std::string list_of(std::string_view item, int64_t least, std::optional<int64_t> most) {
+  if (most && *most == 0) return "\"\"";
+  const std::optional<int64_t> more = most ? std::optional(*most - 1) : std::nullopt;
+  const std::string list =
+      fmt::format("{} (\",\" ws {}){} ws", item, item, repetition(std::max<int64_t>(0, least - 1), more));
+  return least == 0 ? fmt::format("({})?", list) : list;
+}
+
+std::string GrammarRules::name_of(size_t rule) { return fmt::format("v{}", rule); }
+
+std::string GrammarRules::new_helper() { return fmt::format("h{}", helpers_++); }
+
+void GrammarRules::emit(std::string_view name, std::string_view body) {
+  text_ += fmt::format("{} ::= {}\n", name, body);
+  if (text_.size() > kMaxGrammarBytes) {
+    document_.fail(document_.root(),
+                   fmt::format("it is too large: its grammar takes more than {} bytes", kMaxGrammarBytes));
+  }
+}
+
+size_t GrammarRules::rule_of(const SchemaPlace& place) {
+  const auto [it, is_new] = rule_of_schema_.try_emplace(place.schema, rules_.size());
+  if (is_new) rules_.push_back({.place = place, .needs = {}, .aliases = {}});
+  return it->second;
+}
+
+void GrammarRules::spend(const SchemaPlace& at, int64_t cost) {
+  cost_ += cost;
+  if (cost_ > kMaxPatternCost)
+    document_.fail(at, "its patterns, lengths and optional properties are too many together");
+}
+
+void GrammarRules::add_alias(size_t rule, size_t target) {
+  rules_[rule].needs.push_back({target});
+  rules_[rule].aliases.push_back(target);
+}
+
+// A rule that leads back to itself through alternatives alone says nothing.
+void GrammarRules::expect_no_loops() const {
+  std::vector<size_t> waiting(rules_.size());  // aliases not yet settled
+  std::vector<Rules> used_by(rules_.size());
+  Rules settled;
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    waiting[i] = rules_[i].aliases.size();
+    for (const size_t target : rules_[i].aliases) used_by[target].push_back(i);
+    if (waiting[i] == 0) settled.push_back(i);
+  }
+  for (size_t next = 0; next < settled.size(); ++next) {
+    for (const size_t user : used_by[settled[next]]) {
+      if (--waiting[user] == 0) settled.push_back(user);
+    }
+  }
+  if (settled.size() == rules_.size()) return;
+  const auto looped = std::find_if(waiting.begin(), waiting.end(), [](size_t n) { return n > 0; });
+  document_.fail(rules_[static_cast<size_t>(looped - waiting.begin())].place,
+                 "it refers to itself with nothing in between");
+}
+
+void GrammarRules::expect_finite() const {
+  expect_no_loops();
+  struct Alternative {
+    size_t rule, open;
+  };
+  std::vector<Alternative> alternatives;
+  std::vector<Rules> used_by(rules_.size());
+  std::vector<bool> finite(rules_.size(), false);
+  Rules settled;
+  const auto settle = [&](size_t rule) {
+    if (!finite[rule]) settled.push_back(rule);
+    finite[rule] = true;
+  };
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    for (const Rules& needs : rules_[i].needs) {
+      for (const size_t target : needs) used_by[target].push_back(alternatives.size());
+      alternatives.push_back({i, needs.size()});
+      if (needs.empty()) settle(i);
+    }
+  }
+  for (size_t next = 0; next < settled.size(); ++next) {
+    for (const size_t user : used_by[settled[next]]) {
+      if (--alternatives[user].open == 0) settle(alternatives[user].rule);
+    }
+  }
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    if (!finite[i]) document_.fail(rules_[i].place, "no finite document satisfies it: it always contains itself");
+  }
+}
+
+}  // namespace nibble::text

@@ -1,0 +1,67 @@
+#pragma once
+// The rules of a grammar under construction: its text, and what must hold for all of it. Used by json_grammar and
+// json_scalar.
+
+#include "text/json_schema.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace nibble::text {
+
+// The notation is xgrammar's EBNF; `Regex("…")` is one regular expression.
+[[nodiscard]] std::string literal(std::string_view text);  // as a string literal of the notation
+[[nodiscard]] std::string repetition(int64_t least, std::optional<int64_t> most);
+// `least` to `most` items with commas between, and the white space after the last.
+[[nodiscard]] std::string list_of(std::string_view item, int64_t least, std::optional<int64_t> most);
+// ws, string, number, value, object, array: what every schema's grammar needs.
+[[nodiscard]] std::string shared_rules();
+
+// A rule per schema, and helpers between them. Throws as SchemaDocument does, past the limits of json_grammar.h.
+class GrammarRules {
+ public:
+  using Rules = std::vector<size_t>;
+
+  explicit GrammarRules(const SchemaDocument& document) : document_(document), text_(shared_rules()) {}
+
+  // The schema's rule, new or known.
+  size_t rule_of(const SchemaPlace& place);
+  [[nodiscard]] static std::string name_of(size_t rule);
+  [[nodiscard]] size_t size() const { return rules_.size(); }
+  [[nodiscard]] const SchemaPlace& place(size_t rule) const { return rules_[rule].place; }
+
+  void emit(std::string_view name, std::string_view body);
+  [[nodiscard]] std::string new_helper();
+  void spend(const SchemaPlace& at, int64_t cost);  // json_pattern.h
+
+  // One more alternative of the rule: the rules that every document of it contains.
+  void add_alternative(size_t rule, Rules needs) { rules_[rule].needs.push_back(std::move(needs)); }
+  // One more alternative that is the other rule alone.
+  void add_alias(size_t rule, size_t target);
+
+  // Every rule allows a finite document: a model that entered another could never leave.
+  void expect_finite() const;
+  [[nodiscard]] std::string take_text() { return std::move(text_); }
+
+ private:
+  struct Rule {
+    SchemaPlace place;
+    std::vector<Rules> needs{};
+    Rules aliases{};
+  };
+  void expect_no_loops() const;
+
+  const SchemaDocument& document_;
+  std::vector<Rule> rules_;
+  std::unordered_map<const nlohmann::ordered_json*, size_t> rule_of_schema_;
+  size_t helpers_ = 0;
+  int64_t cost_ = 0;
+  std::string text_;
+};
+
+}  // namespace nibble::text

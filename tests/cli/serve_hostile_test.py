@@ -1,0 +1,273 @@
+"""nibble serve and clients that mean no good, vanish or never end; many at once; flags; the end. Standard library only."""
+import concurrent.futures
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import unittest
+
+import support
+from serve_support import PATIENCE_S, Answer, Server, chat_body, joined, parse_events
+from support import NIBBLE, SANITIZED, TINY, Case, nibble
+
+ENDLESS = {"ignore_eos": True, "max_tokens": 100_000}
+
+
+class Hostile(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--max-num-seqs", 64, "--max-body-bytes", 4_000_000, "--request-timeout", 2)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.server.stop()
+        assert code == 0, (code, cls.server.log[-5:])
+
+    def tearDown(self):
+        self.assertEqual(self.server.get("/health").status, 200)
+
+    def test_bodies_that_are_no_request(self):
+        deep = b'{"messages":' + b"[" * 50_000
+        for body in (b"", b"{", b"null", b"[]", b'"x"', b"1e999", b"{}", b'{"messages": 1}', b"\xff\xfe", b'{"messages":[{"role":"user","content":"\xc3\x28"}]}',
+                     b'{"a":1,"a":2}', deep, b'{"messages":' + b'{"a":' * 500 + b"1" + b"}" * 501, b'{"seed":' + b"9" * 5000 + b"}",
+                     b'{"temperature":1e400,"messages":[]}', b'{"messages":[{"role":"user","content":"\\ud800"}]}', b"\x00" * 1000, b'{"n":NaN}'):
+            for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"):
+                answer = self.server.post(path, body)
+                self.assertEqual(answer.status, 400, (path, body[:60], answer.raw[:200]))
+                self.assertIn("message", answer.json()["error"])
+
+    def test_http_that_is_none(self):
+        for data, status in ((b"GARBAGE\r\n\r\n", b"400"), (b"GET / HTTP/9.9\r\n\r\n", b"400"), (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"431"),
+                             (b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"431"),
+                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"413"),
+                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
+                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+                             (b"GET /nothing HTTP/1.1\r\nConnection: close\r\n\r\n", b"404"), (b"PUT /v1/completions HTTP/1.1\r\nConnection: close\r\n\r\n", b"405"),
+                             (b"GET /v1/completions HTTP/1.1\r\nConnection: close\r\n\r\n", b"405"),
+                             (b"POST /v1/completions HTTP/1.1\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n", b"415"),
+                             (b"GET /health HTTP/1.0\r\n\r\n", b"200"), (b"GET /%68ealth?x=1#y HTTP/1.1\r\nConnection: close\r\n\r\n", b"200")):
+            answer = self.server.raw(data)
+            self.assertEqual(answer[9:12], status, (data[:60], answer[:200]))
+        too_large = self.server.raw(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + b"a" * 0x100000 + b"\r\n") * 6)
+        self.assertEqual(too_large[9:12], b"413")
+
+    def test_requests_one_behind_the_other(self):
+        one = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+        answers = self.server.raw(one * 20 + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+        self.assertEqual(answers.count(b"HTTP/1.1 200 OK"), 21)
+
+    def test_expect_continue(self):
+        body = json.dumps(chat_body(max_tokens=1)).encode()
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S) as s:
+            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+            self.assertIn(b"100 Continue", s.recv(100))
+            s.sendall(body)
+            self.assertIn(b"200 OK", s.recv(65536))
+
+    def test_slow_senders_are_closed(self):
+        headers = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+        start = time.monotonic()
+        for begun in (b"POST /v1", headers, headers + b"\r\n{"):
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S) as s:
+                s.sendall(begun)
+                self.assertEqual(s.recv(100), b"")  # closed by the server
+        self.assertLess(time.monotonic() - start, PATIENCE_S / 2)
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S) as s:
+            with self.assertRaises(OSError):  # a byte now and then does not help
+                for _ in range(200):
+                    s.sendall(b"G")
+                    time.sleep(0.05)
+
+    def test_a_client_that_goes_is_noticed_at_once(self):
+        for stream in (True, False):
+            connection = self.server.connect()
+            connection.request("POST", "/v1/chat/completions", json.dumps(chat_body("Tell me a story.", stream=stream, **ENDLESS)))
+            self.server.until(lambda: self.server.load()["running"] == 1)
+            start = time.monotonic()
+            connection.sock.close() if connection.sock else connection.close()
+            self.server.idle()
+            self.assertLess(time.monotonic() - start, 2 if not SANITIZED else 30)
+
+    def test_many_clients_that_go_leave_nothing(self):
+        sockets = []
+        for i in range(40):
+            body = json.dumps(chat_body("Tell me a story.", stream=i % 2 == 0, seed=i, **ENDLESS)).encode()
+            s = socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S)
+            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            sockets.append(s)
+        time.sleep(0.3)
+        for i, s in enumerate(sockets):
+            if i % 3 == 0:  # a reset instead of an end
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            s.close()
+        self.server.idle()
+
+    def test_a_reader_that_does_not_read_is_let_go(self):
+        body = json.dumps(chat_body("Tell me a story.", stream=True, logprobs=True, top_logprobs=20, ignore_eos=True, max_tokens=120_000)).encode()
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", self.server.port))
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        self.server.until(lambda: self.server.load()["running"] == 1)
+        self.server.idle()  # before the 120 000 tokens are there
+        s.close()
+
+
+class Many(Case):
+    def test_256_streams_equal_one_by_one(self):
+        count = 48 if SANITIZED else 256
+        server = Server("--max-num-seqs", 256, "--kv-tokens", 131072)
+        self.addCleanup(server.stop)
+        questions = ["What is the capital of %s?" % c for c in ("France", "Japan", "Italy", "Norway", "Peru", "Egypt", "Chile", "Kenya")]
+
+        def body(i):
+            sampling = {"temperature": 0} if i % 2 else {"temperature": 1, "seed": i}
+            return {"messages": [{"role": "user", "content": questions[i % len(questions)]}], "max_tokens": 40, "stream": True, **sampling}
+
+        def run(i):
+            events = server.stream("/v1/chat/completions", body(i))
+            assert events[-1] == (None, "[DONE]"), events[-1]
+            return joined(events, "reasoning_content"), joined(events, "content"), events[-2][1]["choices"][0]["finish_reason"]
+
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            together = list(pool.map(run, range(count)))
+        alone = [run(i) for i in range(0, count, 8)]
+        self.assertEqual(together[::8], alone)
+        self.assertEqual(server.metric("nibble:request_success_total", finished_reason="error"), 0)
+        server.idle()
+
+    def test_a_full_queue_says_come_back(self):
+        server = Server("--max-num-seqs", 1, "--max-waiting", 1)
+        self.addCleanup(server.stop)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda i: server.chat("Tell me a story.", ignore_eos=True, max_tokens=300), range(8)))
+        statuses = [a.status for a in answers]
+        self.assertEqual(set(statuses), {200, 429}, statuses)
+        refused = answers[statuses.index(429)]
+        self.assertGreaterEqual(int(refused.headers["Retry-After"]), 1)
+        self.assertEqual(refused.json()["error"]["type"], "rate_limit_error")
+
+
+class Ends(Case):
+    def begin_story(self, server, **fields):
+        connection = server.connect()
+        connection.request("POST", "/v1/chat/completions", json.dumps(chat_body("Tell me a story.", stream=True, **fields)))
+        response = connection.getresponse()
+        response.readline()
+        return connection, response
+
+    def test_sigterm_lets_streams_finish(self):
+        server = Server()
+        connection, response = self.begin_story(server, ignore_eos=True, max_tokens=300)
+        idle = server.connect()
+        idle.connect()
+        server.process.send_signal(signal.SIGTERM)
+        text = response.read().decode()
+        self.assertIn("data: [DONE]", text)
+        self.assertIn('"finish_reason":"length"', text)
+        self.assertEqual(server.stop(), 0)
+
+    def test_the_deadline_and_a_second_signal_end_them(self):
+        for flags, second in ((("--shutdown-timeout", 1), False), ((), True)):
+            server = Server(*flags)
+            connection, response = self.begin_story(server, **ENDLESS)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            if second:
+                server.process.send_signal(signal.SIGINT)
+            with self.assertRaises((http.client.IncompleteRead, ConnectionError)):
+                response.read()
+            self.assertEqual(server.stop(), 0)
+
+    def test_it_answers_while_it_loads_and_can_be_stopped_then(self):
+        server = Server("--load-format", "dummy", "--max-model-len", 1024, "--max-num-seqs", 4, model="tiny", ready=False)
+        health = server.get("/health")
+        if health.status == 503:  # else it was quicker than we are
+            self.assertIn("percent", health.json())
+            self.assertIn("Retry-After", health.headers)
+            self.assertIn(server.chat().status, (503, 404))
+        self.assertEqual(server.get("/ping").status, 200)
+        self.assertEqual(server.stop(), 0)
+
+
+class Secured(Case):
+    def test_api_keys(self):
+        server = Server("--api-key", "one", "--api-key", "two", env={"NIBBLE_API_KEY": "three"})
+        self.addCleanup(server.stop)
+        for key, status in (("one", 200), ("two", 200), ("three", 401), ("", 401), ("onee", 401), ("on", 401), ("Bearer one", 401)):
+            answer = server.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+            self.assertEqual(answer.status, status, key)
+        self.assertEqual(server.chat().status, 401)
+        self.assertEqual(server.post("/tokenize", {"prompt": "x"}).status, 401)
+        self.assertEqual(server.get("/health").status, 200)
+        self.assertFalse(any("one" in line and "Bearer" in line for line in server.log))
+
+    @unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
+    def test_tls(self):
+        cert, key = self.dir / "cert.pem", self.dir / "key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", cert],
+                       check=True, capture_output=True)
+        server = Server("--ssl-certfile", cert, "--ssl-keyfile", key, ready=False)
+        self.addCleanup(server.stop)
+        server.wait_log("serving ")
+        context = ssl.create_default_context(cafile=cert)
+        context.check_hostname = False
+        connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=PATIENCE_S)
+        for _ in range(2):
+            connection.request("POST", "/v1/chat/completions", json.dumps(chat_body(stream=True)))
+            events = parse_events(connection.getresponse().read().decode())
+            self.assertEqual(joined(events, "content"), "The capital of France is Paris.")
+        self.assertEqual(server.raw(b"GET /health HTTP/1.1\r\n\r\n"), b"")
+        self.refused(2, "serve", TINY, "--ssl-certfile", cert, says="--ssl-keyfile")
+
+
+class Flags(Case):
+    VLLM = ("--tensor-parallel-size", 1, "--enforce-eager", "--tool-call-parser", "openai", "--enable-auto-tool-choice", "--reasoning-parser", "openai_gptoss",
+            "--quantization", "mxfp4", "--gpu-memory-utilization", 0.9, "--uvicorn-log-level", "warning", "--attention-config", "{}", "--async-scheduling",
+            "--max_model_len", 2048, "--max-num-batched-tokens", 512, "--kv-cache-dtype", "auto", "--served-model-name", "a", "b")
+
+    def config(self, *args, env=None):
+        result = self.ok("serve", *args, "--print-config", "--json", env={**os.environ, **(env or {})})
+        return result.json()
+
+    def test_settings_and_where_they_come_from(self):
+        file = self.dir / "serve.toml"
+        file.write_text('port = 7001\nmax_num_seqs = 7\nhost = "0.0.0.0"\napi-key = ["k1", "k2"]\n')
+        config = self.config(TINY, "--config", file, "--port", 7003, env={"NIBBLE_PORT": "7002", "NIBBLE_MAX_NUM_SEQS": "8", "VLLM_ATTENTION_SINKS": "false"})
+        self.assertEqual(config["port"], {"value": "7003", "origin": "command line"})
+        self.assertEqual(config["max-num-seqs"], {"value": "8", "origin": "environment NIBBLE_MAX_NUM_SEQS"})
+        self.assertEqual(config["host"], {"value": "0.0.0.0", "origin": f"file {file}"})
+        self.assertEqual(config["attention-sinks"]["value"], "off")
+        self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
+        self.assertNotIn("k1", json.dumps(config))
+
+    def test_command_lines_of_vllm(self):
+        server = Server(*self.VLLM)
+        self.addCleanup(server.stop)
+        self.assertEqual(sum("--enforce-eager makes no difference" in line for line in server.log), 1)
+        self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])
+        self.assertEqual(server.chat(model="b", max_tokens=1).status, 200)
+
+    def test_refusals(self):
+        for flags, says in ((("--tensor-parallel-size", 2), "one device serves"), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
+                            (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),
+                            (("--enable-lora",), "--enable-lora"), (("--config", "x.yaml"), "TOML"), (("--kv-cache-dtype", "fp8"), "--kv-cache-dtype")):
+            self.refused(2, "serve", TINY, *flags, says=says)
+        self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))
+        self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")
+        file = self.dir / "c.toml"
+        file.write_text("prot = 1\n")
+        self.refused(2, "serve", TINY, "--config", file, says="prot")
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            self.refused(5, "serve", TINY, "--port", taken.getsockname()[1], says="cannot listen")
+
+
+if __name__ == "__main__":
+    support.main()

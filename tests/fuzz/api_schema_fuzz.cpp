@@ -1,0 +1,39 @@
+// Any body either becomes a request whose conversation can be read, or is refused by an ApiError. The first byte
+// chooses the endpoint.
+
+#include "base/error.h"
+#include "server/json_fields.h"
+#include "server/schema.h"
+#include "text/harmony_render.h"
+
+#include <string_view>
+
+namespace {
+
+using namespace nibble::server;
+
+void parse(unsigned char endpoint, const Json& body) {
+  const auto previous = [](const std::string&) { return StoredTurn(); };
+  if (endpoint % 3 == 0) {
+    const TurnRequest turn = parse_chat(body);
+    nibble::check(!turn.history.empty() || !turn.instructions.empty(), "a chat says something");
+    nibble::check(!nibble::text::render_for_completion({turn.history}).empty(), "a history renders");
+  } else if (endpoint % 3 == 1) {
+    nibble::check(!parse_completion(body).prompts.empty(), "a completion has a prompt");
+  } else {
+    nibble::check(!to_text(parse_responses(body, previous).echoed).empty(), "a response repeats its fields");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  try {
+    parse(data[0], parse_json({reinterpret_cast<const char*>(data) + 1, size - 1}));
+  } catch (const nibble::Error& e) {
+    nibble::check(e.code() == nibble::Code::kInvalidRequest || e.code() == nibble::Code::kUnsupported,
+                  "a client's error");
+  }
+  return 0;
+}

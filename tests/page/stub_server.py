@@ -1,0 +1,146 @@
+"""A server that speaks as much of the API as the chat page asks for, with scripted answers. Standard library only.
+
+The last user message chooses the answer: `tool` calls a function, `slow` streams until stopped, `busy` is 429, `cut` drops
+the connection, `hostile` is markup; anything else is a specimen of Markdown.
+"""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "src/server/page/chat.html"
+SPECIMEN = """A byte-pair encoder merges the most frequent neighbours first. Three things matter:
+
+1. **Ranks** decide which pair goes first
+2. *Pieces* are encoded on their own
+   - words, numbers
+   - punctuation and `white space`
+3. See [the paper](https://example.org/bpe)
+
+```python
+def encode(piece: bytes, ranks: dict[bytes, int]) -> list[int]:
+    parts = [bytes([b]) for b in piece]
+    return [ranks[p] for p in merge(parts, ranks)]
+```
+
+| step | cost | note |
+|---|---|---|
+| split | `O(n)` | one pass |
+| merge | `O(n log n)` | a heap |
+
+> Short pieces are found whole, so most text never merges at all.
+
+That is all there is to it."""
+HOSTILE = "<img src=x onerror=\"window.owned=1\"> <script>window.owned=1</script>\n\n[click](javascript:window.owned=1) **bold** <b>tag</b>\n\n```html\n<script>window.owned=1</script>\n```"
+REASONING = "The user wants a short explanation.\nI should mention ranks, pieces and cost, then show code."
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments):
+        pass
+
+    def answer(self, status, body, kind="application/json", **headers):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def refused(self):
+        state = self.server.state
+        if state.get("loading"):
+            self.answer(503, {"error": {"message": "loading"}})
+        elif state.get("key") and self.headers.get("Authorization") != "Bearer " + state["key"]:
+            self.answer(401, {"error": {"message": "no key"}})
+        else:
+            return False
+        return True
+
+    def do_GET(self):
+        if self.path == "/":
+            self.answer(200, PAGE.read_bytes(), "text/html; charset=utf-8")
+        elif self.path == "/v1/models":
+            if not self.refused():
+                self.answer(200, {"object": "list", "data": [{"id": "gpt-oss-20b", "object": "model", "max_model_len": 131072}]})
+        else:
+            self.answer(404, {"error": {"message": "no such path"}})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.state["requests"].append(body)
+        if self.refused():
+            return
+        last = body["messages"][-1]
+        text = last["content"] or ""
+        if text == "busy":
+            self.answer(429, {"error": {"message": "full"}}, Retry_After="7")
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        try:
+            self.stream(text, last["role"])
+        except OSError:
+            self.server.state["dropped"] += 1
+        self.close_connection = True
+
+    def event(self, value):
+        self.wfile.write(b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n")
+        self.wfile.flush()
+
+    def chunk(self, delta, finish=None):
+        self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], "usage": None})
+
+    def pieces(self, field, text, pause=0.001):
+        for i in range(0, len(text), 7):
+            self.chunk({field: text[i : i + 7]})
+            time.sleep(pause)
+
+    def stream(self, text, role):
+        self.chunk({"role": "assistant", "content": ""})
+        self.pieces("reasoning_content", REASONING)
+        finish = "stop"
+        if text == "tool":
+            call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
+            self.chunk({"tool_calls": [call]})
+            for part in ('{"ci', 'ty": "Ro', 'me"}'):
+                self.chunk({"tool_calls": [{"index": 0, "function": {"arguments": part}}]})
+            finish = "tool_calls"
+        elif text == "slow":
+            for _ in range(400):
+                self.chunk({"content": "word "})
+                time.sleep(0.03)
+        elif text == "cut":
+            self.pieces("content", "This answer will not")
+            return
+        elif text == "hostile":
+            self.pieces("content", HOSTILE)
+        elif role == "tool":
+            self.pieces("content", "It is 21 degrees in Rome.")
+        else:
+            self.pieces("content", SPECIMEN)
+        self.chunk({}, finish)
+        self.event({"choices": [], "usage": {"prompt_tokens": 1180, "completion_tokens": 312, "total_tokens": 1492}})
+        self.event(b"[DONE]")
+
+
+def start():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.state = {"requests": [], "dropped": 0}
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+if __name__ == "__main__":
+    stub = start()
+    print(f"http://127.0.0.1:{stub.server_address[1]}/")
+    threading.Event().wait()

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Lets many bad clients loose on a running `nibble serve` and tells what it cost the server.
+
+    nibble serve --port 8000 & tools/soak.py --url http://127.0.0.1:8000 --pid $! --seconds 600
+
+Clients stream, vanish in the middle, reset, dawdle, send what is no JSON or no HTTP, ask for too much. At the end the
+server must be idle with all pages free, without a 5xx, its memory flat. Exits 1 otherwise. Standard library only.
+"""
+import argparse
+import collections
+import http.client
+import json
+import pathlib
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+import urllib.parse
+
+WORDS = "What is the capital of France Japan Italy Norway and why do you think so tell me a story about dog cat king".split()
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"location": {"type": "string"}}}}}
+
+
+class Soak:
+    def __init__(self, url, seed, api_key):
+        parts = urllib.parse.urlsplit(url)
+        self.host, self.port, self.seed = parts.hostname, parts.port or 80, seed
+        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.lock, self.counts, self.problems = threading.Lock(), collections.Counter(), []
+        self.stop = threading.Event()
+
+    def count(self, what):
+        with self.lock:
+            self.counts[what] += 1
+
+    def problem(self, what):
+        with self.lock:
+            self.problems.append(what)
+
+    def request(self, method, path, body=None):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
+        connection.request(method, path, body, self.headers)
+        return connection, connection.getresponse()
+
+    def question(self, rng):
+        text = " ".join(rng.choices(WORDS, k=rng.randint(1, 60)))
+        fields = {"messages": [{"role": "user", "content": text}], "max_tokens": rng.randint(1, 120), "seed": rng.randrange(1 << 30),
+                  "temperature": rng.choice([0, 1]), "stream": rng.random() < 0.7}
+        if rng.random() < 0.2:
+            fields["tools"] = [TOOL]
+        if rng.random() < 0.1:
+            fields["response_format"] = {"type": "json_object"}
+        if rng.random() < 0.1:
+            fields["n"] = rng.randint(2, 4)
+        if rng.random() < 0.1:
+            fields.update(logprobs=True, top_logprobs=rng.randint(0, 20))
+        return fields
+
+    def polite(self, rng):
+        body = self.question(rng)
+        connection, response = self.request("POST", "/v1/chat/completions", json.dumps(body))
+        text = response.read().decode("utf-8")
+        self.count(f"polite {response.status}")
+        if response.status not in (200, 429) or response.status == 200 and body["stream"] and not text.endswith("data: [DONE]\n\n"):
+            self.problem(f"polite: {response.status} {text[-200:]}")
+        connection.close()
+
+    def vanishing(self, rng):
+        body = {**self.question(rng), "ignore_eos": True, "max_tokens": 5000}
+        body.pop("response_format", None)
+        with socket.create_connection((self.host, self.port), timeout=120) as s:
+            s.sendall(self.raw(json.dumps(body).encode()))
+            time.sleep(rng.random() * 0.5)
+            s.settimeout(1)
+            if body["stream"] and rng.random() < 0.5:
+                s.recv(rng.randint(1, 5000))
+            if rng.random() < 0.3:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.count("vanished")
+
+    def raw(self, body):
+        key = "".join(f"{k}: {v}\r\n" for k, v in self.headers.items())
+        return f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{key}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    def malformed(self, rng):
+        body = bytearray(json.dumps(self.question(rng)).encode())
+        kind = rng.randrange(5)
+        if kind == 0:
+            for _ in range(rng.randint(1, 8)):
+                body[rng.randrange(len(body))] = rng.randrange(256)
+        elif kind == 1:
+            body = body[:rng.randrange(len(body))]
+        elif kind == 2:
+            body = bytearray(b'{"messages":' + rng.choice([b"[", b'{"a":']) * rng.randint(1, 20000))
+        elif kind == 3:
+            body = bytearray(b'{"messages":[{"role":"user","content":"x"}],"%s":%s}' % (
+                rng.choice([b"seed", b"n", b"max_tokens", b"temperature", b"frobnicate"]), rng.choice([b"1e999", b"-1", b"9" * 400, b'"x"', b"[]", b"1e308"])))
+        else:
+            body = bytearray(rng.randbytes(rng.randint(0, 3000)))
+        path = rng.choice(["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"])
+        connection, response = self.request("POST", path, bytes(body))
+        response.read()
+        self.count(f"malformed {response.status}")
+        if response.status >= 500:
+            self.problem(f"malformed: {response.status} for {bytes(body[:200])!r}")
+        connection.close()
+
+    def no_http(self, rng):
+        with socket.create_connection((self.host, self.port), timeout=30) as s:
+            s.sendall(rng.choice([rng.randbytes(200), b"GET /" + b"a" * 40000, b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\nContent-Length: 8\r\n\r\n", b"\r\n" * 500]))
+            s.settimeout(2)
+            try:
+                answer = s.recv(4096)
+                if answer and not answer.startswith(b"HTTP/1.1 4"):
+                    self.problem(f"no HTTP: {answer[:80]}")
+            except OSError:
+                pass
+        self.count("no HTTP")
+
+    def slow(self, rng):
+        with socket.create_connection((self.host, self.port), timeout=30) as s:
+            for byte in self.raw(b"{}")[:rng.randint(1, 40)]:
+                s.sendall(bytes([byte]))
+                if self.stop.wait(rng.random() * 0.2):
+                    break
+        self.count("slow")
+
+    def client(self, number):
+        rng = random.Random(f"{self.seed}.{number}")
+        kinds = [self.polite, self.vanishing, self.malformed, self.no_http, self.slow]
+        while not self.stop.is_set():
+            kind = rng.choices(kinds, weights=[6, 4, 4, 1, 1])[0]
+            try:
+                kind(rng)
+            except (ConnectionError, http.client.HTTPException, socket.timeout, TimeoutError) as e:
+                if kind == self.polite:
+                    self.problem(f"polite: {e!r}")
+                self.count(f"{kind.__name__}: connection ended")
+
+    def load(self):
+        connection, response = self.request("GET", "/load")
+        load = json.loads(response.read())
+        connection.close()
+        return load
+
+    def metrics(self):
+        connection, response = self.request("GET", "/metrics")
+        text = response.read().decode()
+        connection.close()
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("nibble:")}
+
+
+def resident_mb(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--pid", type=int, help="of the server: its memory is watched")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--api-key", default="")
+    parser.add_argument("--most-growth-mb", type=float, default=64, help="between a fifth of the time and its end")
+    args = parser.parse_args()
+    soak = Soak(args.url, args.seed, args.api_key)
+    threads = [threading.Thread(target=soak.client, args=(i,), daemon=True) for i in range(args.clients)]
+    for thread in threads:
+        thread.start()
+    start, memory = time.monotonic(), []
+    while time.monotonic() - start < args.seconds:
+        time.sleep(min(5, args.seconds / 20))
+        if args.pid:
+            memory.append(resident_mb(args.pid))
+    soak.stop.set()
+    for thread in threads:
+        thread.join(timeout=150)
+    end = time.monotonic() + 60
+    while (load := soak.load())["running"] + load["waiting"] + load["kv_pages_used"] and time.monotonic() < end:
+        time.sleep(0.2)
+    metrics = soak.metrics()
+    failed = {name: count for name, count in metrics.items() if 'status="5' in name and count}
+    if load["running"] or load["waiting"] or load["kv_pages_used"]:
+        soak.problem(f"not idle at the end: {load}")
+    if failed:
+        soak.problem(f"server errors: {failed}")
+    growth = memory[-1] - memory[len(memory) // 5] if memory else 0
+    if growth > args.most_growth_mb:
+        soak.problem(f"memory grew by {growth:.0f} MB")
+    print(f"seconds {time.monotonic() - start:.0f}, clients {args.clients}, seed {args.seed}")
+    print("  " + ", ".join(f"{what}: {n}" for what, n in sorted(soak.counts.items())))
+    if memory:
+        print(f"  memory: {memory[0]:.0f} MB first, {memory[len(memory) // 5]:.0f} after a fifth, {memory[-1]:.0f} last, {max(memory):.0f} most")
+    print(f"  pages at the end: {load['kv_pages_used']} of {load['kv_pages']} in use; problems: {len(soak.problems)}")
+    for problem in soak.problems[:20]:
+        print("  problem:", problem)
+    sys.exit(1 if soak.problems else 0)
+
+
+if __name__ == "__main__":
+    main()

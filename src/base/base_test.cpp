@@ -8,8 +8,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <fstream>
+#include <thread>
 
 namespace nibble {
 namespace {
@@ -60,6 +62,34 @@ TEST(thread_pool, covers_every_index_once) {
       for (const auto& h : hits) EXPECT_EQ(h.load(), 1) << threads << " threads, count " << count;
     }
   }
+}
+
+TEST(thread_pool, chunks_cover_every_index_once_in_ranges_of_their_size) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t count : {0, 1, 15, 16, 17, 1000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+      pool.parallel_chunks(count, 16, [&](IndexRange range) {
+        EXPECT_EQ(range.begin % 16, 0);
+        EXPECT_LE(range.end - range.begin, 16);
+        EXPECT_LT(range.thread_idx, threads);
+        for (int64_t i = range.begin; i < range.end; ++i) ++hits[static_cast<size_t>(i)];
+      });
+      for (const auto& h : hits) EXPECT_EQ(h.load(), 1) << threads << " threads, count " << count;
+    }
+  }
+}
+
+TEST(thread_pool, calls_in_a_row_and_after_a_pause_see_what_the_last_one_wrote) {
+  ThreadPool pool(3);
+  std::vector<int64_t> values(100);  // no atomics: the pool orders the calls
+  for (int call = 0; call < 2000; ++call) {
+    if (call % 500 == 499) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // threads fall asleep
+    pool.parallel_chunks(100, 7, [&](IndexRange range) {
+      for (int64_t i = range.begin; i < range.end; ++i) ++values[static_cast<size_t>(i)];
+    });
+  }
+  for (const int64_t v : values) EXPECT_EQ(v, 2000);
 }
 
 TEST(mmap_file, names_what_it_cannot_open) {

@@ -48,12 +48,17 @@ struct WeightRows {
   [[nodiscard]] const uint8_t* scales_of(int row) const { return scales + row * (cols / kMxBlock); }
 };
 
+// What a multiply needs of scratch memory, aligned to 64 bytes.
+[[nodiscard]] constexpr int64_t scratch_floats(int64_t cols) {
+  return int64_t{kTileRows} * ((cols + 15) / 16 * 16 + 48);
+}
+
 // out[t][r] = w[r] · x[t]; the sum's order depends on cols, format and kernels only.
 struct MultiplyArgs {
   WeightRows w;                     // at most kTileRows
   std::span<const float* const> x;  // at most kTileTokens; cols floats each, in the order that arrange gives
   float* out;                       // [tokens, kTileRows]
-  float* scratch;                   // kTileRows * cols floats
+  float* scratch;                   // scratch_floats(w.cols)
 };
 
 // The same with activations rounded to 8 bits per block of 32; sums within a block are exact.
@@ -62,7 +67,7 @@ struct MultiplyInt8Args {
   std::span<const std::byte* const> x;  // see Int8Kernels
   int tokens;
   float* out;      // [tokens, kTileRows]
-  float* scratch;  // kTileRows * cols floats
+  float* scratch;  // scratch_floats(w.cols)
 };
 
 // Few tokens are read one by one ("rows"), many in tiles of kLaneTokens: two orders of summation.

@@ -137,11 +137,10 @@ std::vector<int64_t> columns(WeightFormat format) {
 
 // Memory of its own, so that a read past the end is seen, starting with NaN where a test says so.
 struct Scratch {
-  explicit Scratch(int64_t cols) : buffer(static_cast<size_t>(kTileRows * ((cols + 31) / 16 * 16) + 16)) {
-    std::fill(buffer.begin(), buffer.end(), std::numeric_limits<float>::quiet_NaN());
-  }
-  float* aligned() { return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(buffer.data()) + 63) / 64 * 64); }
-  std::vector<float> buffer;
+  explicit Scratch(int64_t cols)
+      : buffer(static_cast<size_t>(scratch_floats(cols)), std::numeric_limits<float>::quiet_NaN()) {}
+  float* aligned() { return buffer.data(); }
+  AlignedVector<float> buffer;
 };
 
 std::vector<float> multiply(const Kernels& kernels, const Sample& w, const std::vector<std::vector<float>>& x) {

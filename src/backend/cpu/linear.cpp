@@ -70,7 +70,7 @@ Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool
         Buffer(limits.inputs * kernels.int8->row_size(limits.cols) + tiles * kernels.int8->tile_size(limits.cols));
   }
   outs_ = Buffer(int64_t{pool.threads()} * 2 * kTileTokens * kTileRows * int64_t{sizeof(float)});
-  scratch_ = Buffer(int64_t{pool.threads()} * kTileRows * round_up(limits.cols, 16) * int64_t{sizeof(float)});
+  scratch_ = Buffer(pool.threads() * scratch_floats(limits.cols) * int64_t{sizeof(float)});
 }
 
 void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups) {
@@ -152,7 +152,7 @@ void Linear::multiply(const Group& group, Tile& tile, int thread_idx) {
 void Linear::multiply_rows(const Share& share, float* out) {
   const Tile& tile = share.tile;
   const WeightRows w = share.weight.at(share.group.first_row + tile.row, tile.rows);
-  float* const scratch = scratch_.as<float>() + share.thread_idx * kTileRows * round_up(limits_.cols, 16);
+  float* const scratch = scratch_.as<float>() + share.thread_idx * scratch_floats(limits_.cols);
   const auto tokens = share.group.tokens.subspan(static_cast<size_t>(tile.from), static_cast<size_t>(tile.tokens));
   if (form_ == Form::kFloat) {
     std::array<const float*, kTileTokens> x{};

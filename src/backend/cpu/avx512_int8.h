@@ -1,0 +1,108 @@
+#pragma once
+// What both forms of int8 products share; included inside their target attributes' files only. Weights or activations
+// are biased where VPDPBUSD wants them unsigned; the bias times the other side's sum is where the integer sums start.
+
+#include "backend/cpu/avx512.h"
+#include "backend/cpu/kernels.h"
+#include "base/mx.h"
+
+#include <hwy/base.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
+namespace nibble::backend::cpu {
+
+inline constexpr int kInt8Rows = 4;  // rows of weights that are multiplied together
+inline constexpr int kFp4Bias = 12, kQ8Bias = 128;
+inline constexpr float kFp4Unit = 0.5f;  // codes are looked up doubled, as integers
+
+inline __m512i fp4_table(int bias) {
+  const auto b = static_cast<char>(bias);
+  const auto at = [&](int doubled) { return static_cast<char>(b + doubled); };
+  return _mm512_broadcast_i32x4(_mm_setr_epi8(at(0), at(1), at(2), at(3), at(4), at(6), at(8), at(12), at(0), at(-1),
+                                              at(-2), at(-3), at(-4), at(-6), at(-8), at(-12)));
+}
+
+// 32 floats as signed bytes and their scale. What is not finite makes the scale so.
+struct Quantised {
+  __m128i first, second;
+  float scale;
+};
+
+inline Quantised quantise(const float* x) {
+  const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+  const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+  if (_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0) {
+    return {_mm_setzero_si128(), _mm_setzero_si128(), std::numeric_limits<float>::quiet_NaN()};
+  }
+  const __m512 inverse = _mm512_set1_ps(most > 0 ? 127.0f / most : 0.0f);
+  const auto bytes = [&](__m512 v) __attribute__((always_inline)) {
+    return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(v, inverse)));
+  };
+  return {bytes(a), bytes(b), most / 127.0f};
+}
+
+// The scales of a row's blocks as floats, zeros up to a whole vector; of ggml's MXFP4 those from block `from` on.
+inline void load_scales(const WeightRows& w, int row, float* out, int64_t from = 0) {
+  const int64_t blocks = w.cols / kMxBlock;
+  const uint8_t* values = w.values_of(row);
+  if (w.format == WeightFormat::kMxfp4) {
+    const uint8_t* scales = w.scales_of(row);
+    for (int64_t b = 0; b < blocks; b += 16) {
+      const auto mask = static_cast<__mmask16>(blocks - b >= 16 ? 0xffff : (1 << (blocks - b)) - 1);
+      const __m512i bits = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, scales + b));
+      __m512i value = _mm512_max_epu32(_mm512_slli_epi32(bits, 23), _mm512_set1_epi32(0x00400000));  // 0: 2^-127
+      const __mmask16 nan = _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(E8m0::kNan));
+      value = _mm512_mask_mov_epi32(value, nan, _mm512_set1_epi32(0x7fc00000));
+      _mm512_store_si512(out + b, _mm512_maskz_mov_epi32(mask, value));
+    }
+    return;
+  }
+  if (w.format == WeightFormat::kGgmlMxfp4) {
+    for (int64_t b = from; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
+    std::fill(out + blocks, out + (blocks + 15) / 16 * 16, 0.0f);
+    return;
+  }
+  alignas(64) std::array<uint16_t, 16> halves;
+  for (int64_t b = 0; b < blocks; b += 16) {
+    halves.fill(0);
+    const int64_t count = std::min<int64_t>(16, blocks - b);
+    for (int64_t i = 0; i < count; ++i) std::memcpy(&halves[static_cast<size_t>(i)], values + (b + i) * 34, 2);
+    _mm512_store_ps(out + b, _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves.data()))));
+  }
+}
+
+// Four blocks' codes; those from `count` on are zeros.
+template <bool kGgml>
+inline __m512i load_codes(const uint8_t* values, int64_t block, int64_t count) {
+  if constexpr (!kGgml) {
+    return _mm512_maskz_loadu_epi8(count >= 4 ? ~0ull : (1ull << (16 * count)) - 1, values + block * 16);
+  } else {
+    const auto at = [&](int64_t i) __attribute__((always_inline)) {
+      return i < count ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(values + (block + i) * 17 + 1))
+                       : _mm_setzero_si128();
+    };
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(at(0)), at(1), 1);
+    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(at(2)), at(3), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  }
+}
+
+inline __m256i load_32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+// Few tokens (avx512_int8_rows.cpp).
+[[nodiscard]] int64_t int8_row_size(int64_t cols);
+void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out);
+void multiply_int8_rows(const MultiplyInt8Args& args);
+// Many tokens (avx512_int8_tiles.cpp).
+[[nodiscard]] int64_t int8_tile_size(int64_t cols);
+void prepare_int8_tile(std::span<const float* const> x, int64_t cols, std::byte* out);
+void multiply_int8_tiles(const MultiplyInt8Args& args);
+
+}  // namespace nibble::backend::cpu
+HWY_POP_ATTRIBUTES

@@ -1,0 +1,239 @@
+// int8 products of few tokens: a token's row, in the order of the weights' bytes.
+#include "backend/cpu/avx512_int8.h"
+
+HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
+namespace nibble::backend::cpu {
+namespace {
+
+// 128 values of MXFP4: low nibbles' values, high nibbles' values; 64 of Q8_0: `low` only.
+struct Fp4Chunk {
+  int8_t low[64], high[64];
+  int32_t start[16];  // -bias times the sum of a lane's activations
+  float scale[16];    // of each lane's block, times kFp4Unit
+};
+struct Q8Chunk {
+  int8_t low[64];
+  int32_t start[16];
+  float scale[16];
+};
+
+int64_t chunks_of(int64_t cols, int64_t chunk) { return (cols + chunk - 1) / chunk; }
+
+void prepare_q8(std::span<const float> x, Q8Chunk* chunks) {
+  const auto blocks = static_cast<int64_t>(x.size()) / kMxBlock;
+  std::memset(chunks, 0, static_cast<size_t>(chunks_of(blocks, 2)) * sizeof(Q8Chunk));
+  for (int64_t b = 0; b < blocks; ++b) {
+    Q8Chunk& chunk = chunks[b / 2];
+    const int64_t at = b % 2;
+    const Quantised q = quantise(x.data() + b * kMxBlock);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 32), q.first);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 32 + 16), q.second);
+    std::fill_n(chunk.scale + at * 8, 8, q.scale);
+  }
+  const __m512i bias = _mm512_set1_epi8(static_cast<char>(kQ8Bias));
+  for (int64_t c = 0; c < chunks_of(blocks, 2); ++c) {
+    const __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, _mm512_loadu_si512(chunks[c].low));
+    _mm512_storeu_si512(chunks[c].start, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
+  }
+}
+
+void prepare_fp4(std::span<const float> x, bool interleaved, Fp4Chunk* chunks) {
+  const auto blocks = static_cast<int64_t>(x.size()) / kMxBlock;
+  std::memset(chunks, 0, static_cast<size_t>(chunks_of(blocks, 4)) * sizeof(Fp4Chunk));
+  const __m128i even = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+  for (int64_t b = 0; b < blocks; ++b) {
+    Fp4Chunk& chunk = chunks[b / 4];
+    const int64_t at = b % 4;
+    Quantised q = quantise(x.data() + b * kMxBlock);
+    if (interleaved) {  // values 2j, then values 2j + 1
+      const __m128i first = _mm_shuffle_epi8(q.first, even), second = _mm_shuffle_epi8(q.second, even);
+      q.first = _mm_unpacklo_epi64(first, second);
+      q.second = _mm_unpackhi_epi64(first, second);
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 16), q.first);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.high + at * 16), q.second);
+    std::fill_n(chunk.scale + at * 4, 4, q.scale * kFp4Unit);
+  }
+  const __m512i bias = _mm512_set1_epi8(kFp4Bias);
+  for (int64_t c = 0; c < chunks_of(blocks, 4); ++c) {
+    const __m512i low = _mm512_loadu_si512(chunks[c].low), high = _mm512_loadu_si512(chunks[c].high);
+    const __m512i sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, low), bias, high);
+    _mm512_storeu_si512(chunks[c].start, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
+  }
+}
+
+// Four blocks of ggml: their codes, and their scales in each block's four lanes.
+__m512i load_ggml(const uint8_t* p, __m512* scale) {
+  // Lane 4b + i of `order` is bytes 4i.. of block b's codes, counted from p + 1. The last block's end lies past the 64
+  // bytes there; from p + 4 on it is where it belongs.
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<int8_t, 64> order{};
+    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17 + i % 16);
+    return order;
+  }();
+  // A block's scale becomes the exponent of a float: byte 2 of its lanes, shifted by 7.
+  alignas(64) static constexpr auto kScale = [] {
+    std::array<int8_t, 64> order{};
+    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17);
+    return order;
+  }();
+  const __m512i bits =
+      _mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()), _mm512_loadu_si512(p));
+  const __m512i value = _mm512_max_epu32(_mm512_slli_epi32(bits, 7), _mm512_set1_epi32(0x00400000));  // 0: 2^-127
+  const __mmask16 nan = _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(int32_t{E8m0::kNan} << 16));
+  *scale = _mm512_castsi512_ps(_mm512_mask_mov_epi32(value, nan, _mm512_set1_epi32(0x7fc00000)));
+  const __m512i first = _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), _mm512_loadu_si512(p + 1));
+  return _mm512_mask_loadu_epi32(first, 0xf000, p + 4);
+}
+struct RowGroup {
+  std::array<const uint8_t*, kInt8Rows> values;
+  const float* scales;  // [kInt8Rows, stride]
+  int64_t stride;
+  int64_t ahead;  // bytes to the next group
+};
+
+template <bool kGgml, int kTokens>
+void multiply_fp4(const RowGroup& rows, int64_t blocks, const std::byte* const* x, float* totals) {
+  const __m512i table = fp4_table(kFp4Bias), nibble = _mm512_set1_epi8(15);
+  const __m512i spread = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+  __m512 sum[kInt8Rows][kTokens];
+#pragma GCC unroll 4
+  for (int r = 0; r < kInt8Rows; ++r) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
+  }
+  const auto step = [&](int64_t block, int64_t count) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kInt8Rows; ++r) {
+      const uint8_t* values = rows.values[static_cast<size_t>(r)];
+      _mm_prefetch(values + block * (kGgml ? 17 : 16) + rows.ahead, _MM_HINT_T0);
+      __m512i codes;
+      __m512 scale;
+      if (kGgml && count == 4) {
+        codes = load_ggml(values + block * 17, &scale);
+      } else {
+        codes = load_codes<kGgml>(values, block, count);
+        const float* scales = rows.scales + r * rows.stride + block;
+        scale = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_load_ps(scales)), spread);
+      }
+      const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
+      const __m512i high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble));
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) {
+        const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[block / 4];
+        __m512i dot = _mm512_dpbusd_epi32(_mm512_loadu_si512(chunk.start), low, _mm512_loadu_si512(chunk.low));
+        dot = _mm512_dpbusd_epi32(dot, high, _mm512_loadu_si512(chunk.high));
+        const __m512 factor = _mm512_mul_ps(scale, _mm512_loadu_ps(chunk.scale));
+        sum[r][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[r][t]);
+      }
+    }
+  };
+  int64_t block = 0;
+  for (; block + 4 <= blocks; block += 4) step(block, 4);
+  if (block < blocks) step(block, blocks - block);
+#pragma GCC unroll 4
+  for (int r = 0; r < kInt8Rows; ++r) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) totals[t * kInt8Rows + r] = _mm512_reduce_add_ps(sum[r][t]);
+  }
+}
+
+template <int kTokens>
+void multiply_q8(const RowGroup& rows, int64_t blocks, const std::byte* const* x, float* totals) {
+  const __m512i bias = _mm512_set1_epi8(static_cast<char>(kQ8Bias));
+  __m512 sum[kInt8Rows][kTokens];
+#pragma GCC unroll 4
+  for (int r = 0; r < kInt8Rows; ++r) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
+  }
+  for (int64_t block = 0; block < blocks; block += 2) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kInt8Rows; ++r) {
+      const uint8_t* at = rows.values[static_cast<size_t>(r)] + block * 34;
+      _mm_prefetch(at + rows.ahead, _MM_HINT_T0);
+      const __m256i second = block + 1 < blocks ? load_32(at + 36) : _mm256_setzero_si256();
+      const __m512i codes =
+          _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
+      const float* scales = rows.scales + r * rows.stride + block;
+      const __m512 scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(scales[0]), 0xff00, _mm_load_ss(scales + 1));
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) {
+        const auto& chunk = reinterpret_cast<const Q8Chunk*>(x[t])[block / 2];
+        const __m512i dot = _mm512_dpbusd_epi32(_mm512_loadu_si512(chunk.start), codes, _mm512_loadu_si512(chunk.low));
+        const __m512 factor = _mm512_mul_ps(scale, _mm512_loadu_ps(chunk.scale));
+        sum[r][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[r][t]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kInt8Rows; ++r) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) totals[t * kInt8Rows + r] = _mm512_reduce_add_ps(sum[r][t]);
+  }
+}
+
+template <int kTokens>
+void multiply_group(const WeightRows& w, const RowGroup& rows, const std::byte* const* x, float* totals) {
+  const int64_t blocks = w.cols / kMxBlock;
+  switch (w.format) {
+    case WeightFormat::kMxfp4: return multiply_fp4<false, kTokens>(rows, blocks, x, totals);
+    case WeightFormat::kGgmlMxfp4: return multiply_fp4<true, kTokens>(rows, blocks, x, totals);
+    default: return multiply_q8<kTokens>(rows, blocks, x, totals);
+  }
+}
+
+}  // namespace
+
+int64_t int8_row_size(int64_t cols) {
+  return std::max(chunks_of(cols, 128) * int64_t{sizeof(Fp4Chunk)}, chunks_of(cols, 64) * int64_t{sizeof(Q8Chunk)});
+}
+
+void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out) {
+  if (format == WeightFormat::kGgmlQ8) return prepare_q8(x, reinterpret_cast<Q8Chunk*>(out));
+  prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
+}
+
+void multiply_int8_rows(const MultiplyInt8Args& args) {
+  const WeightRows& w = args.w;
+  const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
+  for (int first = 0; first < w.rows; first += kInt8Rows) {
+    RowGroup rows{
+        .values = {}, .scales = args.scratch, .stride = stride, .ahead = kInt8Rows * row_bytes(w.format, w.cols)};
+    for (int r = 0; r < kInt8Rows; ++r) {
+      const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
+      rows.values[static_cast<size_t>(r)] = w.values_of(row);
+      load_scales(w, row, args.scratch + r * stride, w.cols / kMxBlock / 4 * 4);  // load_ggml reads the others
+    }
+    for (int t = 0; t < args.tokens; t += 4) {
+      std::array<float, size_t{4} * kInt8Rows> totals;
+      const std::byte* const* x = args.x.data() + t;
+      const int tokens = std::min(args.tokens - t, 4);
+      switch (tokens) {
+        case 1: multiply_group<1>(w, rows, x, totals.data()); break;
+        case 2: multiply_group<2>(w, rows, x, totals.data()); break;
+        case 3: multiply_group<3>(w, rows, x, totals.data()); break;
+        default: multiply_group<4>(w, rows, x, totals.data());
+      }
+      for (int i = 0; i < tokens; ++i) {
+        for (int r = 0; r < std::min(kInt8Rows, w.rows - first); ++r) {
+          args.out[(t + i) * kTileRows + first + r] = totals[static_cast<size_t>(i * kInt8Rows + r)];
+        }
+      }
+    }
+  }
+}
+
+const Int8Kernels& avx512_int8_kernels() {
+  static constexpr Int8Kernels kTable{.row_size = int8_row_size,
+                                      .prepare_row = prepare_int8_row,
+                                      .multiply_rows = multiply_int8_rows,
+                                      .tile_size = int8_tile_size,
+                                      .prepare_tile = prepare_int8_tile,
+                                      .multiply_tiles = multiply_int8_tiles,
+                                      .tiles_from = 8};
+  return kTable;
+}
+
+}  // namespace nibble::backend::cpu
+HWY_POP_ATTRIBUTES

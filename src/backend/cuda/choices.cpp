@@ -25,12 +25,14 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
     throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: this build has marlin, gemm and reference");
   const std::optional<std::string> reason = why_not_packed(config);
   const bool gemm = options.moe == MoeKernel::kGemm;
-  const bool packed = gemm || options.moe == MoeKernel::kMarlin || (options.moe == MoeKernel::kAuto && !reason);
+  const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
+  const bool packed =
+      gemm || options.moe == MoeKernel::kMarlin || (options.moe == MoeKernel::kAuto && requantised && !reason);
   if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
   if (gemm && config.dims.experts > kGroupMaxExperts)
     throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemm: want up to {} experts, found {}", kGroupMaxExperts,
                 config.dims.experts);
-  if (!packed && (config.dense.qkv || config.dense.o || config.dense.lm_head))
+  if (!packed && requantised)
     throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
                 reason.value_or("reference was asked for"));
   return gemm ? MoeKernel::kGemm : packed ? MoeKernel::kMarlin : MoeKernel::kReference;

@@ -71,7 +71,14 @@ class Planner {
     cost_.formats.kv_value_bytes = kv_value_bytes(options.model);
     if (options.model.backend == BackendKind::kReference)
       throw Error(Code::kUnsupported, "[plan] want --backend cpu or cuda, found reference: it has plain loops only");
-    if (options.model.backend == BackendKind::kCuda) card_ = card();
+    if (options.model.backend != BackendKind::kCuda) return;
+    const backend::DenseFormats& dense = options.model.dense;
+    const auto moe = options.model.moe_kernel;
+    if (dense.qkv || dense.o || dense.lm_head ||
+        (moe != backend::MoeKernel::kAuto && moe != backend::MoeKernel::kReference))
+      throw Error(Code::kUnsupported, "[plan] cuda: want --moe-kernel reference and no requantised layers; plans of the "
+                  "other kernels are not written yet");
+    card_ = card();
   }
 
   [[nodiscard]] std::string device() const {
@@ -108,7 +115,8 @@ class Planner {
                                  .step = step,
                                  .device = card_->facts,
                                  .kv_value_bytes = cost_.formats.kv_value_bytes,
-                                 .flash = options_.model.attention_backend != AttentionBackend::kReference});
+                                 .flash = options_.model.attention_backend == AttentionBackend::kFlash ||
+                                          options_.model.kv_cache_dtype == KvCacheDtype::kFp8});
     }
     return backend::cpu_plan({.dims = config_.dims,
                               .formats = cost_.formats,

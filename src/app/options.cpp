@@ -104,7 +104,7 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                                 {{"auto", AttentionBackend::kAuto},
                                  {"flash", AttentionBackend::kFlash},
                                  {"reference", AttentionBackend::kReference}}},
-                               "Attention kernels of cuda; auto: flash where it takes the model's shapes");
+                               "Attention kernels of cuda; auto: reference, which ran on a card; flash for fp8");
   add_choice<MoeActivation>(
       app, "--moe-activation",
       {o.moe_activation,
@@ -125,7 +125,8 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                           {"gemm", MoeKernel::kGemm},
                           {"gemv", MoeKernel::kGemv},
                           {"reference", MoeKernel::kReference}}},
-                        "cuda: who multiplies the experts; auto: marlin where the shapes allow, else reference");
+                        "cuda: who multiplies the experts; auto: reference, which ran on a card; marlin for "
+                         "--mxfp4-layers and --mxfp8-layers");
   app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));

@@ -151,7 +151,7 @@ int execute(const ServeOptions& o) {
   }
   server::ServedModel served = served_model(o, running, named.names);
   terminal.note(fmt::format("serving {} on {}, context {} tokens, API at {}://{}:{}/v1", named.names.front(),
-                            running.loaded.be->name(), served.max_context, scheme, o.host, http.port()));
+                            running.loaded->backend().name(), served.max_context, scheme, o.host, http.port()));
   api.publish(std::move(served), server::port_of(*running.engine));
   http.wait();
   terminal.note("stopped");

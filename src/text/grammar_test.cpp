@@ -277,12 +277,13 @@ TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
        R"(<|channel|>analysis to=python code<|message|>print(1)<|call|>)"}) {
     EXPECT_TRUE(takes(turn, turn_tokens(good))) << good;
   }
-  for (const std::string_view bad :
-       {R"(<|channel|>final<|message|>No.<|return|>)",
-        R"(<|channel|>commentary to=functions.get_weather<|message|>{"zone": "x"}<|call|>)",
-        R"(<|channel|>commentary to=functions.get<|message|>{}<|call|>)",
-        R"(<|channel|>commentary<|message|>I will call.<|end|>)",
-        R"(<|channel|>analysis to=functions.get_time<|message|>{"zone": "x"}<|call|>)"}) {
+  for (
+      const std::string_view bad :
+      {R"(<|channel|>final<|message|>No.<|return|>)",
+       R"(<|channel|>commentary to=functions.get_weather<|message|>{"zone": "x"}<|call|>)",
+       R"(<|channel|>commentary to=functions.get<|message|>{}<|call|>)",
+       R"(<|channel|>commentary<|message|>Now.<|end|><|start|>assistant<|channel|>commentary to=functions.get_time<|message|>{"zone": "x"}<|call|>)",
+       R"(<|channel|>analysis to=functions.get_time<|message|>{"zone": "x"}<|call|>)"}) {
     EXPECT_FALSE(takes(turn, turn_tokens(bad))) << bad;
   }
 }

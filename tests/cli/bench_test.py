@@ -138,9 +138,10 @@ class Plans(Case):
 
     def test_options_reach_the_plan(self):
         plan = ("inspect", "-m", "gpt-oss-120b", "--load-format", "dummy", "--plan", "--backend", "cuda", "-p", 0, "-b", 1)
-        self.assertIn("any_attend_decode_bf16", self.ok(*plan).out)
+        self.assertIn("any_attend_f32_bf16", self.ok(*plan).out)
+        self.assertIn("any_attend_decode_bf16", self.ok(*plan, "--attention-backend", "flash").out)
         self.assertIn("any_attend_decode_e4m3", self.ok(*plan, "--kv-cache-dtype", "fp8").out)
-        self.assertIn("any_attend_f32_bf16", self.ok(*plan, "--attention-backend", "reference").out)
+        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "marlin", says="--moe-kernel reference")
 
     def test_what_makes_no_plan(self):
         self.refused(USAGE, "inspect", "-m", TINY, "-b", 1, says="requires --plan")

@@ -56,7 +56,7 @@ Attention::Attention(const BackendConfig& config, const CudaOptions& options, cu
   }
   if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
     throw Error(Code::kUnsupported, "[cuda] an fp8 KV cache is read by attention backend flash only, for head_dim 64");
-  if (!served || options.attention == Choice::kReference) return;
+  if (options.attention != Choice::kFlash && type != KvPages::Type::kE4m3) return;
   const int target = plan_decode({1, static_cast<int>(d.kv_heads), kv_bytes(type)}, device_).target;
   Carver measure(nullptr);
   static_cast<void>(carve_attention(config, target, measure));

@@ -2,16 +2,17 @@
 
 #include "backend/cuda/arena.h"
 #include "backend/cuda/attention.h"
+#include "backend/cuda/choices.h"
 #include "backend/cuda/decode_path.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/packed_weights.h"
-#include "backend/cuda/plan.h"
 #include "backend/cuda/sample_plan.h"
 #include "backend/cuda/step_graph.h"
 #include "backend/cuda/step_inputs.h"
+#include "backend/cuda/tickets.h"
 #include "backend/cuda/upload.h"
 #include "base/error.h"
 
@@ -30,36 +31,7 @@ namespace {
 
 using namespace cuda;  // NOLINT: this file is the room's own
 
-constexpr int kTickets = 4;  // that may wait at the same time
-
 int to_int(int64_t value) { return static_cast<int>(value); }
-
-KernelTable kernels_for(const DeviceFacts& facts) {
-  const cudaError_t status = any_kernels_fit_device();
-  if (status == cudaSuccess) return any_kernels();
-  throw Error(Code::kUnsupported, "[cuda] {} (compute capability {}.{}): this build has kernels for {} ({})",
-              facts.name, facts.major, facts.minor, NIBBLE_CUDA_ARCHS, cudaGetErrorString(status));
-}
-
-MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
-  if (options.moe == MoeKernel::kGemv)
-    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: this build has marlin, gemm and reference");
-  const std::optional<std::string> reason = why_not_packed(config);
-  const bool gemm = options.moe == MoeKernel::kGemm;
-  const bool packed = gemm || options.moe == MoeKernel::kMarlin || (options.moe == MoeKernel::kAuto && !reason);
-  if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
-  if (gemm && config.dims.experts > kGroupMaxExperts)
-    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemm: want up to {} experts, found {}", kGroupMaxExperts,
-                config.dims.experts);
-  if (!packed && (config.dense.qkv || config.dense.o || config.dense.lm_head))
-    throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
-                reason.value_or("reference was asked for"));
-  return gemm ? MoeKernel::kGemm : packed ? MoeKernel::kMarlin : MoeKernel::kReference;
-}
-
-GemvDevice gemv_device(const DeviceFacts& facts) {
-  return {.sms = facts.multiprocessors, .cta_smem_bytes = facts.cta_smem_bytes, .sm_smem_bytes = facts.sm_smem_bytes};
-}
 
 class StreamedCudaBackend final : public CudaBackend {
  public:
@@ -91,10 +63,7 @@ class StreamedCudaBackend final : public CudaBackend {
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
     cuda_check(
         cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
-    for (Sampled& s : sampled_) {
-      s.tokens = allocate_pinned(config_.max_rows * int64_t{4}, "sampled tokens");
-      s.done = make_event();
-    }
+    tickets_.emplace(config_.max_rows, dims_.vocab, stream_.get());
   }
 
   ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
@@ -155,10 +124,10 @@ class StreamedCudaBackend final : public CudaBackend {
       return std::nullopt;
     }
     tokens_ = logit_rows_ = static_cast<int64_t>(tokens);
-    Sampled& out = open_ticket(step.sample_rows);
+    tickets_->open(step.sample_rows, at_.logits);
     graphs_->replay(tokens_, counts_);
     path_->replayed(tokens_);
-    return hand_out(out);
+    return tickets_->hand_out(at_.sampled);
   }
 
   void embed(const EmbedArgs& args) override {
@@ -304,7 +273,7 @@ class StreamedCudaBackend final : public CudaBackend {
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
-    Sampled& out = open_ticket(args.rows);
+    tickets_->open(args.rows, at_.logits);
     plan_samples(args.rows, plan_);
     const SampleRowParams* params = inputs_->params(plan_);
     put_history(shifts_, std::as_bytes(std::span(plan_.shifts)));
@@ -329,19 +298,10 @@ class StreamedCudaBackend final : public CudaBackend {
       inputs_->freeze(false);
       graphs_->end_capture(counts_);
     }
-    return hand_out(out);
+    return tickets_->hand_out(at_.sampled);
   }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
-    Sampled& out = sampled_[static_cast<size_t>(ticket % kTickets)];
-    check(ticket > 0 && out.ticket == ticket, "a ticket is read once");
-    cuda_check(cudaEventSynchronize(out.done.get()));
-    const auto* tokens = reinterpret_cast<const int32_t*>(out.tokens.get());
-    out.ticket = 0;
-    std::vector<Drawn> drawn(out.rows.size());
-    for (size_t r = 0; r < drawn.size(); ++r) drawn[r] = read_drawn(out.rows[r], tokens[r], out);
-    return drawn;
-  }
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return tickets_->wait(ticket); }
 
   void mark() override {
     if (marks_used_ == marks_.size()) marks_.push_back(make_timer());
@@ -385,22 +345,6 @@ class StreamedCudaBackend final : public CudaBackend {
     PackedWeights::Matrix matrix;    // of a packed role, which has no values here
     const Bf16* qkv_bias = nullptr;  // of q, k and v together
   };
-  // What is asked of a row beyond its token.
-  struct SampledRow {
-    int64_t position = 0;
-    int32_t given = -1;
-    int logprobs = -1;
-    bool masked = false;
-    int64_t logits = -1;  // its place in Sampled::logits, in rows
-  };
-  struct Sampled {
-    PinnedBytes tokens;
-    Event done;
-    Ticket ticket = 0;  // 0: free
-    std::vector<SampledRow> rows{};
-    PinnedBytes logits{};  // as the model gave them; grows when logprobs are asked for
-    int64_t logits_rows = 0;
-  };
   // Grows when a request with bias or penalties needs more; most have none.
   struct History {
     DeviceBytes bytes;
@@ -432,22 +376,6 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }
-
-  Sampled& open_ticket(std::span<const SampleRow> rows) {
-    Sampled& out = sampled_[static_cast<size_t>(++ticket_ % kTickets)];
-    check(out.ticket == 0, "at most four tickets wait at the same time");
-    out.ticket = ticket_;
-    keep_logits(rows, out);
-    return out;
-  }
-
-  // The drawn tokens on their way to the host.
-  Ticket hand_out(Sampled& out) {
-    cuda_check(cudaMemcpyAsync(out.tokens.get(), at_.sampled, static_cast<size_t>(logit_rows_) * 4,
-                               cudaMemcpyDeviceToHost, stream_.get()));
-    cuda_check(cudaEventRecord(out.done.get(), stream_.get()));
-    return ticket_;
-  }
 
   static bool is_qkv_bias(WeightRole role) {
     return role == WeightRole::kQBias || role == WeightRole::kKBias || role == WeightRole::kVBias;
@@ -485,45 +413,6 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   // Notes what the rows ask for and copies the logits of those that want logprobs before sampling changes them.
-  void keep_logits(std::span<const SampleRow> rows, Sampled& out) {
-    out.rows.clear();
-    int64_t kept = 0;
-    for (const SampleRow& row : rows) {
-      out.rows.push_back({.position = row.position,
-                          .given = row.given,
-                          .logprobs = row.logprobs,
-                          .masked = !row.mask.empty(),
-                          .logits = row.logprobs >= 0 ? kept++ : -1});
-    }
-    const int64_t row_bytes = dims_.vocab * static_cast<int64_t>(sizeof(float));
-    if (kept > out.logits_rows) {
-      out.logits = allocate_pinned(kept * row_bytes, "logits for logprobs");
-      out.logits_rows = kept;
-    }
-    for (size_t r = 0; r < out.rows.size(); ++r) {
-      if (out.rows[r].logits < 0) continue;
-      cuda_check(cudaMemcpyAsync(out.logits.get() + out.rows[r].logits * row_bytes,
-                                 at_.logits + static_cast<int64_t>(r) * dims_.vocab, static_cast<size_t>(row_bytes),
-                                 cudaMemcpyDeviceToHost, stream_.get()));
-    }
-  }
-
-  [[nodiscard]] Drawn read_drawn(const SampledRow& row, int32_t token, const Sampled& from) const {
-    Drawn drawn;
-    if (token == kNothingAllowed && row.masked && row.given < 0) {
-      drawn.error = nothing_allowed(row.position);
-    } else if (token == kNotFinite || (token == kNothingAllowed && !row.masked)) {
-      drawn.error = not_finite("NaN or infinity");
-    } else {
-      drawn.token = row.given >= 0 ? row.given : token;
-    }
-    if (!drawn.error && row.logprobs >= 0) {
-      const auto* logits = reinterpret_cast<const float*>(from.logits.get()) + row.logits * dims_.vocab;
-      drawn.logprobs = logprobs_of({logits, static_cast<size_t>(dims_.vocab)}, drawn.token, row.logprobs);
-    }
-    return drawn;
-  }
-
   void put_history(History& history, std::span<const std::byte> host) {
     if (host.empty()) return;
     if (host.size() > history.capacity) {
@@ -579,48 +468,11 @@ class StreamedCudaBackend final : public CudaBackend {
   bool graph_sinks_ = true;  // what the captured steps assume
   SamplePlan plan_;
   History shifts_, biases_, masks_;
-  std::array<Sampled, kTickets> sampled_;
+  std::optional<Tickets> tickets_;
   int64_t tokens_ = 0, logit_rows_ = 0;
-  Ticket ticket_ = 0;
 };
 
 }  // namespace
-
-CudaAvailable cuda_available(int device) {
-  try {
-    static_cast<void>(kernels_for(open_device(device)));
-    return {.yes = true, .reason = {}};
-  } catch (const Error& error) {
-    return {.yes = false, .reason = error.what()};
-  }
-}
-
-std::optional<CudaPlanDevice> cuda_plan_device() {
-  if (!cuda_available().yes) return std::nullopt;
-  const DeviceFacts facts = open_device(0);
-  int smem = 0;
-  cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
-  return CudaPlanDevice{facts.name, {.sms = facts.multiprocessors, .sm_smem_bytes = smem}};
-}
-
-CudaMemory cuda_memory(int device) {
-  static_cast<void>(kernels_for(open_device(device)));
-  size_t free = 0, total = 0;
-  cuda_check(cudaMemGetInfo(&free, &total));
-  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
-}
-
-MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
-  Carver measure(nullptr);
-  const bool packed = choose_moe(config, options) == MoeKernel::kMarlin;
-  static_cast<void>(carve(config, options.kv, packed ? Matrices::kPacked : Matrices::kRowOrder, measure));
-  using Kv = CudaOptions::Kv;
-  const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
-  return {.weights = 0,
-          .kv = kv,
-          .activations = measure.bytes() - kv,
-          .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
-}
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options) {
   return std::make_unique<StreamedCudaBackend>(config, options);

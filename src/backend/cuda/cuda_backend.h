@@ -17,7 +17,8 @@
 
 namespace nibble::backend {
 
-// Who multiplies the experts, and with them every matrix. kAuto: kMarlin where the shapes allow, else kReference.
+// Who multiplies the experts, and with them every matrix. kAuto: kReference, or kMarlin for requantised layers; kMarlin
+// and kGemm become the default when they have been measured on a card.
 enum class MoeKernel : uint8_t {
   kAuto,
   kMarlin,     // W4A16 on tensor cores, weights packed once, at upload
@@ -33,7 +34,8 @@ enum class MoeKernel : uint8_t {
 struct CudaOptions {
   int device = 0;
   enum class Kv : uint8_t { kBf16, kF32, kE4m3 } kv = Kv::kBf16;
-  // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's shapes.
+  // kFlash: tensor-core kernels; kReference: the plain one; kAuto: reference, or flash for an
+  // fp8 cache; flash becomes the default when it has been measured on a card.
   enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
   // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
   std::vector<MappedSource> files{};

@@ -150,7 +150,7 @@ TEST(attend_emulated, decode_rows_and_prefill_chunks_in_one_step) {
   check_prefill<KvE4m3>({8, 1, 64}, 0, {{50, 15}, {140, 1}}, true);
 }
 
-// What docs/decisions/0005 says of FP8; exact sums over rounded and over unrounded pages, no kernel.
+// What docs/decisions/0006 says of FP8; exact sums over rounded and over unrounded pages, no kernel.
 TEST(attend_emulated, e4m3_pages_move_the_result_by_a_few_percent) {
   const AttendShape shape{8, 1, 64};
   const AttendFixture exact(shape, 0, {{300, 8}}, 31), rounded(shape, 0, {{300, 8}}, 31, PageValues::kE4m3);

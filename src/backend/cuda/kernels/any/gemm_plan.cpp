@@ -21,6 +21,13 @@ void require(bool holds, const char* want, const GemmArgs& a) {
 
 bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
+void require_tiles(const GemmShape& s) {
+  if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::slice_blocks(s.cols) == 0 || s.tokens <= 0)
+    throw Error(Code::kUnsupported,
+                "[cuda] gemm: want rows in tiles of 16, cols in slices and a token, found {} x {}, {} tokens", s.rows,
+                s.cols, s.tokens);
+}
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -31,9 +38,7 @@ std::string GemmPlan::to_string() const {
 }
 
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens) {
-  if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::slice_blocks(s.cols) == 0 || s.tokens <= 0)
-    throw Error(Code::kUnsupported, "[cuda] gemm: want rows in tiles of 16 and cols in slices, found {} x {}", s.rows,
-                s.cols);
+  require_tiles(s);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
   return {.tokens = tile_tokens,
@@ -44,6 +49,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens
 
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
+  require_tiles(s);
   int best = 0;
   int64_t best_work = 0;
   for (const int tile : std::span<const int>(device.wgmma ? kWgmmaTokens : kGemmTokens)) {

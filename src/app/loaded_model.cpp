@@ -226,7 +226,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
                  Terminal& terminal)
     : loaded_(source, options, engine::step_limits(limits), {terminal, {}}),
       session_(loaded_.backend(), loaded_.model(), limits) {
-  if (options.backend != BackendKind::kCpu) return;
+  if (options.backend != BackendKind::kCpu || !terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("cpu: {}", backend::describe(cpu_options(options)))));
 }
 

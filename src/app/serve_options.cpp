@@ -23,7 +23,6 @@ struct Foreign {
   const char* why;
 };
 constexpr Foreign kWithoutEffect[] = {
-    {"--enforce-eager", "-", "nothing is compiled at run time"},
     {"--trust-remote-code", "-", "no code is ever loaded with a model"},
     {"--enable-auto-tool-choice", "-", "tool calls are always recognised"},
     {"--tool-call-parser", "openai", "Harmony is the only format"},
@@ -31,7 +30,6 @@ constexpr Foreign kWithoutEffect[] = {
     {"--enable-reasoning", "-", "reasoning is always told apart"},
     {"--quantization", "mxfp4", "the experts are MXFP4 as they come"},
     {"--dtype", "auto bfloat16", "activations are 16 bits wide with sums in 32"},
-    {"--gpu-memory-utilization", "", "the KV cache has the size that --kv-tokens says"},
     {"--tensor-parallel-size", "1", "one device serves"},
     {"--pipeline-parallel-size", "1", "one device serves"},
     {"--data-parallel-size", "1", "one device serves"},
@@ -40,10 +38,7 @@ constexpr Foreign kWithoutEffect[] = {
     {"--block-size", "", "a page has the size that the backend wants"},
     {"--swap-space", "", "nothing is swapped out"},
     {"--enable-chunked-prefill", "-", "prompts are always computed in chunks"},
-    {"--moe-kernel", "auto", "the backend has one set of kernels"},
-    {"--moe-activation", "auto bf16", "the backend has one set of kernels"},
     {"--moe-tile", "", "tiles are planned from the shapes"},
-    {"--attention-backend", "", "there is one attention per device"},
     {"--attention-config", "", "there is one attention per device"},
     {"--compilation-config", "", "nothing is compiled at run time"},
     {"--cuda-graph-sizes", "", "nothing is compiled at run time"},
@@ -137,6 +132,7 @@ std::optional<Layered> from_environment(const std::string& flag, const Environme
         if (*value == "1" || *value == "true") value = "on";
         if (*value == "0" || *value == "false") value = "off";
       }
+      if (flag == "--moe-activation" && *value == "bf16") value = "auto";  // what auto means where there is a choice
       return Layered{{*value}, "environment " + name};
     }
   }

@@ -19,6 +19,7 @@ struct Choice {
   std::vector<int32_t> token_ids{};  // not yet sent
   Usage usage{};
   Json finish_reason{};
+  bool opened = false;
 };
 
 class ChatPresenter final : public Presenter {
@@ -38,12 +39,9 @@ class ChatPresenter final : public Presenter {
       choices_.push_back({.reader = TurnReader(*model.tokenizer, model_.ids, options)});
   }
 
-  void begin() override {
-    for (size_t i = 0; i < choices_.size(); ++i) send_delta(i, {{"role", "assistant"}, {"content", ""}});
-  }
-
   bool token(size_t choice, const engine::TokenEvent& event) override {
     Choice& c = choices_[choice];
+    open(choice);
     ++c.usage.completion_tokens;
     if (token_ids_) c.token_ids.push_back(event.token);
     const bool was_content = c.reader.in_content();
@@ -60,6 +58,7 @@ class ChatPresenter final : public Presenter {
 
   void finished(size_t choice, const engine::Finished& finished) override {
     Choice& c = choices_[choice];
+    open(choice);
     take(choice, c.reader.finish());
     c.usage.prompt_tokens = finished.prompt_tokens;
     c.usage.cached_tokens = finished.cached_tokens;
@@ -120,6 +119,12 @@ class ChatPresenter final : public Presenter {
  private:
   [[nodiscard]] Json head(std::string_view object) const {
     return {{"id", id_.id}, {"object", object}, {"created", id_.created}, {"model", id_.model}};
+  }
+
+  // With the first token, not before: clients take the first chunk for the end of the prompt's computation.
+  void open(size_t choice) {
+    if (stream_ && !std::exchange(choices_[choice].opened, true))
+      send_delta(choice, {{"role", "assistant"}, {"content", ""}});
   }
 
   // `finish_reason` of the choice goes along, null until it has finished.

@@ -53,7 +53,7 @@ class Buffer {
 // For vectors whose elements are read 64 bytes at a time.
 template <class T>
 struct AlignedAllocator {
-  using value_type = T;
+  using value_type = T;  // NOLINT(readability-identifier-naming): an allocator must call it so
   AlignedAllocator() = default;
   template <class U>
   AlignedAllocator(const AlignedAllocator<U>&) {}

@@ -54,11 +54,11 @@ class World {
     const EngineStats stats = loop_.stats();
     EXPECT_EQ(stats.kv_pages_used, 0);
     EXPECT_EQ(stats.running + stats.waiting, 0);
-    done_ += stats.steps;
+    done += stats.steps;
   }
   [[nodiscard]] const Loop& loop() const { return loop_; }
   [[nodiscard]] const FakeBackend& be() const { return be_; }
-  int64_t finished_ = 0, stopped_ = 0, failed_ = 0, cached_tokens_ = 0, done_ = 0, longest_ = 0;
+  int64_t finished = 0, stopped = 0, failed = 0, cached_tokens = 0, done = 0, longest = 0;
 
  private:
   bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
@@ -151,11 +151,11 @@ class World {
       EXPECT_EQ(heard.prompt_tokens.size(), scored ? request.prompt.size() - 1 : heard.prompt_tokens.size());
     }
     EXPECT_EQ(end.reason == FinishReason::kCancelled, client.cancelled);
-    ++finished_;
-    stopped_ += end.reason == FinishReason::kStop ? 1 : 0;
-    failed_ += end.reason == FinishReason::kFailed ? 1 : 0;
-    cached_tokens_ += end.cached_tokens;
-    longest_ = std::max(longest_, now_ - client.came_at);
+    ++finished;
+    stopped += end.reason == FinishReason::kStop ? 1 : 0;
+    failed += end.reason == FinishReason::kFailed ? 1 : 0;
+    cached_tokens += end.cached_tokens;
+    longest = std::max(longest, now_ - client.came_at);
     std::vector<int32_t> all = request.prompt;
     all.insert(all.end(), heard.tokens.begin(), heard.tokens.end());
     if (past_.size() < 12) {

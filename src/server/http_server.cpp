@@ -29,7 +29,7 @@ namespace {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
-using tcp = asio::ip::tcp;
+using Tcp = asio::ip::tcp;
 using boost::system::error_code;
 using asio::experimental::awaitable_operators::operator||;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
@@ -46,10 +46,10 @@ bool has_gone(int fd) {
   return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-asio::awaitable<void> watch(tcp::socket& socket) {
+asio::awaitable<void> watch(Tcp::socket& socket) {
   asio::steady_timer pause(socket.get_executor());
   while (true) {
-    const auto [error] = co_await socket.async_wait(tcp::socket::wait_read, kAwait);
+    const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kAwait);
     if (error || has_gone(socket.native_handle())) co_return;
     pause.expires_after(kGoneCheck);  // bytes of the next request
     co_await pause.async_wait(kAwait);
@@ -114,7 +114,7 @@ struct HttpServer::Impl {
   Peers peers;
   asio::io_context io;                                    // its end destroys what still runs, which uses the above
   asio::strand<asio::io_context::executor_type> control;  // accepts and ends
-  tcp::acceptor acceptor;
+  Tcp::acceptor acceptor;
   asio::signal_set signals;
   asio::steady_timer deadline;
   std::vector<std::jthread> threads;
@@ -127,14 +127,14 @@ void HttpServer::Impl::listen() {
     setrlimit(RLIMIT_NOFILE, &files);  // as many connections as the system lets us have
   }
   error_code error;
-  tcp::resolver resolver(io);
+  Tcp::resolver resolver(io);
   const auto found = resolver.resolve(options.host, std::to_string(options.port),
-                                      tcp::resolver::passive | tcp::resolver::numeric_service, error);
+                                      Tcp::resolver::passive | Tcp::resolver::numeric_service, error);
   if (error || found.empty())
     throw Error(Code::kIo, "[serve] --host {}: no such address: {}", options.host, error.message());
-  const tcp::endpoint endpoint = *found.begin();
+  const Tcp::endpoint endpoint = *found.begin();
   acceptor.open(endpoint.protocol(), error);
-  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.set_option(Tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(kBacklog, error);
   if (error) {
@@ -196,8 +196,8 @@ asio::awaitable<void> HttpServer::Impl::accept() {
       continue;
     }
     error_code ignored;
-    socket.set_option(tcp::no_delay(true), ignored);
-    socket.set_option(tcp::socket::send_buffer_size(kSendBufferBytes), ignored);
+    socket.set_option(Tcp::no_delay(true), ignored);
+    socket.set_option(Tcp::socket::send_buffer_size(kSendBufferBytes), ignored);
     ++connections;
     const auto executor = socket.get_executor();
     const auto over = [this](const std::exception_ptr&) { connection_over(); };
@@ -248,7 +248,7 @@ asio::awaitable<void> HttpServer::Impl::converse(std::unique_ptr<Stream> stream)
     lowest.expires_after(std::chrono::seconds(1));
     co_await stream->async_shutdown(kAwait);
   }
-  lowest.socket().shutdown(tcp::socket::shutdown_both, ignored);
+  lowest.socket().shutdown(Tcp::socket::shutdown_both, ignored);
 }
 
 // One request and its answer. False: the connection ends.
@@ -378,7 +378,7 @@ asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error)
   if (!sent) co_return;
   beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
   error_code ignored;
-  lowest.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  lowest.socket().shutdown(Tcp::socket::shutdown_send, ignored);
   lowest.expires_after(std::chrono::seconds(2));
   std::string sink(64 << 10, '\0');
   for (size_t drained = 0; drained < kMostDrained;) {

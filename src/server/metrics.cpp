@@ -107,7 +107,7 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
   const struct {
     std::string_view name, kind_and_help;
     double value;
-  } kSingles[] = {
+  } singles[] = {
       {"num_requests_running", "gauge Requests being computed", static_cast<double>(stats.running)},
       {"num_requests_waiting", "gauge Requests in the queue", static_cast<double>(stats.waiting)},
       {"kv_cache_usage_perc", "gauge Share of the KV pages in use; 1 is all", used},
@@ -124,20 +124,20 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
   const struct {
     std::string_view name, kind_and_help;
     const Histogram& histogram;
-  } kHistograms[] = {{"time_to_first_token_seconds", "histogram From the request's arrival", state_.first_token},
-                     {"inter_token_latency_seconds", "histogram Between two tokens of one answer", state_.interval},
-                     {"e2e_request_latency_seconds", "histogram From arrival to the last token", state_.end_to_end},
-                     {"request_queue_time_seconds", "histogram Before the first step", state_.queue},
-                     {"request_prefill_time_seconds", "histogram Computing the prompt", state_.prefill},
-                     {"request_decode_time_seconds", "histogram From the first token to the last", state_.decode},
-                     {"request_prompt_tokens", "histogram Prompt tokens per request", state_.prompt_tokens},
-                     {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens}};
+  } histograms[] = {{"time_to_first_token_seconds", "histogram From the request's arrival", state_.first_token},
+                    {"inter_token_latency_seconds", "histogram Between two tokens of one answer", state_.interval},
+                    {"e2e_request_latency_seconds", "histogram From arrival to the last token", state_.end_to_end},
+                    {"request_queue_time_seconds", "histogram Before the first step", state_.queue},
+                    {"request_prefill_time_seconds", "histogram Computing the prompt", state_.prefill},
+                    {"request_decode_time_seconds", "histogram From the first token to the last", state_.decode},
+                    {"request_prompt_tokens", "histogram Prompt tokens per request", state_.prompt_tokens},
+                    {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens}};
   std::string out;
-  for (const auto& one : kSingles) {
+  for (const auto& one : singles) {
     family(out, one.name, one.kind_and_help,
            [&](const std::string& name) { out += fmt::format("{}{{{}}} {}\n", name, labels, one.value); });
   }
-  for (const auto& one : kHistograms) {
+  for (const auto& one : histograms) {
     family(out, one.name, one.kind_and_help, [&](const std::string& name) { one.histogram.print(name, labels, out); });
   }
   family(out, "request_success_total", "counter Finished requests by reason", [&](const std::string& name) {

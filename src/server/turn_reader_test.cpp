@@ -30,16 +30,11 @@ std::string read(std::string_view harmony, const TurnOptions& options = {.calls 
 TEST(turn_reader, channels_become_items) {
   EXPECT_EQ(read("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>"),
             "reasoning[Hm.]content[Yes.]");
-  EXPECT_EQ(
-      read("<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary " "to=functions."
-                                                                                                        "f " "<|"
-                                                                                                             "constrain"
-                                                                                                             "|>" "json"
-                                                                                                                  "<|"
-                                                                                                                  "mess"
-                                                                                                                  "age|"
-                                                                                                                  ">" "{\"a\":1}<|" "call|>"),
-      "content[Let me see.]call:f[{\"a\":1}]");
+  EXPECT_EQ(read(
+                "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary " "to="
+                                                                                                             "functions"
+                                                                                                             "." "f " "<|" "constrain" "|>" "json" "<|" "mess" "age|" ">" "{\"a\":1}<|" "call|>"),
+            "content[Let me see.]call:f[{\"a\":1}]");
 }
 
 TEST(turn_reader, what_leaves_the_format_is_still_delivered) {

@@ -73,6 +73,7 @@ class GrammarTest : public ::testing::Test {
     return "no error";
   }
 
+ protected:
   static std::unique_ptr<Tokenizer> tokenizer_;
   static std::unique_ptr<GrammarCompiler> compiler_;
 };

@@ -53,8 +53,8 @@ class CommandLine(Case):
                  "--max-model-len": ("0", "-5", "99999999999", "131073"),
                  "--max-num-batched-tokens": ("0", "65537"),
                  "--logit-bias": ("5", ":1", "5:", "x:1", "5:x", "5:nan", "5:101", "4096:1", "-1:1", "5:1:2", "99999999999:1", ""),
-                 "--kv-cache-dtype": ("fp8", "0", ""), "--attention-sinks": ("maybe",), "--backend": ("gpu", "1"),
-                 "--load-format": ("gguf",), "--color": ("blue",), "--stop": ("",)}
+                 "--kv-cache-dtype": ("fp16", "0", ""), "--attention-sinks": ("maybe",), "--backend": ("gpu", "1"),
+                 "--load-format": ("ggml",), "--color": ("blue",), "--stop": ("",)}
         for flag, values in wrong.items():
             for value in values:
                 with self.subTest(flag=flag, value=value):

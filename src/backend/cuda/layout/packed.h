@@ -8,7 +8,8 @@
 // A pair of blocks, 16 rows:
 //   bf16    4 steps of 512 B: 16 B per lane, the four A registers of one mma
 //   mxfp8   2 blocks of 512 B: 16 B per lane, bytes {step 0: registers 0..3, step 1: registers 0..3}, two k each; then
-//           the scales as words [row % 8] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block 1}
+//           the scales as words [row % 8] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block
+//           1}
 //   mxfp4   mx_a_m16k32.h; a chunk is the whole slice
 // The order of k inside a block is mx_a_m16k32.h k_of in all three, so that one fragment of activations serves all.
 

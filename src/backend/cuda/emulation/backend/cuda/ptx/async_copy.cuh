@@ -8,9 +8,9 @@ namespace nibble::backend::cuda::ptx {
 enum class Fill : uint8_t { kZero, kCopy };
 
 inline void async_copy16(uint32_t to_shared, const void* from_global, Fill fill) {
-  static const uint8_t kZeros[16] = {};
+  static const uint8_t zeros[16] = {};
   if (to_shared % 16 != 0 || reinterpret_cast<uintptr_t>(from_global) % 16 != 0) return;  // stays poisoned
-  emulation::group_copy(to_shared, fill == Fill::kCopy ? from_global : kZeros, 16);
+  emulation::group_copy(to_shared, fill == Fill::kCopy ? from_global : zeros, 16);
 }
 inline void async_commit() { emulation::commit_copies(); }
 template <int kNewest>

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <latch>
 #include <mutex>
 #include <thread>
 
@@ -146,7 +147,8 @@ TEST(engine, a_receiver_may_cancel_and_submit) {
   id = rig.engine->submit(ask(3, 390), [&](const Event& event) {
     inner(event);
     if (std::holds_alternative<Finished>(event)) rig.engine->submit(ask(4, 4), follow);
-    if (id != 0) rig.engine->cancel(id);
+    while (id == 0) std::this_thread::yield();  // submit has not returned yet
+    rig.engine->cancel(id);
   });
   EXPECT_EQ(first.wait_finished().finished[0].reason, FinishReason::kCancelled);
   EXPECT_EQ(second.wait_finished().tokens.size(), 4u);
@@ -155,9 +157,16 @@ TEST(engine, a_receiver_may_cancel_and_submit) {
 TEST(engine, cancelling_stops_the_work) {
   Rig rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
   Mailbox box;
-  const RequestId id = rig.engine->submit(ask(3, 3900), box.receiver());
+  std::latch cancelled(1);
+  const Receiver inner = box.receiver();
+  int events = 0;
+  const RequestId id = rig.engine->submit(ask(3, 3900), [&](const Event& event) {
+    inner(event);
+    if (++events == 10) cancelled.wait();  // holds the engine, which is faster than this test's thread
+  });
   box.wait_tokens(10);
   rig.engine->cancel(id);
+  cancelled.count_down();
   const Heard heard = box.wait_finished();
   EXPECT_EQ(heard.finished[0].reason, FinishReason::kCancelled);
   EXPECT_LT(heard.tokens.size(), 3900u);
@@ -167,7 +176,7 @@ TEST(engine, its_end_cancels_what_runs_and_what_waits) {
   std::vector<std::unique_ptr<Mailbox>> boxes;
   {
     Rig rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 40; ++i) {
       boxes.push_back(std::make_unique<Mailbox>());
       rig.engine->submit(ask(i, 3500), boxes.back()->receiver());
     }

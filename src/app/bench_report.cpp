@@ -81,10 +81,12 @@ std::string markdown_head(const BenchHead& head) {
                      exact == nullptr ? "no peak" : exact->type);
   out +=
       "| test             | batch |               t/s |   limit t/s | GB read |   GFLOP | of read | of matrix | of "
-      "limit " "|\n";
+      "limit "
+      "|\n";
   out +=
       "| ---------------- | ----: | ----------------: | ----------: | ------: | ------: | ------: | --------: | "
-      "-------: " "|\n";
+      "-------: "
+      "|\n";
   return out;
 }
 

@@ -76,7 +76,8 @@ class Planner {
     const auto moe = options.model.moe_kernel;
     if (dense.qkv || dense.o || dense.lm_head ||
         (moe != backend::MoeKernel::kAuto && moe != backend::MoeKernel::kReference))
-      throw Error(Code::kUnsupported, "[plan] cuda: want --moe-kernel reference and no requantised layers; plans of the "
+      throw Error(Code::kUnsupported,
+                  "[plan] cuda: want --moe-kernel reference and no requantised layers; plans of the "
                   "other kernels are not written yet");
     card_ = card();
   }

@@ -126,7 +126,7 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                           {"gemv", MoeKernel::kGemv},
                           {"reference", MoeKernel::kReference}}},
                         "cuda: who multiplies the experts; auto: reference, which ran on a card; marlin for "
-                         "--mxfp4-layers and --mxfp8-layers");
+                        "--mxfp4-layers and --mxfp8-layers");
   app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));

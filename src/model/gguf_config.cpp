@@ -153,8 +153,8 @@ std::vector<GgufEntry> gguf_entries(const ModelConfig& config) {
     throw Error(Code::kUnsupported,
                 "[gguf] want a model that the format can express: rope without truncate, swiglu_limit {} and "
                 "alternating layers, found truncate {}, swiglu_limit {} and {} sliding of {} layers",
-                usual.swiglu_limit, config.rope.truncate, config.swiglu_limit,
-                config.layers_of(LayerKind::kSliding), d.layers);
+                usual.swiglu_limit, config.rope.truncate, config.swiglu_limit, config.layers_of(LayerKind::kSliding),
+                d.layers);
   }
   const auto u32 = [](int64_t n) { return static_cast<uint32_t>(n); };
   const auto f32 = [](double n) { return static_cast<float>(n); };

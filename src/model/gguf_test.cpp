@@ -337,7 +337,8 @@ TEST(GgufWeights, scales_that_are_no_numbers_are_refused_by_their_block) {
   refused("blk.1.ffn_gate_exps.weight", 17 * 700, std::byte{255},
           "blk.1.ffn_gate_exps.weight: want a finite scale in every block, found E8M0 255 (NaN) in block 700 of 1536");
   refused("output.weight", 34 * 5 + 1, std::byte{0x7c},
-          "output.weight: want a finite scale in every block, found an " "infinite or NaN F16 in block 5 of 128");
+          "output.weight: want a finite scale in every block, found an "
+          "infinite or NaN F16 in block 5 of 128");
   refused("output.weight", 34 * 127 + 1, std::byte{0xff}, "in block 127 of 128");
 }
 

@@ -156,7 +156,8 @@ TEST(bind_weights, refuses_a_missing_tensor_by_name) {
 TEST(bind_weights, lists_five_of_many_missing_tensors) {
   expect_refused([](Stored& s) { s.entries.clear(); }, Code::kCorrupt,
                  "[load] the checkpoint lacks 41 tensors: model.embed_tokens.weight, model.norm.weight, "
-                 "lm_head.weight, " "model.layers.0.input_layernorm.weight, model.layers.0.self_attn.q_proj.weight, …");
+                 "lm_head.weight, "
+                 "model.layers.0.input_layernorm.weight, model.layers.0.self_attn.q_proj.weight, …");
 }
 
 TEST(bind_weights, refuses_extra_tensors_by_name_and_count) {
@@ -209,10 +210,10 @@ TEST(bind_weights, refuses_a_scale_that_is_nan_and_says_where) {
     const_cast<std::byte&>(bytes[1000]) = std::byte{255};
     const_cast<std::byte&>(bytes[1001]) = std::byte{255};
   };
-  const char*
-      message =
-          "[load] model.layers.1.mlp.experts.down_proj_scales: want E8M0 scales 0 to 254, got 255 (NaN) at index 1000 "
-          "of " "U8 [8,64,3]";
+  const char* message =
+      "[load] model.layers.1.mlp.experts.down_proj_scales: want E8M0 scales 0 to 254, got 255 (NaN) at index 1000 "
+      "of "
+      "U8 [8,64,3]";
   expect_refused(spoil, Code::kCorrupt, message);
   Stored stored(small(), Naming::kHuggingFace);
   spoil(stored);

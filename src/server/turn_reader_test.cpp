@@ -30,11 +30,10 @@ std::string read(std::string_view harmony, const TurnOptions& options = {.calls 
 TEST(turn_reader, channels_become_items) {
   EXPECT_EQ(read("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>"),
             "reasoning[Hm.]content[Yes.]");
-  EXPECT_EQ(read(
-                "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary " "to="
-                                                                                                             "functions"
-                                                                                                             "." "f " "<|" "constrain" "|>" "json" "<|" "mess" "age|" ">" "{\"a\":1}<|" "call|>"),
-            "content[Let me see.]call:f[{\"a\":1}]");
+  EXPECT_EQ(
+      read("<|channel|>commentary<|message|>Let me see.<|end|>"
+           "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\":1}<|call|>"),
+      "content[Let me see.]call:f[{\"a\":1}]");
 }
 
 TEST(turn_reader, what_leaves_the_format_is_still_delivered) {
@@ -74,10 +73,10 @@ TEST(turn_reader, stop_strings_end_the_content_only) {
 
 TEST(turn_reader, any_tokens_give_balanced_items) {
   std::mt19937 random(7);
-  const std::vector<int32_t> all =
-      testing::tokens(
-          "<|start|><|end|><|message|><|channel|><|constrain|><|return|><|call|>analysis final commentary "
-          "to=functions.f " "json assistant hello");
+  const std::vector<int32_t> all = testing::tokens(
+      "<|start|><|end|><|message|><|channel|><|constrain|><|return|><|call|>analysis final commentary "
+      "to=functions.f "
+      "json assistant hello");
   const ServedModel model = testing::model();
   for (int round = 0; round < 500; ++round) {
     TurnReader reader(*model.tokenizer, model.ids,

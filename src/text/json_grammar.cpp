@@ -119,12 +119,9 @@ std::string SchemaGrammar::alternatives(size_t rule, std::string_view keyword) {
     const SchemaPlace option = document_.item(list, i);
     for (size_t j = 0; keyword == "oneOf" && j < i; ++j) {
       if (!document_.are_disjoint(option, document_.item(list, j))) {
-        document_.fail(
-            at,
-            fmt::format(
-                "oneOf: schemas {} and {} may both allow a value; want anyOf, or a required " "property " "whose " "con"
-                                                                                                                   "st" " " "t" "e" "l" "l" "s" " " "t" "h" "e" "m" " " "apart",
-                j, i));
+        document_.fail(at, fmt::format("oneOf: schemas {} and {} may both allow a value; want anyOf, or a required "
+                                       "property whose const tells them apart",
+                                       j, i));
       }
     }
     const size_t target = rules_.rule_of(option);

@@ -49,7 +49,9 @@ TEST(byte_level, every_byte_has_a_character_and_back) {
   }
   EXPECT_EQ(to_byte_level(" a\n"), "\u0120a\u010A");
   std::string unused;
-  for (const char* bad : {" ", "\n", "\u00AD", "\u0144", "\u4E2D", "\xC4", "\xFF", "\xC0\x80", "\xC4" "a"}) {
+  for (const char* bad : {" ", "\n", "\u00AD", "\u0144", "\u4E2D", "\xC4", "\xFF", "\xC0\x80",
+                          "\xC4"
+                          "a"}) {
     EXPECT_FALSE(from_byte_level(bad, unused)) << bad;
   }
 }

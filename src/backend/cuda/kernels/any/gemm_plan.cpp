@@ -99,8 +99,10 @@ void check_args(const GemmArgs& a) {
 void check_args(const GroupArgs& a) {
   const bool known_tile = a.tile_tokens == 32 || a.tile_tokens == 64 || a.tile_tokens == 128 || a.tile_tokens == 256;
   if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && known_tile) return;
-  throw Error(Code::kUnsupported, "[cuda] moe grouping: want up to {} experts and tiles of 32 to 256, found {} "
-              "tokens, topk {}, {} experts, tiles of {}", kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
+  throw Error(Code::kUnsupported,
+              "[cuda] moe grouping: want up to {} experts and tiles of 32 to 256, found {} "
+              "tokens, topk {}, {} experts, tiles of {}",
+              kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
 }
 
 }  // namespace nibble::backend::cuda

@@ -146,8 +146,10 @@ void check_args(const MoeUpArgs& a) {
 
 void check_args(const MoeDownArgs& a) {
   const std::string args = fmt::format(
-      "moe_down hidden {}, inter {}, topk {} of {}, {} tokens, {} parts, weights {}, " "u {}, y {}", a.hidden, a.inter,
-      a.choice.topk, a.choice.experts, a.tokens, a.parts, fmt::ptr(a.weights), fmt::ptr(a.u), fmt::ptr(a.y));
+      "moe_down hidden {}, inter {}, topk {} of {}, {} tokens, {} parts, weights {}, "
+      "u {}, y {}",
+      a.hidden, a.inter, a.choice.topk, a.choice.experts, a.tokens, a.parts, fmt::ptr(a.weights), fmt::ptr(a.u),
+      fmt::ptr(a.y));
   check_matrix({a.hidden, a.inter}, a.tokens, args);
   check_choice(a.choice, a.tokens, args);
   require(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), Code::kUnsupported, "want 1 or 2 parts, at most topk",

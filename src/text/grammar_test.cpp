@@ -25,22 +25,22 @@ using ::testing::HasSubstr;
 class GrammarTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::o200k_harmony());
-    compiler_ = std::make_unique<GrammarCompiler>(*tokenizer_);
+    shared_tokenizer = std::make_unique<Tokenizer>(Tokenizer::o200k_harmony());
+    shared_compiler = std::make_unique<GrammarCompiler>(*shared_tokenizer);
   }
   static void TearDownTestSuite() {
-    compiler_.reset();
-    tokenizer_.reset();
+    shared_compiler.reset();
+    shared_tokenizer.reset();
   }
 
-  static int32_t id(std::string_view special) { return *tokenizer_->special_id(special); }
+  static int32_t id(std::string_view special) { return *shared_tokenizer->special_id(special); }
   static Grammar of_schema(std::string_view schema) {
-    return compiler_->content({.kind = ContentRule::Kind::kJsonSchema, .schema = Json::parse(schema), .where = "test"},
-                              {id("<|return|>")});
+    return shared_compiler->content(
+        {.kind = ContentRule::Kind::kJsonSchema, .schema = Json::parse(schema), .where = "test"}, {id("<|return|>")});
   }
 
   static bool may_come(GrammarMatcher& matcher, int32_t token) {
-    std::vector<uint32_t> mask(static_cast<size_t>(tokenizer_->max_id()) / 32 + 1);
+    std::vector<uint32_t> mask(static_cast<size_t>(shared_tokenizer->max_id()) / 32 + 1);
     matcher.fill(mask);
     return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
   }
@@ -52,12 +52,12 @@ class GrammarTest : public ::testing::Test {
            matcher.finished();
   }
   static bool takes_document(std::string_view schema, std::string_view document) {
-    std::vector<int32_t> tokens = tokenizer_->encode(document);
+    std::vector<int32_t> tokens = shared_tokenizer->encode(document);
     tokens.push_back(id("<|return|>"));
     return takes(of_schema(schema), tokens);
   }
   static std::vector<int32_t> turn_tokens(std::string_view text) {
-    return tokenizer_->encode(text, SpecialTokens::kAllowed);
+    return shared_tokenizer->encode(text, SpecialTokens::kAllowed);
   }
 
   // Draws among the tokens that may come, mostly those that close something, so that documents end. Empty: not in time.
@@ -74,25 +74,25 @@ class GrammarTest : public ::testing::Test {
   }
 
  protected:
-  static std::unique_ptr<Tokenizer> tokenizer_;
-  static std::unique_ptr<GrammarCompiler> compiler_;
+  static std::unique_ptr<Tokenizer> shared_tokenizer;
+  static std::unique_ptr<GrammarCompiler> shared_compiler;
 };
-std::unique_ptr<Tokenizer> GrammarTest::tokenizer_;
-std::unique_ptr<GrammarCompiler> GrammarTest::compiler_;
+std::unique_ptr<Tokenizer> GrammarTest::shared_tokenizer;
+std::unique_ptr<GrammarCompiler> GrammarTest::shared_compiler;
 
 std::string GrammarTest::sample(const Grammar& grammar, uint64_t seed, int limit) {
   GrammarMatcher matcher = grammar.matcher();
-  std::vector<uint32_t> mask(static_cast<size_t>(tokenizer_->max_id()) / 32 + 1);
+  std::vector<uint32_t> mask(static_cast<size_t>(shared_tokenizer->max_id()) / 32 + 1);
   std::string out;
   for (int step = 0; step < limit; ++step) {
     matcher.fill(mask);
     EXPECT_FALSE(matcher.failed()) << out;
     std::vector<int32_t> open, closing;
-    for (int32_t token = 0; token <= tokenizer_->max_id(); ++token) {
+    for (int32_t token = 0; token <= shared_tokenizer->max_id(); ++token) {
       if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) continue;
-      const std::string_view bytes = tokenizer_->token_bytes(token);
+      const std::string_view bytes = shared_tokenizer->token_bytes(token);
       const bool closes =
-          tokenizer_->is_special(token) || std::string_view("\"]}").find(bytes.front()) != std::string_view::npos;
+          shared_tokenizer->is_special(token) || std::string_view("\"]}").find(bytes.front()) != std::string_view::npos;
       (closes ? closing : open).push_back(token);
     }
     const Philox4 draw = philox(seed, static_cast<uint64_t>(step));
@@ -102,7 +102,7 @@ std::string GrammarTest::sample(const Grammar& grammar, uint64_t seed, int limit
     EXPECT_TRUE(matcher.accept(token)) << out << " then " << token;
     if (matcher.finished()) return out;
     if (matcher.failed()) return "";
-    out += tokenizer_->token_bytes(token);
+    out += shared_tokenizer->token_bytes(token);
   }
   return "";
 }
@@ -171,7 +171,7 @@ TEST_F(GrammarTest, numbers_between_bounds_are_exact) {
     const Grammar grammar = of_schema(schema.dump());
     for (int tenths = -1600; tenths <= 1600; tenths += 7) {
       const double value = tenths / 10.0;
-      std::vector<int32_t> tokens = tokenizer_->encode(Json(value).dump());
+      std::vector<int32_t> tokens = shared_tokenizer->encode(Json(value).dump());
       tokens.push_back(id("<|return|>"));
       EXPECT_EQ(takes(grammar, tokens), value >= low && value <= high) << value << " in " << schema.dump();
     }
@@ -239,7 +239,7 @@ TEST_F(GrammarTest, refuses_schemas_without_end) {
 }
 
 TEST_F(GrammarTest, a_turn_thinks_and_then_answers_in_json) {
-  const Grammar turn = compiler_->turn(
+  const Grammar turn = shared_compiler->turn(
       {.answer = ContentRule{
            .kind = ContentRule::Kind::kJsonSchema, .schema = Json::parse(R"({"type":"integer"})"), .where = "answer"}});
   for (const std::string_view header :
@@ -265,11 +265,11 @@ TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
         .schema = Json{{"type", "object"}, {"properties", {{name, {{"type", "string"}}}}}, {"required", {name}}},
         .where = std::string(name)};
   };
-  const Grammar turn = compiler_->turn({.answer = std::nullopt,
-                                        .calls = {{"functions.get_weather", arguments("city")},
-                                                  {"functions.get_time", arguments("zone")},
-                                                  {"python", {}}},
-                                        .preamble = false});
+  const Grammar turn = shared_compiler->turn({.answer = std::nullopt,
+                                              .calls = {{"functions.get_weather", arguments("city")},
+                                                        {"functions.get_time", arguments("zone")},
+                                                        {"python", {}}},
+                                              .preamble = false});
   for (
       const std::string_view good :
       {R"(<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>)",
@@ -290,18 +290,19 @@ TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
 }
 
 TEST_F(GrammarTest, any_sampled_turn_parses_without_repairs) {
-  const HarmonyIds ids = HarmonyIds::from_names([](std::string_view name) { return tokenizer_->special_id(name); });
-  const Grammar turn = compiler_->turn({.calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}}});
+  const HarmonyIds ids =
+      HarmonyIds::from_names([](std::string_view name) { return shared_tokenizer->special_id(name); });
+  const Grammar turn = shared_compiler->turn({.calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}}});
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     GrammarMatcher matcher = turn.matcher();
     HarmonyParser parser;
-    std::vector<uint32_t> mask(static_cast<size_t>(tokenizer_->max_id()) / 32 + 1);
+    std::vector<uint32_t> mask(static_cast<size_t>(shared_tokenizer->max_id()) / 32 + 1);
     for (int step = 0; step < 60 && !matcher.finished(); ++step) {
       matcher.fill(mask);
       std::vector<int32_t> plain, special;
-      for (int32_t token = 0; token <= tokenizer_->max_id(); ++token) {
+      for (int32_t token = 0; token <= shared_tokenizer->max_id(); ++token) {
         if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) continue;
-        (tokenizer_->is_special(token) ? special : plain).push_back(token);
+        (shared_tokenizer->is_special(token) ? special : plain).push_back(token);
       }
       const Philox4 draw = philox(seed, static_cast<uint64_t>(step));
       const auto& among = plain.empty() || (!special.empty() && uniform_float(draw[0]) < 0.4F) ? special : plain;
@@ -310,7 +311,7 @@ TEST_F(GrammarTest, any_sampled_turn_parses_without_repairs) {
       if (const auto formatting = ids.special_of(token)) {
         (void)parser.push(*formatting);
       } else {
-        (void)parser.push(tokenizer_->token_bytes(token));
+        (void)parser.push(shared_tokenizer->token_bytes(token));
       }
     }
     EXPECT_EQ(parser.repairs(), 0) << "seed " << seed;
@@ -339,10 +340,10 @@ TEST_F(GrammarTest, ends_after_a_token_that_could_not_come) {
 
 TEST_F(GrammarTest, refuses_names_that_no_header_can_hold) {
   for (const std::string_view name : {"", "functions.a b", "functions.<|call|>"}) {
-    EXPECT_THROW((void)compiler_->turn({.calls = {{std::string(name), {}}}}), Error) << name;
+    EXPECT_THROW((void)shared_compiler->turn({.calls = {{std::string(name), {}}}}), Error) << name;
   }
-  EXPECT_THROW((void)compiler_->turn({.calls = {{"functions.f", {}}, {"functions.f", {}}}}), Error);
-  EXPECT_THROW((void)compiler_->turn({.answer = std::nullopt}), Error);
+  EXPECT_THROW((void)shared_compiler->turn({.calls = {{"functions.f", {}}, {"functions.f", {}}}}), Error);
+  EXPECT_THROW((void)shared_compiler->turn({.answer = std::nullopt}), Error);
 }
 
 }  // namespace

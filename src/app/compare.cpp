@@ -50,14 +50,8 @@ int execute(const CompareOptions& options) {
   if (exact.kv_cache_dtype == KvCacheDtype::kAuto)
     exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
   const auto config = model::backend_config(source.config, engine::step_limits(limits), options.model.dense);
-  // --moe-activation and --cpu-isa are for the CPU; the other side has its own numbers.
-  ModelOptions plain = exact;
-  plain.moe_activation = MoeActivation::kAuto;
-  plain.cpu_isa = CpuIsaChoice::kAuto;
-  const auto make = [&](BackendKind kind) {
-    return make_backend(kind, kind == BackendKind::kCpu ? exact : plain, config);
-  };
-  const auto be_a = make(options.a), be_b = make(options.b);
+  refuse_foreign_flags(options.model, {options.a, options.b});
+  const auto be_a = make_backend(options.a, exact, config), be_b = make_backend(options.b, exact, config);
   model::GptOss model_a = model::load(*be_a, source.config, source.weights);
   model::GptOss model_b = model::load(*be_b, source.config, source.weights);
   model_a.attention_sinks = model_b.attention_sinks = options.model.attention_sinks;

@@ -71,6 +71,7 @@ class Planner {
     cost_.formats.kv_value_bytes = kv_value_bytes(options.model);
     if (options.model.backend == BackendKind::kReference)
       throw Error(Code::kUnsupported, "[plan] want --backend cpu or cuda, found reference: it has plain loops only");
+    refuse_foreign_flags(options.model, {options.model.backend});
     if (options.model.backend != BackendKind::kCuda) return;
     const backend::DenseFormats& dense = options.model.dense;
     const auto moe = options.model.moe_kernel;

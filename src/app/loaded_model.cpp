@@ -186,28 +186,37 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
           .eager = options.enforce_eager};
 }
 
+void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
+  const struct {
+    std::string_view flag;
+    bool given, on_cuda;
+  } flags[] = {{"--moe-activation", o.moe_activation != MoeActivation::kAuto, false},
+               {"--cpu-isa", o.cpu_isa != CpuIsaChoice::kAuto, false},
+               {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, true},
+               {"--enforce-eager", o.enforce_eager, true},
+               {"--attention-backend flash", o.attention_backend == AttentionBackend::kFlash, true},
+               {"--kv-cache-dtype fp8", o.kv_cache_dtype == KvCacheDtype::kFp8, true}};
+  for (const auto& [flag, given, on_cuda] : flags) {
+    const BackendKind wanted = on_cuda ? BackendKind::kCuda : BackendKind::kCpu;
+    if (given && std::find(kinds.begin(), kinds.end(), wanted) == kinds.end())
+      throw Error(Code::kUnsupported, "[options] {}: want --backend {}, found another", flag, on_cuda ? "cuda" : "cpu");
+  }
+}
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config, std::vector<MappedSource> files) {
-  if (kind != BackendKind::kCpu &&
-      (options.moe_activation != MoeActivation::kAuto || options.cpu_isa != CpuIsaChoice::kAuto)) {
-    throw Error(Code::kUnsupported, "[options] --moe-activation and --cpu-isa: want --backend cpu");
-  }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
-  const bool fp8 = options.kv_cache_dtype == KvCacheDtype::kFp8;
   if (kind == BackendKind::kCuda) {
     backend::CudaOptions cuda = cuda_options(options);
     cuda.files = std::move(files);
     return backend::make_cuda_backend(config, cuda);
-  }
-  if (fp8 || options.attention_backend == AttentionBackend::kFlash) {
-    throw Error(Code::kUnsupported, "[cpu] {}: want --backend cuda, found cpu",
-                fp8 ? "--kv-cache-dtype fp8" : "--attention-backend flash");
   }
   return backend::make_cpu_backend(config, cpu_options(options));
 }
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
                          const LoadView& view) {
+  refuse_foreign_flags(options, {options.backend});
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
   const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
   const Budget budget = check_budget(options, config, cost);

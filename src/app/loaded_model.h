@@ -19,6 +19,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,9 @@ struct ModelSource {
 [[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
 // `files`: those that weights will be mapped from.
+// Throws Error(kUnsupported), naming the flag, when one is given that none of these backends has.
+void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
+// Takes of the options what this kind has.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {});

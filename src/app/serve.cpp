@@ -124,6 +124,13 @@ int execute(const ServeOptions& o) {
   if (o.print_config) return print_settings(o, terminal);
   for (const std::string& note : o.notes) terminal.note(note);
   ModelOptions model = o.model;
+  if (model.backend != BackendKind::kCuda) {  // in the command lines that people have
+    const std::string_view why = "makes no difference: no card is used";
+    if (model.enforce_eager) terminal.note(fmt::format("--enforce-eager {}", why));
+    if (model.gpu_memory_utilization) terminal.note(fmt::format("--gpu-memory-utilization {}", why));
+    model.enforce_eager = false;
+    model.gpu_memory_utilization.reset();
+  }
   NamedModel named{model.model, {model.model}};
   if (model.load_format != LoadFormat::kDummy) named = find_model(model.model, o.huggingface_cache);
   model.model = named.directory;

@@ -39,6 +39,12 @@ class CommandLine(Case):
         self.refused(USAGE, "synth", "--preset", "tiny", says="--output")
         self.refused(USAGE, "quantize", says="input")
 
+    def test_flags_of_another_backend(self):
+        for flag in ("--moe-kernel marlin", "--enforce-eager", "--attention-backend flash", "--kv-cache-dtype fp8"):
+            for command in ((*RUN, "-p", "a"), ("compare", "-m", TINY), ("inspect", "-m", TINY, "--plan")):
+                self.refused(UNSUPPORTED, *command, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
+        self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--moe-activation", "int8", says="--moe-activation: want --backend cpu")
+
     def test_numbers_out_of_range(self):
         wrong = {"-n": ("-1", "1e3", "x", "", "99999999999999999999", "0x10", "3.5", "nan"),
                  "--temperature": ("-1", "nan", "inf", "1e9", "x", "", "1,5"),

@@ -228,7 +228,7 @@ class Secured(Case):
 
 
 class Flags(Case):
-    VLLM = ("--tensor-parallel-size", 1, "--enforce-eager", "--tool-call-parser", "openai", "--enable-auto-tool-choice", "--reasoning-parser", "openai_gptoss",
+    VLLM = ("--tensor-parallel-size", 1, "--enforce-eager", "--gpu-memory-utilization", 0.9, "--tool-call-parser", "openai", "--enable-auto-tool-choice", "--reasoning-parser", "openai_gptoss",
             "--quantization", "mxfp4", "--uvicorn-log-level", "warning", "--attention-config", "{}", "--async-scheduling",
             "--max_model_len", 2048, "--max-num-batched-tokens", 512, "--kv-cache-dtype", "auto", "--served-model-name", "a", "b")
 
@@ -250,7 +250,8 @@ class Flags(Case):
     def test_command_lines_of_vllm(self):
         server = Server(*self.VLLM)
         self.addCleanup(server.stop)
-        self.assertEqual(sum("--uvicorn-log-level makes no difference" in line for line in server.log), 1)
+        for flag in ("--uvicorn-log-level", "--enforce-eager", "--gpu-memory-utilization"):
+            self.assertEqual(sum(f"{flag} makes no difference" in line for line in server.log), 1, flag)
         self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])
         self.assertEqual(server.chat(model="b", max_tokens=1).status, 200)
 

@@ -7,10 +7,9 @@
 //   slice  = per pair of blocks 512 B of codes, 16 B per lane: words {block 0 step 0, block 0 step 1, block 1 step 0,
 //            block 1 step 1}, each the four A registers of one mma (e2m1_f16.h); then 16 scales per block, as words
 //            [row % 8][block / 2] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block 1}.
-//   scale  = E8M0 code + 14: the 2^-14 of e2m1_f16.h is undone here. Codes above 240 (2^113) are refused, see
-//   mx_pack.h. k      : a dot product does not care about the order of k, so lane t of a quad takes k = 8t..8t+7 of a
-//   block, which
-//            are 16 consecutive bytes of f16 activations.
+//   scale  = E8M0 code + 14: the 2^-14 of e2m1_f16.h is undone here. Codes above 191 (2^64) are refused: mx_pack.h.
+//   k      : a dot product does not care about its order, so lane t of a quad takes k = 8t..8t+7 of a block, which are
+//            16 consecutive bytes of f16 activations.
 
 #include "backend/cuda/layout/e2m1_f16.h"
 #include "backend/cuda/layout/mma_m16n8k16.h"
@@ -25,7 +24,7 @@ inline constexpr int kLaneBytes = 16;      // codes of one lane for one pair of 
 inline constexpr int kPairBytes = 512;     // codes of two blocks, 16 rows
 inline constexpr int kMaxSlices = 16;      // warps
 inline constexpr int kScaleBias = 14;      // -kE2m1AsF16Log2
-inline constexpr int kMaxScaleCode = 240;  // kMaxScaleCode + kScaleBias is the largest finite float exponent, 254
+inline constexpr int kMaxScaleCode = 191;  // what kernels/sm90/gemm.cuh, the narrowest reader, can widen
 
 // How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
 // tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.

@@ -16,8 +16,8 @@ struct MxSource {
   std::span<const uint8_t> scales;
 };
 
-// Throws Error: kUnsupported for a shape that has no tiles or slices, or for a scale code above 240, naming the row and
-// block: 2^113 and more would leave float's range (255 is NaN); kInvalidRequest for spans of the wrong size.
+// Throws Error: kUnsupported for a shape that has no tiles or slices, or for a scale code above 191 (2^64; 255 is
+// NaN), naming the row and block; kInvalidRequest for spans of the wrong size.
 // out: packed_bytes(rows, cols). Rows of tiles are independent: callers may split a matrix by multiples of 16 rows.
 void pack(const MxSource& source, std::span<uint8_t> out);
 

@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/any/gemm.h"
 
 #include "backend/cuda/kernels/any/gemm.cuh"
+#include "backend/cuda/kernels/any/gemm_launch.cuh"
 #include "backend/cuda/kernels/any/moe_group.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 
@@ -50,15 +51,7 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
                            : kPacking == layout::Packing::kBf16  ? Kernel::kGemmBf16
                            : kPacking == layout::Packing::kMxfp8 ? Kernel::kGemmMxfp8
                                                                  : Kernel::kGemmMxfp4;
-  require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
-  require_shape(plan.grid_y <= 65535, kName, "at most 65535 tiles of tokens", plan.grid_y);
-  auto* const kernel = any_gemm<Tile, kOrder>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
-  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  kernel<<<dim3(static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.grid_y)), Tile::kThreads,
-           Tile::kSharedBytes, on.stream>>>(args);
-  launched(kName, on);
+  launch_gemm<Tile>(any_gemm<Tile, kOrder>, kName, args, plan, on);
 }
 
 // The list of instances: tokens per CTA, for each packing and for gate and up rows.

@@ -82,10 +82,9 @@ TEST(gemv_emulated, scales_from_2_to_the_minus_40_to_2_to_the_20_in_one_row) {
     for (const int tokens : {1, 8}) {
       check_dense({packing, 32, 2880, tokens, 0, {127 - 40, 127 + 20}, false});
       check_dense({packing, 32, 2880, tokens, 0, {127 - 40, 127 - 40}, false});
-      check_dense({packing, 32, 2880, tokens, 0, {200, 228}, false});
+      check_dense({packing, 32, 2880, tokens, 0, {165, layout::kMaxScaleCode}, false});
     }
   for (const int tokens : {1, 8}) {
-    check_dense({Packing::kMxfp4, 32, 2880, tokens, 0, {200, layout::kMaxScaleCode}, false});
     check_dense({Packing::kMxfp4, 32, 2880, tokens, 0, {0, 3}, false});
   }
 }

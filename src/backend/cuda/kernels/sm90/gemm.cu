@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/sm90/gemm.h"
 
+#include "backend/cuda/kernels/any/gemm_launch.cuh"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
 
 namespace nibble::backend::cuda {
@@ -11,15 +12,7 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp  ? Kernel::kSm90GemmGateUp
                            : kPacking == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
                                                                 : Kernel::kSm90GemmMxfp4;
-  require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
-  require_shape(plan.grid_y <= 65535, kName, "at most 65535 tiles of tokens", plan.grid_y);
-  auto* const kernel = sm90_gemm<Tile, kOrder>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
-  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  kernel<<<dim3(static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.grid_y)), Tile::kThreads,
-           Tile::kSharedBytes, on.stream>>>(args);
-  launched(kName, on);
+  launch_gemm<Tile>(sm90_gemm<Tile, kOrder>, kName, args, plan, on);
 }
 
 // The list of instances: tokens per CTA, for each packing and for gate and up rows.

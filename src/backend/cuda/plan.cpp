@@ -73,7 +73,11 @@ class Planner {
     share_tokens(args_.step.rows, shares);
     if (const auto count = static_cast<int>(shares.decode.size()); count > 0) {
       const DecodePlan plan =
-          plan_decode({count, static_cast<int>(d.kv_heads), static_cast<int>(args_.kv_value_bytes)}, args_.device);
+          plan_decode({.tokens = count,
+                       .kv_heads = static_cast<int>(d.kv_heads),
+                       .kv_bytes = static_cast<int>(args_.kv_value_bytes),
+                       .window = kind == LayerKind::kSliding ? static_cast<int>(d.sliding_window) : 0},
+                      args_.device);
       add(Stage::kAttend, fmt::format("any_attend_decode_{}_d64_g8", type),
           fmt::format("{} tokens, keys in at most {} chunks, {} x {} CTAs of {} KB", count, plan.target, plan.grid,
                       d.kv_heads, plan.smem_bytes / 1024),

@@ -169,7 +169,7 @@ void Bench::decode(int keys, int tokens, KvPages::Type type, int window) {
   args.partials = device_array<float>(scratch.floats);
   args.finished = device_array<int>(scratch.counters);
   AttendShares shares;
-  share_tokens(rows, shares);
+  share_tokens(rows, kPrefillTokens, shares);
   const std::vector<int32_t> positions(static_cast<size_t>(tokens), keys - 1);
   const AttendCost c = cost(shares, positions, window, {kHeads, kKvHeads, element});
   const int64_t half = int64_t{tokens} * args.pages_per_row * kPageTokens * kKvHeads * kHeadDim * element;
@@ -188,7 +188,7 @@ void Bench::prefill(int tokens, int window) {
   const std::vector<backend::Row> rows = {{0, tokens, tokens}};
   FlashArgs args = attention(rows, tokens, window);
   AttendShares shares;
-  share_tokens(rows, shares);
+  share_tokens(rows, kPrefillTokens, shares);
   args.tiles = device_copy(shares.prefill);
   args.tile_count = static_cast<int>(shares.prefill.size());
   const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2});

@@ -79,7 +79,7 @@ int64_t Attention::staging_bytes(int64_t tokens) {
 
 void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, Staging& staging, const Launch& on) {
   check(flash(), "attend is asked of the kernels that serve");
-  share_tokens(rows, shares_);
+  share_tokens(rows, kPrefillTokens, shares_);
   FlashArgs args{.q = launch.q,
                  .out = launch.out,
                  .sinks = launch.sinks,

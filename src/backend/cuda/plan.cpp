@@ -70,7 +70,7 @@ class Planner {
                  fmt::format("a CTA per head and token, {} x {} CTAs", d.heads, tokens_), kind);
     }
     AttendShares shares;
-    share_tokens(args_.step.rows, shares);
+    share_tokens(args_.step.rows, kPrefillTokens, shares);
     if (const auto count = static_cast<int>(shares.decode.size()); count > 0) {
       const DecodePlan plan =
           plan_decode({.tokens = count,

@@ -24,7 +24,7 @@ class AttendFlash : public CudaTest {
   // Runs the step twice; the bits must agree.
   std::vector<float> run(const AttendFixture& f, bool sinks) {
     AttendShares shares;
-    share_tokens(f.rows, shares);
+    share_tokens(f.rows, kPrefillTokens, shares);
     const bool bf16 = f.page_values == PageValues::kBf16;
     const auto type = bf16 ? KvPages::Type::kBf16 : KvPages::Type::kE4m3;
     const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, bf16 ? 2 : 1, f.window};

@@ -161,12 +161,12 @@ TEST(attend_emulated, prefill_is_the_sum_at_page_and_window_edges_with_and_witho
 TEST(attend_emulated, prefill_on_wgmma_is_the_sum_at_page_and_window_edges_with_and_without_prefix) {
   for (const int window : {0, 128, 1}) {
     AttendFixture f({8, 1, 64}, window, {{17, 17}, {70, 70}, {400, 9}, {220, 24}}, 22);
-    Attempt run(f, kWgmmaTokens);
+    Attempt run(f, kWgmmaPrefillTokens);
     run.wgmma_prefill(window != 1);
     run.check(window != 1);
   }
   AttendFixture f({4, 2, 64}, 128, {{300, 50}}, 22);
-  Attempt run(f, kWgmmaTokens);
+  Attempt run(f, kWgmmaPrefillTokens);
   run.wgmma_prefill(true);
   run.check(true);
 }

@@ -15,7 +15,7 @@ inline constexpr int kHeadDim = 64;            // the only one that the attentio
 inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
 inline constexpr int kMaxDecodeTokens = 8;     // a row with more new tokens goes to the prefill kernel
 inline constexpr int kPrefillTokens = 16;      // of one row, that a CTA of the prefill kernel takes
-inline constexpr int kWgmmaTokens = 24;        // likewise, of the one on wgmma
+inline constexpr int kWgmmaPrefillTokens = 24;        // likewise, of the one on wgmma
 inline constexpr int kDecodeWarps = 8;         // of a CTA
 inline constexpr int kDecodeStepKeys = 16;     // that a warp takes at a time
 inline constexpr int kDecodeStages = 3;        // of a warp's ring of such steps
@@ -41,7 +41,7 @@ struct AttendShares {
   std::vector<int32_t> decode;      // token numbers
   std::vector<AttendTile> prefill;  // by rising position, so that the kernel can start with the longest
 };
-// Overwrites `out`, whose memory is kept. tile_tokens: kPrefillTokens or kWgmmaTokens.
+// Overwrites `out`, whose memory is kept. tile_tokens: kPrefillTokens or kWgmmaPrefillTokens.
 void share_tokens(std::span<const Row> rows, int tile_tokens, AttendShares& out);
 // The most tiles that a step makes.
 [[nodiscard]] constexpr int64_t max_attend_tiles(int64_t tokens) {

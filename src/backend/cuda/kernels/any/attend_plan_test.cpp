@@ -25,7 +25,7 @@ TEST(attend_plan, tiles_never_exceed_their_bound) {
     for (const int each : {9, 16, 17, 33}) {
       std::vector<Row> rows;
       for (int first = 0; first < tokens; first += each) rows.push_back({first, std::min(each, tokens - first), 400});
-      for (const int tile_tokens : {kPrefillTokens, kWgmmaTokens}) {
+      for (const int tile_tokens : {kPrefillTokens, kWgmmaPrefillTokens}) {
         AttendShares shares;
         share_tokens(rows, tile_tokens, shares);
         ASSERT_LE(static_cast<int64_t>(shares.prefill.size()), max_attend_tiles(tokens)) << tokens << ' ' << each;

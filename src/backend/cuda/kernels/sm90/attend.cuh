@@ -15,6 +15,8 @@
 #include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
+#include <type_traits>
+
 namespace nibble::backend::cuda {
 
 template <int kTheGroups, int kTheCtas, bool kTheProducer = true, int kTheStages = 4, bool kTheTurns = false, int kThePoly = 0>
@@ -147,20 +149,23 @@ __device__ void consume_pages(const FlashArgs& args, const AttendTile& tile, con
   uint32_t q[kDimSteps][4];
   load_queries<Kv>(args, tile, rows_of<Tile>(args, tile, 0), q);
   copies.template landed<copies.kAhead>(0);
-  const int hidden_before = visible_keys(tile.first_position + tile.tokens - 1, args.window).first;
   PrefillState state;
   float score[Tile::kKeyTiles][4], shrink[2];
   uint32_t p[Tile::kKeyTiles / 2][4];
-  const auto weigh = [&](int i) {  // scores of page i to weights
+  const int seen_by_all = visible_keys(tile.first_position + tile.tokens - 1, args.window).first;
+  const auto is_edge = [&](int i) {  // not all rows see all of page i
+    const int first_key = (first_page + i) * kPageTokens;
+    return first_key < seen_by_all || first_key + kPageTokens - 1 > tile.first_position;
+  };
+  const auto weigh = [&](int i, auto edge) {  // scores of page i to weights
 #pragma unroll
     for (auto& tile_scores : score) {
 #pragma unroll
       for (float& x : tile_scores) ptx::keep(x);  // no use of them above the wait
     }
-    const int first_key = (first_page + i) * kPageTokens;
-    if (first_key < hidden_before || first_key + kPageTokens - 1 > tile.first_position)
-      hide<Tile>(args, tile, 0, first_key, score);
+    if constexpr (edge()) hide<Tile>(args, tile, 0, (first_page + i) * kPageTokens, score);
     soften<Tile::kKeyTiles, Tile::kPoly>(score, state, shrink);
+    ptx::finish_before(state.sum[0] + state.sum[1], ring.base);
   };
   const auto pack = [&] {
 #pragma unroll
@@ -186,27 +191,39 @@ __device__ void consume_pages(const FlashArgs& args, const AttendTile& tile, con
   ptx::mbarrier_wait(ring.full(0), PageRing<Tile>::parity(0));
   ptx::wgmma_fence();
   start_scores(ring, 0, q, score);
-  copies.template landed<copies.kAhead - 1>(1);
   ptx::wgmma_wait<0>();
-  weigh(0);
+  copies.template landed<copies.kAhead - 1>(1);
+  if (is_edge(0)) {
+    weigh(0, std::true_type{});
+  } else {
+    weigh(0, std::false_type{});
+  }
   pack();
-#pragma unroll 1
-  for (int i = 1; i < count; ++i) {
-    ptx::mbarrier_wait(ring.full(i), PageRing<Tile>::parity(i));
-    if constexpr (Tile::kTurns) ptx::mbarrier_wait(ring.turn(group), static_cast<uint32_t>(i - 1 + (group == 0 ? 1 : 0)) & 1u);
+  // No branch while a wgmma runs: ptxas would wait for it.
+  const auto add_page = [&](int i, auto edge) {
     ptx::wgmma_fence();
     start_scores(ring, i, q, score);
     start_values(ring, i - 1, p, state);
     if constexpr (Tile::kTurns) {
       if (lane == 0) ptx::mbarrier_arrive(ring.turn((group + 1) % Tile::kGroups));
     }
-    copies.issue(i + copies.kAhead);
-    copies.template landed<copies.kAhead - 1>(i + 1);
     ptx::wgmma_wait<1>();
-    weigh(i);
+    weigh(i, edge);
     values_done(i - 1);
     rescale(state, shrink);
     pack();
+  };
+#pragma unroll 1
+  for (int i = 1; i < count; ++i) {
+    copies.issue(i + copies.kAhead);
+    copies.template landed<copies.kAhead - 1>(i + 1);
+    ptx::mbarrier_wait(ring.full(i), PageRing<Tile>::parity(i));
+    if constexpr (Tile::kTurns) ptx::mbarrier_wait(ring.turn(group), static_cast<uint32_t>(i - 1 + (group == 0 ? 1 : 0)) & 1u);
+    if (is_edge(i)) {
+      add_page(i, std::true_type{});
+    } else {
+      add_page(i, std::false_type{});
+    }
   }
   ptx::wgmma_fence();
   start_values(ring, count - 1, p, state);

@@ -1,6 +1,7 @@
 #include "backend/cuda/attention.h"
 
 #include "backend/cuda/arena.h"
+#include "backend/cuda/kernels/sm90/attend.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
@@ -32,18 +33,19 @@ KvPages::Type page_type(CudaOptions::Kv kv) {
 
 int kv_bytes(KvPages::Type type) { return type == KvPages::Type::kE4m3 ? 1 : 2; }
 
-AttendDevice attend_device() {
-  int device = 0, sms = 0, smem = 0;
+AttendDevice attend_device(KvPages::Type type) {
+  int device = 0, sms = 0, smem = 0, major = 0;
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
   cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  return {.sms = sms, .sm_smem_bytes = smem};
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return {.sms = sms, .sm_smem_bytes = smem, .wgmma = major == 9 && sm90_attend_serves(type)};
 }
 
 }  // namespace
 
 Attention::Attention(const BackendConfig& config, const CudaOptions& options, cudaStream_t stream)
-    : device_(attend_device()) {
+    : device_(attend_device(page_type(options.kv))) {
   using Choice = CudaOptions::Attention;
   const Dims& d = config.dims;
   const KvPages::Type type = page_type(options.kv);
@@ -79,7 +81,7 @@ int64_t Attention::staging_bytes(int64_t tokens) {
 
 void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, Staging& staging, const Launch& on) {
   check(flash(), "attend is asked of the kernels that serve");
-  share_tokens(rows, kPrefillTokens, shares_);
+  share_tokens(rows, shares_, tile_tokens(device_));
   FlashArgs args{.q = launch.q,
                  .out = launch.out,
                  .sinks = launch.sinks,
@@ -105,7 +107,7 @@ void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, St
   if (!shares_.prefill.empty()) {
     args.tiles = tiles_->put(shares_.prefill, staging);
     args.tile_count = static_cast<int>(shares_.prefill.size());
-    any_attend_prefill(args, launch.kv.type, on);
+    device_.wgmma ? sm90_attend_prefill(args, launch.kv.type, on) : any_attend_prefill(args, launch.kv.type, on);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/arena.h"
 #include "backend/cuda/kernels/any/gemm_plan.h"
+#include "backend/cuda/kernels/sm90/attend.h"
 #include "backend/cuda/packed_weights.h"
 #include "backend/cuda/plan.h"
 #include "backend/cuda/upload.h"
@@ -60,7 +61,10 @@ std::optional<CudaPlanDevice> cuda_plan_device() {
   const DeviceFacts facts = open_device(0);
   int smem = 0;
   cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
-  return CudaPlanDevice{facts.name, {.sms = facts.multiprocessors, .sm_smem_bytes = smem}};
+  int major = 0;
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  const bool wgmma = major == 9 && sm90_attend_serves(KvPages::Type::kBf16);
+  return CudaPlanDevice{facts.name, {.sms = facts.multiprocessors, .sm_smem_bytes = smem, .wgmma = wgmma}};
 }
 
 CudaMemory cuda_memory(int device) {

@@ -70,7 +70,9 @@ class Planner {
                  fmt::format("a CTA per head and token, {} x {} CTAs", d.heads, tokens_), kind);
     }
     AttendShares shares;
-    share_tokens(args_.step.rows, kPrefillTokens, shares);
+    const bool wgmma = args_.device.wgmma && type == "bf16";
+    const int each = wgmma ? kWgmmaPrefillTokens : kPrefillTokens;
+    share_tokens(args_.step.rows, shares, each);
     if (const auto count = static_cast<int>(shares.decode.size()); count > 0) {
       const DecodePlan plan =
           plan_decode({.tokens = count,
@@ -84,8 +86,8 @@ class Planner {
           kind);
     }
     if (!shares.prefill.empty()) {
-      add(Stage::kAttend, fmt::format("any_attend_prefill_{}_d64_g8", type),
-          fmt::format("{} tokens per CTA, {} x {} CTAs", kPrefillTokens, shares.prefill.size(), d.kv_heads), kind);
+      add(Stage::kAttend, fmt::format("{}_attend_prefill_{}_d64_g8", wgmma ? "sm90" : "any", type),
+          fmt::format("{} tokens per CTA, {} x {} CTAs", each, shares.prefill.size(), d.kv_heads), kind);
     }
   }
 

@@ -26,7 +26,7 @@ struct Attempt {
   AttendShares shares;
 
   explicit Attempt(AttendFixture& fixture, int tile_tokens = kPrefillTokens) : f(fixture) {
-    share_tokens(f.rows, tile_tokens, shares);
+    share_tokens(f.rows, shares, tile_tokens);
   }
 
   [[nodiscard]] FlashArgs args(bool with_sinks) {
@@ -80,7 +80,7 @@ struct Attempt {
     FlashArgs a = args(with_sinks);
     a.tiles = shares.prefill.data();
     a.tile_count = static_cast<int>(shares.prefill.size());
-    using Tile = WgmmaAttend<3, 1, false, 4, true, 2>;
+    using Tile = WgmmaAttend<4, 6>;
     const emulation::Launch launch{
         .grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { sm90_attend_prefill<Tile>(a); }), "");

@@ -9,7 +9,7 @@ constexpr int kReservedBytes = 1024;  // of shared memory, by the system, per CT
 
 }  // namespace
 
-void share_tokens(std::span<const Row> rows, int tile_tokens, AttendShares& out) {
+void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens) {
   out.decode.clear();
   out.prefill.clear();
   for (size_t r = 0; r < rows.size(); ++r) {

@@ -11,16 +11,16 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kHeadDim = 64;            // the only one that the attention kernels take
-inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
-inline constexpr int kMaxDecodeTokens = 8;     // a row with more new tokens goes to the prefill kernel
-inline constexpr int kPrefillTokens = 16;      // of one row, that a CTA of the prefill kernel takes
-inline constexpr int kWgmmaPrefillTokens = 24;        // likewise, of the one on wgmma
-inline constexpr int kDecodeWarps = 8;         // of a CTA
-inline constexpr int kDecodeStepKeys = 16;     // that a warp takes at a time
-inline constexpr int kDecodeStages = 3;        // of a warp's ring of such steps
-inline constexpr int kMinChunkBlocks = 2;      // splitting finer costs more than it hides
-inline constexpr int kMaxDecodeCount = 16384;  // tokens in a launch
+inline constexpr int kHeadDim = 64;             // the only one that the attention kernels take
+inline constexpr int kGroupHeads = 8;           // most query heads of a kv head: they share a tile of an mma
+inline constexpr int kMaxDecodeTokens = 8;      // a row with more new tokens goes to the prefill kernel
+inline constexpr int kPrefillTokens = 16;       // of one row, that a CTA of the prefill kernel takes
+inline constexpr int kWgmmaPrefillTokens = 32;  // likewise, of the one on wgmma
+inline constexpr int kDecodeWarps = 8;          // of a CTA
+inline constexpr int kDecodeStepKeys = 16;      // that a warp takes at a time
+inline constexpr int kDecodeStages = 3;         // of a warp's ring of such steps
+inline constexpr int kMinChunkBlocks = 2;       // splitting finer costs more than it hides
+inline constexpr int kMaxDecodeCount = 16384;   // tokens in a launch
 
 // Of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands.
 [[nodiscard]] constexpr int decode_smem_bytes(int kv_bytes) {
@@ -41,8 +41,8 @@ struct AttendShares {
   std::vector<int32_t> decode;      // token numbers
   std::vector<AttendTile> prefill;  // by rising position, so that the kernel can start with the longest
 };
-// Overwrites `out`, whose memory is kept. tile_tokens: kPrefillTokens or kWgmmaPrefillTokens.
-void share_tokens(std::span<const Row> rows, int tile_tokens, AttendShares& out);
+// Overwrites `out`, whose memory is kept.
+void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens = kPrefillTokens);
 // The most tiles that a step makes.
 [[nodiscard]] constexpr int64_t max_attend_tiles(int64_t tokens) {
   return tokens / 8 + 1;  // two for 17 tokens is the worst
@@ -110,7 +110,12 @@ struct FlashArgs {
 struct AttendDevice {
   int sms = 0;
   int64_t sm_smem_bytes = 0;  // cudaDeviceProp sharedMemPerMultiprocessor
+  bool wgmma = false;         // kernels/sm90/attend.h serves the pages
 };
+// Of a prefill tile.
+[[nodiscard]] constexpr int tile_tokens(const AttendDevice& device) {
+  return device.wgmma ? kWgmmaPrefillTokens : kPrefillTokens;
+}
 
 struct DecodePlan {
   int target = 0;      // chunks that fill the device, per kv head

@@ -12,11 +12,11 @@ constexpr AttendDevice kHopper{.sms = 132, .sm_smem_bytes = 233472}, kSpark{.sms
 TEST(attend_plan, short_rows_decode_and_long_rows_make_tiles_by_rising_position) {
   const std::vector<Row> rows = {{0, 1, 900}, {1, 33, 133}, {34, 8, 8}, {42, 9, 9}};
   AttendShares shares;
-  share_tokens(rows, kPrefillTokens, shares);
+  share_tokens(rows, shares);
   EXPECT_EQ(shares.decode, (std::vector<int32_t>{0, 34, 35, 36, 37, 38, 39, 40, 41}));
   EXPECT_EQ(shares.prefill,
             (std::vector<AttendTile>{{42, 9, 3, 0}, {1, 16, 1, 100}, {17, 16, 1, 116}, {33, 1, 1, 132}}));
-  share_tokens({}, kPrefillTokens, shares);
+  share_tokens({}, shares);
   EXPECT_TRUE(shares.decode.empty() && shares.prefill.empty());
 }
 
@@ -27,7 +27,7 @@ TEST(attend_plan, tiles_never_exceed_their_bound) {
       for (int first = 0; first < tokens; first += each) rows.push_back({first, std::min(each, tokens - first), 400});
       for (const int tile_tokens : {kPrefillTokens, kWgmmaPrefillTokens}) {
         AttendShares shares;
-        share_tokens(rows, tile_tokens, shares);
+        share_tokens(rows, shares, tile_tokens);
         ASSERT_LE(static_cast<int64_t>(shares.prefill.size()), max_attend_tiles(tokens)) << tokens << ' ' << each;
       }
     }
@@ -80,7 +80,7 @@ TEST(attend_plan, a_window_is_never_split) {
 
 TEST(attend_plan, cost_counts_visible_keys) {
   AttendShares shares;
-  share_tokens(std::vector<Row>{{0, 1, 32768}}, kPrefillTokens, shares);
+  share_tokens(std::vector<Row>{{0, 1, 32768}}, shares);
   const std::vector<int32_t> position = {32767};
   const AttendCost full = cost(shares, position, 0, {64, 8, 2});
   EXPECT_EQ(full.bytes, int64_t{32768} * 8 * 64 * 2 * 2 + 2 * 64 * 64 * 4);

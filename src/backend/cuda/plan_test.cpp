@@ -60,6 +60,15 @@ TEST(cuda_plan, new_tokens_decide_between_decode_and_prefill_attention) {
   EXPECT_EQ(count(mixed, "any_attend_prefill_bf16_d64_g8"), 2);
 }
 
+TEST(cuda_plan, wgmma_takes_the_prefill_of_bf16_pages) {
+  const std::vector<Row> rows = {{0, 512, 512}};
+  CudaPlanArgs args{.dims = kDims, .step = {.rows = rows}, .device = kHopper};
+  args.device.wgmma = true;
+  EXPECT_EQ(count(cuda_plan(args), "sm90_attend_prefill_bf16_d64_g8"), 2);
+  args.kv_value_bytes = 1;
+  EXPECT_EQ(count(cuda_plan(args), "any_attend_prefill_e4m3_d64_g8"), 2);
+}
+
 TEST(cuda_plan, what_the_flash_kernels_do_not_take_goes_to_the_plain_one) {
   EXPECT_EQ(count(plan({{0, 1, 10}}, 4), "any_attend_f32_f32"), 2);
   EXPECT_EQ(count(plan({{0, 1, 10}}, 2, false), "any_attend_f32_bf16"), 2);

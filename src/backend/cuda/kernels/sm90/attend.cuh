@@ -17,10 +17,9 @@
 
 namespace nibble::backend::cuda {
 
-template <int kTheGroups, int kTheStages, int kTheAhead = 2>
+template <int kTheGroups, int kTheStages, int kTheAhead>
 struct WgmmaAttend {
   using Kv = KvBf16;
-  static constexpr int kAhead = kTheAhead;
   static constexpr int kGroups = kTheGroups;
   static constexpr int kWarps = 4 * kGroups;
   static constexpr int kThreads = kWarps * kAttendLanes;
@@ -29,6 +28,10 @@ struct WgmmaAttend {
   static constexpr int kRowTiles = 1;
   static constexpr int kKeyTiles = kPageTokens / 8;
   static constexpr int kStages = kTheStages;
+  // Pages under way behind the next one. Who has waited for page i knows that all warps have begun page i - 1, so are
+  // done with the values of page i - 3: its stage is the first that may take page i + 1 + kAhead.
+  static constexpr int kAhead = kTheAhead;
+  static_assert(kAhead <= kStages - 4);
   static constexpr int kHalfBytes = kPageTokens * Kv::kRowBytes;  // keys or values
   static constexpr int kStageBytes = 2 * kHalfBytes;
   static constexpr int kSharedBytes = kStages * (kStageBytes + 8) + layout::kAtomBytes;  // to align the ring
@@ -54,10 +57,6 @@ struct PageCopies {
   static constexpr int kStep = Tile::kThreads / Kv::kChunks;  // a multiple of 8: a chunk's place only moves on
   static constexpr int kRows = kPageTokens / kStep;
   static_assert(kRows * kStep == kPageTokens);
-  // Who has waited for page i knows that all warps have begun page i - 1, so are done with the values of page i - 3:
-  // its stage gets page i + 1 + kAhead.
-  static constexpr int kAhead = Tile::kStages - 4;
-
   const PageRing<Tile>& ring;
   KeyRange visible;
   const int32_t* pages;  // of the tile's keys
@@ -97,7 +96,7 @@ struct PageCopies {
   }
   // Says that this warp's share of page i has landed; kAhead pages have been issued behind it.
   __device__ __forceinline__ void landed(int i) const {
-    ptx::async_wait<kAhead>();
+    ptx::async_wait<Tile::kAhead>();
     ptx::fence_async_proxy();
     __syncwarp();
     if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring.full(i));

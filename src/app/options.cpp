@@ -323,11 +323,22 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
   add_list(app, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
   add_list(app, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
   add_list(app, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
+  add_choice<CardChoice>(app, "--card",
+                         {o.card,
+                          {{"auto", CardChoice::kAuto},
+                           {"h100", CardChoice::kH100},
+                           {"h200", CardChoice::kH200},
+                           {"gb10", CardChoice::kGb10}}},
+                         "With --plan --backend cuda: the card; auto: this machine's, else h200");
   add_backend(app, o.model);
   add_runtime(app, o.model);
   const std::vector<CLI::Option*> all = app.get_options();
   for (size_t i = before; i < all.size(); ++i) all[i]->needs(plan);
   add_output(app, o.output);
+  app.footer(R"(Examples:
+  nibble inspect -m ~/gpt-oss-20b --context 8192
+  nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda -b 1,8,32 -p 512,8192 -d 0,32768
+  nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda --card gb10 --mxfp4-layers all)");
 }
 
 void add_tokenize(CLI::App& app, TokenizeOptions& o) {

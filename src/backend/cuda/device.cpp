@@ -1,5 +1,7 @@
 #include "backend/cuda/device.h"
 
+#include "backend/cuda/kernel_table.h"
+
 #include <algorithm>
 
 namespace nibble::backend::cuda {
@@ -24,6 +26,15 @@ void cuda_check(cudaError_t status, std::source_location where) {
   const Code code = status == cudaErrorMemoryAllocation ? Code::kOutOfMemory : Code::kDevice;
   throw Error(code, "[cuda] {}: {} ({}:{}, {})", cudaGetErrorName(status), cudaGetErrorString(status),
               where.file_name(), where.line(), where.function_name());
+}
+
+void launched(Kernel kernel, const Launch& on, std::source_location where) {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) [[unlikely]] {
+    throw Error(Code::kDevice, "[cuda] launch of {}: {}: {} ({}:{})", name_of(kernel), cudaGetErrorName(status),
+                cudaGetErrorString(status), where.file_name(), where.line());
+  }
+  ++(*on.counts)[static_cast<size_t>(kernel)];
 }
 
 DeviceFacts open_device(int device) {

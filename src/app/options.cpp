@@ -61,34 +61,6 @@ void add_model_source(CLI::App& app, ModelOptions& o) {
       "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
 }
 
-// Layers named twice, for the two formats, are refused; the experts are MXFP4 as they come.
-void add_dense_format(CLI::App& app, const std::string& flag, backend::WeightFormat format, backend::DenseFormats& o) {
-  const auto take = [flag, format, &o](const std::string& list) {
-    const auto set = [&](std::optional<backend::WeightFormat>& layer, const std::string& name) {
-      if (layer && *layer != format)
-        throw CLI::ValidationError(flag, name + " is in --mxfp4-layers and --mxfp8-layers");
-      layer = format;
-    };
-    size_t begin = 0;
-    while (begin <= list.size()) {
-      const size_t end = std::min(list.find(',', begin), list.size());
-      const std::string name = list.substr(begin, end - begin);
-      const bool mxfp4 = format == backend::WeightFormat::kMxfp4, all = name == "all";
-      if (!all && name != "qkv" && name != "o" && name != "lm_head" && !(mxfp4 && name == "moe")) {
-        throw CLI::ValidationError(
-            flag, fmt::format("want a list of {}qkv, o, lm_head, or all; found {}", mxfp4 ? "moe, " : "", name));
-      }
-      if (all || name == "qkv") set(o.qkv, "qkv");
-      if (all || name == "o") set(o.o, "o");
-      if (all || name == "lm_head") set(o.lm_head, "lm_head");
-      begin = end + 1;
-    }
-  };
-  app.add_option_function<std::string>(flag, take,
-                                       "Dense layers to requantise while loading (lossy): qkv,o,lm_head or all")
-      ->type_name("LIST");
-}
-
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));

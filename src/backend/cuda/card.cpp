@@ -2,6 +2,8 @@
 
 #include "backend/cuda/arena.h"
 #include "backend/cuda/choices.h"
+#include "backend/cuda/device_errors.h"
+#include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/packed_weights.h"
 #include "backend/cuda/plan.h"
@@ -16,8 +18,10 @@ namespace cuda {
 KernelTable kernels_for(const DeviceFacts& facts) {
   const cudaError_t status = any_kernels_fit_device();
   if (status == cudaSuccess) return any_kernels();
-  throw Error(Code::kUnsupported, "[cuda] {} (compute capability {}.{}): this build has kernels for {} ({})",
-              facts.name, facts.major, facts.minor, NIBBLE_CUDA_ARCHS, cudaGetErrorString(status));
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction)
+    throw Error(Code::kUnsupported, "[cuda] {}", why_no_kernels(facts, NIBBLE_CUDA_ARCHS));
+  cuda_check(status);
+  return {};
 }
 
 }  // namespace cuda
@@ -46,14 +50,16 @@ CudaMemory cuda_memory(int device) {
 }
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
-  Carver measure(nullptr);
-  const bool packed = choose_moe(config, options) != MoeKernel::kReference;
+  Carver measure(nullptr), gemms(nullptr);
+  const MoeKernel moe = choose_moe(config, options);
+  const bool packed = moe != MoeKernel::kReference;
   static_cast<void>(carve(config, options.kv, packed ? Matrices::kPacked : Matrices::kRowOrder, measure));
+  if (moe == MoeKernel::kGemm) static_cast<void>(GemmPath(config, gemms));
   using Kv = CudaOptions::Kv;
   const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
   return {.weights = 0,
           .kv = kv,
-          .activations = measure.bytes() - kv,
+          .activations = measure.bytes() - kv + gemms.bytes(),
           .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
 }
 

@@ -119,21 +119,15 @@ class Planner {
                                   .options = {.threads = thread_count(options_.model)}});
     }
     json["stages"] = Json::array();
-    std::optional<std::pair<Stage, std::optional<backend::LayerKind>>> seen;
     for (const backend::PlannedStage& planned : stages) {
-      const std::pair place(planned.stage, planned.kind);
-      const bool costs = !planned.once && seen != place;  // a stage's cost is said once
-      if (costs) seen = place;
-      const backend::Cost cost =
-          costs ? cost_.of(planned.stage, planned.kind.value_or(backend::LayerKind::kFull), step) : backend::Cost{};
       json["stages"].push_back({{"stage", name_of(planned.stage)},
                                 {"layers", layers(planned)},
                                 {"kernel", planned.kernel},
                                 {"launches", planned.launches},
                                 {"tile", planned.tile},
                                 {"shared_bytes", planned.shared_bytes},
-                                {"bytes", static_cast<int64_t>(cost.bytes)},
-                                {"flops", static_cast<int64_t>(cost.flops)}});
+                                {"bytes", static_cast<int64_t>(planned.cost.bytes)},
+                                {"flops", static_cast<int64_t>(planned.cost.flops)}});
     }
     const backend::Cost all = cost_.of_step(config_.layer_kinds, step);
     json["bytes"] = static_cast<int64_t>(all.bytes);
@@ -167,10 +161,10 @@ std::string text(const Json& plan, Terminal& terminal) {
   out += fmt::format("\n  {:<8}  {:<10}  {:>9}  {:>9}  {:<32}  {}\n", "stage", "layers", "MB/layer", "MFLOP", "kernel",
                      "tile");
   for (const Json& stage : plan["stages"]) {
-    const bool more = stage["bytes"] == 0;
+    const bool none = stage["bytes"] == 0;
     const auto launches = stage["launches"].get<int64_t>();
     const auto number = [&](const char* name) {
-      return more ? std::string() : fmt::format("{:.3f}", stage[name].get<double>() / 1e6);
+      return none ? std::string() : fmt::format("{:.3f}", stage[name].get<double>() / 1e6);
     };
     out += fmt::format(
         "  {:<8}  {:<10}  {:>9}  {:>9}  {:<32}  {}\n", stage["stage"].get<std::string>(),

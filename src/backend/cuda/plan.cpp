@@ -5,16 +5,18 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace nibble::backend {
 namespace {
 
 using namespace cuda;  // NOLINT: this file is the room's own
 using layout::Packing;
+using enum WeightRole;
+using Roles = std::vector<WeightRole>;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -28,14 +30,18 @@ class Planner {
       : args_(args),
         d_(args.config.dims),
         moe_(choose_moe(args.config, args.options)),
-        flash_(choose_flash(args.config, args.options)) {
+        flash_(choose_flash(args.config, args.options)),
+        cost_{d_, StoredFormats::of({}, args.config.dense)} {
+    constexpr int64_t kBytes[] = {2, 4, 1};
+    cost_.formats.kv_value_bytes = kBytes[kv_type()];
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
     fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
     gemms_ = moe_ == MoeKernel::kGemm && !fused_;
   }
 
   CudaPlan plan() && {
-    per_token(Stage::kEmbed, Kernel::kEmbed, tokens_);
+    stage_ = Stage::kEmbed;
+    per_token(Kernel::kEmbed, tokens_, {kEmbedding});
     attn_in();
     for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
     attn_out();
@@ -48,161 +54,179 @@ class Planner {
  private:
   [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
   [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
+  [[nodiscard]] size_t kv_type() const { return static_cast<size_t>(page_type(args_.options.kv)); }  // bf16, f32, e4m3
 
-  PlannedStage& add(Stage stage, Kernel kernel, std::string tile) {
-    return stages_.emplace_back(
-        PlannedStage{.stage = stage, .kernel = std::string(cuda::name_of(kernel)), .tile = std::move(tile)});
+  PlannedStage& add(Kernel kernel, std::string tile, Roles reads = {}) {
+    PlannedStage own{.stage = stage_, .kernel = std::string(cuda::name_of(kernel)), .tile = std::move(tile)};
+    for (const WeightRole role : reads) own.cost += cost_.of(role, args_.step);
+    return stages_.emplace_back(std::move(own));
   }
-  void per_token(Stage stage, Kernel kernel, int64_t tokens) {
-    add(stage, kernel, fmt::format("a CTA per token, {} CTAs", tokens));
+  PlannedStage& per_token(Kernel kernel, int64_t tokens, Roles reads = {}) {
+    return add(kernel, fmt::format("a CTA per token, {} CTAs", tokens), reads);
   }
 
   void attn_in() {
-    if (plain() || gemms_) {
-      per_token(Stage::kAttnIn, Kernel::kRmsnorm, tokens_);
-      if (plain()) {
-        for (const auto& [what, rows] : {std::pair{"q", d_.q_width()}, {"k", d_.kv_width()}, {"v", d_.kv_width()}})
-          linear(Stage::kAttnIn, what, tokens_, rows);
-      } else {
-        dense_gemm(Stage::kAttnIn, WeightRole::kQ, {d_.q_width() + 2 * d_.kv_width(), d_.hidden, tokens_});
-      }
-      constexpr Kernel kRopeKv[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
-      return per_token(Stage::kAttnIn, kRopeKv[static_cast<size_t>(page_type(args_.options.kv))], tokens_);
+    stage_ = Stage::kAttnIn;
+    const int64_t q = d_.q_width(), kv = d_.kv_width();
+    if (!plain() && !gemms_) {
+      per_token(Kernel::kRopeTable, tokens_).once = true;
+      const Packing packed = packing(kQ);
+      return gemv(by_packing(packed, Kernel::kQkvBf16), {q + 2 * kv, d_.hidden, 1, packed}, tokens_,
+                  {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias});
     }
-    add(Stage::kAttnIn, Kernel::kRopeTable, fmt::format("a CTA per token, {} CTAs", tokens_)).once = true;
-    const Packing packed = packing(WeightRole::kQ);
-    gemv(Stage::kAttnIn, by_packing(packed, Kernel::kQkvBf16), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed},
-         tokens_);
+    per_token(Kernel::kRmsnorm, tokens_, {kAttnNorm});
+    if (plain()) {
+      linear("q", tokens_, q, {kQ, kQBias});
+      linear("k", tokens_, kv, {kK, kKBias});
+      linear("v", tokens_, kv, {kV, kVBias});
+    } else {
+      gemm(packing(kQ), {q + 2 * kv, d_.hidden, tokens_}, {kQ, kK, kV, kQBias, kKBias, kVBias});
+    }
+    constexpr Kernel kRopeKv[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
+    per_token(kRopeKv[kv_type()], tokens_);
   }
 
   void attend(LayerKind kind) {
-    const KvPages::Type type = page_type(args_.options.kv);
-    const bool e4m3 = type == KvPages::Type::kE4m3;
+    stage_ = Stage::kAttend;
+    const auto place = [&](PlannedStage& own, const std::vector<Row>& rows) {
+      own.kind = kind;
+      own.cost = cost_.of(stage_, kind, {.rows = rows});
+    };
     if (!flash_) {
-      add(Stage::kAttend, type == KvPages::Type::kF32 ? Kernel::kAttendF32 : Kernel::kAttendBf16,
-          fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_))
-          .kind = kind;
-      return;
+      return place(add(kv_type() == 1 ? Kernel::kAttendF32 : Kernel::kAttendBf16,
+                       fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_)),
+                   {args_.step.rows.begin(), args_.step.rows.end()});
     }
+    const bool e4m3 = kv_type() == 2;
+    std::vector<Row> decodes, prefills;
+    for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
     AttendShares shares;
     share_tokens(args_.step.rows, shares);
     if (const auto count = static_cast<int>(shares.decode.size()); count > 0) {
       const DecodePlan plan =
           plan_decode({count, static_cast<int>(d_.kv_heads), e4m3 ? 1 : 2}, attend_device(args_.card));
-      PlannedStage& own = add(Stage::kAttend, e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
+      PlannedStage& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
                               fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", count,
                                           plan.target, plan.grid, d_.kv_heads, plan.smem_bytes));
-      own.kind = kind;
       own.shared_bytes = plan.smem_bytes;
+      place(own, decodes);
     }
     if (!shares.prefill.empty()) {
-      add(Stage::kAttend, e4m3 ? Kernel::kAttendPrefillE4m3 : Kernel::kAttendPrefillBf16,
-          fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, shares.prefill.size(), d_.kv_heads))
-          .kind = kind;
+      place(add(e4m3 ? Kernel::kAttendPrefillE4m3 : Kernel::kAttendPrefillBf16,
+                fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, shares.prefill.size(), d_.kv_heads)),
+            prefills);
     }
   }
 
   void attn_out() {
-    if (plain()) return linear(Stage::kAttnOut, "o", tokens_, d_.hidden);
-    if (gemms_) return dense_gemm(Stage::kAttnOut, WeightRole::kO, {d_.hidden, d_.q_width(), tokens_});
-    const Packing packed = packing(WeightRole::kO);
-    gemv(Stage::kAttnOut, by_packing(packed, Kernel::kDenseBf16), {d_.hidden, d_.q_width(), 1, packed}, tokens_);
+    stage_ = Stage::kAttnOut;
+    const Roles reads = {kO, kOBias};
+    if (plain()) return linear("o", tokens_, d_.hidden, reads);
+    const Packing packed = packing(kO);
+    if (gemms_) return gemm(packed, {d_.hidden, d_.q_width(), tokens_}, reads);
+    gemv(by_packing(packed, Kernel::kDenseBf16), {d_.hidden, d_.q_width(), 1, packed}, tokens_, reads);
   }
 
   void route() {
+    stage_ = Stage::kRoute;
     if (fused_) {
-      add(Stage::kRoute, Kernel::kRouter,
-          fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads));
+      add(Kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
+          {kMlpNorm, kRouter, kRouterBias});
       return;
     }
-    per_token(Stage::kRoute, Kernel::kRmsnorm, tokens_);
-    linear(Stage::kRoute, "router", tokens_, d_.experts);
-    add(Stage::kRoute, Kernel::kTopExperts, "a warp per token");
+    per_token(Kernel::kRmsnorm, tokens_, {kMlpNorm});
+    linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+    add(Kernel::kTopExperts, "a warp per token");
   }
 
   void moe() {
-    if (plain()) return plain_moe();
-    if (gemms_) return gemm_moe();
-    const auto matrices = [&](int64_t fused) { return fused_ ? static_cast<int>(fused) : kManyMatrices; };
-    constexpr int kDownParts = 2;  // decode_path.cpp
-    if (!fused_) add(Stage::kMoe, Kernel::kMoeGroup, "1 CTA");
-    gemv(Stage::kMoe, fused_ ? Kernel::kMarlinUp : Kernel::kMarlinGroupedUp,
-         {2 * d_.inter, d_.hidden, matrices(tokens_ * d_.topk)});
-    gemv(Stage::kMoe, fused_ ? Kernel::kMarlinDown : Kernel::kMarlinGroupedDown,
-         {d_.hidden, d_.inter, matrices(kDownParts)});
-    if (!fused_) per_token(Stage::kMoe, Kernel::kMoeCombine, tokens_);
+    stage_ = Stage::kMoe;
+    const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
+    if (plain()) return plain_moe(up, down);
+    if (gemms_) return gemm_moe(up, down);
+    if (fused_) {
+      constexpr int kParts = 2;  // decode_path.cpp
+      gemv(Kernel::kMarlinUp, {2 * d_.inter, d_.hidden, static_cast<int>(tokens_ * d_.topk)}, 1, up);
+      return gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down);
+    }
+    constexpr int kMany = 1 << 16;  // gemv.cu: tiles are counted on the device
+    add(Kernel::kMoeGroup, "1 CTA");
+    gemv(Kernel::kMarlinGroupedUp, {2 * d_.inter, d_.hidden, kMany}, 1, up);
+    gemv(Kernel::kMarlinGroupedDown, {d_.hidden, d_.inter, kMany}, 1, down);
+    per_token(Kernel::kMoeCombine, tokens_);
   }
 
-  void plain_moe() {
+  void plain_moe(const Roles& up, const Roles& down) {
     constexpr int kWarps = 4;  // moe.cu
     const int64_t tiles = max_moe_tiles(tokens_ * d_.topk, d_.experts);
     const auto grid = [&](int64_t units) {
       return fmt::format("2 rows x up to {} tokens of an expert per warp, {} x at most {} CTAs", kMoeTileTokens,
                          ceil_div(units, kWarps), tiles);
     };
-    add(Stage::kMoe, Kernel::kMoeGroup, "1 CTA");
-    add(Stage::kMoe, Kernel::kMoeGateUp, grid(d_.inter));
-    add(Stage::kMoe, Kernel::kMoeDown, grid(d_.hidden / 2));
-    per_token(Stage::kMoe, Kernel::kMoeCombine, tokens_);
+    add(Kernel::kMoeGroup, "1 CTA");
+    add(Kernel::kMoeGateUp, grid(d_.inter), up);
+    add(Kernel::kMoeDown, grid(d_.hidden / 2), down);
+    per_token(Kernel::kMoeCombine, tokens_);
   }
 
-  void gemm_moe() {
+  void gemm_moe(const Roles& up, const Roles& down) {
     const GemmDevice device = gemm_device(args_.card, Packing::kMxfp4);
     const int64_t pairs = tokens_ * d_.topk;
-    const GemmPlan up = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
-    const GemmPlan down = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, up.tokens);
-    add(Stage::kMoe, Kernel::kMoeGroupTiles, "1 CTA");
-    add(Stage::kMoe, Kernel::kRound, "4 values per thread");
-    gemm(Stage::kMoe, device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, up);
-    gemm(Stage::kMoe, device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, down);
-    per_token(Stage::kMoe, Kernel::kMoeSum, tokens_);
+    const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
+    const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
+    add(Kernel::kMoeGroupTiles, "1 CTA");
+    add(Kernel::kRound, "4 values per thread");
+    planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
+    planned_gemm(device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down);
+    per_token(Kernel::kMoeSum, tokens_);
   }
 
   void logits() {
+    stage_ = Stage::kLogits;
     const int64_t rows = args_.step.logit_rows;
     if (plain()) {
-      per_token(Stage::kLogits, Kernel::kRmsnorm, rows);
-      return linear(Stage::kLogits, "lm_head", rows, d_.vocab);
+      per_token(Kernel::kRmsnorm, rows, {kFinalNorm});
+      return linear("lm_head", rows, d_.vocab, {kUnembedding});
     }
-    const Packing packed = packing(WeightRole::kUnembedding);
-    gemv(Stage::kLogits, by_packing(packed, Kernel::kDenseBf16), {d_.vocab, d_.hidden, 1, packed}, rows);
+    const Packing packed = packing(kUnembedding);
+    gemv(by_packing(packed, Kernel::kDenseBf16), {d_.vocab, d_.hidden, 1, packed}, rows, {kFinalNorm, kUnembedding});
   }
 
-  void linear(Stage stage, std::string_view what, int64_t tokens, int64_t rows) {
+  void linear(std::string_view what, int64_t tokens, int64_t rows, const Roles& reads) {
     const LinearTile tile = linear_tile(tokens);
-    add(stage, Kernel::kLinear,
+    add(Kernel::kLinear,
         fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
-                    ceil_div(rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)));
+                    ceil_div(rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
+        reads);
   }
 
-  // In launches of up to kGemvTokens; tokens 1: one launch, whatever it takes.
-  void gemv(Stage stage, Kernel kernel, const GemvShape& shape, int64_t tokens = 1) {
+  // In launches of up to kGemvTokens; tokens 1: in one, whatever it takes.
+  void gemv(Kernel kernel, const GemvShape& shape, int64_t tokens, const Roles& reads) {
     const GemvPlan plan = plan_gemv(shape, gemv_device(args_.card));
-    PlannedStage& own = add(stage, kernel, plan.to_string());
+    PlannedStage& own = add(kernel, plan.to_string(), reads);
     own.launches = ceil_div(tokens, kGemvTokens);
     own.shared_bytes = plan.smem_bytes;
   }
 
-  void gemm(Stage stage, Kernel kernel, const GemmPlan& plan) {
-    add(stage, kernel, plan.to_string()).shared_bytes = plan.smem_bytes;
-  }
-  void dense_gemm(Stage stage, WeightRole role, const GemmShape& shape) {
-    const Packing packed = packing(role);
+  void gemm(Packing packed, const GemmShape& shape, const Roles& reads) {
     const GemmDevice device = gemm_device(args_.card, packed);
     const Kernel wgmma = packed == Packing::kBf16 ? Kernel::kSm90GemmBf16 : Kernel::kSm90GemmMxfp4;
-    add(stage, Kernel::kRound, "4 values per thread");
-    gemm(stage, device.wgmma ? wgmma : by_packing(packed, Kernel::kGemmBf16), plan_gemm(shape, device));
+    add(Kernel::kRound, "4 values per thread");
+    planned_gemm(device.wgmma ? wgmma : by_packing(packed, Kernel::kGemmBf16), plan_gemm(shape, device), reads);
   }
-
-  static constexpr int kManyMatrices = 1 << 16;  // gemv.cu: tiles are counted on the device
+  void planned_gemm(Kernel kernel, const GemmPlan& plan, const Roles& reads) {
+    add(kernel, plan.to_string(), reads).shared_bytes = plan.smem_bytes;
+  }
 
   const CudaPlanArgs& args_;
   const Dims& d_;
   const MoeKernel moe_;
   const bool flash_;
+  CostModel cost_;
   bool fused_ = false;  // the decode kernels in their fused form
   bool gemms_ = false;  // GEMMs instead of them
   int64_t tokens_ = 0;
+  Stage stage_ = Stage::kEmbed;  // being planned
   std::vector<PlannedStage> stages_;
 };
 

@@ -89,6 +89,25 @@ TEST(cuda_plan, every_stage_has_a_kernel_whoever_multiplies) {
   }
 }
 
+TEST(cuda_plan, kernels_share_out_what_their_stage_must_read_and_compute) {
+  const CostModel model{kDims, StoredFormats::of({}, {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8})};
+  const std::vector<LayerKind> layers = {LayerKind::kSliding, LayerKind::kFull};
+  for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kGemm}) {
+    for (const std::vector<Row>& rows : {decode(3), decode(40), kPrompt, {{0, 1, 5000}, {1, 512, 512}}}) {
+      const CudaPlan planned = plan(rows, {.options = {.attention = Attention::kFlash, .moe = moe},
+                                           .dense = {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}});
+      Cost sum;
+      for (const PlannedStage& s : planned.stages) {
+        const bool outer = s.stage == Stage::kEmbed || s.stage == Stage::kLogits;
+        for (int layer = outer || s.kind ? 1 : 0; layer < 2; ++layer) sum += s.cost;
+      }
+      const Cost want = model.of_step(layers, {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())});
+      EXPECT_NEAR(sum.bytes / want.bytes, 1, 1e-6) << name_of(moe);
+      EXPECT_NEAR(sum.flops / want.flops, 1, 1e-6) << name_of(moe);
+    }
+  }
+}
+
 TEST(cuda_plan, plain_matrices_take_a_row_per_warp_for_one_token_and_tiles_for_many) {
   const CudaOptions plain = {.moe = MoeKernel::kReference};
   EXPECT_THAT(plan(decode(1), {.options = plain}).stages[2].tile,

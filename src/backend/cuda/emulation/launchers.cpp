@@ -1,26 +1,30 @@
 #include "backend/cuda/emulation/launchers.h"
 
-#include "backend/cuda/kernels/any/launchers.h"
-
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
 #include "backend/cuda/kernels/any/gemv.h"
+#include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace nibble::backend::cuda {
 namespace {
 
+void note(Kernel kernel, std::string tile) { emulated_tiles()[std::string(name_of(kernel))].insert(std::move(tile)); }
+
 // gemv.cu: the decode path counts these launches itself, after the call.
 void cut(Kernel kernel, const GemvShape& shape, const GemvLaunch& launch) {
-  emulated_tiles()[std::string(name_of(kernel))].insert(plan_gemv(shape, launch.device, launch.stages).to_string());
+  note(kernel, plan_gemv(shape, launch.device, launch.stages).to_string());
 }
 Kernel by_packing(layout::Packing packing, Kernel bf16) {
   return static_cast<Kernel>(static_cast<int>(bf16) + static_cast<int>(packing));
 }
 void cut(Kernel kernel, const GemmPlan& plan, const Launch& on) {
-  emulated_tiles()[std::string(name_of(kernel))].insert(plan.to_string());
+  note(kernel, plan.to_string());
   launched(kernel, on);
 }
 
@@ -120,11 +124,16 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
 void any_moe_combine(const CombineArgs& /*args*/, const Launch& on) { launched(Kernel::kMoeSum, on); }
 void any_round(const RoundArgs& /*args*/, const Launch& on) { launched(Kernel::kRound, on); }
 
-void any_attend_decode(const FlashArgs& /*args*/, KvPages::Type type, const DecodePlan& /*plan*/, const Launch& on) {
-  launched(type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3, on);
+void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
+  const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;
+  note(kernel, fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", args.decode_count,
+                           plan.target, plan.grid, args.kv_heads, plan.smem_bytes));
+  launched(kernel, on);
 }
-void any_attend_prefill(const FlashArgs& /*args*/, KvPages::Type type, const Launch& on) {
-  launched(type == KvPages::Type::kBf16 ? Kernel::kAttendPrefillBf16 : Kernel::kAttendPrefillE4m3, on);
+void any_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
+  const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendPrefillBf16 : Kernel::kAttendPrefillE4m3;
+  note(kernel, fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, args.tile_count, args.kv_heads));
+  launched(kernel, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -423,7 +423,10 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   add_runtime(app, o.model);
   add_output(app, o.output);
   app.get_option("--json")->excludes(output);
-  app.footer("Example: nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8");
+  app.footer(R"(Examples:
+  nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8
+  nibble bench -m gpt-oss-120b --load-format dummy --backend cuda -p 0 -n 64 -b 1,2,4,8 --mxfp4-layers all --json
+  nibble bench -m ~/gpt-oss-20b -p 0 -n 64 -d 32768 --profile)");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace nibble::backend {
 namespace {
 
-constexpr std::string_view kAbsent = "this build has no CUDA backend; configure with --preset h100 or spark";
+constexpr std::string_view kAbsent = "this build has no CUDA backend; `make cuda` builds one with it";
 
 }  // namespace
 

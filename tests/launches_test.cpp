@@ -1,8 +1,10 @@
 // What the CUDA backend launches is what its plan says, kernel by kernel: its host code runs here over launchers that
-// only count (backend/cuda/emulation), so that neither a card nor CUDA is needed.
+// only count (backend/cuda/emulation), so that neither a card nor CUDA is needed. And what it says of cards that it
+// cannot use.
 
 #include "backend/cuda/emulation/launchers.h"
 #include "backend/cuda/plan.h"
+#include "base/error.h"
 #include "model/load.h"
 #include "model/synth.h"
 
@@ -10,8 +12,10 @@
 
 #include <cuda_runtime_api.h>  // the emulated one
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -90,7 +94,7 @@ struct Case {
 class Launches : public testing::Test {
  protected:
   void expect_planned(const Case& c, const std::vector<int32_t>& lengths) {
-    backend::cuda::emulated_card() = c.card;
+    backend::cuda::emulated_cuda() = {.card = c.card};
     backend::cuda::emulated_tiles().clear();
     const backend::BackendConfig config =
         model::backend_config(config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}}, c.dense);
@@ -166,7 +170,7 @@ TEST_F(Launches, are_the_planned_ones_for_every_cache) {
 }
 
 TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
-  backend::cuda::emulated_card() = kH200;
+  backend::cuda::emulated_cuda() = {.card = kH200};
   const backend::SamplingParams greedy{.temperature = 0};
   Counts counts[2];
   for (const bool eager : {false, true}) {
@@ -186,6 +190,55 @@ TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
     counts[eager ? 1 : 0] = counts_of(*be);
   }
   EXPECT_EQ(counts[0], counts[1]);
+}
+
+TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_weights) {
+  const backend::BackendConfig config =
+      model::backend_config(config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}});
+  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+    for (const Attention attention : {Attention::kAuto, Attention::kFlash}) {
+      const CudaOptions options = {.attention = attention, .moe = moe};
+      backend::cuda::emulated_cuda() = {.card = kH200};
+      const backend::MemoryNeeds needs = backend::cuda_memory_needs(config, options);
+      const auto be = backend::make_cuda_backend(config, options);
+      EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated), needs.kv + needs.activations, 4096)
+          << name_of(moe) << ", attention " << static_cast<int>(attention);
+    }
+  }
+}
+
+// The code and the sentence of the error when a backend is made on such a machine.
+std::pair<Code, std::string> refusal(const backend::cuda::EmulatedCuda& machine, int32_t pages = 64) {
+  backend::cuda::emulated_cuda() = machine;
+  try {
+    static_cast<void>(backend::make_cuda_backend(
+        model::backend_config(small_model(), {.max_tokens = 64, .max_rows = 8, .kv_pages = {pages, pages}}), {}));
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {Code::kInvalidRequest, "none"};
+}
+
+TEST(Card, that_is_missing_old_foreign_or_small_is_refused_in_a_sentence) {
+  const auto expect = [](const std::pair<Code, std::string>& found, Code code, std::string_view says) {
+    EXPECT_EQ(found.first, code);
+    EXPECT_NE(found.second.find(says), std::string::npos) << found.second;
+  };
+  expect(refusal({.card = kH200}), Code::kInvalidRequest, "none");
+  expect(refusal({.card = {}, .status = cudaErrorInsufficientDriver, .driver = 0}), Code::kUnsupported,
+         "version 580 or newer, found none");
+  expect(refusal({.card = {}, .status = cudaErrorInsufficientDriver, .driver = 12040}), Code::kUnsupported,
+         "want an NVIDIA driver for CUDA 13.0, version 580 or newer, found one for CUDA 12.4");
+  expect(refusal({.card = {}, .status = cudaErrorNoDevice}), Code::kUnsupported, "want a GPU, found none");
+  backend::cuda::DeviceFacts ampere = kH200;
+  ampere.name = "NVIDIA A100";
+  ampere.major = 8;
+  expect(refusal({.card = ampere, .kernels = cudaErrorNoKernelImageForDevice}), Code::kUnsupported,
+         "want a card of compute capability 9.0 or 12.1, for which this build has kernels, found NVIDIA A100 of 8.0");
+  backend::cuda::DeviceFacts small = kH200;
+  small.memory_bytes = int64_t{1} << 30;
+  expect(refusal({.card = small}, 1 << 20), Code::kOutOfMemory, "activations and KV pages: want ");
+  EXPECT_FALSE(backend::cuda_plan_device() == std::nullopt);  // a card with little memory is a card
 }
 
 }  // namespace

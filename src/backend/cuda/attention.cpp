@@ -46,6 +46,14 @@ Attention::Attention(const BackendConfig& config, const CudaOptions& options, cu
                              static_cast<size_t>(decode_scratch(target, d.kv_heads).counters) * sizeof(int), stream));
 }
 
+int64_t Attention::memory_bytes(const BackendConfig& config, const CudaOptions& options, const DeviceFacts& card) {
+  if (!choose_flash(config, options)) return 0;
+  const DecodeShape one = {1, static_cast<int>(config.dims.kv_heads), kv_bytes(page_type(options.kv))};
+  Carver measure(nullptr);
+  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card)).target, measure));
+  return measure.bytes();
+}
+
 int64_t Attention::staging_bytes(int64_t tokens) {
   constexpr int64_t kAlignments = 64;
   return tokens * 4 + max_attend_tiles(tokens) * static_cast<int64_t>(sizeof(AttendTile)) + kAlignments;

@@ -1,6 +1,7 @@
 #include "backend/cuda/card.h"
 
 #include "backend/cuda/arena.h"
+#include "backend/cuda/attention.h"
 #include "backend/cuda/choices.h"
 #include "backend/cuda/device_errors.h"
 #include "backend/cuda/gemm_path.h"
@@ -59,7 +60,8 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& op
   const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
   return {.weights = 0,
           .kv = kv,
-          .activations = measure.bytes() - kv + gemms.bytes(),
+          .activations = measure.bytes() - kv + gemms.bytes() +
+                         Attention::memory_bytes(config, options, open_device(options.device)),
           .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
 }
 

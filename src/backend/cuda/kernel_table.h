@@ -11,7 +11,8 @@
 #include <source_location>
 #include <string_view>
 
-struct CUstream_st;  // cudaStream_t points to one; this header is for plans too, which do without CUDA
+// cudaStream_t points to one; this header is for plans too, which do without CUDA.
+struct CUstream_st;  // NOLINT(readability-identifier-naming): CUDA's name
 
 namespace nibble::backend::cuda {
 

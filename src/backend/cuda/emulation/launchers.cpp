@@ -39,9 +39,9 @@ void sample(const SampleLaunch& args, const Launch& on) {
 
 }  // namespace
 
-DeviceFacts& emulated_card() {
-  static DeviceFacts card;
-  return card;
+EmulatedCuda& emulated_cuda() {
+  static EmulatedCuda cuda;
+  return cuda;
 }
 std::map<std::string, std::set<std::string>, std::less<>>& emulated_tiles() {
   static std::map<std::string, std::set<std::string>, std::less<>> tiles;
@@ -74,7 +74,7 @@ KernelTable any_kernels() {
       .moe_combine = [](const MoeLaunch&, const Launch& on) { launched(Kernel::kMoeCombine, on); },
       .sample = sample};
 }
-cudaError_t any_kernels_fit_device() { return cudaSuccess; }
+cudaError_t any_kernels_fit_device() { return emulated_cuda().kernels; }
 
 void gemv_dense(const DenseArgs& args, const GemvLaunch& launch) {
   check_args(args);

@@ -1,17 +1,12 @@
 #pragma once
 // Stands in for CUDA's header of this name where the backend's host code runs without CUDA and without a card: device
-// memory is the host's, streams are empty, a graph is a name. The card is emulated_card(). Only what the room calls.
+// memory is the host's, streams are empty, a graph is a name. Only what the room calls.
 
 #include "backend/cuda/device_facts.h"
 
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-
-namespace nibble::backend::cuda {
-// Of the next backend that is made.
-[[nodiscard]] DeviceFacts& emulated_card();
-}  // namespace nibble::backend::cuda
 
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
 struct CUstream_st {};
@@ -40,6 +35,18 @@ enum cudaDeviceAttr {
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 inline constexpr unsigned cudaHostAllocDefault = 0, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
 
+namespace nibble::backend::cuda {
+// What the emulated CUDA says of the machine.
+struct EmulatedCuda {
+  DeviceFacts card;
+  cudaError_t status = cudaSuccess;   // of the first call
+  int driver = 13000;                 // CUDA version
+  cudaError_t kernels = cudaSuccess;  // whether the build has kernels for the card
+  int64_t allocated = 0;              // bytes of device memory asked for so far
+};
+[[nodiscard]] EmulatedCuda& emulated_cuda();
+}  // namespace nibble::backend::cuda
+
 struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount;
@@ -49,14 +56,19 @@ struct cudaDeviceProp {
 inline const char* cudaGetErrorName(cudaError_t status) { return status == cudaSuccess ? "cudaSuccess" : "an error"; }
 inline const char* cudaGetErrorString(cudaError_t status) { return cudaGetErrorName(status); }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  return *version = nibble::backend::cuda::emulated_cuda().driver, cudaSuccess;
+}
 inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 
-inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  const cudaError_t status = nibble::backend::cuda::emulated_cuda().status;
+  return *count = status == cudaSuccess ? 1 : 0, status;
+}
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaSetDevice(int /*device*/) { return cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* into, int /*device*/) {
-  const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_card();
+  const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_cuda().card;
   *into = {};
   card.name.copy(into->name, sizeof into->name - 1);
   into->major = card.major;
@@ -68,21 +80,26 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* into, int /*device*/)
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int /*device*/) {
-  const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_card();
+  const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_cuda().card;
   *value = which == cudaDevAttrMultiProcessorCount      ? card.multiprocessors
            : which == cudaDevAttrComputeCapabilityMajor ? card.major
                                                         : static_cast<int>(card.sm_smem_bytes);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = *total = static_cast<size_t>(nibble::backend::cuda::emulated_card().memory_bytes);
+  *free = *total = static_cast<size_t>(nibble::backend::cuda::emulated_cuda().card.memory_bytes);
   return cudaSuccess;
 }
 
 inline cudaError_t cudaMalloc(void** at, size_t bytes) {
+  nibble::backend::cuda::EmulatedCuda& cuda = nibble::backend::cuda::emulated_cuda();
+  cuda.allocated += static_cast<int64_t>(bytes);
+  *at = cuda.allocated > cuda.card.memory_bytes ? nullptr : std::malloc(bytes);
+  return *at == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+inline cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned /*flags*/) {
   return (*at = std::malloc(bytes)) == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
-inline cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned /*flags*/) { return cudaMalloc(at, bytes); }
 inline cudaError_t cudaFree(void* at) { return std::free(at), cudaSuccess; }
 inline cudaError_t cudaFreeHost(void* at) { return std::free(at), cudaSuccess; }
 inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t /*stream*/) {

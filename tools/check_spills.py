@@ -93,8 +93,8 @@ def table(kernels):
 def main(arguments):
     build = Path(arguments[1] if len(arguments) > 1 else "build/cuda")
     kernels = []
-    for file in sorted(build.rglob("*.ptxas")):
-        if file.with_suffix("").exists():  # an object's
+    for file in sorted(build.rglob("nibble_cuda*.dir/**/*.ptxas")):
+        if file.with_suffix("").exists():  # of an object that there is
             kernels += parse(file.read_text())
     for kernel, name in zip(kernels, demangle([k.symbol for k in kernels])):
         kernel.name = name

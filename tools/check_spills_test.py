@@ -27,9 +27,11 @@ class CheckSpillsTest(unittest.TestCase):
     def check(self, *kernels, object_exists=True):
         """The exit status and what was printed for an object of these kernels."""
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "a.cu.o.ptxas").write_text("".join(kernels), encoding="utf-8")
+            objects = Path(folder, "src", "nibble_cuda_sm90.dir", "kernels")
+            objects.mkdir(parents=True)
+            (objects / "a.cu.o.ptxas").write_text("".join(kernels), encoding="utf-8")
             if object_exists:
-                Path(folder, "a.cu.o").touch()
+                (objects / "a.cu.o").touch()
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 status = check_spills.main(["check_spills.py", folder])

@@ -148,7 +148,7 @@ class Plans(Case):
         self.assertEqual(gemms["plans"][0]["moe_kernel"], "gemm")
         spark = self.ok(*plan, "--moe-kernel", "marlin", "--card", "gb10").out
         self.assertIn("cuda, GB10 (48 multiprocessors)", spark)
-        self.assertIn("any_moe_up_f16_mxfp4              grid 48 x 544 threads", spark)
+        self.assertIn("any_moe_up_f16_mxfp4              grid 48 x ", spark)
         self.refused(UNSUPPORTED, *plan, "--moe-kernel", "gemv", says="--moe-kernel gemv")
         self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="requantised layers")
 

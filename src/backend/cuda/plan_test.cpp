@@ -207,10 +207,10 @@ TEST(cuda_plan, a_step_without_logits_plans_none) {
   }
 }
 
-// What tools/check_spills.py cannot see: shared memory that a launch asks for. It sees the rest, and holds it below
-// what is left here.
-TEST(cuda_plan, decode_kernels_leave_room_in_the_shared_memory_of_a_block_of_sm121) {
-  constexpr int64_t kBlock = 99 * 1024, kStatic = 1024;
+// What tools/check_spills.py cannot see: shared memory that a launch asks for. It sees that these kernels have no
+// other.
+TEST(cuda_plan, decode_kernels_fit_the_shared_memory_of_a_block_of_sm121) {
+  constexpr int64_t kBlock = 99 * 1024;
   for (const std::optional<WeightFormat> format : {std::optional<WeightFormat>(), {kMxfp8}, {kMxfp4}}) {
     for (const Kv kv : {Kv::kBf16, Kv::kE4m3}) {
       for (const int tokens : {1, 2, 8, 32}) {
@@ -219,7 +219,7 @@ TEST(cuda_plan, decode_kernels_leave_room_in_the_shared_memory_of_a_block_of_sm1
                                   .dense = {.qkv = format, .o = format, .lm_head = format},
                                   .card = kGb10});
         for (const PlannedStage& s : planned.stages) {
-          EXPECT_LE(s.shared_bytes, kBlock - kStatic) << s.kernel << ": " << s.tile;
+          EXPECT_LE(s.shared_bytes, kBlock) << s.kernel << ": " << s.tile;
           EXPECT_EQ(s.shared_bytes > 0, s.tile.find(" B shared") != std::string::npos) << s.kernel;
         }
       }

@@ -51,7 +51,7 @@ int64_t Attention::memory_bytes(const BackendConfig& config, const CudaOptions& 
   if (!choose_flash(config, options)) return 0;
   const DecodeShape one = {1, static_cast<int>(config.dims.kv_heads), kv_bytes(page_type(options.kv))};
   Carver measure(nullptr);
-  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card)).target, measure));
+  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card, one.kv_bytes)).target, measure));
   return measure.bytes();
 }
 

@@ -159,7 +159,7 @@ struct MoeUpOp {
   Routing routing;
 
   __device__ MoeUpOp(const Args& args, const GemvShared& shared, int lane_idx)
-      : a(args), lane(lane_idx), routing(Routing::read(shared, args.tokens * args.choice.topk, lane_idx)) {}
+      : a(args), lane(lane_idx), routing(Routing::read(shared, args.tokens, args.choice.topk, lane_idx)) {}
   __device__ int row_tiles() const { return 2 * a.inter / layout::kTileRows; }
   __device__ TileWalk walk() const { return {row_tiles(), routing.count, static_cast<int>(gridDim.x)}; }
   __device__ int64_t tile(const Cursor& c) const {
@@ -204,7 +204,7 @@ struct MoeDownOp {
   __device__ MoeDownOp(const Args& args, const GemvShared& shared, int lane_idx)
       : a(args),
         lane(lane_idx),
-        routing(Routing::read(shared, args.tokens * args.choice.topk, lane_idx)),
+        routing(Routing::read(shared, args.tokens, args.choice.topk, lane_idx)),
         weight(lane_idx < args.tokens * args.choice.topk
                    ? std::bit_cast<float>(ptx::load_shared4(shared.route_weight(lane_idx)))
                    : 0.0f) {}

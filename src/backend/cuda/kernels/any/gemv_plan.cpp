@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kInFlightBytes = 105'000;  // rings of 49, 73, 98, 171 KB: more was slower on an H100 (2026-11)
 constexpr int kScratchBytes = 1024;          // gemv.cuh: barriers, routes, squares
-constexpr int kPartialSlots = 3;             // gemv.cuh
-constexpr int kExtraWarps = 2;               // producer, epilogue
+constexpr int kPartialSlots = 2;             // gemv.cuh
+constexpr int kProducers = 1;
 constexpr int kMinStages = 2;
 constexpr int kMaxStages = 8;
 
@@ -44,8 +44,8 @@ int64_t bytes_in(const RowsIn& in, int64_t values) {
 }  // namespace
 
 std::string GemvPlan::to_string() const {
-  return fmt::format("grid {} x {} threads, {} slices, ring of {} chunks of {} B, {} B shared", grid, threads,
-                     tile.slices, stages, tile.chunk_bytes, smem_bytes);
+  return fmt::format("grid {} x {} threads, {} slices, {} epilogues, ring of {} chunks of {} B, {} B shared", grid,
+                     threads, tile.slices, epilogues, stages, tile.chunk_bytes, smem_bytes);
 }
 
 GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages) {
@@ -53,15 +53,19 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   if (plan.tile.slices == 0 || shape.rows <= 0 || shape.rows % layout::kTileRows != 0 || device.sms <= 0)
     throw Error(Code::kUnsupported, "[cuda] no plan for [{}, {}] on {} SMs", shape.rows, shape.cols, device.sms);
   const int64_t chunk = plan.tile.chunk_bytes;
-  const int64_t fixed = int64_t{kPartialSlots} * plan.tile.slices * layout::kWarpLanes * 16 + kScratchBytes;
-  const int64_t fits = (device.cta_smem_bytes - fixed) / chunk;
-  if (fits < kMinStages)
+  const int64_t partials = int64_t{kPartialSlots} * plan.tile.slices * layout::kWarpLanes * 16;
+  const auto fits = [&](int epilogues) {
+    return (device.cta_smem_bytes - kScratchBytes - epilogues * partials) / chunk;
+  };
+  plan.epilogues = fits(kGemvEpilogues) >= kMinStages ? kGemvEpilogues : 1;
+  const int64_t fixed = kScratchBytes + plan.epilogues * partials, most = fits(plan.epilogues);
+  if (most < kMinStages)
     throw Error(Code::kUnsupported, "[cuda] [{}, {}]: want {} B of shared memory per block, the card has {}",
                 shape.rows, shape.cols, fixed + kMinStages * chunk, device.cta_smem_bytes);
   const int64_t wanted = stages != 0 ? stages : std::min<int64_t>(kInFlightBytes / chunk, kMaxStages);
-  plan.stages = static_cast<int>(std::clamp<int64_t>(wanted, kMinStages, std::min<int64_t>(fits, kMaxStages)));
+  plan.stages = static_cast<int>(std::clamp<int64_t>(wanted, kMinStages, std::min<int64_t>(most, kMaxStages)));
   plan.grid = static_cast<int>(std::min<int64_t>(device.sms, shape.rows / layout::kTileRows * shape.matrices));
-  plan.threads = (plan.tile.slices + kExtraWarps) * layout::kWarpLanes;
+  plan.threads = (plan.tile.slices + kProducers + plan.epilogues) * layout::kWarpLanes;
   // Never two of these on one SM: behind an early launch they would share it while another SM idles (seen on an H100).
   plan.smem_bytes =
       std::max(fixed + plan.stages * chunk, std::min(device.cta_smem_bytes, device.sm_smem_bytes / 2) / 16 * 16);

@@ -14,6 +14,7 @@ namespace nibble::backend::cuda {
 inline constexpr int kGemvTokens = 8;     // most tokens in a launch: the columns of an mma
 inline constexpr int kGemvRoutes = 32;    // most tokens * topk in a launch: the lanes of a warp
 inline constexpr int kGemvExperts = 256;  // that a launch can choose among: 8 per lane
+inline constexpr int kGemvEpilogues = 2;  // most of a CTA: warps that add partial sums
 inline constexpr int kGemvHeadDim = 64;   // the only one that QkvArgs takes: RowOrder::kHeads64
 
 // What the plan needs to know of a card (cudaDeviceProp: multiProcessorCount, sharedMemPerBlockOptin,
@@ -153,6 +154,7 @@ struct GroupedDownArgs {
 // partial sums added by one more.
 struct GemvPlan {
   int grid = 0, threads = 0, stages = 0;
+  int epilogues = 0;  // warps that add partial sums, 1 or 2
   layout::Geometry tile;
   int64_t smem_bytes = 0;
 

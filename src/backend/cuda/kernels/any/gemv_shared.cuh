@@ -13,22 +13,23 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kRingMaxStages = 8;
-inline constexpr int kPartialSlots = 3;
+inline constexpr int kPartialSlots = 2;  // of each epilogue
 
-// ring of chunks | partial sums [slots][slices][32 lanes] of float4 | barriers, 256 B | routes: ids and weights [32],
+// ring of chunks | partial sums [epilogues * slots][slices][32 lanes] of float4 | barriers, 256 B | routes: ids and weights [32],
 // 256 B | squares [slices][8 tokens], 512 B
 struct GemvShared {
   uint32_t ring, partials, barriers;
-  int chunk_bytes, slices, stages;
+  int chunk_bytes, slices, stages, slots;
 
   template <class KernelArgs>
   __device__ GemvShared(const uint8_t* memory, const KernelArgs& args)
       : ring(ptx::shared_address(memory)),
         partials(ring + static_cast<uint32_t>(args.stages * args.chunk_bytes)),
-        barriers(partials + static_cast<uint32_t>(kPartialSlots * args.slices * layout::kWarpLanes * 16)),
+        barriers(partials + static_cast<uint32_t>(args.epilogues * kPartialSlots * args.slices * layout::kWarpLanes * 16)),
         chunk_bytes(args.chunk_bytes),
         slices(args.slices),
-        stages(args.stages) {}
+        stages(args.stages),
+        slots(args.epilogues * kPartialSlots) {}
 
   __device__ uint32_t chunk(int stage) const { return ring + static_cast<uint32_t>(stage * chunk_bytes); }
   __device__ uint32_t partial(int slot, int slice, int lane) const {
@@ -37,7 +38,7 @@ struct GemvShared {
   __device__ uint32_t chunk_full(int stage) const { return barriers + 8 * static_cast<uint32_t>(stage); }
   __device__ uint32_t chunk_empty(int stage) const { return chunk_full(kRingMaxStages + stage); }
   __device__ uint32_t partial_full(int slot) const { return chunk_full(2 * kRingMaxStages + slot); }
-  __device__ uint32_t partial_empty(int slot) const { return chunk_full(2 * kRingMaxStages + kPartialSlots + slot); }
+  __device__ uint32_t partial_empty(int slot) const { return partial_full(kGemvEpilogues * kPartialSlots + slot); }
   __device__ uint32_t route_id(int pair) const { return barriers + 256 + 4 * static_cast<uint32_t>(pair); }
   __device__ uint32_t route_weight(int pair) const { return route_id(kGemvRoutes + pair); }
   __device__ uint32_t square(int slice, int token) const {
@@ -49,14 +50,14 @@ struct GemvShared {
       ptx::mbarrier_init(chunk_full(s), 1);
       ptx::mbarrier_init(chunk_empty(s), static_cast<uint32_t>(slices));
     }
-    for (int s = 0; s < kPartialSlots; ++s) {
+    for (int s = 0; s < slots; ++s) {
       ptx::mbarrier_init(partial_full(s), static_cast<uint32_t>(slices));
       ptx::mbarrier_init(partial_empty(s), 1);
     }
     ptx::fence_mbarrier_init();
   }
 };
-static_assert((2 * kRingMaxStages + 2 * kPartialSlots) * 8 <= 256);
+static_assert((2 * kRingMaxStages + 2 * kGemvEpilogues * kPartialSlots) * 8 <= 256);
 
 // Rises with the logit; NaN below every number, 0 below every logit.
 __device__ __forceinline__ uint32_t rank_of(float logit) {
@@ -68,41 +69,58 @@ __device__ __forceinline__ float logit_of(uint32_t rank) {
   return __uint_as_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
 }
 
-// One token's choice, by one warp, into the shared routes; the first CTA leaves it in global memory, too.
+// One token's choice, by one warp, into the shared routes; the first CTA leaves it in global memory, too. Lane l has
+// experts 8l to 8l + 7, so that the lowest lane of a tie has the lowest id.
 __device__ inline void choose_experts(const ExpertChoice& c, const GemvShared& shared, int token, int lane) {
   constexpr int kOwn = kGemvExperts / layout::kWarpLanes;
   const float* logits = c.logits + int64_t{token} * c.experts;
   uint32_t ranks[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
-    const int expert = i * layout::kWarpLanes + lane;
+    const int expert = lane * kOwn + i;
     ranks[i] = expert < c.experts ? rank_of(ptx::load_l2(logits + expert)) : 0;
   }
-  float first = 0, sum = 0, mine = 0;
+  float first = 0, mine = 0;  // mine: the logit of the choice `lane`
   for (int k = 0; k < c.topk; ++k) {
-    uint32_t best = 0, id = 0xffffffffu;
+    uint32_t own = 0;
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) best = ranks[i] > best ? ranks[i] : best;
-    best = ptx::warp_max_u32(best);
-#pragma unroll
-    for (int i = kOwn - 1; i >= 0; --i)
-      if (ranks[i] == best) id = static_cast<uint32_t>(i * layout::kWarpLanes + lane);
-    id = ptx::warp_min_u32(id);
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-      if (id == static_cast<uint32_t>(i * layout::kWarpLanes + lane)) ranks[i] = 0;
+    for (int i = 0; i < kOwn; ++i) own = ranks[i] > own ? ranks[i] : own;
+    const uint32_t best = ptx::warp_max_u32(own);
     const float logit = logit_of(best);
     if (k == 0) first = logit;
-    const float weight = expf(logit - first);
-    sum += weight;
-    if (lane != k) continue;
-    mine = weight;
-    ptx::store_shared4(shared.route_id(token * c.topk + k), id);
-    if (blockIdx.x == 0 && c.expert_ids != nullptr) c.expert_ids[token * c.topk + k] = static_cast<int32_t>(id);
+    if (lane == k) mine = logit;
+    const bool winner = __ffs(static_cast<int>(__ballot_sync(kEveryLane, own == best))) - 1 == lane;
+    int at = kOwn;
+#pragma unroll
+    for (int i = kOwn - 1; i >= 0; --i)
+      if (ranks[i] == best) at = i;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (winner && i == at) ranks[i] = 0;
+    if (!winner) continue;
+    const int id = lane * kOwn + at;
+    ptx::store_shared4(shared.route_id(token * c.topk + k), static_cast<uint32_t>(id));
+    if (blockIdx.x == 0 && c.expert_ids != nullptr) c.expert_ids[token * c.topk + k] = id;
   }
+  mine = expf(mine - first);
+  float sum = 0;
+  for (int k = 0; k < c.topk; ++k) sum += __shfl_sync(kEveryLane, mine, k);
   if (lane >= c.topk) return;
   ptx::store_shared4(shared.route_weight(token * c.topk + lane), std::bit_cast<uint32_t>(mine / sum));
   if (blockIdx.x == 0 && c.expert_weights != nullptr) c.expert_weights[token * c.topk + lane] = mine / sum;
+}
+
+// Which bit of `bits` is its n-th set one, from 0; any bit when there are fewer.
+__device__ __forceinline__ int nth_set_bit(uint32_t bits, int n) {
+  int at = 0;
+  for (int half = 16; half > 0; half /= 2) {
+    const int below = __popc(bits >> at & ((1u << half) - 1));
+    if (n >= below) {
+      n -= below;
+      at += half;
+    }
+  }
+  return at;
 }
 
 // The step's distinct experts in order of first use. Lane d of the warp holds the d-th.
@@ -111,14 +129,14 @@ struct Routing {
   int expert;      // of lane d < count
   uint32_t pairs;  // bit t * topk + k: this expert is the k-th of token t
 
-  __device__ static Routing read(const GemvShared& shared, int pair_count, int lane) {
+  __device__ static Routing read(const GemvShared& shared, int tokens, int topk, int lane) {
+    const int pair_count = tokens * topk;
     const int id = lane < pair_count ? static_cast<int>(ptx::load_shared4(shared.route_id(lane))) : -1 - lane;
+    if (tokens == 1) return {topk, id, 1u << lane};  // a token's choices differ
     const uint32_t same = __match_any_sync(kEveryLane, id);
     const bool is_first = lane < pair_count && __ffs(static_cast<int>(same)) - 1 == lane;
     const uint32_t firsts = __ballot_sync(kEveryLane, is_first);
-    uint32_t rest = firsts;
-    for (int d = 0; d < lane; ++d) rest &= rest - 1;  // drops the lowest bit
-    const int from = rest == 0 ? 0 : __ffs(static_cast<int>(rest)) - 1;
+    const int from = nth_set_bit(firsts, lane);
     return {__popc(firsts), __shfl_sync(kEveryLane, id, from), __shfl_sync(kEveryLane, same, from)};
   }
   __device__ int expert_at(int slot) const { return __shfl_sync(kEveryLane, expert, slot); }

@@ -53,6 +53,20 @@ struct Activations {
         for (int i = 0; i < 4; ++i) set_pair(j, i, own[j][2 * i], own[j][2 * i + 1]);
     }
   }
+  // One row alone, in column 0: own is block g's part, which lane t gets from lane 4j + t. Not with kBlocks.
+  __device__ void set_row(const float (&own)[8], int lane) {
+    uint32_t pairs[Tile::kTerms][4];
+    for (int i = 0; i < 4; ++i) {
+      set_pair(0, i, own[2 * i], own[2 * i + 1]);
+      for (int term = 0; term < Tile::kTerms; ++term) pairs[term][i] = b[term][0][i];
+    }
+    for (int term = 0; term < Tile::kTerms; ++term)
+      for (int j = 0; j < Tile::kBlocks; ++j)
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t pair = __shfl_sync(kEveryLane, pairs[term][i], 4 * j + lane % 4);
+          b[term][j][i] = group_of(lane) == 0 ? pair : 0;
+        }
+  }
   // One column's block as f16; not for bf16 weights.
   __device__ void set_f16(int j, const uint4& v) {
     b[0][j][0] = v.x;

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
   const uint32_t sums = ptx::shared_address(smem);  // [tokens][warps] {squares, dot}
   const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
   const int warp = thread / layout::kWarpLanes, expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;
-  if (thread == 0) ptx::grid_dependency_launch();
+  ptx::grid_dependency_launch();
   float norm[kRouterParts][8] = {}, weight[kRouterParts][8] = {};  // weight times norm
 #pragma unroll
   for (int p = 0; p < kRouterParts; ++p) {

@@ -41,15 +41,18 @@ __device__ __forceinline__ void warp_arrive(uint32_t barrier, int lane) {
   if (lane == 0) ptx::mbarrier_arrive(barrier);
 }
 
-template <class Tile, class Op, class KernelArgs>
-__device__ void produce(const KernelArgs& args, const GemvShared& shared, int lane) {
-  const Op op(args.op, shared, lane);
-  const auto walk = op.walk();
-  const uint64_t policy = ptx::evict_first_policy();
-  const auto bytes = static_cast<uint32_t>(shared.chunk_bytes);
-  RingPosition at;
-  for (Cursor c = walk.first(static_cast<int>(blockIdx.x)); walk.valid(c); c = walk.next(c)) {
-    const uint8_t* from = args.weights + op.tile(c) * (Tile::kChunks * shared.chunk_bytes);
+// The walk's tiles into the ring, one call after the other.
+template <class Tile, class KernelArgs>
+struct Feeder {
+  const KernelArgs& args;
+  const GemvShared& shared;
+  int lane;
+  uint64_t policy = ptx::evict_first_policy();
+  RingPosition at = {};
+
+  __device__ void tile(int64_t number) {
+    const auto bytes = static_cast<uint32_t>(shared.chunk_bytes);
+    const uint8_t* from = args.weights + number * (Tile::kChunks * shared.chunk_bytes);
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       if (lane == 0) {
@@ -62,6 +65,51 @@ __device__ void produce(const KernelArgs& args, const GemvShared& shared, int la
       at.advance(shared.stages);
     }
   }
+};
+
+// How many choices are published. For one token it is the producer that chooses, so that it can fetch at once; for
+// several, consumers.
+template <class Op>
+__device__ int choices(const typename Op::Args& args) {
+  if constexpr (Op::kChooses) {
+    return args.tokens;
+  } else {
+    return 0;
+  }
+}
+
+template <class Op>
+__device__ void await_choice(const GemvShared& shared) {
+  if constexpr (Op::kChooses) ptx::mbarrier_wait(shared.chosen(), 0);
+}
+
+// One token's tiles: those of the first expert are fetched before the others are known.
+template <class Tile, class Op, class KernelArgs>
+__device__ void choose_and_produce(const KernelArgs& args, const GemvShared& shared, int lane) {
+  Choice choice(args.op.choice, 0, lane);
+  Op op(args.op, Routing{choice.c.topk, 0, 0}, lane);
+  const auto walk = op.walk();
+  Feeder<Tile, KernelArgs> feed{args, shared, lane};
+  op.routing.expert = choice.pick();
+  Cursor c = walk.first(static_cast<int>(blockIdx.x));
+  for (int ahead = 0; ahead < shared.stages && walk.valid(c) && c.slot == 0; ++ahead, c = walk.next(c))
+    feed.tile(op.tile(c));
+  while (choice.picked < choice.c.topk) choice.pick();
+  choice.publish(shared);
+  op.routing.expert = choice.id;
+  for (; walk.valid(c); c = walk.next(c)) feed.tile(op.tile(c));
+}
+
+template <class Tile, class Op, class KernelArgs>
+__device__ void produce(const KernelArgs& args, const GemvShared& shared, int lane) {
+  if constexpr (Op::kChooses) {
+    if (args.op.tokens == 1) return choose_and_produce<Tile, Op>(args, shared, lane);
+    await_choice<Op>(shared);
+  }
+  const Op op(args.op, shared, lane);
+  const auto walk = op.walk();
+  Feeder<Tile, KernelArgs> feed{args, shared, lane};
+  for (Cursor c = walk.first(static_cast<int>(blockIdx.x)); walk.valid(c); c = walk.next(c)) feed.tile(op.tile(c));
 }
 
 template <class Op>
@@ -129,11 +177,11 @@ __device__ void normalise(const Op& op, const GemvShared& shared, const RowPart<
 
 // The lane's part of RowsIn, normed where they are to be.
 template <class Tile, bool kOneRow, class Op>
-__device__ void read_rows(const Op& op, const Cursor& c, const GemvShared& shared, const RowPart<Tile, kOneRow>& part,
+__device__ void read_rows(const Op& op, const GemvShared& shared, const RowPart<Tile, kOneRow>& part,
                           const NormPart<Tile, kOneRow>& norm, float (&v)[RowPart<Tile, kOneRow>::kOwn][8]) {
-  if (part.has() && op.has(c, part.row())) {
+  if (part.has() && part.row() < op.a.tokens) {
 #pragma unroll
-    for (int j = 0; j < part.kOwn; ++j) op.read8(c, part.row(), part.k(j), v[j]);
+    for (int j = 0; j < part.kOwn; ++j) op.read8(part.row(), part.k(j), v[j]);
   }
   if (op.a.in.norm != nullptr) normalise<Tile, kOneRow>(op, shared, part, norm, v);
 }
@@ -154,11 +202,10 @@ struct RowLoader {
     }
   }
   template <class Op>
-  __device__ void after(const Op& op, const Cursor& c, const GemvShared& shared, int slice, int lane,
-                        Activations<Tile>& x) const {
+  __device__ void after(const Op& op, const GemvShared& shared, int slice, int lane, Activations<Tile>& x) const {
     if (kBlocks || op.a.tokens == 1) {
       float v[1][8] = {};
-      read_rows<Tile, true>(op, c, shared, {lane, slice}, one, v);
+      read_rows<Tile, true>(op, shared, {lane, slice}, one, v);
       if constexpr (kBlocks) {
         x.set(v, lane);
       } else {
@@ -166,7 +213,7 @@ struct RowLoader {
       }
     } else if constexpr (!kBlocks) {
       float v[Tile::kBlocks][8] = {};
-      read_rows<Tile, false>(op, c, shared, {lane, slice}, several, v);
+      read_rows<Tile, false>(op, shared, {lane, slice}, several, v);
       x.set(v, lane);
     }
   }
@@ -191,19 +238,29 @@ __device__ void load_activations(const Op& op, const Cursor& c, int slice, int l
 
 template <class Tile, class Op, class KernelArgs>
 __device__ void consume(const KernelArgs& args, const GemvShared& shared, int slice, int lane) {
-  RowLoader<Tile> rows;
-  if constexpr (kReadsRows<Op>) rows.before(args.op, slice, lane);
-  ptx::grid_dependency_wait();
+  if constexpr (Op::kChooses) {
+    for (int token = slice; args.op.tokens > 1 && token < args.op.tokens; token += shared.slices) {
+      Choice choice(args.op.choice, token, lane);
+      while (choice.picked < choice.c.topk) choice.pick();
+      choice.publish(shared);
+    }
+  }
+  Activations<Tile> x;
+  if constexpr (kReadsRows<Op>) {
+    RowLoader<Tile> rows;
+    rows.before(args.op, slice, lane);
+    ptx::grid_dependency_wait();
+    rows.after(Op(args.op, shared, lane), shared, slice, lane, x);
+  } else {
+    ptx::grid_dependency_wait();
+    if constexpr (Op::kChooses && !Op::kReload) load_activations<Tile>(Op(args.op, Routing{}, lane), {}, slice, lane, x);
+  }
+  await_choice<Op>(shared);
   const Op op(args.op, shared, lane);
   const auto walk = op.walk();
   Cursor c = walk.first(static_cast<int>(blockIdx.x));
   if (!walk.valid(c)) return;
-  Activations<Tile> x;
-  if constexpr (kReadsRows<Op>) {
-    rows.after(op, c, shared, slice, lane, x);
-  } else {
-    load_activations<Tile>(op, c, slice, lane, x);
-  }
+  if constexpr (Op::kReload) load_activations<Tile>(op, c, slice, lane, x);
   RingPosition at, out, other;  // other: of the epilogue whose turn it is not
   int first_slot = 0;
   while (true) {
@@ -256,6 +313,7 @@ __device__ Cursor own_unit(const Walk& walk, Cursor c, int own, int epilogues, i
 template <class Tile, class Op, class KernelArgs>
 __device__ void finish(const KernelArgs& args, const GemvShared& shared, int own, int lane) {
   ptx::grid_dependency_wait();
+  await_choice<Op>(shared);
   Op op(args.op, shared, lane);
   const auto walk = op.walk();
   RingPosition at;
@@ -309,14 +367,10 @@ __global__ void __launch_bounds__(kGemvMaxThreads, 1)
   const GemvShared shared(smem, args);
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int warp = __shfl_sync(kEveryLane, static_cast<int>(threadIdx.x) / layout::kWarpLanes, 0);  // uniform
-  if (threadIdx.x == 0) shared.init();
+  if (threadIdx.x == 0) shared.init(choices<Op>(args.op));
+  __syncthreads();
   if constexpr (Op::kWaitsFirst) ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  if constexpr (Op::kChooses) {
-    const int warps = static_cast<int>(blockDim.x) / layout::kWarpLanes;
-    for (int token = warp; token < args.op.tokens; token += warps) choose_experts(args.op.choice, shared, token, lane);
-  }
-  __syncthreads();
   if (warp < shared.slices) {
     consume<Tile, Op>(args, shared, warp, lane);
   } else if (warp == shared.slices) {

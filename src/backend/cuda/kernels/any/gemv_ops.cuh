@@ -3,8 +3,8 @@
 // columns, what becomes of a tile's sums. Every warp holds its own copy; methods are called by whole warps.
 //
 //   kWaitsFirst  nothing starts, not even the next kernel, before the dependency wait; else weights are fetched at once
-//   kChooses     the CTA chooses experts first
-//   kHalf        activations are rows of f16 (column); else floats (has, read8)
+//   kChooses     the CTA chooses experts; an Op made with an empty Routing knows all that does not depend on them
+//   kHalf        activations are rows of f16 (column); else floats (has, read8; RowsIn: read8)
 //   kReload      activations change with the slot
 //   sums         as gemv_tile.cuh leaves them, added over slices
 
@@ -51,8 +51,7 @@ struct RowsOp {
 
   __device__ RowsOp(const Args& args, const GemvShared&, int lane_idx) : a(args), lane(lane_idx) {}
   __device__ int64_t tile(const Cursor& c) const { return c.row_tile; }
-  __device__ bool has(const Cursor&, int col) const { return col < a.tokens; }
-  __device__ void read8(const Cursor&, int col, int k, float (&v)[8]) const {
+  __device__ void read8(int col, int k, float (&v)[8]) const {
     const int64_t at = int64_t{a.in.which == nullptr ? col : a.in.which[col]} * a.cols + k;
     read_floats(a.in.x + at, v);
     if (a.in.pending == nullptr) return;
@@ -158,8 +157,10 @@ struct MoeUpOp {
   int lane;
   Routing routing;
 
+  __device__ MoeUpOp(const Args& args, const Routing& of_step, int lane_idx)
+      : a(args), lane(lane_idx), routing(of_step) {}
   __device__ MoeUpOp(const Args& args, const GemvShared& shared, int lane_idx)
-      : a(args), lane(lane_idx), routing(Routing::read(shared, args.tokens, args.choice.topk, lane_idx)) {}
+      : MoeUpOp(args, Routing::read(shared, args.tokens, args.choice.topk, lane_idx), lane_idx) {}
   __device__ int row_tiles() const { return 2 * a.inter / layout::kTileRows; }
   __device__ TileWalk walk() const { return {row_tiles(), routing.count, static_cast<int>(gridDim.x)}; }
   __device__ int64_t tile(const Cursor& c) const {
@@ -198,16 +199,16 @@ struct MoeDownOp {
   const Args& a;
   int lane;
   Routing routing;
-  float weight;       // of pair `lane`
+  float weight = 0;   // of pair `lane`
   float acc[4] = {};  // of the unit so far; sums' places
 
+  __device__ MoeDownOp(const Args& args, const Routing& of_step, int lane_idx)
+      : a(args), lane(lane_idx), routing(of_step) {}
   __device__ MoeDownOp(const Args& args, const GemvShared& shared, int lane_idx)
-      : a(args),
-        lane(lane_idx),
-        routing(Routing::read(shared, args.tokens, args.choice.topk, lane_idx)),
-        weight(lane_idx < args.tokens * args.choice.topk
-                   ? std::bit_cast<float>(ptx::load_shared4(shared.route_weight(lane_idx)))
-                   : 0.0f) {}
+      : MoeDownOp(args, Routing::read(shared, args.tokens, args.choice.topk, lane_idx), lane_idx) {
+    if (lane < args.tokens * args.choice.topk)
+      weight = std::bit_cast<float>(ptx::load_shared4(shared.route_weight(lane)));
+  }
   __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }
   __device__ UnitWalk walk() const { return {row_tiles(), routing.count, a.parts, static_cast<int>(gridDim.x)}; }
   __device__ int64_t tile(const Cursor& c) const {

@@ -39,13 +39,15 @@ struct GemvShared {
   __device__ uint32_t chunk_empty(int stage) const { return chunk_full(kRingMaxStages + stage); }
   __device__ uint32_t partial_full(int slot) const { return chunk_full(2 * kRingMaxStages + slot); }
   __device__ uint32_t partial_empty(int slot) const { return partial_full(kGemvEpilogues * kPartialSlots + slot); }
+  __device__ uint32_t chosen() const { return partial_empty(kGemvEpilogues * kPartialSlots); }
   __device__ uint32_t route_id(int pair) const { return barriers + 256 + 4 * static_cast<uint32_t>(pair); }
   __device__ uint32_t route_weight(int pair) const { return route_id(kGemvRoutes + pair); }
   __device__ uint32_t square(int slice, int token) const {
     return barriers + 512 + 4 * static_cast<uint32_t>(slice * kGemvTokens + token);
   }
 
-  __device__ void init() const {
+  // choices: how many will be published.
+  __device__ void init(int choices) const {
     for (int s = 0; s < stages; ++s) {
       ptx::mbarrier_init(chunk_full(s), 1);
       ptx::mbarrier_init(chunk_empty(s), static_cast<uint32_t>(slices));
@@ -54,10 +56,11 @@ struct GemvShared {
       ptx::mbarrier_init(partial_full(s), static_cast<uint32_t>(slices));
       ptx::mbarrier_init(partial_empty(s), 1);
     }
+    if (choices > 0) ptx::mbarrier_init(chosen(), static_cast<uint32_t>(choices));
     ptx::fence_mbarrier_init();
   }
 };
-static_assert((2 * kRingMaxStages + 2 * kGemvEpilogues * kPartialSlots) * 8 <= 256);
+static_assert((2 * kRingMaxStages + 2 * kGemvEpilogues * kPartialSlots + 1) * 8 <= 256);
 
 // Rises with the logit; NaN below every number, 0 below every logit.
 __device__ __forceinline__ uint32_t rank_of(float logit) {
@@ -69,46 +72,62 @@ __device__ __forceinline__ float logit_of(uint32_t rank) {
   return __uint_as_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
 }
 
-// One token's choice, by one warp, into the shared routes; the first CTA leaves it in global memory, too. Lane l has
-// experts 8l to 8l + 7, so that the lowest lane of a tie has the lowest id.
-__device__ inline void choose_experts(const ExpertChoice& c, const GemvShared& shared, int token, int lane) {
-  constexpr int kOwn = kGemvExperts / layout::kWarpLanes;
-  const float* logits = c.logits + int64_t{token} * c.experts;
+// One token's choice, by one warp, expert by expert, so that what needs the first need not wait for the last. Lane l has
+// experts 8l to 8l + 7: the lowest lane of a tie has the lowest id.
+struct Choice {
+  static constexpr int kOwn = kGemvExperts / layout::kWarpLanes;
+  const ExpertChoice& c;
+  int token, lane, picked = 0;
   uint32_t ranks[kOwn];
+  int id = 0;       // of pick `lane`
+  float logit = 0;  // likewise
+
+  __device__ Choice(const ExpertChoice& choice, int of_token, int lane_idx) : c(choice), token(of_token), lane(lane_idx) {
+    const float* logits = c.logits + int64_t{token} * c.experts;
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    const int expert = lane * kOwn + i;
-    ranks[i] = expert < c.experts ? rank_of(ptx::load_l2(logits + expert)) : 0;
+    for (int i = 0; i < kOwn; ++i) {
+      const int expert = lane * kOwn + i;
+      ranks[i] = expert < c.experts ? rank_of(ptx::load_l2(logits + expert)) : 0;
+    }
   }
-  float first = 0, mine = 0;  // mine: the logit of the choice `lane`
-  for (int k = 0; k < c.topk; ++k) {
+  // The next expert, known to every lane.
+  __device__ int pick() {
     uint32_t own = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) own = ranks[i] > own ? ranks[i] : own;
-    const uint32_t best = ptx::warp_max_u32(own);
-    const float logit = logit_of(best);
-    if (k == 0) first = logit;
-    if (lane == k) mine = logit;
-    const bool winner = __ffs(static_cast<int>(__ballot_sync(kEveryLane, own == best))) - 1 == lane;
-    int at = kOwn;
+    int at = 0;
 #pragma unroll
     for (int i = kOwn - 1; i >= 0; --i)
-      if (ranks[i] == best) at = i;
+      if (ranks[i] == own) at = i;
+    const uint32_t best = ptx::warp_max_u32(own);
+    const int winner = __ffs(static_cast<int>(__ballot_sync(kEveryLane, own == best))) - 1;
+    const int expert = winner * kOwn + __shfl_sync(kEveryLane, at, winner);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
-      if (winner && i == at) ranks[i] = 0;
-    if (!winner) continue;
-    const int id = lane * kOwn + at;
-    ptx::store_shared4(shared.route_id(token * c.topk + k), static_cast<uint32_t>(id));
-    if (blockIdx.x == 0 && c.expert_ids != nullptr) c.expert_ids[token * c.topk + k] = id;
+      if (lane == winner && i == at) ranks[i] = 0;
+    if (lane == picked) {
+      id = expert;
+      logit = logit_of(best);
+    }
+    ++picked;
+    return expert;
   }
-  mine = expf(mine - first);
-  float sum = 0;
-  for (int k = 0; k < c.topk; ++k) sum += __shfl_sync(kEveryLane, mine, k);
-  if (lane >= c.topk) return;
-  ptx::store_shared4(shared.route_weight(token * c.topk + lane), std::bit_cast<uint32_t>(mine / sum));
-  if (blockIdx.x == 0 && c.expert_weights != nullptr) c.expert_weights[token * c.topk + lane] = mine / sum;
-}
+  // All picks and their softmax, into the shared routes; the first CTA leaves them in global memory, too.
+  __device__ void publish(const GemvShared& shared) const {
+    const float mine = expf(logit - __shfl_sync(kEveryLane, logit, 0));
+    float sum = 0;
+    for (int k = 0; k < c.topk; ++k) sum += __shfl_sync(kEveryLane, mine, k);
+    if (lane < c.topk) {
+      const int pair = token * c.topk + lane;
+      ptx::store_shared4(shared.route_id(pair), static_cast<uint32_t>(id));
+      ptx::store_shared4(shared.route_weight(pair), std::bit_cast<uint32_t>(mine / sum));
+      if (blockIdx.x == 0 && c.expert_ids != nullptr) c.expert_ids[pair] = id;
+      if (blockIdx.x == 0 && c.expert_weights != nullptr) c.expert_weights[pair] = mine / sum;
+    }
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared.chosen());
+  }
+};
 
 // Which bit of `bits` is its n-th set one, from 0; any bit when there are fewer.
 __device__ __forceinline__ int nth_set_bit(uint32_t bits, int n) {
@@ -125,10 +144,11 @@ __device__ __forceinline__ int nth_set_bit(uint32_t bits, int n) {
 
 // The step's distinct experts in order of first use. Lane d of the warp holds the d-th.
 struct Routing {
-  int count;       // distinct experts
-  int expert;      // of lane d < count
-  uint32_t pairs;  // bit t * topk + k: this expert is the k-th of token t
+  int count = 0;       // distinct experts
+  int expert = 0;      // of lane d < count
+  uint32_t pairs = 0;  // bit t * topk + k: this expert is the k-th of token t
 
+  // Once the choices are published.
   __device__ static Routing read(const GemvShared& shared, int tokens, int topk, int lane) {
     const int pair_count = tokens * topk;
     const int id = lane < pair_count ? static_cast<int>(ptx::load_shared4(shared.route_id(lane))) : -1 - lane;

@@ -43,7 +43,8 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   a.expert_weights = carver.take<float>(pairs);
   if (matrices == Matrices::kPacked) {
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
-    a.pending = carver.take<float>(2 * std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
+    a.pending = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
+    a.normed_f16 = carver.take<F16>(tokens * d.hidden);
   } else {
     a.expert_hidden = carver.take<float>(pairs * d.inter);
   }

@@ -29,7 +29,6 @@ GemvLaunch DecodePath::chained(const Launch& on) const {
 RowsIn DecodePath::residual(int64_t first) const {
   return {.x = at_.residual + first * d_.hidden,
           .pending = pending_ ? at_.pending : nullptr,
-          .pending_stride = tokens_ * d_.hidden,
           .eps = config_.rms_eps};
 }
 
@@ -161,6 +160,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
                   .weight = w.router,
                   .bias = w.bias,
                   .normed = at_.normed,
+                  .rounded = at_.normed_f16,
                   .logits = at_.router_logits,
                   .hidden = to_int(d_.hidden),
                   .experts = to_int(d_.experts),
@@ -174,6 +174,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   kernels_.rmsnorm({.x = at_.residual,
                     .scale = w.norm,
                     .out = at_.normed,
+                    .rounded = at_.normed_f16,
                     .rows = to_int(tokens_),
                     .hidden = to_int(d_.hidden),
                     .eps = config_.rms_eps},
@@ -220,7 +221,7 @@ void DecodePath::moe(const MoeWeights& w, const Launch& on) {
 void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
   gemv_moe_up({.weights = w.up,
                .bias = w.up_bias,
-               .x = at_.normed,
+               .x = at_.normed_f16,
                .choice = choice(),
                .u = at_.expert_hidden_f16,
                .hidden = to_int(d_.hidden),
@@ -237,7 +238,8 @@ void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
                  .bias = w.down_bias,
                  .u = at_.expert_hidden_f16,
                  .choice = again,
-                 .y = at_.pending,
+                 .y = at_.residual,
+                 .pending = at_.pending,
                  .hidden = to_int(d_.hidden),
                  .inter = to_int(d_.inter),
                  .tokens = to_int(tokens_),
@@ -266,7 +268,7 @@ void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
   const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_count, to_int(d_.topk)};
   gemv_grouped_up({.weights = w.up,
                    .bias = w.up_bias,
-                   .x = at_.normed,
+                   .x = at_.normed_f16,
                    .groups = groups,
                    .u = at_.expert_hidden_f16,
                    .hidden = to_int(d_.hidden),

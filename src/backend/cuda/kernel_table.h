@@ -104,6 +104,7 @@ struct RmsnormLaunch {
   const int32_t* which = nullptr;  // [rows]; none: r itself
   const Bf16* scale = nullptr;     // [hidden]
   float* out = nullptr;            // [rows, hidden]
+  F16* rounded = nullptr;          // likewise, or null
   int rows = 0, hidden = 0;
   float eps = 0;
 };
@@ -152,9 +153,9 @@ struct AttendLaunch {
   int window = 0;  // keys seen, the own included; 0: all
 };
 
-// to += pending[0] + pending[1]
+// to += pending
 struct AddPendingLaunch {
-  const float* pending = nullptr;  // [2, count]
+  const float* pending = nullptr;  // [count]
   float* to = nullptr;             // [count]
   int count = 0;
 };

@@ -219,20 +219,21 @@ struct RowLoader {
   }
 };
 
-// The activations of this lane's column of the cursor's slot; RowsIn has RowLoader.
+// The activations of this lane's column of the cursor's slot, rows of f16; RowsIn has RowLoader.
 template <class Tile, class Op>
 __device__ void load_activations(const Op& op, const Cursor& c, int slice, int lane, Activations<Tile>& x) {
-  const RowPart<Tile, Tile::kColumns == Columns::kBlocks> part{lane, slice};
-  if constexpr (Op::kHalf) {
-    static_assert(Tile::kColumns == Columns::kVectors && Tile::kPacking == layout::Packing::kMxfp4);
-    const F16* row = op.column(c, part.row());
-    for (int j = 0; j < Tile::kBlocks; ++j)
-      x.set_f16(j, row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + part.k(j)));
-  } else {
-    float v[Tile::kOwnBlocks][8] = {};
-    if (part.has() && op.has(c, part.row()))
-      for (int j = 0; j < Tile::kOwnBlocks; ++j) op.read8(c, part.row(), part.k(j), v[j]);
-    x.set(v, lane);
+  static_assert(Tile::kPacking == layout::Packing::kMxfp4);
+  constexpr bool kOneRow = Tile::kColumns == Columns::kBlocks;
+  const RowPart<Tile, kOneRow> part{lane, slice};
+  const F16* row = part.has() ? op.column(c, part.row()) : nullptr;
+#pragma unroll
+  for (int j = 0; j < part.kOwn; ++j) {
+    const uint4 own = row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + part.k(j));
+    if constexpr (kOneRow) {
+      x.set_block(own, lane);
+    } else {
+      x.set_f16(j, own);
+    }
   }
 }
 

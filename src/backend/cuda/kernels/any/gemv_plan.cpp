@@ -38,7 +38,7 @@ int64_t packed(layout::Packing packing, int64_t rows, int64_t cols) {
 }
 
 int64_t bytes_in(const RowsIn& in, int64_t values) {
-  return (in.pending != nullptr ? 12 : 4) * values + (in.normed != nullptr ? 4 * values : 0);
+  return (in.pending != nullptr ? 8 : 4) * values + (in.normed != nullptr ? 4 * values : 0);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ GemvCost cost(const DenseArgs& a) {
   const int64_t out = int64_t{a.tokens} * a.rows;
   return {.bytes = packed(a.packing, a.rows, a.cols) + (a.bias != nullptr ? 2 * int64_t{a.rows} : 0) +
                    bytes_in(a.in, int64_t{a.tokens} * a.cols) + (a.into == Into::kAdd ? 8 : 4) * out +
-                   (a.pending != nullptr ? 8 * out : 0),
+                   (a.pending != nullptr ? 4 * out : 0),
           .flops = 2 * out * a.cols};
 }
 
@@ -89,14 +89,14 @@ GemvCost cost(const QkvArgs& a) {
 
 GemvCost cost(const RouterArgs& a) {
   const int64_t in = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
-  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} + 8 * in + 4 * out,
+  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} + 10 * in + 4 * out,
           .flops = 2 * out * a.hidden};
 }
 
 GemvCost cost(const MoeUpArgs& a, int distinct_experts) {
   const int64_t rows = 2 * int64_t{a.inter}, routes = int64_t{a.tokens} * a.choice.topk;
   return {.bytes = distinct_experts * (layout::packed_bytes(rows, a.hidden) + 2 * rows) +
-                   4 * int64_t{a.tokens} * (a.hidden + a.choice.experts) + 2 * routes * a.inter,
+                   int64_t{a.tokens} * (2 * a.hidden + 4 * a.choice.experts) + 2 * routes * a.inter,
           .flops = 2 * routes * rows * a.hidden};
 }
 
@@ -133,9 +133,9 @@ void check_args(const RouterArgs& a) {
   require(a.tokens >= 1 && a.tokens <= kGemvTokens && a.experts >= 1 && a.hidden >= 8 && a.hidden % 8 == 0 &&
               a.hidden <= kRouterHidden,
           Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
-  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.normed) && a.bias != nullptr &&
+  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.normed) && aligned(a.rounded) && a.bias != nullptr &&
               a.logits != nullptr,
-          Code::kInvalidRequest, "want weight, norm, x and normed 16-byte aligned, bias and logits", args);
+          Code::kInvalidRequest, "want weight, norm, x, normed and rounded 16-byte aligned, bias and logits", args);
 }
 
 void check_args(const MoeUpArgs& a) {
@@ -158,8 +158,9 @@ void check_args(const MoeDownArgs& a) {
   check_choice(a.choice, a.tokens, args);
   require(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), Code::kUnsupported, "want 1 or 2 parts, at most topk",
           args);
-  require(aligned(a.weights) && aligned(a.u) && a.y != nullptr && a.bias != nullptr, Code::kInvalidRequest,
-          "want weights and u 16-byte aligned, bias and y", args);
+  require(aligned(a.weights) && aligned(a.u) && a.y != nullptr && a.bias != nullptr &&
+              (a.parts == 1 || a.pending != nullptr),
+          Code::kInvalidRequest, "want weights and u 16-byte aligned, bias, y, and pending for two parts", args);
 }
 
 void check_args(const GroupedUpArgs& a) {

@@ -82,7 +82,7 @@ MoeDownArgs down() {
           .hidden = 2880,
           .inter = 2880,
           .tokens = 8,
-          .parts = 2};
+          .parts = 1};
 }
 
 template <class Args>

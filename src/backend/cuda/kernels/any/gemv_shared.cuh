@@ -72,39 +72,49 @@ __device__ __forceinline__ float logit_of(uint32_t rank) {
   return __uint_as_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
 }
 
-// One token's choice, by one warp, expert by expert, so that what needs the first need not wait for the last. Lane l has
-// experts 8l to 8l + 7: the lowest lane of a tie has the lowest id.
+// One token's choice, by one warp, expert by expert, so that what needs the first need not wait for the last. Every CTA
+// reads the same few lines, so each asks for a line once: lane l has experts 4l to 4l + 3 of each 128.
 struct Choice {
   static constexpr int kOwn = kGemvExperts / layout::kWarpLanes;
   const ExpertChoice& c;
   int token, lane, picked = 0;
-  uint32_t ranks[kOwn];
+  uint32_t ranks[kOwn] = {};
   int id = 0;       // of pick `lane`
   float logit = 0;  // likewise
 
   __device__ Choice(const ExpertChoice& choice, int of_token, int lane_idx) : c(choice), token(of_token), lane(lane_idx) {
     const float* logits = c.logits + int64_t{token} * c.experts;
+    const bool whole = c.experts % 4 == 0;
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int expert = lane * kOwn + i;
-      ranks[i] = expert < c.experts ? rank_of(ptx::load_l2(logits + expert)) : 0;
+    for (int i = 0; i < kOwn; i += 4) {
+      const int expert = expert_of(lane, i);
+      if (whole && expert < c.experts) {
+        const float4 four = ptx::load_l2x4(logits + expert);
+        ranks[i] = rank_of(four.x);
+        ranks[i + 1] = rank_of(four.y);
+        ranks[i + 2] = rank_of(four.z);
+        ranks[i + 3] = rank_of(four.w);
+      } else {
+        for (int n = 0; n < 4; ++n)
+          if (expert + n < c.experts) ranks[i + n] = rank_of(ptx::load_l2(logits + expert + n));
+      }
     }
   }
+  __device__ static int expert_of(int lane_idx, int i) { return i / 4 * 4 * layout::kWarpLanes + 4 * lane_idx + i % 4; }
   // The next expert, known to every lane.
   __device__ int pick() {
     uint32_t own = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) own = ranks[i] > own ? ranks[i] : own;
-    int at = 0;
+    uint32_t lowest = 0;
 #pragma unroll
     for (int i = kOwn - 1; i >= 0; --i)
-      if (ranks[i] == own) at = i;
+      if (ranks[i] == own) lowest = static_cast<uint32_t>(expert_of(lane, i));
     const uint32_t best = ptx::warp_max_u32(own);
-    const int winner = __ffs(static_cast<int>(__ballot_sync(kEveryLane, own == best))) - 1;
-    const int expert = winner * kOwn + __shfl_sync(kEveryLane, at, winner);
+    const auto expert = static_cast<int>(ptx::warp_min_u32(own == best ? lowest : kEveryLane));
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
-      if (lane == winner && i == at) ranks[i] = 0;
+      if (expert == expert_of(lane, i)) ranks[i] = 0;
     if (lane == picked) {
       id = expert;
       logit = logit_of(best);

@@ -35,16 +35,19 @@ struct TileWalk {
   }
 };
 
-// Units (part, row tile), part-major; a unit is its row tile in the part's slots, one after the other, so one CTA sums
-// the experts of a row tile without atomics. REQUIRES parts <= slots: every part has a slot.
+// Units (part, row tile); a unit is its row tile in the part's slots, one after the other, so one CTA sums the experts of
+// a row tile without atomics. A CTA has units of one part, where there are as many CTAs as parts, and so reads the
+// activations of that part's experts alone. REQUIRES parts <= slots: every part has a slot.
 struct UnitWalk {
   int row_tiles, slots, parts, ctas;
 
-  [[nodiscard]] constexpr Cursor first(int cta) const { return opened({.row_tile = cta}); }
+  [[nodiscard]] constexpr Cursor first(int cta) const {
+    return cta < groups() * group() ? opened({.row_tile = cta % group(), .part = cta / group()}) : Cursor{.part = parts};
+  }
   [[nodiscard]] constexpr bool valid(const Cursor& c) const { return c.part < parts; }
   [[nodiscard]] constexpr Cursor next(Cursor c) const {
     if (c.ends_unit) {
-      c.row_tile += ctas;
+      c.row_tile += group();
       return opened(c);
     }
     ++c.slot;
@@ -53,11 +56,13 @@ struct UnitWalk {
   }
 
  private:
+  [[nodiscard]] constexpr int groups() const { return ctas < parts ? 1 : parts; }
+  [[nodiscard]] constexpr int group() const { return ctas / groups(); }  // CTAs of one
   [[nodiscard]] constexpr int end_of(int part) const { return (part + 1) * slots / parts; }
   [[nodiscard]] constexpr Cursor opened(Cursor c) const {
-    while (c.row_tile >= row_tiles) {
-      c.row_tile -= row_tiles;
-      ++c.part;
+    while (c.row_tile >= row_tiles && c.part < parts) {
+      c.row_tile %= group();
+      c.part += groups();
     }
     c.slot = c.part * slots / parts;
     c.ends_unit = c.slot + 1 == end_of(c.part);

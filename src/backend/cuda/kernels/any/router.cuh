@@ -77,7 +77,14 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
       const int64_t at = int64_t{t} * a.hidden + 8 * group;
       float x[8];
       read_floats(a.x + at, x);
-      for (int i = 0; i < 8; ++i) a.normed[at + i] = x[i] * inverse * norm[p][i];
+      uint32_t pairs[4];
+      for (int i = 0; i < 8; i += 2) {
+        const float low = x[i] * inverse * norm[p][i], high = x[i + 1] * inverse * norm[p][i + 1];
+        a.normed[at + i] = low;
+        a.normed[at + i + 1] = high;
+        pairs[i / 2] = ptx::pack_f16(low, high);
+      }
+      *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }
   }
 }

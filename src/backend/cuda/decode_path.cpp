@@ -18,7 +18,7 @@ Kernel by_packing(Packing packing, Kernel bf16) {
 }  // namespace
 
 bool DecodePath::fused() const {
-  return tokens_ <= kGemvTokens && tokens_ * d_.topk <= kGemvRoutes && d_.experts <= kGemvExperts && d_.topk >= 2 &&
+  return tokens_ <= kGemvTokens && tokens_ * d_.topk <= kGemvRoutes && d_.experts <= kGemvExperts && d_.experts % 4 == 0 && d_.topk >= 2 &&
          d_.hidden <= kRouterHidden;
 }
 

@@ -28,7 +28,7 @@ struct Moe {
   std::vector<uint8_t> packed;
 
   Moe(const std::vector<int32_t>& ids, int64_t rows, int64_t cols, RowOrder order) {
-    experts = *std::max_element(ids.begin(), ids.end()) + 1;
+    experts = (*std::max_element(ids.begin(), ids.end()) / 4 + 1) * 4;
     for (int e = 0; e < experts; ++e) {
       matrices.emplace_back(Packing::kMxfp4, rows, cols, order, 100 + 10 * static_cast<uint64_t>(e));
       packed.insert(packed.end(), matrices.back().packed.begin(), matrices.back().packed.end() - 16);
@@ -277,11 +277,12 @@ TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
 
 TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {
   const float inf = INFINITY;
-  const std::vector<float> logits = {1, 1, 1, 1, 1, kNan, kNan, kNan, kNan, 3, -inf, -inf, -inf, kNan, -inf};
+  const std::vector<float> logits = {1,    1,    1,    1,    1,    kNan, kNan, kNan, kNan, kNan, kNan, kNan,
+                                     3,    kNan, kNan, kNan, -inf, -inf, -inf, kNan, -inf, kNan, kNan, kNan};
   const std::vector<std::set<int32_t>> want = {{0, 1, 2}, {4, 0, 1}, {0, 1, 2}};
   std::vector<int32_t> ids(9, -1);
   std::vector<float> weights(9, kNan);
-  const ExpertChoice choice{logits.data(), ids.data(), weights.data(), 5, 3};
+  const ExpertChoice choice{logits.data(), ids.data(), weights.data(), 8, 3};
   struct Args {
     int stages = 2, chunk_bytes = 16, slices = 1, epilogues = 1;
   };

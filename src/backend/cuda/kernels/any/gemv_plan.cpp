@@ -29,7 +29,8 @@ void check_matrix(const GemvShape& shape, int tokens, const std::string& args) {
 
 void check_choice(const ExpertChoice& c, int tokens, const std::string& args) {
   require(c.topk >= 1 && tokens * c.topk <= kGemvRoutes, Code::kUnsupported, "want tokens * topk in 1 to 32", args);
-  require(c.experts >= c.topk && c.experts <= kGemvExperts, Code::kUnsupported, "want topk to 256 experts", args);
+  require(c.experts >= c.topk && c.experts <= kGemvExperts && c.experts % 4 == 0, Code::kUnsupported,
+          "want topk to 128 experts, a multiple of 4", args);
   require(c.logits != nullptr, Code::kInvalidRequest, "want router logits", args);
 }
 

@@ -13,7 +13,7 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kGemvTokens = 8;     // most tokens in a launch: the columns of an mma
 inline constexpr int kGemvRoutes = 32;    // most tokens * topk in a launch: the lanes of a warp
-inline constexpr int kGemvExperts = 256;  // that a launch can choose among: 8 per lane
+inline constexpr int kGemvExperts = 128;  // that a launch can choose among: 4 per lane
 inline constexpr int kGemvEpilogues = 2;  // most of a CTA: warps that add partial sums
 inline constexpr int kGemvHeadDim = 64;   // the only one that QkvArgs takes: RowOrder::kHeads64
 

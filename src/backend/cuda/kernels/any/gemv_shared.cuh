@@ -73,9 +73,10 @@ __device__ __forceinline__ float logit_of(uint32_t rank) {
 }
 
 // One token's choice, by one warp, expert by expert, so that what needs the first need not wait for the last. Every CTA
-// reads the same few lines, so each asks for a line once: lane l has experts 4l to 4l + 3 of each 128.
+// reads the same few lines, so each asks for a line once: lane l has experts 4l to 4l + 3.
 struct Choice {
   static constexpr int kOwn = kGemvExperts / layout::kWarpLanes;
+  static_assert(kOwn == 4);
   const ExpertChoice& c;
   int token, lane, picked = 0;
   uint32_t ranks[kOwn] = {};
@@ -84,37 +85,28 @@ struct Choice {
 
   __device__ Choice(const ExpertChoice& choice, int of_token, int lane_idx) : c(choice), token(of_token), lane(lane_idx) {
     const float* logits = c.logits + int64_t{token} * c.experts;
-    const bool whole = c.experts % 4 == 0;
-#pragma unroll
-    for (int i = 0; i < kOwn; i += 4) {
-      const int expert = expert_of(lane, i);
-      if (whole && expert < c.experts) {
-        const float4 four = ptx::load_l2x4(logits + expert);
-        ranks[i] = rank_of(four.x);
-        ranks[i + 1] = rank_of(four.y);
-        ranks[i + 2] = rank_of(four.z);
-        ranks[i + 3] = rank_of(four.w);
-      } else {
-        for (int n = 0; n < 4; ++n)
-          if (expert + n < c.experts) ranks[i + n] = rank_of(ptx::load_l2(logits + expert + n));
-      }
-    }
+    if (kOwn * lane >= c.experts) return;
+    const float4 four = ptx::load_l2x4(logits + kOwn * lane);
+    ranks[0] = rank_of(four.x);
+    ranks[1] = rank_of(four.y);
+    ranks[2] = rank_of(four.z);
+    ranks[3] = rank_of(four.w);
   }
-  __device__ static int expert_of(int lane_idx, int i) { return i / 4 * 4 * layout::kWarpLanes + 4 * lane_idx + i % 4; }
   // The next expert, known to every lane.
   __device__ int pick() {
     uint32_t own = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) own = ranks[i] > own ? ranks[i] : own;
-    uint32_t lowest = 0;
+    int lowest = 0;
 #pragma unroll
     for (int i = kOwn - 1; i >= 0; --i)
-      if (ranks[i] == own) lowest = static_cast<uint32_t>(expert_of(lane, i));
+      if (ranks[i] == own) lowest = i;
     const uint32_t best = ptx::warp_max_u32(own);
-    const auto expert = static_cast<int>(ptx::warp_min_u32(own == best ? lowest : kEveryLane));
+    const int winner = __ffs(static_cast<int>(__ballot_sync(kEveryLane, own == best))) - 1;
+    const int expert = kOwn * winner + __shfl_sync(kEveryLane, lowest, winner);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
-      if (expert == expert_of(lane, i)) ranks[i] = 0;
+      if (expert == kOwn * lane + i) ranks[i] = 0;
     if (lane == picked) {
       id = expert;
       logit = logit_of(best);

@@ -6,6 +6,4 @@ namespace nibble::backend::cuda::ptx {
 inline void prefetch_l2(const void*) {}
 
 inline float4 load_l2x4(const float* global) { return {global[0], global[1], global[2], global[3]}; }
-inline float load_l2(const float* global) { return *global; }
-
 }  // namespace nibble::backend::cuda::ptx

@@ -50,13 +50,14 @@ struct Feeder {
   uint64_t policy = ptx::evict_first_policy();
   RingPosition at = {};
 
-  __device__ void tile(int64_t number) {
+  // fresh: none of its stages was used before.
+  __device__ void tile(int64_t number, bool fresh = false) {
     const auto bytes = static_cast<uint32_t>(shared.chunk_bytes);
     const uint8_t* from = args.weights + number * (Tile::kChunks * shared.chunk_bytes);
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       if (lane == 0) {
-        ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // a fresh barrier's last round is complete
+        if (!fresh) ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // complete in a stage's first round
         ptx::mbarrier_arrive_expect_tx(shared.chunk_full(at.stage), bytes);
         ptx::bulk_copy(shared.chunk(at.stage), from + chunk * shared.chunk_bytes, bytes, shared.chunk_full(at.stage),
                        policy);
@@ -90,10 +91,10 @@ __device__ void choose_and_produce(const KernelArgs& args, const GemvShared& sha
   Op op(args.op, Routing{choice.c.topk, 0, 0}, lane);
   const auto walk = op.walk();
   Feeder<Tile, KernelArgs> feed{args, shared, lane};
-  op.routing.expert = choice.pick();
   Cursor c = walk.first(static_cast<int>(blockIdx.x));
+  op.routing.expert = choice.pick();
   for (int ahead = 0; ahead < shared.stages && walk.valid(c) && c.slot == 0; ++ahead, c = walk.next(c))
-    feed.tile(op.tile(c));
+    feed.tile(op.tile(c), true);
   while (choice.picked < choice.c.topk) choice.pick();
   choice.publish(shared);
   op.routing.expert = choice.id;

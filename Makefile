@@ -7,7 +7,7 @@ PROMPT ?= Once upon a time
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build test test-serve test-page asan tsan fuzz lint format clean
+.PHONY: help setup demo build cuda test test-serve test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -18,6 +18,11 @@ setup: ## install the Debian packages that are missing (tools/packages.txt)
 build: setup ## build the CPU product and its tests
 	$(call configure,cpu)
 	$(call compile,cpu)
+
+cuda: setup ## build the CUDA product for H100, H200 and DGX Spark, check its kernels; wants nvcc, no GPU
+	$(call configure,cuda)
+	$(call compile,cuda,nibble)
+	@tools/check_spills.py build/cuda
 
 demo: setup ## build, then let the small model of the repository tell a story
 	$(call configure,cpu)

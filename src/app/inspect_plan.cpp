@@ -6,6 +6,7 @@
 #include "backend/cpu/plan.h"
 #include "backend/cuda/plan.h"
 #include "base/error.h"
+#include "model/gpt_oss.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -52,57 +53,81 @@ std::vector<Scenario> scenarios_of(const InspectOptions& options, const model::M
   return scenarios;
 }
 
-// The card of this machine; where there is none, one that is named.
-struct Device {
-  std::string name;
-  backend::cuda::AttendDevice facts;
-};
+// What cudaDeviceProp says of the cards.
+backend::cuda::DeviceFacts known_card(CardChoice choice) {
+  if (choice == CardChoice::kGb10) {
+    return {.name = "GB10",
+            .major = 12,
+            .minor = 1,
+            .multiprocessors = 48,
+            .cta_smem_bytes = 101376,
+            .sm_smem_bytes = 102400};
+  }
+  return {.name = choice == CardChoice::kH100 ? "H100 SXM" : "H200",
+          .major = 9,
+          .minor = 0,
+          .multiprocessors = 132,
+          .cta_smem_bytes = 232448,
+          .sm_smem_bytes = 233472};
+}
 
-Device card() {
-  if (const auto device = backend::cuda_plan_device()) return {device->name, device->facts};
-  // cudaDeviceProp of an H200: multiProcessorCount, sharedMemPerMultiprocessor.
-  return {"H200, taken for lack of a card", {.sms = 132, .sm_smem_bytes = 233472}};
+backend::cuda::DeviceFacts card_of(CardChoice choice) {
+  if (choice != CardChoice::kAuto) return known_card(choice);
+  if (auto card = backend::cuda_plan_device()) return *card;
+  backend::cuda::DeviceFacts card = known_card(CardChoice::kH200);
+  card.name += ", taken for lack of a card";
+  return card;
 }
 
 class Planner {
  public:
   Planner(const InspectOptions& options, const model::ModelConfig& config)
-      : options_(options), config_(config), cost_{config.dims, backend::StoredFormats::of({}, options.model.dense)} {
+      : options_(options),
+        config_(config),
+        backend_config_(model::backend_config(config, {}, options.model.dense)),
+        cost_{config.dims, backend::StoredFormats::of({}, options.model.dense)} {
     cost_.formats.kv_value_bytes = kv_value_bytes(options.model);
     if (options.model.backend == BackendKind::kReference)
       throw Error(Code::kUnsupported, "[plan] want --backend cpu or cuda, found reference: it has plain loops only");
     refuse_foreign_flags(options.model, {options.model.backend});
-    if (options.model.backend != BackendKind::kCuda) return;
-    const backend::DenseFormats& dense = options.model.dense;
-    const auto moe = options.model.moe_kernel;
-    if (dense.qkv || dense.o || dense.lm_head ||
-        (moe != backend::MoeKernel::kAuto && moe != backend::MoeKernel::kReference))
-      throw Error(Code::kUnsupported,
-                  "[plan] cuda: want --moe-kernel reference and no requantised layers; plans of the "
-                  "other kernels are not written yet");
-    card_ = card();
+    if (options.model.backend == BackendKind::kCuda) {
+      card_ = card_of(options.card);
+    } else if (options.card != CardChoice::kAuto) {
+      throw Error(Code::kUnsupported, "[plan] --card: want --backend cuda, found another");
+    }
   }
 
   [[nodiscard]] std::string device() const {
-    return card_ ? fmt::format("cuda, {} ({} multiprocessors)", card_->name, card_->facts.sms)
+    return card_ ? fmt::format("cuda, {} ({} multiprocessors)", card_->name, card_->multiprocessors)
                  : fmt::format("cpu, {} threads", thread_count(options_.model));
   }
 
   [[nodiscard]] Json json(const Scenario& scenario) const {
     const backend::StepShape step{.rows = scenario.rows, .logit_rows = static_cast<int64_t>(scenario.rows.size())};
-    Json json = {{"step", scenario.name}, {"sequences", scenario.rows.size()}, {"stages", Json::array()}};
-    std::optional<std::pair<Stage, std::optional<backend::LayerKind>>> seen;
-    for (const backend::PlannedStage& planned : plan(step)) {
-      const bool more = seen && *seen == std::pair(planned.stage, planned.kind);  // the stage's cost is said once
-      seen = {planned.stage, planned.kind};
-      const backend::Cost cost =
-          more ? backend::Cost{} : cost_.of(planned.stage, planned.kind.value_or(backend::LayerKind::kFull), step);
+    Json json = {{"step", scenario.name}, {"sequences", scenario.rows.size()}};
+    std::vector<backend::PlannedStage> stages;
+    if (card_) {
+      backend::CudaPlan plan = backend::cuda_plan(
+          {.config = backend_config_, .options = cuda_options(options_.model), .step = step, .card = *card_});
+      json["moe_kernel"] = name_of(plan.moe);
+      json["attention_backend"] = plan.flash ? "flash" : "reference";
+      stages = std::move(plan.stages);
+    } else {
+      stages = backend::cpu_plan({.dims = config_.dims,
+                                  .formats = cost_.formats,
+                                  .step = step,
+                                  .options = {.threads = thread_count(options_.model)}});
+    }
+    json["stages"] = Json::array();
+    for (const backend::PlannedStage& planned : stages) {
       json["stages"].push_back({{"stage", name_of(planned.stage)},
                                 {"layers", layers(planned)},
                                 {"kernel", planned.kernel},
+                                {"launches", planned.launches},
                                 {"tile", planned.tile},
-                                {"bytes", static_cast<int64_t>(cost.bytes)},
-                                {"flops", static_cast<int64_t>(cost.flops)}});
+                                {"shared_bytes", planned.shared_bytes},
+                                {"bytes", static_cast<int64_t>(planned.cost.bytes)},
+                                {"flops", static_cast<int64_t>(planned.cost.flops)}});
     }
     const backend::Cost all = cost_.of_step(config_.layer_kinds, step);
     json["bytes"] = static_cast<int64_t>(all.bytes);
@@ -111,23 +136,9 @@ class Planner {
   }
 
  private:
-  [[nodiscard]] std::vector<backend::PlannedStage> plan(const backend::StepShape& step) const {
-    if (card_) {
-      return backend::cuda_plan({.dims = config_.dims,
-                                 .step = step,
-                                 .device = card_->facts,
-                                 .kv_value_bytes = cost_.formats.kv_value_bytes,
-                                 .flash = options_.model.attention_backend == AttentionBackend::kFlash ||
-                                          options_.model.kv_cache_dtype == KvCacheDtype::kFp8});
-    }
-    return backend::cpu_plan({.dims = config_.dims,
-                              .formats = cost_.formats,
-                              .step = step,
-                              .options = {.threads = thread_count(options_.model)}});
-  }
-
   [[nodiscard]] std::string layers(const backend::PlannedStage& planned) const {
     if (planned.stage == Stage::kEmbed || planned.stage == Stage::kLogits) return "";
+    if (planned.once) return "1";
     if (!planned.kind) return fmt::format("{}", config_.dims.layers);
     return fmt::format("{} {}", config_.layers_of(*planned.kind),
                        *planned.kind == backend::LayerKind::kSliding ? "sliding" : "full");
@@ -135,23 +146,30 @@ class Planner {
 
   const InspectOptions& options_;
   const model::ModelConfig& config_;
+  backend::BackendConfig backend_config_;
   backend::CostModel cost_;
-  std::optional<Device> card_;
+  std::optional<backend::cuda::DeviceFacts> card_;
 };
 
 std::string text(const Json& plan, Terminal& terminal) {
   std::string out = terminal.bold(fmt::format("{}: {:.3f} GB, {:.2f} GFLOP", plan["step"].get<std::string>(),
                                               plan["bytes"].get<double>() / 1e9, plan["flops"].get<double>() / 1e9));
+  if (plan.contains("moe_kernel")) {
+    out += fmt::format(" (--moe-kernel {}, --attention-backend {})", plan["moe_kernel"].get<std::string>(),
+                       plan["attention_backend"].get<std::string>());
+  }
   out += fmt::format("\n  {:<8}  {:<10}  {:>9}  {:>9}  {:<32}  {}\n", "stage", "layers", "MB/layer", "MFLOP", "kernel",
                      "tile");
   for (const Json& stage : plan["stages"]) {
-    const bool more = stage["bytes"] == 0;
+    const bool none = stage["bytes"] == 0;
+    const auto launches = stage["launches"].get<int64_t>();
     const auto number = [&](const char* name) {
-      return more ? std::string() : fmt::format("{:.3f}", stage[name].get<double>() / 1e6);
+      return none ? std::string() : fmt::format("{:.3f}", stage[name].get<double>() / 1e6);
     };
-    out += fmt::format("  {:<8}  {:<10}  {:>9}  {:>9}  {:<32}  {}\n", stage["stage"].get<std::string>(),
-                       stage["layers"].get<std::string>(), number("bytes"), number("flops"),
-                       stage["kernel"].get<std::string>(), stage["tile"].get<std::string>());
+    out += fmt::format(
+        "  {:<8}  {:<10}  {:>9}  {:>9}  {:<32}  {}\n", stage["stage"].get<std::string>(),
+        stage["layers"].get<std::string>(), number("bytes"), number("flops"), stage["kernel"].get<std::string>(),
+        (launches > 1 ? fmt::format("{} launches of ", launches) : "") + stage["tile"].get<std::string>());
   }
   return out;
 }

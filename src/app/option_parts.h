@@ -1,14 +1,17 @@
 #pragma once
 // Kinds of options that several commands share.
 
+#include "backend/weights.h"
+
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <algorithm>
-#include <system_error>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -75,6 +78,35 @@ inline void add_list(CLI::App& app, const std::string& flag, NumberList list, co
   app.add_option_function<std::string>(flag, take, description)
       ->type_name("LIST")
       ->default_str(fmt::format("{}", fmt::join(list.into, ",")));
+}
+
+// Layers named twice, for the two formats, are refused; the experts are MXFP4 as they come.
+inline void add_dense_format(CLI::App& app, const std::string& flag, backend::WeightFormat format,
+                             backend::DenseFormats& o) {
+  const auto take = [flag, format, &o](const std::string& list) {
+    const auto set = [&](std::optional<backend::WeightFormat>& layer, const std::string& name) {
+      if (layer && *layer != format)
+        throw CLI::ValidationError(flag, name + " is in --mxfp4-layers and --mxfp8-layers");
+      layer = format;
+    };
+    size_t begin = 0;
+    while (begin <= list.size()) {
+      const size_t end = std::min(list.find(',', begin), list.size());
+      const std::string name = list.substr(begin, end - begin);
+      const bool mxfp4 = format == backend::WeightFormat::kMxfp4, all = name == "all";
+      if (!all && name != "qkv" && name != "o" && name != "lm_head" && !(mxfp4 && name == "moe")) {
+        throw CLI::ValidationError(
+            flag, fmt::format("want a list of {}qkv, o, lm_head, or all; found {}", mxfp4 ? "moe, " : "", name));
+      }
+      if (all || name == "qkv") set(o.qkv, "qkv");
+      if (all || name == "o") set(o.o, "o");
+      if (all || name == "lm_head") set(o.lm_head, "lm_head");
+      begin = end + 1;
+    }
+  };
+  app.add_option_function<std::string>(flag, take,
+                                       "Dense layers to requantise while loading (lossy): qkv,o,lm_head or all")
+      ->type_name("LIST");
 }
 
 }  // namespace nibble::app

@@ -61,34 +61,6 @@ void add_model_source(CLI::App& app, ModelOptions& o) {
       "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
 }
 
-// Layers named twice, for the two formats, are refused; the experts are MXFP4 as they come.
-void add_dense_format(CLI::App& app, const std::string& flag, backend::WeightFormat format, backend::DenseFormats& o) {
-  const auto take = [flag, format, &o](const std::string& list) {
-    const auto set = [&](std::optional<backend::WeightFormat>& layer, const std::string& name) {
-      if (layer && *layer != format)
-        throw CLI::ValidationError(flag, name + " is in --mxfp4-layers and --mxfp8-layers");
-      layer = format;
-    };
-    size_t begin = 0;
-    while (begin <= list.size()) {
-      const size_t end = std::min(list.find(',', begin), list.size());
-      const std::string name = list.substr(begin, end - begin);
-      const bool mxfp4 = format == backend::WeightFormat::kMxfp4, all = name == "all";
-      if (!all && name != "qkv" && name != "o" && name != "lm_head" && !(mxfp4 && name == "moe")) {
-        throw CLI::ValidationError(
-            flag, fmt::format("want a list of {}qkv, o, lm_head, or all; found {}", mxfp4 ? "moe, " : "", name));
-      }
-      if (all || name == "qkv") set(o.qkv, "qkv");
-      if (all || name == "o") set(o.o, "o");
-      if (all || name == "lm_head") set(o.lm_head, "lm_head");
-      begin = end + 1;
-    }
-  };
-  app.add_option_function<std::string>(flag, take,
-                                       "Dense layers to requantise while loading (lossy): qkv,o,lm_head or all")
-      ->type_name("LIST");
-}
-
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
@@ -323,11 +295,22 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
   add_list(app, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
   add_list(app, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
   add_list(app, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
+  add_choice<CardChoice>(app, "--card",
+                         {o.card,
+                          {{"auto", CardChoice::kAuto},
+                           {"h100", CardChoice::kH100},
+                           {"h200", CardChoice::kH200},
+                           {"gb10", CardChoice::kGb10}}},
+                         "With --plan --backend cuda: the card; auto: this machine's, else h200");
   add_backend(app, o.model);
   add_runtime(app, o.model);
   const std::vector<CLI::Option*> all = app.get_options();
   for (size_t i = before; i < all.size(); ++i) all[i]->needs(plan);
   add_output(app, o.output);
+  app.footer(R"(Examples:
+  nibble inspect -m ~/gpt-oss-20b --context 8192
+  nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda -b 1,8,32 -p 512,8192 -d 0,32768
+  nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda --card gb10 --mxfp4-layers all)");
 }
 
 void add_tokenize(CLI::App& app, TokenizeOptions& o) {
@@ -440,7 +423,10 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   add_runtime(app, o.model);
   add_output(app, o.output);
   app.get_option("--json")->excludes(output);
-  app.footer("Example: nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8");
+  app.footer(R"(Examples:
+  nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8
+  nibble bench -m gpt-oss-120b --load-format dummy --backend cuda -p 0 -n 64 -b 1,2,4,8 --mxfp4-layers all --json
+  nibble bench -m ~/gpt-oss-20b -p 0 -n 64 -d 32768 --profile)");
 }
 
 }  // namespace

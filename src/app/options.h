@@ -23,6 +23,8 @@ enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
 enum class MoeActivation { kAuto, kF32, kInt8 };
 enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512 };
 enum class AttentionBackend { kAuto, kFlash, kReference };
+// Cards that --plan knows; kAuto: this machine's, or an H200 where there is none.
+enum class CardChoice { kAuto, kH100, kH200, kGb10 };
 enum class ColorMode { kAuto, kAlways, kNever };
 
 // Which model, where it runs, and how much room it gets.
@@ -94,6 +96,7 @@ struct InspectOptions {
   std::vector<int64_t> batches = {1, 8};
   std::vector<int64_t> prompts = {512};
   std::vector<int64_t> depths = {4096};
+  CardChoice card = CardChoice::kAuto;
 };
 
 struct TokenizeOptions {

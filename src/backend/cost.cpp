@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 namespace nibble::backend {
 namespace {
@@ -108,50 +109,48 @@ double expected_experts(const Dims& dims, int64_t tokens) {
   return experts * (1 - std::pow(1 - topk / experts, static_cast<double>(tokens)));
 }
 
+Cost CostModel::of(WeightRole role, const StepShape& step) const {
+  const auto tokens = static_cast<double>(tokens_of(step)), experts = static_cast<double>(dims.experts);
+  const double bytes = bytes_of(role), twice = 2 * static_cast<double>(values_of(role, dims));
+  const double used = expected_experts(dims, tokens_of(step)) / experts;
+  const auto rows = static_cast<double>(step.logit_rows);
+  switch (role) {
+    case kEmbedding: return {bytes * tokens / static_cast<double>(dims.vocab), 0};
+    case kQ:
+    case kK:
+    case kV:
+    case kO:
+    case kRouter: return {bytes, twice * tokens};
+    case kGateUp:
+    case kDown: return {bytes * used, twice * tokens * static_cast<double>(dims.topk) / experts};
+    case kGateUpBias:
+    case kDownBias: return {bytes * used, 0};
+    case kFinalNorm: return {rows > 0 ? bytes : 0, 0};
+    case kUnembedding: return {rows > 0 ? bytes : 0, twice * rows};
+    default: return {bytes, 0};
+  }
+}
+
 Cost CostModel::of(Stage stage, LayerKind kind, const StepShape& step) const {
-  const Dims& d = dims;
-  const auto tokens = static_cast<double>(tokens_of(step));
   Cost cost;
-  const auto read = [&](WeightRole role, double share = 1) { cost.bytes += share * bytes_of(role); };
-  const auto multiply = [&](WeightRole role, double times) {
-    cost.flops += 2 * times * static_cast<double>(values_of(role, d));
+  const auto read = [&](std::initializer_list<WeightRole> roles) {
+    for (const WeightRole role : roles) cost += of(role, step);
   };
   switch (stage) {
-    case Stage::kEmbed: read(kEmbedding, tokens / static_cast<double>(d.vocab)); break;
-    case Stage::kAttnIn:
-      for (const WeightRole role : {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias}) read(role);
-      for (const WeightRole role : {kQ, kK, kV}) multiply(role, tokens);
-      break;
+    case Stage::kEmbed: read({kEmbedding}); break;
+    case Stage::kAttnIn: read({kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias}); break;
     case Stage::kAttend:
-      read(kSinks);
+      read({kSinks});
       for (const Row& row : step.rows) {
-        const Keys keys = keys_of(row, kind == LayerKind::kSliding ? d.sliding_window : 0);
-        cost.bytes += keys.distinct * static_cast<double>(2 * d.kv_width() * formats.kv_value_bytes);
-        cost.flops += keys.summed * static_cast<double>(4 * d.q_width());
+        const Keys keys = keys_of(row, kind == LayerKind::kSliding ? dims.sliding_window : 0);
+        cost.bytes += keys.distinct * static_cast<double>(2 * dims.kv_width() * formats.kv_value_bytes);
+        cost.flops += keys.summed * static_cast<double>(4 * dims.q_width());
       }
       break;
-    case Stage::kAttnOut:
-      read(kO);
-      read(kOBias);
-      multiply(kO, tokens);
-      break;
-    case Stage::kRoute:
-      for (const WeightRole role : {kMlpNorm, kRouter, kRouterBias}) read(role);
-      multiply(kRouter, tokens);
-      break;
-    case Stage::kMoe: {
-      const auto experts = static_cast<double>(d.experts);
-      for (const WeightRole role : {kGateUp, kDown, kGateUpBias, kDownBias})
-        read(role, expected_experts(d, tokens_of(step)) / experts);
-      for (const WeightRole role : {kGateUp, kDown}) multiply(role, tokens * static_cast<double>(d.topk) / experts);
-      break;
-    }
-    case Stage::kLogits:
-      if (step.logit_rows == 0) break;
-      read(kFinalNorm);
-      read(kUnembedding);
-      multiply(kUnembedding, static_cast<double>(step.logit_rows));
-      break;
+    case Stage::kAttnOut: read({kO, kOBias}); break;
+    case Stage::kRoute: read({kMlpNorm, kRouter, kRouterBias}); break;
+    case Stage::kMoe: read({kGateUp, kDown, kGateUpBias, kDownBias}); break;
+    case Stage::kLogits: read({kFinalNorm, kUnembedding}); break;
   }
   return cost;
 }

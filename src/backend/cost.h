@@ -63,6 +63,8 @@ struct CostModel {
   Dims dims;
   StoredFormats formats;
 
+  // What one tensor makes of a step, in one layer.
+  [[nodiscard]] Cost of(WeightRole role, const StepShape& step) const;
   // Of one layer of a kind; embed and logits are of no layer, and have no kind.
   [[nodiscard]] Cost of(Stage stage, LayerKind kind, const StepShape& step) const;
   // Over all layers.

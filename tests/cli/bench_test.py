@@ -126,11 +126,11 @@ class Refusals(Case):
 
 class Plans(Case):
     def test_every_stage_has_kernels_and_the_steps_cost(self):
-        for backend in ("cpu", "cuda"):
-            plans = self.ok("inspect", "-m", TINY, "--plan", "--backend", backend, "-b", "0,1,8", "-p", 16, "-d", "0,300", "--json").json()["plans"]
+        for backend in (["cpu"], *(["cuda", "--moe-kernel", kernel] for kernel in ("reference", "marlin", "gemm"))):
+            plans = self.ok("inspect", "-m", TINY, "--plan", "--backend", *backend, "-b", "0,1,8", "-p", 16, "-d", "0,300", "--json").json()["plans"]
             self.assertEqual([p["step"] for p in plans], [f"{s} @ d{d}{b}" for d in (0, 300) for s, b in (("tg", ", batch 1"), ("tg", ", batch 8"), ("pp16", ""))])
             for plan in plans:
-                layers = {"": 1, "8": 8, "4 sliding": 4, "4 full": 4}
+                layers = {"": 1, "1": 1, "8": 8, "4 sliding": 4, "4 full": 4}
                 for number in ("bytes", "flops"):
                     total = sum(s[number] * layers[s["layers"]] for s in plan["stages"])
                     self.assertAlmostEqual(total / plan[number], 1, 3)
@@ -141,13 +141,24 @@ class Plans(Case):
         self.assertIn("any_attend_f32_bf16", self.ok(*plan).out)
         self.assertIn("any_attend_decode_bf16", self.ok(*plan, "--attention-backend", "flash").out)
         self.assertIn("any_attend_decode_e4m3", self.ok(*plan, "--kv-cache-dtype", "fp8").out)
-        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "marlin", says="--moe-kernel reference")
+        for flag in ("--mxfp4-layers", "--mxfp8-layers"):
+            self.assertIn(f"any_qkv_f16_{flag[2:7]}", self.ok(*plan, flag, "qkv").out)
+        gemms = self.ok(*plan[:-4], "-p", 64, "-b", 0, "--moe-kernel", "gemm", "--card", "h200", "--json").json()
+        self.assertIn("sm90_gemm_gate_up_bf16_mxfp4", str(gemms))
+        self.assertEqual(gemms["plans"][0]["moe_kernel"], "gemm")
+        spark = self.ok(*plan, "--moe-kernel", "marlin", "--card", "gb10").out
+        self.assertIn("cuda, GB10 (48 multiprocessors)", spark)
+        self.assertIn("any_moe_up_f16_mxfp4              grid 48 x ", spark)
+        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "gemv", says="--moe-kernel gemv")
+        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="requantised layers")
 
     def test_what_makes_no_plan(self):
         self.refused(USAGE, "inspect", "-m", TINY, "-b", 1, says="requires --plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-b", 0, "-p", 0, says="nothing to plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-d", 131072, says="131072")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--backend", "reference", says="plain loops")
+        self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--card", "gb10", says="want --backend cuda")
+        self.refused(USAGE, "inspect", "-m", TINY, "--plan", "--backend", "cuda", "--card", "a100", says="gb10")
 
 
 class CtrlC(Case):

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 
 namespace nibble::backend {
 
 std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
+  using enum WeightRole;
   const Dims& d = args.dims;
   int64_t tokens = 0;
   for (const Row& row : args.step.rows) tokens += row.tokens;
@@ -19,7 +21,14 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   const int threads = args.options.threads;
   std::vector<PlannedStage> stages;
   // `many`: tokens that share a row of weights; of an expert, those that are expected to use it.
-  const auto matrix = [&](Stage stage, WeightRole role, int64_t rows, double many) {
+  const CostModel model{d, args.formats};
+  const auto cost = [&](std::initializer_list<WeightRole> roles) {
+    Cost sum;
+    for (const WeightRole role : roles) sum += model.of(role, args.step);
+    return sum;
+  };
+  const auto matrix = [&](Stage stage, std::initializer_list<WeightRole> reads, int64_t rows, double many) {
+    const WeightRole role = *reads.begin();
     const WeightFormat format = args.formats.of_role[static_cast<size_t>(role)];
     const bool int8 = args.options.activations == Activations::kInt8 && cpu::int8_serves(format);
     const bool tiles = int8 && kernels.int8 != nullptr && many >= kernels.int8->tiles_from;
@@ -28,28 +37,33 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
          .kernel = fmt::format("{}_{}_{} ({})", tiles ? "multiply_tiles" : "multiply", int8 ? "int8" : "f32",
                                name_of(format), kernels.name),
          .tile = fmt::format("{}: {} rows over {} threads, up to {} rows x {} tokens at a time", name_of(role), rows,
-                             threads, cpu::kTileRows, std::min<double>(std::ceil(many), cpu::kTileTokens))});
+                             threads, cpu::kTileRows, std::min<double>(std::ceil(many), cpu::kTileTokens)),
+         .cost = cost(reads)});
   };
   const auto every = static_cast<double>(tokens);
   const double routed = every * static_cast<double>(d.topk) / std::max(1.0, expected_experts(d, tokens));
-  stages.push_back({.stage = Stage::kEmbed, .kernel = fmt::format("decode ({})", kernels.name), .tile = "1 thread"});
-  matrix(Stage::kAttnIn, WeightRole::kQ, d.q_width(), every);
-  matrix(Stage::kAttnIn, WeightRole::kK, d.kv_width(), every);
-  matrix(Stage::kAttnIn, WeightRole::kV, d.kv_width(), every);
+  stages.push_back({.stage = Stage::kEmbed,
+                    .kernel = fmt::format("decode ({})", kernels.name),
+                    .tile = "1 thread",
+                    .cost = cost({kEmbedding})});
+  matrix(Stage::kAttnIn, {kQ, kQBias, kAttnNorm}, d.q_width(), every);
+  matrix(Stage::kAttnIn, {kK, kKBias}, d.kv_width(), every);
+  matrix(Stage::kAttnIn, {kV, kVBias}, d.kv_width(), every);
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
     stages.push_back(
         {.stage = Stage::kAttend,
          .kind = kind,
          .kernel = fmt::format("attend ({})", kernels.name),
          .tile = fmt::format("{} tokens x {} kv heads over {} threads, up to {} tokens share a pass over the keys",
-                             tokens, d.kv_heads, threads, cpu::kAttendTokens)});
+                             tokens, d.kv_heads, threads, cpu::kAttendTokens),
+         .cost = model.of(Stage::kAttend, kind, args.step)});
   }
-  matrix(Stage::kAttnOut, WeightRole::kO, d.hidden, every);
-  matrix(Stage::kRoute, WeightRole::kRouter, d.experts, every);
-  matrix(Stage::kMoe, WeightRole::kGateUp, 2 * d.inter, routed);
-  matrix(Stage::kMoe, WeightRole::kDown, d.hidden, routed);
+  matrix(Stage::kAttnOut, {kO, kOBias}, d.hidden, every);
+  matrix(Stage::kRoute, {kRouter, kRouterBias, kMlpNorm}, d.experts, every);
+  matrix(Stage::kMoe, {kGateUp, kGateUpBias}, 2 * d.inter, routed);
+  matrix(Stage::kMoe, {kDown, kDownBias}, d.hidden, routed);
   if (args.step.logit_rows > 0)
-    matrix(Stage::kLogits, WeightRole::kUnembedding, d.vocab, static_cast<double>(args.step.logit_rows));
+    matrix(Stage::kLogits, {kUnembedding, kFinalNorm}, d.vocab, static_cast<double>(args.step.logit_rows));
   return stages;
 }
 

@@ -8,7 +8,7 @@
 namespace nibble::backend {
 namespace {
 
-constexpr std::string_view kAbsent = "this build has no CUDA backend; configure with --preset h100 or spark";
+constexpr std::string_view kAbsent = "this build has no CUDA backend; `make cuda` builds one with it";
 
 }  // namespace
 
@@ -24,7 +24,7 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const CudaOptions
   throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
 }
 
-std::optional<CudaPlanDevice> cuda_plan_device() { return std::nullopt; }
+std::optional<cuda::DeviceFacts> cuda_plan_device() { return std::nullopt; }
 
 DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
 

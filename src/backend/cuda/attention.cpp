@@ -1,6 +1,7 @@
 #include "backend/cuda/attention.h"
 
 #include "backend/cuda/arena.h"
+#include "backend/cuda/choices.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
@@ -21,42 +22,15 @@ Memory carve_attention(const BackendConfig& config, int target, Carver& carver) 
           .tiles = carver.take<AttendTile>(max_attend_tiles(config.max_tokens))};
 }
 
-KvPages::Type page_type(CudaOptions::Kv kv) {
-  switch (kv) {
-    case CudaOptions::Kv::kBf16: return KvPages::Type::kBf16;
-    case CudaOptions::Kv::kF32: return KvPages::Type::kF32;
-    case CudaOptions::Kv::kE4m3: return KvPages::Type::kE4m3;
-  }
-  return KvPages::Type::kBf16;
-}
-
 int kv_bytes(KvPages::Type type) { return type == KvPages::Type::kE4m3 ? 1 : 2; }
-
-AttendDevice attend_device() {
-  int device = 0, sms = 0, smem = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-  cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  return {.sms = sms, .sm_smem_bytes = smem};
-}
 
 }  // namespace
 
 Attention::Attention(const BackendConfig& config, const CudaOptions& options, cudaStream_t stream)
-    : device_(attend_device()) {
-  using Choice = CudaOptions::Attention;
+    : device_(attend_device(open_device(options.device))) {
   const Dims& d = config.dims;
   const KvPages::Type type = page_type(options.kv);
-  const bool served = flash_serves(d.heads, d.kv_heads, d.head_dim, type);
-  if (options.attention == Choice::kFlash && !served) {
-    throw Error(Code::kUnsupported,
-                "[cuda] attention backend flash: want head_dim 64, up to 8 query heads per kv head and a KV cache in "
-                "bf16 or fp8, found head_dim {}, {} heads, {} kv heads{}",
-                d.head_dim, d.heads, d.kv_heads, type == KvPages::Type::kF32 ? ", f32" : "");
-  }
-  if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
-    throw Error(Code::kUnsupported, "[cuda] an fp8 KV cache is read by attention backend flash only, for head_dim 64");
-  if (options.attention != Choice::kFlash && type != KvPages::Type::kE4m3) return;
+  if (!choose_flash(config, options)) return;
   const int target = plan_decode({1, static_cast<int>(d.kv_heads), kv_bytes(type)}, device_).target;
   Carver measure(nullptr);
   static_cast<void>(carve_attention(config, target, measure));
@@ -70,6 +44,14 @@ Attention::Attention(const BackendConfig& config, const CudaOptions& options, cu
   cuda_check(cudaMemsetAsync(memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream));
   cuda_check(cudaMemsetAsync(finished_, 0,
                              static_cast<size_t>(decode_scratch(target, d.kv_heads).counters) * sizeof(int), stream));
+}
+
+int64_t Attention::memory_bytes(const BackendConfig& config, const CudaOptions& options, const DeviceFacts& card) {
+  if (!choose_flash(config, options)) return 0;
+  const DecodeShape one = {1, static_cast<int>(config.dims.kv_heads), kv_bytes(page_type(options.kv))};
+  Carver measure(nullptr);
+  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card)).target, measure));
+  return measure.bytes();
 }
 
 int64_t Attention::staging_bytes(int64_t tokens) {

@@ -18,6 +18,10 @@ class Attention {
   // Throws Error(kUnsupported) when the option asks for kernels that do not take the model's shapes or its page type.
   Attention(const BackendConfig& config, const CudaOptions& options, cudaStream_t stream);
 
+  // Device memory that one takes. Throws as the constructor does.
+  [[nodiscard]] static int64_t memory_bytes(const BackendConfig& config, const CudaOptions& options,
+                                            const DeviceFacts& card);
+
   // Whether the tensor-core kernels serve; false: the plain one.
   [[nodiscard]] bool flash() const { return memory_ != nullptr; }
   // Enqueues one layer's attention. `launch` holds all that AttendLaunch names.

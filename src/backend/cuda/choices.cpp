@@ -1,24 +1,14 @@
 #include "backend/cuda/choices.h"
 
-#include "backend/cuda/arena.h"
+#include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm_plan.h"
-#include "backend/cuda/packed_weights.h"
-#include "backend/cuda/plan.h"
-#include "backend/cuda/upload.h"
 #include "base/error.h"
 
-#include <optional>
-#include <string>
+#include <fmt/format.h>
 
-namespace nibble::backend {
-namespace cuda {
+namespace nibble::backend::cuda {
 
-KernelTable kernels_for(const DeviceFacts& facts) {
-  const cudaError_t status = any_kernels_fit_device();
-  if (status == cudaSuccess) return any_kernels();
-  throw Error(Code::kUnsupported, "[cuda] {} (compute capability {}.{}): this build has kernels for {} ({})",
-              facts.name, facts.major, facts.minor, NIBBLE_CUDA_ARCHS, cudaGetErrorString(status));
-}
+using layout::Packing;
 
 MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   if (options.moe == MoeKernel::kGemv)
@@ -38,48 +28,56 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   return gemm ? MoeKernel::kGemm : packed ? MoeKernel::kMarlin : MoeKernel::kReference;
 }
 
-GemvDevice gemv_device(const DeviceFacts& facts) {
-  return {.sms = facts.multiprocessors, .cta_smem_bytes = facts.cta_smem_bytes, .sm_smem_bytes = facts.sm_smem_bytes};
-}
-
-}  // namespace cuda
-
-using namespace cuda;  // NOLINT: this file is the room's own
-
-CudaAvailable cuda_available(int device) {
-  try {
-    static_cast<void>(kernels_for(open_device(device)));
-    return {.yes = true, .reason = {}};
-  } catch (const Error& error) {
-    return {.yes = false, .reason = error.what()};
+bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
+  using Choice = CudaOptions::Attention;
+  const Dims& d = config.dims;
+  const KvPages::Type type = page_type(options.kv);
+  const bool served = flash_serves(d.heads, d.kv_heads, d.head_dim, type);
+  if (options.attention == Choice::kFlash && !served) {
+    throw Error(Code::kUnsupported,
+                "[cuda] attention backend flash: want head_dim 64, up to 8 query heads per kv head and a KV cache in "
+                "bf16 or fp8, found head_dim {}, {} heads, {} kv heads{}",
+                d.head_dim, d.heads, d.kv_heads, type == KvPages::Type::kF32 ? ", f32" : "");
   }
+  if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
+    throw Error(Code::kUnsupported, "[cuda] an fp8 KV cache is read by attention backend flash only, for head_dim 64");
+  return options.attention == Choice::kFlash || type == KvPages::Type::kE4m3;
 }
 
-std::optional<CudaPlanDevice> cuda_plan_device() {
-  if (!cuda_available().yes) return std::nullopt;
-  const DeviceFacts facts = open_device(0);
-  int smem = 0;
-  cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
-  return CudaPlanDevice{facts.name, {.sms = facts.multiprocessors, .sm_smem_bytes = smem}};
+bool fused_step(const Dims& d, int64_t tokens) {
+  return tokens <= kGemvTokens && tokens * d.topk <= kGemvRoutes && d.experts <= kGemvExperts && d.experts % 4 == 0 &&
+         d.topk >= 2 && d.hidden <= kRouterHidden;
 }
 
-CudaMemory cuda_memory(int device) {
-  static_cast<void>(kernels_for(open_device(device)));
-  size_t free = 0, total = 0;
-  cuda_check(cudaMemGetInfo(&free, &total));
-  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
+KvPages::Type page_type(CudaOptions::Kv kv) {
+  switch (kv) {
+    case CudaOptions::Kv::kBf16: return KvPages::Type::kBf16;
+    case CudaOptions::Kv::kF32: return KvPages::Type::kF32;
+    case CudaOptions::Kv::kE4m3: return KvPages::Type::kE4m3;
+  }
+  return KvPages::Type::kBf16;
 }
 
-MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
-  Carver measure(nullptr);
-  const bool packed = choose_moe(config, options) != MoeKernel::kReference;
-  static_cast<void>(carve(config, options.kv, packed ? Matrices::kPacked : Matrices::kRowOrder, measure));
-  using Kv = CudaOptions::Kv;
-  const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
-  return {.weights = 0,
-          .kv = kv,
-          .activations = measure.bytes() - kv,
-          .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
+Packing packing_of(WeightRole role, const DenseFormats& dense) {
+  if (role == WeightRole::kGateUp || role == WeightRole::kDown) return Packing::kMxfp4;
+  const std::optional<WeightFormat> format = dense.of(role);
+  return !format ? Packing::kBf16 : *format == WeightFormat::kMxfp4 ? Packing::kMxfp4 : Packing::kMxfp8;
 }
 
-}  // namespace nibble::backend
+std::optional<std::string> why_not_packed(const BackendConfig& config) {
+  const Dims& d = config.dims;
+  if (d.head_dim != kGemvHeadDim) return fmt::format("want head_dim {}, found {}", kGemvHeadDim, d.head_dim);
+  if (d.heads % d.kv_heads != 0) return "want heads in whole groups per kv head";
+  const struct {
+    std::string_view name;
+    int64_t value;
+  } widths[] = {{"hidden", d.hidden}, {"inter", d.inter}, {"heads * head_dim", d.q_width()}};
+  for (const auto& [name, value] : widths)
+    if (layout::slice_blocks(value) == 0)
+      return fmt::format("want {} in up to 16 slices of 192 or 256, found {}", name, value);
+  if (d.hidden % layout::kTileRows != 0 || d.inter % 8 != 0 || d.vocab % layout::kTileRows != 0)
+    return fmt::format("want hidden and vocab in multiples of 16, found {} and {}", d.hidden, d.vocab);
+  return std::nullopt;
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,16 +1,29 @@
 #pragma once
-// What the options become on this card and for this model.
+// What the options become for a model, and which form a step then takes. Pure: plans (plan.h) ask here what the backend
+// asks.
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/device.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/layout/packed.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
 
 namespace nibble::backend::cuda {
 
-// Throws Error(kUnsupported) when the build has no machine code for the card.
-[[nodiscard]] KernelTable kernels_for(const DeviceFacts& facts);
-// kAuto resolved. Throws Error(kUnsupported) for what the model's shapes or this build rule out. Pure.
+// kAuto resolved. Throws Error(kUnsupported) for what the model's shapes or this build rule out.
 [[nodiscard]] MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options);
-[[nodiscard]] GemvDevice gemv_device(const DeviceFacts& facts);
+// Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when the option
+// asks for kernels that do not take the model's shapes or its page type.
+[[nodiscard]] bool choose_flash(const BackendConfig& config, const CudaOptions& options);
+// Whether the decode kernels take a step of `tokens` in their fused form.
+[[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
+
+[[nodiscard]] KvPages::Type page_type(CudaOptions::Kv kv);
+// In which packing a role is held.
+[[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
+// Where the packed matrices' kernels can serve the model's shapes: none; else the first reason why not.
+[[nodiscard]] std::optional<std::string> why_not_packed(const BackendConfig& config);
 
 }  // namespace nibble::backend::cuda

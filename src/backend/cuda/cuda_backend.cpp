@@ -2,6 +2,7 @@
 
 #include "backend/cuda/arena.h"
 #include "backend/cuda/attention.h"
+#include "backend/cuda/card.h"
 #include "backend/cuda/choices.h"
 #include "backend/cuda/decode_path.h"
 #include "backend/cuda/device.h"

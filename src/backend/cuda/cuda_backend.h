@@ -71,7 +71,7 @@ struct CudaMemory {
 // Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
-// What make_cuda_backend allocates; weights are not in it. Pure.
+// What make_cuda_backend allocates on the device in use; weights are not in it.
 [[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options);
 
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the

@@ -1,5 +1,7 @@
 #include "backend/cuda/decode_path.h"
 
+#include "backend/cuda/choices.h"
+
 #include <algorithm>
 
 namespace nibble::backend::cuda {
@@ -17,10 +19,7 @@ Kernel by_packing(Packing packing, Kernel bf16) {
 
 }  // namespace
 
-bool DecodePath::fused() const {
-  return tokens_ <= kGemvTokens && tokens_ * d_.topk <= kGemvRoutes && d_.experts <= kGemvExperts && d_.experts % 4 == 0 && d_.topk >= 2 &&
-         d_.hidden <= kRouterHidden;
-}
+bool DecodePath::fused() const { return fused_step(d_, tokens_); }
 
 GemvLaunch DecodePath::chained(const Launch& on) const {
   return {.device = device_, .stream = on.stream, .chain = Chain::kChained};

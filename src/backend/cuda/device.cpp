@@ -1,11 +1,15 @@
 #include "backend/cuda/device.h"
 
+#include "backend/cuda/device_errors.h"
+#include "backend/cuda/kernel_table.h"
+
 #include <algorithm>
 
 namespace nibble::backend::cuda {
 namespace {
 
 constexpr double kGib = 1 << 30;
+static_assert(kCudaInsufficientDriver == cudaErrorInsufficientDriver && kCudaNoDevice == cudaErrorNoDevice);
 
 void check_room(cudaError_t status, int64_t bytes, std::string_view what) {
   if (status != cudaErrorMemoryAllocation) return cuda_check(status);
@@ -26,12 +30,25 @@ void cuda_check(cudaError_t status, std::source_location where) {
               where.file_name(), where.line(), where.function_name());
 }
 
+void launched(Kernel kernel, const Launch& on, std::source_location where) {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) [[unlikely]] {
+    throw Error(Code::kDevice, "[cuda] launch of {}: {}: {} ({}:{})", name_of(kernel), cudaGetErrorName(status),
+                cudaGetErrorString(status), where.file_name(), where.line());
+  }
+  ++(*on.counts)[static_cast<size_t>(kernel)];
+}
+
 DeviceFacts open_device(int device) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
     cudaGetLastError();
-    throw Error(Code::kUnsupported, "[cuda] want a GPU and its driver, found none ({})", cudaGetErrorString(status));
+    CudaVersions versions;
+    static_cast<void>(cudaDriverGetVersion(&versions.driver));
+    static_cast<void>(cudaRuntimeGetVersion(&versions.runtime));
+    const std::string says = fmt::format("{}: {}", cudaGetErrorName(status), cudaGetErrorString(status));
+    throw Error(Code::kUnsupported, "[cuda] {}", why_no_device(status, versions, says));
   }
   if (device < 0 || device >= count)
     throw Error(Code::kUnsupported, "[cuda] want device {}, found devices 0 to {}", device, count - 1);

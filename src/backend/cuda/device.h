@@ -1,6 +1,7 @@
 #pragma once
 // CUDA's handles as owners, its errors as Error, and the facts of the card.
 
+#include "backend/cuda/device_facts.h"
 #include "base/error.h"
 
 #include <cstddef>
@@ -16,14 +17,6 @@ namespace nibble::backend::cuda {
 
 // Throws Error(kDevice), or kOutOfMemory when that is what CUDA says, naming the call's place.
 void cuda_check(cudaError_t status, std::source_location where = std::source_location::current());
-
-struct DeviceFacts {
-  std::string name;
-  int major = 0, minor = 0;  // compute capability
-  int multiprocessors = 0;
-  int64_t memory_bytes = 0;
-  int64_t cta_smem_bytes = 0, sm_smem_bytes = 0;  // shared memory that a block may opt in to; that an SM has
-};
 
 // Makes the device current for this thread. Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] DeviceFacts open_device(int device);

@@ -1,6 +1,5 @@
 #include "backend/cuda/kernel_table.h"
 
-#include "backend/cuda/device.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
@@ -52,15 +51,6 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_sample_draw_f32",
                                                              "any_sample_pick"};
   return kNames[static_cast<size_t>(kernel)];
-}
-
-void launched(Kernel kernel, const Launch& on, std::source_location where) {
-  const cudaError_t status = cudaGetLastError();
-  if (status != cudaSuccess) [[unlikely]] {
-    throw Error(Code::kDevice, "[cuda] launch of {}: {}: {} ({}:{})", name_of(kernel), cudaGetErrorName(status),
-                cudaGetErrorString(status), where.file_name(), where.line());
-  }
-  ++(*on.counts)[static_cast<size_t>(kernel)];
 }
 
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found) {

@@ -11,7 +11,8 @@
 #include <source_location>
 #include <string_view>
 
-#include <cuda_runtime_api.h>
+// cudaStream_t points to one; this header is for plans too, which do without CUDA.
+struct CUstream_st;  // NOLINT(readability-identifier-naming): CUDA's name
 
 namespace nibble::backend::cuda {
 
@@ -70,7 +71,7 @@ using LaunchCounts = std::array<int64_t, kKernels>;
 
 // Where a launcher enqueues, and the counts it adds to.
 struct Launch {
-  cudaStream_t stream = nullptr;
+  CUstream_st* stream = nullptr;
   LaunchCounts* counts = nullptr;
 };
 
@@ -263,7 +264,5 @@ struct KernelTable {
 
 // The plain kernels, for every architecture of the build.
 [[nodiscard]] KernelTable any_kernels();
-// cudaSuccess when the build holds machine code of them for the current device.
-[[nodiscard]] cudaError_t any_kernels_fit_device();
 
 }  // namespace nibble::backend::cuda

@@ -50,28 +50,6 @@ bool is_packed(WeightRole role) {
          role == WeightRole::kDown;
 }
 
-Packing packing_of(WeightRole role, const DenseFormats& dense) {
-  if (role == WeightRole::kGateUp || role == WeightRole::kDown) return Packing::kMxfp4;
-  const std::optional<WeightFormat> format = dense.of(role);
-  return !format ? Packing::kBf16 : *format == WeightFormat::kMxfp4 ? Packing::kMxfp4 : Packing::kMxfp8;
-}
-
-std::optional<std::string> why_not_packed(const BackendConfig& config) {
-  const Dims& d = config.dims;
-  if (d.head_dim != kGemvHeadDim) return fmt::format("want head_dim {}, found {}", kGemvHeadDim, d.head_dim);
-  if (d.heads % d.kv_heads != 0) return "want heads in whole groups per kv head";
-  const struct {
-    std::string_view name;
-    int64_t value;
-  } widths[] = {{"hidden", d.hidden}, {"inter", d.inter}, {"heads * head_dim", d.q_width()}};
-  for (const auto& [name, value] : widths)
-    if (layout::slice_blocks(value) == 0)
-      return fmt::format("want {} in up to 16 slices of 192 or 256, found {}", name, value);
-  if (d.hidden % layout::kTileRows != 0 || d.inter % 8 != 0 || d.vocab % layout::kTileRows != 0)
-    return fmt::format("want hidden and vocab in multiples of 16, found {} and {}", d.hidden, d.vocab);
-  return std::nullopt;
-}
-
 PackRing::PackRing(cudaStream_t stream) : stream_(stream), bad_scales_(allocate_device(sizeof(int), "pack")) {
   for (Slot& slot : slots_)
     slot = {allocate_pinned(kSlabBytes, "upload ring"), allocate_device(kSlabBytes, "upload ring"), make_event()};

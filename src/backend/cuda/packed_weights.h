@@ -3,6 +3,7 @@
 // packed on the device as they come through the upload ring, requantised there where BackendConfig::dense says so.
 
 #include "backend/backend.h"
+#include "backend/cuda/choices.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernels/any/gemv_plan.h"
 
@@ -16,11 +17,6 @@
 
 namespace nibble::backend::cuda {
 
-// Where the matrices' kernels can serve the model's shapes; else the first reason why not.
-[[nodiscard]] std::optional<std::string> why_not_packed(const BackendConfig& config);
-
-// In which packing a role is held.
-[[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
 // Whether a role is one of these matrices.
 [[nodiscard]] bool is_packed(WeightRole role);
 

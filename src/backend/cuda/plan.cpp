@@ -1,111 +1,237 @@
 #include "backend/cuda/plan.h"
 
+#include "backend/cuda/choices.h"
 #include "backend/cuda/kernels/any/linear_plan.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace nibble::backend {
 namespace {
 
-using namespace cuda;
+using namespace cuda;  // NOLINT: this file is the room's own
+using layout::Packing;
+using enum WeightRole;
+using Roles = std::vector<WeightRole>;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+Kernel by_packing(Packing packing, Kernel bf16) {
+  return static_cast<Kernel>(static_cast<int>(bf16) + static_cast<int>(packing));
+}
+
 class Planner {
  public:
-  explicit Planner(const CudaPlanArgs& args) : args_(args) {
+  explicit Planner(const CudaPlanArgs& args)
+      : args_(args),
+        d_(args.config.dims),
+        moe_(choose_moe(args.config, args.options)),
+        flash_(choose_flash(args.config, args.options)),
+        cost_{d_, StoredFormats::of({}, args.config.dense)} {
+    constexpr int64_t kBytes[] = {2, 4, 1};
+    cost_.formats.kv_value_bytes = kBytes[kv_type()];
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
+    fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
+    gemms_ = moe_ == MoeKernel::kGemm && !fused_;
   }
 
-  std::vector<PlannedStage> plan() && {
-    const Dims& d = args_.dims;
-    add(Stage::kEmbed, "any_embed_f32_bf16", fmt::format("a CTA per token, {} CTAs", tokens_));
-    norm(Stage::kAttnIn, tokens_);
-    for (const auto& [what, rows] : {std::pair{"q", d.q_width()}, {"k", d.kv_width()}, {"v", d.kv_width()}})
-      linear(Stage::kAttnIn, what, tokens_, rows);
-    add(Stage::kAttnIn,
-        args_.kv_value_bytes == 4   ? "any_rope_kv_f32"
-        : args_.kv_value_bytes == 1 ? "any_rope_kv_e4m3"
-                                    : "any_rope_kv_bf16",
-        fmt::format("a CTA per token, {} CTAs", tokens_));
+  CudaPlan plan() && {
+    stage_ = Stage::kEmbed;
+    per_token(Kernel::kEmbed, tokens_, {kEmbedding});
+    attn_in();
     for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
-    linear(Stage::kAttnOut, "o", tokens_, d.hidden);
-    norm(Stage::kRoute, tokens_);
-    linear(Stage::kRoute, "router", tokens_, d.experts);
-    add(Stage::kRoute, "any_top_experts_f32", "a warp per token");
+    attn_out();
+    route();
     moe();
-    if (args_.step.logit_rows > 0) {
-      norm(Stage::kLogits, args_.step.logit_rows);
-      linear(Stage::kLogits, "lm_head", args_.step.logit_rows, d.vocab);
-    }
-    return std::move(stages_);
+    if (args_.step.logit_rows > 0) logits();
+    return {.moe = moe_, .flash = flash_, .stages = std::move(stages_)};
   }
 
  private:
-  void add(Stage stage, std::string_view kernel, std::string tile, std::optional<LayerKind> kind = {}) {
-    stages_.push_back({.stage = stage, .kind = kind, .kernel = std::string(kernel), .tile = std::move(tile)});
+  [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
+  [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
+  [[nodiscard]] size_t kv_type() const { return static_cast<size_t>(page_type(args_.options.kv)); }  // bf16, f32, e4m3
+
+  PlannedStage& add(Kernel kernel, std::string tile, Roles reads = {}) {
+    PlannedStage own{.stage = stage_, .kernel = std::string(cuda::name_of(kernel)), .tile = std::move(tile)};
+    for (const WeightRole role : reads) own.cost += cost_.of(role, args_.step);
+    return stages_.emplace_back(std::move(own));
+  }
+  PlannedStage& per_token(Kernel kernel, int64_t tokens, Roles reads = {}) {
+    return add(kernel, fmt::format("a CTA per token, {} CTAs", tokens), reads);
   }
 
-  void norm(Stage stage, int64_t rows) {
-    add(stage, "any_rmsnorm_f32_bf16", fmt::format("a CTA per token, {} CTAs", rows));
-  }
-
-  void linear(Stage stage, std::string_view what, int64_t tokens, int64_t rows) {
-    const LinearTile tile = linear_tile(tokens);
-    add(stage, "any_linear_f32_bf16",
-        fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
-                    ceil_div(rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)));
+  void attn_in() {
+    stage_ = Stage::kAttnIn;
+    const int64_t q = d_.q_width(), kv = d_.kv_width();
+    if (!plain() && !gemms_) {
+      per_token(Kernel::kRopeTable, tokens_).once = true;
+      const Packing packed = packing(kQ);
+      return gemv(by_packing(packed, Kernel::kQkvBf16), {q + 2 * kv, d_.hidden, 1, packed}, tokens_,
+                  {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias});
+    }
+    per_token(Kernel::kRmsnorm, tokens_, {kAttnNorm});
+    if (plain()) {
+      linear("q", tokens_, q, {kQ, kQBias});
+      linear("k", tokens_, kv, {kK, kKBias});
+      linear("v", tokens_, kv, {kV, kVBias});
+    } else {
+      gemm(packing(kQ), {q + 2 * kv, d_.hidden, tokens_}, {kQ, kK, kV, kQBias, kKBias, kVBias});
+    }
+    constexpr Kernel kRopeKv[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
+    per_token(kRopeKv[kv_type()], tokens_);
   }
 
   void attend(LayerKind kind) {
-    const Dims& d = args_.dims;
-    const bool serves =
-        args_.flash && args_.kv_value_bytes != 4 && d.head_dim == kHeadDim && d.heads / d.kv_heads <= kGroupHeads;
-    const std::string_view type = args_.kv_value_bytes == 1 ? "e4m3" : args_.kv_value_bytes == 4 ? "f32" : "bf16";
-    if (!serves) {
-      return add(Stage::kAttend, fmt::format("any_attend_f32_{}", type),
-                 fmt::format("a CTA per head and token, {} x {} CTAs", d.heads, tokens_), kind);
+    stage_ = Stage::kAttend;
+    const auto place = [&](PlannedStage& own, const std::vector<Row>& rows) {
+      own.kind = kind;
+      own.cost = cost_.of(stage_, kind, {.rows = rows});
+    };
+    if (!flash_) {
+      return place(add(kv_type() == 1 ? Kernel::kAttendF32 : Kernel::kAttendBf16,
+                       fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_)),
+                   {args_.step.rows.begin(), args_.step.rows.end()});
     }
+    const bool e4m3 = kv_type() == 2;
+    std::vector<Row> decodes, prefills;
+    for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
     AttendShares shares;
     share_tokens(args_.step.rows, shares);
     if (const auto count = static_cast<int>(shares.decode.size()); count > 0) {
       const DecodePlan plan =
-          plan_decode({count, static_cast<int>(d.kv_heads), static_cast<int>(args_.kv_value_bytes)}, args_.device);
-      add(Stage::kAttend, fmt::format("any_attend_decode_{}_d64_g8", type),
-          fmt::format("{} tokens, keys in at most {} chunks, {} x {} CTAs of {} KB", count, plan.target, plan.grid,
-                      d.kv_heads, plan.smem_bytes / 1024),
-          kind);
+          plan_decode({count, static_cast<int>(d_.kv_heads), e4m3 ? 1 : 2}, attend_device(args_.card));
+      PlannedStage& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
+                              fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", count,
+                                          plan.target, plan.grid, d_.kv_heads, plan.smem_bytes));
+      own.shared_bytes = plan.smem_bytes;
+      place(own, decodes);
     }
     if (!shares.prefill.empty()) {
-      add(Stage::kAttend, fmt::format("any_attend_prefill_{}_d64_g8", type),
-          fmt::format("{} tokens per CTA, {} x {} CTAs", kPrefillTokens, shares.prefill.size(), d.kv_heads), kind);
+      place(add(e4m3 ? Kernel::kAttendPrefillE4m3 : Kernel::kAttendPrefillBf16,
+                fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, shares.prefill.size(), d_.kv_heads)),
+            prefills);
     }
+  }
+
+  void attn_out() {
+    stage_ = Stage::kAttnOut;
+    const Roles reads = {kO, kOBias};
+    if (plain()) return linear("o", tokens_, d_.hidden, reads);
+    const Packing packed = packing(kO);
+    if (gemms_) return gemm(packed, {d_.hidden, d_.q_width(), tokens_}, reads);
+    gemv(by_packing(packed, Kernel::kDenseBf16), {d_.hidden, d_.q_width(), 1, packed}, tokens_, reads);
+  }
+
+  void route() {
+    stage_ = Stage::kRoute;
+    if (fused_) {
+      add(Kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
+          {kMlpNorm, kRouter, kRouterBias});
+      return;
+    }
+    per_token(Kernel::kRmsnorm, tokens_, {kMlpNorm});
+    linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+    add(Kernel::kTopExperts, "a warp per token");
   }
 
   void moe() {
-    const Dims& d = args_.dims;
-    constexpr int kTileTokens = 8, kWarps = 4;  // kernel_table.h, moe.cu
-    const int64_t pairs = tokens_ * d.topk, tiles = pairs / kTileTokens + std::min(pairs, d.experts);
+    stage_ = Stage::kMoe;
+    const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
+    if (plain()) return plain_moe(up, down);
+    if (gemms_) return gemm_moe(up, down);
+    if (fused_) {
+      constexpr int kParts = 2;  // decode_path.cpp
+      gemv(Kernel::kMarlinUp, {2 * d_.inter, d_.hidden, static_cast<int>(tokens_ * d_.topk)}, 1, up);
+      return gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down);
+    }
+    constexpr int kMany = 1 << 16;  // gemv.cu: tiles are counted on the device
+    add(Kernel::kMoeGroup, "1 CTA");
+    gemv(Kernel::kMarlinGroupedUp, {2 * d_.inter, d_.hidden, kMany}, 1, up);
+    gemv(Kernel::kMarlinGroupedDown, {d_.hidden, d_.inter, kMany}, 1, down);
+    per_token(Kernel::kMoeCombine, tokens_);
+  }
+
+  void plain_moe(const Roles& up, const Roles& down) {
+    constexpr int kWarps = 4;  // moe.cu
+    const int64_t tiles = max_moe_tiles(tokens_ * d_.topk, d_.experts);
     const auto grid = [&](int64_t units) {
-      return fmt::format("2 rows x up to {} tokens of an expert per warp, {} x at most {} CTAs", kTileTokens,
+      return fmt::format("2 rows x up to {} tokens of an expert per warp, {} x at most {} CTAs", kMoeTileTokens,
                          ceil_div(units, kWarps), tiles);
     };
-    add(Stage::kMoe, "any_moe_group", "1 CTA");
-    add(Stage::kMoe, "any_moe_gate_up_f32_mxfp4", grid(d.inter));
-    add(Stage::kMoe, "any_moe_down_f32_mxfp4", grid(d.hidden / 2));
-    add(Stage::kMoe, "any_moe_combine_f32", fmt::format("a CTA per token, {} CTAs", tokens_));
+    add(Kernel::kMoeGroup, "1 CTA");
+    add(Kernel::kMoeGateUp, grid(d_.inter), up);
+    add(Kernel::kMoeDown, grid(d_.hidden / 2), down);
+    per_token(Kernel::kMoeCombine, tokens_);
+  }
+
+  void gemm_moe(const Roles& up, const Roles& down) {
+    const GemmDevice device = gemm_device(args_.card, Packing::kMxfp4);
+    const int64_t pairs = tokens_ * d_.topk;
+    const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
+    const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
+    add(Kernel::kMoeGroupTiles, "1 CTA");
+    add(Kernel::kRound, "4 values per thread");
+    planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
+    planned_gemm(device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down);
+    per_token(Kernel::kMoeSum, tokens_);
+  }
+
+  void logits() {
+    stage_ = Stage::kLogits;
+    const int64_t rows = args_.step.logit_rows;
+    if (plain()) {
+      per_token(Kernel::kRmsnorm, rows, {kFinalNorm});
+      return linear("lm_head", rows, d_.vocab, {kUnembedding});
+    }
+    const Packing packed = packing(kUnembedding);
+    gemv(by_packing(packed, Kernel::kDenseBf16), {d_.vocab, d_.hidden, 1, packed}, rows, {kFinalNorm, kUnembedding});
+  }
+
+  void linear(std::string_view what, int64_t tokens, int64_t rows, const Roles& reads) {
+    const LinearTile tile = linear_tile(tokens);
+    add(Kernel::kLinear,
+        fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
+                    ceil_div(rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
+        reads);
+  }
+
+  // In launches of up to kGemvTokens; tokens 1: in one, whatever it takes.
+  void gemv(Kernel kernel, const GemvShape& shape, int64_t tokens, const Roles& reads) {
+    const GemvPlan plan = plan_gemv(shape, gemv_device(args_.card));
+    PlannedStage& own = add(kernel, plan.to_string(), reads);
+    own.launches = ceil_div(tokens, kGemvTokens);
+    own.shared_bytes = plan.smem_bytes;
+  }
+
+  void gemm(Packing packed, const GemmShape& shape, const Roles& reads) {
+    const GemmDevice device = gemm_device(args_.card, packed);
+    const Kernel wgmma = packed == Packing::kBf16 ? Kernel::kSm90GemmBf16 : Kernel::kSm90GemmMxfp4;
+    add(Kernel::kRound, "4 values per thread");
+    planned_gemm(device.wgmma ? wgmma : by_packing(packed, Kernel::kGemmBf16), plan_gemm(shape, device), reads);
+  }
+  void planned_gemm(Kernel kernel, const GemmPlan& plan, const Roles& reads) {
+    add(kernel, plan.to_string(), reads).shared_bytes = plan.smem_bytes;
   }
 
   const CudaPlanArgs& args_;
+  const Dims& d_;
+  const MoeKernel moe_;
+  const bool flash_;
+  CostModel cost_;
+  bool fused_ = false;  // the decode kernels in their fused form
+  bool gemms_ = false;  // GEMMs instead of them
   int64_t tokens_ = 0;
+  Stage stage_ = Stage::kEmbed;  // being planned
   std::vector<PlannedStage> stages_;
 };
 
 }  // namespace
 
-std::vector<PlannedStage> cuda_plan(const CudaPlanArgs& args) { return Planner(args).plan(); }
+CudaPlan cuda_plan(const CudaPlanArgs& args) { return Planner(args).plan(); }
 
 }  // namespace nibble::backend

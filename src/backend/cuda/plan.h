@@ -1,33 +1,34 @@
 #pragma once
 // The kernels of a step on a card, from data alone: needs neither CUDA nor a card. Says what CudaBackend's verbs
-// launch; a verb that launches something else changes its rows here.
+// launch; a verb that launches something else changes its rows here (launches_test.cpp compares the two). What is
+// sampled afterwards depends on the requests and is not in it.
 
-#include "backend/cuda/kernels/any/attend_plan.h"
-#include "backend/dims.h"
+#include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/device_facts.h"
 #include "backend/plan.h"
 
-#include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace nibble::backend {
 
 struct CudaPlanArgs {
-  const Dims& dims;
+  const BackendConfig& config;
+  const CudaOptions& options;
   StepShape step;
-  cuda::AttendDevice device;
-  int64_t kv_value_bytes = 2;  // 1 e4m3, 2 bf16, 4 f32
-  bool flash = true;           // --attention-backend reference: false
+  const cuda::DeviceFacts& card;
 };
-
-// Of this machine's card, for cuda_plan; none where there is none, or no CUDA. Not pure: in the backend's library.
-struct CudaPlanDevice {
-  std::string name;
-  cuda::AttendDevice facts;
+struct CudaPlan {
+  MoeKernel moe = MoeKernel::kAuto;  // what kAuto became
+  bool flash = false;                // likewise
+  std::vector<PlannedStage> stages;
 };
-[[nodiscard]] std::optional<CudaPlanDevice> cuda_plan_device();
+// Throws Error(kUnsupported) for what make_cuda_backend refuses.
+[[nodiscard]] CudaPlan cuda_plan(const CudaPlanArgs& args);
 
-[[nodiscard]] std::vector<PlannedStage> cuda_plan(const CudaPlanArgs& args);
+// This machine's card, for cuda_plan; none where there is none that this build runs on. Not pure: in the backend's
+// library.
+[[nodiscard]] std::optional<cuda::DeviceFacts> cuda_plan_device();
 
 }  // namespace nibble::backend

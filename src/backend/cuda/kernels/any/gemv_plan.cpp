@@ -7,12 +7,20 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int64_t kInFlightBytes = 105'000;  // rings of 49, 73, 98, 171 KB: more was slower on an H100 (2026-11)
 constexpr int kScratchBytes = 1024;          // gemv.cuh: barriers, routes, squares
 constexpr int kPartialSlots = 2;             // gemv.cuh
 constexpr int kProducers = 1;
 constexpr int kMinStages = 2;
 constexpr int kMaxStages = 8;
+
+// Chunks in the ring, as was fastest on an H200 (kernel_bench, 2026-11). Many tiles per CTA: enough to keep DRAM busy, and
+// no more, or the SMs' streams disturb each other. Few: MXFP4's are large, and a longer ring only delays the first tile;
+// the smaller chunks of the others must all be under way.
+int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
+  constexpr int kLong = 32;
+  if (tiles_per_cta >= kLong) return 3;
+  return packing == layout::Packing::kMxfp4 ? 2 : 6;
+}
 
 bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -63,9 +71,10 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   if (most < kMinStages)
     throw Error(Code::kUnsupported, "[cuda] [{}, {}]: want {} B of shared memory per block, the card has {}",
                 shape.rows, shape.cols, fixed + kMinStages * chunk, device.cta_smem_bytes);
-  const int64_t wanted = stages != 0 ? stages : std::min<int64_t>(kInFlightBytes / chunk, kMaxStages);
+  const int64_t tiles = shape.rows / layout::kTileRows * shape.matrices;
+  const int64_t wanted = stages != 0 ? stages : wanted_stages(shape.packing, tiles / device.sms);
   plan.stages = static_cast<int>(std::clamp<int64_t>(wanted, kMinStages, std::min<int64_t>(most, kMaxStages)));
-  plan.grid = static_cast<int>(std::min<int64_t>(device.sms, shape.rows / layout::kTileRows * shape.matrices));
+  plan.grid = static_cast<int>(std::min<int64_t>(device.sms, tiles));
   plan.threads = (plan.tile.slices + kProducers + plan.epilogues) * layout::kWarpLanes;
   // Never two of these on one SM: behind an early launch they would share it while another SM idles (seen on an H100).
   plan.smem_bytes =

@@ -168,7 +168,7 @@ struct GemvShape {
   layout::Packing packing = layout::Packing::kMxfp4;
 };
 
-// stages 0: as many as keep about 100 KB in flight. Throws Error(kUnsupported) for a shape without slices or a card
+// stages 0: as many as serve the shape best. Throws Error(kUnsupported) for a shape without slices or a card
 // with too little shared memory for a ring of two.
 [[nodiscard]] GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages = 0);
 

@@ -3,6 +3,8 @@
 
 #include "backend/cuda/kernel_table.h"
 
+#include <cuda_runtime_api.h>
+
 namespace nibble::backend::cuda {
 
 void any_embed(const EmbedLaunch& args, const Launch& on);
@@ -17,5 +19,8 @@ void any_moe_combine(const MoeLaunch& args, const Launch& on);
 void any_add_pending(const AddPendingLaunch& args, const Launch& on);
 void any_moe(const MoeLaunch& args, const Launch& on);
 void any_sample(const SampleLaunch& args, const Launch& on);
+
+// cudaSuccess when the build holds machine code of them for the current device.
+[[nodiscard]] cudaError_t any_kernels_fit_device();
 
 }  // namespace nibble::backend::cuda

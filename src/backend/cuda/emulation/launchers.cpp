@@ -1,0 +1,139 @@
+#include "backend/cuda/emulation/launchers.h"
+
+#include "backend/cuda/kernels/any/attend_flash.h"
+#include "backend/cuda/kernels/any/gemm.h"
+#include "backend/cuda/kernels/any/gemv.h"
+#include "backend/cuda/kernels/any/launchers.h"
+#include "backend/cuda/kernels/sm90/gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace nibble::backend::cuda {
+namespace {
+
+void note(Kernel kernel, std::string tile) { emulated_tiles()[std::string(name_of(kernel))].insert(std::move(tile)); }
+
+// gemv.cu: the decode path counts these launches itself, after the call.
+void cut(Kernel kernel, const GemvShape& shape, const GemvLaunch& launch) {
+  note(kernel, plan_gemv(shape, launch.device, launch.stages).to_string());
+}
+Kernel by_packing(layout::Packing packing, Kernel bf16) {
+  return static_cast<Kernel>(static_cast<int>(bf16) + static_cast<int>(packing));
+}
+void cut(Kernel kernel, const GemmPlan& plan, const Launch& on) {
+  note(kernel, plan.to_string());
+  launched(kernel, on);
+}
+
+constexpr int kManyMatrices = 1 << 16;
+
+// Something to draw: no test reads what.
+void sample(const SampleLaunch& args, const Launch& on) {
+  std::fill_n(args.tokens, args.rows, 0);
+  launched(Kernel::kSampleDraw, on);
+  launched(Kernel::kSamplePick, on);
+}
+
+}  // namespace
+
+EmulatedCuda& emulated_cuda() {
+  static EmulatedCuda cuda;
+  return cuda;
+}
+std::map<std::string, std::set<std::string>, std::less<>>& emulated_tiles() {
+  static std::map<std::string, std::set<std::string>, std::less<>> tiles;
+  return tiles;
+}
+
+KernelTable any_kernels() {
+  return {
+      .embed = [](const EmbedLaunch&, const Launch& on) { launched(Kernel::kEmbed, on); },
+      .rmsnorm = [](const RmsnormLaunch&, const Launch& on) { launched(Kernel::kRmsnorm, on); },
+      .linear = [](const LinearLaunch&, const Launch& on) { launched(Kernel::kLinear, on); },
+      .rope_kv =
+          [](const RopeKvLaunch& args, const Launch& on) {
+            constexpr Kernel kByType[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
+            launched(kByType[static_cast<size_t>(args.kv.type)], on);
+          },
+      .attend =
+          [](const AttendLaunch& args, const Launch& on) {
+            launched(args.kv.type == KvPages::Type::kF32 ? Kernel::kAttendF32 : Kernel::kAttendBf16, on);
+          },
+      .top_experts = [](const TopExpertsLaunch&, const Launch& on) { launched(Kernel::kTopExperts, on); },
+      .rope_table = [](const RopeTableLaunch&, const Launch& on) { launched(Kernel::kRopeTable, on); },
+      .moe =
+          [](const MoeLaunch&, const Launch& on) {
+            for (const Kernel kernel : {Kernel::kMoeGroup, Kernel::kMoeGateUp, Kernel::kMoeDown, Kernel::kMoeCombine})
+              launched(kernel, on);
+          },
+      .moe_group = [](const MoeLaunch&, const Launch& on) { launched(Kernel::kMoeGroup, on); },
+      .add_pending = [](const AddPendingLaunch&, const Launch& on) { launched(Kernel::kAddPending, on); },
+      .moe_combine = [](const MoeLaunch&, const Launch& on) { launched(Kernel::kMoeCombine, on); },
+      .sample = sample};
+}
+cudaError_t any_kernels_fit_device() { return emulated_cuda().kernels; }
+
+void gemv_dense(const DenseArgs& args, const GemvLaunch& launch) {
+  check_args(args);
+  cut(by_packing(args.packing, Kernel::kDenseBf16), {args.rows, args.cols, 1, args.packing}, launch);
+}
+void gemv_qkv(const QkvArgs& args, const GemvLaunch& launch) {
+  check_args(args);
+  cut(by_packing(args.packing, Kernel::kQkvBf16), {args.rows(), args.cols, 1, args.packing}, launch);
+}
+void route_logits(const RouterArgs& args, const GemvLaunch& /*launch*/) { check_args(args); }
+void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch) {
+  check_args(args);
+  cut(Kernel::kMarlinUp, {2 * int64_t{args.inter}, args.hidden, args.tokens * args.choice.topk}, launch);
+}
+void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch) {
+  check_args(args);
+  cut(Kernel::kMarlinDown, {args.hidden, args.inter, args.parts}, launch);
+}
+void gemv_grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
+  check_args(args);
+  cut(Kernel::kMarlinGroupedUp, {2 * int64_t{args.inter}, args.hidden, kManyMatrices}, launch);
+}
+void gemv_grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
+  check_args(args);
+  cut(Kernel::kMarlinGroupedDown, {args.hidden, args.inter, kManyMatrices}, launch);
+}
+void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) { check_args(args); }
+void quantize_weights(const QuantizeArgs& /*args*/, cudaStream_t /*stream*/) {}
+
+bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
+void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  check_args(args);
+  cut(args.order == layout::RowOrder::kGateUp  ? Kernel::kSm90GemmGateUp
+      : args.packing == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
+                                               : Kernel::kSm90GemmMxfp4,
+      plan, on);
+}
+void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  check_args(args);
+  const bool gate_up = args.order == layout::RowOrder::kGateUp;
+  cut(gate_up ? Kernel::kGemmGateUp : by_packing(args.packing, Kernel::kGemmBf16), plan, on);
+}
+void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
+  check_args(args);
+  launched(Kernel::kMoeGroupTiles, on);
+}
+void any_moe_combine(const CombineArgs& /*args*/, const Launch& on) { launched(Kernel::kMoeSum, on); }
+void any_round(const RoundArgs& /*args*/, const Launch& on) { launched(Kernel::kRound, on); }
+
+void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
+  const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;
+  note(kernel, fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", args.decode_count,
+                           plan.target, plan.grid, args.kv_heads, plan.smem_bytes));
+  launched(kernel, on);
+}
+void any_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
+  const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendPrefillBf16 : Kernel::kAttendPrefillE4m3;
+  note(kernel, fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, args.tile_count, args.kv_heads));
+  launched(kernel, on);
+}
+
+}  // namespace nibble::backend::cuda

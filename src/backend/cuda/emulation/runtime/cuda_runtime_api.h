@@ -1,0 +1,146 @@
+#pragma once
+// Stands in for CUDA's header of this name where the backend's host code runs without CUDA and without a card: device
+// memory is the host's, streams are empty, a graph is a name. Only what the room calls.
+
+#include "backend/cuda/device_facts.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
+struct CUstream_st {};
+struct CUevent_st {};
+struct CUgraph_st {};
+struct CUgraphExec_st {};
+using cudaStream_t = CUstream_st*;
+using cudaEvent_t = CUevent_st*;
+using cudaGraph_t = CUgraph_st*;
+using cudaGraphExec_t = CUgraphExec_st*;
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorInvalidDeviceFunction = 98,
+  cudaErrorNoDevice = 100,
+  cudaErrorNoKernelImageForDevice = 209
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor
+};
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
+inline constexpr unsigned cudaHostAllocDefault = 0, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+
+namespace nibble::backend::cuda {
+// What the emulated CUDA says of the machine.
+struct EmulatedCuda {
+  DeviceFacts card;
+  cudaError_t status = cudaSuccess;   // of the first call
+  int driver = 13000;                 // CUDA version
+  cudaError_t kernels = cudaSuccess;  // whether the build has kernels for the card
+  int64_t allocated = 0;              // bytes of device memory asked for so far
+};
+[[nodiscard]] EmulatedCuda& emulated_cuda();
+}  // namespace nibble::backend::cuda
+
+struct cudaDeviceProp {
+  char name[256];
+  int major, minor, multiProcessorCount;
+  size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
+};
+
+inline const char* cudaGetErrorName(cudaError_t status) { return status == cudaSuccess ? "cudaSuccess" : "an error"; }
+inline const char* cudaGetErrorString(cudaError_t status) { return cudaGetErrorName(status); }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  return *version = nibble::backend::cuda::emulated_cuda().driver, cudaSuccess;
+}
+inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
+
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  const cudaError_t status = nibble::backend::cuda::emulated_cuda().status;
+  return *count = status == cudaSuccess ? 1 : 0, status;
+}
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaSetDevice(int /*device*/) { return cudaSuccess; }
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* into, int /*device*/) {
+  const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_cuda().card;
+  *into = {};
+  card.name.copy(into->name, sizeof into->name - 1);
+  into->major = card.major;
+  into->minor = card.minor;
+  into->multiProcessorCount = card.multiprocessors;
+  into->totalGlobalMem = static_cast<size_t>(card.memory_bytes);
+  into->sharedMemPerBlockOptin = static_cast<size_t>(card.cta_smem_bytes);
+  into->sharedMemPerMultiprocessor = static_cast<size_t>(card.sm_smem_bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int /*device*/) {
+  const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_cuda().card;
+  *value = which == cudaDevAttrMultiProcessorCount      ? card.multiprocessors
+           : which == cudaDevAttrComputeCapabilityMajor ? card.major
+                                                        : static_cast<int>(card.sm_smem_bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = static_cast<size_t>(nibble::backend::cuda::emulated_cuda().card.memory_bytes);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMalloc(void** at, size_t bytes) {
+  nibble::backend::cuda::EmulatedCuda& cuda = nibble::backend::cuda::emulated_cuda();
+  cuda.allocated += static_cast<int64_t>(bytes);
+  *at = cuda.allocated > cuda.card.memory_bytes ? nullptr : std::malloc(bytes);
+  return *at == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+inline cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned /*flags*/) {
+  return (*at = std::malloc(bytes)) == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+inline cudaError_t cudaFree(void* at) { return std::free(at), cudaSuccess; }
+inline cudaError_t cudaFreeHost(void* at) { return std::free(at), cudaSuccess; }
+inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t /*stream*/) {
+  return std::memset(at, value, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
+                                   cudaStream_t /*stream*/) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                                     size_t height, cudaMemcpyKind /*kind*/, cudaStream_t /*stream*/) {
+  for (size_t row = 0; row < height; ++row)
+    std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
+  return *stream = new CUstream_st, cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st, cudaSuccess; }
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) { return cudaEventCreate(event); }
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t /*from*/, cudaEvent_t /*to*/) {
+  return *ms = 0, cudaSuccess;
+}
+
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t /*stream*/, cudaStreamCaptureMode /*mode*/) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t /*stream*/, cudaGraph_t* graph) {
+  return *graph = new CUgraph_st, cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t /*graph*/,
+                                        unsigned long long /*flags*/) {
+  return *executable = new CUgraphExec_st, cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) { return delete executable, cudaSuccess; }
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t /*executable*/, cudaStream_t /*stream*/) { return cudaSuccess; }
+// NOLINTEND(readability-identifier-naming)

@@ -1,0 +1,245 @@
+// What the CUDA backend launches is what its plan says, kernel by kernel: its host code runs here over launchers that
+// only count (backend/cuda/emulation), so that neither a card nor CUDA is needed. And what it says of cards that it
+// cannot use.
+
+#include "backend/cuda/emulation/launchers.h"
+#include "backend/cuda/plan.h"
+#include "base/error.h"
+#include "model/load.h"
+#include "model/synth.h"
+
+#include <gtest/gtest.h>
+
+#include <cuda_runtime_api.h>  // the emulated one
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+using backend::CudaOptions;
+using backend::DenseFormats;
+using backend::MoeKernel;
+using backend::WeightFormat;
+using Attention = CudaOptions::Attention;
+using Kv = CudaOptions::Kv;
+
+const backend::cuda::DeviceFacts kH200 = {.name = "H200",
+                                          .major = 9,
+                                          .minor = 0,
+                                          .multiprocessors = 132,
+                                          .memory_bytes = int64_t{1} << 37,
+                                          .cta_smem_bytes = 232448,
+                                          .sm_smem_bytes = 233472};
+const backend::cuda::DeviceFacts kGb10 = {.name = "GB10",
+                                          .major = 12,
+                                          .minor = 1,
+                                          .multiprocessors = 48,
+                                          .memory_bytes = int64_t{1} << 37,
+                                          .cta_smem_bytes = 101376,
+                                          .sm_smem_bytes = 102400};
+
+// Small, and of a shape that every kernel takes.
+model::ModelConfig small_model() {
+  model::ModelConfig config = model::preset("tiny");
+  config.dims.hidden = config.dims.inter = 192;
+  config.dims.vocab = 512;
+  config.bos_id = config.pad_id = 0;
+  config.eos_ids = {1};
+  return config;
+}
+
+// Rows of new tokens behind nothing, each with pages of its own; every row's last token gets logits.
+model::Step step_of(const std::vector<int32_t>& lengths) {
+  model::Step step;
+  int32_t first = 0, page = 0, most = 0;
+  for (const int32_t length : lengths)
+    most = std::max(most, (length + backend::kPageTokens - 1) / backend::kPageTokens);
+  for (const int32_t length : lengths) {
+    step.rows.push_back({.first_token = first, .tokens = length, .context = length});
+    for (int32_t i = 0; i < length; ++i) {
+      step.token_ids.push_back(i % 512);
+      step.positions.push_back(i);
+      for (auto& kv : step.kv) kv.slots.push_back(page * backend::kPageTokens + i);
+    }
+    for (auto& kv : step.kv) {
+      for (int32_t p = 0; p < most; ++p) kv.page_ids.push_back(page + p);
+      kv.pages_per_row = most;
+    }
+    first += length;
+    page += most;
+    step.logit_tokens.push_back(first - 1);
+  }
+  return step;
+}
+
+using Counts = std::map<std::string, int64_t>;
+
+Counts counts_of(const backend::CudaBackend& be) {
+  Counts counts;
+  for (const auto& [kernel, count] : be.launches()) counts[std::string(kernel)] = count;
+  return counts;
+}
+
+struct Case {
+  CudaOptions options;
+  DenseFormats dense{};
+  backend::cuda::DeviceFacts card = kH200;
+};
+
+class Launches : public testing::Test {
+ protected:
+  void expect_planned(const Case& c, const std::vector<int32_t>& lengths) {
+    backend::cuda::emulated_cuda() = {.card = c.card};
+    backend::cuda::emulated_tiles().clear();
+    const backend::BackendConfig config =
+        model::backend_config(config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}}, c.dense);
+    const auto be = backend::make_cuda_backend(config, c.options);
+    const model::GptOss gpt = model::load(*be, config_, weights_.weights());
+    const model::Step step = step_of(lengths);
+    model::forward(*be, gpt, step);
+
+    Counts planned;
+    const backend::CudaPlan plan =
+        backend::cuda_plan({.config = config,
+                            .options = c.options,
+                            .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
+                            .card = c.card});
+    EXPECT_EQ(plan.moe, be->moe_kernel());
+    for (const backend::PlannedStage& s : plan.stages) {
+      const bool outer = s.once || s.stage == backend::Stage::kEmbed || s.stage == backend::Stage::kLogits;
+      planned[s.kernel] += s.launches * (outer ? 1 : s.kind ? config_.layers_of(*s.kind) : config_.dims.layers);
+      const auto& tiles = backend::cuda::emulated_tiles();
+      const auto cut = tiles.find(s.kernel);
+      EXPECT_TRUE(cut == tiles.end() || cut->second.contains(s.tile)) << s.tile;
+    }
+    EXPECT_EQ(planned, counts_of(*be));
+  }
+
+  const model::ModelConfig config_ = small_model();
+  const model::DummyWeights weights_{config_, 1, nullptr};
+};
+
+const std::vector<std::vector<int32_t>> kSteps = {
+    {1}, {1, 1, 1}, std::vector<int32_t>(8, 1), std::vector<int32_t>(9, 1), {8}, {20}, {1, 100, 1}, {600}};
+
+TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {
+  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+    for (const Attention attention : {Attention::kAuto, Attention::kFlash, Attention::kReference}) {
+      for (const std::vector<int32_t>& lengths : kSteps) {
+        SCOPED_TRACE(testing::Message() << name_of(moe) << ", attention " << static_cast<int>(attention) << ", "
+                                        << lengths.size() << " rows, first of " << lengths[0]);
+        expect_planned({.options = {.attention = attention, .moe = moe}}, lengths);
+      }
+    }
+  }
+}
+
+TEST_F(Launches, are_the_planned_ones_on_either_card_whatever_the_layers_hold) {
+  using enum WeightFormat;
+  const DenseFormats all[] = {{.qkv = kMxfp4, .o = kMxfp4, .lm_head = kMxfp4},
+                              {.qkv = kMxfp8, .o = kMxfp8, .lm_head = kMxfp8},
+                              {.qkv = kMxfp8, .o = {}, .lm_head = kMxfp4}};
+  for (const DenseFormats& dense : all) {
+    for (const auto& card : {kH200, kGb10}) {
+      for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+        for (const std::vector<int32_t>& lengths : kSteps) {
+          SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << lengths.size()
+                                          << " rows, first of " << lengths[0]);
+          expect_planned({.options = {.moe = moe}, .dense = dense, .card = card}, lengths);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Launches, are_the_planned_ones_for_every_cache) {
+  for (const Kv kv : {Kv::kBf16, Kv::kF32, Kv::kE4m3}) {
+    for (const MoeKernel moe : {MoeKernel::kReference, MoeKernel::kGemm}) {
+      for (const std::vector<int32_t>& lengths : kSteps) {
+        SCOPED_TRACE(testing::Message() << "cache " << static_cast<int>(kv) << ", " << name_of(moe) << ", "
+                                        << lengths.size() << " rows, first of " << lengths[0]);
+        expect_planned({.options = {.kv = kv, .moe = moe}}, lengths);
+      }
+    }
+  }
+}
+
+TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
+  backend::cuda::emulated_cuda() = {.card = kH200};
+  const backend::SamplingParams greedy{.temperature = 0};
+  Counts counts[2];
+  for (const bool eager : {false, true}) {
+    const backend::BackendConfig config =
+        model::backend_config(config_, {.max_tokens = 64, .max_rows = 8, .kv_pages = {64, 64}});
+    const auto be = backend::make_cuda_backend(config, {.moe = MoeKernel::kMarlin, .eager = eager});
+    const model::GptOss gpt = model::load(*be, config_, weights_.weights());
+    for (const size_t rows : {3, 3, 3, 3, 8, 8, 8, 9, 9}) {
+      model::Step step = step_of(std::vector<int32_t>(rows, 1));
+      for (size_t r = 0; r < rows; ++r) step.sample_rows.push_back({.params = &greedy, .position = 0});
+      if (rows > 8) step.sample_rows.clear(), step.logit_tokens.clear();
+      const auto ticket = model::forward(*be, gpt, step);
+      if (ticket) static_cast<void>(be->wait(*ticket));
+    }
+    EXPECT_EQ(be->graph_replays(), eager ? 0 : 2);  // a size's first step runs, its second is captured; loading ends
+                                                    // with the first of all
+    counts[eager ? 1 : 0] = counts_of(*be);
+  }
+  EXPECT_EQ(counts[0], counts[1]);
+}
+
+TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_weights) {
+  const backend::BackendConfig config =
+      model::backend_config(config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}});
+  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+    for (const Attention attention : {Attention::kAuto, Attention::kFlash}) {
+      const CudaOptions options = {.attention = attention, .moe = moe};
+      backend::cuda::emulated_cuda() = {.card = kH200};
+      const backend::MemoryNeeds needs = backend::cuda_memory_needs(config, options);
+      const auto be = backend::make_cuda_backend(config, options);
+      EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated), needs.kv + needs.activations, 4096)
+          << name_of(moe) << ", attention " << static_cast<int>(attention);
+    }
+  }
+}
+
+// The code and the sentence of the error when a backend is made on such a machine.
+std::pair<Code, std::string> refusal(const backend::cuda::EmulatedCuda& machine, int32_t pages = 64) {
+  backend::cuda::emulated_cuda() = machine;
+  try {
+    static_cast<void>(backend::make_cuda_backend(
+        model::backend_config(small_model(), {.max_tokens = 64, .max_rows = 8, .kv_pages = {pages, pages}}), {}));
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {Code::kInvalidRequest, "none"};
+}
+
+TEST(Card, that_is_missing_old_foreign_or_small_is_refused_in_a_sentence) {
+  const auto expect = [](const std::pair<Code, std::string>& found, Code code, std::string_view says) {
+    EXPECT_EQ(found.first, code);
+    EXPECT_NE(found.second.find(says), std::string::npos) << found.second;
+  };
+  expect(refusal({.card = kH200}), Code::kInvalidRequest, "none");
+  expect(refusal({.card = {}, .status = cudaErrorInsufficientDriver, .driver = 0}), Code::kUnsupported,
+         "version 580 or newer, found none");
+  expect(refusal({.card = {}, .status = cudaErrorInsufficientDriver, .driver = 12040}), Code::kUnsupported,
+         "want an NVIDIA driver for CUDA 13.0, version 580 or newer, found one for CUDA 12.4");
+  expect(refusal({.card = {}, .status = cudaErrorNoDevice}), Code::kUnsupported, "want a GPU, found none");
+  backend::cuda::DeviceFacts ampere = kH200;
+  ampere.name = "NVIDIA A100";
+  ampere.major = 8;
+  expect(refusal({.card = ampere, .kernels = cudaErrorNoKernelImageForDevice}), Code::kUnsupported,
+         "want a card of compute capability 9.0 or 12.1, for which this build has kernels, found NVIDIA A100 of 8.0");
+  backend::cuda::DeviceFacts small = kH200;
+  small.memory_bytes = int64_t{1} << 30;
+  expect(refusal({.card = small}, 1 << 20), Code::kOutOfMemory, "activations and KV pages: want ");
+  EXPECT_FALSE(backend::cuda_plan_device() == std::nullopt);  // a card with little memory is a card
+}
+
+}  // namespace
+}  // namespace nibble

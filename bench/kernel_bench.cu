@@ -145,12 +145,12 @@ double time_links(const Subject& subject, GemvLaunch launch, const Timer& timer)
 
 struct Buffers {
   uint8_t* pool;
-  float* x;    // [8, 4096]
+  float* x;     // [8, 4096]
   F16* half_x;  // [8, hidden]
-  F16* u;      // [32, inter]
-  Bf16* bias;  // [experts, 2 * inter]: shared by all layers
-  Bf16* norm;  // [hidden]
-  float* y;    // [8, vocab]
+  F16* u;       // [32, inter]
+  Bf16* bias;   // [experts, 2 * inter]: shared by all layers
+  Bf16* norm;   // [hidden]
+  float* y;     // [8, vocab]
 };
 
 constexpr const char* kPackings[] = {"bf16", "mxfp8", "mxfp4"};

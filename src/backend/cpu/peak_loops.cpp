@@ -34,8 +34,8 @@ uint64_t read_all(const uint64_t* data, int64_t words) {
     }
   }
   for (int n = 1; n < kLoads; ++n) sum[0] = hn::Add(sum[0], sum[n]);
-  alignas(HWY_ALIGN_MAX) uint64_t all[HWY_MAX_BYTES / sizeof(uint64_t)];  // SumOfLanes adds as signed, which may overflow
-  hn::Store(sum[0], tag, all);
+  uint64_t all[HWY_MAX_BYTES / sizeof(uint64_t)];  // SumOfLanes adds as signed, which may overflow
+  hn::StoreU(sum[0], tag, all);
   return std::accumulate(all, all + lanes, uint64_t{0});
 }
 

@@ -26,9 +26,7 @@ GemvLaunch DecodePath::chained(const Launch& on) const {
 }
 
 RowsIn DecodePath::residual(int64_t first) const {
-  return {.x = at_.residual + first * d_.hidden,
-          .pending = pending_ ? at_.pending : nullptr,
-          .eps = config_.rms_eps};
+  return {.x = at_.residual + first * d_.hidden, .pending = pending_ ? at_.pending : nullptr, .eps = config_.rms_eps};
 }
 
 void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots,

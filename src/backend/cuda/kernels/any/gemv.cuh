@@ -57,7 +57,8 @@ struct Feeder {
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       if (lane == 0) {
-        if (!fresh) ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // complete in a stage's first round
+        if (!fresh)
+          ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // complete in a stage's first round
         ptx::mbarrier_arrive_expect_tx(shared.chunk_full(at.stage), bytes);
         ptx::bulk_copy(shared.chunk(at.stage), from + chunk * shared.chunk_bytes, bytes, shared.chunk_full(at.stage),
                        policy);
@@ -255,7 +256,8 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     rows.after(Op(args.op, shared, lane), shared, slice, lane, x);
   } else {
     ptx::grid_dependency_wait();
-    if constexpr (Op::kChooses && !Op::kReload) load_activations<Tile>(Op(args.op, Routing{}, lane), {}, slice, lane, x);
+    if constexpr (Op::kChooses && !Op::kReload)
+      load_activations<Tile>(Op(args.op, Routing{}, lane), {}, slice, lane, x);
   }
   await_choice<Op>(shared);
   const Op op(args.op, shared, lane);
@@ -268,6 +270,11 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
   while (true) {
     const Cursor after = walk.next(c);
     const bool more = walk.valid(after);
+    const bool reload = Op::kReload && more && after.slot != c.slot;
+    Activations<Tile> next;
+    if constexpr (Op::kReload) {
+      if (reload) load_activations<Tile>(op, after, slice, lane, next);  // under way while this tile is multiplied
+    }
     Accumulators acc = {};
     Piece<Tile> w;
 #pragma unroll
@@ -280,8 +287,8 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     }
     float sums[4];
     w.sums(acc, sums);
-    if constexpr (Op::kReload) {  // two sets of activations would not fit into the registers
-      if (more && after.slot != c.slot) load_activations<Tile>(op, after, slice, lane, x);
+    if constexpr (Op::kReload) {
+      if (reload) x = next;
     }
     const int slot = first_slot + out.stage;
     ptx::mbarrier_wait(shared.partial_empty(slot), out.parity ^ 1);

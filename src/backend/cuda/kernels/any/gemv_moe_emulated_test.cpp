@@ -277,8 +277,8 @@ TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
 
 TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {
   const float inf = INFINITY;
-  const std::vector<float> logits = {1,    1,    1,    1,    1,    kNan, kNan, kNan, kNan, kNan, kNan, kNan,
-                                     3,    kNan, kNan, kNan, -inf, -inf, -inf, kNan, -inf, kNan, kNan, kNan};
+  const std::vector<float> logits = {1, 1,    1,    1,    1,    kNan, kNan, kNan, kNan, kNan, kNan, kNan,
+                                     3, kNan, kNan, kNan, -inf, -inf, -inf, kNan, -inf, kNan, kNan, kNan};
   const std::vector<std::set<int32_t>> want = {{0, 1, 2}, {4, 0, 1}, {0, 1, 2}};
   std::vector<int32_t> ids(9, -1);
   std::vector<float> weights(9, kNan);

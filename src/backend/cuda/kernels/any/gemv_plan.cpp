@@ -7,15 +7,15 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kScratchBytes = 1024;          // gemv.cuh: barriers, routes, squares
-constexpr int kPartialSlots = 2;             // gemv.cuh
+constexpr int kScratchBytes = 1024;  // gemv.cuh: barriers, routes, squares
+constexpr int kPartialSlots = 2;     // gemv.cuh
 constexpr int kProducers = 1;
 constexpr int kMinStages = 2;
 constexpr int kMaxStages = 8;
 
-// Chunks in the ring, as was fastest on an H200 (kernel_bench, 2026-11). Many tiles per CTA: enough to keep DRAM busy, and
-// no more, or the SMs' streams disturb each other. Few: MXFP4's are large, and a longer ring only delays the first tile;
-// the smaller chunks of the others must all be under way.
+// Chunks in the ring, as was fastest on an H200 (kernel_bench, 2026-11). Many tiles per CTA: enough to keep DRAM busy,
+// and no more, or the SMs' streams disturb each other. Few: MXFP4's are large, and a longer ring only delays the first
+// tile; the smaller chunks of the others must all be under way.
 int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
   constexpr int kLong = 32;
   if (tiles_per_cta >= kLong) return 3;
@@ -143,8 +143,8 @@ void check_args(const RouterArgs& a) {
   require(a.tokens >= 1 && a.tokens <= kGemvTokens && a.experts >= 1 && a.hidden >= 8 && a.hidden % 8 == 0 &&
               a.hidden <= kRouterHidden,
           Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
-  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.normed) && aligned(a.rounded) && a.bias != nullptr &&
-              a.logits != nullptr,
+  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.normed) && aligned(a.rounded) &&
+              a.bias != nullptr && a.logits != nullptr,
           Code::kInvalidRequest, "want weight, norm, x, normed and rounded 16-byte aligned, bias and logits", args);
 }
 

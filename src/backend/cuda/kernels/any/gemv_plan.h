@@ -70,8 +70,8 @@ struct QkvArgs {
   [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
 };
 
-// normed = rmsnorm(x) * norm, once as it is and once rounded for the experts; logits[t, e] = normed[t] · W[e] + bias[e].
-// One CTA per expert; W stays in row order.
+// normed = rmsnorm(x) * norm, once as it is and once rounded for the experts; logits[t, e] = normed[t] · W[e] +
+// bias[e]. One CTA per expert; W stays in row order.
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
   const Bf16* norm = nullptr;    // [hidden]
@@ -107,9 +107,10 @@ struct MoeUpArgs {
   float swiglu_limit = 7.0f;
 };
 
-// y[t] += Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). With two parts, the second half of the experts goes to `pending`,
-// which later kernels add: that balances the SMs better (180 row tiles over 132 SMs: 6 tiles instead of 8). REQUIRES that the logits were complete before the kernel before this one let it start; moe_up sees to
-// that. Then the first weights are fetched while moe_up still runs.
+// y[t] += Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). With two parts, the second half of the experts goes to
+// `pending`, which later kernels add: that balances the SMs better (180 row tiles over 132 SMs: 6 tiles instead of 8).
+// REQUIRES that the logits were complete before the kernel before this one let it start; moe_up sees to that. Then the
+// first weights are fetched while moe_up still runs.
 struct MoeDownArgs {
   const uint8_t* weights = nullptr;  // [experts] of [hidden, inter] RowOrder::kPlain, MXFP4
   const Bf16* bias = nullptr;        // [experts, hidden]

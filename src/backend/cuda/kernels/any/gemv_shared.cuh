@@ -15,8 +15,8 @@ namespace nibble::backend::cuda {
 inline constexpr int kRingMaxStages = 8;
 inline constexpr int kPartialSlots = 2;  // of each epilogue
 
-// ring of chunks | partial sums [epilogues * slots][slices][32 lanes] of float4 | barriers, 256 B | routes: ids and weights [32],
-// 256 B | squares [slices][8 tokens], 512 B
+// ring of chunks | partial sums [epilogues * slots][slices][32 lanes] of float4 | barriers, 256 B | routes: ids and
+// weights [32], 256 B | squares [slices][8 tokens], 512 B
 struct GemvShared {
   uint32_t ring, partials, barriers;
   int chunk_bytes, slices, stages, slots;
@@ -25,7 +25,8 @@ struct GemvShared {
   __device__ GemvShared(const uint8_t* memory, const KernelArgs& args)
       : ring(ptx::shared_address(memory)),
         partials(ring + static_cast<uint32_t>(args.stages * args.chunk_bytes)),
-        barriers(partials + static_cast<uint32_t>(args.epilogues * kPartialSlots * args.slices * layout::kWarpLanes * 16)),
+        barriers(partials +
+                 static_cast<uint32_t>(args.epilogues * kPartialSlots * args.slices * layout::kWarpLanes * 16)),
         chunk_bytes(args.chunk_bytes),
         slices(args.slices),
         stages(args.stages),
@@ -83,7 +84,8 @@ struct Choice {
   int id = 0;       // of pick `lane`
   float logit = 0;  // likewise
 
-  __device__ Choice(const ExpertChoice& choice, int of_token, int lane_idx) : c(choice), token(of_token), lane(lane_idx) {
+  __device__ Choice(const ExpertChoice& choice, int of_token, int lane_idx)
+      : c(choice), token(of_token), lane(lane_idx) {
     const float* logits = c.logits + int64_t{token} * c.experts;
     if (kOwn * lane >= c.experts) return;
     const float4 four = ptx::load_l2x4(logits + kOwn * lane);

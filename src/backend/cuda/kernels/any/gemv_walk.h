@@ -35,10 +35,10 @@ struct TileWalk {
   }
 };
 
-// Units (part, row tile); a unit is its row tile in the part's slots, one after the other, so one CTA sums the experts of
-// a row tile without atomics. A CTA has units of one part, where there are as many CTAs as parts, and so reads the
-// activations of that part's experts alone. No division: every warp walks, tile by tile. REQUIRES parts 1 or 2, parts <=
-// slots: every part has a slot.
+// Units (part, row tile); a unit is its row tile in the part's slots, one after the other, so one CTA sums the experts
+// of a row tile without atomics. A CTA has units of one part, where there are as many CTAs as parts, and so reads the
+// activations of that part's experts alone. No division: every warp walks, tile by tile. REQUIRES parts 1 or 2, parts
+// <= slots: every part has a slot.
 struct UnitWalk {
   int row_tiles, slots, parts, ctas;
 

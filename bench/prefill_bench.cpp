@@ -162,7 +162,7 @@ void Bench::decode(int keys, int tokens, KvPages::Type type, int window) {
   std::vector<backend::Row> rows;
   for (int i = 0; i < tokens; ++i) rows.push_back({i, 1, keys});
   FlashArgs args = attention(rows, keys, window);
-  const DecodePlan plan = plan_decode({tokens, kKvHeads, element}, attend_device_);
+  const DecodePlan plan = plan_decode({tokens, kKvHeads, element, window}, attend_device_);
   const DecodeScratch scratch = decode_scratch(plan.target, kKvHeads);
   args.decode_count = tokens;
   args.target = plan.target;

@@ -78,7 +78,7 @@ void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, St
                  .finished = finished_};
   if (!shares_.decode.empty()) {
     const int count = static_cast<int>(shares_.decode.size());
-    const DecodePlan plan = plan_decode({count, launch.kv_heads, kv_bytes(launch.kv.type)}, device_);
+    const DecodePlan plan = plan_decode({count, launch.kv_heads, kv_bytes(launch.kv.type), launch.window}, device_);
     args.decode_tokens = count == launch.tokens ? nullptr : decode_tokens_->put(shares_.decode, staging);
     args.decode_count = count;
     args.target = plan.target;

@@ -104,7 +104,11 @@ class Planner {
     share_tokens(args_.step.rows, shares);
     if (const auto count = static_cast<int>(shares.decode.size()); count > 0) {
       const DecodePlan plan =
-          plan_decode({count, static_cast<int>(d_.kv_heads), e4m3 ? 1 : 2}, attend_device(args_.card));
+          plan_decode({.tokens = count,
+                       .kv_heads = static_cast<int>(d_.kv_heads),
+                       .kv_bytes = e4m3 ? 1 : 2,
+                       .window = kind == LayerKind::kSliding ? static_cast<int>(d_.sliding_window) : 0},
+                      attend_device(args_.card));
       PlannedStage& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
                               fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", count,
                                           plan.target, plan.grid, d_.kv_heads, plan.smem_bytes));

@@ -43,7 +43,7 @@ struct Attempt {
 
   template <class Kv>
   void decode(bool with_sinks, uint64_t seed) {
-    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, Kv::kBytes};
+    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, Kv::kBytes, f.window};
     const DecodePlan plan = plan_decode(shape, kDevice);
     const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
     partials.assign(static_cast<size_t>(scratch.floats), std::nanf(""));
@@ -54,7 +54,7 @@ struct Attempt {
     a.target = plan.target;
     a.partials = partials.data();
     a.finished = finished.data();
-    using Tile = DecodeTile<Kv>;
+    using Tile = DecodeTileOf<Kv>;
     ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
     const emulation::Launch launch{
         .grid = plan.grid, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .seed = seed, .predecessor = {}};

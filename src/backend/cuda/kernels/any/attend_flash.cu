@@ -19,14 +19,23 @@ void allow_shared(Body* kernel, int bytes, Kernel name) {
   require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", bytes);
 }
 
-template <class Kv>
+// As a dependent of the kernel before it: it reads what a step leaves as it is before it waits for that one's end.
+template <class Tile>
 void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
-  using Tile = DecodeTile<Kv>;
   require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
   auto* const kernel = any_attend_decode<Tile>;
   allow_shared(kernel, Tile::kSharedBytes, name);
-  const dim3 grid(static_cast<unsigned>(plan.grid), static_cast<unsigned>(args.kv_heads));
-  kernel<<<grid, Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(plan.grid), static_cast<unsigned>(args.kv_heads));
+  config.blockDim = dim3(Tile::kThreads);
+  config.dynamicSmemBytes = Tile::kSharedBytes;
+  config.stream = on.stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));  // launched() sees the error
   launched(name, on);
 }
 
@@ -50,9 +59,9 @@ void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePl
                 args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
   if (bf16) {
-    launch_decode<KvBf16>(args, plan, name, on);
+    launch_decode<DecodeTileOf<KvBf16>>(args, plan, name, on);
   } else {
-    launch_decode<KvE4m3>(args, plan, name, on);
+    launch_decode<DecodeTileOf<KvE4m3>>(args, plan, name, on);
   }
 }
 

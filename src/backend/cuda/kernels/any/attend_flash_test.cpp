@@ -27,7 +27,7 @@ class AttendFlash : public CudaTest {
     share_tokens(f.rows, shares);
     const bool bf16 = f.page_values == PageValues::kBf16;
     const auto type = bf16 ? KvPages::Type::kBf16 : KvPages::Type::kE4m3;
-    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, bf16 ? 2 : 1};
+    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, bf16 ? 2 : 1, f.window};
     const DecodePlan plan = plan_decode(shape, device());
     const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
     const DeviceArray<float> q(f.q), out(f.q.size()), partials(static_cast<size_t>(scratch.floats));

@@ -5,10 +5,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kStepKeys = 32, kStages = 3;  // attend_decode.cuh DecodeTile; asserted there
-constexpr int kReservedBytes = 1024;        // of shared memory, by the system, per CTA
-
-int smem_bytes(int kv_bytes) { return kDecodeWarps * kStages * kStepKeys * 2 * kHeadDim * kv_bytes; }
+constexpr int kReservedBytes = 1024;  // of shared memory, by the system, per CTA
 
 }  // namespace
 
@@ -30,10 +27,11 @@ void share_tokens(std::span<const Row> rows, AttendShares& out) {
 }
 
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
-  const int smem = smem_bytes(shape.kv_bytes);
+  const int smem = kDecodeWarps * decode_stages(shape.kv_bytes) * kDecodeStepKeys * 2 * kHeadDim * shape.kv_bytes;
   const int64_t ctas = std::clamp<int64_t>(device.sm_smem_bytes / (smem + kReservedBytes), 1, 2) * device.sms;
   const int target = static_cast<int>(std::max<int64_t>(1, ctas / shape.kv_heads));
-  return {.target = target, .grid = target + shape.tokens, .smem_bytes = smem};
+  const bool whole = shape.window > 0 && visible_keys(shape.window, shape.window).blocks() <= kMinChunkBlocks;
+  return {.target = target, .grid = whole ? shape.tokens : target + shape.tokens, .smem_bytes = smem};
 }
 
 AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window, const AttendHeads& heads) {

@@ -15,9 +15,13 @@ inline constexpr int kHeadDim = 64;            // the only one that the attentio
 inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
 inline constexpr int kMaxDecodeTokens = 8;     // a row with more new tokens goes to the prefill kernel
 inline constexpr int kPrefillTokens = 16;      // of one row, that a CTA of the prefill kernel takes
-inline constexpr int kDecodeWarps = 4;         // of a CTA
-inline constexpr int kMinChunkPages = 4;       // splitting finer costs more than it hides
+inline constexpr int kDecodeWarps = 8;         // of a CTA
+inline constexpr int kDecodeStepKeys = 16;     // that a warp takes at a time
+inline constexpr int kMinChunkBlocks = 2;      // splitting finer costs more than it hides
 inline constexpr int kMaxDecodeCount = 16384;  // tokens in a launch
+
+// Of a warp's ring of steps.
+[[nodiscard]] constexpr int decode_stages(int kv_bytes) { return kv_bytes == 1 ? 5 : 3; }
 
 // Consecutive tokens of one row.
 struct AttendTile {
@@ -44,6 +48,8 @@ struct KeyRange {
   int first = 0, last = 0;
   [[nodiscard]] constexpr int first_page() const { return first / kPageTokens; }
   [[nodiscard]] constexpr int pages() const { return last / kPageTokens - first_page() + 1; }
+  // Of kPageTokens keys, from the first on.
+  [[nodiscard]] constexpr int blocks() const { return (last - first + kPageTokens) / kPageTokens; }
 };
 
 // window 0: all.
@@ -51,21 +57,21 @@ struct KeyRange {
   return {window > 0 && position >= window ? position - window + 1 : 0, position};
 }
 
-// One CTA of the decode kernel takes one chunk of a token's pages. All tokens' pages are dealt in chunks of about the
-// same size, so that one long sequence fills the device and many short ones are not cut. What a CTA does depends on
-// the step's positions and on `target` only: bits repeat. It is computed on the device, so a captured launch serves
-// any positions.
-[[nodiscard]] constexpr int chunk_pages(int64_t all_pages, int target) {
-  const auto pages = static_cast<int>((all_pages + target - 1) / target);
-  return pages < kMinChunkPages ? kMinChunkPages : pages;
+// One CTA of the decode kernel takes one chunk of a token's keys: whole blocks. All tokens' blocks are dealt in chunks
+// of about the same size, so that one long sequence fills the device and many short ones are not cut. What a CTA does
+// depends on the step's positions and on `target` only: bits repeat. It is computed on the device, so a captured launch
+// serves any positions.
+[[nodiscard]] constexpr int chunk_blocks(int64_t all_blocks, int target) {
+  const auto blocks = static_cast<int>((all_blocks + target - 1) / target);
+  return blocks < kMinChunkBlocks ? kMinChunkBlocks : blocks;
 }
-[[nodiscard]] constexpr int chunks_of(int pages, int chunk) { return (pages + chunk - 1) / chunk; }
-// The pages [first, first + count) of a token's are chunk `idx` of `chunks`: sizes differ by one at most.
-struct PageSpan {
+[[nodiscard]] constexpr int chunks_of(int blocks, int chunk) { return (blocks + chunk - 1) / chunk; }
+// The blocks [first, first + count) of a token's are chunk `idx` of `chunks`: sizes differ by one at most.
+struct BlockSpan {
   int first = 0, count = 0;
 };
-[[nodiscard]] constexpr PageSpan chunk_span(int pages, int chunks, int idx) {
-  const int each = pages / chunks, more = pages % chunks;
+[[nodiscard]] constexpr BlockSpan chunk_span(int blocks, int chunks, int idx) {
+  const int each = blocks / chunks, more = blocks % chunks;
   return {idx * each + (idx < more ? idx : more), each + (idx < more ? 1 : 0)};
 }
 
@@ -107,6 +113,7 @@ struct DecodePlan {
 struct DecodeShape {
   int tokens = 0, kv_heads = 0;
   int kv_bytes = 2;  // of a key's or value's element
+  int window = 0;    // FlashArgs
 };
 [[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device);
 

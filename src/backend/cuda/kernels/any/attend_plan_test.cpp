@@ -37,14 +37,14 @@ TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
   EXPECT_EQ(one, (DecodePlan{.target = 33, .grid = 34, .smem_bytes = 98304}));
   EXPECT_EQ(plan_decode({1, 8, 2}, kSpark).target, 6);
   EXPECT_LE(one.smem_bytes, 99 * 1024);
-  EXPECT_EQ(chunks_of(512, chunk_pages(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
+  EXPECT_EQ(chunks_of(512, chunk_blocks(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
   for (int tokens = 1; tokens <= 64; ++tokens) {
     const DecodePlan plan = plan_decode({tokens, 8, 2}, kHopper);
     int64_t pages = 0, units = 0, split = 0;
     const auto pages_of = [](int t) { return 1 + t * 37 % 300 + (t == 3 ? 2000 : 0); };
     for (int t = 0; t < tokens; ++t) pages += pages_of(t);
     for (int t = 0; t < tokens; ++t) {
-      const int chunks = chunks_of(pages_of(t), chunk_pages(pages, plan.target));
+      const int chunks = chunks_of(pages_of(t), chunk_blocks(pages, plan.target));
       units += chunks;
       split += chunks > 1 ? chunks : 0;
     }
@@ -58,7 +58,7 @@ TEST(attend_plan, chunks_cover_all_pages_once_and_differ_by_one_at_most) {
     for (int chunks = 1; chunks <= pages; ++chunks) {
       int next = 0;
       for (int i = 0; i < chunks; ++i) {
-        const PageSpan span = chunk_span(pages, chunks, i);
+        const BlockSpan span = chunk_span(pages, chunks, i);
         ASSERT_EQ(span.first, next);
         ASSERT_GE(span.count, pages / chunks);
         ASSERT_LE(span.count, pages / chunks + 1);
@@ -73,7 +73,7 @@ TEST(attend_plan, a_window_is_never_split) {
   EXPECT_EQ(visible_keys(127, 128).first, 0);
   EXPECT_EQ(visible_keys(128, 128).first, 1);
   for (int position = 0; position < 400; ++position)
-    ASSERT_LE(visible_keys(position, 128).pages(), kMinChunkPages) << position;
+    ASSERT_LE(visible_keys(position, 128).blocks(), kMinChunkBlocks) << position;
 }
 
 TEST(attend_plan, cost_counts_visible_keys) {

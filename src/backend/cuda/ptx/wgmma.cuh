@@ -28,6 +28,14 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(const SharedMatrix& m) {
   return field(m.address) | field(m.leading_bytes) << 16 | field(m.stride_bytes) << 32;
 }
 
+// A copy in a register of its own: of a value that lives on (say, around a loop) the compiler may write the successor
+// into the same register while wgmma still reads it.
+__device__ __forceinline__ uint32_t wgmma_operand(uint32_t value) {
+  uint32_t own;
+  asm volatile("mov.b32 %0, %1;" : "=&r"(own) : "r"(value));
+  return own;
+}
+
 // d += a·b. Until the group is waited for, d and a must not be touched.
 __device__ __forceinline__ void wgmma_m64k16(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(

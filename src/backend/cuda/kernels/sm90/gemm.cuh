@@ -54,7 +54,7 @@ using PairOperand = uint32_t[4][4];
 
 __device__ __forceinline__ void widen(WeightPair<layout::Packing::kBf16>& w, PairOperand& a) {
   for (int step = 0; step < 4; ++step)
-    for (int i = 0; i < 4; ++i) a[step][i] = word_of(w.steps[step], i);
+    for (int i = 0; i < 4; ++i) a[step][i] = ptx::wgmma_operand(word_of(w.steps[step], i));
 }
 
 __device__ __forceinline__ void widen(WeightPair<layout::Packing::kMxfp4>& w, PairOperand& a) {

@@ -28,15 +28,29 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(const SharedMatrix& m) {
   return field(m.address) | field(m.leading_bytes) << 16 | field(m.stride_bytes) << 32;
 }
 
-// A copy in a register of its own: of a value that lives on (say, around a loop) the compiler may write the successor
-// into the same register while wgmma still reads it.
-__device__ __forceinline__ uint32_t wgmma_operand(uint32_t value) {
-  uint32_t own;
-  asm volatile("mov.b32 %0, %1;" : "=&r"(own) : "r"(value));
-  return own;
+// d += a·b. Until the group is waited for, d and a must not be touched. The compiler does not know that of a: an
+// operand must be made anew, behind the wait, in each round of a loop; one that is carried around the loop may share
+// its register with its successor.
+__device__ __forceinline__ void wgmma_m64k16(float (&d)[2][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, "
+      "0;"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+        "+f"(d[1][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// d += a·b. Until the group is waited for, d and a must not be touched.
+__device__ __forceinline__ void wgmma_m64k16(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+      "}, {%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
+        "+f"(d[3][2]), "+f"(d[3][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 __device__ __forceinline__ void wgmma_m64k16(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"

@@ -14,7 +14,6 @@ inline void wgmma_commit() {}
 template <int kNewest>
 void wgmma_wait() {}
 inline void fence_async_proxy() {}
-inline uint32_t wgmma_operand(uint32_t value) { return value; }
 
 // B[k, n] of a K-major operand: rows of `bytes` (by the swizzle mode) in atoms of eight, atoms a stride apart.
 inline double emulated_b(uint64_t descriptor, int k, int n) {

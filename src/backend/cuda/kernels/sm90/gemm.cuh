@@ -234,18 +234,28 @@ template <class Tile, int kWidth>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const WgmmaSums<kWidth>& sums) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  float* to[2];
+  int rows[2];
+  float bias[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8 * half));
     const GemmPart part = part_of(args, row);
-    const float bias = args.bias == nullptr ? 0.0f : args.bias[int64_t{work.expert} * args.rows + row].to_float();
+    to[half] = part.to + row - part.first_row;
+    rows[half] = part.rows;
+    bias[half] = args.bias == nullptr ? 0.0f : args.bias[int64_t{work.expert} * args.rows + row].to_float();
+  }
 #pragma unroll
-    for (int n = 0; n < kWidth / 8; ++n) {
-      for (int i = 0; i < 2; ++i) {
-        const int token = 8 * n + 2 * (lane % 4) + i;
-        if (token >= work.count) continue;
-        float& y = part.to[token_at(args, work, token) * part.rows + row - part.first_row];
-        const float value = sums[n][2 * half + i] * StagedPair<Tile::kPacking>::kUnscale + bias;
+  for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = 8 * n + 2 * (lane % 4) + i;
+      if (token >= work.count) continue;
+      const int64_t at = token_at(args, work, token);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& y = to[half][at * rows[half]];
+        const float value = sums[n][2 * half + i] * StagedPair<Tile::kPacking>::kUnscale + bias[half];
         y = args.into == GemmInto::kAdd ? y + value : value;
       }
     }

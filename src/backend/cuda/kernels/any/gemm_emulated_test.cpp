@@ -109,10 +109,10 @@ TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
 TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
   check_dense<Sm90, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
   check_dense<Sm90, Packing::kMxfp4, 64>(144, 512, 9);
-  check_dense<Sm90, Packing::kBf16, 128>(48, 512, 129);
-  check_dense<Sm90, Packing::kMxfp4, 128>(64, 384, 100, RowOrder::kHeads64, 96);
-  check_dense<Sm90, Packing::kBf16, 160>(16, 192, 150);
-  check_dense<Sm90, Packing::kMxfp4, 256>(16, 192, 70);
+  check_dense<Sm90, Packing::kMxfp4, 64>(64, 384, 100, RowOrder::kHeads64, 32);
+  check_dense<Sm90, Packing::kBf16, 160>(208, 192, 150);
+  check_dense<Sm90, Packing::kMxfp4, 160>(48, 512, 129, RowOrder::kPlain, 96);
+  check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
 }
 
 PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens) {
@@ -229,7 +229,7 @@ TEST(gemm_emulated, moe_is_the_plain_product_for_few_and_many_tokens_of_an_exper
 
 TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {
   check_moe<Sm90, 64>(GemmRouting::kRandom, 40, 3);
-  check_moe<Sm90, 128>(GemmRouting::kSameForAll, 33, 4);
+  check_moe<Sm90, 160>(GemmRouting::kSameForAll, 33, 4);
   check_moe<Sm90, 64>(GemmRouting::kSameForAll, 70, 3);  // two tiles of 40
 }
 

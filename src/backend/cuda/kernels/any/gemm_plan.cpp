@@ -30,8 +30,12 @@ void require_tiles(const GemmShape& s) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
-constexpr int kDenseWgmma[] = {16, 32, 64, 96, 128, 160, 256};  // the widths
+int64_t row_blocks(const GemmShape& s, const GemmDevice& device) {
+  return ceil_div(s.rows / layout::kTileRows, device.wgmma ? kWgmmaRowTiles : kGemmRowTiles);
+}
+
+constexpr int kFixed = 32;                             // of a tile's work, in tokens: weights are widened once per tile
+constexpr int kDenseWgmma[] = {32, 64, 96, 128, 160};  // the widths
 
 // The instance that multiplies the fewest columns for experts of about `mean` pairs.
 int wgmma_group_tile(int64_t mean) {
@@ -62,7 +66,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens
   require_tiles(s);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
-  const int64_t blocks = ceil_div(s.rows / layout::kTileRows, kGemmRowTiles);
+  const int64_t blocks = row_blocks(s, device);
   if (device.wgmma)
     return {.tokens = tile_tokens,
             .grid_x = static_cast<int>(std::min<int64_t>(device.sms, blocks * tiles)),
@@ -81,7 +85,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   int best = 0;
   int64_t best_work = 0;
   for (const int tile : device.wgmma ? std::span<const int>(kDenseWgmma) : std::span<const int>(kGemmTokens)) {
-    const int64_t ctas = hit * ceil_div(mean, tile) * ceil_div(s.rows / layout::kTileRows, kGemmRowTiles);
+    const int64_t ctas = hit * ceil_div(mean, tile) * row_blocks(s, device);
     const int64_t work = ceil_div(ctas, device.sms) * (tile + kFixed);
     if (best != 0 && work >= best_work) continue;
     best = tile;

@@ -5,17 +5,17 @@
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA
+inline constexpr int kGemmRowTiles = 8;    // of 16 rows, per CTA of any_gemm
+inline constexpr int kWgmmaRowTiles = 12;  // likewise, of sm90_gemm: three warpgroups
 inline constexpr int kGemmMaxParts = 3;
-inline constexpr int kGemmTokens[] = {32, 64, 128};         // that a CTA may take
-inline constexpr int kWgmmaTokens[] = {64, 128, 160, 256};  // up to which an instance of sm90_gemm takes
-inline constexpr int kWgmmaStep = 16;                       // sm90_gemm's tiles are multiples
+inline constexpr int kGemmTokens[] = {32, 64, 128};  // that a CTA may take
+inline constexpr int kWgmmaStep = 32;                // columns of its narrowest instruction at full rate
+inline constexpr int kWgmmaTokens[] = {64, 160};     // up to which an instance of sm90_gemm takes
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
@@ -132,14 +132,10 @@ struct GemmDevice {
     if (tile_tokens <= tokens) return tokens;
   return 0;
 }
-// Columns that an instance multiplies for `count` tokens. It has a loop for each width, and ptxas gives up overlapping
-// wgmmas (C7512) when the registers of all its loops, width / 2 + 32 each, come to more than 255.
+// Columns that it multiplies for `count` tokens.
 [[nodiscard]] constexpr int wgmma_width(int instance, int count) {
-  constexpr int kWidths[][4] = {{16, 32, 64, 0}, {64, 96, 128, 0}, {128, 160, 0}, {256, 0}};  // by kWgmmaTokens
-  for (const auto& widths : kWidths)
-    for (int i = 0; i < 4 && widths[i] > 0 && instance == *std::max_element(widths, widths + 4); ++i)
-      if (count <= widths[i]) return widths[i];
-  return 0;
+  const int least = instance == 64 ? kWgmmaStep : 2 * kWgmmaStep;
+  return count <= least ? least : (count + kWgmmaStep - 1) / kWgmmaStep * kWgmmaStep;
 }
 // sm90_gemm's shared memory: stages of x (64 k of a tile's tokens), stages of weights (a slice, or 64 k of bf16, of the
 // CTA's row tiles), barriers.
@@ -147,12 +143,9 @@ struct WgmmaRings {
   int inputs = 0, weights = 0;
 };
 [[nodiscard]] constexpr WgmmaRings wgmma_rings(int instance) {
-  return instance == 64    ? WgmmaRings{8, 8}
-         : instance == 128 ? WgmmaRings{8, 4}
-         : instance == 160 ? WgmmaRings{7, 4}
-                           : WgmmaRings{5, 3};
+  return instance == 64 ? WgmmaRings{8, 6} : WgmmaRings{7, 3};
 }
-inline constexpr int kWgmmaWeightBytes = kGemmRowTiles * layout::slice_bytes(8);
+inline constexpr int kWgmmaWeightBytes = kWgmmaRowTiles * layout::slice_bytes(8);
 inline constexpr int kWgmmaBarrierBytes = 256;
 [[nodiscard]] constexpr int wgmma_shared_bytes(int instance) {  // 1024: to align the ring
   const WgmmaRings rings = wgmma_rings(instance);

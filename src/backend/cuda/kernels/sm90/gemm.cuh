@@ -2,7 +2,7 @@
 // y = W·x for many tokens on wgmma, W packed bf16 or MXFP4 (widened to bf16 in registers, where it is exact), x bf16
 // source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs
 // W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
-// grid one CTA per SM takes every gridDim.x-th work: 8 tiles of 16 rows, up to kTokens tokens; row blocks run fastest,
+// grid one CTA per SM takes every gridDim.x-th work: 12 tiles of 16 rows, up to kTokens tokens; row blocks run fastest,
 //      so that a tile of tokens and an expert's weights are read from DRAM once
 // warp 8 copies x (64 k a stage) and weights (a slice a stage) into two rings, on into the next work while warps 0 to
 // 7,
@@ -101,17 +101,17 @@ struct WorkList {
       : tiles(args.tiles),
         tokens(args.tokens),
         tile_tokens(tokens_of_tile),
-        blocks((args.rows / layout::kTileRows + kGemmRowTiles - 1) / kGemmRowTiles),
+        blocks((args.rows / layout::kTileRows + kWgmmaRowTiles - 1) / kWgmmaRowTiles),
         count(blocks * (tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count)) {}
   __device__ GemmWork at(int work) const {
-    const int tile = work / blocks, first = tile * tile_tokens, row_tile = work % blocks * kGemmRowTiles;
+    const int tile = work / blocks, first = tile * tile_tokens, row_tile = work % blocks * kWgmmaRowTiles;
     if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), row_tile};
     const ExpertTile group = tiles[tile];
     return {group.expert, group.first, group.count, row_tile};
   }
 };
 
-// Warp 8: everything that its CTA multiplies, in order.
+// Warp 12: everything that its CTA multiplies, in order.
 template <class Tile>
 __device__ __forceinline__ void produce(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, row_tiles = args.rows / layout::kTileRows;
@@ -132,9 +132,9 @@ __device__ __forceinline__ void produce(const GemmArgs& args, const WorkList& li
     for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, walk.next()) {
       if (Tile::kPacking == layout::Packing::kBf16 || walk.own == 0) {
         ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
-        if (lane == 0) ptx::mbarrier_arrive_expect_tx(rings.weight_full(weight.stage), kGemmRowTiles * piece_bytes);
+        if (lane == 0) ptx::mbarrier_arrive_expect_tx(rings.weight_full(weight.stage), kWgmmaRowTiles * piece_bytes);
         __syncwarp();
-        if (lane < kGemmRowTiles)
+        if (lane < kWgmmaRowTiles)
           ptx::bulk_copy(rings.weight_stage(weight.stage) + static_cast<uint32_t>(lane) * piece_bytes,
                          tile + walk.offset(), piece_bytes, rings.weight_full(weight.stage));
         weight.next();
@@ -150,21 +150,36 @@ __device__ __forceinline__ void produce(const GemmArgs& args, const WorkList& li
   }
 }
 
-template <int kWidth>
-using WgmmaSums = float[kWidth / 8][4];
+template <class Tile>
+using WgmmaSums = float[Tile::kTokens / 8][4];
 
-// sums += a · columns from kFrom on, in the widths that ptx/wgmma.cuh has.
-template <int kWidth, int kFrom = 0>
-__device__ __forceinline__ void multiply_columns(WgmmaSums<kWidth>& sums, const uint32_t (&a)[4], uint32_t stage,
+// sums += a · columns [kFrom, kWidth) of a slice of 16 k.
+template <class Tile, int kWidth, int kFrom = 0>
+__device__ __forceinline__ void multiply_columns(WgmmaSums<Tile>& sums, const uint32_t (&a)[4], uint32_t stage,
                                                  int step) {
-  constexpr int kRest = kWidth - kFrom;
-  constexpr int kOwn = kRest >= 256 ? 256 : kRest >= 128 ? 128 : kRest >= 64 ? 64 : kRest >= 32 ? 32 : 16;
-  ptx::wgmma_m64k16(reinterpret_cast<WgmmaSums<kOwn>&>(sums[kFrom / 8]), a,
+  constexpr int kOwn = kFrom == 0 ? Tile::kLeastWidth : kWgmmaStep;
+  ptx::wgmma_m64k16(reinterpret_cast<float(&)[kOwn / 8][4]>(sums[kFrom / 8]), a,
                     layout::matrix_descriptor(stage + kFrom * layout::kAtomRowBytes, step));
-  if constexpr (kRest > kOwn) multiply_columns<kWidth, kFrom + kOwn>(sums, a, stage, step);
+  if constexpr (kFrom + kOwn < kWidth) multiply_columns<Tile, kWidth, kFrom + kOwn>(sums, a, stage, step);
 }
 
-// Warps 0 to 7: where they are in the rings.
+// sums += a · the columns of `count` tokens, as a group that is under way on return. ptxas overlaps them only so: the
+// branch here, around the smallest piece (loops of several widths get registers of their own each), with its fence and
+// its commit, and the same pieces of sums in all widths (C7510 to C7520 otherwise).
+template <class Tile, int kWidth = Tile::kLeastWidth>
+__device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
+                                                uint32_t stage) {
+  if (kWidth == Tile::kTokens || count <= kWidth) {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < 4; ++s) multiply_columns<Tile, kWidth>(sums, a[s], stage, s);
+    ptx::wgmma_commit();
+    return;
+  }
+  if constexpr (kWidth < Tile::kTokens) multiply_tokens<Tile, kWidth + kWgmmaStep>(count, sums, a, stage);
+}
+
+// The warps that multiply: where they are in the rings.
 template <class Tile>
 struct GemmConsumer {
   const GemmRings<Tile>& rings;
@@ -184,8 +199,7 @@ struct GemmConsumer {
   }
 
   // One pair: sums += its weights · its columns, under way on return. `a`: the operand of pair - 2.
-  template <int kWidth>
-  __device__ __forceinline__ void step(int pair, PairOperand& a, WgmmaSums<kWidth>& sums) {
+  __device__ __forceinline__ void step(int pair, int count, PairOperand& a, WgmmaSums<Tile>& sums) {
     const int slice_pairs = geometry.blocks / 2;
     if (own == 0) ptx::mbarrier_wait(rings.weight_full(weight.stage), weight.parity);
     StagedPair<Tile::kPacking> staged;
@@ -202,22 +216,18 @@ struct GemmConsumer {
       weight.next();
     }
     ptx::mbarrier_wait(rings.input_full(input.stage), input.parity);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int s = 0; s < 4; ++s) multiply_columns<kWidth>(sums, a[s], rings.input_stage(input.stage), s);
-    ptx::wgmma_commit();
+    multiply_tokens<Tile>(count, sums, a, rings.input_stage(input.stage));
     input.next();
   }
 
-  template <int kWidth>
-  __device__ __forceinline__ void multiply(int pairs, WgmmaSums<kWidth>& sums) {
+  __device__ __forceinline__ void multiply(int count, int pairs, WgmmaSums<Tile>& sums) {
     PairOperand even = {}, odd = {};  // wgmma reads one while the other is written
     int pair = 0;
     for (; pair + 1 < pairs; pair += 2) {
-      step<kWidth>(pair, even, sums);
-      step<kWidth>(pair + 1, odd, sums);
+      step(pair, count, even, sums);
+      step(pair + 1, count, odd, sums);
     }
-    if (pair < pairs) step<kWidth>(pair, even, sums);
+    if (pair < pairs) step(pair, count, even, sums);
     ptx::wgmma_wait<0>();
     keep(even);
     keep(odd);
@@ -230,9 +240,9 @@ struct GemmConsumer {
   }
 };
 
-template <class Tile, int kWidth>
+template <class Tile>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
-                                           const WgmmaSums<kWidth>& sums) {
+                                           const WgmmaSums<Tile>& sums) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   float* to[2];
   int rows[2];
@@ -246,7 +256,8 @@ __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork&
     bias[half] = args.bias == nullptr ? 0.0f : args.bias[int64_t{work.expert} * args.rows + row].to_float();
   }
 #pragma unroll
-  for (int n = 0; n < kWidth / 8; ++n) {
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (8 * n >= work.count) break;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token = 8 * n + 2 * (lane % 4) + i;
@@ -264,9 +275,9 @@ __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork&
 
 // Rows 0..7 of a tile are the gates of 8 channels, rows 8..15 their ups. Of two neighbour rows one lane stores both
 // channels of the even column, the other of the odd one.
-template <class Tile, int kWidth>
+template <class Tile>
 __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile,
-                                            const WgmmaSums<kWidth>& sums) {
+                                            const WgmmaSums<Tile>& sums) {
   constexpr float kUnscale = StagedPair<Tile::kPacking>::kUnscale;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
   const int own = 2 * (lane % 4) + odd;  // of a column tile, the token that the lane stores
@@ -274,7 +285,8 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
   const Bf16* bias = args.bias + int64_t{work.expert} * args.rows + 2 * (row_tile * 8 + g);
   const float gate_bias = bias[0].to_float(), up_bias = bias[1].to_float();
 #pragma unroll
-  for (int n = 0; n < kWidth / 8; ++n) {
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (8 * n >= work.count) break;
     float u[2];
     for (int i = 0; i < 2; ++i)
       u[i] = gated(sums[n][i] * kUnscale + gate_bias, sums[n][2 + i] * kUnscale + up_bias, args.swiglu_limit);
@@ -282,26 +294,6 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
     const uint32_t two = odd != 0 ? ptx::pack_bf16(other, u[1]) : ptx::pack_bf16(u[0], other);
     if (8 * n + own < work.count) *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;
   }
-}
-
-// Multiplies and stores, with the loop that has the work's width.
-template <class Tile, layout::RowOrder kOrder, int kWidth = kWgmmaStep>
-__device__ __forceinline__ void consume(const GemmArgs& args, const GemmWork& work, GemmConsumer<Tile>& consumer) {
-  if constexpr (wgmma_width(Tile::kTokens, kWidth) == kWidth) {
-    if (work.count <= kWidth) {
-      WgmmaSums<kWidth> sums = {};
-      consumer.template multiply<kWidth>(args.cols / layout::kPanelK, sums);
-      const int row_tile = work.first_row_tile + consumer.warp;
-      if (row_tile >= args.rows / layout::kTileRows) return;
-      if constexpr (kOrder == layout::RowOrder::kGateUp) {
-        store_gated<Tile, kWidth>(args, work, row_tile, sums);
-      } else {
-        store_rows<Tile, kWidth>(args, work, row_tile, sums);
-      }
-      return;
-    }
-  }
-  if constexpr (kWidth < Tile::kTokens) consume<Tile, kOrder, kWidth + kWgmmaStep>(args, work, consumer);
 }
 
 template <class Tile, layout::RowOrder kOrder>
@@ -319,8 +311,18 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   }
   ptx::take_registers_up_to<Tile::kConsumerRegisters>();
   GemmConsumer<Tile> consumer(rings, args.cols);
-  for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x))
-    consume<Tile, kOrder>(args, list.at(i), consumer);
+  for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
+    const GemmWork work = list.at(i);
+    WgmmaSums<Tile> sums = {};
+    consumer.multiply(work.count, args.cols / layout::kPanelK, sums);
+    const int row_tile = work.first_row_tile + consumer.warp;
+    if (row_tile >= args.rows / layout::kTileRows) continue;
+    if constexpr (kOrder == layout::RowOrder::kGateUp) {
+      store_gated<Tile>(args, work, row_tile, sums);
+    } else {
+      store_rows<Tile>(args, work, row_tile, sums);
+    }
+  }
 }
 
 }  // namespace nibble::backend::cuda

@@ -12,16 +12,17 @@ template <layout::Packing kThePacking, int kTheTokens>
 struct WgmmaTile {
   static constexpr layout::Packing kPacking = kThePacking;
   static constexpr int kTokens = kTheTokens;
-  static constexpr int kConsumers = 256;             // two warpgroups
+  static constexpr int kLeastWidth = wgmma_width(kTokens, 1);
+  static constexpr int kConsumers = 384;             // three warpgroups
   static constexpr int kThreads = kConsumers + 128;  // and one of which a warp copies
-  static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
   static constexpr int kInputStages = wgmma_rings(kTokens).inputs;
   static constexpr int kWeightStages = wgmma_rings(kTokens).weights;
   static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
   static constexpr int kSharedBytes = wgmma_shared_bytes(kTokens);
   static_assert(kInputBytes % layout::kAtomBytes == 0);
-  static_assert(kGemmRowTiles == kConsumers / layout::kWarpLanes, "a warp has one row tile");
-  static_assert(kGemmRowTiles * layout::pair_bytes(layout::Packing::kBf16) <= kWgmmaWeightBytes);
+  static_assert(kWgmmaRowTiles == kConsumers / layout::kWarpLanes, "a warp has one row tile");
+  static_assert(kWgmmaRowTiles * layout::pair_bytes(layout::Packing::kBf16) <= kWgmmaWeightBytes);
   static_assert(2 * (kInputStages + kWeightStages) * 8 <= kWgmmaBarrierBytes);
 };
 

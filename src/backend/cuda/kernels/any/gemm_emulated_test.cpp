@@ -162,7 +162,7 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
   const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
   const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 16);
   const int pairs = tokens * kTopk;
-  PlainGroups groups = run_group(ids, kTopk, experts, kTokens);
+  PlainGroups groups = plain_groups(ids, experts, kTokens);
   auto tile_count = static_cast<int32_t>(groups.tiles.size());
   groups.tiles.resize(static_cast<size_t>(max_expert_tiles(pairs, experts, kTokens)));
   const auto rows = static_cast<int>(groups.pairs.size());

@@ -122,9 +122,10 @@ void check_args(const GemmArgs& a) {
   require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, "heads of 64 rows", a);
   if (gate_up) return;
   int row = 0;
+  const int step = a.order == layout::RowOrder::kHeads64 ? 64 : layout::kTileRows;
   for (const GemmPart& part : a.parts) {
-    require(part.rows == 0 || (part.first_row == row && part.rows % layout::kTileRows == 0 && part.to != nullptr),
-            "parts one after the other, in tiles of 16 rows", a);
+    require(part.rows == 0 || (part.first_row == row && part.rows % step == 0 && part.to != nullptr),
+            "parts one after the other, in tiles of 16 rows or heads of 64", a);
     row += part.rows;
   }
   require(row == a.rows, "parts that hold all rows", a);

@@ -27,6 +27,7 @@
 #include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/reduce.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
@@ -240,34 +241,44 @@ struct GemmConsumer {
   }
 };
 
-template <class Tile>
+// Both rows of a lane lie in one part: check_args. kAdd: by reductions, which nobody waits for; each value gets one.
+template <class Tile, GemmInto kInto>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const WgmmaSums<Tile>& sums) {
+  constexpr float kUnscale = StagedPair<Tile::kPacking>::kUnscale;
+  constexpr int kBatch = 4;  // of column tiles, whose rows are looked up together: one at a time would wait for each
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  float* to[2];
-  int rows[2];
-  float bias[2];
+  const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4));
+  const int apart = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8)) - row;
+  const GemmPart part = part_of(args, row);
+  float bias[2] = {};
+  if (args.bias != nullptr)
+    for (int half = 0; half < 2; ++half)
+      bias[half] = args.bias[int64_t{work.expert} * args.rows + row + half * apart].to_float();
+  auto* const to = reinterpret_cast<uint8_t*>(part.to + row - part.first_row);
+  const int row_bytes = part.rows * 4;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8 * half));
-    const GemmPart part = part_of(args, row);
-    to[half] = part.to + row - part.first_row;
-    rows[half] = part.rows;
-    bias[half] = args.bias == nullptr ? 0.0f : args.bias[int64_t{work.expert} * args.rows + row].to_float();
-  }
+  for (int from = 0; from < Tile::kTokens / 8; from += kBatch) {
+    int to_row[2 * kBatch];
 #pragma unroll
-  for (int n = 0; n < Tile::kTokens / 8; ++n) {
-    if (8 * n >= work.count) break;
+    for (int i = 0; i < 2 * kBatch; ++i) {
+      const int token = 8 * (from + i / 2) + 2 * (lane % 4) + i % 2;
+      to_row[i] = work.first + token;
+      if (args.pairs != nullptr && token < work.count) to_row[i] = args.pairs[work.first + token];
+    }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int token = 8 * n + 2 * (lane % 4) + i;
-      if (token >= work.count) continue;
-      const int64_t at = token_at(args, work, token);
+    for (int i = 0; i < 2 * kBatch; ++i) {
+      const int n = from + i / 2;
+      if (8 * n + 2 * (lane % 4) + i % 2 >= work.count) continue;
+      auto* const y = reinterpret_cast<float*>(to + int64_t{to_row[i]} * row_bytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float& y = to[half][at * rows[half]];
-        const float value = sums[n][2 * half + i] * StagedPair<Tile::kPacking>::kUnscale + bias[half];
-        y = args.into == GemmInto::kAdd ? y + value : value;
+        const float value = sums[n][2 * half + i % 2] * kUnscale + bias[half];
+        if constexpr (kInto == GemmInto::kAdd) {
+          ptx::add_global(y + half * apart, value);
+        } else {
+          y[half * apart] = value;
+        }
       }
     }
   }
@@ -319,8 +330,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if (row_tile >= args.rows / layout::kTileRows) continue;
     if constexpr (kOrder == layout::RowOrder::kGateUp) {
       store_gated<Tile>(args, work, row_tile, sums);
+    } else if (args.into == GemmInto::kAdd) {
+      store_rows<Tile, GemmInto::kAdd>(args, work, row_tile, sums);
     } else {
-      store_rows<Tile>(args, work, row_tile, sums);
+      store_rows<Tile, GemmInto::kStore>(args, work, row_tile, sums);
     }
   }
 }

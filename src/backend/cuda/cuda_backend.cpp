@@ -8,7 +8,6 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
-#include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/packed_weights.h"
 #include "backend/cuda/sample_plan.h"
 #include "backend/cuda/step_graph.h"
@@ -365,15 +364,7 @@ class StreamedCudaBackend final : public CudaBackend {
     path_->use_gemms(&*gemms_);
   }
   [[nodiscard]] SlotData gemms_hidden() {
-    const auto* hidden = gemms_->expert_hidden();
-    const Shape shape = {tokens_, dims_.topk, dims_.inter};
-    if (gemms_->hidden_type() == InputType::kF16) return read(reinterpret_cast<const F16*>(hidden), shape);
-    SlotData stored = read(reinterpret_cast<const Bf16*>(hidden), shape);
-    std::vector<float> in_order(stored.values.size());
-    for (size_t i = 0; i < in_order.size(); ++i)
-      in_order[i] = stored.values[i / 32 * 32 + static_cast<size_t>(layout::slot_of_k(static_cast<int>(i % 32)))];
-    stored.values = std::move(in_order);
-    return stored;
+    return {{tokens_, dims_.topk, dims_.inter}, gemms_->expert_hidden(tokens_, stream_.get())};
   }
 
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }

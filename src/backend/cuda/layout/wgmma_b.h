@@ -8,6 +8,8 @@
 //   k      : the packed weights deal k to lanes as mx_a_m16k32.h k_of says. mma.sync reads B in that order; wgmma takes
 //   B
 //            in the order of its slots, so activations are stored with each block of 32 k permuted: slot_of_k.
+//   matrix = panels of 64 k, one after the other, each the atoms of all rows (a multiple of 8): rows from a multiple of
+//            8 on are, in a panel, one contiguous copy into a stage: place_in_panels.
 
 #include "backend/cuda/layout/mx_a_m16k32.h"
 
@@ -31,6 +33,15 @@ inline constexpr int kAtomBytes = kAtomRows * kAtomRowBytes;
 }
 // The same exchange as the hardware does it, on addresses.
 [[nodiscard]] constexpr uint32_t swizzle128(uint32_t address) { return address ^ (address >> 7 & 7u) << 4; }
+
+inline constexpr int kPanelK = kAtomRowBytes / 2;
+// Element offset of (row, k) in a matrix of `rows` rows.
+[[nodiscard]] constexpr int64_t place_in_panels(int64_t rows, int64_t row, int64_t k) {
+  const auto own = static_cast<int>(k % kPanelK);
+  const int slot = own / kBlockK * kBlockK + slot_of_k(own % kBlockK);
+  return k / kPanelK * rows * kPanelK + row / kAtomRows * (kAtomBytes / 2) +
+         swizzled_chunk(static_cast<int>(row % kAtomRows), slot / 8) / 2 + slot % 8;
+}
 
 // Of the K slice of 16 that starts `step` slices behind the stage's base.
 [[nodiscard]] constexpr uint64_t matrix_descriptor(uint32_t stage, int step) {
@@ -60,7 +71,18 @@ constexpr bool chunks_are_swizzled_addresses() {
         return false;
   return true;
 }
+constexpr bool panels_bijective() {
+  bool seen[16 * 2 * kPanelK] = {};
+  for (int row = 0; row < 16; ++row)
+    for (int k = 0; k < 2 * kPanelK; ++k) {
+      bool& place = seen[place_in_panels(16, row, k)];
+      if (place) return false;
+      place = true;
+    }
+  return true;
+}
 static_assert(slots_are_what_the_mma_sees() && slots_bijective() && chunks_are_swizzled_addresses());
+static_assert(panels_bijective());
 }  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout

@@ -116,7 +116,7 @@ class StreamedCudaBackend final : public CudaBackend {
     if (plan_.filters || plan_.most_shifts > 0 || !plan_.masks.empty()) return std::nullopt;
     const StepGraphs::Next next = graphs_->next(static_cast<int64_t>(tokens));
     if (next == StepGraphs::Next::kRun) return std::nullopt;
-    inputs_->begin_step();
+    inputs_->begin_step(static_cast<int64_t>(tokens));
     inputs_->put(step, plan_);
     if (next == StepGraphs::Next::kCapture) {
       inputs_->freeze(true);
@@ -137,7 +137,7 @@ class StreamedCudaBackend final : public CudaBackend {
     }
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");
-    if (!capturing()) inputs_->begin_step();
+    if (!capturing()) inputs_->begin_step(tokens_);
     kernels_.embed({.table = bf16(args.table),
                     .ids = inputs_->ids(args.ids),
                     .sampled = at_.sampled,

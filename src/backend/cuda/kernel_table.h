@@ -241,7 +241,7 @@ struct SampleLaunch {
   bool filters = false;  // some row has min_p, top_k or top_p
   bool masked = false;   // some row has a mask
 };
-inline constexpr int kSampleParts = 32;
+inline constexpr int kSampleParts = 128;
 // In place of a token: a logit is NaN or +infinity; all are -infinity.
 inline constexpr int32_t kNotFinite = -1, kNothingAllowed = -2;
 

@@ -4,6 +4,7 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 
 #include <fmt/format.h>
@@ -30,8 +31,9 @@ void require_tiles(const GemmShape& s) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+int row_tiles(const GemmDevice& device) { return device.wgmma ? kWgmmaRowTiles : kGemmRowTiles; }
 int64_t row_blocks(const GemmShape& s, const GemmDevice& device) {
-  return ceil_div(s.rows / layout::kTileRows, device.wgmma ? kWgmmaRowTiles : kGemmRowTiles);
+  return ceil_div(s.rows / layout::kTileRows, row_tiles(device));
 }
 
 constexpr int kFixed = 32;                             // of a tile's work, in tokens: weights are widened once per tile
@@ -58,21 +60,27 @@ int wgmma_group_tile(int64_t mean) {
 }  // namespace
 
 std::string GemmPlan::to_string() const {
-  return fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", kGemmRowTiles * layout::kTileRows, tokens,
-                     grid_x, grid_y, smem_bytes);
+  return fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", rows, tokens, grid_x, grid_y, smem_bytes);
 }
 
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens) {
   require_tiles(s);
+  const int instance = wgmma_instance(tile_tokens);
+  if (device.wgmma && instance == 0)
+    throw Error(Code::kUnsupported, "[cuda] gemm: want tiles of up to {} tokens, found {}",
+                *(std::end(kWgmmaTokens) - 1), tile_tokens);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
-  const int64_t blocks = row_blocks(s, device);
+  const int64_t blocks = row_blocks(s, device), works = blocks * tiles;
+  const int rows = row_tiles(device) * layout::kTileRows;
   if (device.wgmma)
-    return {.tokens = tile_tokens,
-            .grid_x = static_cast<int>(std::min<int64_t>(device.sms, blocks * tiles)),
+    return {.rows = rows,
+            .tokens = tile_tokens,
+            .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
             .grid_y = 1,
-            .smem_bytes = wgmma_shared_bytes(wgmma_instance(tile_tokens))};
-  return {.tokens = tile_tokens,
+            .smem_bytes = wgmma_shared_bytes(instance)};
+  return {.rows = rows,
+          .tokens = tile_tokens,
           .grid_x = static_cast<int>(blocks),
           .grid_y = tiles,
           .smem_bytes = kStages * tile_tokens * kStageK * 2};

@@ -104,6 +104,7 @@ struct RoundArgs {
 };
 
 struct GemmPlan {
+  int rows = 0;        // of a tile
   int tokens = 0;      // of a tile, at most
   int grid_x = 0;      // blocks of rows; sm90_gemm: CTAs, which take tiles in turn
   int64_t grid_y = 0;  // tiles of tokens that there may be; sm90_gemm: 1

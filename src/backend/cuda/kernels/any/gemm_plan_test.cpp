@@ -14,7 +14,7 @@ TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
   EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kSms).tokens, 64);
   EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kSms).tokens, 128);
   const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kSms);
-  EXPECT_EQ(large, (GemmPlan{.tokens = 128, .grid_x = 45, .grid_y = 384, .smem_bytes = 65536}));
+  EXPECT_EQ(large, (GemmPlan{.rows = 128, .tokens = 128, .grid_x = 45, .grid_y = 384, .smem_bytes = 65536}));
   EXPECT_EQ(large.to_string(), "128 rows x 128 tokens, grid 45 x 384, 65536 B shared");
 }
 
@@ -23,7 +23,7 @@ TEST(gemm_plan, wgmma_takes_tiles_that_experts_fill) {
   EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kWgmma).tokens, 160);
   EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kWgmma).tokens, 160);
   EXPECT_EQ(plan_gemm({5120, 2880, 8192}, kWgmma),
-            (GemmPlan{.tokens = 160, .grid_x = 132, .grid_y = 1, .smem_bytes = wgmma_shared_bytes(160)}));
+            (GemmPlan{.rows = 192, .tokens = 160, .grid_x = 132, .grid_y = 1, .smem_bytes = wgmma_shared_bytes(160)}));
   EXPECT_EQ(plan_gemm({128, 384, 9}, kWgmma).grid_x, 1);
 }
 
@@ -63,6 +63,7 @@ TEST(gemm_plan, refuses_shapes_without_tiles_or_slices) {
   EXPECT_THROW(static_cast<void>(plan_gemm({2881, 2880, 9}, kSms)), Error);
   EXPECT_THROW(static_cast<void>(plan_gemm({2880, 100, 9}, kSms)), Error);
   EXPECT_THROW(static_cast<void>(plan_gemm({2880, 2880, 0}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 2880, 300}, kWgmma, 256)), Error);
 }
 
 TEST(gemm_plan, arguments_that_contradict_each_other_are_refused) {

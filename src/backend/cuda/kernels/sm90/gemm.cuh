@@ -24,6 +24,7 @@
 #include "backend/cuda/kernels/any/gemm_weights.cuh"
 #include "backend/cuda/kernels/sm90/gemm_rings.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/keep.cuh"
@@ -112,43 +113,53 @@ struct WorkList {
   }
 };
 
-// Warp 12: everything that its CTA multiplies, in order.
+// Warp 12: the columns of everything that its CTA multiplies, in order. In panels they are long aligned copies.
 template <class Tile>
-__device__ __forceinline__ void produce(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, row_tiles = args.rows / layout::kTileRows;
-  const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
-  const auto piece_bytes = static_cast<uint32_t>(geometry.piece_bytes);
+__device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   RingPlace<Tile::kInputStages> input;
-  RingPlace<Tile::kWeightStages> weight;
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
-    // A row tile beyond the last is a copy of it, and not stored.
-    const uint8_t* tile =
-        args.weights +
-        (int64_t{work.expert} * row_tiles + min(work.first_row_tile + lane, row_tiles - 1)) * geometry.tile_bytes;
     const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
-    const auto x_bytes =
+    const auto bytes =
         static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
-    PairWalk<Tile::kPacking> walk(geometry);
-    for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, walk.next()) {
-      if (Tile::kPacking == layout::Packing::kBf16 || walk.own == 0) {
-        ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
-        if (lane == 0) ptx::mbarrier_arrive_expect_tx(rings.weight_full(weight.stage), kWgmmaRowTiles * piece_bytes);
-        __syncwarp();
-        if (lane < kWgmmaRowTiles)
-          ptx::bulk_copy(rings.weight_stage(weight.stage) + static_cast<uint32_t>(lane) * piece_bytes,
-                         tile + walk.offset(), piece_bytes, rings.weight_full(weight.stage));
-        weight.next();
-      }
+    for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, x += int64_t{args.x_rows} * layout::kPanelK) {
       ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
       if (lane == 0) {
-        ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), x_bytes);
-        ptx::bulk_copy(rings.input_stage(input.stage), x + int64_t{pair} * args.x_rows * layout::kPanelK, x_bytes,
-                       rings.input_full(input.stage));
+        ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), bytes);
+        ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, rings.input_full(input.stage));
       }
       input.next();
     }
   }
+}
+
+// Warps 13 to 15: the weights, 8 lanes a row tile. Pieces of MXFP4 are aligned to 32 bytes only: bulk copies of them
+// reach 8 bytes a cycle (H200), these do not mind. Few registers are left for these warps.
+template <class Tile>
+__device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
+  const int thread = static_cast<int>(threadIdx.x) - (Tile::kThreads - Tile::kWeightCopiers);
+  const int row_tiles = args.rows / layout::kTileRows, first = thread % 8 * 16;  // bytes
+  const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
+  RingPlace<Tile::kWeightStages> weight;
+  for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
+    const GemmWork work = list.at(i);
+    // A row tile beyond the last is a copy of it, and not stored.
+    const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
+    const uint8_t* tile = args.weights + (int64_t{work.expert} * row_tiles + row_tile) * geometry.tile_bytes;
+    PairWalk<Tile::kPacking> walk(geometry);
+    for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, walk.next()) {
+      if (Tile::kPacking == layout::Packing::kMxfp4 && walk.own != 0) continue;  // came with the slice
+      ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
+      const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(thread / 8 * geometry.piece_bytes);
+#pragma unroll 1
+      for (int at = first; at < geometry.piece_bytes; at += layout::kAtomRowBytes)
+        ptx::async_copy16(to + static_cast<uint32_t>(at), tile + walk.offset() + at, ptx::Fill::kCopy);
+      ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
+      weight.next();
+    }
+  }
+  ptx::async_wait<0>();
 }
 
 template <class Tile>
@@ -160,17 +171,18 @@ __device__ __forceinline__ void multiply_columns(WgmmaSums<Tile>& sums, const ui
                                                  int step) {
   constexpr int kOwn = kFrom == 0 ? Tile::kLeastWidth : kWgmmaStep;
   ptx::wgmma_m64k16(reinterpret_cast<float(&)[kOwn / 8][4]>(sums[kFrom / 8]), a,
-                    layout::matrix_descriptor(stage + kFrom * layout::kAtomRowBytes, step));
+                    layout::matrix_descriptor(stage, kFrom, step));
   if constexpr (kFrom + kOwn < kWidth) multiply_columns<Tile, kWidth, kFrom + kOwn>(sums, a, stage, step);
 }
 
 // sums += a · the columns of `count` tokens, as a group that is under way on return. ptxas overlaps them only so: the
 // branch here, around the smallest piece (loops of several widths get registers of their own each), with its fence and
-// its commit, and the same pieces of sums in all widths (C7510 to C7520 otherwise).
+// its commit, and the same pieces of sums in all widths (C7510 to C7520 otherwise). The vote says that a warp goes one
+// way: descriptors stay in uniform registers.
 template <class Tile, int kWidth = Tile::kLeastWidth>
 __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
                                                 uint32_t stage) {
-  if (kWidth == Tile::kTokens || count <= kWidth) {
+  if (kWidth == Tile::kTokens || __any_sync(0xffffffffu, count <= kWidth)) {
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s) multiply_columns<Tile, kWidth>(sums, a[s], stage, s);
@@ -317,8 +329,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const WorkList list(args, tile_tokens);
   if (threadIdx.x >= Tile::kConsumers) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
-    if (threadIdx.x < Tile::kConsumers + layout::kWarpLanes) produce<Tile>(args, list, rings);
-    return;
+    if (threadIdx.x < Tile::kConsumers + layout::kWarpLanes) return copy_inputs<Tile>(args, list, rings);
+    return copy_weights<Tile>(args, list, rings);
   }
   ptx::take_registers_up_to<Tile::kConsumerRegisters>();
   GemmConsumer<Tile> consumer(rings, args.cols);

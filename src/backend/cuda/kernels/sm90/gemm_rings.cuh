@@ -14,7 +14,8 @@ struct WgmmaTile {
   static constexpr int kTokens = kTheTokens;
   static constexpr int kLeastWidth = wgmma_width(kTokens, 1);
   static constexpr int kConsumers = 384;             // three warpgroups
-  static constexpr int kThreads = kConsumers + 128;  // and one of which a warp copies
+  static constexpr int kThreads = kConsumers + 128;  // and one that copies: a warp x, three weights
+  static constexpr int kWeightCopiers = 96;
   static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
   static constexpr int kInputStages = wgmma_rings(kTokens).inputs;
   static constexpr int kWeightStages = wgmma_rings(kTokens).weights;
@@ -54,7 +55,8 @@ struct GemmRings {
   __device__ uint32_t weight_full(int i) const { return input_full(2 * Tile::kInputStages + i); }
   __device__ uint32_t weight_empty(int i) const { return weight_full(Tile::kWeightStages + i); }
 
-  // Full: the copying lane arrives, and the bytes. Empty: every warp that multiplies.
+  // Full: the lane that copies x arrives, and the bytes; of weights, every lane that copies. Empty: every warp that
+  // multiplies.
   __device__ void init() const {
     constexpr uint32_t kWarps = Tile::kConsumers / layout::kWarpLanes;
     for (int i = 0; i < Tile::kInputStages; ++i) {
@@ -62,7 +64,7 @@ struct GemmRings {
       ptx::mbarrier_init(input_empty(i), kWarps);
     }
     for (int i = 0; i < Tile::kWeightStages; ++i) {
-      ptx::mbarrier_init(weight_full(i), 1);
+      ptx::mbarrier_init(weight_full(i), Tile::kWeightCopiers);
       ptx::mbarrier_init(weight_empty(i), kWarps);
     }
     ptx::fence_mbarrier_init();

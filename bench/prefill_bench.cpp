@@ -7,6 +7,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
+#include "backend/cuda/kernels/sm90/attend.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/measure.h"
 #include "base/random.h"
@@ -187,20 +188,24 @@ void Bench::decode(int keys, int tokens, KvPages::Type type, int window) {
 void Bench::prefill(int tokens, int window) {
   const std::vector<backend::Row> rows = {{0, tokens, tokens}};
   FlashArgs args = attention(rows, tokens, window);
-  AttendShares shares;
-  share_tokens(rows, shares);
-  args.tiles = device_copy(shares.prefill);
-  args.tile_count = static_cast<int>(shares.prefill.size());
-  const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2});
-  const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * kHeadDim * 2;
-  // What has to be read is each key once: cost() counts what tiles read, mostly from L2.
-  add({std::string("attend_prefill bf16") + (window > 0 ? ", window" : ""), tokens, 0, 2.0 * static_cast<double>(half),
-       static_cast<double>(c.flops)},
-      4, [&](int i) {
-        args.keys = pool_ + i * 2 * half;
-        args.values = pool_ + (i * 2 + 1) * half;
-        any_attend_prefill(args, KvPages::Type::kBf16, on_);
-      });
+  for (const bool wgmma : {false, true}) {
+    if (wgmma && !sm90_attend_serves(KvPages::Type::kBf16)) continue;
+    AttendShares shares;
+    share_tokens(rows, shares, wgmma ? kWgmmaPrefillTokens : kPrefillTokens);
+    args.tiles = device_copy(shares.prefill);
+    args.tile_count = static_cast<int>(shares.prefill.size());
+    const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2});
+    const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * kHeadDim * 2;
+    // What has to be read is each key once: cost() counts what tiles read, mostly from L2.
+    add({std::string(wgmma ? "sm90_attend_prefill bf16" : "any_attend_prefill bf16") + (window > 0 ? ", window" : ""),
+         tokens, 0, 2.0 * static_cast<double>(half), static_cast<double>(c.flops)},
+        4, [&](int i) {
+          args.keys = pool_ + i * 2 * half;
+          args.values = pool_ + (i * 2 + 1) * half;
+          wgmma ? sm90_attend_prefill(args, KvPages::Type::kBf16, on_)
+                : any_attend_prefill(args, KvPages::Type::kBf16, on_);
+        });
+  }
 }
 
 void Bench::dense(const char* name, int rows, int cols, int tokens) {

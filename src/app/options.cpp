@@ -71,12 +71,13 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                              {"f32", KvCacheDtype::kF32},
                              {"fp8", KvCacheDtype::kFp8}}},
                            "Keys and values; auto: bf16; fp8 (cuda): E4M3, lossy");
-  add_choice<AttentionBackend>(app, "--attention-backend",
-                               {o.attention_backend,
-                                {{"auto", AttentionBackend::kAuto},
-                                 {"flash", AttentionBackend::kFlash},
-                                 {"reference", AttentionBackend::kReference}}},
-                               "Attention kernels of cuda; auto: reference, which ran on a card; flash for fp8");
+  add_choice<AttentionBackend>(
+      app, "--attention-backend",
+      {o.attention_backend,
+       {{"auto", AttentionBackend::kAuto},
+        {"flash", AttentionBackend::kFlash},
+        {"reference", AttentionBackend::kReference}}},
+      "Attention kernels of cuda; auto: flash where it serves the shapes and pages of bf16 or fp8");
   add_choice<MoeActivation>(
       app, "--moe-activation",
       {o.moe_activation,
@@ -90,15 +91,16 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                              {"avx512", CpuIsaChoice::kAvx512}}},
                            "CPU: instruction set; auto: the best there is");
   using backend::MoeKernel;
-  add_choice<MoeKernel>(app, "--moe-kernel",
-                        {o.moe_kernel,
-                         {{"auto", MoeKernel::kAuto},
-                          {"marlin", MoeKernel::kMarlin},
-                          {"gemm", MoeKernel::kGemm},
-                          {"gemv", MoeKernel::kGemv},
-                          {"reference", MoeKernel::kReference}}},
-                        "cuda: who multiplies the experts; auto: reference, which ran on a card; marlin for "
-                        "--mxfp4-layers and --mxfp8-layers");
+  add_choice<MoeKernel>(
+      app, "--moe-kernel",
+      {o.moe_kernel,
+       {{"auto", MoeKernel::kAuto},
+        {"marlin", MoeKernel::kMarlin},
+        {"gemm", MoeKernel::kGemm},
+        {"gemv", MoeKernel::kGemv},
+        {"reference", MoeKernel::kReference}}},
+      "cuda: who multiplies the experts; auto: gemm, which is marlin for up to 8 tokens and tensor-core "
+      "GEMMs for more");
   app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));

@@ -27,7 +27,7 @@ int kv_bytes(KvPages::Type type) { return type == KvPages::Type::kE4m3 ? 1 : 2; 
 }  // namespace
 
 Attention::Attention(const BackendConfig& config, const CudaOptions& options, cudaStream_t stream)
-    : device_(attend_device(open_device(options.device))) {
+    : device_(attend_device(open_device(options.device), kv_bytes(page_type(options.kv)))) {
   const Dims& d = config.dims;
   const KvPages::Type type = page_type(options.kv);
   if (!choose_flash(config, options)) return;
@@ -48,9 +48,10 @@ Attention::Attention(const BackendConfig& config, const CudaOptions& options, cu
 
 int64_t Attention::memory_bytes(const BackendConfig& config, const CudaOptions& options, const DeviceFacts& card) {
   if (!choose_flash(config, options)) return 0;
-  const DecodeShape one = {1, static_cast<int>(config.dims.kv_heads), kv_bytes(page_type(options.kv))};
+  const int bytes = kv_bytes(page_type(options.kv));
+  const DecodeShape one = {1, static_cast<int>(config.dims.kv_heads), bytes};
   Carver measure(nullptr);
-  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card)).target, measure));
+  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card, bytes)).target, measure));
   return measure.bytes();
 }
 
@@ -61,7 +62,7 @@ int64_t Attention::staging_bytes(int64_t tokens) {
 
 void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, Staging& staging, const Launch& on) {
   check(flash(), "attend is asked of the kernels that serve");
-  share_tokens(rows, shares_);
+  share_tokens(rows, shares_, tile_tokens(device_));
   FlashArgs args{.q = launch.q,
                  .out = launch.out,
                  .sinks = launch.sinks,
@@ -87,7 +88,7 @@ void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, St
   if (!shares_.prefill.empty()) {
     args.tiles = tiles_->put(shares_.prefill, staging);
     args.tile_count = static_cast<int>(shares_.prefill.size());
-    any_attend_prefill(args, launch.kv.type, on);
+    device_.wgmma ? sm90_attend_prefill(args, launch.kv.type, on) : any_attend_prefill(args, launch.kv.type, on);
   }
 }
 

@@ -14,10 +14,10 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   if (options.moe == MoeKernel::kGemv)
     throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: this build has marlin, gemm and reference");
   const std::optional<std::string> reason = why_not_packed(config);
-  const bool gemm = options.moe == MoeKernel::kGemm;
   const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
-  const bool packed =
-      gemm || options.moe == MoeKernel::kMarlin || (options.moe == MoeKernel::kAuto && requantised && !reason);
+  const bool any = options.moe == MoeKernel::kAuto && !reason && config.dims.experts <= kGroupMaxExperts;
+  const bool gemm = options.moe == MoeKernel::kGemm || any;
+  const bool packed = gemm || options.moe == MoeKernel::kMarlin;
   if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
   if (gemm && config.dims.experts > kGroupMaxExperts)
     throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemm: want up to {} experts, found {}", kGroupMaxExperts,
@@ -41,7 +41,7 @@ bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
   }
   if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
     throw Error(Code::kUnsupported, "[cuda] an fp8 KV cache is read by attention backend flash only, for head_dim 64");
-  return options.attention == Choice::kFlash || type == KvPages::Type::kE4m3;
+  return served && options.attention != Choice::kReference;
 }
 
 bool fused_step(const Dims& d, int64_t tokens) {

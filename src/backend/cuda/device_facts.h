@@ -21,12 +21,14 @@ struct DeviceFacts {
 [[nodiscard]] inline GemvDevice gemv_device(const DeviceFacts& facts) {
   return {.sms = facts.multiprocessors, .cta_smem_bytes = facts.cta_smem_bytes, .sm_smem_bytes = facts.sm_smem_bytes};
 }
-[[nodiscard]] inline AttendDevice attend_device(const DeviceFacts& facts) {
-  return {.sms = facts.multiprocessors, .sm_smem_bytes = facts.sm_smem_bytes};
+// This and gemm_device: for a build with code for the card, which is the only one that runs on it.
+inline constexpr int kHopper = 9;
+[[nodiscard]] inline AttendDevice attend_device(const DeviceFacts& facts, int kv_bytes) {
+  return {.sms = facts.multiprocessors,
+          .sm_smem_bytes = facts.sm_smem_bytes,
+          .wgmma = facts.major == kHopper && kv_bytes == 2};
 }
-// For a build with code for the card, which is the only one that runs on it.
 [[nodiscard]] inline GemmDevice gemm_device(const DeviceFacts& facts, layout::Packing packing) {
-  constexpr int kHopper = 9;
   return {.sms = facts.multiprocessors, .wgmma = facts.major == kHopper && packing != layout::Packing::kMxfp8};
 }
 

@@ -17,6 +17,7 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_attend_decode_e4m3_d64_g8",
                                                              "any_attend_prefill_bf16_d64_g8",
                                                              "any_attend_prefill_e4m3_d64_g8",
+                                                             "sm90_attend_prefill_bf16_d64_g8",
                                                              "any_top_experts_f32",
                                                              "any_moe_group",
                                                              "any_moe_gate_up_f32_mxfp4",

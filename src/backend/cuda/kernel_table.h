@@ -30,6 +30,7 @@ enum class Kernel : uint8_t {
   kAttendDecodeE4m3,
   kAttendPrefillBf16,
   kAttendPrefillE4m3,
+  kSm90AttendPrefill,
   kTopExperts,
   kMoeGroup,
   kMoeGateUp,

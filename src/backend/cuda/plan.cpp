@@ -101,14 +101,15 @@ class Planner {
     std::vector<Row> decodes, prefills;
     for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
     AttendShares shares;
-    share_tokens(args_.step.rows, shares);
+    const AttendDevice device = attend_device(args_.card, e4m3 ? 1 : 2);
+    share_tokens(args_.step.rows, shares, tile_tokens(device));
     if (const auto count = static_cast<int>(shares.decode.size()); count > 0) {
       const DecodePlan plan =
           plan_decode({.tokens = count,
                        .kv_heads = static_cast<int>(d_.kv_heads),
                        .kv_bytes = e4m3 ? 1 : 2,
                        .window = kind == LayerKind::kSliding ? static_cast<int>(d_.sliding_window) : 0},
-                      attend_device(args_.card));
+                      device);
       PlannedStage& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
                               fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", count,
                                           plan.target, plan.grid, d_.kv_heads, plan.smem_bytes));
@@ -116,8 +117,11 @@ class Planner {
       place(own, decodes);
     }
     if (!shares.prefill.empty()) {
-      place(add(e4m3 ? Kernel::kAttendPrefillE4m3 : Kernel::kAttendPrefillBf16,
-                fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, shares.prefill.size(), d_.kv_heads)),
+      const Kernel kernel = device.wgmma ? Kernel::kSm90AttendPrefill
+                            : e4m3       ? Kernel::kAttendPrefillE4m3
+                                         : Kernel::kAttendPrefillBf16;
+      place(add(kernel, fmt::format("{} tokens per CTA, grid {} x {}", tile_tokens(device), shares.prefill.size(),
+                                    d_.kv_heads)),
             prefills);
     }
   }

@@ -1,7 +1,7 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one     source: torch/model.py
-// sdpa args: attend_plan.h FlashArgs     keys, values bf16 or e4m3     q, out f32 grid one CTA per (chunk of a token's
-// keys, kv head), see chunk_blocks; the last CTA of a token and kv head adds the chunks' parts in their order. Warps
+// sdpa args: attend_plan.h FlashArgs     keys, values bf16 or e4m3     q, out f32 grid one CTA per (kv head, chunk of a
+// token's keys), see chunk_blocks; the last CTA of a token and kv head adds the chunks' parts in their order. Warps
 //      take steps of 16 keys in turn, each through a ring of its own.
 // chain what a step leaves as it is (positions, pages, keys of earlier steps) is read before the dependency wait
 // mma  m16n8k16; the kv head's 8 query heads are rows 0..7 with the high halves of q (and of p), rows 8..15 the same
@@ -9,31 +9,32 @@
 // bytes keys * kv_heads * 128 * sizeof(element) per token     flops 4 * heads * 64 * keys per token
 // rounding: f32 sums, order fixed by the step's positions: bitwise repeatable
 
+#include "backend/cuda/kernels/any/attend_parts.cuh"
 #include "backend/cuda/kernels/any/attend_tile.cuh"
+#include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 #include <climits>
 
 namespace nibble::backend::cuda {
 
-template <class TheKv, int kTheWarps, int kTheStages, int kTheCtas>
+inline constexpr int kMergeRow = kHeadDim + 8;  // floats of a head in shared memory: no bank conflicts
+
+template <class TheKv>
 struct DecodeTile {
   using Kv = TheKv;
-  static constexpr int kWarps = kTheWarps;
+  static constexpr int kWarps = kDecodeWarps;
   static constexpr int kThreads = kWarps * kAttendLanes;
-  static constexpr int kCtas = kTheCtas;  // of an SM: bounds the registers
   static constexpr int kStepKeys = kDecodeStepKeys;
-  static constexpr int kStages = kTheStages;
+  static constexpr int kStages = kDecodeStages;
   static constexpr int kStageBytes = kStepKeys * 2 * Kv::kRowBytes;
   static constexpr int kDims = kGroupHeads * kHeadDim / kThreads;  // of the result, per thread
-  static constexpr int kMergeBytes = kWarps * kGroupHeads * (kHeadDim + 2) * 4 + 16;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
-  static constexpr int kSharedBytes = kRingBytes > kMergeBytes ? kRingBytes : kMergeBytes;
+  static constexpr int kSharedBytes = decode_smem_bytes(Kv::kBytes);
+  static_assert(kRingBytes + kDimSteps * kAttendLanes * 16 == kSharedBytes, "the queries' operands behind the rings");
+  static_assert(kWarps * kGroupHeads * (kMergeRow + 2) * 4 + 16 <= kSharedBytes);
   static_assert(kSharedBytes <= 99 * 1024, "SM121's shared memory per block");
 };
-
-template <class Kv>
-using DecodeTileOf = DecodeTile<Kv, kDecodeWarps, decode_stages(Kv::kBytes), 2>;
 
 // What a CTA does: a chunk of one token's keys.
 struct DecodeUnit {
@@ -74,6 +75,13 @@ __device__ __forceinline__ int count_units(int blocks, int size) {
 // Finds unit `wanted`. All lanes call it together.
 __device__ inline DecodeUnit find_unit(const FlashArgs& args, int wanted, int lane) {
   constexpr int kUnits = (1 << kSplitShift) - 1;
+  const bool whole = never_split(args.window);
+  if (whole || args.decode_count == 1) {
+    const DecodeEntry entry(args, whole ? wanted : 0);
+    const int blocks = entry.visible.blocks(),
+              chunks = whole ? 1 : chunks_of(blocks, chunk_blocks(blocks, args.target));
+    return {entry.token, entry.row, whole ? 0 : wanted, chunks, 0, entry.visible, whole ? blocks > 0 : wanted < chunks};
+  }
   const DecodeEntry first_entry(args, lane);
   const auto entry_at = [&](int base) { return base == 0 ? first_entry : DecodeEntry(args, base + lane); };
   int all = 0;
@@ -124,19 +132,36 @@ __device__ __forceinline__ void split(const float2& x, uint32_t& high, uint32_t&
   low = Kv::pack(x.x - Kv::half_of(high, 0), x.y - Kv::half_of(high, 1));
 }
 
-template <class Kv>
-__device__ void load_query(const FlashArgs& args, const DecodeUnit& unit, int lane, uint32_t (&q)[kDimSteps][4]) {
+// The CTA's query heads as operands; each warp splits a part of them for all. Shared memory: [steps][lanes] of 4 words.
+template <class Tile>
+__device__ void share_query(const FlashArgs& args, const DecodeUnit& unit, uint32_t shared,
+                            uint32_t (&q)[kDimSteps][4]) {
+  using Kv = typename Tile::Kv;
+  const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
   const int group = args.heads / args.kv_heads, head = lane / 4;
   const float* from =
-      args.q + (int64_t{unit.token} * args.heads + static_cast<int>(blockIdx.y) * group + head) * kHeadDim;
+      args.q + (int64_t{unit.token} * args.heads + static_cast<int>(blockIdx.x) * group + head) * kHeadDim;
+  const uint32_t own = shared + static_cast<uint32_t>(lane) * 16;
+#pragma unroll
+  for (int part = static_cast<int>(threadIdx.x) / kAttendLanes; part < 2 * kDimSteps; part += Tile::kWarps) {
+    float2 x{};
+    if (head < group) x = load_pair(from + Kv::query_dim(part / 2, lane % 4, part % 2));
+    x.x *= kScoreScale;
+    x.y *= kScoreScale;
+    uint32_t high, low;
+    split<Kv>(x, high, low);
+    const uint32_t place = own + static_cast<uint32_t>(part / 2 * kAttendLanes * 16 + part % 2 * 8);
+    ptx::store_shared4(place, high);
+    ptx::store_shared4(place + 4, low);
+  }
+  __syncthreads();
+#pragma unroll
   for (int s = 0; s < kDimSteps; ++s) {
-    for (int half = 0; half < 2; ++half) {
-      float2 x{};
-      if (head < group) x = load_pair(from + Kv::query_dim(s, lane % 4, half));
-      x.x *= kScoreScale;
-      x.y *= kScoreScale;
-      split<Kv>(x, q[s][2 * half], q[s][2 * half + 1]);
-    }
+    const uint4 words = ptx::load_shared16(own + static_cast<uint32_t>(s * kAttendLanes * 16));
+    q[s][0] = words.x;
+    q[s][1] = words.y;
+    q[s][2] = words.z;
+    q[s][3] = words.w;
   }
 }
 
@@ -226,7 +251,7 @@ struct DecodeSteps {
   }
   // Copies step i's keys of [from, to]; those behind the last become zero: perhaps nobody has written them.
   __device__ void copy(int i, int from, int to) const {
-    const int head = static_cast<int>(blockIdx.y), first = first_key(i);
+    const int head = static_cast<int>(blockIdx.x), first = first_key(i);
     const int near = __shfl_sync(kWholeWarp, ids[0], i % kAttendLanes);
     const int far = __shfl_sync(kWholeWarp, ids[1], i % kAttendLanes);
 #pragma unroll
@@ -253,7 +278,6 @@ struct DecodeSteps {
 // The warp's steps of the unit's keys. Waits for the kernel before.
 template <class Tile>
 __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_t rings, DecodeState& state) {
-  using Kv = typename Tile::Kv;
   DecodeSteps<Tile> steps(args, unit, rings);
   constexpr int kAhead = Tile::kStages - 1;
   steps.load_pages(0);
@@ -262,7 +286,8 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
     ptx::async_commit();
   }
   ptx::grid_dependency_wait();
-  bool late = false;  // some of these steps have keys of this one; then nothing comes behind them
+  ptx::grid_dependency_launch();  // not before: what follows would take bandwidth from what this waits for
+  bool late = false;              // some of these steps have keys of this one; then nothing comes behind them
   for (int i = 0; i < kAhead; ++i) {
     if (!steps.has(i) || steps.first_key(i) + Tile::kStepKeys - 1 <= steps.old) continue;
     steps.copy(i, steps.old + 1, INT_MAX);
@@ -270,7 +295,7 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   }
   if (late) ptx::async_commit();
   uint32_t q[kDimSteps][4];
-  load_query<Kv>(args, unit, steps.lane, q);
+  share_query<Tile>(args, unit, rings + Tile::kRingBytes, q);
   for (int i = 0; steps.has(i); ++i) {
     if (late) {
       ptx::async_wait<0>();
@@ -284,72 +309,13 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   ptx::async_wait<0>();
 }
 
-// A thread's part of the result: some dimensions of a head.
-template <int kDims>
-struct DecodePart {
-  struct alignas(4 * kDims) Dims {
-    float at[kDims] = {};
-  };
-  float top = -INFINITY, sum = 0;
-  Dims out;
-
-  __device__ void scale_to(float new_top) {
-    const float share = top == -INFINITY ? 0.0f : ptx::exp2_approx(top - new_top);
-    sum *= share;
-    for (float& x : out.at) x *= share;
-    top = new_top;
-  }
-  __device__ void add(DecodePart other) {
-    const float new_top = fmaxf(top, other.top);
-    scale_to(new_top);
-    other.scale_to(new_top);
-    sum += other.sum;
-    for (int d = 0; d < kDims; ++d) out.at[d] += other.out.at[d];
-  }
-};
-
-// Parts of several warps or chunks in memory: out [parts][8 heads][64], then {top, sum} [parts][8 heads].
-template <int kDims>
-struct DecodeParts {
-  using Part = DecodePart<kDims>;
-  float* out;
-  float* tops;
-
-  __device__ DecodeParts(float* memory, int64_t parts) : out(memory), tops(memory + parts * kGroupHeads * kHeadDim) {}
-  __device__ Part load(int64_t part, int head, int dim) const {
-    const int64_t row = part * kGroupHeads + head;
-    const float2 top_sum = *reinterpret_cast<const float2*>(tops + 2 * row);
-    return {top_sum.x, top_sum.y, *reinterpret_cast<const typename Part::Dims*>(out + row * kHeadDim + dim)};
-  }
-  __device__ void store(int64_t part, int head, int dim, const Part& value) const {
-    const int64_t row = part * kGroupHeads + head;
-    *reinterpret_cast<typename Part::Dims*>(out + row * kHeadDim + dim) = value.out;
-    if (dim == 0) *reinterpret_cast<float2*>(tops + 2 * row) = {value.top, value.sum};
-  }
-  // In their order; several loads are under way together.
-  __device__ Part sum(int64_t first, int count, int head, int dim) const {
-    constexpr int kTogether = 8;
-    Part total;
-    for (int at = 0; at < count; at += kTogether) {
-      Part part[kTogether];
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i)
-        if (at + i < count) part[i] = load(first + at + i, head, dim);
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i)
-        if (at + i < count) total.add(part[i]);
-    }
-    return total;
-  }
-};
-
 // Shared memory when the rings are done: the warps' parts.
 template <class Tile>
 __device__ DecodePart<Tile::kDims> merge_warps(float* shared, const DecodeState& state, int head, int dim) {
   using Kv = typename Tile::Kv;
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
   const int warp = static_cast<int>(threadIdx.x) / kAttendLanes;
-  const DecodeParts<Tile::kDims> parts(shared, Tile::kWarps);
+  const DecodeParts<Tile::kDims, kMergeRow> parts(shared, Tile::kWarps);
   float sum = state.sum + __shfl_xor_sync(kWholeWarp, state.sum, 1);
   sum += __shfl_xor_sync(kWholeWarp, sum, 2);
   __syncthreads();  // all rings are done
@@ -360,56 +326,60 @@ __device__ DecodePart<Tile::kDims> merge_warps(float* shared, const DecodeState&
   }
 #pragma unroll
   for (int j = 0; j < kDimTiles; ++j) {
-    for (int i = 0; i < 2; ++i)
-      parts.out[row * kHeadDim + Kv::out_dim(j, lane % 4, i)] = state.out[j][i] + state.out[j][2 + i];
+    const float2 x{state.out[j][0] + state.out[j][2], state.out[j][1] + state.out[j][3]};
+    float* const to = parts.out + row * kMergeRow + Kv::out_dim(j, lane % 4, 0);
+    if constexpr (Kv::out_dim(0, 0, 1) == 1) {
+      *reinterpret_cast<float2*>(to) = x;
+    } else {
+      to[0] = x.x;
+      to[Kv::out_dim(0, 0, 1)] = x.y;
+    }
   }
   __syncthreads();
-  return parts.sum(0, Tile::kWarps, head, dim);
+  return parts.template sum<Tile::kWarps>(0, Tile::kWarps, head, dim);
 }
 
 // True in all threads of the CTA that is the last of its token and kv head to come here; it sees the others' parts.
 __device__ inline bool is_last(const FlashArgs& args, const DecodeUnit& unit, int* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();
-    int* finished = args.finished + static_cast<int>(blockIdx.y) * max_split_units(args.target) + unit.first_partial;
-    *shared = atomicAdd(finished, 1) == unit.chunks - 1 ? 1 : 0;
+    int* finished = args.finished + static_cast<int>(blockIdx.x) * max_split_units(args.target) + unit.first_partial;
+    *shared = ptx::add_acq_rel(finished, 1) == unit.chunks - 1 ? 1 : 0;
     if (*shared != 0) *finished = 0;  // for the next launch
-    __threadfence();
   }
   __syncthreads();
   return *shared != 0;
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
-    any_attend_decode(const __grid_constant__ FlashArgs args) {
+__global__ void __launch_bounds__(Tile::kThreads, 2) any_attend_decode(const __grid_constant__ FlashArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  ptx::grid_dependency_launch();
   const int tid = static_cast<int>(threadIdx.x);
   const int head = tid / (kHeadDim / Tile::kDims), dim = tid % (kHeadDim / Tile::kDims) * Tile::kDims;
-  const DecodeUnit unit = find_unit(args, static_cast<int>(blockIdx.x), tid % kAttendLanes);
+  const int group = args.heads / args.kv_heads, query_head = static_cast<int>(blockIdx.x) * group + head;
+  const DecodeUnit unit = find_unit(args, static_cast<int>(blockIdx.y), tid % kAttendLanes);
   if (!unit.any) return;
+  using Part = DecodePart<Tile::kDims>;
+  Part sink[1];
+  if (args.sinks != nullptr && head < group) sink[0] = {args.sinks[query_head].to_float() * kLog2E, 1.0f, {}};
   DecodeState state;
   walk_keys<Tile>(args, unit, ptx::shared_address(smem), state);
   auto* shared = reinterpret_cast<float*>(smem);
-  DecodePart<Tile::kDims> part = merge_warps<Tile>(shared, state, head, dim);
+  Part part = merge_warps<Tile>(shared, state, head, dim);
   if (unit.chunks > 1) {
     const int units = max_split_units(args.target);
-    const DecodeParts<Tile::kDims> parts(args.partials, int64_t{units} * args.kv_heads);
-    const int64_t first = int64_t{blockIdx.y} * units + unit.first_partial;
+    const DecodeParts<Tile::kDims, kHeadDim> parts(args.partials, int64_t{units} * args.kv_heads);
+    const int64_t first = int64_t{blockIdx.x} * units + unit.first_partial;
     parts.store(first + unit.chunk, head, dim, part);
-    if (!is_last(args, unit, reinterpret_cast<int*>(shared + Tile::kWarps * kGroupHeads * (kHeadDim + 2)))) return;
-    part = parts.sum(first, unit.chunks, head, dim);
+    if (!is_last(args, unit, reinterpret_cast<int*>(shared + Tile::kWarps * kGroupHeads * (kMergeRow + 2)))) return;
+    part = parts.template sum<16>(first, unit.chunks, head, dim);
   }
-  const int group = args.heads / args.kv_heads;
   if (head >= group) return;
-  const int query_head = static_cast<int>(blockIdx.y) * group + head;
-  if (args.sinks != nullptr) part.add({args.sinks[query_head].to_float() * kLog2E, 1.0f, {}});
+  part.add(sink);
   const float scale = 1.0f / part.sum;
   for (float& x : part.out.at) x *= scale;
-  *reinterpret_cast<typename DecodePart<Tile::kDims>::Dims*>(
-      args.out + (int64_t{unit.token} * args.heads + query_head) * kHeadDim + dim) = part.out;
+  *reinterpret_cast<typename Part::Dims*>(args.out + (int64_t{unit.token} * args.heads + query_head) * kHeadDim + dim) =
+      part.out;
 }
 
 }  // namespace nibble::backend::cuda

@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/any/attend_decode.cuh"
 #include "backend/cuda/kernels/any/attend_prefill.cuh"
 #include "backend/cuda/kernels/any/attend_testing.h"
+#include "backend/cuda/kernels/sm90/attend.cuh"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,9 @@ struct Attempt {
   std::vector<int> finished;
   AttendShares shares;
 
-  explicit Attempt(AttendFixture& fixture) : f(fixture) { share_tokens(f.rows, shares); }
+  explicit Attempt(AttendFixture& fixture, int tile_tokens = kPrefillTokens) : f(fixture) {
+    share_tokens(f.rows, shares, tile_tokens);
+  }
 
   [[nodiscard]] FlashArgs args(bool with_sinks) {
     return {.q = f.q.data(),
@@ -54,10 +57,10 @@ struct Attempt {
     a.target = plan.target;
     a.partials = partials.data();
     a.finished = finished.data();
-    using Tile = DecodeTileOf<Kv>;
+    using Tile = DecodeTile<Kv>;
     ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
     const emulation::Launch launch{
-        .grid = plan.grid, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .seed = seed, .predecessor = {}};
+        .grid = f.shape.kv_heads, .threads = Tile::kThreads, .grid_y = plan.grid, .seed = seed, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<Tile>(a); }), "");
     for (const int count : finished) ASSERT_EQ(count, 0);
   }
@@ -71,6 +74,16 @@ struct Attempt {
     const emulation::Launch launch{
         .grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { any_attend_prefill<Tile>(a); }), "");
+  }
+
+  void wgmma_prefill(bool with_sinks) {
+    FlashArgs a = args(with_sinks);
+    a.tiles = shares.prefill.data();
+    a.tile_count = static_cast<int>(shares.prefill.size());
+    using Tile = WgmmaAttend<4, 6>;
+    const emulation::Launch launch{
+        .grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
+    ASSERT_EQ(emulation::run(launch, [&] { sm90_attend_prefill<Tile>(a); }), "");
   }
 
   void check(bool with_sinks) const {
@@ -143,6 +156,19 @@ TEST(attend_emulated, prefill_is_the_sum_at_page_and_window_edges_with_and_witho
     check_prefill<KvE4m3>({4, 2, 64}, window, {{33, 20}, {129, 16}}, window == 0);
   }
   check_prefill<KvBf16>({8, 1, 64}, 128, {{400, 30}}, false);
+}
+
+TEST(attend_emulated, prefill_on_wgmma_is_the_sum_at_page_and_window_edges_with_and_without_prefix) {
+  for (const int window : {0, 128, 1}) {
+    AttendFixture f({8, 1, 64}, window, {{17, 17}, {70, 70}, {400, 9}, {220, 24}}, 22);
+    Attempt run(f, kWgmmaPrefillTokens);
+    run.wgmma_prefill(window != 1);
+    run.check(window != 1);
+  }
+  AttendFixture f({4, 2, 64}, 128, {{300, 50}}, 22);
+  Attempt run(f, kWgmmaPrefillTokens);
+  run.wgmma_prefill(true);
+  run.check(true);
 }
 
 TEST(attend_emulated, decode_rows_and_prefill_chunks_in_one_step) {

@@ -29,7 +29,7 @@ void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, c
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.grid), static_cast<unsigned>(args.kv_heads));
+  config.gridDim = dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(plan.grid));
   config.blockDim = dim3(Tile::kThreads);
   config.dynamicSmemBytes = Tile::kSharedBytes;
   config.stream = on.stream;
@@ -59,9 +59,9 @@ void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePl
                 args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
   if (bf16) {
-    launch_decode<DecodeTileOf<KvBf16>>(args, plan, name, on);
+    launch_decode<DecodeTile<KvBf16>>(args, plan, name, on);
   } else {
-    launch_decode<DecodeTileOf<KvE4m3>>(args, plan, name, on);
+    launch_decode<DecodeTile<KvE4m3>>(args, plan, name, on);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/attend_testing.h"
+#include "backend/cuda/kernels/sm90/attend.h"
 #include "backend/cuda/testing.h"
 
 #include <gtest/gtest.h>
@@ -15,16 +16,17 @@ namespace {
 class AttendFlash : public CudaTest {
  protected:
   [[nodiscard]] static AttendDevice device() {
-    int sms = 0, smem = 0;
+    int sms = 0, smem = 0, major = 0;
     cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
-    return {.sms = sms, .sm_smem_bytes = smem};
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    return {.sms = sms, .sm_smem_bytes = smem, .wgmma = major == 9 && sm90_attend_serves(KvPages::Type::kBf16)};
   }
 
-  // Runs the step twice; the bits must agree.
-  std::vector<float> run(const AttendFixture& f, bool sinks) {
+  // Runs the step twice; the bits must agree. wgmma: the prefill kernel.
+  std::vector<float> run(const AttendFixture& f, bool sinks, bool wgmma) {
     AttendShares shares;
-    share_tokens(f.rows, shares);
+    share_tokens(f.rows, shares, wgmma ? kWgmmaPrefillTokens : kPrefillTokens);
     const bool bf16 = f.page_values == PageValues::kBf16;
     const auto type = bf16 ? KvPages::Type::kBf16 : KvPages::Type::kE4m3;
     const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, bf16 ? 2 : 1, f.window};
@@ -59,7 +61,7 @@ class AttendFlash : public CudaTest {
       cuda_check(cudaMemset(out.get(), 0xff, f.q.size() * sizeof(float)));
       cuda_check(cudaDeviceSynchronize());
       if (!shares.decode.empty()) any_attend_decode(args, type, plan, on_);
-      if (!shares.prefill.empty()) any_attend_prefill(args, type, on_);
+      if (!shares.prefill.empty()) wgmma ? sm90_attend_prefill(args, type, on_) : any_attend_prefill(args, type, on_);
       return out.host();
     };
     std::vector<float> result = once();
@@ -68,7 +70,14 @@ class AttendFlash : public CudaTest {
   }
 
   void check(const AttendFixture& f, bool sinks) {
-    const std::vector<float> got = run(f, sinks);
+    check(f, sinks, false);
+    const bool prefills =
+        std::any_of(f.rows.begin(), f.rows.end(), [](const Row& r) { return r.tokens > kMaxDecodeTokens; });
+    if (prefills && f.page_values == PageValues::kBf16 && device().wgmma) check(f, sinks, true);
+  }
+  void check(const AttendFixture& f, bool sinks, bool wgmma) {
+    SCOPED_TRACE(wgmma ? "wgmma" : "mma.sync");
+    const std::vector<float> got = run(f, sinks, wgmma);
     const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
     for (size_t t = 0; t < f.positions.size(); ++t) {
       const bool decoded = f.rows[static_cast<size_t>(f.token_row[t])].tokens <= kMaxDecodeTokens;
@@ -134,6 +143,8 @@ TEST_F(AttendFlash, refuses_shapes_and_pages_that_it_does_not_take) {
   bad.decode_count = 0;
   EXPECT_THROW(decode(bad, KvPages::Type::kBf16), Error);
   EXPECT_THROW(any_attend_prefill(good, KvPages::Type::kBf16, on_), Error);
+  EXPECT_THROW(sm90_attend_prefill(good, KvPages::Type::kE4m3, on_), Error);
+  EXPECT_THROW(sm90_attend_prefill(good, KvPages::Type::kBf16, on_), Error);
 }
 
 }  // namespace

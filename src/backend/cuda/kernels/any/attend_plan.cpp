@@ -9,7 +9,7 @@ constexpr int kReservedBytes = 1024;  // of shared memory, by the system, per CT
 
 }  // namespace
 
-void share_tokens(std::span<const Row> rows, AttendShares& out) {
+void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens) {
   out.decode.clear();
   out.prefill.clear();
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -18,8 +18,8 @@ void share_tokens(std::span<const Row> rows, AttendShares& out) {
       for (int32_t i = 0; i < row.tokens; ++i) out.decode.push_back(row.first_token + i);
       continue;
     }
-    for (int32_t i = 0; i < row.tokens; i += kPrefillTokens)
-      out.prefill.push_back({row.first_token + i, std::min(row.tokens - i, kPrefillTokens), static_cast<int32_t>(r),
+    for (int32_t i = 0; i < row.tokens; i += tile_tokens)
+      out.prefill.push_back({row.first_token + i, std::min(row.tokens - i, tile_tokens), static_cast<int32_t>(r),
                              row.context - row.tokens + i});
   }
   std::stable_sort(out.prefill.begin(), out.prefill.end(),
@@ -27,11 +27,11 @@ void share_tokens(std::span<const Row> rows, AttendShares& out) {
 }
 
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
-  const int smem = kDecodeWarps * decode_stages(shape.kv_bytes) * kDecodeStepKeys * 2 * kHeadDim * shape.kv_bytes;
+  const int smem = decode_smem_bytes(shape.kv_bytes);
   const int64_t ctas = std::clamp<int64_t>(device.sm_smem_bytes / (smem + kReservedBytes), 1, 2) * device.sms;
   const int target = static_cast<int>(std::max<int64_t>(1, ctas / shape.kv_heads));
-  const bool whole = shape.window > 0 && visible_keys(shape.window, shape.window).blocks() <= kMinChunkBlocks;
-  return {.target = target, .grid = whole ? shape.tokens : target + shape.tokens, .smem_bytes = smem};
+  const int chunks = never_split(shape.window) ? shape.tokens : target + shape.tokens;
+  return {.target = target, .grid = chunks, .smem_bytes = smem};
 }
 
 AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window, const AttendHeads& heads) {

@@ -11,22 +11,26 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kHeadDim = 64;            // the only one that the attention kernels take
-inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
-inline constexpr int kMaxDecodeTokens = 8;     // a row with more new tokens goes to the prefill kernel
-inline constexpr int kPrefillTokens = 16;      // of one row, that a CTA of the prefill kernel takes
-inline constexpr int kDecodeWarps = 8;         // of a CTA
-inline constexpr int kDecodeStepKeys = 16;     // that a warp takes at a time
-inline constexpr int kMinChunkBlocks = 2;      // splitting finer costs more than it hides
-inline constexpr int kMaxDecodeCount = 16384;  // tokens in a launch
+inline constexpr int kHeadDim = 64;             // the only one that the attention kernels take
+inline constexpr int kGroupHeads = 8;           // most query heads of a kv head: they share a tile of an mma
+inline constexpr int kMaxDecodeTokens = 8;      // a row with more new tokens goes to the prefill kernel
+inline constexpr int kPrefillTokens = 16;       // of one row, that a CTA of the prefill kernel takes
+inline constexpr int kWgmmaPrefillTokens = 32;  // likewise, of the one on wgmma
+inline constexpr int kDecodeWarps = 8;          // of a CTA
+inline constexpr int kDecodeStepKeys = 16;      // that a warp takes at a time
+inline constexpr int kDecodeStages = 3;         // of a warp's ring of such steps
+inline constexpr int kMinChunkBlocks = 2;       // splitting finer costs more than it hides
+inline constexpr int kMaxDecodeCount = 16384;   // tokens in a launch
 
-// Of a warp's ring of steps.
-[[nodiscard]] constexpr int decode_stages(int kv_bytes) { return kv_bytes == 1 ? 5 : 3; }
+// Of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands.
+[[nodiscard]] constexpr int decode_smem_bytes(int kv_bytes) {
+  return kDecodeWarps * kDecodeStages * kDecodeStepKeys * 2 * kHeadDim * kv_bytes + kGroupHeads * kHeadDim * 4;
+}
 
 // Consecutive tokens of one row.
 struct AttendTile {
   int32_t first_token = 0;  // in the step
-  int32_t tokens = 0;       // at most kPrefillTokens
+  int32_t tokens = 0;       // at most what share_tokens was told
   int32_t row = 0;          // of the page table
   int32_t first_position = 0;
   friend constexpr bool operator==(const AttendTile&, const AttendTile&) = default;
@@ -38,7 +42,7 @@ struct AttendShares {
   std::vector<AttendTile> prefill;  // by rising position, so that the kernel can start with the longest
 };
 // Overwrites `out`, whose memory is kept.
-void share_tokens(std::span<const Row> rows, AttendShares& out);
+void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens = kPrefillTokens);
 // The most tiles that a step makes.
 [[nodiscard]] constexpr int64_t max_attend_tiles(int64_t tokens) {
   return tokens / 8 + 1;  // two for 17 tokens is the worst
@@ -66,6 +70,10 @@ struct KeyRange {
   return blocks < kMinChunkBlocks ? kMinChunkBlocks : blocks;
 }
 [[nodiscard]] constexpr int chunks_of(int blocks, int chunk) { return (blocks + chunk - 1) / chunk; }
+// Whether every token's keys are one chunk, so that chunk n is decode token n's.
+[[nodiscard]] constexpr bool never_split(int window) {
+  return window > 0 && visible_keys(window, window).blocks() <= kMinChunkBlocks;
+}
 // The blocks [first, first + count) of a token's are chunk `idx` of `chunks`: sizes differ by one at most.
 struct BlockSpan {
   int first = 0, count = 0;
@@ -102,7 +110,12 @@ struct FlashArgs {
 struct AttendDevice {
   int sms = 0;
   int64_t sm_smem_bytes = 0;  // cudaDeviceProp sharedMemPerMultiprocessor
+  bool wgmma = false;         // kernels/sm90/attend.h serves the pages
 };
+// Of a prefill tile.
+[[nodiscard]] constexpr int tile_tokens(const AttendDevice& device) {
+  return device.wgmma ? kWgmmaPrefillTokens : kPrefillTokens;
+}
 
 struct DecodePlan {
   int target = 0;      // chunks that fill the device, per kv head

@@ -25,16 +25,18 @@ TEST(attend_plan, tiles_never_exceed_their_bound) {
     for (const int each : {9, 16, 17, 33}) {
       std::vector<Row> rows;
       for (int first = 0; first < tokens; first += each) rows.push_back({first, std::min(each, tokens - first), 400});
-      AttendShares shares;
-      share_tokens(rows, shares);
-      ASSERT_LE(static_cast<int64_t>(shares.prefill.size()), max_attend_tiles(tokens)) << tokens << ' ' << each;
+      for (const int tile_tokens : {kPrefillTokens, kWgmmaPrefillTokens}) {
+        AttendShares shares;
+        share_tokens(rows, shares, tile_tokens);
+        ASSERT_LE(static_cast<int64_t>(shares.prefill.size()), max_attend_tiles(tokens)) << tokens << ' ' << each;
+      }
     }
   }
 }
 
 TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
   const DecodePlan one = plan_decode({1, 8, 2}, kHopper);
-  EXPECT_EQ(one, (DecodePlan{.target = 33, .grid = 34, .smem_bytes = 98304}));
+  EXPECT_EQ(one, (DecodePlan{.target = 33, .grid = 34, .smem_bytes = 100352}));
   EXPECT_EQ(plan_decode({1, 8, 2}, kSpark).target, 6);
   EXPECT_LE(one.smem_bytes, 99 * 1024);
   EXPECT_EQ(chunks_of(512, chunk_blocks(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each

@@ -74,9 +74,21 @@ __device__ void load_queries(const FlashArgs& args, const AttendTile& tile, cons
   }
 }
 
-// Turns scores into weights, relative to the new top; scales what there is to it.
-template <int kKeyTiles>
-__device__ void soften(float (&score)[kKeyTiles][4], PrefillState& state) {
+// 2^x for x <= 0, on the multipliers instead of the one slow unit: nearest integer and a polynomial for the rest;
+// 2^-126 below.
+__device__ __forceinline__ float exp2_fma(float x) {
+  x = fmaxf(x, -126.0f);
+  constexpr float kMagic = 12582912.0f;  // its last bit is 1
+  const float whole = x + kMagic, f = x - (whole - kMagic);
+  float p = fmaf(f, 0.05517167f, 0.24261112f);  // relative error 8e-5, weights are rounded to 2^-9
+  p = fmaf(f, p, 0.69326099f);
+  p = fmaf(f, p, 0.99992807f);
+  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(whole) << 23));
+}
+
+// Turns scores into weights relative to the new top; what there is has still to be multiplied by `shrink`.
+template <int kKeyTiles, int kPoly = 0>
+__device__ __forceinline__ void soften(float (&score)[kKeyTiles][4], PrefillState& state, float (&shrink)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float top = state.top[half];
@@ -84,28 +96,29 @@ __device__ void soften(float (&score)[kKeyTiles][4], PrefillState& state) {
     for (int n = 0; n < kKeyTiles; ++n) top = fmaxf(top, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
     top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 1));
     top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 2));
-    const float base = top == -INFINITY ? 0.0f : top;      // a page may lie outside a row's window altogether
-    if (__any_sync(kWholeWarp, top != state.top[half])) {  // else all would be multiplied by one
-      const float shrink = ptx::exp2_approx(state.top[half] - base);
-      state.top[half] = top;
-      state.sum[half] *= shrink;
-#pragma unroll
-      for (int j = 0; j < kDimTiles; ++j) {
-        state.out[j][2 * half] *= shrink;
-        state.out[j][2 * half + 1] *= shrink;
-      }
-    }
+    const float base = top == -INFINITY ? 0.0f : top;  // a page may lie outside a row's window altogether
+    shrink[half] = ptx::exp2_approx(state.top[half] - base);
+    state.top[half] = top;
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& x = score[n][2 * half + i];
-        x = ptx::exp2_approx(x - base);
+        x = n < kPoly ? exp2_fma(x - base) : ptx::exp2_approx(x - base);
         sum += x;
       }
     }
-    state.sum[half] += sum;
+    state.sum[half] = state.sum[half] * shrink[half] + sum;
+  }
+}
+
+__device__ __forceinline__ void rescale(PrefillState& state, const float (&shrink)[2]) {
+  if (!__any_sync(kWholeWarp, shrink[0] != 1 || shrink[1] != 1)) return;
+#pragma unroll
+  for (int j = 0; j < kDimTiles; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.out[j][i] *= shrink[i / 2];
   }
 }
 
@@ -149,7 +162,11 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
     for (int m = 0; m < Tile::kRowTiles; ++m) hide<Tile>(args, tile, m, first_key, score[m]);
   }
 #pragma unroll
-  for (int m = 0; m < Tile::kRowTiles; ++m) soften(score[m], state[m]);
+  for (int m = 0; m < Tile::kRowTiles; ++m) {
+    float shrink[2];
+    soften(score[m], state[m], shrink);
+    rescale(state[m], shrink);
+  }
 #pragma unroll
   for (int n = 0; n < Tile::kKeyTiles; n += 2) {
     uint32_t p[Tile::kRowTiles][4];
@@ -194,7 +211,13 @@ __device__ void store_rows(const FlashArgs& args, const AttendTile& tile, const 
     float* out = args.out + (token * args.heads + query_head) * kHeadDim;
 #pragma unroll
     for (int j = 0; j < kDimTiles; ++j) {
-      for (int i = 0; i < 2; ++i) out[Kv::out_dim(j, lane % 4, i)] = state.out[j][2 * half + i] * scale;
+      const float2 x{state.out[j][2 * half] * scale, state.out[j][2 * half + 1] * scale};
+      if constexpr (Kv::out_dim(0, 0, 1) == 1) {
+        *reinterpret_cast<float2*>(out + Kv::out_dim(j, lane % 4, 0)) = x;
+      } else {
+        out[Kv::out_dim(j, lane % 4, 0)] = x.x;
+        out[Kv::out_dim(j, lane % 4, 1)] = x.y;
+      }
     }
   }
 }

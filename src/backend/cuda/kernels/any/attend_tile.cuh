@@ -31,7 +31,7 @@ struct KvBf16 {
     return static_cast<uint32_t>(key * kRowBytes + (chunk ^ (key % 8)) * 16);
   }
   __device__ static int query_dim(int step, int t, int half) { return 16 * step + 2 * t + 8 * half; }
-  __device__ static int out_dim(int tile, int t, int i) { return 8 * tile + 2 * t + i; }
+  __device__ static constexpr int out_dim(int tile, int t, int i) { return 8 * tile + 2 * t + i; }
   // b of keys [key, key + 8) for all steps.
   __device__ static void load_keys(uint32_t (&b)[kDimSteps][2], uint32_t keys, int key, int lane) {
     for (int half = 0; half < kDimSteps / 2; ++half) {
@@ -68,7 +68,7 @@ struct KvE4m3 {
     return static_cast<uint32_t>(key * kRowBytes + (chunk ^ (key / 2 % 4)) * 16);
   }
   __device__ static int query_dim(int step, int t, int half) { return 16 * step + 4 * t + 2 * half; }
-  __device__ static int out_dim(int tile, int t, int i) { return 16 * (tile / 2) + 4 * t + 2 * i + tile % 2; }
+  __device__ static constexpr int out_dim(int tile, int t, int i) { return 16 * (tile / 2) + 4 * t + 2 * i + tile % 2; }
   __device__ static void load_keys(uint32_t (&b)[kDimSteps][2], uint32_t keys, int key, int lane) {
     uint32_t r[4];
     ptx::load_matrices(r, keys + chunk_at(key + lane % 8, lane / 8));

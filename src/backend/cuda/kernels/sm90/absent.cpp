@@ -1,11 +1,18 @@
 // In builds without code for sm_90a.
 
 #include "backend/cuda/kernels/any/peak.h"
+#include "backend/cuda/kernels/sm90/attend.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 
 namespace nibble::backend::cuda {
 
 double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+
+bool sm90_attend_serves(KvPages::Type /*type*/) { return false; }
+
+void sm90_attend_prefill(const FlashArgs& args, KvPages::Type /*type*/, const Launch& /*on*/) {
+  require_shape(false, Kernel::kSm90AttendPrefill, "a build for sm_90a", args.tile_count);
+}
 
 bool sm90_gemm_serves(layout::Packing /*packing*/) { return false; }
 

@@ -28,8 +28,8 @@ inline double emulated_b(uint64_t descriptor, int k, int n) {
   return double{Bf16{bits}.to_float()};
 }
 
-template <int kColTiles>
-void wgmma_m64k16(float (&d)[kColTiles][4], const uint32_t (&a)[4], uint64_t b) {
+template <int kColTiles, class Operand>
+void emulated_wgmma(float (&d)[kColTiles][4], const uint32_t (&a)[4], const Operand& operand) {
   const emulation::WarpOperands& all = emulation::exchange({.a = {a[0], a[1], a[2], a[3]}});
   const int lane = emulation::lane_idx();
   double rows[2][16];
@@ -44,9 +44,22 @@ void wgmma_m64k16(float (&d)[kColTiles][4], const uint32_t (&a)[4], uint64_t b) 
     for (int i = 0; i < 4; ++i) {
       double sum = d[j][i];
       for (int k = 0; k < 16; ++k)
-        sum += rows[layout::d_row(lane, i) / 8][k] * emulated_b(b, k, 8 * j + layout::d_col(lane, i));
+        sum += rows[layout::d_row(lane, i) / 8][k] * operand(k, 8 * j + layout::d_col(lane, i));
       d[j][i] = static_cast<float>(sum);
     }
+}
+
+template <int kColTiles>
+void wgmma_m64k16(float (&d)[kColTiles][4], const uint32_t (&a)[4], uint64_t b) {
+  emulated_wgmma(d, a, [&](int k, int n) { return emulated_b(b, k, n); });
+}
+inline void wgmma_m64k16_first(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
+  for (auto& tile : d)
+    for (float& x : tile) x = 0;
+  wgmma_m64k16(d, a, b);
+}
+inline void wgmma_m64k16_rows(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
+  emulated_wgmma(d, a, [&](int k, int n) { return emulated_b(b, n, k); });
 }
 
 inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {

@@ -1,0 +1,11 @@
+#pragma once
+// Host twin of ptx/atomic.cuh.
+
+namespace nibble::backend::cuda::ptx {
+
+inline int add_acq_rel(int* global, int value) {
+  *global += value;
+  return *global - value;
+}
+
+}  // namespace nibble::backend::cuda::ptx

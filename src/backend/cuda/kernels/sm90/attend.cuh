@@ -1,0 +1,242 @@
+#pragma once
+// attend_prefill on wgmma: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of tokens of a row, whose keys
+// may have come in earlier steps                                                           source: torch/model.py sdpa
+// args: attend_plan.h FlashArgs     keys, values bf16     q, out f32
+// grid one CTA per (tile, kv head), the longest tiles first: warpgroups of 64 rows = 8 tokens x 8 query heads; a ring
+//      of pages by cp.async, swizzled, shared by all; pages behind every window are skipped
+// mma  wgmma m64n64k16, q and p as register operands (bf16): a page's scores and the page before's values run together,
+//      the values under the softmax of the scores
+// bytes keys * kv_heads * 256 per tile, from L2 for all but the first     flops 4 * heads * 64 * keys per token
+// rounding: f32 sums, order fixed by the tile's positions: bitwise repeatable
+
+#include "backend/cuda/kernels/any/attend_prefill.cuh"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/mbarrier.cuh"
+#include "backend/cuda/ptx/wgmma.cuh"
+
+#include <type_traits>
+
+namespace nibble::backend::cuda {
+
+template <int kTheGroups, int kTheStages, bool kTheEarly = true, int kThePoly = 0>
+struct WgmmaAttend {
+  using Kv = KvBf16;
+  static constexpr bool kEarly = kTheEarly;
+  static constexpr int kPoly = kThePoly;
+  static constexpr int kGroups = kTheGroups;
+  static constexpr int kWarps = 4 * kGroups;
+  static constexpr int kThreads = kWarps * kAttendLanes;
+  static constexpr int kCtas = 512 / kThreads;  // of an SM: 128 registers per thread
+  static constexpr int kTokens = 2 * kWarps;
+  static constexpr int kRowTiles = 1;
+  static constexpr int kKeyTiles = kPageTokens / 8;
+  static constexpr int kStages = kTheStages;
+  static constexpr int kHalfBytes = kPageTokens * Kv::kRowBytes;  // keys or values
+  static constexpr int kStageBytes = 2 * kHalfBytes;
+  static constexpr int kSharedBytes = kStages * (kStageBytes + 8) + layout::kAtomBytes;  // to align the ring
+};
+
+template <class Tile>
+struct PageRing {
+  uint32_t base;
+  __device__ explicit PageRing(const uint8_t* memory)
+      : base((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes) {}
+  __device__ uint32_t stage(int i) const { return base + static_cast<uint32_t>(i % Tile::kStages * Tile::kStageBytes); }
+  __device__ uint32_t full(int i) const {
+    return base + static_cast<uint32_t>(Tile::kStages * Tile::kStageBytes + i % Tile::kStages * 8);
+  }
+  __device__ void wait_full(int i) const { ptx::mbarrier_wait(full(i), static_cast<uint32_t>(i / Tile::kStages % 2)); }
+};
+
+// A thread's share of the copies of pages: one chunk of every kStep-th key, and of its value. No branch: ptxas waits
+// for every wgmma before one.
+template <class Tile>
+struct PageCopies {
+  using Kv = typename Tile::Kv;
+  static constexpr int kStep = Tile::kThreads / Kv::kChunks;  // a multiple of 8: a chunk's place only moves on
+  static constexpr int kRows = kPageTokens / kStep;
+  static_assert(kRows * kStep == kPageTokens);
+  // Who has waited for page i knows that all warps have begun page i - 1, so are done with the values of page i - 3:
+  // its stage gets page i + 1 + kAhead.
+  static constexpr int kAhead = Tile::kStages - 4;
+
+  const PageRing<Tile>& ring;
+  KeyRange visible;
+  const int32_t* pages;  // of the tile's keys
+  const uint8_t *keys, *values;
+  int64_t page_bytes;
+  int last_page, key, page;
+  uint32_t place;
+
+  __device__ PageCopies(const FlashArgs& args, const AttendTile& tile, const KeyRange& range, const PageRing<Tile>& to)
+      : ring(to),
+        visible(range),
+        pages(args.pages + int64_t{tile.row} * args.pages_per_row + range.first_page()),
+        page_bytes(int64_t{Tile::kHalfBytes} * args.kv_heads),
+        last_page(range.pages() - 1) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int64_t own = int64_t{blockIdx.y} * Tile::kHalfBytes + thread * 16;
+    keys = static_cast<const uint8_t*>(args.keys) + own;
+    values = static_cast<const uint8_t*>(args.values) + own;
+    key = range.first_page() * kPageTokens + thread / Kv::kChunks;
+    place = Kv::chunk_at(thread / Kv::kChunks, thread % Kv::kChunks);
+    page = pages[0];
+  }
+  // Page i, each in turn; what lies outside `visible` becomes zero: perhaps nobody has written it.
+  __device__ __forceinline__ void issue(int i) {
+    const int64_t from = page * page_bytes;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int own = key + r * kStep;
+      const auto fill = own >= visible.first && own <= visible.last ? ptx::Fill::kCopy : ptx::Fill::kZero;
+      const uint32_t to = ring.stage(i) + place + static_cast<uint32_t>(r * kStep * Kv::kRowBytes);
+      ptx::async_copy16(to, keys + from + r * kStep * Kv::kRowBytes, fill);
+      ptx::async_copy16(to + Tile::kHalfBytes, values + from + r * kStep * Kv::kRowBytes, fill);
+    }
+    ptx::async_commit();
+    key += kPageTokens;
+    page = pages[min(i + 1, last_page)];
+  }
+  // Says that this warp's share of page i has landed; kPending: pages issued behind it.
+  template <int kPending>
+  __device__ __forceinline__ void landed(int i) const {
+    ptx::async_wait<kPending>();
+    ptx::fence_async_proxy();
+    __syncwarp();
+    if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring.full(i));
+  }
+};
+
+// Scores of page i; asynchronous.
+template <class Tile>
+__device__ __forceinline__ void start_scores(const PageRing<Tile>& ring, int i, const uint32_t (&q)[kDimSteps][4],
+                                             float (&score)[Tile::kKeyTiles][4]) {
+  ptx::wgmma_m64k16_first(score, q[0], layout::matrix_descriptor(ring.stage(i), 0));
+#pragma unroll
+  for (int s = 1; s < kDimSteps; ++s) ptx::wgmma_m64k16(score, q[s], layout::matrix_descriptor(ring.stage(i), s));
+  ptx::wgmma_commit();
+}
+
+template <class Tile>
+__device__ __forceinline__ void start_values(const PageRing<Tile>& ring, int i,
+                                             const uint32_t (&p)[Tile::kKeyTiles / 2][4], PrefillState& state) {
+  constexpr uint32_t kSliceBytes = 16 * Tile::Kv::kRowBytes;  // 16 keys
+#pragma unroll
+  for (uint32_t s = 0; s < Tile::kKeyTiles / 2; ++s)
+    ptx::wgmma_m64k16_rows(state.out, p[s],
+                           layout::matrix_descriptor(ring.stage(i) + Tile::kHalfBytes + s * kSliceBytes, 0));
+  ptx::wgmma_commit();
+}
+
+// A warp's registers: scores of a page, and as weights in bf16.
+template <class Tile>
+struct PageWeights {
+  float score[Tile::kKeyTiles][4];
+  float shrink[2];
+  uint32_t p[Tile::kKeyTiles / 2][4];
+
+  // Scores that have come, to weights. No use of them above the wait for them, none below that for the values before.
+  __device__ __forceinline__ void soften_all(PrefillState& state, uint32_t shared) {
+    soften<Tile::kKeyTiles, Tile::kPoly>(score, state, shrink);
+    if constexpr (Tile::kEarly) ptx::finish_before(state.sum[0] + state.sum[1], shared);
+  }
+  __device__ __forceinline__ void scores_done() {
+#pragma unroll
+    for (auto& tile : score) {
+#pragma unroll
+      for (float& x : tile) ptx::keep(x);
+    }
+  }
+  __device__ __forceinline__ void values_done(PrefillState& state) {
+    ptx::wgmma_wait<0>();
+#pragma unroll
+    for (auto& dims : state.out) {
+#pragma unroll
+      for (float& x : dims) ptx::keep(x);
+    }
+#pragma unroll
+    for (auto& step : p) {
+#pragma unroll
+      for (uint32_t& x : step) ptx::keep(x);
+    }
+  }
+  __device__ __forceinline__ void pack() {
+#pragma unroll
+    for (int s = 0; s < Tile::kKeyTiles / 2; ++s) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+        p[s][r] = Tile::Kv::pack(score[2 * s + r / 2][r % 2 * 2], score[2 * s + r / 2][r % 2 * 2 + 1]);
+    }
+  }
+};
+
+template <class Tile>
+__device__ void attend_tile(const FlashArgs& args, const AttendTile& tile, const PageRing<Tile>& ring) {
+  using Kv = typename Tile::Kv;
+  const KeyRange visible{visible_keys(tile.first_position, args.window).first, tile.first_position + tile.tokens - 1};
+  const int first_page = visible.first_page(), count = visible.pages();
+  PageCopies<Tile> copies(args, tile, visible, ring);
+  constexpr int kAhead = PageCopies<Tile>::kAhead;
+  for (int i = 0; i <= kAhead; ++i) copies.issue(i);
+  uint32_t q[kDimSteps][4];
+  load_queries<Kv>(args, tile, rows_of<Tile>(args, tile, 0), q);
+  PrefillState state;
+  PageWeights<Tile> w;
+  const int seen_by_all = visible_keys(tile.first_position + tile.tokens - 1, args.window).first;
+  const auto add_page = [&](int i, auto edge) {
+    ptx::wgmma_fence();
+    start_scores(ring, i, q, w.score);
+    start_values(ring, i - 1, w.p, state);
+    copies.issue(i + kAhead + 1);
+    copies.template landed<kAhead>(i + 1);
+    ptx::wgmma_wait<1>();
+    w.scores_done();
+    if constexpr (edge()) hide<Tile>(args, tile, 0, (first_page + i) * kPageTokens, w.score);
+    w.soften_all(state, ring.base);
+    w.values_done(state);
+    rescale(state, w.shrink);
+    w.pack();
+  };
+  copies.template landed<kAhead>(0);
+  ring.wait_full(0);
+  ptx::wgmma_fence();
+  start_scores(ring, 0, q, w.score);
+  copies.issue(kAhead + 1);
+  copies.template landed<kAhead>(1);
+  ptx::wgmma_wait<0>();
+  w.scores_done();
+  hide<Tile>(args, tile, 0, first_page * kPageTokens, w.score);
+  w.soften_all(state, ring.base);
+  w.pack();
+#pragma unroll 1
+  for (int i = 1; i < count; ++i) {
+    ring.wait_full(i);
+    const int first_key = (first_page + i) * kPageTokens;
+    if (first_key < seen_by_all || first_key + kPageTokens - 1 > tile.first_position) {  // not all rows see all of it
+      add_page(i, std::true_type{});
+    } else {
+      add_page(i, std::false_type{});
+    }
+  }
+  ptx::wgmma_fence();
+  start_values(ring, count - 1, w.p, state);
+  w.values_done(state);
+  store_rows<Kv>(args, tile, rows_of<Tile>(args, tile, 0), state);
+  ptx::async_wait<0>();
+}
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
+    sm90_attend_prefill(const __grid_constant__ FlashArgs args) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const PageRing<Tile> ring(smem);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Tile::kStages; ++i) ptx::mbarrier_init(ring.full(i), Tile::kWarps);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  attend_tile<Tile>(args, args.tiles[gridDim.x - 1 - blockIdx.x], ring);
+}
+
+}  // namespace nibble::backend::cuda

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/arena.h"
 #include "backend/cuda/choices.h"
+#include "backend/cuda/kernels/sm90/attend.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {

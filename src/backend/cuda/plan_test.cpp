@@ -162,7 +162,7 @@ TEST(cuda_plan, requantised_layers_are_named_by_what_they_hold) {
 
 TEST(cuda_plan, new_tokens_decide_between_decode_and_prefill_attention) {
   const CudaOptions flash = {.attention = Attention::kFlash};
-  const std::string decodes = "any_attend_decode_bf16_d64_g8", prefills = "any_attend_prefill_bf16_d64_g8";
+  const std::string decodes = "any_attend_decode_bf16_d64_g8", prefills = "sm90_attend_prefill_bf16_d64_g8";
   const auto attend = [&](const std::vector<Row>& rows) {
     return kernels(plan(rows, {.options = flash}), Stage::kAttend);
   };

@@ -271,9 +271,9 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     const Cursor after = walk.next(c);
     const bool more = walk.valid(after);
     const bool reload = Op::kReload && more && after.slot != c.slot;
-    Activations<Tile> next;
+    Activations<Tile> coming;
     if constexpr (Op::kReload) {
-      if (reload) load_activations<Tile>(op, after, slice, lane, next);  // under way while this tile is multiplied
+      if (reload) load_activations<Tile>(op, after, slice, lane, coming);  // under way while this tile is multiplied
     }
     Accumulators acc = {};
     Piece<Tile> w;
@@ -288,7 +288,7 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     float sums[4];
     w.sums(acc, sums);
     if constexpr (Op::kReload) {
-      if (reload) x = next;
+      if (reload) x = coming;
     }
     const int slot = first_slot + out.stage;
     ptx::mbarrier_wait(shared.partial_empty(slot), out.parity ^ 1);

@@ -99,8 +99,8 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
         {"gemm", MoeKernel::kGemm},
         {"gemv", MoeKernel::kGemv},
         {"reference", MoeKernel::kReference}}},
-      "cuda: who multiplies the experts; auto: gemm, which is marlin for up to 8 tokens and tensor-core "
-      "GEMMs for more");
+      "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
+      "for more; auto: each where it is faster");
   app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));

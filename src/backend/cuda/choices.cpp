@@ -25,6 +25,7 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   if (!packed && requantised)
     throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
                 reason.value_or("reference was asked for"));
+  if (any) return MoeKernel::kAuto;
   return gemm ? MoeKernel::kGemm : packed ? MoeKernel::kMarlin : MoeKernel::kReference;
 }
 
@@ -48,6 +49,21 @@ bool fused_step(const Dims& d, int64_t tokens) {
   return tokens <= kGemvTokens && tokens * d.topk <= kGemvRoutes && d.experts <= kGemvExperts && d.experts % 4 == 0 &&
          d.topk >= 2 && d.hidden <= kRouterHidden;
 }
+
+// Where auto goes over to GEMMs, as was faster on an H200 (gpt-oss-120b shapes, 2026-11).
+constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 256;
+
+bool has_gemms(MoeKernel kernel) { return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto; }
+
+bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
+  return has_gemms(kernel) && !fused_step(d, tokens) && (kernel == MoeKernel::kGemm || tokens > kDenseGemvTokens);
+}
+
+bool experts_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
+  return has_gemms(kernel) && !fused_step(d, tokens) && (kernel == MoeKernel::kGemm || tokens > kExpertGemvTokens);
+}
+
+bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
   switch (kv) {

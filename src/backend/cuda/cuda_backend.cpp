@@ -55,7 +55,7 @@ class StreamedCudaBackend final : public CudaBackend {
     if (moe_kernel_ != MoeKernel::kReference) {
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
-      if (moe_kernel_ == MoeKernel::kGemm) use_gemms();
+      if (has_gemms(moe_kernel_)) use_gemms();
       if (!options.eager) graphs_.emplace(stream_.get());
     }
     inputs_.emplace(config_, at_, stream_.get());
@@ -331,7 +331,7 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens_, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens_, dims_.topk});
       case Slot::kExpertHidden:
-        if (path_ && path_->ran_gemms() != nullptr) return gemms_hidden();
+        if (path_ && path_->experts_on_gemms()) return gemms_hidden();
         if (path_) return read(at_.expert_hidden_f16, {tokens_, dims_.topk, dims_.inter});
         return read(at_.expert_hidden, {tokens_, dims_.topk, dims_.inter});
       case Slot::kLogits: return read(at_.logits, {logit_rows_, dims_.vocab});
@@ -361,7 +361,7 @@ class StreamedCudaBackend final : public CudaBackend {
     cuda_check(cudaMemsetAsync(gemm_memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
     Carver place(gemm_memory_.get());
     gemms_.emplace(config_, place);
-    path_->use_gemms(&*gemms_);
+    path_->use_gemms(&*gemms_, moe_kernel_);
   }
   [[nodiscard]] SlotData gemms_hidden() {
     return {{tokens_, dims_.topk, dims_.inter}, gemms_->expert_hidden(tokens_, stream_.get())};

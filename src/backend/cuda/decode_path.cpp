@@ -1,7 +1,5 @@
 #include "backend/cuda/decode_path.h"
 
-#include "backend/cuda/choices.h"
-
 #include <algorithm>
 
 namespace nibble::backend::cuda {
@@ -31,7 +29,7 @@ RowsIn DecodePath::residual(int64_t first) const {
 
 void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots,
                          const Launch& on) {
-  if (ran_gemms() != nullptr) {
+  if (dense_by_gemm(kernel_, d_, tokens_)) {
     return many_attn_in(w, at_.kv[static_cast<size_t>(layer)], positions, kv_slots, on);
   }
   const int64_t half = d_.head_dim / 2;
@@ -126,7 +124,7 @@ void DecodePath::run_dense(DenseArgs args, int64_t rows, const Launch& on) const
 }
 
 void DecodePath::attn_out(const LinearWeights& w, const Launch& on) {
-  if (ran_gemms() != nullptr) {
+  if (dense_by_gemm(kernel_, d_, tokens_)) {
     GemmArgs args{.packing = w.matrix.packing,
                   .weights = w.matrix.data,
                   .bias = w.bias,
@@ -197,7 +195,7 @@ ExpertChoice DecodePath::choice() const {
 }
 
 void DecodePath::moe(const MoeWeights& w, const Launch& on) {
-  if (ran_gemms() != nullptr) {
+  if (experts_on_gemms()) {
     gemms_->moe({.up = w.up,
                  .down = w.down,
                  .up_bias = w.up_bias,
@@ -286,6 +284,7 @@ void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
 }
 
 void DecodePath::logits(const LinearWeights& w, const LogitRows& rows, const Launch& on) {
+  if (logits_by_gemm(kernel_, rows.rows) && !pending_) return many_logits(w, rows, on);
   RowsIn in = residual(0);
   in.which = rows.tokens;
   in.norm = rows.norm;
@@ -296,6 +295,24 @@ void DecodePath::logits(const LinearWeights& w, const LogitRows& rows, const Lau
              .rows = to_int(d_.vocab),
              .cols = to_int(d_.hidden)},
             rows.rows, on);
+}
+
+void DecodePath::many_logits(const LinearWeights& w, const LogitRows& rows, const Launch& on) {
+  kernels_.rmsnorm({.x = at_.residual,
+                    .which = rows.tokens,
+                    .scale = rows.norm,
+                    .out = at_.normed,
+                    .rows = to_int(rows.rows),
+                    .hidden = to_int(d_.hidden),
+                    .eps = config_.rms_eps},
+                   on);
+  GemmArgs args{.packing = w.matrix.packing,
+                .weights = w.matrix.data,
+                .rows = to_int(d_.vocab),
+                .cols = to_int(d_.hidden),
+                .tokens = to_int(rows.rows)};
+  args.parts[0] = {at_.logits, 0, args.rows};
+  gemms_->dense(args, at_.normed, on);
 }
 
 void DecodePath::replayed(int64_t tokens) {

@@ -178,6 +178,9 @@ TEST(cuda_plan, the_type_of_the_cache_names_the_attention) {
   EXPECT_EQ(attend({.kv = Kv::kF32}), "any_attend_f32_f32");
   EXPECT_EQ(attend({.attention = Attention::kReference}), "any_attend_f32_bf16");
   EXPECT_EQ(attend({.kv = Kv::kE4m3}), "any_attend_decode_e4m3_d64_g8");
+  // wgmma reads bf16 pages only.
+  EXPECT_EQ(kernels(plan(kPrompt, {.options = {.kv = Kv::kE4m3}}), Stage::kAttend).at(0),
+            "any_attend_prefill_e4m3_d64_g8");
 }
 
 TEST(cuda_plan, what_the_backend_refuses_has_no_plan) {

@@ -166,7 +166,11 @@ void group_copy(uint32_t to_shared, const void* from, uint32_t bytes) {
   CopyGroups& own = cta->groups[threadIdx.x];
   ++own.under_way.back();
   const int group = own.first + static_cast<int>(own.under_way.size()) - 1;
-  copy_later(to_shared, from, bytes, [&own, group] { --own.under_way[static_cast<size_t>(group - own.first)]; });
+  // The source as it is now: what the kernel before has still to write comes too late.
+  const auto* first = static_cast<const uint8_t*>(from);
+  const auto source = std::make_shared<const std::vector<uint8_t>>(first, first + bytes);
+  copy_later(to_shared, source->data(), bytes,
+             [&own, group, source] { --own.under_way[static_cast<size_t>(group - own.first)]; });
 }
 
 void commit_copies() { cta->groups[threadIdx.x].under_way.push_back(0); }
@@ -181,6 +185,9 @@ void wait_copies(int newest) {
 }
 
 void dependency_wait() {
+  constexpr int kLate = 200;  // turns: what others do before they wait is done before the kernel before ends
+  int turns = 0;
+  wait_until([&] { return predecessor == nullptr || ++turns > kLate; });
   if (predecessor) predecessor();
   predecessor = nullptr;
 }

@@ -71,7 +71,11 @@ TEST(attend_plan, chunks_cover_all_pages_once_and_differ_by_one_at_most) {
   }
 }
 
-TEST(attend_plan, a_window_is_never_split) {
+TEST(attend_plan, a_window_is_never_split_and_needs_a_cta_per_token) {
+  EXPECT_TRUE(never_split(128) && never_split(1));
+  EXPECT_FALSE(never_split(0) || never_split(129));
+  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .window = 128}, kHopper).grid, 5);
+  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .window = 4096}, kHopper).grid, 33 + 5);
   EXPECT_EQ(visible_keys(127, 128).first, 0);
   EXPECT_EQ(visible_keys(128, 128).first, 1);
   for (int position = 0; position < 400; ++position)

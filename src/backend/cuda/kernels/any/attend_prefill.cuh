@@ -74,28 +74,21 @@ __device__ void load_queries(const FlashArgs& args, const AttendTile& tile, cons
   }
 }
 
-// 2^x for x <= 0, on the multipliers instead of the one slow unit: nearest integer and a polynomial for the rest;
-// 2^-126 below.
-__device__ __forceinline__ float exp2_fma(float x) {
-  x = fmaxf(x, -126.0f);
-  constexpr float kMagic = 12582912.0f;  // its last bit is 1
-  const float whole = x + kMagic, f = x - (whole - kMagic);
-  float p = fmaf(f, 0.05517167f, 0.24261112f);  // relative error 8e-5, weights are rounded to 2^-9
-  p = fmaf(f, p, 0.69326099f);
-  p = fmaf(f, p, 0.99992807f);
-  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(whole) << 23));
-}
+// Turns scores into weights relative to the top, which rises only when they pass it by this: up to 2^8 is as good as 1,
+// and what there is need not be multiplied.
+inline constexpr float kSlack = 8;
 
-// Turns scores into weights relative to the new top; what there is has still to be multiplied by `shrink`.
-template <int kKeyTiles, int kPoly = 0>
+// What there is has still to be multiplied by `shrink`.
+template <int kKeyTiles>
 __device__ __forceinline__ void soften(float (&score)[kKeyTiles][4], PrefillState& state, float (&shrink)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float top = state.top[half];
+    float top = score[0][2 * half];
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) top = fmaxf(top, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
     top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 1));
     top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 2));
+    if (top <= state.top[half] + kSlack) top = state.top[half];
     const float base = top == -INFINITY ? 0.0f : top;  // a page may lie outside a row's window altogether
     shrink[half] = ptx::exp2_approx(state.top[half] - base);
     state.top[half] = top;
@@ -105,7 +98,7 @@ __device__ __forceinline__ void soften(float (&score)[kKeyTiles][4], PrefillStat
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& x = score[n][2 * half + i];
-        x = n < kPoly ? exp2_fma(x - base) : ptx::exp2_approx(x - base);
+        x = ptx::exp2_approx(x - base);
         sum += x;
       }
     }

@@ -4,8 +4,8 @@
 // args: attend_plan.h FlashArgs     keys, values bf16     q, out f32
 // grid one CTA per (tile, kv head), the longest tiles first: warpgroups of 64 rows = 8 tokens x 8 query heads; a ring
 //      of pages by cp.async, swizzled, shared by all; pages behind every window are skipped
-// mma  wgmma m64n64k16, q and p as register operands (bf16): a page's scores and the page before's values run together,
-//      the values under the softmax of the scores
+// mma  wgmma m64n64k16, q and p as register operands (bf16): a page's scores and the page before's values run together
+//      under the copies; softmax of one warpgroup under the wgmmas of the others
 // bytes keys * kv_heads * 256 per tile, from L2 for all but the first     flops 4 * heads * 64 * keys per token
 // rounding: f32 sums, order fixed by the tile's positions: bitwise repeatable
 
@@ -15,15 +15,11 @@
 #include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
-#include <type_traits>
-
 namespace nibble::backend::cuda {
 
-template <int kTheGroups, int kTheStages, bool kTheEarly = true, int kThePoly = 0>
+template <int kTheGroups, int kTheStages, int kTheAhead>
 struct WgmmaAttend {
   using Kv = KvBf16;
-  static constexpr bool kEarly = kTheEarly;
-  static constexpr int kPoly = kThePoly;
   static constexpr int kGroups = kTheGroups;
   static constexpr int kWarps = 4 * kGroups;
   static constexpr int kThreads = kWarps * kAttendLanes;
@@ -32,6 +28,10 @@ struct WgmmaAttend {
   static constexpr int kRowTiles = 1;
   static constexpr int kKeyTiles = kPageTokens / 8;
   static constexpr int kStages = kTheStages;
+  // Pages under way behind the next one. Who has waited for page i knows that all warps have begun page i - 1, so are
+  // done with the values of page i - 3: its stage is the first that may take page i + 1 + kAhead.
+  static constexpr int kAhead = kTheAhead;
+  static_assert(kAhead <= kStages - 4);
   static constexpr int kHalfBytes = kPageTokens * Kv::kRowBytes;  // keys or values
   static constexpr int kStageBytes = 2 * kHalfBytes;
   static constexpr int kSharedBytes = kStages * (kStageBytes + 8) + layout::kAtomBytes;  // to align the ring
@@ -57,10 +57,6 @@ struct PageCopies {
   static constexpr int kStep = Tile::kThreads / Kv::kChunks;  // a multiple of 8: a chunk's place only moves on
   static constexpr int kRows = kPageTokens / kStep;
   static_assert(kRows * kStep == kPageTokens);
-  // Who has waited for page i knows that all warps have begun page i - 1, so are done with the values of page i - 3:
-  // its stage gets page i + 1 + kAhead.
-  static constexpr int kAhead = Tile::kStages - 4;
-
   const PageRing<Tile>& ring;
   KeyRange visible;
   const int32_t* pages;  // of the tile's keys
@@ -98,10 +94,9 @@ struct PageCopies {
     key += kPageTokens;
     page = pages[min(i + 1, last_page)];
   }
-  // Says that this warp's share of page i has landed; kPending: pages issued behind it.
-  template <int kPending>
+  // Says that this warp's share of page i has landed; kAhead pages have been issued behind it.
   __device__ __forceinline__ void landed(int i) const {
-    ptx::async_wait<kPending>();
+    ptx::async_wait<Tile::kAhead>();
     ptx::fence_async_proxy();
     __syncwarp();
     if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring.full(i));
@@ -129,31 +124,25 @@ __device__ __forceinline__ void start_values(const PageRing<Tile>& ring, int i,
   ptx::wgmma_commit();
 }
 
-// A warp's registers: scores of a page, and as weights in bf16.
+// A warp's registers: the weights of a page, and what has been added up.
 template <class Tile>
-struct PageWeights {
+struct TileSums {
+  PrefillState state;
   float score[Tile::kKeyTiles][4];
-  float shrink[2];
-  uint32_t p[Tile::kKeyTiles / 2][4];
+  uint32_t p[Tile::kKeyTiles / 2][4];  // the page's weights in bf16
 
-  // Scores that have come, to weights. No use of them above the wait for them, none below that for the values before.
-  __device__ __forceinline__ void soften_all(PrefillState& state, uint32_t shared) {
-    soften<Tile::kKeyTiles, Tile::kPoly>(score, state, shrink);
-    if constexpr (Tile::kEarly) ptx::finish_before(state.sum[0] + state.sum[1], shared);
-  }
-  __device__ __forceinline__ void scores_done() {
+  // Waits for all wgmmas; no use of their registers moves above.
+  __device__ __forceinline__ void wait() {
+    ptx::wgmma_wait<0>();
 #pragma unroll
     for (auto& tile : score) {
 #pragma unroll
       for (float& x : tile) ptx::keep(x);
     }
-  }
-  __device__ __forceinline__ void values_done(PrefillState& state) {
-    ptx::wgmma_wait<0>();
 #pragma unroll
-    for (auto& dims : state.out) {
+    for (auto& tile : state.out) {
 #pragma unroll
-      for (float& x : dims) ptx::keep(x);
+      for (float& x : tile) ptx::keep(x);
     }
 #pragma unroll
     for (auto& step : p) {
@@ -161,7 +150,10 @@ struct PageWeights {
       for (uint32_t& x : step) ptx::keep(x);
     }
   }
-  __device__ __forceinline__ void pack() {
+  __device__ __forceinline__ void weigh() {
+    float shrink[2];
+    soften(score, state, shrink);
+    rescale(state, shrink);
 #pragma unroll
     for (int s = 0; s < Tile::kKeyTiles / 2; ++s) {
 #pragma unroll
@@ -177,52 +169,37 @@ __device__ void attend_tile(const FlashArgs& args, const AttendTile& tile, const
   const KeyRange visible{visible_keys(tile.first_position, args.window).first, tile.first_position + tile.tokens - 1};
   const int first_page = visible.first_page(), count = visible.pages();
   PageCopies<Tile> copies(args, tile, visible, ring);
-  constexpr int kAhead = PageCopies<Tile>::kAhead;
-  for (int i = 0; i <= kAhead; ++i) copies.issue(i);
+  for (int i = 0; i <= Tile::kAhead; ++i) copies.issue(i);
   uint32_t q[kDimSteps][4];
   load_queries<Kv>(args, tile, rows_of<Tile>(args, tile, 0), q);
-  PrefillState state;
-  PageWeights<Tile> w;
   const int seen_by_all = visible_keys(tile.first_position + tile.tokens - 1, args.window).first;
-  const auto add_page = [&](int i, auto edge) {
-    ptx::wgmma_fence();
-    start_scores(ring, i, q, w.score);
-    start_values(ring, i - 1, w.p, state);
-    copies.issue(i + kAhead + 1);
-    copies.template landed<kAhead>(i + 1);
-    ptx::wgmma_wait<1>();
-    w.scores_done();
-    if constexpr (edge()) hide<Tile>(args, tile, 0, (first_page + i) * kPageTokens, w.score);
-    w.soften_all(state, ring.base);
-    w.values_done(state);
-    rescale(state, w.shrink);
-    w.pack();
+  TileSums<Tile> sums;
+  const auto finish_scores = [&](int i) {
+    copies.issue(i + 1 + Tile::kAhead);
+    copies.landed(i + 1);
+    sums.wait();
+    const int first_key = (first_page + i) * kPageTokens;
+    if (first_key < seen_by_all || first_key + kPageTokens - 1 > tile.first_position)  // not all rows see all of it
+      hide<Tile>(args, tile, 0, first_key, sums.score);
+    sums.weigh();
   };
-  copies.template landed<kAhead>(0);
+  copies.landed(0);
   ring.wait_full(0);
   ptx::wgmma_fence();
-  start_scores(ring, 0, q, w.score);
-  copies.issue(kAhead + 1);
-  copies.template landed<kAhead>(1);
-  ptx::wgmma_wait<0>();
-  w.scores_done();
-  hide<Tile>(args, tile, 0, first_page * kPageTokens, w.score);
-  w.soften_all(state, ring.base);
-  w.pack();
+  start_scores(ring, 0, q, sums.score);
+  finish_scores(0);
 #pragma unroll 1
   for (int i = 1; i < count; ++i) {
     ring.wait_full(i);
-    const int first_key = (first_page + i) * kPageTokens;
-    if (first_key < seen_by_all || first_key + kPageTokens - 1 > tile.first_position) {  // not all rows see all of it
-      add_page(i, std::true_type{});
-    } else {
-      add_page(i, std::false_type{});
-    }
+    ptx::wgmma_fence();
+    start_scores(ring, i, q, sums.score);
+    start_values(ring, i - 1, sums.p, sums.state);
+    finish_scores(i);
   }
   ptx::wgmma_fence();
-  start_values(ring, count - 1, w.p, state);
-  w.values_done(state);
-  store_rows<Kv>(args, tile, rows_of<Tile>(args, tile, 0), state);
+  start_values(ring, count - 1, sums.p, sums.state);
+  sums.wait();
+  store_rows<Kv>(args, tile, rows_of<Tile>(args, tile, 0), sums.state);
   ptx::async_wait<0>();
 }
 

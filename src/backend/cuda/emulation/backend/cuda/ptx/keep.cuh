@@ -8,6 +8,4 @@ namespace nibble::backend::cuda::ptx {
 inline void keep(uint32_t&) {}
 inline void keep(float&) {}
 
-inline void finish_before(float, uint32_t) {}
-
 }  // namespace nibble::backend::cuda::ptx

@@ -12,7 +12,6 @@ template <layout::Packing kThePacking, int kTheTokens>
 struct WgmmaTile {
   static constexpr layout::Packing kPacking = kThePacking;
   static constexpr int kTokens = kTheTokens;
-  static constexpr int kLeastWidth = wgmma_width(kTokens, 1);
   static constexpr int kConsumers = 384;             // three warpgroups
   static constexpr int kThreads = kConsumers + 128;  // and one that copies: a warp x, three weights
   static constexpr int kWeightCopiers = 96;

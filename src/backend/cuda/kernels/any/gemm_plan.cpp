@@ -36,8 +36,7 @@ int64_t row_blocks(const GemmShape& s, const GemmDevice& device) {
   return ceil_div(s.rows / layout::kTileRows, row_tiles(device));
 }
 
-constexpr int kFixed = 32;                             // of a tile's work, in tokens: weights are widened once per tile
-constexpr int kDenseWgmma[] = {32, 64, 96, 128, 160};  // the widths
+constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
 
 // The instance that multiplies the fewest columns for experts of about `mean` pairs.
 int wgmma_group_tile(int64_t mean) {
@@ -92,10 +91,10 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   if (device.wgmma && s.experts > 1) return plan_gemm(s, device, wgmma_group_tile(mean));
   int best = 0;
   int64_t best_work = 0;
-  for (const int tile : device.wgmma ? std::span<const int>(kDenseWgmma) : std::span<const int>(kGemmTokens)) {
+  for (const int tile : device.wgmma ? std::span<const int>(kWgmmaWidths) : std::span<const int>(kGemmTokens)) {
     const int64_t ctas = hit * ceil_div(mean, tile) * row_blocks(s, device);
     const int64_t work = ceil_div(ctas, device.sms) * (tile + kFixed);
-    if (best != 0 && work >= best_work) continue;
+    if (best != 0 && work > best_work) continue;  // of equals the widest, which reads x and weights least
     best = tile;
     best_work = work;
   }

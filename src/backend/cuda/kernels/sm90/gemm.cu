@@ -15,16 +15,19 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   const cudaError_t status =
       cudaFuncSetAttribute(sm90_gemm<Tile, kOrder>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  sm90_gemm<Tile, kOrder>
-      <<<static_cast<unsigned>(plan.grid_x), Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args, plan.tokens);
+  sm90_gemm<Tile, kOrder><<<static_cast<unsigned>(plan.grid_x), Tile::kThreads, Tile::kSharedBytes, on.stream>>>(
+      args, layout::geometry(kPacking, args.cols), plan.tokens);
   launched(kName, on);
 }
 
 // The list of instances: most tokens of a tile, for each packing and for gate and up rows.
 template <layout::Packing kPacking, layout::RowOrder kOrder>
 void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  if (wgmma_instance(plan.tokens) == 64) return launch<kPacking, 64, kOrder>(args, plan, on);
-  launch<kPacking, 160, kOrder>(args, plan, on);
+  switch (wgmma_instance(plan.tokens)) {
+    case 64: return launch<kPacking, 64, kOrder>(args, plan, on);
+    case 96: return launch<kPacking, 96, kOrder>(args, plan, on);
+    default: return launch<kPacking, 160, kOrder>(args, plan, on);
+  }
 }
 
 }  // namespace

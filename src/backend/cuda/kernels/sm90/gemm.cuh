@@ -134,28 +134,34 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
   }
 }
 
-// Warps 13 to 15: the weights, 8 lanes a row tile. Pieces of MXFP4 are aligned to 32 bytes only: bulk copies of them
-// reach 8 bytes a cycle (H200), these do not mind. Few registers are left for these warps.
+// Warps 13 to 15: the weights, a piece of every row tile, by 8 lanes or in one copy. Few registers are left for them.
 template <class Tile>
-__device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
+__device__ __forceinline__ void copy_weights(const GemmArgs& args, const layout::Geometry& geometry,
+                                             const WorkList& list, const GemmRings<Tile>& rings) {
   const int thread = static_cast<int>(threadIdx.x) - (Tile::kThreads - Tile::kWeightCopiers);
-  const int row_tiles = args.rows / layout::kTileRows, first = thread % 8 * 16;  // bytes
-  const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
+  const int own = Tile::kBulkWeights ? thread : thread / 8, row_tiles = args.rows / layout::kTileRows;
+  if (Tile::kBulkWeights && own >= layout::kWarpLanes) return;
   RingPlace<Tile::kWeightStages> weight;
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     // A row tile beyond the last is a copy of it, and not stored.
-    const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
+    const int row_tile = min(work.first_row_tile + own, row_tiles - 1);
     const uint8_t* tile = args.weights + (int64_t{work.expert} * row_tiles + row_tile) * geometry.tile_bytes;
     PairWalk<Tile::kPacking> walk(geometry);
     for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, walk.next()) {
       if (Tile::kPacking == layout::Packing::kMxfp4 && walk.own != 0) continue;  // came with the slice
+      const uint32_t full = rings.weight_full(weight.stage), piece = static_cast<uint32_t>(geometry.piece_bytes);
+      const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(own) * piece;
       ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
-      const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(thread / 8 * geometry.piece_bytes);
+      if constexpr (Tile::kBulkWeights) {
+        if (thread == 0) ptx::mbarrier_arrive_expect_tx(full, kWgmmaRowTiles * piece);
+        if (own < kWgmmaRowTiles) ptx::bulk_copy(to, tile + walk.offset(), piece, full);
+      } else {
 #pragma unroll 1
-      for (int at = first; at < geometry.piece_bytes; at += layout::kAtomRowBytes)
-        ptx::async_copy16(to + static_cast<uint32_t>(at), tile + walk.offset() + at, ptx::Fill::kCopy);
-      ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
+        for (uint32_t at = static_cast<uint32_t>(thread % 8) * 16; at < piece; at += 8 * 16)
+          ptx::async_copy16(to + at, tile + walk.offset() + at, ptx::Fill::kCopy);
+        ptx::mbarrier_arrive_behind_copies(full);
+      }
       weight.next();
     }
   }
@@ -165,46 +171,47 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
 template <class Tile>
 using WgmmaSums = float[Tile::kTokens / 8][4];
 
-// sums += a · columns [kFrom, kWidth) of a slice of 16 k.
-template <class Tile, int kWidth, int kFrom = 0>
-__device__ __forceinline__ void multiply_columns(WgmmaSums<Tile>& sums, const uint32_t (&a)[4], uint32_t stage,
-                                                 int step) {
-  constexpr int kOwn = kFrom == 0 ? Tile::kLeastWidth : kWgmmaStep;
-  ptx::wgmma_m64k16(reinterpret_cast<float(&)[kOwn / 8][4]>(sums[kFrom / 8]), a,
-                    layout::matrix_descriptor(stage, kFrom, step));
-  if constexpr (kFrom + kOwn < kWidth) multiply_columns<Tile, kWidth, kFrom + kOwn>(sums, a, stage, step);
+// sums += a · kWidth columns of a slice of 16 k. A power of two and the rest: that beats one instruction of 160 (H200).
+template <class Tile, int kWidth>
+__device__ __forceinline__ void multiply_slice(WgmmaSums<Tile>& sums, const uint32_t (&a)[4], uint32_t stage,
+                                               int step) {
+  constexpr int kMost = kWidth >= 128 ? 128 : kWidth >= 64 ? 64 : 32, kRest = kWidth - kMost;
+  ptx::wgmma_m64k16(reinterpret_cast<float(&)[kMost / 8][4]>(sums), a, layout::matrix_descriptor(stage, 0, step));
+  if constexpr (kRest > 0)
+    ptx::wgmma_m64k16(reinterpret_cast<float(&)[kRest / 8][4]>(sums[kMost / 8]), a,
+                      layout::matrix_descriptor(stage, kMost, step));
 }
 
-// sums += a · the columns of `count` tokens, as a group that is under way on return. ptxas overlaps them only so: the
-// branch here, around the smallest piece (loops of several widths get registers of their own each), with its fence and
-// its commit, and the same pieces of sums in all widths (C7510 to C7520 otherwise). The vote says that a warp goes one
-// way: descriptors stay in uniform registers.
-template <class Tile, int kWidth = Tile::kLeastWidth>
+// sums += a · the columns of `count` tokens, as a group that is under way on return. ptxas overlaps wgmmas only so: the
+// branch here, around the smallest piece (loops of two widths get registers of their own each), with its fence and its
+// commit, and both widths of the same pieces of sums (else C7510 to C7520). The vote says that a warp goes one way:
+// descriptors stay in uniform registers.
+template <class Tile, int kWidth = wgmma_width(Tile::kTokens, 1)>
 __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
                                                 uint32_t stage) {
   if (kWidth == Tile::kTokens || __any_sync(0xffffffffu, count <= kWidth)) {
     ptx::wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < 4; ++s) multiply_columns<Tile, kWidth>(sums, a[s], stage, s);
+    for (int s = 0; s < 4; ++s) multiply_slice<Tile, kWidth>(sums, a[s], stage, s);
     ptx::wgmma_commit();
     return;
   }
-  if constexpr (kWidth < Tile::kTokens) multiply_tokens<Tile, kWidth + kWgmmaStep>(count, sums, a, stage);
+  if constexpr (kWidth < Tile::kTokens) multiply_tokens<Tile, Tile::kTokens>(count, sums, a, stage);
 }
 
 // The warps that multiply: where they are in the rings.
 template <class Tile>
 struct GemmConsumer {
   const GemmRings<Tile>& rings;
-  const layout::Geometry geometry;
+  const layout::Geometry& geometry;
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   RingPlace<Tile::kInputStages> input, done;  // the next pair's; the oldest that wgmma may still read
   RingPlace<Tile::kWeightStages> weight;
   int own = 0;  // pair within the weights' stage
 
-  __device__ GemmConsumer(const GemmRings<Tile>& the_rings, int cols)
-      : rings(the_rings), geometry(layout::geometry(Tile::kPacking, cols)) {}
+  __device__ GemmConsumer(const GemmRings<Tile>& the_rings, const layout::Geometry& the_geometry)
+      : rings(the_rings), geometry(the_geometry) {}
 
   __device__ void release_input() {
     if (lane == 0) ptx::mbarrier_arrive(rings.input_empty(done.stage));
@@ -319,9 +326,11 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
   }
 }
 
+// geometry: of the packed rows; on the host its divisions cost nothing.
 template <class Tile, layout::RowOrder kOrder>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    sm90_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
+    sm90_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ layout::Geometry geometry,
+              const int tile_tokens) {
   extern __shared__ __align__(128) uint8_t smem[];
   const GemmRings<Tile> rings(smem);
   if (threadIdx.x == 0) rings.init();
@@ -330,10 +339,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (threadIdx.x >= Tile::kConsumers) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
     if (threadIdx.x < Tile::kConsumers + layout::kWarpLanes) return copy_inputs<Tile>(args, list, rings);
-    return copy_weights<Tile>(args, list, rings);
+    return copy_weights<Tile>(args, geometry, list, rings);
   }
   ptx::take_registers_up_to<Tile::kConsumerRegisters>();
-  GemmConsumer<Tile> consumer(rings, args.cols);
+  GemmConsumer<Tile> consumer(rings, geometry);
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     WgmmaSums<Tile> sums = {};

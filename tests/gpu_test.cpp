@@ -116,7 +116,7 @@ double relative(std::span<const float> got, std::span<const float> want) {
 void expect_same(const model::Comparison& result, std::string_view what, bool exact = true) {
   if (result.first_bad) {
     const model::StageDifference& d = result.stages[*result.first_bad];
-    if (!exact && d.near_tie && d.layer >= 2) {
+    if (!exact && d.near_tie) {
       std::printf("%.*s: the same up to a near-tie in layer %d\n", static_cast<int>(what.size()), what.data(), d.layer);
       return;
     }

@@ -421,7 +421,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   output->type_name("md|csv|json");
   app.add_flag("--profile", o.profile, "And where the time goes, stage by stage, in one repetition more");
   add_backend(app, o.model);
-  o.model.max_num_batched_tokens = 2048;
+  o.model.max_num_batched_tokens = 8192;
   add_runtime(app, o.model);
   add_output(app, o.output);
   app.get_option("--json")->excludes(output);

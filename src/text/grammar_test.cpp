@@ -289,6 +289,26 @@ TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
   }
 }
 
+TEST(SmallGrammarTest, no_end_comes_inside_the_text_of_a_call) {
+  const Tokenizer tokenizer = Tokenizer::from_file(NIBBLE_SOURCE_DIR "/models/nibble-tiny/tokenizer.json");
+  const GrammarCompiler compiler(tokenizer);
+  const auto schema = Json::parse(
+      R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string","maxLength":9}},"required":["a","b"]})");
+  const ContentRule arguments{.kind = ContentRule::Kind::kJsonSchema, .schema = schema, .where = "test"};
+  const Grammar turn = compiler.turn({.answer = std::nullopt, .calls = {{"functions.f", arguments}}});
+  std::vector<uint32_t> mask(static_cast<size_t>(tokenizer.max_id()) / 32 + 1);
+  for (const std::string_view begun : {R"({"a": "b)", R"({"a": "b", "b": "c)"}) {
+    GrammarMatcher matcher = turn.matcher();
+    const std::string text = "<|channel|>commentary to=functions.f<|message|>" + std::string(begun);
+    for (const int32_t token : tokenizer.encode(text, SpecialTokens::kAllowed)) ASSERT_TRUE(matcher.accept(token));
+    matcher.fill(mask);
+    for (int32_t id = 0; id <= tokenizer.max_id(); ++id) {
+      const bool may_come = (mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
+      EXPECT_FALSE(may_come && tokenizer.is_special(id)) << begun << tokenizer.token_bytes(id);
+    }
+  }
+}
+
 TEST_F(GrammarTest, any_sampled_turn_parses_without_repairs) {
   const HarmonyIds ids =
       HarmonyIds::from_names([](std::string_view name) { return shared_tokenizer->special_id(name); });

@@ -133,7 +133,10 @@ struct GrammarCompiler::Impl {
   xgrammar::GrammarCompiler compiler;  // thread-safe
 };
 
-GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer) : impl_(std::make_unique<Impl>(tokenizer)) {}
+// What every schema's grammar has in it, strings above all, is compiled now, so that no request waits for it.
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer) : impl_(std::make_unique<Impl>(tokenizer)) {
+  (void)impl_->compiled({.kind = ContentRule::Kind::kJsonObject});
+}
 GrammarCompiler::~GrammarCompiler() = default;
 
 Grammar GrammarCompiler::content(const ContentRule& rule, std::vector<int32_t> end_ids) const {

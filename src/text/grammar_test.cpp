@@ -238,6 +238,26 @@ TEST_F(GrammarTest, refuses_schemas_without_end) {
   EXPECT_THAT(message_of(optional.dump()), HasSubstr("optional properties"));
 }
 
+TEST_F(GrammarTest, bounds_what_compiling_takes) {
+  Json same = {{"type", "object"}, {"properties", Json::object()}}, different = same, numbers = same;
+  for (int i = 0; i < 300; ++i) {
+    const std::string name = fmt::format("p{}", i);
+    same["properties"][name] = {{"type", "string"}, {"maxLength", 255}};
+    different["properties"][name] = {{"type", "string"}, {"maxLength", i + 1}};
+    numbers["properties"][name] = {{"type", "number"}, {"minimum", i * 0.37}, {"maximum", i * 1003.5}};
+  }
+  EXPECT_EQ(message_of(same.dump()), "no error");
+  EXPECT_THAT(message_of(different.dump()), HasSubstr("too many together"));
+  EXPECT_THAT(message_of(numbers.dump()), HasSubstr("too many together"));
+  Json parts = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 1000; ++i) {
+    const std::string name = fmt::format("p{}", i);
+    parts["properties"][name] = Json::parse(R"({"type":"object","properties":{"a":{},"b":{}},"required":["a","b"]})");
+    parts["required"].push_back(name);
+  }
+  EXPECT_THAT(message_of(parts.dump()), HasSubstr("too many parts"));
+}
+
 TEST_F(GrammarTest, a_turn_thinks_and_then_answers_in_json) {
   const Grammar turn = shared_compiler->turn(
       {.answer = ContentRule{

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,21 +29,29 @@ struct Shape {
 };
 
 struct Turn {
-  std::vector<double> ttft_ms;  // of each round
+  std::vector<double> ttft_ms, cpu_ms;  // of each round
   int64_t prompt = 0, cached = 0;
 };
 
 struct Answer {
   double ttft_ms = 0;
+  double cpu_ms = 0;  // processor time of all threads until then, the client's included: other programs do not count
   std::string content;
   ordered_json usage;
 };
+
+double cpu_ms() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) / 1e6;
+}
 
 Answer ask(const LocalServer& server, const ordered_json& messages, int tokens) {
   const ordered_json body = {{"messages", messages}, {"temperature", 0},
                              {"max_tokens", tokens}, {"reasoning_effort", "low"},
                              {"stream", true},       {"stream_options", {{"include_usage", true}}}};
   const auto start = std::chrono::steady_clock::now();
+  const double cpu_start = cpu_ms();
   const int fd = server.post("/v1/chat/completions", body.dump());
   Answer answer;
   std::string all, sink(1 << 16, '\0');
@@ -50,6 +59,7 @@ Answer ask(const LocalServer& server, const ordered_json& messages, int tokens) 
   for (ssize_t got = 0; (got = ::recv(fd, sink.data(), sink.size(), 0)) > 0;) {
     all.append(sink, 0, static_cast<size_t>(got));
     if (!first && all.find("data: {") != std::string::npos) {  // a stream opens with the first token
+      answer.cpu_ms = cpu_ms() - cpu_start;
       first = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     }
   }
@@ -87,13 +97,19 @@ std::vector<Turn> converse(const std::string& directory, const Shape& shape, boo
       messages.push_back({{"role", "assistant"}, {"content", answer.content}});
       Turn& turn = turns[static_cast<size_t>(t)];
       turn.ttft_ms.push_back(answer.ttft_ms);
+      turn.cpu_ms.push_back(answer.cpu_ms);
       turn.prompt = answer.usage.at("prompt_tokens");
       turn.cached = answer.usage.at("prompt_tokens_details").at("cached_tokens");
     }
   }
-  for (Turn& turn : turns) std::sort(turn.ttft_ms.begin(), turn.ttft_ms.end());
+  for (Turn& turn : turns) {
+    std::sort(turn.ttft_ms.begin(), turn.ttft_ms.end());
+    std::sort(turn.cpu_ms.begin(), turn.cpu_ms.end());
+  }
   return turns;
 }
+
+double hundredths(double value) { return std::round(value * 100) / 100; }
 
 ordered_json rows(const std::vector<Turn>& turns) {
   ordered_json list = ordered_json::array();
@@ -102,8 +118,9 @@ ordered_json rows(const std::vector<Turn>& turns) {
     list.push_back({{"turn", t + 1},
                     {"prompt_tokens", turn.prompt},
                     {"cached_tokens", turn.cached},
-                    {"ttft_ms", std::round(turn.ttft_ms[turn.ttft_ms.size() / 2] * 100) / 100},
-                    {"ttft_ms_least", std::round(turn.ttft_ms.front() * 100) / 100}});
+                    {"ttft_ms", hundredths(turn.ttft_ms[turn.ttft_ms.size() / 2])},
+                    {"ttft_ms_least", hundredths(turn.ttft_ms.front())},
+                    {"cpu_ms", hundredths(turn.cpu_ms[turn.cpu_ms.size() / 2])}});
   }
   return list;
 }
@@ -114,8 +131,9 @@ int bench(const std::string& directory, const Shape& shape) {
     const ordered_json list = rows(converse(directory, shape, prefix_cache));
     fmt::print("prefix cache {}\n", prefix_cache ? "on" : "off");
     for (const auto& row : list) fmt::print("  {}\n", row.dump());
-    fmt::print("  turn {} over turn 2: {:.2f}\n", shape.turns,
-               list.back()["ttft_ms"].get<double>() / list[1]["ttft_ms"].get<double>());
+    const auto ratio = [&list](const char* key) { return list.back()[key].get<double>() / list[1][key].get<double>(); };
+    fmt::print("  turn {} over turn 2: {:.2f}, processor time {:.2f}\n", shape.turns, ratio("ttft_ms"),
+               ratio("cpu_ms"));
   }
   return 0;
 }

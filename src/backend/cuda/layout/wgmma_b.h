@@ -43,13 +43,12 @@ inline constexpr int kPanelK = kAtomRowBytes / 2;
          swizzled_chunk(static_cast<int>(row % kAtomRows), slot / 8) / 2 + slot % 8;
 }
 
-// Of columns `column` (a multiple of 8) on, the K slice of 16 that starts `step` slices behind the stage's base.
-// REQUIRES a stage below 2^18, as shared addresses are: then what is constant adds up to one addition.
-[[nodiscard]] constexpr uint64_t matrix_descriptor(uint32_t stage, int column, int step) {
+// Of the K slice of 16 that starts `step` slices behind the stage's base. REQUIRES a stage below 2^18, as shared
+// addresses are: then what is constant adds up to one addition.
+[[nodiscard]] constexpr uint64_t matrix_descriptor(uint32_t stage, int step) {
   constexpr uint32_t kSwizzle128 = 1u << 30, kStride = kAtomBytes / 16;  // the upper half
   constexpr uint32_t kLeading = 1u << 16;                                // not used when swizzled
-  const auto offset = static_cast<uint32_t>(column * kAtomRowBytes + step * 32);
-  return uint64_t{kSwizzle128 | kStride} << 32 | ((stage >> 4) + (offset >> 4) + kLeading);
+  return uint64_t{kSwizzle128 | kStride} << 32 | ((stage >> 4) + static_cast<uint32_t>(step * 2) + kLeading);
 }
 
 namespace proof {

@@ -13,9 +13,9 @@ namespace nibble::backend::cuda {
 inline constexpr int kGemmRowTiles = 8;    // of 16 rows, per CTA of any_gemm
 inline constexpr int kWgmmaRowTiles = 12;  // likewise, of sm90_gemm: three warpgroups
 inline constexpr int kGemmMaxParts = 3;
-inline constexpr int kGemmTokens[] = {32, 64, 128};            // that a CTA may take
-inline constexpr int kWgmmaWidths[] = {32, 64, 96, 128, 160};  // columns of its loop
-inline constexpr int kWgmmaTokens[] = {64, 96, 160};           // up to which an instance of sm90_gemm takes
+inline constexpr int kGemmTokens[] = {32, 64, 128};                     // that a CTA may take
+inline constexpr int kWgmmaWidths[] = {32, 64, 80, 96, 128, 144, 160};  // columns of ptx/wgmma.cuh's instructions
+inline constexpr int kWgmmaTokens[] = {64, 160};                        // up to which an instance of sm90_gemm takes
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
@@ -133,9 +133,11 @@ struct GemmDevice {
     if (tile_tokens <= tokens) return tokens;
   return 0;
 }
-// Columns that it multiplies for `count` tokens: each instance has two widths.
+// Columns that it multiplies for `count` tokens; the narrow instance has the narrow instructions.
 [[nodiscard]] constexpr int wgmma_width(int instance, int count) {
-  return count <= instance - 32 ? instance - 32 : instance;
+  for (const int width : kWgmmaWidths)
+    if (count <= width && (instance == kWgmmaTokens[0] || width >= kWgmmaTokens[0])) return width;
+  return 0;
 }
 // sm90_gemm's shared memory: stages of x (64 k of a tile's tokens), stages of weights (a slice, or 64 k of bf16, of the
 // CTA's row tiles), barriers.
@@ -143,7 +145,7 @@ struct WgmmaRings {
   int inputs = 0, weights = 0;
 };
 [[nodiscard]] constexpr WgmmaRings wgmma_rings(int instance) {
-  return instance == 64 ? WgmmaRings{8, 6} : instance == 96 ? WgmmaRings{7, 5} : WgmmaRings{7, 3};
+  return instance == 64 ? WgmmaRings{8, 6} : WgmmaRings{7, 3};
 }
 inline constexpr int kWgmmaWeightBytes = kWgmmaRowTiles * layout::slice_bytes(8);
 inline constexpr int kWgmmaBarrierBytes = 256;

@@ -20,7 +20,7 @@ TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
 
 TEST(gemm_plan, wgmma_takes_tiles_that_experts_fill) {
   EXPECT_EQ(plan_gemm({5760, 2880, 4 * 512, 128}, kWgmma).tokens, 64);
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kWgmma).tokens, 96);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kWgmma).tokens, 160);
   EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kWgmma).tokens, 160);
   EXPECT_EQ(plan_gemm({5120, 2880, 8192}, kWgmma),
             (GemmPlan{.rows = 192, .tokens = 160, .grid_x = 132, .grid_y = 1, .smem_bytes = wgmma_shared_bytes(160)}));

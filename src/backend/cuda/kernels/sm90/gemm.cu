@@ -23,11 +23,8 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
 // The list of instances: most tokens of a tile, for each packing and for gate and up rows.
 template <layout::Packing kPacking, layout::RowOrder kOrder>
 void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  switch (wgmma_instance(plan.tokens)) {
-    case 64: return launch<kPacking, 64, kOrder>(args, plan, on);
-    case 96: return launch<kPacking, 96, kOrder>(args, plan, on);
-    default: return launch<kPacking, 160, kOrder>(args, plan, on);
-  }
+  if (wgmma_instance(plan.tokens) == 64) return launch<kPacking, 64, kOrder>(args, plan, on);
+  launch<kPacking, 160, kOrder>(args, plan, on);
 }
 
 }  // namespace

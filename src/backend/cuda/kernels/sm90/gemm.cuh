@@ -134,34 +134,28 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
   }
 }
 
-// Warps 13 to 15: the weights, a piece of every row tile, by 8 lanes or in one copy. Few registers are left for them.
+// Warps 13 to 15: the weights, 8 lanes a row tile. Pieces of MXFP4 are aligned to 32 bytes only: bulk copies of them
+// reach 8 bytes a cycle (H200), these do not mind. Few registers are left for these warps.
 template <class Tile>
 __device__ __forceinline__ void copy_weights(const GemmArgs& args, const layout::Geometry& geometry,
                                              const WorkList& list, const GemmRings<Tile>& rings) {
   const int thread = static_cast<int>(threadIdx.x) - (Tile::kThreads - Tile::kWeightCopiers);
-  const int own = Tile::kBulkWeights ? thread : thread / 8, row_tiles = args.rows / layout::kTileRows;
-  if (Tile::kBulkWeights && own >= layout::kWarpLanes) return;
+  const int row_tiles = args.rows / layout::kTileRows, first = thread % 8 * 16;  // bytes
   RingPlace<Tile::kWeightStages> weight;
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     // A row tile beyond the last is a copy of it, and not stored.
-    const int row_tile = min(work.first_row_tile + own, row_tiles - 1);
+    const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
     const uint8_t* tile = args.weights + (int64_t{work.expert} * row_tiles + row_tile) * geometry.tile_bytes;
     PairWalk<Tile::kPacking> walk(geometry);
     for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, walk.next()) {
       if (Tile::kPacking == layout::Packing::kMxfp4 && walk.own != 0) continue;  // came with the slice
-      const uint32_t full = rings.weight_full(weight.stage), piece = static_cast<uint32_t>(geometry.piece_bytes);
-      const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(own) * piece;
       ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
-      if constexpr (Tile::kBulkWeights) {
-        if (thread == 0) ptx::mbarrier_arrive_expect_tx(full, kWgmmaRowTiles * piece);
-        if (own < kWgmmaRowTiles) ptx::bulk_copy(to, tile + walk.offset(), piece, full);
-      } else {
+      const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(thread / 8 * geometry.piece_bytes);
 #pragma unroll 1
-        for (uint32_t at = static_cast<uint32_t>(thread % 8) * 16; at < piece; at += 8 * 16)
-          ptx::async_copy16(to + at, tile + walk.offset() + at, ptx::Fill::kCopy);
-        ptx::mbarrier_arrive_behind_copies(full);
-      }
+      for (int at = first; at < geometry.piece_bytes; at += layout::kAtomRowBytes)
+        ptx::async_copy16(to + static_cast<uint32_t>(at), tile + walk.offset() + at, ptx::Fill::kCopy);
+      ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
       weight.next();
     }
   }
@@ -171,20 +165,9 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const layout:
 template <class Tile>
 using WgmmaSums = float[Tile::kTokens / 8][4];
 
-// sums += a · kWidth columns of a slice of 16 k. A power of two and the rest: that beats one instruction of 160 (H200).
-template <class Tile, int kWidth>
-__device__ __forceinline__ void multiply_slice(WgmmaSums<Tile>& sums, const uint32_t (&a)[4], uint32_t stage,
-                                               int step) {
-  constexpr int kMost = kWidth >= 128 ? 128 : kWidth >= 64 ? 64 : 32, kRest = kWidth - kMost;
-  ptx::wgmma_m64k16(reinterpret_cast<float(&)[kMost / 8][4]>(sums), a, layout::matrix_descriptor(stage, 0, step));
-  if constexpr (kRest > 0)
-    ptx::wgmma_m64k16(reinterpret_cast<float(&)[kRest / 8][4]>(sums[kMost / 8]), a,
-                      layout::matrix_descriptor(stage, kMost, step));
-}
-
 // sums += a · the columns of `count` tokens, as a group that is under way on return. ptxas overlaps wgmmas only so: the
-// branch here, around the smallest piece (loops of two widths get registers of their own each), with its fence and its
-// commit, and both widths of the same pieces of sums (else C7510 to C7520). The vote says that a warp goes one way:
+// branch here, around the smallest piece (loops of several widths get registers of their own each), with its fence and
+// its commit, and all widths from the first sums on (else C7510 to C7520). The vote says that a warp goes one way:
 // descriptors stay in uniform registers.
 template <class Tile, int kWidth = wgmma_width(Tile::kTokens, 1)>
 __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
@@ -192,11 +175,13 @@ __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums
   if (kWidth == Tile::kTokens || __any_sync(0xffffffffu, count <= kWidth)) {
     ptx::wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < 4; ++s) multiply_slice<Tile, kWidth>(sums, a[s], stage, s);
+    for (int s = 0; s < 4; ++s)
+      ptx::wgmma_m64k16(reinterpret_cast<float(&)[kWidth / 8][4]>(sums), a[s], layout::matrix_descriptor(stage, s));
     ptx::wgmma_commit();
     return;
   }
-  if constexpr (kWidth < Tile::kTokens) multiply_tokens<Tile, Tile::kTokens>(count, sums, a, stage);
+  if constexpr (kWidth < Tile::kTokens)
+    multiply_tokens<Tile, wgmma_width(Tile::kTokens, kWidth + 1)>(count, sums, a, stage);
 }
 
 // The warps that multiply: where they are in the rings.

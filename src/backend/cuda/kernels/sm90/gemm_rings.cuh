@@ -15,8 +15,6 @@ struct WgmmaTile {
   static constexpr int kConsumers = 384;             // three warpgroups
   static constexpr int kThreads = kConsumers + 128;  // and one that copies: a warp x, three weights
   static constexpr int kWeightCopiers = 96;
-  // MXFP4's pieces are aligned to 32 bytes only, and bulk copies of them reach no more than 8 bytes a cycle (H200).
-  static constexpr bool kBulkWeights = kPacking == layout::Packing::kBf16;
   static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
   static constexpr int kInputStages = wgmma_rings(kTokens).inputs;
   static constexpr int kWeightStages = wgmma_rings(kTokens).weights;
@@ -65,7 +63,7 @@ struct GemmRings {
       ptx::mbarrier_init(input_empty(i), kWarps);
     }
     for (int i = 0; i < Tile::kWeightStages; ++i) {
-      ptx::mbarrier_init(weight_full(i), Tile::kBulkWeights ? 1 : Tile::kWeightCopiers);
+      ptx::mbarrier_init(weight_full(i), Tile::kWeightCopiers);
       ptx::mbarrier_init(weight_empty(i), kWarps);
     }
     ptx::fence_mbarrier_init();

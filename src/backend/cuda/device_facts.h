@@ -21,7 +21,7 @@ struct DeviceFacts {
 [[nodiscard]] inline GemvDevice gemv_device(const DeviceFacts& facts) {
   return {.sms = facts.multiprocessors, .cta_smem_bytes = facts.cta_smem_bytes, .sm_smem_bytes = facts.sm_smem_bytes};
 }
-// This and gemm_device: for a build with code for the card, which is the only one that runs on it.
+// These two for a build with code for the card, which is the only one that runs on it. kv_bytes: of a value in a page.
 inline constexpr int kHopper = 9;
 [[nodiscard]] inline AttendDevice attend_device(const DeviceFacts& facts, int kv_bytes) {
   return {.sms = facts.multiprocessors,

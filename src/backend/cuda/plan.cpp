@@ -112,7 +112,7 @@ class Planner {
                       device);
       PlannedStage& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
                               fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", count,
-                                          plan.target, plan.grid, d_.kv_heads, plan.smem_bytes));
+                                          plan.target, d_.kv_heads, plan.grid, plan.smem_bytes));
       own.shared_bytes = plan.smem_bytes;
       place(own, decodes);
     }

@@ -171,6 +171,14 @@ TEST(cuda_plan, new_tokens_decide_between_decode_and_prefill_attention) {
   EXPECT_THAT(attend({{0, 1, 5000}, {1, 512, 512}}), ElementsAre(decodes, prefills, decodes, prefills));
 }
 
+TEST(cuda_plan, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
+  const auto attend = [](const Asked& asked) { return kernels(plan(kPrompt, asked), Stage::kAttend).at(0); };
+  const CudaOptions flash = {.attention = Attention::kFlash}, e4m3 = {.kv = Kv::kE4m3};
+  EXPECT_EQ(attend({.options = flash}), "sm90_attend_prefill_bf16_d64_g8");
+  EXPECT_EQ(attend({.options = flash, .card = kGb10}), "any_attend_prefill_bf16_d64_g8");
+  EXPECT_EQ(attend({.options = e4m3}), "any_attend_prefill_e4m3_d64_g8");
+}
+
 TEST(cuda_plan, the_type_of_the_cache_names_the_attention) {
   const auto attend = [](const CudaOptions& options) {
     return kernels(plan(decode(1), {.options = options}), Stage::kAttend).at(0);
@@ -178,9 +186,6 @@ TEST(cuda_plan, the_type_of_the_cache_names_the_attention) {
   EXPECT_EQ(attend({.kv = Kv::kF32}), "any_attend_f32_f32");
   EXPECT_EQ(attend({.attention = Attention::kReference}), "any_attend_f32_bf16");
   EXPECT_EQ(attend({.kv = Kv::kE4m3}), "any_attend_decode_e4m3_d64_g8");
-  // wgmma reads bf16 pages only.
-  EXPECT_EQ(kernels(plan(kPrompt, {.options = {.kv = Kv::kE4m3}}), Stage::kAttend).at(0),
-            "any_attend_prefill_e4m3_d64_g8");
 }
 
 TEST(cuda_plan, what_the_backend_refuses_has_no_plan) {

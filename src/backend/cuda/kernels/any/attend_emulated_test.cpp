@@ -98,7 +98,7 @@ struct Attempt {
     FlashArgs a = args(with_sinks);
     a.tiles = shares.prefill.data();
     a.tile_count = static_cast<int>(shares.prefill.size());
-    using Tile = WgmmaAttend<4, 8, 2>;
+    using Tile = WgmmaAttend;
     const emulation::Launch launch{
         .grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { sm90_attend_prefill<Tile>(a); }), "");

@@ -120,6 +120,10 @@ TEST_F(AttendFlash, prefills_like_double_for_odd_token_counts_with_and_without_p
         check(AttendFixture(kModel, window, {{tokens, tokens}, {tokens + 77, tokens}}, 25, values), true);
 }
 
+TEST_F(AttendFlash, prefills_behind_a_long_prefix) {  // rings go round many times
+  for (const PageValues values : kBoth) check(AttendFixture(kModel, 0, {{2500, 64}, {4099, 40}}, 28, values), true);
+}
+
 TEST_F(AttendFlash, serves_decode_rows_and_prefill_chunks_in_one_step) {
   for (const int window : {0, 128})
     check(AttendFixture(kModel, window, {{140, 1}, {500, 120}, {66, 2}, {40, 40}, {1000, 1}}, 26), true);

@@ -8,8 +8,7 @@ bool sm90_attend_serves(KvPages::Type type) { return type == KvPages::Type::kBf1
 
 void sm90_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
   constexpr Kernel kName = Kernel::kSm90AttendPrefill;
-  using Tile = WgmmaAttend<4, 8, 2>;
-  static_assert(Tile::kTokens == kWgmmaPrefillTokens);
+  using Tile = WgmmaAttend;
   require_shape(sm90_attend_serves(type), kName, "bf16 pages", static_cast<int64_t>(type));
   require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
                 kName, "1 to 8 query heads per kv head", args.heads);

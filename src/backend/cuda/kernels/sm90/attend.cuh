@@ -109,9 +109,9 @@ struct PageCopies {
 template <class Tile>
 __device__ __forceinline__ void start_scores(const PageRing<Tile>& ring, int i, const uint32_t (&q)[kDimSteps][4],
                                              float (&score)[Tile::kKeyTiles][4]) {
-  ptx::wgmma_m64k16_first(score, q[0], layout::matrix_descriptor(ring.stage(i), 0, 0));
+  ptx::wgmma_m64k16_first(score, q[0], layout::matrix_descriptor(ring.stage(i), 0));
 #pragma unroll
-  for (int s = 1; s < kDimSteps; ++s) ptx::wgmma_m64k16(score, q[s], layout::matrix_descriptor(ring.stage(i), 0, s));
+  for (int s = 1; s < kDimSteps; ++s) ptx::wgmma_m64k16(score, q[s], layout::matrix_descriptor(ring.stage(i), s));
   ptx::wgmma_commit();
 }
 
@@ -122,7 +122,7 @@ __device__ __forceinline__ void start_values(const PageRing<Tile>& ring, int i,
 #pragma unroll
   for (uint32_t s = 0; s < Tile::kKeyTiles / 2; ++s)
     ptx::wgmma_m64k16_rows(state.out, p[s],
-                           layout::matrix_descriptor(ring.stage(i) + Tile::kHalfBytes + s * kSliceBytes, 0, 0));
+                           layout::matrix_descriptor(ring.stage(i) + Tile::kHalfBytes + s * kSliceBytes, 0));
   ptx::wgmma_commit();
 }
 

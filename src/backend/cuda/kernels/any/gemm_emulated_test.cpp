@@ -37,7 +37,7 @@ struct Sm90 {
   using Tile = WgmmaTile<kPacking, kTokens>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_gemm<Tile, kOrder>(args, layout::geometry(Tile::kPacking, args.cols), tile_tokens);
+    sm90_gemm<Tile, kOrder>(args, tile_tokens);
   }
   static bool bf16(Packing) { return true; }
 };

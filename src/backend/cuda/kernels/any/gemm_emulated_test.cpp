@@ -37,7 +37,7 @@ struct Sm90 {
   using Tile = WgmmaTile<kPacking, kTokens>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_gemm<Tile, kOrder>(args, layout::geometry(Tile::kPacking, args.cols), tile_tokens);
+    sm90_gemm<Tile, kOrder>(args, tile_tokens);
   }
   static bool bf16(Packing) { return true; }
 };
@@ -150,6 +150,21 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
   }
 }
 
+// The second product of the experts, with u of the first as x.
+GemmArgs down_after(const GemmArgs& up, const uint8_t* weights, const Bf16* bias, float* y) {
+  GemmArgs args = up;
+  args.order = RowOrder::kPlain;
+  args.weights = weights;
+  args.bias = bias;
+  args.x = up.u;
+  args.rows = up.cols;
+  args.cols = up.rows / 2;
+  args.parts[0] = {y, 0, args.rows};
+  args.x_share = 1;
+  args.u = nullptr;
+  return args;
+}
+
 template <class Arch, int kTokens>
 void check_moe(GemmRouting routing, int tokens, int experts) {
   constexpr int kTopk = 2, kHidden = 192, kInter = 256;
@@ -190,16 +205,7 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                 .u = u.data()};
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
       args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, kTokens));
-  GemmArgs second = args;
-  second.order = RowOrder::kPlain;
-  second.weights = down.packed.data();
-  second.bias = down_bias.data();
-  second.x = u.data();
-  second.parts[0] = {y.data(), 0, kHidden};
-  second.rows = kHidden;
-  second.cols = kInter;
-  second.x_share = 1;
-  second.u = nullptr;
+  const GemmArgs second = down_after(args, down.packed.data(), down_bias.data(), y.data());
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
       second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
   const std::vector<uint16_t> got_u = kBf16 ? from_panels(u, kInter, rows, groups.places) : u;

@@ -1,7 +1,8 @@
 #pragma once
 // moe_group: gemm_plan.h GroupArgs     expert_ids int32 [tokens, topk]
 // grid one CTA of 1024 threads per expert; each counts all pairs and lists its own     bytes 3 * tokens * topk * 4, and
-// experts * tokens * topk * 8 from L2     predicted (H200): 8192 tokens 9 µs, 512 tokens 4 µs
+// experts * tokens * topk * 8 from L2     measured 2026-11-21 (H200): 8192 tokens 14 µs, 2048 6 µs,
+// 512 4 µs
 // A pair's rank within its expert: those of earlier warps, which have consecutive ranges, of earlier rounds of 32, of
 // earlier lanes. Atomics add up counts only: the same lists every time.
 

@@ -15,8 +15,8 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   const cudaError_t status =
       cudaFuncSetAttribute(sm90_gemm<Tile, kOrder>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  sm90_gemm<Tile, kOrder><<<static_cast<unsigned>(plan.grid_x), Tile::kThreads, Tile::kSharedBytes, on.stream>>>(
-      args, layout::geometry(kPacking, args.cols), plan.tokens);
+  sm90_gemm<Tile, kOrder>
+      <<<static_cast<unsigned>(plan.grid_x), Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args, plan.tokens);
   launched(kName, on);
 }
 

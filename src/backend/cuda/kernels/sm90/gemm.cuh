@@ -4,20 +4,20 @@
 // W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
 // grid one CTA per SM takes every gridDim.x-th work: 12 tiles of 16 rows, up to kTokens tokens; row blocks run fastest,
 //      so that a tile of tokens and an expert's weights are read from DRAM once
-// warp 8 copies x (64 k a stage) and weights (a slice a stage) into two rings, on into the next work while warps 0 to
-// 7,
-//      two warpgroups, a row tile per warp, multiply and store
-// mma  wgmma m64nNk16, N the tokens there are, in steps of 16 or 32: a pair's run while the next pair's weights are
-//      widened into a second set of registers
-// MXFP4: an e2m1 code moved to bits 15, 8..6 of a bf16 is that number times 2^-126; one multiplication by 2^(scale -
-// 64)
+// warps 0 to 11, three warpgroups, a row tile per warp, multiply and store; warp 12 copies x (64 k a stage), warps 13
+// to
+//      15 weights (a slice a stage) into two rings, on into the next work
+// mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
+// widened MXFP4: an e2m1 code moved to bits 15, 8..6 of a bf16 is that number times 2^-126; one multiplication by
+// 2^(scale - 64)
 //      makes it the weight times 2^-63, which the epilogue takes back. REQUIRES scale codes up to 191 (2^64); below 67
 //      (2^-60) weights lose bits and below 60 become 0
 // bytes, flops: cost()
-// predicted (H200, 120b): widening 64 k costs a scheduler about 260 cycles, their wgmmas 4 N; L2 serves 36 KB in 1350
-//      cycles (N = 256), so 76 % of 970 TFLOP/s less the stores (10 %) and columns beyond the tokens (10 %).
-//      8192 tokens: gate_up 1.85 ms, down 0.93 ms, qkv 0.36 ms, o 0.28 ms. 2048 (N = 80): gate_up 0.6 ms, down 0.3 ms.
-//      512 (N = 16, 32): gate_up 0.33 ms
+// bounds (H200, cycles per 64 k of 192 rows): wgmma 6 N; L2 800 (N = 144); widening takes the integer pipes 380, which
+//      few tokens do not hide
+// measured 2026-11-21 H200, 120b, bench/prefill_bench, uniform routing: 8192 tokens gate_up 1915 us (568 TFLOP/s, 58 %
+//      of the measured peak), down 1000 us (56 %), o 297 us (67 %); 2048: 759, 394 us (37, 40 %), qkv 111, o 90 us;
+//      512: 617, 302 us (1.9 TB/s of weights)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
@@ -137,10 +137,10 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
 // Warps 13 to 15: the weights, 8 lanes a row tile. Pieces of MXFP4 are aligned to 32 bytes only: bulk copies of them
 // reach 8 bytes a cycle (H200), these do not mind. Few registers are left for these warps.
 template <class Tile>
-__device__ __forceinline__ void copy_weights(const GemmArgs& args, const layout::Geometry& geometry,
-                                             const WorkList& list, const GemmRings<Tile>& rings) {
+__device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   const int thread = static_cast<int>(threadIdx.x) - (Tile::kThreads - Tile::kWeightCopiers);
   const int row_tiles = args.rows / layout::kTileRows, first = thread % 8 * 16;  // bytes
+  const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
   RingPlace<Tile::kWeightStages> weight;
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
@@ -188,15 +188,15 @@ __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums
 template <class Tile>
 struct GemmConsumer {
   const GemmRings<Tile>& rings;
-  const layout::Geometry& geometry;
+  const layout::Geometry geometry;
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   RingPlace<Tile::kInputStages> input, done;  // the next pair's; the oldest that wgmma may still read
   RingPlace<Tile::kWeightStages> weight;
   int own = 0;  // pair within the weights' stage
 
-  __device__ GemmConsumer(const GemmRings<Tile>& the_rings, const layout::Geometry& the_geometry)
-      : rings(the_rings), geometry(the_geometry) {}
+  __device__ GemmConsumer(const GemmRings<Tile>& the_rings, int cols)
+      : rings(the_rings), geometry(layout::geometry(Tile::kPacking, cols)) {}
 
   __device__ void release_input() {
     if (lane == 0) ptx::mbarrier_arrive(rings.input_empty(done.stage));
@@ -311,11 +311,9 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
   }
 }
 
-// geometry: of the packed rows; on the host its divisions cost nothing.
 template <class Tile, layout::RowOrder kOrder>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    sm90_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ layout::Geometry geometry,
-              const int tile_tokens) {
+    sm90_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
   extern __shared__ __align__(128) uint8_t smem[];
   const GemmRings<Tile> rings(smem);
   if (threadIdx.x == 0) rings.init();
@@ -324,10 +322,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (threadIdx.x >= Tile::kConsumers) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
     if (threadIdx.x < Tile::kConsumers + layout::kWarpLanes) return copy_inputs<Tile>(args, list, rings);
-    return copy_weights<Tile>(args, geometry, list, rings);
+    return copy_weights<Tile>(args, list, rings);
   }
   ptx::take_registers_up_to<Tile::kConsumerRegisters>();
-  GemmConsumer<Tile> consumer(rings, geometry);
+  GemmConsumer<Tile> consumer(rings, args.cols);
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     WgmmaSums<Tile> sums = {};

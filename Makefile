@@ -55,10 +55,13 @@ fuzz: ## run each fuzz target for SECONDS (60)
 	$(call compile,fuzz)
 	@tools/fuzz.sh $(SECONDS)
 
-test-page: ## the chat page in a headless Chromium
+test-page: setup ## the chat page in a headless Chromium, before a stub and before nibble serve
 	@tools/setup.sh python page
+	$(call configure,cpu)
+	$(call compile,cpu,nibble)
 	@test -d .venv-page || { python3 -m venv .venv-page && .venv-page/bin/pip install --quiet --requirement tools/requirements-page.txt; }
 	@.venv-page/bin/python tests/page/page_test.py
+	@NIBBLE=build/cpu/src/app/nibble .venv-page/bin/python tests/page/server_test.py
 
 lint: ## layers and house rules, formatting, naming
 	@tools/setup.sh lint

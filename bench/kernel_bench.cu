@@ -145,11 +145,12 @@ double time_links(const Subject& subject, GemvLaunch launch, const Timer& timer)
 
 struct Buffers {
   uint8_t* pool;
-  float* x;    // [8, 4096]
-  F16* u;      // [32, inter]
-  Bf16* bias;  // [experts, 2 * inter]: shared by all layers
-  Bf16* norm;  // [hidden]
-  float* y;    // [8, vocab]
+  float* x;     // [8, 4096]
+  F16* half_x;  // [8, hidden]
+  F16* u;       // [32, inter]
+  Bf16* bias;   // [experts, 2 * inter]: shared by all layers
+  Bf16* norm;   // [hidden]
+  float* y;     // [8, vocab]
 };
 
 constexpr const char* kPackings[] = {"bf16", "mxfp8", "mxfp4"};
@@ -176,6 +177,7 @@ Subject router_subject(const Buffers& b, int tokens) {
                         .norm = b.norm,
                         .bias = b.bias,
                         .normed = b.y,
+                        .rounded = b.u,
                         .logits = b.y + int64_t{8} * kHidden,
                         .hidden = kHidden,
                         .experts = 128,
@@ -226,11 +228,12 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
   }
   const ExpertChoice choice{.experts = kExperts, .topk = kTopk};
   const MoeUpArgs up{
-      .bias = b.bias, .x = b.x, .choice = choice, .u = b.u, .hidden = kHidden, .inter = kInter, .tokens = tokens};
+      .bias = b.bias, .x = b.half_x, .choice = choice, .u = b.u, .hidden = kHidden, .inter = kInter, .tokens = tokens};
   const MoeDownArgs down{.bias = b.bias,
                          .u = b.u,
                          .choice = choice,
                          .y = b.y,
+                         .pending = b.y + int64_t{8} * kHidden,
                          .hidden = kHidden,
                          .inter = kInter,
                          .tokens = tokens,
@@ -318,6 +321,7 @@ int run(const char* path) {
   const Timer timer;
   const Buffers b{device_array<uint8_t>(kPoolBytes),
                   device_array<float>(8 * 4096),
+                  device_array<F16>(8 * kHidden),
                   device_array<F16>(int64_t{kGemvRoutes} * kInter),
                   device_array<Bf16>(kExperts * 2 * kInter),
                   device_array<Bf16>(kHidden),

@@ -129,8 +129,8 @@ class Bench {
   std::vector<Row> rows_;
   uint8_t* pool_;
   float* x_ = device_array<float>(int64_t{kMaxTokens} * 4096);
-  uint16_t* x16_ = device_array<uint16_t>(int64_t{kMaxTokens} * kTopk * kInter);
-  uint16_t* u_ = device_array<uint16_t>(int64_t{kMaxTokens} * kTopk * kInter);
+  uint16_t* x16_ = device_array<uint16_t>(max_places(int64_t{kMaxTokens} * kTopk, kExperts) * kInter);
+  uint16_t* u_ = device_array<uint16_t>(max_places(int64_t{kMaxTokens} * kTopk, kExperts) * kInter);
   float* y_ = device_array<float>(int64_t{kMaxTokens} * kTopk * kHidden);
   Bf16* bias_ = device_array<Bf16>(int64_t{kExperts} * 2 * kInter);
 };
@@ -214,6 +214,7 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
     if (wgmma && !sm90_gemm_serves(layout::Packing::kBf16)) continue;
     GemmArgs args{
         .packing = layout::Packing::kBf16, .bias = bias_, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens};
+    args.x_rows = wgmma ? tokens : 0;
     args.parts[0] = {y_, 0, rows};
     const GemmPlan plan = plan_gemm({rows, cols, tokens}, {.sms = sms_, .wgmma = wgmma});
     const GemmCost c = cost(args, 1);
@@ -225,7 +226,8 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
         });
   }
   add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4, [&](int) {
-    any_round({.from = x_, .to = x16_, .count = int64_t{tokens} * cols, .type = InputType::kBf16}, on_);
+    any_round({.from = x_, .to = x16_, .tokens = tokens, .cols = cols, .type = InputType::kWgmma, .to_rows = tokens},
+              on_);
   });
 }
 
@@ -241,7 +243,9 @@ void Bench::moe(int tokens) {
     }
   const int pairs = tokens * kTopk, distinct = static_cast<int>(std::count(seen.begin(), seen.end(), true));
   const int32_t* on_ids = device_copy(ids);
-  auto* on_pairs = device_array<int32_t>(pairs);
+  const auto places = static_cast<int>(max_places(pairs, kExperts));
+  auto* on_pairs = device_array<int32_t>(places);
+  auto* on_places = device_array<int32_t>(pairs);
   auto* tiles = device_array<ExpertTile>(max_expert_tiles(pairs, kExperts, 32));
   auto* tile_count = device_array<int32_t>(1);
   for (const bool wgmma : {false, true}) {
@@ -250,7 +254,7 @@ void Bench::moe(int tokens) {
     const GemmDevice device{.sms = sms_, .wgmma = wgmma};
     const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, kExperts}, device);
     add({"moe_group, tiles of " + std::to_string(plan.tokens), tokens, 0, 12.0 * pairs, 0}, 4, [&](int) {
-      any_moe_group_tiles({on_ids, on_pairs, tiles, tile_count, tokens, kTopk, kExperts, plan.tokens}, on_);
+      any_moe_group_tiles({on_ids, on_pairs, on_places, tiles, tile_count, tokens, kTopk, kExperts, plan.tokens}, on_);
     });
     GemmArgs args{.packing = layout::Packing::kMxfp4,
                   .order = layout::RowOrder::kGateUp,
@@ -262,8 +266,9 @@ void Bench::moe(int tokens) {
                   .tiles = tiles,
                   .tile_count = tile_count,
                   .pairs = on_pairs,
-                  .x_share = kTopk,
+                  .x_share = wgmma ? 1 : kTopk,
                   .experts = kExperts,
+                  .x_rows = wgmma ? places : 0,
                   .u = u_};
     const auto time = [&](const char* name) {
       const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, kExperts}, device, plan.tokens);
@@ -286,6 +291,17 @@ void Bench::moe(int tokens) {
     args.u = nullptr;
     time("down");
   }
+  add({"round for experts", tokens, 0, tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
+    any_round({.from = x_,
+               .to = x16_,
+               .tokens = tokens,
+               .cols = kHidden,
+               .type = InputType::kWgmma,
+               .to_rows = places,
+               .places = on_places,
+               .copies = kTopk},
+              on_);
+  });
   add({"moe_combine", tokens, 0, 4.0 * tokens * kHidden * (kTopk + 2), 0}, 4, [&](int) {
     any_moe_combine({.y = y_, .weights = x_, .residual = x_, .tokens = tokens, .topk = kTopk, .hidden = kHidden}, on_);
   });

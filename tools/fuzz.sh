@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/fuzz.sh SECONDS: runs every target of tests/fuzz that long. Seeds: tests/fuzz/corpus/<target, less _fuzz>, read only; what a
-# run finds stays under build/fuzz. Stops at the first target that fails, and names the input that made it.
+# tools/fuzz.sh SECONDS: runs every target of tests/fuzz that long. Seeds: tests/fuzz/corpus/<target, less _fuzz>, read only, and words:
+# tests/fuzz/<the same>.dict; what a run finds stays under build/fuzz. Stops at the first target that fails, and names the input that made it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:?want the seconds per target}
@@ -12,9 +12,11 @@ for target in build/fuzz/tests/fuzz/*; do
   mkdir -p "$work/corpus" "$work/found"
   seeds=tests/fuzz/corpus/${name%_fuzz}
   [ -d "$seeds" ] || seeds=
+  words=tests/fuzz/${name%_fuzz}.dict
+  [ -f "$words" ] || words=
   echo "fuzz: $name, $seconds s"
   "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$work/found/" -verbosity=0 \
-    -print_final_stats=1 "$work/corpus" ${seeds:+"$seeds"} 2>"$work/log" </dev/null ||
+    -print_final_stats=1 ${words:+-dict="$words"} "$work/corpus" ${seeds:+"$seeds"} 2>"$work/log" </dev/null ||
     { cat "$work/log"; echo "fuzz: $name FAILED; its input is under $work/found"; exit 1; }
   grep number_of_executed_units "$work/log" || true
   ran=$((ran + 1))

@@ -3,7 +3,7 @@
 
     nibble serve --port 8000 & tools/soak.py --url http://127.0.0.1:8000 --pid $! --seconds 600
 
-Clients stream, vanish in the middle, reset, dawdle, send what is no JSON or no HTTP, ask for too much. At the end the
+Clients stream, vanish in the middle, reset, dawdle, send what is no JSON or no HTTP, ask for too much or by strange schemas. At the end the
 server must be idle with all pages free, without a 5xx, its memory flat. Exits 1 otherwise. Standard library only.
 """
 import argparse
@@ -107,6 +107,34 @@ class Soak:
             self.problem(f"malformed: {response.status} for {bytes(body[:200])!r}")
         connection.close()
 
+    def schema(self, rng):
+        """From the harmless to what takes long to compile or is refused."""
+        kind = rng.randrange(7)
+        size = rng.choice([1, 5, 50, 400])
+        if kind == 0:
+            schema = {"enum": [f"value {rng.random()}" for _ in range(size)]}
+        elif kind == 1:
+            schema = {"anyOf": [{"type": "object", "properties": {f"p{i}": {"type": "integer"}}, "required": [f"p{i}"]} for i in range(size)]}
+        elif kind == 2:
+            schema = {"type": "string"}
+            for _ in range(size):
+                schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+        elif kind == 3:
+            schema = {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": i + 1} for i in range(size)}}
+        elif kind == 4:
+            schema = {"type": "string", "pattern": rng.choice(["^[a-z]{1,40}$", "^(a|b){1,100}$", "((a{100}){100}){100}", "^.{3,9}$", "(", "\\p{L}"])}
+        elif kind == 5:
+            schema = {"type": "array", "items": {"$ref": "#"}, "maxItems": size}
+        else:
+            schema = {"type": "object", "properties": {f"p{i}": {"type": "number", "minimum": i * 0.37} for i in range(size)}}
+        body = {**self.question(rng), "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+        connection, response = self.request("POST", "/v1/chat/completions", json.dumps(body))
+        response.read()
+        self.count(f"schema {response.status}")
+        if response.status not in (200, 400, 429):
+            self.problem(f"schema: {response.status} for {json.dumps(schema)[:200]}")
+        connection.close()
+
     def no_http(self, rng):
         with socket.create_connection((self.host, self.port), timeout=30) as s:
             s.sendall(rng.choice([rng.randbytes(200), b"GET /" + b"a" * 40000, b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\nContent-Length: 8\r\n\r\n", b"\r\n" * 500]))
@@ -129,9 +157,9 @@ class Soak:
 
     def client(self, number):
         rng = random.Random(f"{self.seed}.{number}")
-        kinds = [self.polite, self.vanishing, self.malformed, self.no_http, self.slow]
+        kinds = [self.polite, self.vanishing, self.malformed, self.schema, self.no_http, self.slow]
         while not self.stop.is_set():
-            kind = rng.choices(kinds, weights=[6, 4, 4, 1, 1])[0]
+            kind = rng.choices(kinds, weights=[6, 4, 4, 1, 1, 1])[0]
             try:
                 kind(rng)
             except (ConnectionError, http.client.HTTPException, socket.timeout, TimeoutError) as e:
@@ -194,7 +222,8 @@ def main():
     print(f"seconds {time.monotonic() - start:.0f}, clients {args.clients}, seed {args.seed}")
     print("  " + ", ".join(f"{what}: {n}" for what, n in sorted(soak.counts.items())))
     if memory:
-        print(f"  memory: {memory[0]:.0f} MB first, {memory[len(memory) // 5]:.0f} after a fifth, {memory[-1]:.0f} last, {max(memory):.0f} most")
+        fifths = ", ".join(f"{memory[(len(memory) - 1) * i // 5]:.0f}" for i in range(6))
+        print(f"  memory at each fifth of the time: {fifths} MB; most {max(memory):.0f}")
     print(f"  pages at the end: {load['kv_pages_used']} of {load['kv_pages']} in use; problems: {len(soak.problems)}")
     for problem in soak.problems[:20]:
         print("  problem:", problem)

@@ -71,12 +71,13 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                              {"f32", KvCacheDtype::kF32},
                              {"fp8", KvCacheDtype::kFp8}}},
                            "Keys and values; auto: bf16; fp8 (cuda): E4M3, lossy");
-  add_choice<AttentionBackend>(app, "--attention-backend",
-                               {o.attention_backend,
-                                {{"auto", AttentionBackend::kAuto},
-                                 {"flash", AttentionBackend::kFlash},
-                                 {"reference", AttentionBackend::kReference}}},
-                               "Attention kernels of cuda; auto: reference, which ran on a card; flash for fp8");
+  add_choice<AttentionBackend>(
+      app, "--attention-backend",
+      {o.attention_backend,
+       {{"auto", AttentionBackend::kAuto},
+        {"flash", AttentionBackend::kFlash},
+        {"reference", AttentionBackend::kReference}}},
+      "Attention kernels of cuda; auto: flash where it serves the shapes and pages of bf16 or fp8");
   add_choice<MoeActivation>(
       app, "--moe-activation",
       {o.moe_activation,
@@ -90,15 +91,16 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                              {"avx512", CpuIsaChoice::kAvx512}}},
                            "CPU: instruction set; auto: the best there is");
   using backend::MoeKernel;
-  add_choice<MoeKernel>(app, "--moe-kernel",
-                        {o.moe_kernel,
-                         {{"auto", MoeKernel::kAuto},
-                          {"marlin", MoeKernel::kMarlin},
-                          {"gemm", MoeKernel::kGemm},
-                          {"gemv", MoeKernel::kGemv},
-                          {"reference", MoeKernel::kReference}}},
-                        "cuda: who multiplies the experts; auto: reference, which ran on a card; marlin for "
-                        "--mxfp4-layers and --mxfp8-layers");
+  add_choice<MoeKernel>(
+      app, "--moe-kernel",
+      {o.moe_kernel,
+       {{"auto", MoeKernel::kAuto},
+        {"marlin", MoeKernel::kMarlin},
+        {"gemm", MoeKernel::kGemm},
+        {"gemv", MoeKernel::kGemv},
+        {"reference", MoeKernel::kReference}}},
+      "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
+      "for more; auto: each where it is faster");
   app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
@@ -419,7 +421,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   output->type_name("md|csv|json");
   app.add_flag("--profile", o.profile, "And where the time goes, stage by stage, in one repetition more");
   add_backend(app, o.model);
-  o.model.max_num_batched_tokens = 2048;
+  o.model.max_num_batched_tokens = 8192;
   add_runtime(app, o.model);
   add_output(app, o.output);
   app.get_option("--json")->excludes(output);

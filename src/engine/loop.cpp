@@ -121,7 +121,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     if (s.started != Sequence::Time{}) continue;
     s.started = now;
     ++left_queue_;
-    counts_.prefix_queries += s.prompt_count;
+    counts_.prefix_queries += s.request.prefix_cache ? s.prompt_count : 0;
     counts_.prefix_hits += s.cached;
   }
   const StepBuilder::Built built = builder_.build(batch);

@@ -375,6 +375,17 @@ TEST_P(LoopTest, requests_with_the_same_beginning_share_its_pages) {
   EXPECT_GE(rig.loop.stats().prefix_hits, 8 * 320);
 }
 
+TEST_P(LoopTest, a_request_may_leave_the_prefix_cache_alone) {
+  Rig rig(limits());
+  Request apart = ask(some(300), 40);
+  apart.prefix_cache = false;
+  EXPECT_EQ(expect_same(rig, apart).finished[0].cached_tokens, 0);
+  EXPECT_EQ(rig.loop.stats().prefix_queries, 0);
+  EXPECT_EQ(expect_same(rig, ask(some(300), 40)).finished[0].cached_tokens, 0);  // nothing was left
+  EXPECT_EQ(expect_same(rig, apart).finished[0].cached_tokens, 0);               // nor is anything taken
+  EXPECT_GT(expect_same(rig, ask(some(300), 40)).finished[0].cached_tokens, 250);
+}
+
 TEST_P(LoopTest, without_the_prefix_cache_nothing_is_kept) {
   EngineLimits off = limits();
   off.prefix_cache = false;

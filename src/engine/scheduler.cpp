@@ -147,7 +147,8 @@ bool Scheduler::try_admit(Sequence& s) {
   const int64_t available = cache_.available(LayerKind::kFull);
   // A prompt whose logprobs are still to come has to be computed for them.
   const auto known = static_cast<int64_t>(s.tokens.size());
-  const int64_t most = s.scored < s.to_score() ? s.scored : known - 1;
+  int64_t most = s.scored < s.to_score() ? s.scored : known - 1;
+  if (!s.request.prefix_cache) most = 0;
   s.computed = cache_.resume(std::span(s.tokens).first(static_cast<size_t>(most)), s.pages);
   s.pages.borders[1] = s.prompt_count;
   const int64_t resumed = s.computed;

@@ -50,8 +50,9 @@ struct Sequence {
   [[nodiscard]] std::span<const int32_t> output() const {
     return std::span(tokens).subspan(static_cast<size_t>(prompt_count));
   }
-  // Tokens that are known and computed.
+  // Tokens that are known and computed, and that the prefix cache may keep.
   [[nodiscard]] std::span<const int32_t> settled() const {
+    if (!request.prefix_cache) return {};
     return std::span(tokens).first(static_cast<size_t>(std::min(computed, static_cast<int64_t>(tokens.size()))));
   }
   // Prompt tokens whose successor's logprobs are asked for.

@@ -54,7 +54,9 @@ StageDifference difference(const Snapshot& a, const Snapshot& b) {
   d.rms = std::sqrt(squares / std::max<double>(1, static_cast<double>(a.data.values.size())));
   double largest = -1;
   for (size_t i = 0; i < a.data.values.size(); ++i) {
-    const double delta = std::abs(double{a.data.values[i]} - b.data.values[i]);
+    // Rounding to 16 bits is relative to the value where that is large, and to its neighbours' size in a sum.
+    const double size = std::max({d.rms, std::abs(double{a.data.values[i]}), 1e-30});
+    const double delta = std::abs(double{a.data.values[i]} - b.data.values[i]) / size;
     if (delta > largest || std::isnan(delta)) {
       largest = std::isnan(delta) ? INFINITY : delta;
       d.element = static_cast<int64_t>(i);
@@ -63,7 +65,7 @@ StageDifference difference(const Snapshot& a, const Snapshot& b) {
       if (std::isnan(delta)) break;
     }
   }
-  d.largest = largest <= 0 || std::isinf(largest) ? std::max(largest, 0.0) : largest / std::max(d.rms, 1e-30);
+  d.largest = std::max(largest, 0.0);
   return d;
 }
 

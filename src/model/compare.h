@@ -18,7 +18,7 @@ struct StageDifference {
   int layer = -1;
   backend::Slot slot = backend::Slot::kResidual;
   double rms = 0;       // of a's values
-  double largest = 0;   // largest |a - b|, relative to rms
+  double largest = 0;   // largest |a - b|, relative to rms or to |a| where that is more
   int64_t element = 0;  // where that is, row-major
   Shape shape;          // of the slot
   float a = 0, b = 0;   // the values there

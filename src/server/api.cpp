@@ -53,6 +53,7 @@ constexpr std::array kRoutes = {Route{"/", true, false, false},
                                 Route{"/v1/chat/completions", false, true, true},
                                 Route{"/v1/completions", false, true, true},
                                 Route{"/v1/responses", false, true, true}};
+constexpr size_t kShortBody = size_t{64} << 10;  // longer ones are read in the workshop
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kResponsesPrefix = "/v1/responses/";
 
@@ -61,6 +62,10 @@ void check_model(const std::string& wanted, const ServedModel& model) {
   if (wanted.empty() || std::find(names.begin(), names.end(), wanted) != names.end()) return;
   throw ApiError("model", fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")), 404,
                  "model_not_found");
+}
+
+bool has_grammar(const TurnRequest& turn) {
+  return !turn.tools.empty() || turn.format.kind != OutputFormat::Kind::kText;
 }
 
 AnswerId answer_id(std::string_view prefix, const std::string& wanted, const ServedModel& model) {
@@ -88,20 +93,32 @@ std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcep
   try {
     return route(visit);
   } catch (const std::exception& e) {
-    return refuse(visit, api_error_of(e));
+    return refuse(id, request.path, api_error_of(e));
   }
 }
 
-std::unique_ptr<Call> Api::refuse(const Visit& visit, const ApiError& error) {
+std::unique_ptr<Call> Api::begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make) {
+  if (making == Making::kQuick) return make(std::move(visit.wake));
+  const auto guarded = [this, make = std::move(make), id = visit.id, path = visit.http.path, wake = visit.wake] {
+    try {
+      return make(wake);
+    } catch (const std::exception& e) {
+      return refuse(id, path, api_error_of(e));
+    }
+  };
+  return workshop_.defer(guarded, visit.wake);
+}
+
+std::unique_ptr<Call> Api::refuse(const std::string& id, const std::string& path, const ApiError& error) {
   metrics_.response_sent(error.status(), 0);
-  HttpHead head{.status = error.status(), .headers = {{"X-Request-Id", visit.id}}};
+  HttpHead head{.status = error.status(), .headers = {{"X-Request-Id", id}}};
   if (error.status() == 429 || error.status() == 503) head.headers.emplace_back("Retry-After", "1");
   if (error.status() == 401) head.headers.emplace_back("WWW-Authenticate", "Bearer");
-  const bool quiet = visit.http.path == "/health" || error.status() == 404;
+  const bool quiet = path == "/health" || error.status() == 404;
   if (!quiet && options_.log) {
     options_.log({{"event", "refused"},
-                  {"id", visit.id},
-                  {"path", visit.http.path.substr(0, 100)},
+                  {"id", id},
+                  {"path", path.substr(0, 100)},
                   {"status", error.status()},
                   {"param", error.param().substr(0, 100)}});  // the message may quote the request
   }
@@ -144,7 +161,11 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
     return std::make_unique<ReadyCall>(HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"}, text);
   }
   if (served == nullptr) throw ApiError("", "the model is still being loaded; /health tells how far", 503, "loading");
-  return route_served(visit, *served);
+  if (http.body.size() <= kShortBody) return route_served(visit, *served);
+  return begin(visit, Making::kLong, [this, served, http, id = visit.id, arrived = visit.arrived](Wake wake) {
+    Visit later{.http = http, .id = id, .arrived = arrived, .wake = wake};
+    return route_served(later, *served);
+  });
 }
 
 std::unique_ptr<Call> Api::route_served(Visit& visit, const Served& served) {
@@ -211,25 +232,29 @@ void Api::log_prompt(const Visit& visit, const Json& body) const {
 
 std::unique_ptr<Call> Api::chat(Visit& visit, const Served& served) {
   const Json body = parse_json(visit.http.body);
-  const TurnRequest turn = parse_chat(body);
+  TurnRequest turn = parse_chat(body);
   check_model(turn.generation.model, served.model);
   log_prompt(visit, body);
-  return std::make_unique<EngineCall>(
-      context(visit, served),
-      present_chat(served.model, answer_id("chatcmpl-", turn.generation.model, served.model), turn),
-      turn_requests(served.model, turn, options_.date()), turn.generation.stream, std::move(visit.wake));
+  const Making making = has_grammar(turn) ? Making::kLong : Making::kQuick;
+  return begin(visit, making, [this, &served, context = context(visit, served), turn = std::move(turn)](Wake wake) {
+    return std::make_unique<EngineCall>(
+        context, present_chat(served.model, answer_id("chatcmpl-", turn.generation.model, served.model), turn),
+        turn_requests(served.model, turn, options_.date()), turn.generation.stream, std::move(wake));
+  });
 }
 
 std::unique_ptr<Call> Api::completion(Visit& visit, const Served& served) {
   const Json body = parse_json(visit.http.body);
-  const CompletionRequest request = parse_completion(body);
+  CompletionRequest request = parse_completion(body);
   check_model(request.generation.model, served.model);
   log_prompt(visit, body);
-  std::vector<engine::Request> requests = completion_requests(served.model, request);
-  return std::make_unique<EngineCall>(
-      context(visit, served),
-      present_completion(served.model, answer_id("cmpl-", request.generation.model, served.model), request),
-      std::move(requests), request.generation.stream, std::move(visit.wake));
+  const Making making = request.format.kind != OutputFormat::Kind::kText ? Making::kLong : Making::kQuick;
+  return begin(visit, making, [&served, context = context(visit, served), request = std::move(request)](Wake wake) {
+    std::vector<engine::Request> requests = completion_requests(served.model, request);
+    return std::make_unique<EngineCall>(
+        context, present_completion(served.model, answer_id("cmpl-", request.generation.model, served.model), request),
+        std::move(requests), request.generation.stream, std::move(wake));
+  });
 }
 
 std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
@@ -242,23 +267,27 @@ std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
     }
     return std::move(entry->turn);
   };
-  const ResponsesRequest request = parse_responses(body, previous);
+  ResponsesRequest request = parse_responses(body, previous);
   check_model(request.turn.generation.model, served.model);
   log_prompt(visit, body);
-  AnswerId id = answer_id("resp_", request.turn.generation.model, served.model);
-  KeepResponse keep;
-  if (request.store) {
-    keep = [this, id = id.id, history = request.turn.history](
-               const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
-      StoredTurn turn{.history = history, .calls = calls};
-      turn.history.insert(turn.history.end(), added.begin(), added.end());
-      store_.put(id, {.response = response, .turn = std::move(turn)});
-    };
-  }
-  return std::make_unique<EngineCall>(context(visit, served),
-                                      present_response(served.model, std::move(id), request, std::move(keep)),
-                                      turn_requests(served.model, request.turn, options_.date()),
-                                      request.turn.generation.stream, std::move(visit.wake));
+  const Making making = has_grammar(request.turn) ? Making::kLong : Making::kQuick;
+  return begin(
+      visit, making, [this, &served, context = context(visit, served), request = std::move(request)](Wake wake) {
+        AnswerId id = answer_id("resp_", request.turn.generation.model, served.model);
+        KeepResponse keep = request.store ? keep_response(id.id, request.turn.history) : KeepResponse();
+        return std::make_unique<EngineCall>(context,
+                                            present_response(served.model, std::move(id), request, std::move(keep)),
+                                            turn_requests(served.model, request.turn, options_.date()),
+                                            request.turn.generation.stream, std::move(wake));
+      });
+}
+
+KeepResponse Api::keep_response(const std::string& id, const std::vector<text::Message>& history) {
+  return [this, id, history](const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
+    StoredTurn turn{.history = history, .calls = calls};
+    turn.history.insert(turn.history.end(), added.begin(), added.end());
+    store_.put(id, {.response = response, .turn = std::move(turn)});
+  };
 }
 
 std::unique_ptr<Call> Api::stored_response(const Visit& visit) {

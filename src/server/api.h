@@ -8,6 +8,7 @@
 #include "server/metrics.h"
 #include "server/presenter.h"
 #include "server/response_store.h"
+#include "server/workshop.h"
 
 #include <atomic>
 #include <functional>
@@ -69,8 +70,12 @@ class Api {
   std::unique_ptr<Call> stored_response(const Visit& visit);
   std::unique_ptr<Call> tokenize(const Visit& visit, const Served& served);
   std::unique_ptr<Call> detokenize(const Visit& visit, const Served& served);
-  std::unique_ptr<Call> refuse(const Visit& visit, const ApiError& error);
+  std::unique_ptr<Call> refuse(const std::string& id, const std::string& path, const ApiError& error);
+  // Now, or in the workshop when it takes long. `make` may throw.
+  enum class Making { kQuick, kLong };
+  std::unique_ptr<Call> begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make);
 
+  [[nodiscard]] KeepResponse keep_response(const std::string& id, const std::vector<text::Message>& history);
   void check_key(const HttpRequest& request) const;
   [[nodiscard]] CallContext context(const Visit& visit, const Served& served);
   void log_prompt(const Visit& visit, const Json& body) const;
@@ -81,6 +86,7 @@ class Api {
   Loading loading_;
   std::unique_ptr<const Served> served_owner_;
   std::atomic<const Served*> served_ = nullptr;
+  Workshop workshop_;  // last: what it makes uses all of the above
 };
 
 }  // namespace nibble::server

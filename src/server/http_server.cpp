@@ -38,6 +38,7 @@ constexpr int kBacklog = 4096;
 constexpr int kSendBufferBytes = 256 << 10;                  // what a client may leave unread in the kernel
 constexpr size_t kMostDrained = size_t{4} << 20;             // of a body that is refused
 constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
+constexpr auto kGrace = std::chrono::seconds(5);
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
 // Has the other side closed or vanished?
@@ -55,6 +56,16 @@ asio::awaitable<void> watch(Tcp::socket& socket) {
     co_await pause.async_wait(kAwait);
   }
 }
+
+// Done when the time is over.
+asio::awaitable<void> pass(std::chrono::seconds time) {
+  const auto executor = co_await asio::this_coro::executor;
+  asio::steady_timer timer(executor, time);
+  co_await timer.async_wait(kAwait);
+}
+
+using Parser = http::request_parser<http::string_body>;
+enum class Part { kHeader, kBody };
 
 // Of one connection; all but the wakes happens on its strand. Shared with wakes that may come late.
 struct Peer {
@@ -96,6 +107,10 @@ struct HttpServer::Impl {
   asio::awaitable<bool> exchange(Stream& stream, std::shared_ptr<Peer> peer, beast::flat_buffer& buffer);
   template <class Stream>
   asio::awaitable<void> answer(Stream& stream, Peer& peer, Call& call, Framing framing, bool is_head, bool& whole);
+  template <class Stream>
+  asio::awaitable<void> read(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part, error_code& error);
+  template <class Stream>
+  asio::awaitable<error_code> read_in_time(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part);
   template <class Stream>
   asio::awaitable<void> refuse(Stream& stream, error_code error);
   template <class Stream>
@@ -251,6 +266,29 @@ asio::awaitable<void> HttpServer::Impl::converse(std::unique_ptr<Stream> stream)
   lowest.socket().shutdown(Tcp::socket::shutdown_both, ignored);
 }
 
+template <class Stream>
+asio::awaitable<void> HttpServer::Impl::read(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part,
+                                             error_code& error) {
+  if (part == Part::kHeader) {
+    const auto [failed, size] = co_await http::async_read_header(stream, buffer, parser, kAwait);
+    error = failed;
+  } else {
+    const auto [failed, size] = co_await http::async_read(stream, buffer, parser, kAwait);
+    error = failed;
+  }
+}
+
+// asio::error::timed_out when it does not come in time; the client can still be told so.
+template <class Stream>
+asio::awaitable<error_code> HttpServer::Impl::read_in_time(Stream& stream, beast::flat_buffer& buffer, Parser& parser,
+                                                           Part part) {
+  const std::chrono::seconds time = part == Part::kHeader ? options.header_time : options.body_time;
+  beast::get_lowest_layer(stream).expires_after(time + kGrace);  // which would close it
+  error_code error;
+  const auto first = co_await (read(stream, buffer, parser, part, error) || pass(time));
+  co_return first.index() == 1 ? error_code(asio::error::timed_out) : error;
+}
+
 // One request and its answer. False: the connection ends.
 template <class Stream>
 asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr<Peer> peer,
@@ -265,16 +303,13 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
     buffer.commit(size);
   }
   peer->idle = false;
-  http::request_parser<http::string_body> parser;
+  Parser parser;
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
-  lowest.expires_after(options.header_time);
-  {
-    const auto [error, size] = co_await http::async_read_header(stream, buffer, parser, kAwait);
-    if (error) {
-      co_await refuse(stream, error);
-      co_return false;
-    }
+  const error_code bad_header = co_await read_in_time(stream, buffer, parser, Part::kHeader);
+  if (bad_header) {
+    co_await refuse(stream, bad_header);
+    co_return false;
   }
   const auto& message = parser.get();
   if (beast::iequals(message[http::field::expect], "100-continue")) {
@@ -282,13 +317,10 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
     const bool sent = co_await write(stream, go_on);
     if (!sent) co_return false;
   }
-  lowest.expires_after(options.body_time);
-  {
-    const auto [error, size] = co_await http::async_read(stream, buffer, parser, kAwait);
-    if (error) {
-      co_await refuse(stream, error);
-      co_return false;
-    }
+  const error_code bad_body = co_await read_in_time(stream, buffer, parser, Part::kBody);
+  if (bad_body) {
+    co_await refuse(stream, bad_body);
+    co_return false;
   }
   const bool modern = message.version() >= 11;
   const Framing framing{
@@ -359,11 +391,16 @@ asio::awaitable<void> HttpServer::Impl::answer(Stream& stream, Peer& peer, Call&
 // so that it reads the answer instead of a reset.
 template <class Stream>
 asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error) {
+  const bool late = error == asio::error::timed_out;
   const bool of_http = error.category() == http::make_error_code(http::error::bad_method).category();
-  if (!of_http || error == http::error::end_of_stream || error == http::error::partial_message) co_return;  // it went
+  const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;
+  if (!late && (!of_http || gone)) co_return;
   int status = 400;
   std::string message = "this is no HTTP request: " + error.message();
-  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+  if (late) {
+    status = 408;
+    message = "the request did not arrive in time";
+  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     status = 431;
     message = "the header is too large";
   } else if (error == http::error::body_limit) {

@@ -91,11 +91,11 @@ void read_generation(Fields& fields, GenerationFields& into) {
   into.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
   into.request.stop_ids = read_ids(fields, "stop_token_ids");
   into.request.min_tokens = fields.integer("min_tokens", {0, kMostTokens}).value_or(0);
+  into.request.prefix_cache = fields.boolean("cache_prompt").value_or(true);
   into.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   into.ignore_eos = fields.boolean("ignore_eos").value_or(false);
   fields.ignore({"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
                  "request_id", "spaces_between_special_tokens"});
-  fields.only("cache_prompt", true, "the prefix cache is the server's (--enable-prefix-caching)");
   fields.only("priority", 0, "requests are served in order of arrival");
   fields.refuse({"use_beam_search", "length_penalty", "early_stopping", "bad_words", "allowed_token_ids",
                  "logits_processors", "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids",

@@ -9,6 +9,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -27,6 +28,10 @@ void set(std::span<uint32_t> mask, int32_t token) {
   mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (static_cast<size_t>(token) % 32);
 }
 
+bool is_set(std::span<const uint32_t> mask, int32_t token) {
+  return (mask[static_cast<size_t>(token) / 32] >> (static_cast<size_t>(token) % 32) & 1) != 0;
+}
+
 // What every grammar of one tokenizer shares.
 struct Vocabulary {
   explicit Vocabulary(const Tokenizer& of)
@@ -37,7 +42,7 @@ struct Vocabulary {
     }
   }
   [[nodiscard]] bool is_ordinary(int32_t id) const {
-    return id >= 0 && id <= tokenizer.max_id() && (ordinary[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
+    return id >= 0 && id <= tokenizer.max_id() && is_set(ordinary, id);
   }
 
   const Tokenizer& tokenizer;
@@ -128,7 +133,10 @@ struct GrammarCompiler::Impl {
   xgrammar::GrammarCompiler compiler;  // thread-safe
 };
 
-GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer) : impl_(std::make_unique<Impl>(tokenizer)) {}
+// What every schema's grammar has in it, strings above all, is compiled now, so that no request waits for it.
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer) : impl_(std::make_unique<Impl>(tokenizer)) {
+  (void)impl_->compiled({.kind = ContentRule::Kind::kJsonObject});
+}
 GrammarCompiler::~GrammarCompiler() = default;
 
 Grammar GrammarCompiler::content(const ContentRule& rule, std::vector<int32_t> end_ids) const {
@@ -245,6 +253,12 @@ void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
   tensor.dtype = {kDLInt, 32, 1};
   tensor.shape = &words;
   if (!json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
+  // xgrammar may leave the token set that ended the text if no other were named: only the rule's own ends count.
+  std::vector<int32_t> ends;
+  std::copy_if(rule().end_ids.begin(), rule().end_ids.end(), std::back_inserter(ends),
+               [&](int32_t id) { return is_set(mask, id); });
+  for (size_t w = 0; w < ordinary.size(); ++w) mask[w] &= ordinary[w];
+  for (const int32_t id : ends) set(mask, id);
 }
 
 bool GrammarMatcher::Impl::accept_header(int32_t token) {

@@ -58,8 +58,19 @@ std::string GrammarRules::name_of(size_t rule) { return fmt::format("v{}", rule)
 
 std::string GrammarRules::new_helper() { return fmt::format("h{}", helpers_++); }
 
+GrammarRules::Helper GrammarRules::helper_of(std::string_view attributes, std::string_view body) {
+  const auto [it, is_new] = helper_of_body_.try_emplace(fmt::format("{} {}", attributes, body));
+  if (is_new) {
+    it->second = new_helper();
+    emit(fmt::format("{}{}", it->second, attributes), body);
+  }
+  return {it->second, is_new};
+}
+
 void GrammarRules::emit(std::string_view name, std::string_view body) {
   text_ += fmt::format("{} ::= {}\n", name, body);
+  if (++emitted_ * text_.size() > kMaxGrammarWork)
+    document_.fail(document_.root(), "it has too many parts: compiling it would take too long");
   if (text_.size() > kMaxGrammarBytes) {
     document_.fail(document_.root(),
                    fmt::format("it is too large: its grammar takes more than {} bytes", kMaxGrammarBytes));
@@ -75,7 +86,9 @@ size_t GrammarRules::rule_of(const SchemaPlace& place) {
 void GrammarRules::spend(const SchemaPlace& at, int64_t cost) {
   cost_ += cost;
   if (cost_ > kMaxPatternCost)
-    document_.fail(at, "its patterns, lengths and optional properties are too many together");
+    document_.fail(
+        at,
+        "its patterns, lengths, bounds and optional properties are too many together: compiling them would take too long");
 }
 
 void GrammarRules::add_alias(size_t rule, size_t target) {

@@ -37,6 +37,12 @@ class GrammarRules {
 
   void emit(std::string_view name, std::string_view body);
   [[nodiscard]] std::string new_helper();
+  struct Helper {
+    std::string name;
+    bool is_new;
+  };
+  // The helper `NAMEattributes ::= body`: what stands in many places is compiled once.
+  [[nodiscard]] Helper helper_of(std::string_view attributes, std::string_view body);
   void spend(const SchemaPlace& at, int64_t cost);  // json_pattern.h
 
   // One more alternative of the rule: the rules that every document of it contains.
@@ -59,7 +65,8 @@ class GrammarRules {
   const SchemaDocument& document_;
   std::vector<Rule> rules_;
   std::unordered_map<const nlohmann::ordered_json*, size_t> rule_of_schema_;
-  size_t helpers_ = 0;
+  std::unordered_map<std::string, std::string> helper_of_body_;
+  size_t helpers_ = 0, emitted_ = 0;
   int64_t cost_ = 0;
   std::string text_;
 };

@@ -238,6 +238,26 @@ TEST_F(GrammarTest, refuses_schemas_without_end) {
   EXPECT_THAT(message_of(optional.dump()), HasSubstr("optional properties"));
 }
 
+TEST_F(GrammarTest, bounds_what_compiling_takes) {
+  Json same = {{"type", "object"}, {"properties", Json::object()}}, different = same, numbers = same;
+  for (int i = 0; i < 300; ++i) {
+    const std::string name = fmt::format("p{}", i);
+    same["properties"][name] = {{"type", "string"}, {"maxLength", 255}};
+    different["properties"][name] = {{"type", "string"}, {"maxLength", i + 1}};
+    numbers["properties"][name] = {{"type", "number"}, {"minimum", i * 0.37}, {"maximum", i * 1003.5}};
+  }
+  EXPECT_EQ(message_of(same.dump()), "no error");
+  EXPECT_THAT(message_of(different.dump()), HasSubstr("too many together"));
+  EXPECT_THAT(message_of(numbers.dump()), HasSubstr("too many together"));
+  Json parts = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 1000; ++i) {
+    const std::string name = fmt::format("p{}", i);
+    parts["properties"][name] = Json::parse(R"({"type":"object","properties":{"a":{},"b":{}},"required":["a","b"]})");
+    parts["required"].push_back(name);
+  }
+  EXPECT_THAT(message_of(parts.dump()), HasSubstr("too many parts"));
+}
+
 TEST_F(GrammarTest, a_turn_thinks_and_then_answers_in_json) {
   const Grammar turn = shared_compiler->turn(
       {.answer = ContentRule{
@@ -286,6 +306,26 @@ TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
        R"(<|channel|>commentary<|message|>Now.<|end|><|start|>assistant<|channel|>commentary to=functions.get_time<|message|>{"zone": "x"}<|call|>)",
        R"(<|channel|>analysis to=functions.get_time<|message|>{"zone": "x"}<|call|>)"}) {
     EXPECT_FALSE(takes(turn, turn_tokens(bad))) << bad;
+  }
+}
+
+TEST(SmallGrammarTest, no_end_comes_inside_the_text_of_a_call) {
+  const Tokenizer tokenizer = Tokenizer::from_file(NIBBLE_SOURCE_DIR "/models/nibble-tiny/tokenizer.json");
+  const GrammarCompiler compiler(tokenizer);
+  const auto schema = Json::parse(
+      R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string","maxLength":9}},"required":["a","b"]})");
+  const ContentRule arguments{.kind = ContentRule::Kind::kJsonSchema, .schema = schema, .where = "test"};
+  const Grammar turn = compiler.turn({.answer = std::nullopt, .calls = {{"functions.f", arguments}}});
+  std::vector<uint32_t> mask(static_cast<size_t>(tokenizer.max_id()) / 32 + 1);
+  for (const std::string_view begun : {R"({"a": "b)", R"({"a": "b", "b": "c)"}) {
+    GrammarMatcher matcher = turn.matcher();
+    const std::string text = "<|channel|>commentary to=functions.f<|message|>" + std::string(begun);
+    for (const int32_t token : tokenizer.encode(text, SpecialTokens::kAllowed)) ASSERT_TRUE(matcher.accept(token));
+    matcher.fill(mask);
+    for (int32_t id = 0; id <= tokenizer.max_id(); ++id) {
+      const bool may_come = (mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
+      EXPECT_FALSE(may_come && tokenizer.is_special(id)) << begun << tokenizer.token_bytes(id);
+    }
   }
 }
 

@@ -25,7 +25,9 @@ namespace nibble::text {
 inline constexpr size_t kMaxSchemaValues = 20'000;      // values of every kind, the schema's own included
 inline constexpr size_t kMaxSchemaBytes = 128 * 1024;   // of names and texts that are no annotations' values
 inline constexpr size_t kMaxGrammarBytes = 512 * 1024;  // of the result
-inline constexpr int64_t kMaxRepetitions = 1'000'000;   // of minLength, maxLength, minItems, …
+// Its rules times its bytes: xgrammar looks at every rule for every state. As many take a second or two.
+inline constexpr size_t kMaxGrammarWork = 1'000'000'000;
+inline constexpr int64_t kMaxRepetitions = 1'000'000;  // of minLength, maxLength, minItems, …
 
 // The rule is `root`. `where` begins every message, e.g. `tool get_weather`. Throws Error(kInvalidRequest): a schema
 // that is none, that is too large, that nests deeper than kMaxSchemaDepth, that no finite document satisfies;

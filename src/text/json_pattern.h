@@ -13,9 +13,11 @@ namespace nibble::text {
 inline constexpr size_t kMaxPatternBytes = 1024;
 inline constexpr int kMaxPatternDepth = 32;             // nested groups
 inline constexpr int64_t kMaxPatternRepetitions = 120;  // {m,n}
-// What compiling takes: a place where letters may stand costs 16, another 1; a repetition costs its largest count.
+// What compiling takes, about a millisecond each: a place where letters may stand costs 16, another 1; a repetition
+// costs its largest count.
 inline constexpr int64_t kMaxPatternCost = 2048;
 inline constexpr int64_t kLetterCost = 16;
+inline constexpr int64_t kNumberBytesPerCost = 64;  // of the expression of a number between bounds
 
 inline constexpr int64_t kUnbounded = -1;
 

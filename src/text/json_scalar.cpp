@@ -39,11 +39,18 @@ struct Lengths {
 };
 enum class Side { kLowest, kHighest };
 
-// A string whose inside is a rule of its own. `most` counts characters as written, so an escape counts as several.
-std::string quoted(GrammarRules& rules, std::string_view inside, std::optional<int64_t> most) {
-  const std::string rule = rules.new_helper();
-  rules.emit(most ? fmt::format("{}[max_chars={}]", rule, *most) : rule, inside);
-  return fmt::format("\"\\\"\" {} \"\\\"\"", rule);
+struct Inside {
+  std::string expression;
+  int64_t cost = 0;
+  std::optional<int64_t> most{};  // characters as written, so an escape counts as several
+};
+
+// A string whose inside is a rule of its own.
+std::string quoted(GrammarRules& rules, const SchemaPlace& at, const Inside& inside) {
+  const std::string attributes = inside.most ? fmt::format("[max_chars={}]", *inside.most) : "";
+  const auto [name, is_new] = rules.helper_of(attributes, fmt::format("Regex({})", literal(inside.expression)));
+  if (is_new) rules.spend(at, inside.cost);
+  return fmt::format("\"\\\"\" {} \"\\\"\"", name);
 }
 
 std::string bounded_string(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
@@ -53,10 +60,11 @@ std::string bounded_string(const SchemaDocument& document, GrammarRules& rules, 
   if (least > kMaxPatternRepetitions) {
     document.fail(at, fmt::format("minLength: want at most {}", kMaxPatternRepetitions));
   }
-  rules.spend(at, kLetterCost * (least + 1));
   const std::string character = any_character_expression();
   const std::string first = least > 0 ? fmt::format("{}{{{}}}", character, least) : std::string();
-  return quoted(rules, fmt::format("Regex({})", literal(fmt::format("{}{}*", first, character))), most);
+  return quoted(
+      rules, at,
+      {.expression = fmt::format("{}{}*", first, character), .cost = kLetterCost * (least + 1), .most = most});
 }
 
 // The tighter one of a keyword and its exclusive form.
@@ -111,8 +119,7 @@ std::string string_expression(const SchemaDocument& document, GrammarRules& rule
     document.fail(at, fmt::format("{} cannot be combined with minLength or maxLength that it does not keep by itself",
                                   pattern != nullptr ? "pattern" : "format"));
   }
-  rules.spend(at, inside.cost);
-  return quoted(rules, fmt::format("Regex({})", literal(inside.expression)), std::nullopt);
+  return quoted(rules, at, {.expression = inside.expression, .cost = inside.cost});
 }
 
 std::string number_expression(const SchemaDocument& document, const SchemaPlace& at, Numbers which) {

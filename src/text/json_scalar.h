@@ -11,6 +11,7 @@ namespace nibble::text {
 // `where` begins the messages about a pattern. Throw as SchemaDocument does.
 [[nodiscard]] std::string string_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
                                             std::string_view where);
+// Written out, the same for the same bounds.
 enum class Numbers { kAll, kWhole };
 [[nodiscard]] std::string number_expression(const SchemaDocument& document, const SchemaPlace& at, Numbers which);
 

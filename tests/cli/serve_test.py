@@ -75,6 +75,15 @@ class ChatCompletions(Shared):
         self.assertGreater(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertEqual(again["choices"], first["choices"])
 
+    def test_a_request_may_leave_the_cache_alone(self):
+        question = "What is the capital of Norway? It has to do with the cache that a request may leave alone."
+        for cached in (False, False, True, False):
+            body = self.server.chat(question, cache_prompt=cached).json()
+            if not cached:
+                self.assertEqual(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        self.assertGreater(self.server.chat(question).json()["usage"]["prompt_tokens_details"]["cached_tokens"], 60)
+        self.refusal(self.server.chat(question, cache_prompt="no"), 400, "cache_prompt")
+
     def test_several_answers_differ_by_their_seeds(self):
         fields = {"n": 3, "temperature": 1, "seed": 7, "max_tokens": 30}
         body = self.server.chat("Tell me a story.", **fields).json()

@@ -14,17 +14,25 @@ namespace {
 using namespace nibble;
 constexpr size_t kMaxCompiled = 8192;  // larger grammars are written, not compiled: each input has its seconds
 
-void follow(const text::Grammar& grammar, size_t tokens, uint64_t seed) {
+struct Walk {
+  const text::Tokenizer& tokenizer;
+  int32_t end;
+  uint64_t seed;
+};
+
+void follow(const text::Grammar& grammar, const Walk& walk) {
   text::GrammarMatcher matcher = grammar.matcher();
-  std::vector<uint32_t> mask(tokens / 32 + 1);
+  std::vector<uint32_t> mask(static_cast<size_t>(walk.tokenizer.max_id()) / 32 + 1);
   for (uint64_t step = 0; step < 48 && !matcher.finished(); ++step) {
     matcher.fill(mask);
     check(!matcher.failed(), "no token may come");
     std::vector<int32_t> open;
-    for (size_t token = 0; token < tokens; ++token) {
-      if ((mask[token / 32] >> (token % 32) & 1) != 0) open.push_back(static_cast<int32_t>(token));
+    for (int32_t token = 0; token <= walk.tokenizer.max_id(); ++token) {
+      if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) continue;
+      check(token == walk.end || !walk.tokenizer.is_special(token), "a special token in a document");
+      open.push_back(token);
     }
-    check(matcher.accept(open[philox(seed, step)[0] % open.size()]), "a token that might come was refused");
+    check(matcher.accept(open[philox(walk.seed, step)[0] % open.size()]), "a token that might come was refused");
   }
 }
 
@@ -39,9 +47,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (schema.is_discarded()) return 0;
   try {
     if (text::json_schema_grammar(schema, "schema").size() > kMaxCompiled) return 0;
-    const int32_t end = *kTokenizer.special_id("<|return|>");
+    const int32_t end = *kTokenizer.special_id(data[0] % 2 == 0 ? "<|return|>" : "<|call|>");
     const text::ContentRule rule{.kind = text::ContentRule::Kind::kJsonSchema, .schema = schema, .where = "schema"};
-    follow(kCompiler.content(rule, {end}), static_cast<size_t>(kTokenizer.max_id()) + 1, data[0]);
+    follow(kCompiler.content(rule, {end}), {.tokenizer = kTokenizer, .end = end, .seed = data[0]});
   } catch (const Error& error) {
     check(error.code() == Code::kInvalidRequest, "not an invalid request");
   }

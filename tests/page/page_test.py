@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The chat page in a real browser, against tests/page/stub_server.py.
+"""The chat page in a real browser, against tests/page/stub_server.py; server_test.py is the same against `nibble serve`.
 
     tests/page/page_test.py [--chromium /usr/bin/chromium] [--screenshots FOLDER]
 
@@ -24,8 +24,10 @@ def test(function):
 
 
 class Page:
-    def __init__(self, browser, **options):
-        self.stub = stub_server.start()
+    """A browser of its own, on the page that the server at `port` of this machine gives."""
+
+    def __init__(self, browser, port, **options):
+        self.url = f"http://127.0.0.1:{port}/"
         self.context = browser.new_context(**options)
         self.tab = self.context.new_page()
         self.problems = []
@@ -33,7 +35,7 @@ class Page:
         self.open()
 
     def open(self):
-        self.tab.goto(f"http://127.0.0.1:{self.stub.server_address[1]}/")
+        self.tab.goto(self.url)
 
     def ask(self, text, wait=True):
         self.tab.fill("#input", text)
@@ -42,9 +44,18 @@ class Page:
             expect(self.tab.locator("body.busy")).to_have_count(0, timeout=20000)
 
     def close(self):
-        assert not self.problems, self.problems
         self.context.close()
+        assert not self.problems, self.problems
+
+
+class StubPage(Page):
+    def __init__(self, browser, **options):
+        self.stub = stub_server.start()
+        super().__init__(browser, self.stub.server_address[1], **options)
+
+    def close(self):
         self.stub.shutdown()
+        super().close()
 
 
 @test
@@ -187,7 +198,7 @@ def take_screenshots(browser, folder):
     folder.mkdir(parents=True, exist_ok=True)
     desktop, phone = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
     for name, view, scheme in (("light", desktop, "light"), ("dark", desktop, "dark"), ("phone", phone, "light"), ("phone-dark", phone, "dark")):
-        page = Page(browser, viewport=view, color_scheme=scheme, has_touch="phone" in name, device_scale_factor=1)
+        page = StubPage(browser, viewport=view, color_scheme=scheme, has_touch="phone" in name, device_scale_factor=1)
         expect(page.tab.locator("#model")).to_have_text("gpt-oss-20b")
         page.tab.screenshot(path=folder / f"{name}-empty.png")
         page.ask("How does a byte-pair encoder work?")
@@ -206,28 +217,41 @@ def take_screenshots(browser, folder):
         page.close()
 
 
-def main():
-    options = argparse.ArgumentParser()
-    options.add_argument("--chromium", default="/usr/bin/chromium")
-    options.add_argument("--screenshots", type=Path)
-    options = options.parse_args()
+def run_tests(tests, make_page, options):
+    """Each test on a page of its own; one that fails hides no other. True: all passed."""
     failed = 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
-        if options.screenshots:
-            take_screenshots(browser, options.screenshots)
-        else:
-            for function in TESTS:
-                page = Page(browser)
-                try:
-                    function(page)
-                    page.close()
-                    print(f"ok      {function.__name__}", flush=True)
-                except Exception as error:  # each test reports, none hides another
-                    failed += 1
-                    print(f"FAILED  {function.__name__}\n{error}", flush=True)
+        for function in tests:
+            page = make_page(browser)
+            try:
+                function(page)
+                page.close()
+                print(f"ok      {function.__name__}", flush=True)
+            except Exception as error:
+                failed += 1
+                page.context.close()
+                print(f"FAILED  {function.__name__}\n{error}", flush=True)
         browser.close()
-    return 1 if failed else 0
+    return failed == 0
+
+
+def arguments():
+    options = argparse.ArgumentParser()
+    options.add_argument("--chromium", default="/usr/bin/chromium")
+    options.add_argument("--screenshots", type=Path)
+    return options.parse_args()
+
+
+def main():
+    options = arguments()
+    if not options.screenshots:
+        return 0 if run_tests(TESTS, StubPage, options) else 1
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
+        take_screenshots(browser, options.screenshots)
+        browser.close()
+    return 0
 
 
 if __name__ == "__main__":

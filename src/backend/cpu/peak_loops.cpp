@@ -9,6 +9,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <numeric>
 #include <string_view>
 
 HWY_BEFORE_NAMESPACE();
@@ -33,7 +34,9 @@ uint64_t read_all(const uint64_t* data, int64_t words) {
     }
   }
   for (int n = 1; n < kLoads; ++n) sum[0] = hn::Add(sum[0], sum[n]);
-  return hn::GetLane(hn::SumOfLanes(tag, sum[0]));
+  uint64_t all[HWY_MAX_BYTES / sizeof(uint64_t)];  // SumOfLanes adds as signed, which may overflow
+  hn::StoreU(sum[0], tag, all);
+  return std::accumulate(all, all + lanes, uint64_t{0});
 }
 
 float multiply_add(int64_t rounds) {

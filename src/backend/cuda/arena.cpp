@@ -43,7 +43,8 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   a.expert_weights = carver.take<float>(pairs);
   if (matrices == Matrices::kPacked) {
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
-    a.pending = carver.take<float>(2 * std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
+    a.pending = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
+    a.normed_f16 = carver.take<F16>(tokens * d.hidden);
   } else {
     a.expert_hidden = carver.take<float>(pairs * d.inter);
   }
@@ -52,7 +53,7 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   a.moe_tiles = carver.take<MoeTile>(max_moe_tiles(pairs, d.experts));
   a.moe_tile_count = carver.take<int32_t>(1);
   a.logits = carver.take<float>(rows * d.vocab);
-  a.step_pitch = (tokens + 3) / 4 * 4;
+  a.step_pitch = std::max<int64_t>(8, (tokens + 3) / 4 * 4);
   int32_t* row = carver.take<int32_t>(6 * a.step_pitch);
   for (int32_t** array : {&a.ids, &a.positions, &a.token_row, &a.last_key, &a.kv_slots[0], &a.kv_slots[1]}) {
     *array = row;

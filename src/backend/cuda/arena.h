@@ -46,7 +46,8 @@ struct Arena {
   float* expert_weights = nullptr;   // [tokens, topk]
   float* expert_hidden = nullptr;    // [tokens, topk, inter]
   F16* expert_hidden_f16 = nullptr;  // [tokens, topk, inter], instead of expert_hidden
-  float* pending = nullptr;          // [2, min(tokens, 8), hidden] sums of moe_down that residual has still to get
+  F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
+  float* pending = nullptr;          // [min(tokens, 8), hidden] sums of moe_down that residual has still to get
   float* expert_out = nullptr;       // [tokens, topk, hidden]
   int32_t* moe_pairs = nullptr;      // [tokens * topk]
   MoeTile* moe_tiles = nullptr;      // [max_moe_tiles]

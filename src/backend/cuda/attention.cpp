@@ -49,9 +49,10 @@ Attention::Attention(const BackendConfig& config, const CudaOptions& options, cu
 
 int64_t Attention::memory_bytes(const BackendConfig& config, const CudaOptions& options, const DeviceFacts& card) {
   if (!choose_flash(config, options)) return 0;
-  const DecodeShape one = {1, static_cast<int>(config.dims.kv_heads), kv_bytes(page_type(options.kv))};
+  const int bytes = kv_bytes(page_type(options.kv));
+  const DecodeShape one = {1, static_cast<int>(config.dims.kv_heads), bytes};
   Carver measure(nullptr);
-  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card, one.kv_bytes)).target, measure));
+  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card, bytes)).target, measure));
   return measure.bytes();
 }
 

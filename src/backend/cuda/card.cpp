@@ -55,7 +55,7 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& op
   const MoeKernel moe = choose_moe(config, options);
   const bool packed = moe != MoeKernel::kReference;
   static_cast<void>(carve(config, options.kv, packed ? Matrices::kPacked : Matrices::kRowOrder, measure));
-  if (moe == MoeKernel::kGemm) static_cast<void>(GemmPath(config, gemms));
+  if (has_gemms(moe)) static_cast<void>(GemmPath(config, gemms));
   using Kv = CudaOptions::Kv;
   const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
   return {.weights = 0,

@@ -14,10 +14,10 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   if (options.moe == MoeKernel::kGemv)
     throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: this build has marlin, gemm and reference");
   const std::optional<std::string> reason = why_not_packed(config);
-  const bool gemm = options.moe == MoeKernel::kGemm;
   const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
-  const bool packed =
-      gemm || options.moe == MoeKernel::kMarlin || (options.moe == MoeKernel::kAuto && requantised && !reason);
+  const bool any = options.moe == MoeKernel::kAuto && !reason && config.dims.experts <= kGroupMaxExperts;
+  const bool gemm = options.moe == MoeKernel::kGemm || any;
+  const bool packed = gemm || options.moe == MoeKernel::kMarlin;
   if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
   if (gemm && config.dims.experts > kGroupMaxExperts)
     throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemm: want up to {} experts, found {}", kGroupMaxExperts,
@@ -25,6 +25,7 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   if (!packed && requantised)
     throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
                 reason.value_or("reference was asked for"));
+  if (any) return MoeKernel::kAuto;
   return gemm ? MoeKernel::kGemm : packed ? MoeKernel::kMarlin : MoeKernel::kReference;
 }
 
@@ -41,13 +42,28 @@ bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
   }
   if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
     throw Error(Code::kUnsupported, "[cuda] an fp8 KV cache is read by attention backend flash only, for head_dim 64");
-  return options.attention == Choice::kFlash || type == KvPages::Type::kE4m3;
+  return served && options.attention != Choice::kReference;
 }
 
 bool fused_step(const Dims& d, int64_t tokens) {
-  return tokens <= kGemvTokens && tokens * d.topk <= kGemvRoutes && d.experts <= kGemvExperts && d.topk >= 2 &&
-         d.hidden <= kRouterHidden;
+  return tokens <= kGemvTokens && tokens * d.topk <= kGemvRoutes && d.experts <= kGemvExperts && d.experts % 4 == 0 &&
+         d.topk >= 2 && d.hidden <= kRouterHidden;
 }
+
+// Where auto goes over to GEMMs, as was faster on an H200 (gpt-oss-120b shapes, 2026-11).
+constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 256;
+
+bool has_gemms(MoeKernel kernel) { return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto; }
+
+bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
+  return has_gemms(kernel) && !fused_step(d, tokens) && (kernel == MoeKernel::kGemm || tokens > kDenseGemvTokens);
+}
+
+bool experts_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
+  return has_gemms(kernel) && !fused_step(d, tokens) && (kernel == MoeKernel::kGemm || tokens > kExpertGemvTokens);
+}
+
+bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
   switch (kv) {

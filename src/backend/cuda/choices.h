@@ -12,13 +12,20 @@
 
 namespace nibble::backend::cuda {
 
-// kAuto resolved. Throws Error(kUnsupported) for what the model's shapes or this build rule out.
+// What the option becomes; kAuto: packed matrices, each step on the kernels that are faster for its tokens. Throws
+// Error(kUnsupported) for what the model's shapes or this build rule out.
 [[nodiscard]] MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options);
 // Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when the option
 // asks for kernels that do not take the model's shapes or its page type.
 [[nodiscard]] bool choose_flash(const BackendConfig& config, const CudaOptions& options);
 // Whether the decode kernels take a step of `tokens` in their fused form.
 [[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
+// Of a resolved kernel: whether the backend has GEMMs at all, and whether they take a step's dense layers, its experts,
+// its logits.
+[[nodiscard]] bool has_gemms(MoeKernel kernel);
+[[nodiscard]] bool dense_by_gemm(MoeKernel kernel, const Dims& dims, int64_t tokens);
+[[nodiscard]] bool experts_by_gemm(MoeKernel kernel, const Dims& dims, int64_t tokens);
+[[nodiscard]] bool logits_by_gemm(MoeKernel kernel, int64_t rows);
 
 [[nodiscard]] KvPages::Type page_type(CudaOptions::Kv kv);
 // In which packing a role is held.

@@ -8,7 +8,6 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
-#include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/packed_weights.h"
 #include "backend/cuda/sample_plan.h"
 #include "backend/cuda/step_graph.h"
@@ -56,7 +55,7 @@ class StreamedCudaBackend final : public CudaBackend {
     if (moe_kernel_ != MoeKernel::kReference) {
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
-      if (moe_kernel_ == MoeKernel::kGemm) use_gemms();
+      if (has_gemms(moe_kernel_)) use_gemms();
       if (!options.eager) graphs_.emplace(stream_.get());
     }
     inputs_.emplace(config_, at_, stream_.get());
@@ -117,7 +116,7 @@ class StreamedCudaBackend final : public CudaBackend {
     if (plan_.filters || plan_.most_shifts > 0 || !plan_.masks.empty()) return std::nullopt;
     const StepGraphs::Next next = graphs_->next(static_cast<int64_t>(tokens));
     if (next == StepGraphs::Next::kRun) return std::nullopt;
-    inputs_->begin_step();
+    inputs_->begin_step(static_cast<int64_t>(tokens));
     inputs_->put(step, plan_);
     if (next == StepGraphs::Next::kCapture) {
       inputs_->freeze(true);
@@ -138,7 +137,7 @@ class StreamedCudaBackend final : public CudaBackend {
     }
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");
-    if (!capturing()) inputs_->begin_step();
+    if (!capturing()) inputs_->begin_step(tokens_);
     kernels_.embed({.table = bf16(args.table),
                     .ids = inputs_->ids(args.ids),
                     .sampled = at_.sampled,
@@ -332,7 +331,7 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens_, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens_, dims_.topk});
       case Slot::kExpertHidden:
-        if (path_ && path_->ran_gemms() != nullptr) return gemms_hidden();
+        if (path_ && path_->experts_on_gemms()) return gemms_hidden();
         if (path_) return read(at_.expert_hidden_f16, {tokens_, dims_.topk, dims_.inter});
         return read(at_.expert_hidden, {tokens_, dims_.topk, dims_.inter});
       case Slot::kLogits: return read(at_.logits, {logit_rows_, dims_.vocab});
@@ -362,18 +361,10 @@ class StreamedCudaBackend final : public CudaBackend {
     cuda_check(cudaMemsetAsync(gemm_memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
     Carver place(gemm_memory_.get());
     gemms_.emplace(config_, place);
-    path_->use_gemms(&*gemms_);
+    path_->use_gemms(&*gemms_, moe_kernel_);
   }
   [[nodiscard]] SlotData gemms_hidden() {
-    const auto* hidden = gemms_->expert_hidden();
-    const Shape shape = {tokens_, dims_.topk, dims_.inter};
-    if (gemms_->hidden_type() == InputType::kF16) return read(reinterpret_cast<const F16*>(hidden), shape);
-    SlotData stored = read(reinterpret_cast<const Bf16*>(hidden), shape);
-    std::vector<float> in_order(stored.values.size());
-    for (size_t i = 0; i < in_order.size(); ++i)
-      in_order[i] = stored.values[i / 32 * 32 + static_cast<size_t>(layout::slot_of_k(static_cast<int>(i % 32)))];
-    stored.values = std::move(in_order);
-    return stored;
+    return {{tokens_, dims_.topk, dims_.inter}, gemms_->expert_hidden(tokens_, stream_.get())};
   }
 
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }

@@ -1,7 +1,5 @@
 #include "backend/cuda/decode_path.h"
 
-#include "backend/cuda/choices.h"
-
 #include <algorithm>
 
 namespace nibble::backend::cuda {
@@ -26,15 +24,12 @@ GemvLaunch DecodePath::chained(const Launch& on) const {
 }
 
 RowsIn DecodePath::residual(int64_t first) const {
-  return {.x = at_.residual + first * d_.hidden,
-          .pending = pending_ ? at_.pending : nullptr,
-          .pending_stride = tokens_ * d_.hidden,
-          .eps = config_.rms_eps};
+  return {.x = at_.residual + first * d_.hidden, .pending = pending_ ? at_.pending : nullptr, .eps = config_.rms_eps};
 }
 
 void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots,
                          const Launch& on) {
-  if (ran_gemms() != nullptr) {
+  if (dense_by_gemm(kernel_, d_, tokens_)) {
     return many_attn_in(w, at_.kv[static_cast<size_t>(layer)], positions, kv_slots, on);
   }
   const int64_t half = d_.head_dim / 2;
@@ -129,7 +124,7 @@ void DecodePath::run_dense(DenseArgs args, int64_t rows, const Launch& on) const
 }
 
 void DecodePath::attn_out(const LinearWeights& w, const Launch& on) {
-  if (ran_gemms() != nullptr) {
+  if (dense_by_gemm(kernel_, d_, tokens_)) {
     GemmArgs args{.packing = w.matrix.packing,
                   .weights = w.matrix.data,
                   .bias = w.bias,
@@ -160,6 +155,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
                   .weight = w.router,
                   .bias = w.bias,
                   .normed = at_.normed,
+                  .rounded = at_.normed_f16,
                   .logits = at_.router_logits,
                   .hidden = to_int(d_.hidden),
                   .experts = to_int(d_.experts),
@@ -173,6 +169,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   kernels_.rmsnorm({.x = at_.residual,
                     .scale = w.norm,
                     .out = at_.normed,
+                    .rounded = at_.normed_f16,
                     .rows = to_int(tokens_),
                     .hidden = to_int(d_.hidden),
                     .eps = config_.rms_eps},
@@ -198,7 +195,7 @@ ExpertChoice DecodePath::choice() const {
 }
 
 void DecodePath::moe(const MoeWeights& w, const Launch& on) {
-  if (ran_gemms() != nullptr) {
+  if (experts_on_gemms()) {
     gemms_->moe({.up = w.up,
                  .down = w.down,
                  .up_bias = w.up_bias,
@@ -219,7 +216,7 @@ void DecodePath::moe(const MoeWeights& w, const Launch& on) {
 void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
   gemv_moe_up({.weights = w.up,
                .bias = w.up_bias,
-               .x = at_.normed,
+               .x = at_.normed_f16,
                .choice = choice(),
                .u = at_.expert_hidden_f16,
                .hidden = to_int(d_.hidden),
@@ -236,7 +233,8 @@ void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
                  .bias = w.down_bias,
                  .u = at_.expert_hidden_f16,
                  .choice = again,
-                 .y = at_.pending,
+                 .y = at_.residual,
+                 .pending = at_.pending,
                  .hidden = to_int(d_.hidden),
                  .inter = to_int(d_.inter),
                  .tokens = to_int(tokens_),
@@ -265,7 +263,7 @@ void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
   const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_count, to_int(d_.topk)};
   gemv_grouped_up({.weights = w.up,
                    .bias = w.up_bias,
-                   .x = at_.normed,
+                   .x = at_.normed_f16,
                    .groups = groups,
                    .u = at_.expert_hidden_f16,
                    .hidden = to_int(d_.hidden),
@@ -286,6 +284,7 @@ void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
 }
 
 void DecodePath::logits(const LinearWeights& w, const LogitRows& rows, const Launch& on) {
+  if (logits_by_gemm(kernel_, rows.rows) && !pending_) return many_logits(w, rows, on);
   RowsIn in = residual(0);
   in.which = rows.tokens;
   in.norm = rows.norm;
@@ -296,6 +295,24 @@ void DecodePath::logits(const LinearWeights& w, const LogitRows& rows, const Lau
              .rows = to_int(d_.vocab),
              .cols = to_int(d_.hidden)},
             rows.rows, on);
+}
+
+void DecodePath::many_logits(const LinearWeights& w, const LogitRows& rows, const Launch& on) {
+  kernels_.rmsnorm({.x = at_.residual,
+                    .which = rows.tokens,
+                    .scale = rows.norm,
+                    .out = at_.normed,
+                    .rows = to_int(rows.rows),
+                    .hidden = to_int(d_.hidden),
+                    .eps = config_.rms_eps},
+                   on);
+  GemmArgs args{.packing = w.matrix.packing,
+                .weights = w.matrix.data,
+                .rows = to_int(d_.vocab),
+                .cols = to_int(d_.hidden),
+                .tokens = to_int(rows.rows)};
+  args.parts[0] = {at_.logits, 0, args.rows};
+  gemms_->dense(args, at_.normed, on);
 }
 
 void DecodePath::replayed(int64_t tokens) {

@@ -3,6 +3,7 @@
 // decoding runs; more as launches of eight and experts with their tokens grouped.
 
 #include "backend/cuda/arena.h"
+#include "backend/cuda/choices.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
 #include "backend/cuda/kernels/any/gemv.h"
@@ -35,10 +36,13 @@ class DecodePath {
   DecodePath(const BackendConfig& config, const Arena& at, const KernelTable& kernels, const GemvDevice& device)
       : config_(config), d_(config.dims), at_(at), kernels_(kernels), device_(device) {}
 
-  // From now on steps that do not take the fused form run on these. They outlive the path.
-  void use_gemms(const GemmPath* gemms) { gemms_ = gemms; }
-  // The GEMMs whose expert_hidden holds the last moe's; null: it lies in the arena.
-  [[nodiscard]] const GemmPath* ran_gemms() const { return fused() ? nullptr : gemms_; }
+  // From now on what choices.h gives to the GEMMs runs on these. They outlive the path.
+  void use_gemms(const GemmPath* gemms, MoeKernel kernel) {
+    gemms_ = gemms;
+    kernel_ = kernel;
+  }
+  // The GEMMs' expert_hidden holds the last moe's; else it lies in the arena.
+  [[nodiscard]] bool experts_on_gemms() const { return experts_by_gemm(kernel_, d_, tokens_); }
 
   // A step of `tokens` begins; residual holds their embeddings.
   void begin(int64_t tokens) {
@@ -71,6 +75,7 @@ class DecodePath {
   void grouped_moe(const MoeWeights& w, const Launch& on);
   void many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* positions, const int32_t* kv_slots,
                     const Launch& on);
+  void many_logits(const LinearWeights& w, const LogitRows& rows, const Launch& on);
   [[nodiscard]] ExpertChoice choice() const;
   [[nodiscard]] GemvLaunch chained(const Launch& on) const;
 
@@ -80,6 +85,7 @@ class DecodePath {
   const KernelTable& kernels_;
   const GemvDevice device_;
   const GemmPath* gemms_ = nullptr;
+  MoeKernel kernel_ = MoeKernel::kMarlin;
   int64_t tokens_ = 0;
   bool pending_ = false;  // the residual has still to get the last moe's sums
   bool chosen_ = true;    // expert_ids are those of the last route

@@ -1,6 +1,7 @@
 #include "backend/cuda/gemm_path.h"
 
 #include "backend/cuda/kernels/sm90/gemm.h"
+#include "backend/cuda/layout/wgmma_b.h"
 
 #include <algorithm>
 
@@ -10,6 +11,16 @@ namespace {
 using layout::Packing;
 
 int to_int(int64_t value) { return static_cast<int>(value); }
+
+int64_t in_atoms(int64_t rows) { return (rows + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomRows; }
+
+template <class T>
+std::vector<T> host_copy(const T* from, int64_t count, cudaStream_t stream) {
+  std::vector<T> values(static_cast<size_t>(count));
+  cuda_check(cudaMemcpyAsync(values.data(), from, values.size() * sizeof(T), cudaMemcpyDeviceToHost, stream));
+  cuda_check(cudaStreamSynchronize(stream));
+  return values;
+}
 
 int attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
@@ -27,10 +38,12 @@ GemmPath::GemmPath(const BackendConfig& config, Carver& carver)
       hopper_(attribute(cudaDevAttrComputeCapabilityMajor) == 9) {
   const int64_t tokens = config.max_tokens, pairs = tokens * dims_.topk;
   const int smallest = std::min(kGemmTokens[0], kWgmmaTokens[0]);
-  x_ = carver.take<uint16_t>(std::max<int64_t>(tokens, config.max_rows) * std::max(dims_.hidden, dims_.q_width()));
-  u_ = carver.take<uint16_t>(pairs * dims_.inter);
-  y_ = carver.take<float>(pairs * dims_.hidden);
-  pairs_ = carver.take<int32_t>(pairs);
+  const int64_t places = max_places(pairs, dims_.experts), rows = std::max<int64_t>(tokens, config.max_rows);
+  x_ = carver.take<uint16_t>(in_atoms(rows) * std::max(dims_.hidden, dims_.q_width()));
+  u_ = carver.take<uint16_t>(places * dims_.inter);
+  y_ = carver.take<float>(std::max(pairs, places / 2) * dims_.hidden);
+  pairs_ = carver.take<int32_t>(places);
+  places_ = carver.take<int32_t>(pairs);
   tiles_ = carver.take<ExpertTile>(max_expert_tiles(pairs, dims_.experts, smallest));
   tile_count_ = carver.take<int32_t>(1);
 }
@@ -50,9 +63,32 @@ void GemmPath::run(const GemmArgs& args, const GemmPlan& plan, const Launch& on)
 }
 
 void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {
-  any_round({.from = x, .to = x_, .count = int64_t{args.tokens} * args.cols, .type = input_before(args.packing)}, on);
+  const InputType type = input_before(args.packing);
+  if (type == InputType::kWgmma) args.x_rows = to_int(in_atoms(args.tokens));
+  any_round({.from = x, .to = x_, .tokens = args.tokens, .cols = args.cols, .type = type, .to_rows = args.x_rows}, on);
   args.x = x_;
   run(args, plan_gemm({args.rows, args.cols, args.tokens}, device_for(args.packing)), on);
+}
+
+int GemmPath::x_rows(int64_t tokens) const { return to_int(max_places(tokens * dims_.topk, dims_.experts)); }
+
+// x as gate_up wants it: a row per token, or on wgmma a row per place.
+void GemmPath::round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& on) const {
+  RoundArgs round{.from = args.x,
+                  .to = x_,
+                  .tokens = args.tokens,
+                  .cols = to_int(dims_.hidden),
+                  .type = input_before(Packing::kMxfp4)};
+  gemm.x_share = to_int(dims_.topk);
+  if (round.type == InputType::kWgmma) {
+    gemm.x_share = 1;
+    round.to = reinterpret_cast<uint16_t*>(y_);
+    round.to_rows = gemm.x_rows = x_rows(args.tokens);
+    round.places = places_;
+    round.copies = to_int(dims_.topk);
+  }
+  gemm.x = round.to;
+  any_round(round, on);
 }
 
 void GemmPath::moe(const Moe& args, const Launch& on) const {
@@ -61,6 +97,7 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
   const GemmPlan up_plan = plan_gemm({2 * dims_.inter, dims_.hidden, pairs, dims_.experts}, device);
   any_moe_group_tiles({.expert_ids = args.expert_ids,
                        .pairs = pairs_,
+                       .places = places_,
                        .tiles = tiles_,
                        .tile_count = tile_count_,
                        .tokens = args.tokens,
@@ -68,22 +105,20 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
                        .experts = to_int(dims_.experts),
                        .tile_tokens = up_plan.tokens},
                       on);
-  any_round({.from = args.x, .to = x_, .count = args.tokens * dims_.hidden, .type = hidden_type()}, on);
   GemmArgs gemm{.packing = Packing::kMxfp4,
                 .order = layout::RowOrder::kGateUp,
                 .weights = args.up,
                 .bias = args.up_bias,
-                .x = x_,
                 .rows = to_int(2 * dims_.inter),
                 .cols = to_int(dims_.hidden),
                 .tokens = to_int(pairs),
                 .tiles = tiles_,
                 .tile_count = tile_count_,
                 .pairs = pairs_,
-                .x_share = to_int(dims_.topk),
                 .experts = to_int(dims_.experts),
                 .u = u_,
                 .swiglu_limit = swiglu_limit_};
+  round_for_experts(args, gemm, on);
   run(gemm, up_plan, on);
   gemm.order = layout::RowOrder::kPlain;
   gemm.weights = args.down;
@@ -102,6 +137,23 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
                    .topk = to_int(dims_.topk),
                    .hidden = to_int(dims_.hidden)},
                   on);
+}
+
+std::vector<float> GemmPath::expert_hidden(int64_t tokens, cudaStream_t stream) const {
+  const int64_t pairs = tokens * dims_.topk, rows = x_rows(tokens);
+  const bool panels = input_before(Packing::kMxfp4) == InputType::kWgmma;
+  const std::vector<uint16_t> u = host_copy(u_, (panels ? rows : pairs) * dims_.inter, stream);
+  const std::vector<int32_t> places = host_copy(places_, pairs, stream);
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(pairs * dims_.inter));
+  for (int64_t pair = 0; pair < pairs; ++pair)
+    for (int64_t i = 0; i < dims_.inter; ++i) {
+      const int64_t at =
+          panels ? layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i) : pair * dims_.inter + i;
+      const uint16_t bits = u[static_cast<size_t>(at)];
+      values.push_back(panels ? Bf16{bits}.to_float() : F16{bits}.to_float());
+    }
+  return values;
 }
 
 }  // namespace nibble::backend::cuda

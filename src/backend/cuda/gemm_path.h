@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/any/gemm.h"
 
 #include <cstdint>
+#include <vector>
 
 namespace nibble::backend::cuda {
 
@@ -34,13 +35,14 @@ class GemmPath {
   };
   void moe(const Moe& args, const Launch& on) const;
 
-  // What the last moe made of a (token, k): [tokens, topk, inter] in hidden_type's type and order.
-  [[nodiscard]] const uint16_t* expert_hidden() const { return u_; }
-  [[nodiscard]] InputType hidden_type() const { return input_before(layout::Packing::kMxfp4); }
+  // What the last moe, of so many tokens, made of each (token, k): [tokens, topk, inter]. Waits for the stream.
+  [[nodiscard]] std::vector<float> expert_hidden(int64_t tokens, cudaStream_t stream) const;
 
  private:
+  [[nodiscard]] int x_rows(int64_t tokens) const;  // of panels that hold the step's pairs by place
   [[nodiscard]] GemmDevice device_for(layout::Packing packing) const;
   [[nodiscard]] InputType input_before(layout::Packing packing) const;
+  void round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& on) const;
   void run(const GemmArgs& args, const GemmPlan& plan, const Launch& on) const;
 
   const Dims dims_;
@@ -48,9 +50,10 @@ class GemmPath {
   int sms_ = 0;
   bool hopper_ = false;
   uint16_t* x_ = nullptr;  // [tokens, max(hidden, heads * head_dim)]
-  uint16_t* u_ = nullptr;  // [tokens, topk, inter]
-  float* y_ = nullptr;     // [tokens, topk, hidden]
+  uint16_t* u_ = nullptr;  // [tokens, topk, inter], or by place
+  float* y_ = nullptr;     // [tokens, topk, hidden]; before it is, on wgmma, x by place
   int32_t* pairs_ = nullptr;
+  int32_t* places_ = nullptr;
   ExpertTile* tiles_ = nullptr;
   int32_t* tile_count_ = nullptr;
 };

@@ -106,6 +106,7 @@ struct RmsnormLaunch {
   const int32_t* which = nullptr;  // [rows]; none: r itself
   const Bf16* scale = nullptr;     // [hidden]
   float* out = nullptr;            // [rows, hidden]
+  F16* rounded = nullptr;          // likewise, or null
   int rows = 0, hidden = 0;
   float eps = 0;
 };
@@ -154,9 +155,9 @@ struct AttendLaunch {
   int window = 0;  // keys seen, the own included; 0: all
 };
 
-// to += pending[0] + pending[1]
+// to += pending
 struct AddPendingLaunch {
-  const float* pending = nullptr;  // [2, count]
+  const float* pending = nullptr;  // [count]
   float* to = nullptr;             // [count]
   int count = 0;
 };
@@ -241,7 +242,7 @@ struct SampleLaunch {
   bool filters = false;  // some row has min_p, top_k or top_p
   bool masked = false;   // some row has a mask
 };
-inline constexpr int kSampleParts = 32;
+inline constexpr int kSampleParts = 128;
 // In place of a token: a logit is NaN or +infinity; all are -infinity.
 inline constexpr int32_t kNotFinite = -1, kNothingAllowed = -2;
 

@@ -36,7 +36,7 @@ class Planner {
     cost_.formats.kv_value_bytes = kBytes[kv_type()];
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
     fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
-    gemms_ = moe_ == MoeKernel::kGemm && !fused_;
+    dense_gemms_ = dense_by_gemm(moe_, d_, tokens_);
   }
 
   CudaPlan plan() && {
@@ -68,7 +68,7 @@ class Planner {
   void attn_in() {
     stage_ = Stage::kAttnIn;
     const int64_t q = d_.q_width(), kv = d_.kv_width();
-    if (!plain() && !gemms_) {
+    if (!plain() && !dense_gemms_) {
       per_token(Kernel::kRopeTable, tokens_).once = true;
       const Packing packed = packing(kQ);
       return gemv(by_packing(packed, Kernel::kQkvBf16), {q + 2 * kv, d_.hidden, 1, packed}, tokens_,
@@ -117,11 +117,12 @@ class Planner {
       place(own, decodes);
     }
     if (!shares.prefill.empty()) {
-      const Kernel bf16 = device.wgmma ? Kernel::kSm90AttendPrefill : Kernel::kAttendPrefillBf16;
-      place(
-          add(e4m3 ? Kernel::kAttendPrefillE4m3 : bf16,
-              fmt::format("{} tokens per CTA, grid {} x {}", tile_tokens(device), shares.prefill.size(), d_.kv_heads)),
-          prefills);
+      const Kernel kernel = device.wgmma ? Kernel::kSm90AttendPrefill
+                            : e4m3       ? Kernel::kAttendPrefillE4m3
+                                         : Kernel::kAttendPrefillBf16;
+      place(add(kernel, fmt::format("{} tokens per CTA, grid {} x {}", tile_tokens(device), shares.prefill.size(),
+                                    d_.kv_heads)),
+            prefills);
     }
   }
 
@@ -130,7 +131,7 @@ class Planner {
     const Roles reads = {kO, kOBias};
     if (plain()) return linear("o", tokens_, d_.hidden, reads);
     const Packing packed = packing(kO);
-    if (gemms_) return gemm(packed, {d_.hidden, d_.q_width(), tokens_}, reads);
+    if (dense_gemms_) return gemm(packed, {d_.hidden, d_.q_width(), tokens_}, reads);
     gemv(by_packing(packed, Kernel::kDenseBf16), {d_.hidden, d_.q_width(), 1, packed}, tokens_, reads);
   }
 
@@ -150,7 +151,7 @@ class Planner {
     stage_ = Stage::kMoe;
     const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
     if (plain()) return plain_moe(up, down);
-    if (gemms_) return gemm_moe(up, down);
+    if (experts_by_gemm(moe_, d_, tokens_)) return gemm_moe(up, down);
     if (fused_) {
       constexpr int kParts = 2;  // decode_path.cpp
       gemv(Kernel::kMarlinUp, {2 * d_.inter, d_.hidden, static_cast<int>(tokens_ * d_.topk)}, 1, up);
@@ -196,6 +197,10 @@ class Planner {
       return linear("lm_head", rows, d_.vocab, {kUnembedding});
     }
     const Packing packed = packing(kUnembedding);
+    if (logits_by_gemm(moe_, rows)) {
+      per_token(Kernel::kRmsnorm, rows, {kFinalNorm});
+      return gemm(packed, {d_.vocab, d_.hidden, rows}, {kUnembedding});
+    }
     gemv(by_packing(packed, Kernel::kDenseBf16), {d_.vocab, d_.hidden, 1, packed}, rows, {kFinalNorm, kUnembedding});
   }
 
@@ -230,8 +235,8 @@ class Planner {
   const MoeKernel moe_;
   const bool flash_;
   CostModel cost_;
-  bool fused_ = false;  // the decode kernels in their fused form
-  bool gemms_ = false;  // GEMMs instead of them
+  bool fused_ = false;        // the decode kernels in their fused form
+  bool dense_gemms_ = false;  // GEMMs instead of them
   int64_t tokens_ = 0;
   Stage stage_ = Stage::kEmbed;  // being planned
   std::vector<PlannedStage> stages_;

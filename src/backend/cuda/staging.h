@@ -59,6 +59,11 @@ class StepArray {
   }
   // The device has got `host` by another way.
   void set(std::span<const T> host) { content_.assign(host.begin(), host.end()); }
+  // From now on it lies elsewhere.
+  void move_to(T* device) {
+    device_ = device;
+    content_.clear();
+  }
 
  private:
   T* device_;

@@ -3,6 +3,7 @@
 #include "backend/cuda/attention.h"
 #include "base/error.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace nibble::backend::cuda {
@@ -10,7 +11,7 @@ namespace {
 
 // The most that one step's arrays take, twice over.
 int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
-  const int64_t ints = 6 * int64_t{config.max_tokens} + config.max_rows + kLayerKinds * page_ids;
+  const int64_t ints = 6 * std::max<int64_t>(8, config.max_tokens) + config.max_rows + kLayerKinds * page_ids;
   return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) +
               Attention::staging_bytes(config.max_tokens)) +
          4096;
@@ -65,19 +66,32 @@ const SampleRowParams* StepInputs::params(SamplePlan& plan) {
   return params_.put(plan.params, staging_);
 }
 
+// Few tokens' arrays lie close together: one short copy.
+void StepInputs::begin_step(int64_t tokens) {
+  staging_.begin_step();
+  const int64_t pitch = tokens <= kFewTokens ? kFewTokens : at_.step_pitch;
+  if (pitch == pitch_) return;
+  pitch_ = pitch;
+  int32_t* at = at_.ids;
+  for (StepArray<int32_t>* array : token_arrays()) {
+    array->move_to(at);
+    at += pitch;
+  }
+}
+
 void StepInputs::put(const StepArgs& step, SamplePlan& plan) {
+  check(pitch_ == kFewTokens, "a captured step has few tokens");
   spread(step.rows);
   const std::span<const int32_t> arrays[] = {step.ids,   step.positions,   host_row_,
                                              host_last_, step.kv_slots[0], step.kv_slots[1]};
-  StepArray<int32_t>* const copies[] = {&ids_,      &positions_,   &token_row_,
-                                        &last_key_, &kv_slots_[0], &kv_slots_[1]};  // the arena's rows, in its order
-  ints_.clear();
+  const auto copies = token_arrays();
+  ints_.assign(std::size(arrays) * static_cast<size_t>(pitch_), 0);
   for (size_t i = 0; i < std::size(arrays); ++i) {
     check(arrays[i].size() == step.ids.size(), "a step's arrays have one entry per token");
-    ints_.insert(ints_.end(), arrays[i].begin(), arrays[i].end());
+    std::copy(arrays[i].begin(), arrays[i].end(), ints_.begin() + static_cast<std::ptrdiff_t>(i) * pitch_);
     copies[i]->set(arrays[i]);
   }
-  staging_.copy_rows(at_.ids, std::as_bytes(std::span(ints_)), std::ssize(arrays), at_.step_pitch * 4);
+  staging_.copy(at_.ids, std::as_bytes(std::span(ints_)));
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull})
     pages(kind, step.pages[static_cast<size_t>(kind)], std::ssize(step.rows));
   logit_tokens_.put(step.logit_tokens, staging_);

@@ -16,7 +16,7 @@ class StepInputs {
  public:
   StepInputs(const BackendConfig& config, const Arena& at, cudaStream_t stream);
 
-  void begin_step() { staging_.begin_step(); }
+  void begin_step(int64_t tokens);
   [[nodiscard]] Staging& staging() { return staging_; }
   void freeze(bool frozen) { staging_.freeze(frozen); }
 
@@ -46,7 +46,14 @@ class StepInputs {
  private:
   void spread(std::span<const Row> rows);
 
+  static constexpr int64_t kFewTokens = 8;
+  // The arena's six arrays of one entry per token, in its order.
+  [[nodiscard]] std::array<StepArray<int32_t>*, 6> token_arrays() {
+    return {&ids_, &positions_, &token_row_, &last_key_, &kv_slots_[0], &kv_slots_[1]};
+  }
+
   const Arena& at_;
+  int64_t pitch_ = 0;  // between these arrays
   Staging staging_;
   StepArray<int32_t> ids_, positions_, token_row_, last_key_, logit_tokens_;
   std::array<StepArray<int32_t>, kLayerKinds> kv_slots_;

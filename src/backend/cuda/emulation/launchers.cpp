@@ -4,7 +4,6 @@
 #include "backend/cuda/kernels/any/gemm.h"
 #include "backend/cuda/kernels/any/gemv.h"
 #include "backend/cuda/kernels/any/launchers.h"
-#include "backend/cuda/kernels/sm90/attend.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 
 #include <fmt/format.h>
@@ -131,16 +130,16 @@ void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePl
                            plan.target, args.kv_heads, plan.grid, plan.smem_bytes));
   launched(kernel, on);
 }
-void any_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
-  const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendPrefillBf16 : Kernel::kAttendPrefillE4m3;
-  note(kernel, fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, args.tile_count, args.kv_heads));
-  launched(kernel, on);
-}
 bool sm90_attend_serves(KvPages::Type type) { return type == KvPages::Type::kBf16; }
 void sm90_attend_prefill(const FlashArgs& args, KvPages::Type /*type*/, const Launch& on) {
   note(Kernel::kSm90AttendPrefill,
        fmt::format("{} tokens per CTA, grid {} x {}", kWgmmaPrefillTokens, args.tile_count, args.kv_heads));
   launched(Kernel::kSm90AttendPrefill, on);
+}
+void any_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
+  const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendPrefillBf16 : Kernel::kAttendPrefillE4m3;
+  note(kernel, fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, args.tile_count, args.kv_heads));
+  launched(kernel, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -8,6 +8,8 @@
 //   k      : the packed weights deal k to lanes as mx_a_m16k32.h k_of says. mma.sync reads B in that order; wgmma takes
 //   B
 //            in the order of its slots, so activations are stored with each block of 32 k permuted: slot_of_k.
+//   matrix = panels of 64 k, one after the other, each the atoms of all rows (a multiple of 8): rows from a multiple of
+//            8 on are, in a panel, one contiguous copy into a stage: place_in_panels.
 
 #include "backend/cuda/layout/mx_a_m16k32.h"
 
@@ -32,11 +34,21 @@ inline constexpr int kAtomBytes = kAtomRows * kAtomRowBytes;
 // The same exchange as the hardware does it, on addresses.
 [[nodiscard]] constexpr uint32_t swizzle128(uint32_t address) { return address ^ (address >> 7 & 7u) << 4; }
 
-// Of the K slice of 16 that starts `step` slices behind the stage's base.
+inline constexpr int kPanelK = kAtomRowBytes / 2;
+// Element offset of (row, k) in a matrix of `rows` rows.
+[[nodiscard]] constexpr int64_t place_in_panels(int64_t rows, int64_t row, int64_t k) {
+  const auto own = static_cast<int>(k % kPanelK);
+  const int slot = own / kBlockK * kBlockK + slot_of_k(own % kBlockK);
+  return k / kPanelK * rows * kPanelK + row / kAtomRows * (kAtomBytes / 2) +
+         swizzled_chunk(static_cast<int>(row % kAtomRows), slot / 8) / 2 + slot % 8;
+}
+
+// Of the K slice of 16 that starts `step` slices behind the stage's base. REQUIRES a stage below 2^18, as shared
+// addresses are: then what is constant adds up to one addition.
 [[nodiscard]] constexpr uint64_t matrix_descriptor(uint32_t stage, int step) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kLeading = uint64_t{1} << 16;  // leading: not used when swizzled
-  constexpr uint64_t kStride = uint64_t{kAtomBytes / 16} << 32;
-  return kSwizzle128 | kStride | kLeading | ((stage + static_cast<uint32_t>(step) * 32) >> 4 & 0x3fffu);
+  constexpr uint32_t kSwizzle128 = 1u << 30, kStride = kAtomBytes / 16;  // the upper half
+  constexpr uint32_t kLeading = 1u << 16;                                // not used when swizzled
+  return uint64_t{kSwizzle128 | kStride} << 32 | ((stage >> 4) + static_cast<uint32_t>(step * 2) + kLeading);
 }
 
 namespace proof {
@@ -60,7 +72,18 @@ constexpr bool chunks_are_swizzled_addresses() {
         return false;
   return true;
 }
+constexpr bool panels_bijective() {
+  bool seen[16 * 2 * kPanelK] = {};
+  for (int row = 0; row < 16; ++row)
+    for (int k = 0; k < 2 * kPanelK; ++k) {
+      bool& place = seen[place_in_panels(16, row, k)];
+      if (place) return false;
+      place = true;
+    }
+  return true;
+}
 static_assert(slots_are_what_the_mma_sees() && slots_bijective() && chunks_are_swizzled_addresses());
+static_assert(panels_bijective());
 }  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout

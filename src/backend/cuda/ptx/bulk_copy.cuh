@@ -22,4 +22,13 @@ __device__ __forceinline__ void bulk_copy(uint32_t to_shared, const void* from_g
       : "memory");
 }
 
+// Likewise, of data that is read again.
+__device__ __forceinline__ void bulk_copy(uint32_t to_shared, const void* from_global, uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to_shared),
+      "l"(from_global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 }  // namespace nibble::backend::cuda::ptx

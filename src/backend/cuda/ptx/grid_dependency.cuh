@@ -6,7 +6,7 @@ namespace nibble::backend::cuda::ptx {
 // Returns when the kernels before this one have completed and their writes are visible.
 __device__ __forceinline__ void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// The next kernel may start once every CTA has said so or ended.
+// The next kernel may start once every thread of every CTA has said so or ended.
 __device__ __forceinline__ void grid_dependency_launch() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

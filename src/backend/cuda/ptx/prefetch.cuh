@@ -7,6 +7,8 @@ __device__ __forceinline__ void prefetch_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
-__device__ __forceinline__ float load_l2(const float* global) { return __ldcg(global); }
+__device__ __forceinline__ float4 load_l2x4(const float* global) {  // 16-byte aligned
+  return __ldcg(reinterpret_cast<const float4*>(global));
+}
 
 }  // namespace nibble::backend::cuda::ptx

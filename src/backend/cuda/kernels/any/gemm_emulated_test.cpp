@@ -19,7 +19,7 @@ using layout::RowOrder;
 
 const float kNan = std::nanf("");
 
-// any_gemm, and sm90_gemm with its types and orders of x and u.
+// any_gemm and sm90_gemm.
 struct Any {
   static constexpr GemmDevice kDevice{.sms = 3};
   template <Packing kPacking, int kTokens>
@@ -29,27 +29,25 @@ struct Any {
     any_gemm<Tile, kOrder>(args);
   }
   static bool bf16(Packing packing) { return packing == Packing::kBf16; }
-  static std::vector<uint16_t> stored(const std::vector<uint16_t>& x) { return x; }
-  static std::vector<uint16_t> read(const std::vector<uint16_t>& x) { return x; }
 };
 struct Sm90 {
   static constexpr GemmDevice kDevice{.sms = 3, .wgmma = true};
+  static inline int tile_tokens = 0;  // of the plan
   template <Packing kPacking, int kTokens>
   using Tile = WgmmaTile<kPacking, kTokens>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_gemm<Tile, kOrder>(args);
+    sm90_gemm<Tile, kOrder>(args, tile_tokens);
   }
   static bool bf16(Packing) { return true; }
-  static std::vector<uint16_t> stored(const std::vector<uint16_t>& x) { return in_slot_order(x); }
-  static std::vector<uint16_t> read(const std::vector<uint16_t>& x) { return in_k_order(x); }
 };
 
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
 void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   using Tile = typename Arch::template Tile<kPacking, kTokens>;
   check_args(args);
-  ASSERT_EQ(plan.tokens, kTokens);
+  if constexpr (Arch::kDevice.wgmma) Arch::tile_tokens = plan.tokens;
+  ASSERT_LE(plan.tokens, kTokens);
   ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
   const emulation::Launch launch{.grid = plan.grid_x,
                                  .threads = Tile::kThreads,
@@ -60,12 +58,13 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
 }
 
 template <class Arch, Packing kPacking, int kTokens>
-void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain) {
+void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain, int tile = kTokens) {
   SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << tokens << " tokens, packing "
                                   << static_cast<int>(kPacking));
   const GemmMatrix w(kPacking, rows, cols, order, 5);
   const std::vector<uint16_t> x = random_16(Arch::bf16(kPacking), int64_t{tokens} * cols, 6);
-  const std::vector<uint16_t> stored = Arch::stored(x);
+  constexpr bool kWgmma = Arch::kDevice.wgmma;
+  const std::vector<uint16_t> stored = kWgmma ? in_panels(x, cols, tokens) : x;
   const std::vector<Bf16> bias = gemm_bias(rows, 7);
   std::vector<float> y(static_cast<size_t>(tokens * rows), kNan);
   const bool add = tokens % 2 == 0;
@@ -78,12 +77,13 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
                 .into = add ? GemmInto::kAdd : GemmInto::kStore,
                 .rows = rows,
                 .cols = cols,
-                .tokens = tokens};
+                .tokens = tokens,
+                .x_rows = kWgmma ? static_cast<int>(panel_rows(tokens)) : 0};
   // In two parts, as q and k are.
   const int first = rows >= 128 ? rows / 128 * 64 : 0;
   args.parts[0] = {y.data(), 0, first > 0 ? first : rows};
   if (first > 0) args.parts[1] = {y.data() + tokens * first, first, rows - first};
-  run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(args, plan_gemm({rows, cols, tokens}, Arch::kDevice, kTokens));
+  run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(args, plan_gemm({rows, cols, tokens}, Arch::kDevice, tile));
   for (int t = 0; t < tokens; ++t)
     for (int r = 0; r < rows; ++r) {
       const GemmSum want = w.dot(r, x.data() + t * cols, Arch::bf16(kPacking));
@@ -109,51 +109,60 @@ TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
 TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
   check_dense<Sm90, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
   check_dense<Sm90, Packing::kMxfp4, 64>(144, 512, 9);
-  check_dense<Sm90, Packing::kBf16, 128>(48, 512, 129);
-  check_dense<Sm90, Packing::kMxfp4, 128>(64, 384, 100, RowOrder::kHeads64);
-  check_dense<Sm90, Packing::kMxfp4, 256>(16, 192, 70);
+  check_dense<Sm90, Packing::kMxfp4, 64>(64, 384, 100, RowOrder::kHeads64, 32);
+  check_dense<Sm90, Packing::kBf16, 160>(208, 192, 150);
+  check_dense<Sm90, Packing::kMxfp4, 160>(48, 512, 129, RowOrder::kPlain, 96);
+  check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
 }
 
-struct Groups {
-  std::vector<int32_t> pairs, tile_count = {-1};
-  std::vector<ExpertTile> tiles;
-};
-
-Groups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens) {
-  Groups g;
+PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens) {
+  PlainGroups g;
+  int32_t tile_count = -1;
   const auto count = static_cast<int64_t>(ids.size());
-  g.pairs.assign(ids.size(), -1);
+  g.pairs.assign(static_cast<size_t>(max_places(count, experts)), -2);
+  g.places.assign(ids.size(), -1);
   g.tiles.resize(static_cast<size_t>(max_expert_tiles(count, experts, tile_tokens)));
   const GroupArgs args{.expert_ids = ids.data(),
                        .pairs = g.pairs.data(),
+                       .places = g.places.data(),
                        .tiles = g.tiles.data(),
-                       .tile_count = g.tile_count.data(),
+                       .tile_count = &tile_count,
                        .tokens = static_cast<int>(count) / topk,
                        .topk = topk,
                        .experts = experts,
                        .tile_tokens = tile_tokens};
   check_args(args);
-  const emulation::Launch launch{.grid = 1, .threads = kGroupThreads, .predecessor = {}};
+  const emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = {}};
   EXPECT_EQ(emulation::run(launch, [&] { any_moe_group_tiles(args); }), "");
+  g.tiles.resize(static_cast<size_t>(tile_count));
   return g;
 }
 
 TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
-  for (const auto& [tokens, experts, tile] : {std::tuple{1, 8, 32}, {300, 128, 64}}) {
+  for (const auto& [tokens, experts, tile] : {std::tuple{1, 8, 32}, {300, 9, 64}}) {
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
       const std::vector<int32_t> ids = routed(routing, tokens, 4, experts, 3);
-      const Groups got = run_group(ids, 4, experts, tile);
-      const Groups want = [&] {
-        Groups w;
-        w.tiles = plain_groups(ids, experts, tile, w.pairs);
-        return w;
-      }();
+      const PlainGroups got = run_group(ids, 4, experts, tile), want = plain_groups(ids, experts, tile);
       ASSERT_EQ(got.pairs, want.pairs);
-      ASSERT_EQ(got.tile_count[0], static_cast<int>(want.tiles.size()));
-      ASSERT_LE(want.tiles.size(), got.tiles.size());
-      ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.tiles.begin()));
+      ASSERT_EQ(got.places, want.places);
+      ASSERT_EQ(got.tiles, want.tiles);
     }
   }
+}
+
+// The second product of the experts, with u of the first as x.
+GemmArgs down_after(const GemmArgs& up, const uint8_t* weights, const Bf16* bias, float* y) {
+  GemmArgs args = up;
+  args.order = RowOrder::kPlain;
+  args.weights = weights;
+  args.bias = bias;
+  args.x = up.u;
+  args.rows = up.cols;
+  args.cols = up.rows / 2;
+  args.parts[0] = {y, 0, args.rows};
+  args.x_share = 1;
+  args.u = nullptr;
+  return args;
 }
 
 template <class Arch, int kTokens>
@@ -164,12 +173,20 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
   const GemmExperts up(experts, 2 * kInter, kHidden, RowOrder::kGateUp, 11);
   const GemmExperts down(experts, kHidden, kInter, RowOrder::kPlain, 12);
   constexpr bool kBf16 = Arch::kDevice.wgmma;
-  const std::vector<uint16_t> x = random_16(kBf16, int64_t{tokens} * kHidden, 13), stored = Arch::stored(x);
+  const std::vector<uint16_t> x = random_16(kBf16, int64_t{tokens} * kHidden, 13);
   const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
   const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 16);
   const int pairs = tokens * kTopk;
-  const Groups groups = run_group(ids, kTopk, experts, kTokens);
-  std::vector<uint16_t> u(static_cast<size_t>(pairs * kInter), 0xffff);
+  PlainGroups groups = plain_groups(ids, experts, kTokens);
+  auto tile_count = static_cast<int32_t>(groups.tiles.size());
+  groups.tiles.resize(static_cast<size_t>(max_expert_tiles(pairs, experts, kTokens)));
+  const auto rows = static_cast<int>(groups.pairs.size());
+  const auto token_at = [&](int64_t place) -> int64_t {
+    const int32_t pair = groups.pairs[static_cast<size_t>(place)];
+    return pair < 0 ? -1 : pair / kTopk;
+  };
+  const std::vector<uint16_t> stored = kBf16 ? in_panels(x, kHidden, rows, token_at) : x;
+  std::vector<uint16_t> u(static_cast<size_t>((kBf16 ? rows : pairs) * kInter), 0xffff);
   std::vector<float> y(static_cast<size_t>(pairs * kHidden), kNan);
   GemmArgs args{.packing = Packing::kMxfp4,
                 .order = RowOrder::kGateUp,
@@ -180,26 +197,18 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                 .cols = kHidden,
                 .tokens = pairs,
                 .tiles = groups.tiles.data(),
-                .tile_count = groups.tile_count.data(),
+                .tile_count = &tile_count,
                 .pairs = groups.pairs.data(),
-                .x_share = kTopk,
+                .x_share = kBf16 ? 1 : kTopk,
                 .experts = experts,
+                .x_rows = kBf16 ? rows : 0,
                 .u = u.data()};
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
       args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, kTokens));
-  GemmArgs second = args;
-  second.order = RowOrder::kPlain;
-  second.weights = down.packed.data();
-  second.bias = down_bias.data();
-  second.x = u.data();
-  second.parts[0] = {y.data(), 0, kHidden};
-  second.rows = kHidden;
-  second.cols = kInter;
-  second.x_share = 1;
-  second.u = nullptr;
+  const GemmArgs second = down_after(args, down.packed.data(), down_bias.data(), y.data());
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
       second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
-  const std::vector<uint16_t> got_u = Arch::read(u);
+  const std::vector<uint16_t> got_u = kBf16 ? from_panels(u, kInter, rows, groups.places) : u;
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
     for (int c = 0; c < kInter; ++c) {
@@ -226,7 +235,8 @@ TEST(gemm_emulated, moe_is_the_plain_product_for_few_and_many_tokens_of_an_exper
 
 TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {
   check_moe<Sm90, 64>(GemmRouting::kRandom, 40, 3);
-  check_moe<Sm90, 128>(GemmRouting::kSameForAll, 33, 4);
+  check_moe<Sm90, 160>(GemmRouting::kSameForAll, 33, 4);
+  check_moe<Sm90, 64>(GemmRouting::kSameForAll, 70, 3);  // two tiles of 40
 }
 
 }  // namespace

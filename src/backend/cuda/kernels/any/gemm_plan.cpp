@@ -4,6 +4,7 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 
 #include <fmt/format.h>
@@ -30,33 +31,70 @@ void require_tiles(const GemmShape& s) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+int row_tiles(const GemmDevice& device) { return device.wgmma ? kWgmmaRowTiles : kGemmRowTiles; }
+int64_t row_blocks(const GemmShape& s, const GemmDevice& device) {
+  return ceil_div(s.rows / layout::kTileRows, row_tiles(device));
+}
+
+constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
+
+// The instance that multiplies the fewest columns for experts of about `mean` pairs.
+int wgmma_group_tile(int64_t mean) {
+  int best = 0;
+  int64_t best_work = 0;
+  for (const int instance : kWgmmaTokens) {
+    int64_t work = 0;
+    for (const int percent : {60, 80, 90, 100, 110, 120, 140}) {
+      const auto count = static_cast<int>(std::max<int64_t>(1, mean * percent / 100)),
+                 tile = even_tile(count, instance);
+      work += ceil_div(count, tile) * (wgmma_width(instance, std::min(tile, count)) + kFixed);
+    }
+    if (best != 0 && work >= best_work) continue;
+    best = instance;
+    best_work = work;
+  }
+  return best;
+}
+
 }  // namespace
 
 std::string GemmPlan::to_string() const {
-  return fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", kGemmRowTiles * layout::kTileRows, tokens,
-                     grid_x, grid_y, smem_bytes);
+  return fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", rows, tokens, grid_x, grid_y, smem_bytes);
 }
 
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens) {
   require_tiles(s);
+  const int instance = wgmma_instance(tile_tokens);
+  if (device.wgmma && instance == 0)
+    throw Error(Code::kUnsupported, "[cuda] gemm: want tiles of up to {} tokens, found {}",
+                *(std::end(kWgmmaTokens) - 1), tile_tokens);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
-  return {.tokens = tile_tokens,
-          .grid_x = static_cast<int>(ceil_div(s.rows / layout::kTileRows, kGemmRowTiles)),
+  const int64_t blocks = row_blocks(s, device), works = blocks * tiles;
+  const int rows = row_tiles(device) * layout::kTileRows;
+  if (device.wgmma)
+    return {.rows = rows,
+            .tokens = tile_tokens,
+            .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
+            .grid_y = 1,
+            .smem_bytes = wgmma_shared_bytes(instance)};
+  return {.rows = rows,
+          .tokens = tile_tokens,
+          .grid_x = static_cast<int>(blocks),
           .grid_y = tiles,
-          .smem_bytes = kStages * tile_tokens * kStageK * 2 + (device.wgmma ? layout::kAtomBytes : 0)};
+          .smem_bytes = kStages * tile_tokens * kStageK * 2};
 }
 
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
-  constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
   require_tiles(s);
+  const int64_t hit = std::min(s.experts, s.tokens), mean = ceil_div(s.tokens, hit);
+  if (device.wgmma && s.experts > 1) return plan_gemm(s, device, wgmma_group_tile(mean));
   int best = 0;
   int64_t best_work = 0;
-  for (const int tile : std::span<const int>(device.wgmma ? kWgmmaTokens : kGemmTokens)) {
-    const int64_t hit = std::min(s.experts, s.tokens), tiles = hit * ceil_div(ceil_div(s.tokens, hit), tile);
-    const int64_t ctas = tiles * ceil_div(s.rows / layout::kTileRows, kGemmRowTiles);
+  for (const int tile : device.wgmma ? std::span<const int>(kWgmmaWidths) : std::span<const int>(kGemmTokens)) {
+    const int64_t ctas = hit * ceil_div(mean, tile) * row_blocks(s, device);
     const int64_t work = ceil_div(ctas, device.sms) * (tile + kFixed);
-    if (best != 0 && work >= best_work) continue;
+    if (best != 0 && work > best_work) continue;  // of equals the widest, which reads x and weights least
     best = tile;
     best_work = work;
   }
@@ -81,6 +119,9 @@ void check_args(const GemmArgs& a) {
   const bool grouped = a.tiles != nullptr;
   require(grouped == (a.pairs != nullptr) && grouped == (a.tile_count != nullptr), "tiles, tile_count and pairs", a);
   require(grouped || (a.experts == 1 && a.x_share == 1), "one matrix where nothing is grouped", a);
+  require(a.x_rows == 0 || (a.x_rows % kGroupAlign == 0 && a.x_share == 1 &&
+                            a.x_rows >= (grouped ? max_places(a.tokens, a.experts) : a.tokens)),
+          "x_rows in atoms of 8 that hold every row", a);
   const bool gate_up = a.order == layout::RowOrder::kGateUp;
   require(gate_up == (a.u != nullptr), "u for gate and up rows, and for nothing else", a);
   require(!gate_up || (a.packing == layout::Packing::kMxfp4 && a.bias != nullptr && aligned(a.u)),
@@ -88,20 +129,21 @@ void check_args(const GemmArgs& a) {
   require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, "heads of 64 rows", a);
   if (gate_up) return;
   int row = 0;
+  const int step = a.order == layout::RowOrder::kHeads64 ? 64 : layout::kTileRows;
   for (const GemmPart& part : a.parts) {
-    require(part.rows == 0 || (part.first_row == row && part.rows % layout::kTileRows == 0 && part.to != nullptr),
-            "parts one after the other, in tiles of 16 rows", a);
+    require(part.rows == 0 || (part.first_row == row && part.rows % step == 0 && part.to != nullptr),
+            "parts one after the other, in tiles of 16 rows or heads of 64", a);
     row += part.rows;
   }
   require(row == a.rows, "parts that hold all rows", a);
 }
 
 void check_args(const GroupArgs& a) {
-  const bool known_tile = a.tile_tokens == 32 || a.tile_tokens == 64 || a.tile_tokens == 128 || a.tile_tokens == 256;
-  if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && known_tile) return;
+  const bool tiles = a.tile_tokens >= 32 && a.tile_tokens <= 256 && a.tile_tokens % 32 == 0;
+  if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && tiles) return;
   throw Error(Code::kUnsupported,
-              "[cuda] moe grouping: want up to {} experts and tiles of 32 to 256, found {} "
-              "tokens, topk {}, {} experts, tiles of {}",
+              "[cuda] moe grouping: want up to {} experts and tiles of 32 to 256 by 32, "
+              "found {} tokens, topk {}, {} experts, tiles of {}",
               kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
 }
 

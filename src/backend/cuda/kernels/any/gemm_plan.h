@@ -10,17 +10,30 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA
+inline constexpr int kGemmRowTiles = 8;    // of 16 rows, per CTA of any_gemm
+inline constexpr int kWgmmaRowTiles = 12;  // likewise, of sm90_gemm: three warpgroups
 inline constexpr int kGemmMaxParts = 3;
-inline constexpr int kGemmTokens[] = {32, 64, 128};    // that a CTA may take
-inline constexpr int kWgmmaTokens[] = {64, 128, 256};  // likewise, of sm90_gemm
+inline constexpr int kGemmTokens[] = {32, 64, 128};                     // that a CTA may take
+inline constexpr int kWgmmaWidths[] = {32, 64, 80, 96, 128, 144, 160};  // columns of ptx/wgmma.cuh's instructions
+inline constexpr int kWgmmaTokens[] = {64, 160};                        // up to which an instance of sm90_gemm takes
 inline constexpr int kGroupMaxExperts = 256;
+inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
-// Up to tile_tokens of the pairs (token * topk + k) that use one expert: pairs[first, first + count).
+// Some of the pairs (token * topk + k) that use one expert: places [first, first + count).
 struct ExpertTile {
   int32_t expert = 0, first = 0, count = 0;
   friend constexpr bool operator==(const ExpertTile&, const ExpertTile&) = default;
 };
+// Pairs in each of an expert's tiles but the last: the fewest tiles of up to `most`, as even as multiples of 8 allow.
+[[nodiscard]] constexpr int even_tile(int count, int most) {
+  const int tiles = (count + most - 1) / most;
+  return ((count + tiles - 1) / tiles + 7) / 8 * 8;
+}
+// Places that the pairs may take, with the gaps between experts.
+[[nodiscard]] constexpr int64_t max_places(int64_t pairs, int64_t experts) {
+  const int64_t gaps = (pairs < experts ? pairs : experts) * (kGroupAlign - 1);
+  return (pairs + gaps + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
+}
 [[nodiscard]] constexpr int64_t max_expert_tiles(int64_t pairs, int64_t experts, int tile_tokens) {
   return pairs / tile_tokens + (pairs < experts ? pairs : experts);
 }
@@ -28,7 +41,8 @@ struct ExpertTile {
 // The pairs by expert, rising within one, and their tiles; all on the device.
 struct GroupArgs {
   const int32_t* expert_ids = nullptr;  // [tokens, topk], in [0, experts)
-  int32_t* pairs = nullptr;             // [tokens * topk]
+  int32_t* pairs = nullptr;             // [max_places], by place; -1 in gaps
+  int32_t* places = nullptr;            // [tokens * topk], by pair
   ExpertTile* tiles = nullptr;          // [max_expert_tiles]
   int32_t* tile_count = nullptr;        // [1]
   int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;
@@ -44,9 +58,10 @@ enum class GemmInto : uint8_t { kStore, kAdd };
 
 // y[t, r] = W[r] · x[t] + bias[r], or y += with kAdd. Grouped (tiles given): t is a pair, W and bias are those of its
 // expert, and x's row is pair / x_share.
-// Weights are packed as layout/packed.h says; x is row-major, 16-byte aligned; any_gemm wants it in bf16 for bf16
-// weights and in f16 for MXFP8 and MXFP4, sm90_gemm in bf16 in the order of layout/wgmma_b.h. Products are exact, sums
-// f32 in an order fixed by cols: bitwise repeatable, whatever the other tokens.
+// Weights are packed as layout/packed.h says. any_gemm: x row-major, 16-byte aligned, in bf16 for bf16 weights and in
+// f16 for MXFP8 and MXFP4. sm90_gemm: x and u in bf16, in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a
+// row is a place (GroupArgs) instead of a pair. Products are exact, sums f32 in an order fixed by cols: bitwise
+// repeatable, whatever the other tokens.
 struct GemmArgs {
   layout::Packing packing = layout::Packing::kBf16;
   layout::RowOrder order = layout::RowOrder::kPlain;
@@ -61,6 +76,7 @@ struct GemmArgs {
   const int32_t* tile_count = nullptr;
   const int32_t* pairs = nullptr;
   int x_share = 1, experts = 1;
+  int x_rows = 0;  // sm90_gemm: a multiple of 8 that holds all rows
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order
   float swiglu_limit = 7.0f;
@@ -74,25 +90,31 @@ struct CombineArgs {
   int tokens = 0, topk = 0, hidden = 0;
 };
 
-// Activations to the type and order that a GEMM takes. kWgmma: bf16, blocks of 32 in the order of layout/wgmma_b.h.
+// Activations to the type and order that a GEMM takes. kWgmma: bf16 in the panels of layout/wgmma_b.h, row t to
+// places[t * copies + i], or to t without places; cols a multiple of 64. What is no row's place is left as it is.
 enum class InputType : uint8_t { kBf16, kF16, kWgmma };
 struct RoundArgs {
-  const float* from = nullptr;
+  const float* from = nullptr;  // [tokens, cols]
   uint16_t* to = nullptr;
-  int64_t count = 0;  // a multiple of 4; kWgmma: rows are multiples of 32
+  int tokens = 0, cols = 0;  // tokens * cols: a multiple of 4
   InputType type = InputType::kBf16;
+  int to_rows = 0;  // kWgmma: a multiple of 8
+  const int32_t* places = nullptr;
+  int copies = 1;
 };
 
 struct GemmPlan {
-  int tokens = 0;      // per CTA
-  int grid_x = 0;      // blocks of rows
-  int64_t grid_y = 0;  // tiles of tokens that there may be
+  int rows = 0;        // of a tile
+  int tokens = 0;      // of a tile, at most
+  int grid_x = 0;      // blocks of rows; sm90_gemm: CTAs, which take tiles in turn
+  int64_t grid_y = 0;  // tiles of tokens that there may be; sm90_gemm: 1
   int smem_bytes = 0;
   [[nodiscard]] std::string to_string() const;
   friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
 };
-// The tile that should finish first: waves of CTAs over `sms` times a tile's work. All of a step's grouped launches
-// must use the same tile: plan with the larger rows. Throws Error(kUnsupported) for a shape that has no tiles.
+// The tile that should finish first: waves of CTAs over `sms` times a tile's work; for wgmma and experts, by the mean
+// of an expert's pairs. All of a step's grouped launches must use the same tile: plan with the larger rows. Throws
+// Error(kUnsupported) for a shape that has no tiles.
 struct GemmShape {
   int64_t rows = 0, cols = 0;
   int64_t tokens = 0;  // grouped: pairs
@@ -104,6 +126,33 @@ struct GemmDevice {
 };
 [[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device);
 [[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device, int tile_tokens);
+
+// The instance of sm90_gemm that serves tiles of up to this many tokens; 0: none.
+[[nodiscard]] constexpr int wgmma_instance(int tile_tokens) {
+  for (const int tokens : kWgmmaTokens)
+    if (tile_tokens <= tokens) return tokens;
+  return 0;
+}
+// Columns that it multiplies for `count` tokens; the narrow instance has the narrow instructions.
+[[nodiscard]] constexpr int wgmma_width(int instance, int count) {
+  for (const int width : kWgmmaWidths)
+    if (count <= width && (instance == kWgmmaTokens[0] || width >= kWgmmaTokens[0])) return width;
+  return 0;
+}
+// sm90_gemm's shared memory: stages of x (64 k of a tile's tokens), stages of weights (a slice, or 64 k of bf16, of the
+// CTA's row tiles), barriers.
+struct WgmmaRings {
+  int inputs = 0, weights = 0;
+};
+[[nodiscard]] constexpr WgmmaRings wgmma_rings(int instance) {
+  return instance == 64 ? WgmmaRings{8, 6} : WgmmaRings{7, 3};
+}
+inline constexpr int kWgmmaWeightBytes = kWgmmaRowTiles * layout::slice_bytes(8);
+inline constexpr int kWgmmaBarrierBytes = 256;
+[[nodiscard]] constexpr int wgmma_shared_bytes(int instance) {  // 1024: to align the ring
+  const WgmmaRings rings = wgmma_rings(instance);
+  return 1024 + rings.inputs * instance * 128 + rings.weights * kWgmmaWeightBytes + kWgmmaBarrierBytes;
+}
 
 struct GemmCost {
   int64_t bytes = 0;  // weights of each distinct expert once, activations and results once

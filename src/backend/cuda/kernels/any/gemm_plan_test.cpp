@@ -14,14 +14,43 @@ TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
   EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kSms).tokens, 64);
   EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kSms).tokens, 128);
   const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kSms);
-  EXPECT_EQ(large, (GemmPlan{.tokens = 128, .grid_x = 45, .grid_y = 384, .smem_bytes = 65536}));
+  EXPECT_EQ(large, (GemmPlan{.rows = 128, .tokens = 128, .grid_x = 45, .grid_y = 384, .smem_bytes = 65536}));
   EXPECT_EQ(large.to_string(), "128 rows x 128 tokens, grid 45 x 384, 65536 B shared");
 }
 
-TEST(gemm_plan, wgmma_takes_larger_tiles) {
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kWgmma).tokens, 256);
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kWgmma).tokens, 64);
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kWgmma).smem_bytes, 132096);
+TEST(gemm_plan, wgmma_takes_tiles_that_experts_fill) {
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 512, 128}, kWgmma).tokens, 64);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kWgmma).tokens, 160);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kWgmma).tokens, 160);
+  EXPECT_EQ(plan_gemm({5120, 2880, 8192}, kWgmma),
+            (GemmPlan{.rows = 192, .tokens = 160, .grid_x = 132, .grid_y = 1, .smem_bytes = wgmma_shared_bytes(160)}));
+  EXPECT_EQ(plan_gemm({128, 384, 9}, kWgmma).grid_x, 1);
+}
+
+TEST(gemm_plan, an_instance_of_wgmma_serves_every_count) {
+  for (const int instance : kWgmmaTokens) {
+    EXPECT_EQ(wgmma_instance(instance), instance);
+    EXPECT_EQ(wgmma_width(instance, instance), instance);
+    EXPECT_LE(wgmma_shared_bytes(instance), 227 * 1024);
+    for (int count = 1; count <= instance; ++count) {
+      ASSERT_GE(wgmma_width(instance, count), count);
+      ASSERT_LE(wgmma_width(instance, count), instance);
+    }
+  }
+  EXPECT_EQ(wgmma_instance(161), 0);
+}
+
+TEST(gemm_plan, an_experts_tiles_are_even) {
+  EXPECT_EQ(even_tile(256, 256), 256);
+  EXPECT_EQ(even_tile(257, 256), 136);
+  EXPECT_EQ(even_tile(1, 64), 8);
+  for (int count = 1; count < 600; ++count) {
+    const int tile = even_tile(count, 160);
+    ASSERT_LE(tile, 160);
+    ASSERT_EQ((count + tile - 1) / tile, (count + 159) / 160);
+  }
+  EXPECT_EQ(max_places(1, 128), 8);
+  EXPECT_EQ(max_places(16, 2), 32);
 }
 
 TEST(gemm_plan, few_tokens_of_a_dense_matrix_still_fill_the_device) {
@@ -34,6 +63,7 @@ TEST(gemm_plan, refuses_shapes_without_tiles_or_slices) {
   EXPECT_THROW(static_cast<void>(plan_gemm({2881, 2880, 9}, kSms)), Error);
   EXPECT_THROW(static_cast<void>(plan_gemm({2880, 100, 9}, kSms)), Error);
   EXPECT_THROW(static_cast<void>(plan_gemm({2880, 2880, 0}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 2880, 300}, kWgmma, 256)), Error);
 }
 
 TEST(gemm_plan, arguments_that_contradict_each_other_are_refused) {
@@ -55,6 +85,8 @@ TEST(gemm_plan, arguments_that_contradict_each_other_are_refused) {
   refused([](GemmArgs& a) { a.order = layout::RowOrder::kGateUp; });
   refused([](GemmArgs& a) { a.experts = 4; });
   refused([](GemmArgs& a) { a.pairs = reinterpret_cast<const int32_t*>(&a); });
+  refused([](GemmArgs& a) { a.x_rows = 8; });
+  refused([](GemmArgs& a) { a.x_rows = 20; });
   EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 257, .tile_tokens = 32}), Error);
   EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 8, .tile_tokens = 33}), Error);
 }

@@ -54,7 +54,7 @@ class Gemm : public CudaTest {
     const std::vector<uint16_t> x = random_16(bf16, int64_t{c.tokens} * c.cols, 6);
     const std::vector<Bf16> bias = gemm_bias(c.rows, 7);
     const DeviceArray<uint8_t> weights(w.packed);
-    const DeviceArray<uint16_t> on_x(c.wgmma ? in_slot_order(x) : x);
+    const DeviceArray<uint16_t> on_x(c.wgmma ? in_panels(x, c.cols, c.tokens) : x);
     const DeviceArray<Bf16> on_bias(bias);
     const auto count = static_cast<size_t>(int64_t{c.tokens} * c.rows);
     const DeviceArray<float> y(count);
@@ -65,7 +65,8 @@ class Gemm : public CudaTest {
                   .x = on_x.get(),
                   .rows = c.rows,
                   .cols = c.cols,
-                  .tokens = c.tokens};
+                  .tokens = c.tokens,
+                  .x_rows = c.wgmma ? static_cast<int>(panel_rows(c.tokens)) : 0};
     args.parts[0] = {y.get(), 0, c.rows};
     const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens}, device(c.wgmma), c.tile);
     gemm(args, plan, c.wgmma);
@@ -108,7 +109,7 @@ TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
   for (const bool wgmma : kernels_for(Packing::kBf16)) {
     check_dense({Packing::kBf16, 5120, 2880, 129, 128, wgmma, RowOrder::kHeads64});
     check_dense({Packing::kBf16, 2880, 4096, 65, 64, wgmma});
-    check_dense({Packing::kMxfp4, 5120, 2880, 257, wgmma ? 256 : 128, wgmma, RowOrder::kHeads64});
+    check_dense({Packing::kMxfp4, 5120, 2880, 257, wgmma ? 160 : 128, wgmma, RowOrder::kHeads64});
   }
   check_dense({Packing::kMxfp8, 2880, 4096, 129, 128});
 }
@@ -127,15 +128,23 @@ void Gemm::check_moe(const Moe& c) {
   std::vector<float> weights;
   for (int i = 0; i < pairs; ++i) weights.push_back(0.25f + 0.125f * static_cast<float>(i % 5));
   const DeviceArray<uint8_t> on_up(up.packed), on_down(down.packed);
-  const DeviceArray<uint16_t> on_x(c.wgmma ? in_slot_order(x) : x);
+  const PlainGroups want_groups = plain_groups(ids, c.experts, c.tile);
+  const auto rows = static_cast<int>(want_groups.pairs.size());  // of x and u on wgmma
+  const auto token_at = [&](int64_t place) -> int64_t {
+    const int32_t pair = want_groups.pairs[static_cast<size_t>(place)];
+    return pair < 0 ? -1 : pair / kTopk;
+  };
+  const DeviceArray<uint16_t> on_x(c.wgmma ? in_panels(x, c.hidden, rows, token_at) : x);
   const DeviceArray<Bf16> on_up_bias(up_bias), on_down_bias(down_bias);
-  const DeviceArray<int32_t> on_ids(ids), on_pairs(ids.size()), tile_count(1);
+  const DeviceArray<int32_t> on_ids(ids), tile_count(1), on_places(ids.size());
+  const DeviceArray<int32_t> on_pairs(std::vector<int32_t>(want_groups.pairs.size(), -2));
   const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(pairs, c.experts, c.tile)));
-  const DeviceArray<uint16_t> u(static_cast<size_t>(pairs) * static_cast<size_t>(c.inter));
+  const DeviceArray<uint16_t> u(static_cast<size_t>(c.wgmma ? rows : pairs) * static_cast<size_t>(c.inter));
   const DeviceArray<float> y(static_cast<size_t>(pairs) * static_cast<size_t>(c.hidden)), on_weights(weights);
   const DeviceArray<float> residual(std::vector<float>(static_cast<size_t>(c.tokens * c.hidden), 2.5f));
   any_moe_group_tiles({.expert_ids = on_ids.get(),
                        .pairs = on_pairs.get(),
+                       .places = on_places.get(),
                        .tiles = tiles.get(),
                        .tile_count = tile_count.get(),
                        .tokens = c.tokens,
@@ -143,10 +152,9 @@ void Gemm::check_moe(const Moe& c) {
                        .experts = c.experts,
                        .tile_tokens = c.tile},
                       on_);
-  std::vector<int32_t> want_pairs;
-  const std::vector<ExpertTile> want_tiles = plain_groups(ids, c.experts, c.tile, want_pairs);
-  ASSERT_EQ(on_pairs.host(), want_pairs);
-  ASSERT_EQ(tile_count.host()[0], static_cast<int>(want_tiles.size()));
+  ASSERT_EQ(on_pairs.host(), want_groups.pairs);
+  ASSERT_EQ(on_places.host(), want_groups.places);
+  ASSERT_EQ(tile_count.host()[0], static_cast<int>(want_groups.tiles.size()));
   GemmArgs first{.packing = Packing::kMxfp4,
                  .order = RowOrder::kGateUp,
                  .weights = on_up.get(),
@@ -158,8 +166,9 @@ void Gemm::check_moe(const Moe& c) {
                  .tiles = tiles.get(),
                  .tile_count = tile_count.get(),
                  .pairs = on_pairs.get(),
-                 .x_share = kTopk,
+                 .x_share = c.wgmma ? 1 : kTopk,
                  .experts = c.experts,
+                 .x_rows = c.wgmma ? rows : 0,
                  .u = u.get()};
   gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
   GemmArgs second = first;
@@ -180,7 +189,7 @@ void Gemm::check_moe(const Moe& c) {
                    .topk = kTopk,
                    .hidden = c.hidden},
                   on_);
-  const std::vector<uint16_t> got_u = c.wgmma ? in_k_order(u.host()) : u.host();
+  const std::vector<uint16_t> got_u = c.wgmma ? from_panels(u.host(), c.inter, rows, want_groups.places) : u.host();
   const std::vector<float> got_y = y.host(), got = residual.host();
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
@@ -227,29 +236,49 @@ TEST_F(Gemm, moe_is_the_plain_sum_at_the_model_s_widths) {
 TEST_F(Gemm, groups_thousands_of_tokens) {
   for (const int tokens : {2048, 8192}) {
     const std::vector<int32_t> ids = routed(GemmRouting::kRandom, tokens, 4, 128, 9);
-    const DeviceArray<int32_t> on_ids(ids), pairs(ids.size()), tile_count(1);
+    const PlainGroups want = plain_groups(ids, 128, 64);
+    const DeviceArray<int32_t> on_ids(ids), pairs(std::vector<int32_t>(want.pairs.size(), -2)), places(ids.size());
+    const DeviceArray<int32_t> tile_count(1);
     const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(4 * tokens, 128, 64)));
-    any_moe_group_tiles({on_ids.get(), pairs.get(), tiles.get(), tile_count.get(), tokens, 4, 128, 64}, on_);
-    std::vector<int32_t> want_pairs;
-    const std::vector<ExpertTile> want = plain_groups(ids, 128, 64, want_pairs);
-    ASSERT_EQ(pairs.host(), want_pairs);
-    ASSERT_EQ(tile_count.host()[0], static_cast<int>(want.size()));
+    any_moe_group_tiles({on_ids.get(), pairs.get(), places.get(), tiles.get(), tile_count.get(), tokens, 4, 128, 64},
+                        on_);
+    ASSERT_EQ(pairs.host(), want.pairs);
+    ASSERT_EQ(places.host(), want.places);
+    ASSERT_EQ(tile_count.host()[0], static_cast<int>(want.tiles.size()));
     const std::vector<ExpertTile> got = tiles.host();
-    ASSERT_TRUE(std::equal(want.begin(), want.end(), got.begin()));
+    ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.begin()));
   }
 }
 
 TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
-  const std::vector<float> values = Values(4).floats(4128, 3);
+  constexpr int kTokens = 43, kCols = 192, kCopies = 2, kRows = 96;
+  const std::vector<float> values = Values(4).floats(kTokens * kCols, 3);
   const DeviceArray<float> from(values);
-  for (const InputType type : {InputType::kBf16, InputType::kF16, InputType::kWgmma}) {
+  for (const InputType type : {InputType::kBf16, InputType::kF16}) {
     const DeviceArray<uint16_t> to(values.size());
-    any_round({from.get(), to.get(), static_cast<int64_t>(values.size()), type}, on_);
-    std::vector<uint16_t> got = to.host();
-    if (type == InputType::kWgmma) got = in_k_order(got);
+    any_round({.from = from.get(), .to = to.get(), .tokens = kTokens, .cols = kCols, .type = type}, on_);
+    const std::vector<uint16_t> got = to.host();
     for (size_t i = 0; i < values.size(); ++i)
       ASSERT_EQ(got[i], type == InputType::kF16 ? F16::from_float(values[i]).bits : Bf16::from_float(values[i]).bits);
   }
+  std::vector<int32_t> places;  // token t's: 2 t + 1 and 2 t, but 4 rows on
+  for (int t = 0; t < kTokens; ++t) places.insert(places.end(), {2 * t + 5, 2 * t + 4});
+  const DeviceArray<int32_t> on_places(places);
+  const DeviceArray<uint16_t> to(std::vector<uint16_t>(size_t{kRows} * kCols, 0xffff));
+  any_round({.from = from.get(),
+             .to = to.get(),
+             .tokens = kTokens,
+             .cols = kCols,
+             .type = InputType::kWgmma,
+             .to_rows = kRows,
+             .places = on_places.get(),
+             .copies = kCopies},
+            on_);
+  std::vector<uint16_t> rounded;
+  for (const float value : values) rounded.push_back(Bf16::from_float(value).bits);
+  ASSERT_EQ(to.host(), in_panels(rounded, kCols, kRows, [](int64_t row) {
+              return row >= 4 && row < 4 + kCopies * kTokens ? (row - 4) / 2 : -1;
+            }));
 }
 
 TEST_F(Gemm, refuses_a_plan_of_another_tile) {

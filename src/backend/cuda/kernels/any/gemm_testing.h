@@ -132,17 +132,30 @@ inline std::vector<uint16_t> random_16(bool bf16, int64_t count, uint64_t seed) 
   return values;
 }
 
-// From and to the order in which wgmma wants activations.
-inline std::vector<uint16_t> in_slot_order(const std::vector<uint16_t>& x) {
-  std::vector<uint16_t> slots(x.size());
-  for (size_t i = 0; i < x.size(); ++i)
-    slots[i / 32 * 32 + static_cast<size_t>(layout::slot_of_k(static_cast<int>(i % 32)))] = x[i];
-  return slots;
+// A matrix in panels, as wgmma wants activations: row r is source(r) of x, or nothing (NaN) where that is negative.
+template <class Source>
+std::vector<uint16_t> in_panels(const std::vector<uint16_t>& x, int64_t cols, int64_t rows, const Source& source) {
+  std::vector<uint16_t> panels(static_cast<size_t>(rows * cols), 0xffff);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t k = 0; k < cols && source(row) >= 0; ++k)
+      panels[static_cast<size_t>(layout::place_in_panels(rows, row, k))] =
+          x[static_cast<size_t>(source(row) * cols + k)];
+  return panels;
 }
-inline std::vector<uint16_t> in_k_order(const std::vector<uint16_t>& slots) {
-  std::vector<uint16_t> x(slots.size());
-  for (size_t i = 0; i < x.size(); ++i)
-    x[i] = slots[i / 32 * 32 + static_cast<size_t>(layout::slot_of_k(static_cast<int>(i % 32)))];
+inline int64_t panel_rows(int64_t tokens) {
+  return (tokens + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomRows;
+}
+// Of `tokens` rows, one after the other.
+inline std::vector<uint16_t> in_panels(const std::vector<uint16_t>& x, int64_t cols, int64_t tokens) {
+  return in_panels(x, cols, panel_rows(tokens), [&](int64_t row) { return row < tokens ? row : -1; });
+}
+// Row-major again: row r is row places[r] of `rows` rows.
+inline std::vector<uint16_t> from_panels(const std::vector<uint16_t>& panels, int64_t cols, int64_t rows,
+                                         const std::vector<int32_t>& places) {
+  std::vector<uint16_t> x;
+  for (const int32_t place : places)
+    for (int64_t k = 0; k < cols; ++k)
+      x.push_back(panels[static_cast<size_t>(layout::place_in_panels(rows, place, k))]);
   return x;
 }
 
@@ -165,20 +178,28 @@ inline std::vector<int32_t> routed(GemmRouting routing, int tokens, int topk, in
   return ids;
 }
 
-// The same lists as the device's, one expert after the other.
-inline std::vector<ExpertTile> plain_groups(const std::vector<int32_t>& ids, int experts, int tile_tokens,
-                                            std::vector<int32_t>& pairs) {
+// The same lists as the device's, one expert after the other; pairs beyond the last place are -2.
+struct PlainGroups {
+  std::vector<int32_t> pairs, places;
   std::vector<ExpertTile> tiles;
-  pairs.clear();
+};
+inline PlainGroups plain_groups(const std::vector<int32_t>& ids, int experts, int tile_tokens) {
+  PlainGroups groups;
+  groups.places.resize(ids.size());
   for (int e = 0; e < experts; ++e) {
-    const auto first = static_cast<int>(pairs.size());
-    for (size_t i = 0; i < ids.size(); ++i)
-      if (ids[i] == e) pairs.push_back(static_cast<int32_t>(i));
-    const int count = static_cast<int>(pairs.size()) - first;
-    for (int from = 0; from < count; from += tile_tokens)
-      tiles.push_back({e, first + from, std::min(tile_tokens, count - from)});
+    const auto first = static_cast<int>(groups.pairs.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] != e) continue;
+      groups.places[i] = static_cast<int32_t>(groups.pairs.size());
+      groups.pairs.push_back(static_cast<int32_t>(i));
+    }
+    const int count = static_cast<int>(groups.pairs.size()) - first;
+    while (groups.pairs.size() % kGroupAlign != 0) groups.pairs.push_back(-1);
+    for (int from = 0; from < count; from += even_tile(count, tile_tokens))
+      groups.tiles.push_back({e, first + from, std::min(even_tile(count, tile_tokens), count - from)});
   }
-  return tiles;
+  groups.pairs.resize(static_cast<size_t>(max_places(static_cast<int64_t>(ids.size()), experts)), -2);
+  return groups;
 }
 
 // A row of activations.

@@ -92,6 +92,7 @@ struct WeightPair<layout::Packing::kBf16> {
 };
 
 // What a CTA computes: row tiles from first_row_tile on, tokens [first, first + count) of the step or of `pairs`.
+// Grouped: of places.
 struct GemmWork {
   int expert = 0, first = 0, count = 0, first_row_tile = 0;
 };
@@ -122,7 +123,7 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
   constexpr float kAlpha = 1.702f;
   gate = gate > limit ? limit : gate;
   up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f);
+  return __fdividef(gate, 1.0f + __expf(-kAlpha * gate)) * (up + 1.0f);
 }
 
 }  // namespace nibble::backend::cuda

@@ -24,8 +24,8 @@ void launch_instance(const typename Op::Args& args, const GemvPlan& plan, const 
   config.stream = launch.stream;
   config.attrs = &attribute;
   config.numAttrs = launch.chain == Chain::kChained ? 1 : 0;
-  const GemvKernelArgs<typename Op::Args> kernel_args{args, args.weights, plan.stages, plan.tile.slices,
-                                                      static_cast<int>(plan.tile.chunk_bytes)};
+  const GemvKernelArgs<typename Op::Args> kernel_args{
+      args, args.weights, plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes), plan.epilogues};
   require_cuda(cudaLaunchKernelEx(&config, kernel, kernel_args), "decode kernel launch");
 }
 

@@ -2,7 +2,8 @@
 // y = W·x for 1 to 8 columns of activations, W bf16, MXFP8 or MXFP4     source: torch/model.py, Linear and MLPBlock
 // W    tiles of 16 rows, layout/packed.h            x  see gemv_plan.h            sums f32
 // grid one CTA per SM, tiles interleaved (gemv_walk.h); a ring of 2..8 chunks filled by cp.async.bulk;
-//      warps: one per slice of K (consumers), one producer, one epilogue; no barrier in the loop but mbarriers
+//      warps: one per slice of K (consumers), one producer, one or two epilogues, which take turns unit by unit; no
+//      barrier in the loop but mbarriers
 // mma  m16n8k16, weights on the m side, columns: see Columns and gemv_ops.cuh
 // rounding: f32 accumulation in an order fixed by the shape: bitwise repeatable; not bitwise equal to the reference
 
@@ -10,17 +11,16 @@
 #include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/named_barrier.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kGemvMaxThreads = (layout::kMaxSlices + 2) * layout::kWarpLanes;
+inline constexpr int kGemvMaxThreads = (layout::kMaxSlices + 1 + kGemvEpilogues) * layout::kWarpLanes;
 
 template <class OpArgs>
 struct GemvKernelArgs {
   OpArgs op;
   const uint8_t* weights;
-  int stages, slices, chunk_bytes;
+  int stages, slices, chunk_bytes, epilogues;
 };
 
 // Position in a ring: stage and the parity of its current round.
@@ -41,19 +41,24 @@ __device__ __forceinline__ void warp_arrive(uint32_t barrier, int lane) {
   if (lane == 0) ptx::mbarrier_arrive(barrier);
 }
 
-template <class Tile, class Op, class KernelArgs>
-__device__ void produce(const KernelArgs& args, const GemvShared& shared, int lane) {
-  const Op op(args.op, shared, lane);
-  const auto walk = op.walk();
-  const uint64_t policy = ptx::evict_first_policy();
-  const auto bytes = static_cast<uint32_t>(shared.chunk_bytes);
-  RingPosition at;
-  for (Cursor c = walk.first(static_cast<int>(blockIdx.x)); walk.valid(c); c = walk.next(c)) {
-    const uint8_t* from = args.weights + op.tile(c) * (Tile::kChunks * shared.chunk_bytes);
+// The walk's tiles into the ring, one call after the other.
+template <class Tile, class KernelArgs>
+struct Feeder {
+  const KernelArgs& args;
+  const GemvShared& shared;
+  int lane;
+  uint64_t policy = ptx::evict_first_policy();
+  RingPosition at = {};
+
+  // fresh: none of its stages was used before.
+  __device__ void tile(int64_t number, bool fresh = false) {
+    const auto bytes = static_cast<uint32_t>(shared.chunk_bytes);
+    const uint8_t* from = args.weights + number * (Tile::kChunks * shared.chunk_bytes);
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       if (lane == 0) {
-        ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // a fresh barrier's last round is complete
+        if (!fresh)
+          ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // complete in a stage's first round
         ptx::mbarrier_arrive_expect_tx(shared.chunk_full(at.stage), bytes);
         ptx::bulk_copy(shared.chunk(at.stage), from + chunk * shared.chunk_bytes, bytes, shared.chunk_full(at.stage),
                        policy);
@@ -62,92 +67,214 @@ __device__ void produce(const KernelArgs& args, const GemvShared& shared, int la
       at.advance(shared.stages);
     }
   }
+};
+
+// How many choices are published. For one token it is the producer that chooses, so that it can fetch at once; for
+// several, consumers.
+template <class Op>
+__device__ int choices(const typename Op::Args& args) {
+  if constexpr (Op::kChooses) {
+    return args.tokens;
+  } else {
+    return 0;
+  }
 }
 
-// v, the lane's part of its column (k = 8t.. of its blocks), to its rmsnorm. Called by all consumer warps together.
-template <class Tile, class Op>
-__device__ void normalise(const Op& op, const GemvShared& shared, int slice, float (&v)[Tile::kOwnBlocks][8]) {
-  constexpr int kConsumers = 1;  // the barrier's name
-  constexpr bool kOneColumn = Tile::kColumns == Columns::kBlocks;
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = group_of(lane);
-  float squares = 0;
-  for (int j = 0; j < Tile::kOwnBlocks; ++j)
-    for (int i = 0; i < 8; ++i) squares += v[j][i] * v[j][i];
-  for (int step = 1; step < (kOneColumn ? layout::kWarpLanes : 4); step *= 2)
-    squares += __shfl_xor_sync(kEveryLane, squares, step);
-  if (kOneColumn ? lane == 0 : lane % 4 == 0)
-    ptx::store_shared4(shared.square(slice, kOneColumn ? 0 : g), std::bit_cast<uint32_t>(squares));
-  ptx::named_barrier(kConsumers, shared.slices * layout::kWarpLanes);
-  float sum = 0;
-#pragma unroll
-  for (int s = 0; s < layout::kMaxSlices; ++s)
-    sum += s < shared.slices ? __uint_as_float(ptx::load_shared4(shared.square(s, kOneColumn ? 0 : g))) : 0.0f;
-  const float inverse = 1.0f / sqrtf(sum / static_cast<float>(op.a.cols) + op.a.in.eps);
-  const bool writes = op.a.in.normed != nullptr && static_cast<int>(blockIdx.x) == slice % static_cast<int>(gridDim.x);
-  for (int j = 0; j < Tile::kOwnBlocks; ++j) {
-    if (kOneColumn && g >= Tile::kBlocks) continue;
-    const int k = (slice * Tile::kBlocks + (kOneColumn ? g : j)) * layout::kBlockK + 8 * (lane % 4);
-    const uint4 norm = *reinterpret_cast<const uint4*>(op.a.in.norm + k);
-    const uint32_t words[4] = {norm.x, norm.y, norm.z, norm.w};
-    for (int i = 0; i < 8; ++i)
-      v[j][i] *= inverse * __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
-    const int column = kOneColumn ? 0 : g;
-    if (writes && column < op.a.tokens)
-      for (int i = 0; i < 8; ++i) op.a.in.normed[int64_t{column} * op.a.cols + k + i] = v[j][i];
+template <class Op>
+__device__ void await_choice(const GemvShared& shared) {
+  if constexpr (Op::kChooses) ptx::mbarrier_wait(shared.chosen(), 0);
+}
+
+// One token's tiles: those of the first expert are fetched before the others are known.
+template <class Tile, class Op, class KernelArgs>
+__device__ void choose_and_produce(const KernelArgs& args, const GemvShared& shared, int lane) {
+  Choice choice(args.op.choice, 0, lane);
+  Op op(args.op, Routing{choice.c.topk, 0, 0}, lane);
+  const auto walk = op.walk();
+  Feeder<Tile, KernelArgs> feed{args, shared, lane};
+  Cursor c = walk.first(static_cast<int>(blockIdx.x));
+  op.routing.expert = choice.pick();
+  for (int ahead = 0; ahead < shared.stages && walk.valid(c) && c.slot == 0; ++ahead, c = walk.next(c))
+    feed.tile(op.tile(c), true);
+  while (choice.picked < choice.c.topk) choice.pick();
+  choice.publish(shared);
+  op.routing.expert = choice.id;
+  for (; walk.valid(c); c = walk.next(c)) feed.tile(op.tile(c));
+}
+
+template <class Tile, class Op, class KernelArgs>
+__device__ void produce(const KernelArgs& args, const GemvShared& shared, int lane) {
+  if constexpr (Op::kChooses) {
+    if (args.op.tokens == 1) return choose_and_produce<Tile, Op>(args, shared, lane);
+    await_choice<Op>(shared);
   }
+  const Op op(args.op, shared, lane);
+  const auto walk = op.walk();
+  Feeder<Tile, KernelArgs> feed{args, shared, lane};
+  for (Cursor c = walk.first(static_cast<int>(blockIdx.x)); walk.valid(c); c = walk.next(c)) feed.tile(op.tile(c));
 }
 
 template <class Op>
 inline constexpr bool kReadsRows = requires(const Op& op) { op.a.in.norm; };
 
-// The activations of this lane's column of the cursor's slot.
-template <class Tile, class Op>
-__device__ void load_activations(const Op& op, const Cursor& c, const GemvShared& shared, int slice,
-                                 Activations<Tile>& x) {
-  constexpr bool kOneColumn = Tile::kColumns == Columns::kBlocks;
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = group_of(lane);
-  const int column = kOneColumn ? 0 : g, first = slice * Tile::kBlocks * layout::kBlockK + 8 * (lane % 4);
-  if constexpr (Op::kHalf) {
-    static_assert(!kOneColumn && Tile::kPacking == layout::Packing::kMxfp4);
-    const F16* row = op.column(c, column);
-    for (int j = 0; j < Tile::kBlocks; ++j)
-      x.set_f16(j, row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + first + j * layout::kBlockK));
-  } else {
-    float v[Tile::kOwnBlocks][8] = {};
-    if (op.has(c, column) && (!kOneColumn || g < Tile::kBlocks))
-      for (int j = 0; j < Tile::kOwnBlocks; ++j)
-        op.read8(c, column, first + (kOneColumn ? g : j) * layout::kBlockK, v[j]);
-    if constexpr (kReadsRows<Op>) {
-      if (op.a.in.norm != nullptr) normalise<Tile>(op, shared, slice, v);
-    }
-    x.set(v, lane);
+// How a warp reads its slice of a row of activations. One row: lane 4g + t has k = 8t.. of block g. Up to eight: of
+// every block of row g.
+template <class Tile, bool kOneRow>
+struct RowPart {
+  static constexpr int kOwn = kOneRow ? 1 : Tile::kBlocks;
+  int lane, slice;
+  [[nodiscard]] __device__ int row() const { return kOneRow ? 0 : group_of(lane); }
+  [[nodiscard]] __device__ bool has() const { return !kOneRow || group_of(lane) < Tile::kBlocks; }
+  [[nodiscard]] __device__ int k(int j) const {
+    return (slice * Tile::kBlocks + (kOneRow ? group_of(lane) : j)) * layout::kBlockK + 8 * (lane % 4);
+  }
+};
+
+// The norm's factors where the lane's activations are: static, so read before the kernel before has ended.
+template <class Tile, bool kOneRow>
+struct NormPart {
+  uint4 factors[RowPart<Tile, kOneRow>::kOwn];
+
+  __device__ void load(const Bf16* norm, const RowPart<Tile, kOneRow>& part) {
+#pragma unroll
+    for (int j = 0; j < part.kOwn; ++j)
+      factors[j] = norm != nullptr && part.has() ? *reinterpret_cast<const uint4*>(norm + part.k(j)) : uint4{};
+  }
+  __device__ float factor(int j, int i) const {
+    const uint32_t words[4] = {factors[j].x, factors[j].y, factors[j].z, factors[j].w};
+    return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+  }
+};
+
+// v, the lane's part of its row, to its rmsnorm. Called by all consumer warps together.
+template <class Tile, bool kOneRow, class Op>
+__device__ void normalise(const Op& op, const GemvShared& shared, const RowPart<Tile, kOneRow>& part,
+                          const NormPart<Tile, kOneRow>& norm, float (&v)[RowPart<Tile, kOneRow>::kOwn][8]) {
+  constexpr int kConsumers = 1;  // the barrier's name
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < part.kOwn; ++j)
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares += v[j][i] * v[j][i];
+  for (int step = 1; step < (kOneRow ? layout::kWarpLanes : 4); step *= 2)
+    squares += __shfl_xor_sync(kEveryLane, squares, step);
+  if (kOneRow ? part.lane == 0 : part.lane % 4 == 0)
+    ptx::store_shared4(shared.square(part.slice, part.row()), std::bit_cast<uint32_t>(squares));
+  ptx::named_barrier(kConsumers, shared.slices * layout::kWarpLanes);
+  float sum = 0;
+#pragma unroll
+  for (int s = 0; s < layout::kMaxSlices; ++s)
+    sum += s < shared.slices ? __uint_as_float(ptx::load_shared4(shared.square(s, part.row()))) : 0.0f;
+  const float inverse = 1.0f / sqrtf(sum / static_cast<float>(op.a.cols) + op.a.in.eps);
+  const bool writes = op.a.in.normed != nullptr && part.has() && part.row() < op.a.tokens &&
+                      static_cast<int>(blockIdx.x) == part.slice % static_cast<int>(gridDim.x);
+#pragma unroll
+  for (int j = 0; j < part.kOwn; ++j) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[j][i] *= inverse * norm.factor(j, i);
+    if (!writes) continue;
+    for (int i = 0; i < 8; ++i) op.a.in.normed[int64_t{part.row()} * op.a.cols + part.k(j) + i] = v[j][i];
   }
 }
 
-// Static data that the prologue will want, while the kernel before still runs.
+// The lane's part of RowsIn, normed where they are to be.
+template <class Tile, bool kOneRow, class Op>
+__device__ void read_rows(const Op& op, const GemvShared& shared, const RowPart<Tile, kOneRow>& part,
+                          const NormPart<Tile, kOneRow>& norm, float (&v)[RowPart<Tile, kOneRow>::kOwn][8]) {
+  if (part.has() && part.row() < op.a.tokens) {
+#pragma unroll
+    for (int j = 0; j < part.kOwn; ++j) op.read8(part.row(), part.k(j), v[j]);
+  }
+  if (op.a.in.norm != nullptr) normalise<Tile, kOneRow>(op, shared, part, norm, v);
+}
+
+// Rows of floats, of which there are one or several: before and after the dependency wait.
+template <class Tile>
+struct RowLoader {
+  static constexpr bool kBlocks = Tile::kColumns == Columns::kBlocks;
+  NormPart<Tile, true> one;
+  NormPart<Tile, kBlocks> several;
+
+  template <class Args>
+  __device__ void before(const Args& args, int slice, int lane) {
+    if (kBlocks || args.tokens == 1) {
+      one.load(args.in.norm, {lane, slice});
+    } else {
+      several.load(args.in.norm, {lane, slice});
+    }
+  }
+  template <class Op>
+  __device__ void after(const Op& op, const GemvShared& shared, int slice, int lane, Activations<Tile>& x) const {
+    if (kBlocks || op.a.tokens == 1) {
+      float v[1][8] = {};
+      read_rows<Tile, true>(op, shared, {lane, slice}, one, v);
+      if constexpr (kBlocks) {
+        x.set(v, lane);
+      } else {
+        x.set_row(v[0], lane);
+      }
+    } else if constexpr (!kBlocks) {
+      float v[Tile::kBlocks][8] = {};
+      read_rows<Tile, false>(op, shared, {lane, slice}, several, v);
+      x.set(v, lane);
+    }
+  }
+};
+
+// The activations of this lane's column of the cursor's slot, rows of f16; RowsIn has RowLoader.
 template <class Tile, class Op>
-__device__ void prefetch(const typename Op::Args& args, int slice, int lane) {
-  if constexpr (kReadsRows<Op>) {
-    constexpr int kLine = 64;  // of bf16 values: 128 bytes
-    const int k = slice * Tile::kBlocks * layout::kBlockK + lane * kLine;
-    if (args.in.norm != nullptr && lane * kLine < Tile::kBlocks * layout::kBlockK) ptx::prefetch_l2(args.in.norm + k);
+__device__ void load_activations(const Op& op, const Cursor& c, int slice, int lane, Activations<Tile>& x) {
+  static_assert(Tile::kPacking == layout::Packing::kMxfp4);
+  constexpr bool kOneRow = Tile::kColumns == Columns::kBlocks;
+  const RowPart<Tile, kOneRow> part{lane, slice};
+  const F16* row = part.has() ? op.column(c, part.row()) : nullptr;
+#pragma unroll
+  for (int j = 0; j < part.kOwn; ++j) {
+    const uint4 own = row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + part.k(j));
+    if constexpr (kOneRow) {
+      x.set_block(own, lane);
+    } else {
+      x.set_f16(j, own);
+    }
   }
 }
 
 template <class Tile, class Op, class KernelArgs>
 __device__ void consume(const KernelArgs& args, const GemvShared& shared, int slice, int lane) {
-  prefetch<Tile, Op>(args.op, slice, lane);
-  ptx::grid_dependency_wait();
+  if constexpr (Op::kChooses) {
+    for (int token = slice; args.op.tokens > 1 && token < args.op.tokens; token += shared.slices) {
+      Choice choice(args.op.choice, token, lane);
+      while (choice.picked < choice.c.topk) choice.pick();
+      choice.publish(shared);
+    }
+  }
+  Activations<Tile> x;
+  if constexpr (kReadsRows<Op>) {
+    RowLoader<Tile> rows;
+    rows.before(args.op, slice, lane);
+    ptx::grid_dependency_wait();
+    rows.after(Op(args.op, shared, lane), shared, slice, lane, x);
+  } else {
+    ptx::grid_dependency_wait();
+    if constexpr (Op::kChooses && !Op::kReload)
+      load_activations<Tile>(Op(args.op, Routing{}, lane), {}, slice, lane, x);
+  }
+  await_choice<Op>(shared);
   const Op op(args.op, shared, lane);
   const auto walk = op.walk();
   Cursor c = walk.first(static_cast<int>(blockIdx.x));
   if (!walk.valid(c)) return;
-  Activations<Tile> x;
-  load_activations<Tile>(op, c, shared, slice, x);
-  RingPosition at, out;
+  if constexpr (Op::kReload) load_activations<Tile>(op, c, slice, lane, x);
+  RingPosition at, out, other;  // other: of the epilogue whose turn it is not
+  int first_slot = 0;
   while (true) {
     const Cursor after = walk.next(c);
     const bool more = walk.valid(after);
+    const bool reload = Op::kReload && more && after.slot != c.slot;
+    Activations<Tile> coming;
+    if constexpr (Op::kReload) {
+      if (reload) load_activations<Tile>(op, after, slice, lane, coming);  // under way while this tile is multiplied
+    }
     Accumulators acc = {};
     Piece<Tile> w;
 #pragma unroll
@@ -160,36 +287,57 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     }
     float sums[4];
     w.sums(acc, sums);
-    if constexpr (Op::kReload) {  // two sets of activations would not fit into the registers
-      if (more && after.slot != c.slot) load_activations<Tile>(op, after, shared, slice, x);
+    if constexpr (Op::kReload) {
+      if (reload) x = coming;
     }
-    ptx::mbarrier_wait(shared.partial_empty(out.stage), out.parity ^ 1);
-    ptx::store_shared16(shared.partial(out.stage, slice, lane), sums);
-    warp_arrive(shared.partial_full(out.stage), lane);
+    const int slot = first_slot + out.stage;
+    ptx::mbarrier_wait(shared.partial_empty(slot), out.parity ^ 1);
+    ptx::store_shared16(shared.partial(slot, slice, lane), sums);
+    warp_arrive(shared.partial_full(slot), lane);
     out.advance(kPartialSlots);
     if (!more) return;
+    if (c.ends_unit && args.epilogues == kGemvEpilogues) {
+      const RingPosition next = other;
+      other = out;
+      out = next;
+      first_slot ^= kPartialSlots;
+    }
     c = after;
   }
 }
 
-// Adds the slices' partial sums in their order; bias, activation function and store are the op's. One warp does this
-// for every tile of the CTA, so its latency per tile bounds the kernel: operands of the next tile are fetched one tile
-// ahead, and the partial sums of eight slices are under way together.
+// The next cursor of epilogue `own`, from c on, whose unit is number `unit` of the CTA.
+template <class Walk>
+__device__ Cursor own_unit(const Walk& walk, Cursor c, int own, int epilogues, int& unit) {
+  while (walk.valid(c) && unit % epilogues != own) {
+    unit += c.ends_unit ? 1 : 0;
+    c = walk.next(c);
+  }
+  return c;
+}
+
+// Adds the slices' partial sums in their order; bias, activation function and store are the op's. A warp's latency per
+// tile bounds the kernel, so two take turns where shared memory allows it, operands of the next tile are fetched one
+// tile ahead, and the partial sums of eight slices are under way together.
 template <class Tile, class Op, class KernelArgs>
-__device__ void finish(const KernelArgs& args, const GemvShared& shared, int lane) {
+__device__ void finish(const KernelArgs& args, const GemvShared& shared, int own, int lane) {
   ptx::grid_dependency_wait();
+  await_choice<Op>(shared);
   Op op(args.op, shared, lane);
   const auto walk = op.walk();
   RingPosition at;
-  Cursor c = walk.first(static_cast<int>(blockIdx.x));
+  int unit = 0;
+  Cursor c = own_unit(walk, walk.first(static_cast<int>(blockIdx.x)), own, args.epilogues, unit);
   if (!walk.valid(c)) return;
   typename Op::Fetched fetched = op.fetch(c);
   while (true) {
-    const Cursor after = walk.next(c);
+    unit += c.ends_unit ? 1 : 0;
+    const Cursor after = own_unit(walk, walk.next(c), own, args.epilogues, unit);
     const bool more = walk.valid(after);
     typename Op::Fetched fetched_after{};
     if (more) fetched_after = op.fetch(after);
-    ptx::mbarrier_wait(shared.partial_full(at.stage), at.parity);
+    const int slot = own * kPartialSlots + at.stage;
+    ptx::mbarrier_wait(shared.partial_full(slot), at.parity);
     constexpr int kTogether = Op::kReload ? 4 : 8;  // registers
     float sums[4] = {};
 #pragma unroll
@@ -197,7 +345,7 @@ __device__ void finish(const KernelArgs& args, const GemvShared& shared, int lan
       uint4 v[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i)
-        v[i] = first + i < shared.slices ? ptx::load_shared16(shared.partial(at.stage, first + i, lane)) : uint4{};
+        v[i] = first + i < shared.slices ? ptx::load_shared16(shared.partial(slot, first + i, lane)) : uint4{};
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         sums[0] += __uint_as_float(v[i].x);
@@ -206,7 +354,7 @@ __device__ void finish(const KernelArgs& args, const GemvShared& shared, int lan
         sums[3] += __uint_as_float(v[i].w);
       }
     }
-    warp_arrive(shared.partial_empty(at.stage), lane);
+    warp_arrive(shared.partial_empty(slot), lane);
     at.advance(kPartialSlots);
     if constexpr (Tile::kColumns == Columns::kBlocks) {
       for (int i = 0; i < 4; i += 2) {
@@ -228,20 +376,16 @@ __global__ void __launch_bounds__(kGemvMaxThreads, 1)
   const GemvShared shared(smem, args);
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int warp = __shfl_sync(kEveryLane, static_cast<int>(threadIdx.x) / layout::kWarpLanes, 0);  // uniform
-  if (threadIdx.x == 0) shared.init();
-  if constexpr (Op::kWaitsFirst) ptx::grid_dependency_wait();
-  if (threadIdx.x == 0) ptx::grid_dependency_launch();
-  if constexpr (Op::kChooses) {
-    const int warps = static_cast<int>(blockDim.x) / layout::kWarpLanes;
-    for (int token = warp; token < args.op.tokens; token += warps) choose_experts(args.op.choice, shared, token, lane);
-  }
+  if (threadIdx.x == 0) shared.init(choices<Op>(args.op));
   __syncthreads();
+  if constexpr (Op::kWaitsFirst) ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
   if (warp < shared.slices) {
     consume<Tile, Op>(args, shared, warp, lane);
   } else if (warp == shared.slices) {
     produce<Tile, Op>(args, shared, lane);
   } else {
-    finish<Tile, Op>(args, shared, lane);
+    finish<Tile, Op>(args, shared, warp - shared.slices - 1, lane);
   }
 }
 

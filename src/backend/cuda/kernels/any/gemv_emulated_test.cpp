@@ -34,7 +34,7 @@ void check_dense(const DenseCase& test) {
   const std::vector<float> want_x = random_floats(static_cast<size_t>(tokens * cols), 6);
   std::vector<float> x(want_x.size(), kNan);  // until the kernel before has run
   const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(rows), 7);
-  std::vector<float> y(static_cast<size_t>(tokens * rows), kNan), pending(2 * y.size(), kNan);
+  std::vector<float> y(static_cast<size_t>(tokens * rows), kNan), pending(y.size(), kNan);
   const bool add = with_bias && tokens % 2 == 0;
   const DenseArgs args{.packing = packing,
                        .weights = w.packed.data(),
@@ -49,8 +49,7 @@ void check_dense(const DenseCase& test) {
   const emulation::Launch launch{.predecessor = [&] {
     std::copy(want_x.begin(), want_x.end(), x.begin());
     if (add) std::fill(y.begin(), y.end(), 2.5f);
-    std::fill(pending.begin(), pending.begin() + static_cast<int64_t>(y.size()), 0.5f);
-    std::fill(pending.begin() + static_cast<int64_t>(y.size()), pending.end(), 0.25f);
+    std::fill(pending.begin(), pending.end(), 0.75f);
   }};
   run_rows<DenseOp>(args, plan_gemv({rows, cols, 1, packing}, kDevice, stages), launch);
   for (int t = 0; t < tokens; ++t)
@@ -102,7 +101,6 @@ void check_normed_rows(Packing packing, int tokens, int64_t cols, bool with_pend
                        .weights = w.packed.data(),
                        .in = {.x = x.data(),
                               .pending = with_pending ? pending.data() : nullptr,
-                              .pending_stride = kStepTokens * cols,
                               .which = which.data(),
                               .norm = rows.norm.data(),
                               .normed = normed.data(),
@@ -156,7 +154,6 @@ void check_qkv(Packing packing, int tokens, int kv_bytes) {
                      .bias = bias.data(),
                      .in = {.x = rows.residual.data(),
                             .pending = rows.pending.data(),
-                            .pending_stride = tokens * kCols,
                             .norm = rows.norm.data(),
                             .eps = NormedRows::kEps},
                      .q = q.data(),
@@ -220,11 +217,13 @@ TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
     const NormedRows rows(tokens, hidden, false);
     const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(experts), 7);
     std::vector<float> x(rows.residual.size(), kNan), normed(x), logits(static_cast<size_t>(tokens * experts), kNan);
+    std::vector<F16> rounded(x.size(), F16::from_float(kNan));
     const RouterArgs args{.x = x.data(),
                           .norm = rows.norm.data(),
                           .weight = weight.data(),
                           .bias = bias.data(),
                           .normed = normed.data(),
+                          .rounded = rounded.data(),
                           .logits = logits.data(),
                           .hidden = hidden,
                           .experts = experts,
@@ -234,8 +233,10 @@ TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
     const emulation::Launch launch{
         .grid = experts, .threads = kRouterThreads, .predecessor = [&] { x = rows.residual; }};
     ASSERT_EQ(emulation::run(launch, [&] { any_router_f32_bf16(args); }), "");
-    for (size_t i = 0; i < normed.size(); ++i)
+    for (size_t i = 0; i < normed.size(); ++i) {
       ASSERT_NEAR(normed[i], rows.normed[i], 1e-6 * std::abs(rows.normed[i])) << i;
+      ASSERT_EQ(rounded[i].bits, F16::from_float(normed[i]).bits) << i;
+    }
     for (int t = 0; t < tokens; ++t)
       for (int e = 0; e < experts; ++e) {
         double want = bias[static_cast<size_t>(e)].to_float(), size = 1;

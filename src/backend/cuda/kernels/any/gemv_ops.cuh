@@ -3,8 +3,8 @@
 // columns, what becomes of a tile's sums. Every warp holds its own copy; methods are called by whole warps.
 //
 //   kWaitsFirst  nothing starts, not even the next kernel, before the dependency wait; else weights are fetched at once
-//   kChooses     the CTA chooses experts first
-//   kHalf        activations are rows of f16 (column); else floats (has, read8)
+//   kChooses     the CTA chooses experts; an Op made with an empty Routing knows all that does not depend on them
+//   column       a column's row of f16 activations, or null; RowsIn: read8, rows of floats
 //   kReload      activations change with the slot
 //   sums         as gemv_tile.cuh leaves them, added over slices
 
@@ -44,22 +44,20 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 template <class TheArgs>
 struct RowsOp {
   using Args = TheArgs;
-  static constexpr bool kWaitsFirst = false, kChooses = false, kHalf = false;
+  static constexpr bool kWaitsFirst = false, kChooses = false;
   static constexpr bool kReload = false;
   const Args& a;
   int lane;
 
   __device__ RowsOp(const Args& args, const GemvShared&, int lane_idx) : a(args), lane(lane_idx) {}
   __device__ int64_t tile(const Cursor& c) const { return c.row_tile; }
-  __device__ bool has(const Cursor&, int col) const { return col < a.tokens; }
-  __device__ void read8(const Cursor&, int col, int k, float (&v)[8]) const {
+  __device__ void read8(int col, int k, float (&v)[8]) const {
     const int64_t at = int64_t{a.in.which == nullptr ? col : a.in.which[col]} * a.cols + k;
     read_floats(a.in.x + at, v);
     if (a.in.pending == nullptr) return;
-    float more[2][8];
-    read_floats(a.in.pending + at, more[0]);
-    read_floats(a.in.pending + a.in.pending_stride + at, more[1]);
-    for (int i = 0; i < 8; ++i) v[i] += more[0][i] + more[1][i];
+    float more[8];
+    read_floats(a.in.pending + at, more);
+    for (int i = 0; i < 8; ++i) v[i] += more[i];
   }
 };
 
@@ -80,7 +78,7 @@ struct DenseOp : RowsOp<DenseArgs> {
       const int64_t at = int64_t{col} * a.rows + c.row_tile * layout::kTileRows + group_of(lane) + 8 * (i / 2);
       float value = sums[i] + fetched.bias[i / 2];
       if (a.into == Into::kAdd) {
-        if (a.pending != nullptr) value += a.pending[at] + a.pending[int64_t{a.tokens} * a.rows + at];
+        if (a.pending != nullptr) value += a.pending[at];
         value += a.y[at];
       }
       a.y[at] = value;
@@ -152,22 +150,23 @@ struct MoeUpOp {
   using Args = MoeUpArgs;
   using Fetched = BiasPair;                  // gate, up
   static constexpr bool kWaitsFirst = true;  // so behind it, the router logits are known to be complete
-  static constexpr bool kChooses = true, kHalf = false;
+  static constexpr bool kChooses = true;
   static constexpr bool kReload = false;
   const Args& a;
   int lane;
   Routing routing;
 
+  __device__ MoeUpOp(const Args& args, const Routing& of_step, int lane_idx)
+      : a(args), lane(lane_idx), routing(of_step) {}
   __device__ MoeUpOp(const Args& args, const GemvShared& shared, int lane_idx)
-      : a(args), lane(lane_idx), routing(Routing::read(shared, args.tokens * args.choice.topk, lane_idx)) {}
+      : MoeUpOp(args, Routing::read(shared, args.tokens, args.choice.topk, lane_idx), lane_idx) {}
   __device__ int row_tiles() const { return 2 * a.inter / layout::kTileRows; }
   __device__ TileWalk walk() const { return {row_tiles(), routing.count, static_cast<int>(gridDim.x)}; }
   __device__ int64_t tile(const Cursor& c) const {
     return int64_t{routing.expert_at(c.slot)} * row_tiles() + c.row_tile;
   }
-  __device__ bool has(const Cursor&, int col) const { return col < a.tokens; }
-  __device__ void read8(const Cursor&, int col, int k, float (&v)[8]) const {
-    read_floats(a.x + int64_t{col} * a.hidden + k, v);
+  __device__ const F16* column(const Cursor&, int col) const {
+    return col < a.tokens ? a.x + int64_t{col} * a.hidden : nullptr;
   }
   __device__ Fetched fetch(const Cursor& c) const {
     const int64_t expert = routing.expert_at(c.slot);
@@ -193,21 +192,21 @@ template <DownColumns kColumns>
 struct MoeDownOp {
   using Args = MoeDownArgs;
   using Fetched = BiasPair;
-  static constexpr bool kWaitsFirst = false, kChooses = true, kHalf = true;
+  static constexpr bool kWaitsFirst = false, kChooses = true;
   static constexpr bool kReload = kColumns == DownColumns::kTokens;
   const Args& a;
   int lane;
   Routing routing;
-  float weight;       // of pair `lane`
+  float weight = 0;   // of pair `lane`
   float acc[4] = {};  // of the unit so far; sums' places
 
+  __device__ MoeDownOp(const Args& args, const Routing& of_step, int lane_idx)
+      : a(args), lane(lane_idx), routing(of_step) {}
   __device__ MoeDownOp(const Args& args, const GemvShared& shared, int lane_idx)
-      : a(args),
-        lane(lane_idx),
-        routing(Routing::read(shared, args.tokens * args.choice.topk, lane_idx)),
-        weight(lane_idx < args.tokens * args.choice.topk
-                   ? std::bit_cast<float>(ptx::load_shared4(shared.route_weight(lane_idx)))
-                   : 0.0f) {}
+      : MoeDownOp(args, Routing::read(shared, args.tokens, args.choice.topk, lane_idx), lane_idx) {
+    if (lane < args.tokens * args.choice.topk)
+      weight = std::bit_cast<float>(ptx::load_shared4(shared.route_weight(lane)));
+  }
   __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }
   __device__ UnitWalk walk() const { return {row_tiles(), routing.count, a.parts, static_cast<int>(gridDim.x)}; }
   __device__ int64_t tile(const Cursor& c) const {
@@ -217,9 +216,16 @@ struct MoeDownOp {
     if constexpr (kColumns == DownColumns::kTokens) return pair_of_token(pairs, col, a.tokens, a.choice.topk);
     return (pairs >> col & 1u) != 0 ? col : -1;
   }
+  // One token's pairs are the slots: a CTA of one part has only its own (UnitWalk).
+  __device__ bool may_use(int pair) const {
+    const auto ctas = static_cast<int>(gridDim.x);
+    if (a.tokens > 1 || ctas < a.parts) return true;
+    const int part = static_cast<int>(blockIdx.x) / (ctas / a.parts);
+    return part * a.choice.topk / a.parts <= pair && pair < (part + 1) * a.choice.topk / a.parts;
+  }
   __device__ const F16* column(const Cursor& c, int col) const {
     if constexpr (kColumns == DownColumns::kPairs)
-      return col < a.tokens * a.choice.topk ? a.u + int64_t{col} * a.inter : nullptr;
+      return col < a.tokens * a.choice.topk && may_use(col) ? a.u + int64_t{col} * a.inter : nullptr;
     const int pair = pair_of_column(routing.pairs_at(c.slot), col);
     return pair < 0 ? nullptr : a.u + int64_t{pair} * a.inter;
   }
@@ -261,10 +267,10 @@ struct MoeDownOp {
   }
   __device__ void store(const Cursor& c, int token, int row, float value) const {
     const int64_t at = int64_t{token} * a.hidden + c.row_tile * layout::kTileRows + group_of(lane) + row;
-    if (a.parts == 1) {
+    if (c.part == 0) {
       a.y[at] += value;
     } else {
-      a.y[int64_t{c.part} * a.tokens * a.hidden + at] = value;
+      a.pending[at] = value;
     }
   }
 };
@@ -290,15 +296,14 @@ struct GroupedOp {
 };
 
 struct GroupedUpOp : GroupedOp<GroupedUpArgs> {
-  static constexpr bool kHalf = false;
   __device__ GroupedUpOp(const Args& args, const GemvShared&, int lane_idx) : GroupedOp{args, lane_idx} {}
 
   __device__ int row_tiles() const { return 2 * a.inter / layout::kTileRows; }
   __device__ TileWalk walk() const { return walk_of(row_tiles()); }
   __device__ int64_t tile(const Cursor& c) const { return int64_t{group(c).expert} * row_tiles() + c.row_tile; }
-  __device__ bool has(const Cursor& c, int col) const { return col < group(c).count; }
-  __device__ void read8(const Cursor& c, int col, int k, float (&v)[8]) const {
-    read_floats(a.x + int64_t{pair(c, col) / a.groups.topk} * a.hidden + k, v);
+  __device__ const F16* column(const Cursor& c, int col) const {
+    const int own = pair(c, col);
+    return own < 0 ? nullptr : a.x + int64_t{own / a.groups.topk} * a.hidden;
   }
   __device__ Fetched fetch(const Cursor& c) const {
     const Bf16* bias =
@@ -316,7 +321,6 @@ struct GroupedUpOp : GroupedOp<GroupedUpArgs> {
 };
 
 struct GroupedDownOp : GroupedOp<GroupedDownArgs> {
-  static constexpr bool kHalf = true;
   __device__ GroupedDownOp(const Args& args, const GemvShared&, int lane_idx) : GroupedOp{args, lane_idx} {}
 
   __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }

@@ -7,12 +7,20 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int64_t kInFlightBytes = 105'000;  // rings of 49, 73, 98, 171 KB: more was slower on an H100 (2026-11)
-constexpr int kScratchBytes = 1024;          // gemv.cuh: barriers, routes, squares
-constexpr int kPartialSlots = 3;             // gemv.cuh
-constexpr int kExtraWarps = 2;               // producer, epilogue
+constexpr int kScratchBytes = 1024;  // gemv.cuh: barriers, routes, squares
+constexpr int kPartialSlots = 2;     // gemv.cuh
+constexpr int kProducers = 1;
 constexpr int kMinStages = 2;
 constexpr int kMaxStages = 8;
+
+// Chunks in the ring, as was fastest on an H200 (kernel_bench, 2026-11). Many tiles per CTA: enough to keep DRAM busy,
+// and no more, or the SMs' streams disturb each other. Few: MXFP4's are large, and a longer ring only delays the first
+// tile; the smaller chunks of the others must all be under way.
+int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
+  constexpr int kLong = 32;
+  if (tiles_per_cta >= kLong) return 3;
+  return packing == layout::Packing::kMxfp4 ? 2 : 6;
+}
 
 bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -29,7 +37,8 @@ void check_matrix(const GemvShape& shape, int tokens, const std::string& args) {
 
 void check_choice(const ExpertChoice& c, int tokens, const std::string& args) {
   require(c.topk >= 1 && tokens * c.topk <= kGemvRoutes, Code::kUnsupported, "want tokens * topk in 1 to 32", args);
-  require(c.experts >= c.topk && c.experts <= kGemvExperts, Code::kUnsupported, "want topk to 256 experts", args);
+  require(c.experts >= c.topk && c.experts <= kGemvExperts && c.experts % 4 == 0, Code::kUnsupported,
+          "want topk to 128 experts, a multiple of 4", args);
   require(c.logits != nullptr, Code::kInvalidRequest, "want router logits", args);
 }
 
@@ -38,14 +47,14 @@ int64_t packed(layout::Packing packing, int64_t rows, int64_t cols) {
 }
 
 int64_t bytes_in(const RowsIn& in, int64_t values) {
-  return (in.pending != nullptr ? 12 : 4) * values + (in.normed != nullptr ? 4 * values : 0);
+  return (in.pending != nullptr ? 8 : 4) * values + (in.normed != nullptr ? 4 * values : 0);
 }
 
 }  // namespace
 
 std::string GemvPlan::to_string() const {
-  return fmt::format("grid {} x {} threads, {} slices, ring of {} chunks of {} B, {} B shared", grid, threads,
-                     tile.slices, stages, tile.chunk_bytes, smem_bytes);
+  return fmt::format("grid {} x {} threads, {} slices, {} epilogues, ring of {} chunks of {} B, {} B shared", grid,
+                     threads, tile.slices, epilogues, stages, tile.chunk_bytes, smem_bytes);
 }
 
 GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages) {
@@ -53,15 +62,20 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   if (plan.tile.slices == 0 || shape.rows <= 0 || shape.rows % layout::kTileRows != 0 || device.sms <= 0)
     throw Error(Code::kUnsupported, "[cuda] no plan for [{}, {}] on {} SMs", shape.rows, shape.cols, device.sms);
   const int64_t chunk = plan.tile.chunk_bytes;
-  const int64_t fixed = int64_t{kPartialSlots} * plan.tile.slices * layout::kWarpLanes * 16 + kScratchBytes;
-  const int64_t fits = (device.cta_smem_bytes - fixed) / chunk;
-  if (fits < kMinStages)
+  const int64_t partials = int64_t{kPartialSlots} * plan.tile.slices * layout::kWarpLanes * 16;
+  const auto fits = [&](int epilogues) {
+    return (device.cta_smem_bytes - kScratchBytes - epilogues * partials) / chunk;
+  };
+  plan.epilogues = fits(kGemvEpilogues) >= kMinStages ? kGemvEpilogues : 1;
+  const int64_t fixed = kScratchBytes + plan.epilogues * partials, most = fits(plan.epilogues);
+  if (most < kMinStages)
     throw Error(Code::kUnsupported, "[cuda] [{}, {}]: want {} B of shared memory per block, the card has {}",
                 shape.rows, shape.cols, fixed + kMinStages * chunk, device.cta_smem_bytes);
-  const int64_t wanted = stages != 0 ? stages : std::min<int64_t>(kInFlightBytes / chunk, kMaxStages);
-  plan.stages = static_cast<int>(std::clamp<int64_t>(wanted, kMinStages, std::min<int64_t>(fits, kMaxStages)));
-  plan.grid = static_cast<int>(std::min<int64_t>(device.sms, shape.rows / layout::kTileRows * shape.matrices));
-  plan.threads = (plan.tile.slices + kExtraWarps) * layout::kWarpLanes;
+  const int64_t tiles = shape.rows / layout::kTileRows * shape.matrices;
+  const int64_t wanted = stages != 0 ? stages : wanted_stages(shape.packing, tiles / device.sms);
+  plan.stages = static_cast<int>(std::clamp<int64_t>(wanted, kMinStages, std::min<int64_t>(most, kMaxStages)));
+  plan.grid = static_cast<int>(std::min<int64_t>(device.sms, tiles));
+  plan.threads = (plan.tile.slices + kProducers + plan.epilogues) * layout::kWarpLanes;
   // Never two of these on one SM: behind an early launch they would share it while another SM idles (seen on an H100).
   plan.smem_bytes =
       std::max(fixed + plan.stages * chunk, std::min(device.cta_smem_bytes, device.sm_smem_bytes / 2) / 16 * 16);
@@ -72,7 +86,7 @@ GemvCost cost(const DenseArgs& a) {
   const int64_t out = int64_t{a.tokens} * a.rows;
   return {.bytes = packed(a.packing, a.rows, a.cols) + (a.bias != nullptr ? 2 * int64_t{a.rows} : 0) +
                    bytes_in(a.in, int64_t{a.tokens} * a.cols) + (a.into == Into::kAdd ? 8 : 4) * out +
-                   (a.pending != nullptr ? 8 * out : 0),
+                   (a.pending != nullptr ? 4 * out : 0),
           .flops = 2 * out * a.cols};
 }
 
@@ -85,14 +99,14 @@ GemvCost cost(const QkvArgs& a) {
 
 GemvCost cost(const RouterArgs& a) {
   const int64_t in = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
-  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} + 8 * in + 4 * out,
+  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} + 10 * in + 4 * out,
           .flops = 2 * out * a.hidden};
 }
 
 GemvCost cost(const MoeUpArgs& a, int distinct_experts) {
   const int64_t rows = 2 * int64_t{a.inter}, routes = int64_t{a.tokens} * a.choice.topk;
   return {.bytes = distinct_experts * (layout::packed_bytes(rows, a.hidden) + 2 * rows) +
-                   4 * int64_t{a.tokens} * (a.hidden + a.choice.experts) + 2 * routes * a.inter,
+                   int64_t{a.tokens} * (2 * a.hidden + 4 * a.choice.experts) + 2 * routes * a.inter,
           .flops = 2 * routes * rows * a.hidden};
 }
 
@@ -129,9 +143,9 @@ void check_args(const RouterArgs& a) {
   require(a.tokens >= 1 && a.tokens <= kGemvTokens && a.experts >= 1 && a.hidden >= 8 && a.hidden % 8 == 0 &&
               a.hidden <= kRouterHidden,
           Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
-  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.normed) && a.bias != nullptr &&
-              a.logits != nullptr,
-          Code::kInvalidRequest, "want weight, norm, x and normed 16-byte aligned, bias and logits", args);
+  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.normed) && aligned(a.rounded) &&
+              a.bias != nullptr && a.logits != nullptr,
+          Code::kInvalidRequest, "want weight, norm, x, normed and rounded 16-byte aligned, bias and logits", args);
 }
 
 void check_args(const MoeUpArgs& a) {
@@ -154,8 +168,9 @@ void check_args(const MoeDownArgs& a) {
   check_choice(a.choice, a.tokens, args);
   require(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), Code::kUnsupported, "want 1 or 2 parts, at most topk",
           args);
-  require(aligned(a.weights) && aligned(a.u) && a.y != nullptr && a.bias != nullptr, Code::kInvalidRequest,
-          "want weights and u 16-byte aligned, bias and y", args);
+  require(aligned(a.weights) && aligned(a.u) && a.y != nullptr && a.bias != nullptr &&
+              (a.parts == 1 || a.pending != nullptr),
+          Code::kInvalidRequest, "want weights and u 16-byte aligned, bias, y, and pending for two parts", args);
 }
 
 void check_args(const GroupedUpArgs& a) {

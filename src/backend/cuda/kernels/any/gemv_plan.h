@@ -13,7 +13,8 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kGemvTokens = 8;     // most tokens in a launch: the columns of an mma
 inline constexpr int kGemvRoutes = 32;    // most tokens * topk in a launch: the lanes of a warp
-inline constexpr int kGemvExperts = 256;  // that a launch can choose among: 8 per lane
+inline constexpr int kGemvExperts = 128;  // that a launch can choose among: 4 per lane
+inline constexpr int kGemvEpilogues = 2;  // most of a CTA: warps that add partial sums
 inline constexpr int kGemvHeadDim = 64;   // the only one that QkvArgs takes: RowOrder::kHeads64
 
 // What the plan needs to know of a card (cudaDeviceProp: multiProcessorCount, sharedMemPerBlockOptin,
@@ -29,11 +30,10 @@ struct GemvDevice {
 // bf16 weights. Products are exact; sums are f32 in a fixed order, so that a launch is bitwise repeatable. Biases keep
 // the checkpoint's order. A row's result is finite where no partial sum of |w||x| leaves float's range.
 
-// Rows of float activations, normed or not: x[i] = (residual[i] + Σ pending[p][i]), i = which[column], or column.
+// Rows of float activations, normed or not: x[i] + pending[i], i = which[column], or column.
 struct RowsIn {
   const float* x = nullptr;        // [*, cols]
-  const float* pending = nullptr;  // [2, *, cols] sums of moe_down that x has still to get, or null
-  int64_t pending_stride = 0;      // floats between its halves
+  const float* pending = nullptr;  // [*, cols] sums of moe_down that x has still to get, or null
   const int32_t* which = nullptr;  // [tokens], or null
   const Bf16* norm = nullptr;      // [cols]: rmsnorm first; null: as they are
   float* normed = nullptr;         // [tokens, cols] gets the rmsnorm, or null
@@ -48,7 +48,7 @@ struct DenseArgs {
   const Bf16* bias = nullptr;        // [rows], or null
   RowsIn in;
   float* y = nullptr;              // [tokens, rows]
-  const float* pending = nullptr;  // [2, tokens, rows], or null
+  const float* pending = nullptr;  // [tokens, rows], or null
   int rows = 0, cols = 0, tokens = 0;
   Into into = Into::kStore;
 };
@@ -70,13 +70,15 @@ struct QkvArgs {
   [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
 };
 
-// normed = rmsnorm(x) * norm; logits[t, e] = normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
+// normed = rmsnorm(x) * norm, once as it is and once rounded for the experts; logits[t, e] = normed[t] · W[e] +
+// bias[e]. One CTA per expert; W stays in row order.
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
   const Bf16* norm = nullptr;    // [hidden]
   const Bf16* weight = nullptr;  // [experts, hidden]
   const Bf16* bias = nullptr;    // [experts]
   float* normed = nullptr;       // [tokens, hidden]
+  F16* rounded = nullptr;        // likewise
   float* logits = nullptr;       // [tokens, experts]
   int hidden = 0, experts = 0, tokens = 0;
   float eps = 0;
@@ -98,23 +100,24 @@ struct ExpertChoice {
 struct MoeUpArgs {
   const uint8_t* weights = nullptr;  // [experts] of [2 * inter, hidden] RowOrder::kGateUp, MXFP4
   const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
-  const float* x = nullptr;          // [tokens, hidden]
+  const F16* x = nullptr;            // [tokens, hidden]
   ExpertChoice choice;
   F16* u = nullptr;  // [tokens, topk, inter]
   int hidden = 0, inter = 0, tokens = 0;
   float swiglu_limit = 7.0f;
 };
 
-// Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). parts 1: added to y [tokens, hidden]. parts 2: stored to y [2, tokens,
-// hidden], whose halves later kernels add (`pending`); balances the SMs better (180 row tiles over 132 SMs: 6 tiles
-// instead of 8). REQUIRES that the logits were complete before the kernel before this one let it start; moe_up sees to
-// that. Then the first weights are fetched while moe_up still runs.
+// y[t] += Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). With two parts, the second half of the experts goes to
+// `pending`, which later kernels add: that balances the SMs better (180 row tiles over 132 SMs: 6 tiles instead of 8).
+// REQUIRES that the logits were complete before the kernel before this one let it start; moe_up sees to that. Then the
+// first weights are fetched while moe_up still runs.
 struct MoeDownArgs {
   const uint8_t* weights = nullptr;  // [experts] of [hidden, inter] RowOrder::kPlain, MXFP4
   const Bf16* bias = nullptr;        // [experts, hidden]
   const F16* u = nullptr;            // [tokens, topk, inter]
   ExpertChoice choice;
-  float* y = nullptr;
+  float* y = nullptr;        // [tokens, hidden]
+  float* pending = nullptr;  // likewise, with two parts
   int hidden = 0, inter = 0, tokens = 0, parts = 1;
 };
 
@@ -134,7 +137,7 @@ struct MoeGroups {
 struct GroupedUpArgs {
   const uint8_t* weights = nullptr;
   const Bf16* bias = nullptr;
-  const float* x = nullptr;  // [tokens, hidden]
+  const F16* x = nullptr;  // [tokens, hidden]
   MoeGroups groups;
   F16* u = nullptr;  // [tokens * topk, inter]
   int hidden = 0, inter = 0;
@@ -153,6 +156,7 @@ struct GroupedDownArgs {
 // partial sums added by one more.
 struct GemvPlan {
   int grid = 0, threads = 0, stages = 0;
+  int epilogues = 0;  // warps that add partial sums, 1 or 2
   layout::Geometry tile;
   int64_t smem_bytes = 0;
 
@@ -165,7 +169,7 @@ struct GemvShape {
   layout::Packing packing = layout::Packing::kMxfp4;
 };
 
-// stages 0: as many as keep about 100 KB in flight. Throws Error(kUnsupported) for a shape without slices or a card
+// stages 0: as many as serve the shape best. Throws Error(kUnsupported) for a shape without slices or a card
 // with too little shared memory for a ring of two.
 [[nodiscard]] GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages = 0);
 

@@ -21,13 +21,14 @@ TEST(gemv_plan, real_shapes_on_both_cards) {
     int64_t chunk_bytes, smem_bytes;
   };
   for (const Want& want :
-       {Want{{5120, 2880}, kH200, 132, 544, 4, 1, 24480, 121984},
-        Want{{2880, 4096}, kH200, 132, 576, 3, 1, 34816, 130048},
-        Want{{5120, 2880}, kGb10, 48, 544, 3, 1, 24480, 97504}, Want{{2880, 4096}, kGb10, 48, 576, 2, 1, 34816, 95232},
-        Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 544, 3, 3, 30720, 116736},
-        Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 576, 2, 4, 32768, 91136},
-        Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 544, 6, 3, 15840, 119104},
-        Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 576, 4, 4, 16896, 93184}}) {
+       {Want{{5120, 2880}, kH200, 132, 576, 2, 1, 24480, 116736},
+        Want{{201088, 2880}, kH200, 132, 576, 3, 1, 24480, 116736},
+        Want{{2880, 4096}, kH200, 132, 608, 2, 1, 34816, 116736},
+        Want{{5120, 2880}, kGb10, 48, 576, 2, 1, 24480, 80704}, Want{{2880, 4096}, kGb10, 48, 576, 2, 1, 34816, 87040},
+        Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 576, 6, 3, 30720, 216064},
+        Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 608, 2, 4, 32768, 99328},
+        Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 576, 6, 3, 15840, 126784},
+        Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 608, 4, 4, 16896, 101376}}) {
     const GemvPlan plan = plan_gemv(want.shape, want.device);
     SCOPED_TRACE(plan.to_string());
     EXPECT_EQ(plan.grid, want.grid);
@@ -61,7 +62,7 @@ TEST(gemv_plan, refuses_what_it_cannot_serve) {
 
 TEST(gemv_plan, prints_itself) {
   EXPECT_EQ(plan_gemv({5120, 2880}, kGb10).to_string(),
-            "grid 48 x 544 threads, 15 slices, ring of 3 chunks of 24480 B, 97504 B shared");
+            "grid 48 x 576 threads, 15 slices, 2 epilogues, ring of 2 chunks of 24480 B, 80704 B shared");
 }
 
 alignas(16) constexpr uint8_t kBytes[16] = {};
@@ -79,6 +80,7 @@ MoeDownArgs down() {
           .u = activations,
           .choice = {.logits = sums, .experts = 128, .topk = 4},
           .y = sums,
+          .pending = sums,
           .hidden = 2880,
           .inter = 2880,
           .tokens = 8,
@@ -121,8 +123,8 @@ TEST(gemv_plan, arguments_are_checked_and_printed) {
   moe.choice.logits = nullptr;
   EXPECT_THAT(refusal(moe), testing::HasSubstr("router logits"));
   moe = down();
-  moe.choice.experts = 257;
-  EXPECT_THAT(refusal(moe), testing::HasSubstr("topk to 256 experts"));
+  moe.choice.experts = 132;
+  EXPECT_THAT(refusal(moe), testing::HasSubstr("topk to 128 experts"));
 }
 
 TEST(gemv_plan, cost_counts_each_expert_once) {

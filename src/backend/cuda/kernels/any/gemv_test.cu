@@ -58,7 +58,7 @@ void test_dense(const DenseCase& test, const GemvDevice& device) {
     for (const int stages : {0, 2}) {
       const auto count = static_cast<size_t>(tokens * test.rows);
       Device<float> y(count);
-      const Device<float> pending(std::vector<float>(2 * count, 0.25f));
+      const Device<float> pending(std::vector<float>(count, 0.5f));
       const DenseArgs args{.packing = test.packing,
                            .weights = d_w.data(),
                            .bias = test.with_bias ? d_bias.data() : nullptr,
@@ -187,11 +187,11 @@ struct Logits {
 
 void test_up(const GemvDevice& device) {
   const std::vector<HostMatrix> host = experts(2 * kInter, kHidden, RowOrder::kGateUp, 200);
-  const std::vector<float> x = random_floats(kGemvTokens * kHidden, 21);
+  const std::vector<F16> x = random_f16(kGemvTokens * kHidden, 21);
   const std::vector<Bf16> bias = random_bf16(kExperts * 2 * kInter, 22);
   const std::vector<Sum> sums = all_sums(host, [&](int64_t, int t) { return x.data() + t * kHidden; });
   const PackedMatrices w(host);
-  const Device<float> d_x(x);
+  const Device<F16> d_x(x);
   const Device<Bf16> d_bias(bias);
   for (const Routes& routes : route_cases()) {
     const Device<float> logits(Logits(routes).logits);
@@ -244,21 +244,27 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
   const Logits chosen(routes);
   const std::vector<float>& weights = chosen.weights;
   const Device<float> logits(chosen.logits);
-  Device<float> y(static_cast<size_t>(parts * routes.tokens * kHidden));
+  const auto count = static_cast<size_t>(routes.tokens * kHidden);
+  Device<float> y(count), pending(count);
   const MoeDownArgs args{.weights = down.d_weights.data(),
                          .bias = down.d_bias.data(),
                          .u = u.data(),
                          .choice = {logits.data(), nullptr, nullptr, kExperts, kTopk},
                          .y = y.data(),
+                         .pending = pending.data(),
                          .hidden = kHidden,
                          .inter = kInter,
                          .tokens = routes.tokens,
                          .parts = parts};
   const auto run = [&](Chain chain) {
-    if (parts == 1) y.set(std::vector<float>(static_cast<size_t>(routes.tokens * kHidden), 2.5f));
+    y.set(std::vector<float>(count, 2.5f));
+    pending.set(std::vector<float>(count, parts == 1 ? 0.0f : NAN));
     gemv_moe_down(args, {.device = device, .chain = chain});
     cuda_check(cudaDeviceSynchronize(), "moe_down");
-    return y.get();
+    std::vector<float> both = y.get();
+    const std::vector<float> rest = pending.get();
+    both.insert(both.end(), rest.begin(), rest.end());
+    return both;
   };
   const std::vector<float> got = run(Chain::kNone), again = run(Chain::kChained);
   std::vector<Sum> want(static_cast<size_t>(routes.tokens * kHidden));
@@ -273,9 +279,8 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
   });
   Comparison c;
   for (size_t i = 0; i < want.size(); ++i) {
-    const double value = parts == 1 ? got[i] : double{got[i]} + got[want.size() + i];
-    c.add(at("token ", static_cast<int64_t>(i / kHidden), " row ", static_cast<int64_t>(i % kHidden)), value,
-          want[i].value + (parts == 1 ? 2.5 : 0), kSumError * (want[i].size + 2.5));
+    c.add(at("token ", static_cast<int64_t>(i / kHidden), " row ", static_cast<int64_t>(i % kHidden)),
+          double{got[i]} + got[count + i], want[i].value + 2.5, kSumError * (want[i].size + 2.5));
   }
   c.finish("moe_down " + routes.name + at(", parts ", parts, "", 0),
            std::memcmp(got.data(), again.data(), got.size() * 4) == 0);

@@ -43,15 +43,34 @@ struct Activations {
     if constexpr (Tile::kColumns == Columns::kBlocks) {
       uint32_t pairs[4];
       for (int i = 0; i < 4; ++i) pairs[i] = ptx::pack_f16(own[0][2 * i], own[0][2 * i + 1]);
-      for (int j = 0; j < Tile::kBlocks; ++j)
-        for (int i = 0; i < 4; ++i) {
-          b[0][j][i] = group_of(lane) == j ? pairs[i] : 0;
-          ptx::keep(b[0][j][i]);  // else four selects per block and tile
-        }
+      set_block({pairs[0], pairs[1], pairs[2], pairs[3]}, lane);
     } else {
       for (int j = 0; j < Tile::kBlocks; ++j)
         for (int i = 0; i < 4; ++i) set_pair(j, i, own[j][2 * i], own[j][2 * i + 1]);
     }
+  }
+  // One row alone, in column 0: own is block g's part, which lane t gets from lane 4j + t. Not with kBlocks.
+  __device__ void set_row(const float (&own)[8], int lane) {
+    uint32_t pairs[Tile::kTerms][4];
+    for (int i = 0; i < 4; ++i) {
+      set_pair(0, i, own[2 * i], own[2 * i + 1]);
+      for (int term = 0; term < Tile::kTerms; ++term) pairs[term][i] = b[term][0][i];
+    }
+    for (int term = 0; term < Tile::kTerms; ++term)
+      for (int j = 0; j < Tile::kBlocks; ++j)
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t pair = __shfl_sync(kEveryLane, pairs[term][i], 4 * j + lane % 4);
+          b[term][j][i] = group_of(lane) == 0 ? pair : 0;
+        }
+  }
+  // kBlocks: block g of the one row as f16.
+  __device__ void set_block(const uint4& own, int lane) {
+    const uint32_t pairs[4] = {own.x, own.y, own.z, own.w};
+    for (int j = 0; j < Tile::kBlocks; ++j)
+      for (int i = 0; i < 4; ++i) {
+        b[0][j][i] = group_of(lane) == j ? pairs[i] : 0;
+        ptx::keep(b[0][j][i]);  // else four selects per block and tile
+      }
   }
   // One column's block as f16; not for bf16 weights.
   __device__ void set_f16(int j, const uint4& v) {

@@ -35,16 +35,22 @@ struct TileWalk {
   }
 };
 
-// Units (part, row tile), part-major; a unit is its row tile in the part's slots, one after the other, so one CTA sums
-// the experts of a row tile without atomics. REQUIRES parts <= slots: every part has a slot.
+// Units (part, row tile); a unit is its row tile in the part's slots, one after the other, so one CTA sums the experts
+// of a row tile without atomics. A CTA has units of one part, where there are as many CTAs as parts, and so reads the
+// activations of that part's experts alone. No division: every warp walks, tile by tile. REQUIRES parts 1 or 2, parts
+// <= slots: every part has a slot.
 struct UnitWalk {
   int row_tiles, slots, parts, ctas;
 
-  [[nodiscard]] constexpr Cursor first(int cta) const { return opened({.row_tile = cta}); }
+  [[nodiscard]] constexpr Cursor first(int cta) const {
+    if (!split()) return opened({.row_tile = cta});
+    return cta < 2 * group() ? opened({.row_tile = cta < group() ? cta : cta - group(), .part = cta < group() ? 0 : 1})
+                             : Cursor{.part = parts};
+  }
   [[nodiscard]] constexpr bool valid(const Cursor& c) const { return c.part < parts; }
   [[nodiscard]] constexpr Cursor next(Cursor c) const {
     if (c.ends_unit) {
-      c.row_tile += ctas;
+      c.row_tile += group();
       return opened(c);
     }
     ++c.slot;
@@ -53,13 +59,15 @@ struct UnitWalk {
   }
 
  private:
-  [[nodiscard]] constexpr int end_of(int part) const { return (part + 1) * slots / parts; }
+  [[nodiscard]] constexpr bool split() const { return parts == 2 && ctas >= 2; }
+  [[nodiscard]] constexpr int group() const { return split() ? ctas / 2 : ctas; }  // CTAs of one part
+  [[nodiscard]] constexpr int end_of(int part) const { return part + 1 == parts ? slots : slots / 2; }
   [[nodiscard]] constexpr Cursor opened(Cursor c) const {
-    while (c.row_tile >= row_tiles) {
+    while (c.row_tile >= row_tiles && c.part < parts) {
       c.row_tile -= row_tiles;
-      ++c.part;
+      c.part += split() ? parts : 1;
     }
-    c.slot = c.part * slots / parts;
+    c.slot = c.part == 0 ? 0 : slots / 2;
     c.ends_unit = c.slot + 1 == end_of(c.part);
     return c;
   }

@@ -62,7 +62,7 @@ TEST(gemv_walk, a_unit_is_one_row_tile_in_all_slots_of_its_part) {
 
 TEST(gemv_walk, a_cta_without_work_walks_nothing) {
   EXPECT_FALSE((TileWalk{3, 1, 8}.valid(TileWalk{3, 1, 8}.first(3))));
-  EXPECT_FALSE((UnitWalk{3, 4, 2, 8}.valid(UnitWalk{3, 4, 2, 8}.first(6))));
+  EXPECT_FALSE((UnitWalk{3, 4, 2, 8}.valid(UnitWalk{3, 4, 2, 8}.first(3))));
 }
 
 }  // namespace

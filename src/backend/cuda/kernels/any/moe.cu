@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_con
 
 __global__ void __launch_bounds__(kThreads) any_add_pending_f32(const __grid_constant__ AddPendingLaunch args) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i < args.count) args.to[i] += args.pending[i] + args.pending[args.count + i];
+  if (i < args.count) args.to[i] += args.pending[i];
 }
 
 }  // namespace

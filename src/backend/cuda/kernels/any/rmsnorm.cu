@@ -3,6 +3,8 @@
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/any/warp.cuh"
 
+#include <cuda_fp16.h>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -20,7 +22,11 @@ __global__ void __launch_bounds__(kThreads) any_rmsnorm_f32_bf16(const __grid_co
   for (int d = threadIdx.x; d < args.hidden; d += kThreads) squares = fmaf(x[d], x[d], squares);
   const float mean = block_sum<kThreads>(squares, warp_sums) / static_cast<float>(args.hidden);
   const float inverse = 1.0f / sqrtf(mean + args.eps);
-  for (int d = threadIdx.x; d < args.hidden; d += kThreads) out[d] = x[d] * inverse * args.scale[d].to_float();
+  for (int d = threadIdx.x; d < args.hidden; d += kThreads) {
+    out[d] = x[d] * inverse * args.scale[d].to_float();
+    if (args.rounded != nullptr)
+      args.rounded[int64_t{blockIdx.x} * args.hidden + d] = {__half_as_ushort(__float2half_rn(out[d]))};
+  }
 }
 
 }  // namespace

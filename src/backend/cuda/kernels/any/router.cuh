@@ -10,6 +10,7 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kRouterWarps = kRouterThreads / layout::kWarpLanes;
+inline constexpr int kTogether = 2;  // tokens whose loads are under way at once
 inline constexpr int kRouterSharedBytes = kGemvTokens * kRouterWarps * 8;
 
 __device__ __forceinline__ void read_bf16(const Bf16* from, float (&v)[8]) {
@@ -29,56 +30,72 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
   const uint32_t sums = ptx::shared_address(smem);  // [tokens][warps] {squares, dot}
   const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
   const int warp = thread / layout::kWarpLanes, expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;
-  if (thread == 0) ptx::grid_dependency_launch();
-  float norm[kRouterParts][8] = {}, weight[kRouterParts][8] = {};  // weight times norm
+  ptx::grid_dependency_launch();
+  float weight[kRouterParts][8] = {};  // times norm
 #pragma unroll
   for (int p = 0; p < kRouterParts; ++p) {
     const int group = p * kRouterThreads + thread;
     if (group >= groups) continue;
-    read_bf16(a.norm + 8 * group, norm[p]);
+    float norm[8];
+    read_bf16(a.norm + 8 * group, norm);
     read_bf16(a.weight + int64_t{expert} * a.hidden + 8 * group, weight[p]);
-    for (int i = 0; i < 8; ++i) weight[p][i] *= norm[p][i];
+    for (int i = 0; i < 8; ++i) weight[p][i] *= norm[i];
   }
   const float bias = widen(a.bias[expert]);
   ptx::grid_dependency_wait();
-  for (int t = 0; t < a.tokens; ++t) {
-    float squares = 0, dot = 0;
+  for (int first = 0; first < a.tokens; first += kTogether) {
+    float x[kTogether][kRouterParts][8] = {};
 #pragma unroll
-    for (int p = 0; p < kRouterParts; ++p) {
-      const int group = p * kRouterThreads + thread;
-      if (group >= groups) continue;
-      float x[8];
-      read_floats(a.x + int64_t{t} * a.hidden + 8 * group, x);
-      for (int i = 0; i < 8; ++i) {
-        squares += x[i] * x[i];
-        dot += x[i] * weight[p][i];
+    for (int n = 0; n < kTogether; ++n)
+#pragma unroll
+      for (int p = 0; p < kRouterParts; ++p) {
+        const int group = p * kRouterThreads + thread;
+        if (first + n < a.tokens && group < groups)
+          read_floats(a.x + int64_t{first + n} * a.hidden + 8 * group, x[n][p]);
       }
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+      float squares = 0, dot = 0;
+#pragma unroll
+      for (int p = 0; p < kRouterParts; ++p)
+        for (int i = 0; i < 8; ++i) {
+          squares += x[n][p][i] * x[n][p][i];
+          dot += x[n][p][i] * weight[p][i];
+        }
+      squares = lanes_sum(squares);
+      dot = lanes_sum(dot);
+      if (lane > 1 || first + n >= a.tokens) continue;
+      ptx::store_shared4(sums + static_cast<uint32_t>((((first + n) * kRouterWarps + warp) * 2 + lane) * 4),
+                         std::bit_cast<uint32_t>(lane == 0 ? squares : dot));
     }
-    squares = lanes_sum(squares);
-    dot = lanes_sum(dot);
-    if (lane > 1) continue;
-    ptx::store_shared4(sums + static_cast<uint32_t>(((t * kRouterWarps + warp) * 2 + lane) * 4),
-                       std::bit_cast<uint32_t>(lane == 0 ? squares : dot));
   }
   __syncthreads();
-  for (int t = 0; t < a.tokens; ++t) {
-    float total[2] = {};
+  const auto sum_of = [&](int t, int i) {
+    float total = 0;
 #pragma unroll
     for (int w = 0; w < kRouterWarps; ++w)
-      for (int i = 0; i < 2; ++i)
-        total[i] +=
-            __uint_as_float(ptx::load_shared4(sums + static_cast<uint32_t>(((t * kRouterWarps + w) * 2 + i) * 4)));
-    const float inverse = 1.0f / sqrtf(total[0] / static_cast<float>(a.hidden) + a.eps);
-    if (thread == 0) a.logits[int64_t{t} * a.experts + expert] = total[1] * inverse + bias;
-#pragma unroll
-    for (int p = 0; p < kRouterParts; ++p) {  // the CTAs share the writing of normed
-      const int group = p * kRouterThreads + thread;
-      if (group >= groups || group % static_cast<int>(gridDim.x) != expert) continue;
-      const int64_t at = int64_t{t} * a.hidden + 8 * group;
-      float x[8];
-      read_floats(a.x + at, x);
-      for (int i = 0; i < 8; ++i) a.normed[at + i] = x[i] * inverse * norm[p][i];
+      total += __uint_as_float(ptx::load_shared4(sums + static_cast<uint32_t>(((t * kRouterWarps + w) * 2 + i) * 4)));
+    return total;
+  };
+  const auto inverse_of = [&](int t) { return 1.0f / sqrtf(sum_of(t, 0) / static_cast<float>(a.hidden) + a.eps); };
+  if (thread < a.tokens) a.logits[int64_t{thread} * a.experts + expert] = sum_of(thread, 1) * inverse_of(thread) + bias;
+  // The CTAs share the writing of normed: this one has groups expert, expert + grid, …
+  const int grid = static_cast<int>(gridDim.x), own = (groups - expert + grid - 1) / grid;
+  for (int n = thread; n < own * a.tokens; n += kRouterThreads) {
+    const int t = n / own, group = expert + n % own * grid;
+    const int64_t at = int64_t{t} * a.hidden + 8 * group;
+    const float inverse = inverse_of(t);
+    float x[8], factor[8];
+    read_floats(a.x + at, x);
+    read_bf16(a.norm + 8 * group, factor);
+    uint32_t pairs[4];
+    for (int i = 0; i < 8; i += 2) {
+      const float low = x[i] * inverse * factor[i], high = x[i + 1] * inverse * factor[i + 1];
+      a.normed[at + i] = low;
+      a.normed[at + i + 1] = high;
+      pairs[i / 2] = ptx::pack_f16(low, high);
     }
+    *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
 }
 

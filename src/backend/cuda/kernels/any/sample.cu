@@ -223,9 +223,15 @@ __global__ void __launch_bounds__(kThreads) any_sample_draw_f32(const __grid_con
 
 // sample_pick: tokens[row] = the best of the row's parts     grid one warp per row     bytes rows * kSampleParts * 8
 __global__ void __launch_bounds__(kWarpLanes) any_sample_pick(const __grid_constant__ SampleLaunch args) {
-  static_assert(kSampleParts == kWarpLanes, "a lane per part");
-  const int at = blockIdx.x * kSampleParts + threadIdx.x;
-  const Ranked best = warp_first({args.part_value[at], args.part_token[at]});
+  static_assert(kSampleParts % kWarpLanes == 0);
+  Ranked own = {-INFINITY, kNone};
+#pragma unroll
+  for (int part = 0; part < kSampleParts; part += kWarpLanes) {
+    const int at = blockIdx.x * kSampleParts + part + threadIdx.x;
+    const Ranked next = {args.part_value[at], args.part_token[at]};
+    if (before(next, own)) own = next;
+  }
+  const Ranked best = warp_first(own);
   if (threadIdx.x == 0) args.tokens[blockIdx.x] = best.idx == kNone ? kNothingAllowed : best.idx;
 }
 

@@ -1,6 +1,5 @@
 #include "backend/cuda/kernels/sm90/gemm.h"
 
-#include "backend/cuda/kernels/any/gemm_launch.cuh"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
 
 namespace nibble::backend::cuda {
@@ -12,15 +11,20 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp  ? Kernel::kSm90GemmGateUp
                            : kPacking == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
                                                                 : Kernel::kSm90GemmMxfp4;
-  launch_gemm<Tile>(sm90_gemm<Tile, kOrder>, kName, args, plan, on);
+  require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
+  const cudaError_t status =
+      cudaFuncSetAttribute(sm90_gemm<Tile, kOrder>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
+  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
+  sm90_gemm<Tile, kOrder>
+      <<<static_cast<unsigned>(plan.grid_x), Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args, plan.tokens);
+  launched(kName, on);
 }
 
-// The list of instances: tokens per CTA, for each packing and for gate and up rows.
+// The list of instances: most tokens of a tile, for each packing and for gate and up rows.
 template <layout::Packing kPacking, layout::RowOrder kOrder>
 void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  if (plan.tokens == 64) return launch<kPacking, 64, kOrder>(args, plan, on);
-  if (plan.tokens == 128) return launch<kPacking, 128, kOrder>(args, plan, on);
-  launch<kPacking, 256, kOrder>(args, plan, on);
+  if (wgmma_instance(plan.tokens) == 64) return launch<kPacking, 64, kOrder>(args, plan, on);
+  launch<kPacking, 160, kOrder>(args, plan, on);
 }
 
 }  // namespace
@@ -31,8 +35,9 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using layout::Packing;
   using layout::RowOrder;
   check_args(args);
+  require_shape(args.x_rows > 0, Kernel::kSm90GemmMxfp4, "x in panels of x_rows rows", args.x_rows);
   if (args.order == RowOrder::kGateUp) {
-    require_shape(args.rows / 2 % layout::kBlockK == 0, Kernel::kSm90GemmGateUp, "inter a multiple of 32",
+    require_shape(args.rows / 2 % layout::kPanelK == 0, Kernel::kSm90GemmGateUp, "inter a multiple of 64",
                   args.rows / 2);
     return launch_tokens<Packing::kMxfp4, RowOrder::kGateUp>(args, plan, on);
   }

@@ -1,131 +1,288 @@
 #pragma once
 // y = W·x for many tokens on wgmma, W packed bf16 or MXFP4 (widened to bf16 in registers, where it is exact), x bf16
-// source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs, with x and u bf16 whose
-// blocks of 32 are in the order of layout/wgmma_b.h slot_of_k
-// W    layout/packed.h, from L2 straight into registers as wgmma's A, one pair of 32-blocks ahead
-// grid one CTA of two warpgroups per (8 tiles of 16 rows, 64 to 256 tokens), a warp per row tile; row blocks run
-// fastest
-//      x by cp.async in 4 stages of 64 k, 128-byte swizzle
-// mma  wgmma m64nNk16: a pair's four run while the next pair's weights are widened into a second set of registers
-// MXFP4: an e2m1 code moved to bits 15, 8..6 of a bf16 is that number times 2^-126; one multiplication by 2^(scale -
-// 64)
+// source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs
+// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
+// grid one CTA per SM takes every gridDim.x-th work: 12 tiles of 16 rows, up to kTokens tokens; row blocks run fastest,
+//      so that a tile of tokens and an expert's weights are read from DRAM once
+// warps 0 to 11, three warpgroups, a row tile per warp, multiply and store; warp 12 copies x (64 k a stage), warps 13
+// to
+//      15 weights (a slice a stage) into two rings, on into the next work
+// mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
+// widened MXFP4: an e2m1 code moved to bits 15, 8..6 of a bf16 is that number times 2^-126; one multiplication by
+// 2^(scale - 64)
 //      makes it the weight times 2^-63, which the epilogue takes back. REQUIRES scale codes up to 191 (2^64); below 67
 //      (2^-60) weights lose bits and below 60 become 0
 // bytes, flops: cost()
-// predicted (H200, 120b): 85 % of 800 TFLOP/s less the fill of 45 pairs per tile and the last wave: 600 TFLOP/s.
-//      8192 tokens: gate_up 1.8 ms, down 0.9 ms, qkv 0.40 ms, o 0.32 ms. 2048 tokens (64 per expert): gate_up 0.6 ms
+// bounds (H200, cycles per 64 k of 192 rows): wgmma 6 N; L2 800 (N = 144); widening takes the integer pipes 380, which
+//      few tokens do not hide
+// measured 2026-11-21 H200, 120b, bench/prefill_bench, uniform routing: 8192 tokens gate_up 1915 us (568 TFLOP/s, 58 %
+//      of the measured peak), down 1000 us (56 %), o 297 us (67 %); 2048: 759, 394 us (37, 40 %), qkv 111, o 90 us;
+//      512: 617, 302 us (1.9 TB/s of weights)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/kernels/any/gemm_weights.cuh"
+#include "backend/cuda/kernels/sm90/gemm_rings.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/reduce.cuh"
+#include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
 namespace nibble::backend::cuda {
 
-template <layout::Packing kThePacking, int kTheTokens>
-struct WgmmaTile {
-  static constexpr layout::Packing kPacking = kThePacking;
-  static constexpr int kTokens = kTheTokens;
-  static constexpr int kThreads = 256;
-  static constexpr int kColTiles = kTokens / 8;
-  static constexpr int kStages = 4;
-  static constexpr int kStageK = 2 * layout::kBlockK;
-  static constexpr int kRowBytes = 2 * kStageK;
-  static constexpr int kStageBytes = kTokens * kRowBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + layout::kAtomBytes;  // to align the ring
-  static_assert(kRowBytes == layout::kAtomRowBytes && kStageBytes % layout::kAtomBytes == 0);
-  static_assert(kGemmRowTiles == kThreads / layout::kWarpLanes, "a warp has one row tile");
-  // The products are this power of two too small.
-  static constexpr float kUnscale = kPacking == layout::Packing::kMxfp4 ? 0x1p63f : 1.0f;
-};
-
-__device__ __forceinline__ uint32_t bf16_pair_of_scale(uint32_t byte) {  // 2^(code - 64), byte = code + kScaleBias
-  const uint32_t exponent = byte - layout::kScaleBias + 63;
-  return exponent << 7 | exponent << 23;
-}
-
 // The A operands of a pair of blocks.
 using PairOperand = uint32_t[4][4];
-
-__device__ __forceinline__ void widen(WeightPair<layout::Packing::kBf16>& w, PairOperand& a) {
-  for (int step = 0; step < 4; ++step)
-    for (int i = 0; i < 4; ++i) a[step][i] = word_of(w.steps[step], i);
+// Behind the wait for the wgmmas that read them: for the compiler they end with the instruction, and their registers
+// would be written while the tensor cores still read them.
+__device__ __forceinline__ void keep(PairOperand& a) {
+#pragma unroll
+  for (auto& step : a) {
+#pragma unroll
+    for (uint32_t& word : step) ptx::keep(word);
+  }
 }
 
-__device__ __forceinline__ void widen(WeightPair<layout::Packing::kMxfp4>& w, PairOperand& a) {
+// A row tile's weights of a pair, from the stage that holds its slice. widen makes the operands, in registers that no
+// wgmma reads.
+template <layout::Packing kPacking>
+struct StagedPair;
+
+template <>
+struct StagedPair<layout::Packing::kMxfp4> {
+  static constexpr float kUnscale = 0x1p63f;  // the products are this power of two too small
+  uint4 codes;
+  uint32_t scales;
+  __device__ void load(uint32_t piece, int slice_pairs, int own, int lane) {
+    codes = ptx::load_shared16(piece + static_cast<uint32_t>(layout::code_offset(own, lane)));
+    scales =
+        ptx::load_shared4(piece + static_cast<uint32_t>(layout::scale_word_offset(2 * slice_pairs, lane / 4, own)));
+  }
+  __device__ void widen(PairOperand& a) const {
+    constexpr uint32_t kBias = 63 - layout::kScaleBias;  // exponent of 2^(code - 64), less the stored byte: no carry
+    const uint32_t exponents = scales + kBias * 0x01010101u;
 #pragma unroll
-  for (int block = 0; block < 2; ++block) {
-    const uint32_t scale[2] = {bf16_pair_of_scale(w.scales & 0xffu), bf16_pair_of_scale(w.scales >> 16 & 0xffu)};
+    for (int block = 0; block < 2; ++block) {  // bytes: row, row + 8 of block 0, 2 bytes on of block 1
+      const uint32_t scale[2] = {ptx::permute_bytes(exponents, block == 0 ? 0x4040u : 0x4141u) << 7,
+                                 ptx::permute_bytes(exponents, block == 0 ? 0x4242u : 0x4343u) << 7};
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      uint32_t half[4];
-      w.a(step, half);
+      for (int step = 0; step < 2; ++step) {
+        const layout::E2m1Pairs pairs = layout::widen_e2m1x8_bf16(word_of(codes, 2 * block + step));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {  // registers 1 and 3 are row + 8
-        const uint32_t moved = (half[i] >> 3 & 0x01c001c0u) | (half[i] & 0x80008000u);
-        a[2 * block + step][i] = ptx::mul_bf16x2(moved, scale[i % 2]);
+        for (int i = 0; i < 4; ++i)  // registers 1 and 3 are row + 8
+          a[2 * block + step][i] = ptx::mul_bf16x2(pairs.pair[i], scale[i % 2]);
       }
     }
-    w.next_block();
-  }
-}
-
-// A thread's share of the copies of x: one chunk of every 32nd token, to its swizzled place.
-template <class Tile>
-struct SwizzledCopy {
-  static constexpr int kStep = Tile::kThreads / 8;  // tokens; a multiple of 8, so that a chunk's place only moves on
-  static constexpr int kRows = Tile::kTokens / kStep;
-  const uint16_t* x;
-  uint32_t from[kRows];  // elements; check_args sees to the range
-  uint32_t to;
-  int count;
-
-  __device__ SwizzledCopy(const GemmArgs& args, const GemmWork& work) : x(args.x), count(work.count) {
-    const int token = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
-    to = layout::swizzled_chunk(token, chunk);
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t row = token + i * kStep < count ? token_at(args, work, token + i * kStep) / args.x_share : 0;
-      from[i] = static_cast<uint32_t>(row * args.cols + chunk * 8);
-    }
-  }
-  // The pair's 64 k; always a group, so that counts stay true.
-  __device__ void issue(uint32_t ring, int pair, int pairs) const {
-    if (pair < pairs) {
-      const uint32_t stage = ring + static_cast<uint32_t>(pair % Tile::kStages * Tile::kStageBytes) + to;
-      const int token = static_cast<int>(threadIdx.x) / 8;
-      for (int i = 0; i < kRows; ++i)
-        ptx::async_copy16(stage + static_cast<uint32_t>(i * kStep * Tile::kRowBytes),
-                          x + from[i] + pair * Tile::kStageK,
-                          token + i * kStep < count ? ptx::Fill::kCopy : ptx::Fill::kZero);
-    }
-    ptx::async_commit();
   }
 };
 
+template <>
+struct StagedPair<layout::Packing::kBf16> {
+  static constexpr float kUnscale = 1.0f;
+  uint32_t from;
+  __device__ void load(uint32_t piece, int, int, int lane) { from = piece + static_cast<uint32_t>(lane * 16); }
+  __device__ void widen(PairOperand& a) const {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint4 words = ptx::load_shared16(from + static_cast<uint32_t>(step * layout::kStepBytes));
+      for (int i = 0; i < 4; ++i) a[step][i] = word_of(words, i);
+    }
+  }
+};
+
+// All works, by number: row blocks run fastest.
+struct WorkList {
+  const ExpertTile* tiles;
+  int tokens, tile_tokens, blocks, count;
+
+  __device__ WorkList(const GemmArgs& args, int tokens_of_tile)
+      : tiles(args.tiles),
+        tokens(args.tokens),
+        tile_tokens(tokens_of_tile),
+        blocks((args.rows / layout::kTileRows + kWgmmaRowTiles - 1) / kWgmmaRowTiles),
+        count(blocks * (tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count)) {}
+  __device__ GemmWork at(int work) const {
+    const int tile = work / blocks, first = tile * tile_tokens, row_tile = work % blocks * kWgmmaRowTiles;
+    if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), row_tile};
+    const ExpertTile group = tiles[tile];
+    return {group.expert, group.first, group.count, row_tile};
+  }
+};
+
+// Warp 12: the columns of everything that its CTA multiplies, in order. In panels they are long aligned copies.
 template <class Tile>
-using WgmmaSums = float[Tile::kColTiles][4];
+__device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  RingPlace<Tile::kInputStages> input;
+  for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
+    const GemmWork work = list.at(i);
+    const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
+    const auto bytes =
+        static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
+    for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, x += int64_t{args.x_rows} * layout::kPanelK) {
+      ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
+      if (lane == 0) {
+        ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), bytes);
+        ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, rings.input_full(input.stage));
+      }
+      input.next();
+    }
+  }
+}
+
+// Warps 13 to 15: the weights, 8 lanes a row tile. Pieces of MXFP4 are aligned to 32 bytes only: bulk copies of them
+// reach 8 bytes a cycle (H200), these do not mind. Few registers are left for these warps.
+template <class Tile>
+__device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
+  const int thread = static_cast<int>(threadIdx.x) - (Tile::kThreads - Tile::kWeightCopiers);
+  const int row_tiles = args.rows / layout::kTileRows, first = thread % 8 * 16;  // bytes
+  const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
+  RingPlace<Tile::kWeightStages> weight;
+  for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
+    const GemmWork work = list.at(i);
+    // A row tile beyond the last is a copy of it, and not stored.
+    const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
+    const uint8_t* tile = args.weights + (int64_t{work.expert} * row_tiles + row_tile) * geometry.tile_bytes;
+    PairWalk<Tile::kPacking> walk(geometry);
+    for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, walk.next()) {
+      if (Tile::kPacking == layout::Packing::kMxfp4 && walk.own != 0) continue;  // came with the slice
+      ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
+      const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(thread / 8 * geometry.piece_bytes);
+#pragma unroll 1
+      for (int at = first; at < geometry.piece_bytes; at += layout::kAtomRowBytes)
+        ptx::async_copy16(to + static_cast<uint32_t>(at), tile + walk.offset() + at, ptx::Fill::kCopy);
+      ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
+      weight.next();
+    }
+  }
+  ptx::async_wait<0>();
+}
 
 template <class Tile>
-__device__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile, const WgmmaSums<Tile>& sums) {
+using WgmmaSums = float[Tile::kTokens / 8][4];
+
+// sums += a · the columns of `count` tokens, as a group that is under way on return. ptxas overlaps wgmmas only so: the
+// branch here, around the smallest piece (loops of several widths get registers of their own each), with its fence and
+// its commit, and all widths from the first sums on (else C7510 to C7520). The vote says that a warp goes one way:
+// descriptors stay in uniform registers.
+template <class Tile, int kWidth = wgmma_width(Tile::kTokens, 1)>
+__device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
+                                                uint32_t stage) {
+  if (kWidth == Tile::kTokens || __any_sync(0xffffffffu, count <= kWidth)) {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+      ptx::wgmma_m64k16(reinterpret_cast<float(&)[kWidth / 8][4]>(sums), a[s], layout::matrix_descriptor(stage, s));
+    ptx::wgmma_commit();
+    return;
+  }
+  if constexpr (kWidth < Tile::kTokens)
+    multiply_tokens<Tile, wgmma_width(Tile::kTokens, kWidth + 1)>(count, sums, a, stage);
+}
+
+// The warps that multiply: where they are in the rings.
+template <class Tile>
+struct GemmConsumer {
+  const GemmRings<Tile>& rings;
+  const layout::Geometry geometry;
+  const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  RingPlace<Tile::kInputStages> input, done;  // the next pair's; the oldest that wgmma may still read
+  RingPlace<Tile::kWeightStages> weight;
+  int own = 0;  // pair within the weights' stage
+
+  __device__ GemmConsumer(const GemmRings<Tile>& the_rings, int cols)
+      : rings(the_rings), geometry(layout::geometry(Tile::kPacking, cols)) {}
+
+  __device__ void release_input() {
+    if (lane == 0) ptx::mbarrier_arrive(rings.input_empty(done.stage));
+    done.next();
+  }
+
+  // One pair: sums += its weights · its columns, under way on return. `a`: the operand of pair - 2.
+  __device__ __forceinline__ void step(int pair, int count, PairOperand& a, WgmmaSums<Tile>& sums) {
+    const int slice_pairs = geometry.blocks / 2;
+    if (own == 0) ptx::mbarrier_wait(rings.weight_full(weight.stage), weight.parity);
+    StagedPair<Tile::kPacking> staged;
+    staged.load(rings.weight_stage(weight.stage) + static_cast<uint32_t>(warp * geometry.piece_bytes), slice_pairs, own,
+                lane);
+    ptx::wgmma_wait<1>();  // pair - 2 is done: its operand and its stage are free
+    keep(a);
+    if (pair >= 2) release_input();
+    staged.widen(a);
+    if (++own == (Tile::kPacking == layout::Packing::kBf16 ? 1 : slice_pairs)) {
+      own = 0;
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(rings.weight_empty(weight.stage));
+      weight.next();
+    }
+    ptx::mbarrier_wait(rings.input_full(input.stage), input.parity);
+    multiply_tokens<Tile>(count, sums, a, rings.input_stage(input.stage));
+    input.next();
+  }
+
+  __device__ __forceinline__ void multiply(int count, int pairs, WgmmaSums<Tile>& sums) {
+    PairOperand even = {}, odd = {};  // wgmma reads one while the other is written
+    int pair = 0;
+    for (; pair + 1 < pairs; pair += 2) {
+      step(pair, count, even, sums);
+      step(pair + 1, count, odd, sums);
+    }
+    if (pair < pairs) step(pair, count, even, sums);
+    ptx::wgmma_wait<0>();
+    keep(even);
+    keep(odd);
+    for (int i = 0; i < min(pairs, 2); ++i) release_input();
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8 * half));
-    const GemmPart part = part_of(args, row);
-    const float bias = args.bias == nullptr ? 0.0f : args.bias[int64_t{work.expert} * args.rows + row].to_float();
+    for (auto& tile_sums : sums) {
 #pragma unroll
-    for (int n = 0; n < Tile::kColTiles; ++n) {
-      for (int i = 0; i < 2; ++i) {
-        const int token = 8 * n + 2 * (lane % 4) + i;
-        if (token >= work.count) continue;
-        float& y = part.to[token_at(args, work, token) * part.rows + row - part.first_row];
-        const float value = sums[n][2 * half + i] * Tile::kUnscale + bias;
-        y = args.into == GemmInto::kAdd ? y + value : value;
+      for (float& sum : tile_sums) ptx::keep(sum);  // no use of them above the wait
+    }
+  }
+};
+
+// Both rows of a lane lie in one part: check_args. kAdd: by reductions, which nobody waits for; each value gets one.
+template <class Tile, GemmInto kInto>
+__device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                           const WgmmaSums<Tile>& sums) {
+  constexpr float kUnscale = StagedPair<Tile::kPacking>::kUnscale;
+  constexpr int kBatch = 4;  // of column tiles, whose rows are looked up together: one at a time would wait for each
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4));
+  const int apart = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8)) - row;
+  const GemmPart part = part_of(args, row);
+  float bias[2] = {};
+  if (args.bias != nullptr)
+    for (int half = 0; half < 2; ++half)
+      bias[half] = args.bias[int64_t{work.expert} * args.rows + row + half * apart].to_float();
+  auto* const to = reinterpret_cast<uint8_t*>(part.to + row - part.first_row);
+  const int row_bytes = part.rows * 4;
+#pragma unroll
+  for (int from = 0; from < Tile::kTokens / 8; from += kBatch) {
+    int to_row[2 * kBatch];
+#pragma unroll
+    for (int i = 0; i < 2 * kBatch; ++i) {
+      const int token = 8 * (from + i / 2) + 2 * (lane % 4) + i % 2;
+      to_row[i] = work.first + token;
+      if (args.pairs != nullptr && token < work.count) to_row[i] = args.pairs[work.first + token];
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kBatch; ++i) {
+      const int n = from + i / 2;
+      if (8 * n + 2 * (lane % 4) + i % 2 >= work.count) continue;
+      auto* const y = reinterpret_cast<float*>(to + int64_t{to_row[i]} * row_bytes);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float value = sums[n][2 * half + i % 2] * kUnscale + bias[half];
+        if constexpr (kInto == GemmInto::kAdd) {
+          ptx::add_global(y + half * apart, value);
+        } else {
+          y[half * apart] = value;
+        }
       }
     }
   }
@@ -134,82 +291,54 @@ __device__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_t
 // Rows 0..7 of a tile are the gates of 8 channels, rows 8..15 their ups. Of two neighbour rows one lane stores both
 // channels of the even column, the other of the odd one.
 template <class Tile>
-__device__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile, const WgmmaSums<Tile>& sums) {
+__device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                            const WgmmaSums<Tile>& sums) {
+  constexpr float kUnscale = StagedPair<Tile::kPacking>::kUnscale;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
-  const int channel = row_tile * 8 + g - odd;
-  const int place = channel / layout::kBlockK * layout::kBlockK + layout::slot_of_k(channel % layout::kBlockK);
+  const int own = 2 * (lane % 4) + odd;  // of a column tile, the token that the lane stores
+  uint16_t* const to = args.u + layout::place_in_panels(args.x_rows, work.first + own, row_tile * 8 + g - odd);
   const Bf16* bias = args.bias + int64_t{work.expert} * args.rows + 2 * (row_tile * 8 + g);
   const float gate_bias = bias[0].to_float(), up_bias = bias[1].to_float();
 #pragma unroll
-  for (int n = 0; n < Tile::kColTiles; ++n) {
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (8 * n >= work.count) break;
     float u[2];
     for (int i = 0; i < 2; ++i)
-      u[i] =
-          gated(sums[n][i] * Tile::kUnscale + gate_bias, sums[n][2 + i] * Tile::kUnscale + up_bias, args.swiglu_limit);
+      u[i] = gated(sums[n][i] * kUnscale + gate_bias, sums[n][2 + i] * kUnscale + up_bias, args.swiglu_limit);
     const float other = __shfl_xor_sync(0xffffffffu, odd != 0 ? u[0] : u[1], 4);
-    const int token = 8 * n + 2 * (lane % 4) + odd;
-    if (token >= work.count) continue;
     const uint32_t two = odd != 0 ? ptx::pack_bf16(other, u[1]) : ptx::pack_bf16(u[0], other);
-    *reinterpret_cast<uint32_t*>(args.u + token_at(args, work, token) * (args.rows / 2) + place) = two;
+    if (8 * n + own < work.count) *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;
   }
 }
 
 template <class Tile, layout::RowOrder kOrder>
-__global__ void __launch_bounds__(Tile::kThreads, 1) sm90_gemm(const __grid_constant__ GemmArgs args) {
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    sm90_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const GemmWork work = work_of(args, Tile::kTokens);
-  if (work.count <= 0) return;
-  const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
-  const int row_tiles = args.rows / layout::kTileRows, pairs = args.cols / Tile::kStageK;
-  const int row_tile = work.first_row_tile + warp;  // one beyond the last is computed like it and not stored
-  const uint8_t* tile =
-      args.weights + (int64_t{work.expert} * row_tiles + min(row_tile, row_tiles - 1)) * geometry.tile_bytes;
-
-  const uint32_t ring = (ptx::shared_address(smem) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes;
-  const SwizzledCopy<Tile> copy(args, work);
-  copy.issue(ring, 0, pairs);
-  copy.issue(ring, 1, pairs);
-  PairWalk<Tile::kPacking> walk(geometry);
-  WeightPair<Tile::kPacking> w, ahead;
-  ahead.load(tile, walk, lane);
-  WgmmaSums<Tile> sums = {};
-  PairOperand even, odd;  // wgmma reads one while the other is written
-  const auto step = [&](int pair, PairOperand& a) {
-    w = ahead;
-    if (pair + 1 < pairs) walk.next();  // else the last again
-    ahead.load(tile, walk, lane);
-    ptx::async_wait<1>();
-    ptx::wgmma_wait<1>();  // pair - 2 is done: its operand and its stage are free
-    ptx::fence_async_proxy();
-    __syncthreads();  // everybody's copies have landed, everybody's wgmmas of pair - 2 are done
-    copy.issue(ring, pair + 2, pairs);
-    widen(w, a);
-    const uint32_t stage = ring + static_cast<uint32_t>(pair % Tile::kStages * Tile::kStageBytes);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int s = 0; s < 4; ++s) ptx::wgmma_m64k16(sums, a[s], layout::matrix_descriptor(stage, s));
-    ptx::wgmma_commit();
-  };
-  int pair = 0;
-  for (; pair + 1 < pairs; pair += 2) {
-    step(pair, even);
-    step(pair + 1, odd);
+  const GemmRings<Tile> rings(smem);
+  if (threadIdx.x == 0) rings.init();
+  __syncthreads();
+  const WorkList list(args, tile_tokens);
+  if (threadIdx.x >= Tile::kConsumers) {
+    ptx::give_registers_but<Tile::kProducerRegisters>();
+    if (threadIdx.x < Tile::kConsumers + layout::kWarpLanes) return copy_inputs<Tile>(args, list, rings);
+    return copy_weights<Tile>(args, list, rings);
   }
-  if (pair < pairs) step(pair, even);
-  ptx::wgmma_wait<0>();
-#pragma unroll
-  for (auto& tile_sums : sums) {
-#pragma unroll
-    for (float& sum : tile_sums) ptx::keep(sum);  // no use of them above the wait
-  }
-  ptx::async_wait<0>();
-  if (row_tile >= row_tiles) return;
-  if constexpr (kOrder == layout::RowOrder::kGateUp) {
-    store_gated<Tile>(args, work, row_tile, sums);
-  } else {
-    store_rows<Tile>(args, work, row_tile, sums);
+  ptx::take_registers_up_to<Tile::kConsumerRegisters>();
+  GemmConsumer<Tile> consumer(rings, args.cols);
+  for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
+    const GemmWork work = list.at(i);
+    WgmmaSums<Tile> sums = {};
+    consumer.multiply(work.count, args.cols / layout::kPanelK, sums);
+    const int row_tile = work.first_row_tile + consumer.warp;
+    if (row_tile >= args.rows / layout::kTileRows) continue;
+    if constexpr (kOrder == layout::RowOrder::kGateUp) {
+      store_gated<Tile>(args, work, row_tile, sums);
+    } else if (args.into == GemmInto::kAdd) {
+      store_rows<Tile, GemmInto::kAdd>(args, work, row_tile, sums);
+    } else {
+      store_rows<Tile, GemmInto::kStore>(args, work, row_tile, sums);
+    }
   }
 }
 

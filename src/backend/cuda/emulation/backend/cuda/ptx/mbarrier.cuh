@@ -42,6 +42,11 @@ inline void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
     --b.pending;
   });
 }
+inline void mbarrier_arrive_behind_copies(uint32_t barrier) {
+  emulation::commit_copies();
+  emulation::wait_copies(0);
+  mbarrier_arrive(barrier);
+}
 inline void mbarrier_complete_tx(uint32_t barrier, uint32_t bytes) {
   change_barrier(barrier, [&](EmulatedBarrier& b) { b.bytes -= static_cast<int32_t>(bytes); });
 }

@@ -1,0 +1,73 @@
+#pragma once
+// sm90_gemm's tile and shared memory: rings of stages, each with a barrier that says full and one that says empty.
+
+#include "backend/cuda/kernels/any/gemm_plan.h"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/mbarrier.cuh"
+#include "backend/cuda/ptx/shared_memory.cuh"
+
+namespace nibble::backend::cuda {
+
+template <layout::Packing kThePacking, int kTheTokens>
+struct WgmmaTile {
+  static constexpr layout::Packing kPacking = kThePacking;
+  static constexpr int kTokens = kTheTokens;
+  static constexpr int kConsumers = 384;             // three warpgroups
+  static constexpr int kThreads = kConsumers + 128;  // and one that copies: a warp x, three weights
+  static constexpr int kWeightCopiers = 96;
+  static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
+  static constexpr int kInputStages = wgmma_rings(kTokens).inputs;
+  static constexpr int kWeightStages = wgmma_rings(kTokens).weights;
+  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
+  static constexpr int kSharedBytes = wgmma_shared_bytes(kTokens);
+  static_assert(kInputBytes % layout::kAtomBytes == 0);
+  static_assert(kWgmmaRowTiles == kConsumers / layout::kWarpLanes, "a warp has one row tile");
+  static_assert(kWgmmaRowTiles * layout::pair_bytes(layout::Packing::kBf16) <= kWgmmaWeightBytes);
+  static_assert(2 * (kInputStages + kWeightStages) * 8 <= kWgmmaBarrierBytes);
+};
+
+// The stage that a warp uses next, and the parity of its barriers in this round.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1u;
+  }
+};
+
+template <class Tile>
+struct GemmRings {
+  uint32_t inputs, weights, barriers;
+
+  __device__ explicit GemmRings(const uint8_t* memory)
+      : inputs((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes),
+        weights(inputs + Tile::kInputStages * Tile::kInputBytes),
+        barriers(weights + Tile::kWeightStages * kWgmmaWeightBytes) {}
+
+  __device__ uint32_t input_stage(int i) const { return inputs + static_cast<uint32_t>(i * Tile::kInputBytes); }
+  __device__ uint32_t weight_stage(int i) const { return weights + static_cast<uint32_t>(i * kWgmmaWeightBytes); }
+  __device__ uint32_t input_full(int i) const { return barriers + 8 * static_cast<uint32_t>(i); }
+  __device__ uint32_t input_empty(int i) const { return input_full(Tile::kInputStages + i); }
+  __device__ uint32_t weight_full(int i) const { return input_full(2 * Tile::kInputStages + i); }
+  __device__ uint32_t weight_empty(int i) const { return weight_full(Tile::kWeightStages + i); }
+
+  // Full: the lane that copies x arrives, and the bytes; of weights, every lane that copies. Empty: every warp that
+  // multiplies.
+  __device__ void init() const {
+    constexpr uint32_t kWarps = Tile::kConsumers / layout::kWarpLanes;
+    for (int i = 0; i < Tile::kInputStages; ++i) {
+      ptx::mbarrier_init(input_full(i), 1);
+      ptx::mbarrier_init(input_empty(i), kWarps);
+    }
+    for (int i = 0; i < Tile::kWeightStages; ++i) {
+      ptx::mbarrier_init(weight_full(i), Tile::kWeightCopiers);
+      ptx::mbarrier_init(weight_empty(i), kWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+};
+
+}  // namespace nibble::backend::cuda

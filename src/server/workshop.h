@@ -1,0 +1,36 @@
+#pragma once
+// Calls whose making takes long (a grammar to compile, a long text to read) are made by a thread of their own, one
+// after the other, so that the threads that move bytes go on.
+
+#include "base/queue.h"
+#include "server/http.h"
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+namespace nibble::server {
+
+class Workshop {
+ public:
+  using Make = std::function<std::unique_ptr<Call>()>;  // must not throw
+
+  Workshop();
+  ~Workshop();  // what has not been begun is never made
+  Workshop(const Workshop&) = delete;
+  Workshop& operator=(const Workshop&) = delete;
+
+  // A call that says nothing until `make` has made the one that it then stands for. Destroyed before: `make` is not
+  // called any more, or what it makes is destroyed. Any thread.
+  [[nodiscard]] std::unique_ptr<Call> defer(Make make, Wake wake);
+
+ private:
+  struct Order;
+  class Deferred;
+  void work(const std::stop_token& stop);
+
+  Queue<std::shared_ptr<Order>> orders_;  // null: look whether it is the end
+  std::jthread thread_;
+};
+
+}  // namespace nibble::server

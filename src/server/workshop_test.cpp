@@ -1,0 +1,72 @@
+#include "server/workshop.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+// Counts those that are alive.
+class Counted final : public Call {
+ public:
+  explicit Counted(std::atomic<int>& alive) : alive_(alive) { ++alive_; }
+  ~Counted() override { --alive_; }
+  Output poll() override { return {.body = "made", .done = true}; }
+  [[nodiscard]] double backlog() const override { return 0.5; }
+
+ private:
+  std::atomic<int>& alive_;
+};
+
+TEST(WorkshopTest, a_call_speaks_once_it_is_made) {
+  Workshop workshop;
+  std::atomic<int> alive = 0;
+  std::promise<void> start, woken;
+  const auto make = [&] {
+    start.get_future().wait();
+    return std::make_unique<Counted>(alive);
+  };
+  std::unique_ptr<Call> call = workshop.defer(make, [&] { woken.set_value(); });
+  EXPECT_FALSE(call->poll().done);
+  EXPECT_EQ(call->backlog(), 0);
+  start.set_value();
+  woken.get_future().wait();
+  EXPECT_EQ(call->poll().body, "made");
+  EXPECT_EQ(call->backlog(), 0.5);
+  call.reset();
+  EXPECT_EQ(alive, 0);
+}
+
+TEST(WorkshopTest, what_nobody_waits_for_is_not_made_or_goes_at_once) {
+  Workshop workshop;
+  std::atomic<int> alive = 0, begun = 0;
+  std::promise<void> first_begun, start, last_made;
+  const auto slow = [&] {
+    ++begun;
+    first_begun.set_value();
+    start.get_future().wait();
+    return std::make_unique<Counted>(alive);
+  };
+  const auto quick = [&] {
+    ++begun;
+    return std::make_unique<Counted>(alive);
+  };
+  std::unique_ptr<Call> left = workshop.defer(slow, [] { ADD_FAILURE() << "nobody is there to be woken"; });
+  std::unique_ptr<Call> never = workshop.defer(quick, [] { ADD_FAILURE() << "nobody is there to be woken"; });
+  const std::unique_ptr<Call> last = workshop.defer(quick, [&] { last_made.set_value(); });
+  first_begun.get_future().wait();
+  left.reset();
+  never.reset();
+  start.set_value();
+  last_made.get_future().wait();
+  EXPECT_EQ(begun, 2);
+  EXPECT_EQ(alive, 1);
+}
+
+}  // namespace
+}  // namespace nibble::server

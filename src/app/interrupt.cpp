@@ -40,6 +40,11 @@ Interrupt::~Interrupt() {
   wake_fd = -1;
 }
 
+DeafAtTheEnd::~DeafAtTheEnd() {
+  std::signal(SIGTERM, SIG_IGN);
+  std::signal(SIGINT, SIG_IGN);
+}
+
 bool Interrupt::requested() const { return requested_flag != 0; }
 
 void Interrupt::clear() {

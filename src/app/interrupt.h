@@ -1,8 +1,9 @@
 #pragma once
-// Ctrl-C as a flag: while one of these lives, SIGINT sets it instead of ending the program. One at a time.
+// What signals do to the program.
 
 namespace nibble::app {
 
+// Ctrl-C as a flag: while one of these lives, SIGINT sets it instead of ending the program. One at a time.
 class Interrupt {
  public:
   Interrupt();
@@ -14,6 +15,15 @@ class Interrupt {
   void clear();
   // Waits until the file has something to read or has ended: true. A Ctrl-C since clear() ends the wait: false.
   [[nodiscard]] bool wait_readable(int fd) const;
+};
+
+// From its end on, SIGINT and SIGTERM do nothing: a program that is on its way out has been told already.
+class DeafAtTheEnd {
+ public:
+  DeafAtTheEnd() = default;
+  ~DeafAtTheEnd();
+  DeafAtTheEnd(const DeafAtTheEnd&) = delete;
+  DeafAtTheEnd& operator=(const DeafAtTheEnd&) = delete;
 };
 
 }  // namespace nibble::app

@@ -1,6 +1,7 @@
 // nibble serve: the port answers at once, then the model is loaded, then requests are served until a signal comes.
 
 #include "app/commands.h"
+#include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/serve_model.h"
 #include "app/terminal.h"
@@ -138,6 +139,7 @@ int execute(const ServeOptions& o) {
 
   Running running;
   server::Api api(api_options(o));
+  const DeafAtTheEnd deaf;  // once the server, whose signals they are, is gone
   server::HttpServer http(http_options(o), [&api](const server::HttpRequest& request, server::Wake wake) {
     return api.handle(request, std::move(wake));
   });

@@ -130,19 +130,34 @@ struct RowPart {
   }
 };
 
-// The norm's factors where the lane's activations are: static, so read before the kernel before has ended.
+// The norm's factors where the lane's activations are: static, so read before the kernel before has ended, unless they
+// would not fit into the registers.
 template <class Tile, bool kOneRow>
 struct NormPart {
-  uint4 factors[RowPart<Tile, kOneRow>::kOwn];
+  using Part = RowPart<Tile, kOneRow>;
+  static constexpr bool kHeld = kOneRow || Tile::kBlocks <= 6;
+  const Bf16* norm = nullptr;
+  uint4 factors[kHeld ? Part::kOwn : 1];
 
-  __device__ void load(const Bf16* norm, const RowPart<Tile, kOneRow>& part) {
+  __device__ void load(const Bf16* from, const Part& part) {
+    norm = from;
+    if constexpr (kHeld) {
 #pragma unroll
-    for (int j = 0; j < part.kOwn; ++j)
-      factors[j] = norm != nullptr && part.has() ? *reinterpret_cast<const uint4*>(norm + part.k(j)) : uint4{};
+      for (int j = 0; j < Part::kOwn; ++j)
+        factors[j] = norm != nullptr && part.has() ? *reinterpret_cast<const uint4*>(norm + part.k(j)) : uint4{};
+    }
   }
-  __device__ float factor(int j, int i) const {
-    const uint32_t words[4] = {factors[j].x, factors[j].y, factors[j].z, factors[j].w};
-    return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+  __device__ void multiply(const Part& part, int j, float inverse, float (&v)[8]) const {
+    uint4 own{};
+    if constexpr (kHeld) {
+      own = factors[j];
+    } else {
+      own = *reinterpret_cast<const uint4*>(norm + part.k(j));
+    }
+    const uint32_t words[4] = {own.x, own.y, own.z, own.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      v[i] *= inverse * __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
   }
 };
 
@@ -170,8 +185,7 @@ __device__ void normalise(const Op& op, const GemvShared& shared, const RowPart<
                       static_cast<int>(blockIdx.x) == part.slice % static_cast<int>(gridDim.x);
 #pragma unroll
   for (int j = 0; j < part.kOwn; ++j) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[j][i] *= inverse * norm.factor(j, i);
+    norm.multiply(part, j, inverse, v[j]);
     if (!writes) continue;
     for (int i = 0; i < 8; ++i) op.a.in.normed[int64_t{part.row()} * op.a.cols + part.k(j) + i] = v[j][i];
   }

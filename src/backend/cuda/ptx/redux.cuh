@@ -6,6 +6,5 @@
 namespace nibble::backend::cuda::ptx {
 
 __device__ __forceinline__ uint32_t warp_max_u32(uint32_t value) { return __reduce_max_sync(0xffffffffu, value); }
-__device__ __forceinline__ uint32_t warp_min_u32(uint32_t value) { return __reduce_min_sync(0xffffffffu, value); }
 
 }  // namespace nibble::backend::cuda::ptx

@@ -8,7 +8,6 @@ namespace nibble::backend::cuda {
 namespace {
 
 constexpr int kScratchBytes = 1024;  // gemv.cuh: barriers, routes, squares
-constexpr int kPartialSlots = 2;     // gemv.cuh
 constexpr int kProducers = 1;
 constexpr int kMinStages = 2;
 constexpr int kMaxStages = 8;

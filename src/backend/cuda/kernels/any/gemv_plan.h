@@ -15,6 +15,7 @@ inline constexpr int kGemvTokens = 8;     // most tokens in a launch: the column
 inline constexpr int kGemvRoutes = 32;    // most tokens * topk in a launch: the lanes of a warp
 inline constexpr int kGemvExperts = 128;  // that a launch can choose among: 4 per lane
 inline constexpr int kGemvEpilogues = 2;  // most of a CTA: warps that add partial sums
+inline constexpr int kPartialSlots = 2;   // of each epilogue, for a tile's sums
 inline constexpr int kGemvHeadDim = 64;   // the only one that QkvArgs takes: RowOrder::kHeads64
 
 // What the plan needs to know of a card (cudaDeviceProp: multiProcessorCount, sharedMemPerBlockOptin,

@@ -4,7 +4,7 @@
 #include "backend/cuda/kernels/any/gemv_plan.h"
 #include "backend/cuda/kernels/any/gemv_tile.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
+#include "backend/cuda/ptx/load_l2.cuh"
 #include "backend/cuda/ptx/redux.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
@@ -13,7 +13,6 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kRingMaxStages = 8;
-inline constexpr int kPartialSlots = 2;  // of each epilogue
 
 // ring of chunks | partial sums [epilogues * slots][slices][32 lanes] of float4 | barriers, 256 B | routes: ids and
 // weights [32], 256 B | squares [slices][8 tokens], 512 B

@@ -13,6 +13,5 @@ inline uint32_t warp_max_u32(uint32_t value) {
   for (const auto& lane : all.lane) best = std::max(best, lane.value);
   return best;
 }
-inline uint32_t warp_min_u32(uint32_t value) { return ~warp_max_u32(~value); }
 
 }  // namespace nibble::backend::cuda::ptx

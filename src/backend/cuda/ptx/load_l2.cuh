@@ -1,11 +1,7 @@
 #pragma once
-// PTX ISA §9.7.9.16 (prefetch), §9.7.9.8 (ld.cg: from L2, whatever L1 remembers).
+// PTX ISA §9.7.9.8 (ld.cg: from L2, whatever L1 remembers).
 
 namespace nibble::backend::cuda::ptx {
-
-__device__ __forceinline__ void prefetch_l2(const void* global) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
-}
 
 __device__ __forceinline__ float4 load_l2x4(const float* global) {  // 16-byte aligned
   return __ldcg(reinterpret_cast<const float4*>(global));

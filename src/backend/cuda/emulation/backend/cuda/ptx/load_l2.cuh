@@ -1,9 +1,8 @@
 #pragma once
-// Host twin of ptx/prefetch.cuh.
+// Host twin of ptx/load_l2.cuh.
 
 namespace nibble::backend::cuda::ptx {
 
-inline void prefetch_l2(const void*) {}
-
 inline float4 load_l2x4(const float* global) { return {global[0], global[1], global[2], global[3]}; }
+
 }  // namespace nibble::backend::cuda::ptx

@@ -48,7 +48,7 @@ bool fused_step(const Dims& d, int64_t tokens) {
 }
 
 // Where auto goes over to GEMMs, as was faster on an H200 (gpt-oss-120b shapes, 2026-11).
-constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 256;
+constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 512;
 
 bool has_gemms(MoeKernel kernel) { return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto; }
 

@@ -192,9 +192,7 @@ void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& 
   const auto run = [&](auto tile) {
     ASSERT_EQ(emulation::run(launch, [&] { grouped<decltype(tile), Op>(args, plan.tokens); }), "");
   };
-  const bool six = layout::slice_blocks(cols) == 6;
-  if (plan.stages == 6) return six ? run(GroupedTile<6, 6>{}) : run(GroupedTile<8, 6>{});
-  six ? run(GroupedTile<6, 4>{}) : run(GroupedTile<8, 4>{});
+  layout::slice_blocks(cols) == 6 ? run(GroupedTile<6>{}) : run(GroupedTile<8>{});
 }
 
 void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice) {

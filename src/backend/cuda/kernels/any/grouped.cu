@@ -27,17 +27,13 @@ void launch_instance(const typename Op::Args& args, const GroupedPlan& plan, con
   require_cuda(cudaLaunchKernelEx(&config, kernel, args, plan.tokens), "grouped experts launch");
 }
 
-// The list of instances: blocks of a slice, stages, operation.
+// The list of instances: blocks of a slice, operation.
 template <class Op>
 void launch_op(const typename Op::Args& args, int64_t cols, const GemvLaunch& launch) {
   check_args(args);
   const GroupedPlan plan = plan_grouped(cols, launch.device, launch.stages);
-  const bool deep = plan.stages == 6;
-  if (layout::slice_blocks(cols) == 6)
-    return deep ? launch_instance<GroupedTile<6, 6>, Op>(args, plan, launch)
-                : launch_instance<GroupedTile<6, 4>, Op>(args, plan, launch);
-  if (deep) return launch_instance<GroupedTile<8, 6>, Op>(args, plan, launch);
-  launch_instance<GroupedTile<8, 4>, Op>(args, plan, launch);
+  if (layout::slice_blocks(cols) == 6) return launch_instance<GroupedTile<6>, Op>(args, plan, launch);
+  launch_instance<GroupedTile<8>, Op>(args, plan, launch);
 }
 
 }  // namespace

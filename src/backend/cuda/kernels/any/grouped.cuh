@@ -7,7 +7,10 @@
 //      activations from shared memory; sums in registers. Warps meet only where the activations change.
 // mma  m16n8k16 f16, weights on the m side, unscaled; a block's sums are scaled before they are added
 // bytes, flops: cost()
-// bounds per row tile of 2880 columns (H200, cycles): DRAM 1240; issue about 650 for 8 columns, 790 for 16
+// bounds per row tile of 2880 columns (H200, cycles): DRAM 1240; issue about 650 for 8 columns, 790 for 16; shared
+//      memory 740 and 1100 (two row tiles per warp need 560 and 740, but leave fewer warps: no faster)
+// measured 2026-11-21 (H200, 120b, share of read bandwidth), gate_up: 16 tokens 122 us (82 %), 32 180 us (85 %), 64
+//      235 us (87 %), 256 317 us (77 %), 512 454 us; down: 68 (75 %), 97 (80 %), 125 (82 %), 162 (77 %), 233 us
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other pairs
 
 #include "backend/cuda/kernels/any/grouped_plan.h"
@@ -23,12 +26,12 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kGroupedMaxWarps = 12;
+inline constexpr int kGroupedMaxWarps = 16;
 inline constexpr int kColumns = 8;  // of an mma
 
-template <int kTheBlocks, int kTheStages>
+template <int kTheBlocks>
 struct GroupedTile {
-  static constexpr int kBlocks = kTheBlocks, kStages = kTheStages;  // blocks of a slice
+  static constexpr int kBlocks = kTheBlocks, kStages = kGroupedStages;  // blocks of a slice
   static constexpr int kPairs = kBlocks / 2;
   static constexpr int kSliceBytes = layout::slice_bytes(kBlocks);
   static constexpr int kCopies = (kSliceBytes + layout::kStepBytes - 1) / layout::kStepBytes;  // of 16 B per lane

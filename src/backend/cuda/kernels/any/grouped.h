@@ -7,7 +7,7 @@
 namespace nibble::backend::cuda {
 
 // Check the arguments (Error as check_args and plan_grouped say), launch, return. Error(kDevice) when the launch fails.
-// launch.stages: warps of a CTA; 0: the plan decides.
+// launch.stages: warps of a CTA; 0: as many as fit.
 void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch);
 void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch);
 

@@ -11,11 +11,7 @@ namespace {
 
 constexpr int kWide = 16, kNarrow = 8;  // pairs of a tile
 constexpr int kBarrierBytes = 16;
-struct Ring {
-  int warps, stages;
-};
-// As was fastest on an H200 (kernel_bench, 2026-11); the small ones are for cards with less shared memory.
-constexpr Ring kRings[] = {{12, 6}, {8, 4}, {4, 4}};
+constexpr int kWarps[] = {16, 8, 4};  // the most that shared memory has room for
 
 bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -37,8 +33,8 @@ void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, con
 }  // namespace
 
 std::string GroupedPlan::to_string() const {
-  return fmt::format("grid {} x {} warps, a row tile each, up to {} pairs, rings of {} slices, {} B shared", grid,
-                     warps, tokens, stages, smem_bytes);
+  return fmt::format("grid {} x {} warps, a row tile each, up to {} pairs, {} B shared", grid, warps, tokens,
+                     smem_bytes);
 }
 
 GroupedPlan plan_grouped(int64_t cols, const GemvDevice& device, int warps) {
@@ -47,12 +43,12 @@ GroupedPlan plan_grouped(int64_t cols, const GemvDevice& device, int warps) {
     throw Error(Code::kUnsupported, "[cuda] no plan for grouped experts of {} columns on {} SMs", cols, device.sms);
   int64_t bytes = 0;
   for (const int tokens : {kWide, kNarrow})
-    for (const Ring ring : kRings) {
-      if (warps != 0 && ring.warps != warps) continue;
-      bytes = int64_t{tokens} * grouped_pitch(cols) + int64_t{ring.warps} * ring.stages * layout::slice_bytes(blocks) +
+    for (const int own : kWarps) {
+      if (warps != 0 && own != warps) continue;
+      bytes = int64_t{tokens} * grouped_pitch(cols) + int64_t{own} * kGroupedStages * layout::slice_bytes(blocks) +
               kBarrierBytes;
       if (bytes <= device.cta_smem_bytes)
-        return {.grid = device.sms, .warps = ring.warps, .stages = ring.stages, .tokens = tokens, .smem_bytes = bytes};
+        return {.grid = device.sms, .warps = own, .tokens = tokens, .smem_bytes = bytes};
     }
   throw Error(Code::kUnsupported, "[cuda] grouped experts of {} columns: want {} B of shared memory, the card has {}",
               cols, bytes, device.cta_smem_bytes);

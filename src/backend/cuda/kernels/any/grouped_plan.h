@@ -45,7 +45,7 @@ struct GroupedDownArgs {
 
 // One CTA per SM: a tile's activations in shared memory, and a ring of slices of weights for each warp.
 struct GroupedPlan {
-  int grid = 0, warps = 0, stages = 0;
+  int grid = 0, warps = 0;
   int tokens = 0;  // most pairs of a tile: 16, or 8 where shared memory has no room for more
   int64_t smem_bytes = 0;
   [[nodiscard]] std::string to_string() const;
@@ -55,6 +55,7 @@ struct GroupedPlan {
 [[nodiscard]] GroupedPlan plan_grouped(int64_t cols, const GemvDevice& device, int warps = 0);
 [[nodiscard]] int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device);
 
+inline constexpr int kGroupedStages = 4;  // of a warp's ring
 // Bytes between two rows of activations in shared memory: half a line more, so that eight rows lie in different banks.
 [[nodiscard]] constexpr int grouped_pitch(int64_t cols) { return static_cast<int>((cols * 2 + 63) / 128 * 128 + 64); }
 

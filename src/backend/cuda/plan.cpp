@@ -155,12 +155,12 @@ class Planner {
     if (experts_by_gemm(moe_, d_, tokens_)) return gemm_moe(up, down);
     if (fused_) {
       constexpr int kParts = 2;  // decode_path.cpp
-      gemv(Kernel::kMarlinUp, {2 * d_.inter, d_.hidden, static_cast<int>(tokens_ * d_.topk)}, 1, up);
+      row_warps(Kernel::kMarlinUp, d_.hidden, kGemvTokens, up);
       return gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down);
     }
     add(Kernel::kMoeGroupTiles, "a CTA per expert");
-    grouped(Kernel::kMarlinGroupedUp, d_.hidden, up);
-    grouped(Kernel::kMarlinGroupedDown, d_.inter, down);
+    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, 16, up);
+    row_warps(Kernel::kMarlinGroupedDown, d_.inter, 16, down);
     per_token(Kernel::kMoeSum, tokens_);
   }
 
@@ -220,8 +220,8 @@ class Planner {
     own.shared_bytes = plan.smem_bytes;
   }
 
-  void grouped(Kernel kernel, int64_t cols, const Roles& reads) {
-    const GroupedPlan plan = plan_grouped(cols, gemv_device(args_.card));
+  void row_warps(Kernel kernel, int64_t cols, int rows, const Roles& reads) {
+    const RowWarpsPlan plan = plan_row_warps(cols, rows, gemv_device(args_.card));
     add(kernel, plan.to_string(), reads).shared_bytes = plan.smem_bytes;
   }
 

@@ -68,14 +68,6 @@ void gemv_qkv(const QkvArgs& args, const GemvLaunch& launch) {
   launch_rows<QkvOp>(args, plan_gemv({args.rows(), args.cols, 1, args.packing}, launch.device, launch.stages), launch);
 }
 
-void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch) {
-  check_args(args);
-  const GemvPlan plan =
-      plan_gemv({2 * int64_t{args.inter}, args.hidden, args.tokens * args.choice.topk}, launch.device, launch.stages);
-  if (args.tokens > 1) return launch_moe<MoeUpOp>(args, plan, launch);
-  launch_op<layout::Packing::kMxfp4, Columns::kBlocks, MoeUpOp>(args, plan, launch);
-}
-
 void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch) {
   check_args(args);
   const GemvPlan plan = plan_gemv({args.hidden, args.inter, args.parts}, launch.device, launch.stages);

@@ -81,7 +81,7 @@ __device__ int choices(const typename Op::Args& args) {
 
 template <class Op>
 __device__ void await_choice(const GemvShared& shared) {
-  if constexpr (Op::kChooses) ptx::mbarrier_wait(shared.chosen(), 0);
+  if constexpr (Op::kChooses) ptx::mbarrier_wait(shared.routes().chosen, 0);
 }
 
 // One token's tiles: those of the first expert are fetched before the others are known.
@@ -96,7 +96,7 @@ __device__ void choose_and_produce(const KernelArgs& args, const GemvShared& sha
   for (int ahead = 0; ahead < shared.stages && walk.valid(c) && c.slot == 0; ++ahead, c = walk.next(c))
     feed.tile(op.tile(c), true);
   while (choice.picked < choice.c.topk) choice.pick();
-  choice.publish(shared);
+  choice.publish(shared.routes());
   op.routing.expert = choice.id;
   for (; walk.valid(c); c = walk.next(c)) feed.tile(op.tile(c));
 }
@@ -119,7 +119,7 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     for (int token = slice; args.op.tokens > 1 && token < args.op.tokens; token += shared.slices) {
       Choice choice(args.op.choice, token, lane);
       while (choice.picked < choice.c.topk) choice.pick();
-      choice.publish(shared);
+      choice.publish(shared.routes());
     }
   }
   Activations<Tile> x;
@@ -252,7 +252,6 @@ __global__ void __launch_bounds__(kGemvMaxThreads, 1)
   const int warp = __shfl_sync(kEveryLane, static_cast<int>(threadIdx.x) / layout::kWarpLanes, 0);  // uniform
   if (threadIdx.x == 0) shared.init(choices<Op>(args.op));
   __syncthreads();
-  if constexpr (Op::kWaitsFirst) ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   if (warp < shared.slices) {
     consume<Tile, Op>(args, shared, warp, lane);

@@ -16,6 +16,7 @@ struct GemvLaunch {
   cudaStream_t stream = nullptr;
   Chain chain = Chain::kNone;
   int stages = 0;  // of the ring; 0: the plan decides
+  int warps = 0;   // of a CTA of row_warps.cuh; 0: as many as fit
 };
 
 // Check the arguments (Error as check_args and plan_gemv say), launch, return. Error(kDevice) when the launch fails.

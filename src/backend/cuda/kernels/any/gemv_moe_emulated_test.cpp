@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/any/gemv_emulated_testing.h"
 #include "backend/cuda/kernels/any/grouped.cuh"
+#include "backend/cuda/kernels/any/moe_up.cuh"
 
 #include <gtest/gtest.h>
 
@@ -103,16 +104,18 @@ void check_up(const MoeCase& test) {
                        .hidden = test.hidden,
                        .inter = test.inter,
                        .tokens = test.tokens};
-  const GemvPlan plan = plan_gemv({2 * test.inter, test.hidden, test.routes()}, kDevice);
-  const emulation::Launch launch{.predecessor = [&] {
-    x = want_x;
-    logits = chosen.logits;
-  }};
-  if (test.tokens == 1) {
-    run_op<Packing::kMxfp4, Columns::kBlocks, MoeUpOp>(args, plan, launch);
-  } else {
-    run_op<Packing::kMxfp4, Columns::kVectors, MoeUpOp>(args, plan, launch);
-  }
+  const RowWarpsPlan plan = plan_row_warps(test.hidden, kGemvTokens, kDevice);
+  const emulation::Launch launch{.grid = plan.grid, .threads = plan.warps * layout::kWarpLanes, .predecessor = [&] {
+                                   x = want_x;
+                                   logits = chosen.logits;
+                                 }};
+  check_args(args);
+  ASSERT_EQ(emulation::run(launch,
+                           [&] {
+                             if (layout::slice_blocks(test.hidden) == 6) return moe_up<RowTile<6>>(args);
+                             moe_up<RowTile<8>>(args);
+                           }),
+            "");
   EXPECT_EQ(ids, test.ids);
   for (size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights[i], chosen.weights[i], 1e-6);
   expect_u(test, moe, bias, want_x, u);
@@ -186,13 +189,13 @@ struct Groups {
 template <class Op>
 void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& device, emulation::Launch launch) {
   check_args(args);
-  const GroupedPlan plan = plan_grouped(cols, device);
+  const RowWarpsPlan plan = plan_row_warps(cols, 16, device);
   launch.grid = plan.grid;
   launch.threads = plan.warps * layout::kWarpLanes;
   const auto run = [&](auto tile) {
-    ASSERT_EQ(emulation::run(launch, [&] { grouped<decltype(tile), Op>(args, plan.tokens); }), "");
+    ASSERT_EQ(emulation::run(launch, [&] { grouped<decltype(tile), Op>(args, plan.rows); }), "");
   };
-  layout::slice_blocks(cols) == 6 ? run(GroupedTile<6>{}) : run(GroupedTile<8>{});
+  layout::slice_blocks(cols) == 6 ? run(RowTile<6>{}) : run(RowTile<8>{});
 }
 
 void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice) {
@@ -300,14 +303,11 @@ TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {
   std::vector<int32_t> ids(9, -1);
   std::vector<float> weights(9, kNan);
   const ExpertChoice choice{logits.data(), ids.data(), weights.data(), 8, 3};
-  struct Args {
-    int stages = 2, chunk_bytes = 16, slices = 1, epilogues = 1, column_tiles = 1;
-  };
   const emulation::Launch launch{};
   ASSERT_EQ(emulation::run(launch,
                            [&] {
-                             const GemvShared shared(smem, Args{});
-                             if (threadIdx.x == 0) shared.init(3);
+                             const RouteShared shared{ptx::shared_address(smem), ptx::shared_address(smem) + 16};
+                             if (threadIdx.x == 0) ptx::mbarrier_init(shared.chosen, 3);
                              __syncwarp();
                              for (int t = 0; t < 3; ++t) {
                                Choice chosen(choice, t, static_cast<int>(threadIdx.x));

@@ -2,7 +2,6 @@
 // What the decode kernels do around the common main loop (gemv.cuh): which tiles, which activations stand in the mma's
 // columns, what becomes of a tile's sums. Every warp holds its own copy; methods are called by whole warps.
 //
-//   kWaitsFirst  nothing starts, not even the next kernel, before the dependency wait; else weights are fetched at once
 //   kChooses     the CTA chooses experts; an Op made with an empty Routing knows all that does not depend on them
 //   column       a column's row of f16 activations, or null; RowsIn: read8, rows of floats
 //   kReload      activations change with the slot
@@ -32,19 +31,11 @@ struct BiasPair {
   float bias[2] = {};
 };
 
-// torch/model.py swiglu. |u| <= 7 * 8 for the default limit: finite in f16.
-__device__ __forceinline__ float swiglu(float gate, float up, float limit) {
-  constexpr float kAlpha = 1.702f;
-  gate = gate > limit ? limit : gate;  // keeps NaN, which fminf would hide
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f);
-}
-
 // Column t = token t, of RowsIn.
 template <class TheArgs>
 struct RowsOp {
   using Args = TheArgs;
-  static constexpr bool kWaitsFirst = false, kChooses = false;
+  static constexpr bool kChooses = false;
   static constexpr bool kReload = false;
   const Args& a;
   int lane;
@@ -145,45 +136,6 @@ struct QkvOp : RowsOp<QkvArgs> {
   }
 };
 
-// Column t = token t for every expert, so that the activations stay in registers; only routed tokens are stored.
-struct MoeUpOp {
-  using Args = MoeUpArgs;
-  using Fetched = BiasPair;                  // gate, up
-  static constexpr bool kWaitsFirst = true;  // so behind it, the router logits are known to be complete
-  static constexpr bool kChooses = true;
-  static constexpr bool kReload = false;
-  const Args& a;
-  int lane;
-  Routing routing;
-
-  __device__ MoeUpOp(const Args& args, const Routing& of_step, int lane_idx)
-      : a(args), lane(lane_idx), routing(of_step) {}
-  __device__ MoeUpOp(const Args& args, const GemvShared& shared, int lane_idx)
-      : MoeUpOp(args, Routing::read(shared, args.tokens, args.choice.topk, lane_idx), lane_idx) {}
-  __device__ int row_tiles() const { return 2 * a.inter / layout::kTileRows; }
-  __device__ TileWalk walk() const { return {row_tiles(), routing.count, static_cast<int>(gridDim.x)}; }
-  __device__ int64_t tile(const Cursor& c) const {
-    return int64_t{routing.expert_at(c.slot)} * row_tiles() + c.row_tile;
-  }
-  __device__ const F16* column(const Cursor&, int col) const {
-    return col < a.tokens ? a.x + int64_t{col} * a.hidden : nullptr;
-  }
-  __device__ Fetched fetch(const Cursor& c) const {
-    const int64_t expert = routing.expert_at(c.slot);
-    const Bf16* bias = a.bias + expert * 2 * a.inter + c.row_tile * layout::kTileRows + 2 * group_of(lane);
-    return {{widen(bias[0]), widen(bias[1])}};
-  }
-  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& fetched) {
-    const uint32_t pairs = routing.pairs_at(c.slot);
-    for (int j = 0; j < 2; ++j) {
-      const int pair = pair_of_token(pairs, column_of(lane, j), a.tokens, a.choice.topk);
-      if (pair < 0) continue;
-      a.u[int64_t{pair} * a.inter + c.row_tile * 8 + group_of(lane)] =
-          to_f16(swiglu(sums[j] + fetched.bias[0], sums[2 + j] + fetched.bias[1], a.swiglu_limit));
-    }
-  }
-};
-
 // kPairs: column p = pair p (tokens * topk <= 8), activations stay in registers. kTokens: column t = token t, with the
 // activations of the tile's expert, reloaded when the expert changes.
 enum class DownColumns { kPairs, kTokens };
@@ -192,7 +144,7 @@ template <DownColumns kColumns>
 struct MoeDownOp {
   using Args = MoeDownArgs;
   using Fetched = BiasPair;
-  static constexpr bool kWaitsFirst = false, kChooses = true;
+  static constexpr bool kChooses = true;
   static constexpr bool kReload = kColumns == DownColumns::kTokens;
   const Args& a;
   int lane;
@@ -203,9 +155,9 @@ struct MoeDownOp {
   __device__ MoeDownOp(const Args& args, const Routing& of_step, int lane_idx)
       : a(args), lane(lane_idx), routing(of_step) {}
   __device__ MoeDownOp(const Args& args, const GemvShared& shared, int lane_idx)
-      : MoeDownOp(args, Routing::read(shared, args.tokens, args.choice.topk, lane_idx), lane_idx) {
+      : MoeDownOp(args, Routing::read(shared.routes(), args.tokens, args.choice.topk, lane_idx), lane_idx) {
     if (lane < args.tokens * args.choice.topk)
-      weight = std::bit_cast<float>(ptx::load_shared4(shared.route_weight(lane)));
+      weight = std::bit_cast<float>(ptx::load_shared4(shared.routes().weight(lane)));
   }
   __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }
   __device__ UnitWalk walk() const { return {row_tiles(), routing.count, a.parts, static_cast<int>(gridDim.x)}; }

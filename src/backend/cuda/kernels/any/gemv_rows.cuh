@@ -131,19 +131,12 @@ struct RowLoader {
 // The activations of this lane's column of the cursor's slot, rows of f16; RowsIn has RowLoader.
 template <class Tile, class Op>
 __device__ void load_activations(const Op& op, const Cursor& c, int slice, int lane, Activations<Tile>& x) {
-  static_assert(Tile::kPacking == layout::Packing::kMxfp4);
-  constexpr bool kOneRow = Tile::kColumns == Columns::kBlocks;
-  const RowPart<Tile, kOneRow> part{lane, slice};
-  const F16* row = part.has() ? op.column(c, part.row()) : nullptr;
+  static_assert(Tile::kPacking == layout::Packing::kMxfp4 && Tile::kColumns == Columns::kVectors);
+  const RowPart<Tile, false> part{lane, slice};
+  const F16* row = op.column(c, part.row());
 #pragma unroll
-  for (int j = 0; j < part.kOwn; ++j) {
-    const uint4 own = row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + part.k(j));
-    if constexpr (kOneRow) {
-      x.set_block(own, lane);
-    } else {
-      x.set_f16(j, own);
-    }
-  }
+  for (int j = 0; j < part.kOwn; ++j)
+    x.set_f16(j, row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + part.k(j)));
 }
 
 }  // namespace nibble::backend::cuda

@@ -2,6 +2,7 @@
 // A warp's share of a tile in registers: weights in their three formats, activations as the other operand of the mma.
 // Lane 4g + t. k of a 32-block: lane t holds k = 8t .. 8t + 7 (layout k_of).
 
+#include "backend/cuda/kernels/any/choice.cuh"
 #include "backend/cuda/layout/packed.h"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/keep.cuh"
@@ -9,8 +10,6 @@
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {
-
-inline constexpr unsigned kEveryLane = 0xffffffffu;
 
 // kBlocks (MXFP4 only): one row of activations; block j of a slice stands in column j, all other columns of that block
 // zero, so that the sums of eight blocks end in one accumulator and are scaled once. kVectors: up to eight rows of

@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/any/grouped.h"
 
 #include "backend/cuda/kernels/any/grouped.cuh"
+#include "backend/cuda/kernels/any/moe_up.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -9,9 +10,10 @@ void require_cuda(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw_device_error(what, cudaGetErrorString(status));
 }
 
-template <class Tile, class Op>
-void launch_instance(const typename Op::Args& args, const GroupedPlan& plan, const GemvLaunch& launch) {
-  auto* const kernel = grouped<Tile, Op>;
+// kernel(args...), as a dependent of the kernel before it where the launch is chained.
+template <class... Params, class... Args>
+void launch_planned(void (*kernel)(Params...), const RowWarpsPlan& plan, const GemvLaunch& launch,
+                    const Args&... args) {
   const auto smem = static_cast<int>(plan.smem_bytes);
   require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem), "shared memory");
   cudaLaunchAttribute attribute{};
@@ -24,26 +26,33 @@ void launch_instance(const typename Op::Args& args, const GroupedPlan& plan, con
   config.stream = launch.stream;
   config.attrs = &attribute;
   config.numAttrs = launch.chain == Chain::kChained ? 1 : 0;
-  require_cuda(cudaLaunchKernelEx(&config, kernel, args, plan.tokens), "grouped experts launch");
+  require_cuda(cudaLaunchKernelEx(&config, kernel, args...), "experts launch");
 }
 
 // The list of instances: blocks of a slice, operation.
 template <class Op>
-void launch_op(const typename Op::Args& args, int64_t cols, const GemvLaunch& launch) {
+void launch_grouped(const typename Op::Args& args, int64_t cols, const GemvLaunch& launch) {
   check_args(args);
-  const GroupedPlan plan = plan_grouped(cols, launch.device, launch.stages);
-  if (layout::slice_blocks(cols) == 6) return launch_instance<GroupedTile<6>, Op>(args, plan, launch);
-  launch_instance<GroupedTile<8>, Op>(args, plan, launch);
+  const RowWarpsPlan plan = plan_row_warps(cols, 16, launch.device, launch.warps);
+  if (layout::slice_blocks(cols) == 6) return launch_planned(grouped<RowTile<6>, Op>, plan, launch, args, plan.rows);
+  launch_planned(grouped<RowTile<8>, Op>, plan, launch, args, plan.rows);
 }
 
 }  // namespace
 
+void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch) {
+  check_args(args);
+  const RowWarpsPlan plan = plan_row_warps(args.hidden, kGemvTokens, launch.device, launch.warps);
+  if (layout::slice_blocks(args.hidden) == 6) return launch_planned(moe_up<RowTile<6>>, plan, launch, args);
+  launch_planned(moe_up<RowTile<8>>, plan, launch, args);
+}
+
 void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
-  launch_op<GroupedUp>(args, args.hidden, launch);
+  launch_grouped<GroupedUp>(args, args.hidden, launch);
 }
 
 void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
-  launch_op<GroupedDown>(args, args.inter, launch);
+  launch_grouped<GroupedDown>(args, args.inter, launch);
 }
 
 }  // namespace nibble::backend::cuda

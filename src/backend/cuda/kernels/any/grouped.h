@@ -6,8 +6,8 @@
 
 namespace nibble::backend::cuda {
 
-// Check the arguments (Error as check_args and plan_grouped say), launch, return. Error(kDevice) when the launch fails.
-// launch.stages: warps of a CTA; 0: as many as fit.
+// Check the arguments (Error as check_args and plan_row_warps say), launch, return. Error(kDevice) when the launch
+// fails.
 void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch);
 void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch);
 

@@ -9,10 +9,6 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kWide = 16, kNarrow = 8;  // pairs of a tile
-constexpr int kBarrierBytes = 16;
-constexpr int kWarps[] = {16, 8, 4};  // the most that shared memory has room for
-
 bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 template <class Args>
@@ -32,30 +28,8 @@ void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, con
 
 }  // namespace
 
-std::string GroupedPlan::to_string() const {
-  return fmt::format("grid {} x {} warps, a row tile each, up to {} pairs, {} B shared", grid, warps, tokens,
-                     smem_bytes);
-}
-
-GroupedPlan plan_grouped(int64_t cols, const GemvDevice& device, int warps) {
-  const int blocks = layout::slice_blocks(cols);
-  if (blocks == 0 || device.sms <= 0)
-    throw Error(Code::kUnsupported, "[cuda] no plan for grouped experts of {} columns on {} SMs", cols, device.sms);
-  int64_t bytes = 0;
-  for (const int tokens : {kWide, kNarrow})
-    for (const int own : kWarps) {
-      if (warps != 0 && own != warps) continue;
-      bytes = int64_t{tokens} * grouped_pitch(cols) + int64_t{own} * kGroupedStages * layout::slice_bytes(blocks) +
-              kBarrierBytes;
-      if (bytes <= device.cta_smem_bytes)
-        return {.grid = device.sms, .warps = own, .tokens = tokens, .smem_bytes = bytes};
-    }
-  throw Error(Code::kUnsupported, "[cuda] grouped experts of {} columns: want {} B of shared memory, the card has {}",
-              cols, bytes, device.cta_smem_bytes);
-}
-
 int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device) {
-  return std::min(plan_grouped(hidden, device).tokens, plan_grouped(inter, device).tokens);
+  return std::min(plan_row_warps(hidden, 16, device).rows, plan_row_warps(inter, 16, device).rows);
 }
 
 GemvCost cost(const GroupedUpArgs& a, int pairs, int distinct_experts) {

@@ -3,7 +3,7 @@
 // launchers: grouped.h.
 
 #include "backend/cuda/kernels/any/expert_tile.h"
-#include "backend/cuda/kernels/any/gemv_plan.h"
+#include "backend/cuda/kernels/any/row_warps_plan.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
 
@@ -12,7 +12,7 @@
 
 namespace nibble::backend::cuda {
 
-// The pairs (token * topk + k) by expert, and their tiles of up to GroupedPlan::tokens: gemm_plan.h GroupArgs.
+// The pairs (token * topk + k) by expert, and their tiles of up to grouped_tokens: gemm_plan.h GroupArgs.
 struct MoeGroups {
   const int32_t* pairs = nullptr;
   const ExpertTile* tiles = nullptr;    // [*tile_count]
@@ -43,21 +43,9 @@ struct GroupedDownArgs {
   int hidden = 0, inter = 0;
 };
 
-// One CTA per SM: a tile's activations in shared memory, and a ring of slices of weights for each warp.
-struct GroupedPlan {
-  int grid = 0, warps = 0;
-  int tokens = 0;  // most pairs of a tile: 16, or 8 where shared memory has no room for more
-  int64_t smem_bytes = 0;
-  [[nodiscard]] std::string to_string() const;
-};
-// For matrices of `cols` columns. All of a step's launches must group alike: the fewest tokens of their plans. Throws
-// Error(kUnsupported) for columns without slices or a card with too little shared memory.
-[[nodiscard]] GroupedPlan plan_grouped(int64_t cols, const GemvDevice& device, int warps = 0);
+// The most pairs of a tile: 16, or 8 where shared memory has no room for more; for all of a step's launches. Throws
+// Error(kUnsupported) as plan_row_warps does.
 [[nodiscard]] int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device);
-
-inline constexpr int kGroupedStages = 4;  // of a warp's ring
-// Bytes between two rows of activations in shared memory: half a line more, so that eight rows lie in different banks.
-[[nodiscard]] constexpr int grouped_pitch(int64_t cols) { return static_cast<int>((cols * 2 + 63) / 128 * 128 + 64); }
 
 [[nodiscard]] GemvCost cost(const GroupedUpArgs& args, int pairs, int distinct_experts);
 [[nodiscard]] GemvCost cost(const GroupedDownArgs& args, int pairs, int distinct_experts);

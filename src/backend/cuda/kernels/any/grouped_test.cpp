@@ -55,7 +55,7 @@ void Grouped::check(const Case& c) {
   std::vector<uint16_t> first_u;
   std::vector<float> first_y;
   for (const int warps : {0, 8}) {
-    const GemvLaunch launch{.device = device(), .stream = on_.stream, .stages = warps};
+    const GemvLaunch launch{.device = device(), .stream = on_.stream, .warps = warps};
     const DeviceArray<uint16_t> u(static_cast<size_t>(pairs) * static_cast<size_t>(c.inter));
     const DeviceArray<float> y(static_cast<size_t>(pairs) * static_cast<size_t>(c.hidden));
     grouped_up({.weights = on_up.get(),

@@ -111,9 +111,10 @@ class Planner {
                        .kv_bytes = e4m3 ? 1 : 2,
                        .window = kind == LayerKind::kSliding ? static_cast<int>(d_.sliding_window) : 0},
                       device);
-      PlannedStage& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
-                              fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", count,
-                                          plan.target, d_.kv_heads, plan.grid, plan.smem_bytes));
+      PlannedStage& own =
+          add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
+              fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} warps, {} B shared", count,
+                          plan.target, d_.kv_heads, plan.grid, plan.ring.warps, plan.smem_bytes));
       own.shared_bytes = plan.smem_bytes;
       place(own, decodes);
     }

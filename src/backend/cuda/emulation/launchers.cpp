@@ -122,8 +122,8 @@ void any_round(const RoundArgs& /*args*/, const Launch& on) { launched(Kernel::k
 
 void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
   const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;
-  note(kernel, fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} B shared", args.decode_count,
-                           plan.target, args.kv_heads, plan.grid, plan.smem_bytes));
+  note(kernel, fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} warps, {} B shared",
+                           args.decode_count, plan.target, args.kv_heads, plan.grid, plan.ring.warps, plan.smem_bytes));
   launched(kernel, on);
 }
 bool sm90_attend_serves(KvPages::Type type) { return type == KvPages::Type::kBf16; }

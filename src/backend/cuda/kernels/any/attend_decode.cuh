@@ -1,9 +1,9 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
 // source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values bf16 or e4m3; q, out f32
-// grid one CTA of 8 warps per (kv head, chunk of a token's keys), see chunk_blocks; warps take steps of 16 keys in
-// turn,
-//      each through a ring of its own; the last CTA of a token and kv head adds the chunks' parts in their order
+// grid one CTA of 8 warps, or 4 where there are many, per (kv head, chunk of a token's keys), see chunk_blocks; warps
+//      take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token and kv head adds the
+//      chunks' parts in their order
 // chain launched as a dependent: what a step leaves as it is (positions, pages, keys of earlier steps) is read before
 //      the dependency wait; the next kernel may start behind it
 // mma  m16n8k16; the kv head's 8 query heads are rows 0..7 with the high halves of q (and of p), rows 8..15 the same
@@ -24,17 +24,18 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kMergeRow = kHeadDim + 8;  // floats of a head in shared memory: no bank conflicts
 
-template <class TheKv>
+template <class TheKv, int kTheWarps, int kTheStages>
 struct DecodeTile {
   using Kv = TheKv;
-  static constexpr int kWarps = kDecodeWarps;
+  static constexpr int kWarps = kTheWarps;
   static constexpr int kThreads = kWarps * kAttendLanes;
   static constexpr int kStepKeys = kDecodeStepKeys;
-  static constexpr int kStages = kDecodeStages;
+  static constexpr int kStages = kTheStages;  // of a warp's ring of steps
+  static constexpr int kCtasPerSm = kWarps == kDecodeRing.warps ? 2 : 4;
   static constexpr int kStageBytes = kStepKeys * 2 * Kv::kRowBytes;
   static constexpr int kDims = kGroupHeads * kHeadDim / kThreads;  // of the result, per thread
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
-  static constexpr int kSharedBytes = decode_smem_bytes(Kv::kBytes);
+  static constexpr int kSharedBytes = decode_smem_bytes(Kv::kBytes, {kWarps, kStages});
   static_assert(kRingBytes + kDimSteps * kAttendLanes * 16 == kSharedBytes, "the queries' operands behind the rings");
   static_assert(kWarps * kGroupHeads * (kMergeRow + 2) * 4 + 16 <= kSharedBytes);
   static_assert(kSharedBytes <= 99 * 1024, "SM121's shared memory per block");
@@ -356,7 +357,8 @@ __device__ inline bool is_last(const FlashArgs& args, const DecodeUnit& unit, in
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 2) any_attend_decode(const __grid_constant__ FlashArgs args) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
+    any_attend_decode(const __grid_constant__ FlashArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const int tid = static_cast<int>(threadIdx.x);
   const int head = tid / (kHeadDim / Tile::kDims), dim = tid % (kHeadDim / Tile::kDims) * Tile::kDims;

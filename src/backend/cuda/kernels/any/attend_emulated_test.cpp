@@ -69,17 +69,27 @@ struct Attempt {
     a.target = plan.target;
     a.partials = partials.data();
     a.finished = finished.data();
-    using Tile = DecodeTile<Kv>;
-    ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
-    emulation::Launch launch{
-        .grid = f.shape.kv_heads, .threads = Tile::kThreads, .grid_y = plan.grid, .seed = seed, .predecessor = {}};
+    emulation::Launch launch{.grid = f.shape.kv_heads,
+                             .threads = plan.ring.warps * kAttendLanes,
+                             .grid_y = plan.grid,
+                             .seed = seed,
+                             .predecessor = {}};
     launch.predecessor = [&, whole_keys = keys, whole_values = values] {
       std::copy(f.q.begin(), f.q.end(), q.begin());
       std::copy(whole_keys.begin(), whole_keys.end(), keys.begin());
       std::copy(whole_values.begin(), whole_values.end(), values.begin());
     };
     forget_step<Kv>();
-    ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<Tile>(a); }), "");
+    const auto run = [&](auto tile) {
+      ASSERT_EQ(plan.smem_bytes, decltype(tile)::kSharedBytes);
+      ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(a); }), "");
+    };
+    constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing;
+    if (plan.ring == kLarge) {
+      run(DecodeTile<Kv, kLarge.warps, kLarge.stages>{});
+    } else {
+      run(DecodeTile<Kv, kSmall.warps, kSmall.stages>{});
+    }
     for (const int count : finished) ASSERT_EQ(count, 0);
   }
 

@@ -40,6 +40,13 @@ void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, c
 }
 
 template <class Kv>
+void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
+  constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing;
+  if (plan.ring == kLarge) return launch_decode<DecodeTile<Kv, kLarge.warps, kLarge.stages>>(args, plan, name, on);
+  launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages>>(args, plan, name, on);
+}
+
+template <class Kv>
 void launch_prefill(const FlashArgs& args, Kernel name, const Launch& on) {
   using Tile = PrefillTile<Kv>;
   auto* const kernel = any_attend_prefill<Tile>;
@@ -59,9 +66,9 @@ void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePl
                 args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
   if (bf16) {
-    launch_decode<DecodeTile<KvBf16>>(args, plan, name, on);
+    launch_ring<KvBf16>(args, plan, name, on);
   } else {
-    launch_decode<DecodeTile<KvE4m3>>(args, plan, name, on);
+    launch_ring<KvE4m3>(args, plan, name, on);
   }
 }
 

@@ -27,11 +27,12 @@ void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens)
 }
 
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
-  const int smem = decode_smem_bytes(shape.kv_bytes);
+  const int smem = decode_smem_bytes(shape.kv_bytes, kDecodeRing);
   const int64_t ctas = std::clamp<int64_t>(device.sm_smem_bytes / (smem + kReservedBytes), 1, 2) * device.sms;
+  const DecodeRing ring = int64_t{shape.tokens} * shape.kv_heads > ctas ? kSmallDecodeRing : kDecodeRing;
   const int target = static_cast<int>(std::max<int64_t>(1, ctas / shape.kv_heads));
   const int chunks = never_split(shape.window) ? shape.tokens : target + shape.tokens;
-  return {.target = target, .grid = chunks, .smem_bytes = smem};
+  return {.target = target, .grid = chunks, .smem_bytes = decode_smem_bytes(shape.kv_bytes, ring), .ring = ring};
 }
 
 AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window, const AttendHeads& heads) {

@@ -16,15 +16,20 @@ inline constexpr int kGroupHeads = 8;           // most query heads of a kv head
 inline constexpr int kMaxDecodeTokens = 8;      // a row with more new tokens goes to the prefill kernel
 inline constexpr int kPrefillTokens = 16;       // of one row, that a CTA of the prefill kernel takes
 inline constexpr int kWgmmaPrefillTokens = 32;  // likewise, of the one on wgmma
-inline constexpr int kDecodeWarps = 8;          // of a CTA
 inline constexpr int kDecodeStepKeys = 16;      // that a warp takes at a time
-inline constexpr int kDecodeStages = 3;         // of a warp's ring of such steps
 inline constexpr int kMinChunkBlocks = 2;       // splitting finer costs more than it hides
 inline constexpr int kMaxDecodeCount = 16384;   // tokens in a launch
 
+// A CTA's warps, and the stages of their rings of such steps. Of the small one more fit on an SM, so that many short
+// sequences wait for each other less.
+struct DecodeRing {
+  int warps = 0, stages = 0;
+  friend bool operator==(const DecodeRing&, const DecodeRing&) = default;
+};
+inline constexpr DecodeRing kDecodeRing{8, 3}, kSmallDecodeRing{4, 2};
 // Of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands.
-[[nodiscard]] constexpr int decode_smem_bytes(int kv_bytes) {
-  return kDecodeWarps * kDecodeStages * kDecodeStepKeys * 2 * kHeadDim * kv_bytes + kGroupHeads * kHeadDim * 4;
+[[nodiscard]] constexpr int decode_smem_bytes(int kv_bytes, const DecodeRing& ring) {
+  return ring.warps * ring.stages * kDecodeStepKeys * 2 * kHeadDim * kv_bytes + kGroupHeads * kHeadDim * 4;
 }
 
 // Consecutive tokens of one row.
@@ -121,6 +126,7 @@ struct DecodePlan {
   int target = 0;      // chunks that fill the device, per kv head
   int grid = 0;        // chunks that there may be: CTAs per kv head
   int smem_bytes = 0;  // per CTA
+  DecodeRing ring;
   friend bool operator==(const DecodePlan&, const DecodePlan&) = default;
 };
 struct DecodeShape {

@@ -36,9 +36,11 @@ TEST(attend_plan, tiles_never_exceed_their_bound) {
 
 TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
   const DecodePlan one = plan_decode({1, 8, 2}, kHopper);
-  EXPECT_EQ(one, (DecodePlan{.target = 33, .grid = 34, .smem_bytes = 100352}));
+  EXPECT_EQ(one, (DecodePlan{.target = 33, .grid = 34, .smem_bytes = 100352, .ring = kDecodeRing}));
   EXPECT_EQ(plan_decode({1, 8, 2}, kSpark).target, 6);
   EXPECT_LE(one.smem_bytes, 99 * 1024);
+  EXPECT_EQ(plan_decode({33, 8, 2}, kHopper).ring, kDecodeRing);  // all of them at once
+  EXPECT_EQ(plan_decode({34, 8, 2}, kHopper), (DecodePlan{33, 67, 34816, kSmallDecodeRing}));
   EXPECT_EQ(chunks_of(512, chunk_blocks(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
   for (int tokens = 1; tokens <= 64; ++tokens) {
     const DecodePlan plan = plan_decode({tokens, 8, 2}, kHopper);

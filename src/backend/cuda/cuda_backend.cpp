@@ -53,6 +53,9 @@ class StreamedCudaBackend final : public CudaBackend {
     Carver place(memory_.get());
     at_ = carve(config_, options.kv, matrices, place);
     if (moe_kernel_ != MoeKernel::kReference) {
+      cuda_check(cudaMemsetAsync(at_.route_finished, 0,
+                                 static_cast<size_t>(max_route_tiles(config_.max_tokens)) * sizeof(int),
+                                 stream_.get()));
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
       if (has_gemms(moe_kernel_)) use_gemms();

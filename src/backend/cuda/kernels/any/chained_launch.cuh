@@ -1,0 +1,37 @@
+#pragma once
+// A launch that may begin while the kernel before it drains (programmatic dependent launch): what it does before its
+// ptx::grid_dependency_wait overlaps that one's end.
+
+#include "backend/cuda/kernel_table.h"
+
+#include <cuda_runtime_api.h>
+
+#include <type_traits>
+
+namespace nibble::backend::cuda {
+
+struct LaunchShape {
+  int64_t grid = 1;
+  int threads = 32;
+  int smem_bytes = 0;  // dynamic
+};
+
+template <class... Args>
+void launch_chained(void (*kernel)(Args...), Kernel name, const LaunchShape& shape, const Launch& on,
+                    const std::type_identity_t<Args>&... args) {
+  require_shape(shape.grid > 0 && shape.grid <= 0x7fffffff, name, "1 to 2^31 - 1 CTAs", shape.grid);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shape.grid));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
+  config.stream = on.stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));  // launched() sees the error
+  launched(name, on);
+}
+
+}  // namespace nibble::backend::cuda

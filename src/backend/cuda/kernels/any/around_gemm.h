@@ -60,7 +60,7 @@ struct RouteTokensArgs {
   int* finished = nullptr;                            // scratch [max_route_tiles(tokens)]: zero before and after
   int tokens = 0, hidden = 0, experts = 0, topk = 0;  // hidden: in slices (layout/mx_a_m16k32.h)
 };
-inline constexpr int kRouteTokens[] = {8, 32};  // of a tile
+inline constexpr int kRouteTokens[] = {8, 16};  // of a tile
 inline constexpr int kRouteFewTokens = 256;     // up to here in narrow tiles
 inline constexpr int kRouteExperts = 128;       // of a CTA
 [[nodiscard]] constexpr int route_parts(int64_t hidden) { return layout::slices(hidden); }

@@ -113,11 +113,13 @@ struct RouteWeights16 {
 };
 
 // Adds a token's parts in their order, and chooses.
-__device__ inline void finish_token(const RouteTokensArgs& a, int parts, int64_t token, int lane) {
-  constexpr int kTogether = 4;  // experts of a lane, whose loads are under way at once
+template <class Tile>
+__device__ void finish_token(const RouteTokensArgs& a, int parts, int64_t token, int lane) {
+  constexpr int kTogether = 4;                          // experts of a lane, whose loads are under way at once
+  constexpr int kAhead = Tile::kColTiles == 1 ? 8 : 4;  // likewise parts, as registers allow
   for (int first = lane; first < a.experts; first += kTogether * layout::kWarpLanes) {
     float sums[kTogether] = {};
-#pragma unroll 8
+#pragma unroll kAhead
     for (int p = 0; p < parts; ++p) {
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
@@ -173,7 +175,7 @@ __global__ void __launch_bounds__(kRouteThreads, 2)
     __syncthreads();
     if (ptx::load_shared4(is_last) == 0) continue;
     for (int token = first + warp; token < min(first + Tile::kTokens, a.tokens); token += kRouteWarps)
-      finish_token(a, plan.parts, token, lane);
+      finish_token<Tile>(a, plan.parts, token, lane);
   }
 }
 

@@ -58,7 +58,7 @@ TEST(split_gemm_plan, costs_are_weights_once_and_every_split_s_sums) {
 TEST(route_plan, shares_tiles_of_tokens_among_two_ctas_per_sm) {
   const RoutePlan few = plan_route({64, 2880, 128}, kSms), many = plan_route({8192, 2880, 128}, kSms);
   EXPECT_EQ(few.to_string(), "8 tiles of 8 tokens, K in 15, grid 15 x 1 x 8, 8208 B shared");
-  EXPECT_EQ(many.to_string(), "256 tiles of 32 tokens, K in 15, grid 15 x 1 x 17, 32784 B shared");
+  EXPECT_EQ(many.to_string(), "512 tiles of 16 tokens, K in 15, grid 15 x 1 x 17, 16400 B shared");
   EXPECT_EQ(plan_route({9, 192, 200}, kSms).to_string(), "2 tiles of 8 tokens, K in 1, grid 1 x 2 x 2, 8208 B shared");
 }
 

@@ -130,8 +130,7 @@ class Bench {
   float* logits_ = device_array<float>(int64_t{kMaxTokens} * kExperts);
   int32_t* ids_ = device_array<int32_t>(int64_t{kMaxTokens} * kTopk);
   float* weights_ = device_array<float>(int64_t{kMaxTokens} * kTopk);
-  float* partials_ = device_array<float>(int64_t{route_parts(kHidden)} * kMaxTokens * kExperts);
-  int* finished_ = device_array<int>(max_route_tiles(kMaxTokens));
+  int* finished_ = device_array<int>(route_tiles(kMaxTokens));
 };
 
 void Bench::step(int tokens) {
@@ -185,7 +184,6 @@ void Bench::step(int tokens) {
                         .logits = logits_,
                         .ids = ids_,
                         .weights = weights_,
-                        .partials = partials_,
                         .finished = finished_,
                         .tokens = tokens,
                         .hidden = kHidden,

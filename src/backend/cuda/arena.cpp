@@ -45,12 +45,11 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
     a.pending = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
     a.normed_f16 = carver.take<F16>(tokens * d.hidden);
-    a.route_finished = carver.take<int>(max_route_tiles(tokens));
+    a.route_finished = carver.take<int>(route_tiles(std::min<int64_t>(tokens, kRouteMaxTokens)));
   } else {
     a.expert_hidden = carver.take<float>(pairs * d.inter);
   }
-  const int64_t route_parts = matrices == Matrices::kPacked ? cuda::route_parts(d.hidden) : 0;
-  a.expert_out = carver.take<float>(std::max(pairs * d.hidden, route_parts * tokens * d.experts));
+  a.expert_out = carver.take<float>(pairs * d.hidden);
   a.moe_pairs = carver.take<int32_t>(pairs);
   a.moe_tiles = carver.take<MoeTile>(max_moe_tiles(pairs, d.experts));
   a.moe_tile_count = carver.take<int32_t>(1);

@@ -49,8 +49,8 @@ struct Arena {
   F16* expert_hidden_f16 = nullptr;  // [tokens, topk, inter], instead of expert_hidden
   F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
   float* pending = nullptr;          // [min(tokens, 8), hidden] sums of moe_down that residual has still to get
-  float* expert_out = nullptr;       // [tokens, topk, hidden]; before it is, with packed matrices, the router's parts
-  int* route_finished = nullptr;     // [max_route_tiles(tokens)] zero between steps; with packed matrices
+  float* expert_out = nullptr;       // [tokens, topk, hidden]
+  int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
   int32_t* moe_pairs = nullptr;      // [tokens * topk]
   MoeTile* moe_tiles = nullptr;      // [max_moe_tiles]
   int32_t* moe_tile_count = nullptr;

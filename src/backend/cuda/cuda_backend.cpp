@@ -54,7 +54,7 @@ class StreamedCudaBackend final : public CudaBackend {
     at_ = carve(config_, options.kv, matrices, place);
     if (moe_kernel_ != MoeKernel::kReference) {
       cuda_check(cudaMemsetAsync(at_.route_finished, 0,
-                                 static_cast<size_t>(max_route_tiles(config_.max_tokens)) * sizeof(int),
+                                 static_cast<size_t>(route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens))) * sizeof(int),
                                  stream_.get()));
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));

@@ -172,13 +172,24 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   norm.type = InputType::kF16;
   any_norm_sums(norm, on);
   owed_ = {};
+  if (tokens_ > kRouteMaxTokens) {
+    kernels_.linear({.weight = w.router,
+                     .bias = w.bias,
+                     .x = at_.normed,
+                     .out = at_.router_logits,
+                     .tokens = to_int(tokens_),
+                     .rows = to_int(d_.experts),
+                     .cols = to_int(d_.hidden)},
+                    on);
+    chosen_ = false;
+    return settle(on);
+  }
   any_route_tokens({.x = at_.normed,
                     .weight = w.router,
                     .bias = w.bias,
                     .logits = at_.router_logits,
                     .ids = at_.expert_ids,
                     .weights = at_.expert_weights,
-                    .partials = at_.expert_out,
                     .finished = at_.route_finished,
                     .tokens = to_int(tokens_),
                     .hidden = to_int(d_.hidden),

@@ -156,6 +156,11 @@ class Planner {
       return;
     }
     per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
+    if (tokens_ > kRouteMaxTokens) {
+      linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+      add(Kernel::kTopExperts, "a warp per token");
+      return;
+    }
     const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.multiprocessors);
     add(Kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias}).shared_bytes = plan.smem_bytes;
   }

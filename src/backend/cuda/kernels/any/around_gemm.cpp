@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/around_gemm.h"
 
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 
 #include <algorithm>
@@ -24,20 +25,17 @@ int value_bytes(KvPages::Type type) {
 }  // namespace
 
 std::string RoutePlan::to_string() const {
-  return fmt::format("{} tiles of {} tokens, K in {}, grid {} x {} x {}, {} B shared", tiles, tokens, parts, parts,
-                     expert_groups, shares, smem_bytes);
+  return fmt::format("16 experts, tiles of {} tokens, grid {} x {}, {} threads, {} B shared", kRouteTokens,
+                     expert_groups, shares, threads, smem_bytes);
 }
 
 RoutePlan plan_route(const RouteShape& s, int sms) {
-  constexpr int kCtasPerSm = 2;
-  const bool few = s.tokens <= kRouteFewTokens;
-  RoutePlan plan{.tokens = few ? kRouteTokens[0] : kRouteTokens[1],
-                 .parts = route_parts(s.hidden),
-                 .expert_groups = static_cast<int>(ceil_div(s.experts, kRouteExperts))};
-  plan.tiles = static_cast<int>(ceil_div(s.tokens, plan.tokens));
-  const int ctas = std::max(1, kCtasPerSm * sms / std::max(1, plan.parts * plan.expert_groups));
-  plan.shares = std::min(plan.tiles, ctas);
-  plan.smem_bytes = route_shared_bytes(plan.tokens);
+  constexpr int kFlagBytes = 16;
+  RoutePlan plan{.tiles = static_cast<int>(route_tiles(s.tokens)),
+                 .expert_groups = static_cast<int>(ceil_div(s.experts, layout::kTileRows)),
+                 .threads = layout::slices(s.hidden) * layout::kWarpLanes};
+  plan.shares = std::min(plan.tiles, std::max(1, sms / std::max(1, plan.expert_groups)));
+  plan.smem_bytes = layout::slices(s.hidden) * layout::kStepBytes + kFlagBytes;
   return plan;
 }
 
@@ -57,8 +55,7 @@ GemmCost cost(const RopeSumsArgs& a) {
 
 GemmCost cost(const RouteTokensArgs& a) {
   const int64_t tokens = a.tokens, out = tokens * a.experts;
-  return {.bytes = 2 * int64_t{a.experts} * a.hidden + 4 * tokens * a.hidden + 8 * route_parts(a.hidden) * out +
-                   4 * out + 8 * tokens * a.topk,
+  return {.bytes = 2 * int64_t{a.experts} * a.hidden + 4 * tokens * a.hidden + 4 * out + 8 * tokens * a.topk,
           .flops = 2 * out * a.hidden};
 }
 
@@ -67,8 +64,9 @@ void check_args(const NormSumsArgs& a) {
   require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
   require_shape(a.hidden > 0 && a.hidden % 4 == 0 && a.hidden <= kNormHidden, kName,
                 "hidden a multiple of 4, up to 4096", a.hidden);
-  require_shape(aligned(a.x) && a.sums.splits >= 0 && (a.sums.splits == 0 || aligned(a.sums.at)), kName,
-                "x and sums, 16-byte aligned", a.sums.splits);
+  require_shape(aligned(a.x) && (a.sums.splits == 0 || aligned(a.sums.at)), kName, "x and sums, 16-byte aligned",
+                a.sums.splits);
+  require_shape(a.sums.splits >= 0 && a.sums.splits <= kMaxSplits, kName, "up to 8 splits", a.sums.splits);
   require_shape(a.sums.splits > 0 || a.bias == nullptr, kName, "a bias with sums only", a.sums.splits);
   require_shape(a.norm == nullptr || aligned(a.normed), kName, "normed, 16-byte aligned", a.hidden);
   require_shape(a.rounded == nullptr || a.norm != nullptr, kName, "a norm for what is rounded", a.hidden);
@@ -82,8 +80,8 @@ void check_args(const RopeSumsArgs& a) {
   constexpr Kernel kName = Kernel::kRopeSums;
   require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
   require_shape(a.heads > 0 && a.kv_heads > 0, kName, "heads", a.heads);
-  require_shape(aligned(a.sums.at) && a.sums.splits > 0 && aligned(a.bias), kName, "sums and bias, 16-byte aligned",
-                a.sums.splits);
+  require_shape(a.sums.splits > 0 && a.sums.splits <= kMaxSplits, kName, "1 to 8 splits", a.sums.splits);
+  require_shape(aligned(a.sums.at) && aligned(a.bias), kName, "sums and bias, 16-byte aligned", a.sums.splits);
   require_shape(aligned(a.q) && aligned(a.cosine) && aligned(a.sine) && a.kv_slots != nullptr && aligned(a.kv.keys) &&
                     aligned(a.kv.values),
                 kName, "q, rope table and pages, 16-byte aligned, and slots", a.tokens);
@@ -91,13 +89,13 @@ void check_args(const RopeSumsArgs& a) {
 
 void check_args(const RouteTokensArgs& a) {
   constexpr Kernel kName = Kernel::kRouteTokens;
-  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
-  require_shape(route_parts(a.hidden) > 0, kName, "hidden in slices of 192 or 256", a.hidden);
+  require_shape(a.tokens > 0 && a.tokens <= kRouteMaxTokens, kName, "1 to 512 tokens", a.tokens);
+  require_shape(layout::slices(a.hidden) > 0, kName, "hidden in slices of 192 or 256", a.hidden);
   require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
                 "a topk of at most 32 and experts", a.topk);
   require_shape(aligned(a.x) && aligned(a.weight) && a.bias != nullptr && a.logits != nullptr && a.ids != nullptr &&
-                    a.weights != nullptr && aligned(a.partials) && a.finished != nullptr,
-                kName, "x, weight and partials, 16-byte aligned, and the rest", a.experts);
+                    a.weights != nullptr && a.finished != nullptr,
+                kName, "x and weight, 16-byte aligned, and the rest", a.experts);
 }
 
 }  // namespace nibble::backend::cuda

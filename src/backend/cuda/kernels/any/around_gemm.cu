@@ -6,22 +6,6 @@
 #include "backend/cuda/kernels/any/route_tokens.cuh"
 
 namespace nibble::backend::cuda {
-namespace {
-
-template <int kTokens, int kBlocks>
-void launch_route(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on) {
-  launch_chained(any_route_tokens_f32_bf16<RouteTile<kTokens, kBlocks>>, Kernel::kRouteTokens,
-                 {plan.grid(), kRouteThreads, plan.smem_bytes}, on, args, plan);
-}
-
-template <int kTokens>
-void launch_route(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on) {
-  if (layout::slice_blocks(args.hidden) == 6) return launch_route<kTokens, 6>(args, plan, on);
-  launch_route<kTokens, 8>(args, plan, on);
-}
-
-}  // namespace
-
 void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
   launch_chained(any_norm_sums_f32, Kernel::kNormSums, {args.tokens, kNormThreads, kNormSharedBytes}, on, args);
@@ -36,8 +20,9 @@ void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
 
 void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on) {
   check_args(args);
-  if (plan.tokens == kRouteTokens[0]) return launch_route<kRouteTokens[0]>(args, plan, on);
-  launch_route<kRouteTokens[1]>(args, plan, on);
+  auto* const kernel =
+      layout::slice_blocks(args.hidden) == 6 ? any_route_tokens_f32_bf16<6> : any_route_tokens_f32_bf16<8>;
+  launch_chained(kernel, Kernel::kRouteTokens, {plan.grid(), plan.threads, plan.smem_bytes}, on, args, plan);
 }
 
 }  // namespace nibble::backend::cuda

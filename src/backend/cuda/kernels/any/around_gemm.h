@@ -56,28 +56,19 @@ struct RouteTokensArgs {
   float* logits = nullptr;                            // [tokens, experts]
   int32_t* ids = nullptr;                             // [tokens, topk]
   float* weights = nullptr;                           // [tokens, topk]
-  float* partials = nullptr;                          // scratch [route_parts(hidden), tokens, experts]
-  int* finished = nullptr;                            // scratch [max_route_tiles(tokens)]: zero before and after
+  int* finished = nullptr;                            // scratch [route_tiles(tokens)]: zero before and after
   int tokens = 0, hidden = 0, experts = 0, topk = 0;  // hidden: in slices (layout/mx_a_m16k32.h)
 };
-inline constexpr int kRouteTokens[] = {8, 16};  // of a tile
-inline constexpr int kRouteFewTokens = 256;     // up to here in narrow tiles
-inline constexpr int kRouteExperts = 128;       // of a CTA
-[[nodiscard]] constexpr int route_parts(int64_t hidden) { return layout::slices(hidden); }
-[[nodiscard]] constexpr int64_t max_route_tiles(int64_t tokens) {
-  return (tokens + kRouteTokens[0] - 1) / kRouteTokens[0];
-}
+inline constexpr int kRouteTokens = 8;       // of a tile
+inline constexpr int kRouteMaxTokens = 512;  // beyond, x would be read too often: once per 16 experts
+[[nodiscard]] constexpr int64_t route_tiles(int64_t tokens) { return (tokens + kRouteTokens - 1) / kRouteTokens; }
 
-[[nodiscard]] constexpr int route_shared_bytes(int tile_tokens) {  // x of up to 256 k, twice; a flag
-  return tile_tokens * 2 * 256 * 2 + 16;
-}
-
-// Grid: parts of K x groups of experts x CTAs that share the tiles of tokens.
+// Grid: groups of 16 experts x CTAs that share the tiles of tokens; a warp per slice.
 struct RoutePlan {
-  int tokens = 0, tiles = 0;  // of a tile; of the step
-  int parts = 0, expert_groups = 0, shares = 0;
-  int smem_bytes = 0;
-  [[nodiscard]] int grid() const { return parts * expert_groups * shares; }
+  int tiles = 0;
+  int expert_groups = 0, shares = 0;
+  int threads = 0, smem_bytes = 0;
+  [[nodiscard]] int grid() const { return expert_groups * shares; }
   [[nodiscard]] std::string to_string() const;
 };
 struct RouteShape {

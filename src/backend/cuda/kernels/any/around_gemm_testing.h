@@ -206,17 +206,16 @@ template <template <class> class Memory, class Run>
 Routed run_route(const RouteCase& c, const std::vector<float>& x, const std::vector<Bf16>& weight, const Run& run) {
   const auto out = static_cast<size_t>(c.tokens * c.experts), chosen = static_cast<size_t>(c.tokens * c.topk);
   const std::vector<Bf16> bias = gemm_bias(c.experts, 3);
-  const Memory<float> on_x(x), logits(out), weights(chosen), partials(out * static_cast<size_t>(route_parts(c.hidden)));
+  const Memory<float> on_x(x), logits(out), weights(chosen);
   const Memory<Bf16> on_weight(weight), on_bias(bias);
   const Memory<int32_t> ids(chosen);
-  const Memory<int> finished(std::vector<int>(static_cast<size_t>(max_route_tiles(c.tokens)), 0));
+  const Memory<int> finished(std::vector<int>(static_cast<size_t>(route_tiles(c.tokens)), 0));
   const RouteTokensArgs args{.x = on_x.get(),
                              .weight = on_weight.get(),
                              .bias = on_bias.get(),
                              .logits = logits.get(),
                              .ids = ids.get(),
                              .weights = weights.get(),
-                             .partials = partials.get(),
                              .finished = finished.get(),
                              .tokens = c.tokens,
                              .hidden = c.hidden,
@@ -224,7 +223,7 @@ Routed run_route(const RouteCase& c, const std::vector<float>& x, const std::vec
                              .topk = c.topk};
   check_args(args);
   run(args);
-  EXPECT_EQ(std::ranges::count(finished.host(), 0), max_route_tiles(c.tokens));
+  EXPECT_EQ(std::ranges::count(finished.host(), 0), route_tiles(c.tokens));
   return {logits.host(), weights.host(), ids.host()};
 }
 

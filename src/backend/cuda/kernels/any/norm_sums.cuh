@@ -7,6 +7,7 @@
 // rounding: f32, order fixed by hidden and splits
 
 #include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "backend/cuda/kernels/any/warp.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/convert.cuh"
@@ -28,6 +29,21 @@ struct Quad {
     v[1] += four.y;
     v[2] += four.z;
     v[3] += four.w;
+  }
+  // Adds the splits in their order; their loads are under way together.
+  __device__ void add_splits(const SplitSums& sums, const float* from, int64_t pitch) {
+    float4 all[kMaxSplits];
+#pragma unroll
+    for (int s = 0; s < kMaxSplits; ++s)
+      all[s] = s < sums.splits ? *reinterpret_cast<const float4*>(from + s * pitch) : float4{};
+#pragma unroll
+    for (int s = 0; s < kMaxSplits; ++s) {
+      if (s >= sums.splits) break;
+      v[0] += all[s].x;
+      v[1] += all[s].y;
+      v[2] += all[s].z;
+      v[3] += all[s].w;
+    }
   }
   __device__ void store(float* to) const { *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]}; }
   __device__ static Quad of(const Bf16* from) {
@@ -83,12 +99,9 @@ __global__ void __launch_bounds__(kNormThreads) any_norm_sums_f32(const __grid_c
 #pragma unroll
   for (int p = 0; p < kNormParts; ++p)
     if (has(p)) x[p].add(a.x + row + column(p));
-#pragma unroll 4
-  for (int s = 0; s < a.sums.splits; ++s) {
 #pragma unroll
-    for (int p = 0; p < kNormParts; ++p)
-      if (has(p)) owed[p].add(a.sums.at + int64_t{s} * a.tokens * a.hidden + row + column(p));
-  }
+  for (int p = 0; p < kNormParts; ++p)
+    if (has(p)) owed[p].add_splits(a.sums, a.sums.at + row + column(p), int64_t{a.tokens} * a.hidden);
   float squares = 0;
 #pragma unroll
   for (int p = 0; p < kNormParts; ++p) {

@@ -42,11 +42,9 @@ __global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_c
        second = Quad::of(a.bias + head * kGemvHeadDim + d + kHalfHead);
   ptx::grid_dependency_wait();
   const float* from = a.sums.at + int64_t{token} * rows + tile * layout::kTileRows + own % 2 * 4;
-#pragma unroll 4
-  for (int s = 0; s < a.sums.splits; ++s, from += int64_t{a.tokens} * rows) {
-    first.add(from);
-    second.add(from + 8);
-  }
+  const int64_t pitch = int64_t{a.tokens} * rows;
+  first.add_splits(a.sums, from, pitch);
+  second.add_splits(a.sums, from + 8, pitch);
   if (head < a.heads + a.kv_heads) {
     Quad cosine, sine;
     cosine.add(a.cosine + token * kHalfHead + d);

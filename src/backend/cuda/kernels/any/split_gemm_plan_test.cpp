@@ -55,11 +55,11 @@ TEST(split_gemm_plan, costs_are_weights_once_and_every_split_s_sums) {
   EXPECT_EQ(c.flops, int64_t{2} * 64 * 5120 * 2880);
 }
 
-TEST(route_plan, shares_tiles_of_tokens_among_two_ctas_per_sm) {
-  const RoutePlan few = plan_route({64, 2880, 128}, kSms), many = plan_route({8192, 2880, 128}, kSms);
-  EXPECT_EQ(few.to_string(), "8 tiles of 8 tokens, K in 15, grid 15 x 1 x 8, 8208 B shared");
-  EXPECT_EQ(many.to_string(), "512 tiles of 16 tokens, K in 15, grid 15 x 1 x 17, 16400 B shared");
-  EXPECT_EQ(plan_route({9, 192, 200}, kSms).to_string(), "2 tiles of 8 tokens, K in 1, grid 1 x 2 x 2, 8208 B shared");
+TEST(route_plan, gives_each_sm_a_share_of_the_tiles_for_16_experts) {
+  const RoutePlan few = plan_route({64, 2880, 128}, kSms), many = plan_route({512, 2880, 128}, kSms);
+  EXPECT_EQ(few.to_string(), "16 experts, tiles of 8 tokens, grid 8 x 8, 480 threads, 7696 B shared");
+  EXPECT_EQ(many.shares, 16);
+  EXPECT_EQ(plan_route({9, 192, 200}, kSms).grid(), 13 * 2);
 }
 
 TEST(around_gemm, arguments_out_of_range_are_refused) {

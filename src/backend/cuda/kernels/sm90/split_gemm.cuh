@@ -22,15 +22,21 @@
 
 namespace nibble::backend::cuda {
 
-template <int kTheTokens>
+template <int kTheTokens, int kTheProducers = 1, int kThePositions = 1>
 struct SplitTile {
   static constexpr int kTokens = kTheTokens;
-  static constexpr int kConsumerWarps = kSplitRowTiles;
-  static constexpr int kThreads = (kConsumerWarps + 1) * layout::kWarpLanes;
-  static constexpr int kStages = split_stages(kTokens);
-  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
-  static constexpr int kStageBytes = kInputBytes + kSplitWeightBytes;
-  static constexpr int kSharedBytes = split_shared_bytes(kTokens);
+  static constexpr int kColumns = kTokens < 128 ? kTokens : 128;  // of a wgmma
+  static constexpr int kParts = kTokens / kColumns;
+  static constexpr int kProducers = kTheProducers, kPositions = kThePositions;
+  static constexpr int kConsumerWarps = kSplitRowTiles * kParts;
+  static constexpr int kThreads = (kConsumerWarps + kProducers) * layout::kWarpLanes;
+  static constexpr int kPanelBytes = kTokens * layout::kAtomRowBytes;
+  static constexpr int kInputBytes = kPositions * kPanelBytes;
+  static constexpr int kPieceBytes = kPositions * layout::pair_bytes(layout::Packing::kBf16);
+  static constexpr int kWeightBytes = kSplitRowTiles * kPieceBytes;
+  static constexpr int kStageBytes = kInputBytes + kWeightBytes;
+  static constexpr int kStages = 200 * 1024 / kStageBytes;
+  static constexpr int kSharedBytes = 1024 + kStages * kStageBytes + kSplitBarrierBytes;
   static_assert(kInputBytes % layout::kAtomBytes == 0 && kStageBytes % layout::kAtomBytes == 0);
   static_assert(2 * kStages * 8 <= kSplitBarrierBytes);
 };
@@ -49,7 +55,7 @@ struct SplitRing {
   __device__ uint32_t empty(int stage) const { return full(Tile::kStages + stage); }
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
-      ptx::mbarrier_init(full(i), 1);
+      ptx::mbarrier_init(full(i), Tile::kProducers);
       ptx::mbarrier_init(empty(i), Tile::kConsumerWarps);
     }
     ptx::fence_mbarrier_init();
@@ -74,48 +80,64 @@ struct SplitWork {
 };
 
 template <class Tile>
-__device__ __forceinline__ void copy_split(const SplitGemmArgs& args, const SplitWork& work,
-                                           const SplitRing<Tile>& ring) {
-  constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
+struct SplitProducer {
+  static constexpr int kRowTiles = kSplitRowTiles / Tile::kProducers;
+  const SplitGemmArgs& args;
+  const SplitWork& work;
+  const SplitRing<Tile>& ring;
+  const int own;  // producer
   const layout::Geometry g = layout::geometry(layout::Packing::kBf16, args.cols);
-  const int row_tiles = args.rows / layout::kTileRows;
-  const auto input_bytes =
-      static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
   const uint64_t once = ptx::evict_first_policy();
-  const auto copy_weights = [&](int i, int stage) {
-    ptx::mbarrier_arrive_expect_tx(ring.full(stage), input_bytes + kSplitWeightBytes);
-#pragma unroll 1
-    for (int t = 0; t < kSplitRowTiles; ++t) {
+
+  __device__ int positions(int i) const { return min(Tile::kPositions, work.positions - i * Tile::kPositions); }
+  __device__ uint32_t panel_bytes() const {
+    return static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
+  }
+  __device__ void copy_weights(int i, int stage) const {
+    const auto bytes = static_cast<uint32_t>(positions(i) * layout::pair_bytes(layout::Packing::kBf16));
+    ptx::mbarrier_arrive_expect_tx(
+        ring.full(stage), kRowTiles * bytes + (own == 0 ? static_cast<uint32_t>(positions(i)) * panel_bytes() : 0u));
+    const int row_tiles = args.rows / layout::kTileRows;
+    const uint8_t* from =
+        args.weights + int64_t{work.first + i * Tile::kPositions} * layout::pair_bytes(layout::Packing::kBf16);
+#pragma unroll
+    for (int t = own * kRowTiles; t < (own + 1) * kRowTiles; ++t) {
       // A row tile beyond the last is a copy of it, and not stored.
       const int64_t tile = min(work.first_row_tile + t, row_tiles - 1);
-      ptx::bulk_copy(ring.weights(stage) + static_cast<uint32_t>(t * kPieceBytes),
-                     args.weights + tile * g.tile_bytes + int64_t{work.first + i} * kPieceBytes, kPieceBytes,
-                     ring.full(stage), once);
+      ptx::bulk_copy(ring.weights(stage) + static_cast<uint32_t>(t * Tile::kPieceBytes), from + tile * g.tile_bytes,
+                     bytes, ring.full(stage), once);
     }
-  };
-  const auto copy_input = [&](int i, int stage) {
-    const int position = work.first + i, pair = position % g.slices * (g.blocks / 2) + position / g.slices;
-    ptx::bulk_copy(ring.input(stage), args.x + (int64_t{pair} * args.x_rows + work.first_token) * layout::kPanelK,
-                   input_bytes, ring.full(stage));
-  };
-  const int ahead = min(Tile::kStages, work.positions);
-  for (int i = 0; i < ahead; ++i) copy_weights(i, i);
-  ptx::grid_dependency_wait();
-  for (int i = 0; i < ahead; ++i) copy_input(i, i);
-  uint32_t parity = 0;
-  for (int i = ahead, stage = 0; i < work.positions; ++i) {
-    ptx::mbarrier_wait(ring.empty(stage), parity);
-    copy_weights(i, stage);
-    copy_input(i, stage);
-    if (++stage < Tile::kStages) continue;
-    stage = 0;
-    parity ^= 1u;
   }
-}
+  __device__ void copy_input(int i, int stage) const {
+    if (own != 0) return;
+    for (int p = 0; p < positions(i); ++p) {
+      const int position = work.first + i * Tile::kPositions + p;
+      const int pair = position % g.slices * (g.blocks / 2) + position / g.slices;
+      ptx::bulk_copy(ring.input(stage) + static_cast<uint32_t>(p * Tile::kPanelBytes),
+                     args.x + (int64_t{pair} * args.x_rows + work.first_token) * layout::kPanelK, panel_bytes(),
+                     ring.full(stage));
+    }
+  }
+  __device__ void run() const {
+    const int count = (work.positions + Tile::kPositions - 1) / Tile::kPositions, ahead = min(Tile::kStages, count);
+    for (int i = 0; i < ahead; ++i) copy_weights(i, i);
+    ptx::grid_dependency_wait();
+    for (int i = 0; i < ahead; ++i) copy_input(i, i);
+    uint32_t parity = 0;
+    for (int i = ahead, stage = 0; i < count; ++i) {
+      ptx::mbarrier_wait(ring.empty(stage), parity);
+      copy_weights(i, stage);
+      copy_input(i, stage);
+      if (++stage < Tile::kStages) continue;
+      stage = 0;
+      parity ^= 1u;
+    }
+  }
+};
 
 using SplitOperand = uint32_t[4][4];
 template <class Tile>
-using SplitAccumulators = float[Tile::kTokens / 8][4];
+using SplitAccumulators = float[Tile::kColumns / 8][4];
 
 // Behind the wait for the wgmmas that read them: for the compiler they end with the instruction.
 __device__ __forceinline__ void keep(SplitOperand& a) {
@@ -130,23 +152,29 @@ __device__ __forceinline__ void keep(SplitOperand& a) {
 template <class Tile>
 struct SplitConsumer {
   const SplitRing<Tile>& ring;
-  const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
+  const int row_tile = static_cast<int>(threadIdx.x) / layout::kWarpLanes % kSplitRowTiles;
+  const int part = static_cast<int>(threadIdx.x) / layout::kWarpLanes / kSplitRowTiles;  // of the tokens
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   int stage = 0, done = 0;  // the next position's; the oldest that wgmma may still read
   uint32_t parity = 0;
 
-  // sums += the position's weights · its columns, under way on return. `a`: the operand of position - 2.
+  // sums += the position's weights · its columns, under way on return. `a`: the operand of position - 2. kOwn: parity
+  // of the position.
+  template <int kOwn>
   __device__ __forceinline__ void step(int position, SplitOperand& a, SplitAccumulators<Tile>& sums) {
-    ptx::wgmma_wait<1>();  // position - 2 is done: its operand and its stage are free
+    constexpr int kPlace = kOwn % Tile::kPositions;
+    constexpr bool kLast = kPlace == Tile::kPositions - 1;
+    ptx::wgmma_wait<1>();  // position - 2 is done: its operand is free, and its stage if it was the last there
     keep(a);
-    if (position >= 2) {
+    if (kLast && position >= 2) {
       if (lane == 0) ptx::mbarrier_arrive(ring.empty(done));
       done = done + 1 == Tile::kStages ? 0 : done + 1;
     }
-    ptx::mbarrier_wait(ring.full(stage), parity);
+    if (kPlace == 0) ptx::mbarrier_wait(ring.full(stage), parity);
     const uint32_t piece =
         ring.weights(stage) +
-        static_cast<uint32_t>(warp * layout::pair_bytes(layout::Packing::kBf16) + lane * layout::kLaneBytes);
+        static_cast<uint32_t>(row_tile * Tile::kPieceBytes + kPlace * layout::pair_bytes(layout::Packing::kBf16) +
+                              lane * layout::kLaneBytes);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       const uint4 words = ptx::load_shared16(piece + static_cast<uint32_t>(s * layout::kStepBytes));
@@ -155,23 +183,26 @@ struct SplitConsumer {
       a[s][2] = words.z;
       a[s][3] = words.w;
     }
+    const uint32_t panel = ring.input(stage) + kPlace * Tile::kPanelBytes +
+                           static_cast<uint32_t>(part * Tile::kColumns * layout::kAtomRowBytes);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < 4; ++s) ptx::wgmma_m64k16(sums, a[s], layout::matrix_descriptor(ring.input(stage), s));
+    for (int s = 0; s < 4; ++s) ptx::wgmma_m64k16(sums, a[s], layout::matrix_descriptor(panel, s));
     ptx::wgmma_commit();
-    if (++stage < Tile::kStages) return;
+    if (!kLast || ++stage < Tile::kStages) return;
     stage = 0;
     parity ^= 1u;
   }
 
   __device__ __forceinline__ void multiply(int positions, SplitAccumulators<Tile>& sums) {
+    static_assert(Tile::kPositions <= 2);
     SplitOperand even = {}, odd = {};  // wgmma reads one while the other is written
     int i = 0;
     for (; i + 1 < positions; i += 2) {
-      step(i, even, sums);
-      step(i + 1, odd, sums);
+      step<0>(i, even, sums);
+      step<1>(i + 1, odd, sums);
     }
-    if (i < positions) step(i, even, sums);
+    if (i < positions) step<0>(i, even, sums);
     ptx::wgmma_wait<0>();
     keep(even);
     keep(odd);
@@ -195,22 +226,24 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   ptx::grid_dependency_launch();
   const SplitWork work(args, plan);
   if (threadIdx.x >= Tile::kConsumerWarps * layout::kWarpLanes) {
-    if (threadIdx.x == Tile::kConsumerWarps * layout::kWarpLanes) copy_split<Tile>(args, work, ring);
+    const auto own = static_cast<int>(threadIdx.x) - Tile::kConsumerWarps * layout::kWarpLanes;
+    if (own % layout::kWarpLanes == 0) SplitProducer<Tile>{args, work, ring, own / layout::kWarpLanes}.run();
     return;
   }
   SplitConsumer<Tile> consumer{ring};
   SplitAccumulators<Tile> sums = {};
   consumer.multiply(work.positions, sums);
-  const int row_tile = work.first_row_tile + consumer.warp, lane = consumer.lane;
+  const int row_tile = work.first_row_tile + consumer.row_tile, lane = consumer.lane;
+  const int first = consumer.part * Tile::kColumns;
   if (row_tile >= args.rows / layout::kTileRows) return;
-  float* const to = args.sums + (int64_t{work.split} * args.tokens + work.first_token) * args.rows +
+  float* const to = args.sums + (int64_t{work.split} * args.tokens + work.first_token + first) * args.rows +
                     row_tile * layout::kTileRows + lane / 4;
 #pragma unroll
-  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+  for (int n = 0; n < Tile::kColumns / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token = 8 * n + 2 * (lane % 4) + i;
-      if (token >= work.count) continue;
+      if (first + token >= work.count) continue;
       to[int64_t{token} * args.rows] = sums[n][i];
       to[int64_t{token} * args.rows + 8] = sums[n][2 + i];
     }

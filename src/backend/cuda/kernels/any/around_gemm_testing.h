@@ -126,6 +126,19 @@ inline std::pair<double, double> page_value(const std::vector<uint8_t>& pages, K
   return {Bf16{static_cast<uint16_t>(pages[2 * i] | pages[2 * i + 1] << 8)}.to_float(), 0x1p-8 + 0x1p-20};
 }
 
+// A token's row before rope, in the checkpoint's order.
+inline std::vector<double> row_of_sums(const RopeCase& c, const std::vector<float>& sums, const std::vector<Bf16>& bias,
+                                       int t) {
+  const auto rows = static_cast<int>(bias.size());
+  std::vector<double> row(bias.size());
+  for (int r = 0; r < rows; ++r) {
+    const auto to = static_cast<size_t>(layout::source_row(layout::RowOrder::kHeads64, r / 16, r % 16));
+    row[to] = bias[to].to_float();
+    for (int s = 0; s < c.splits; ++s) row[to] += sums[static_cast<size_t>((int64_t{s} * c.tokens + t) * rows + r)];
+  }
+  return row;
+}
+
 template <template <class> class Memory, class Run>
 void check_rope(const RopeCase& c, const Run& run) {
   constexpr int kHalf = kGemvHeadDim / 2;
@@ -161,12 +174,7 @@ void check_rope(const RopeCase& c, const Run& run) {
   const std::vector<uint8_t> got_pages[] = {keys.host(), values.host()};
   std::vector<uint8_t> rest[] = {got_pages[0], got_pages[1]};  // what no token owns
   for (int t = 0; t < c.tokens; ++t) {
-    std::vector<double> row(static_cast<size_t>(rows));  // before rope, by the checkpoint's order
-    for (int r = 0; r < rows; ++r) {
-      const auto to = static_cast<size_t>(layout::source_row(layout::RowOrder::kHeads64, r / 16, r % 16));
-      row[to] = bias[to].to_float();
-      for (int s = 0; s < c.splits; ++s) row[to] += sums[static_cast<size_t>((int64_t{s} * c.tokens + t) * rows + r)];
-    }
+    const std::vector<double> row = row_of_sums(c, sums, bias, t);
     for (int r = 0; r < rows; ++r) {
       const int head = r / kGemvHeadDim, d = r % kGemvHeadDim, half = d % kHalf;
       const double x1 = row[static_cast<size_t>(r - d + half)], x2 = row[static_cast<size_t>(r - d + half + kHalf)];

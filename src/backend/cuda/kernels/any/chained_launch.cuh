@@ -10,28 +10,29 @@
 
 namespace nibble::backend::cuda {
 
-struct LaunchShape {
+struct ChainedLaunch {
+  Kernel name;
+  const Launch& on;
   int64_t grid = 1;
   int threads = 32;
   int smem_bytes = 0;  // dynamic
 };
 
 template <class... Args>
-void launch_chained(void (*kernel)(Args...), Kernel name, const LaunchShape& shape, const Launch& on,
-                    const std::type_identity_t<Args>&... args) {
-  require_shape(shape.grid > 0 && shape.grid <= 0x7fffffff, name, "1 to 2^31 - 1 CTAs", shape.grid);
+void launch_chained(void (*kernel)(Args...), const ChainedLaunch& launch, const std::type_identity_t<Args>&... args) {
+  require_shape(launch.grid > 0 && launch.grid <= 0x7fffffff, launch.name, "1 to 2^31 - 1 CTAs", launch.grid);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(shape.grid));
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
-  config.stream = on.stream;
+  config.gridDim = dim3(static_cast<unsigned>(launch.grid));
+  config.blockDim = dim3(static_cast<unsigned>(launch.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(launch.smem_bytes);
+  config.stream = launch.on.stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));  // launched() sees the error
-  launched(name, on);
+  launched(launch.name, launch.on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -122,13 +122,12 @@ void any_round(const RoundArgs& args, const Launch& on) {
     require_shape(args.to_rows % layout::kAtomRows == 0 && args.copies > 0 &&
                       int64_t{args.to_rows} >= int64_t{args.tokens} * args.copies,
                   Kernel::kRound, "to_rows in atoms of 8 that hold every row", args.to_rows);
-    return launch_chained(round_to_panels, Kernel::kRound, {args.tokens, kPanelThreads}, on, args);
+    return launch_chained(round_to_panels, {Kernel::kRound, on, args.tokens, kPanelThreads}, args);
   }
   constexpr int64_t kMostCtas = 4096;
   const int64_t ctas = (count / 4 + kThreads - 1) / kThreads;
-  const LaunchShape shape{ctas < kMostCtas ? ctas : kMostCtas, kThreads};
   auto* const kernel = args.type == InputType::kF16 ? round16<InputType::kF16> : round16<InputType::kBf16>;
-  launch_chained(kernel, Kernel::kRound, shape, on, args);
+  launch_chained(kernel, {Kernel::kRound, on, ctas < kMostCtas ? ctas : kMostCtas, kThreads}, args);
 }
 
 }  // namespace nibble::backend::cuda

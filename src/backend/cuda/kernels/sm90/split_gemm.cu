@@ -14,7 +14,7 @@ void launch(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& 
   const cudaError_t status =
       cudaFuncSetAttribute(sm90_split_gemm<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  launch_chained(sm90_split_gemm<Tile>, kName, {plan.grid(), Tile::kThreads, Tile::kSharedBytes}, on, args, plan);
+  launch_chained(sm90_split_gemm<Tile>, {kName, on, plan.grid(), Tile::kThreads, Tile::kSharedBytes}, args, plan);
 }
 
 }  // namespace

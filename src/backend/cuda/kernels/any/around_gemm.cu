@@ -8,7 +8,8 @@
 namespace nibble::backend::cuda {
 void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
-  launch_chained(any_norm_sums_f32, {Kernel::kNormSums, on, args.tokens, kNormThreads, kNormSharedBytes}, args);
+  launch_chained(any_norm_sums_f32, {Kernel::kNormSums, on, args.tokens, norm_threads(args.hidden), kNormSharedBytes},
+                 args);
 }
 
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {

@@ -2,7 +2,7 @@
 // norm_sums: x[t] += bias + Σ_s sums[s, t]; normed[t] = rmsnorm(x[t]) * norm, also rounded    source: torch/model.py
 // RMSNorm and the residual of AttentionBlock; arguments: around_gemm.h NormSumsArgs
 // x, normed f32 [tokens, hidden]     sums f32 [splits, tokens, hidden]     rounded: f16, bf16 or layout/wgmma_b.h
-// grid one CTA per token, its row in registers     bytes, flops: cost()
+// grid one CTA per token, a thread per four columns     bytes, flops: cost()
 // predicted (H200, 64 tokens): 2.5 us with five splits, 2 us without
 // rounding: f32, order fixed by hidden and splits
 
@@ -18,7 +18,9 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kNormSharedBytes = kNormThreads / kWarpLanes * 4;
+// A thread per quad of the row.
+[[nodiscard]] constexpr int norm_threads(int hidden) { return (hidden / 4 + kWarpLanes - 1) / kWarpLanes * kWarpLanes; }
+inline constexpr int kNormMaxWarps = kNormHidden / 4 / kWarpLanes, kNormSharedBytes = kNormMaxWarps * 4;
 
 // Four of a row, in registers.
 struct Quad {
@@ -69,58 +71,43 @@ __device__ __forceinline__ void store_rounded(const NormSumsArgs& a, int token, 
 
 // The CTA's sum, known to every thread.
 __device__ __forceinline__ float norm_sum(float value, uint32_t shared) {
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / kWarpLanes;
   value = warp_sum(value);
   if (thread % kWarpLanes == 0)
     ptx::store_shared4(shared + static_cast<uint32_t>(thread / kWarpLanes * 4), std::bit_cast<uint32_t>(value));
   __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < kNormThreads / kWarpLanes; ++w)
-    sum += __uint_as_float(ptx::load_shared4(shared + static_cast<uint32_t>(w * 4)));
-  return sum;
+  const int lane = thread % kWarpLanes;
+  return warp_sum(lane < warps ? __uint_as_float(ptx::load_shared4(shared + static_cast<uint32_t>(lane * 4))) : 0.0f);
 }
 
-__global__ void __launch_bounds__(kNormThreads) any_norm_sums_f32(const __grid_constant__ NormSumsArgs a) {
+__global__ void __launch_bounds__(kNormHidden / 4) any_norm_sums_f32(const __grid_constant__ NormSumsArgs a) {
+  static_assert(kNormMaxWarps <= kWarpLanes);
   extern __shared__ __align__(128) uint8_t smem[];
-  const int token = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x), quads = a.hidden / 4;
-  const int64_t row = int64_t{token} * a.hidden;
-  const auto column = [&](int p) { return 4 * (p * kNormThreads + thread); };
-  const auto has = [&](int p) { return p * kNormThreads + thread < quads; };
+  const int token = static_cast<int>(blockIdx.x), k = 4 * static_cast<int>(threadIdx.x);
+  const int64_t at = int64_t{token} * a.hidden + k;
+  const bool has = k < a.hidden;
   ptx::grid_dependency_launch();
-  Quad norm[kNormParts], owed[kNormParts], x[kNormParts];
-#pragma unroll
-  for (int p = 0; p < kNormParts; ++p) {
-    if (!has(p)) continue;
-    if (a.norm != nullptr) norm[p] = Quad::of(a.norm + column(p));
-    if (a.bias != nullptr) owed[p] = Quad::of(a.bias + column(p));
-  }
+  Quad norm, owed, x;
+  if (has && a.norm != nullptr) norm = Quad::of(a.norm + k);
+  if (has && a.bias != nullptr) owed = Quad::of(a.bias + k);
   ptx::grid_dependency_wait();
-#pragma unroll
-  for (int p = 0; p < kNormParts; ++p)
-    if (has(p)) x[p].add(a.x + row + column(p));
-#pragma unroll
-  for (int p = 0; p < kNormParts; ++p)
-    if (has(p)) owed[p].add_splits(a.sums, a.sums.at + row + column(p), int64_t{a.tokens} * a.hidden);
-  float squares = 0;
-#pragma unroll
-  for (int p = 0; p < kNormParts; ++p) {
-    for (int i = 0; i < 4; ++i) {
-      x[p].v[i] += owed[p].v[i];
-      squares += x[p].v[i] * x[p].v[i];
-    }
-    if (a.sums.splits > 0 && has(p)) x[p].store(a.x + row + column(p));
+  if (has) {
+    x.add(a.x + at);
+    owed.add_splits(a.sums, a.sums.at + at, int64_t{a.tokens} * a.hidden);
   }
+  float squares = 0;
+  for (int i = 0; i < 4; ++i) {
+    x.v[i] += owed.v[i];
+    squares += x.v[i] * x.v[i];
+  }
+  if (has && a.sums.splits > 0) x.store(a.x + at);
   if (a.norm == nullptr) return;
   const float mean = norm_sum(squares, ptx::shared_address(smem)) / static_cast<float>(a.hidden);
   const float inverse = 1.0f / sqrtf(mean + a.eps);
-#pragma unroll
-  for (int p = 0; p < kNormParts; ++p) {
-    if (!has(p)) continue;
-    for (int i = 0; i < 4; ++i) x[p].v[i] *= inverse * norm[p].v[i];
-    x[p].store(a.normed + row + column(p));
-    if (a.rounded != nullptr) store_rounded(a, token, column(p), x[p]);
-  }
+  if (!has) return;
+  for (int i = 0; i < 4; ++i) x.v[i] *= inverse * norm.v[i];
+  x.store(a.normed + at);
+  if (a.rounded != nullptr) store_rounded(a, token, k, x);
 }
 
 }  // namespace nibble::backend::cuda

@@ -9,6 +9,7 @@
 // rounding: f32, slices by themselves, then added in their order: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/kernels/any/gemv_shared.cuh"
 #include "backend/cuda/kernels/any/top_experts.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/convert.cuh"
@@ -82,12 +83,30 @@ __device__ inline void store_logits(const RouteTokensArgs& a, int first_expert, 
     const int row = i % layout::kTileRows, token = i / layout::kTileRows, expert = first_expert + row;
     const int place = (row % 8 * 4 + token / 2) * 16 + (row / 8 * 2 + token % 2) * 4;
     float sum = 0;
-#pragma unroll 16
-    for (int s = 0; s < slices; ++s)
-      sum += __uint_as_float(ptx::load_shared4(shared + static_cast<uint32_t>(s * layout::kStepBytes + place)));
+#pragma unroll
+    for (int s = 0; s < layout::kMaxSlices; ++s)
+      sum += s < slices
+                 ? __uint_as_float(ptx::load_shared4(shared + static_cast<uint32_t>(s * layout::kStepBytes + place)))
+                 : 0.0f;
     if (expert < a.experts && first + token < a.tokens)
       a.logits[int64_t{first + token} * a.experts + expert] = sum + a.bias[expert].to_float();
   }
+}
+
+// The choice of a token whose logits are complete.
+__device__ inline void choose(const RouteTokensArgs& a, int token, int lane) {
+  if (a.experts > kGemvExperts || a.experts % 4 != 0)
+    return choose_experts(
+        {.logits = a.logits, .ids = a.ids, .weights = a.weights, .experts = a.experts, .topk = a.topk}, token, lane);
+  const ExpertChoice of{.logits = a.logits, .experts = a.experts, .topk = a.topk};
+  Choice choice(of, token, lane);
+  while (choice.picked < a.topk) choice.pick();
+  const float mine = expf(choice.logit - __shfl_sync(kEveryLane, choice.logit, 0));
+  float sum = 0;
+  for (int k = 0; k < a.topk; ++k) sum += __shfl_sync(kEveryLane, mine, k);
+  if (lane >= a.topk) return;
+  a.ids[int64_t{token} * a.topk + lane] = choice.id;
+  a.weights[int64_t{token} * a.topk + lane] = mine / sum;
 }
 
 template <int kBlocks>
@@ -122,9 +141,7 @@ __global__ void __launch_bounds__(layout::kMaxSlices* layout::kWarpLanes, 1)
     }
     __syncthreads();
     if (ptx::load_shared4(is_last) == 0) continue;
-    for (int own = first + warp; own < min(first + kRouteTokens, a.tokens); own += slices)
-      choose_experts({.logits = a.logits, .ids = a.ids, .weights = a.weights, .experts = a.experts, .topk = a.topk},
-                     own, lane);
+    for (int own = first + warp; own < min(first + kRouteTokens, a.tokens); own += slices) choose(a, own, lane);
   }
 }
 

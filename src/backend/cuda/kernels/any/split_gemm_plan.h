@@ -11,10 +11,10 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kSplitRowTiles = 8;              // of 16 rows, per CTA: two warpgroups
-inline constexpr int kSplitTokens[] = {32, 64, 128};  // that a CTA may take
-inline constexpr int kSplitStages[] = {10, 8, 6};     // of its ring, likewise
-inline constexpr int kSplitMaxTokens = 256;           // beyond, GEMMs have row blocks enough
+inline constexpr int kSplitRowTiles = 8;                   // of 16 rows, per CTA: two warpgroups
+inline constexpr int kSplitTokens[] = {32, 64, 128, 256};  // that a CTA may take
+inline constexpr int kSplitRingBytes = 200 * 1024;         // at most
+inline constexpr int kSplitMaxTokens = 256;                // beyond, GEMMs have row blocks enough
 inline constexpr int kMaxSplits = 8;
 inline constexpr int kSplitWeightBytes = kSplitRowTiles * layout::pair_bytes(layout::Packing::kBf16);
 inline constexpr int kSplitBarrierBytes = 256;
@@ -48,10 +48,9 @@ struct SplitGemmPlan {
 // Throws Error(kUnsupported) for a shape that has no tiles, or more than kSplitMaxTokens.
 [[nodiscard]] SplitGemmPlan plan_split_gemm(const GemmShape& shape, int sms);
 
+// Stages of a CTA's ring, 64 k of both operands each.
 [[nodiscard]] constexpr int split_stages(int tile_tokens) {
-  return tile_tokens == kSplitTokens[0]   ? kSplitStages[0]
-         : tile_tokens == kSplitTokens[1] ? kSplitStages[1]
-                                          : kSplitStages[2];
+  return kSplitRingBytes / (tile_tokens * 128 + kSplitWeightBytes);
 }
 [[nodiscard]] constexpr int split_shared_bytes(int tile_tokens) {  // 1024: to align the ring
   return 1024 + split_stages(tile_tokens) * (tile_tokens * 128 + kSplitWeightBytes) + kSplitBarrierBytes;

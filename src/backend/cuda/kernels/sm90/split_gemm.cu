@@ -24,7 +24,8 @@ void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const
   switch (plan.tokens) {
     case 32: return launch<32>(args, plan, on);
     case 64: return launch<64>(args, plan, on);
-    default: return launch<128>(args, plan, on);
+    case 128: return launch<128>(args, plan, on);
+    default: return launch<256>(args, plan, on);
   }
 }
 

@@ -3,9 +3,9 @@
 // arguments: kernels/any/split_gemm_plan.h SplitGemmArgs
 // W    layout/packed.h, read in the order in which it lies: position i of a tile is pair i / slices of slice i % slices
 // x    layout/wgmma_b.h panels     sums f32 [splits, tokens, rows]
-// grid one CTA per (up to kTokens tokens, 8 tiles of 16 rows, part of K), tokens fastest; warps 0 to 7, two warpgroups,
-//      a row tile per warp; one lane of warp 8 copies 64 k of both operands a stage, the first weights before the
-//      kernel before has ended
+// grid one CTA per (up to kTokens tokens, 8 tiles of 16 rows, part of K), tokens fastest; a row tile and up to 128
+//      tokens per consumer warp; producer warps copy 64 k of both operands a stage, the first weights before the kernel
+//      before has ended
 // mma  wgmma, weights from registers: a pair's run while the next pair's weights are loaded
 // bytes, flops: cost()
 // predicted (H200, 120b, 64 tokens, weights from DRAM): qkv 9 us, 5.5 behind a kernel of 3 us; o 8 us; 256 tokens: 15
@@ -17,26 +17,29 @@
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
+#include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
 namespace nibble::backend::cuda {
 
-template <int kTheTokens, int kTheProducers = 1, int kThePositions = 1>
+template <int kTheTokens>
 struct SplitTile {
   static constexpr int kTokens = kTheTokens;
   static constexpr int kColumns = kTokens < 128 ? kTokens : 128;  // of a wgmma
-  static constexpr int kParts = kTokens / kColumns;
-  static constexpr int kProducers = kTheProducers, kPositions = kThePositions;
+  static constexpr int kParts = kTokens / kColumns;               // of the tokens: each has warps of its own
   static constexpr int kConsumerWarps = kSplitRowTiles * kParts;
-  static constexpr int kThreads = (kConsumerWarps + kProducers) * layout::kWarpLanes;
-  static constexpr int kPanelBytes = kTokens * layout::kAtomRowBytes;
-  static constexpr int kInputBytes = kPositions * kPanelBytes;
-  static constexpr int kPieceBytes = kPositions * layout::pair_bytes(layout::Packing::kBf16);
-  static constexpr int kWeightBytes = kSplitRowTiles * kPieceBytes;
-  static constexpr int kStageBytes = kInputBytes + kWeightBytes;
-  static constexpr int kStages = 200 * 1024 / kStageBytes;
-  static constexpr int kSharedBytes = 1024 + kStages * kStageBytes + kSplitBarrierBytes;
+  // A lane each; one alone reaches 22 KB/us (H200), half of an SM's share.
+  static constexpr int kProducerWarps = 4;
+  static constexpr int kThreads = (kConsumerWarps + kProducerWarps) * layout::kWarpLanes;
+  // Positions whose wgmmas may be under way together. 16 consumer warps have registers for one, if producers give theirs.
+  static constexpr int kDepth = kParts == 1 ? 2 : 1;
+  static constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
+  static constexpr int kStages = split_stages(kTokens);
+  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
+  static constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
+  static constexpr int kStageBytes = kInputBytes + kSplitWeightBytes;
+  static constexpr int kSharedBytes = split_shared_bytes(kTokens);
   static_assert(kInputBytes % layout::kAtomBytes == 0 && kStageBytes % layout::kAtomBytes == 0);
   static_assert(2 * kStages * 8 <= kSplitBarrierBytes);
 };
@@ -55,7 +58,7 @@ struct SplitRing {
   __device__ uint32_t empty(int stage) const { return full(Tile::kStages + stage); }
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
-      ptx::mbarrier_init(full(i), Tile::kProducers);
+      ptx::mbarrier_init(full(i), Tile::kProducerWarps);
       ptx::mbarrier_init(empty(i), Tile::kConsumerWarps);
     }
     ptx::fence_mbarrier_init();
@@ -79,52 +82,46 @@ struct SplitWork {
   }
 };
 
+// One lane per producer warp: its share of the row tiles, and the first one x too.
 template <class Tile>
 struct SplitProducer {
-  static constexpr int kRowTiles = kSplitRowTiles / Tile::kProducers;
+  static constexpr int kRowTiles = kSplitRowTiles / Tile::kProducerWarps;
   const SplitGemmArgs& args;
   const SplitWork& work;
   const SplitRing<Tile>& ring;
-  const int own;  // producer
+  const int own;
   const layout::Geometry g = layout::geometry(layout::Packing::kBf16, args.cols);
   const uint64_t once = ptx::evict_first_policy();
 
-  __device__ int positions(int i) const { return min(Tile::kPositions, work.positions - i * Tile::kPositions); }
-  __device__ uint32_t panel_bytes() const {
+  __device__ uint32_t input_bytes() const {
     return static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
   }
   __device__ void copy_weights(int i, int stage) const {
-    const auto bytes = static_cast<uint32_t>(positions(i) * layout::pair_bytes(layout::Packing::kBf16));
-    ptx::mbarrier_arrive_expect_tx(
-        ring.full(stage), kRowTiles * bytes + (own == 0 ? static_cast<uint32_t>(positions(i)) * panel_bytes() : 0u));
     const int row_tiles = args.rows / layout::kTileRows;
-    const uint8_t* from =
-        args.weights + int64_t{work.first + i * Tile::kPositions} * layout::pair_bytes(layout::Packing::kBf16);
+    ptx::mbarrier_arrive_expect_tx(ring.full(stage), kRowTiles * Tile::kPieceBytes + (own == 0 ? input_bytes() : 0u));
 #pragma unroll
-    for (int t = own * kRowTiles; t < (own + 1) * kRowTiles; ++t) {
+    for (int n = 0; n < kRowTiles; ++n) {
+      const int t = own * kRowTiles + n;
       // A row tile beyond the last is a copy of it, and not stored.
       const int64_t tile = min(work.first_row_tile + t, row_tiles - 1);
-      ptx::bulk_copy(ring.weights(stage) + static_cast<uint32_t>(t * Tile::kPieceBytes), from + tile * g.tile_bytes,
-                     bytes, ring.full(stage), once);
+      ptx::bulk_copy(ring.weights(stage) + static_cast<uint32_t>(t * Tile::kPieceBytes),
+                     args.weights + tile * g.tile_bytes + int64_t{work.first + i} * Tile::kPieceBytes,
+                     Tile::kPieceBytes, ring.full(stage), once);
     }
   }
   __device__ void copy_input(int i, int stage) const {
     if (own != 0) return;
-    for (int p = 0; p < positions(i); ++p) {
-      const int position = work.first + i * Tile::kPositions + p;
-      const int pair = position % g.slices * (g.blocks / 2) + position / g.slices;
-      ptx::bulk_copy(ring.input(stage) + static_cast<uint32_t>(p * Tile::kPanelBytes),
-                     args.x + (int64_t{pair} * args.x_rows + work.first_token) * layout::kPanelK, panel_bytes(),
-                     ring.full(stage));
-    }
+    const int position = work.first + i, pair = position % g.slices * (g.blocks / 2) + position / g.slices;
+    ptx::bulk_copy(ring.input(stage), args.x + (int64_t{pair} * args.x_rows + work.first_token) * layout::kPanelK,
+                   input_bytes(), ring.full(stage));
   }
   __device__ void run() const {
-    const int count = (work.positions + Tile::kPositions - 1) / Tile::kPositions, ahead = min(Tile::kStages, count);
+    const int ahead = min(Tile::kStages, work.positions);
     for (int i = 0; i < ahead; ++i) copy_weights(i, i);
     ptx::grid_dependency_wait();
     for (int i = 0; i < ahead; ++i) copy_input(i, i);
     uint32_t parity = 0;
-    for (int i = ahead, stage = 0; i < count; ++i) {
+    for (int i = ahead, stage = 0; i < work.positions; ++i) {
       ptx::mbarrier_wait(ring.empty(stage), parity);
       copy_weights(i, stage);
       copy_input(i, stage);
@@ -152,29 +149,23 @@ __device__ __forceinline__ void keep(SplitOperand& a) {
 template <class Tile>
 struct SplitConsumer {
   const SplitRing<Tile>& ring;
-  const int row_tile = static_cast<int>(threadIdx.x) / layout::kWarpLanes % kSplitRowTiles;
-  const int part = static_cast<int>(threadIdx.x) / layout::kWarpLanes / kSplitRowTiles;  // of the tokens
+  const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  const int row_tile = warp % kSplitRowTiles, part = warp / kSplitRowTiles;
   int stage = 0, done = 0;  // the next position's; the oldest that wgmma may still read
   uint32_t parity = 0;
 
-  // sums += the position's weights · its columns, under way on return. `a`: the operand of position - 2. kOwn: parity
-  // of the position.
-  template <int kOwn>
+  // sums += the position's weights · its columns, under way on return. `a`: the operand of position - kDepth.
   __device__ __forceinline__ void step(int position, SplitOperand& a, SplitAccumulators<Tile>& sums) {
-    constexpr int kPlace = kOwn % Tile::kPositions;
-    constexpr bool kLast = kPlace == Tile::kPositions - 1;
-    ptx::wgmma_wait<1>();  // position - 2 is done: its operand is free, and its stage if it was the last there
+    ptx::wgmma_wait<Tile::kDepth - 1>();  // that position is done: its operand and its stage are free
     keep(a);
-    if (kLast && position >= 2) {
+    if (position >= Tile::kDepth) {
       if (lane == 0) ptx::mbarrier_arrive(ring.empty(done));
       done = done + 1 == Tile::kStages ? 0 : done + 1;
     }
-    if (kPlace == 0) ptx::mbarrier_wait(ring.full(stage), parity);
+    ptx::mbarrier_wait(ring.full(stage), parity);
     const uint32_t piece =
-        ring.weights(stage) +
-        static_cast<uint32_t>(row_tile * Tile::kPieceBytes + kPlace * layout::pair_bytes(layout::Packing::kBf16) +
-                              lane * layout::kLaneBytes);
+        ring.weights(stage) + static_cast<uint32_t>(row_tile * Tile::kPieceBytes + lane * layout::kLaneBytes);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       const uint4 words = ptx::load_shared16(piece + static_cast<uint32_t>(s * layout::kStepBytes));
@@ -183,29 +174,27 @@ struct SplitConsumer {
       a[s][2] = words.z;
       a[s][3] = words.w;
     }
-    const uint32_t panel = ring.input(stage) + kPlace * Tile::kPanelBytes +
-                           static_cast<uint32_t>(part * Tile::kColumns * layout::kAtomRowBytes);
+    const uint32_t panel = ring.input(stage) + static_cast<uint32_t>(part * Tile::kColumns * layout::kAtomRowBytes);
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s) ptx::wgmma_m64k16(sums, a[s], layout::matrix_descriptor(panel, s));
     ptx::wgmma_commit();
-    if (!kLast || ++stage < Tile::kStages) return;
+    if (++stage < Tile::kStages) return;
     stage = 0;
     parity ^= 1u;
   }
 
   __device__ __forceinline__ void multiply(int positions, SplitAccumulators<Tile>& sums) {
-    static_assert(Tile::kPositions <= 2);
-    SplitOperand even = {}, odd = {};  // wgmma reads one while the other is written
+    SplitOperand operands[Tile::kDepth] = {};  // wgmma reads one while the other is written
     int i = 0;
-    for (; i + 1 < positions; i += 2) {
-      step<0>(i, even, sums);
-      step<1>(i + 1, odd, sums);
+    for (; i + Tile::kDepth <= positions; i += Tile::kDepth) {
+#pragma unroll
+      for (int d = 0; d < Tile::kDepth; ++d) step(i + d, operands[d], sums);
     }
-    if (i < positions) step<0>(i, even, sums);
+    if (i < positions) step(i, operands[0], sums);
     ptx::wgmma_wait<0>();
-    keep(even);
-    keep(odd);
+#pragma unroll
+    for (SplitOperand& operand : operands) keep(operand);
 #pragma unroll
     for (auto& column : sums) {
 #pragma unroll
@@ -225,11 +214,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   __syncthreads();
   ptx::grid_dependency_launch();
   const SplitWork work(args, plan);
-  if (threadIdx.x >= Tile::kConsumerWarps * layout::kWarpLanes) {
-    const auto own = static_cast<int>(threadIdx.x) - Tile::kConsumerWarps * layout::kWarpLanes;
-    if (own % layout::kWarpLanes == 0) SplitProducer<Tile>{args, work, ring, own / layout::kWarpLanes}.run();
+  const int producer = static_cast<int>(threadIdx.x) - Tile::kConsumerWarps * layout::kWarpLanes;
+  if (producer >= 0) {
+    if constexpr (Tile::kParts > 1) ptx::give_registers_but<Tile::kProducerRegisters>();
+    if (producer % layout::kWarpLanes == 0) SplitProducer<Tile>{args, work, ring, producer / layout::kWarpLanes}.run();
     return;
   }
+  if constexpr (Tile::kParts > 1) ptx::take_registers_up_to<Tile::kConsumerRegisters>();
   SplitConsumer<Tile> consumer{ring};
   SplitAccumulators<Tile> sums = {};
   consumer.multiply(work.positions, sums);

@@ -32,7 +32,8 @@ struct SplitTile {
   // A lane each; one alone reaches 22 KB/us (H200), half of an SM's share.
   static constexpr int kProducerWarps = 4;
   static constexpr int kThreads = (kConsumerWarps + kProducerWarps) * layout::kWarpLanes;
-  // Positions whose wgmmas may be under way together. 16 consumer warps have registers for one, if producers give theirs.
+  // Positions whose wgmmas may be under way together. 16 consumer warps have registers for one, if producers give
+  // theirs.
   static constexpr int kDepth = kParts == 1 ? 2 : 1;
   static constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
   static constexpr int kStages = split_stages(kTokens);

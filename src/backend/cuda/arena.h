@@ -51,8 +51,8 @@ struct Arena {
   float* pending = nullptr;          // [min(tokens, 8), hidden] sums of moe_down that residual has still to get
   float* expert_out = nullptr;       // [tokens, topk, hidden]
   int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
-  int32_t* moe_pairs = nullptr;      // [tokens * topk]
-  MoeTile* moe_tiles = nullptr;      // [max_moe_tiles]
+  int32_t* moe_pairs = nullptr;      // [max_places]
+  ExpertTile* moe_tiles = nullptr;   // [max_moe_tiles]
   int32_t* moe_tile_count = nullptr;
   float* logits = nullptr;  // [rows, vocab]
   // The step's arrays

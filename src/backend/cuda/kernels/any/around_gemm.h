@@ -29,7 +29,7 @@ struct NormSumsArgs {
   int tokens = 0, hidden = 0;  // hidden: a multiple of 4, up to kNormHidden
   float eps = 0;
 };
-inline constexpr int kNormHidden = 4 * 1024;  // four per thread
+inline constexpr int kNormHidden = 4096;
 
 // q, k, v = the sums + bias; rope turns q and k; k and v go into their slots. Rows are those of heads of 64, q, k and v
 // one after the other, the sums' in RowOrder::kHeads64.

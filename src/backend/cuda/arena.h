@@ -39,7 +39,7 @@ struct Arena {
   float* residual = nullptr;         // [tokens, hidden]
   float* normed = nullptr;           // [max(tokens, rows), hidden]
   float* q = nullptr;                // [tokens, heads * head_dim]
-  float* k = nullptr;                // [tokens, kv_heads * head_dim]
+  float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
   float* v = nullptr;                // likewise
   float* attn = nullptr;             // [tokens, heads * head_dim]
   float* router_logits = nullptr;    // [tokens, experts]

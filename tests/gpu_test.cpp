@@ -494,17 +494,18 @@ TEST_F(Gpu, replayed_graphs_give_the_tokens_and_launches_of_eager_steps) {
 // Rows of different lengths that pass page boundaries, as many as a graph takes.
 TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
   const Source source(kTiny);
-  const auto run = [&](bool eager) {
-    constexpr int kRows = 5, kPages = 4, kSteps = 150;
-    const model::StepLimits limits{.max_tokens = 16, .max_rows = 16, .kv_pages = {kRows * kPages, kRows * kPages}};
-    const auto cuda = backend::make_cuda_backend(model::backend_config(source.config, limits),
-                                                 {.moe = MoeKernel::kMarlin, .eager = eager});
+  const auto run = [&](int most_rows, MoeKernel moe, bool eager) {
+    constexpr int kPages = 4, kSteps = 150;
+    const model::StepLimits limits{
+        .max_tokens = 64, .max_rows = 40, .kv_pages = {most_rows * kPages, most_rows * kPages}};
+    const auto cuda =
+        backend::make_cuda_backend(model::backend_config(source.config, limits), {.moe = moe, .eager = eager});
     const model::GptOss gpt = model::load(*cuda, source.config, source.weights);
     const backend::SamplingParams greedy{.temperature = 0};
     std::vector<std::vector<int32_t>> drawn;
-    std::vector<int32_t> last(kRows, 17);
+    std::vector<int32_t> last(static_cast<size_t>(most_rows), 17);
     for (int s = 0; s < kSteps; ++s) {
-      const int rows = s < 60 ? kRows : 3;
+      const int rows = s < 60 ? most_rows : most_rows - 2;
       model::Step step;
       for (int r = 0; r < rows; ++r) {
         const int position = s;
@@ -527,7 +528,9 @@ TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
     EXPECT_EQ(cuda->graph_replays() > 100, !eager);
     return drawn;
   };
-  EXPECT_EQ(run(false), run(true));
+  for (const int rows : {5, 10, 37})
+    for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kAuto})
+      EXPECT_EQ(run(rows, moe, false), run(rows, moe, true)) << rows << " rows, " << name_of(moe);
 }
 
 TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {

@@ -37,8 +37,6 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   a.residual = carver.take<float>(tokens * d.hidden);
   a.normed = carver.take<float>(std::max(tokens, rows) * d.hidden);
   a.q = carver.take<float>(tokens * d.q_width());
-  a.k = carver.take<float>(tokens * d.kv_width());
-  a.v = carver.take<float>(tokens * d.kv_width());
   a.attn = carver.take<float>(tokens * d.q_width());
   a.router_logits = carver.take<float>(tokens * d.experts);
   a.expert_ids = carver.take<int32_t>(pairs);
@@ -47,7 +45,10 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
     a.pending = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
     a.normed_f16 = carver.take<F16>(tokens * d.hidden);
+    a.route_finished = carver.take<int>(route_tiles(std::min<int64_t>(tokens, kRouteMaxTokens)));
   } else {
+    a.k = carver.take<float>(tokens * d.kv_width());
+    a.v = carver.take<float>(tokens * d.kv_width());
     a.expert_hidden = carver.take<float>(pairs * d.inter);
   }
   a.expert_out = carver.take<float>(pairs * d.hidden);

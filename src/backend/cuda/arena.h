@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,7 @@ struct Arena {
   float* residual = nullptr;         // [tokens, hidden]
   float* normed = nullptr;           // [max(tokens, rows), hidden]
   float* q = nullptr;                // [tokens, heads * head_dim]
-  float* k = nullptr;                // [tokens, kv_heads * head_dim]
+  float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
   float* v = nullptr;                // likewise
   float* attn = nullptr;             // [tokens, heads * head_dim]
   float* router_logits = nullptr;    // [tokens, experts]
@@ -49,6 +50,7 @@ struct Arena {
   F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
   float* pending = nullptr;          // [min(tokens, 8), hidden] sums of moe_down that residual has still to get
   float* expert_out = nullptr;       // [tokens, topk, hidden]
+  int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
   int32_t* moe_pairs = nullptr;      // [max_places]
   ExpertTile* moe_tiles = nullptr;   // [max_moe_tiles]
   int32_t* moe_tile_count = nullptr;

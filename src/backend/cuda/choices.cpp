@@ -48,12 +48,12 @@ bool fused_step(const Dims& d, int64_t tokens) {
 }
 
 // Where auto goes over to GEMMs, as was faster on an H200 (gpt-oss-120b shapes, 2026-11).
-constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 512;
+constexpr int64_t kExpertGemvTokens = 512;
 
 bool has_gemms(MoeKernel kernel) { return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto; }
 
 bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
-  return has_gemms(kernel) && !fused_step(d, tokens) && (kernel == MoeKernel::kGemm || tokens > kDenseGemvTokens);
+  return has_gemms(kernel) && !fused_step(d, tokens);
 }
 
 bool experts_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {

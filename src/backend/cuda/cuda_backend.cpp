@@ -53,10 +53,14 @@ class StreamedCudaBackend final : public CudaBackend {
     Carver place(memory_.get());
     at_ = carve(config_, options.kv, matrices, place);
     if (moe_kernel_ != MoeKernel::kReference) {
+      cuda_check(cudaMemsetAsync(
+          at_.route_finished, 0,
+          static_cast<size_t>(route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens))) * sizeof(int),
+          stream_.get()));
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
       if (has_gemms(moe_kernel_)) use_gemms();
-      if (!options.eager) graphs_.emplace(stream_.get());
+      if (!options.eager) graphs_.emplace(stream_.get(), std::min(config_.max_rows, config_.max_tokens));
     }
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
@@ -107,8 +111,9 @@ class StreamedCudaBackend final : public CudaBackend {
   // One new token per row, one draw per row, nothing that needs arrays of its own: every step of plain decoding.
   std::optional<Ticket> replay(const StepArgs& step) override {
     const size_t tokens = step.ids.size();
-    if (!graphs_ || uploader_ || tokens < 1 || tokens > StepGraphs::kMaxTokens || step.rows.size() != tokens ||
-        step.logit_tokens.size() != tokens || step.sample_rows.size() != tokens || step.sinks != graph_sinks_)
+    if (!graphs_ || uploader_ || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() ||
+        step.rows.size() != tokens || step.logit_tokens.size() != tokens || step.sample_rows.size() != tokens ||
+        step.sinks != graph_sinks_)
       return std::nullopt;
     for (const SampleRow& row : step.sample_rows)
       if (row.logprobs >= 0 || row.given >= 0) return std::nullopt;

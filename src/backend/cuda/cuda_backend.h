@@ -1,8 +1,8 @@
 #pragma once
 // The GPU. Weights exact as shipped unless BackendConfig::dense says otherwise, float residual, one stream. Every sum's
 // order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and Attention::kReference
-// a token does not see its batch neighbours either; with kMarlin steps of one, of two to eight and of more tokens may
-// differ in the last bits.
+// a token does not see its batch neighbours either; else steps of one, of two to eight, of up to 256 and of more tokens
+// may differ in the last bits.
 
 #include "backend/backend.h"
 #include "backend/memory.h"

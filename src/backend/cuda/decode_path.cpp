@@ -29,9 +29,6 @@ RowsIn DecodePath::residual(int64_t first) const {
 
 void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots,
                          const Launch& on) {
-  if (dense_by_gemm(kernel_, d_, tokens_)) {
-    return many_attn_in(w, at_.kv[static_cast<size_t>(layer)], positions, kv_slots, on);
-  }
   const int64_t half = d_.head_dim / 2;
   if (layer == 0) {
     kernels_.rope_table({.positions = positions,
@@ -44,6 +41,7 @@ void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* posit
                         on);
   }
   const KvPages& kv = at_.kv[static_cast<size_t>(layer)];
+  if (dense_by_gemm(kernel_, d_, tokens_)) return many_attn_in(w, kv, kv_slots, on);
   for (int64_t t = 0; t < tokens_; t += kGemvTokens) {
     RowsIn in = residual(t);
     in.norm = w.norm;
@@ -70,40 +68,42 @@ void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* posit
   }
 }
 
-void DecodePath::many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* positions,
-                              const int32_t* kv_slots, const Launch& on) {
-  const int q = to_int(d_.q_width()), k = to_int(d_.kv_width()), tokens = to_int(tokens_);
-  kernels_.rmsnorm({.x = at_.residual,
-                    .scale = w.norm,
-                    .out = at_.normed,
-                    .rows = tokens,
-                    .hidden = to_int(d_.hidden),
-                    .eps = config_.rms_eps},
-                   on);
-  GemmArgs args{.packing = w.qkv.packing,
-                .order = layout::RowOrder::kHeads64,
-                .weights = w.qkv.data,
-                .bias = w.bias,
-                .rows = q + 2 * k,
-                .cols = to_int(d_.hidden),
-                .tokens = tokens};
-  args.parts[0] = {at_.q, 0, q};
-  args.parts[1] = {at_.k, q, k};
-  args.parts[2] = {at_.v, q + k, k};
-  gemms_->dense(args, at_.normed, on);
-  kernels_.rope_kv({.q = at_.q,
-                    .k = at_.k,
-                    .v = at_.v,
-                    .positions = positions,
-                    .kv_slots = kv_slots,
-                    .rope_inv_freq = at_.rope_inv_freq,
-                    .kv = kv,
-                    .tokens = tokens,
-                    .heads = to_int(d_.heads),
-                    .kv_heads = to_int(d_.kv_heads),
-                    .head_dim = to_int(d_.head_dim),
-                    .rope_concentration = config_.rope_concentration},
-                   on);
+// The residual with all that it has still to get from attn_out.
+NormSumsArgs DecodePath::settled_residual() const {
+  return {.x = at_.residual,
+          .sums = owed_.sums,
+          .bias = owed_.bias,
+          .tokens = to_int(tokens_),
+          .hidden = to_int(d_.hidden),
+          .eps = config_.rms_eps};
+}
+
+void DecodePath::many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* kv_slots, const Launch& on) {
+  const GemmPath::Input input = gemms_->input(w.qkv.packing, tokens_);
+  NormSumsArgs norm = settled_residual();
+  norm.norm = w.norm;
+  norm.normed = at_.normed;
+  norm.rounded = input.at;
+  norm.type = input.type;
+  norm.rounded_rows = input.rows;
+  any_norm_sums(norm, on);
+  const SplitSums qkv = gemms_->sums({.packing = w.qkv.packing,
+                                      .weights = w.qkv.data,
+                                      .rows = to_int(d_.q_width() + 2 * d_.kv_width()),
+                                      .cols = to_int(d_.hidden),
+                                      .tokens = to_int(tokens_)},
+                                     on);
+  any_rope_sums({.sums = qkv,
+                 .bias = w.bias,
+                 .q = at_.q,
+                 .cosine = at_.rope_cosine,
+                 .sine = at_.rope_sine,
+                 .kv_slots = kv_slots,
+                 .kv = kv,
+                 .tokens = to_int(tokens_),
+                 .heads = to_int(d_.heads),
+                 .kv_heads = to_int(d_.kv_heads)},
+                on);
 }
 
 // In launches of eight rows; in, pending, y and which advance by them.
@@ -125,15 +125,14 @@ void DecodePath::run_dense(DenseArgs args, int64_t rows, const Launch& on) const
 
 void DecodePath::attn_out(const LinearWeights& w, const Launch& on) {
   if (dense_by_gemm(kernel_, d_, tokens_)) {
-    GemmArgs args{.packing = w.matrix.packing,
-                  .weights = w.matrix.data,
-                  .bias = w.bias,
-                  .into = GemmInto::kAdd,
-                  .rows = to_int(d_.hidden),
-                  .cols = to_int(d_.q_width()),
-                  .tokens = to_int(tokens_)};
-    args.parts[0] = {at_.residual, 0, args.rows};
-    return gemms_->dense(args, at_.attn, on);
+    const GemmArgs args{.packing = w.matrix.packing,
+                        .weights = w.matrix.data,
+                        .rows = to_int(d_.hidden),
+                        .cols = to_int(d_.q_width()),
+                        .tokens = to_int(tokens_)};
+    gemms_->round(at_.attn, args, on);
+    owed_ = {gemms_->sums(args, on), w.bias};
+    return;
   }
   run_dense({.packing = w.matrix.packing,
              .weights = w.matrix.data,
@@ -166,24 +165,37 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
     chosen_ = false;
     return;
   }
-  kernels_.rmsnorm({.x = at_.residual,
-                    .scale = w.norm,
-                    .out = at_.normed,
-                    .rounded = at_.normed_f16,
-                    .rows = to_int(tokens_),
+  NormSumsArgs norm = settled_residual();
+  norm.norm = w.norm;
+  norm.normed = at_.normed;
+  norm.rounded = &at_.normed_f16->bits;
+  norm.type = InputType::kF16;
+  any_norm_sums(norm, on);
+  owed_ = {};
+  if (tokens_ > kRouteMaxTokens) {
+    kernels_.linear({.weight = w.router,
+                     .bias = w.bias,
+                     .x = at_.normed,
+                     .out = at_.router_logits,
+                     .tokens = to_int(tokens_),
+                     .rows = to_int(d_.experts),
+                     .cols = to_int(d_.hidden)},
+                    on);
+    chosen_ = false;
+    return settle(on);
+  }
+  any_route_tokens({.x = at_.normed,
+                    .weight = w.router,
+                    .bias = w.bias,
+                    .logits = at_.router_logits,
+                    .ids = at_.expert_ids,
+                    .weights = at_.expert_weights,
+                    .finished = at_.route_finished,
+                    .tokens = to_int(tokens_),
                     .hidden = to_int(d_.hidden),
-                    .eps = config_.rms_eps},
-                   on);
-  kernels_.linear({.weight = w.router,
-                   .bias = w.bias,
-                   .x = at_.normed,
-                   .out = at_.router_logits,
-                   .tokens = to_int(tokens_),
-                   .rows = to_int(d_.experts),
-                   .cols = to_int(d_.hidden)},
-                  on);
-  chosen_ = false;
-  settle(on);
+                    .experts = to_int(d_.experts),
+                    .topk = to_int(d_.topk)},
+                   plan_route({tokens_, d_.hidden, d_.experts}, device_.sms), on);
 }
 
 ExpertChoice DecodePath::choice() const {
@@ -331,6 +343,8 @@ void DecodePath::settle(const Launch& on) {
                          on);
     chosen_ = true;
   }
+  if (owed_.sums.splits > 0) any_norm_sums(settled_residual(), on);
+  owed_ = {};
   if (pending_) {
     kernels_.add_pending({.pending = at_.pending, .to = at_.residual, .count = to_int(tokens_ * d_.hidden)}, on);
     pending_ = false;

@@ -49,6 +49,7 @@ class DecodePath {
   void begin(int64_t tokens) {
     tokens_ = tokens;
     pending_ = false;
+    owed_ = {};
     chosen_ = true;
   }
   // A whole step of `tokens` has run behind the verbs' back, as a graph of them.
@@ -74,8 +75,8 @@ class DecodePath {
   void run_dense(DenseArgs args, int64_t rows, const Launch& on) const;
   void fused_moe(const MoeWeights& w, const Launch& on);
   void grouped_moe(const MoeWeights& w, const Launch& on);
-  void many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* positions, const int32_t* kv_slots,
-                    const Launch& on);
+  [[nodiscard]] NormSumsArgs settled_residual() const;
+  void many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* kv_slots, const Launch& on);
   void many_logits(const LinearWeights& w, const LogitRows& rows, const Launch& on);
   [[nodiscard]] ExpertChoice choice() const;
   [[nodiscard]] GemvLaunch chained(const Launch& on) const;
@@ -89,7 +90,12 @@ class DecodePath {
   MoeKernel kernel_ = MoeKernel::kMarlin;
   int64_t tokens_ = 0;
   bool pending_ = false;  // the residual has still to get the last moe's sums
-  bool chosen_ = true;    // expert_ids are those of the last route
+  struct Owed {
+    SplitSums sums;
+    const Bf16* bias = nullptr;
+  };
+  Owed owed_;           // it has still to get attn_out's
+  bool chosen_ = true;  // expert_ids are those of the last route
 };
 
 }  // namespace nibble::backend::cuda

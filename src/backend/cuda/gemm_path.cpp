@@ -1,6 +1,7 @@
 #include "backend/cuda/gemm_path.h"
 
 #include "backend/cuda/kernels/sm90/gemm.h"
+#include "backend/cuda/kernels/sm90/split_gemm.h"
 #include "backend/cuda/layout/wgmma_b.h"
 
 #include <algorithm>
@@ -22,6 +23,14 @@ std::vector<T> host_copy(const T* from, int64_t count, cudaStream_t stream) {
   return values;
 }
 
+// What sums takes for the widest result of a step.
+int64_t sum_floats(const Dims& d, int64_t tokens, int sms) {
+  const int64_t split_tokens = std::min<int64_t>(tokens, kSplitMaxTokens), qkv = d.q_width() + 2 * d.kv_width();
+  const int64_t split =
+      std::max(split_count(qkv, d.hidden, sms) * qkv, split_count(d.hidden, d.q_width(), sms) * d.hidden);
+  return std::max(tokens * std::max(qkv, d.hidden), split_tokens * split);
+}
+
 int attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
   cuda_check(cudaGetDevice(&device));
@@ -41,7 +50,7 @@ GemmPath::GemmPath(const BackendConfig& config, Carver& carver)
   const int64_t places = max_places(pairs, dims_.experts), rows = std::max<int64_t>(tokens, config.max_rows);
   x_ = carver.take<uint16_t>(in_atoms(rows) * std::max(dims_.hidden, dims_.q_width()));
   u_ = carver.take<uint16_t>(places * dims_.inter);
-  y_ = carver.take<float>(std::max(pairs, places / 2) * dims_.hidden);
+  y_ = carver.take<float>(std::max(std::max(pairs, places / 2) * dims_.hidden, sum_floats(dims_, tokens, sms_)));
   pairs_ = carver.take<int32_t>(places);
   places_ = carver.take<int32_t>(pairs);
   tiles_ = carver.take<ExpertTile>(max_expert_tiles(pairs, dims_.experts, smallest));
@@ -62,11 +71,46 @@ void GemmPath::run(const GemmArgs& args, const GemmPlan& plan, const Launch& on)
   any_gemm(args, plan, on);
 }
 
+GemmPath::Input GemmPath::input(Packing packing, int64_t tokens) const {
+  const InputType type = input_before(packing);
+  return {x_, type, type == InputType::kWgmma ? to_int(in_atoms(tokens)) : 0};
+}
+
+void GemmPath::round(const float* x, const GemmArgs& args, const Launch& on) const {
+  const Input to = input(args.packing, args.tokens);
+  any_round({.from = x, .to = to.at, .tokens = args.tokens, .cols = args.cols, .type = to.type, .to_rows = to.rows},
+            on);
+}
+
+SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
+  const GemmDevice device = device_for(args.packing);
+  const GemmShape shape{args.rows, args.cols, args.tokens};
+  const Input from = input(args.packing, args.tokens);
+  if (split_gemm_serves(args.packing, device.wgmma, args.tokens)) {
+    const SplitGemmPlan plan = plan_split_gemm(shape, sms_);
+    sm90_split_gemm({.weights = args.weights,
+                     .x = from.at,
+                     .sums = y_,
+                     .rows = args.rows,
+                     .cols = args.cols,
+                     .tokens = args.tokens,
+                     .x_rows = from.rows},
+                    plan, on);
+    return {y_, plan.splits};
+  }
+  args.order = layout::RowOrder::kPlain;
+  args.x = from.at;
+  args.x_rows = from.rows;
+  args.parts[0] = {y_, 0, args.rows};
+  run(args, plan_gemm(shape, device), on);
+  return {y_, 1};
+}
+
 void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {
-  const InputType type = input_before(args.packing);
-  if (type == InputType::kWgmma) args.x_rows = to_int(in_atoms(args.tokens));
-  any_round({.from = x, .to = x_, .tokens = args.tokens, .cols = args.cols, .type = type, .to_rows = args.x_rows}, on);
-  args.x = x_;
+  round(x, args, on);
+  const Input from = input(args.packing, args.tokens);
+  args.x = from.at;
+  args.x_rows = from.rows;
   run(args, plan_gemm({args.rows, args.cols, args.tokens}, device_for(args.packing)), on);
 }
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/arena.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/gemm.h"
 
 #include <cstdint>
@@ -18,7 +19,18 @@ class GemmPath {
   // Takes scratch for config.max_tokens from the carver; without memory behind it, it only measures.
   GemmPath(const BackendConfig& config, Carver& carver);
 
-  // y = W · x + bias, or y += (gemm_plan.h); args.x is filled in here from `x` f32 [tokens, cols].
+  // Where a matrix of this packing takes its input [tokens, cols] from, and in which type and order.
+  struct Input {
+    uint16_t* at = nullptr;
+    InputType type = InputType::kBf16;
+    int rows = 0;  // kWgmma: of the panels
+  };
+  [[nodiscard]] Input input(layout::Packing packing, int64_t tokens) const;
+  // Puts `x` f32 [tokens, cols] there.
+  void round(const float* x, const GemmArgs& args, const Launch& on) const;
+  // W · input, without bias, rows as they are packed; lies here until the next sums, dense or moe.
+  [[nodiscard]] SplitSums sums(GemmArgs args, const Launch& on) const;
+  // y = W · x + bias (gemm_plan.h); args.x is filled in here from `x` f32 [tokens, cols].
   void dense(GemmArgs args, const float* x, const Launch& on) const;
 
   // residual[t] += Σ_k weights[t, k] (down · swiglu(up · x[t] + up_bias) + down_bias) of the step's experts.
@@ -51,7 +63,7 @@ class GemmPath {
   bool hopper_ = false;
   uint16_t* x_ = nullptr;  // [tokens, max(hidden, heads * head_dim)]
   uint16_t* u_ = nullptr;  // [tokens, topk, inter], or by place
-  float* y_ = nullptr;     // [tokens, topk, hidden]; before it is, on wgmma, x by place
+  float* y_ = nullptr;     // [tokens, topk, hidden]; before it is, on wgmma, x by place; and what sums gives
   int32_t* pairs_ = nullptr;
   int32_t* places_ = nullptr;
   ExpertTile* tiles_ = nullptr;

@@ -81,6 +81,38 @@ TEST_F(GemmPathTest, dense_splits_rows_into_q_k_and_v) {
   }
 }
 
+TEST_F(GemmPathTest, sums_are_the_products_in_the_packed_order_of_rows) {
+  make();
+  const int cols = 384, rows = 640;
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4})
+    for (const int tokens : {1, 9, 130}) {
+      const GemmMatrix w(packing, rows, cols, RowOrder::kHeads64, 3);
+      const std::vector<float> x = Values(4).floats(int64_t{tokens} * cols);
+      const DeviceArray<uint8_t> weights(w.packed);
+      const DeviceArray<float> on_x(x);
+      const GemmArgs args{.packing = packing, .weights = weights.get(), .rows = rows, .cols = cols, .tokens = tokens};
+      path_->round(on_x.get(), args, on_);
+      const SplitSums sums = path_->sums(args, on_);
+      const size_t out = static_cast<size_t>(tokens) * rows;
+      std::vector<float> got(static_cast<size_t>(sums.splits) * out);
+      cuda_check(cudaDeviceSynchronize());
+      cuda_check(cudaMemcpy(got.data(), sums.at, got.size() * sizeof(float), cudaMemcpyDeviceToHost));
+      for (int t = 0; t < tokens; ++t)
+        for (int r = 0; r < rows; r += 7) {
+          double want = 0, size = 0, value = 0;
+          for (int c = 0; c < cols; ++c) {
+            const double term =
+                w.at(layout::source_row(RowOrder::kHeads64, r / 16, r % 16), c) * x[static_cast<size_t>(t * cols + c)];
+            want += term;
+            size += std::abs(term);
+          }
+          for (int s = 0; s < sums.splits; ++s)
+            value += got[static_cast<size_t>(s) * out + static_cast<size_t>(t * rows + r)];
+          ASSERT_NEAR(value, want, kInputError * size + 1e-5) << "token " << t << ", row " << r;
+        }
+    }
+}
+
 TEST_F(GemmPathTest, moe_adds_the_weighted_experts_to_the_residual) {
   make();
   const Dims& d = config_.dims;

@@ -1,8 +1,10 @@
 #include "backend/cuda/plan.h"
 
 #include "backend/cuda/choices.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/grouped_plan.h"
 #include "backend/cuda/kernels/any/linear_plan.h"
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
 
 #include <fmt/format.h>
 
@@ -69,20 +71,22 @@ class Planner {
   void attn_in() {
     stage_ = Stage::kAttnIn;
     const int64_t q = d_.q_width(), kv = d_.kv_width();
+    if (!plain()) per_token(Kernel::kRopeTable, tokens_).once = true;
     if (!plain() && !dense_gemms_) {
-      per_token(Kernel::kRopeTable, tokens_).once = true;
       const Packing packed = packing(kQ);
       return gemv(by_packing(packed, Kernel::kQkvBf16), {q + 2 * kv, d_.hidden, 1, packed}, tokens_,
                   {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias});
     }
-    per_token(Kernel::kRmsnorm, tokens_, {kAttnNorm});
-    if (plain()) {
-      linear("q", tokens_, q, {kQ, kQBias});
-      linear("k", tokens_, kv, {kK, kKBias});
-      linear("v", tokens_, kv, {kV, kVBias});
-    } else {
-      gemm(packing(kQ), {q + 2 * kv, d_.hidden, tokens_}, {kQ, kK, kV, kQBias, kKBias, kVBias});
+    if (dense_gemms_) {
+      per_token(Kernel::kNormSums, tokens_, {kAttnNorm});
+      sums(packing(kQ), {q + 2 * kv, d_.hidden, tokens_}, {kQ, kK, kV});
+      add(Kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias});
+      return;
     }
+    per_token(Kernel::kRmsnorm, tokens_, {kAttnNorm});
+    linear("q", tokens_, q, {kQ, kQBias});
+    linear("k", tokens_, kv, {kK, kKBias});
+    linear("v", tokens_, kv, {kV, kVBias});
     constexpr Kernel kRopeKv[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
     per_token(kRopeKv[kv_type()], tokens_);
   }
@@ -133,7 +137,10 @@ class Planner {
     const Roles reads = {kO, kOBias};
     if (plain()) return linear("o", tokens_, d_.hidden, reads);
     const Packing packed = packing(kO);
-    if (dense_gemms_) return gemm(packed, {d_.hidden, d_.q_width(), tokens_}, reads);
+    if (dense_gemms_) {
+      add(Kernel::kRound, "4 values per thread");
+      return sums(packed, {d_.hidden, d_.q_width(), tokens_}, reads);
+    }
     gemv(by_packing(packed, Kernel::kDenseBf16), {d_.hidden, d_.q_width(), 1, packed}, tokens_, reads);
   }
 
@@ -144,9 +151,20 @@ class Planner {
           {kMlpNorm, kRouter, kRouterBias});
       return;
     }
-    per_token(Kernel::kRmsnorm, tokens_, {kMlpNorm});
-    linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
-    add(Kernel::kTopExperts, "a warp per token");
+    if (plain()) {
+      per_token(Kernel::kRmsnorm, tokens_, {kMlpNorm});
+      linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+      add(Kernel::kTopExperts, "a warp per token");
+      return;
+    }
+    per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
+    if (tokens_ > kRouteMaxTokens) {
+      linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+      add(Kernel::kTopExperts, "a warp per token");
+      return;
+    }
+    const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.multiprocessors);
+    add(Kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias}).shared_bytes = plan.smem_bytes;
   }
 
   void moe() {
@@ -200,6 +218,7 @@ class Planner {
     const Packing packed = packing(kUnembedding);
     if (logits_by_gemm(moe_, rows)) {
       per_token(Kernel::kRmsnorm, rows, {kFinalNorm});
+      add(Kernel::kRound, "4 values per thread");
       return gemm(packed, {d_.vocab, d_.hidden, rows}, {kUnembedding});
     }
     gemv(by_packing(packed, Kernel::kDenseBf16), {d_.vocab, d_.hidden, 1, packed}, rows, {kFinalNorm, kUnembedding});
@@ -229,8 +248,13 @@ class Planner {
   void gemm(Packing packed, const GemmShape& shape, const Roles& reads) {
     const GemmDevice device = gemm_device(args_.card, packed);
     const Kernel wgmma = packed == Packing::kBf16 ? Kernel::kSm90GemmBf16 : Kernel::kSm90GemmMxfp4;
-    add(Kernel::kRound, "4 values per thread");
     planned_gemm(device.wgmma ? wgmma : by_packing(packed, Kernel::kGemmBf16), plan_gemm(shape, device), reads);
+  }
+  // gemm_path.h sums; its o's bias is read by the next norm.
+  void sums(Packing packed, const GemmShape& shape, const Roles& reads) {
+    if (!split_gemm_serves(packed, gemm_device(args_.card, packed).wgmma, tokens_)) return gemm(packed, shape, reads);
+    const SplitGemmPlan plan = plan_split_gemm(shape, args_.card.multiprocessors);
+    add(Kernel::kSm90SplitGemmBf16, plan.to_string(), reads).shared_bytes = plan.smem_bytes;
   }
   void planned_gemm(Kernel kernel, const GemmPlan& plan, const Roles& reads) {
     add(kernel, plan.to_string(), reads).shared_bytes = plan.smem_bytes;

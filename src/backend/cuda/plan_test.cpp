@@ -1,5 +1,7 @@
 #include "backend/cuda/plan.h"
 
+#include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "base/error.h"
 
 #include "backend/cuda/kernels/any/row_warps_plan.h"
@@ -137,6 +139,25 @@ TEST(cuda_plan, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts)
                                                          "any_grouped_down_f16_mxfp4", "any_moe_sum_f32"));
   EXPECT_EQ(find(planned, "any_qkv_f32_bf16").launches, 2);
   EXPECT_EQ(find(planned, "any_dense_f32_bf16").launches, 2);
+}
+
+TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_kernel) {
+  for (const int tokens : {9, 64, 256}) {
+    const CudaPlan planned = plan(decode(tokens), {});
+    EXPECT_THAT(kernels(planned, Stage::kAttnIn),
+                ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_split_gemm_bf16_bf16", "any_rope_sums_f32"));
+    EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_split_gemm_bf16_bf16"));
+    EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
+    EXPECT_EQ(tile(planned, "any_route_tokens_f32_bf16"),
+              cuda::plan_route({tokens, kDims.hidden, kDims.experts}, kH200.multiprocessors).to_string());
+  }
+  EXPECT_EQ(tile(plan(decode(16), {}), "sm90_split_gemm_bf16_bf16"),
+            cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).to_string());
+  EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_gemm_bf16_bf16"));
+  EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut),
+              ElementsAre("any_round_f32", "any_gemm_bf16_bf16"));
+  EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
+              ElementsAre("any_round_f32", "sm90_gemm_bf16_mxfp4"));
 }
 
 TEST(cuda_plan, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {

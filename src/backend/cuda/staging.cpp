@@ -46,7 +46,7 @@ void Staging::copy_rows(void* device, std::span<const std::byte> host, int64_t r
 
 const int32_t* PageArray::put(std::span<const int32_t> ids, int64_t rows, Staging& staging) {
   const int64_t own = rows == 0 ? 0 : static_cast<int64_t>(ids.size()) / rows;
-  const int64_t stride = rows <= kFewRows ? std::max(own, row_pages_) : own;
+  const int64_t stride = rows <= kGraphRows ? std::max(own, row_pages_) : own;
   if (rows == rows_ && stride == stride_ && std::equal(ids.begin(), ids.end(), content_.begin(), content_.end()))
     return device_;
   check(rows * stride <= capacity_, "a step's page table fits what was declared at start");

@@ -71,8 +71,8 @@ class StepArray {
   std::vector<T> content_;
 };
 
-// A page table on the device. With few rows its rows are as far apart as the longest there can be, so that a captured
-// kernel finds them whatever a step's pages_per_row is.
+// A page table on the device. Of as many rows as a captured step may have, they are as far apart as the longest there
+// can be, so that its kernels find them whatever a step's pages_per_row is.
 class PageArray {
  public:
   PageArray(int32_t* device, int64_t capacity, int64_t row_pages)
@@ -83,7 +83,7 @@ class PageArray {
   [[nodiscard]] int stride() const { return static_cast<int>(stride_); }
 
  private:
-  static constexpr int64_t kFewRows = 8;
+  static constexpr int64_t kGraphRows = 256;  // step_graph.h
   int32_t* device_;
   int64_t capacity_, row_pages_, rows_ = 0, stride_ = 0;
   std::vector<int32_t> content_;

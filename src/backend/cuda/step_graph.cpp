@@ -5,7 +5,7 @@
 namespace nibble::backend::cuda {
 
 StepGraphs::Next StepGraphs::next(int64_t tokens) {
-  check(tokens >= 1 && tokens <= kMaxTokens, "graphs serve one to eight tokens");
+  check(tokens >= 1 && tokens <= most_tokens(), "graphs serve steps of up to most_tokens");
   Size& size = sizes_[static_cast<size_t>(tokens)];
   if (size.graph != nullptr) return Next::kReplay;
   return size.seen++ == 0 ? Next::kRun : Next::kCapture;

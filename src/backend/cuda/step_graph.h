@@ -6,7 +6,9 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernel_table.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -19,12 +21,15 @@ using GraphExec = std::unique_ptr<CUgraphExec_st, GraphExecDestroy>;
 
 class StepGraphs {
  public:
-  static constexpr int kMaxTokens = kGemvTokens;
+  static constexpr int64_t kMaxTokens = 256;
 
-  explicit StepGraphs(cudaStream_t stream) : stream_(stream), sizes_(kMaxTokens + 1) {}
+  // For steps of up to `most_tokens`, at most kMaxTokens.
+  StepGraphs(cudaStream_t stream, int64_t most_tokens)
+      : stream_(stream), sizes_(static_cast<size_t>(std::min(most_tokens, kMaxTokens)) + 1) {}
+  [[nodiscard]] int64_t most_tokens() const { return std::ssize(sizes_) - 1; }
 
   enum class Next : uint8_t { kRun, kCapture, kReplay };
-  // What to do with a step of `tokens`, 1 to kMaxTokens. Counts it as seen.
+  // What to do with a step of `tokens`, 1 to most_tokens(). Counts it as seen.
   [[nodiscard]] Next next(int64_t tokens);
 
   // Between them the stream records instead of running; end runs what was recorded.

@@ -80,18 +80,25 @@ void StepInputs::begin_step(int64_t tokens) {
 }
 
 void StepInputs::put(const StepArgs& step, SamplePlan& plan) {
-  check(pitch_ == kFewTokens, "a captured step has few tokens");
   spread(step.rows);
   const std::span<const int32_t> arrays[] = {step.ids,   step.positions,   host_row_,
                                              host_last_, step.kv_slots[0], step.kv_slots[1]};
   const auto copies = token_arrays();
-  ints_.assign(std::size(arrays) * static_cast<size_t>(pitch_), 0);
+  // Few tokens' arrays are copied with what lies between them, as one piece.
+  const bool few = pitch_ == kFewTokens;
+  const int64_t stride = few ? pitch_ : std::ssize(step.ids);
+  ints_.assign(std::size(arrays) * static_cast<size_t>(stride), 0);
   for (size_t i = 0; i < std::size(arrays); ++i) {
     check(arrays[i].size() == step.ids.size(), "a step's arrays have one entry per token");
-    std::copy(arrays[i].begin(), arrays[i].end(), ints_.begin() + static_cast<std::ptrdiff_t>(i) * pitch_);
+    std::copy(arrays[i].begin(), arrays[i].end(), ints_.begin() + static_cast<std::ptrdiff_t>(i) * stride);
     copies[i]->set(arrays[i]);
   }
-  staging_.copy(at_.ids, std::as_bytes(std::span(ints_)));
+  const auto bytes = std::as_bytes(std::span(ints_));
+  if (few) {
+    staging_.copy(at_.ids, bytes);
+  } else {
+    staging_.copy_rows(at_.ids, bytes, std::ssize(arrays), pitch_ * static_cast<int64_t>(sizeof(int32_t)));
+  }
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull})
     pages(kind, step.pages[static_cast<size_t>(kind)], std::ssize(step.rows));
   logit_tokens_.put(step.logit_tokens, staging_);

@@ -26,6 +26,9 @@
 struct EmulatedDim {
   unsigned x = 0, y = 0;
 };
+struct alignas(8) uint2 {
+  uint32_t x = 0, y = 0;
+};
 struct alignas(8) float2 {
   float x = 0, y = 0;
 };

@@ -1,10 +1,12 @@
 #include "backend/cuda/emulation/launchers.h"
 
+#include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
 #include "backend/cuda/kernels/any/grouped.h"
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
+#include "backend/cuda/kernels/sm90/split_gemm.h"
 
 #include <fmt/format.h>
 
@@ -99,6 +101,25 @@ void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
 }
 void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) { check_args(args); }
 void quantize_weights(const QuantizeArgs& /*args*/, cudaStream_t /*stream*/) {}
+
+void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
+  check_args(args);
+  note(Kernel::kSm90SplitGemmBf16, plan.to_string());
+  launched(Kernel::kSm90SplitGemmBf16, on);
+}
+void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
+  check_args(args);
+  launched(Kernel::kNormSums, on);
+}
+void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
+  check_args(args);
+  launched(Kernel::kRopeSums, on);
+}
+void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on) {
+  check_args(args);
+  note(Kernel::kRouteTokens, plan.to_string());
+  launched(Kernel::kRouteTokens, on);
+}
 
 bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {

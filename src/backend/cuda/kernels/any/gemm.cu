@@ -1,9 +1,11 @@
 #include "backend/cuda/kernels/any/gemm.h"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/gemm.cuh"
 #include "backend/cuda/kernels/any/gemm_launch.cuh"
 #include "backend/cuda/kernels/any/moe_group.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -31,6 +33,8 @@ __global__ void __launch_bounds__(kThreads) moe_combine(const __grid_constant__ 
 // round: f32 to 16 bits, to nearest     bytes 6 * count     predicted (H200): 8192 x 2880 35 µs
 template <InputType kType>
 __global__ void __launch_bounds__(kThreads) round16(const __grid_constant__ RoundArgs args) {
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   const int64_t count = int64_t{args.tokens} * args.cols;
   for (int64_t i = 4 * (int64_t{blockIdx.x} * kThreads + threadIdx.x); i < count;
        i += int64_t{4} * kThreads * gridDim.x) {
@@ -45,6 +49,8 @@ __global__ void __launch_bounds__(kThreads) round16(const __grid_constant__ Roun
 // bytes tokens * cols * (4 + 2 copies)     measured 2026-11-21 (H200): 8192 x 2880 37 µs,
 // with 4 copies 93 µs (67 % of read speed)
 __global__ void __launch_bounds__(kPanelThreads) round_to_panels(const __grid_constant__ RoundArgs args) {
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   const int64_t token = blockIdx.x;
   for (int i = static_cast<int>(threadIdx.x); i < args.cols / 8; i += kPanelThreads) {
     // Slots 8 c to 8 c + 7 of a block hold k = 8 t + 2 c, 8 t + 2 c + 1 for t = 0 to 3.
@@ -116,18 +122,12 @@ void any_round(const RoundArgs& args, const Launch& on) {
     require_shape(args.to_rows % layout::kAtomRows == 0 && args.copies > 0 &&
                       int64_t{args.to_rows} >= int64_t{args.tokens} * args.copies,
                   Kernel::kRound, "to_rows in atoms of 8 that hold every row", args.to_rows);
-    round_to_panels<<<static_cast<unsigned>(args.tokens), kPanelThreads, 0, on.stream>>>(args);
-    return launched(Kernel::kRound, on);
+    return launch_chained(round_to_panels, {Kernel::kRound, on, args.tokens, kPanelThreads}, args);
   }
   constexpr int64_t kMostCtas = 4096;
   const int64_t ctas = (count / 4 + kThreads - 1) / kThreads;
-  const auto grid = static_cast<unsigned>(ctas < kMostCtas ? ctas : kMostCtas);
-  if (args.type == InputType::kF16) {
-    round16<InputType::kF16><<<grid, kThreads, 0, on.stream>>>(args);
-  } else {
-    round16<InputType::kBf16><<<grid, kThreads, 0, on.stream>>>(args);
-  }
-  launched(Kernel::kRound, on);
+  auto* const kernel = args.type == InputType::kF16 ? round16<InputType::kF16> : round16<InputType::kBf16>;
+  launch_chained(kernel, {Kernel::kRound, on, ctas < kMostCtas ? ctas : kMostCtas, kThreads}, args);
 }
 
 }  // namespace nibble::backend::cuda

@@ -1,14 +1,12 @@
 #include "backend/cuda/kernel_table.h"
 
 #include "backend/cuda/kernels/any/launchers.h"
-#include "backend/cuda/kernels/any/warp.cuh"
+#include "backend/cuda/kernels/any/top_experts.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kMaxTopk = kWarpLanes;
-constexpr int32_t kNone = 0x7fffffff;
 
 // top_experts: ids = the topk largest logits, the lower id first on a tie; weights = softmax over them
 //                                                                                  source: torch/model.py
@@ -19,27 +17,7 @@ constexpr int32_t kNone = 0x7fffffff;
 __global__ void __launch_bounds__(kWarps* kWarpLanes)
     any_top_experts_f32(const __grid_constant__ TopExpertsLaunch args) {
   const int token = blockIdx.x * kWarps + threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
-  if (token >= args.tokens) return;
-  const float* logits = args.logits + int64_t{token} * args.experts;
-  Ranked found = {INFINITY, -1};  // before every expert
-  float first = 0, sum = 0, mine = 0;
-  for (int k = 0; k < args.topk; ++k) {
-    Ranked best = {-INFINITY, kNone};
-    for (int e = lane; e < args.experts; e += kWarpLanes) {
-      const Ranked candidate = {logits[e], e};
-      if (before(found, candidate) && before(candidate, best)) best = candidate;
-    }
-    found = warp_first(best);
-    if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
-    if (k == 0) first = found.value;
-    const float weight = expf(found.value - first);
-    sum += weight;
-    if (lane == k) {
-      mine = weight;
-      args.ids[int64_t{token} * args.topk + k] = found.idx;
-    }
-  }
-  if (lane < args.topk) args.weights[int64_t{token} * args.topk + lane] = mine / sum;
+  if (token < args.tokens) choose_experts(args, token, lane);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "backend/cuda/kernels/any/peak.h"
 #include "backend/cuda/kernels/sm90/attend.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
+#include "backend/cuda/kernels/sm90/split_gemm.h"
 
 namespace nibble::backend::cuda {
 
@@ -15,6 +16,10 @@ void sm90_attend_prefill(const FlashArgs& args, KvPages::Type /*type*/, const La
 }
 
 bool sm90_gemm_serves(layout::Packing /*packing*/) { return false; }
+
+void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, Kernel::kSm90SplitGemmBf16, "a build for sm_90a", args.tokens);
+}
 
 void sm90_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
   require_shape(false, Kernel::kSm90GemmBf16, "a build for sm_90a", args.tokens);

@@ -1,0 +1,267 @@
+// Times what surrounds attention and experts in a step of 9 to 512 tokens (src/backend/cuda/kernels: split_gemm,
+// norm_sums, rope_sums, route_tokens) at gpt-oss-120b's shapes, kernel by kernel and as the chains of launches that
+// make a stage, against the card's measured read bandwidth and matrix peak.
+//   step_bench <json file>
+// Each time is the mean of a kernel or chain in a CUDA graph of launches over different layers' weights (more than L2
+// holds in all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/kernels/any/gemm.h"
+#include "backend/cuda/kernels/sm90/gemm.h"
+#include "backend/cuda/kernels/sm90/split_gemm.h"
+#include "backend/cuda/measure.h"
+#include "base/random.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kHidden = 2880, kHeads = 64, kKvHeads = 8, kExperts = 128, kTopk = 4, kWidth = kHeads * kGemvHeadDim;
+constexpr int kQkv = kWidth + 2 * kKvHeads * kGemvHeadDim, kMaxTokens = 512, kRepetitions = 15, kLayers = 16;
+
+template <class T>
+T* device_array(int64_t count) {  // lives as long as the program
+  std::byte* bytes = allocate_device(count * static_cast<int64_t>(sizeof(T)), "bench").release();
+  cuda_check(cudaMemset(bytes, 0, static_cast<size_t>(count) * sizeof(T)));
+  return reinterpret_cast<T*>(bytes);
+}
+
+// 16-bit floats of up to 2 in size, or 32-bit ones that look like these.
+template <class T>
+T* noise_array(int64_t count) {
+  constexpr size_t kBlock = size_t{1} << 24;
+  static const std::vector<uint32_t> block = [] {
+    std::vector<uint32_t> words(kBlock / 4);
+    for (size_t i = 0; i < words.size(); ++i) words[i] = (philox(1, i)[0] & 0x80ff80ffu) | 0x3f003f00u;
+    return words;
+  }();
+  T* const to = device_array<T>(count);
+  const auto bytes = static_cast<size_t>(count) * sizeof(T);
+  for (size_t at = 0; at < bytes; at += kBlock)
+    cuda_check(cudaMemcpy(reinterpret_cast<uint8_t*>(to) + at, block.data(), std::min(bytes - at, kBlock),
+                          cudaMemcpyHostToDevice));
+  return to;
+}
+
+struct Row {
+  std::string name;
+  int tokens;
+  GemmCost cost;
+  double us = 0;
+};
+
+class Bench {
+ public:
+  Bench() : peaks_(measure_cuda(0)), stream_(make_stream()) {
+    cuda_check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0));
+    on_ = {stream_.get(), &counts_};
+  }
+  void step(int tokens);
+  void write(const char* path) const;
+
+ private:
+  // link(i) enqueues layer i's launches.
+  void add(Row row, const std::function<void(int)>& link) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    link(0);  // loads the kernels
+    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < kLayers; ++i) link(i);
+    cuda_check(cudaStreamEndCapture(stream_.get(), &graph));
+    cuda_check(cudaGraphInstantiate(&executable, graph, 0));
+    const Event from = make_timed_event(), to = make_timed_event();
+    std::vector<float> ms;
+    for (int i = 0; i < kRepetitions; ++i) {
+      cuda_check(cudaEventRecord(from.get(), stream_.get()));
+      cuda_check(cudaGraphLaunch(executable, stream_.get()));
+      cuda_check(cudaEventRecord(to.get(), stream_.get()));
+      cuda_check(cudaEventSynchronize(to.get()));
+      ms.push_back(0);
+      cuda_check(cudaEventElapsedTime(&ms.back(), from.get(), to.get()));
+    }
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+    std::nth_element(ms.begin(), ms.begin() + kRepetitions / 2, ms.end());
+    row.us = 1e3 * ms[kRepetitions / 2] / kLayers;
+    std::printf("%-40s %5d %9.2f us %6.0f GB/s %7.1f TFLOP/s %5.1f%%\n", row.name.c_str(), row.tokens, row.us,
+                static_cast<double>(row.cost.bytes) / row.us / 1e3, static_cast<double>(row.cost.flops) / row.us / 1e6,
+                100 * ideal(row));
+    std::fflush(stdout);
+    rows_.push_back(std::move(row));
+  }
+  static Event make_timed_event() {
+    cudaEvent_t event = nullptr;
+    cuda_check(cudaEventCreate(&event));
+    return Event(event);
+  }
+  [[nodiscard]] double ideal(const Row& row) const {
+    const Cost cost{.bytes = static_cast<double>(row.cost.bytes), .flops = static_cast<double>(row.cost.flops)};
+    return 1e6 * peaks_.ideal_seconds(cost) / row.us;
+  }
+
+  DevicePeaks peaks_;
+  Stream stream_;
+  int sms_ = 0;
+  LaunchCounts counts_{};
+  Launch on_;
+  std::vector<Row> rows_;
+  uint8_t* qkv_ = noise_array<uint8_t>(int64_t{kLayers} * kQkv * kHidden * 2);
+  uint8_t* o_ = noise_array<uint8_t>(int64_t{kLayers} * kHidden * kWidth * 2);
+  Bf16* router_ = noise_array<Bf16>(int64_t{kLayers} * kExperts * kHidden);
+  float* residual_ = noise_array<float>(int64_t{kMaxTokens} * kHidden);
+  float* normed_ = device_array<float>(int64_t{kMaxTokens} * kHidden);
+  float* attn_ = noise_array<float>(int64_t{kMaxTokens} * kWidth);
+  float* q_ = device_array<float>(int64_t{kMaxTokens} * kWidth);
+  uint16_t* x16_ = noise_array<uint16_t>(int64_t{kMaxTokens} * kWidth);
+  float* sums_ = device_array<float>(int64_t{kMaxSplits} * kMaxTokens * kQkv);
+  Bf16* bias_ = device_array<Bf16>(kQkv);
+  Bf16* scale_ = noise_array<Bf16>(kHidden);
+  float* table_ = noise_array<float>(int64_t{kMaxTokens} * 32);
+  int32_t* slots_ = device_array<int32_t>(kMaxTokens);
+  Bf16* keys_ = device_array<Bf16>(int64_t{kKvHeads} * kPageTokens * kGemvHeadDim);
+  Bf16* values_ = device_array<Bf16>(int64_t{kKvHeads} * kPageTokens * kGemvHeadDim);
+  float* logits_ = device_array<float>(int64_t{kMaxTokens} * kExperts);
+  int32_t* ids_ = device_array<int32_t>(int64_t{kMaxTokens} * kTopk);
+  float* weights_ = device_array<float>(int64_t{kMaxTokens} * kTopk);
+  int* finished_ = device_array<int>(route_tiles(kMaxTokens));
+};
+
+void Bench::step(int tokens) {
+  const int rows16 = (tokens + 7) / 8 * 8;
+  NormSumsArgs norm{.x = residual_,
+                    .sums = {},
+                    .norm = scale_,
+                    .normed = normed_,
+                    .rounded = x16_,
+                    .type = InputType::kWgmma,
+                    .rounded_rows = rows16,
+                    .tokens = tokens,
+                    .hidden = kHidden,
+                    .eps = 1e-5f};
+  RoundArgs round{.from = attn_, .to = x16_, .tokens = tokens, .cols = kWidth, .type = InputType::kWgmma};
+  round.to_rows = rows16;
+  const auto gemm = [&](const uint8_t* weights, const GemmShape& shape) {
+    const auto rows = static_cast<int>(shape.rows), cols = static_cast<int>(shape.cols);
+    const int64_t bytes = shape.rows * shape.cols * 2;
+    const bool split = split_gemm_serves(layout::Packing::kBf16, true, tokens);
+    const SplitGemmPlan plan = split ? plan_split_gemm(shape, sms_) : SplitGemmPlan{.splits = 1};
+    SplitGemmArgs args{.x = x16_, .sums = sums_, .rows = rows, .cols = cols, .tokens = tokens, .x_rows = rows16};
+    const GemmCost own = cost(args, plan);
+    const std::function<void(int)> run = [=, this, on = on_](int i) mutable {
+      args.weights = weights + i * bytes;
+      if (split) return sm90_split_gemm(args, plan, on);
+      GemmArgs all{.weights = args.weights, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens, .x_rows = rows16};
+      all.parts[0] = {sums_, 0, rows};
+      sm90_gemm(all, plan_gemm(shape, {.sms = sms_, .wgmma = true}), on);
+    };
+    return std::tuple(run, plan.splits, own);
+  };
+  const auto [qkv, qkv_splits, qkv_cost] = gemm(qkv_, {kQkv, kHidden, tokens});
+  const auto [o, o_splits, o_cost] = gemm(o_, {kHidden, kWidth, tokens});
+  const RopeSumsArgs rope{.sums = {sums_, qkv_splits},
+                          .bias = bias_,
+                          .q = q_,
+                          .cosine = table_,
+                          .sine = table_,
+                          .kv_slots = slots_,
+                          .kv = {keys_, values_, KvPages::Type::kBf16},
+                          .tokens = tokens,
+                          .heads = kHeads,
+                          .kv_heads = kKvHeads};
+  NormSumsArgs settle = norm;
+  settle.sums = {sums_, o_splits};
+  settle.bias = bias_;
+  settle.type = InputType::kF16;
+  RouteTokensArgs route{.x = normed_,
+                        .bias = bias_,
+                        .logits = logits_,
+                        .ids = ids_,
+                        .weights = weights_,
+                        .finished = finished_,
+                        .tokens = tokens,
+                        .hidden = kHidden,
+                        .experts = kExperts,
+                        .topk = kTopk};
+  const RoutePlan route_plan = plan_route({tokens, kHidden, kExperts}, sms_);
+  const auto run_route = [&](int i) {
+    route.weight = router_ + int64_t{i} * kExperts * kHidden;
+    any_route_tokens(route, route_plan, on_);
+  };
+  add({"norm_sums", tokens, cost(norm)}, [&](int) { any_norm_sums(norm, on_); });
+  add({"qkv gemm", tokens, qkv_cost}, qkv);
+  add({"rope_sums", tokens, cost(rope)}, [&](int) { any_rope_sums(rope, on_); });
+  add({"round", tokens, {.bytes = int64_t{6} * tokens * kWidth}}, [&](int) { any_round(round, on_); });
+  add({"o gemm", tokens, o_cost}, o);
+  add({"norm_sums of o", tokens, cost(settle)}, [&](int) { any_norm_sums(settle, on_); });
+  add({"route_tokens", tokens, cost(route)}, run_route);
+  add({"attn_in: norm, qkv, rope", tokens, qkv_cost}, [&](int i) {
+    any_norm_sums(norm, on_);
+    qkv(i);
+    any_rope_sums(rope, on_);
+  });
+  add({"attn_out: round, o", tokens, o_cost}, [&](int i) {
+    any_round(round, on_);
+    o(i);
+  });
+  add({"route: norm, route_tokens", tokens, cost(route)}, [&](int i) {
+    any_norm_sums(settle, on_);
+    run_route(i);
+  });
+  add({"all three", tokens, {.bytes = qkv_cost.bytes + o_cost.bytes, .flops = qkv_cost.flops + o_cost.flops}},
+      [&](int i) {
+        any_norm_sums(norm, on_);
+        qkv(i);
+        any_rope_sums(rope, on_);
+        any_round(round, on_);
+        o(i);
+        any_norm_sums(settle, on_);
+        run_route(i);
+      });
+}
+
+void Bench::write(const char* path) const {
+  std::FILE* f = std::fopen(path, "w");
+  if (f == nullptr) throw Error(Code::kIo, "[bench] cannot write {}", path);
+  std::fprintf(f, "{\"device\": \"%s\", \"read_gb_per_s\": %.1f, \"tflop_per_s\": %.1f, \"kernels\": [\n",
+               peaks_.device.c_str(), peaks_.read_bytes_per_s / 1e9, peaks_.exact_peak()->flops_per_s / 1e12);
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const Row& r = rows_[i];
+    std::fprintf(f, "  {\"kernel\": \"%s\", \"tokens\": %d, \"us\": %.3f, \"bytes\": %lld, \"of_ideal\": %.4f}%s\n",
+                 r.name.c_str(), r.tokens, r.us, static_cast<long long>(r.cost.bytes), ideal(r),
+                 i + 1 < rows_.size() ? "," : "");
+  }
+  std::fprintf(f, "]}\n");
+  std::fclose(f);
+}
+
+void run(const char* path) {
+  if (open_device(0).major != kHopper || !sm90_gemm_serves(layout::Packing::kBf16))
+    throw Error(Code::kUnsupported, "[bench] want a card and a build with wgmma");
+  Bench bench;
+  for (const int tokens : {9, 16, 32, 64, 128, 256, 512}) bench.step(tokens);
+  bench.write(path);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::printf("usage: step_bench <json file>\n");
+    return 2;
+  }
+  try {
+    nibble::backend::cuda::run(argv[1]);
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

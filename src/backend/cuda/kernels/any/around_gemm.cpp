@@ -1,0 +1,101 @@
+#include "backend/cuda/kernels/any/around_gemm.h"
+
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
+#include "backend/cuda/layout/wgmma_b.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int value_bytes(KvPages::Type type) {
+  switch (type) {
+    case KvPages::Type::kF32: return 4;
+    case KvPages::Type::kBf16: return 2;
+    case KvPages::Type::kE4m3: return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string RoutePlan::to_string() const {
+  return fmt::format("16 experts, tiles of {} tokens, grid {} x {}, {} threads, {} B shared", kRouteTokens,
+                     expert_groups, shares, threads, smem_bytes);
+}
+
+RoutePlan plan_route(const RouteShape& s, int sms) {
+  constexpr int kFlagBytes = 16;
+  RoutePlan plan{.tiles = static_cast<int>(route_tiles(s.tokens)),
+                 .expert_groups = static_cast<int>(ceil_div(s.experts, layout::kTileRows)),
+                 .threads = layout::slices(s.hidden) * layout::kWarpLanes};
+  plan.shares = std::min(plan.tiles, std::max(1, sms / std::max(1, plan.expert_groups)));
+  plan.smem_bytes = layout::slices(s.hidden) * layout::kStepBytes + kFlagBytes;
+  return plan;
+}
+
+GemmCost cost(const NormSumsArgs& a) {
+  const int64_t count = int64_t{a.tokens} * a.hidden;
+  return {.bytes = count * (4 + 4 * a.sums.splits + (a.sums.splits > 0 ? 4 : 0) + (a.norm != nullptr ? 4 : 0) +
+                            (a.rounded != nullptr ? 2 : 0)) +
+                   4 * int64_t{a.hidden},
+          .flops = count * (4 + a.sums.splits)};
+}
+
+GemmCost cost(const RopeSumsArgs& a) {
+  const int64_t q = int64_t{a.tokens} * a.heads * kGemvHeadDim, kv = int64_t{a.tokens} * a.kv_heads * kGemvHeadDim;
+  return {.bytes = 4 * a.sums.splits * (q + 2 * kv) + 4 * q + 2 * kv * value_bytes(a.kv.type) + 2 * int64_t{a.rows()},
+          .flops = (a.sums.splits + 3) * (q + 2 * kv)};
+}
+
+GemmCost cost(const RouteTokensArgs& a) {
+  const int64_t tokens = a.tokens, out = tokens * a.experts;
+  return {.bytes = 2 * int64_t{a.experts} * a.hidden + 4 * tokens * a.hidden + 4 * out + 8 * tokens * a.topk,
+          .flops = 2 * out * a.hidden};
+}
+
+void check_args(const NormSumsArgs& a) {
+  constexpr Kernel kName = Kernel::kNormSums;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.hidden > 0 && a.hidden % 4 == 0 && a.hidden <= kNormHidden, kName,
+                "hidden a multiple of 4, up to 4096", a.hidden);
+  require_shape(aligned(a.x) && (a.sums.splits == 0 || aligned(a.sums.at)), kName, "x and sums, 16-byte aligned",
+                a.sums.splits);
+  require_shape(a.sums.splits >= 0 && a.sums.splits <= kMaxSplits, kName, "up to 8 splits", a.sums.splits);
+  require_shape(a.sums.splits > 0 || a.bias == nullptr, kName, "a bias with sums only", a.sums.splits);
+  require_shape(a.norm == nullptr || aligned(a.normed), kName, "normed, 16-byte aligned", a.hidden);
+  require_shape(a.rounded == nullptr || a.norm != nullptr, kName, "a norm for what is rounded", a.hidden);
+  require_shape(
+      a.rounded == nullptr || a.type != InputType::kWgmma ||
+          (a.hidden % layout::kPanelK == 0 && a.rounded_rows % kGroupAlign == 0 && a.rounded_rows >= a.tokens),
+      kName, "panels of 64 columns whose rows hold the tokens", a.rounded_rows);
+}
+
+void check_args(const RopeSumsArgs& a) {
+  constexpr Kernel kName = Kernel::kRopeSums;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.heads > 0 && a.kv_heads > 0, kName, "heads", a.heads);
+  require_shape(a.sums.splits > 0 && a.sums.splits <= kMaxSplits, kName, "1 to 8 splits", a.sums.splits);
+  require_shape(aligned(a.sums.at) && aligned(a.bias), kName, "sums and bias, 16-byte aligned", a.sums.splits);
+  require_shape(aligned(a.q) && aligned(a.cosine) && aligned(a.sine) && a.kv_slots != nullptr && aligned(a.kv.keys) &&
+                    aligned(a.kv.values),
+                kName, "q, rope table and pages, 16-byte aligned, and slots", a.tokens);
+}
+
+void check_args(const RouteTokensArgs& a) {
+  constexpr Kernel kName = Kernel::kRouteTokens;
+  require_shape(a.tokens > 0 && a.tokens <= kRouteMaxTokens, kName, "1 to 512 tokens", a.tokens);
+  require_shape(layout::slices(a.hidden) > 0, kName, "hidden in slices of 192 or 256", a.hidden);
+  require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
+                "a topk of at most 32 and experts", a.topk);
+  require_shape(aligned(a.x) && aligned(a.weight) && a.bias != nullptr && a.logits != nullptr && a.ids != nullptr &&
+                    a.weights != nullptr && a.finished != nullptr,
+                kName, "x and weight, 16-byte aligned, and the rest", a.experts);
+}
+
+}  // namespace nibble::backend::cuda

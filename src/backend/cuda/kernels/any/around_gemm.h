@@ -1,0 +1,92 @@
+#pragma once
+// What stands around the GEMMs of a step of many tokens, where decode steps have it fused into their kernels: norm,
+// rope, router. Arguments, cost and launchers. All pointers are device memory, rows of floats 16-byte aligned.
+
+#include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/gemm_plan.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+// A GEMM's result that its reader has still to add up: splits of [tokens, rows] (split_gemm_plan.h).
+struct SplitSums {
+  const float* at = nullptr;
+  int splits = 0;  // 0: there is none
+};
+
+// x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; then normed[t] = rmsnorm(x[t]) * norm, and the same
+// rounded, as a GEMM or the experts take it.
+struct NormSumsArgs {
+  float* x = nullptr;           // [tokens, hidden]
+  SplitSums sums;               // rows: hidden
+  const Bf16* bias = nullptr;   // [hidden], with sums
+  const Bf16* norm = nullptr;   // [hidden]; null: nothing but x
+  float* normed = nullptr;      // [tokens, hidden]
+  uint16_t* rounded = nullptr;  // [tokens, hidden], or null
+  InputType type = InputType::kF16;
+  int rounded_rows = 0;        // kWgmma: of the panels, a multiple of 8
+  int tokens = 0, hidden = 0;  // hidden: a multiple of 4, up to kNormHidden
+  float eps = 0;
+};
+inline constexpr int kNormHidden = 4096;
+
+// q, k, v = the sums + bias; rope turns q and k; k and v go into their slots. Rows are those of heads of 64, q, k and v
+// one after the other, the sums' in RowOrder::kHeads64.
+struct RopeSumsArgs {
+  SplitSums sums;
+  const Bf16* bias = nullptr;         // [rows], in the checkpoint's order
+  float* q = nullptr;                 // [tokens, heads, 64]
+  const float* cosine = nullptr;      // [tokens, 32], times the concentration
+  const float* sine = nullptr;        // likewise
+  const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
+  KvPages kv;
+  int tokens = 0, heads = 0, kv_heads = 0;
+  [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
+};
+
+// logits[t, e] = x[t] · W[e] + bias[e]; the topk largest by falling logit (the lower id first on a tie), and the
+// softmax over them. x is rounded to two bf16 (16 bits); the order of a sum is fixed by hidden: a token does not see
+// the others.
+struct RouteTokensArgs {
+  const float* x = nullptr;                           // [tokens, hidden]
+  const Bf16* weight = nullptr;                       // [experts, hidden]
+  const Bf16* bias = nullptr;                         // [experts]
+  float* logits = nullptr;                            // [tokens, experts]
+  int32_t* ids = nullptr;                             // [tokens, topk]
+  float* weights = nullptr;                           // [tokens, topk]
+  int* finished = nullptr;                            // scratch [route_tiles(tokens)]: zero before and after
+  int tokens = 0, hidden = 0, experts = 0, topk = 0;  // hidden: in slices (layout/mx_a_m16k32.h)
+};
+inline constexpr int kRouteTokens = 8;       // of a tile
+inline constexpr int kRouteMaxTokens = 512;  // beyond, x would be read too often: once per 16 experts
+[[nodiscard]] constexpr int64_t route_tiles(int64_t tokens) { return (tokens + kRouteTokens - 1) / kRouteTokens; }
+
+// Grid: groups of 16 experts x CTAs that share the tiles of tokens; a warp per slice.
+struct RoutePlan {
+  int tiles = 0;
+  int expert_groups = 0, shares = 0;
+  int threads = 0, smem_bytes = 0;
+  [[nodiscard]] int grid() const { return expert_groups * shares; }
+  [[nodiscard]] std::string to_string() const;
+};
+struct RouteShape {
+  int64_t tokens = 0, hidden = 0, experts = 0;
+};
+[[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
+
+[[nodiscard]] GemmCost cost(const NormSumsArgs& args);
+[[nodiscard]] GemmCost cost(const RopeSumsArgs& args);
+[[nodiscard]] GemmCost cost(const RouteTokensArgs& args);
+
+// Throw Error(kUnsupported) that prints what a launch cannot serve.
+void check_args(const NormSumsArgs& args);
+void check_args(const RopeSumsArgs& args);
+void check_args(const RouteTokensArgs& args);
+
+// Check the arguments, launch chained (chained_launch.cuh), return.
+void any_norm_sums(const NormSumsArgs& args, const Launch& on);
+void any_rope_sums(const RopeSumsArgs& args, const Launch& on);
+void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,77 @@
+// The kernels around GEMMs and the split GEMM (around_gemm.h, split_gemm_plan.h), run lane by lane on the host.
+
+#include "backend/cuda/emulation/device.h"
+
+#include "backend/cuda/kernels/any/around_gemm_testing.h"
+#include "backend/cuda/kernels/any/norm_sums.cuh"
+#include "backend/cuda/kernels/any/rope_sums.cuh"
+#include "backend/cuda/kernels/any/route_tokens.cuh"
+#include "backend/cuda/kernels/sm90/split_gemm.cuh"
+
+#include <gtest/gtest.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+void emulate(int64_t grid, int threads, const std::function<void()>& kernel) {
+  const emulation::Launch launch{.grid = static_cast<int>(grid), .threads = threads, .predecessor = {}};
+  ASSERT_EQ(emulation::run(launch, kernel), "");
+}
+
+TEST(around_gemm_emulated, norm_adds_what_is_owed_and_rounds_for_every_reader) {
+  const auto run = [](const NormSumsArgs& args) {
+    emulate(args.tokens, norm_threads(args.hidden), [&] { any_norm_sums_f32(args); });
+  };
+  check_norm<HostArray>({.tokens = 2, .hidden = 2880, .splits = 5, .type = InputType::kF16}, run);
+  check_norm<HostArray>({.tokens = 9, .hidden = 192, .splits = 0, .type = InputType::kWgmma}, run);
+  check_norm<HostArray>({.tokens = 3, .hidden = 4096, .splits = 1, .type = InputType::kBf16}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 8, .rounded = false}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 3, .normed = false}, run);
+}
+
+TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
+  const auto run = [](const RopeSumsArgs& args) {
+    const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
+    emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { any_rope_sums_f32(args); });
+  };
+  check_rope<HostArray>({.tokens = 3, .heads = 4, .kv_heads = 2, .splits = 3}, run);
+  check_rope<HostArray>({.tokens = 1, .heads = 8, .kv_heads = 1, .splits = 1, .type = KvPages::Type::kF32}, run);
+  check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvPages::Type::kE4m3}, run);
+}
+
+TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {
+  const auto run = [](const RouteTokensArgs& args) {
+    const RoutePlan plan = plan_route({args.tokens, args.hidden, args.experts}, 3);
+    emulate(plan.grid(), plan.threads, [&] {
+      if (layout::slice_blocks(args.hidden) == 6) {
+        any_route_tokens_f32_bf16<6>(args, plan);
+      } else {
+        any_route_tokens_f32_bf16<8>(args, plan);
+      }
+    });
+  };
+  check_route<HostArray>({.tokens = 9, .hidden = 384, .experts = 128, .topk = 4}, run);
+  check_route<HostArray>({.tokens = 17, .hidden = 512, .experts = 20, .topk = 2}, run);
+  check_route<HostArray>({.tokens = 3, .hidden = 192, .experts = 130, .topk = 1}, run);
+  check_route<HostArray>({.tokens = 2, .hidden = 192, .experts = 300, .topk = 32}, run);  // beyond what lanes hold
+}
+
+TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
+  const auto run = [](const SplitGemmArgs& args, const SplitGemmPlan& plan) {
+    const auto with = [&]<class Tile>(Tile) {
+      ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
+      emulate(plan.grid(), Tile::kThreads, [&] { sm90_split_gemm<Tile>(args, plan); });
+    };
+    if (plan.tokens == 32) return with(SplitTile<32>());
+    if (plan.tokens == 64) return with(SplitTile<64>());
+    if (plan.tokens == 128) return with(SplitTile<128>());
+    with(SplitTile<256>());
+  };
+  check_split<HostArray>({.rows = 144, .cols = 384, .tokens = 9, .sms = 6}, run);
+  check_split<HostArray>({.rows = 16, .cols = 2880, .tokens = 12, .sms = 1}, run);  // around the ring
+  check_split<HostArray>({.rows = 64, .cols = 512, .tokens = 33, .sms = 3}, run);
+  check_split<HostArray>({.rows = 32, .cols = 192, .tokens = 130, .sms = 132}, run);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

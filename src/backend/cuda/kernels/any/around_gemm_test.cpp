@@ -1,0 +1,71 @@
+// The kernels around GEMMs and the split GEMM on the device, against double results: edges of tokens, real widths.
+
+#include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/kernels/any/around_gemm_testing.h"
+#include "backend/cuda/kernels/sm90/gemm.h"
+#include "backend/cuda/kernels/sm90/split_gemm.h"
+#include "backend/cuda/testing.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+class AroundGemm : public CudaTest {
+ protected:
+  [[nodiscard]] static int attribute(cudaDeviceAttr which) {
+    int value = 0;
+    cuda_check(cudaDeviceGetAttribute(&value, which, 0));
+    return value;
+  }
+  void route(const RouteCase& c) {
+    check_route<DeviceArray>(c, [&](const RouteTokensArgs& args) {
+      any_route_tokens(args, plan_route({args.tokens, args.hidden, args.experts}, sms_), on_);
+    });
+  }
+  const int sms_ = cuda_available().yes ? attribute(cudaDevAttrMultiProcessorCount) : 0;
+};
+
+TEST_F(AroundGemm, norm_adds_what_is_owed_and_rounds_for_every_reader) {
+  const auto run = [&](const NormSumsArgs& args) { any_norm_sums(args, on_); };
+  for (const int tokens : kEdgeTokens)
+    for (const InputType type : {InputType::kF16, InputType::kBf16, InputType::kWgmma}) {
+      check_norm<DeviceArray>({.tokens = tokens, .hidden = 2880, .splits = 5, .type = type}, run);
+      check_norm<DeviceArray>({.tokens = tokens, .hidden = 192, .splits = 0, .type = type}, run);
+    }
+  check_norm<DeviceArray>({.tokens = 600, .hidden = 4096, .splits = 1, .type = InputType::kWgmma}, run);
+  check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 8, .rounded = false}, run);
+  check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false}, run);
+}
+
+TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
+  const auto run = [&](const RopeSumsArgs& args) { any_rope_sums(args, on_); };
+  for (const KvPages::Type type : {KvPages::Type::kBf16, KvPages::Type::kF32, KvPages::Type::kE4m3})
+    for (const int tokens : kEdgeTokens) {
+      check_rope<DeviceArray>({.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = 3, .type = type}, run);
+      check_rope<DeviceArray>({.tokens = tokens, .heads = 3, .kv_heads = 1, .splits = 1, .type = type}, run);
+    }
+}
+
+TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
+  for (const int tokens : kEdgeTokens) route({.tokens = tokens, .hidden = 384, .experts = 32, .topk = 4});
+  route({.tokens = 65, .hidden = 2880, .experts = 128, .topk = 4});
+  route({.tokens = 256, .hidden = 2880, .experts = 128, .topk = 4});
+  route({.tokens = kRouteMaxTokens, .hidden = 512, .experts = 37, .topk = 1});
+  route({.tokens = 33, .hidden = 4096, .experts = 200, .topk = 8});
+}
+
+TEST_F(AroundGemm, split_gemm_is_the_plain_product) {
+  if (attribute(cudaDevAttrComputeCapabilityMajor) != 9 || !sm90_gemm_serves(layout::Packing::kBf16))
+    GTEST_SKIP() << "no wgmma here";
+  const auto run = [&](const SplitGemmArgs& args, const SplitGemmPlan& plan) { sm90_split_gemm(args, plan, on_); };
+  for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 256})
+    check_split<DeviceArray>({.rows = 144, .cols = 384, .tokens = tokens, .sms = 6}, run);
+  for (const int tokens : {17, 64, 129}) {
+    check_split<DeviceArray>({.rows = 5120, .cols = 2880, .tokens = tokens, .sms = sms_}, run);
+    check_split<DeviceArray>({.rows = 2880, .cols = 4096, .tokens = tokens, .sms = sms_}, run);
+  }
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,314 @@
+#pragma once
+// What the tests of around_gemm.h and split_gemm_plan.h share, on a device and emulated: cases, plain double results,
+// comparisons. Memory is the kind of array that the kernels reach, run the launch. No CUDA.
+
+#include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/kernels/any/gemm_testing.h"
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+// Memory for kernels that run on the host; without values, all bits are set.
+template <class T>
+class HostArray {
+ public:
+  explicit HostArray(std::vector<T> values) : values_(std::move(values)) {}
+  explicit HostArray(size_t size) : values_(size) { std::memset(values_.data(), 0xff, size * sizeof(T)); }
+  [[nodiscard]] T* get() const { return values_.data(); }
+  [[nodiscard]] std::vector<T> host() const { return values_; }
+
+ private:
+  mutable std::vector<T> values_;
+};
+
+inline std::vector<float> test_floats(int64_t count, uint64_t seed, float size = 4) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(size * gemm_symmetric(seed, static_cast<uint64_t>(i)));
+  return values;
+}
+template <class T>
+std::vector<T> poison(size_t count) {
+  return HostArray<T>(count).host();
+}
+// The same bits: NaN equals itself.
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+struct NormCase {
+  int tokens = 1, hidden = 2880, splits = 0;
+  InputType type = InputType::kF16;
+  bool normed = true, rounded = true;
+};
+
+template <template <class> class Memory, class Run>
+void check_norm(const NormCase& c, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, type "
+                                  << static_cast<int>(c.type));
+  const auto count = static_cast<size_t>(int64_t{c.tokens} * c.hidden), width = static_cast<size_t>(c.hidden);
+  const bool panels = c.type == InputType::kWgmma;
+  const auto rows = static_cast<int>(panels ? panel_rows(c.tokens) : c.tokens);
+  const std::vector<float> x = test_floats(static_cast<int64_t>(count), 1, 50);
+  const std::vector<float> sums = test_floats(static_cast<int64_t>(count) * c.splits, 2);
+  const std::vector<Bf16> bias = gemm_bias(c.hidden, 3), norm = gemm_bias(c.hidden, 4);
+  const Memory<float> on_x(x), on_sums(sums), normed(count);
+  const Memory<Bf16> on_bias(bias), on_norm(norm);
+  const Memory<uint16_t> rounded(static_cast<size_t>(rows) * width);
+  constexpr float kEps = 1e-5f;
+  const NormSumsArgs args{.x = on_x.get(),
+                          .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits},
+                          .bias = c.splits > 0 ? on_bias.get() : nullptr,
+                          .norm = c.normed ? on_norm.get() : nullptr,
+                          .normed = normed.get(),
+                          .rounded = c.rounded && c.normed ? rounded.get() : nullptr,
+                          .type = c.type,
+                          .rounded_rows = panels ? rows : 0,
+                          .tokens = c.tokens,
+                          .hidden = c.hidden,
+                          .eps = kEps};
+  check_args(args);
+  run(args);
+  const std::vector<float> got_x = on_x.host(), got = normed.host();
+  if (c.splits == 0) {
+    ASSERT_EQ(got_x, x);
+  }
+  for (size_t t = 0; t < static_cast<size_t>(c.tokens); ++t) {
+    double squares = 0;
+    for (size_t d = 0; d < width; ++d) {
+      const size_t i = t * width + d;
+      double want = x[i], size = std::abs(want);
+      if (c.splits > 0) want += bias[d].to_float();
+      for (size_t s = 0; s < static_cast<size_t>(c.splits); ++s) {
+        want += sums[s * count + i];
+        size += std::abs(sums[s * count + i]);
+      }
+      ASSERT_NEAR(got_x[i], want, 0x1p-22 * (size + 1)) << "token " << t << ", dim " << d;
+      squares += want * want;
+    }
+    const double inverse = 1 / std::sqrt(squares / c.hidden + double{kEps});
+    for (size_t d = 0; d < width && c.normed; ++d) {
+      const double want = got_x[t * width + d] * inverse * norm[d].to_float();
+      ASSERT_NEAR(got[t * width + d], want, 1e-6 * std::abs(want) + 1e-12) << "token " << t << ", dim " << d;
+    }
+  }
+  if (!c.normed) {
+    ASSERT_TRUE(same_bits(got, poison<float>(count)));
+  }
+  std::vector<uint16_t> want;
+  for (const float value : got)
+    want.push_back(c.type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
+  if (panels) want = in_panels(want, c.hidden, c.tokens);
+  ASSERT_EQ(rounded.host(), args.rounded != nullptr ? want : poison<uint16_t>(want.size()));
+}
+
+struct RopeCase {
+  int tokens = 1, heads = 64, kv_heads = 8, splits = 1;
+  KvPages::Type type = KvPages::Type::kBf16;
+};
+
+// Element i of pages of a type, and how far it may lie from an exact value of 1.
+inline std::pair<double, double> page_value(const std::vector<uint8_t>& pages, KvPages::Type type, size_t i) {
+  if (type == KvPages::Type::kF32) {
+    float value = 0;
+    std::memcpy(&value, pages.data() + 4 * i, 4);
+    return {value, 0x1p-21};
+  }
+  if (type == KvPages::Type::kE4m3) return {E4m3{pages[i]}.to_float(), 0x1p-4 + 0x1p-20};
+  return {Bf16{static_cast<uint16_t>(pages[2 * i] | pages[2 * i + 1] << 8)}.to_float(), 0x1p-8 + 0x1p-20};
+}
+
+// A token's row before rope, in the checkpoint's order.
+inline std::vector<double> row_of_sums(const RopeCase& c, const std::vector<float>& sums, const std::vector<Bf16>& bias,
+                                       int t) {
+  const auto rows = static_cast<int>(bias.size());
+  std::vector<double> row(bias.size());
+  for (int r = 0; r < rows; ++r) {
+    const auto to = static_cast<size_t>(layout::source_row(layout::RowOrder::kHeads64, r / 16, r % 16));
+    row[to] = bias[to].to_float();
+    for (int s = 0; s < c.splits; ++s) row[to] += sums[static_cast<size_t>((int64_t{s} * c.tokens + t) * rows + r)];
+  }
+  return row;
+}
+
+template <template <class> class Memory, class Run>
+void check_rope(const RopeCase& c, const Run& run) {
+  constexpr int kHalf = kGemvHeadDim / 2;
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.heads << " + 2 x " << c.kv_heads << " heads, "
+                                  << c.splits << " splits, type " << static_cast<int>(c.type));
+  const int rows = (c.heads + 2 * c.kv_heads) * kGemvHeadDim, pages = c.tokens / kPageTokens + 2;
+  const size_t element = c.type == KvPages::Type::kF32 ? 4 : c.type == KvPages::Type::kBf16 ? 2 : 1;
+  const auto page_bytes = static_cast<size_t>(pages * c.kv_heads * kPageTokens * kGemvHeadDim) * element;
+  const std::vector<float> sums = test_floats(int64_t{c.splits} * c.tokens * rows, 1);
+  const std::vector<Bf16> bias = gemm_bias(rows, 2);
+  const std::vector<float> cosine = test_floats(int64_t{c.tokens} * kHalf, 3, 1);
+  const std::vector<float> sine = test_floats(int64_t{c.tokens} * kHalf, 4, 1);
+  std::vector<int32_t> slots;  // backwards
+  for (int t = 0; t < c.tokens; ++t) slots.push_back(pages * kPageTokens - 2 - t);
+  const Memory<float> on_sums(sums), on_cosine(cosine), on_sine(sine);
+  const Memory<float> q(static_cast<size_t>(c.tokens * c.heads * kGemvHeadDim));
+  const Memory<Bf16> on_bias(bias);
+  const Memory<int32_t> on_slots(slots);
+  const Memory<uint8_t> keys(page_bytes), values(page_bytes);
+  const RopeSumsArgs args{.sums = {on_sums.get(), c.splits},
+                          .bias = on_bias.get(),
+                          .q = q.get(),
+                          .cosine = on_cosine.get(),
+                          .sine = on_sine.get(),
+                          .kv_slots = on_slots.get(),
+                          .kv = {keys.get(), values.get(), c.type},
+                          .tokens = c.tokens,
+                          .heads = c.heads,
+                          .kv_heads = c.kv_heads};
+  check_args(args);
+  run(args);
+  const std::vector<float> got_q = q.host();
+  const std::vector<uint8_t> got_pages[] = {keys.host(), values.host()};
+  std::vector<uint8_t> rest[] = {got_pages[0], got_pages[1]};  // what no token owns
+  for (int t = 0; t < c.tokens; ++t) {
+    const std::vector<double> row = row_of_sums(c, sums, bias, t);
+    for (int r = 0; r < rows; ++r) {
+      const int head = r / kGemvHeadDim, d = r % kGemvHeadDim, half = d % kHalf;
+      const double x1 = row[static_cast<size_t>(r - d + half)], x2 = row[static_cast<size_t>(r - d + half + kHalf)];
+      const double cos = cosine[static_cast<size_t>(t * kHalf + half)],
+                   sin = sine[static_cast<size_t>(t * kHalf + half)];
+      const double turned = d < kHalf ? x1 * cos - x2 * sin : x2 * cos + x1 * sin;
+      const double want = head < c.heads + c.kv_heads ? turned : d < kHalf ? x1 : x2;
+      const double size = std::abs(x1) + std::abs(x2) + 8;  // splits may cancel
+      if (head < c.heads) {
+        ASSERT_NEAR(got_q[static_cast<size_t>((t * c.heads + head) * kGemvHeadDim + d)], want, 0x1p-21 * size);
+        continue;
+      }
+      const int which = head < c.heads + c.kv_heads ? 0 : 1, kv_head = head - c.heads - which * c.kv_heads;
+      const int slot = slots[static_cast<size_t>(t)];
+      const auto at = static_cast<size_t>(
+          ((slot / kPageTokens * c.kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kGemvHeadDim + d);
+      const auto [got, error] = page_value(got_pages[which], c.type, at);
+      ASSERT_NEAR(got, want, error * std::abs(want) + 0x1p-20 * size + (c.type == KvPages::Type::kE4m3 ? 0x1p-9 : 0))
+          << "token " << t << ", head " << head << ", dim " << d;
+      std::memset(rest[which].data() + at * element, 0xff, element);
+    }
+  }
+  for (const std::vector<uint8_t>& untouched : rest) ASSERT_TRUE(same_bits(untouched, poison<uint8_t>(page_bytes)));
+}
+
+struct RouteCase {
+  int tokens = 1, hidden = 2880, experts = 128, topk = 4;
+};
+
+struct Routed {
+  std::vector<float> logits, weights;
+  std::vector<int32_t> ids;
+  friend bool operator==(const Routed&, const Routed&) = default;
+};
+
+template <template <class> class Memory, class Run>
+Routed run_route(const RouteCase& c, const std::vector<float>& x, const std::vector<Bf16>& weight, const Run& run) {
+  const auto out = static_cast<size_t>(c.tokens * c.experts), chosen = static_cast<size_t>(c.tokens * c.topk);
+  const std::vector<Bf16> bias = gemm_bias(c.experts, 3);
+  const Memory<float> on_x(x), logits(out), weights(chosen);
+  const Memory<Bf16> on_weight(weight), on_bias(bias);
+  const Memory<int32_t> ids(chosen);
+  const Memory<int> finished(std::vector<int>(static_cast<size_t>(route_tiles(c.tokens)), 0));
+  const RouteTokensArgs args{.x = on_x.get(),
+                             .weight = on_weight.get(),
+                             .bias = on_bias.get(),
+                             .logits = logits.get(),
+                             .ids = ids.get(),
+                             .weights = weights.get(),
+                             .finished = finished.get(),
+                             .tokens = c.tokens,
+                             .hidden = c.hidden,
+                             .experts = c.experts,
+                             .topk = c.topk};
+  check_args(args);
+  run(args);
+  EXPECT_EQ(std::ranges::count(finished.host(), 0), route_tiles(c.tokens));
+  return {logits.host(), weights.host(), ids.host()};
+}
+
+template <template <class> class Memory, class Run>
+void check_route(const RouteCase& c, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " x " << c.hidden << ", top " << c.topk);
+  const std::vector<float> x = test_floats(int64_t{c.tokens} * c.hidden, 1);
+  const std::vector<Bf16> weight = gemm_bias(c.experts * c.hidden, 2), bias = gemm_bias(c.experts, 3);
+  const Routed got = run_route<Memory>(c, x, weight, run);
+  ASSERT_EQ(got, run_route<Memory>(c, x, weight, run)) << "not repeatable";
+  // What a token gets in a step of its own is the same to the bit.
+  const int alone = c.tokens - 1;
+  const Routed own = run_route<Memory>({1, c.hidden, c.experts, c.topk}, {x.end() - c.hidden, x.end()}, weight, run);
+  ASSERT_TRUE(std::equal(own.logits.begin(), own.logits.end(), got.logits.begin() + int64_t{alone} * c.experts));
+  for (int t = 0; t < c.tokens; ++t) {
+    const auto logits = got.logits.begin() + int64_t{t} * c.experts;
+    for (int e = 0; e < c.experts; ++e) {
+      double want = bias[static_cast<size_t>(e)].to_float(), size = std::abs(want);
+      for (int k = 0; k < c.hidden; ++k) {
+        const double term = double{weight[static_cast<size_t>(e * c.hidden + k)].to_float()} *
+                            x[static_cast<size_t>(int64_t{t} * c.hidden + k)];
+        want += term;
+        size += std::abs(term);
+      }
+      ASSERT_NEAR(logits[e], want, 0x1p-17 * size) << "token " << t << ", expert " << e;
+    }
+    std::vector<int32_t> order(static_cast<size_t>(c.experts));
+    for (int e = 0; e < c.experts; ++e) order[static_cast<size_t>(e)] = e;
+    std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+    double sum = 0;
+    for (int k = 0; k < c.topk; ++k) sum += std::exp(double{logits[order[static_cast<size_t>(k)]]} - logits[order[0]]);
+    for (int k = 0; k < c.topk; ++k) {
+      const auto i = static_cast<size_t>(t * c.topk + k);
+      ASSERT_EQ(got.ids[i], order[static_cast<size_t>(k)]) << "token " << t << ", choice " << k;
+      ASSERT_NEAR(got.weights[i], std::exp(double{logits[order[static_cast<size_t>(k)]]} - logits[order[0]]) / sum,
+                  1e-6);
+    }
+  }
+}
+
+struct SplitCase {
+  int rows = 5120, cols = 2880, tokens = 16, sms = 132;
+};
+
+// Every token against some rows: the first and last, and a few that move with the token; the splits added.
+template <template <class> class Memory, class Run>
+void check_split(const SplitCase& c, const Run& run) {
+  const SplitGemmPlan plan = plan_split_gemm({c.rows, c.cols, c.tokens}, c.sms);
+  SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << c.tokens << " tokens: " << plan.to_string());
+  const GemmMatrix w(layout::Packing::kBf16, c.rows, c.cols, layout::RowOrder::kPlain, 5);
+  const std::vector<uint16_t> x = random_16(true, int64_t{c.tokens} * c.cols, 6);
+  const Memory<uint8_t> weights(w.packed);
+  const Memory<uint16_t> on_x(in_panels(x, c.cols, c.tokens));
+  const size_t out = static_cast<size_t>(c.tokens) * static_cast<size_t>(c.rows), tail = 64;
+  const Memory<float> sums(static_cast<size_t>(plan.splits) * out + tail);
+  const SplitGemmArgs args{.weights = weights.get(),
+                           .x = on_x.get(),
+                           .sums = sums.get(),
+                           .rows = c.rows,
+                           .cols = c.cols,
+                           .tokens = c.tokens,
+                           .x_rows = static_cast<int>(panel_rows(c.tokens))};
+  check_args(args);
+  run(args, plan);
+  const std::vector<float> got = sums.host();
+  run(args, plan);
+  ASSERT_TRUE(same_bits(got, sums.host())) << "not repeatable";
+  ASSERT_TRUE(std::all_of(got.end() - tail, got.end(), [](float v) { return std::isnan(v); }));
+  ASSERT_TRUE(std::none_of(got.begin(), got.end() - tail, [](float v) { return std::isnan(v); }));
+  for (int t = 0; t < c.tokens; ++t)
+    for (const int r : {0, c.rows - 1, t * 7 % c.rows, t * 131 % c.rows, (t + 15) % c.rows}) {
+      const GemmSum want = w.dot(r, x.data() + int64_t{t} * c.cols, true);
+      double all = 0;
+      for (int s = 0; s < plan.splits; ++s)
+        all += got[static_cast<size_t>(s) * out + static_cast<size_t>(int64_t{t} * c.rows + r)];
+      ASSERT_LE(std::abs(all - want.value), kGemmError * (want.size + 1)) << "token " << t << ", row " << r;
+    }
+}
+
+}  // namespace nibble::backend::cuda

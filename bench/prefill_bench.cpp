@@ -7,6 +7,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
+#include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/sm90/attend.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/measure.h"
@@ -78,6 +79,7 @@ class Bench {
   void decode(int keys, int tokens, KvPages::Type type, int window);
   void prefill(int tokens, int window);
   void dense(const char* name, int rows, int cols, int tokens);
+  void route(int tokens);
   void moe(int tokens);
   void write(const char* path) const;
 
@@ -231,6 +233,30 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
   });
 }
 
+// What routes many tokens: the norm, the logits, the choice.
+void Bench::route(int tokens) {
+  auto* const logits = device_array<float>(int64_t{tokens} * kExperts);
+  auto* const ids = device_array<int32_t>(int64_t{tokens} * kTopk);
+  const double width = 1.0 * tokens * kHidden;
+  add({"rmsnorm", tokens, 0, 8 * width, 0}, 4, [&](int) {
+    any_rmsnorm({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
+  });
+  const LinearLaunch router{.weight = reinterpret_cast<const Bf16*>(pool_),
+                            .bias = bias_,
+                            .x = x_,
+                            .out = logits,
+                            .tokens = tokens,
+                            .rows = kExperts,
+                            .cols = kHidden};
+  add({"any_linear_many router", tokens, 0, 4 * width, 4 * width * kExperts}, 4,
+      [&](int) { any_linear_many(router, on_); });
+  add({"any_linear router", tokens, 0, 4 * width, 2 * width * kExperts}, 1, [&](int) { any_linear(router, on_); });
+  add({"top_experts", tokens, 0, 4.0 * tokens * kExperts, 0}, 4, [&](int) {
+    any_top_experts({.logits = logits, .ids = ids, .weights = y_, .tokens = tokens, .experts = kExperts, .topk = kTopk},
+                    on_);
+  });
+}
+
 void Bench::moe(int tokens) {
   std::vector<int32_t> ids;
   std::vector<bool> seen(kExperts);
@@ -335,6 +361,7 @@ void run(const char* path) {
     for (const int window : {0, 128}) bench.prefill(tokens, window);
     bench.dense("qkv", 5120, kHidden, tokens);
     bench.dense("o", kHidden, 4096, tokens);
+    bench.route(tokens);
     bench.moe(tokens);
   }
   bench.write(path);

@@ -51,7 +51,7 @@ bool fused_step(const Dims& d, int64_t tokens) {
 }
 
 // Where auto goes over to GEMMs, as was faster on an H200 (gpt-oss-120b shapes, 2026-11).
-constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 256;
+constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 256, kPlainRouterTokens = 512;
 
 bool has_gemms(MoeKernel kernel) { return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto; }
 
@@ -64,6 +64,8 @@ bool experts_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
 }
 
 bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
+
+bool router_by_mma(MoeKernel kernel, int64_t tokens) { return has_gemms(kernel) && tokens > kPlainRouterTokens; }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
   switch (kv) {

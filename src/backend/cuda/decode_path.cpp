@@ -169,19 +169,23 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   kernels_.rmsnorm({.x = at_.residual,
                     .scale = w.norm,
                     .out = at_.normed,
-                    .rounded = at_.normed_f16,
+                    .rounded = experts_on_gemms() ? nullptr : at_.normed_f16,
                     .rows = to_int(tokens_),
                     .hidden = to_int(d_.hidden),
                     .eps = config_.rms_eps},
                    on);
-  kernels_.linear({.weight = w.router,
-                   .bias = w.bias,
-                   .x = at_.normed,
-                   .out = at_.router_logits,
-                   .tokens = to_int(tokens_),
-                   .rows = to_int(d_.experts),
-                   .cols = to_int(d_.hidden)},
-                  on);
+  const LinearLaunch logits{.weight = w.router,
+                            .bias = w.bias,
+                            .x = at_.normed,
+                            .out = at_.router_logits,
+                            .tokens = to_int(tokens_),
+                            .rows = to_int(d_.experts),
+                            .cols = to_int(d_.hidden)};
+  if (router_by_mma(kernel_, tokens_)) {
+    any_linear_many(logits, on);
+  } else {
+    kernels_.linear(logits, on);
+  }
   chosen_ = false;
   settle(on);
 }

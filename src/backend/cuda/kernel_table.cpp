@@ -46,6 +46,7 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_moe_group_tiles",
                                                              "any_moe_sum_f32",
                                                              "any_round_f32",
+                                                             "any_linear_many_f32_bf16",
                                                              "any_sample_mask_f32",
                                                              "any_sample_adjust_f32",
                                                              "any_sample_filter_f32",

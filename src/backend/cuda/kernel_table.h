@@ -59,6 +59,7 @@ enum class Kernel : uint8_t {
   kMoeGroupTiles,
   kMoeSum,
   kRound,
+  kLinearMany,
   kSampleMask,
   kSampleAdjust,
   kSampleFilter,

@@ -143,7 +143,11 @@ class Planner {
       return;
     }
     per_token(Kernel::kRmsnorm, tokens_, {kMlpNorm});
-    linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+    if (router_by_mma(moe_, tokens_)) {
+      add(Kernel::kLinearMany, "32 tokens x up to 128 experts per CTA", {kRouter, kRouterBias});
+    } else {
+      linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+    }
     add(Kernel::kTopExperts, "a warp per token");
   }
 

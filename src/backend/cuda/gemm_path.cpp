@@ -49,12 +49,8 @@ GemmPath::GemmPath(const BackendConfig& config, Carver& carver)
 }
 
 GemmDevice GemmPath::device_for(Packing packing) const {
-  return {.sms = sms_, .wgmma = hopper_ && sm90_gemm_serves(packing)};
-}
-
-InputType GemmPath::input_before(Packing packing) const {
-  if (device_for(packing).wgmma) return InputType::kWgmma;
-  return packing == Packing::kBf16 ? InputType::kBf16 : InputType::kF16;
+  const bool wide = packing == Packing::kMxfp4 && wide_scales_;
+  return {.sms = sms_, .wgmma = hopper_ && !wide && sm90_gemm_serves(packing)};
 }
 
 void GemmPath::run(const GemmArgs& args, const GemmPlan& plan, const Launch& on) const {
@@ -63,9 +59,14 @@ void GemmPath::run(const GemmArgs& args, const GemmPlan& plan, const Launch& on)
 }
 
 void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {
-  const InputType type = input_before(args.packing);
-  if (type == InputType::kWgmma) args.x_rows = to_int(in_atoms(args.tokens));
-  any_round({.from = x, .to = x_, .tokens = args.tokens, .cols = args.cols, .type = type, .to_rows = args.x_rows}, on);
+  if (device_for(args.packing).wgmma) args.x_rows = to_int(in_atoms(args.tokens));
+  any_round({.from = x,
+             .to = x_,
+             .tokens = args.tokens,
+             .cols = args.cols,
+             .type = input_type(args.packing),
+             .to_rows = args.x_rows},
+            on);
   args.x = x_;
   run(args, plan_gemm({args.rows, args.cols, args.tokens}, device_for(args.packing)), on);
 }
@@ -78,9 +79,9 @@ void GemmPath::round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& 
                   .to = x_,
                   .tokens = args.tokens,
                   .cols = to_int(dims_.hidden),
-                  .type = input_before(Packing::kMxfp4)};
+                  .type = input_type(Packing::kMxfp4)};
   gemm.x_share = to_int(dims_.topk);
-  if (round.type == InputType::kWgmma) {
+  if (device_for(Packing::kMxfp4).wgmma) {
     gemm.x_share = 1;
     round.to = reinterpret_cast<uint16_t*>(y_);
     round.to_rows = gemm.x_rows = x_rows(args.tokens);
@@ -141,7 +142,7 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
 
 std::vector<float> GemmPath::expert_hidden(int64_t tokens, cudaStream_t stream) const {
   const int64_t pairs = tokens * dims_.topk, rows = x_rows(tokens);
-  const bool panels = input_before(Packing::kMxfp4) == InputType::kWgmma;
+  const bool panels = device_for(Packing::kMxfp4).wgmma;
   const std::vector<uint16_t> u = host_copy(u_, (panels ? rows : pairs) * dims_.inter, stream);
   const std::vector<int32_t> places = host_copy(places_, pairs, stream);
   std::vector<float> values;
@@ -150,8 +151,7 @@ std::vector<float> GemmPath::expert_hidden(int64_t tokens, cudaStream_t stream) 
     for (int64_t i = 0; i < dims_.inter; ++i) {
       const int64_t at =
           panels ? layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i) : pair * dims_.inter + i;
-      const uint16_t bits = u[static_cast<size_t>(at)];
-      values.push_back(panels ? Bf16{bits}.to_float() : F16{bits}.to_float());
+      values.push_back(F16{u[static_cast<size_t>(at)]}.to_float());
     }
   return values;
 }

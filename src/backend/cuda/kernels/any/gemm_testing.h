@@ -34,11 +34,15 @@ struct GemmMatrix {
   std::vector<uint16_t> elements;
   std::vector<uint8_t> scales, packed;
 
-  GemmMatrix(layout::Packing the_packing, int64_t row_count, int64_t col_count, layout::RowOrder order, uint64_t seed)
+  struct Scales {
+    uint32_t lowest = 115, count = 11;  // codes
+  };
+  GemmMatrix(layout::Packing the_packing, int64_t row_count, int64_t col_count, layout::RowOrder order, uint64_t seed,
+             const Scales& range = {115, 11})
       : packing(the_packing), rows(row_count), cols(col_count) {
     for (uint64_t i = 0; i < static_cast<uint64_t>(rows * cols); ++i) elements.push_back(element(seed, i));
     for (uint64_t i = 0; i < static_cast<uint64_t>(rows * cols / 32); ++i)
-      scales.push_back(static_cast<uint8_t>(115 + gemm_draw(seed + 1, i) % 11));
+      scales.push_back(static_cast<uint8_t>(range.lowest + gemm_draw(seed + 1, i) % range.count));
     pack(order);
   }
 

@@ -116,9 +116,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) any_linear_many(const __gri
       });
     __syncthreads();
     if (warp < rest)
-      each_sum([&](float& sum, int token, int row) {
-        sum += __uint_as_float(ptx::load_shared4(place(warp, token, row)));
-      });
+      each_sum(
+          [&](float& sum, int token, int row) { sum += __uint_as_float(ptx::load_shared4(place(warp, token, row))); });
     __syncthreads();
   }
   if (warp != 0) return;

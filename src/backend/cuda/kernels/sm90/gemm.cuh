@@ -1,23 +1,20 @@
 #pragma once
-// y = W·x for many tokens on wgmma, W packed bf16 or MXFP4 (widened to bf16 in registers, where it is exact), x bf16
+// y = W·x for many tokens on wgmma: W and x in bf16, or W in MXFP4, widened to f16 in registers, and x in f16
 // source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs
 // W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
 // grid one CTA per SM takes every gridDim.x-th work: 12 tiles of 16 rows, up to kTokens tokens; row blocks run fastest,
 //      so that a tile of tokens and an expert's weights are read from DRAM once
-// warps 0 to 11, three warpgroups, a row tile per warp, multiply and store; warp 12 copies x (64 k a stage), warps 13
-// to
-//      15 weights (a slice a stage) into two rings, on into the next work
+// warps 0 to 11, three warpgroups, a row tile per warp, multiply and store; 12 copies x (64 k a stage), 13 to 15
+//      weights (a slice a stage) into two rings, on into the next work
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
-// widened MXFP4: an e2m1 code moved to bits 15, 8..6 of a bf16 is that number times 2^-126; one multiplication by
-// 2^(scale - 64)
-//      makes it the weight times 2^-63, which the epilogue takes back. REQUIRES scale codes up to 191 (2^64); below 67
-//      (2^-60) weights lose bits and below 60 become 0
+//      widened. MXFP4: one multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a
+//      word; the epilogue takes 2^3 back. REQUIRES scale codes up to kMaxWgmmaScaleCode (2^4); exact from 2^-20 on,
+//      smaller ones lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the
+//      instructions, a quarter of the time and power that bounds the clock
 // bytes, flops: cost()
-// bounds (H200, cycles per 64 k of 192 rows): wgmma 6 N; L2 800 (N = 144); widening takes the integer pipes 380, which
-//      few tokens do not hide
-// measured 2026-11-21 H200, 120b, bench/prefill_bench, uniform routing: 8192 tokens gate_up 1915 us (568 TFLOP/s, 58 %
-//      of the measured peak), down 1000 us (56 %), o 297 us (67 %); 2048: 759, 394 us (37, 40 %), qkv 111, o 90 us;
-//      512: 617, 302 us (1.9 TB/s of weights)
+// bounds (H200, cycles per 64 k of 192 rows): wgmma 6 N; all other instructions without wgmma 470, of which it hides
+//      half
+// measured: see bench/results
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
@@ -54,7 +51,11 @@ struct StagedPair;
 
 template <>
 struct StagedPair<layout::Packing::kMxfp4> {
-  static constexpr float kUnscale = 0x1p63f;  // the products are this power of two too small
+  static constexpr ptx::WgmmaType kType = ptx::WgmmaType::kF16;
+  // A scale's f16 exponent is its stored byte less kOffset: 30 for the largest code.
+  static constexpr uint32_t kOffset = layout::kMaxWgmmaScaleCode + layout::kScaleBias - 30;
+  static constexpr float kUnscale = 0x1p3f;  // the products are this power of two too small
+  static_assert(kOffset == 127 - 12);        // 2^12: what kScaleBias, f16's bias of 15 and kUnscale leave
   uint4 codes;
   uint32_t scales;
   __device__ void load(uint32_t piece, int slice_pairs, int own, int lane) {
@@ -63,18 +64,20 @@ struct StagedPair<layout::Packing::kMxfp4> {
         ptx::load_shared4(piece + static_cast<uint32_t>(layout::scale_word_offset(2 * slice_pairs, lane / 4, own)));
   }
   __device__ void widen(PairOperand& a) const {
-    constexpr uint32_t kBias = 63 - layout::kScaleBias;  // exponent of 2^(code - 64), less the stored byte: no carry
-    const uint32_t exponents = scales + kBias * 0x01010101u;
+    constexpr uint32_t kBoth = 0x00010001u;
+    const auto scale_of = [&](uint32_t byte) {  // in both halves; what is too small becomes 0
+      const uint32_t halves = ptx::permute_bytes(scales, 0x4040u + byte * 0x0101u);
+      return (ptx::max_u16x2(halves, kOffset * kBoth) << 10) - (kOffset * kBoth << 10);
+    };
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {  // bytes: row, row + 8 of block 0, 2 bytes on of block 1
-      const uint32_t scale[2] = {ptx::permute_bytes(exponents, block == 0 ? 0x4040u : 0x4141u) << 7,
-                                 ptx::permute_bytes(exponents, block == 0 ? 0x4242u : 0x4343u) << 7};
+    for (uint32_t block = 0; block < 2; ++block) {  // bytes: row of blocks 0 and 1, row + 8 of both
+      const uint32_t scale[2] = {scale_of(block), scale_of(2 + block)};
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        const layout::E2m1Pairs pairs = layout::widen_e2m1x8_bf16(word_of(codes, 2 * block + step));
+        const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * static_cast<int>(block) + step));
 #pragma unroll
         for (int i = 0; i < 4; ++i)  // registers 1 and 3 are row + 8
-          a[2 * block + step][i] = ptx::mul_bf16x2(pairs.pair[i], scale[i % 2]);
+          a[2 * block + static_cast<uint32_t>(step)][i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
       }
     }
   }
@@ -82,6 +85,7 @@ struct StagedPair<layout::Packing::kMxfp4> {
 
 template <>
 struct StagedPair<layout::Packing::kBf16> {
+  static constexpr ptx::WgmmaType kType = ptx::WgmmaType::kBf16;
   static constexpr float kUnscale = 1.0f;
   uint32_t from;
   __device__ void load(uint32_t piece, int, int, int lane) { from = piece + static_cast<uint32_t>(lane * 16); }
@@ -176,7 +180,8 @@ __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s)
-      ptx::wgmma_m64k16(reinterpret_cast<float(&)[kWidth / 8][4]>(sums), a[s], layout::matrix_descriptor(stage, s));
+      ptx::wgmma_m64k16<StagedPair<Tile::kPacking>::kType>(reinterpret_cast<float(&)[kWidth / 8][4]>(sums), a[s],
+                                                           layout::matrix_descriptor(stage, s));
     ptx::wgmma_commit();
     return;
   }
@@ -306,7 +311,7 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
     for (int i = 0; i < 2; ++i)
       u[i] = gated(sums[n][i] * kUnscale + gate_bias, sums[n][2 + i] * kUnscale + up_bias, args.swiglu_limit);
     const float other = __shfl_xor_sync(0xffffffffu, odd != 0 ? u[0] : u[1], 4);
-    const uint32_t two = odd != 0 ? ptx::pack_bf16(other, u[1]) : ptx::pack_bf16(u[0], other);
+    const uint32_t two = odd != 0 ? ptx::pack_f16(other, u[1]) : ptx::pack_f16(u[0], other);
     if (8 * n + own < work.count) *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;
   }
 }

@@ -331,6 +331,18 @@ __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
   return d;
 }
 
+// One half of a pair as both.
+__device__ __forceinline__ uint32_t low_halves(uint32_t pair) {
+  uint32_t both;
+  asm("{\n .reg .b16 low, high;\n mov.b32 {low, high}, %1;\n mov.b32 %0, {low, low};\n}" : "=r"(both) : "r"(pair));
+  return both;
+}
+__device__ __forceinline__ uint32_t high_halves(uint32_t pair) {
+  uint32_t both;
+  asm("{\n .reg .b16 low, high;\n mov.b32 {low, high}, %1;\n mov.b32 %0, {high, high};\n}" : "=r"(both) : "r"(pair));
+  return both;
+}
+
 // The larger of either half, as unsigned numbers.
 __device__ __forceinline__ uint32_t max_u16x2(uint32_t a, uint32_t b) {
   uint32_t d;

@@ -58,26 +58,23 @@ struct StagedPair<layout::Packing::kMxfp4> {
   static_assert(kOffset == 127 - 12);        // 2^12: what kScaleBias, f16's bias of 15 and kUnscale leave
   uint4 codes;
   uint32_t scales;
-  __device__ void load(uint32_t piece, int slice_pairs, int own, int lane) {
-    codes = ptx::load_shared16(piece + static_cast<uint32_t>(layout::code_offset(own, lane)));
-    scales =
-        ptx::load_shared4(piece + static_cast<uint32_t>(layout::scale_word_offset(2 * slice_pairs, lane / 4, own)));
+  __device__ void load(uint32_t at_codes, uint32_t at_scales) {
+    codes = ptx::load_shared16(at_codes);
+    scales = ptx::load_shared4(at_scales);
   }
   __device__ void widen(PairOperand& a) const {
-    constexpr uint32_t kBoth = 0x00010001u;
-    const auto scale_of = [&](uint32_t byte) {  // in both halves; what is too small becomes 0
-      const uint32_t halves = ptx::permute_bytes(scales, 0x4040u + byte * 0x0101u);
-      return (ptx::max_u16x2(halves, kOffset * kBoth) << 10) - (kOffset * kBoth << 10);
-    };
+    constexpr uint32_t kBytes = 0x00ff00ffu, kOffsets = kOffset * 0x00010001u;
 #pragma unroll
-    for (uint32_t block = 0; block < 2; ++block) {  // bytes: row of blocks 0 and 1, row + 8 of both
-      const uint32_t scale[2] = {scale_of(block), scale_of(2 + block)};
+    for (int block = 0; block < 2; ++block) {  // bytes: row of blocks 0 and 1, row + 8 of both
+      const uint32_t stored = (block == 0 ? scales : scales >> 8) & kBytes;
+      const uint32_t both = (ptx::max_u16x2(stored, kOffsets) << 10) - (kOffsets << 10);  // what is too small becomes 0
+      const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * static_cast<int>(block) + step));
+        const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
 #pragma unroll
         for (int i = 0; i < 4; ++i)  // registers 1 and 3 are row + 8
-          a[2 * block + static_cast<uint32_t>(step)][i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
+          a[2 * block + step][i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
       }
     }
   }
@@ -88,7 +85,7 @@ struct StagedPair<layout::Packing::kBf16> {
   static constexpr ptx::WgmmaType kType = ptx::WgmmaType::kBf16;
   static constexpr float kUnscale = 1.0f;
   uint32_t from;
-  __device__ void load(uint32_t piece, int, int, int lane) { from = piece + static_cast<uint32_t>(lane * 16); }
+  __device__ void load(uint32_t at, uint32_t) { from = at; }
   __device__ void widen(PairOperand& a) const {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -121,7 +118,8 @@ struct WorkList {
 template <class Tile>
 __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  RingPlace<Tile::kInputStages> input;
+  for (int i = 0; lane == 0 && i < kHeldInputs; ++i) ptx::mbarrier_arrive(rings.input_full(i));
+  RingPlace<Tile::kInputStages> input{kHeldInputs};
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
@@ -145,7 +143,8 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
   const int thread = static_cast<int>(threadIdx.x) - (Tile::kThreads - Tile::kWeightCopiers);
   const int row_tiles = args.rows / layout::kTileRows, first = thread % 8 * 16;  // bytes
   const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
-  RingPlace<Tile::kWeightStages> weight;
+  for (int i = 0; i < kHeldWeights; ++i) ptx::mbarrier_arrive(rings.weight_full(i));
+  RingPlace<Tile::kWeightStages> weight{kHeldWeights};
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     // A row tile beyond the last is a copy of it, and not stored.
@@ -189,59 +188,79 @@ __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums
     multiply_tokens<Tile, wgmma_width(Tile::kTokens, kWidth + 1)>(count, sums, a, stage);
 }
 
+// The operand of every second pair: wgmma reads one while the other is written.
+struct HeldOperand {
+  PairOperand a = {};
+  uint32_t held = 0;  // the barrier for full of the stage of x that was multiplied with it
+};
+
 // The warps that multiply: where they are in the rings.
 template <class Tile>
 struct GemmConsumer {
-  const GemmRings<Tile>& rings;
-  const layout::Geometry geometry;
+  static constexpr bool kMxfp4 = Tile::kPacking == layout::Packing::kMxfp4;
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  RingPlace<Tile::kInputStages> input, done;  // the next pair's; the oldest that wgmma may still read
-  RingPlace<Tile::kWeightStages> weight;
-  int own = 0;  // pair within the weights' stage
+  const int slice_pairs;                 // of a stage of weights
+  const uint32_t own_codes, own_scales;  // the lane's in a stage of weights
+  RingCursor<Tile::kInputStages, Tile::kInputBytes> input;
+  RingCursor<Tile::kWeightStages, kWgmmaWeightBytes> weight;
+  uint32_t held_weights;           // as HeldOperand's
+  uint32_t codes = 0, scales = 0;  // of the next pair
+  int left = 0;                    // pairs in the stage of weights
+  HeldOperand even, odd;
 
-  __device__ GemmConsumer(const GemmRings<Tile>& the_rings, int cols)
-      : rings(the_rings), geometry(layout::geometry(Tile::kPacking, cols)) {}
-
-  __device__ void release_input() {
-    if (lane == 0) ptx::mbarrier_arrive(rings.input_empty(done.stage));
-    done.next();
+  __device__ GemmConsumer(const GemmRings<Tile>& rings, const layout::Geometry& geometry)
+      : slice_pairs(kMxfp4 ? geometry.blocks / 2 : 1),
+        own_codes(static_cast<uint32_t>(warp * geometry.piece_bytes + lane * layout::kLaneBytes)),
+        own_scales(static_cast<uint32_t>(warp * geometry.piece_bytes +
+                                         layout::scale_word_offset(2 * slice_pairs, lane / 4, 0))),
+        input(rings.input_stage(0), rings.input_full(0), kHeldInputs),
+        weight(rings.weight_stage(0), rings.weight_full(0), kHeldWeights),
+        held_weights(rings.weight_full(0)) {
+    even.held = rings.input_full(0);
+    odd.held = rings.input_full(1);
   }
 
-  // One pair: sums += its weights · its columns, under way on return. `a`: the operand of pair - 2.
-  __device__ __forceinline__ void step(int pair, int count, PairOperand& a, WgmmaSums<Tile>& sums) {
-    const int slice_pairs = geometry.blocks / 2;
-    if (own == 0) ptx::mbarrier_wait(rings.weight_full(weight.stage), weight.parity);
+  // Gives the last stage of weights back and takes the next.
+  __device__ __forceinline__ void next_weights() {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(decltype(weight)::empty(held_weights));
+    held_weights = weight.full;
+    ptx::mbarrier_wait(weight.full, weight.parity);
+    codes = weight.stage + own_codes;
+    scales = weight.stage + own_scales;
+    left = slice_pairs;
+    weight.next();
+  }
+
+  // One pair: sums += its weights · its columns, under way on return.
+  __device__ __forceinline__ void step(int count, HeldOperand& operand, WgmmaSums<Tile>& sums) {
+    if (left == 0) next_weights();
     StagedPair<Tile::kPacking> staged;
-    staged.load(rings.weight_stage(weight.stage) + static_cast<uint32_t>(warp * geometry.piece_bytes), slice_pairs, own,
-                lane);
-    ptx::wgmma_wait<1>();  // pair - 2 is done: its operand and its stage are free
-    keep(a);
-    if (pair >= 2) release_input();
-    staged.widen(a);
-    if (++own == (Tile::kPacking == layout::Packing::kBf16 ? 1 : slice_pairs)) {
-      own = 0;
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(rings.weight_empty(weight.stage));
-      weight.next();
-    }
-    ptx::mbarrier_wait(rings.input_full(input.stage), input.parity);
-    multiply_tokens<Tile>(count, sums, a, rings.input_stage(input.stage));
+    staged.load(codes, scales);
+    codes += layout::kPairBytes;
+    scales += 4;
+    --left;
+    ptx::wgmma_wait<1>();  // the operand's last wgmmas are done: it and their stage are free
+    keep(operand.a);
+    if (lane == 0) ptx::mbarrier_arrive(decltype(input)::empty(operand.held));
+    operand.held = input.full;
+    staged.widen(operand.a);
+    ptx::mbarrier_wait(input.full, input.parity);
+    multiply_tokens<Tile>(count, sums, operand.a, input.stage);
     input.next();
   }
 
   __device__ __forceinline__ void multiply(int count, int pairs, WgmmaSums<Tile>& sums) {
-    PairOperand even = {}, odd = {};  // wgmma reads one while the other is written
     int pair = 0;
     for (; pair + 1 < pairs; pair += 2) {
-      step(pair, count, even, sums);
-      step(pair + 1, count, odd, sums);
+      step(count, even, sums);
+      step(count, odd, sums);
     }
-    if (pair < pairs) step(pair, count, even, sums);
+    if (pair < pairs) step(count, even, sums);
     ptx::wgmma_wait<0>();
-    keep(even);
-    keep(odd);
-    for (int i = 0; i < min(pairs, 2); ++i) release_input();
+    keep(even.a);
+    keep(odd.a);
 #pragma unroll
     for (auto& tile_sums : sums) {
 #pragma unroll
@@ -330,7 +349,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     return copy_weights<Tile>(args, list, rings);
   }
   ptx::take_registers_up_to<Tile::kConsumerRegisters>();
-  GemmConsumer<Tile> consumer(rings, args.cols);
+  GemmConsumer<Tile> consumer(rings, layout::geometry(Tile::kPacking, args.cols));
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     WgmmaSums<Tile> sums = {};

@@ -71,6 +71,8 @@ inline uint32_t mul_f16x2(uint32_t a, uint32_t b) {
   const auto product = [&](int i) { return F16::from_float(half(a, i) * half(b, i)).bits; };
   return product(0) | uint32_t{product(1)} << 16;
 }
+inline uint32_t low_halves(uint32_t pair) { return (pair & 0xffffu) * 0x00010001u; }
+inline uint32_t high_halves(uint32_t pair) { return (pair >> 16) * 0x00010001u; }
 inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
   return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
 }

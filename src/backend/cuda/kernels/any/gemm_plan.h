@@ -43,7 +43,7 @@ struct GroupArgs {
   const int32_t* expert_ids = nullptr;  // [tokens, topk], in [0, experts)
   int32_t* pairs = nullptr;             // [max_places], by place; -1 in gaps
   int32_t* places = nullptr;            // [tokens * topk], by pair
-  ExpertTile* tiles = nullptr;          // [max_expert_tiles]
+  ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
   int32_t* tile_count = nullptr;        // [1]
   int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;
 };

@@ -274,7 +274,8 @@ template <class Tile, GemmInto kInto>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const WgmmaSums<Tile>& sums) {
   constexpr float kUnscale = StagedPair<Tile::kPacking>::kUnscale;
-  constexpr int kBatch = 4;  // of column tiles, whose rows are looked up together: one at a time would wait for each
+  // Of column tiles, whose rows are looked up together: one at a time would wait for each.
+  constexpr int kBatch = Tile::kTokens == 64 ? 8 : 5;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4));
   const int apart = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8)) - row;

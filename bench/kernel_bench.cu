@@ -4,7 +4,7 @@
 // launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
 // repetitions.
 
-#include "backend/cuda/kernels/any/gemv.h"
+#include "backend/cuda/kernels/any/grouped.h"
 #include "base/random.h"
 
 #include <algorithm>
@@ -262,6 +262,79 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
   return {name, tokens, total, links, link};
 }
 
+// A step's experts, of 128, in the order of their pairs' lists; as many layers as the pool holds take turns.
+struct Grouped {
+  static constexpr int kAll = 128;
+  int distinct = 0;
+  MoeGroups groups;
+
+  explicit Grouped(int tokens) {
+    std::vector<std::vector<int32_t>> of_expert(kAll);
+    for (int t = 0; t < tokens; ++t)
+      for (uint64_t n = 0, k = 0; k < kTopk; ++n) {
+        std::vector<int32_t>& own = of_expert[philox(static_cast<uint64_t>(t), n)[0] % kAll];
+        if (!own.empty() && own.back() / kTopk == t) continue;
+        own.push_back(t * kTopk + static_cast<int32_t>(k++));
+      }
+    std::vector<int32_t> pairs;
+    std::vector<ExpertTile> tiles;
+    for (int e = 0; e < kAll; ++e) {
+      const auto& own = of_expert[static_cast<size_t>(e)];
+      distinct += own.empty() ? 0 : 1;
+      for (size_t at = 0; at < own.size(); at += 16)
+        tiles.push_back(
+            {e, static_cast<int32_t>(pairs.size() + at), static_cast<int32_t>(std::min<size_t>(16, own.size() - at))});
+      pairs.insert(pairs.end(), own.begin(), own.end());
+    }
+    const auto count = static_cast<int32_t>(tiles.size());
+    groups = {to_device(pairs), to_device(tiles), to_device(std::vector<int32_t>{count}), kTopk};
+  }
+  template <class T>
+  static const T* to_device(const std::vector<T>& values) {
+    T* to = device_array<T>(std::ssize(values));
+    cuda_check(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "groups");
+    return to;
+  }
+};
+
+std::vector<Subject> grouped_subjects(const Buffers& b, int tokens) {
+  const Grouped step(tokens);
+  const int64_t up_expert = layout::packed_bytes(2 * kInter, kHidden),
+                down_expert = layout::packed_bytes(kHidden, kInter);
+  const auto pairs = int64_t{tokens} * kTopk;
+  const GroupedUpArgs up{.bias = b.bias,
+                         .x = device_array<F16>(int64_t{tokens} * kHidden),
+                         .groups = step.groups,
+                         .u = device_array<F16>(pairs * kInter),
+                         .hidden = kHidden,
+                         .inter = kInter};
+  const GroupedDownArgs down{.bias = b.bias,
+                             .u = up.u,
+                             .groups = step.groups,
+                             .y = device_array<float>(pairs * kHidden),
+                             .hidden = kHidden,
+                             .inter = kInter};
+  const auto layers = [](int64_t expert_bytes) {
+    return static_cast<int>(kPoolBytes / (Grouped::kAll * expert_bytes));
+  };
+  const auto cost_of = [&](int64_t expert_bytes, int64_t in, int64_t out, int64_t rows) {
+    return GemvCost{step.distinct * expert_bytes + in + out, 2 * pairs * rows * kHidden};
+  };
+  return {{"grouped gate_up", tokens, cost_of(up_expert, tokens * 2 * kHidden, pairs * 2 * kInter, 2 * kInter),
+           4 * layers(up_expert),
+           [=](int i, const GemvLaunch& launch) {
+             GroupedUpArgs own = up;
+             own.weights = b.pool + i % layers(up_expert) * Grouped::kAll * up_expert;
+             grouped_up(own, launch);
+           }},
+          {"grouped down", tokens, cost_of(down_expert, pairs * 2 * kInter, pairs * 4 * kHidden, kHidden),
+           4 * layers(down_expert), [=](int i, const GemvLaunch& launch) {
+             GroupedDownArgs own = down;
+             own.weights = b.pool + i % layers(down_expert) * Grouped::kAll * down_expert;
+             grouped_down(own, launch);
+           }}};
+}
+
 std::vector<Subject> subjects(const Buffers& b, int tokens) {
   std::vector<Subject> all;
   for (const layout::Packing packing : {layout::Packing::kBf16, layout::Packing::kMxfp8, layout::Packing::kMxfp4}) {
@@ -323,7 +396,7 @@ int run(const char* path) {
                   device_array<float>(8 * 4096),
                   device_array<F16>(8 * kHidden),
                   device_array<F16>(int64_t{kGemvRoutes} * kInter),
-                  device_array<Bf16>(kExperts * 2 * kInter),
+                  device_array<Bf16>(Grouped::kAll * 2 * kInter),
                   device_array<Bf16>(kHidden),
                   device_array<float>(int64_t{8} * kVocab)};
   cuda_check(cudaMemset(b.x, 0x3c, 8 * 4096 * sizeof(float)), "x");      // 0.0115 each
@@ -337,6 +410,8 @@ int run(const char* path) {
                        time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, timer),
                        time_links(subject, {.device = device, .stages = stages}, timer), subject.cost});
   };
+  for (const int tokens : {9, 16, 32, 64, 128, 256, 512})
+    for (const Subject& subject : grouped_subjects(b, tokens)) measure(subject, 0, 0);
   for (const int tokens : {1, 2, 4, 8})
     for (const Subject& subject : subjects(b, tokens)) measure(subject, 0, 0);
   for (const Subject& subject : subjects(b, 1))

@@ -1,5 +1,7 @@
 #include "backend/cuda/arena.h"
 
+#include "backend/cuda/kernels/any/gemm_plan.h"
+
 #include <algorithm>
 
 namespace nibble::backend::cuda {
@@ -49,8 +51,8 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
     a.expert_hidden = carver.take<float>(pairs * d.inter);
   }
   a.expert_out = carver.take<float>(pairs * d.hidden);
-  a.moe_pairs = carver.take<int32_t>(pairs);
-  a.moe_tiles = carver.take<MoeTile>(max_moe_tiles(pairs, d.experts));
+  a.moe_pairs = carver.take<int32_t>(max_places(pairs, d.experts));
+  a.moe_tiles = carver.take<ExpertTile>(max_moe_tiles(pairs, d.experts));
   a.moe_tile_count = carver.take<int32_t>(1);
   a.logits = carver.take<float>(rows * d.vocab);
   a.step_pitch = std::max<int64_t>(8, (tokens + 3) / 4 * 4);

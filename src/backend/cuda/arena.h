@@ -49,8 +49,8 @@ struct Arena {
   F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
   float* pending = nullptr;          // [min(tokens, 8), hidden] sums of moe_down that residual has still to get
   float* expert_out = nullptr;       // [tokens, topk, hidden]
-  int32_t* moe_pairs = nullptr;      // [tokens * topk]
-  MoeTile* moe_tiles = nullptr;      // [max_moe_tiles]
+  int32_t* moe_pairs = nullptr;      // [max_places]
+  ExpertTile* moe_tiles = nullptr;   // [max_moe_tiles]
   int32_t* moe_tile_count = nullptr;
   float* logits = nullptr;  // [rows, vocab]
   // The step's arrays

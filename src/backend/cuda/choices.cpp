@@ -15,13 +15,10 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
     throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: this build has marlin, gemm and reference");
   const std::optional<std::string> reason = why_not_packed(config);
   const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
-  const bool any = options.moe == MoeKernel::kAuto && !reason && config.dims.experts <= kGroupMaxExperts;
+  const bool any = options.moe == MoeKernel::kAuto && !reason;
   const bool gemm = options.moe == MoeKernel::kGemm || any;
   const bool packed = gemm || options.moe == MoeKernel::kMarlin;
   if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
-  if (gemm && config.dims.experts > kGroupMaxExperts)
-    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemm: want up to {} experts, found {}", kGroupMaxExperts,
-                config.dims.experts);
   if (!packed && requantised)
     throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
                 reason.value_or("reference was asked for"));
@@ -51,7 +48,7 @@ bool fused_step(const Dims& d, int64_t tokens) {
 }
 
 // Where auto goes over to GEMMs, as was faster on an H200 (gpt-oss-120b shapes, 2026-11).
-constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 256, kPlainRouterTokens = 512;
+constexpr int64_t kDenseGemvTokens = 16, kExpertGemvTokens = 512, kPlainRouterTokens = 512;
 
 bool has_gemms(MoeKernel kernel) { return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto; }
 
@@ -86,6 +83,7 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
   const Dims& d = config.dims;
   if (d.head_dim != kGemvHeadDim) return fmt::format("want head_dim {}, found {}", kGemvHeadDim, d.head_dim);
   if (d.heads % d.kv_heads != 0) return "want heads in whole groups per kv head";
+  if (d.experts > kGroupMaxExperts) return fmt::format("want up to {} experts, found {}", kGroupMaxExperts, d.experts);
   const struct {
     std::string_view name;
     int64_t value;

@@ -249,42 +249,42 @@ void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
 }
 
 void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
-  const MoeLaunch group{.expert_ids = at_.expert_ids,
-                        .expert_weights = at_.expert_weights,
-                        .gate_up = {},
-                        .down = {},
-                        .residual = at_.residual,
-                        .pairs = at_.moe_pairs,
-                        .tiles = at_.moe_tiles,
-                        .tile_count = at_.moe_tile_count,
-                        .down_out = at_.expert_out,
-                        .tokens = to_int(tokens_),
-                        .topk = to_int(d_.topk),
-                        .experts = to_int(d_.experts),
-                        .hidden = to_int(d_.hidden),
-                        .inter = to_int(d_.inter)};
-  kernels_.moe_group(group, on);
+  any_moe_group_tiles({.expert_ids = at_.expert_ids,
+                       .pairs = at_.moe_pairs,
+                       .tiles = at_.moe_tiles,
+                       .tile_count = at_.moe_tile_count,
+                       .tokens = to_int(tokens_),
+                       .topk = to_int(d_.topk),
+                       .experts = to_int(d_.experts),
+                       .tile_tokens = grouped_tokens(d_.hidden, d_.inter, device_)},
+                      on);
   const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_count, to_int(d_.topk)};
-  gemv_grouped_up({.weights = w.up,
-                   .bias = w.up_bias,
-                   .x = at_.normed_f16,
-                   .groups = groups,
-                   .u = at_.expert_hidden_f16,
-                   .hidden = to_int(d_.hidden),
-                   .inter = to_int(d_.inter),
-                   .swiglu_limit = config_.swiglu_limit},
-                  chained(on));
+  grouped_up({.weights = w.up,
+              .bias = w.up_bias,
+              .x = at_.normed_f16,
+              .groups = groups,
+              .u = at_.expert_hidden_f16,
+              .hidden = to_int(d_.hidden),
+              .inter = to_int(d_.inter),
+              .swiglu_limit = config_.swiglu_limit},
+             chained(on));
   launched(Kernel::kMarlinGroupedUp, on);
-  gemv_grouped_down({.weights = w.down,
-                     .bias = w.down_bias,
-                     .u = at_.expert_hidden_f16,
-                     .groups = groups,
-                     .y = at_.expert_out,
-                     .hidden = to_int(d_.hidden),
-                     .inter = to_int(d_.inter)},
-                    chained(on));
+  grouped_down({.weights = w.down,
+                .bias = w.down_bias,
+                .u = at_.expert_hidden_f16,
+                .groups = groups,
+                .y = at_.expert_out,
+                .hidden = to_int(d_.hidden),
+                .inter = to_int(d_.inter)},
+               chained(on));
   launched(Kernel::kMarlinGroupedDown, on);
-  kernels_.moe_combine(group, on);
+  any_moe_combine({.y = at_.expert_out,
+                   .weights = at_.expert_weights,
+                   .residual = at_.residual,
+                   .tokens = to_int(tokens_),
+                   .topk = to_int(d_.topk),
+                   .hidden = to_int(d_.hidden)},
+                  on);
 }
 
 void DecodePath::logits(const LinearWeights& w, const LogitRows& rows, const Launch& on) {

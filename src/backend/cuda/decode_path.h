@@ -7,6 +7,7 @@
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
 #include "backend/cuda/kernels/any/gemv.h"
+#include "backend/cuda/kernels/any/grouped.h"
 #include "backend/cuda/packed_weights.h"
 
 #include <cstdint>

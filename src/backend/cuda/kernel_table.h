@@ -3,6 +3,7 @@
 // Pointers are device memory; activations are float, weights as the checkpoint ships them.
 
 #include "backend/args.h"
+#include "backend/cuda/kernels/any/expert_tile.h"
 #include "backend/cuda/kernels/any/gemv_plan.h"
 #include "base/dtype.h"
 
@@ -172,7 +173,6 @@ struct TopExpertsLaunch {
 };
 
 inline constexpr int kMoeTileTokens = kGemvTokens;
-using MoeTile = PairTile;
 
 // The most tiles that `pairs` can make.
 [[nodiscard]] constexpr int64_t max_moe_tiles(int64_t pairs, int64_t experts) {
@@ -196,7 +196,7 @@ struct MoeLaunch {
   float* residual = nullptr;              // [tokens, hidden]
   // Scratch
   int32_t* pairs = nullptr;       // [tokens * topk] token * topk + k, grouped by expert
-  MoeTile* tiles = nullptr;       // [max_moe_tiles]
+  ExpertTile* tiles = nullptr;    // [max_moe_tiles]
   int32_t* tile_count = nullptr;  // [1]
   float* down_out = nullptr;      // [tokens, topk, hidden]
   int tokens = 0, topk = 0, experts = 0, hidden = 0, inter = 0;
@@ -258,9 +258,7 @@ struct KernelTable {
   void (*top_experts)(const TopExpertsLaunch& args, const Launch& on);
   void (*rope_table)(const RopeTableLaunch& args, const Launch& on);
   void (*moe)(const MoeLaunch& args, const Launch& on);
-  void (*moe_group)(const MoeLaunch& args, const Launch& on);  // moe's first step alone
   void (*add_pending)(const AddPendingLaunch& args, const Launch& on);
-  void (*moe_combine)(const MoeLaunch& args, const Launch& on);  // and its last
   void (*sample)(const SampleLaunch& args, const Launch& on);
 };
 

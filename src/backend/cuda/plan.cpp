@@ -1,6 +1,7 @@
 #include "backend/cuda/plan.h"
 
 #include "backend/cuda/choices.h"
+#include "backend/cuda/kernels/any/grouped_plan.h"
 #include "backend/cuda/kernels/any/linear_plan.h"
 
 #include <fmt/format.h>
@@ -161,11 +162,10 @@ class Planner {
       gemv(Kernel::kMarlinUp, {2 * d_.inter, d_.hidden, static_cast<int>(tokens_ * d_.topk)}, 1, up);
       return gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down);
     }
-    constexpr int kMany = 1 << 16;  // gemv.cu: tiles are counted on the device
-    add(Kernel::kMoeGroup, "1 CTA");
-    gemv(Kernel::kMarlinGroupedUp, {2 * d_.inter, d_.hidden, kMany}, 1, up);
-    gemv(Kernel::kMarlinGroupedDown, {d_.hidden, d_.inter, kMany}, 1, down);
-    per_token(Kernel::kMoeCombine, tokens_);
+    add(Kernel::kMoeGroupTiles, "a CTA per expert");
+    grouped(Kernel::kMarlinGroupedUp, d_.hidden, up);
+    grouped(Kernel::kMarlinGroupedDown, d_.inter, down);
+    per_token(Kernel::kMoeSum, tokens_);
   }
 
   void plain_moe(const Roles& up, const Roles& down) {
@@ -186,7 +186,7 @@ class Planner {
     const int64_t pairs = tokens_ * d_.topk;
     const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
     const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
-    add(Kernel::kMoeGroupTiles, "1 CTA");
+    add(Kernel::kMoeGroupTiles, "a CTA per expert");
     add(Kernel::kRound, "4 values per thread");
     planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
     planned_gemm(device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down);
@@ -222,6 +222,11 @@ class Planner {
     PlannedStage& own = add(kernel, plan.to_string(), reads);
     own.launches = ceil_div(tokens, kGemvTokens);
     own.shared_bytes = plan.smem_bytes;
+  }
+
+  void grouped(Kernel kernel, int64_t cols, const Roles& reads) {
+    const GroupedPlan plan = plan_grouped(cols, gemv_device(args_.card));
+    add(kernel, plan.to_string(), reads).shared_bytes = plan.smem_bytes;
   }
 
   void gemm(Packing packed, const GemmShape& shape, const Roles& reads) {

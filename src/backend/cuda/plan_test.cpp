@@ -132,8 +132,8 @@ TEST(cuda_plan, up_to_eight_tokens_take_the_fused_decode_kernels) {
 
 TEST(cuda_plan, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
   const CudaPlan planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
-  EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group", "any_grouped_up_f16_mxfp4",
-                                                         "any_grouped_down_f16_mxfp4", "any_moe_combine_f32"));
+  EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
+                                                         "any_grouped_down_f16_mxfp4", "any_moe_sum_f32"));
   EXPECT_EQ(find(planned, "any_qkv_f32_bf16").launches, 2);
   EXPECT_EQ(find(planned, "any_dense_f32_bf16").launches, 2);
 }

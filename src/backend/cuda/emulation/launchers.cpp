@@ -2,7 +2,7 @@
 
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
-#include "backend/cuda/kernels/any/gemv.h"
+#include "backend/cuda/kernels/any/grouped.h"
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 
@@ -27,8 +27,6 @@ void cut(Kernel kernel, const GemmPlan& plan, const Launch& on) {
   note(kernel, plan.to_string());
   launched(kernel, on);
 }
-
-constexpr int kManyMatrices = 1 << 16;
 
 // Something to draw: no test reads what.
 void sample(const SampleLaunch& args, const Launch& on) {
@@ -69,9 +67,7 @@ KernelTable any_kernels() {
             for (const Kernel kernel : {Kernel::kMoeGroup, Kernel::kMoeGateUp, Kernel::kMoeDown, Kernel::kMoeCombine})
               launched(kernel, on);
           },
-      .moe_group = [](const MoeLaunch&, const Launch& on) { launched(Kernel::kMoeGroup, on); },
       .add_pending = [](const AddPendingLaunch&, const Launch& on) { launched(Kernel::kAddPending, on); },
-      .moe_combine = [](const MoeLaunch&, const Launch& on) { launched(Kernel::kMoeCombine, on); },
       .sample = sample};
 }
 cudaError_t any_kernels_fit_device() { return emulated_cuda().kernels; }
@@ -93,13 +89,13 @@ void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch) {
   check_args(args);
   cut(Kernel::kMarlinDown, {args.hidden, args.inter, args.parts}, launch);
 }
-void gemv_grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
+void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
   check_args(args);
-  cut(Kernel::kMarlinGroupedUp, {2 * int64_t{args.inter}, args.hidden, kManyMatrices}, launch);
+  note(Kernel::kMarlinGroupedUp, plan_grouped(args.hidden, launch.device).to_string());
 }
-void gemv_grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
+void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
   check_args(args);
-  cut(Kernel::kMarlinGroupedDown, {args.hidden, args.inter, kManyMatrices}, launch);
+  note(Kernel::kMarlinGroupedDown, plan_grouped(args.inter, launch.device).to_string());
 }
 void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) { check_args(args); }
 void quantize_weights(const QuantizeArgs& /*args*/, cudaStream_t /*stream*/) {}

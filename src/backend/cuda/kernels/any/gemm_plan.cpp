@@ -139,10 +139,10 @@ void check_args(const GemmArgs& a) {
 }
 
 void check_args(const GroupArgs& a) {
-  const bool tiles = a.tile_tokens >= 32 && a.tile_tokens <= 256 && a.tile_tokens % 32 == 0;
+  const bool tiles = a.tile_tokens >= 8 && a.tile_tokens <= 256 && a.tile_tokens % 8 == 0;
   if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && tiles) return;
   throw Error(Code::kUnsupported,
-              "[cuda] moe grouping: want up to {} experts and tiles of 32 to 256 by 32, "
+              "[cuda] moe grouping: want up to {} experts and tiles of 8 to 256 by 8, "
               "found {} tokens, topk {}, {} experts, tiles of {}",
               kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
 }

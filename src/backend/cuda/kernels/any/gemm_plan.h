@@ -2,6 +2,7 @@
 // Matrix products for many tokens (9 and more) and what the MoE needs around them: arguments, checks, plan and cost.
 // Plain C++; launchers: gemm.h.
 
+#include "backend/cuda/kernels/any/expert_tile.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
 
@@ -19,11 +20,6 @@ inline constexpr int kWgmmaTokens[] = {64, 160};                        // up to
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
-// Some of the pairs (token * topk + k) that use one expert: places [first, first + count).
-struct ExpertTile {
-  int32_t expert = 0, first = 0, count = 0;
-  friend constexpr bool operator==(const ExpertTile&, const ExpertTile&) = default;
-};
 // Pairs in each of an expert's tiles but the last: the fewest tiles of up to `most`, as even as multiples of 8 allow.
 [[nodiscard]] constexpr int even_tile(int count, int most) {
   const int tiles = (count + most - 1) / most;
@@ -42,7 +38,7 @@ struct ExpertTile {
 struct GroupArgs {
   const int32_t* expert_ids = nullptr;  // [tokens, topk], in [0, experts)
   int32_t* pairs = nullptr;             // [max_places], by place; -1 in gaps
-  int32_t* places = nullptr;            // [tokens * topk], by pair
+  int32_t* places = nullptr;            // [tokens * topk], by pair, or null
   ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
   int32_t* tile_count = nullptr;        // [1]
   int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;

@@ -56,8 +56,6 @@ void launch_moe(const typename Op::Args& args, const GemvPlan& plan, const GemvL
   launch_op<layout::Packing::kMxfp4, Columns::kVectors, Op>(args, plan, launch);
 }
 
-constexpr int kManyMatrices = 1 << 16;  // the grid fills the card; tiles are counted on the device
-
 }  // namespace
 
 void gemv_dense(const DenseArgs& args, const GemvLaunch& launch) {
@@ -86,18 +84,6 @@ void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch) {
   } else {
     launch_moe<MoeDownOp<DownColumns::kTokens>>(args, plan, launch);
   }
-}
-
-void gemv_grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
-  check_args(args);
-  launch_moe<GroupedUpOp>(
-      args, plan_gemv({2 * int64_t{args.inter}, args.hidden, kManyMatrices}, launch.device, launch.stages), launch);
-}
-
-void gemv_grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
-  check_args(args);
-  launch_moe<GroupedDownOp>(args, plan_gemv({args.hidden, args.inter, kManyMatrices}, launch.device, launch.stages),
-                            launch);
 }
 
 }  // namespace nibble::backend::cuda

@@ -24,8 +24,6 @@ void gemv_qkv(const QkvArgs& args, const GemvLaunch& launch);
 void route_logits(const RouterArgs& args, const GemvLaunch& launch);
 void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch);
 void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch);
-void gemv_grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch);
-void gemv_grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch);
 
 void pack_weights(const PackArgs& args, cudaStream_t stream);
 void quantize_weights(const QuantizeArgs& args, cudaStream_t stream);

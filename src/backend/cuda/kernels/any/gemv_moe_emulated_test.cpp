@@ -1,6 +1,7 @@
 // The decode kernels of the experts, run lane by lane on the host (gemv_emulated_test.cpp says what that shows).
 
 #include "backend/cuda/kernels/any/gemv_emulated_testing.h"
+#include "backend/cuda/kernels/any/grouped.cuh"
 
 #include <gtest/gtest.h>
 
@@ -164,29 +165,41 @@ void check_down(const MoeCase& test) {
     }
 }
 
-// Pairs by expert, at most eight in a tile.
+// Pairs by expert, in tiles.
 struct Groups {
   std::vector<int32_t> pairs;
-  std::vector<PairTile> tiles;
+  std::vector<ExpertTile> tiles;
   int32_t count = 0;
 
-  Groups(const MoeCase& test, int experts) {
+  Groups(const MoeCase& test, int experts, int tile_tokens) {
     for (int e = 0; e < experts; ++e) {
       const auto first = static_cast<int32_t>(pairs.size());
       for (int pair = 0; pair < test.routes(); ++pair)
         if (test.ids[static_cast<size_t>(pair)] == e) pairs.push_back(pair);
       const auto end = static_cast<int32_t>(pairs.size());
-      for (int32_t at = first; at < end; at += kGemvTokens) tiles.push_back({e, at, std::min(kGemvTokens, end - at)});
+      for (int32_t at = first; at < end; at += tile_tokens) tiles.push_back({e, at, std::min(tile_tokens, end - at)});
     }
     count = static_cast<int32_t>(tiles.size());
   }
 };
 
-void check_grouped(const MoeCase& test) {
+template <class Op>
+void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& device, emulation::Launch launch) {
+  check_args(args);
+  const GroupedPlan plan = plan_grouped(cols, device);
+  launch.grid = plan.grid;
+  launch.threads = plan.warps * layout::kWarpLanes;
+  const auto run = [&](auto tile) {
+    ASSERT_EQ(emulation::run(launch, [&] { grouped<decltype(tile), Op>(args, plan.tokens); }), "");
+  };
+  layout::slice_blocks(cols) == 6 ? run(GroupedTile<6>{}) : run(GroupedTile<8>{});
+}
+
+void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice) {
   SCOPED_TRACE(test.name);
   const Moe up(test.ids, 2 * test.inter, test.hidden, RowOrder::kGateUp);
   const Moe down(test.ids, test.hidden, test.inter, RowOrder::kPlain);
-  const Groups groups(test, up.experts);
+  const Groups groups(test, up.experts, grouped_tokens(test.hidden, test.inter, device));
   const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(up.experts * 2 * test.inter), 8);
   const std::vector<Bf16> down_bias = random_bf16(static_cast<size_t>(up.experts * test.hidden), 10);
   const std::vector<F16> x = random_f16(static_cast<size_t>(test.tokens * test.hidden), 9);
@@ -195,24 +208,23 @@ void check_grouped(const MoeCase& test) {
   int32_t tile_count = 1 << 20;
   const MoeGroups device_groups{groups.pairs.data(), groups.tiles.data(), &tile_count, test.topk};
   const emulation::Launch launch{.predecessor = [&] { tile_count = groups.count; }};
-  run_op<Packing::kMxfp4, Columns::kVectors, GroupedUpOp>({.weights = up.packed.data(),
-                                                           .bias = bias.data(),
-                                                           .x = x.data(),
-                                                           .groups = device_groups,
-                                                           .u = u.data(),
-                                                           .hidden = test.hidden,
-                                                           .inter = test.inter},
-                                                          plan_gemv({2 * test.inter, test.hidden, 99}, kDevice),
-                                                          launch);
+  run_grouped<GroupedUp>({.weights = up.packed.data(),
+                          .bias = bias.data(),
+                          .x = x.data(),
+                          .groups = device_groups,
+                          .u = u.data(),
+                          .hidden = test.hidden,
+                          .inter = test.inter},
+                         test.hidden, device, launch);
   expect_u(test, up, bias, x, u);
-  run_op<Packing::kMxfp4, Columns::kVectors, GroupedDownOp>({.weights = down.packed.data(),
-                                                             .bias = down_bias.data(),
-                                                             .u = u.data(),
-                                                             .groups = device_groups,
-                                                             .y = y.data(),
-                                                             .hidden = test.hidden,
-                                                             .inter = test.inter},
-                                                            plan_gemv({test.hidden, test.inter, 99}, kDevice), {});
+  run_grouped<GroupedDown>({.weights = down.packed.data(),
+                            .bias = down_bias.data(),
+                            .u = u.data(),
+                            .groups = device_groups,
+                            .y = y.data(),
+                            .hidden = test.hidden,
+                            .inter = test.inter},
+                           test.inter, device, {});
   for (int pair = 0; pair < test.routes(); ++pair)
     for (int r = 0; r < test.hidden; ++r) {
       const int e = test.ids[static_cast<size_t>(pair)];
@@ -272,7 +284,12 @@ TEST(gemv_emulated, moe_down_is_the_weighted_sum) {
 
 TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
   check_grouped({"twenty tokens", 20, 4, random_ids(20, 4, 6, 70), 192, 192});
-  check_grouped({"one expert takes all nine", 9, 1, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 192, 256});
+  check_grouped({"one expert takes all nine", 9, 1, std::vector<int32_t>(9, 1), 192, 256});
+  check_grouped({"one expert takes all 35, in tiles of 16, 16 and 3", 35, 1, std::vector<int32_t>(35, 1), 192, 192});
+  check_grouped({"one row tile for many warps", 2, 1, {0, 5}, 192, 192});
+  const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
+  ASSERT_EQ(grouped_tokens(2880, 2880, small), 8);
+  check_grouped({"little shared memory", 11, 1, std::vector<int32_t>(11, 2), 192, 2880}, small);
 }
 
 TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {
@@ -284,7 +301,7 @@ TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {
   std::vector<float> weights(9, kNan);
   const ExpertChoice choice{logits.data(), ids.data(), weights.data(), 8, 3};
   struct Args {
-    int stages = 2, chunk_bytes = 16, slices = 1, epilogues = 1;
+    int stages = 2, chunk_bytes = 16, slices = 1, epilogues = 1, column_tiles = 1;
   };
   const emulation::Launch launch{};
   ASSERT_EQ(emulation::run(launch,

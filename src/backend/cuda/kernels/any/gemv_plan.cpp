@@ -172,24 +172,6 @@ void check_args(const MoeDownArgs& a) {
           Code::kInvalidRequest, "want weights and u 16-byte aligned, bias, y, and pending for two parts", args);
 }
 
-void check_args(const GroupedUpArgs& a) {
-  const std::string args = fmt::format("grouped moe_up hidden {}, inter {}, weights {}, x {}, u {}", a.hidden, a.inter,
-                                       fmt::ptr(a.weights), fmt::ptr(a.x), fmt::ptr(a.u));
-  check_matrix({2 * int64_t{a.inter}, a.hidden}, 1, args);
-  require(aligned(a.weights) && aligned(a.x) && aligned(a.u) && a.bias != nullptr && a.groups.pairs != nullptr &&
-              a.groups.tiles != nullptr && a.groups.tile_count != nullptr && a.groups.topk > 0,
-          Code::kInvalidRequest, "want weights, x and u 16-byte aligned, bias and groups", args);
-}
-
-void check_args(const GroupedDownArgs& a) {
-  const std::string args = fmt::format("grouped moe_down hidden {}, inter {}, weights {}, u {}, y {}", a.hidden,
-                                       a.inter, fmt::ptr(a.weights), fmt::ptr(a.u), fmt::ptr(a.y));
-  check_matrix({a.hidden, a.inter}, 1, args);
-  require(aligned(a.weights) && aligned(a.u) && a.y != nullptr && a.bias != nullptr && a.groups.pairs != nullptr &&
-              a.groups.tiles != nullptr && a.groups.tile_count != nullptr && a.groups.topk > 0,
-          Code::kInvalidRequest, "want weights and u 16-byte aligned, bias, groups and y", args);
-}
-
 void check_args(const PackArgs& a) {
   const std::string args = fmt::format("pack [{}, {}], values {}, scales {}, packed {}", a.rows, a.cols,
                                        fmt::ptr(a.values), fmt::ptr(a.scales), fmt::ptr(a.packed));

@@ -122,37 +122,6 @@ struct MoeDownArgs {
   int hidden = 0, inter = 0, tokens = 0, parts = 1;
 };
 
-// Up to kGemvTokens of the (token, k) pairs that use one expert: pairs[first, first + count).
-struct PairTile {
-  int32_t expert = 0, first = 0, count = 0;
-};
-
-// Any number of tokens: pairs grouped by expert beforehand (moe_group). up: u[pair] = swiglu(W1[e] · x[token] + b1[e]);
-// down: y[pair] = W2[e] · u[pair] + b2[e]. pair = token * topk + k.
-struct MoeGroups {
-  const int32_t* pairs = nullptr;       // [tokens * topk]
-  const PairTile* tiles = nullptr;      // [*tile_count]
-  const int32_t* tile_count = nullptr;  // [1]
-  int topk = 0;
-};
-struct GroupedUpArgs {
-  const uint8_t* weights = nullptr;
-  const Bf16* bias = nullptr;
-  const F16* x = nullptr;  // [tokens, hidden]
-  MoeGroups groups;
-  F16* u = nullptr;  // [tokens * topk, inter]
-  int hidden = 0, inter = 0;
-  float swiglu_limit = 7.0f;
-};
-struct GroupedDownArgs {
-  const uint8_t* weights = nullptr;
-  const Bf16* bias = nullptr;
-  const F16* u = nullptr;
-  MoeGroups groups;
-  float* y = nullptr;  // [tokens * topk, hidden]
-  int hidden = 0, inter = 0;
-};
-
 // One launch: a ring of `stages` chunks in shared memory, filled by one warp, read by one warp per slice, the warps'
 // partial sums added by one more.
 struct GemvPlan {
@@ -190,8 +159,6 @@ void check_args(const QkvArgs& args);
 void check_args(const RouterArgs& args);
 void check_args(const MoeUpArgs& args);
 void check_args(const MoeDownArgs& args);
-void check_args(const GroupedUpArgs& args);
-void check_args(const GroupedDownArgs& args);
 
 // Packs rows of a tall matrix on the device; experts follow each other as rows. `values` as the checkpoint ships them:
 // bf16 [rows, cols], or codes [rows, cols / 32, 16 or 32] with scales [rows, cols / 32]. bad_scales counts scale codes

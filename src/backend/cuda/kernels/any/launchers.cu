@@ -16,9 +16,7 @@ KernelTable any_kernels() {
           .top_experts = any_top_experts,
           .rope_table = any_rope_table,
           .moe = any_moe,
-          .moe_group = any_moe_group,
           .add_pending = any_add_pending,
-          .moe_combine = any_moe_combine,
           .sample = any_sample};
 }
 

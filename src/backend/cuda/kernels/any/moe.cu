@@ -30,8 +30,7 @@ __device__ int each_pair_of(const MoeLaunch& args, int e, const Visit& visit) {
 // moe_group: pairs = the numbers token * topk + k, by expert, rising within one; tiles = at most 8 pairs of one expert
 // expert_ids int32 [tokens, topk]     pairs int32 [tokens * topk]     tiles, tile_count: kernel_table.h
 // grid one CTA, a warp per expert in turn     bytes 2 * experts * tokens * topk * 4, from L1     rounding: none
-__global__ void __launch_bounds__(kGroupWarps* kWarpLanes)
-    any_moe_group_kernel(const __grid_constant__ MoeLaunch args) {
+__global__ void __launch_bounds__(kGroupWarps* kWarpLanes) any_moe_group(const __grid_constant__ MoeLaunch args) {
   __shared__ int counts[kMaxExperts], first_pair[kMaxExperts], first_tile[kMaxExperts];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   for (int e = warp; e < args.experts; e += kGroupWarps) {
@@ -67,7 +66,7 @@ __device__ float swiglu(float gate, float up, float limit) {
 
 // hidden_out[pair][i] of the tile's pairs: rows 2i (gate) and 2i + 1 (up) of one expert.
 template <int kTokens>
-__device__ void gate_up_unit(const MoeLaunch& args, const MoeTile& tile, int i) {
+__device__ void gate_up_unit(const MoeLaunch& args, const ExpertTile& tile, int i) {
   const int lane = threadIdx.x % kWarpLanes;
   const int64_t row = int64_t{tile.expert} * 2 * args.inter + 2 * i;
   const int64_t rows[2] = {row, row + 1};
@@ -91,7 +90,7 @@ __device__ void gate_up_unit(const MoeLaunch& args, const MoeTile& tile, int i) 
 
 // down_out[pair][2i, 2i + 1] of the tile's pairs.
 template <int kTokens>
-__device__ void down_unit(const MoeLaunch& args, const MoeTile& tile, int i) {
+__device__ void down_unit(const MoeLaunch& args, const ExpertTile& tile, int i) {
   const int lane = threadIdx.x % kWarpLanes;
   const int64_t row = int64_t{tile.expert} * args.hidden + 2 * i;
   const int64_t rows[2] = {row, row + 1};
@@ -116,13 +115,13 @@ __device__ void down_unit(const MoeLaunch& args, const MoeTile& tile, int i) {
 // Calls the unit's instance for the tile's tokens; every instance gives the same bits.
 struct GateUp {
   template <int kTokens>
-  static __device__ void run(const MoeLaunch& args, const MoeTile& tile, int i) {
+  static __device__ void run(const MoeLaunch& args, const ExpertTile& tile, int i) {
     gate_up_unit<kTokens>(args, tile, i);
   }
 };
 struct Down {
   template <int kTokens>
-  static __device__ void run(const MoeLaunch& args, const MoeTile& tile, int i) {
+  static __device__ void run(const MoeLaunch& args, const ExpertTile& tile, int i) {
     down_unit<kTokens>(args, tile, i);
   }
 };
@@ -130,7 +129,7 @@ struct Down {
 template <class Unit>
 __device__ void run_tile(const MoeLaunch& args, int units) {
   if (static_cast<int>(blockIdx.y) >= *args.tile_count) return;
-  const MoeTile tile = args.tiles[blockIdx.y];
+  const ExpertTile tile = args.tiles[blockIdx.y];
   const int i = blockIdx.x * kWarps + threadIdx.x / kWarpLanes;
   if (i >= units) return;
   if (tile.count == 1) {
@@ -187,25 +186,16 @@ void any_add_pending(const AddPendingLaunch& args, const Launch& on) {
   launched(Kernel::kAddPending, on);
 }
 
-void any_moe_group(const MoeLaunch& args, const Launch& on) {
-  require_shape(args.tokens > 0, Kernel::kMoeGroup, "at least one token", args.tokens);
-  require_shape(args.experts > 0 && args.experts <= kMaxExperts, Kernel::kMoeGroup, "1 to 1024 experts", args.experts);
-  any_moe_group_kernel<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
-  launched(Kernel::kMoeGroup, on);
-}
-
-void any_moe_combine(const MoeLaunch& args, const Launch& on) {
-  any_moe_combine_f32<<<args.tokens, kThreads, 0, on.stream>>>(args);
-  launched(Kernel::kMoeCombine, on);
-}
-
 void any_moe(const MoeLaunch& args, const Launch& on) {
   constexpr int kMxBlock = 32;
   require_shape(args.hidden % kMxBlock == 0, Kernel::kMoeGateUp, "hidden a multiple of 32", args.hidden);
   require_shape(args.inter % kMxBlock == 0, Kernel::kMoeDown, "inter a multiple of 32", args.inter);
   const int64_t tiles = max_moe_tiles(int64_t{args.tokens} * args.topk, args.experts);
   require_shape(tiles <= 65535, Kernel::kMoeGateUp, "at most 65535 tiles of pairs", tiles);
-  any_moe_group(args, on);
+  require_shape(args.tokens > 0, Kernel::kMoeGroup, "at least one token", args.tokens);
+  require_shape(args.experts > 0 && args.experts <= kMaxExperts, Kernel::kMoeGroup, "1 to 1024 experts", args.experts);
+  any_moe_group<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
+  launched(Kernel::kMoeGroup, on);
   const auto grid = [&](int units) {
     return dim3(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(tiles));
   };
@@ -213,7 +203,8 @@ void any_moe(const MoeLaunch& args, const Launch& on) {
   launched(Kernel::kMoeGateUp, on);
   any_moe_down_f32_mxfp4<<<grid(args.hidden / 2), kThreads, 0, on.stream>>>(args);
   launched(Kernel::kMoeDown, on);
-  any_moe_combine(args, on);
+  any_moe_combine_f32<<<args.tokens, kThreads, 0, on.stream>>>(args);
+  launched(Kernel::kMoeCombine, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
     if (e == expert) {
       const int at = place + __popc(same & ((1u << lane) - 1));
       args.pairs[at] = pair;
-      args.places[pair] = at;
+      if (args.places != nullptr) args.places[pair] = at;
     }
     place += __popc(same);
   });

@@ -91,7 +91,7 @@ struct Case {
     const auto pairs = static_cast<size_t>(tokens) * kTopk;
     const DeviceArray<float> on_x(x), on_shares(shares), on_residual(residual);
     const DeviceArray<int32_t> on_ids(ids), list(pairs), tile_count(1);
-    const DeviceArray<MoeTile> tiles(static_cast<size_t>(max_moe_tiles(static_cast<int64_t>(pairs), shape.experts)));
+    const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_moe_tiles(static_cast<int64_t>(pairs), shape.experts)));
     const DeviceArray<float> hidden(pairs * static_cast<size_t>(shape.inter));
     const DeviceArray<float> out(pairs * static_cast<size_t>(shape.hidden));
     kernels.moe({.x = on_x.get(),

@@ -7,12 +7,14 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
+#include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/sm90/attend.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/measure.h"
 #include "base/random.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -49,11 +51,23 @@ std::vector<uint32_t> noise(int64_t words) {
   return v;
 }
 
-void fill(uint8_t* to, int64_t bytes) {
-  const std::vector<uint32_t> block = noise(int64_t{1} << 22);
-  for (int64_t at = 0; at < bytes; at += int64_t{1} << 24)
-    cuda_check(cudaMemcpy(to + at, block.data(), static_cast<size_t>(std::min(bytes - at, int64_t{1} << 24)),
-                          cudaMemcpyHostToDevice));
+void fill(uint8_t* to, int64_t bytes, const std::vector<uint32_t>& block) {
+  const auto step = static_cast<int64_t>(block.size() * 4);
+  for (int64_t at = 0; at < bytes; at += step)
+    cuda_check(
+        cudaMemcpy(to + at, block.data(), static_cast<size_t>(std::min(bytes - at, step)), cudaMemcpyHostToDevice));
+}
+
+// Packed experts whose slices have six blocks: random codes, scales of 2^-9 and 2^-8. What the bits are decides what
+// power the card takes, and so its clock.
+std::vector<uint32_t> packed_experts() {
+  constexpr size_t kSlice = layout::slice_bytes(6) / 4, kCodes = 6 * layout::kPairBytes / 2 / 4;
+  std::vector<uint32_t> v(kSlice * 4096);
+  for (size_t i = 0; i < v.size(); ++i) {
+    v[i] = philox(2, i)[0];
+    if (i % kSlice >= kCodes) v[i] = (118 + layout::kScaleBias) * 0x01010101u + (v[i] & 0x01010101u);
+  }
+  return v;
 }
 
 struct Row {
@@ -71,13 +85,22 @@ class Bench {
     cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
     attend_device_ = {.sms = sms_, .sm_smem_bytes = smem};
     on_ = {stream_.get(), &counts_};
-    fill(pool_, kPoolBytes);
-    fill(reinterpret_cast<uint8_t*>(x_), int64_t{kMaxTokens} * 4096 * 4);
+    fill(pool_, kPoolBytes, noise(int64_t{1} << 22));
+    fill(experts_, kPoolBytes, packed_experts());
+    std::vector<uint32_t> normal(int64_t{1} << 22);
+    for (size_t i = 0; i < normal.size(); ++i) {
+      const auto& words = philox(3, i);
+      float sum = -6;
+      for (int n = 0; n < 12; ++n) sum += uniform_float(words[static_cast<size_t>(n % 4)] * (2 * n + 1u));
+      normal[i] = std::bit_cast<uint32_t>(sum);
+    }
+    fill(reinterpret_cast<uint8_t*>(x_), int64_t{kMaxTokens} * 4096 * 4, normal);
   }
 
   void decode(int keys, int tokens, KvPages::Type type, int window);
   void prefill(int tokens, int window);
   void dense(const char* name, int rows, int cols, int tokens);
+  void route(int tokens);
   void moe(int tokens);
   void write(const char* path) const;
 
@@ -128,6 +151,7 @@ class Bench {
   Launch on_;
   std::vector<Row> rows_;
   uint8_t* pool_;
+  uint8_t* experts_ = device_array<uint8_t>(kPoolBytes);
   float* x_ = device_array<float>(int64_t{kMaxTokens} * 4096);
   uint16_t* x16_ = device_array<uint16_t>(max_places(int64_t{kMaxTokens} * kTopk, kExperts) * kInter);
   uint16_t* u_ = device_array<uint16_t>(max_places(int64_t{kMaxTokens} * kTopk, kExperts) * kInter);
@@ -225,9 +249,31 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
           wgmma ? sm90_gemm(args, plan, on_) : any_gemm(args, plan, on_);
         });
   }
-  add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4, [&](int) {
-    any_round({.from = x_, .to = x16_, .tokens = tokens, .cols = cols, .type = InputType::kWgmma, .to_rows = tokens},
-              on_);
+  add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4,
+      [&](int) { any_round({.from = x_, .to = x16_, .tokens = tokens, .cols = cols, .to_rows = tokens}, on_); });
+}
+
+// What routes many tokens: the norm, the logits, the choice.
+void Bench::route(int tokens) {
+  auto* const logits = device_array<float>(int64_t{tokens} * kExperts);
+  auto* const ids = device_array<int32_t>(int64_t{tokens} * kTopk);
+  const double width = 1.0 * tokens * kHidden;
+  add({"rmsnorm", tokens, 0, 8 * width, 0}, 4, [&](int) {
+    any_rmsnorm({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
+  });
+  const LinearLaunch router{.weight = reinterpret_cast<const Bf16*>(pool_),
+                            .bias = bias_,
+                            .x = x_,
+                            .out = logits,
+                            .tokens = tokens,
+                            .rows = kExperts,
+                            .cols = kHidden};
+  add({"any_linear_many router", tokens, 0, 4 * width, 4 * width * kExperts}, 4,
+      [&](int) { any_linear_many(router, on_); });
+  add({"any_linear router", tokens, 0, 4 * width, 2 * width * kExperts}, 1, [&](int) { any_linear(router, on_); });
+  add({"top_experts", tokens, 0, 4.0 * tokens * kExperts, 0}, 4, [&](int) {
+    any_top_experts({.logits = logits, .ids = ids, .weights = y_, .tokens = tokens, .experts = kExperts, .topk = kTopk},
+                    on_);
   });
 }
 
@@ -256,6 +302,19 @@ void Bench::moe(int tokens) {
     add({"moe_group, tiles of " + std::to_string(plan.tokens), tokens, 0, 12.0 * pairs, 0}, 4, [&](int) {
       any_moe_group_tiles({on_ids, on_pairs, on_places, tiles, tile_count, tokens, kTopk, kExperts, plan.tokens}, on_);
     });
+    if (wgmma) {
+      add({"round for experts", tokens, 0, tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
+        any_round({.from = x_,
+                   .to = x16_,
+                   .tokens = tokens,
+                   .cols = kHidden,
+                   .type = InputType::kF16,
+                   .to_rows = places,
+                   .places = on_places,
+                   .copies = kTopk},
+                  on_);
+      });
+    }
     GemmArgs args{.packing = layout::Packing::kMxfp4,
                   .order = layout::RowOrder::kGateUp,
                   .bias = bias_,
@@ -277,7 +336,7 @@ void Bench::moe(int tokens) {
       add({kernel + name + ", tiles of " + std::to_string(plan.tokens), tokens, 0, static_cast<double>(c.bytes),
            static_cast<double>(c.flops)},
           static_cast<int>(kPoolBytes / layer), [&](int i) {
-            args.weights = pool_ + i * layer;
+            args.weights = experts_ + i * layer;
             wgmma ? sm90_gemm(args, own, on_) : any_gemm(args, own, on_);
           });
     };
@@ -291,17 +350,6 @@ void Bench::moe(int tokens) {
     args.u = nullptr;
     time("down");
   }
-  add({"round for experts", tokens, 0, tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
-    any_round({.from = x_,
-               .to = x16_,
-               .tokens = tokens,
-               .cols = kHidden,
-               .type = InputType::kWgmma,
-               .to_rows = places,
-               .places = on_places,
-               .copies = kTopk},
-              on_);
-  });
   add({"moe_combine", tokens, 0, 4.0 * tokens * kHidden * (kTopk + 2), 0}, 4, [&](int) {
     any_moe_combine({.y = y_, .weights = x_, .residual = x_, .tokens = tokens, .topk = kTopk, .hidden = kHidden}, on_);
   });
@@ -335,6 +383,7 @@ void run(const char* path) {
     for (const int window : {0, 128}) bench.prefill(tokens, window);
     bench.dense("qkv", 5120, kHidden, tokens);
     bench.dense("o", kHidden, 4096, tokens);
+    bench.route(tokens);
     bench.moe(tokens);
   }
   bench.write(path);

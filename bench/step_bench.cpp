@@ -140,12 +140,12 @@ void Bench::step(int tokens) {
                     .norm = scale_,
                     .normed = normed_,
                     .rounded = x16_,
-                    .type = InputType::kWgmma,
+                    .type = InputType::kBf16,
                     .rounded_rows = rows16,
                     .tokens = tokens,
                     .hidden = kHidden,
                     .eps = 1e-5f};
-  RoundArgs round{.from = attn_, .to = x16_, .tokens = tokens, .cols = kWidth, .type = InputType::kWgmma};
+  RoundArgs round{.from = attn_, .to = x16_, .tokens = tokens, .cols = kWidth};
   round.to_rows = rows16;
   const auto gemm = [&](const uint8_t* weights, const GemmShape& shape) {
     const auto rows = static_cast<int>(shape.rows), cols = static_cast<int>(shape.cols);

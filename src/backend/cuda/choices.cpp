@@ -1,5 +1,6 @@
 #include "backend/cuda/choices.h"
 
+#include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "base/error.h"
@@ -61,6 +62,8 @@ bool experts_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
 }
 
 bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
+
+bool router_by_mma(MoeKernel kernel, int64_t tokens) { return has_gemms(kernel) && tokens > kRouteMaxTokens; }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
   switch (kv) {

@@ -139,6 +139,7 @@ class StreamedCudaBackend final : public CudaBackend {
     if (!capturing()) {
       uploader_.reset();  // pinned memory that is not needed any more
       if (packed_) packed_->finish();
+      if (gemms_ && packed_->wide_scales()) gemms_->with_wide_scales();
     }
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");

@@ -168,19 +168,23 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   NormSumsArgs norm = settled_residual();
   norm.norm = w.norm;
   norm.normed = at_.normed;
-  norm.rounded = &at_.normed_f16->bits;
+  norm.rounded = experts_on_gemms() ? nullptr : &at_.normed_f16->bits;
   norm.type = InputType::kF16;
   any_norm_sums(norm, on);
   owed_ = {};
   if (tokens_ > kRouteMaxTokens) {
-    kernels_.linear({.weight = w.router,
-                     .bias = w.bias,
-                     .x = at_.normed,
-                     .out = at_.router_logits,
-                     .tokens = to_int(tokens_),
-                     .rows = to_int(d_.experts),
-                     .cols = to_int(d_.hidden)},
-                    on);
+    const LinearLaunch logits{.weight = w.router,
+                              .bias = w.bias,
+                              .x = at_.normed,
+                              .out = at_.router_logits,
+                              .tokens = to_int(tokens_),
+                              .rows = to_int(d_.experts),
+                              .cols = to_int(d_.hidden)};
+    if (router_by_mma(kernel_, tokens_)) {
+      any_linear_many(logits, on);
+    } else {
+      kernels_.linear(logits, on);
+    }
     chosen_ = false;
     return settle(on);
   }

@@ -58,12 +58,8 @@ GemmPath::GemmPath(const BackendConfig& config, Carver& carver)
 }
 
 GemmDevice GemmPath::device_for(Packing packing) const {
-  return {.sms = sms_, .wgmma = hopper_ && sm90_gemm_serves(packing)};
-}
-
-InputType GemmPath::input_before(Packing packing) const {
-  if (device_for(packing).wgmma) return InputType::kWgmma;
-  return packing == Packing::kBf16 ? InputType::kBf16 : InputType::kF16;
+  const bool wide = packing == Packing::kMxfp4 && wide_scales_;
+  return {.sms = sms_, .wgmma = hopper_ && !wide && sm90_gemm_serves(packing)};
 }
 
 void GemmPath::run(const GemmArgs& args, const GemmPlan& plan, const Launch& on) const {
@@ -72,8 +68,7 @@ void GemmPath::run(const GemmArgs& args, const GemmPlan& plan, const Launch& on)
 }
 
 GemmPath::Input GemmPath::input(Packing packing, int64_t tokens) const {
-  const InputType type = input_before(packing);
-  return {x_, type, type == InputType::kWgmma ? to_int(in_atoms(tokens)) : 0};
+  return {x_, input_type(packing), device_for(packing).wgmma ? to_int(in_atoms(tokens)) : 0};
 }
 
 void GemmPath::round(const float* x, const GemmArgs& args, const Launch& on) const {
@@ -122,9 +117,9 @@ void GemmPath::round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& 
                   .to = x_,
                   .tokens = args.tokens,
                   .cols = to_int(dims_.hidden),
-                  .type = input_before(Packing::kMxfp4)};
+                  .type = input_type(Packing::kMxfp4)};
   gemm.x_share = to_int(dims_.topk);
-  if (round.type == InputType::kWgmma) {
+  if (device_for(Packing::kMxfp4).wgmma) {
     gemm.x_share = 1;
     round.to = reinterpret_cast<uint16_t*>(y_);
     round.to_rows = gemm.x_rows = x_rows(args.tokens);
@@ -185,7 +180,7 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
 
 std::vector<float> GemmPath::expert_hidden(int64_t tokens, cudaStream_t stream) const {
   const int64_t pairs = tokens * dims_.topk, rows = x_rows(tokens);
-  const bool panels = input_before(Packing::kMxfp4) == InputType::kWgmma;
+  const bool panels = device_for(Packing::kMxfp4).wgmma;
   const std::vector<uint16_t> u = host_copy(u_, (panels ? rows : pairs) * dims_.inter, stream);
   const std::vector<int32_t> places = host_copy(places_, pairs, stream);
   std::vector<float> values;
@@ -194,8 +189,7 @@ std::vector<float> GemmPath::expert_hidden(int64_t tokens, cudaStream_t stream) 
     for (int64_t i = 0; i < dims_.inter; ++i) {
       const int64_t at =
           panels ? layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i) : pair * dims_.inter + i;
-      const uint16_t bits = u[static_cast<size_t>(at)];
-      values.push_back(panels ? Bf16{bits}.to_float() : F16{bits}.to_float());
+      values.push_back(F16{u[static_cast<size_t>(at)]}.to_float());
     }
   return values;
 }

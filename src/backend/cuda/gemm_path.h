@@ -19,11 +19,14 @@ class GemmPath {
   // Takes scratch for config.max_tokens from the carver; without memory behind it, it only measures.
   GemmPath(const BackendConfig& config, Carver& carver);
 
+  // Some MXFP4 scales are beyond sm90_gemm (layout::kMaxWgmmaScaleCode): any_gemm takes all of that packing.
+  void with_wide_scales() { wide_scales_ = true; }
+
   // Where a matrix of this packing takes its input [tokens, cols] from, and in which type and order.
   struct Input {
     uint16_t* at = nullptr;
     InputType type = InputType::kBf16;
-    int rows = 0;  // kWgmma: of the panels
+    int rows = 0;  // of the panels; 0: row-major
   };
   [[nodiscard]] Input input(layout::Packing packing, int64_t tokens) const;
   // Puts `x` f32 [tokens, cols] there.
@@ -53,14 +56,13 @@ class GemmPath {
  private:
   [[nodiscard]] int x_rows(int64_t tokens) const;  // of panels that hold the step's pairs by place
   [[nodiscard]] GemmDevice device_for(layout::Packing packing) const;
-  [[nodiscard]] InputType input_before(layout::Packing packing) const;
   void round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& on) const;
   void run(const GemmArgs& args, const GemmPlan& plan, const Launch& on) const;
 
   const Dims dims_;
   const float swiglu_limit_;
   int sms_ = 0;
-  bool hopper_ = false;
+  bool hopper_ = false, wide_scales_ = false;
   uint16_t* x_ = nullptr;  // [tokens, max(hidden, heads * head_dim)]
   uint16_t* u_ = nullptr;  // [tokens, topk, inter], or by place
   float* y_ = nullptr;     // [tokens, topk, hidden]; before it is, on wgmma, x by place; and what sums gives

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -121,7 +122,9 @@ TEST_F(GemmPathTest, moe_adds_the_weighted_experts_to_the_residual) {
   const std::vector<Bf16> up_bias = gemm_bias(6 * 2 * inter, 13), down_bias = gemm_bias(6 * hidden, 14);
   const DeviceArray<uint8_t> on_up(up.packed), on_down(down.packed);
   const DeviceArray<Bf16> on_up_bias(up_bias), on_down_bias(down_bias);
-  for (const int tokens : {1, 9, 130}) {
+  const std::pair<int, bool> cases[] = {{1, false}, {9, false}, {130, false}, {9, true}};
+  for (const auto& [tokens, wide_scales] : cases) {
+    if (wide_scales) path_->with_wide_scales();
     const std::vector<float> x = Values(15).floats(int64_t{tokens} * hidden, 0.25f);
     const std::vector<int32_t> ids = routed(GemmRouting::kRandom, tokens, topk, 6, 16);
     const std::vector<float> weights(ids.size(), 0.25f);

@@ -64,6 +64,7 @@ enum class Kernel : uint8_t {
   kNormSums,
   kRopeSums,
   kRouteTokens,
+  kLinearMany,
   kSampleMask,
   kSampleAdjust,
   kSampleFilter,

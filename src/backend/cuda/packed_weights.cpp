@@ -50,10 +50,10 @@ bool is_packed(WeightRole role) {
          role == WeightRole::kDown;
 }
 
-PackRing::PackRing(cudaStream_t stream) : stream_(stream), bad_scales_(allocate_device(sizeof(int), "pack")) {
+PackRing::PackRing(cudaStream_t stream) : stream_(stream), scale_counts_(allocate_device(sizeof(ScaleCounts), "pack")) {
   for (Slot& slot : slots_)
     slot = {allocate_pinned(kSlabBytes, "upload ring"), allocate_device(kSlabBytes, "upload ring"), make_event()};
-  cuda_check(cudaMemsetAsync(bad_scales_.get(), 0, sizeof(int), stream_));
+  cuda_check(cudaMemsetAsync(scale_counts_.get(), 0, sizeof(ScaleCounts), stream_));
 }
 
 void PackRing::run(const Job& job) {
@@ -100,16 +100,18 @@ void PackRing::run(const Job& job) {
     }
     pack.rows = count;
     pack.packed = job.pack.packed + layout::packed_bytes(pack.packing, first, cols);
-    pack.bad_scales = reinterpret_cast<int*>(bad_scales_.get());
+    auto* const counts = reinterpret_cast<ScaleCounts*>(scale_counts_.get());
+    pack.bad_scales = &counts->bad;
+    pack.wide_scales = &counts->wide;
     pack_weights(pack, stream_);
   }
 }
 
-int PackRing::bad_scales() const {
-  int count = 0;
-  cuda_check(cudaMemcpyAsync(&count, bad_scales_.get(), sizeof count, cudaMemcpyDeviceToHost, stream_));
+PackRing::ScaleCounts PackRing::scale_counts() const {
+  ScaleCounts counts;
+  cuda_check(cudaMemcpyAsync(&counts, scale_counts_.get(), sizeof counts, cudaMemcpyDeviceToHost, stream_));
   cuda_check(cudaStreamSynchronize(stream_));
-  return count;
+  return counts;
 }
 
 PackedWeights::Qkv& PackedWeights::qkv(int layer) {
@@ -161,11 +163,12 @@ PackedWeights::Matrix PackedWeights::upload(const HostWeight& weight) {
 
 void PackedWeights::finish() {
   if (!ring_) return;
-  const int bad = ring_->bad_scales();
+  const PackRing::ScaleCounts counts = ring_->scale_counts();
   ring_.reset();
-  if (bad > 0)
-    throw Error(Code::kUnsupported, "[cuda] {} blocks of 32 weights have a scale above 2^{} or are not finite", bad,
-                layout::kMaxScaleCode - 127);
+  if (counts.bad > 0)
+    throw Error(Code::kUnsupported, "[cuda] {} blocks of 32 weights have a scale above 2^{} or are not finite",
+                counts.bad, layout::kMaxScaleCode - 127);
+  wide_scales_ = wide_scales_ || counts.wide > 0;
 }
 
 }  // namespace nibble::backend::cuda

@@ -35,8 +35,11 @@ class PackRing {
 
   // Enqueues; the bytes have been read when it returns.
   void run(const Job& job);
-  // Waits. Scale codes that a format could not hold, so far.
-  [[nodiscard]] int bad_scales() const;
+  // Waits. So far: blocks whose scale a format could not hold, and those above layout::kMaxWgmmaScaleCode.
+  struct ScaleCounts {
+    int bad = 0, wide = 0;
+  };
+  [[nodiscard]] ScaleCounts scale_counts() const;
 
  private:
   struct Slot {
@@ -46,7 +49,7 @@ class PackRing {
   };
   cudaStream_t stream_;
   std::array<Slot, 2> slots_;
-  DeviceBytes codes_, scales_, bad_scales_;
+  DeviceBytes codes_, scales_, scale_counts_;
   size_t next_ = 0;
 };
 
@@ -67,6 +70,8 @@ class PackedWeights {
   Bias qkv_bias(WeightRole role, int layer);
   // After the last upload: frees the ring. Throws Error(kUnsupported) when a scale was out of range.
   void finish();
+  // Whether some MXFP4 scale is above layout::kMaxWgmmaScaleCode; known once finished.
+  [[nodiscard]] bool wide_scales() const { return wide_scales_; }
 
  private:
   struct Qkv {
@@ -77,6 +82,7 @@ class PackedWeights {
   const BackendConfig& config_;
   cudaStream_t stream_;
   std::optional<PackRing> ring_;
+  bool wide_scales_ = false;
   std::vector<Qkv> qkv_;  // by layer
   std::vector<DeviceBytes> matrices_;
 };

@@ -159,7 +159,11 @@ class Planner {
     }
     per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
     if (tokens_ > kRouteMaxTokens) {
-      linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+      if (router_by_mma(moe_, tokens_)) {
+        add(Kernel::kLinearMany, "32 tokens x up to 128 experts per CTA", {kRouter, kRouterBias});
+      } else {
+        linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
+      }
       add(Kernel::kTopExperts, "a warp per token");
       return;
     }

@@ -157,16 +157,16 @@ TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_k
   EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut),
               ElementsAre("any_round_f32", "any_gemm_bf16_bf16"));
   EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
-              ElementsAre("any_round_f32", "sm90_gemm_bf16_mxfp4"));
+              ElementsAre("any_round_f32", "sm90_gemm_f16_mxfp4"));
 }
 
 TEST(cuda_plan, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   const CudaPlan hopper = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}});
-  EXPECT_THAT(kernels(hopper), IsSupersetOf({"sm90_gemm_bf16_bf16", "sm90_gemm_gate_up_bf16_mxfp4",
-                                             "sm90_gemm_bf16_mxfp4", "any_moe_group_tiles", "any_moe_sum_f32"}));
+  EXPECT_THAT(kernels(hopper), IsSupersetOf({"sm90_gemm_bf16_bf16", "sm90_gemm_gate_up_f16_mxfp4",
+                                             "sm90_gemm_f16_mxfp4", "any_moe_group_tiles", "any_moe_sum_f32"}));
   const cuda::GemmPlan up = cuda::plan_gemm({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts},
                                             {.sms = kH200.multiprocessors, .wgmma = true});
-  EXPECT_EQ(tile(hopper, "sm90_gemm_gate_up_bf16_mxfp4"), up.to_string());
+  EXPECT_EQ(tile(hopper, "sm90_gemm_gate_up_f16_mxfp4"), up.to_string());
   const CudaPlan spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm_bf16_bf16", "any_gemm_gate_up_f16_mxfp4", "any_gemm_f16_mxfp4"}));
 }
@@ -178,7 +178,7 @@ TEST(cuda_plan, requantised_layers_are_named_by_what_they_hold) {
   EXPECT_THAT(kernels(one, Stage::kAttnOut), ElementsAre("any_dense_f16_mxfp8"));
   EXPECT_THAT(kernels(one, Stage::kLogits), ElementsAre("any_dense_f16_mxfp4"));
   const CudaPlan many = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .dense = dense});
-  EXPECT_THAT(kernels(many, Stage::kAttnIn), testing::Contains("sm90_gemm_bf16_mxfp4"));
+  EXPECT_THAT(kernels(many, Stage::kAttnIn), testing::Contains("sm90_gemm_f16_mxfp4"));
   EXPECT_THAT(kernels(many, Stage::kAttnOut), ElementsAre("any_round_f32", "any_gemm_f16_mxfp8"));
 }
 

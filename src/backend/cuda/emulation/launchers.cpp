@@ -140,6 +140,7 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
 }
 void any_moe_combine(const CombineArgs& /*args*/, const Launch& on) { launched(Kernel::kMoeSum, on); }
 void any_round(const RoundArgs& /*args*/, const Launch& on) { launched(Kernel::kRound, on); }
+void any_linear_many(const LinearLaunch& /*args*/, const Launch& on) { launched(Kernel::kLinearMany, on); }
 
 void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
   const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;

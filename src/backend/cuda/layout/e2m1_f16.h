@@ -22,15 +22,6 @@ struct E2m1Pairs {
   return {{(w << 6) & kE2m1Mask, (w << 9) & kE2m1Mask, (w ^ (w >> 3)) & kE2m1Mask, (w ^ (w << 2)) & kE2m1Mask}};
 }
 
-// The same codes in bits 15 and 8..6: as bf16, the numbers times 2^-126. The packed scales' bias is another: see
-// kernels/sm90/gemm.cuh.
-[[nodiscard]] constexpr E2m1Pairs widen_e2m1x8_bf16(uint32_t w) {
-  constexpr uint32_t kSign = 0x80008000u, kRest = 0x01c001c0u;
-  const uint32_t w2 = w ^ (w >> 3), w3 = w ^ (w << 2);
-  return {{((w << 6) & kSign) | ((w << 3) & kRest), ((w << 9) & kSign) | ((w << 6) & kRest),
-           (w2 & kSign) | ((w2 >> 3) & kRest), (w3 & kSign) | ((w3 >> 3) & kRest)}};
-}
-
 // The inverse: the one word that widens to these registers. REQUIRES no bits outside kE2m1Mask.
 // Each line solves for the bits in its mask from bits already known.
 [[nodiscard]] constexpr uint32_t word_of_pairs(const E2m1Pairs& p) {
@@ -48,17 +39,5 @@ struct E2m1Pairs {
 // The f16 bits of one code (times 2^-14), and back.
 [[nodiscard]] constexpr uint32_t half_of_code(uint32_t code) { return (code & 8u) << 12 | (code & 7u) << 9; }
 [[nodiscard]] constexpr uint32_t code_of_half(uint32_t half) { return (half >> 12 & 8u) | (half >> 9 & 7u); }
-
-namespace proof {
-constexpr bool bf16_codes_are_the_f16_codes_moved() {  // linear in the word's bits, so a bit at a time shows it
-  for (int bit = 0; bit < 32; ++bit) {
-    const E2m1Pairs f16 = widen_e2m1x8(1u << bit), bf16 = widen_e2m1x8_bf16(1u << bit);
-    for (int i = 0; i < 4; ++i)
-      if (bf16.pair[i] != ((f16.pair[i] & 0x80008000u) | (f16.pair[i] & 0x0e000e00u) >> 3)) return false;
-  }
-  return true;
-}
-static_assert(bf16_codes_are_the_f16_codes_moved());
-}  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout

@@ -1,6 +1,6 @@
 #pragma once
-// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2), §9.7.9.7 (prmt); e4m3x2 needs sm_89. Packed pairs: the first value in the
-// low half.
+// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2; rcp, min and max beside it), §9.7.9.7 (prmt); e4m3x2 needs sm_89. Packed
+// pairs: the first value in the low half.
 
 #include <cstdint>
 
@@ -45,6 +45,25 @@ __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// 1 / x to about 1 ulp; 0 for infinity.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// NaN where either is one.
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float least;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+  return least;
+}
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
 }
 
 // Byte i of the result: byte (selector >> 4i & 15) of the word.

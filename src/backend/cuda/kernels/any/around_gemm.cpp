@@ -71,7 +71,7 @@ void check_args(const NormSumsArgs& a) {
   require_shape(a.norm == nullptr || aligned(a.normed), kName, "normed, 16-byte aligned", a.hidden);
   require_shape(a.rounded == nullptr || a.norm != nullptr, kName, "a norm for what is rounded", a.hidden);
   require_shape(
-      a.rounded == nullptr || a.type != InputType::kWgmma ||
+      a.rounded == nullptr || a.rounded_rows == 0 ||
           (a.hidden % layout::kPanelK == 0 && a.rounded_rows % kGroupAlign == 0 && a.rounded_rows >= a.tokens),
       kName, "panels of 64 columns whose rows hold the tokens", a.rounded_rows);
 }

@@ -25,7 +25,7 @@ struct NormSumsArgs {
   float* normed = nullptr;      // [tokens, hidden]
   uint16_t* rounded = nullptr;  // [tokens, hidden], or null
   InputType type = InputType::kF16;
-  int rounded_rows = 0;        // kWgmma: of the panels, a multiple of 8
+  int rounded_rows = 0;        // of the panels (layout/wgmma_b.h), a multiple of 8; 0: row-major
   int tokens = 0, hidden = 0;  // hidden: a multiple of 4, up to kNormHidden
   float eps = 0;
 };

@@ -23,7 +23,7 @@ TEST(around_gemm_emulated, norm_adds_what_is_owed_and_rounds_for_every_reader) {
     emulate(args.tokens, norm_threads(args.hidden), [&] { any_norm_sums_f32(args); });
   };
   check_norm<HostArray>({.tokens = 2, .hidden = 2880, .splits = 5, .type = InputType::kF16}, run);
-  check_norm<HostArray>({.tokens = 9, .hidden = 192, .splits = 0, .type = InputType::kWgmma}, run);
+  check_norm<HostArray>({.tokens = 9, .hidden = 192, .splits = 0, .panels = true}, run);
   check_norm<HostArray>({.tokens = 3, .hidden = 4096, .splits = 1, .type = InputType::kBf16}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 8, .rounded = false}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 3, .normed = false}, run);

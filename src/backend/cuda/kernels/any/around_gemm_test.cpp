@@ -29,11 +29,12 @@ class AroundGemm : public CudaTest {
 TEST_F(AroundGemm, norm_adds_what_is_owed_and_rounds_for_every_reader) {
   const auto run = [&](const NormSumsArgs& args) { any_norm_sums(args, on_); };
   for (const int tokens : kEdgeTokens)
-    for (const InputType type : {InputType::kF16, InputType::kBf16, InputType::kWgmma}) {
-      check_norm<DeviceArray>({.tokens = tokens, .hidden = 2880, .splits = 5, .type = type}, run);
-      check_norm<DeviceArray>({.tokens = tokens, .hidden = 192, .splits = 0, .type = type}, run);
-    }
-  check_norm<DeviceArray>({.tokens = 600, .hidden = 4096, .splits = 1, .type = InputType::kWgmma}, run);
+    for (const InputType type : {InputType::kF16, InputType::kBf16})
+      for (const bool panels : {false, true}) {
+        check_norm<DeviceArray>({.tokens = tokens, .hidden = 2880, .splits = 5, .type = type, .panels = panels}, run);
+        check_norm<DeviceArray>({.tokens = tokens, .hidden = 192, .splits = 0, .type = type, .panels = panels}, run);
+      }
+  check_norm<DeviceArray>({.tokens = 600, .hidden = 4096, .splits = 1, .type = InputType::kBf16, .panels = true}, run);
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 8, .rounded = false}, run);
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false}, run);
 }

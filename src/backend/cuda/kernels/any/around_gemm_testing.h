@@ -47,6 +47,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 struct NormCase {
   int tokens = 1, hidden = 2880, splits = 0;
   InputType type = InputType::kF16;
+  bool panels = false;
   bool normed = true, rounded = true;
 };
 
@@ -55,7 +56,7 @@ void check_norm(const NormCase& c, const Run& run) {
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, type "
                                   << static_cast<int>(c.type));
   const auto count = static_cast<size_t>(int64_t{c.tokens} * c.hidden), width = static_cast<size_t>(c.hidden);
-  const bool panels = c.type == InputType::kWgmma;
+  const bool panels = c.panels;
   const auto rows = static_cast<int>(panels ? panel_rows(c.tokens) : c.tokens);
   const std::vector<float> x = test_floats(static_cast<int64_t>(count), 1, 50);
   const std::vector<float> sums = test_floats(static_cast<int64_t>(count) * c.splits, 2);

@@ -1,6 +1,7 @@
 // The kernels around the matrices, and the dense matrices themselves, against double loops.
 
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/gemm.h"
 #include "backend/cuda/testing.h"
 
 #include <gtest/gtest.h>
@@ -134,6 +135,37 @@ TEST_F(Linear, matches_double_on_edges_and_repeats_bitwise) {
 
 TEST_F(Linear, refuses_columns_that_its_loads_do_not_divide) {
   EXPECT_THROW(kernels_.linear({.tokens = 1, .rows = 1, .cols = 12}, on_), Error);
+}
+
+TEST_F(Linear, of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
+  for (const LinearCase c : {LinearCase{128, 2880}, {32, 2880}, {20, 192}, {130, 256}})
+    for (const int tokens : {1, 31, 33, 600}) {
+      Values random(5);
+      const std::vector<Bf16> weight = random.bf16s(int64_t{c.rows} * c.cols), bias = random.bf16s(c.rows);
+      const std::vector<float> x = random.floats(int64_t{tokens} * c.cols);
+      const DeviceArray<Bf16> on_weight(weight), on_bias(bias);
+      const DeviceArray<float> on_x(x), out(static_cast<size_t>(tokens) * static_cast<size_t>(c.rows));
+      LinearLaunch args{.weight = on_weight.get(), .bias = on_bias.get(), .x = on_x.get(), .out = out.get()};
+      args.tokens = tokens;
+      args.rows = c.rows;
+      args.cols = c.cols;
+      any_linear_many(args, on_);
+      const std::vector<float> got = out.host();
+      any_linear_many(args, on_);
+      ASSERT_EQ(got, out.host());
+      for (int t = 0; t < tokens; ++t)
+        for (int r = t % 7; r < c.rows; r += 7) {
+          double sum = bias[static_cast<size_t>(r)].to_float(), size = std::abs(sum);
+          for (int64_t k = 0; k < c.cols; ++k) {
+            const double product =
+                double{weight[static_cast<size_t>(r * c.cols + k)].to_float()} * x[static_cast<size_t>(t * c.cols + k)];
+            sum += product;
+            size += std::abs(product);
+          }
+          ASSERT_NEAR(got[static_cast<size_t>(t * c.rows + r)], sum, 0x1p-17 * size) << "token " << t << " row " << r;
+        }
+    }
+  EXPECT_THROW(any_linear_many({.tokens = 1, .rows = 1, .cols = 48}, on_), Error);
 }
 
 TEST_F(RopeKv, turns_pairs_and_fills_only_the_slots_named) {

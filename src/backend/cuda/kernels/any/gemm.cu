@@ -30,6 +30,11 @@ __global__ void __launch_bounds__(kThreads) moe_combine(const __grid_constant__ 
   }
 }
 
+template <InputType kType>
+__device__ __forceinline__ uint32_t pack16(float2 v) {
+  return kType == InputType::kF16 ? ptx::pack_f16(v.x, v.y) : ptx::pack_bf16(v.x, v.y);
+}
+
 // round: f32 to 16 bits, to nearest     bytes 6 * count     predicted (H200): 8192 x 2880 35 µs
 template <InputType kType>
 __global__ void __launch_bounds__(kThreads) round16(const __grid_constant__ RoundArgs args) {
@@ -39,15 +44,14 @@ __global__ void __launch_bounds__(kThreads) round16(const __grid_constant__ Roun
   for (int64_t i = 4 * (int64_t{blockIdx.x} * kThreads + threadIdx.x); i < count;
        i += int64_t{4} * kThreads * gridDim.x) {
     const float4 v = *reinterpret_cast<const float4*>(args.from + i);
-    const uint32_t low = kType == InputType::kF16 ? ptx::pack_f16(v.x, v.y) : ptx::pack_bf16(v.x, v.y);
-    const uint32_t high = kType == InputType::kF16 ? ptx::pack_f16(v.z, v.w) : ptx::pack_bf16(v.z, v.w);
-    *reinterpret_cast<uint2*>(args.to + i) = {low, high};
+    *reinterpret_cast<uint2*>(args.to + i) = {pack16<kType>({v.x, v.y}), pack16<kType>({v.z, v.w})};
   }
 }
 
-// round to panels: RoundArgs kWgmma     grid one CTA per token, a thread per chunk of 8 slots
+// round to panels: RoundArgs to_rows     grid one CTA per token, a thread per chunk of 8 slots
 // bytes tokens * cols * (4 + 2 copies)     measured 2026-11-21 (H200): 8192 x 2880 37 µs,
 // with 4 copies 93 µs (67 % of read speed)
+template <InputType kType>
 __global__ void __launch_bounds__(kPanelThreads) round_to_panels(const __grid_constant__ RoundArgs args) {
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
@@ -57,10 +61,10 @@ __global__ void __launch_bounds__(kPanelThreads) round_to_panels(const __grid_co
     const int k = i / 4 * layout::kBlockK + i % 4 * 2;
     const auto* from = reinterpret_cast<const float2*>(args.from + token * args.cols + k);
     uint4 chunk;
-    chunk.x = ptx::pack_bf16(from[0].x, from[0].y);
-    chunk.y = ptx::pack_bf16(from[4].x, from[4].y);
-    chunk.z = ptx::pack_bf16(from[8].x, from[8].y);
-    chunk.w = ptx::pack_bf16(from[12].x, from[12].y);
+    chunk.x = pack16<kType>(from[0]);
+    chunk.y = pack16<kType>(from[4]);
+    chunk.z = pack16<kType>(from[8]);
+    chunk.w = pack16<kType>(from[12]);
     for (int copy = 0; copy < args.copies; ++copy) {
       const int64_t row = args.places == nullptr ? token : args.places[token * args.copies + copy];
       *reinterpret_cast<uint4*>(args.to + layout::place_in_panels(args.to_rows, row, k)) = chunk;
@@ -117,16 +121,18 @@ void any_round(const RoundArgs& args, const Launch& on) {
   const int64_t count = int64_t{args.tokens} * args.cols;
   require_shape(args.tokens > 0 && args.cols > 0 && count % 4 == 0, Kernel::kRound, "a count that is a multiple of 4",
                 count);
-  if (args.type == InputType::kWgmma) {
+  const bool f16 = args.type == InputType::kF16;
+  if (args.to_rows > 0) {
     require_shape(args.cols % layout::kPanelK == 0, Kernel::kRound, "cols a multiple of 64", args.cols);
     require_shape(args.to_rows % layout::kAtomRows == 0 && args.copies > 0 &&
                       int64_t{args.to_rows} >= int64_t{args.tokens} * args.copies,
                   Kernel::kRound, "to_rows in atoms of 8 that hold every row", args.to_rows);
-    return launch_chained(round_to_panels, {Kernel::kRound, on, args.tokens, kPanelThreads}, args);
+    auto* const kernel = f16 ? round_to_panels<InputType::kF16> : round_to_panels<InputType::kBf16>;
+    return launch_chained(kernel, {Kernel::kRound, on, args.tokens, kPanelThreads}, args);
   }
   constexpr int64_t kMostCtas = 4096;
   const int64_t ctas = (count / 4 + kThreads - 1) / kThreads;
-  auto* const kernel = args.type == InputType::kF16 ? round16<InputType::kF16> : round16<InputType::kBf16>;
+  auto* const kernel = f16 ? round16<InputType::kF16> : round16<InputType::kBf16>;
   launch_chained(kernel, {Kernel::kRound, on, ctas < kMostCtas ? ctas : kMostCtas, kThreads}, args);
 }
 

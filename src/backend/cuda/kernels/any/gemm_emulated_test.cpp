@@ -4,6 +4,7 @@
 
 #include "backend/cuda/kernels/any/gemm.cuh"
 #include "backend/cuda/kernels/any/gemm_testing.h"
+#include "backend/cuda/kernels/any/linear_many.cuh"
 #include "backend/cuda/kernels/any/moe_group.cuh"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
 
@@ -28,7 +29,6 @@ struct Any {
   static void kernel(const GemmArgs& args) {
     any_gemm<Tile, kOrder>(args);
   }
-  static bool bf16(Packing packing) { return packing == Packing::kBf16; }
 };
 struct Sm90 {
   static constexpr GemmDevice kDevice{.sms = 3, .wgmma = true};
@@ -39,7 +39,6 @@ struct Sm90 {
   static void kernel(const GemmArgs& args) {
     sm90_gemm<Tile, kOrder>(args, tile_tokens);
   }
-  static bool bf16(Packing) { return true; }
 };
 
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
@@ -58,11 +57,12 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
 }
 
 template <class Arch, Packing kPacking, int kTokens>
-void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain, int tile = kTokens) {
+void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain, int tile = kTokens,
+                 const GemmMatrix::Scales& scales = {}) {
   SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << tokens << " tokens, packing "
                                   << static_cast<int>(kPacking));
-  const GemmMatrix w(kPacking, rows, cols, order, 5);
-  const std::vector<uint16_t> x = random_16(Arch::bf16(kPacking), int64_t{tokens} * cols, 6);
+  const GemmMatrix w(kPacking, rows, cols, order, 5, scales);
+  const std::vector<uint16_t> x = random_16(kPacking == Packing::kBf16, int64_t{tokens} * cols, 6);
   constexpr bool kWgmma = Arch::kDevice.wgmma;
   const std::vector<uint16_t> stored = kWgmma ? in_panels(x, cols, tokens) : x;
   const std::vector<Bf16> bias = gemm_bias(rows, 7);
@@ -86,7 +86,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
   run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(args, plan_gemm({rows, cols, tokens}, Arch::kDevice, tile));
   for (int t = 0; t < tokens; ++t)
     for (int r = 0; r < rows; ++r) {
-      const GemmSum want = w.dot(r, x.data() + t * cols, Arch::bf16(kPacking));
+      const GemmSum want = w.dot(r, x.data() + t * cols, kPacking == Packing::kBf16);
       const GemmPart& part = args.parts[first > 0 && r >= first ? 1 : 0];
       const float got = part.to[t * part.rows + r - part.first_row];
       const double exact = want.value + bias[static_cast<size_t>(r)].to_float() + (add ? 2.5 : 0);
@@ -106,6 +106,35 @@ TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
   check_dense<Any, Packing::kMxfp4, 128>(16, 2880, 12);
 }
 
+TEST(gemm_emulated, few_rows_times_many_tokens_keep_more_than_16_bits_of_x) {
+  using Tile = LinearManyTile<4>;
+  constexpr int kRows = 33, kCols = 320, kTokens = 35;  // beyond one CTA either way, and a step for some warps only
+  std::vector<float> x, out(size_t{kTokens} * kRows, kNan);
+  for (uint64_t i = 0; i < uint64_t{kTokens} * kCols; ++i) x.push_back(gemm_symmetric(1, i));
+  const std::vector<Bf16> weight = gemm_bias(kRows * kCols, 2), bias = gemm_bias(kRows, 3);
+  const LinearLaunch args{.weight = weight.data(),
+                          .bias = bias.data(),
+                          .x = x.data(),
+                          .out = out.data(),
+                          .tokens = kTokens,
+                          .rows = kRows,
+                          .cols = kCols};
+  ASSERT_EQ(emulation::run({.grid = 2, .threads = Tile::kThreads, .grid_y = 2, .seed = 1, .predecessor = {}},
+                           [&] { any_linear_many<Tile>(args); }),
+            "");
+  for (int t = 0; t < kTokens; ++t)
+    for (int r = 0; r < kRows; ++r) {
+      double want = bias[static_cast<size_t>(r)].to_float(), size = std::abs(want);
+      for (int k = 0; k < kCols; ++k) {
+        const double product =
+            double{weight[static_cast<size_t>(r * kCols + k)].to_float()} * x[static_cast<size_t>(t * kCols + k)];
+        want += product;
+        size += std::abs(product);
+      }
+      ASSERT_LE(std::abs(out[static_cast<size_t>(t * kRows + r)] - want), 0x1p-17 * size) << t << ", " << r;
+    }
+}
+
 TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
   check_dense<Sm90, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
   check_dense<Sm90, Packing::kMxfp4, 64>(144, 512, 9);
@@ -113,6 +142,11 @@ TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
   check_dense<Sm90, Packing::kBf16, 160>(208, 192, 150);
   check_dense<Sm90, Packing::kMxfp4, 160>(48, 512, 129, RowOrder::kPlain, 96);
   check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
+}
+
+TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_largest) {
+  for (const uint32_t scale : {107u, static_cast<uint32_t>(layout::kMaxWgmmaScaleCode)})
+    check_dense<Sm90, Packing::kMxfp4, 64>(64, 192, 9, RowOrder::kPlain, 64, {scale, 1});
 }
 
 PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens) {
@@ -172,8 +206,8 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                                   << static_cast<int>(routing));
   const GemmExperts up(experts, 2 * kInter, kHidden, RowOrder::kGateUp, 11);
   const GemmExperts down(experts, kHidden, kInter, RowOrder::kPlain, 12);
-  constexpr bool kBf16 = Arch::kDevice.wgmma;
-  const std::vector<uint16_t> x = random_16(kBf16, int64_t{tokens} * kHidden, 13);
+  constexpr bool kWgmma = Arch::kDevice.wgmma;
+  const std::vector<uint16_t> x = random_16(false, int64_t{tokens} * kHidden, 13);
   const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
   const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 16);
   const int pairs = tokens * kTopk;
@@ -185,8 +219,8 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
     const int32_t pair = groups.pairs[static_cast<size_t>(place)];
     return pair < 0 ? -1 : pair / kTopk;
   };
-  const std::vector<uint16_t> stored = kBf16 ? in_panels(x, kHidden, rows, token_at) : x;
-  std::vector<uint16_t> u(static_cast<size_t>((kBf16 ? rows : pairs) * kInter), 0xffff);
+  const std::vector<uint16_t> stored = kWgmma ? in_panels(x, kHidden, rows, token_at) : x;
+  std::vector<uint16_t> u(static_cast<size_t>((kWgmma ? rows : pairs) * kInter), 0xffff);
   std::vector<float> y(static_cast<size_t>(pairs * kHidden), kNan);
   GemmArgs args{.packing = Packing::kMxfp4,
                 .order = RowOrder::kGateUp,
@@ -199,26 +233,26 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                 .tiles = groups.tiles.data(),
                 .tile_count = &tile_count,
                 .pairs = groups.pairs.data(),
-                .x_share = kBf16 ? 1 : kTopk,
+                .x_share = kWgmma ? 1 : kTopk,
                 .experts = experts,
-                .x_rows = kBf16 ? rows : 0,
+                .x_rows = kWgmma ? rows : 0,
                 .u = u.data()};
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
       args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, kTokens));
   const GemmArgs second = down_after(args, down.packed.data(), down_bias.data(), y.data());
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
       second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
-  const std::vector<uint16_t> got_u = kBf16 ? from_panels(u, kInter, rows, groups.places) : u;
+  const std::vector<uint16_t> got_u = kWgmma ? from_panels(u, kInter, rows, groups.places) : u;
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
     for (int c = 0; c < kInter; ++c) {
       const GatedWant want =
-          gated_want(up.matrices[e], {x.data() + pair / kTopk * kHidden, kBf16}, up_bias.data() + e * 2 * kInter, c);
-      const float got = value_16(got_u[static_cast<size_t>(pair * kInter + c)], kBf16);
+          gated_want(up.matrices[e], {x.data() + pair / kTopk * kHidden, false}, up_bias.data() + e * 2 * kInter, c);
+      const float got = value_16(got_u[static_cast<size_t>(pair * kInter + c)], false);
       ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << c << ": " << got;
     }
     for (int r = 0; r < kHidden; ++r) {
-      const GemmSum want = down.matrices[e].dot(r, got_u.data() + pair * kInter, kBf16);
+      const GemmSum want = down.matrices[e].dot(r, got_u.data() + pair * kInter, false);
       const double exact = want.value + down_bias[e * kHidden + static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(y[static_cast<size_t>(pair * kHidden + r)] - exact), kGemmError * (want.size + 2))
           << "pair " << pair << ", row " << r;

@@ -39,7 +39,7 @@ struct GroupArgs {
   const int32_t* expert_ids = nullptr;  // [tokens, topk], in [0, experts)
   int32_t* pairs = nullptr;             // [max_places], by place; -1 in gaps
   int32_t* places = nullptr;            // [tokens * topk], by pair, or null
-  ExpertTile* tiles = nullptr;          // [max_expert_tiles]
+  ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
   int32_t* tile_count = nullptr;        // [1]
   int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;
 };
@@ -54,9 +54,9 @@ enum class GemmInto : uint8_t { kStore, kAdd };
 
 // y[t, r] = W[r] · x[t] + bias[r], or y += with kAdd. Grouped (tiles given): t is a pair, W and bias are those of its
 // expert, and x's row is pair / x_share.
-// Weights are packed as layout/packed.h says. any_gemm: x row-major, 16-byte aligned, in bf16 for bf16 weights and in
-// f16 for MXFP8 and MXFP4. sm90_gemm: x and u in bf16, in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a
-// row is a place (GroupArgs) instead of a pair. Products are exact, sums f32 in an order fixed by cols: bitwise
+// Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte aligned. sm90_gemm: x
+// and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place (GroupArgs) instead of a pair.
+// Products are exact (sm90_gemm: but for MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise
 // repeatable, whatever the other tokens.
 struct GemmArgs {
   layout::Packing packing = layout::Packing::kBf16;
@@ -86,15 +86,18 @@ struct CombineArgs {
   int tokens = 0, topk = 0, hidden = 0;
 };
 
-// Activations to the type and order that a GEMM takes. kWgmma: bf16 in the panels of layout/wgmma_b.h, row t to
+// Activations to the type and order that a GEMM takes. With to_rows in the panels of layout/wgmma_b.h: row t goes to
 // places[t * copies + i], or to t without places; cols a multiple of 64. What is no row's place is left as it is.
-enum class InputType : uint8_t { kBf16, kF16, kWgmma };
+enum class InputType : uint8_t { kBf16, kF16 };
+[[nodiscard]] constexpr InputType input_type(layout::Packing packing) {
+  return packing == layout::Packing::kBf16 ? InputType::kBf16 : InputType::kF16;
+}
 struct RoundArgs {
   const float* from = nullptr;  // [tokens, cols]
   uint16_t* to = nullptr;
   int tokens = 0, cols = 0;  // tokens * cols: a multiple of 4
   InputType type = InputType::kBf16;
-  int to_rows = 0;  // kWgmma: a multiple of 8
+  int to_rows = 0;  // of the panels, a multiple of 8; 0: row-major
   const int32_t* places = nullptr;
   int copies = 1;
 };

@@ -50,7 +50,7 @@ class Gemm : public CudaTest {
     SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << c.tokens << " tokens in tiles of " << c.tile
                                     << ", packing " << static_cast<int>(c.packing));
     const GemmMatrix w(c.packing, c.rows, c.cols, c.order, 5);
-    const bool bf16 = c.wgmma || c.packing == Packing::kBf16;
+    const bool bf16 = c.packing == Packing::kBf16;
     const std::vector<uint16_t> x = random_16(bf16, int64_t{c.tokens} * c.cols, 6);
     const std::vector<Bf16> bias = gemm_bias(c.rows, 7);
     const DeviceArray<uint8_t> weights(w.packed);
@@ -120,7 +120,7 @@ void Gemm::check_moe(const Moe& c) {
                                   << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", wgmma " << c.wgmma);
   const GemmExperts up(c.experts, 2 * c.inter, c.hidden, RowOrder::kGateUp, 11);
   const GemmExperts down(c.experts, c.hidden, c.inter, RowOrder::kPlain, 12);
-  const std::vector<uint16_t> x = random_16(c.wgmma, int64_t{c.tokens} * c.hidden, 13);
+  const std::vector<uint16_t> x = random_16(false, int64_t{c.tokens} * c.hidden, 13);
   const std::vector<Bf16> up_bias = gemm_bias(c.experts * 2 * c.inter, 14);
   const std::vector<Bf16> down_bias = gemm_bias(c.experts * c.hidden, 15);
   const std::vector<int32_t> ids = routed(c.routing, c.tokens, kTopk, c.experts, 16);
@@ -194,14 +194,14 @@ void Gemm::check_moe(const Moe& c) {
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
     for (const int channel : {0, c.inter - 1, pair * 7 % c.inter}) {
-      const GatedWant want = gated_want(up.matrices[e], {x.data() + int64_t{pair / kTopk} * c.hidden, c.wgmma},
+      const GatedWant want = gated_want(up.matrices[e], {x.data() + int64_t{pair / kTopk} * c.hidden, false},
                                         up_bias.data() + e * 2 * static_cast<size_t>(c.inter), channel);
-      const float value = value_16(got_u[static_cast<size_t>(int64_t{pair} * c.inter + channel)], c.wgmma);
+      const float value = value_16(got_u[static_cast<size_t>(int64_t{pair} * c.inter + channel)], false);
       ASSERT_LE(std::abs(value - want.value), want.bound)
           << "pair " << pair << ", channel " << channel << ": " << value;
     }
     for (const int r : {0, c.hidden - 1, pair * 13 % c.hidden}) {
-      const GemmSum want = down.matrices[e].dot(r, got_u.data() + int64_t{pair} * c.inter, c.wgmma);
+      const GemmSum want = down.matrices[e].dot(r, got_u.data() + int64_t{pair} * c.inter, false);
       const double exact =
           want.value + down_bias[e * static_cast<size_t>(c.hidden) + static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(got_y[static_cast<size_t>(int64_t{pair} * c.hidden + r)] - exact),
@@ -264,21 +264,24 @@ TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
   std::vector<int32_t> places;  // token t's: 2 t + 1 and 2 t, but 4 rows on
   for (int t = 0; t < kTokens; ++t) places.insert(places.end(), {2 * t + 5, 2 * t + 4});
   const DeviceArray<int32_t> on_places(places);
-  const DeviceArray<uint16_t> to(std::vector<uint16_t>(size_t{kRows} * kCols, 0xffff));
-  any_round({.from = from.get(),
-             .to = to.get(),
-             .tokens = kTokens,
-             .cols = kCols,
-             .type = InputType::kWgmma,
-             .to_rows = kRows,
-             .places = on_places.get(),
-             .copies = kCopies},
-            on_);
-  std::vector<uint16_t> rounded;
-  for (const float value : values) rounded.push_back(Bf16::from_float(value).bits);
-  ASSERT_EQ(to.host(), in_panels(rounded, kCols, kRows, [](int64_t row) {
-              return row >= 4 && row < 4 + kCopies * kTokens ? (row - 4) / 2 : -1;
-            }));
+  for (const InputType type : {InputType::kBf16, InputType::kF16}) {
+    const DeviceArray<uint16_t> to(std::vector<uint16_t>(size_t{kRows} * kCols, 0xffff));
+    any_round({.from = from.get(),
+               .to = to.get(),
+               .tokens = kTokens,
+               .cols = kCols,
+               .type = type,
+               .to_rows = kRows,
+               .places = on_places.get(),
+               .copies = kCopies},
+              on_);
+    std::vector<uint16_t> rounded;
+    for (const float value : values)
+      rounded.push_back(type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
+    ASSERT_EQ(to.host(), in_panels(rounded, kCols, kRows, [](int64_t row) {
+                return row >= 4 && row < 4 + kCopies * kTokens ? (row - 4) / 2 : -1;
+              }));
+  }
 }
 
 TEST_F(Gemm, refuses_a_plan_of_another_tile) {

@@ -34,11 +34,15 @@ struct GemmMatrix {
   std::vector<uint16_t> elements;
   std::vector<uint8_t> scales, packed;
 
-  GemmMatrix(layout::Packing the_packing, int64_t row_count, int64_t col_count, layout::RowOrder order, uint64_t seed)
+  struct Scales {
+    uint32_t lowest = 115, count = 11;  // codes
+  };
+  GemmMatrix(layout::Packing the_packing, int64_t row_count, int64_t col_count, layout::RowOrder order, uint64_t seed,
+             const Scales& range = {115, 11})
       : packing(the_packing), rows(row_count), cols(col_count) {
     for (uint64_t i = 0; i < static_cast<uint64_t>(rows * cols); ++i) elements.push_back(element(seed, i));
     for (uint64_t i = 0; i < static_cast<uint64_t>(rows * cols / 32); ++i)
-      scales.push_back(static_cast<uint8_t>(115 + gemm_draw(seed + 1, i) % 11));
+      scales.push_back(static_cast<uint8_t>(range.lowest + gemm_draw(seed + 1, i) % range.count));
     pack(order);
   }
 
@@ -178,7 +182,8 @@ inline std::vector<int32_t> routed(GemmRouting routing, int tokens, int topk, in
   return ids;
 }
 
-// The same lists as the device's, one expert after the other; pairs beyond the last place are -2.
+// The same lists as the device's: places one expert after the other, tiles by falling size; pairs beyond the last place
+// are -2.
 struct PlainGroups {
   std::vector<int32_t> pairs, places;
   std::vector<ExpertTile> tiles;
@@ -198,6 +203,11 @@ inline PlainGroups plain_groups(const std::vector<int32_t>& ids, int experts, in
     for (int from = 0; from < count; from += even_tile(count, tile_tokens))
       groups.tiles.push_back({e, first + from, std::min(even_tile(count, tile_tokens), count - from)});
   }
+  const auto size_of = [&](const ExpertTile& tile) {  // of its expert's first tile
+    return even_tile(static_cast<int>(std::count(ids.begin(), ids.end(), tile.expert)), tile_tokens);
+  };
+  std::stable_sort(groups.tiles.begin(), groups.tiles.end(),
+                   [&](const ExpertTile& a, const ExpertTile& b) { return size_of(a) > size_of(b); });
   groups.pairs.resize(static_cast<size_t>(max_places(static_cast<int64_t>(ids.size()), experts)), -2);
   return groups;
 }

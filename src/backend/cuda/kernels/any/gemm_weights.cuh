@@ -120,10 +120,10 @@ __device__ __forceinline__ GemmPart part_of(const GemmArgs& args, int row) {
 
 // torch/model.py swiglu. |u| <= 7 * 8 for the default limit: finite in f16. NaN stays NaN.
 __device__ __forceinline__ float gated(float gate, float up, float limit) {
-  constexpr float kAlpha = 1.702f;
-  gate = gate > limit ? limit : gate;
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return __fdividef(gate, 1.0f + __expf(-kAlpha * gate)) * (up + 1.0f);
+  constexpr float kAlpha = 1.702f, kLog2E = 1.44269504f;
+  gate = ptx::min_nan(gate, limit);
+  up = ptx::max_nan(ptx::min_nan(up, limit), -limit);
+  return gate * ptx::reciprocal_approx(1.0f + ptx::exp2_approx(-kAlpha * kLog2E * gate)) * (up + 1.0f);
 }
 
 }  // namespace nibble::backend::cuda

@@ -18,7 +18,8 @@ static_assert(kGroupThreads >= kGroupMaxExperts);
 struct GroupShared {
   int counts[kGroupMaxExperts];  // pairs of each expert
   int own[kGroupWarps];          // the CTA's expert's, of each warp's range
-  int first, first_tile;
+  int first, first_tile;         // the CTA's expert's
+  int tiles;                     // of all experts
 };
 
 // The warp's range of pairs, 32 at a time: visit(pair, its expert or -1), by all lanes together.
@@ -31,6 +32,13 @@ __device__ void each_pair(const GroupArgs& args, const Visit& visit) {
     visit(base + lane, base + lane < pairs ? args.expert_ids[base + lane] : -1);
 }
 
+// Tiles lie by falling size, so that the last works of a launch are its shortest.
+__device__ inline bool tiles_before(const GroupArgs& args, const GroupShared& shared, int a, int b) {
+  const int size_a = even_tile(shared.counts[a], args.tile_tokens),
+            size_b = even_tile(shared.counts[b], args.tile_tokens);
+  return size_a > size_b || (size_a == size_b && a < b);
+}
+
 // The expert's tiles, and -1 in the gap behind its last place.
 __device__ inline void store_tiles(const GroupArgs& args, const GroupShared& shared, int expert) {
   const int count = shared.counts[expert], tid = static_cast<int>(threadIdx.x);
@@ -38,7 +46,7 @@ __device__ inline void store_tiles(const GroupArgs& args, const GroupShared& sha
   for (int i = tid; i < tiles; i += kGroupThreads)
     args.tiles[shared.first_tile + i] = {expert, shared.first + i * size, min(size, count - i * size)};
   if (count % kGroupAlign != 0 && tid < kGroupAlign - count % kGroupAlign) args.pairs[shared.first + count + tid] = -1;
-  if (expert == args.experts - 1 && tid == 0) *args.tile_count = shared.first_tile + tiles;
+  if (expert == 0 && tid == 0) *args.tile_count = shared.tiles;
 }
 
 __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __grid_constant__ GroupArgs args) {
@@ -47,7 +55,7 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32,
             expert = static_cast<int>(blockIdx.x);
   if (tid < args.experts) shared.counts[tid] = 0;
-  if (tid == 0) shared.first = shared.first_tile = 0;
+  if (tid == 0) shared.first = shared.first_tile = shared.tiles = 0;
   __syncthreads();
   int own = 0;
   each_pair(args, [&](int, int e) {
@@ -56,10 +64,11 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
   });
   if (lane == 0) shared.own[warp] = own;
   __syncthreads();
-  if (tid < expert && shared.counts[tid] > 0) {
-    const int count = shared.counts[tid];
-    atomicAdd(&shared.first, (count + kGroupAlign - 1) / kGroupAlign * kGroupAlign);
-    atomicAdd(&shared.first_tile, (count + args.tile_tokens - 1) / args.tile_tokens);
+  if (tid < args.experts && shared.counts[tid] > 0) {
+    const int count = shared.counts[tid], tiles = (count + args.tile_tokens - 1) / args.tile_tokens;
+    if (tid < expert) atomicAdd(&shared.first, (count + kGroupAlign - 1) / kGroupAlign * kGroupAlign);
+    if (shared.counts[expert] > 0 && tiles_before(args, shared, tid, expert)) atomicAdd(&shared.first_tile, tiles);
+    atomicAdd(&shared.tiles, tiles);
   }
   __syncthreads();
   store_tiles(args, shared, expert);

@@ -59,16 +59,15 @@ struct Quad {
 
 // Columns k to k + 3 of row `token`.
 __device__ __forceinline__ void store_rounded(const NormSumsArgs& a, int token, int k, const Quad& q) {
-  if (a.type == InputType::kWgmma) {
-    for (int i = 0; i < 4; i += 2)
-      *reinterpret_cast<uint32_t*>(a.rounded + layout::place_in_panels(a.rounded_rows, token, k + i)) =
-          ptx::pack_bf16(q.v[i], q.v[i + 1]);
+  const bool f16 = a.type == InputType::kF16;
+  const uint2 pairs{f16 ? ptx::pack_f16(q.v[0], q.v[1]) : ptx::pack_bf16(q.v[0], q.v[1]),
+                    f16 ? ptx::pack_f16(q.v[2], q.v[3]) : ptx::pack_bf16(q.v[2], q.v[3])};
+  if (a.rounded_rows == 0) {
+    *reinterpret_cast<uint2*>(a.rounded + int64_t{token} * a.hidden + k) = pairs;
     return;
   }
-  const bool f16 = a.type == InputType::kF16;
-  *reinterpret_cast<uint2*>(a.rounded + int64_t{token} * a.hidden + k) = {
-      f16 ? ptx::pack_f16(q.v[0], q.v[1]) : ptx::pack_bf16(q.v[0], q.v[1]),
-      f16 ? ptx::pack_f16(q.v[2], q.v[3]) : ptx::pack_bf16(q.v[2], q.v[3])};
+  *reinterpret_cast<uint32_t*>(a.rounded + layout::place_in_panels(a.rounded_rows, token, k)) = pairs.x;
+  *reinterpret_cast<uint32_t*>(a.rounded + layout::place_in_panels(a.rounded_rows, token, k + 2)) = pairs.y;
 }
 
 // The CTA's sum, known to every thread.

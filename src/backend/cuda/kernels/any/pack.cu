@@ -20,8 +20,11 @@ __global__ void pack_pieces(const __grid_constant__ PackArgs a, layout::Geometry
 }
 
 __global__ void pack_scales(const __grid_constant__ PackArgs a, layout::Geometry g, int64_t count) {
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x)
-    if (pack_scale(a, g, i)) atomicAdd(a.bad_scales, 1);
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    const ScaleFit range = pack_scale(a, g, i);
+    if (range == ScaleFit::kBad) atomicAdd(a.bad_scales, 1);
+    if (range == ScaleFit::kWide && a.wide_scales != nullptr) atomicAdd(a.wide_scales, 1);
+  }
 }
 
 __global__ void quantize(const __grid_constant__ QuantizeArgs a, int64_t count) {

@@ -65,8 +65,9 @@ __device__ inline void pack_mxfp4_piece(const PackArgs& a, const layout::Geometr
       words[0], words[1], words[2], words[3]};
 }
 
-// Scale i of [rows, cols / 32]. True when the format cannot hold it.
-__device__ inline bool pack_scale(const PackArgs& a, const layout::Geometry& g, int64_t i) {
+// Scale i of [rows, cols / 32]. kBad: the format cannot hold it.
+enum class ScaleFit : uint8_t { kFits, kWide, kBad };
+__device__ inline ScaleFit pack_scale(const PackArgs& a, const layout::Geometry& g, int64_t i) {
   const bool mxfp4 = a.packing == layout::Packing::kMxfp4;
   const int64_t row_blocks = a.cols / layout::kBlockK, tile_row = i / row_blocks;
   const int block = static_cast<int>(i % row_blocks), row = static_cast<int>(tile_row % layout::kTileRows);
@@ -76,7 +77,8 @@ __device__ inline bool pack_scale(const PackArgs& a, const layout::Geometry& g, 
       mxfp4 ? layout::scale_offset(g.blocks, row, block % g.blocks) : layout::mxfp8_scale_offset(row, block % 2);
   a.packed[layout::pair_offset(a.packing, g, tile, block / 2) + offset] =
       static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
-  return scale > (mxfp4 ? layout::kMaxScaleCode : E8m0::kNan - 1);
+  if (scale > (mxfp4 ? layout::kMaxScaleCode : E8m0::kNan - 1)) return ScaleFit::kBad;
+  return mxfp4 && scale > layout::kMaxWgmmaScaleCode ? ScaleFit::kWide : ScaleFit::kFits;
 }
 
 // Block i of [rows, cols / 32]: the bits of mx_quantize.

@@ -2,8 +2,7 @@
 
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/any/warp.cuh"
-
-#include <cuda_fp16.h>
+#include "backend/cuda/ptx/convert.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -15,17 +14,27 @@ constexpr int kThreads = 256;
 // grid one CTA per row     bytes rows * hidden * (4 + 4) + hidden * 2     rounding: f32, order fixed by hidden
 __global__ void __launch_bounds__(kThreads) any_rmsnorm_f32_bf16(const __grid_constant__ RmsnormLaunch args) {
   __shared__ float warp_sums[kThreads / kWarpLanes];
-  const int64_t from = args.which == nullptr ? blockIdx.x : args.which[blockIdx.x];
-  const float* x = args.x + from * args.hidden;
-  float* out = args.out + int64_t{blockIdx.x} * args.hidden;
+  const int64_t from = args.which == nullptr ? blockIdx.x : args.which[blockIdx.x], to = blockIdx.x;
+  const auto* x = reinterpret_cast<const float4*>(args.x + from * args.hidden);
+  auto* const out = reinterpret_cast<float4*>(args.out + to * args.hidden);
+  const int groups = args.hidden / 4;
   float squares = 0;
-  for (int d = threadIdx.x; d < args.hidden; d += kThreads) squares = fmaf(x[d], x[d], squares);
+  for (int i = threadIdx.x; i < groups; i += kThreads) {
+    const float4 v = x[i];
+    squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
+  }
   const float mean = block_sum<kThreads>(squares, warp_sums) / static_cast<float>(args.hidden);
   const float inverse = 1.0f / sqrtf(mean + args.eps);
-  for (int d = threadIdx.x; d < args.hidden; d += kThreads) {
-    out[d] = x[d] * inverse * args.scale[d].to_float();
+  for (int i = threadIdx.x; i < groups; i += kThreads) {
+    const uint2 words = reinterpret_cast<const uint2*>(args.scale)[i];  // two bf16 each, the first in the low half
+    float4 v = x[i];
+    v.x *= inverse * __uint_as_float(words.x << 16);
+    v.y *= inverse * __uint_as_float(words.x & 0xffff0000u);
+    v.z *= inverse * __uint_as_float(words.y << 16);
+    v.w *= inverse * __uint_as_float(words.y & 0xffff0000u);
+    out[i] = v;
     if (args.rounded != nullptr)
-      args.rounded[int64_t{blockIdx.x} * args.hidden + d] = {__half_as_ushort(__float2half_rn(out[d]))};
+      reinterpret_cast<uint2*>(args.rounded + to * args.hidden)[i] = {ptx::pack_f16(v.x, v.y), ptx::pack_f16(v.z, v.w)};
   }
 }
 
@@ -33,6 +42,7 @@ __global__ void __launch_bounds__(kThreads) any_rmsnorm_f32_bf16(const __grid_co
 
 void any_rmsnorm(const RmsnormLaunch& args, const Launch& on) {
   require_shape(args.rows > 0, Kernel::kRmsnorm, "at least one row", args.rows);
+  require_shape(args.hidden % 4 == 0, Kernel::kRmsnorm, "hidden a multiple of 4", args.hidden);
   any_rmsnorm_f32_bf16<<<args.rows, kThreads, 0, on.stream>>>(args);
   launched(Kernel::kRmsnorm, on);
 }

@@ -1,23 +1,22 @@
 #pragma once
-// y = W·x for many tokens on wgmma, W packed bf16 or MXFP4 (widened to bf16 in registers, where it is exact), x bf16
+// y = W·x for many tokens on wgmma: W and x in bf16, or W in MXFP4, widened to f16 in registers, and x in f16
 // source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs
 // W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
 // grid one CTA per SM takes every gridDim.x-th work: 12 tiles of 16 rows, up to kTokens tokens; row blocks run fastest,
 //      so that a tile of tokens and an expert's weights are read from DRAM once
-// warps 0 to 11, three warpgroups, a row tile per warp, multiply and store; warp 12 copies x (64 k a stage), warps 13
-// to
-//      15 weights (a slice a stage) into two rings, on into the next work
+// warps 0 to 11, three warpgroups, a row tile per warp, multiply and store; 12 copies x (64 k a stage), 13 to 15
+//      weights (a slice a stage) into two rings, on into the next work
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
-// widened MXFP4: an e2m1 code moved to bits 15, 8..6 of a bf16 is that number times 2^-126; one multiplication by
-// 2^(scale - 64)
-//      makes it the weight times 2^-63, which the epilogue takes back. REQUIRES scale codes up to 191 (2^64); below 67
-//      (2^-60) weights lose bits and below 60 become 0
+//      widened. MXFP4: one multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a
+//      word; the epilogue takes 2^3 back. REQUIRES scale codes up to kMaxWgmmaScaleCode (2^4); exact from 2^-20 on,
+//      smaller ones lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the
+//      instructions, a quarter of the time and power that bounds the clock
 // bytes, flops: cost()
-// bounds (H200, cycles per 64 k of 192 rows): wgmma 6 N; L2 800 (N = 144); widening takes the integer pipes 380, which
-//      few tokens do not hide
-// measured 2026-11-21 H200, 120b, bench/prefill_bench, uniform routing: 8192 tokens gate_up 1915 us (568 TFLOP/s, 58 %
-//      of the measured peak), down 1000 us (56 %), o 297 us (67 %); 2048: 759, 394 us (37, 40 %), qkv 111, o 90 us;
-//      512: 617, 302 us (1.9 TB/s of weights)
+// bounds (H200, cycles per 64 k of 192 rows): wgmma 6 N; all other instructions without wgmma 470, of which it hides
+//      half
+// measured 2026-11-22 H200 at its power limit, 120b, bench/prefill_bench, uniform routing: 8192 tokens gate_up 1617 us
+//      (672 TFLOP/s, 69 % of the measured peak), down 1022 us (55 %), o 309 us (64 %); 2048: 606, 339 us (46, 45 %),
+//      qkv 114, o 96 us; 512: 464, 220 us (2.5 and 2.7 TB/s of weights)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
@@ -54,27 +53,30 @@ struct StagedPair;
 
 template <>
 struct StagedPair<layout::Packing::kMxfp4> {
-  static constexpr float kUnscale = 0x1p63f;  // the products are this power of two too small
+  static constexpr ptx::WgmmaType kType = ptx::WgmmaType::kF16;
+  // A scale's f16 exponent is its stored byte less kOffset: 30 for the largest code.
+  static constexpr uint32_t kOffset = layout::kMaxWgmmaScaleCode + layout::kScaleBias - 30;
+  static constexpr float kUnscale = 0x1p3f;  // the products are this power of two too small
+  static_assert(kOffset == 127 - 12);        // 2^12: what kScaleBias, f16's bias of 15 and kUnscale leave
   uint4 codes;
   uint32_t scales;
-  __device__ void load(uint32_t piece, int slice_pairs, int own, int lane) {
-    codes = ptx::load_shared16(piece + static_cast<uint32_t>(layout::code_offset(own, lane)));
-    scales =
-        ptx::load_shared4(piece + static_cast<uint32_t>(layout::scale_word_offset(2 * slice_pairs, lane / 4, own)));
+  __device__ void load(uint32_t at_codes, uint32_t at_scales) {
+    codes = ptx::load_shared16(at_codes);
+    scales = ptx::load_shared4(at_scales);
   }
   __device__ void widen(PairOperand& a) const {
-    constexpr uint32_t kBias = 63 - layout::kScaleBias;  // exponent of 2^(code - 64), less the stored byte: no carry
-    const uint32_t exponents = scales + kBias * 0x01010101u;
+    constexpr uint32_t kBytes = 0x00ff00ffu, kOffsets = kOffset * 0x00010001u;
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {  // bytes: row, row + 8 of block 0, 2 bytes on of block 1
-      const uint32_t scale[2] = {ptx::permute_bytes(exponents, block == 0 ? 0x4040u : 0x4141u) << 7,
-                                 ptx::permute_bytes(exponents, block == 0 ? 0x4242u : 0x4343u) << 7};
+    for (int block = 0; block < 2; ++block) {  // bytes: row of blocks 0 and 1, row + 8 of both
+      const uint32_t stored = (block == 0 ? scales : scales >> 8) & kBytes;
+      const uint32_t both = (ptx::max_u16x2(stored, kOffsets) << 10) - (kOffsets << 10);  // what is too small becomes 0
+      const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        const layout::E2m1Pairs pairs = layout::widen_e2m1x8_bf16(word_of(codes, 2 * block + step));
+        const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
 #pragma unroll
         for (int i = 0; i < 4; ++i)  // registers 1 and 3 are row + 8
-          a[2 * block + step][i] = ptx::mul_bf16x2(pairs.pair[i], scale[i % 2]);
+          a[2 * block + step][i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
       }
     }
   }
@@ -82,9 +84,10 @@ struct StagedPair<layout::Packing::kMxfp4> {
 
 template <>
 struct StagedPair<layout::Packing::kBf16> {
+  static constexpr ptx::WgmmaType kType = ptx::WgmmaType::kBf16;
   static constexpr float kUnscale = 1.0f;
   uint32_t from;
-  __device__ void load(uint32_t piece, int, int, int lane) { from = piece + static_cast<uint32_t>(lane * 16); }
+  __device__ void load(uint32_t at, uint32_t) { from = at; }
   __device__ void widen(PairOperand& a) const {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -117,7 +120,8 @@ struct WorkList {
 template <class Tile>
 __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  RingPlace<Tile::kInputStages> input;
+  for (int i = 0; lane == 0 && i < kHeldInputs; ++i) ptx::mbarrier_arrive(rings.input_full(i));
+  RingPlace<Tile::kInputStages> input{kHeldInputs};
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
@@ -141,7 +145,8 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
   const int thread = static_cast<int>(threadIdx.x) - (Tile::kThreads - Tile::kWeightCopiers);
   const int row_tiles = args.rows / layout::kTileRows, first = thread % 8 * 16;  // bytes
   const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
-  RingPlace<Tile::kWeightStages> weight;
+  for (int i = 0; i < kHeldWeights; ++i) ptx::mbarrier_arrive(rings.weight_full(i));
+  RingPlace<Tile::kWeightStages> weight{kHeldWeights};
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     // A row tile beyond the last is a copy of it, and not stored.
@@ -176,7 +181,8 @@ __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s)
-      ptx::wgmma_m64k16(reinterpret_cast<float(&)[kWidth / 8][4]>(sums), a[s], layout::matrix_descriptor(stage, s));
+      ptx::wgmma_m64k16<StagedPair<Tile::kPacking>::kType>(reinterpret_cast<float(&)[kWidth / 8][4]>(sums), a[s],
+                                                           layout::matrix_descriptor(stage, s));
     ptx::wgmma_commit();
     return;
   }
@@ -184,59 +190,79 @@ __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums
     multiply_tokens<Tile, wgmma_width(Tile::kTokens, kWidth + 1)>(count, sums, a, stage);
 }
 
+// The operand of every second pair: wgmma reads one while the other is written.
+struct HeldOperand {
+  PairOperand a = {};
+  uint32_t held = 0;  // the barrier for full of the stage of x that was multiplied with it
+};
+
 // The warps that multiply: where they are in the rings.
 template <class Tile>
 struct GemmConsumer {
-  const GemmRings<Tile>& rings;
-  const layout::Geometry geometry;
+  static constexpr bool kMxfp4 = Tile::kPacking == layout::Packing::kMxfp4;
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  RingPlace<Tile::kInputStages> input, done;  // the next pair's; the oldest that wgmma may still read
-  RingPlace<Tile::kWeightStages> weight;
-  int own = 0;  // pair within the weights' stage
+  const int slice_pairs;                 // of a stage of weights
+  const uint32_t own_codes, own_scales;  // the lane's in a stage of weights
+  RingCursor<Tile::kInputStages, Tile::kInputBytes> input;
+  RingCursor<Tile::kWeightStages, kWgmmaWeightBytes> weight;
+  uint32_t held_weights;           // as HeldOperand's
+  uint32_t codes = 0, scales = 0;  // of the next pair
+  int left = 0;                    // pairs in the stage of weights
+  HeldOperand even, odd;
 
-  __device__ GemmConsumer(const GemmRings<Tile>& the_rings, int cols)
-      : rings(the_rings), geometry(layout::geometry(Tile::kPacking, cols)) {}
-
-  __device__ void release_input() {
-    if (lane == 0) ptx::mbarrier_arrive(rings.input_empty(done.stage));
-    done.next();
+  __device__ GemmConsumer(const GemmRings<Tile>& rings, const layout::Geometry& geometry)
+      : slice_pairs(kMxfp4 ? geometry.blocks / 2 : 1),
+        own_codes(static_cast<uint32_t>(warp * geometry.piece_bytes + lane * layout::kLaneBytes)),
+        own_scales(static_cast<uint32_t>(warp * geometry.piece_bytes +
+                                         layout::scale_word_offset(2 * slice_pairs, lane / 4, 0))),
+        input(rings.input_stage(0), rings.input_full(0), kHeldInputs),
+        weight(rings.weight_stage(0), rings.weight_full(0), kHeldWeights),
+        held_weights(rings.weight_full(0)) {
+    even.held = rings.input_full(0);
+    odd.held = rings.input_full(1);
   }
 
-  // One pair: sums += its weights · its columns, under way on return. `a`: the operand of pair - 2.
-  __device__ __forceinline__ void step(int pair, int count, PairOperand& a, WgmmaSums<Tile>& sums) {
-    const int slice_pairs = geometry.blocks / 2;
-    if (own == 0) ptx::mbarrier_wait(rings.weight_full(weight.stage), weight.parity);
+  // Gives the last stage of weights back and takes the next.
+  __device__ __forceinline__ void next_weights() {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(decltype(weight)::empty(held_weights));
+    held_weights = weight.full;
+    ptx::mbarrier_wait(weight.full, weight.parity);
+    codes = weight.stage + own_codes;
+    scales = weight.stage + own_scales;
+    left = slice_pairs;
+    weight.next();
+  }
+
+  // One pair: sums += its weights · its columns, under way on return.
+  __device__ __forceinline__ void step(int count, HeldOperand& operand, WgmmaSums<Tile>& sums) {
+    if (left == 0) next_weights();
     StagedPair<Tile::kPacking> staged;
-    staged.load(rings.weight_stage(weight.stage) + static_cast<uint32_t>(warp * geometry.piece_bytes), slice_pairs, own,
-                lane);
-    ptx::wgmma_wait<1>();  // pair - 2 is done: its operand and its stage are free
-    keep(a);
-    if (pair >= 2) release_input();
-    staged.widen(a);
-    if (++own == (Tile::kPacking == layout::Packing::kBf16 ? 1 : slice_pairs)) {
-      own = 0;
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(rings.weight_empty(weight.stage));
-      weight.next();
-    }
-    ptx::mbarrier_wait(rings.input_full(input.stage), input.parity);
-    multiply_tokens<Tile>(count, sums, a, rings.input_stage(input.stage));
+    staged.load(codes, scales);
+    codes += layout::kPairBytes;
+    scales += 4;
+    --left;
+    ptx::wgmma_wait<1>();  // the operand's last wgmmas are done: it and their stage are free
+    keep(operand.a);
+    if (lane == 0) ptx::mbarrier_arrive(decltype(input)::empty(operand.held));
+    operand.held = input.full;
+    staged.widen(operand.a);
+    ptx::mbarrier_wait(input.full, input.parity);
+    multiply_tokens<Tile>(count, sums, operand.a, input.stage);
     input.next();
   }
 
   __device__ __forceinline__ void multiply(int count, int pairs, WgmmaSums<Tile>& sums) {
-    PairOperand even = {}, odd = {};  // wgmma reads one while the other is written
     int pair = 0;
     for (; pair + 1 < pairs; pair += 2) {
-      step(pair, count, even, sums);
-      step(pair + 1, count, odd, sums);
+      step(count, even, sums);
+      step(count, odd, sums);
     }
-    if (pair < pairs) step(pair, count, even, sums);
+    if (pair < pairs) step(count, even, sums);
     ptx::wgmma_wait<0>();
-    keep(even);
-    keep(odd);
-    for (int i = 0; i < min(pairs, 2); ++i) release_input();
+    keep(even.a);
+    keep(odd.a);
 #pragma unroll
     for (auto& tile_sums : sums) {
 #pragma unroll
@@ -250,7 +276,8 @@ template <class Tile, GemmInto kInto>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const WgmmaSums<Tile>& sums) {
   constexpr float kUnscale = StagedPair<Tile::kPacking>::kUnscale;
-  constexpr int kBatch = 4;  // of column tiles, whose rows are looked up together: one at a time would wait for each
+  // Of column tiles, whose rows are looked up together: one at a time would wait for each.
+  constexpr int kBatch = Tile::kTokens == 64 ? 8 : 5;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4));
   const int apart = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8)) - row;
@@ -306,7 +333,7 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
     for (int i = 0; i < 2; ++i)
       u[i] = gated(sums[n][i] * kUnscale + gate_bias, sums[n][2 + i] * kUnscale + up_bias, args.swiglu_limit);
     const float other = __shfl_xor_sync(0xffffffffu, odd != 0 ? u[0] : u[1], 4);
-    const uint32_t two = odd != 0 ? ptx::pack_bf16(other, u[1]) : ptx::pack_bf16(u[0], other);
+    const uint32_t two = odd != 0 ? ptx::pack_f16(other, u[1]) : ptx::pack_f16(u[0], other);
     if (8 * n + own < work.count) *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;
   }
 }
@@ -325,7 +352,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     return copy_weights<Tile>(args, list, rings);
   }
   ptx::take_registers_up_to<Tile::kConsumerRegisters>();
-  GemmConsumer<Tile> consumer(rings, args.cols);
+  GemmConsumer<Tile> consumer(rings, layout::geometry(Tile::kPacking, args.cols));
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     WgmmaSums<Tile> sums = {};

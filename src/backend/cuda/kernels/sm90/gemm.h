@@ -8,8 +8,8 @@
 namespace nibble::backend::cuda {
 
 [[nodiscard]] bool sm90_gemm_serves(layout::Packing packing);
-// plan: plan_gemm with GemmDevice::wgmma. REQUIRES MXFP4 scale codes of at most 191 (2^64). Throws Error(kUnsupported)
-// for what it does not serve.
+// plan: plan_gemm with GemmDevice::wgmma. REQUIRES MXFP4 scale codes up to layout::kMaxWgmmaScaleCode. Throws
+// Error(kUnsupported) for what it does not serve.
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 
 }  // namespace nibble::backend::cuda

@@ -26,16 +26,40 @@ struct WgmmaTile {
   static_assert(2 * (kInputStages + kWeightStages) * 8 <= kWgmmaBarrierBytes);
 };
 
-// The stage that a warp uses next, and the parity of its barriers in this round.
+// Warps that multiply give a stage back when they take a later one: as if they had had the first ones from the start,
+// which are therefore full, of nothing, in the first round.
+inline constexpr int kHeldInputs = 2, kHeldWeights = 1;
+
+// The stage that a warp fills next, and the parity of its barriers in this round.
 template <int kStages>
 struct RingPlace {
-  int stage = 0;
+  int stage;
   uint32_t parity = 0;
   __device__ void next() {
     if (++stage < kStages) return;
     stage = 0;
     parity ^= 1u;
   }
+};
+
+// The stage that a warp reads next: its address and that of its barrier for full; empty lies kStages barriers on.
+template <int kStages, int kBytes>
+struct RingCursor {
+  uint32_t stage, full, end;  // end: of the barriers for full
+  uint32_t parity = 0;
+  __device__ RingCursor(uint32_t first_stage, uint32_t first_full, int held)
+      : stage(first_stage + static_cast<uint32_t>(held * kBytes)),
+        full(first_full + static_cast<uint32_t>(held * 8)),
+        end(first_full + kStages * 8) {}
+  __device__ __forceinline__ void next() {
+    stage += kBytes;
+    full += 8;
+    if (full != end) return;
+    stage -= kStages * kBytes;
+    full -= kStages * 8;
+    parity ^= 1u;
+  }
+  [[nodiscard]] __device__ static uint32_t empty(uint32_t of_full) { return of_full + kStages * 8; }
 };
 
 template <class Tile>

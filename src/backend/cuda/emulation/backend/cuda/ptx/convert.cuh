@@ -19,6 +19,9 @@ inline uint32_t f16_of_e4m3(uint32_t two) {
   return pack_f16(E4m3{static_cast<uint8_t>(two)}.to_float(), E4m3{static_cast<uint8_t>(two >> 8)}.to_float());
 }
 inline float exp2_approx(float x) { return std::exp2(x); }
+inline float reciprocal_approx(float x) { return 1 / x; }
+inline float min_nan(float a, float b) { return std::isnan(a) || a < b ? a : b; }
+inline float max_nan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 inline uint32_t permute_bytes(uint32_t word, uint32_t selector) {
   uint32_t result = 0;
   for (int i = 0; i < 4; ++i) {

@@ -68,14 +68,22 @@ Metrics::Metrics()
              .queue = Histogram(seconds()),
              .prefill = Histogram(seconds()),
              .decode = Histogram(seconds()),
+             .inference = Histogram(seconds()),
+             .per_token = Histogram(token_seconds()),
              .prompt_tokens = Histogram(tokens()),
              .completion_tokens = Histogram(tokens()),
+             .choices = Histogram({1, 2, 5, 10, 20}),
              .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"error", 0}},
              .statuses = {}} {}
 
 void Metrics::token_interval(double interval) {
   const std::lock_guard lock(state_.mutex);
   state_.interval.add(interval);
+}
+
+void Metrics::request_begun(size_t choices) {
+  const std::lock_guard lock(state_.mutex);
+  state_.choices.add(static_cast<double>(choices));
 }
 
 void Metrics::choice_finished(const ChoiceRecord& r) {
@@ -89,6 +97,8 @@ void Metrics::choice_finished(const ChoiceRecord& r) {
   state_.queue.add(r.queue_seconds);
   state_.prefill.add(r.prefill_seconds);
   state_.decode.add(r.decode_seconds);
+  state_.inference.add(r.prefill_seconds + r.decode_seconds);
+  if (r.completion_tokens > 1) state_.per_token.add(r.decode_seconds / static_cast<double>(r.completion_tokens - 1));
   state_.prompt_tokens.add(static_cast<double>(r.prompt_tokens));
   state_.completion_tokens.add(static_cast<double>(r.completion_tokens));
 }
@@ -100,7 +110,7 @@ void Metrics::response_sent(int status, int64_t repairs) {
 }
 
 std::string Metrics::text(const engine::EngineStats& stats, std::string_view model_name) const {
-  const std::string labels = fmt::format("model_name=\"{}\"", escaped(model_name));
+  const std::string labels = fmt::format("model_name=\"{}\",engine=\"0\"", escaped(model_name));
   const double used =
       stats.kv_pages > 0 ? static_cast<double>(stats.kv_pages_used) / static_cast<double>(stats.kv_pages) : 0;
   const std::lock_guard lock(state_.mutex);
@@ -130,8 +140,12 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
                     {"request_queue_time_seconds", "histogram Before the first step", state_.queue},
                     {"request_prefill_time_seconds", "histogram Computing the prompt", state_.prefill},
                     {"request_decode_time_seconds", "histogram From the first token to the last", state_.decode},
+                    {"request_inference_time_seconds", "histogram Both together", state_.inference},
+                    {"request_time_per_output_token_seconds", "histogram Mean of one answer", state_.per_token},
                     {"request_prompt_tokens", "histogram Prompt tokens per request", state_.prompt_tokens},
-                    {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens}};
+                    {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens},
+                    {"request_max_num_generation_tokens", "histogram The same", state_.completion_tokens},
+                    {"request_params_n", "histogram Answers asked for per request", state_.choices}};
   std::string out;
   for (const auto& one : singles) {
     family(out, one.name, one.kind_and_help,
@@ -140,6 +154,10 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
   for (const auto& one : histograms) {
     family(out, one.name, one.kind_and_help, [&](const std::string& name) { one.histogram.print(name, labels, out); });
   }
+  family(out, "cache_config_info", "gauge What the KV cache is; always 1", [&](const std::string& name) {
+    out += fmt::format("{}{{{},block_size=\"{}\",num_gpu_blocks=\"{}\"}} 1\n", name, labels, stats.kv_page_tokens,
+                       stats.kv_pages);
+  });
   family(out, "request_success_total", "counter Finished requests by reason", [&](const std::string& name) {
     for (const auto& [reason, count] : state_.finished)
       out += fmt::format("{}{{{},finished_reason=\"{}\"}} {}\n", name, labels, reason, count);

@@ -260,6 +260,18 @@ class Flags(Case):
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
         self.assertNotIn("k1", json.dumps(config))
 
+    def test_a_yaml_file_as_vllm_has_it(self):
+        file = self.dir / "serve.yaml"
+        file.write_text(f"# a comment\nmodel: {TINY}\nport: 7001\nmax_num_seqs: 7  # few\nserved-model-name:\n  - one\n  - 'two'\nenable-prefix-caching: false\n"
+                        "attention-config: '{\"backend\": \"X\"}'\napi-key: [k1, \"k2\"]\n")
+        config = self.config("--config", file, "--max-num-seqs", 9)
+        self.assertEqual(config["port"], {"value": "7001", "origin": f"file {file}"})
+        self.assertEqual((config["max-num-seqs"]["value"], config["served-model-name"]["value"], config["enable-prefix-caching"]["value"]), ("9", "one,two", "false"))
+        self.assertNotIn("k1", json.dumps(config))
+        for text, says in (("port 8000\n", "line 1"), ("a:\n  b: 1\n", "line 2"), ("prot: 1\n", "prot"), ("port: x\n", "port"), ("port: 1\nport: 2\n", "line 2")):
+            file.write_text(text)
+            self.refused(2, "serve", "--config", file, "--print-config", says=says)
+
     def test_command_lines_of_vllm(self):
         server = Server(*self.VLLM)
         self.addCleanup(server.stop)

@@ -137,6 +137,8 @@ std::optional<Layered> from_environment(const std::string& flag, const Environme
         if (*value == "0" || *value == "false") value = "off";
       }
       if (flag == "--moe-activation" && *value == "bf16") value = "auto";  // what auto means where there is a choice
+      if (flag == "--attention-backend" && (value->starts_with("FLASH") || value->starts_with("TRITON")))
+        value = "auto";  // vLLM's names for its own fast kernels
       return Layered{{*value}, "environment " + name};
     }
   }

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace nibble::server {
 namespace {
 
-constexpr std::string_view kPrefixes[] = {"nibble:", "vllm:"};
+constexpr std::string_view kOurs = "nibble:", kTheirs = "vllm:";
+constexpr std::string_view kOursAlone[] = {"engine_steps_total", "harmony_repairs_total", "http_responses_total"};
 
 std::vector<double> seconds() { return {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480}; }
 std::vector<double> short_seconds() {
@@ -30,11 +32,13 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// One family under both prefixes: `lines` prints its samples under a name.
+// One family under our prefix and, where vLLM has it, under vLLM's: `lines` prints its samples under a name.
 template <class Lines>
 void family(std::string& out, std::string_view name, std::string_view kind_and_help, const Lines& lines) {
   const size_t blank = kind_and_help.find(' ');
-  for (const std::string_view prefix : kPrefixes) {
+  for (const std::string_view prefix : {kOurs, kTheirs}) {
+    if (prefix == kTheirs && std::find(std::begin(kOursAlone), std::end(kOursAlone), name) != std::end(kOursAlone))
+      continue;
     const std::string full = fmt::format("{}{}", prefix, name);
     out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", full, kind_and_help.substr(blank + 1), full,
                        kind_and_help.substr(0, blank));

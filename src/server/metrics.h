@@ -1,5 +1,5 @@
 #pragma once
-// What /metrics tells, in Prometheus' text format: every figure under our own prefix and under vLLM's, for dashboards
+// What /metrics tells, in Prometheus' text format: under our own prefix and what vLLM has under vLLM's, for dashboards
 // that exist. Any thread.
 
 #include "engine/engine.h"

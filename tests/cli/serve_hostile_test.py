@@ -252,11 +252,13 @@ class Flags(Case):
     def test_settings_and_where_they_come_from(self):
         file = self.dir / "serve.toml"
         file.write_text('port = 7001\nmax_num_seqs = 7\nhost = "0.0.0.0"\napi-key = ["k1", "k2"]\n')
-        config = self.config(TINY, "--config", file, "--port", 7003, env={"NIBBLE_PORT": "7002", "NIBBLE_MAX_NUM_SEQS": "8", "VLLM_ATTENTION_SINKS": "false"})
+        config = self.config(TINY, "--config", file, "--port", 7003, env={"NIBBLE_PORT": "7002", "NIBBLE_MAX_NUM_SEQS": "8", "VLLM_ATTENTION_SINKS": "false",
+                                                                                "VLLM_ATTENTION_BACKEND": "FLASHINFER", "VLLM_MXFP4_ACTIVATION": "bf16"})
         self.assertEqual(config["port"], {"value": "7003", "origin": "command line"})
         self.assertEqual(config["max-num-seqs"], {"value": "8", "origin": "environment NIBBLE_MAX_NUM_SEQS"})
         self.assertEqual(config["host"], {"value": "0.0.0.0", "origin": f"file {file}"})
         self.assertEqual(config["attention-sinks"]["value"], "off")
+        self.assertEqual((config["attention-backend"]["value"], config["moe-activation"]["value"]), ("auto", "auto"))
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
         self.assertNotIn("k1", json.dumps(config))
 

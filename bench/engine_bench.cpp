@@ -29,6 +29,7 @@ class NullBackend final : public backend::Backend {
  public:
   [[nodiscard]] std::string_view name() const override { return "null"; }
   backend::WeightHandle upload(const backend::HostWeight&) override { return {}; }
+  void copy_page(const backend::PageCopy&) override {}
   void embed(const backend::EmbedArgs&) override {}
   void attn_in(const backend::AttnInArgs&) override {}
   void attend(const backend::AttendArgs&) override {}

@@ -167,6 +167,24 @@ TEST_F(Batching, twenty_turns_compute_their_new_tokens_only) {
   EXPECT_EQ(stats.prefix_queries - stats.prefix_hits - prompts, 19);  // each turn's last token, drawn and never fed
 }
 
+// As in Harmony, which drops the analysis before the answer: the next prompt leaves the last in the middle of a page.
+TEST_F(Batching, a_turn_whose_answer_comes_back_otherwise_goes_on_from_its_prompt) {
+  const EngineLimits limits{.max_context = 1024, .max_sequences = 4, .max_batched_tokens = 128, .kv_tokens = 4096};
+  Loaded loaded(*files, engine::step_limits(limits, files->config.dims));
+  engine::Engine engine(*loaded.be, loaded.gpt, limits);
+  std::vector<int32_t> prompt = files->tokenizer.encode("Lily had a red ball and a small dog.");
+  for (int turn = 0; turn < 8; ++turn) {
+    const auto known = turn == 0 ? 0 : std::ssize(prompt);
+    const std::vector<int32_t> said =
+        files->tokenizer.encode(" She saw " + std::to_string(turn) + " birds. Then it rained, and she ran home.");
+    prompt.insert(prompt.end(), said.begin(), said.end());
+    const Request request{.prompt = prompt, .max_tokens = 40, .sampling = {.temperature = 0.8f, .seed = 4}};
+    const Answer got = ask(engine, {request}).at(0);
+    EXPECT_GE(got.finished.cached_tokens, known) << turn;
+    EXPECT_EQ(got.tokens, alone(request).tokens) << turn;
+  }
+}
+
 TEST_F(Batching, logprobs_of_a_prompt_are_those_of_the_same_tokens_when_drawn) {
   const EngineLimits limits{.max_context = 512, .max_sequences = 4, .max_batched_tokens = 64};
   Loaded loaded(*files, engine::step_limits(limits, files->config.dims));

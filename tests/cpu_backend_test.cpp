@@ -10,6 +10,7 @@
 #include "model/compare.h"
 #include "model/load.h"
 #include "model/synth.h"
+#include "page_copy.h"
 
 #include <gtest/gtest.h>
 
@@ -317,6 +318,18 @@ TEST(CpuBackend, threads_change_no_bit_of_int8_either) {
   } catch (const Error& e) {
     GTEST_SKIP() << e.what();
   }
+}
+
+TEST(CpuBackend, a_copied_page_is_as_good_as_the_first) {
+  const model::ModelConfig config = config_of(96, 64, 5);
+  const Weights weights(config, Shipped::kOpenAi);
+  const auto made = model::backend_config(config, {.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}});
+  for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32}) {
+    const auto be = backend::make_cpu_backend(made, {.kv_dtype = dtype, .poison = true});
+    expect_page_copies(*be, model::load(*be, config, weights.all()));
+  }
+  const auto reference = backend::make_reference_backend(made);
+  expect_page_copies(*reference, model::load(*reference, config, weights.all()));
 }
 
 TEST(CpuBackend, a_vector_in_blocks_is_refused_by_name) {

@@ -13,6 +13,7 @@
 #include "model/load.h"
 #include "model/manifest.h"
 #include "model/synth.h"
+#include "page_copy.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -531,6 +532,15 @@ TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
   for (const int rows : {5, 10, 37})
     for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kAuto})
       EXPECT_EQ(run(rows, moe, false), run(rows, moe, true)) << rows << " rows, " << name_of(moe);
+}
+
+TEST_F(Gpu, a_copied_page_is_as_good_as_the_first) {
+  const Source source(kTiny);
+  const model::StepLimits limits{.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}};
+  for (const auto& [kv, moe] : {std::pair{Kv::kF32, MoeKernel::kReference}, {Kv::kBf16, MoeKernel::kMarlin}}) {
+    const auto cuda = backend::make_cuda_backend(model::backend_config(source.config, limits), {.kv = kv, .moe = moe});
+    expect_page_copies(*cuda, model::load(*cuda, source.config, source.weights));
+  }
 }
 
 TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {

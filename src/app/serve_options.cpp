@@ -1,5 +1,6 @@
 #include "app/serve_options.h"
 
+#include "app/flat_yaml.h"
 #include "app/parse_error.h"
 #include "base/error.h"
 
@@ -8,6 +9,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <vector>
@@ -133,10 +137,23 @@ std::optional<Layered> from_environment(const std::string& flag, const Environme
         if (*value == "0" || *value == "false") value = "off";
       }
       if (flag == "--moe-activation" && *value == "bf16") value = "auto";  // what auto means where there is a choice
+      if (flag == "--attention-backend" && (value->starts_with("FLASH") || value->starts_with("TRITON")))
+        value = "auto";  // vLLM's names for its own fast kernels
       return Layered{{*value}, "environment " + name};
     }
   }
   return std::nullopt;
+}
+
+// By its name YAML, else TOML.
+std::vector<CLI::ConfigItem> config_items(const std::string& path) {
+  if (!path.ends_with(".yaml") && !path.ends_with(".yml")) return CLI::ConfigTOML().from_file(path);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw CLI::FileError::Missing(path);
+  std::vector<CLI::ConfigItem> items;
+  for (YamlSetting& setting : parse_flat_yaml(std::string(std::istreambuf_iterator<char>(file), {})))
+    items.push_back({.parents = {}, .name = std::move(setting.name), .inputs = std::move(setting.values)});
+  return items;
 }
 
 std::map<std::string, Layered> read_config(const CLI::App& app, const std::string& path) {
@@ -145,12 +162,10 @@ std::map<std::string, Layered> read_config(const CLI::App& app, const std::strin
   const auto refuse = [&path](const std::string& what) {
     return Error(Code::kInvalidRequest, "[options] --config {}: {}", path, what);
   };
-  if (path.ends_with(".yaml") || path.ends_with(".yml") || path.ends_with(".json"))
-    throw refuse("want TOML (port = 8000), this is named as YAML or JSON");
   std::vector<CLI::ConfigItem> items;
   try {
-    items = CLI::ConfigTOML().from_file(path);
-  } catch (const CLI::Error& e) {
+    items = config_items(path);
+  } catch (const std::exception& e) {
     throw refuse(e.what());
   }
   for (CLI::ConfigItem& item : items) {
@@ -209,7 +224,7 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
   app.add_flag("--log-requests,!--disable-log-requests,!--no-enable-log-requests", o.log_requests,
                "One line per request on standard error (default)");
   app.add_flag("--log-prompts", o.log_prompts, "Log the text of requests too");
-  app.add_option("--config", o.config_file, "TOML file with settings named like the flags");
+  app.add_option("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags");
   app.add_flag("--print-config", o.print_config, "Show the settings and where each came from, and leave");
   add_foreign(app, o);
   app.footer(

@@ -26,6 +26,12 @@ struct PageTable {
   int32_t pages_per_row = 0;
 };
 
+// One page of the KV cache onto another, in every layer of the kind.
+struct PageCopy {
+  LayerKind kind;
+  int32_t from = 0, to = 0;
+};
+
 struct EmbedArgs {
   // [tokens]; an id below 0 names the token that the last sample() drew for its row -1 - id, read by nobody yet. Where
   // that row failed, any token may stand for it.

@@ -66,6 +66,9 @@ class Backend {
   // backend does not read.
   virtual WeightHandle upload(const HostWeight& weight) = 0;
 
+  // Between steps. Page `to` becomes what the steps so far made of page `from`.
+  virtual void copy_page(const PageCopy& copy) = 0;
+
   // Before the verbs of a step that samples. A backend that has kept such a step (as a graph) may run it at once and
   // return its ticket; then no verb is called. None: the verbs follow, with these arguments.
   virtual std::optional<Ticket> replay(const StepArgs& /*step*/) { return std::nullopt; }

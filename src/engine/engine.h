@@ -33,6 +33,7 @@ struct EngineLimits {
 // What the gauges and counters of /metrics show; a snapshot.
 struct EngineStats {
   int64_t running = 0, waiting = 0;
+  int64_t kv_page_tokens = backend::kPageTokens;
   int64_t kv_pages = 0, kv_pages_used = 0;          // full-attention pages; used: by sequences, not by the cache alone
   int64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   int64_t prompt_tokens = 0, generated_tokens = 0;  // computed and drawn so far

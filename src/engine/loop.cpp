@@ -74,10 +74,24 @@ void Loop::step() {
     batch = &scheduler_.schedule(Scheduler::Flight::kNone);
   }
   check(!batch->rows.empty() || flight_ || sequences_.empty(), "somebody can go on while anybody is left");
+  copy_pages(*batch);
   make_masks(*batch);
   std::optional<Flight> next = enqueue(*batch);
   if (flight_) read_flight();
   flight_ = std::move(next);
+}
+
+// Where the backend fails, what the batch held has failed.
+void Loop::copy_pages(Batch& batch) {
+  try {
+    for (const backend::PageCopy& copy : batch.copies) be_.copy_page(copy);
+  } catch (const std::exception& why) {
+    for (const Batch::Row& row : std::exchange(batch.rows, {})) {
+      fail(*row.sequence, why);
+      drop_if_done(*row.sequence);
+    }
+    cache_.clear();
+  }
 }
 
 // A sequence whose mask cannot be made leaves the batch.

@@ -50,6 +50,7 @@ class Loop {
     std::vector<LogitUse> uses;
   };
 
+  void copy_pages(Batch& batch);
   void make_masks(Batch& batch);
   [[nodiscard]] bool make_mask(Sequence& s);
   [[nodiscard]] std::optional<Flight> enqueue(const Batch& batch);

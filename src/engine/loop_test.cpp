@@ -351,6 +351,23 @@ TEST_P(LoopTest, a_conversation_of_twenty_turns_computes_its_new_tokens_only) {
   EXPECT_GT(history.size(), 500u);
 }
 
+// As in Harmony, which drops the analysis before the answer.
+TEST_P(LoopTest, a_turn_whose_answer_comes_back_otherwise_computes_its_new_tokens_only) {
+  EngineLimits roomy = limits();
+  roomy.kv_tokens = 4096;
+  Rig rig(roomy);
+  std::vector<int32_t> prompt = some(33);
+  for (int turn = 1; turn < 20; ++turn) {
+    const auto known = std::ssize(prompt);
+    for (int32_t t = 0; t < 2 + turn * 5 % 31; ++t) prompt.push_back((t + turn) % 5);
+    const int64_t before = rig.be.tokens_computed;
+    const Heard heard = expect_same(rig, ask(prompt, 1 + turn * 23 % 150));
+    if (turn == 1) continue;
+    EXPECT_GE(heard.finished[0].cached_tokens, known) << turn;
+    EXPECT_LE(rig.be.tokens_computed - before, std::ssize(prompt) - known + std::ssize(heard.tokens)) << turn;
+  }
+}
+
 TEST_P(LoopTest, requests_with_the_same_beginning_share_its_pages) {
   Rig rig(limits());
   const std::vector<int32_t> system = some(330);

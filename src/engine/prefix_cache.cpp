@@ -27,7 +27,7 @@ PrefixCache::PrefixCache(PagePool& pool, int64_t window, Mode mode)
   const auto most = static_cast<size_t>(mode == Mode::kOn ? pool.total(LayerKind::kFull) : 0);
   nodes_.reserve(most + 1);
   free_nodes_.reserve(most);
-  children_.reserve(most);
+  by_key_.reserve(most);
 }
 
 void PrefixCache::append(Order order, int32_t node) {
@@ -55,21 +55,26 @@ int64_t PrefixCache::first_page_seen(int64_t position) const {
 }
 
 int32_t PrefixCache::child(int32_t parent, std::span<const int32_t> page) const {
-  const auto found = children_.find(key_of(parent, page));
-  if (found == children_.end()) return kNone;
+  const auto found = by_key_.find(key_of(parent, page));
+  if (found == by_key_.end()) return kNone;
   const Node& node = at(found->second);
   return node.parent == parent && std::equal(page.begin(), page.end(), node.tokens.begin()) ? found->second : kNone;
 }
 
-// The longest tail that `rest` begins with.
-int32_t PrefixCache::tail(int32_t parent, std::span<const int32_t> rest) const {
-  int32_t best = kNone;
-  for (const int32_t idx : at(parent).tails) {
+// Whose page shares most tokens with the beginning of `rest`, of those that have both pages.
+PrefixCache::Begun PrefixCache::closest(int32_t parent, std::span<const int32_t> rest) const {
+  Begun best;
+  const auto compare = [&](int32_t idx) {
     const Node& node = at(idx);
-    const auto count = static_cast<size_t>(node.count);
-    if (count > rest.size() || !std::equal(rest.begin(), rest.begin() + node.count, node.tokens.begin())) continue;
-    if (best == kNone || node.count > at(best).count) best = idx;
-  }
+    if (node.sliding < 0) return;
+    const auto end = node.tokens.begin() + std::min<int64_t>(node.count, std::ssize(rest));
+    const auto count = std::mismatch(node.tokens.begin(), end, rest.begin()).first - node.tokens.begin();
+    if (count > best.count) best = {idx, static_cast<int32_t>(count)};
+  };
+  const Node& above = at(parent);
+  const int64_t compared = std::min(std::ssize(above.children), kMostCompared);
+  std::for_each(above.tails.begin(), above.tails.end(), compare);
+  std::for_each(above.children.end() - compared, above.children.end(), compare);
   return best;
 }
 
@@ -77,7 +82,7 @@ int32_t PrefixCache::tail(int32_t parent, std::span<const int32_t> rest) const {
 int32_t PrefixCache::add_node(int32_t parent, std::span<const int32_t> tokens) {
   const bool whole = tokens.size() == kPageTokens;
   const uint64_t key = key_of(parent, tokens);
-  if (whole && children_.contains(key)) return kNone;
+  if (whole && by_key_.contains(key)) return kNone;
   int32_t idx = static_cast<int32_t>(nodes_.size());
   if (free_nodes_.empty()) {
     nodes_.emplace_back();
@@ -90,30 +95,22 @@ int32_t PrefixCache::add_node(int32_t parent, std::span<const int32_t> tokens) {
   node.count = static_cast<int32_t>(tokens.size());
   std::copy(tokens.begin(), tokens.end(), node.tokens.begin());
   node.key = key;
-  ++at(parent).children;
-  if (whole) {
-    children_.emplace(key, idx);
-  } else {
-    at(parent).tails.push_back(idx);
-  }
+  if (whole) by_key_.emplace(key, idx);
+  (whole ? at(parent).children : at(parent).tails).push_back(idx);
   return idx;
 }
 
 // Its pages too, where it still has them.
 void PrefixCache::remove(int32_t idx) {
   Node& node = at(idx);
-  check(node.locks == 0 && node.children == 0, "only a leaf that nobody uses is removed");
+  check(node.locks == 0 && node.children.empty() && node.tails.empty(), "only a leaf that nobody uses is removed");
   if (node.by_node.linked) unlink(kNodes, idx);
   if (node.by_sliding.linked) unlink(node.hot ? kHotSliding : kColdSliding, idx);
   if (node.full >= 0) pool_.give_back(LayerKind::kFull, node.full);
   if (node.sliding >= 0) pool_.give_back(LayerKind::kSliding, node.sliding);
-  Node& parent = at(node.parent);
-  --parent.children;
-  if (node.count == kPageTokens) {
-    children_.erase(node.key);
-  } else {
-    std::erase(parent.tails, idx);
-  }
+  const bool whole = node.count == kPageTokens;
+  if (whole) by_key_.erase(node.key);
+  std::erase(whole ? at(node.parent).children : at(node.parent).tails, idx);
   node = {};
   free_nodes_.push_back(idx);
 }
@@ -167,7 +164,34 @@ int64_t PrefixCache::available(LayerKind kind) const {
          (kind == LayerKind::kFull ? lists_[kNodes].size : lists_[kColdSliding].size + lists_[kHotSliding].size);
 }
 
-int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& pages) {
+// A page that begins with the tokens that `begun` shares: its own if it is a tail shared whole, else a copy. False: no
+// page is left, and nothing has changed.
+bool PrefixCache::begin_page(const Begun& begun, SequencePages& pages, Copies& copies) {
+  const int32_t idx = begun.node;
+  if (begun.count == at(idx).count && begun.count < kPageTokens) {
+    Node& tail = at(idx);
+    unlink(kHotSliding, idx);
+    pages.ids[LayerKind::kFull].push_back(std::exchange(tail.full, -1));
+    pages.ids[LayerKind::kSliding].push_back(std::exchange(tail.sliding, -1));
+    remove(idx);
+    return true;
+  }
+  lock(idx);  // it may be next to go
+  lock_sliding(idx);
+  const bool left = available(LayerKind::kSliding) > 0 && available(LayerKind::kFull) > 0;
+  if (left) {
+    for (const auto& [kind, from] :
+         {std::pair{LayerKind::kSliding, at(idx).sliding}, {LayerKind::kFull, at(idx).full}}) {
+      copies.push_back({.kind = kind, .from = from, .to = take(kind)});
+      pages.ids[kind].push_back(copies.back().to);
+    }
+  }
+  unlock_sliding(idx);
+  unlock(idx);
+  return left;
+}
+
+int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies) {
   if (mode_ == Mode::kOff) return 0;
   std::vector<int32_t> path;
   int64_t sliding = 0;  // last pages of the path that have theirs
@@ -183,33 +207,30 @@ int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& page
     sliding = at(next).sliding >= 0 ? sliding + 1 : 0;
     if (sees_enough(static_cast<int64_t>(path.size()) * kPageTokens)) depth = path.size();
   }
-  auto length = static_cast<int64_t>(depth) * kPageTokens;
-  const int32_t rest = tail(last, tokens.subspan(path.size() * kPageTokens));
-  const bool with_tail = rest != kNone && sees_enough(static_cast<int64_t>(path.size()) * kPageTokens + at(rest).count);
-  if (with_tail) {
-    depth = path.size();
-    length = static_cast<int64_t>(depth) * kPageTokens + at(rest).count;
+  const auto whole = static_cast<int64_t>(path.size()) * kPageTokens;
+  Begun begun = closest(last, tokens.subspan(static_cast<size_t>(whole)));
+  if (!sees_enough(whole + begun.count)) begun = {};
+  if (begun.count > 0) {
+    hold(path, whole + begun.count, pages);
+    if (begin_page(begun, pages, copies)) return pages.borders[0];
+    release({}, pages);
   }
-  path.resize(depth);
-  pages.nodes = path;
+  hold(std::span(path).first(depth), static_cast<int64_t>(depth) * kPageTokens, pages);
+  return pages.borders[0];
+}
+
+// Gives `pages`, which are empty, those of `path`; `length` is where computing goes on.
+void PrefixCache::hold(std::span<const int32_t> path, int64_t length, SequencePages& pages) {
+  pages.nodes.assign(path.begin(), path.end());
   pages.first_sliding = first_page_seen(length);
   pages.borders[0] = length;
-  for (size_t p = 0; p < depth; ++p) {
+  for (size_t p = 0; p < path.size(); ++p) {
     lock(path[p]);
     const bool seen = static_cast<int64_t>(p) >= pages.first_sliding;
     if (seen) lock_sliding(path[p]);
     pages.ids[LayerKind::kFull].push_back(at(path[p]).full);
     pages.ids[LayerKind::kSliding].push_back(seen ? at(path[p]).sliding : -1);
   }
-  if (with_tail) {
-    Node& node = at(rest);
-    unlink(kHotSliding, rest);
-    pages.ids[LayerKind::kFull].push_back(node.full);
-    pages.ids[LayerKind::kSliding].push_back(node.sliding);
-    node.full = node.sliding = -1;
-    remove(rest);
-  }
-  return length;
 }
 
 void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) {
@@ -247,7 +268,7 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
 // Whether a sequence that goes on from one of the borders sees the page.
 bool PrefixCache::on_border(int64_t page, const SequencePages& pages) const {
   return std::any_of(pages.borders.begin(), pages.borders.end(), [&](int64_t border) {
-    return page < border / kPageTokens && page >= first_page_seen(border / kPageTokens * kPageTokens);
+    return page * kPageTokens < border && page >= first_page_seen(border / kPageTokens * kPageTokens);
   });
 }
 
@@ -317,7 +338,7 @@ void PrefixCache::clear() {
 }
 
 void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) const {
-  std::vector<int32_t> children(nodes_.size());
+  size_t children = 0, tails = 0;
   PerKind<int64_t> unused;
   size_t whole = 0, free = 0;
   for (size_t i = 1; i < nodes_.size(); ++i) {
@@ -326,8 +347,10 @@ void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) const {
       ++free;
       continue;
     }
-    ++children[static_cast<size_t>(node.parent)];
-    whole += node.count == kPageTokens ? 1 : 0;
+    const bool is_whole = node.count == kPageTokens;
+    const std::vector<int32_t>& siblings = is_whole ? at(node.parent).children : at(node.parent).tails;
+    check(std::count(siblings.begin(), siblings.end(), static_cast<int32_t>(i)) == 1, "its parent knows it");
+    whole += is_whole ? 1 : 0;
     check(node.parent == kRoot || at(node.parent).count == kPageTokens, "a tail has no children");
     check(node.full >= 0, "a node has its page");
     check(node.locks >= node.sliding_locks, "who uses the sliding page uses the node");
@@ -340,8 +363,12 @@ void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) const {
     unused[LayerKind::kSliding] += node.by_sliding.linked ? 1 : 0;
     if (node.count == kPageTokens) check(child(node.parent, node.tokens) == static_cast<int32_t>(i), "it is found");
   }
-  check(whole == children_.size() && free == free_nodes_.size(), "all nodes are found or free");
-  for (size_t i = 0; i < nodes_.size(); ++i) check(children[i] == nodes_[i].children, "children are counted");
+  for (const Node& node : nodes_) {
+    children += node.children.size();
+    tails += node.tails.size();
+  }
+  check(whole == by_key_.size() && free == free_nodes_.size(), "all nodes are found or free");
+  check(children == whole && children + tails + free + 1 == nodes_.size(), "a parent knows none but its own");
   for (const LayerKind kind : kKinds)
     check(unused[kind] == available(kind) - pool_.available(kind), "the orders of eviction hold all that may go");
 }

@@ -4,7 +4,7 @@
 // A tree: a node is one page of tokens after its parent's, with the page of full attention and, while there is room,
 // the sliding page of the same positions. A tail is a leaf with less than a page: what a finished sequence left of its
 // last page. Full pages never change once they are in the tree, so any number of sequences may share them; a tail is
-// handed over whole to the one sequence that goes on from it.
+// handed over whole to the one sequence that goes on from it. Who shares only the beginning of a page gets a copy.
 
 #include "engine/pages.h"
 
@@ -18,7 +18,8 @@ namespace nibble::engine {
 
 class PrefixCache {
  public:
-  enum class Mode : uint8_t { kOff, kOn };  // off: keeps nothing, only hands out pages
+  enum class Mode : uint8_t { kOff, kOn };        // off: keeps nothing, only hands out pages
+  using Copies = std::vector<backend::PageCopy>;  // in this order
   // `window`: dims.sliding_window. The pool outlives the cache.
   PrefixCache(PagePool& pool, int64_t window, Mode mode);
 
@@ -28,8 +29,9 @@ class PrefixCache {
   [[nodiscard]] int64_t available(LayerKind kind) const;
 
   // Gives `pages`, which are empty, the longest kept part of `tokens` from which computing can go on: all its pages of
-  // full attention and the sliding ones that the next token sees. Returns its length.
-  [[nodiscard]] int64_t resume(std::span<const int32_t> tokens, SequencePages& pages);
+  // full attention and the sliding ones that the next token sees. Returns its length. What it adds to `copies` is to be
+  // copied before anything else is computed.
+  [[nodiscard]] int64_t resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies);
   // Shares the pages that `tokens`, all computed, have filled. Where the tree has a page of the same tokens already,
   // the sequence goes over to that one.
   void insert(std::span<const int32_t> tokens, SequencePages& pages);
@@ -46,7 +48,8 @@ class PrefixCache {
  private:
   static constexpr int32_t kRoot = 0;
   static constexpr int32_t kNone = -1;
-  static constexpr int kMaxTails = 16;  // of one node; they are searched one by one
+  static constexpr size_t kMaxTails = 16;       // of one node; they are searched one by one
+  static constexpr int64_t kMostCompared = 64;  // of one node's pages: the newest
 
   // Three orders of eviction, the first to go in front.
   enum Order : uint8_t { kNodes, kColdSliding, kHotSliding };
@@ -64,11 +67,10 @@ class PrefixCache {
     std::array<int32_t, backend::kPageTokens> tokens{};
     int32_t full = -1, sliding = -1;
     int32_t locks = 0, sliding_locks = 0;  // sequences that use them
-    int32_t children = 0;                  // tails included
-    std::vector<int32_t> tails;
-    bool hot = false;              // its sliding page is among the last to go
-    Link by_node{}, by_sliding{};  // in kNodes; in kColdSliding or kHotSliding
-    uint64_t key = 0;              // in children_
+    std::vector<int32_t> tails, children;  // the children are whole pages
+    bool hot = false;                      // its sliding page is among the last to go
+    Link by_node{}, by_sliding{};          // in kNodes; in kColdSliding or kHotSliding
+    uint64_t key = 0;                      // in by_key_
   };
 
   [[nodiscard]] Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
@@ -81,7 +83,13 @@ class PrefixCache {
 
   [[nodiscard]] int64_t first_page_seen(int64_t position) const;
   [[nodiscard]] int32_t child(int32_t parent, std::span<const int32_t> page) const;
-  [[nodiscard]] int32_t tail(int32_t parent, std::span<const int32_t> rest) const;
+  struct Begun {
+    int32_t node = kNone;
+    int32_t count = 0;  // tokens that it shares
+  };
+  [[nodiscard]] Begun closest(int32_t parent, std::span<const int32_t> rest) const;
+  void hold(std::span<const int32_t> path, int64_t length, SequencePages& pages);
+  [[nodiscard]] bool begin_page(const Begun& begun, SequencePages& pages, Copies& copies);
   [[nodiscard]] int32_t add_node(int32_t parent, std::span<const int32_t> tokens);
   void remove(int32_t node);
   void add_tail(std::span<const int32_t> tokens, SequencePages& pages);
@@ -97,7 +105,7 @@ class PrefixCache {
   const Mode mode_;
   std::vector<Node> nodes_;  // [0] the root
   std::vector<int32_t> free_nodes_;
-  std::unordered_map<uint64_t, int32_t> children_;  // full nodes, by hash of parent and tokens
+  std::unordered_map<uint64_t, int32_t> by_key_;  // nodes of whole pages, by hash of parent and tokens
   std::array<List, 3> lists_;
 };
 

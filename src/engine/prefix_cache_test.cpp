@@ -24,10 +24,14 @@ struct Kept {
   explicit Kept(int32_t sliding = 100, int32_t full = 100, int64_t window = kWindow)
       : pool({sliding, full}), cache(pool, window, PrefixCache::Mode::kOn) {}
 
+  int64_t resume(const std::vector<int32_t>& tokens, SequencePages& pages) {
+    copies.clear();
+    return cache.resume(tokens, pages, copies);
+  }
   // As a sequence that computes all tokens in steps of `chunk`, and is left running.
   SequencePages computed(const std::vector<int32_t>& tokens, size_t chunk = 64) {
     SequencePages pages;
-    auto at = static_cast<size_t>(cache.resume(tokens, pages));
+    auto at = static_cast<size_t>(resume(tokens, pages));
     while (at < tokens.size()) {
       at = std::min(tokens.size(), at + chunk);
       for (const LayerKind kind : kKinds) {
@@ -48,7 +52,7 @@ struct Kept {
   }
   int64_t resumed(const std::vector<int32_t>& tokens) {
     SequencePages pages;
-    const int64_t length = cache.resume(tokens, pages);
+    const int64_t length = resume(tokens, pages);
     cache.release(std::span(tokens).first(static_cast<size_t>(length)), pages);
     return length;
   }
@@ -66,6 +70,7 @@ struct Kept {
 
   PagePool pool;
   PrefixCache cache;
+  PrefixCache::Copies copies;  // of the last resume
 };
 
 TEST(prefix_cache, a_finished_sequence_is_found_to_its_last_token) {
@@ -78,12 +83,12 @@ TEST(prefix_cache, a_finished_sequence_is_found_to_its_last_token) {
   }
 }
 
-TEST(prefix_cache, every_page_border_resumes_while_there_is_room) {
+TEST(prefix_cache, every_length_resumes_while_there_is_room) {
   Kept kept;
   kept.finished(text(700));
-  for (size_t border = 64; border <= 640; border += 64) {
-    const std::vector<int32_t> other = joined(text(border + 20), text(200, 3));
-    EXPECT_EQ(kept.resumed(other), static_cast<int64_t>(border));
+  for (size_t length = 1; length <= 700; length += 9) {
+    const std::vector<int32_t> other = joined(text(length), text(200, 3));
+    EXPECT_EQ(kept.resumed(other), static_cast<int64_t>(length));
   }
 }
 
@@ -91,7 +96,7 @@ TEST(prefix_cache, resuming_gives_all_full_pages_and_the_sliding_ones_of_the_win
   Kept kept;
   kept.finished(text(420));
   SequencePages pages;
-  ASSERT_EQ(kept.cache.resume(joined(text(420), text(5, 1)), pages), 420);
+  ASSERT_EQ(kept.resume(joined(text(420), text(5, 1)), pages), 420);
   ASSERT_EQ(pages.ids[LayerKind::kFull].size(), 7u);
   ASSERT_EQ(pages.ids[LayerKind::kSliding].size(), 7u);
   for (size_t p = 0; p < 7; ++p) {
@@ -106,13 +111,69 @@ TEST(prefix_cache, a_tail_goes_to_one_sequence_whole) {
   kept.finished(text(100));
   const std::vector<int32_t> longer = joined(text(100), text(40, 1));
   SequencePages first, second;
-  EXPECT_EQ(kept.cache.resume(longer, first), 100);
-  EXPECT_EQ(kept.cache.resume(longer, second), 64);
+  EXPECT_EQ(kept.resume(longer, first), 100);
+  EXPECT_TRUE(kept.copies.empty());
+  EXPECT_EQ(kept.resume(longer, second), 64);
   EXPECT_EQ(first.ids[LayerKind::kFull][0], second.ids[LayerKind::kFull][0]);
   kept.cache.release(std::span(longer).first(100), first);
   kept.cache.release({}, second);
   EXPECT_EQ(kept.resumed(longer), 100);
-  EXPECT_EQ(kept.resumed(joined(text(99), text(40, 1))), 64);  // not the whole tail
+  kept.check();
+}
+
+TEST(prefix_cache, who_shares_the_beginning_of_a_page_gets_a_copy) {
+  Kept kept;
+  kept.finished(text(200));  // three pages and a tail
+  for (const size_t shared : {1, 63, 65, 100, 127, 150, 193, 199}) {
+    SequencePages pages;
+    EXPECT_EQ(kept.resume(joined(text(shared), text(90, 3)), pages), static_cast<int64_t>(shared));
+    ASSERT_EQ(kept.copies.size(), 2u) << shared;
+    for (const backend::PageCopy& copy : kept.copies) {
+      EXPECT_NE(copy.from, copy.to);
+      EXPECT_EQ(pages.ids[copy.kind].back(), copy.to);
+    }
+    EXPECT_EQ(pages.nodes.size(), shared / 64);
+    EXPECT_EQ(pages.ids[LayerKind::kFull].size(), shared / 64 + 1);
+    kept.cache.release({}, pages);
+    kept.check();
+  }
+  EXPECT_EQ(kept.resumed(text(200)), 200);  // what was copied from stays as it was
+}
+
+TEST(prefix_cache, the_page_that_shares_most_is_copied) {
+  Kept kept;
+  kept.finished(joined(text(70), text(100, 1)));
+  kept.finished(joined(text(90), text(100, 2)));
+  kept.finished(joined(text(80), text(30, 3)));  // a tail
+  SequencePages pages;
+  EXPECT_EQ(kept.resume(joined(text(85), text(100, 4)), pages), 85);
+  EXPECT_EQ(kept.resumed(joined(text(82), text(100, 5))), 82);
+  kept.cache.release({}, pages);
+  kept.check();
+}
+
+TEST(prefix_cache, without_a_page_for_a_copy_it_goes_on_from_the_whole_ones) {
+  for (const auto& [sliding, full] : {std::pair{100, 2}, {2, 100}}) {
+    Kept kept(sliding, full);
+    kept.finished(text(128));
+    const std::vector<int32_t> other = joined(text(100), text(20, 3));
+    SequencePages pages;
+    EXPECT_EQ(kept.resume(other, pages), 64);
+    EXPECT_TRUE(kept.copies.empty());
+    EXPECT_EQ(pages.first_sliding, 0);
+    EXPECT_GE(pages.ids[LayerKind::kSliding][0], 0);
+    kept.cache.release({}, pages);
+    kept.check();
+  }
+}
+
+TEST(prefix_cache, a_copy_that_cannot_be_costs_no_window) {
+  Kept kept(4, 4);
+  kept.finished(text(256));
+  SequencePages pages;
+  EXPECT_EQ(kept.resume(joined(text(255), text(20, 3)), pages), 192);  // sees a page more than the copy would
+  EXPECT_GE(pages.ids[LayerKind::kSliding][1], 0);
+  kept.cache.release({}, pages);
   kept.check();
 }
 
@@ -142,7 +203,7 @@ TEST(prefix_cache, the_longest_unused_goes_first_and_what_is_in_use_stays) {
   kept.finished(text(192, 1));
   kept.finished(text(192, 2));
   SequencePages used;
-  ASSERT_EQ(kept.cache.resume(text(192, 1), used), 192);
+  ASSERT_EQ(kept.resume(text(192, 1), used), 192);
   EXPECT_EQ(kept.cache.available(LayerKind::kFull), 6);
   std::vector<int32_t> taken;
   for (int i = 0; i < 4; ++i) taken.push_back(kept.cache.take(LayerKind::kFull));
@@ -182,9 +243,9 @@ TEST(prefix_cache, sliding_pages_before_the_end_of_a_prompt_stay_as_long_as_thos
   }
   kept.cache.release(all, pages);
   std::vector<int32_t> taken;
-  for (int i = 0; i < 8; ++i) taken.push_back(kept.cache.take(LayerKind::kSliding));
-  EXPECT_EQ(kept.resumed(joined(text(200, 1), text(99, 9))), 192);
-  EXPECT_EQ(kept.resumed(joined(text(400, 1), text(99, 9))), 192);
+  for (int i = 0; i < 6; ++i) taken.push_back(kept.cache.take(LayerKind::kSliding));
+  EXPECT_EQ(kept.resumed(joined(text(200, 1), text(99, 9))), 200);
+  EXPECT_EQ(kept.resumed(joined(text(400, 1), text(99, 9))), 256);
   EXPECT_EQ(kept.resumed(all), 640);
   for (const int32_t page : taken) kept.pool.give_back(LayerKind::kSliding, page);
 }

@@ -28,6 +28,7 @@ bool Scheduler::wants_tokens() const {
 
 Batch& Scheduler::schedule(Flight flight) {
   const int64_t preempted = preemptions_;
+  batch_.copies.clear();
   batch_.rows.clear();
   batch_.starved = false;
   tokens_left_ = limits_.max_tokens;
@@ -149,7 +150,7 @@ bool Scheduler::try_admit(Sequence& s) {
   const auto known = static_cast<int64_t>(s.tokens.size());
   int64_t most = s.scored < s.to_score() ? s.scored : known - 1;
   if (!s.request.prefix_cache) most = 0;
-  s.computed = cache_.resume(std::span(s.tokens).first(static_cast<size_t>(most)), s.pages);
+  s.computed = cache_.resume(std::span(s.tokens).first(static_cast<size_t>(most)), s.pages, batch_.copies);
   s.pages.borders[1] = s.prompt_count;
   const int64_t resumed = s.computed;
   const int64_t pages = pages_for(known + 1) - static_cast<int64_t>(s.pages.ids[LayerKind::kFull].size());

@@ -22,6 +22,7 @@ struct Batch {
     int64_t score_from, score_to;  // prompt tokens of this row whose successor's logprobs are wanted
     bool draws;                    // the row's last token is followed by one that is drawn
   };
+  PrefixCache::Copies copies;  // before anything else: they count at once
   std::vector<Row> rows;
   // Somebody gets no page before somebody younger gives up, which is not done while a step is in flight.
   bool starved = false;
@@ -41,7 +42,7 @@ class Scheduler {
   void remove(Sequence& sequence);  // wherever it is; its pages are the caller's to release
 
   enum class Flight : uint8_t { kNone, kStep };  // what is enqueued and not read yet
-  // The batch is valid until the next call and counts for nothing before it is enqueued: then call enqueued().
+  // The batch is valid until the next call. Its rows count for nothing before they are enqueued: then call enqueued().
   [[nodiscard]] Batch& schedule(Flight flight);
   void enqueued(const Batch& batch);
 

@@ -158,6 +158,13 @@ class FakeBackend final : public backend::Backend {
   [[nodiscard]] std::string_view name() const override { return "fake"; }
   backend::WeightHandle upload(const backend::HostWeight&) override { return {}; }
 
+  void copy_page(const backend::PageCopy& copy) override {
+    fault();
+    const auto page = [&](int32_t idx) {
+      return cells_[static_cast<size_t>(copy.kind)].begin() + int64_t{idx} * kPageTokens;
+    };
+    std::copy_n(page(copy.from), kPageTokens, page(copy.to));
+  }
   void embed(const backend::EmbedArgs& args) override {
     fault();
     check(static_cast<int>(args.ids.size()) <= limits_.max_tokens, "a step has at most max_tokens");

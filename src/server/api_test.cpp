@@ -165,9 +165,9 @@ TEST_F(ApiTest, metrics_stand_under_both_names) {
   start({kAnswer});
   ask("/v1/chat/completions", kChat);
   const std::string text = ask("/metrics", "", "GET").text;
-  for (const char* line :
-       {"vllm:num_requests_running{model_name=\"tiny\"} 3", "nibble:kv_cache_usage_perc{model_name=\"tiny\"} 0.25",
-        "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"stop\"} 1"})
+  for (const char* line : {"vllm:num_requests_running{model_name=\"tiny\",engine=\"0\"} 3",
+                           "nibble:kv_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.25",
+                           "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"stop\"} 1"})
     EXPECT_NE(text.find(line), std::string::npos) << line;
 }
 

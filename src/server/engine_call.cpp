@@ -32,6 +32,7 @@ EngineCall::EngineCall(CallContext context, std::unique_ptr<Presenter> presenter
       choices_(requests.size()),
       generation_(context_.port, std::move(wake)) {
   for (engine::Request& request : requests) generation_.submit(std::move(request));
+  context_.metrics.request_begun(choices_.size());
 }
 
 EngineCall::~EngineCall() {

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace nibble::server {
 namespace {
 
-constexpr std::string_view kPrefixes[] = {"nibble:", "vllm:"};
+constexpr std::string_view kOurs = "nibble:", kTheirs = "vllm:";
+constexpr std::string_view kOursAlone[] = {"engine_steps_total", "harmony_repairs_total", "http_responses_total"};
 
 std::vector<double> seconds() { return {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480}; }
 std::vector<double> short_seconds() {
@@ -30,11 +32,13 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// One family under both prefixes: `lines` prints its samples under a name.
+// One family under our prefix and, where vLLM has it, under vLLM's: `lines` prints its samples under a name.
 template <class Lines>
 void family(std::string& out, std::string_view name, std::string_view kind_and_help, const Lines& lines) {
   const size_t blank = kind_and_help.find(' ');
-  for (const std::string_view prefix : kPrefixes) {
+  for (const std::string_view prefix : {kOurs, kTheirs}) {
+    if (prefix == kTheirs && std::find(std::begin(kOursAlone), std::end(kOursAlone), name) != std::end(kOursAlone))
+      continue;
     const std::string full = fmt::format("{}{}", prefix, name);
     out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", full, kind_and_help.substr(blank + 1), full,
                        kind_and_help.substr(0, blank));
@@ -68,14 +72,22 @@ Metrics::Metrics()
              .queue = Histogram(seconds()),
              .prefill = Histogram(seconds()),
              .decode = Histogram(seconds()),
+             .inference = Histogram(seconds()),
+             .per_token = Histogram(token_seconds()),
              .prompt_tokens = Histogram(tokens()),
              .completion_tokens = Histogram(tokens()),
+             .choices = Histogram({1, 2, 5, 10, 20}),
              .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"error", 0}},
              .statuses = {}} {}
 
 void Metrics::token_interval(double interval) {
   const std::lock_guard lock(state_.mutex);
   state_.interval.add(interval);
+}
+
+void Metrics::request_begun(size_t choices) {
+  const std::lock_guard lock(state_.mutex);
+  state_.choices.add(static_cast<double>(choices));
 }
 
 void Metrics::choice_finished(const ChoiceRecord& r) {
@@ -89,6 +101,8 @@ void Metrics::choice_finished(const ChoiceRecord& r) {
   state_.queue.add(r.queue_seconds);
   state_.prefill.add(r.prefill_seconds);
   state_.decode.add(r.decode_seconds);
+  state_.inference.add(r.prefill_seconds + r.decode_seconds);
+  if (r.completion_tokens > 1) state_.per_token.add(r.decode_seconds / static_cast<double>(r.completion_tokens - 1));
   state_.prompt_tokens.add(static_cast<double>(r.prompt_tokens));
   state_.completion_tokens.add(static_cast<double>(r.completion_tokens));
 }
@@ -100,7 +114,7 @@ void Metrics::response_sent(int status, int64_t repairs) {
 }
 
 std::string Metrics::text(const engine::EngineStats& stats, std::string_view model_name) const {
-  const std::string labels = fmt::format("model_name=\"{}\"", escaped(model_name));
+  const std::string labels = fmt::format("model_name=\"{}\",engine=\"0\"", escaped(model_name));
   const double used =
       stats.kv_pages > 0 ? static_cast<double>(stats.kv_pages_used) / static_cast<double>(stats.kv_pages) : 0;
   const std::lock_guard lock(state_.mutex);
@@ -130,8 +144,12 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
                     {"request_queue_time_seconds", "histogram Before the first step", state_.queue},
                     {"request_prefill_time_seconds", "histogram Computing the prompt", state_.prefill},
                     {"request_decode_time_seconds", "histogram From the first token to the last", state_.decode},
+                    {"request_inference_time_seconds", "histogram Both together", state_.inference},
+                    {"request_time_per_output_token_seconds", "histogram Mean of one answer", state_.per_token},
                     {"request_prompt_tokens", "histogram Prompt tokens per request", state_.prompt_tokens},
-                    {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens}};
+                    {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens},
+                    {"request_max_num_generation_tokens", "histogram The same", state_.completion_tokens},
+                    {"request_params_n", "histogram Answers asked for per request", state_.choices}};
   std::string out;
   for (const auto& one : singles) {
     family(out, one.name, one.kind_and_help,
@@ -140,6 +158,10 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
   for (const auto& one : histograms) {
     family(out, one.name, one.kind_and_help, [&](const std::string& name) { one.histogram.print(name, labels, out); });
   }
+  family(out, "cache_config_info", "gauge What the KV cache is; always 1", [&](const std::string& name) {
+    out += fmt::format("{}{{{},block_size=\"{}\",num_gpu_blocks=\"{}\"}} 1\n", name, labels, stats.kv_page_tokens,
+                       stats.kv_pages);
+  });
   family(out, "request_success_total", "counter Finished requests by reason", [&](const std::string& name) {
     for (const auto& [reason, count] : state_.finished)
       out += fmt::format("{}{{{},finished_reason=\"{}\"}} {}\n", name, labels, reason, count);

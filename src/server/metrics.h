@@ -1,5 +1,5 @@
 #pragma once
-// What /metrics tells, in Prometheus' text format: every figure under our own prefix and under vLLM's, for dashboards
+// What /metrics tells, in Prometheus' text format: under our own prefix and what vLLM has under vLLM's, for dashboards
 // that exist. Any thread.
 
 #include "engine/engine.h"
@@ -37,6 +37,7 @@ class Metrics {
  public:
   Metrics();
   void token_interval(double seconds);  // between two tokens of one choice
+  void request_begun(size_t choices);
   void choice_finished(const ChoiceRecord& record);
   void response_sent(int status, int64_t repairs);
   [[nodiscard]] std::string text(const engine::EngineStats& stats, std::string_view model_name) const;
@@ -44,7 +45,8 @@ class Metrics {
  private:
   struct State {  // guarded by mutex
     mutable std::mutex mutex;
-    Histogram first_token, interval, end_to_end, queue, prefill, decode, prompt_tokens, completion_tokens;
+    Histogram first_token, interval, end_to_end, queue, prefill, decode, inference, per_token, prompt_tokens,
+        completion_tokens, choices;
     std::map<std::string, int64_t, std::less<>> finished;
     std::map<int, int64_t> statuses;
     int64_t prompt_total = 0, completion_total = 0, repairs = 0;

@@ -55,7 +55,8 @@ class Grammar {
   std::shared_ptr<const Impl> impl_;
 };
 
-// Thread-safe. What was compiled last is kept, within 256 MiB.
+// Thread-safe. What was compiled last is kept; grammars share what is equal in them, so that one more of a small schema
+// costs some 50 KB.
 class GrammarCompiler {
  public:
   // `tokenizer` must outlive this and every grammar and matcher made by it. Throws kUnsupported where it lacks
@@ -69,6 +70,7 @@ class GrammarCompiler {
   [[nodiscard]] Grammar turn(const TurnRules& rules) const;
   // The content alone, then one of `end_ids`: for text completion.
   [[nodiscard]] Grammar content(const ContentRule& rule, std::vector<int32_t> end_ids) const;
+  [[nodiscard]] int64_t cached_bytes() const;
 
  private:
   struct Impl;

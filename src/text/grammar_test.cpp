@@ -358,6 +358,18 @@ TEST_F(GrammarTest, any_sampled_turn_parses_without_repairs) {
   }
 }
 
+// Alone each would be 20 MB.
+TEST_F(GrammarTest, grammars_share_what_is_equal_in_them) {
+  std::vector<Grammar> kept = {of_schema(R"({"type":"object","properties":{"first":{"type":"integer"}}})")};
+  const int64_t before = shared_compiler->cached_bytes();
+  for (int i = 0; i < 20; ++i) {
+    const std::string name = fmt::format("name{}", i);
+    kept.push_back(of_schema(fmt::format(R"({{"type":"object","properties":{{"{}":{{"type":"integer"}}}}}})", name)));
+    EXPECT_TRUE(takes(kept.back(), turn_tokens(fmt::format(R"({{"{}": 1}}<|return|>)", name))));
+  }
+  EXPECT_LT(shared_compiler->cached_bytes() - before, 20 << 20);
+}
+
 TEST_F(GrammarTest, serves_large_bounds) {
   std::string many = "[0";
   for (int i = 1; i < 300; ++i) many += fmt::format(", {}", i);

@@ -252,13 +252,27 @@ class Flags(Case):
     def test_settings_and_where_they_come_from(self):
         file = self.dir / "serve.toml"
         file.write_text('port = 7001\nmax_num_seqs = 7\nhost = "0.0.0.0"\napi-key = ["k1", "k2"]\n')
-        config = self.config(TINY, "--config", file, "--port", 7003, env={"NIBBLE_PORT": "7002", "NIBBLE_MAX_NUM_SEQS": "8", "VLLM_ATTENTION_SINKS": "false"})
+        config = self.config(TINY, "--config", file, "--port", 7003, env={"NIBBLE_PORT": "7002", "NIBBLE_MAX_NUM_SEQS": "8", "VLLM_ATTENTION_SINKS": "false",
+                                                                                "VLLM_ATTENTION_BACKEND": "FLASHINFER", "VLLM_MXFP4_ACTIVATION": "bf16"})
         self.assertEqual(config["port"], {"value": "7003", "origin": "command line"})
         self.assertEqual(config["max-num-seqs"], {"value": "8", "origin": "environment NIBBLE_MAX_NUM_SEQS"})
         self.assertEqual(config["host"], {"value": "0.0.0.0", "origin": f"file {file}"})
         self.assertEqual(config["attention-sinks"]["value"], "off")
+        self.assertEqual((config["attention-backend"]["value"], config["moe-activation"]["value"]), ("auto", "auto"))
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
         self.assertNotIn("k1", json.dumps(config))
+
+    def test_a_yaml_file_as_vllm_has_it(self):
+        file = self.dir / "serve.yaml"
+        file.write_text(f"# a comment\nmodel: {TINY}\nport: 7001\nmax_num_seqs: 7  # few\nserved-model-name:\n  - one\n  - 'two'\nenable-prefix-caching: false\n"
+                        "attention-config: '{\"backend\": \"X\"}'\napi-key: [k1, \"k2\"]\n")
+        config = self.config("--config", file, "--max-num-seqs", 9)
+        self.assertEqual(config["port"], {"value": "7001", "origin": f"file {file}"})
+        self.assertEqual((config["max-num-seqs"]["value"], config["served-model-name"]["value"], config["enable-prefix-caching"]["value"]), ("9", "one,two", "false"))
+        self.assertNotIn("k1", json.dumps(config))
+        for text, says in (("port 8000\n", "line 1"), ("a:\n  b: 1\n", "line 2"), ("prot: 1\n", "prot"), ("port: x\n", "port"), ("port: 1\nport: 2\n", "line 2")):
+            file.write_text(text)
+            self.refused(2, "serve", "--config", file, "--print-config", says=says)
 
     def test_command_lines_of_vllm(self):
         server = Server(*self.VLLM)
@@ -271,7 +285,7 @@ class Flags(Case):
     def test_refusals(self):
         for flags, says in ((("--tensor-parallel-size", 2), "one device serves"), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),
-                            (("--enable-lora",), "--enable-lora"), (("--config", "x.yaml"), "TOML")):
+                            (("--enable-lora",), "--enable-lora"), (("--config", "x.yaml"), "x.yaml")):
             self.refused(2, "serve", TINY, *flags, says=says)
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")

@@ -359,7 +359,8 @@ class Others(Shared):
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total", "prefix_cache_hits_total",
                      "prompt_tokens_total", "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_sum", "e2e_request_latency_seconds_count",
                      "request_queue_time_seconds_sum", "request_prefill_time_seconds_sum", "request_decode_time_seconds_sum",
-                     "request_prompt_tokens_sum", "request_generation_tokens_sum"):
+                     "request_inference_time_seconds_sum", "request_time_per_output_token_seconds_count", "request_params_n_bucket",
+                     "request_max_num_generation_tokens_sum", "request_prompt_tokens_sum", "request_generation_tokens_sum", "cache_config_info"):
             self.assertIn(f"\nvllm:{name}{{model_name=", text)
         self.assertGreater(self.server.metric("vllm:inter_token_latency_seconds_count"), 10)
 

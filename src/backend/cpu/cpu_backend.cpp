@@ -97,6 +97,12 @@ class CpuBackend final : public Backend {
     return {static_cast<int32_t>(weights_.size()) - 1};
   }
 
+  void copy_page(const PageCopy& copy) override {
+    for (size_t l = 0; l < kv_.size(); ++l) {
+      if (config_.layer_kinds[l] == copy.kind) kv_[l].copy(copy.from, copy.to);
+    }
+  }
+
   void embed(const EmbedArgs& args) override {
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");

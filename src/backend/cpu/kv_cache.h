@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 namespace nibble::backend::cpu {
@@ -37,6 +38,14 @@ class KvCache {
   [[nodiscard]] const void* keys(int32_t page, int64_t kv_head) const { return address(page_at(page, kv_head)); }
   [[nodiscard]] const void* values(int32_t page, int64_t kv_head) const {
     return address(values_at_ + page_at(page, kv_head));
+  }
+
+  void copy(int32_t from, int32_t to) {
+    const int64_t bytes = page_at(1, 0) * element_bytes();
+    for (const int64_t part : {int64_t{0}, values_at_}) {
+      std::byte* pages = memory_.as<std::byte>() + part * element_bytes();
+      std::memcpy(pages + to * bytes, pages + from * bytes, static_cast<size_t>(bytes));
+    }
   }
 
   // NaN everywhere: reading what was never written shows. For tests.

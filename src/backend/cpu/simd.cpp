@@ -28,15 +28,16 @@ using U32 = hn::Rebind<uint32_t, F>;
 using H = hn::Rebind<hwy::float16_t, F>;
 using V = hn::Vec<F>;
 
-inline int64_t lanes() { return static_cast<int64_t>(hn::Lanes(F())); }
+HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(F())); }
 
-V load_bf16(const uint16_t* bits) {
+// Forced, or the registers of the loops around them are spilled for a call.
+HWY_INLINE V load_bf16(const uint16_t* bits) {
   return hn::BitCast(F(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(U16(), bits))));
 }
-V load(const Bf16* p) { return load_bf16(reinterpret_cast<const uint16_t*>(p)); }
-V load(const float* p) { return hn::LoadU(F(), p); }
-float value(const Bf16* p) { return p->to_float(); }
-float value(const float* p) { return *p; }
+HWY_INLINE V load(const Bf16* p) { return load_bf16(reinterpret_cast<const uint16_t*>(p)); }
+HWY_INLINE V load(const float* p) { return hn::LoadU(F(), p); }
+HWY_INLINE float value(const Bf16* p) { return p->to_float(); }
+HWY_INLINE float value(const float* p) { return *p; }
 
 template <class T>
 void decode_plain(const uint8_t* values, int64_t n, float* out) {
@@ -183,34 +184,35 @@ void multiply(const MultiplyArgs& args) {
 
 template <int kRows, class B>
 void accumulate_rows(const AccumulateArgs& args, int row) {
-  const float* a = args.a + row * args.a_stride;
+  const int64_t a_stride = args.a_stride, c_stride = args.c_stride, width = args.b_width;
+  const float* a = args.a + row * a_stride;
   const auto* b = static_cast<const B*>(args.b);
-  float* c = args.c + row * args.c_stride;
+  float* c = args.c + row * c_stride;
   int64_t n = 0;
-  for (; n + 2 * lanes() <= args.b_width; n += 2 * lanes()) {
+  for (; n + 2 * lanes() <= width; n += 2 * lanes()) {
     V sum0[kRows], sum1[kRows];
     for (int r = 0; r < kRows; ++r) {
-      sum0[r] = load(c + r * args.c_stride + n);
-      sum1[r] = load(c + r * args.c_stride + n + lanes());
+      sum0[r] = load(c + r * c_stride + n);
+      sum1[r] = load(c + r * c_stride + n + lanes());
     }
     for (int k = args.from; k < args.to; ++k) {
-      const V b0 = load(b + k * args.b_width + n), b1 = load(b + k * args.b_width + n + lanes());
+      const V b0 = load(b + k * width + n), b1 = load(b + k * width + n + lanes());
       for (int r = 0; r < kRows; ++r) {
-        const V factor = hn::Set(F(), a[r * args.a_stride + k]);
+        const V factor = hn::Set(F(), a[r * a_stride + k]);
         sum0[r] = hn::MulAdd(factor, b0, sum0[r]);
         sum1[r] = hn::MulAdd(factor, b1, sum1[r]);
       }
     }
     for (int r = 0; r < kRows; ++r) {
-      hn::StoreU(sum0[r], F(), c + r * args.c_stride + n);
-      hn::StoreU(sum1[r], F(), c + r * args.c_stride + n + lanes());
+      hn::StoreU(sum0[r], F(), c + r * c_stride + n);
+      hn::StoreU(sum1[r], F(), c + r * c_stride + n + lanes());
     }
   }
-  for (; n < args.b_width; ++n) {
+  for (; n < width; ++n) {
     for (int r = 0; r < kRows; ++r) {
-      float sum = c[r * args.c_stride + n];
-      for (int k = args.from; k < args.to; ++k) sum += a[r * args.a_stride + k] * value(b + k * args.b_width + n);
-      c[r * args.c_stride + n] = sum;
+      float sum = c[r * c_stride + n];
+      for (int k = args.from; k < args.to; ++k) sum += a[r * a_stride + k] * value(b + k * width + n);
+      c[r * c_stride + n] = sum;
     }
   }
 }

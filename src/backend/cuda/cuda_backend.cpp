@@ -108,6 +108,18 @@ class StreamedCudaBackend final : public CudaBackend {
     return {static_cast<int32_t>(weights_.size()) - 1};
   }
 
+  void copy_page(const PageCopy& copy) override {
+    for (size_t l = 0; l < at_.kv.size(); ++l) {
+      if (config_.layer_kinds[l] != copy.kind) continue;
+      const int64_t bytes = int64_t{kPageTokens} * dims_.kv_width() * value_bytes(at_.kv[l].type);
+      for (void* part : {at_.kv[l].keys, at_.kv[l].values}) {
+        std::byte* pages = static_cast<std::byte*>(part);
+        cuda_check(cudaMemcpyAsync(pages + copy.to * bytes, pages + copy.from * bytes, static_cast<size_t>(bytes),
+                                   cudaMemcpyDeviceToDevice, stream_.get()));
+      }
+    }
+  }
+
   // One new token per row, one draw per row, nothing that needs arrays of its own: every step of plain decoding.
   std::optional<Ticket> replay(const StepArgs& step) override {
     const size_t tokens = step.ids.size();

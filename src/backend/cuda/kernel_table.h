@@ -134,6 +134,9 @@ struct KvPages {
   void* values = nullptr;
   enum class Type : uint8_t { kBf16, kF32, kE4m3 } type = Type::kBf16;
 };
+[[nodiscard]] constexpr int64_t value_bytes(KvPages::Type type) {
+  return type == KvPages::Type::kF32 ? 4 : type == KvPages::Type::kBf16 ? 2 : 1;
+}
 
 // Turns q in place; turns k and puts k and v into their slots.
 struct RopeKvLaunch {

@@ -107,6 +107,15 @@ class ReferenceBackend final : public Backend {
     return {static_cast<int32_t>(weights_.size()) - 1};
   }
 
+  void copy_page(const PageCopy& copy) override {
+    const int64_t values = int64_t{kPageTokens} * dims_.kv_width();
+    for (size_t l = 0; l < kv_.size(); ++l) {
+      if (config_.layer_kinds[l] != copy.kind) continue;
+      for (auto* of : {&kv_[l].keys, &kv_[l].values})
+        std::copy_n(of->begin() + copy.from * values, values, of->begin() + copy.to * values);
+    }
+  }
+
   void embed(const EmbedArgs& args) override {
     residual_.clear();
     for (const int32_t named : args.ids) {

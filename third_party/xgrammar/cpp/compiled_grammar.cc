@@ -169,80 +169,23 @@ std::string AdaptiveTokenMask::Print(const TokenizerInfo& tokenizer_info) const 
 
 /************** CompiledGrammar::Impl **************/
 
-picojson::value SerializeJSONValue(const CompiledGrammar::Impl& impl) {
-  auto result = picojson::object{};
-  result["grammar"] = AutoSerializeJSONValue(impl.grammar);
-  result["tokenizer_metadata"] = impl.tokenizer_info->DumpMetadataValue();
-  result["adaptive_token_mask_cache"] = AutoSerializeJSONValue(impl.adaptive_token_mask_cache);
-  return picojson::value(result);
+picojson::value SerializeJSONValue(const CompiledGrammar::Impl&) {
+  XGRAMMAR_LOG(FATAL) << "left out: serialization";
 }
 
 std::optional<SerializationError> DeserializeJSONValue(
-    CompiledGrammar::Impl* impl,
-    const picojson::value& json_value,
-    const TokenizerInfo& tokenizer_info
+    CompiledGrammar::Impl*, const picojson::value&, const TokenizerInfo&
 ) {
-  const auto& type_name = "CompiledGrammar";
-  if (!json_value.is<picojson::object>()) {
-    return ConstructDeserializeError("Expect an object", type_name);
-  }
-  const auto& object = json_value.get<picojson::object>();
-  if (object.find("grammar") == object.end()) {
-    return ConstructDeserializeError("Expect a 'grammar' field", type_name);
-  }
-  if (auto error = AutoDeserializeJSONValue(&(impl->grammar), object["grammar"], type_name)) {
-    return error;
-  }
-  if (impl->grammar.IsNull()) {
-    return ConstructDeserializeError("Expect a non-null grammar", type_name);
-  }
-  if (object.find("tokenizer_metadata") == object.end()) {
-    return ConstructDeserializeError("Expect a 'tokenizer_metadata' field", type_name);
-  }
-  const auto& tokenizer_metadata = object["tokenizer_metadata"];
-  if (auto error = tokenizer_info->CheckMetadataMatch(tokenizer_metadata)) {
-    return ConstructDeserializeError(
-        std::string("Tokenizer metadata mismatch: ") + error->what(), type_name
-    );
-  }
-  impl->tokenizer_info = tokenizer_info;
-  if (object.find("adaptive_token_mask_cache") == object.end()) {
-    return ConstructDeserializeError("Expect a 'adaptive_token_mask_cache' field", type_name);
-  }
-  if (auto error = AutoDeserializeJSONValue(
-          &(impl->adaptive_token_mask_cache), object["adaptive_token_mask_cache"], type_name
-      )) {
-    return error;
-  }
-  // The masks index sorted_decoded_vocab and are OR-ed into a vocab_size-bit bitset, so their
-  // contents must match the tokenizer they are deserialized with.
-  const int64_t num_sorted_tokens = tokenizer_info.GetSortedDecodedVocab().size();
-  auto indices_ok = [&](const std::vector<int32_t>& indices) {
-    return std::all_of(indices.begin(), indices.end(), [&](int32_t index) {
-      return index >= 0 && index < num_sorted_tokens;
-    });
-  };
-  for (const auto& [state, mask] : impl->adaptive_token_mask_cache) {
-    using StoreType = AdaptiveTokenMask::StoreType;
-    const bool store_type_ok = mask.store_type == StoreType::kAccepted ||
-                               mask.store_type == StoreType::kRejected ||
-                               mask.store_type == StoreType::kAcceptedBitset;
-    const bool bitset_ok = mask.store_type != StoreType::kAcceptedBitset ||
-                           mask.accepted_bitset.Size() == tokenizer_info.GetVocabSize();
-    if (!store_type_ok || !bitset_ok || !indices_ok(mask.accepted_indices) ||
-        !indices_ok(mask.rejected_indices) || !indices_ok(mask.uncertain_indices)) {
-      return ConstructDeserializeError(
-          "adaptive_token_mask_cache contains a mask that does not match the tokenizer", type_name
-      );
-    }
-  }
-  return std::nullopt;
+  XGRAMMAR_LOG(FATAL) << "left out: serialization";
 }
 
 /************** CompiledGrammar **************/
 
+// Without the masks, which are the pool's.
+constexpr std::size_t kMaskEntryBytes = sizeof(ParserState) + 8 * sizeof(void*);
+
 std::size_t MemorySize(const CompiledGrammar::Impl& impl) {
-  return MemorySize(impl.grammar) + MemorySize(impl.adaptive_token_mask_cache);
+  return MemorySize(impl.grammar) + impl.adaptive_token_mask_cache.size() * kMaskEntryBytes;
 }
 
 std::size_t CompiledGrammar::MemorySizeBytes() const { return MemorySize(*pimpl_); }

@@ -116,7 +116,11 @@ class CompiledGrammar::Impl {
   Impl() = default;
 
   /*! \brief Mapping from the parser state to the adaptive token mask. */
-  std::unordered_map<ParserState, AdaptiveTokenMask, StateHashForCache, StateEqualForCache>
+  std::unordered_map<
+      ParserState,
+      std::shared_ptr<const AdaptiveTokenMask>,
+      StateHashForCache,
+      StateEqualForCache>
       adaptive_token_mask_cache;
 
   Grammar GetGrammar() const { return grammar; }
@@ -132,16 +136,6 @@ class CompiledGrammar::Impl {
   );
   friend std::size_t MemorySize(const Impl& impl);
 };
-
-XGRAMMAR_MEMBER_TABLE(
-    CompiledGrammar::Impl,
-    "grammar",
-    &CompiledGrammar::Impl::grammar,
-    "tokenizer_info",
-    &CompiledGrammar::Impl::tokenizer_info,
-    "adaptive_token_mask_cache",
-    &CompiledGrammar::Impl::adaptive_token_mask_cache
-);
 
 }  // namespace xgrammar
 

@@ -33,7 +33,8 @@ std::size_t MemorySize(const Grammar::Impl& impl) {
          impl.suffix_stop_infos_.size() * sizeof(Grammar::Impl::SuffixStopInfo) +
          MemorySize(impl.grammar_expr_data_) + MemorySize(impl.grammar_expr_indptr_) +
          MemorySize(impl.complete_fsm) + MemorySize(impl.per_rule_fsms) +
-         MemorySize(impl.allow_empty_rule_ids);
+         MemorySize(impl.allow_empty_rule_ids) + MemorySize(impl.per_rule_fsm_hashes) +
+         MemorySize(impl.per_rule_fsm_new_state_ids);
 }
 
 /******************* Grammar *******************/

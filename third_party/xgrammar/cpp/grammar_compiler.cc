@@ -27,6 +27,7 @@
 #include "support/int_set.h"
 #include "support/logging.h"
 #include "support/thread_pool.h"
+#include "mask_pool.h"
 #include "support/thread_safe_cache.h"
 #include "support/utils.h"
 #include "tokenizer_info_impl.h"
@@ -1016,11 +1017,13 @@ class GrammarCompilerSub {
   GrammarCompilerSub(
       const TokenizerInfo& tokenizer_info,
       int max_threads,
-      std::optional<RuleLevelCache> rule_level_cache
+      std::optional<RuleLevelCache> rule_level_cache,
+      MaskPool mask_pool
   )
       : tokenizer_info_(tokenizer_info),
         max_threads_(max_threads),
-        rule_level_cache_(rule_level_cache) {}
+        rule_level_cache_(rule_level_cache),
+        mask_pool_(std::move(mask_pool)) {}
 
   CompiledGrammar CompileBuiltinJSONGrammar();
 
@@ -1066,6 +1069,8 @@ class GrammarCompilerSub {
 
   /*! \brief The manager of the rule level cache.*/
   std::optional<RuleLevelCache> rule_level_cache_;
+
+  MaskPool mask_pool_;
 };
 
 /*!
@@ -1131,11 +1136,12 @@ CompiledGrammar GrammarCompilerSub::MultiThreadCompileGrammar(Grammar grammar_un
         rule_level_cache_
     );
     auto cur_adaptive_token_mask_cache = grammar_matcher.GetAdaptiveTokenMask(is_root_rule);
+    auto shared_mask = mask_pool_.Share(cur_adaptive_token_mask_cache);
     if (max_threads_ > 1) {
       std::lock_guard<std::mutex> lock(adaptive_token_mask_cache_mutex.value());
-      compiled_grammar_impl->adaptive_token_mask_cache[state] = cur_adaptive_token_mask_cache;
+      compiled_grammar_impl->adaptive_token_mask_cache[state] = std::move(shared_mask);
     } else {
-      compiled_grammar_impl->adaptive_token_mask_cache[state] = cur_adaptive_token_mask_cache;
+      compiled_grammar_impl->adaptive_token_mask_cache[state] = std::move(shared_mask);
     }
   };
 
@@ -1435,11 +1441,12 @@ class GrammarCompiler::Impl {
                   )
                 : std::nullopt
         ),
-        no_cache_compiler_(tokenizer_info, max_threads, rule_level_cache_),
+        no_cache_compiler_(tokenizer_info, max_threads, rule_level_cache_, mask_pool_),
         grammar_level_cache_(
             max_memory_bytes == -1 ? static_cast<std::size_t>(-1)
                                    : static_cast<std::size_t>(max_memory_bytes / 3 * 2),
-            Computer(*this)
+            Computer(*this),
+            SizeEstimator{mask_pool_}
         ) {
     if (max_memory_bytes < -1) {
       XGRAMMAR_LOG(FATAL) << "Invalid max_memory_bytes: " << max_memory_bytes << ". "
@@ -1497,7 +1504,13 @@ class GrammarCompiler::Impl {
   };
 
   struct SizeEstimator {
-    std::size_t operator()(const CompiledGrammar& value) const { return value.MemorySizeBytes(); }
+    std::size_t operator()(const UnionKey& key, const CompiledGrammar& value) const {
+      const auto* text = std::get_if<GrammarKey>(&key);
+      return value.MemorySizeBytes() + (text == nullptr ? 0 : text->ebnf_str.size());
+    }
+    // Beside the values' own sizes.
+    std::size_t SharedBytes() const { return mask_pool.Bytes(); }
+    MaskPool mask_pool;
   };
 
   /*! \brief Whether the cache is enabled. */
@@ -1505,6 +1518,8 @@ class GrammarCompiler::Impl {
 
   /*! \brief The crossing cache manager for compiled grammars. */
   std::optional<RuleLevelCache> rule_level_cache_ = std::nullopt;
+
+  MaskPool mask_pool_;
 
   /*! \brief The no cache compiler. */
   GrammarCompilerSub no_cache_compiler_;
@@ -1651,7 +1666,7 @@ void GrammarCompiler::Impl::ClearCache() {
 }
 
 int64_t GrammarCompiler::Impl::GetCacheSizeBytes() const {
-  return static_cast<int64_t>(grammar_level_cache_.MemorySize()) +
+  return static_cast<int64_t>(grammar_level_cache_.MemorySize() + mask_pool_.Bytes()) +
          static_cast<int64_t>(MemorySize(rule_level_cache_));
 }
 

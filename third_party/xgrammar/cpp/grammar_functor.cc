@@ -3729,6 +3729,11 @@ class RuleLevelCache::Impl {
   size_t GetMaxSize() const { return max_cache_memory_size_; }
 
  private:
+  // Most masks are small: a node of the list and one of the map cost more than what is in them.
+  static size_t EntryBytes(const AdaptiveTokenMask& mask) {
+    return sizeof(NodeType) + sizeof(NodeKey) + 8 * sizeof(void*) + MemorySize(mask);
+  }
+
   /*!
    * \brief The cache is sharded to reduce lock contention: the token mask cache generation
    * queries and inserts from all compilation threads, and a single global mutex would serialize
@@ -3833,7 +3838,7 @@ bool RuleLevelCache::Impl::AddCache(
   Shard& shard = GetShard(key);
   const size_t shard_max_size = ShardMaxSize();
   std::lock_guard<std::mutex> lock(shard.mutex);
-  if (shard_max_size != kUnlimitedSize && MemorySize(token_mask) > shard_max_size) {
+  if (shard_max_size != kUnlimitedSize && EntryBytes(token_mask) > shard_max_size) {
     // The token mask is too large to be cached.
     return false;
   }
@@ -3844,7 +3849,7 @@ bool RuleLevelCache::Impl::AddCache(
 
   // Evict old entries if needed.
   if (shard_max_size != kUnlimitedSize) {
-    size_t new_item_size = MemorySize(token_mask);
+    size_t new_item_size = EntryBytes(token_mask);
     while ((shard.current_cache_memory_size) > static_cast<int64_t>(shard_max_size - new_item_size)
     ) {
       auto oldest_it = shard.cache_list.begin();
@@ -3853,7 +3858,7 @@ bool RuleLevelCache::Impl::AddCache(
         // the shard budget, but this is a safeguard.
         break;
       }
-      shard.current_cache_memory_size -= MemorySize(oldest_it->second);
+      shard.current_cache_memory_size -= EntryBytes(oldest_it->second);
       shard.cache.erase(oldest_it->first);
       shard.cache_list.Erase(oldest_it);
     }
@@ -3861,7 +3866,7 @@ bool RuleLevelCache::Impl::AddCache(
 
   // Add to the cache.
   auto new_it = shard.cache_list.PushBack(NodeType(key, std::move(token_mask)));
-  shard.current_cache_memory_size += MemorySize(new_it->second);
+  shard.current_cache_memory_size += EntryBytes(new_it->second);
   shard.cache[key] = new_it.Index();
   return true;
 }

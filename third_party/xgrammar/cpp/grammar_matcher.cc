@@ -1903,7 +1903,7 @@ void GrammarMatcher::Impl::FillBitmaskForStates(
   for (const auto& state : latest_states) {
     auto adaptive_token_mask_it = adaptive_token_mask_cache.find(state);
     XGRAMMAR_CHECK(adaptive_token_mask_it != adaptive_token_mask_cache.end()) << state;
-    const auto& adaptive_token_mask = adaptive_token_mask_it->second;
+    const auto& adaptive_token_mask = *adaptive_token_mask_it->second;
     if (state.char_budget_deadline >= 0) {
       int32_t remaining_chars = state.char_budget_deadline - GetCurrentCharIndex();
       if (remaining_chars <= tokenizer_info_.ImplPtr()->GetMaxTokenChars()) {
@@ -1923,7 +1923,7 @@ void GrammarMatcher::Impl::FillBitmaskForStates(
 
   const auto& token_char_counts = tokenizer_info_.ImplPtr()->GetTokenCharCounts();
   for (const auto& [state, adaptive_token_mask_it] : latest_states_with_masks) {
-    const auto& adaptive_token_mask = adaptive_token_mask_it->second;
+    const auto& adaptive_token_mask = *adaptive_token_mask_it->second;
 
     // For each ParserState, we will check every uncertain token and put them into the accepted or
     // rejected list.

@@ -123,6 +123,7 @@ class List {
     XGRAMMAR_DCHECK(0 < node && node < node_pool_.Size());
     int next = node_pool_[node].next;
     Unlink(node);
+    node_pool_[node].value = Value{};  // or it would live until the node is used again
     node_pool_.Deallocate(node);
     return iterator(next, *this);
   }

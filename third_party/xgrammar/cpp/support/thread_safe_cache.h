@@ -325,7 +325,7 @@ class ThreadSafeLRUCache {
 
     auto task = std::packaged_task<SizedValue()>{[this, &key] {
       auto value = computer_(key);
-      auto result = SizedValue{value, size_estimator_(value)};
+      auto result = SizedValue{value, size_estimator_(key, value)};
       current_size_ += result.size;
       return result;
     }};
@@ -340,7 +340,7 @@ class ThreadSafeLRUCache {
     // perform eviction if the cache is full
     cache_.LRUInit(*it, future);
     cache_.LRUEvict(
-        [&] { return current_size_ > max_size_; },
+        [&] { return current_size_ + size_estimator_.SharedBytes() > max_size_; },
         [&](const std::shared_future<SizedValue>& value) {
           using namespace std::chrono_literals;
           // if not ready, then do not wait and block here
@@ -371,7 +371,7 @@ class ThreadSafeLRUCache {
 
     auto task = std::packaged_task<SizedValue()>{[this, &key] {
       auto value = computer_(key);
-      auto result = SizedValue{value, size_estimator_(value)};
+      auto result = SizedValue{value, size_estimator_(key, value)};
       current_size_ += result.size;
       return result;
     }};

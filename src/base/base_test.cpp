@@ -80,6 +80,33 @@ TEST(thread_pool, chunks_cover_every_index_once_in_ranges_of_their_size) {
   }
 }
 
+TEST(thread_pool, ranges_cover_every_index_once_in_whole_chunks_that_do_not_grow) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t count : {0, 1, 15, 16, 17, 1000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+      std::vector<std::atomic<int64_t>> sizes(static_cast<size_t>(count));  // of the range that begins there
+      pool.parallel_ranges(count, 16, [&](IndexRange range) {
+        EXPECT_EQ(range.begin % 16, 0);
+        EXPECT_TRUE(range.end % 16 == 0 || range.end == count) << range.end;
+        EXPECT_LT(range.thread_idx, threads);
+        sizes[static_cast<size_t>(range.begin)] = range.end - range.begin;
+        for (int64_t i = range.begin; i < range.end; ++i) ++hits[static_cast<size_t>(i)];
+      });
+      for (const auto& h : hits) EXPECT_EQ(h.load(), 1) << threads << " threads, count " << count;
+      int64_t last = count;
+      for (const auto& size : sizes) {
+        if (size == 0) continue;
+        EXPECT_LE(size, last);
+        last = size;
+      }
+      if (threads > 1 && count > 16) {
+        EXPECT_LE(last, 16);
+      }
+    }
+  }
+}
+
 TEST(thread_pool, calls_in_a_row_and_after_a_pause_see_what_the_last_one_wrote) {
   ThreadPool pool(3);
   std::vector<int64_t> values(100);  // no atomics: the pool orders the calls

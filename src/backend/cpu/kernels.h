@@ -59,6 +59,8 @@ struct MultiplyArgs {
   std::span<const float* const> x;  // at most kTileTokens; cols floats each, in the order that arrange gives
   float* out;                       // [tokens, kTileRows]
   float* scratch;                   // scratch_floats(w.cols)
+  // Where the rows that are multiplied after these begin, of the same format and width, for prefetching; null: nowhere.
+  const uint8_t* next = nullptr;
 };
 
 // The same with activations rounded to 8 bits per block of 32; sums within a block are exact.
@@ -66,8 +68,9 @@ struct MultiplyInt8Args {
   WeightRows w;
   std::span<const std::byte* const> x;  // see Int8Kernels
   int tokens;
-  float* out;      // [tokens, kTileRows]
-  float* scratch;  // scratch_floats(w.cols)
+  float* out;                     // [tokens, kTileRows]
+  float* scratch;                 // scratch_floats(w.cols)
+  const uint8_t* next = nullptr;  // as above
 };
 
 // Few tokens are read one by one ("rows"), many in tiles of kLaneTokens: two orders of summation.

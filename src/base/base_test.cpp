@@ -10,7 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <string>
 #include <thread>
 
 namespace nibble {
@@ -128,6 +130,23 @@ TEST(mmap_file, names_what_it_cannot_open) {
     EXPECT_NE(std::string(e.what()).find("/nonexistent/file"), std::string::npos);
   }
   EXPECT_THROW(MmapFile("/tmp"), Error);
+}
+
+TEST(mmap_file, a_copy_in_place_has_the_files_bytes_and_outlives_the_file) {
+  ThreadPool pool(2);
+  const auto path = std::filesystem::path(testing::TempDir()) / "nibble_copy_in_place";
+  for (const size_t size : {size_t{1}, size_t{4096}, size_t{5} << 20 | 123}) {
+    std::string text(size, '\0');
+    for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>(philox(1, i)[0]);
+    std::ofstream(path, std::ios::binary) << text;
+    const MmapFile file(path);
+    const std::byte* const at = file.bytes().data();
+    copy_in_place(file.bytes(), pool);
+    std::ofstream(path, std::ios::binary) << std::string(size, 'x');  // in the page cache, where a mapping would see it
+    EXPECT_EQ(file.bytes().data(), at);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(at), size), text);
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(check, aborts_with_the_message) { EXPECT_DEATH(check(false, "two plus two"), "two plus two"); }

@@ -134,8 +134,8 @@ void decode_rows(const WeightRows& w, const ByteRows& rows, int count) {
   }
 }
 
-// Blocks whose activations, 64 tokens of them, stay in the first cache for all rows.
-constexpr int64_t kStripBlocks = 12;
+// Blocks times tiles whose activations stay in the first cache for all rows.
+constexpr int64_t kStripTiles = 48;
 
 }  // namespace
 
@@ -170,8 +170,9 @@ void multiply_int8_tiles(const MultiplyInt8Args& args) {
   decode_rows(w, all, count);
   alignas(64) std::array<float, size_t{kTileRows} * kTileTokens> totals{};
   const int tiles = (args.tokens + kLaneTokens - 1) / kLaneTokens;
-  for (int64_t strip = 0; strip < blocks; strip += kStripBlocks) {
-    const BlockRange range{strip, std::min(strip + kStripBlocks, blocks)};
+  const int64_t strip_blocks = kStripTiles / tiles;
+  for (int64_t strip = 0; strip < blocks; strip += strip_blocks) {
+    const BlockRange range{strip, std::min(strip + strip_blocks, blocks)};
     for (int r = 0; r < count; r += kInt8Rows) {
       const ByteRows rows{.values = all.values + r * w.cols,
                           .starts = all.starts + r * stride,

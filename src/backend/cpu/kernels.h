@@ -12,9 +12,9 @@
 
 namespace nibble::backend::cpu {
 
-inline constexpr int kTileRows = 16;    // most rows of weights in one multiply
-inline constexpr int kTileTokens = 64;  // most tokens in one multiply: their activations stay in the second cache
-inline constexpr int kLaneTokens = 16;  // tokens of one tile of int8 activations
+inline constexpr int kTileRows = 16;     // most rows of weights in one multiply
+inline constexpr int kTileTokens = 128;  // most tokens in one multiply: their activations stay in the second cache
+inline constexpr int kLaneTokens = 16;   // tokens of one tile of int8 activations
 
 // Bytes of one row in the array of values, and in that of scales.
 [[nodiscard]] constexpr int64_t row_bytes(WeightFormat format, int64_t cols) {

@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
+#include "base/mmap_file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/gguf_fields.h"
 #include "checkpoint/hf_config.h"
@@ -15,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -112,6 +114,25 @@ std::vector<MappedSource> ModelSource::mapped_files() const {
   return files;
 }
 
+namespace {
+
+// --no-mmap
+void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal) {
+  const std::vector<MappedSource> files = source.mapped_files();
+  if (files.empty())
+    throw Error(Code::kInvalidRequest, "[options] --no-mmap: want weights in files, found --load-format dummy");
+  int64_t bytes = 0, done = 0;
+  for (const MappedSource& file : files) bytes += static_cast<int64_t>(file.bytes.size());
+  require_fit({.weights = bytes}, host_limit(), std::array{std::string("the same without --no-mmap")});
+  for (const MappedSource& file : files) {
+    terminal.progress("copying weights", static_cast<double>(done) / static_cast<double>(bytes), "");
+    copy_in_place(file.bytes, pool);
+    done += static_cast<int64_t>(file.bytes.size());
+  }
+}
+
+}  // namespace
+
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   std::optional<checkpoint::GgufCheckpoint> gguf;
   if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
@@ -121,6 +142,9 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   if (gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
   ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}};
   ThreadPool pool(thread_count(options));
+  if (options.load_format != LoadFormat::kDummy && !source.gguf)
+    source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
+  if (options.copy_weights && options.backend == BackendKind::kCpu) copy_files(source, pool, terminal);
   if (options.load_format == LoadFormat::kDummy) {
     require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
@@ -131,7 +155,6 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights = model::bind_gguf(source.gguf->tensors(), source.config, {.pool = &pool});
   } else {
     terminal.progress("checking weights", 0, options.model);
-    source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
     source.weights = model::bind_weights(source.checkpoint->entries(), source.config, {.pool = &pool});
   }
   terminal.end_progress();
@@ -192,6 +215,7 @@ void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKi
     bool given, on_cuda;
   } flags[] = {{"--moe-activation", o.moe_activation != MoeActivation::kAuto, false},
                {"--cpu-isa", o.cpu_isa != CpuIsaChoice::kAuto, false},
+               {"--no-mmap", o.copy_weights, false},
                {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, true},
                {"--enforce-eager", o.enforce_eager, true},
                {"--attention-backend flash", o.attention_backend == AttentionBackend::kFlash, true},

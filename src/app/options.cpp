@@ -90,6 +90,9 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
                              {"avx2", CpuIsaChoice::kAvx2},
                              {"avx512", CpuIsaChoice::kAvx512}}},
                            "CPU: instruction set; auto: the best there is");
+  app.add_flag("--no-mmap", o.copy_weights,
+               "CPU: weights are copied to memory of their own, on huge pages: reads are faster, the start is slower, "
+               "and nothing is shared with other processes");
   using backend::MoeKernel;
   add_choice<MoeKernel>(
       app, "--moe-kernel",

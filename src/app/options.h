@@ -37,6 +37,7 @@ struct ModelOptions {
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
   MoeActivation moe_activation = MoeActivation::kAuto;
   CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
+  bool copy_weights = false;                                  // --no-mmap
   backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
   bool enforce_eager = false;                                 // likewise
   AttentionBackend attention_backend = AttentionBackend::kAuto;

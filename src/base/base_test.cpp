@@ -10,7 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <string>
 #include <thread>
 
 namespace nibble {
@@ -80,6 +82,33 @@ TEST(thread_pool, chunks_cover_every_index_once_in_ranges_of_their_size) {
   }
 }
 
+TEST(thread_pool, ranges_cover_every_index_once_in_whole_chunks_that_do_not_grow) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t count : {0, 1, 15, 16, 17, 1000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+      std::vector<std::atomic<int64_t>> sizes(static_cast<size_t>(count));  // of the range that begins there
+      pool.parallel_ranges(count, 16, [&](IndexRange range) {
+        EXPECT_EQ(range.begin % 16, 0);
+        EXPECT_TRUE(range.end % 16 == 0 || range.end == count) << range.end;
+        EXPECT_LT(range.thread_idx, threads);
+        sizes[static_cast<size_t>(range.begin)] = range.end - range.begin;
+        for (int64_t i = range.begin; i < range.end; ++i) ++hits[static_cast<size_t>(i)];
+      });
+      for (const auto& h : hits) EXPECT_EQ(h.load(), 1) << threads << " threads, count " << count;
+      int64_t last = count;
+      for (const auto& size : sizes) {
+        if (size == 0) continue;
+        EXPECT_LE(size, last);
+        last = size;
+      }
+      if (threads > 1 && count > 16) {
+        EXPECT_LE(last, 16);
+      }
+    }
+  }
+}
+
 TEST(thread_pool, calls_in_a_row_and_after_a_pause_see_what_the_last_one_wrote) {
   ThreadPool pool(3);
   std::vector<int64_t> values(100);  // no atomics: the pool orders the calls
@@ -101,6 +130,23 @@ TEST(mmap_file, names_what_it_cannot_open) {
     EXPECT_NE(std::string(e.what()).find("/nonexistent/file"), std::string::npos);
   }
   EXPECT_THROW(MmapFile("/tmp"), Error);
+}
+
+TEST(mmap_file, a_copy_in_place_has_the_files_bytes_and_outlives_the_file) {
+  ThreadPool pool(2);
+  const auto path = std::filesystem::path(testing::TempDir()) / "nibble_copy_in_place";
+  for (const size_t size : {size_t{1}, size_t{4096}, size_t{5} << 20 | 123}) {
+    std::string text(size, '\0');
+    for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>(philox(1, i)[0]);
+    std::ofstream(path, std::ios::binary) << text;
+    const MmapFile file(path);
+    const std::byte* const at = file.bytes().data();
+    copy_in_place(file.bytes(), pool);
+    std::ofstream(path, std::ios::binary) << std::string(size, 'x');  // in the page cache, where a mapping would see it
+    EXPECT_EQ(file.bytes().data(), at);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(at), size), text);
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(check, aborts_with_the_message) { EXPECT_DEATH(check(false, "two plus two"), "two plus two"); }

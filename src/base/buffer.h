@@ -1,5 +1,5 @@
 #pragma once
-// Owned memory, aligned to cache lines, not initialised.
+// Owned memory, aligned to cache lines, not initialised; large ones on huge pages where the kernel grants them.
 
 #include "base/error.h"
 
@@ -9,6 +9,8 @@
 #include <memory>
 #include <new>
 #include <vector>
+
+#include <sys/mman.h>
 
 namespace nibble {
 
@@ -22,6 +24,7 @@ class Buffer {
     if (bytes_ == 0) return;
     data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlign, static_cast<size_t>(bytes_))));
     if (data_ == nullptr) throw Error(Code::kOutOfMemory, "[memory] want {} bytes, found fewer", bytes_);
+    want_huge_pages();
   }
 
   // Zeros, from pages that are not touched before they are used.
@@ -33,6 +36,7 @@ class Buffer {
     if (buffer.data_ == nullptr) throw Error(Code::kOutOfMemory, "[memory] want {} bytes, found fewer", bytes);
     const auto address = reinterpret_cast<uintptr_t>(buffer.data_.get());
     buffer.offset_ = static_cast<int64_t>((kAlign - address % kAlign) % kAlign);
+    buffer.want_huge_pages();
     return buffer;
   }
 
@@ -46,6 +50,14 @@ class Buffer {
   struct Free {
     void operator()(std::byte* p) const { std::free(p); }
   };
+  // Advice only: what the kernel answers changes nothing but speed.
+  void want_huge_pages() const {
+    constexpr uintptr_t kHuge = uintptr_t{2} << 20;
+    const auto begin = reinterpret_cast<uintptr_t>(data_.get()), first = (begin + kHuge - 1) / kHuge * kHuge;
+    const uintptr_t last = (begin + static_cast<uintptr_t>(bytes_)) / kHuge * kHuge;
+    if (first < last) ::madvise(data_.get() + (first - begin), last - first, MADV_HUGEPAGE);
+  }
+
   int64_t bytes_ = 0, offset_ = 0;
   std::unique_ptr<std::byte, Free> data_;
 };

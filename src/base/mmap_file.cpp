@@ -46,6 +46,36 @@ MmapFile::~MmapFile() {
 
 MmapFile::MmapFile(MmapFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
 
+void copy_in_place(std::span<const std::byte> mapped, ThreadPool& pool) {
+  if (mapped.empty()) return;
+  constexpr uintptr_t kHuge = uintptr_t{2} << 20;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t size = (mapped.size() + page - 1) / page * page;
+  auto* const target = const_cast<std::byte*>(mapped.data());
+  void* const room =
+      ::mmap(nullptr, size + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED)
+    throw Error(Code::kOutOfMemory, "[file] want {} bytes for a copy, found fewer", mapped.size());
+  // As far from a huge page's beginning as the target, so that huge pages move as they are.
+  auto* const first = static_cast<std::byte*>(room);
+  const uintptr_t skip = (reinterpret_cast<uintptr_t>(target) - reinterpret_cast<uintptr_t>(first)) % kHuge;
+  std::byte* const copy = first + skip;
+  ::madvise(copy, size, MADV_HUGEPAGE);
+  constexpr int64_t kPiece = int64_t{4} << 20;
+  pool.parallel_chunks(static_cast<int64_t>(mapped.size()), kPiece, [&](IndexRange range) {
+    std::memcpy(copy + range.begin, target + range.begin, static_cast<size_t>(range.end - range.begin));
+  });
+  ::mprotect(copy, size, PROT_READ);
+  if (::mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(room, size + kHuge);
+    throw Error(Code::kOutOfMemory, "[file] cannot put {} copied bytes in their place: {}", mapped.size(),
+                std::strerror(error));
+  }
+  if (skip > 0) ::munmap(first, skip);
+  ::munmap(copy + size, kHuge - skip);
+}
+
 std::string read_text_file(const std::filesystem::path& path, int64_t limit_bytes) {
   const MmapFile file(path);
   if (static_cast<int64_t>(file.bytes().size()) > limit_bytes) {

@@ -1,6 +1,8 @@
 #pragma once
 // A file mapped read-only for as long as the object lives.
 
+#include "base/thread_pool.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +24,10 @@ class MmapFile {
  private:
   std::span<const std::byte> bytes_;
 };
+
+// Puts a copy into the place of what MmapFile::bytes() gave: memory of this process, on huge pages where the kernel
+// grants them. A mapped file is on small ones unless the page cache holds it otherwise. Throws Error(kOutOfMemory).
+void copy_in_place(std::span<const std::byte> mapped, ThreadPool& pool);
 
 // The whole file as a string; same errors. `limit_bytes` refuses files that cannot be what the caller expects.
 std::string read_text_file(const std::filesystem::path& path, int64_t limit_bytes);

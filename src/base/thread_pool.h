@@ -34,12 +34,16 @@ class ThreadPool {
   void parallel_for(int64_t count, const Body& body);
   // Ranges of `chunk` indices (the last may be shorter), each taken by whichever thread is free.
   void parallel_chunks(int64_t count, int64_t chunk, const Body& body);
+  // Ranges of whole chunks (the last may be shorter), each taken by whichever thread is free: long ones first, so that
+  // there are few, then shorter ones, down to one chunk, so that the threads end together.
+  void parallel_ranges(int64_t count, int64_t chunk, const Body& body);
 
  private:
   struct Job {  // written by the caller while no worker runs
     const Body* body = nullptr;
     int64_t count = 0;
-    int64_t chunk = 0;  // 0: one range per thread
+    int64_t chunk = 0;     // 0: one range per thread
+    bool shrinks = false;  // from long ranges to single chunks
   };
   void start(const Job& job);
   void work(int thread_idx);

@@ -11,8 +11,8 @@ USAGE, UNSUPPORTED, CORRUPT, IO = 2, 3, 4, 5
 REFERENCE = ("--backend", "reference")
 
 
-def greedy(model, prompt):
-    result = support.nibble("run", "-m", model, "-p", prompt, "-n", 6, "--temperature", 0, "--json", *REFERENCE)
+def greedy(model, prompt, flags=REFERENCE):
+    result = support.nibble("run", "-m", model, "-p", prompt, "-n", 6, "--temperature", 0, "--json", *flags)
     assert result.code == 0, result.err
     return result.json()["token_ids"]
 
@@ -30,6 +30,10 @@ class Converted(Gguf):
         want = greedy(TINY, prompt)
         for dense in ("q8_0", "bf16", "f16", "f32"):
             self.assertEqual(greedy(self.convert(f"{dense}.gguf", "--dense", dense), prompt), want, dense)
+
+    def test_copied_weights_are_the_mapped_ones(self):
+        for model in (self.convert(), TINY):
+            self.assertEqual(greedy(model, "Once upon a time", ()), greedy(model, "Once upon a time", ("--no-mmap",)))
 
     def test_a_directory_that_holds_only_it_is_the_model_too(self):
         self.convert()

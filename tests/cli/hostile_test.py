@@ -44,6 +44,8 @@ class CommandLine(Case):
             for command in ((*RUN, "-p", "a"), ("compare", "-m", TINY), ("inspect", "-m", TINY, "--plan")):
                 self.refused(UNSUPPORTED, *command, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--moe-activation", "int8", says="--moe-activation: want --backend cpu")
+        self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--no-mmap", says="--no-mmap: want --backend cpu")
+        self.refused(USAGE, "run", "-m", "tiny", "--load-format", "dummy", "-p", "a", "--no-mmap", says="--no-mmap: want weights in files")
 
     def test_numbers_out_of_range(self):
         wrong = {"-n": ("-1", "1e3", "x", "", "99999999999999999999", "0x10", "3.5", "nan"),

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
@@ -19,12 +20,6 @@ constexpr int kRows = 4;         // rows of weights that are multiplied together
 constexpr int kFusedTokens = 4;  // most tokens for which weights go from memory to products in registers
 constexpr int kDenseTokens = 6;  // tokens of one pass over decoded rows
 
-float f16_at(const uint8_t* bytes) {
-  uint16_t bits = 0;
-  std::memcpy(&bits, bytes, sizeof bits);
-  return _cvtsh_ss(bits);
-}
-
 // 32 weights of a row.
 struct Weights {
   __m512 first, second;
@@ -33,14 +28,28 @@ struct Weights {
 template <WeightFormat kFormat>
 struct Row;
 
+// The values of the 16 codes under every scale: looking a scale's values up spares a multiplication per block.
+alignas(64) constexpr auto kFp4Values = [] {
+  std::array<std::array<float, 16>, 256> tables{};
+  for (size_t scale = 0; scale < 256; ++scale) {
+    for (uint8_t code = 0; code < 16; ++code) {
+      // In double: products of the largest scales are no float, but infinite.
+      const double value = double{E2m1{code}.to_float()} * double{kE8m0Values[scale]};
+      constexpr auto kMost = double{std::numeric_limits<float>::max()};
+      constexpr float kInfinity = std::numeric_limits<float>::infinity();
+      tables[scale][code] = value > kMost ? kInfinity : value < -kMost ? -kInfinity : static_cast<float>(value);
+    }
+  }
+  return tables;
+}();
+
 struct Fp4 {
   // Dword i of a block holds bytes 4i..4i+3. Lane 4b + i takes byte b of dword i: its low nibble, then its high one.
   static Weights decode(const uint8_t* codes, uint8_t scale) {
     const __m512i low = _mm512_set_epi32(24, 24, 24, 24, 16, 16, 16, 16, 8, 8, 8, 8, 0, 0, 0, 0);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(4));
-    const __m512 values = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
     const __m512i packed = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-    const __m512 table = _mm512_mul_ps(values, _mm512_set1_ps(kE8m0Values[scale]));
+    const __m512 table = _mm512_load_ps(kFp4Values[scale].data());
     return {_mm512_permutexvar_ps(_mm512_srlv_epi32(packed, low), table),
             _mm512_permutexvar_ps(_mm512_srlv_epi32(packed, high), table)};
   }
@@ -66,7 +75,9 @@ struct Row<WeightFormat::kGgmlQ8> {
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const {
     const uint8_t* p = values + block * 34;
-    const __m512 scale = _mm512_set1_ps(f16_at(p));
+    uint16_t bits = 0;
+    std::memcpy(&bits, p, sizeof bits);
+    const __m512 scale = _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(bits)));
     const auto half = [&](int at) {
       const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + at));
       return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
@@ -165,25 +176,19 @@ struct Sums {
   }
 };
 
-// Blocks per cache line, for one prefetch each.
-template <class RowOf>
-constexpr int kPrefetchBlocks = RowOf::kBlockBytes < 64 ? 64 / RowOf::kBlockBytes : 1;
-
 template <WeightFormat kFormat, int kTokens>
-void multiply_fused(const WeightRows& w, const float* const* x, float* out) {
-  using RowOf = Row<kFormat>;
-  const int64_t blocks = w.cols / kMxBlock, ahead = kRows * row_bytes(kFormat, w.cols);
+void multiply_fused(const MultiplyArgs& args, const float* const* x, float* out) {
+  const WeightRows& w = args.w;
+  const int64_t blocks = w.cols / kMxBlock;
   for (int first = 0; first < w.rows; first += kRows) {
     const auto rows = rows_at<kFormat>(w, first);
+    Ahead ahead(w, args.next, first, kRows);
     Sums<kTokens> sums;
     for (int64_t b = 0; b < blocks; ++b) {
+      ahead.fetch((b + 1) * kRows * Row<kFormat>::kBlockBytes);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        const RowOf& row = rows[static_cast<size_t>(r)];
-        if (b % kPrefetchBlocks<RowOf> == 0) {
-          _mm_prefetch(row.values + b * RowOf::kBlockBytes + ahead, _MM_HINT_T0);
-        }
-        const Weights weights = row.at(b);
+        const Weights weights = rows[static_cast<size_t>(r)].at(b);
 #pragma GCC unroll 4
         for (int t = 0; t < kTokens; ++t) {
           const float* at = x[t] + b * kMxBlock;
@@ -283,10 +288,10 @@ void multiply_format(const MultiplyArgs& args) {
     const float* const* x = args.x.data() + t;
     float* out = args.out + t * kTileRows;
     switch (tokens - t) {
-      case 1: multiply_fused<kFormat, 1>(args.w, x, out); break;
-      case 2: multiply_fused<kFormat, 2>(args.w, x, out); break;
-      case 3: multiply_fused<kFormat, 3>(args.w, x, out); break;
-      default: multiply_fused<kFormat, kFusedTokens>(args.w, x, out);
+      case 1: multiply_fused<kFormat, 1>(args, x, out); break;
+      case 2: multiply_fused<kFormat, 2>(args, x, out); break;
+      case 3: multiply_fused<kFormat, 3>(args, x, out); break;
+      default: multiply_fused<kFormat, kFusedTokens>(args, x, out);
     }
   }
 }

@@ -21,11 +21,17 @@ inline constexpr int kInt8Rows = 4;  // rows of weights that are multiplied toge
 inline constexpr int kFp4Bias = 12, kQ8Bias = 128;
 inline constexpr float kFp4Unit = 0.5f;  // codes are looked up doubled, as integers
 
+// For VPERMB, which looks at the low six bits of an index: four times the 16 values, so that a code's neighbour beside
+// it need not be masked off.
 inline __m512i fp4_table(int bias) {
   const auto b = static_cast<char>(bias);
   const auto at = [&](int doubled) { return static_cast<char>(b + doubled); };
   return _mm512_broadcast_i32x4(_mm_setr_epi8(at(0), at(1), at(2), at(3), at(4), at(6), at(8), at(12), at(0), at(-1),
                                               at(-2), at(-3), at(-4), at(-6), at(-8), at(-12)));
+}
+inline __m512i low_values(__m512i table, __m512i codes) { return _mm512_permutexvar_epi8(codes, table); }
+inline __m512i high_values(__m512i table, __m512i codes) {
+  return _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table);
 }
 
 // 32 floats as signed bytes and their scale. What is not finite makes the scale so.

@@ -71,7 +71,8 @@ __m512i load_ggml(const uint8_t* p, __m512* scale) {
     for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17 + i % 16);
     return order;
   }();
-  // A block's scale becomes the exponent of a float: byte 2 of its lanes, shifted by 7.
+  // A block's scale becomes the exponent of a float: byte 2 of its lanes, shifted by 7. So 2^-127 becomes 0, which
+  // changes less than what rounding to 8 bits does, and NaN becomes infinity, which whole_sum() makes NaN again.
   alignas(64) static constexpr auto kScale = [] {
     std::array<int8_t, 64> order{};
     for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17);
@@ -79,22 +80,31 @@ __m512i load_ggml(const uint8_t* p, __m512* scale) {
   }();
   const __m512i bits =
       _mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()), _mm512_loadu_si512(p));
-  const __m512i value = _mm512_max_epu32(_mm512_slli_epi32(bits, 7), _mm512_set1_epi32(0x00400000));  // 0: 2^-127
-  const __mmask16 nan = _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(int32_t{E8m0::kNan} << 16));
-  *scale = _mm512_castsi512_ps(_mm512_mask_mov_epi32(value, nan, _mm512_set1_epi32(0x7fc00000)));
+  *scale = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 7));
   const __m512i first = _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), _mm512_loadu_si512(p + 1));
   return _mm512_mask_loadu_epi32(first, 0xf000, p + 4);
 }
+
+// What is infinite becomes NaN: no later clamp may hide damaged weights.
+float whole_sum(__m512 lanes) {
+  const float sum = _mm512_reduce_add_ps(lanes);
+  return sum + (sum - sum);
+}
+
 struct RowGroup {
   std::array<const uint8_t*, kInt8Rows> values;
-  const float* scales;  // [kInt8Rows, stride]
-  int64_t stride;
-  int64_t ahead;  // bytes to the next group
+  const float* scales;  // [kInt8Rows, stride], of MXFP4 only
+  int64_t stride, blocks;
+  const std::byte* const* x;
+  Ahead ahead;
 };
 
 template <bool kGgml, int kTokens>
-void multiply_fp4(const RowGroup& rows, int64_t blocks, const std::byte* const* x, float* totals) {
-  const __m512i table = fp4_table(kFp4Bias), nibble = _mm512_set1_epi8(15);
+void multiply_fp4(const RowGroup& rows, float* totals) {
+  const int64_t blocks = rows.blocks;
+  const std::byte* const* x = rows.x;
+  Ahead ahead = rows.ahead;
+  const __m512i table = fp4_table(kFp4Bias);
   const __m512i spread = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
   __m512 sum[kInt8Rows][kTokens];
 #pragma GCC unroll 4
@@ -103,10 +113,10 @@ void multiply_fp4(const RowGroup& rows, int64_t blocks, const std::byte* const* 
     for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   const auto step = [&](int64_t block, int64_t count) __attribute__((always_inline)) {
+    ahead.fetch((block + count) * kInt8Rows * (kGgml ? 17 : 16));
 #pragma GCC unroll 4
     for (int r = 0; r < kInt8Rows; ++r) {
       const uint8_t* values = rows.values[static_cast<size_t>(r)];
-      _mm_prefetch(values + block * (kGgml ? 17 : 16) + rows.ahead, _MM_HINT_T0);
       __m512i codes;
       __m512 scale;
       if (kGgml && count == 4) {
@@ -116,8 +126,7 @@ void multiply_fp4(const RowGroup& rows, int64_t blocks, const std::byte* const* 
         const float* scales = rows.scales + r * rows.stride + block;
         scale = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_load_ps(scales)), spread);
       }
-      const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
-      const __m512i high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble));
+      const __m512i low = low_values(table, codes), high = high_values(table, codes);
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) {
         const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[block / 4];
@@ -134,12 +143,21 @@ void multiply_fp4(const RowGroup& rows, int64_t blocks, const std::byte* const* 
 #pragma GCC unroll 4
   for (int r = 0; r < kInt8Rows; ++r) {
 #pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) totals[t * kInt8Rows + r] = _mm512_reduce_add_ps(sum[r][t]);
+    for (int t = 0; t < kTokens; ++t) totals[t * kInt8Rows + r] = whole_sum(sum[r][t]);
   }
 }
 
+float f16_at(const uint8_t* bytes) {
+  uint16_t bits = 0;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return _cvtsh_ss(bits);
+}
+
 template <int kTokens>
-void multiply_q8(const RowGroup& rows, int64_t blocks, const std::byte* const* x, float* totals) {
+void multiply_q8(const RowGroup& rows, float* totals) {
+  const int64_t blocks = rows.blocks;
+  const std::byte* const* x = rows.x;
+  Ahead ahead = rows.ahead;
   const __m512i bias = _mm512_set1_epi8(static_cast<char>(kQ8Bias));
   __m512 sum[kInt8Rows][kTokens];
 #pragma GCC unroll 4
@@ -147,16 +165,16 @@ void multiply_q8(const RowGroup& rows, int64_t blocks, const std::byte* const* x
 #pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
-  for (int64_t block = 0; block < blocks; block += 2) {
+  const auto step = [&](int64_t block, bool both) __attribute__((always_inline)) {
+    ahead.fetch((block + 2) * kInt8Rows * 34);
 #pragma GCC unroll 4
     for (int r = 0; r < kInt8Rows; ++r) {
       const uint8_t* at = rows.values[static_cast<size_t>(r)] + block * 34;
-      _mm_prefetch(at + rows.ahead, _MM_HINT_T0);
-      const __m256i second = block + 1 < blocks ? load_32(at + 36) : _mm256_setzero_si256();
+      const __m256i second = both ? load_32(at + 36) : _mm256_setzero_si256();
       const __m512i codes =
           _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
-      const float* scales = rows.scales + r * rows.stride + block;
-      const __m512 scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(scales[0]), 0xff00, _mm_load_ss(scales + 1));
+      const __m128 last = _mm_set_ss(both ? f16_at(at + 34) : 0.0f);
+      const __m512 scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(f16_at(at)), 0xff00, last);
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) {
         const auto& chunk = reinterpret_cast<const Q8Chunk*>(x[t])[block / 2];
@@ -165,21 +183,23 @@ void multiply_q8(const RowGroup& rows, int64_t blocks, const std::byte* const* x
         sum[r][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[r][t]);
       }
     }
-  }
+  };
+  int64_t block = 0;
+  for (; block + 2 <= blocks; block += 2) step(block, true);
+  if (block < blocks) step(block, false);
 #pragma GCC unroll 4
   for (int r = 0; r < kInt8Rows; ++r) {
 #pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) totals[t * kInt8Rows + r] = _mm512_reduce_add_ps(sum[r][t]);
+    for (int t = 0; t < kTokens; ++t) totals[t * kInt8Rows + r] = whole_sum(sum[r][t]);
   }
 }
 
 template <int kTokens>
-void multiply_group(const WeightRows& w, const RowGroup& rows, const std::byte* const* x, float* totals) {
-  const int64_t blocks = w.cols / kMxBlock;
-  switch (w.format) {
-    case WeightFormat::kMxfp4: return multiply_fp4<false, kTokens>(rows, blocks, x, totals);
-    case WeightFormat::kGgmlMxfp4: return multiply_fp4<true, kTokens>(rows, blocks, x, totals);
-    default: return multiply_q8<kTokens>(rows, blocks, x, totals);
+void multiply_group(WeightFormat format, const RowGroup& rows, float* totals) {
+  switch (format) {
+    case WeightFormat::kMxfp4: return multiply_fp4<false, kTokens>(rows, totals);
+    case WeightFormat::kGgmlMxfp4: return multiply_fp4<true, kTokens>(rows, totals);
+    default: return multiply_q8<kTokens>(rows, totals);
   }
 }
 
@@ -198,22 +218,27 @@ void multiply_int8_rows(const MultiplyInt8Args& args) {
   const WeightRows& w = args.w;
   const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
   for (int first = 0; first < w.rows; first += kInt8Rows) {
-    RowGroup rows{
-        .values = {}, .scales = args.scratch, .stride = stride, .ahead = kInt8Rows * row_bytes(w.format, w.cols)};
+    RowGroup rows{.values = {},
+                  .scales = args.scratch,
+                  .stride = stride,
+                  .blocks = w.cols / kMxBlock,
+                  .x = nullptr,
+                  .ahead = Ahead(w, args.next, first, kInt8Rows)};
     for (int r = 0; r < kInt8Rows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       rows.values[static_cast<size_t>(r)] = w.values_of(row);
-      load_scales(w, row, args.scratch + r * stride, w.cols / kMxBlock / 4 * 4);  // load_ggml reads the others
+      if (w.format == WeightFormat::kGgmlQ8) continue;
+      load_scales(w, row, args.scratch + r * stride, rows.blocks / 4 * 4);  // load_ggml reads the others
     }
     for (int t = 0; t < args.tokens; t += 4) {
       std::array<float, size_t{4} * kInt8Rows> totals;
-      const std::byte* const* x = args.x.data() + t;
+      rows.x = args.x.data() + t;
       const int tokens = std::min(args.tokens - t, 4);
       switch (tokens) {
-        case 1: multiply_group<1>(w, rows, x, totals.data()); break;
-        case 2: multiply_group<2>(w, rows, x, totals.data()); break;
-        case 3: multiply_group<3>(w, rows, x, totals.data()); break;
-        default: multiply_group<4>(w, rows, x, totals.data());
+        case 1: multiply_group<1>(w.format, rows, totals.data()); break;
+        case 2: multiply_group<2>(w.format, rows, totals.data()); break;
+        case 3: multiply_group<3>(w.format, rows, totals.data()); break;
+        default: multiply_group<4>(w.format, rows, totals.data());
       }
       for (int i = 0; i < tokens; ++i) {
         for (int r = 0; r < std::min(kInt8Rows, w.rows - first); ++r) {

@@ -21,14 +21,13 @@ struct ByteRows {
 
 template <bool kGgml>
 void decode_fp4(const uint8_t* values, int64_t blocks, int8_t* out, int32_t* starts) {
-  const __m512i table = fp4_table(0), nibble = _mm512_set1_epi8(15), ones = _mm512_set1_epi8(1);
+  const __m512i table = fp4_table(0), ones = _mm512_set1_epi8(1);
   const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
                 upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
   for (int64_t b = 0; b < blocks; b += 4) {
     const int64_t count = std::min<int64_t>(4, blocks - b);
     const __m512i codes = load_codes<kGgml>(values, b, count);
-    __m512i first = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
-    __m512i second = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble));
+    __m512i first = low_values(table, codes), second = high_values(table, codes);
     __m512i sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, first), ones, second);
     sum = _mm512_add_epi32(sum, _mm512_shuffle_epi32(sum, _MM_PERM_CDAB));
     sum = _mm512_add_epi32(sum, _mm512_shuffle_epi32(sum, _MM_PERM_BADC));
@@ -135,8 +134,8 @@ void decode_rows(const WeightRows& w, const ByteRows& rows, int count) {
   }
 }
 
-// Blocks whose activations, 64 tokens of them, stay in the first cache for all rows.
-constexpr int64_t kStripBlocks = 12;
+// Blocks times tiles whose activations stay in the first cache for all rows.
+constexpr int64_t kStripTiles = 48;
 
 }  // namespace
 
@@ -171,8 +170,9 @@ void multiply_int8_tiles(const MultiplyInt8Args& args) {
   decode_rows(w, all, count);
   alignas(64) std::array<float, size_t{kTileRows} * kTileTokens> totals{};
   const int tiles = (args.tokens + kLaneTokens - 1) / kLaneTokens;
-  for (int64_t strip = 0; strip < blocks; strip += kStripBlocks) {
-    const BlockRange range{strip, std::min(strip + kStripBlocks, blocks)};
+  const int64_t strip_blocks = kStripTiles / tiles;
+  for (int64_t strip = 0; strip < blocks; strip += strip_blocks) {
+    const BlockRange range{strip, std::min(strip + strip_blocks, blocks)};
     for (int r = 0; r < count; r += kInt8Rows) {
       const ByteRows rows{.values = all.values + r * w.cols,
                           .starts = all.starts + r * stride,

@@ -31,6 +31,8 @@ struct Job {
   enum class Store { kSet, kAdd } store = Store::kSet;
 };
 
+constexpr int64_t kMostJobs = 3;  // of one linear(): q, k and v
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendConfig& config, const CpuOptions& options)
@@ -273,7 +275,7 @@ class CpuBackend final : public Backend {
     const Dims& d = dims_;
     return {.cols = std::max({d.hidden, d.inter, d.q_width()}),
             .inputs = std::max<int64_t>(int64_t{config_.max_tokens} * std::max<int64_t>(d.topk, 1), config_.max_rows),
-            .groups = std::max<int64_t>(d.experts, 1)};
+            .groups = std::max(d.experts, kMostJobs)};
   }
 
   [[nodiscard]] static bool is_vector(WeightRole role) {
@@ -347,21 +349,30 @@ class CpuBackend final : public Backend {
     }
   }
 
+  // Jobs of one format share a loop over the threads.
   void linear(TensorView<const float, 2> x, std::span<const Job> jobs) {
     const auto tokens = std::span(all_rows_).first(static_cast<size_t>(x.shape[0]));
-    for (const Job& job : jobs) {
-      const cpu::Group group{.weight = &job.weight, .first_row = 0, .tokens = tokens};
-      const int64_t rows = job.weight.rows();
-      linear_.run(x, std::span(&group, 1), rows, [&](const cpu::Tile& tile) {
-        for (int t = 0; t < tile.tokens; ++t) {
-          float* out = job.out + (tile.from + t) * rows + tile.row;
-          const float* sum = tile.out + t * cpu::kTileRows;
-          for (int r = 0; r < tile.rows; ++r) {
-            const float bias = job.bias.empty() ? 0.0f : job.bias[static_cast<size_t>(tile.row + r)];
-            out[r] = sum[r] + bias + (job.store == Job::Store::kAdd ? out[r] : 0.0f);
-          }
-        }
-      });
+    std::array<cpu::Group, kMostJobs> groups;
+    for (size_t first = 0, count = 0; first < jobs.size(); first += count) {
+      count = 0;
+      do {
+        groups[count] = {.weight = &jobs[first + count].weight, .first_row = 0, .tokens = tokens};
+        ++count;
+      } while (first + count < jobs.size() && jobs[first + count].weight.format() == groups[0].weight->format());
+      linear_.run_whole(x, std::span(groups).first(count),
+                        [&](const cpu::Tile& tile) { store(jobs[first + static_cast<size_t>(tile.group)], tile); });
+    }
+  }
+
+  static void store(const Job& job, const cpu::Tile& tile) {
+    const int64_t rows = job.weight.rows();
+    for (int t = 0; t < tile.tokens; ++t) {
+      float* out = job.out + (tile.from + t) * rows + tile.row;
+      const float* sum = tile.out + t * cpu::kTileRows;
+      for (int r = 0; r < tile.rows; ++r) {
+        const float bias = job.bias.empty() ? 0.0f : job.bias[static_cast<size_t>(tile.row + r)];
+        out[r] = sum[r] + bias + (job.store == Job::Store::kAdd ? out[r] : 0.0f);
+      }
     }
   }
 

@@ -12,9 +12,9 @@
 
 namespace nibble::backend::cpu {
 
-inline constexpr int kTileRows = 16;    // most rows of weights in one multiply
-inline constexpr int kTileTokens = 64;  // most tokens in one multiply: their activations stay in the second cache
-inline constexpr int kLaneTokens = 16;  // tokens of one tile of int8 activations
+inline constexpr int kTileRows = 16;     // most rows of weights in one multiply
+inline constexpr int kTileTokens = 128;  // most tokens in one multiply: their activations stay in the second cache
+inline constexpr int kLaneTokens = 16;   // tokens of one tile of int8 activations
 
 // Bytes of one row in the array of values, and in that of scales.
 [[nodiscard]] constexpr int64_t row_bytes(WeightFormat format, int64_t cols) {
@@ -59,6 +59,8 @@ struct MultiplyArgs {
   std::span<const float* const> x;  // at most kTileTokens; cols floats each, in the order that arrange gives
   float* out;                       // [tokens, kTileRows]
   float* scratch;                   // scratch_floats(w.cols)
+  // Where the rows that are multiplied after these begin, of the same format and width, for prefetching; null: nowhere.
+  const uint8_t* next = nullptr;
 };
 
 // The same with activations rounded to 8 bits per block of 32; sums within a block are exact.
@@ -66,8 +68,9 @@ struct MultiplyInt8Args {
   WeightRows w;
   std::span<const std::byte* const> x;  // see Int8Kernels
   int tokens;
-  float* out;      // [tokens, kTileRows]
-  float* scratch;  // scratch_floats(w.cols)
+  float* out;                     // [tokens, kTileRows]
+  float* scratch;                 // scratch_floats(w.cols)
+  const uint8_t* next = nullptr;  // as above
 };
 
 // Few tokens are read one by one ("rows"), many in tiles of kLaneTokens: two orders of summation.

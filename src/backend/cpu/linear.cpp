@@ -8,11 +8,6 @@
 #include <numeric>
 
 namespace nibble::backend::cpu {
-namespace {
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-}  // namespace
 
 Matrix::Matrix(const HostWeight& weight)
     : format_(weight.format),
@@ -37,22 +32,22 @@ WeightRows Matrix::at(int64_t first_row, int64_t count) const {
 void Matrix::requantise(WeightFormat as, const Kernels& kernels, ThreadPool& pool) {
   const MxFormat format = as == WeightFormat::kMxfp4 ? MxFormat::kMxfp4 : MxFormat::kMxfp8E4m3;
   const auto value_bytes = static_cast<size_t>(row_bytes(as, cols_)), blocks = static_cast<size_t>(cols_ / kMxBlock);
-  std::vector<uint8_t> values(static_cast<size_t>(rows_) * value_bytes), scales(static_cast<size_t>(rows_) * blocks);
+  Buffer values(rows_ * static_cast<int64_t>(value_bytes)), scales(rows_ * static_cast<int64_t>(blocks));
   pool.parallel_for(rows_, [&](IndexRange range) {
     std::vector<float> row(static_cast<size_t>(cols_));
     for (int64_t r = range.begin; r < range.end; ++r) {
       kernels.decode(at(r, 1), row.data());
       const auto i = static_cast<size_t>(r);
       mx_quantize(row, scale_rule(as),
-                  {format, std::span(values).subspan(i * value_bytes, value_bytes),
-                   std::span(scales).subspan(i * blocks, blocks)});
+                  {format, std::span(values.as<uint8_t>() + i * value_bytes, value_bytes),
+                   std::span(scales.as<uint8_t>() + i * blocks, blocks)});
     }
   });
   own_values_ = std::move(values);
   own_scales_ = std::move(scales);
   format_ = as;
-  values_ = own_values_.data();
-  scales_ = own_scales_.data();
+  values_ = own_values_.as<uint8_t>();
+  scales_ = own_scales_.as<uint8_t>();
 }
 
 Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool, const Limits& limits)
@@ -115,6 +110,11 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
       any_row = true;
       continue;
     }
+    if (g > 0 && groups[g].tokens.data() == groups[g - 1].tokens.data() &&
+        groups[g].tokens.size() == groups[g - 1].tokens.size()) {
+      first_tile_[g] = first_tile_[g - 1];
+      continue;
+    }
     for (int64_t from = 0; from < static_cast<int64_t>(groups[g].tokens.size()); from += kLaneTokens, ++tile_count) {
       tiles_[static_cast<size_t>(tile_count)] = tiles + tile_count * tile_size;
       tile_sources_[static_cast<size_t>(tile_count)] = {static_cast<int>(g), from};
@@ -139,13 +139,16 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
   });
 }
 
-void Linear::multiply(const Group& group, Tile& tile, int thread_idx) {
+void Linear::multiply(const Group& group, Tile& tile, const uint8_t* next, int thread_idx) {
   float* const out = outs_.as<float>() + int64_t{thread_idx} * 2 * kTileTokens * kTileRows;
   float* const pair = out + kTileTokens * kTileRows;
-  multiply_rows({*group.weight, group, tile, thread_idx}, out);
+  const bool alone = group.pair == nullptr;
+  multiply_rows(
+      {*group.weight, group, tile, alone ? next : group.pair->at(group.first_row + tile.row, 1).values, thread_idx},
+      out);
   tile.out = out;
-  if (group.pair == nullptr) return;
-  multiply_rows({*group.pair, group, tile, thread_idx}, pair);
+  if (alone) return;
+  multiply_rows({*group.pair, group, tile, next, thread_idx}, pair);
   tile.pair = pair;
 }
 
@@ -157,10 +160,11 @@ void Linear::multiply_rows(const Share& share, float* out) {
   if (form_ == Form::kFloat) {
     std::array<const float*, kTileTokens> x{};
     for (size_t t = 0; t < tokens.size(); ++t) x[t] = float_rows_[static_cast<size_t>(tokens[t])];
-    kernels_.multiply({.w = w, .x = std::span(x).first(tokens.size()), .out = out, .scratch = scratch});
+    kernels_.multiply(
+        {.w = w, .x = std::span(x).first(tokens.size()), .out = out, .scratch = scratch, .next = share.next});
     return;
   }
-  MultiplyInt8Args args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch};
+  MultiplyInt8Args args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch, .next = share.next};
   if (tiled(share.group)) {
     const auto first = static_cast<size_t>(first_tile_[static_cast<size_t>(tile.group)] + tile.from / kLaneTokens);
     args.x = std::span(tiles_).subspan(first, (tokens.size() + kLaneTokens - 1) / kLaneTokens);
@@ -171,15 +175,6 @@ void Linear::multiply_rows(const Share& share, float* out) {
   for (size_t t = 0; t < tokens.size(); ++t) x[t] = int8_rows_[static_cast<size_t>(tokens[t])];
   args.x = std::span(x).first(tokens.size());
   kernels_.int8->multiply_rows(args);
-}
-
-int64_t Linear::chunk_rows(std::span<const Group> groups, int64_t rows) const {
-  size_t tokens = 0;
-  for (const Group& group : groups) tokens = std::max(tokens, group.tokens.size());
-  // Few tokens: small chunks keep the threads level. Many: a chunk reads all activations once.
-  constexpr int64_t kFewRows = 4 * kTileRows;
-  if (tokens < kLaneTokens) return kFewRows;
-  return std::max(kFewRows, round_up(rows / (4 * pool_.threads()), kTileRows));
 }
 
 }  // namespace nibble::backend::cpu

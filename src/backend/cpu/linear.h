@@ -33,7 +33,7 @@ class Matrix {
   int64_t rows_, cols_;
   const uint8_t* values_;
   const uint8_t* scales_;
-  std::vector<uint8_t> own_values_, own_scales_;
+  Buffer own_values_, own_scales_;
 };
 
 // Some rows of a matrix and the tokens that they multiply.
@@ -43,6 +43,9 @@ struct Group {
   std::span<const int32_t> tokens;  // indices into the inputs
   // A second matrix of the same format that is multiplied alongside, or none.
   const Matrix* pair = nullptr;
+
+  // Where a row of the group begins.
+  [[nodiscard]] const uint8_t* values(int64_t row) const { return weight->at(first_row + row, 1).values; }
 };
 
 // What one thread has computed: out[t][r] = weight[group.first_row + row + r] · x[group.tokens[from + t]].
@@ -66,46 +69,75 @@ class Linear {
   };
   Linear(const Kernels& kernels, Activations activations, ThreadPool& pool, const Limits& limits);
 
-  // Calls each(tile) on the pool's threads for all `rows` rows of every group. The groups share x and the format; a
-  // thread's rows see the groups in their order. Which thread computes what changes no bit.
+  // Both call each(tile) on the pool's threads for all rows. The groups share x, the format and the columns; which
+  // thread computes what changes no bit.
+  // `rows` rows of every group: who has a row has it in all groups, and sees the groups in their order.
   template <class Each>
   void run(TensorView<const float, 2> x, std::span<const Group> groups, int64_t rows, const Each& each) {
     prepare(x, groups);
-    pool_.parallel_chunks(rows, chunk_rows(groups, rows), [&](IndexRange range) {
+    pool_.parallel_ranges(rows, kTileRows, [&](IndexRange range) {
       for (size_t g = 0; g < groups.size(); ++g) {
-        const auto count = static_cast<int64_t>(groups[g].tokens.size());
-        for (int64_t from = 0; from < count; from += kTileTokens) {
-          const int tokens = static_cast<int>(std::min<int64_t>(kTileTokens, count - from));
-          for (int64_t row = range.begin; row < range.end; row += kTileRows) {
-            Tile tile{.group = static_cast<int>(g),
-                      .row = row,
-                      .rows = static_cast<int>(std::min<int64_t>(kTileRows, range.end - row)),
-                      .from = from,
-                      .tokens = tokens,
-                      .out = nullptr,
-                      .pair = nullptr};
-            multiply(groups[g], tile, range.thread_idx);
-            each(tile);
-          }
-        }
+        const bool last = g + 1 == groups.size();
+        multiply_range({groups, g, last ? nullptr : groups[g + 1].values(range.begin)}, range, each);
+      }
+    });
+  }
+  // All rows of the groups' matrices, in any order.
+  template <class Each>
+  void run_whole(TensorView<const float, 2> x, std::span<const Group> groups, const Each& each) {
+    prepare(x, groups);
+    int64_t rows = 0;
+    for (const Group& group : groups) rows += group.weight->rows();
+    pool_.parallel_ranges(rows, kTileRows, [&](IndexRange range) {
+      for (size_t g = 0; g < groups.size(); ++g) {
+        const int64_t here = groups[g].weight->rows();
+        const IndexRange part{std::max<int64_t>(range.begin, 0), std::min(range.end, here), range.thread_idx};
+        multiply_range({groups, g, nullptr}, part, each);
+        range.begin -= here;
+        range.end -= here;
       }
     });
   }
 
  private:
   enum class Form : uint8_t { kFloat, kInt8 };
-
-  void prepare(TensorView<const float, 2> x, std::span<const Group> groups);
-  void prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups);
-  void multiply(const Group& group, Tile& tile, int thread_idx);
+  // One of the groups, and where the weights begin that are read after its range; null: nowhere known.
+  struct Turn {
+    std::span<const Group> groups;
+    size_t group_idx;
+    const uint8_t* next;
+  };
   struct Share {
     const Matrix& weight;
     const Group& group;
     const Tile& tile;
+    const uint8_t* next;
     int thread_idx;
   };
+
+  template <class Each>
+  void multiply_range(const Turn& turn, IndexRange range, const Each& each) {
+    const Group& group = turn.groups[turn.group_idx];
+    const auto count = static_cast<int64_t>(group.tokens.size());
+    for (int64_t from = 0; from < count; from += kTileTokens) {
+      for (int64_t row = range.begin; row < range.end; row += kTileRows) {
+        Tile tile{.group = static_cast<int>(turn.group_idx),
+                  .row = row,
+                  .rows = static_cast<int>(std::min<int64_t>(kTileRows, range.end - row)),
+                  .from = from,
+                  .tokens = static_cast<int>(std::min<int64_t>(kTileTokens, count - from)),
+                  .out = nullptr,
+                  .pair = nullptr};
+        const bool last = row + kTileRows >= range.end;
+        multiply(group, tile, last ? turn.next : group.values(row + kTileRows), range.thread_idx);
+        each(tile);
+      }
+    }
+  }
+  void prepare(TensorView<const float, 2> x, std::span<const Group> groups);
+  void prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups);
+  void multiply(const Group& group, Tile& tile, const uint8_t* next, int thread_idx);
   void multiply_rows(const Share& share, float* out);
-  [[nodiscard]] int64_t chunk_rows(std::span<const Group> groups, int64_t rows) const;
   [[nodiscard]] bool tiled(const Group& group) const;
 
   const Kernels& kernels_;

@@ -44,7 +44,7 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
   linear_.run({x, {tokens_, dims_.hidden}}, groups_, inter * step, [&](const Tile& tile) {
     const int64_t e = hit_[static_cast<size_t>(tile.group)], first = e * inter * step + tile.row;
     const int values = tile.rows / step;
-    alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> gate{}, up{};  // [tokens, values]
+    alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> gate, up;  // [tokens, values]
     size_t n = 0;
     for (int t = 0; t < tile.tokens; ++t) {
       const float* g = tile.out + t * kTileRows;
@@ -56,12 +56,14 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
         up[n] = u[i * step] + up_bias[i * step];
       }
     }
-    // Whole vectors: the values past n are zeros or an earlier call's, and are not read.
-    constexpr size_t kLanes = 16;
+    constexpr size_t kLanes = 16;  // whole vectors
+    const size_t whole = (n + kLanes - 1) / kLanes * kLanes;
+    std::fill(gate.begin() + static_cast<int64_t>(n), gate.begin() + static_cast<int64_t>(whole), 0.0f);
+    std::fill(up.begin() + static_cast<int64_t>(n), up.begin() + static_cast<int64_t>(whole), 0.0f);
     kernels_.swiglu({.gate = gate.data(),
                      .up = up.data(),
                      .limit = config_.swiglu_limit,
-                     .n = static_cast<int64_t>((n + kLanes - 1) / kLanes * kLanes),
+                     .n = static_cast<int64_t>(whole),
                      .out = gate.data()});
     const std::vector<int32_t>& slots = experts_[static_cast<size_t>(e)].slots;
     for (int t = 0; t < tile.tokens; ++t) {

@@ -13,15 +13,6 @@ namespace {
 bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int value_bytes(KvPages::Type type) {
-  switch (type) {
-    case KvPages::Type::kF32: return 4;
-    case KvPages::Type::kBf16: return 2;
-    case KvPages::Type::kE4m3: return 1;
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::string RoutePlan::to_string() const {

@@ -33,6 +33,10 @@ alignas(64) constexpr auto kFp4Values = [] {
   std::array<std::array<float, 16>, 256> tables{};
   for (size_t scale = 0; scale < 256; ++scale) {
     for (uint8_t code = 0; code < 16; ++code) {
+      if (scale == 255) {  // NaN, whatever it scales: arithmetic with it is no constant for clang
+        tables[scale][code] = std::numeric_limits<float>::quiet_NaN();
+        continue;
+      }
       // In double: products of the largest scales are no float, but infinite.
       const double value = double{E2m1{code}.to_float()} * double{kE8m0Values[scale]};
       constexpr auto kMost = double{std::numeric_limits<float>::max()};

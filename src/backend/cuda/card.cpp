@@ -62,7 +62,7 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& op
           .kv = kv,
           .activations = measure.bytes() - kv + gemms.bytes() +
                          Attention::memory_bytes(config, options, open_device(options.device)),
-          .upload = packed ? PackRing::kBytes : Uploader::kRingBytes};
+          .upload = Uploader::kRingBytes + (packed ? Packer::kBytes : 0)};
 }
 
 }  // namespace nibble::backend

@@ -88,7 +88,7 @@ class StreamedCudaBackend final : public CudaBackend {
   WeightHandle upload(const HostWeight& weight) override {
     Uploaded own;
     if (packed_ && is_packed(weight.role)) {
-      own.matrix = packed_->upload(weight);
+      own.matrix = packed_->upload(weight, uploader());
     } else {
       const bool experts = weight.role == WeightRole::kGateUp || weight.role == WeightRole::kDown;
       const WeightFormat want = experts ? WeightFormat::kMxfp4 : WeightFormat::kBf16;
@@ -149,8 +149,8 @@ class StreamedCudaBackend final : public CudaBackend {
 
   void embed(const EmbedArgs& args) override {
     if (!capturing()) {
-      uploader_.reset();  // pinned memory that is not needed any more
       if (packed_) packed_->finish();
+      uploader_.reset();  // pinned memory that is not needed any more
       if (gemms_ && packed_->wide_scales()) gemms_->with_wide_scales();
     }
     tokens_ = static_cast<int64_t>(args.ids.size());
@@ -390,11 +390,14 @@ class StreamedCudaBackend final : public CudaBackend {
   static bool is_qkv_bias(WeightRole role) {
     return role == WeightRole::kQBias || role == WeightRole::kKBias || role == WeightRole::kVBias;
   }
+  Uploader& uploader() {
+    if (!uploader_) uploader_.emplace(files_, upload_threads_);
+    return *uploader_;
+  }
   DeviceBytes put(const RawTensor& tensor, const HostWeight& weight) {
     if (tensor.bytes.empty()) return {};
-    if (!uploader_) uploader_.emplace(files_, upload_threads_);
     DeviceBytes bytes = allocate_device(static_cast<int64_t>(tensor.bytes.size()), backend::name_of(weight.role));
-    uploader_->copy(bytes.get(), tensor.bytes, stream_.get());
+    uploader().copy(bytes.get(), tensor.bytes, stream_.get());
     return bytes;
   }
   [[nodiscard]] const Uploaded& of(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }

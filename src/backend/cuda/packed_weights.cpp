@@ -4,7 +4,6 @@
 #include "base/error.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -50,35 +49,29 @@ bool is_packed(WeightRole role) {
          role == WeightRole::kDown;
 }
 
-PackRing::PackRing(cudaStream_t stream) : stream_(stream), scale_counts_(allocate_device(sizeof(ScaleCounts), "pack")) {
-  for (Slot& slot : slots_)
-    slot = {allocate_pinned(kSlabBytes, "upload ring"), allocate_device(kSlabBytes, "upload ring"), make_event()};
+Packer::Packer(Uploader& uploader, cudaStream_t stream)
+    : uploader_(uploader),
+      stream_(stream),
+      slab_(allocate_device(kSlabBytes, "packing")),
+      scale_counts_(allocate_device(sizeof(ScaleCounts), "packing")) {
   cuda_check(cudaMemsetAsync(scale_counts_.get(), 0, sizeof(ScaleCounts), stream_));
 }
 
-void PackRing::run(const Job& job) {
+void Packer::run(const Job& job) {
   constexpr int64_t kStep = 64;  // rows: whole tiles and whole heads
   const int64_t rows = job.pack.rows, cols = job.pack.cols;
   const auto row_bytes = static_cast<int64_t>(job.values.size()) / rows;
   const auto scale_bytes = static_cast<int64_t>(job.scales.size()) / rows;
   const int64_t most = std::max(kStep, kSlabBytes / (row_bytes + scale_bytes + 1) / kStep * kStep);
-  check(align(most * row_bytes) + most * scale_bytes <= kSlabBytes, "64 rows fit the upload ring");
+  check(align(most * row_bytes) + most * scale_bytes <= kSlabBytes, "64 rows fit the slab");
   for (int64_t first = 0; first < rows; first += most) {
     const int64_t count = std::min(most, rows - first), values = count * row_bytes, scales = count * scale_bytes;
-    Slot& slot = slots_[next_];
-    next_ = (next_ + 1) % slots_.size();
-    cuda_check(cudaEventSynchronize(slot.done.get()));  // at once when never recorded
-    std::memcpy(slot.host.get(), job.values.data() + first * row_bytes, static_cast<size_t>(values));
-    if (scales > 0) {
-      std::memcpy(slot.host.get() + align(values), job.scales.data() + first * scale_bytes,
-                  static_cast<size_t>(scales));
-    }
-    cuda_check(cudaMemcpyAsync(slot.device.get(), slot.host.get(),
-                               static_cast<size_t>(scales > 0 ? align(values) + scales : values),
-                               cudaMemcpyHostToDevice, stream_));
-    cuda_check(cudaEventRecord(slot.done.get(), stream_));
+    uploader_.copy(slab_.get(), job.values.subspan(static_cast<size_t>(first * row_bytes), static_cast<size_t>(values)),
+                   stream_);
+    uploader_.copy(slab_.get() + align(values),
+                   job.scales.subspan(static_cast<size_t>(first * scale_bytes), static_cast<size_t>(scales)), stream_);
     PackArgs pack = job.pack;
-    const auto* device = reinterpret_cast<const uint8_t*>(slot.device.get());
+    const auto* device = reinterpret_cast<const uint8_t*>(slab_.get());
     pack.values = device;
     pack.scales = device + align(values);
     if (job.quantize) {
@@ -107,7 +100,7 @@ void PackRing::run(const Job& job) {
   }
 }
 
-PackRing::ScaleCounts PackRing::scale_counts() const {
+Packer::ScaleCounts Packer::scale_counts() const {
   ScaleCounts counts;
   cuda_check(cudaMemcpyAsync(&counts, scale_counts_.get(), sizeof counts, cudaMemcpyDeviceToHost, stream_));
   cuda_check(cudaStreamSynchronize(stream_));
@@ -132,7 +125,7 @@ PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
   return {whole + first_row(role, config_.dims), whole};
 }
 
-PackedWeights::Matrix PackedWeights::upload(const HostWeight& weight) {
+PackedWeights::Matrix PackedWeights::upload(const HostWeight& weight, Uploader& uploader) {
   const bool experts = weight.role == WeightRole::kGateUp || weight.role == WeightRole::kDown;
   const WeightFormat want = experts ? WeightFormat::kMxfp4 : WeightFormat::kBf16;
   if (weight.format != want)
@@ -149,22 +142,22 @@ PackedWeights::Matrix PackedWeights::upload(const HostWeight& weight) {
         allocate_device(layout::packed_bytes(packing, shape.rows, shape.cols), backend::name_of(weight.role)));
     whole = part = matrices_.back().get();
   }
-  if (!ring_) ring_.emplace(stream_);
-  ring_->run({.pack = {.packing = packing,
-                       .packed = reinterpret_cast<uint8_t*>(part),
-                       .rows = shape.rows,
-                       .cols = shape.cols,
-                       .order = shape.order},
-              .quantize = config_.dense.of(weight.role),
-              .values = weight.values.bytes,
-              .scales = weight.scales.bytes});
+  if (!packer_) packer_.emplace(uploader, stream_);
+  packer_->run({.pack = {.packing = packing,
+                         .packed = reinterpret_cast<uint8_t*>(part),
+                         .rows = shape.rows,
+                         .cols = shape.cols,
+                         .order = shape.order},
+                .quantize = config_.dense.of(weight.role),
+                .values = weight.values.bytes,
+                .scales = weight.scales.bytes});
   return {reinterpret_cast<const uint8_t*>(whole), packing};
 }
 
 void PackedWeights::finish() {
-  if (!ring_) return;
-  const PackRing::ScaleCounts counts = ring_->scale_counts();
-  ring_.reset();
+  if (!packer_) return;
+  const Packer::ScaleCounts counts = packer_->scale_counts();
+  packer_.reset();
   if (counts.bad > 0)
     throw Error(Code::kUnsupported, "[cuda] {} blocks of 32 weights have a scale above 2^{} or are not finite",
                 counts.bad, layout::kMaxScaleCode - 127);

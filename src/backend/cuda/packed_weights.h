@@ -6,8 +6,8 @@
 #include "backend/cuda/choices.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernels/any/gemv_plan.h"
+#include "backend/cuda/upload.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,18 +20,19 @@ namespace nibble::backend::cuda {
 // Whether a role is one of these matrices.
 [[nodiscard]] bool is_packed(WeightRole role);
 
-// Slabs of rows on their way: pinned memory, a copy in device memory, scratch for what is requantised.
-class PackRing {
+// Slabs of rows on their way: as they came, in device memory, and scratch for what is requantised. The stream's order
+// lets one slab serve them all.
+class Packer {
  public:
-  explicit PackRing(cudaStream_t stream);
+  Packer(Uploader& uploader, cudaStream_t stream);
 
   struct Job {
-    PackArgs pack;  // values and scales are set by the ring
+    PackArgs pack;  // values and scales are set by the packer
     std::optional<WeightFormat> quantize;
     std::span<const std::byte> values, scales;
   };
   static constexpr int64_t kSlabBytes = int64_t{64} << 20;
-  static constexpr int64_t kBytes = 2 * kSlabBytes + kSlabBytes / 2 + kSlabBytes / 64;  // most of the device's memory
+  static constexpr int64_t kBytes = kSlabBytes + kSlabBytes / 2 + kSlabBytes / 64;  // most of the device's memory
 
   // Enqueues; the bytes have been read when it returns.
   void run(const Job& job);
@@ -42,15 +43,9 @@ class PackRing {
   [[nodiscard]] ScaleCounts scale_counts() const;
 
  private:
-  struct Slot {
-    PinnedBytes host;
-    DeviceBytes device;
-    Event done;
-  };
+  Uploader& uploader_;
   cudaStream_t stream_;
-  std::array<Slot, 2> slots_;
-  DeviceBytes codes_, scales_, scale_counts_;
-  size_t next_ = 0;
+  DeviceBytes slab_, codes_, scales_, scale_counts_;
 };
 
 class PackedWeights {
@@ -62,13 +57,14 @@ class PackedWeights {
     layout::Packing packing = layout::Packing::kBf16;
   };
   // REQUIRES is_packed(weight.role). Throws Error(kUnsupported) for another format than the checkpoint's own.
-  Matrix upload(const HostWeight& weight);
+  Matrix upload(const HostWeight& weight, Uploader& uploader);
   // The biases of q, k and v, one after the other: where this role's part begins, and the whole.
   struct Bias {
     Bf16 *part = nullptr, *whole = nullptr;
   };
   Bias qkv_bias(WeightRole role, int layer);
-  // After the last upload: frees the ring. Throws Error(kUnsupported) when a scale was out of range.
+  // After the last upload, before its uploader ends: frees the packer. Throws Error(kUnsupported) when a scale was out
+  // of range.
   void finish();
   // Whether some MXFP4 scale is above layout::kMaxWgmmaScaleCode; known once finished.
   [[nodiscard]] bool wide_scales() const { return wide_scales_; }
@@ -81,7 +77,7 @@ class PackedWeights {
 
   const BackendConfig& config_;
   cudaStream_t stream_;
-  std::optional<PackRing> ring_;
+  std::optional<Packer> packer_;
   bool wide_scales_ = false;
   std::vector<Qkv> qkv_;  // by layer
   std::vector<DeviceBytes> matrices_;

@@ -20,7 +20,7 @@ namespace nibble::backend::cuda {
 class Uploader {
  public:
   static constexpr int64_t kSlotBytes = int64_t{64} << 20;
-  static constexpr int64_t kRingBytes = 2 * (kSlotBytes + DirectFile::kSlack);
+  static constexpr int64_t kRingBytes = 3 * (kSlotBytes + DirectFile::kSlack);
 
   // The files that host bytes may be mapped from; other bytes are copied from where they are.
   Uploader(std::span<const MappedSource> files, int threads);
@@ -44,7 +44,7 @@ class Uploader {
 
   ThreadPool pool_;
   std::vector<File> files_;
-  std::array<Slot, 2> slots_;
+  std::array<Slot, 3> slots_;  // two would wait for each other where values and scales take turns
   size_t next_ = 0;
 };
 

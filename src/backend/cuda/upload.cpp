@@ -31,6 +31,7 @@ const std::byte* Uploader::fetch(std::span<const std::byte> host, Slot& slot) {
 }
 
 void Uploader::copy(std::byte* device, std::span<const std::byte> host, cudaStream_t stream) {
+  if (host.empty()) return;
   constexpr size_t kSmallBytes = size_t{1} << 20;  // the driver stages these itself
   if (host.size() <= kSmallBytes) {
     cuda_check(cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream));

@@ -182,8 +182,8 @@ class Planner {
       return gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down);
     }
     add(Kernel::kMoeGroupTiles, "a CTA per expert");
-    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, 16, up);
-    row_warps(Kernel::kMarlinGroupedDown, d_.inter, 16, down);
+    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGroupedRows, up);
+    row_warps(Kernel::kMarlinGroupedDown, d_.inter, kGroupedRows, down);
     per_token(Kernel::kMoeSum, tokens_);
   }
 

@@ -93,11 +93,11 @@ void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch) {
 }
 void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
   check_args(args);
-  note(Kernel::kMarlinGroupedUp, plan_row_warps(args.hidden, 16, launch.device).to_string());
+  note(Kernel::kMarlinGroupedUp, plan_row_warps(args.hidden, kGroupedRows, launch.device).to_string());
 }
 void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
   check_args(args);
-  note(Kernel::kMarlinGroupedDown, plan_row_warps(args.inter, 16, launch.device).to_string());
+  note(Kernel::kMarlinGroupedDown, plan_row_warps(args.inter, kGroupedRows, launch.device).to_string());
 }
 void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) { check_args(args); }
 void quantize_weights(const QuantizeArgs& /*args*/, cudaStream_t /*stream*/) {}

@@ -14,6 +14,7 @@
 #include "backend/cuda/layout/e2m1_f16.h"
 #include "backend/cuda/layout/mma_m16n8k16.h"
 
+#include <bit>
 #include <cstdint>
 
 namespace nibble::backend::cuda::layout {
@@ -66,6 +67,11 @@ enum class RowOrder : uint8_t { kPlain, kGateUp, kHeads64 };
 }
 [[nodiscard]] constexpr int scale_offset(int blocks, int row, int block) {
   return scale_word_offset(blocks, row % 8, block / 2) + row / 8 * 2 + block % 2;
+}
+
+// Byte i of a scale word as the float 2^(byte - 127).
+[[nodiscard]] constexpr float scale_of(uint32_t word, int i) {
+  return std::bit_cast<float>((i == 3 ? word >> 1 : word << (23 - 8 * i)) & 0x7f800000u);
 }
 
 // k inside a block, of the element that the mma sees in slot `reg_pair`, `half` of quad lane t in step 0 or 1 of the

@@ -189,7 +189,7 @@ struct Groups {
 template <class Op>
 void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& device, emulation::Launch launch) {
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(cols, 16, device);
+  const RowWarpsPlan plan = plan_row_warps(cols, kGroupedRows, device);
   launch.grid = plan.grid;
   launch.threads = plan.warps * layout::kWarpLanes;
   const auto run = [&](auto tile) {

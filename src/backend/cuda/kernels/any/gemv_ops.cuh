@@ -10,12 +10,9 @@
 #include "backend/cuda/kernels/any/gemv_shared.cuh"
 #include "backend/cuda/kernels/any/gemv_walk.h"
 
-#include <cuda_fp16.h>
-
 namespace nibble::backend::cuda {
 
 __device__ __forceinline__ float widen(Bf16 value) { return __uint_as_float(uint32_t{value.bits} << 16); }
-__device__ __forceinline__ F16 to_f16(float value) { return {__half_as_ushort(__float2half_rn(value))}; }
 
 __device__ __forceinline__ void read_floats(const float* from, float (&v)[8]) {
   for (int half = 0; half < 2; ++half) {

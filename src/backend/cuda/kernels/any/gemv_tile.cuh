@@ -91,11 +91,6 @@ struct Activations {
   }
 };
 
-// Byte i of a scale word as the float 2^(byte - 127).
-__device__ __forceinline__ float scale_of(uint32_t word, int i) {
-  return __uint_as_float((i == 3 ? word >> 1 : word << (23 - 8 * i)) & 0x7f800000u);
-}
-
 // A warp's piece of a chunk, and the sums of a tile.
 //   load(piece, lane)        from shared memory to registers
 //   multiply(x, chunk, acc)  acc += the chunk's products
@@ -146,7 +141,7 @@ struct Piece<Tile, layout::Packing::kMxfp8> {
         const auto& b = x.b[0][2 * chunk + j];
         ptx::mma_m16n8k16(d, a, b[2 * step], b[2 * step + 1]);
       }
-      for (int i = 0; i < 4; ++i) acc[0][i] += scale_of(scales, 2 * (i / 2) + j) * d[i];
+      for (int i = 0; i < 4; ++i) acc[0][i] += layout::scale_of(scales, 2 * (i / 2) + j) * d[i];
     }
   }
   __device__ void sums(const Accumulators& acc, float (&out)[4]) const {
@@ -181,7 +176,7 @@ struct Piece<Tile, layout::Packing::kMxfp4> {
       } else {
         float d[4] = {};
         for (int step = 0; step < 2; ++step) ptx::mma_m16n8k16(d, a(j, step).pair, b[2 * step], b[2 * step + 1]);
-        for (int i = 0; i < 4; ++i) acc[0][i] += scale_of(scales[j / 2], 2 * (i / 2) + j % 2) * d[i];
+        for (int i = 0; i < 4; ++i) acc[0][i] += layout::scale_of(scales[j / 2], 2 * (i / 2) + j % 2) * d[i];
       }
     }
   }
@@ -189,7 +184,7 @@ struct Piece<Tile, layout::Packing::kMxfp4> {
     if constexpr (Tile::kColumns == Columns::kBlocks) {
       for (int row8 = 0; row8 < 2; ++row8) {
         const float even = acc[0][2 * row8] + acc[1][2 * row8], odd = acc[0][2 * row8 + 1] + acc[1][2 * row8 + 1];
-        out[2 * row8] = scale_of(scales[0], 2 * row8) * even + scale_of(scales[0], 2 * row8 + 1) * odd;
+        out[2 * row8] = layout::scale_of(scales[0], 2 * row8) * even + layout::scale_of(scales[0], 2 * row8 + 1) * odd;
         out[2 * row8 + 1] = 0;
       }
     } else {

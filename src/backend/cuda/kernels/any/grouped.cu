@@ -33,7 +33,7 @@ void launch_planned(void (*kernel)(Params...), const RowWarpsPlan& plan, const G
 template <class Op>
 void launch_grouped(const typename Op::Args& args, int64_t cols, const GemvLaunch& launch) {
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(cols, 16, launch.device, launch.warps);
+  const RowWarpsPlan plan = plan_row_warps(cols, kGroupedRows, launch.device, launch.warps);
   if (layout::slice_blocks(cols) == 6) return launch_planned(grouped<RowTile<6>, Op>, plan, launch, args, plan.rows);
   launch_planned(grouped<RowTile<8>, Op>, plan, launch, args, plan.rows);
 }

@@ -29,7 +29,7 @@ void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, con
 }  // namespace
 
 int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device) {
-  return std::min(plan_row_warps(hidden, 16, device).rows, plan_row_warps(inter, 16, device).rows);
+  return std::min(plan_row_warps(hidden, kGroupedRows, device).rows, plan_row_warps(inter, kGroupedRows, device).rows);
 }
 
 GemvCost cost(const GroupedUpArgs& a, int pairs, int distinct_experts) {

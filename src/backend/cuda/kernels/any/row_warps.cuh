@@ -90,10 +90,6 @@ struct RowFeed {
   }
 };
 
-__device__ __forceinline__ float row_scale(uint32_t word, int i) {
-  return __uint_as_float((i == 3 ? word >> 1 : word << (23 - 8 * i)) & 0x7f800000u);
-}
-
 // sums += a slice's weights times kColumnTiles times 8 columns, whose k begin at x.
 template <class Tile, int kColumnTiles>
 __device__ __forceinline__ void multiply_slice(uint32_t stage, uint32_t x, int pitch, int lane,
@@ -117,7 +113,7 @@ __device__ __forceinline__ void multiply_slice(uint32_t stage, uint32_t x, int p
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float scale = row_scale(scales, 2 * (i / 2) + odd);
+        const float scale = layout::scale_of(scales, 2 * (i / 2) + odd);
         for (int n = 0; n < kColumnTiles; ++n) sums[n][i] += scale * products[n][i];
       }
     }

@@ -8,6 +8,7 @@
 
 namespace nibble::backend::cuda {
 
+inline constexpr int kGroupedRows = 16;     // of activations, that a launch of grouped experts asks for
 inline constexpr int kRowStages = 4;        // of a warp's ring of slices
 inline constexpr int kRowExtraBytes = 512;  // of shared memory: barriers, routes
 

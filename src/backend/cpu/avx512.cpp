@@ -345,9 +345,15 @@ __m512 exp_of(__m512 x) {
 
 float exp_sum(float top, std::span<float> x) {
   __m512 sum = _mm512_setzero_ps();
-  for (size_t i = 0; i < x.size(); i += 16) {
-    const auto mask =
-        static_cast<__mmask16>(x.size() - i >= 16 ? 0xffff : tail_mask(static_cast<int64_t>(x.size() - i)));
+  const auto n = static_cast<int64_t>(x.size());
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 e = exp_of(_mm512_sub_ps(_mm512_loadu_ps(x.data() + i), _mm512_set1_ps(top)));
+    _mm512_storeu_ps(x.data() + i, e);
+    sum = _mm512_add_ps(sum, e);
+  }
+  if (i < n) {
+    const auto mask = static_cast<__mmask16>(tail_mask(n - i));
     const __m512 e = exp_of(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x.data() + i), _mm512_set1_ps(top)));
     _mm512_mask_storeu_ps(x.data() + i, mask, e);
     sum = _mm512_mask_add_ps(sum, mask, sum, e);

@@ -65,8 +65,8 @@ inline __m512i broadcast_dword(const void* p) {
   return _mm512_castps_si512(_mm512_broadcastss_ps(_mm_load_ss(static_cast<const float*>(p))));
 }
 
-// The scales of a row's blocks as floats, zeros up to a whole vector; of ggml's MXFP4 those from block `from` on.
-inline void load_scales(const WeightRows& w, int row, float* out, int64_t from = 0) {
+// The scales of a row's blocks as floats, zeros up to a whole vector.
+inline void load_scales(const WeightRows& w, int row, float* out) {
   const int64_t blocks = w.cols / kMxBlock;
   const uint8_t* values = w.values_of(row);
   if (w.format == WeightFormat::kMxfp4) {
@@ -82,7 +82,7 @@ inline void load_scales(const WeightRows& w, int row, float* out, int64_t from =
     return;
   }
   if (w.format == WeightFormat::kGgmlMxfp4) {
-    for (int64_t b = from; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
+    for (int64_t b = 0; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
     std::fill(out + blocks, out + (blocks + 15) / 16 * 16, 0.0f);
     return;
   }

@@ -5,7 +5,8 @@ HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
 namespace {
 
-// 128 values of MXFP4: low nibbles' values, high nibbles' values; 64 of Q8_0: `low` only.
+// 128 values of MXFP4: low nibbles' values, high nibbles' values; 64 of Q8_0: `low` only. A last chunk of fewer blocks
+// is the row's last four, with zeros for those that had their turn, so that it is read like every other.
 struct Fp4Chunk {
   int8_t low[64], high[64];
   int32_t start[16];  // -bias times the sum of a lane's activations
@@ -42,7 +43,7 @@ void prepare_fp4(std::span<const float> x, bool interleaved, Fp4Chunk* chunks) {
   std::memset(chunks, 0, static_cast<size_t>(chunks_of(blocks, 4)) * sizeof(Fp4Chunk));
   for (int64_t b = 0; b < blocks; ++b) {
     Fp4Chunk& chunk = chunks[b / 4];
-    const int64_t at = b % 4;
+    const int64_t at = b / 4 * 4 + 4 > blocks && blocks > 4 ? b - (blocks - 4) : b % 4;
     Quantised q = quantise(x.data() + b * kMxBlock);
     if (interleaved) q = even_then_odd(q);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 16), q.first);
@@ -107,7 +108,7 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
 #pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
-  const auto step = [&](int64_t block, int64_t count) __attribute__((always_inline)) {
+  const auto step = [&](int64_t block, int64_t count, int64_t chunk_idx) __attribute__((always_inline)) {
     ahead.fetch((block + count) * kInt8Rows * (kGgml ? 17 : 16));
     __m512i low[kInt8Rows], high[kInt8Rows];
     __m512 scale[kInt8Rows];
@@ -120,14 +121,14 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
       } else {
         codes = load_codes<kGgml>(values, block, count);
         const float* scales = rows.scales + r * rows.stride + block;
-        scale[r] = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_load_ps(scales)), spread);
+        scale[r] = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(scales)), spread);
       }
       low[r] = low_values(table, codes);
       high[r] = high_values(table, codes);
     }
 #pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) {  // outside: a token is loaded once for the rows
-      const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[block / 4];
+      const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[chunk_idx];
       const __m512i x_low = _mm512_loadu_si512(chunk.low), x_high = _mm512_loadu_si512(chunk.high);
       const __m512 x_scale = _mm512_loadu_ps(chunk.scale);
 #pragma GCC unroll 4
@@ -140,8 +141,12 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
     }
   };
   int64_t block = 0;
-  for (; block + 4 <= blocks; block += 4) step(block, 4);
-  if (block < blocks) step(block, blocks - block);
+  for (; block + 4 <= blocks; block += 4) step(block, 4, block / 4);
+  if (blocks < 4) {
+    step(0, blocks, 0);
+  } else if (block < blocks) {
+    step(blocks - 4, 4, block / 4);
+  }
 #pragma GCC unroll 4
   for (int r = 0; r < kInt8Rows; ++r) {
 #pragma GCC unroll 4
@@ -243,8 +248,8 @@ void multiply_int8_rows(const MultiplyInt8Args& args) {
     for (int r = 0; r < kInt8Rows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       rows.values[static_cast<size_t>(r)] = w.values_of(row);
-      if (w.format == WeightFormat::kGgmlQ8) continue;
-      load_scales(w, row, args.scratch + r * stride, rows.blocks / 4 * 4);  // load_ggml reads the others
+      if (w.format == WeightFormat::kGgmlQ8 || (w.format == WeightFormat::kGgmlMxfp4 && rows.blocks >= 4)) continue;
+      load_scales(w, row, args.scratch + r * stride);
     }
     for (int t = 0; t < args.tokens; t += 4) {
       std::array<float, size_t{4} * kInt8Rows> totals;

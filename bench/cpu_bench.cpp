@@ -155,7 +155,7 @@ int main(int argc, char** argv) {
   const int64_t megabytes = argc > 2 ? std::atoll(argv[2]) : 1024;
   cpu::Bench bench(threads, megabytes << 20);
   fmt::print("{} threads, {}; read {:.2f} GB/s\n", threads, bench.name(), bench.read());
-  for (const int64_t tokens : {1, 2, 4, 8, 64, 256}) {
+  for (const int64_t tokens : {1, 2, 3, 4, 6, 8, 11, 16, 64, 256}) {
     for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8,
                                       WeightFormat::kMxfp8, WeightFormat::kBf16}) {
       bench.product(format, Activations::kF32, tokens);

@@ -1,35 +1,81 @@
 #pragma once
-// Attention of some tokens of one row, for the query heads that share a kv head, page by page with a running softmax.
+// Attention: blocks of tokens of a row times ranges of keys, page by page with a running softmax, then each token's
+// ranges put together. Ranges begin at fixed positions, so a token's bits depend neither on the tokens that it shares a
+// block with nor on which thread had which range.
 
 #include "backend/args.h"
+#include "backend/backend.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_cache.h"
-#include "backend/dims.h"
+#include "base/buffer.h"
+#include "base/thread_pool.h"
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace nibble::backend::cpu {
 
 inline constexpr int kMaxGroup = 64;      // query heads per kv head
 inline constexpr int kAttendTokens = 16;  // queries that share one pass over the keys
+inline constexpr int kRangePages = 8;     // pages of a range of keys: some µs of one thread's work
 
-struct AttendBlock {
-  const Kernels& kernels;
-  const KvCache& cache;
-  const Dims& dims;
-  std::span<const int32_t> pages;  // of the tokens' row
-  int64_t kv_head;
-  int tokens;                    // at most kAttendTokens
-  int64_t first_position;        // of the first token; the others follow
-  int64_t window;                // keys that a token sees, its own included; 0: all
-  std::span<const float> sinks;  // [heads of the group]; empty: none
-  const float* q;                // [tokens, stride]: the group's heads, head_dim each, at the front of a token's row
-  float* out;                    // likewise
-  int64_t stride;
+class Attention {
+ public:
+  Attention(const BackendConfig& config, const Kernels& kernels, ThreadPool& pool);
+
+  struct Args {
+    const KvCache& cache;
+    std::span<const Row> rows;
+    const PageTable& pages;
+    int64_t window;                // keys that a token sees, its own included; 0: all
+    std::span<const float> sinks;  // [heads]; empty: none
+    const float* q;                // [tokens, heads, head_dim]
+    float* out;                    // likewise
+  };
+  void run(const Args& args);
+
+ private:
+  // Tokens of a row, the ranges that they see, and where the block's partial sums begin.
+  struct Block {
+    size_t row;
+    int64_t first_token, first_position;
+    int tokens;
+    int64_t first_range, ranges;
+    int64_t partial_at;
+  };
+  struct Item {
+    size_t block;
+    int64_t range;
+  };
+  // Of one kv head's queries of a block in one range.
+  struct Partial {
+    float* values;  // [queries, head_dim]: of exp(score - top) times the values
+    float* tops;    // [queries]: the largest score
+    float* sums;    // [queries]: of exp(score - top); 0 where no key was seen
+  };
+
+  void add_blocks(const Args& args);
+  void attend(std::span<const Block> blocks, const Args& args);
+  void attend_range(const Args& args, const Block& block, int64_t range, int64_t kv_head) const;
+  void add_page(const Args& args, const Block& block, int64_t page, int64_t kv_head, const Partial& partial) const;
+  void weigh(std::span<float> scores, const Partial& partial, int64_t query) const;
+  void join(const Args& args, const Block& block, int64_t kv_head) const;
+  [[nodiscard]] Partial partial(const Block& block, int64_t range, int64_t kv_head) const;
+  [[nodiscard]] int64_t partial_floats(int tokens) const { return tokens * group_ * (dims_.head_dim + 2); }
+  // A page multiplies the heads of a token or, where those are fewer, the tokens of a head.
+  [[nodiscard]] bool by_head(const Block& block) const { return block.tokens > group_; }
+  [[nodiscard]] int64_t query(const Block& block, int64_t token, int64_t head) const {
+    return by_head(block) ? head * block.tokens + token : token * group_ + head;
+  }
+
+  const Dims& dims_;
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  const int64_t group_;  // query heads per kv head
+  Buffer partials_;
+  std::vector<Block> blocks_;
+  std::vector<Item> items_;
 };
-
-// A token's sums do not depend on the other tokens of the block.
-void attend_block(const AttendBlock& args);
 
 }  // namespace nibble::backend::cpu

@@ -327,6 +327,40 @@ void arrange(WeightFormat format, std::span<const float> x, float* out) {
   }
 }
 
+// e^x of x <= 0: 2^n e^f with |f| <= ln 2 / 2, by the polynomial of Cephes' expf, to two units in the last place.
+__m512 exp_of(__m512 x) {
+  const auto all = [&](float value) __attribute__((always_inline)) { return _mm512_set1_ps(value); };
+  x = _mm512_max_ps(all(-200.0f), x);  // the second where one is NaN: it stays
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, all(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
+  __m512 f = _mm512_fnmadd_ps(n, all(0.693359375f), x);  // ln 2 in two parts
+  f = _mm512_fnmadd_ps(n, all(-2.12194440e-4f), f);
+  __m512 p = _mm512_fmadd_ps(all(1.9875691500e-4f), f, all(1.3981999507e-3f));
+  p = _mm512_fmadd_ps(p, f, all(8.3334519073e-3f));
+  p = _mm512_fmadd_ps(p, f, all(4.1665795894e-2f));
+  p = _mm512_fmadd_ps(p, f, all(1.6666665459e-1f));
+  p = _mm512_fmadd_ps(p, f, all(5.0000001201e-1f));
+  p = _mm512_fmadd_ps(p, _mm512_mul_ps(f, f), _mm512_add_ps(f, all(1.0f)));
+  return _mm512_scalef_ps(p, n);
+}
+
+float exp_sum(float top, std::span<float> x) {
+  __m512 sum = _mm512_setzero_ps();
+  const auto n = static_cast<int64_t>(x.size());
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 e = exp_of(_mm512_sub_ps(_mm512_loadu_ps(x.data() + i), _mm512_set1_ps(top)));
+    _mm512_storeu_ps(x.data() + i, e);
+    sum = _mm512_add_ps(sum, e);
+  }
+  if (i < n) {
+    const auto mask = static_cast<__mmask16>(tail_mask(n - i));
+    const __m512 e = exp_of(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x.data() + i), _mm512_set1_ps(top)));
+    _mm512_mask_storeu_ps(x.data() + i, mask, e);
+    sum = _mm512_mask_add_ps(sum, mask, sum, e);
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
 }  // namespace
 
 Kernels with_avx512(Kernels portable) {
@@ -335,6 +369,7 @@ Kernels with_avx512(Kernels portable) {
   portable.arranges = arranges;
   portable.arrange = arrange;
   portable.multiply = multiply;
+  portable.exp_sum = exp_sum;
   portable.int8 = &avx512_int8_kernels();
   return portable;
 }

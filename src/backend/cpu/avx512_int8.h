@@ -53,8 +53,20 @@ inline Quantised quantise(const float* x) {
   return {bytes(a), bytes(b), most / 127.0f};
 }
 
-// The scales of a row's blocks as floats, zeros up to a whole vector; of ggml's MXFP4 those from block `from` on.
-inline void load_scales(const WeightRows& w, int row, float* out, int64_t from = 0) {
+// In the order of OpenAI's MXFP4: values 0, 2, 4, …, which low nibbles multiply, then 1, 3, 5, …, which high ones do.
+inline Quantised even_then_odd(const Quantised& q) {
+  const __m128i even = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+  const __m128i first = _mm_shuffle_epi8(q.first, even), second = _mm_shuffle_epi8(q.second, even);
+  return {_mm_unpacklo_epi64(first, second), _mm_unpackhi_epi64(first, second), q.scale};
+}
+
+// From memory as a float: as an integer g++ takes the way through a general register and port 5.
+inline __m512i broadcast_dword(const void* p) {
+  return _mm512_castps_si512(_mm512_broadcastss_ps(_mm_load_ss(static_cast<const float*>(p))));
+}
+
+// The scales of a row's blocks as floats, zeros up to a whole vector.
+inline void load_scales(const WeightRows& w, int row, float* out) {
   const int64_t blocks = w.cols / kMxBlock;
   const uint8_t* values = w.values_of(row);
   if (w.format == WeightFormat::kMxfp4) {
@@ -70,7 +82,7 @@ inline void load_scales(const WeightRows& w, int row, float* out, int64_t from =
     return;
   }
   if (w.format == WeightFormat::kGgmlMxfp4) {
-    for (int64_t b = from; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
+    for (int64_t b = 0; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
     std::fill(out + blocks, out + (blocks + 15) / 16 * 16, 0.0f);
     return;
   }
@@ -101,7 +113,11 @@ inline __m512i load_codes(const uint8_t* values, int64_t block, int64_t count) {
 
 inline __m256i load_32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
-// Few tokens (avx512_int8_rows.cpp).
+// Few tokens (avx512_int8_rows.cpp), which hands more than a few to the lanes of avx512_int8_lanes.cpp: a prepared row
+// ends with their form.
+[[nodiscard]] int64_t int8_lanes_size(int64_t cols);
+void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte* out);
+void multiply_int8_lanes(const MultiplyInt8Args& args, int64_t lanes_at);  // lanes_at: where in a prepared row
 [[nodiscard]] int64_t int8_row_size(int64_t cols);
 void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out);
 void multiply_int8_rows(const MultiplyInt8Args& args);

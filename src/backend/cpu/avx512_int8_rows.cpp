@@ -5,7 +5,8 @@ HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
 namespace {
 
-// 128 values of MXFP4: low nibbles' values, high nibbles' values; 64 of Q8_0: `low` only.
+// 128 values of MXFP4: low nibbles' values, high nibbles' values; 64 of Q8_0: `low` only. A last chunk of fewer blocks
+// is the row's last four, with zeros for those that had their turn, so that it is read like every other.
 struct Fp4Chunk {
   int8_t low[64], high[64];
   int32_t start[16];  // -bias times the sum of a lane's activations
@@ -40,16 +41,11 @@ void prepare_q8(std::span<const float> x, Q8Chunk* chunks) {
 void prepare_fp4(std::span<const float> x, bool interleaved, Fp4Chunk* chunks) {
   const auto blocks = static_cast<int64_t>(x.size()) / kMxBlock;
   std::memset(chunks, 0, static_cast<size_t>(chunks_of(blocks, 4)) * sizeof(Fp4Chunk));
-  const __m128i even = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
   for (int64_t b = 0; b < blocks; ++b) {
     Fp4Chunk& chunk = chunks[b / 4];
-    const int64_t at = b % 4;
+    const int64_t at = b / 4 * 4 + 4 > blocks && blocks > 4 ? b - (blocks - 4) : b % 4;
     Quantised q = quantise(x.data() + b * kMxBlock);
-    if (interleaved) {  // values 2j, then values 2j + 1
-      const __m128i first = _mm_shuffle_epi8(q.first, even), second = _mm_shuffle_epi8(q.second, even);
-      q.first = _mm_unpacklo_epi64(first, second);
-      q.second = _mm_unpackhi_epi64(first, second);
-    }
+    if (interleaved) q = even_then_odd(q);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 16), q.first);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.high + at * 16), q.second);
     std::fill_n(chunk.scale + at * 4, 4, q.scale * kFp4Unit);
@@ -112,34 +108,45 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
 #pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
-  const auto step = [&](int64_t block, int64_t count) __attribute__((always_inline)) {
+  const auto step = [&](int64_t block, int64_t count, int64_t chunk_idx) __attribute__((always_inline)) {
     ahead.fetch((block + count) * kInt8Rows * (kGgml ? 17 : 16));
+    __m512i low[kInt8Rows], high[kInt8Rows];
+    __m512 scale[kInt8Rows];
 #pragma GCC unroll 4
     for (int r = 0; r < kInt8Rows; ++r) {
       const uint8_t* values = rows.values[static_cast<size_t>(r)];
       __m512i codes;
-      __m512 scale;
       if (kGgml && count == 4) {
-        codes = load_ggml(values + block * 17, &scale);
+        codes = load_ggml(values + block * 17, &scale[r]);
       } else {
         codes = load_codes<kGgml>(values, block, count);
         const float* scales = rows.scales + r * rows.stride + block;
-        scale = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_load_ps(scales)), spread);
+        scale[r] = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(scales)), spread);
       }
-      const __m512i low = low_values(table, codes), high = high_values(table, codes);
+      low[r] = low_values(table, codes);
+      high[r] = high_values(table, codes);
+    }
 #pragma GCC unroll 4
-      for (int t = 0; t < kTokens; ++t) {
-        const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[block / 4];
-        __m512i dot = _mm512_dpbusd_epi32(_mm512_loadu_si512(chunk.start), low, _mm512_loadu_si512(chunk.low));
-        dot = _mm512_dpbusd_epi32(dot, high, _mm512_loadu_si512(chunk.high));
-        const __m512 factor = _mm512_mul_ps(scale, _mm512_loadu_ps(chunk.scale));
+    for (int t = 0; t < kTokens; ++t) {  // outside: a token is loaded once for the rows
+      const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[chunk_idx];
+      const __m512i x_low = _mm512_loadu_si512(chunk.low), x_high = _mm512_loadu_si512(chunk.high);
+      const __m512 x_scale = _mm512_loadu_ps(chunk.scale);
+#pragma GCC unroll 4
+      for (int r = 0; r < kInt8Rows; ++r) {
+        __m512i dot = _mm512_dpbusd_epi32(_mm512_loadu_si512(chunk.start), low[r], x_low);
+        dot = _mm512_dpbusd_epi32(dot, high[r], x_high);
+        const __m512 factor = _mm512_mul_ps(scale[r], x_scale);
         sum[r][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[r][t]);
       }
     }
   };
   int64_t block = 0;
-  for (; block + 4 <= blocks; block += 4) step(block, 4);
-  if (block < blocks) step(block, blocks - block);
+  for (; block + 4 <= blocks; block += 4) step(block, 4, block / 4);
+  if (blocks < 4) {
+    step(0, blocks, 0);
+  } else if (block < blocks) {
+    step(blocks - 4, 4, block / 4);
+  }
 #pragma GCC unroll 4
   for (int r = 0; r < kInt8Rows; ++r) {
 #pragma GCC unroll 4
@@ -167,19 +174,25 @@ void multiply_q8(const RowGroup& rows, float* totals) {
   }
   const auto step = [&](int64_t block, bool both) __attribute__((always_inline)) {
     ahead.fetch((block + 2) * kInt8Rows * 34);
+    __m512i codes[kInt8Rows];
+    __m512 scale[kInt8Rows];
 #pragma GCC unroll 4
     for (int r = 0; r < kInt8Rows; ++r) {
       const uint8_t* at = rows.values[static_cast<size_t>(r)] + block * 34;
       const __m256i second = both ? load_32(at + 36) : _mm256_setzero_si256();
-      const __m512i codes =
-          _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
+      codes[r] = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
       const __m128 last = _mm_set_ss(both ? f16_at(at + 34) : 0.0f);
-      const __m512 scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(f16_at(at)), 0xff00, last);
+      scale[r] = _mm512_mask_broadcastss_ps(_mm512_set1_ps(f16_at(at)), 0xff00, last);
+    }
 #pragma GCC unroll 4
-      for (int t = 0; t < kTokens; ++t) {
-        const auto& chunk = reinterpret_cast<const Q8Chunk*>(x[t])[block / 2];
-        const __m512i dot = _mm512_dpbusd_epi32(_mm512_loadu_si512(chunk.start), codes, _mm512_loadu_si512(chunk.low));
-        const __m512 factor = _mm512_mul_ps(scale, _mm512_loadu_ps(chunk.scale));
+    for (int t = 0; t < kTokens; ++t) {
+      const auto& chunk = reinterpret_cast<const Q8Chunk*>(x[t])[block / 2];
+      const __m512i x_low = _mm512_loadu_si512(chunk.low), x_start = _mm512_loadu_si512(chunk.start);
+      const __m512 x_scale = _mm512_loadu_ps(chunk.scale);
+#pragma GCC unroll 4
+      for (int r = 0; r < kInt8Rows; ++r) {
+        const __m512i dot = _mm512_dpbusd_epi32(x_start, codes[r], x_low);
+        const __m512 factor = _mm512_mul_ps(scale[r], x_scale);
         sum[r][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[r][t]);
       }
     }
@@ -203,19 +216,27 @@ void multiply_group(WeightFormat format, const RowGroup& rows, float* totals) {
   }
 }
 
-}  // namespace
-
-int64_t int8_row_size(int64_t cols) {
+// Bytes of a prepared row before what the lanes read.
+int64_t chunk_bytes(int64_t cols) {
   return std::max(chunks_of(cols, 128) * int64_t{sizeof(Fp4Chunk)}, chunks_of(cols, 64) * int64_t{sizeof(Q8Chunk)});
 }
 
+// Tokens from which a lane per row is faster (cpu_bench, 2 threads of an EPYC of 2024).
+int lanes_from(WeightFormat format) { return format == WeightFormat::kGgmlQ8 ? 5 : 7; }
+
+}  // namespace
+
+int64_t int8_row_size(int64_t cols) { return chunk_bytes(cols) + int8_lanes_size(cols); }
+
 void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out) {
+  prepare_int8_lanes(format, x, out + chunk_bytes(static_cast<int64_t>(x.size())));
   if (format == WeightFormat::kGgmlQ8) return prepare_q8(x, reinterpret_cast<Q8Chunk*>(out));
   prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
 }
 
 void multiply_int8_rows(const MultiplyInt8Args& args) {
   const WeightRows& w = args.w;
+  if (args.tokens >= lanes_from(w.format)) return multiply_int8_lanes(args, chunk_bytes(w.cols));
   const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
   for (int first = 0; first < w.rows; first += kInt8Rows) {
     RowGroup rows{.values = {},
@@ -227,8 +248,8 @@ void multiply_int8_rows(const MultiplyInt8Args& args) {
     for (int r = 0; r < kInt8Rows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       rows.values[static_cast<size_t>(r)] = w.values_of(row);
-      if (w.format == WeightFormat::kGgmlQ8) continue;
-      load_scales(w, row, args.scratch + r * stride, rows.blocks / 4 * 4);  // load_ggml reads the others
+      if (w.format == WeightFormat::kGgmlQ8 || (w.format == WeightFormat::kGgmlMxfp4 && rows.blocks >= 4)) continue;
+      load_scales(w, row, args.scratch + r * stride);
     }
     for (int t = 0; t < args.tokens; t += 4) {
       std::array<float, size_t{4} * kInt8Rows> totals;

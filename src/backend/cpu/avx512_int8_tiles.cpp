@@ -61,11 +61,6 @@ void decode_q8(const uint8_t* values, int64_t blocks, int8_t* out, int32_t* star
   }
 }
 
-// From memory as a float: as an integer g++ takes the way through a general register and port 5.
-__m512i broadcast_dword(const void* p) {
-  return _mm512_castps_si512(_mm512_broadcastss_ps(_mm_load_ss(static_cast<const float*>(p))));
-}
-
 struct BlockRange {
   int64_t begin, end;
 };

@@ -40,12 +40,9 @@ class CpuBackend final : public Backend {
         kernels_(cpu::kernels_for(options.isa)),
         pool_(options.threads),
         linear_(checked(kernels_, options), options.activations, pool_, linear_limits()),
-        moe_(config_, kernels_, linear_) {
+        moe_(config_, kernels_, linear_),
+        attention_(config_, kernels_, pool_) {
     const Dims& d = dims_;
-    if (d.heads / d.kv_heads > cpu::kMaxGroup) {
-      throw Error(Code::kUnsupported, "[cpu] want at most {} query heads per kv head, found {} / {}", cpu::kMaxGroup,
-                  d.heads, d.kv_heads);
-    }
     kv_.reserve(config_.layer_kinds.size());
     for (const LayerKind kind : config_.layer_kinds) {
       kv_.emplace_back(dims_, config_.kv_pages[static_cast<size_t>(kind)], options.kv_dtype);
@@ -135,36 +132,13 @@ class CpuBackend final : public Backend {
   }
 
   void attend(const AttendArgs& args) override {
-    const std::span<const float> sinks = vector(args.layer[WeightRole::kSinks]);
-    const int64_t group = dims_.heads / dims_.kv_heads;
-    blocks_.clear();
-    for (size_t r = 0; r < args.rows.size(); ++r) {
-      for (int32_t from = 0; from < args.rows[r].tokens; from += cpu::kAttendTokens) {
-        blocks_.push_back({r, from, std::min(cpu::kAttendTokens, args.rows[r].tokens - from)});
-      }
-    }
-    const auto items = static_cast<int64_t>(blocks_.size()) * dims_.kv_heads;
-    pool_.parallel_chunks(items, 1, [&](IndexRange range) {
-      const QueryBlock& block = blocks_[static_cast<size_t>(range.begin / dims_.kv_heads)];
-      const Row& row = args.rows[block.row];
-      const int64_t kv_head = range.begin % dims_.kv_heads;
-      const int64_t at = (row.first_token + block.from) * dims_.q_width() + kv_head * group * dims_.head_dim;
-      cpu::attend_block({.kernels = kernels_,
-                         .cache = kv_[static_cast<size_t>(args.layer_idx)],
-                         .dims = dims_,
-                         .pages = args.pages.ids.subspan(block.row * static_cast<size_t>(args.pages.pages_per_row),
-                                                         static_cast<size_t>(args.pages.pages_per_row)),
-                         .kv_head = kv_head,
-                         .tokens = block.tokens,
-                         .first_position = row.context - row.tokens + block.from,
-                         .window = args.kind == LayerKind::kSliding ? dims_.sliding_window : 0,
-                         .sinks = args.sinks
-                                      ? sinks.subspan(static_cast<size_t>(kv_head * group), static_cast<size_t>(group))
-                                      : std::span<const float>(),
-                         .q = q_.data() + at,
-                         .out = attn_.data() + at,
-                         .stride = dims_.q_width()});
-    });
+    attention_.run({.cache = kv_[static_cast<size_t>(args.layer_idx)],
+                    .rows = args.rows,
+                    .pages = args.pages,
+                    .window = args.kind == LayerKind::kSliding ? dims_.sliding_window : 0,
+                    .sinks = args.sinks ? vector(args.layer[WeightRole::kSinks]) : std::span<const float>(),
+                    .q = q_.data(),
+                    .out = attn_.data()});
   }
 
   void attn_out(const AttnOutArgs& args) override {
@@ -257,10 +231,6 @@ class CpuBackend final : public Backend {
   struct Uploaded {
     std::optional<Matrix> matrix;
     std::vector<float> vector;
-  };
-  struct QueryBlock {
-    size_t row;
-    int32_t from, tokens;
   };
 
   static const cpu::Kernels& checked(const cpu::Kernels& kernels, const CpuOptions& options) {
@@ -382,13 +352,13 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   cpu::Linear linear_;
   cpu::Moe moe_;
+  cpu::Attention attention_;
   std::vector<Uploaded> weights_;
   std::vector<cpu::KvCache> kv_;  // per layer
   AlignedVector<float> residual_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_, logits_;
   std::vector<int32_t> expert_ids_, expert_order_;
   std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   std::vector<int32_t> all_rows_;              // 0, 1, 2, …
-  std::vector<QueryBlock> blocks_;
   int64_t tokens_ = 0, logit_rows_ = 0;
   Ticket ticket_ = 0;
 };

@@ -292,7 +292,7 @@ TEST(cpu_kernels, int8_products_are_those_of_the_rounded_activations) {
     for (const int64_t cols : {32, 64, 96, 160, 2880, 4096}) {
       const int rows = cols == 2880 ? 15 : 6;
       const Sample w(format, cols, rows, 9);
-      for (const int tokens : {1, 2, 3, 4, 5, 9, 16, 17, 33, 64}) {
+      for (const int tokens : {1, 2, 3, 4, 5, 7, 9, 16, 17, 33, 64}) {
         const auto x = inputs(cols, tokens);
         for (const bool tiles : {false, true}) {
           const auto out = multiply_int8(*kernels, w, x, tiles);
@@ -326,19 +326,24 @@ TEST(cpu_kernels, int8_activations_that_are_not_finite_show) {
   for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8}) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       for (const bool tiles : {false, true}) {
-        auto x = inputs(96, 3);
-        x[1][70] = bad;
-        const auto out = multiply_int8(*kernels, Sample(format, 96, 2, 1), x, tiles);
-        EXPECT_TRUE(std::isfinite(out[0])) << name_of(format);
-        EXPECT_FALSE(std::isfinite(out[kTileRows])) << name_of(format) << " " << bad << " " << tiles;
+        for (const int tokens : {3, 8}) {
+          auto x = inputs(96, tokens);
+          x[1][70] = bad;
+          const auto out = multiply_int8(*kernels, Sample(format, 96, 2, 1), x, tiles);
+          EXPECT_TRUE(std::isfinite(out[0])) << name_of(format);
+          EXPECT_FALSE(std::isfinite(out[kTileRows])) << name_of(format) << " " << bad << " " << tiles;
+        }
       }
     }
     Sample nan_scale(format, 96, 1, 1);
     if (format == WeightFormat::kMxfp4) nan_scale.scales[1] = 255;
     if (format == WeightFormat::kGgmlMxfp4) nan_scale.values[17] = 255;
     if (format == WeightFormat::kGgmlQ8) nan_scale.values[34] = nan_scale.values[35] = 0x7f;
-    for (const bool tiles : {false, true})
-      EXPECT_TRUE(std::isnan(multiply_int8(*kernels, nan_scale, inputs(96, 1), tiles)[0]));
+    for (const bool tiles : {false, true}) {
+      for (const int tokens : {1, 8}) {
+        EXPECT_TRUE(std::isnan(multiply_int8(*kernels, nan_scale, inputs(96, tokens), tiles)[0]));
+      }
+    }
   }
 }
 

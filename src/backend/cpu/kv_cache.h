@@ -40,6 +40,9 @@ class KvCache {
     return address(values_at_ + page_at(page, kv_head));
   }
 
+  // Of a page of one kv head: its keys, or its values.
+  [[nodiscard]] int64_t page_bytes() const { return kPageTokens * dims_.head_dim * element_bytes(); }
+
   void copy(int32_t from, int32_t to) {
     const int64_t bytes = page_at(1, 0) * element_bytes();
     for (const int64_t part : {int64_t{0}, values_at_}) {

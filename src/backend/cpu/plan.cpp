@@ -50,13 +50,13 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   matrix(Stage::kAttnIn, {kK, kKBias}, d.kv_width(), every);
   matrix(Stage::kAttnIn, {kV, kVBias}, d.kv_width(), every);
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
-    stages.push_back(
-        {.stage = Stage::kAttend,
-         .kind = kind,
-         .kernel = fmt::format("attend ({})", kernels.name),
-         .tile = fmt::format("{} tokens x {} kv heads over {} threads, up to {} tokens share a pass over the keys",
-                             tokens, d.kv_heads, threads, cpu::kAttendTokens),
-         .cost = model.of(Stage::kAttend, kind, args.step)});
+    stages.push_back({.stage = Stage::kAttend,
+                      .kind = kind,
+                      .kernel = fmt::format("attend ({})", kernels.name),
+                      .tile = fmt::format(
+                          "{} tokens x {} kv heads x ranges of {} keys over {} threads, up to {} tokens share a pass",
+                          tokens, d.kv_heads, cpu::kRangePages * kPageTokens, threads, cpu::kAttendTokens),
+                      .cost = model.of(Stage::kAttend, kind, args.step)});
   }
   matrix(Stage::kAttnOut, {kO, kOBias}, d.hidden, every);
   matrix(Stage::kRoute, {kRouter, kRouterBias, kMlpNorm}, d.experts, every);

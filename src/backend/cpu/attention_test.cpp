@@ -1,0 +1,190 @@
+#include "backend/cpu/attention.h"
+
+#include "base/random.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cpu {
+namespace {
+
+constexpr int64_t kRange = int64_t{kRangePages} * kPageTokens;
+
+float random_at(uint64_t seed, size_t i) {
+  const Philox4 r = philox(seed, i);
+  return normal_float(r[0], r[1]);
+}
+
+// Rows of one layer in a cache of `dtype` whose pages lie in no order; what was not written is NaN.
+class Layer {
+ public:
+  Layer(int64_t heads, KvDtype dtype, std::vector<int64_t> contexts) : contexts_(std::move(contexts)) {
+    config_.dims = {.layers = 1, .heads = heads, .kv_heads = 2, .head_dim = 64, .experts = 1, .topk = 1};
+    int32_t count = 0;
+    for (const int64_t context : contexts_) {
+      pages_per_row_ = std::max(pages_per_row_, static_cast<int32_t>((context + kPageTokens - 1) / kPageTokens));
+      count += pages_per_row_;
+    }
+    config_.kv_pages.fill(count);
+    cache_ = std::make_unique<KvCache>(config_.dims, count, dtype);
+    cache_->poison();
+    ids_.assign(contexts_.size() * static_cast<size_t>(pages_per_row_), -1);
+    const int64_t width = config_.dims.kv_width();
+    std::vector<float> k(static_cast<size_t>(width)), v(k);
+    for (size_t r = 0; r < contexts_.size(); ++r) {
+      for (int64_t t = 0; t < contexts_[r]; ++t) {
+        int32_t& id = ids_[r * static_cast<size_t>(pages_per_row_) + static_cast<size_t>(t / kPageTokens)];
+        if (t % kPageTokens == 0) id = --count;
+        for (size_t i = 0; i < k.size(); ++i) {
+          k[i] = value(random_at(11 + r, static_cast<size_t>(t * width) + i), dtype);
+          v[i] = value(random_at(31 + r, static_cast<size_t>(t * width) + i), dtype);
+        }
+        keys_.insert(keys_.end(), k.begin(), k.end());
+        values_.insert(values_.end(), v.begin(), v.end());
+        cache_->write(id * kPageTokens + static_cast<int32_t>(t % kPageTokens), k.data(), v.data());
+      }
+    }
+  }
+
+  // The last `tokens` of each row, that a step of `step` tokens a row computes, on some threads.
+  [[nodiscard]] std::vector<float> attend(int64_t tokens, int64_t step, int64_t window, int threads) const {
+    ThreadPool pool(threads);
+    const Kernels kernels = kernels_for(CpuIsa::kAuto);
+    Attention attention(config_, kernels, pool);
+    const auto width = static_cast<size_t>(config_.dims.q_width()), rows = contexts_.size();
+    std::vector<float> all(rows * static_cast<size_t>(tokens) * width);
+    for (int64_t from = 0; from < tokens; from += step) {
+      const int64_t count = std::min(step, tokens - from);
+      std::vector<Row> in;
+      std::vector<float> q, out(rows * static_cast<size_t>(count) * width, std::numeric_limits<float>::quiet_NaN());
+      for (size_t r = 0; r < rows; ++r) {
+        in.push_back({.first_token = static_cast<int32_t>(static_cast<int64_t>(r) * count),
+                      .tokens = static_cast<int32_t>(count),
+                      .context = static_cast<int32_t>(contexts_[r] - tokens + from + count)});
+        for (int64_t t = 0; t < count; ++t) {
+          for (size_t i = 0; i < width; ++i) q.push_back(query(r, contexts_[r] - tokens + from + t, i));
+        }
+      }
+      attention.run({.cache = *cache_,
+                     .rows = in,
+                     .pages = {.ids = ids_, .pages_per_row = pages_per_row_},
+                     .window = window,
+                     .sinks = sinks(),
+                     .q = q.data(),
+                     .out = out.data()});
+      for (size_t r = 0; r < rows; ++r) {
+        std::copy_n(
+            out.begin() + static_cast<int64_t>(r * static_cast<size_t>(count) * width),
+            count * static_cast<int64_t>(width),
+            all.begin() + static_cast<int64_t>((r * static_cast<size_t>(tokens) + static_cast<size_t>(from)) * width));
+      }
+    }
+    return all;
+  }
+
+  // In double, all keys at once.
+  [[nodiscard]] std::vector<float> want(int64_t tokens, int64_t window) const {
+    const Dims& d = config_.dims;
+    std::vector<float> all;
+    int64_t base = 0;  // of the row's first key
+    for (size_t r = 0; r < contexts_.size(); base += contexts_[r++]) {
+      for (int64_t p = contexts_[r] - tokens; p < contexts_[r]; ++p) {
+        for (int64_t h = 0; h < d.heads; ++h) {
+          const int64_t first = window > 0 ? std::max<int64_t>(0, p - window + 1) : 0, kv = h / (d.heads / d.kv_heads);
+          std::vector<double> scores, out(64), q(64);
+          for (int64_t i = 0; i < 64; ++i) q[static_cast<size_t>(i)] = query(r, p, static_cast<size_t>(h * 64 + i));
+          for (int64_t key = first; key <= p; ++key) {
+            double sum = 0;
+            for (int64_t i = 0; i < 64; ++i) {
+              sum += q[static_cast<size_t>(i)] * at(keys_, base + key, kv, i);
+            }
+            scores.push_back(sum / 8);
+          }
+          const double sink = sink_of(static_cast<size_t>(h));
+          const double top = std::max(sink, *std::max_element(scores.begin(), scores.end()));
+          double total = std::exp(sink - top);
+          for (size_t key = 0; key < scores.size(); ++key) {
+            const double weight = std::exp(scores[key] - top);
+            total += weight;
+            for (int64_t i = 0; i < 64; ++i) {
+              out[static_cast<size_t>(i)] += weight * at(values_, base + first + static_cast<int64_t>(key), kv, i);
+            }
+          }
+          for (const double value : out) all.push_back(static_cast<float>(value / total));
+        }
+      }
+    }
+    return all;
+  }
+
+ private:
+  static float value(float x, KvDtype dtype) { return dtype == KvDtype::kBf16 ? Bf16::from_float(x).to_float() : x; }
+  static float query(size_t row, int64_t position, size_t i) {
+    return 2 * random_at(51 + row, static_cast<size_t>(position) * 4096 + i);
+  }
+  [[nodiscard]] float at(const std::vector<float>& of, int64_t key, int64_t kv_head, int64_t i) const {
+    return of[static_cast<size_t>(key * config_.dims.kv_width() + kv_head * 64 + i)];
+  }
+  static float sink_of(size_t head) { return 3 * random_at(71, head); }
+  [[nodiscard]] std::vector<float> sinks() const {
+    std::vector<float> all(static_cast<size_t>(config_.dims.heads));
+    for (size_t h = 0; h < all.size(); ++h) all[h] = sink_of(h);
+    return all;
+  }
+
+  BackendConfig config_;
+  std::vector<int64_t> contexts_;
+  std::unique_ptr<KvCache> cache_;
+  int32_t pages_per_row_ = 0;
+  std::vector<int32_t> ids_;
+  std::vector<float> keys_, values_;
+};
+
+TEST(cpu_attention, ranges_windows_and_blocks_match_double) {
+  for (const int64_t heads : {2, 8, 16}) {  // groups of 1, 4 and 8
+    for (const int64_t context : {int64_t{33}, kRange - 1, kRange, kRange + 1, 2 * kRange + 77}) {
+      for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32}) {
+        const Layer layer(heads, dtype, {context, 40});
+        for (const int64_t window : {0, 1, 64, 128}) {
+          for (const int64_t tokens : {1, 3, 33}) {
+            const auto got = layer.attend(tokens, tokens, window, 2), want = layer.want(tokens, window);
+            ASSERT_EQ(got.size(), want.size());
+            for (size_t i = 0; i < got.size(); ++i) {
+              ASSERT_NEAR(got[i], want[i], 1e-5) << heads << " heads, context " << context << ", window " << window
+                                                 << ", tokens " << tokens << " at " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(cpu_attention, neither_threads_nor_steps_change_a_bit) {
+  for (const int64_t heads : {8, 16}) {
+    const Layer layer(heads, KvDtype::kBf16, {2 * kRange + 9, kRange + 20, 40});
+    for (const int64_t window : {0, 128}) {
+      const auto want = layer.attend(40, 40, window, 1);
+      for (const int64_t step : {1, 3, 16, 40}) {
+        for (const int threads : {1, 3})
+          EXPECT_EQ(layer.attend(40, step, window, threads), want) << step << " " << threads;
+      }
+    }
+  }
+}
+
+// A prompt of more blocks than there is room for at a time.
+TEST(cpu_attention, many_blocks_take_turns) {
+  const Layer layer(16, KvDtype::kBf16, std::vector<int64_t>(16, kRange + 1));
+  const auto alone = layer.attend(100, 1, 0, 2), together = layer.attend(100, 100, 0, 2);
+  EXPECT_EQ(alone, together);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cpu

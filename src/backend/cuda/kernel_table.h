@@ -112,7 +112,6 @@ struct RmsnormLaunch {
   const int32_t* which = nullptr;  // [rows]; none: r itself
   const Bf16* scale = nullptr;     // [hidden]
   float* out = nullptr;            // [rows, hidden]
-  F16* rounded = nullptr;          // likewise, or null
   int rows = 0, hidden = 0;
   float eps = 0;
 };

@@ -192,6 +192,20 @@ TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
   EXPECT_EQ(counts[0], counts[1]);
 }
 
+TEST_F(Launches, are_timed_by_cupti_or_refused_in_a_sentence) {
+  backend::cuda::emulated_cuda() = {.card = kH200};
+  const auto be = backend::make_cuda_backend(
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 8, .kv_pages = {64, 64}}), {});
+  ASSERT_NE(be->kernel_profiler(), nullptr);
+  try {
+    be->kernel_profiler()->begin();
+    FAIL() << "there is no CUPTI here";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("want a build with CUPTI"), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_weights) {
   const backend::BackendConfig config =
       model::backend_config(config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}});

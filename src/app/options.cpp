@@ -422,7 +422,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
       },
       "The table's format");
   output->type_name("md|csv|json");
-  app.add_flag("--profile", o.profile, "And where the time goes, stage by stage, in one repetition more");
+  app.add_flag("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
   add_backend(app, o.model);
   o.model.max_num_batched_tokens = 8192;
   add_runtime(app, o.model);

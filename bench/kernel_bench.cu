@@ -4,7 +4,9 @@
 // launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
 // repetitions.
 
+#include "backend/cuda/kernels/any/gemv_int8.h"
 #include "backend/cuda/kernels/any/grouped.h"
+#include "backend/cuda/kernels/any/round_blocks.h"
 #include "base/random.h"
 
 #include <algorithm>
@@ -335,6 +337,42 @@ std::vector<Subject> grouped_subjects(const Buffers& b, int tokens) {
            }}};
 }
 
+// --moe-kernel gemv: each product with the rounding before it, as a step has them.
+std::vector<Subject> int8_subjects(const Buffers& b, int tokens) {
+  const Grouped step(tokens);
+  const int pairs = tokens * kTopk;
+  const GroupedUpArgs up{
+      .bias = b.bias, .x = b.half_x, .groups = step.groups, .u = b.u, .hidden = kHidden, .inter = kInter};
+  const GroupedDownArgs down{.bias = b.bias,
+                             .u = b.u,
+                             .groups = step.groups,
+                             .y = device_array<float>(int64_t{pairs} * kHidden),
+                             .hidden = kHidden,
+                             .inter = kInter};
+  const auto add = [&](const char* name, const auto& args, const RoundBlocksArgs& round, const auto& launch_product) {
+    const GemvCost total = cost(args, pairs, step.distinct), one = cost(args, pairs, 1);
+    const int64_t layer = Grouped::kAll * (cost(args, pairs, 2).bytes - one.bytes) / 16 * 16;
+    const auto layers = static_cast<int>(kPoolBytes / layer);
+    return Subject{name, tokens, total, 60 * layers, [=](int i, const GemvLaunch& launch) {
+                     static LaunchCounts counts;
+                     const Launch on{.stream = launch.stream, .counts = &counts};
+                     auto own = args;
+                     own.weights = b.pool + i % layers * layer;
+                     any_round_blocks(round, on);
+                     launch_product(own, on);
+                   }};
+  };
+  return {add("gate_up x4 int8", up,
+              {.form = ExpertActivations::kInt8, .from = b.x, .to = b.half_x, .values = int64_t{tokens} * kHidden},
+              [=](const GroupedUpArgs& args, const Launch& on) {
+                any_gemv_int8_up(args, plan_gemv_int8(2 * kInter, pairs, Grouped::kAll), on);
+              }),
+          add("down x4 int8", down, {.form = ExpertActivations::kInt8, .to = b.u, .values = int64_t{pairs} * kInter},
+              [=](const GroupedDownArgs& args, const Launch& on) {
+                any_gemv_int8_down(args, plan_gemv_int8(kHidden, pairs, Grouped::kAll), on);
+              })};
+}
+
 std::vector<Subject> subjects(const Buffers& b, int tokens) {
   std::vector<Subject> all;
   for (const layout::Packing packing : {layout::Packing::kBf16, layout::Packing::kMxfp8, layout::Packing::kMxfp4}) {
@@ -413,7 +451,8 @@ int run(const char* path) {
   for (const int tokens : {9, 16, 32, 64, 128, 256, 512})
     for (const Subject& subject : grouped_subjects(b, tokens)) measure(subject, 0, 0);
   for (const int tokens : {1, 2, 4, 8})
-    for (const Subject& subject : subjects(b, tokens)) measure(subject, 0, 0);
+    for (const auto& own : {subjects(b, tokens), int8_subjects(b, tokens)})
+      for (const Subject& subject : own) measure(subject, 0, 0);
   for (const Subject& subject : subjects(b, 1))
     for (const int stages : {2, 3, 6}) measure(subject, stages, stages);
   write_json(path, prop.name, peak, results);

@@ -35,6 +35,7 @@ namespace fs = std::filesystem;
 using backend::LayerKind;
 using Kv = backend::CudaOptions::Kv;
 using Attention = backend::CudaOptions::Attention;
+using backend::ExpertActivations;
 using backend::MoeKernel;
 
 const fs::path kParity = fs::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
@@ -192,14 +193,16 @@ struct Path {
   MoeKernel moe = MoeKernel::kReference;
   backend::DenseFormats dense = {};
   double tolerance = 1e-4;
+  ExpertActivations activations = ExpertActivations::kExact;
 };
 
 // Both run the same steps; the last one is compared.
 void compare_steps(const Source& source, std::span<const model::Step> steps, const model::StepLimits& limits,
                    std::string_view what, const Path& path = {}) {
   const auto config = model::backend_config(source.config, limits, path.dense);
-  const auto reference = backend::make_reference_backend(config);
-  const auto cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe});
+  const auto reference = backend::make_reference_backend(config, path.activations);
+  const auto cuda =
+      backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
   const model::GptOss on_reference = model::load(*reference, source.config, source.weights);
   const model::GptOss on_cuda = model::load(*cuda, source.config, source.weights);
   for (size_t i = 0; i + 1 < steps.size(); ++i) {
@@ -284,6 +287,27 @@ model::ModelConfig two_layers_of_120b() {
 
 TEST_P(GpuFormats, marlin_matches_the_reference_at_real_widths) {
   compare_prompts(Source(two_layers_of_120b(), 7), MoeKernel::kMarlin, {1, 3, 9}, 0.02);
+}
+
+// What lies at a tie may fall to either side: a step of E4M3 is an eighth of a value, one of int8 a 127th of a block's
+// largest.
+TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
+  const Source tiny(kTiny), wide(two_layers_of_120b(), 7);
+  const struct {
+    MoeKernel moe;
+    ExpertActivations activations;
+    double tolerance;
+  } paths[] = {{MoeKernel::kGemv, ExpertActivations::kInt8, 0.15},
+               {MoeKernel::kAuto, ExpertActivations::kMxfp8, 0.3},
+               {MoeKernel::kGemm, ExpertActivations::kMxfp8, 0.3}};
+  for (const auto& [moe, activations, tolerance] : paths) {
+    const Path path{.moe = moe, .tolerance = tolerance, .activations = activations};
+    for (const size_t count : {1, 3, 8, 9, 65})
+      compare_prompt(tiny, some_tokens(count, tiny.config.dims.vocab),
+                     fmt::format("{}, {}, {} tokens", name_of(moe), name_of(activations), count), path);
+    compare_prompt(wide, some_tokens(2, wide.config.dims.vocab),
+                   fmt::format("120b, {}, {}", name_of(moe), name_of(activations)), path);
+  }
 }
 
 // Beyond eight tokens: activations of 16 bits before every matrix, bf16 on Hopper.

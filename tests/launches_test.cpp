@@ -128,7 +128,8 @@ const std::vector<std::vector<int32_t>> kSteps = {
     {1}, {1, 1, 1}, std::vector<int32_t>(8, 1), std::vector<int32_t>(9, 1), {8}, {20}, {1, 100, 1}, {600}};
 
 TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {
-  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+  for (const MoeKernel moe :
+       {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv}) {
     for (const Attention attention : {Attention::kAuto, Attention::kFlash, Attention::kReference}) {
       for (const std::vector<int32_t>& lengths : kSteps) {
         SCOPED_TRACE(testing::Message() << name_of(moe) << ", attention " << static_cast<int>(attention) << ", "
@@ -152,6 +153,19 @@ TEST_F(Launches, are_the_planned_ones_on_either_card_whatever_the_layers_hold) {
                                           << " rows, first of " << lengths[0]);
           expect_planned({.options = {.moe = moe}, .dense = dense, .card = card}, lengths);
         }
+      }
+    }
+  }
+}
+
+TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations) {
+  for (const auto& card : {kH200, kGb10}) {
+    for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+      for (const std::vector<int32_t>& lengths : kSteps) {
+        SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << lengths.size()
+                                        << " rows, first of " << lengths[0]);
+        expect_planned({.options = {.moe = moe, .activations = backend::ExpertActivations::kMxfp8}, .card = card},
+                       lengths);
       }
     }
   }

@@ -149,7 +149,11 @@ class Plans(Case):
         spark = self.ok(*plan, "--moe-kernel", "marlin", "--card", "gb10").out
         self.assertIn("cuda, GB10 (48 multiprocessors)", spark)
         self.assertIn("any_moe_up_f16_mxfp4              grid 48 x ", spark)
-        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "gemv", says="--moe-kernel gemv")
+        self.assertIn("activations of experts exact", self.ok(*plan).out)
+        self.assertIn("rounded to int8", self.ok(*plan, "--moe-kernel", "gemv").out)
+        self.assertIn("any_round_mxfp8", self.ok(*plan, "--moe-activation", "mxfp8").out)
+        self.refused(UNSUPPORTED, *plan, "--moe-activation", "int8", says="want --moe-kernel gemv")
+        self.refused(UNSUPPORTED, *plan, "--moe-activation", "f32", says="want --backend cpu")
         self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="requantised layers")
 
     def test_what_makes_no_plan(self):

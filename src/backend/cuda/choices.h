@@ -15,6 +15,8 @@ namespace nibble::backend::cuda {
 // What the option becomes; kAuto: packed matrices, each step on the kernels that are faster for its tokens. Throws
 // Error(kUnsupported) for what the model's shapes or this build rule out.
 [[nodiscard]] MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options);
+// What the experts of a resolved kernel multiply. Throws Error(kUnsupported) where it cannot round so.
+[[nodiscard]] ExpertActivations choose_activations(MoeKernel kernel, const CudaOptions& options);
 // Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when the option
 // asks for kernels that do not take the model's shapes or its page type.
 [[nodiscard]] bool choose_flash(const BackendConfig& config, const CudaOptions& options);

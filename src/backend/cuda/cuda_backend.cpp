@@ -8,6 +8,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/round_blocks.h"
 #include "backend/cuda/packed_weights.h"
 #include "backend/cuda/profiler.h"
 #include "backend/cuda/sample_plan.h"
@@ -60,6 +61,7 @@ class StreamedCudaBackend final : public CudaBackend {
           stream_.get()));
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
+      path_->use_activations(choose_activations(moe_kernel_, options));
       if (has_gemms(moe_kernel_)) use_gemms();
       if (!options.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     }
@@ -346,6 +348,7 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens_, dims_.topk});
       case Slot::kExpertHidden:
         if (path_ && path_->experts_on_gemms()) return gemms_hidden();
+        if (moe_kernel_ == MoeKernel::kGemv) return int8_hidden();
         if (path_) return read(at_.expert_hidden_f16, {tokens_, dims_.topk, dims_.inter});
         return read(at_.expert_hidden, {tokens_, dims_.topk, dims_.inter});
       case Slot::kLogits: return read(at_.logits, {logit_rows_, dims_.vocab});
@@ -379,6 +382,14 @@ class StreamedCudaBackend final : public CudaBackend {
   }
   [[nodiscard]] SlotData gemms_hidden() {
     return {{tokens_, dims_.topk, dims_.inter}, gemms_->expert_hidden(tokens_, stream_.get())};
+  }
+
+  [[nodiscard]] SlotData int8_hidden() {
+    std::vector<F16> blocks(static_cast<size_t>(tokens_ * dims_.topk * dims_.inter));
+    cuda_check(cudaMemcpyAsync(blocks.data(), at_.expert_hidden_f16, blocks.size() * sizeof(F16),
+                               cudaMemcpyDeviceToHost, stream_.get()));
+    cuda_check(cudaStreamSynchronize(stream_.get()));
+    return {{tokens_, dims_.topk, dims_.inter}, int8_values(blocks)};
   }
 
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }
@@ -421,7 +432,6 @@ class StreamedCudaBackend final : public CudaBackend {
     kernels_.linear(args, on_);
   }
 
-  // Notes what the rows ask for and copies the logits of those that want logprobs before sampling changes them.
   void put_history(History& history, std::span<const std::byte> host) {
     if (host.empty()) return;
     if (host.size() > history.capacity) {

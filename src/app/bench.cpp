@@ -231,6 +231,7 @@ class Bench {
 }  // namespace
 
 int execute(const BenchOptions& options) {
+  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, NIBBLE_COMMIT));
   Terminal terminal(options.output);
   if (options.profile && options.format == BenchFormat::kCsv)
     throw Error(Code::kInvalidRequest, "[bench] --profile: want --output md or json, found csv");

@@ -431,6 +431,9 @@ void add_bench(CLI::App& app, BenchOptions& o) {
       "The table's format");
   output->type_name("md|csv|json");
   app.add_flag("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
+  app.add_flag("--tune", o.tune,
+               "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
+               "model's shapes, as a line of src/backend/cuda/tuned.h");
   add_backend(app, o.model);
   o.model.max_num_batched_tokens = 8192;
   add_runtime(app, o.model);

@@ -168,6 +168,7 @@ struct BenchOptions {
   std::vector<int64_t> batches = {1};      // sequences that generate together
   int repetitions = 5;
   bool profile = false;  // and where the time goes
+  bool tune = false;     // instead of the tests
   std::string command;   // as it was typed
 };
 

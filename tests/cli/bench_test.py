@@ -85,6 +85,10 @@ class Tables(Case):
         self.assertIn("tg2, batch 1: per step, over 2 steps and all layers", text)
         self.refused(USAGE, *BENCH, "--profile", "-o", "csv", says="md or json")
 
+    def test_tuning_wants_a_card_and_dummies(self):
+        self.refused(UNSUPPORTED, *BENCH, "--tune", says="want --backend cuda, --load-format dummy")
+        self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--moe-kernel", "gemm", "--tune", says="no --moe-kernel")
+
     def test_lists_are_sorted_and_said_once(self):
         rows = self.ok(*BENCH, "-p", "4,2,4", "-n", 0, "-r", 1, "--json").json()["rows"]
         self.assertEqual([r["prompt"] for r in rows], [2, 4])

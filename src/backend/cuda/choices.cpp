@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace nibble::backend::cuda {
 
 using layout::Packing;
@@ -55,9 +57,6 @@ bool fused_step(const Dims& d, int64_t tokens) {
          d.topk >= 2 && d.hidden <= kRouterHidden;
 }
 
-// Where auto goes over to GEMMs, as was faster on an H200 (gpt-oss-120b shapes, 2026-11).
-constexpr int64_t kExpertGemvTokens = 512;
-
 bool has_gemms(MoeKernel kernel) {
   return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemv;
 }
@@ -66,14 +65,16 @@ bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
   return has_gemms(kernel) && !fused_step(d, tokens);
 }
 
-bool experts_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
-  if (kernel == MoeKernel::kAuto) return !fused_step(d, tokens) && tokens > kExpertGemvTokens;
+bool experts_by_gemm(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t tokens) {
+  if (kernel == MoeKernel::kAuto) return !fused_step(d, tokens) && tokens > tuned.grouped_tokens;
   return kernel == MoeKernel::kGemm && !fused_step(d, tokens);
 }
 
 bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
 
-bool router_by_mma(MoeKernel kernel, int64_t tokens) { return has_gemms(kernel) && tokens > kRouteMaxTokens; }
+bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
+  return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
+}
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
   switch (kv) {

@@ -23,12 +23,13 @@ namespace nibble::backend::cuda {
 // Whether the decode kernels take a step of `tokens` in their fused form.
 [[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
 // Of a resolved kernel: whether the backend has GEMMs at all, and whether they take a step's dense layers, its experts,
-// its logits; whether any_linear_many takes its router.
+// its logits.
 [[nodiscard]] bool has_gemms(MoeKernel kernel);
 [[nodiscard]] bool dense_by_gemm(MoeKernel kernel, const Dims& dims, int64_t tokens);
-[[nodiscard]] bool experts_by_gemm(MoeKernel kernel, const Dims& dims, int64_t tokens);
+[[nodiscard]] bool experts_by_gemm(MoeKernel kernel, const Dims& dims, const Tuned& tuned, int64_t tokens);
 [[nodiscard]] bool logits_by_gemm(MoeKernel kernel, int64_t rows);
-[[nodiscard]] bool router_by_mma(MoeKernel kernel, int64_t tokens);
+// Whether any_route_tokens takes its router.
+[[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
 
 [[nodiscard]] KvPages::Type page_type(CudaOptions::Kv kv);
 // In which packing a role is held.

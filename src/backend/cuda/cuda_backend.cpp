@@ -61,7 +61,7 @@ class StreamedCudaBackend final : public CudaBackend {
           stream_.get()));
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
-      path_->use_activations(choose_activations(moe_kernel_, options));
+      path_->use(choose_activations(moe_kernel_, options), options.tuned.value_or(tuned(facts_.major)));
       if (has_gemms(moe_kernel_)) use_gemms();
       if (!options.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     }

@@ -5,6 +5,7 @@
 // may differ in the last bits.
 
 #include "backend/backend.h"
+#include "backend/cuda/tuned.h"
 #include "backend/expert_activations.h"
 #include "backend/memory.h"
 #include "base/mapped_file.h"
@@ -12,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +45,7 @@ struct CudaOptions {
   int upload_threads = 1;
   MoeKernel moe = MoeKernel::kAuto;
   ExpertActivations activations = ExpertActivations::kExact;  // kInt8: with kGemv, which implies it
+  std::optional<cuda::Tuned> tuned{};                         // instead of the card's (tuned.h), to measure it
   bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
 };
 

@@ -175,7 +175,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   norm.type = InputType::kF16;
   any_norm_sums(norm, on);
   owed_ = {};
-  if (tokens_ > kRouteMaxTokens) {
+  if (!router_by_tiles(tuned_, tokens_)) {
     const LinearLaunch logits{.weight = w.router,
                               .bias = w.bias,
                               .x = at_.normed,
@@ -183,7 +183,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
                               .tokens = to_int(tokens_),
                               .rows = to_int(d_.experts),
                               .cols = to_int(d_.hidden)};
-    if (router_by_mma(kernel_, tokens_)) {
+    if (has_gemms(kernel_)) {
       any_linear_many(logits, on);
     } else {
       kernels_.linear(logits, on);

@@ -42,10 +42,13 @@ class DecodePath {
     gemms_ = gemms;
     kernel_ = kernel;
   }
-  // What the experts multiply from now on.
-  void use_activations(ExpertActivations activations) { activations_ = activations; }
+  // From now on: what the experts multiply, and how many tokens go where.
+  void use(ExpertActivations activations, const Tuned& tuned) {
+    activations_ = activations;
+    tuned_ = tuned;
+  }
   // The GEMMs' expert_hidden holds the last moe's; else it lies in the arena.
-  [[nodiscard]] bool experts_on_gemms() const { return experts_by_gemm(kernel_, d_, tokens_); }
+  [[nodiscard]] bool experts_on_gemms() const { return experts_by_gemm(kernel_, d_, tuned_, tokens_); }
 
   // A step of `tokens` begins; residual holds their embeddings.
   void begin(int64_t tokens) {
@@ -93,6 +96,7 @@ class DecodePath {
   const GemmPath* gemms_ = nullptr;
   MoeKernel kernel_ = MoeKernel::kMarlin;
   ExpertActivations activations_ = ExpertActivations::kExact;
+  Tuned tuned_;
   int64_t tokens_ = 0;
   bool pending_ = false;  // the residual has still to get the last moe's sums
   struct Owed {

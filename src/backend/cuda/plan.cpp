@@ -36,6 +36,7 @@ class Planner {
         moe_(choose_moe(args.config, args.options)),
         flash_(choose_flash(args.config, args.options)),
         activations_(choose_activations(moe_, args.options)),
+        tuned_(args.options.tuned.value_or(tuned(args.card.major))),
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
     constexpr int64_t kBytes[] = {2, 4, 1};
     cost_.formats.kv_value_bytes = kBytes[kv_type()];
@@ -160,8 +161,8 @@ class Planner {
       return;
     }
     per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
-    if (tokens_ > kRouteMaxTokens) {
-      if (router_by_mma(moe_, tokens_)) {
+    if (!router_by_tiles(tuned_, tokens_)) {
+      if (has_gemms(moe_)) {
         add(Kernel::kLinearMany, "32 tokens x up to 128 experts per CTA", {kRouter, kRouterBias});
       } else {
         linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
@@ -179,7 +180,7 @@ class Planner {
     if (plain()) return plain_moe(up, down);
     round_blocks();
     if (moe_ == MoeKernel::kGemv) return int8_moe(up, down);
-    if (experts_by_gemm(moe_, d_, tokens_)) return gemm_moe(up, down);
+    if (experts_by_gemm(moe_, d_, tuned_, tokens_)) return gemm_moe(up, down);
     if (fused_) {
       constexpr int kParts = 2;  // decode_path.cpp
       row_warps(Kernel::kMarlinUp, d_.hidden, kGemvTokens, up);
@@ -292,6 +293,7 @@ class Planner {
   const MoeKernel moe_;
   const bool flash_;
   const ExpertActivations activations_;
+  const Tuned tuned_;
   CostModel cost_;
   bool fused_ = false;        // the decode kernels in their fused form
   bool dense_gemms_ = false;  // GEMMs instead of them

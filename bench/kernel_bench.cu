@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/any/grouped.h"
 #include "backend/cuda/kernels/any/round_blocks.h"
 #include "base/random.h"
+#include "graph_timer.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -63,37 +64,12 @@ __global__ void __launch_bounds__(1024) read_all(const uint4* data, int64_t coun
   if (sum == 0x12345678u) *sink = sum;
 }
 
-struct Timer {
-  cudaStream_t stream = nullptr;
-  cudaEvent_t from = nullptr, to = nullptr;
-
-  Timer() {
-    cuda_check(cudaStreamCreate(&stream), "stream");
-    cuda_check(cudaEventCreate(&from), "event");
-    cuda_check(cudaEventCreate(&to), "event");
-  }
-  // Median µs of work(), which enqueues on the stream.
-  double median_us(int repetitions, const std::function<void()>& work) const {
-    std::vector<float> ms(static_cast<size_t>(repetitions));
-    work();
-    for (float& time : ms) {
-      cuda_check(cudaEventRecord(from, stream), "record");
-      work();
-      cuda_check(cudaEventRecord(to, stream), "record");
-      cuda_check(cudaEventSynchronize(to), "kernels");
-      cuda_check(cudaEventElapsedTime(&time, from, to), "elapsed");
-    }
-    std::nth_element(ms.begin(), ms.begin() + repetitions / 2, ms.end());
-    return 1000.0 * ms[static_cast<size_t>(repetitions / 2)];
-  }
-};
-
 struct Peak {
   double gb_per_s = 0;
   std::string configuration;
 };
 
-Peak measure_read(const uint8_t* pool, int sms, const Timer& timer, uint32_t* sink) {
+Peak measure_read(const uint8_t* pool, int sms, cudaStream_t stream, uint32_t* sink) {
   Peak best;
   const auto* data = reinterpret_cast<const uint4*>(pool);
   const int64_t count = kPoolBytes / 16;
@@ -102,9 +78,9 @@ Peak measure_read(const uint8_t* pool, int sms, const Timer& timer, uint32_t* si
       for (const int loads : {4, 8}) {
         if (blocks * threads > 2048) continue;
         const auto grid = static_cast<unsigned>(blocks * sms);
-        const double us = timer.median_us(5, [&] {
-          if (loads == 4) read_all<4><<<grid, static_cast<unsigned>(threads), 0, timer.stream>>>(data, count, sink);
-          if (loads == 8) read_all<8><<<grid, static_cast<unsigned>(threads), 0, timer.stream>>>(data, count, sink);
+        const double us = median_us(stream, 5, [&] {
+          if (loads == 4) read_all<4><<<grid, static_cast<unsigned>(threads), 0, stream>>>(data, count, sink);
+          if (loads == 8) read_all<8><<<grid, static_cast<unsigned>(threads), 0, stream>>>(data, count, sink);
         });
         const double rate = static_cast<double>(kPoolBytes) / us / 1e3;
         if (rate > best.gb_per_s)
@@ -130,19 +106,9 @@ struct Result {
   GemvCost cost;
 };
 
-double time_links(const Subject& subject, GemvLaunch launch, const Timer& timer) {
-  launch.stream = timer.stream;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cuda_check(cudaStreamBeginCapture(timer.stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < subject.links; ++i) subject.link(i, launch);
-  cuda_check(cudaStreamEndCapture(timer.stream, &graph), "capture");
-  cuda_check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
-  const double us =
-      timer.median_us(kRepetitions, [&] { cuda_check(cudaGraphLaunch(executable, timer.stream), "graph launch"); });
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  return us / subject.links;
+double time_links(const Subject& subject, GemvLaunch launch, cudaStream_t stream) {
+  launch.stream = stream;
+  return median_link_us({stream, subject.links, kRepetitions}, [&](int i) { subject.link(i, launch); });
 }
 
 struct Buffers {
@@ -429,7 +395,7 @@ int run(const char* path) {
   cuda_check(cudaGetDeviceProperties(&prop, 0), "device");
   const GemvDevice device{prop.multiProcessorCount, static_cast<int64_t>(prop.sharedMemPerBlockOptin),
                           static_cast<int64_t>(prop.sharedMemPerMultiprocessor)};
-  const Timer timer;
+  const Stream stream = make_stream();
   const Buffers b{device_array<uint8_t>(kPoolBytes),
                   device_array<float>(8 * 4096),
                   device_array<F16>(8 * kHidden),
@@ -441,12 +407,13 @@ int run(const char* path) {
   cuda_check(cudaMemset(b.norm, 0x3c, kHidden * sizeof(Bf16)), "norm");  // 0.0115 each
   fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(b.pool), kPoolBytes / 4);
   cuda_check(cudaDeviceSynchronize(), "fill");
-  const Peak peak = measure_read(b.pool, device.sms, timer, device_array<uint32_t>(1));
+  const Peak peak = measure_read(b.pool, device.sms, stream.get(), device_array<uint32_t>(1));
   std::vector<Result> results;
   const auto measure = [&](const Subject& subject, int stages, int shown_stages) {
-    results.push_back({subject.name, subject.tokens, shown_stages,
-                       time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, timer),
-                       time_links(subject, {.device = device, .stages = stages}, timer), subject.cost});
+    results.push_back(
+        {subject.name, subject.tokens, shown_stages,
+         time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, stream.get()),
+         time_links(subject, {.device = device, .stages = stages}, stream.get()), subject.cost});
   };
   for (const int tokens : {9, 16, 32, 64, 128, 256, 512})
     for (const Subject& subject : grouped_subjects(b, tokens)) measure(subject, 0, 0);

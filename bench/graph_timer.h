@@ -2,26 +2,39 @@
 // How the benches time kernels: as links of a chain that runs as one CUDA graph, so that launches cost what they cost
 // in a step.
 
-#include "backend/cuda/device.h"
-
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <vector>
 
+#include <cuda_runtime_api.h>
+
 namespace nibble::backend::cuda {
+
+// Ends the program when CUDA fails: backend/cuda/device.h is not for nvcc.
+inline void timer_check(cudaError_t status) {
+  if (status == cudaSuccess) return;
+  std::printf("timing: %s\n", cudaGetErrorString(status));
+  std::exit(1);
+}
 
 // Median µs of what `enqueue` puts on the stream, after a first time that does not count.
 inline double median_us(cudaStream_t stream, int repetitions, const std::function<void()>& enqueue) {
-  const Event from = make_timer(), to = make_timer();
+  cudaEvent_t from = nullptr, to = nullptr;
+  timer_check(cudaEventCreate(&from));
+  timer_check(cudaEventCreate(&to));
   std::vector<float> ms(static_cast<size_t>(repetitions));
   enqueue();
   for (float& time : ms) {
-    cuda_check(cudaEventRecord(from.get(), stream));
+    timer_check(cudaEventRecord(from, stream));
     enqueue();
-    cuda_check(cudaEventRecord(to.get(), stream));
-    cuda_check(cudaEventSynchronize(to.get()));
-    cuda_check(cudaEventElapsedTime(&time, from.get(), to.get()));
+    timer_check(cudaEventRecord(to, stream));
+    timer_check(cudaEventSynchronize(to));
+    timer_check(cudaEventElapsedTime(&time, from, to));
   }
+  cudaEventDestroy(from);
+  cudaEventDestroy(to);
   std::nth_element(ms.begin(), ms.begin() + repetitions / 2, ms.end());
   return 1e3 * ms[static_cast<size_t>(repetitions / 2)];
 }
@@ -35,12 +48,12 @@ inline double median_link_us(const LinkChain& chain, const std::function<void(in
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   link(0);  // loads the kernels
-  cuda_check(cudaStreamBeginCapture(chain.stream, cudaStreamCaptureModeThreadLocal));
+  timer_check(cudaStreamBeginCapture(chain.stream, cudaStreamCaptureModeThreadLocal));
   for (int i = 0; i < chain.links; ++i) link(i);
-  cuda_check(cudaStreamEndCapture(chain.stream, &graph));
-  cuda_check(cudaGraphInstantiate(&executable, graph, 0));
+  timer_check(cudaStreamEndCapture(chain.stream, &graph));
+  timer_check(cudaGraphInstantiate(&executable, graph, 0));
   const double us =
-      median_us(chain.stream, chain.repetitions, [&] { cuda_check(cudaGraphLaunch(executable, chain.stream)); });
+      median_us(chain.stream, chain.repetitions, [&] { timer_check(cudaGraphLaunch(executable, chain.stream)); });
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
   return us / chain.links;

@@ -395,7 +395,8 @@ int run(const char* path) {
   cuda_check(cudaGetDeviceProperties(&prop, 0), "device");
   const GemvDevice device{prop.multiProcessorCount, static_cast<int64_t>(prop.sharedMemPerBlockOptin),
                           static_cast<int64_t>(prop.sharedMemPerMultiprocessor)};
-  const Stream stream = make_stream();
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreate(&stream), "stream");
   const Buffers b{device_array<uint8_t>(kPoolBytes),
                   device_array<float>(8 * 4096),
                   device_array<F16>(8 * kHidden),
@@ -407,13 +408,12 @@ int run(const char* path) {
   cuda_check(cudaMemset(b.norm, 0x3c, kHidden * sizeof(Bf16)), "norm");  // 0.0115 each
   fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(b.pool), kPoolBytes / 4);
   cuda_check(cudaDeviceSynchronize(), "fill");
-  const Peak peak = measure_read(b.pool, device.sms, stream.get(), device_array<uint32_t>(1));
+  const Peak peak = measure_read(b.pool, device.sms, stream, device_array<uint32_t>(1));
   std::vector<Result> results;
   const auto measure = [&](const Subject& subject, int stages, int shown_stages) {
-    results.push_back(
-        {subject.name, subject.tokens, shown_stages,
-         time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, stream.get()),
-         time_links(subject, {.device = device, .stages = stages}, stream.get()), subject.cost});
+    results.push_back({subject.name, subject.tokens, shown_stages,
+                       time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, stream),
+                       time_links(subject, {.device = device, .stages = stages}, stream), subject.cost});
   };
   for (const int tokens : {9, 16, 32, 64, 128, 256, 512})
     for (const Subject& subject : grouped_subjects(b, tokens)) measure(subject, 0, 0);

@@ -4,8 +4,11 @@
 // launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
 // repetitions.
 
+#include "backend/cuda/kernels/any/gemv_int8.h"
 #include "backend/cuda/kernels/any/grouped.h"
+#include "backend/cuda/kernels/any/round_blocks.h"
 #include "base/random.h"
+#include "graph_timer.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -61,37 +64,12 @@ __global__ void __launch_bounds__(1024) read_all(const uint4* data, int64_t coun
   if (sum == 0x12345678u) *sink = sum;
 }
 
-struct Timer {
-  cudaStream_t stream = nullptr;
-  cudaEvent_t from = nullptr, to = nullptr;
-
-  Timer() {
-    cuda_check(cudaStreamCreate(&stream), "stream");
-    cuda_check(cudaEventCreate(&from), "event");
-    cuda_check(cudaEventCreate(&to), "event");
-  }
-  // Median µs of work(), which enqueues on the stream.
-  double median_us(int repetitions, const std::function<void()>& work) const {
-    std::vector<float> ms(static_cast<size_t>(repetitions));
-    work();
-    for (float& time : ms) {
-      cuda_check(cudaEventRecord(from, stream), "record");
-      work();
-      cuda_check(cudaEventRecord(to, stream), "record");
-      cuda_check(cudaEventSynchronize(to), "kernels");
-      cuda_check(cudaEventElapsedTime(&time, from, to), "elapsed");
-    }
-    std::nth_element(ms.begin(), ms.begin() + repetitions / 2, ms.end());
-    return 1000.0 * ms[static_cast<size_t>(repetitions / 2)];
-  }
-};
-
 struct Peak {
   double gb_per_s = 0;
   std::string configuration;
 };
 
-Peak measure_read(const uint8_t* pool, int sms, const Timer& timer, uint32_t* sink) {
+Peak measure_read(const uint8_t* pool, int sms, cudaStream_t stream, uint32_t* sink) {
   Peak best;
   const auto* data = reinterpret_cast<const uint4*>(pool);
   const int64_t count = kPoolBytes / 16;
@@ -100,9 +78,9 @@ Peak measure_read(const uint8_t* pool, int sms, const Timer& timer, uint32_t* si
       for (const int loads : {4, 8}) {
         if (blocks * threads > 2048) continue;
         const auto grid = static_cast<unsigned>(blocks * sms);
-        const double us = timer.median_us(5, [&] {
-          if (loads == 4) read_all<4><<<grid, static_cast<unsigned>(threads), 0, timer.stream>>>(data, count, sink);
-          if (loads == 8) read_all<8><<<grid, static_cast<unsigned>(threads), 0, timer.stream>>>(data, count, sink);
+        const double us = median_us(stream, 5, [&] {
+          if (loads == 4) read_all<4><<<grid, static_cast<unsigned>(threads), 0, stream>>>(data, count, sink);
+          if (loads == 8) read_all<8><<<grid, static_cast<unsigned>(threads), 0, stream>>>(data, count, sink);
         });
         const double rate = static_cast<double>(kPoolBytes) / us / 1e3;
         if (rate > best.gb_per_s)
@@ -128,19 +106,9 @@ struct Result {
   GemvCost cost;
 };
 
-double time_links(const Subject& subject, GemvLaunch launch, const Timer& timer) {
-  launch.stream = timer.stream;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cuda_check(cudaStreamBeginCapture(timer.stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < subject.links; ++i) subject.link(i, launch);
-  cuda_check(cudaStreamEndCapture(timer.stream, &graph), "capture");
-  cuda_check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
-  const double us =
-      timer.median_us(kRepetitions, [&] { cuda_check(cudaGraphLaunch(executable, timer.stream), "graph launch"); });
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  return us / subject.links;
+double time_links(const Subject& subject, GemvLaunch launch, cudaStream_t stream) {
+  launch.stream = stream;
+  return median_link_us({stream, subject.links, kRepetitions}, [&](int i) { subject.link(i, launch); });
 }
 
 struct Buffers {
@@ -335,6 +303,42 @@ std::vector<Subject> grouped_subjects(const Buffers& b, int tokens) {
            }}};
 }
 
+// --moe-kernel gemv: each product with the rounding before it, as a step has them.
+std::vector<Subject> int8_subjects(const Buffers& b, int tokens) {
+  const Grouped step(tokens);
+  const int pairs = tokens * kTopk;
+  const GroupedUpArgs up{
+      .bias = b.bias, .x = b.half_x, .groups = step.groups, .u = b.u, .hidden = kHidden, .inter = kInter};
+  const GroupedDownArgs down{.bias = b.bias,
+                             .u = b.u,
+                             .groups = step.groups,
+                             .y = device_array<float>(int64_t{pairs} * kHidden),
+                             .hidden = kHidden,
+                             .inter = kInter};
+  const auto add = [&](const char* name, const auto& args, const RoundBlocksArgs& round, const auto& launch_product) {
+    const GemvCost total = cost(args, pairs, step.distinct), one = cost(args, pairs, 1);
+    const int64_t layer = Grouped::kAll * (cost(args, pairs, 2).bytes - one.bytes) / 16 * 16;
+    const auto layers = static_cast<int>(kPoolBytes / layer);
+    return Subject{name, tokens, total, 60 * layers, [=](int i, const GemvLaunch& launch) {
+                     static LaunchCounts counts;
+                     const Launch on{.stream = launch.stream, .counts = &counts};
+                     auto own = args;
+                     own.weights = b.pool + i % layers * layer;
+                     any_round_blocks(round, on);
+                     launch_product(own, on);
+                   }};
+  };
+  return {add("gate_up x4 int8", up,
+              {.form = ExpertActivations::kInt8, .from = b.x, .to = b.half_x, .values = int64_t{tokens} * kHidden},
+              [=](const GroupedUpArgs& args, const Launch& on) {
+                any_gemv_int8_up(args, plan_gemv_int8(2 * kInter, pairs, Grouped::kAll), on);
+              }),
+          add("down x4 int8", down, {.form = ExpertActivations::kInt8, .to = b.u, .values = int64_t{pairs} * kInter},
+              [=](const GroupedDownArgs& args, const Launch& on) {
+                any_gemv_int8_down(args, plan_gemv_int8(kHidden, pairs, Grouped::kAll), on);
+              })};
+}
+
 std::vector<Subject> subjects(const Buffers& b, int tokens) {
   std::vector<Subject> all;
   for (const layout::Packing packing : {layout::Packing::kBf16, layout::Packing::kMxfp8, layout::Packing::kMxfp4}) {
@@ -391,7 +395,8 @@ int run(const char* path) {
   cuda_check(cudaGetDeviceProperties(&prop, 0), "device");
   const GemvDevice device{prop.multiProcessorCount, static_cast<int64_t>(prop.sharedMemPerBlockOptin),
                           static_cast<int64_t>(prop.sharedMemPerMultiprocessor)};
-  const Timer timer;
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreate(&stream), "stream");
   const Buffers b{device_array<uint8_t>(kPoolBytes),
                   device_array<float>(8 * 4096),
                   device_array<F16>(8 * kHidden),
@@ -403,17 +408,18 @@ int run(const char* path) {
   cuda_check(cudaMemset(b.norm, 0x3c, kHidden * sizeof(Bf16)), "norm");  // 0.0115 each
   fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(b.pool), kPoolBytes / 4);
   cuda_check(cudaDeviceSynchronize(), "fill");
-  const Peak peak = measure_read(b.pool, device.sms, timer, device_array<uint32_t>(1));
+  const Peak peak = measure_read(b.pool, device.sms, stream, device_array<uint32_t>(1));
   std::vector<Result> results;
   const auto measure = [&](const Subject& subject, int stages, int shown_stages) {
     results.push_back({subject.name, subject.tokens, shown_stages,
-                       time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, timer),
-                       time_links(subject, {.device = device, .stages = stages}, timer), subject.cost});
+                       time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, stream),
+                       time_links(subject, {.device = device, .stages = stages}, stream), subject.cost});
   };
   for (const int tokens : {9, 16, 32, 64, 128, 256, 512})
     for (const Subject& subject : grouped_subjects(b, tokens)) measure(subject, 0, 0);
   for (const int tokens : {1, 2, 4, 8})
-    for (const Subject& subject : subjects(b, tokens)) measure(subject, 0, 0);
+    for (const auto& own : {subjects(b, tokens), int8_subjects(b, tokens)})
+      for (const Subject& subject : own) measure(subject, 0, 0);
   for (const Subject& subject : subjects(b, 1))
     for (const int stages : {2, 3, 6}) measure(subject, stages, stages);
   write_json(path, prop.name, peak, results);

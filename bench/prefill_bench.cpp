@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/measure.h"
 #include "base/random.h"
+#include "graph_timer.h"
 
 #include <algorithm>
 #include <bit>
@@ -107,36 +108,11 @@ class Bench {
  private:
   // One kernel: link(i) enqueues the i-th launch of `links`.
   void add(Row row, int links, const std::function<void(int)>& link) {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    link(0);  // loads the kernel
-    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < links; ++i) link(i);
-    cuda_check(cudaStreamEndCapture(stream_.get(), &graph));
-    cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-    const Event from = make_timed_event(), to = make_timed_event();
-    std::vector<float> ms;
-    for (int i = 0; i < kRepetitions; ++i) {
-      cuda_check(cudaEventRecord(from.get(), stream_.get()));
-      cuda_check(cudaGraphLaunch(executable, stream_.get()));
-      cuda_check(cudaEventRecord(to.get(), stream_.get()));
-      cuda_check(cudaEventSynchronize(to.get()));
-      ms.push_back(0);
-      cuda_check(cudaEventElapsedTime(&ms.back(), from.get(), to.get()));
-    }
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
-    std::nth_element(ms.begin(), ms.begin() + kRepetitions / 2, ms.end());
-    row.us = 1e3 * ms[kRepetitions / 2] / links;
+    row.us = median_link_us({stream_.get(), links, kRepetitions}, link);
     rows_.push_back(row);
     std::printf("%-34s %6d %10.2f us %8.0f GB/s %8.1f TFLOP/s %6.1f%%\n", row.name.c_str(), row.tokens, row.us,
                 row.bytes / row.us / 1e3, row.flops / row.us / 1e6, 100 * ideal(row));
     std::fflush(stdout);
-  }
-  static Event make_timed_event() {
-    cudaEvent_t event = nullptr;
-    cuda_check(cudaEventCreate(&event));
-    return Event(event);
   }
   [[nodiscard]] double ideal(const Row& row) const {
     return 1e6 * peaks_.ideal_seconds({.bytes = row.bytes, .flops = row.flops}) / row.us;

@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/sm90/split_gemm.h"
 #include "backend/cuda/measure.h"
 #include "base/random.h"
+#include "graph_timer.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -69,37 +70,12 @@ class Bench {
  private:
   // link(i) enqueues layer i's launches.
   void add(Row row, const std::function<void(int)>& link) {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    link(0);  // loads the kernels
-    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < kLayers; ++i) link(i);
-    cuda_check(cudaStreamEndCapture(stream_.get(), &graph));
-    cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-    const Event from = make_timed_event(), to = make_timed_event();
-    std::vector<float> ms;
-    for (int i = 0; i < kRepetitions; ++i) {
-      cuda_check(cudaEventRecord(from.get(), stream_.get()));
-      cuda_check(cudaGraphLaunch(executable, stream_.get()));
-      cuda_check(cudaEventRecord(to.get(), stream_.get()));
-      cuda_check(cudaEventSynchronize(to.get()));
-      ms.push_back(0);
-      cuda_check(cudaEventElapsedTime(&ms.back(), from.get(), to.get()));
-    }
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
-    std::nth_element(ms.begin(), ms.begin() + kRepetitions / 2, ms.end());
-    row.us = 1e3 * ms[kRepetitions / 2] / kLayers;
+    row.us = median_link_us({stream_.get(), kLayers, kRepetitions}, link);
     std::printf("%-40s %5d %9.2f us %6.0f GB/s %7.1f TFLOP/s %5.1f%%\n", row.name.c_str(), row.tokens, row.us,
                 static_cast<double>(row.cost.bytes) / row.us / 1e3, static_cast<double>(row.cost.flops) / row.us / 1e6,
                 100 * ideal(row));
     std::fflush(stdout);
     rows_.push_back(std::move(row));
-  }
-  static Event make_timed_event() {
-    cudaEvent_t event = nullptr;
-    cuda_check(cudaEventCreate(&event));
-    return Event(event);
   }
   [[nodiscard]] double ideal(const Row& row) const {
     const Cost cost{.bytes = static_cast<double>(row.cost.bytes), .flops = static_cast<double>(row.cost.flops)};

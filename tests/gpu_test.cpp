@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -35,6 +36,7 @@ namespace fs = std::filesystem;
 using backend::LayerKind;
 using Kv = backend::CudaOptions::Kv;
 using Attention = backend::CudaOptions::Attention;
+using backend::ExpertActivations;
 using backend::MoeKernel;
 
 const fs::path kParity = fs::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
@@ -192,14 +194,16 @@ struct Path {
   MoeKernel moe = MoeKernel::kReference;
   backend::DenseFormats dense = {};
   double tolerance = 1e-4;
+  ExpertActivations activations = ExpertActivations::kExact;
 };
 
 // Both run the same steps; the last one is compared.
 void compare_steps(const Source& source, std::span<const model::Step> steps, const model::StepLimits& limits,
                    std::string_view what, const Path& path = {}) {
   const auto config = model::backend_config(source.config, limits, path.dense);
-  const auto reference = backend::make_reference_backend(config);
-  const auto cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe});
+  const auto reference = backend::make_reference_backend(config, path.activations);
+  const auto cuda =
+      backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
   const model::GptOss on_reference = model::load(*reference, source.config, source.weights);
   const model::GptOss on_cuda = model::load(*cuda, source.config, source.weights);
   for (size_t i = 0; i + 1 < steps.size(); ++i) {
@@ -284,6 +288,46 @@ model::ModelConfig two_layers_of_120b() {
 
 TEST_P(GpuFormats, marlin_matches_the_reference_at_real_widths) {
   compare_prompts(Source(two_layers_of_120b(), 7), MoeKernel::kMarlin, {1, 3, 9}, 0.02);
+}
+
+// What lies at a tie may fall to either side: a step of E4M3 is an eighth of a value, one of int8 a 127th of a block's
+// largest; u is f16 before it is rounded, so one in a few hundred does. nibble-tiny makes 0.04 of errors of 2^-12.
+TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
+  const Source tiny(kTiny), wide(two_layers_of_120b(), 7);
+  const struct {
+    MoeKernel moe;
+    ExpertActivations activations;
+    double tiny_tolerance, tolerance;
+  } paths[] = {{MoeKernel::kGemv, ExpertActivations::kInt8, 0.15, 0.15},
+               {MoeKernel::kAuto, ExpertActivations::kMxfp8, 0.6, 0.3},
+               {MoeKernel::kGemm, ExpertActivations::kMxfp8, 0.6, 0.3}};
+  for (const auto& [moe, activations, tiny_tolerance, tolerance] : paths) {
+    Path path{.moe = moe, .tolerance = tiny_tolerance, .activations = activations};
+    for (const size_t count : {1, 3, 8, 9, 65})
+      compare_prompt(tiny, some_tokens(count, tiny.config.dims.vocab),
+                     fmt::format("{}, {}, {} tokens", name_of(moe), name_of(activations), count), path);
+    path.tolerance = tolerance;
+    compare_prompt(wide, some_tokens(2, wide.config.dims.vocab),
+                   fmt::format("120b, {}, {}", name_of(moe), name_of(activations)), path);
+  }
+}
+
+TEST_F(Gpu, mxfp8_activations_have_four_bits_whoever_multiplies_them) {
+  const Source source(kTiny);
+  for (const auto& [moe, count] : {std::pair{MoeKernel::kAuto, 3}, {MoeKernel::kAuto, 20}, {MoeKernel::kGemm, 20}}) {
+    const engine::SessionLimits limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 1};
+    for (const auto activations : {ExpertActivations::kMxfp8, ExpertActivations::kExact}) {
+      Loaded cuda(source, limits, Which::kCuda, {.moe = moe, .activations = activations});
+      const model::Step step = engine::Session(*cuda.be, cuda.gpt, limits)
+                                   .make_step(some_tokens(static_cast<size_t>(count), source.config.dims.vocab), 0);
+      model::forward(*cuda.be, cuda.gpt, step);
+      const std::vector<float> u = cuda.be->peek(backend::Slot::kExpertHidden).values;
+      const bool few_bits = std::all_of(u.begin(), u.end(), [](float value) {
+        return (std::bit_cast<uint32_t>(value) & 0xfffffu) == 0;  // below the sign, the exponent, three bits
+      });
+      EXPECT_EQ(few_bits, activations == ExpertActivations::kMxfp8) << name_of(moe) << ", " << count << " tokens";
+    }
+  }
 }
 
 // Beyond eight tokens: activations of 16 bits before every matrix, bf16 on Hopper.

@@ -128,7 +128,8 @@ const std::vector<std::vector<int32_t>> kSteps = {
     {1}, {1, 1, 1}, std::vector<int32_t>(8, 1), std::vector<int32_t>(9, 1), {8}, {20}, {1, 100, 1}, {600}};
 
 TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {
-  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+  for (const MoeKernel moe :
+       {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv}) {
     for (const Attention attention : {Attention::kAuto, Attention::kFlash, Attention::kReference}) {
       for (const std::vector<int32_t>& lengths : kSteps) {
         SCOPED_TRACE(testing::Message() << name_of(moe) << ", attention " << static_cast<int>(attention) << ", "
@@ -152,6 +153,19 @@ TEST_F(Launches, are_the_planned_ones_on_either_card_whatever_the_layers_hold) {
                                           << " rows, first of " << lengths[0]);
           expect_planned({.options = {.moe = moe}, .dense = dense, .card = card}, lengths);
         }
+      }
+    }
+  }
+}
+
+TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations) {
+  for (const auto& card : {kH200, kGb10}) {
+    for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+      for (const std::vector<int32_t>& lengths : kSteps) {
+        SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << lengths.size()
+                                        << " rows, first of " << lengths[0]);
+        expect_planned({.options = {.moe = moe, .activations = backend::ExpertActivations::kMxfp8}, .card = card},
+                       lengths);
       }
     }
   }
@@ -190,6 +204,20 @@ TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
     counts[eager ? 1 : 0] = counts_of(*be);
   }
   EXPECT_EQ(counts[0], counts[1]);
+}
+
+TEST_F(Launches, are_timed_by_cupti_or_refused_in_a_sentence) {
+  backend::cuda::emulated_cuda() = {.card = kH200};
+  const auto be = backend::make_cuda_backend(
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 8, .kv_pages = {64, 64}}), {});
+  ASSERT_NE(be->kernel_profiler(), nullptr);
+  try {
+    be->kernel_profiler()->begin();
+    FAIL() << "there is no CUPTI here";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("want a build with CUPTI"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_weights) {

@@ -125,59 +125,113 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
           .peaks = {}};
 }
 
+// What runs, beside how it is asked for.
+struct BenchSubject {
+  BenchBatch& batch;
+  backend::Backend& backend;
+  const model::ModelConfig& config;
+  const backend::CostModel& cost;
+  const BenchHead& head;
+};
+
+struct RowProfile {
+  std::string table;
+  nlohmann::ordered_json json;
+};
+
 class Bench {
  public:
-  Bench(BenchBatch& batch, const BenchOptions& options, Terminal& terminal)
-      : batch_(batch), options_(options), terminal_(terminal) {}
+  Bench(const BenchSubject& subject, const BenchOptions& options, Terminal& terminal)
+      : subject_(subject), batch_(subject.batch), options_(options), terminal_(terminal) {}
 
   // False when Ctrl-C ended it; then the row is not to be used.
-  bool run(BenchRow& row, const backend::CostModel& cost) {
-    const auto go_on = [&] { return !interrupt_.requested(); };
+  bool run(BenchRow& row) {
     const auto show = [&](std::string_view what, int done) {
       terminal_.progress(fmt::format("{} × {}", row.name(), row.batch),
                          static_cast<double>(done) / options_.repetitions, what);
     };
-    const auto time = [&](int64_t prompt, int64_t generate) {
-      return prompt > 0 ? batch_.time_prompt(prompt, go_on) : batch_.time_generate(row.batch, generate, go_on);
-    };
     show(fmt::format("filling to {}", row.depth), 0);
-    if (!batch_.fill(row.batch, row.depth, go_on)) return false;
-    constexpr int64_t kWarmTokens = 4;
+    if (!batch_.fill(row.batch, row.depth, go_on_)) return false;
     show("warming up", 0);
-    if (!time(std::min<int64_t>(row.prompt, options_.model.max_num_batched_tokens),
-              std::min(row.generate, kWarmTokens)))
-      return false;
+    if (!warm_up(row)) return false;
     for (int i = 0; i < options_.repetitions; ++i) {
       show(fmt::format("repetition {}", i + 1), i);
-      const auto seconds = time(row.prompt, row.generate);
+      const auto seconds = time(row, row.prompt, row.generate);
       if (!seconds) return false;
       row.seconds.push_back(*seconds);
     }
-    row.costs =
-        row.prompt > 0 ? batch_.prompt_costs(cost, row.prompt) : batch_.generate_costs(cost, row.batch, row.generate);
+    each_step(row, [&](const backend::StepShape& step) {
+      const backend::StageCosts own = subject_.cost.by_stage(subject_.config.layer_kinds, step);
+      for (size_t s = 0; s < own.size(); ++s) row.costs[s] += own[s];
+    });
     if (!options_.profile) return true;
     show("profiling", options_.repetitions);
-    StageTimes& times = profiles_.emplace_back();
-    batch_.profile(&times);
-    const bool whole = time(row.prompt, row.generate).has_value();
-    batch_.profile(nullptr);
-    return whole;
+    backend::KernelProfiler* const profiler = subject_.backend.kernel_profiler();
+    return profiler != nullptr ? profile_kernels(row, *profiler) : profile_stages(row);
   }
 
   // Of the rows run so far, when they were asked for.
-  [[nodiscard]] const std::vector<StageTimes>& profiles() const { return profiles_; }
+  [[nodiscard]] const std::vector<RowProfile>& profiles() const { return profiles_; }
 
  private:
+  std::optional<double> time(const BenchRow& row, int64_t prompt, int64_t generate) {
+    return prompt > 0 ? batch_.time_prompt(prompt, go_on_) : batch_.time_generate(row.batch, generate, go_on_);
+  }
+  bool warm_up(const BenchRow& row) {
+    constexpr int64_t kWarmTokens = 4;
+    return time(row, std::min<int64_t>(row.prompt, options_.model.max_num_batched_tokens),
+                std::min(row.generate, kWarmTokens))
+        .has_value();
+  }
+  void each_step(const BenchRow& row, const BenchBatch::Visit& visit) const {
+    if (row.prompt > 0) return batch_.each_prompt_step(row.prompt, visit);
+    batch_.each_generate_step(row.batch, row.generate, visit);
+  }
+
+  bool profile_stages(const BenchRow& row) {
+    StageTimes times;
+    batch_.profile(&times);
+    const bool whole = time(row, row.prompt, row.generate).has_value();
+    batch_.profile(nullptr);
+    if (whole)
+      profiles_.push_back(
+          {profile_table(row, times, subject_.head.peaks), profile_json(times, row.costs, subject_.head.peaks)});
+    return whole;
+  }
+
+  bool profile_kernels(const BenchRow& row, backend::KernelProfiler& profiler) {
+    profiler.begin();
+    bool whole = warm_up(row);  // records the step's graph anew
+    static_cast<void>(profiler.take());
+    whole = whole && time(row, row.prompt, row.generate).has_value();
+    DeviceProfile profile{.times = profiler.take(), .costs = {}};
+    profiler.end();
+    if (!whole) return false;
+    const backend::BackendConfig config = model::backend_config(subject_.config, {}, options_.model.dense);
+    const backend::CudaOptions cuda = cuda_options(options_.model);
+    const auto card = backend::cuda_plan_device();
+    check(card.has_value(), "a card that kernels were timed on");
+    each_step(row, [&](const backend::StepShape& step) {
+      profile.costs.add(backend::cuda_plan({.config = config, .options = cuda, .step = step, .card = *card}),
+                        subject_.config);
+    });
+    profiles_.push_back({profile_table(row, profile, subject_.head.peaks), profile_json(profile, subject_.head.peaks)});
+    return true;
+  }
+
+  const BenchSubject subject_;
   BenchBatch& batch_;
   const BenchOptions& options_;
   Terminal& terminal_;
   const Interrupt interrupt_;
-  std::vector<StageTimes> profiles_;
+  const BenchBatch::KeepGoing go_on_ = [this] { return !interrupt_.requested(); };
+  std::vector<RowProfile> profiles_;
 };
 
 }  // namespace
 
 int execute(const BenchOptions& options) {
+  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, NIBBLE_COMMIT));
   Terminal terminal(options.output);
   if (options.profile && options.format == BenchFormat::kCsv)
     throw Error(Code::kInvalidRequest, "[bench] --profile: want --output md or json, found csv");
@@ -201,9 +255,9 @@ int execute(const BenchOptions& options) {
   if (options.format == BenchFormat::kMarkdown) terminal.print(markdown_head(head));
   if (options.format == BenchFormat::kCsv) terminal.print(csv_head());
   BenchBatch batch(loaded.backend(), loaded.model(), shape);
-  Bench bench(batch, options, terminal);
+  Bench bench({batch, loaded.backend(), source.config, cost, head}, options, terminal);
   size_t done = 0;
-  while (done < rows.size() && bench.run(rows[done], cost)) {
+  while (done < rows.size() && bench.run(rows[done])) {
     terminal.end_progress();
     if (options.format == BenchFormat::kMarkdown) terminal.print(markdown_row(rows[done], head.peaks));
     if (options.format == BenchFormat::kCsv) terminal.print(csv_row(head, rows[done]));
@@ -215,12 +269,11 @@ int execute(const BenchOptions& options) {
   if (options.format == BenchFormat::kJson) {
     nlohmann::ordered_json json = bench_json(head, rows);
     json["interrupted"] = interrupted;
-    for (size_t i = 0; options.profile && i < done; ++i)
-      json["rows"][i]["profile"] = profile_json(bench.profiles()[i], rows[i].costs, head.peaks);
+    for (size_t i = 0; options.profile && i < done; ++i) json["rows"][i]["profile"] = bench.profiles()[i].json;
     terminal.print_json(json);
   }
   for (size_t i = 0; options.profile && options.format == BenchFormat::kMarkdown && i < done; ++i)
-    terminal.print(profile_table(rows[i], bench.profiles()[i], head.peaks));
+    terminal.print(bench.profiles()[i].table);
   if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
   return interrupted ? kExitInterrupted : kExitOk;
 }

@@ -17,10 +17,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 int64_t pages_for(int64_t tokens) { return (tokens + backend::kPageTokens - 1) / backend::kPageTokens; }
 
-void add(backend::StageCosts& sum, const backend::StageCosts& costs) {
-  for (size_t s = 0; s < sum.size(); ++s) sum[s] += costs[s];
-}
-
 // Tokens that a sequence may get behind its depth, and be taken back from.
 int64_t span_of(const BenchShape& shape, int sequence) {
   return sequence == 0 ? std::max(shape.prompt, shape.generate) : shape.generate;
@@ -108,10 +104,8 @@ std::optional<backend::Ticket> BenchBatch::run(std::span<const Part> parts, bool
   }
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) add_kv(step, parts, kind);
   if (times_ == nullptr) return model::forward(be_, model_, step);
-  times_->begin(be_);
-  const auto ticket = model::forward(be_, model_, step, [&](backend::Stage stage, int) { times_->after(be_, stage); });
-  times_->end(be_);
-  return ticket;
+  times_->begin();
+  return model::forward(be_, model_, step, [&](backend::Stage stage, int) { times_->after(stage); });
 }
 
 std::vector<int32_t> BenchBatch::drawn(backend::Ticket ticket) const {
@@ -173,26 +167,22 @@ std::optional<double> BenchBatch::time_generate(int count, int64_t tokens, const
   return seconds_since(start);
 }
 
-backend::StageCosts BenchBatch::prompt_costs(const backend::CostModel& cost, int64_t tokens) const {
-  backend::StageCosts sum{};
+void BenchBatch::each_prompt_step(int64_t tokens, const Visit& visit) const {
   for (int64_t done = 0; done < tokens;) {
     const int64_t count = std::min<int64_t>(shape_.chunk_tokens, tokens - done);
     done += count;
     const backend::Row row{
         .first_token = 0, .tokens = static_cast<int32_t>(count), .context = static_cast<int32_t>(depth_ + done)};
-    add(sum, cost.by_stage(model_.config.layer_kinds, {.rows = {&row, 1}, .logit_rows = done == tokens ? 1 : 0}));
+    visit({.rows = {&row, 1}, .logit_rows = done == tokens ? 1 : 0});
   }
-  return sum;
 }
 
-backend::StageCosts BenchBatch::generate_costs(const backend::CostModel& cost, int count, int64_t tokens) const {
-  backend::StageCosts sum{};
+void BenchBatch::each_generate_step(int count, int64_t tokens, const Visit& visit) const {
   for (int64_t i = 0; i < tokens; ++i) {
     const backend::Row row{.first_token = 0, .tokens = 1, .context = static_cast<int32_t>(depth_ + i + 1)};
     const std::vector<backend::Row> rows(static_cast<size_t>(count), row);
-    add(sum, cost.by_stage(model_.config.layer_kinds, {.rows = rows, .logit_rows = count}));
+    visit({.rows = rows, .logit_rows = count});
   }
-  return sum;
 }
 
 }  // namespace nibble::app

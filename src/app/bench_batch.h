@@ -41,11 +41,12 @@ class BenchBatch {
   [[nodiscard]] std::optional<double> time_prompt(int64_t tokens, const KeepGoing& keep_going);
   [[nodiscard]] std::optional<double> time_generate(int count, int64_t tokens, const KeepGoing& keep_going);
 
-  // The same steps' least cost.
-  [[nodiscard]] backend::StageCosts prompt_costs(const backend::CostModel& cost, int64_t tokens) const;
-  [[nodiscard]] backend::StageCosts generate_costs(const backend::CostModel& cost, int count, int64_t tokens) const;
+  // The same steps' shapes, one after the other.
+  using Visit = std::function<void(const backend::StepShape& step)>;
+  void each_prompt_step(int64_t tokens, const Visit& visit) const;
+  void each_generate_step(int count, int64_t tokens, const Visit& visit) const;
 
-  // Until it is null, steps are timed by stage, which slows them down.
+  // Until it is null, steps are timed by stage: of a host backend, whose verbs are done when they return.
   void profile(StageTimes* times) { times_ = times; }
 
  private:

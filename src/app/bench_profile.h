@@ -1,34 +1,54 @@
 #pragma once
-// Where a step's time goes: per stage, beside what the stage must read and compute.
+// Where a step's time goes, beside what each part must read and compute: per stage on a host, whose verbs are timed as
+// they return; per kernel on a device, which says itself when each began and ended.
 
 #include "app/bench_report.h"
-#include "backend/backend.h"
 #include "backend/cost.h"
+#include "backend/cuda/plan.h"
 #include "backend/measure.h"
+#include "backend/profile.h"
+#include "model/config.h"
 
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace nibble::app {
 
-// Sums the stages' times over steps. begin(), after() as model::Probe, end(); once per step.
+// Sums the stages' times over steps. begin() before each step, after() as model::Probe.
 class StageTimes {
  public:
-  void begin(backend::Backend& be);
-  void after(backend::Backend& be, backend::Stage stage);
-  void end(backend::Backend& be);
+  void begin();
+  void after(backend::Stage stage);
 
   [[nodiscard]] int64_t steps() const { return steps_; }
   [[nodiscard]] double us(backend::Stage stage) const { return us_[static_cast<size_t>(stage)]; }  // over all steps
 
  private:
-  std::vector<backend::Stage> order_;
+  std::chrono::steady_clock::time_point last_;
   std::array<double, backend::kStages> us_{};
   int64_t steps_ = 0;
+};
+
+// What a kernel must read and compute in one stage at the least, over all layers and steps.
+struct KernelCost {
+  backend::Stage stage = backend::Stage::kEmbed;
+  std::string kernel;
+  backend::Cost cost;
+};
+class KernelCosts {
+ public:
+  // Of one step more.
+  void add(const backend::CudaPlan& plan, const model::ModelConfig& config);
+  // Nothing for what is in no plan: sampling, sums of activations.
+  [[nodiscard]] backend::Cost of(backend::Stage stage, std::string_view kernel) const;
+
+ private:
+  std::vector<KernelCost> costs_;
 };
 
 // Costs over the same steps.
@@ -36,5 +56,13 @@ class StageTimes {
                                         const backend::DevicePeaks& peaks);
 [[nodiscard]] nlohmann::ordered_json profile_json(const StageTimes& times, const backend::StageCosts& costs,
                                                   const backend::DevicePeaks& peaks);
+// A line per kernel, what lies between kernels and between steps, and their sum: the profiled step.
+struct DeviceProfile {
+  backend::KernelProfile times;
+  KernelCosts costs;
+};
+[[nodiscard]] std::string profile_table(const BenchRow& row, const DeviceProfile& profile,
+                                        const backend::DevicePeaks& peaks);
+[[nodiscard]] nlohmann::ordered_json profile_json(const DeviceProfile& profile, const backend::DevicePeaks& peaks);
 
 }  // namespace nibble::app

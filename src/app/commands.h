@@ -16,5 +16,6 @@ int execute(const SynthOptions& options);
 int execute(const ConvertOptions& options);
 int execute(const QuantizeOptions& options);
 int execute(const BenchOptions& options);
+int tune(const BenchOptions& options, std::string commit);  // of it: bench_tune.h
 
 }  // namespace nibble::app

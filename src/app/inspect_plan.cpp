@@ -110,6 +110,7 @@ class Planner {
       backend::CudaPlan plan = backend::cuda_plan(
           {.config = backend_config_, .options = cuda_options(options_.model), .step = step, .card = *card_});
       json["moe_kernel"] = name_of(plan.moe);
+      json["moe_activation"] = name_of(plan.activations);
       json["attention_backend"] = plan.flash ? "flash" : "reference";
       stages = std::move(plan.stages);
     } else {
@@ -155,8 +156,10 @@ std::string text(const Json& plan, Terminal& terminal) {
   std::string out = terminal.bold(fmt::format("{}: {:.3f} GB, {:.2f} GFLOP", plan["step"].get<std::string>(),
                                               plan["bytes"].get<double>() / 1e9, plan["flops"].get<double>() / 1e9));
   if (plan.contains("moe_kernel")) {
-    out += fmt::format(" (--moe-kernel {}, --attention-backend {})", plan["moe_kernel"].get<std::string>(),
-                       plan["attention_backend"].get<std::string>());
+    const auto activations = plan["moe_activation"].get<std::string>();
+    out += fmt::format(" (--moe-kernel {}, --attention-backend {}; activations of experts {})",
+                       plan["moe_kernel"].get<std::string>(), plan["attention_backend"].get<std::string>(),
+                       activations == "exact" ? "exact" : "rounded to " + activations);
   }
   out += fmt::format("\n  {:<8}  {:<10}  {:>9}  {:>9}  {:<32}  {}\n", "stage", "layers", "MB/layer", "MFLOP", "kernel",
                      "tile");

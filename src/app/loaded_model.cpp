@@ -195,6 +195,13 @@ backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
   return Attention::kAuto;
 }
 
+backend::ExpertActivations expert_activations(MoeActivation choice) {
+  using backend::ExpertActivations;
+  return choice == MoeActivation::kInt8    ? ExpertActivations::kInt8
+         : choice == MoeActivation::kMxfp8 ? ExpertActivations::kMxfp8
+                                           : ExpertActivations::kExact;
+}
+
 }  // namespace
 
 backend::CudaOptions cuda_options(const ModelOptions& options) {
@@ -206,30 +213,37 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
           .attention = cuda_attention(options.attention_backend),
           .upload_threads = thread_count(options),
           .moe = options.moe_kernel,
+          .activations = expert_activations(options.moe_activation),
           .eager = options.enforce_eager};
 }
 
 void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
+  using enum BackendKind;
+  const MoeActivation moe = o.moe_activation;
   const struct {
     std::string_view flag;
-    bool given, on_cuda;
-  } flags[] = {{"--moe-activation", o.moe_activation != MoeActivation::kAuto, false},
-               {"--cpu-isa", o.cpu_isa != CpuIsaChoice::kAuto, false},
-               {"--no-mmap", o.copy_weights, false},
-               {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, true},
-               {"--enforce-eager", o.enforce_eager, true},
-               {"--attention-backend flash", o.attention_backend == AttentionBackend::kFlash, true},
-               {"--kv-cache-dtype fp8", o.kv_cache_dtype == KvCacheDtype::kFp8, true}};
-  for (const auto& [flag, given, on_cuda] : flags) {
-    const BackendKind wanted = on_cuda ? BackendKind::kCuda : BackendKind::kCpu;
-    if (given && std::find(kinds.begin(), kinds.end(), wanted) == kinds.end())
-      throw Error(Code::kUnsupported, "[options] {}: want --backend {}, found another", flag, on_cuda ? "cuda" : "cpu");
+    bool given;
+    std::vector<BackendKind> on;
+  } flags[] = {{"--moe-activation f32", moe == MoeActivation::kF32, {kCpu}},
+               {"--moe-activation int8", moe == MoeActivation::kInt8, {kCpu, kCuda, kReference}},
+               {"--moe-activation mxfp8", moe == MoeActivation::kMxfp8, {kCuda, kReference}},
+               {"--cpu-isa", o.cpu_isa != CpuIsaChoice::kAuto, {kCpu}},
+               {"--no-mmap", o.copy_weights, {kCpu}},
+               {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, {kCuda}},
+               {"--enforce-eager", o.enforce_eager, {kCuda}},
+               {"--attention-backend flash", o.attention_backend == AttentionBackend::kFlash, {kCuda}},
+               {"--kv-cache-dtype fp8", o.kv_cache_dtype == KvCacheDtype::kFp8, {kCuda}}};
+  for (const auto& [flag, given, on] : flags) {
+    if (given && std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) == kinds.end())
+      throw Error(Code::kUnsupported, "[options] {}: want --backend {}, found another", flag,
+                  on[0] == kCpu ? "cpu" : "cuda");
   }
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config, std::vector<MappedSource> files) {
-  if (kind == BackendKind::kReference) return backend::make_reference_backend(config);
+  if (kind == BackendKind::kReference)
+    return backend::make_reference_backend(config, expert_activations(options.moe_activation));
   if (kind == BackendKind::kCuda) {
     backend::CudaOptions cuda = cuda_options(options);
     cuda.files = std::move(files);

@@ -61,6 +61,19 @@ void add_model_source(CLI::App& app, ModelOptions& o) {
       "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
 }
 
+void add_cpu(CLI::App& app, ModelOptions& o) {
+  add_choice<CpuIsaChoice>(app, "--cpu-isa",
+                           {o.cpu_isa,
+                            {{"auto", CpuIsaChoice::kAuto},
+                             {"baseline", CpuIsaChoice::kBaseline},
+                             {"avx2", CpuIsaChoice::kAvx2},
+                             {"avx512", CpuIsaChoice::kAvx512}}},
+                           "CPU: instruction set; auto: the best there is");
+  app.add_flag("--no-mmap", o.copy_weights,
+               "CPU: weights are copied to memory of their own, on huge pages: reads are faster, the start is slower, "
+               "and nothing is shared with other processes");
+}
+
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
@@ -81,18 +94,13 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
   add_choice<MoeActivation>(
       app, "--moe-activation",
       {o.moe_activation,
-       {{"auto", MoeActivation::kAuto}, {"f32", MoeActivation::kF32}, {"int8", MoeActivation::kInt8}}},
-      "CPU: what MXFP4 and Q8_0 weights multiply; auto: f32, exact; int8: faster, lossy");
-  add_choice<CpuIsaChoice>(app, "--cpu-isa",
-                           {o.cpu_isa,
-                            {{"auto", CpuIsaChoice::kAuto},
-                             {"baseline", CpuIsaChoice::kBaseline},
-                             {"avx2", CpuIsaChoice::kAvx2},
-                             {"avx512", CpuIsaChoice::kAvx512}}},
-                           "CPU: instruction set; auto: the best there is");
-  app.add_flag("--no-mmap", o.copy_weights,
-               "CPU: weights are copied to memory of their own, on huge pages: reads are faster, the start is slower, "
-               "and nothing is shared with other processes");
+       {{"auto", MoeActivation::kAuto},
+        {"f32", MoeActivation::kF32},
+        {"int8", MoeActivation::kInt8},
+        {"mxfp8", MoeActivation::kMxfp8}}},
+      "What the experts multiply; auto: exact; f32, int8 (cpu: also what Q8_0 weights multiply; faster, lossy); int8 (cuda, "
+      "with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
+  add_cpu(app, o);
   using backend::MoeKernel;
   add_choice<MoeKernel>(
       app, "--moe-kernel",
@@ -103,7 +111,7 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
         {"gemv", MoeKernel::kGemv},
         {"reference", MoeKernel::kReference}}},
       "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
-      "for more; auto: each where it is faster");
+      "for more; auto: each where it is faster; gemv: experts on dp4a, activations in int8, lossy; all else as auto");
   app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
@@ -422,7 +430,10 @@ void add_bench(CLI::App& app, BenchOptions& o) {
       },
       "The table's format");
   output->type_name("md|csv|json");
-  app.add_flag("--profile", o.profile, "And where the time goes, stage by stage, in one repetition more");
+  app.add_flag("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
+  app.add_flag("--tune", o.tune,
+               "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
+               "model's shapes, as a line of src/backend/cuda/tuned.h");
   add_backend(app, o.model);
   o.model.max_num_batched_tokens = 8192;
   add_runtime(app, o.model);

@@ -20,7 +20,7 @@ namespace nibble::app {
 enum class BackendKind { kCpu, kCuda, kReference };
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
-enum class MoeActivation { kAuto, kF32, kInt8 };
+enum class MoeActivation { kAuto, kF32, kInt8, kMxfp8 };
 enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512 };
 enum class AttentionBackend { kAuto, kFlash, kReference };
 // Cards that --plan knows; kAuto: this machine's, or an H200 where there is none.
@@ -168,6 +168,7 @@ struct BenchOptions {
   std::vector<int64_t> batches = {1};      // sequences that generate together
   int repetitions = 5;
   bool profile = false;  // and where the time goes
+  bool tune = false;     // instead of the tests
   std::string command;   // as it was typed
 };
 

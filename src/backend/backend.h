@@ -6,10 +6,10 @@
 #include "backend/args.h"
 #include "backend/dims.h"
 #include "backend/draw.h"
+#include "backend/profile.h"
 #include "backend/weights.h"
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -96,13 +96,8 @@ class Backend {
   // A copy of an activation, after all verbs so far. For tests, compare and perplexity.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
 
-  // For profiles. mark() notes when all verbs so far will be done; take_marks_us() waits for the marks, gives their
-  // times since the first, in µs, and forgets them. By default a host's: verbs are done when they return.
-  virtual void mark();
-  [[nodiscard]] virtual std::vector<double> take_marks_us();
-
- private:
-  std::vector<std::chrono::steady_clock::time_point> marks_;
+  // None: a host's verbs are done when they return, so their callers can time them.
+  [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }
 };
 
 [[nodiscard]] std::string_view name_of(Slot slot);

@@ -85,6 +85,10 @@ class Tables(Case):
         self.assertIn("tg2, batch 1: per step, over 2 steps and all layers", text)
         self.refused(USAGE, *BENCH, "--profile", "-o", "csv", says="md or json")
 
+    def test_tuning_wants_a_card_and_dummies(self):
+        self.refused(UNSUPPORTED, *BENCH, "--tune", says="want --backend cuda, --load-format dummy")
+        self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--moe-kernel", "gemm", "--tune", says="no --moe-kernel")
+
     def test_lists_are_sorted_and_said_once(self):
         rows = self.ok(*BENCH, "-p", "4,2,4", "-n", 0, "-r", 1, "--json").json()["rows"]
         self.assertEqual([r["prompt"] for r in rows], [2, 4])
@@ -149,7 +153,11 @@ class Plans(Case):
         spark = self.ok(*plan, "--moe-kernel", "marlin", "--card", "gb10").out
         self.assertIn("cuda, GB10 (48 multiprocessors)", spark)
         self.assertIn("any_moe_up_f16_mxfp4              grid 48 x ", spark)
-        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "gemv", says="--moe-kernel gemv")
+        self.assertIn("activations of experts exact", self.ok(*plan).out)
+        self.assertIn("rounded to int8", self.ok(*plan, "--moe-kernel", "gemv").out)
+        self.assertIn("any_round_mxfp8", self.ok(*plan, "--moe-activation", "mxfp8").out)
+        self.refused(UNSUPPORTED, *plan, "--moe-activation", "int8", says="want --moe-kernel gemv")
+        self.refused(UNSUPPORTED, *plan, "--moe-activation", "f32", says="want --backend cpu")
         self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="requantised layers")
 
     def test_what_makes_no_plan(self):

@@ -7,24 +7,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace nibble::backend::cuda {
 
 using layout::Packing;
 
 MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
-  if (options.moe == MoeKernel::kGemv)
-    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: this build has marlin, gemm and reference");
   const std::optional<std::string> reason = why_not_packed(config);
   const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
   const bool any = options.moe == MoeKernel::kAuto && !reason;
   const bool gemm = options.moe == MoeKernel::kGemm || any;
-  const bool packed = gemm || options.moe == MoeKernel::kMarlin;
+  const bool packed = gemm || options.moe == MoeKernel::kMarlin || options.moe == MoeKernel::kGemv;
   if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
   if (!packed && requantised)
     throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
                 reason.value_or("reference was asked for"));
-  if (any) return MoeKernel::kAuto;
-  return gemm ? MoeKernel::kGemm : packed ? MoeKernel::kMarlin : MoeKernel::kReference;
+  return any || packed ? options.moe : MoeKernel::kReference;
+}
+
+ExpertActivations choose_activations(MoeKernel kernel, const CudaOptions& options) {
+  const bool int8 = kernel == MoeKernel::kGemv;
+  const ExpertActivations wanted = options.activations;
+  const bool served = wanted == ExpertActivations::kExact || int8 == (wanted == ExpertActivations::kInt8);
+  if (!served || (kernel == MoeKernel::kReference && wanted != ExpertActivations::kExact))
+    throw Error(Code::kUnsupported, "[cuda] --moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted),
+                wanted == ExpertActivations::kInt8 ? "gemv" : "auto, marlin or gemm", name_of(kernel));
+  return int8 ? ExpertActivations::kInt8 : wanted;
 }
 
 bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
@@ -48,22 +57,24 @@ bool fused_step(const Dims& d, int64_t tokens) {
          d.topk >= 2 && d.hidden <= kRouterHidden;
 }
 
-// Where auto goes over to GEMMs, as was faster on an H200 (gpt-oss-120b shapes, 2026-11).
-constexpr int64_t kExpertGemvTokens = 512;
-
-bool has_gemms(MoeKernel kernel) { return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto; }
+bool has_gemms(MoeKernel kernel) {
+  return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemv;
+}
 
 bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
   return has_gemms(kernel) && !fused_step(d, tokens);
 }
 
-bool experts_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
-  return has_gemms(kernel) && !fused_step(d, tokens) && (kernel == MoeKernel::kGemm || tokens > kExpertGemvTokens);
+bool experts_by_gemm(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t tokens) {
+  if (kernel == MoeKernel::kAuto) return !fused_step(d, tokens) && tokens > tuned.grouped_tokens;
+  return kernel == MoeKernel::kGemm && !fused_step(d, tokens);
 }
 
 bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
 
-bool router_by_mma(MoeKernel kernel, int64_t tokens) { return has_gemms(kernel) && tokens > kRouteMaxTokens; }
+bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
+  return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
+}
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
   switch (kv) {

@@ -8,7 +8,9 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/round_blocks.h"
 #include "backend/cuda/packed_weights.h"
+#include "backend/cuda/profiler.h"
 #include "backend/cuda/sample_plan.h"
 #include "backend/cuda/step_graph.h"
 #include "backend/cuda/step_inputs.h"
@@ -59,8 +61,9 @@ class StreamedCudaBackend final : public CudaBackend {
           stream_.get()));
       packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
+      path_->use(choose_activations(moe_kernel_, options), options.tuned.value_or(tuned(facts_.major)));
       if (has_gemms(moe_kernel_)) use_gemms();
-      if (!options.eager) graphs_.emplace(stream_.get(), std::min(config_.max_rows, config_.max_tokens));
+      if (!options.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     }
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
@@ -68,6 +71,7 @@ class StreamedCudaBackend final : public CudaBackend {
     cuda_check(
         cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
     tickets_.emplace(config_.max_rows, dims_.vocab, stream_.get());
+    profiler_.emplace(on_, graphs_ ? &*graphs_ : nullptr);
   }
 
   ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
@@ -137,12 +141,13 @@ class StreamedCudaBackend final : public CudaBackend {
     inputs_->put(step, plan_);
     if (next == StepGraphs::Next::kCapture) {
       inputs_->freeze(true);
-      graphs_->begin_capture(static_cast<int64_t>(tokens), counts_);
+      graphs_->begin_capture(static_cast<int64_t>(tokens));
       return std::nullopt;
     }
     tokens_ = logit_rows_ = static_cast<int64_t>(tokens);
     tickets_->open(step.sample_rows, at_.logits);
-    graphs_->replay(tokens_, counts_);
+    profiler_->begin_step();
+    graphs_->replay(tokens_);
     path_->replayed(tokens_);
     return tickets_->hand_out(at_.sampled);
   }
@@ -152,7 +157,9 @@ class StreamedCudaBackend final : public CudaBackend {
       if (packed_) packed_->finish();
       uploader_.reset();  // pinned memory that is not needed any more
       if (gemms_ && packed_->wide_scales()) gemms_->with_wide_scales();
+      profiler_->begin_step();
     }
+    on_.stage = Stage::kEmbed;
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");
     if (!capturing()) inputs_->begin_step(tokens_);
@@ -167,6 +174,7 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   void attn_in(const AttnInArgs& args) override {
+    on_.stage = Stage::kAttnIn;
     const LayerWeights& w = args.layer;
     const LayerKind kind = config_.layer_kinds[static_cast<size_t>(args.layer_idx)];
     const int32_t* positions = inputs_->positions(args.positions);
@@ -199,6 +207,7 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   void attend(const AttendArgs& args) override {
+    on_.stage = Stage::kAttend;
     const StepInputs::RowsOnDevice rows = inputs_->rows(args.rows, tokens_);
     const StepInputs::PagesOnDevice pages = inputs_->pages(args.kind, args.pages, std::ssize(args.rows));
     const AttendLaunch launch{.q = at_.q,
@@ -219,6 +228,7 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   void attn_out(const AttnOutArgs& args) override {
+    on_.stage = Stage::kAttnOut;
     if (path_) {
       return path_->attn_out({of(args.layer[WeightRole::kO]).matrix, bf16(args.layer[WeightRole::kOBias])}, on_);
     }
@@ -231,6 +241,7 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   void route(const RouteArgs& args) override {
+    on_.stage = Stage::kRoute;
     const LayerWeights& w = args.layer;
     if (path_) {
       return path_->route(
@@ -252,6 +263,7 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   void moe(const MoeArgs& args) override {
+    on_.stage = Stage::kMoe;
     const LayerWeights& w = args.layer;
     if (path_) {
       return path_->moe({of(w[WeightRole::kGateUp]).matrix.data, of(w[WeightRole::kDown]).matrix.data,
@@ -281,6 +293,7 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   void logits(const LogitsArgs& args) override {
+    on_.stage = Stage::kLogits;
     logit_rows_ = static_cast<int64_t>(args.tokens.size());
     check(logit_rows_ <= config_.max_rows, "a step holds at most max_rows rows of logits");
     const int32_t* rows = inputs_->logit_tokens(args.tokens);
@@ -314,29 +327,14 @@ class StreamedCudaBackend final : public CudaBackend {
                     on_);
     if (capturing()) {
       inputs_->freeze(false);
-      graphs_->end_capture(counts_);
+      graphs_->end_capture();
     }
     return tickets_->hand_out(at_.sampled);
   }
 
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return tickets_->wait(ticket); }
 
-  void mark() override {
-    if (marks_used_ == marks_.size()) marks_.push_back(make_timer());
-    cuda_check(cudaEventRecord(marks_[marks_used_++].get(), stream_.get()));
-  }
-
-  [[nodiscard]] std::vector<double> take_marks_us() override {
-    std::vector<double> us;
-    for (size_t i = 0; i < marks_used_; ++i) {
-      float ms = 0;
-      cuda_check(cudaEventSynchronize(marks_[i].get()));
-      cuda_check(cudaEventElapsedTime(&ms, marks_[0].get(), marks_[i].get()));
-      us.push_back(1e3 * double{ms});
-    }
-    marks_used_ = 0;
-    return us;
-  }
+  [[nodiscard]] KernelProfiler* kernel_profiler() override { return &*profiler_; }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
     if (path_) path_->settle(on_);
@@ -350,6 +348,7 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens_, dims_.topk});
       case Slot::kExpertHidden:
         if (path_ && path_->experts_on_gemms()) return gemms_hidden();
+        if (moe_kernel_ == MoeKernel::kGemv) return int8_hidden();
         if (path_) return read(at_.expert_hidden_f16, {tokens_, dims_.topk, dims_.inter});
         return read(at_.expert_hidden, {tokens_, dims_.topk, dims_.inter});
       case Slot::kLogits: return read(at_.logits, {logit_rows_, dims_.vocab});
@@ -383,6 +382,14 @@ class StreamedCudaBackend final : public CudaBackend {
   }
   [[nodiscard]] SlotData gemms_hidden() {
     return {{tokens_, dims_.topk, dims_.inter}, gemms_->expert_hidden(tokens_, stream_.get())};
+  }
+
+  [[nodiscard]] SlotData int8_hidden() {
+    std::vector<F16> blocks(static_cast<size_t>(tokens_ * dims_.topk * dims_.inter));
+    cuda_check(cudaMemcpyAsync(blocks.data(), at_.expert_hidden_f16, blocks.size() * sizeof(F16),
+                               cudaMemcpyDeviceToHost, stream_.get()));
+    cuda_check(cudaStreamSynchronize(stream_.get()));
+    return {{tokens_, dims_.topk, dims_.inter}, int8_values(blocks)};
   }
 
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }
@@ -425,7 +432,6 @@ class StreamedCudaBackend final : public CudaBackend {
     kernels_.linear(args, on_);
   }
 
-  // Notes what the rows ask for and copies the logits of those that want logprobs before sampling changes them.
   void put_history(History& history, std::span<const std::byte> host) {
     if (host.empty()) return;
     if (host.size() > history.capacity) {
@@ -463,13 +469,12 @@ class StreamedCudaBackend final : public CudaBackend {
   const Stream stream_;
   Attention attention_;
   LaunchCounts counts_{};
-  const Launch on_{stream_.get(), &counts_};
+  LaunchTrace trace_;
+  Launch on_{stream_.get(), &counts_, &trace_};
   const std::vector<MappedSource> files_;
   const int upload_threads_;
   std::optional<Uploader> uploader_;
   std::vector<Uploaded> weights_;
-  std::vector<Event> marks_;  // kept for the next profile
-  size_t marks_used_ = 0;
   std::optional<PackedWeights> packed_;
   DeviceBytes memory_;
   Arena at_;
@@ -478,6 +483,7 @@ class StreamedCudaBackend final : public CudaBackend {
   std::optional<DecodePath> path_;
   std::optional<StepInputs> inputs_;
   std::optional<StepGraphs> graphs_;
+  std::optional<Profiler> profiler_;
   bool graph_sinks_ = true;  // what the captured steps assume
   SamplePlan plan_;
   History shifts_, biases_, masks_;

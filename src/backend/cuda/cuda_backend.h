@@ -5,25 +5,28 @@
 // may differ in the last bits.
 
 #include "backend/backend.h"
+#include "backend/cuda/tuned.h"
+#include "backend/expert_activations.h"
 #include "backend/memory.h"
 #include "base/mapped_file.h"
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace nibble::backend {
 
-// Who multiplies the experts, and with them every matrix. kAuto: kReference, or kMarlin for requantised layers; kMarlin
-// and kGemm become the default when they have been measured on a card.
+// Who multiplies the experts, and with them every matrix. kAuto: packed matrices, each step on what was faster for its
+// tokens; kReference for shapes that cannot be packed.
 enum class MoeKernel : uint8_t {
   kAuto,
   kMarlin,     // W4A16 on tensor cores, weights packed once, at upload
   kGemm,       // kMarlin for up to eight tokens; tensor-core GEMMs over the same weights for more
-  kGemv,       // not built yet
+  kGemv,       // experts on dp4a, their activations in int8: lossy; all else as kAuto
   kReference,  // plain loops in float, weights in row order
 };
 [[nodiscard]] constexpr std::string_view name_of(MoeKernel kernel) {
@@ -41,6 +44,8 @@ struct CudaOptions {
   std::vector<MappedSource> files{};
   int upload_threads = 1;
   MoeKernel moe = MoeKernel::kAuto;
+  ExpertActivations activations = ExpertActivations::kExact;  // kInt8: with kGemv, which implies it
+  std::optional<cuda::Tuned> tuned{};                         // instead of the card's (tuned.h), to measure it
   bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
 };
 

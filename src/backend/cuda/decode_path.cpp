@@ -1,5 +1,8 @@
 #include "backend/cuda/decode_path.h"
 
+#include "backend/cuda/kernels/any/gemv_int8.h"
+#include "backend/cuda/kernels/any/round_blocks.h"
+
 #include <algorithm>
 
 namespace nibble::backend::cuda {
@@ -172,7 +175,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   norm.type = InputType::kF16;
   any_norm_sums(norm, on);
   owed_ = {};
-  if (tokens_ > kRouteMaxTokens) {
+  if (!router_by_tiles(tuned_, tokens_)) {
     const LinearLaunch logits{.weight = w.router,
                               .bias = w.bias,
                               .x = at_.normed,
@@ -180,7 +183,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
                               .tokens = to_int(tokens_),
                               .rows = to_int(d_.experts),
                               .cols = to_int(d_.hidden)};
-    if (router_by_mma(kernel_, tokens_)) {
+    if (has_gemms(kernel_)) {
       any_linear_many(logits, on);
     } else {
       kernels_.linear(logits, on);
@@ -210,7 +213,14 @@ ExpertChoice DecodePath::choice() const {
           .topk = to_int(d_.topk)};
 }
 
+void DecodePath::round_blocks(float* from, F16* to, int64_t values, const Launch& on) const {
+  if (activations_ != ExpertActivations::kExact)
+    any_round_blocks({.form = activations_, .from = from, .to = to, .values = values}, on);
+}
+
 void DecodePath::moe(const MoeWeights& w, const Launch& on) {
+  if (kernel_ == MoeKernel::kGemv) return int8_moe(w, on);
+  round_blocks(at_.normed, at_.normed_f16, tokens_ * d_.hidden, on);
   if (experts_on_gemms()) {
     gemms_->moe({.up = w.up,
                  .down = w.down,
@@ -220,7 +230,8 @@ void DecodePath::moe(const MoeWeights& w, const Launch& on) {
                  .expert_ids = at_.expert_ids,
                  .expert_weights = at_.expert_weights,
                  .residual = at_.residual,
-                 .tokens = to_int(tokens_)},
+                 .tokens = to_int(tokens_),
+                 .activations = activations_},
                 on);
   } else if (fused()) {
     fused_moe(w, on);
@@ -241,6 +252,7 @@ void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
                .swiglu_limit = config_.swiglu_limit},
               chained(on));
   launched(Kernel::kMarlinUp, on);
+  round_blocks(nullptr, at_.expert_hidden_f16, tokens_ * d_.topk * d_.inter, on);
   chosen_ = true;
   ExpertChoice again = choice();
   again.expert_ids = nullptr;
@@ -258,6 +270,47 @@ void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
                 chained(on));
   launched(Kernel::kMarlinDown, on);
   pending_ = true;
+}
+
+void DecodePath::int8_moe(const MoeWeights& w, const Launch& on) {
+  round_blocks(at_.normed, at_.normed_f16, tokens_ * d_.hidden, on);
+  settle(on);  // the experts
+  const int64_t pairs = tokens_ * d_.topk;
+  any_moe_group_tiles({.expert_ids = at_.expert_ids,
+                       .pairs = at_.moe_pairs,
+                       .tiles = at_.moe_tiles,
+                       .tile_count = at_.moe_tile_count,
+                       .tokens = to_int(tokens_),
+                       .topk = to_int(d_.topk),
+                       .experts = to_int(d_.experts),
+                       .tile_tokens = kMoeTileTokens},
+                      on);
+  const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_count, to_int(d_.topk)};
+  any_gemv_int8_up({.weights = w.up,
+                    .bias = w.up_bias,
+                    .x = at_.normed_f16,
+                    .groups = groups,
+                    .u = at_.expert_hidden_f16,
+                    .hidden = to_int(d_.hidden),
+                    .inter = to_int(d_.inter),
+                    .swiglu_limit = config_.swiglu_limit},
+                   plan_gemv_int8(2 * d_.inter, pairs, d_.experts), on);
+  round_blocks(nullptr, at_.expert_hidden_f16, pairs * d_.inter, on);
+  any_gemv_int8_down({.weights = w.down,
+                      .bias = w.down_bias,
+                      .u = at_.expert_hidden_f16,
+                      .groups = groups,
+                      .y = at_.expert_out,
+                      .hidden = to_int(d_.hidden),
+                      .inter = to_int(d_.inter)},
+                     plan_gemv_int8(d_.hidden, pairs, d_.experts), on);
+  any_moe_combine({.y = at_.expert_out,
+                   .weights = at_.expert_weights,
+                   .residual = at_.residual,
+                   .tokens = to_int(tokens_),
+                   .topk = to_int(d_.topk),
+                   .hidden = to_int(d_.hidden)},
+                  on);
 }
 
 void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
@@ -281,6 +334,7 @@ void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
               .swiglu_limit = config_.swiglu_limit},
              chained(on));
   launched(Kernel::kMarlinGroupedUp, on);
+  round_blocks(nullptr, at_.expert_hidden_f16, tokens_ * d_.topk * d_.inter, on);
   grouped_down({.weights = w.down,
                 .bias = w.down_bias,
                 .u = at_.expert_hidden_f16,
@@ -333,7 +387,7 @@ void DecodePath::many_logits(const LinearWeights& w, const LogitRows& rows, cons
 
 void DecodePath::replayed(int64_t tokens) {
   begin(tokens);
-  pending_ = fused();
+  pending_ = fused() && kernel_ != MoeKernel::kGemv;
 }
 
 void DecodePath::settle(const Launch& on) {

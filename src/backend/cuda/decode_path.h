@@ -42,8 +42,13 @@ class DecodePath {
     gemms_ = gemms;
     kernel_ = kernel;
   }
+  // From now on: what the experts multiply, and how many tokens go where.
+  void use(ExpertActivations activations, const Tuned& tuned) {
+    activations_ = activations;
+    tuned_ = tuned;
+  }
   // The GEMMs' expert_hidden holds the last moe's; else it lies in the arena.
-  [[nodiscard]] bool experts_on_gemms() const { return experts_by_gemm(kernel_, d_, tokens_); }
+  [[nodiscard]] bool experts_on_gemms() const { return experts_by_gemm(kernel_, d_, tuned_, tokens_); }
 
   // A step of `tokens` begins; residual holds their embeddings.
   void begin(int64_t tokens) {
@@ -74,6 +79,8 @@ class DecodePath {
   [[nodiscard]] RowsIn residual(int64_t first) const;
   void run_dense(DenseArgs args, int64_t rows, const Launch& on) const;
   void fused_moe(const MoeWeights& w, const Launch& on);
+  void int8_moe(const MoeWeights& w, const Launch& on);
+  void round_blocks(float* from, F16* to, int64_t values, const Launch& on) const;
   void grouped_moe(const MoeWeights& w, const Launch& on);
   [[nodiscard]] NormSumsArgs settled_residual() const;
   void many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* kv_slots, const Launch& on);
@@ -88,6 +95,8 @@ class DecodePath {
   const GemvDevice device_;
   const GemmPath* gemms_ = nullptr;
   MoeKernel kernel_ = MoeKernel::kMarlin;
+  ExpertActivations activations_ = ExpertActivations::kExact;
+  Tuned tuned_;
   int64_t tokens_ = 0;
   bool pending_ = false;  // the residual has still to get the last moe's sums
   struct Owed {

@@ -36,7 +36,7 @@ void launched(Kernel kernel, const Launch& on, std::source_location where) {
     throw Error(Code::kDevice, "[cuda] launch of {}: {}: {} ({}:{})", name_of(kernel), cudaGetErrorName(status),
                 cudaGetErrorString(status), where.file_name(), where.line());
   }
-  ++(*on.counts)[static_cast<size_t>(kernel)];
+  note_launch(kernel, on);
 }
 
 DeviceFacts open_device(int device) {

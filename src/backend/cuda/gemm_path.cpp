@@ -1,5 +1,6 @@
 #include "backend/cuda/gemm_path.h"
 
+#include "backend/cuda/kernels/any/round_blocks.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/kernels/sm90/split_gemm.h"
 #include "backend/cuda/layout/wgmma_b.h"
@@ -159,6 +160,11 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
                 .swiglu_limit = swiglu_limit_};
   round_for_experts(args, gemm, on);
   run(gemm, up_plan, on);
+  if (args.activations == ExpertActivations::kMxfp8)
+    any_round_blocks({.form = args.activations,
+                      .to = reinterpret_cast<F16*>(u_),
+                      .values = (device.wgmma ? x_rows(args.tokens) : pairs) * dims_.inter},
+                     on);
   gemm.order = layout::RowOrder::kPlain;
   gemm.weights = args.down;
   gemm.bias = args.down_bias;

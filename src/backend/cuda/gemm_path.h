@@ -47,6 +47,7 @@ class GemmPath {
     const float* expert_weights = nullptr;  // likewise
     float* residual = nullptr;              // [tokens, hidden]
     int tokens = 0;
+    ExpertActivations activations = ExpertActivations::kExact;  // kMxfp8: x is rounded, u will be
   };
   void moe(const Moe& args, const Launch& on) const;
 

@@ -36,6 +36,8 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_moe_down_f16_mxfp4",
                                                              "any_grouped_up_f16_mxfp4",
                                                              "any_grouped_down_f16_mxfp4",
+                                                             "any_gemv_up_int8_mxfp4",
+                                                             "any_gemv_down_int8_mxfp4",
                                                              "any_gemm_bf16_bf16",
                                                              "any_gemm_f16_mxfp8",
                                                              "any_gemm_f16_mxfp4",
@@ -46,6 +48,8 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_moe_group_tiles",
                                                              "any_moe_sum_f32",
                                                              "any_round_f32",
+                                                             "any_round_mxfp8",
+                                                             "any_round_int8",
                                                              "sm90_split_gemm_bf16_bf16",
                                                              "any_norm_sums_f32",
                                                              "any_rope_sums_f32",
@@ -57,6 +61,11 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_sample_draw_f32",
                                                              "any_sample_pick"};
   return kNames[static_cast<size_t>(kernel)];
+}
+
+void note_launch(Kernel kernel, const Launch& on) {
+  ++(*on.counts)[static_cast<size_t>(kernel)];
+  if (on.trace != nullptr) on.trace->push_back({on.stage, kernel});
 }
 
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found) {

@@ -5,12 +5,14 @@
 #include "backend/args.h"
 #include "backend/cuda/kernels/any/expert_tile.h"
 #include "backend/cuda/kernels/any/gemv_plan.h"
+#include "backend/stage.h"
 #include "base/dtype.h"
 
 #include <array>
 #include <cstdint>
 #include <source_location>
 #include <string_view>
+#include <vector>
 
 // cudaStream_t points to one; this header is for plans too, which do without CUDA.
 struct CUstream_st;  // NOLINT(readability-identifier-naming): CUDA's name
@@ -50,6 +52,8 @@ enum class Kernel : uint8_t {
   kMarlinDown,
   kMarlinGroupedUp,
   kMarlinGroupedDown,
+  kGemvUp,
+  kGemvDown,
   kGemmBf16,
   kGemmMxfp8,
   kGemmMxfp4,
@@ -60,6 +64,8 @@ enum class Kernel : uint8_t {
   kMoeGroupTiles,
   kMoeSum,
   kRound,
+  kRoundMxfp8,
+  kRoundInt8,
   kSm90SplitGemmBf16,
   kNormSums,
   kRopeSums,
@@ -76,13 +82,23 @@ inline constexpr int kKernels = static_cast<int>(Kernel::kSamplePick) + 1;
 
 using LaunchCounts = std::array<int64_t, kKernels>;
 
-// Where a launcher enqueues, and the counts it adds to.
+struct LaunchRecord {
+  Stage stage;  // of the verb that launched it
+  Kernel kernel;
+};
+using LaunchTrace = std::vector<LaunchRecord>;  // in the order of the stream
+
+// Where a launcher enqueues, and what notes it.
 struct Launch {
   CUstream_st* stream = nullptr;
   LaunchCounts* counts = nullptr;
+  LaunchTrace* trace = nullptr;  // may be none
+  Stage stage = Stage::kEmbed;
 };
+// Of a launch that has happened: counted, traced.
+void note_launch(Kernel kernel, const Launch& on);
 
-// After every launch: throws Error(kDevice) when it failed, counts it otherwise.
+// After every launch: throws Error(kDevice) when it failed, notes it otherwise.
 void launched(Kernel kernel, const Launch& on, std::source_location where = std::source_location::current());
 // For launchers: throws Error(kUnsupported) "[cuda] <kernel>: want <want>, found <found>" unless `holds`.
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found);
@@ -112,7 +128,6 @@ struct RmsnormLaunch {
   const int32_t* which = nullptr;  // [rows]; none: r itself
   const Bf16* scale = nullptr;     // [hidden]
   float* out = nullptr;            // [rows, hidden]
-  F16* rounded = nullptr;          // likewise, or null
   int rows = 0, hidden = 0;
   float eps = 0;
 };

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/choices.h"
 #include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/kernels/any/gemv_int8.h"
 #include "backend/cuda/kernels/any/grouped_plan.h"
 #include "backend/cuda/kernels/any/linear_plan.h"
 #include "backend/cuda/kernels/any/split_gemm_plan.h"
@@ -34,6 +35,8 @@ class Planner {
         d_(args.config.dims),
         moe_(choose_moe(args.config, args.options)),
         flash_(choose_flash(args.config, args.options)),
+        activations_(choose_activations(moe_, args.options)),
+        tuned_(args.options.tuned.value_or(tuned(args.card.major))),
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
     constexpr int64_t kBytes[] = {2, 4, 1};
     cost_.formats.kv_value_bytes = kBytes[kv_type()];
@@ -51,7 +54,7 @@ class Planner {
     route();
     moe();
     if (args_.step.logit_rows > 0) logits();
-    return {.moe = moe_, .flash = flash_, .stages = std::move(stages_)};
+    return {.moe = moe_, .flash = flash_, .activations = activations_, .stages = std::move(stages_)};
   }
 
  private:
@@ -158,8 +161,8 @@ class Planner {
       return;
     }
     per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
-    if (tokens_ > kRouteMaxTokens) {
-      if (router_by_mma(moe_, tokens_)) {
+    if (!router_by_tiles(tuned_, tokens_)) {
+      if (has_gemms(moe_)) {
         add(Kernel::kLinearMany, "32 tokens x up to 128 experts per CTA", {kRouter, kRouterBias});
       } else {
         linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
@@ -175,15 +178,35 @@ class Planner {
     stage_ = Stage::kMoe;
     const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
     if (plain()) return plain_moe(up, down);
-    if (experts_by_gemm(moe_, d_, tokens_)) return gemm_moe(up, down);
+    round_blocks();
+    if (moe_ == MoeKernel::kGemv) return int8_moe(up, down);
+    if (experts_by_gemm(moe_, d_, tuned_, tokens_)) return gemm_moe(up, down);
     if (fused_) {
       constexpr int kParts = 2;  // decode_path.cpp
       row_warps(Kernel::kMarlinUp, d_.hidden, kGemvTokens, up);
+      round_blocks();
       return gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down);
     }
     add(Kernel::kMoeGroupTiles, "a CTA per expert");
     row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGroupedRows, up);
+    round_blocks();
     row_warps(Kernel::kMarlinGroupedDown, d_.inter, kGroupedRows, down);
+    per_token(Kernel::kMoeSum, tokens_);
+  }
+
+  void round_blocks() {
+    if (activations_ == ExpertActivations::kExact) return;
+    add(activations_ == ExpertActivations::kInt8 ? Kernel::kRoundInt8 : Kernel::kRoundMxfp8,
+        "a block of 32 per 4 threads");
+  }
+
+  void int8_moe(const Roles& up, const Roles& down) {
+    const int64_t pairs = tokens_ * d_.topk;
+    if (fused_) add(Kernel::kTopExperts, "a warp per token");
+    add(Kernel::kMoeGroupTiles, "a CTA per expert");
+    add(Kernel::kGemvUp, plan_gemv_int8(2 * d_.inter, pairs, d_.experts).to_string(), up);
+    round_blocks();
+    add(Kernel::kGemvDown, plan_gemv_int8(d_.hidden, pairs, d_.experts).to_string(), down);
     per_token(Kernel::kMoeSum, tokens_);
   }
 
@@ -208,6 +231,7 @@ class Planner {
     add(Kernel::kMoeGroupTiles, "a CTA per expert");
     add(Kernel::kRound, "4 values per thread");
     planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
+    round_blocks();
     planned_gemm(device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down);
     per_token(Kernel::kMoeSum, tokens_);
   }
@@ -268,6 +292,8 @@ class Planner {
   const Dims& d_;
   const MoeKernel moe_;
   const bool flash_;
+  const ExpertActivations activations_;
+  const Tuned tuned_;
   CostModel cost_;
   bool fused_ = false;        // the decode kernels in their fused form
   bool dense_gemms_ = false;  // GEMMs instead of them

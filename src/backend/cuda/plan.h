@@ -22,6 +22,7 @@ struct CudaPlanArgs {
 struct CudaPlan {
   MoeKernel moe = MoeKernel::kAuto;  // what kAuto became
   bool flash = false;                // likewise
+  ExpertActivations activations = ExpertActivations::kExact;
   std::vector<PlannedStage> stages;
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.

@@ -133,6 +133,21 @@ TEST(cuda_plan, up_to_eight_tokens_take_the_fused_decode_kernels) {
             cuda::plan_row_warps(kDims.hidden, cuda::kGemvTokens, cuda::gemv_device(kH200)).to_string());
 }
 
+TEST(cuda_plan, rounded_activations_are_kernels_before_each_product_of_the_experts) {
+  const auto moe = [](int tokens, const CudaOptions& options) {
+    return kernels(plan(decode(tokens), {.options = options}), Stage::kMoe);
+  };
+  const CudaOptions mxfp8 = {.activations = ExpertActivations::kMxfp8}, int8 = {.moe = MoeKernel::kGemv};
+  EXPECT_THAT(moe(1, mxfp8),
+              ElementsAre("any_round_mxfp8", "any_moe_up_f16_mxfp4", "any_round_mxfp8", "any_moe_down_f16_mxfp4"));
+  EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_mxfp8", "any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
+                                         "any_round_mxfp8", "any_grouped_down_f16_mxfp4", "any_moe_sum_f32"));
+  EXPECT_THAT(moe(1, int8),
+              ElementsAre("any_round_int8", "any_top_experts_f32", "any_moe_group_tiles", "any_gemv_up_int8_mxfp4",
+                          "any_round_int8", "any_gemv_down_int8_mxfp4", "any_moe_sum_f32"));
+  EXPECT_EQ(plan(decode(1), {.options = int8}).activations, ExpertActivations::kInt8);
+}
+
 TEST(cuda_plan, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
   const CudaPlan planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
   EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
@@ -220,7 +235,11 @@ TEST(cuda_plan, what_the_backend_refuses_has_no_plan) {
     }
     return std::string("planned");
   };
-  EXPECT_THAT(refused({.options = {.moe = MoeKernel::kGemv}}), HasSubstr("--moe-kernel gemv"));
+  using enum ExpertActivations;
+  EXPECT_THAT(refused({.options = {.activations = kInt8}}), HasSubstr("--moe-activation int8: want --moe-kernel gemv"));
+  for (const MoeKernel moe : {MoeKernel::kGemv, MoeKernel::kReference})
+    EXPECT_THAT(refused({.options = {.moe = moe, .activations = kMxfp8}}),
+                HasSubstr("want --moe-kernel auto, marlin or"));
   EXPECT_THAT(refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}), HasSubstr("flash"));
   EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
   EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference}, .dense = {.qkv = kMxfp4, .o = {}, .lm_head = {}}}),

@@ -11,31 +11,32 @@ StepGraphs::Next StepGraphs::next(int64_t tokens) {
   return size.seen++ == 0 ? Next::kRun : Next::kCapture;
 }
 
-void StepGraphs::begin_capture(int64_t tokens, const LaunchCounts& counts) {
+void StepGraphs::begin_capture(int64_t tokens) {
   check(!capturing(), "one capture at a time");
-  cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  cuda_check(cudaStreamBeginCapture(on_.stream, cudaStreamCaptureModeThreadLocal));
   capturing_ = tokens;
-  sizes_[static_cast<size_t>(tokens)].launches = counts;
+  captured_from_ = on_.trace->size();
 }
 
-void StepGraphs::end_capture(const LaunchCounts& counts) {
+void StepGraphs::end_capture() {
   Size& size = sizes_[static_cast<size_t>(capturing_)];
   capturing_ = 0;
   cudaGraph_t graph = nullptr;
-  cuda_check(cudaStreamEndCapture(stream_, &graph));
+  cuda_check(cudaStreamEndCapture(on_.stream, &graph));
   cudaGraphExec_t executable = nullptr;
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   cuda_check(status);
   size.graph.reset(executable);
-  for (size_t k = 0; k < counts.size(); ++k) size.launches[k] = counts[k] - size.launches[k];
-  cuda_check(cudaGraphLaunch(executable, stream_));
+  size.launches.assign(on_.trace->begin() + static_cast<std::ptrdiff_t>(captured_from_), on_.trace->end());
+  cuda_check(cudaGraphLaunch(executable, on_.stream));
 }
 
-void StepGraphs::replay(int64_t tokens, LaunchCounts& counts) {
+void StepGraphs::replay(int64_t tokens) {
   const Size& size = sizes_[static_cast<size_t>(tokens)];
-  cuda_check(cudaGraphLaunch(size.graph.get(), stream_));
-  for (size_t k = 0; k < counts.size(); ++k) counts[k] += size.launches[k];
+  cuda_check(cudaGraphLaunch(size.graph.get(), on_.stream));
+  for (const LaunchRecord& launch : size.launches)
+    note_launch(launch.kernel, {.counts = on_.counts, .trace = on_.trace, .stage = launch.stage});
   ++replays_;
 }
 

@@ -23,9 +23,9 @@ class StepGraphs {
  public:
   static constexpr int64_t kMaxTokens = 256;
 
-  // For steps of up to `most_tokens`, at most kMaxTokens.
-  StepGraphs(cudaStream_t stream, int64_t most_tokens)
-      : stream_(stream), sizes_(static_cast<size_t>(std::min(most_tokens, kMaxTokens)) + 1) {}
+  // For steps of up to `most_tokens`, at most kMaxTokens, whose launches are traced. `on` outlives the graphs.
+  StepGraphs(const Launch& on, int64_t most_tokens)
+      : on_(on), sizes_(static_cast<size_t>(std::min(most_tokens, kMaxTokens)) + 1) {}
   [[nodiscard]] int64_t most_tokens() const { return std::ssize(sizes_) - 1; }
 
   enum class Next : uint8_t { kRun, kCapture, kReplay };
@@ -33,23 +33,28 @@ class StepGraphs {
   [[nodiscard]] Next next(int64_t tokens);
 
   // Between them the stream records instead of running; end runs what was recorded.
-  void begin_capture(int64_t tokens, const LaunchCounts& counts);
-  void end_capture(const LaunchCounts& counts);
+  void begin_capture(int64_t tokens);
+  void end_capture();
   [[nodiscard]] bool capturing() const { return capturing_ > 0; }
 
-  // REQUIRES next() said kReplay. Adds the step's launches to the counts.
-  void replay(int64_t tokens, LaunchCounts& counts);
+  // REQUIRES next() said kReplay. Notes the step's launches.
+  void replay(int64_t tokens);
+  // All sizes begin anew.
+  void forget() {
+    for (Size& size : sizes_) size = {};
+  }
   [[nodiscard]] int64_t replays() const { return replays_; }
 
  private:
   struct Size {
     int64_t seen = 0;
     GraphExec graph;
-    LaunchCounts launches{};
+    LaunchTrace launches;
   };
-  cudaStream_t stream_;
+  const Launch& on_;
   std::vector<Size> sizes_;
   int64_t capturing_ = 0;
+  size_t captured_from_ = 0;  // in the trace
   int64_t replays_ = 0;
 };
 

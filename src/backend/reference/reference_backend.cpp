@@ -92,7 +92,8 @@ Vec linear(const Matrix& w, const Matrix& bias, const Vec& x, int64_t first_row,
 
 class ReferenceBackend final : public Backend {
  public:
-  explicit ReferenceBackend(const BackendConfig& config) : config_(config), kv_(config.layer_kinds.size()) {
+  ReferenceBackend(const BackendConfig& config, ExpertActivations activations)
+      : config_(config), activations_(activations), kv_(config.layer_kinds.size()) {
     for (size_t l = 0; l < kv_.size(); ++l) {
       const int64_t slots = int64_t{config.kv_pages[static_cast<size_t>(config.layer_kinds[l])]} * kPageTokens;
       kv_[l].keys.assign(static_cast<size_t>(slots * dims_.kv_width()), NAN);
@@ -206,8 +207,8 @@ class ReferenceBackend final : public Backend {
       Vec all;
       for (int k = 0; k < dims_.topk; ++k) {
         const auto expert = static_cast<int64_t>(expert_ids_[t][static_cast<size_t>(k)]);
-        const Vec h = gate_up(args.layer, expert, normed_[t]);
-        const Vec u = swiglu(h);
+        const Vec h = gate_up(args.layer, expert, rounded(normed_[t]));
+        const Vec u = rounded(swiglu(h));
         const Vec y = linear(at(args.layer[WeightRole::kDown]), at(args.layer[WeightRole::kDownBias]), u,
                              expert * dims_.hidden, dims_.hidden);
         add(residual_[t], y, expert_weights_[t][static_cast<size_t>(k)]);
@@ -321,6 +322,14 @@ class ReferenceBackend final : public Backend {
     return h;
   }
 
+  // As an expert multiplies them.
+  [[nodiscard]] Vec rounded(const Vec& x) const {
+    if (activations_ == ExpertActivations::kExact) return x;
+    std::vector<float> values(x.begin(), x.end());
+    round_activations(activations_, values);
+    return {values.begin(), values.end()};
+  }
+
   [[nodiscard]] Vec swiglu(const Vec& h) const {
     constexpr double kAlpha = 1.702;  // torch/model.py swiglu
     const double limit = config_.swiglu_limit;
@@ -352,6 +361,7 @@ class ReferenceBackend final : public Backend {
   }
 
   const BackendConfig config_;
+  const ExpertActivations activations_;
   const Dims& dims_ = config_.dims;
   std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
   std::vector<LayerKv> kv_;     // per layer
@@ -362,8 +372,8 @@ class ReferenceBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config) {
-  return std::make_unique<ReferenceBackend>(config);
+std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, ExpertActivations activations) {
+  return std::make_unique<ReferenceBackend>(config, activations);
 }
 
 }  // namespace nibble::backend

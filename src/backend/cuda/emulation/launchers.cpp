@@ -3,8 +3,10 @@
 #include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
+#include "backend/cuda/kernels/any/gemv_int8.h"
 #include "backend/cuda/kernels/any/grouped.h"
 #include "backend/cuda/kernels/any/launchers.h"
+#include "backend/cuda/kernels/any/round_blocks.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/kernels/sm90/split_gemm.h"
 
@@ -98,6 +100,19 @@ void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
 void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
   check_args(args);
   note(Kernel::kMarlinGroupedDown, plan_row_warps(args.inter, kGroupedRows, launch.device).to_string());
+}
+void any_gemv_int8_up(const GroupedUpArgs& args, const GemvInt8Plan& plan, const Launch& on) {
+  check_args(args);
+  note(Kernel::kGemvUp, plan.to_string());
+  launched(Kernel::kGemvUp, on);
+}
+void any_gemv_int8_down(const GroupedDownArgs& args, const GemvInt8Plan& plan, const Launch& on) {
+  check_args(args);
+  note(Kernel::kGemvDown, plan.to_string());
+  launched(Kernel::kGemvDown, on);
+}
+void any_round_blocks(const RoundBlocksArgs& args, const Launch& on) {
+  launched(args.form == ExpertActivations::kInt8 ? Kernel::kRoundInt8 : Kernel::kRoundMxfp8, on);
 }
 void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) { check_args(args); }
 void quantize_weights(const QuantizeArgs& /*args*/, cudaStream_t /*stream*/) {}

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/any/attend_decode.cuh"
 #include "backend/cuda/kernels/any/attend_prefill.cuh"
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -25,17 +26,9 @@ void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, c
   require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
   auto* const kernel = any_attend_decode<Tile>;
   allow_shared(kernel, Tile::kSharedBytes, name);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(plan.grid));
-  config.blockDim = dim3(Tile::kThreads);
-  config.dynamicSmemBytes = Tile::kSharedBytes;
-  config.stream = on.stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));  // launched() sees the error
+  const LaunchShape shape{dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(plan.grid)), Tile::kThreads,
+                          Tile::kSharedBytes, on.stream};
+  static_cast<void>(enqueue(kernel, shape, args));  // launched() sees the error
   launched(name, on);
 }
 

@@ -10,6 +10,30 @@
 
 namespace nibble::backend::cuda {
 
+// One launch, where it starts and whether it may begin early.
+struct LaunchShape {
+  dim3 grid;
+  int threads = 32;
+  int64_t smem_bytes = 0;  // dynamic
+  CUstream_st* stream = nullptr;
+  bool chained = true;
+};
+template <class... Args>
+[[nodiscard]] cudaError_t enqueue(void (*kernel)(Args...), const LaunchShape& shape,
+                                  const std::type_identity_t<Args>&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
+  config.stream = shape.stream;
+  config.attrs = &attribute;
+  config.numAttrs = shape.chained ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
 struct ChainedLaunch {
   Kernel name;
   const Launch& on;
@@ -21,17 +45,9 @@ struct ChainedLaunch {
 template <class... Args>
 void launch_chained(void (*kernel)(Args...), const ChainedLaunch& launch, const std::type_identity_t<Args>&... args) {
   require_shape(launch.grid > 0 && launch.grid <= 0x7fffffff, launch.name, "1 to 2^31 - 1 CTAs", launch.grid);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(launch.grid));
-  config.blockDim = dim3(static_cast<unsigned>(launch.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(launch.smem_bytes);
-  config.stream = launch.on.stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));  // launched() sees the error
+  const LaunchShape shape{dim3(static_cast<unsigned>(launch.grid)), launch.threads, launch.smem_bytes,
+                          launch.on.stream};
+  static_cast<void>(enqueue(kernel, shape, args...));  // launched() sees the error
   launched(launch.name, launch.on);
 }
 

@@ -135,9 +135,7 @@ __device__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_t
         for (int i = 0; i < 2; ++i) {
           const int token = first + 8 * n + 2 * (lane % 4) + i;
           if (token >= work.count) continue;
-          float& y = part.to[token_at(args, work, token) * part.rows + row - part.first_row];
-          const float value = sums[m][n][2 * half + i] + bias;
-          y = args.into == GemmInto::kAdd ? y + value : value;
+          part.to[token_at(args, work, token) * part.rows + row - part.first_row] = sums[m][n][2 * half + i] + bias;
         }
       }
     }

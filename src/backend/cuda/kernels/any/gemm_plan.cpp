@@ -105,7 +105,7 @@ GemmCost cost(const GemmArgs& a, int distinct_experts) {
   const int64_t results = a.u != nullptr ? int64_t{a.tokens} * a.rows : int64_t{a.tokens} * a.rows * 4;
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
-                   int64_t{2} * a.tokens / a.x_share * a.cols + results * (a.into == GemmInto::kAdd ? 2 : 1),
+                   int64_t{2} * a.tokens / a.x_share * a.cols + results,
           .flops = int64_t{2} * a.tokens * a.rows * a.cols};
 }
 

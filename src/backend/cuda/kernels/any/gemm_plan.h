@@ -50,9 +50,7 @@ struct GemmPart {
   int first_row = 0, rows = 0;
 };
 
-enum class GemmInto : uint8_t { kStore, kAdd };
-
-// y[t, r] = W[r] · x[t] + bias[r], or y += with kAdd. Grouped (tiles given): t is a pair, W and bias are those of its
+// y[t, r] = W[r] · x[t] + bias[r]. Grouped (tiles given): t is a pair, W and bias are those of its
 // expert, and x's row is pair / x_share.
 // Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte aligned. sm90_gemm: x
 // and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place (GroupArgs) instead of a pair.
@@ -65,7 +63,6 @@ struct GemmArgs {
   const Bf16* bias = nullptr;          // [experts or 1, rows] in the checkpoint's order, or null
   const uint16_t* x = nullptr;         // [*, cols]
   GemmPart parts[kGemmMaxParts] = {};  // a row lies in one of them
-  GemmInto into = GemmInto::kStore;
   int rows = 0, cols = 0, tokens = 0;  // grouped: tokens is the number of pairs
   // Grouped
   const ExpertTile* tiles = nullptr;

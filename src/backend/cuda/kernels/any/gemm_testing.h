@@ -222,13 +222,15 @@ struct GemmRow {
 struct GatedWant {
   double value = 0, bound = 0;
 };
-inline GatedWant gated_want(const GemmMatrix& w, const GemmRow& row, const Bf16* bias, int c) {
-  const GemmSum gate_sum = w.dot(2 * c, row.x, row.bf16), up_sum = w.dot(2 * c + 1, row.x, row.bf16);
-  const double gate = std::min(gate_sum.value + bias[2 * c].to_float(), 7.0);
-  const double up = std::clamp(up_sum.value + bias[2 * c + 1].to_float(), -7.0, 7.0);
+inline GatedWant gated_want(const GemmSum& gate_sum, const GemmSum& up_sum, const Bf16* two_biases, double rounding) {
+  const double gate = std::min(gate_sum.value + two_biases[0].to_float(), 7.0);
+  const double up = std::clamp(up_sum.value + two_biases[1].to_float(), -7.0, 7.0);
   const double value = gate / (1 + std::exp(-1.702 * gate)) * (up + 1);
-  return {value, (row.bf16 ? 0x1p-8 : 0x1p-11) * std::abs(value) + 0x1p-24 +
-                     10 * kGemmError * (gate_sum.size + up_sum.size + 2)};
+  return {value, rounding * std::abs(value) + 0x1p-24 + 10 * kGemmError * (gate_sum.size + up_sum.size + 2)};
+}
+inline GatedWant gated_want(const GemmMatrix& w, const GemmRow& row, const Bf16* bias, int c) {
+  return gated_want(w.dot(2 * c, row.x, row.bf16), w.dot(2 * c + 1, row.x, row.bf16), bias + 2 * c,
+                    row.bf16 ? 0x1p-8 : 0x1p-11);
 }
 
 }  // namespace nibble::backend::cuda

@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/gemv.h"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/gemv.cuh"
 
 namespace nibble::backend::cuda {
@@ -14,19 +15,11 @@ void launch_instance(const typename Op::Args& args, const GemvPlan& plan, const 
   auto* const kernel = gemv<Tile, Op>;
   const auto smem = static_cast<int>(plan.smem_bytes);
   require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem), "shared memory");
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.grid));
-  config.blockDim = dim3(static_cast<unsigned>(plan.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(smem);
-  config.stream = launch.stream;
-  config.attrs = &attribute;
-  config.numAttrs = launch.chain == Chain::kChained ? 1 : 0;
   const GemvKernelArgs<typename Op::Args> kernel_args{
       args, args.weights, plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes), plan.epilogues};
-  require_cuda(cudaLaunchKernelEx(&config, kernel, kernel_args), "decode kernel launch");
+  const LaunchShape shape{dim3(static_cast<unsigned>(plan.grid)), plan.threads, smem, launch.stream,
+                          launch.chain == Chain::kChained};
+  require_cuda(enqueue(kernel, shape, kernel_args), "decode kernel launch");
 }
 
 // The list of instances: slices of 6 or 8 blocks, packing, columns, operation.

@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/grouped.h"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/grouped.cuh"
 #include "backend/cuda/kernels/any/moe_up.cuh"
 
@@ -16,17 +17,9 @@ void launch_planned(void (*kernel)(Params...), const RowWarpsPlan& plan, const G
                     const Args&... args) {
   const auto smem = static_cast<int>(plan.smem_bytes);
   require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem), "shared memory");
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.grid));
-  config.blockDim = dim3(static_cast<unsigned>(plan.warps * layout::kWarpLanes));
-  config.dynamicSmemBytes = static_cast<size_t>(smem);
-  config.stream = launch.stream;
-  config.attrs = &attribute;
-  config.numAttrs = launch.chain == Chain::kChained ? 1 : 0;
-  require_cuda(cudaLaunchKernelEx(&config, kernel, args...), "experts launch");
+  const LaunchShape shape{dim3(static_cast<unsigned>(plan.grid)), plan.warps * layout::kWarpLanes, smem, launch.stream,
+                          launch.chain == Chain::kChained};
+  require_cuda(enqueue(kernel, shape, args...), "experts launch");
 }
 
 // The list of instances: blocks of a slice, operation.

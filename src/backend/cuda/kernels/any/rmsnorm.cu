@@ -2,7 +2,6 @@
 
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/any/warp.cuh"
-#include "backend/cuda/ptx/convert.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -33,8 +32,6 @@ __global__ void __launch_bounds__(kThreads) any_rmsnorm_f32_bf16(const __grid_co
     v.z *= inverse * __uint_as_float(words.y << 16);
     v.w *= inverse * __uint_as_float(words.y & 0xffff0000u);
     out[i] = v;
-    if (args.rounded != nullptr)
-      reinterpret_cast<uint2*>(args.rounded + to * args.hidden)[i] = {ptx::pack_f16(v.x, v.y), ptx::pack_f16(v.z, v.w)};
   }
 }
 

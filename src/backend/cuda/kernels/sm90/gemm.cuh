@@ -27,7 +27,6 @@
 #include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/keep.cuh"
-#include "backend/cuda/ptx/reduce.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
@@ -271,8 +270,8 @@ struct GemmConsumer {
   }
 };
 
-// Both rows of a lane lie in one part: check_args. kAdd: by reductions, which nobody waits for; each value gets one.
-template <class Tile, GemmInto kInto>
+// Both rows of a lane lie in one part: check_args.
+template <class Tile>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const WgmmaSums<Tile>& sums) {
   constexpr float kUnscale = StagedPair<Tile::kPacking>::kUnscale;
@@ -303,14 +302,7 @@ __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork&
       if (8 * n + 2 * (lane % 4) + i % 2 >= work.count) continue;
       auto* const y = reinterpret_cast<float*>(to + int64_t{to_row[i]} * row_bytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float value = sums[n][2 * half + i % 2] * kUnscale + bias[half];
-        if constexpr (kInto == GemmInto::kAdd) {
-          ptx::add_global(y + half * apart, value);
-        } else {
-          y[half * apart] = value;
-        }
-      }
+      for (int half = 0; half < 2; ++half) y[half * apart] = sums[n][2 * half + i % 2] * kUnscale + bias[half];
     }
   }
 }
@@ -361,10 +353,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if (row_tile >= args.rows / layout::kTileRows) continue;
     if constexpr (kOrder == layout::RowOrder::kGateUp) {
       store_gated<Tile>(args, work, row_tile, sums);
-    } else if (args.into == GemmInto::kAdd) {
-      store_rows<Tile, GemmInto::kAdd>(args, work, row_tile, sums);
     } else {
-      store_rows<Tile, GemmInto::kStore>(args, work, row_tile, sums);
+      store_rows<Tile>(args, work, row_tile, sums);
     }
   }
 }

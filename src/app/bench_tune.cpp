@@ -1,0 +1,100 @@
+#include "app/bench_tune.h"
+
+#include "app/bench_batch.h"
+#include "app/commands.h"
+#include "app/loaded_model.h"
+#include "app/terminal.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/plan.h"
+#include "base/error.h"
+#include "base/thread_pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace nibble::app {
+namespace {
+
+using backend::cuda::Tuned;
+
+constexpr int64_t kLayers = 4;  // enough that experts' weights stay in no cache
+constexpr int64_t kSteps[] = {12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
+constexpr int64_t kMostTokens = 2048, kEndless = int64_t{1} << 40;
+
+// Least µs of a step of each of kSteps.
+std::vector<double> time_steps(const BenchOptions& options, const model::ModelConfig& config,
+                               const model::DummyWeights& weights, const Tuned& tuned) {
+  const BenchShape shape{.prompt = kMostTokens, .chunk_tokens = kMostTokens};
+  backend::CudaOptions cuda = cuda_options(options.model);
+  cuda.tuned = tuned;
+  const auto be = backend::make_cuda_backend(
+      model::backend_config(config, step_limits(shape, config.dims), options.model.dense), cuda);
+  const model::GptOss gpt = model::load(*be, config, weights.weights());
+  BenchBatch batch(*be, gpt, shape);
+  std::vector<double> us;
+  for (const int64_t tokens : kSteps) {
+    double best = 0;
+    for (int i = 0; i <= options.repetitions; ++i) {  // the first warms up
+      const double seconds = *batch.time_prompt(tokens, [] { return true; });
+      if (i == 1 || (i > 1 && seconds * 1e6 < best)) best = seconds * 1e6;
+    }
+    us.push_back(best);
+  }
+  return us;
+}
+
+}  // namespace
+
+int64_t crossover(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least) {
+  for (const TuneRow& row : rows) {
+    if (row.tuned_us > row.*other) break;
+    least = row.tokens;
+  }
+  return least;
+}
+
+std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject) {
+  std::string out = "| tokens | as for fewer, µs | experts on GEMMs | router on mma |\n| -----: | --: | --: | --: |\n";
+  for (const TuneRow& row : rows)
+    out += fmt::format("| {} | {:.0f} | {:.0f} | {:.0f} |\n", row.tokens, row.tuned_us, row.experts_gemm_us,
+                       row.router_mma_us);
+  std::vector<TuneRow> routed(rows.begin(), rows.end());
+  std::erase_if(routed, [](const TuneRow& row) { return row.tokens > backend::cuda::kRouteMaxTokens; });
+  return out + fmt::format(
+                   "\n// {}, {}, nibble {}\ninline constexpr Tuned kTunedSm{}{}{{.grouped_tokens = {}, "
+                   ".route_tokens = {}}};\n",
+                   subject.device, subject.model, subject.commit, subject.major, subject.minor,
+                   crossover(rows, &TuneRow::experts_gemm_us, 8), crossover(routed, &TuneRow::router_mma_us, 8));
+}
+
+int tune(const BenchOptions& options, std::string commit) {
+  Terminal terminal(options.output);
+  const ModelOptions& asked = options.model;
+  if (asked.backend != BackendKind::kCuda || asked.load_format != LoadFormat::kDummy ||
+      asked.moe_kernel != backend::MoeKernel::kAuto)
+    throw Error(Code::kUnsupported,
+                "[bench] --tune: want --backend cuda, --load-format dummy and no --moe-kernel, found another");
+  const backend::CudaAvailable available = backend::cuda_available();
+  if (!available.yes) throw Error(Code::kUnsupported, "{}", available.reason);
+  const auto card = backend::cuda_plan_device();
+  check(card.has_value(), "a card that is available has facts");
+  const model::ModelConfig config = model::truncated(open_config(asked), kLayers);
+  ThreadPool pool(thread_count(asked));
+  const model::DummyWeights weights(config, asked.dummy_seed, &pool);
+  std::vector<TuneRow> rows;
+  for (const int64_t tokens : kSteps) rows.push_back({.tokens = tokens});
+  const std::pair<double TuneRow::*, Tuned> runs[] = {
+      {&TuneRow::tuned_us, {.grouped_tokens = kEndless, .route_tokens = backend::cuda::kRouteMaxTokens}},
+      {&TuneRow::experts_gemm_us, {.grouped_tokens = 0, .route_tokens = backend::cuda::kRouteMaxTokens}},
+      {&TuneRow::router_mma_us, {.grouped_tokens = kEndless, .route_tokens = 0}}};
+  for (const auto& [to, tuned] : runs) {
+    const std::vector<double> us = time_steps(options, config, weights, tuned);
+    for (size_t i = 0; i < us.size(); ++i) rows[i].*to = us[i];
+  }
+  terminal.print(tune_text(rows, {card->name, asked.model, std::move(commit), card->major, card->minor}));
+  return kExitOk;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,30 @@
+#pragma once
+// `nibble bench --tune`: which kernels serve a step of so many tokens sooner on this card.
+
+#include "backend/cuda/tuned.h"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+
+// Of steps of `tokens`, rising.
+struct TuneRow {
+  int64_t tokens = 0;
+  double tuned_us = 0;  // with the kernels for fewer tokens throughout
+  double experts_gemm_us = 0, router_mma_us = 0;
+};
+// The largest row up to which the kernels for fewer tokens are as fast in every row; `least` where in none.
+[[nodiscard]] int64_t crossover(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least);
+
+// The rows as a table, and the line of backend/cuda/tuned.h that they make.
+struct TuneSubject {
+  std::string device, model, commit;
+  int major = 0, minor = 0;
+};
+[[nodiscard]] std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject);
+
+}  // namespace nibble::app

@@ -1,0 +1,26 @@
+#include "app/bench_tune.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::app {
+namespace {
+
+const TuneRow kRows[] = {{16, 100, 150, 120}, {64, 200, 200, 190}, {512, 400, 500, 410}, {1024, 900, 700, 800}};
+
+TEST(bench_tune, the_crossover_is_the_last_row_before_the_others_are_faster) {
+  EXPECT_EQ(crossover(kRows, &TuneRow::experts_gemm_us, 8), 512);
+  EXPECT_EQ(crossover(kRows, &TuneRow::router_mma_us, 8), 16);  // whatever happens to be slower later
+  EXPECT_EQ(crossover({kRows + 3, 1}, &TuneRow::experts_gemm_us, 8), 8);
+}
+
+TEST(bench_tune, prints_the_line_that_the_table_of_cards_holds) {
+  const std::string text = tune_text(kRows, {"a card", "a model", "0.1 (abc)", 12, 1});
+  EXPECT_NE(text.find("| 64 | 200 | 200 | 190 |"), std::string::npos) << text;
+  EXPECT_NE(text.find("// a card, a model, nibble 0.1 (abc)\n"
+                      "inline constexpr Tuned kTunedSm121{.grouped_tokens = 512, .route_tokens = 16};"),
+            std::string::npos)
+      << text;
+}
+
+}  // namespace
+}  // namespace nibble::app

@@ -108,13 +108,9 @@ std::optional<backend::Ticket> BenchBatch::run(std::span<const Part> parts, bool
   return model::forward(be_, model_, step, [&](backend::Stage stage, int) { times_->after(stage); });
 }
 
-std::vector<int32_t> BenchBatch::drawn(backend::Ticket ticket) const {
-  std::vector<int32_t> tokens;
-  for (const backend::Drawn& row : be_.wait(ticket)) {
+void BenchBatch::check_drawn(backend::Ticket ticket) const {
+  for (const backend::Drawn& row : be_.wait(ticket))
     if (row.error) throw *row.error;
-    tokens.push_back(row.token);
-  }
-  return tokens;
 }
 
 // The last step samples, so that all of it is over when this returns.
@@ -127,7 +123,7 @@ bool BenchBatch::prefill(int sequence, int64_t until, const KeepGoing& keep_goin
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = random_id(sequence, computed + static_cast<int64_t>(i));
     const Part part{sequence, computed, ids};
     computed += static_cast<int64_t>(ids.size());
-    if (const auto ticket = run({&part, 1}, computed == until)) static_cast<void>(drawn(*ticket));
+    if (const auto ticket = run({&part, 1}, computed == until)) check_drawn(*ticket);
   }
   return true;
 }
@@ -156,14 +152,24 @@ std::optional<double> BenchBatch::time_generate(int count, int64_t tokens, const
     // What is generated takes the place of what a prompt put there.
     computed_[static_cast<size_t>(s)] = std::min(computed_[static_cast<size_t>(s)], depth_);
   }
+  std::vector<int32_t> drawn_before(ids.size());  // names of what the step before draws
+  for (int s = 0; s < count; ++s) drawn_before[static_cast<size_t>(s)] = -1 - s;
   std::vector<Part> parts(static_cast<size_t>(count));
+  std::optional<backend::Ticket> before;  // a step is enqueued before the tokens of the one before are read
   const auto start = Clock::now();
   for (int64_t i = 0; i < tokens; ++i) {
-    if (!keep_going()) return std::nullopt;
+    if (!keep_going()) {
+      if (before) check_drawn(*before);
+      return std::nullopt;
+    }
     for (int s = 0; s < count; ++s)
       parts[static_cast<size_t>(s)] = {s, depth_ + i, std::span(ids).subspan(static_cast<size_t>(s), 1)};
-    ids = drawn(*run(parts, true));
+    const std::optional<backend::Ticket> own = run(parts, true);
+    if (before) check_drawn(*before);
+    before = own;
+    ids = drawn_before;
   }
+  if (before) check_drawn(*before);
   return seconds_since(start);
 }
 

@@ -64,7 +64,7 @@ class BenchBatch {
   void add_kv(model::Step& step, std::span<const Part> parts, backend::LayerKind kind) const;
   // The last token of each part is sampled when asked for.
   [[nodiscard]] std::optional<backend::Ticket> run(std::span<const Part> parts, bool sample) const;
-  [[nodiscard]] std::vector<int32_t> drawn(backend::Ticket ticket) const;  // throws what a row could not
+  void check_drawn(backend::Ticket ticket) const;  // throws what a row could not
   bool prefill(int sequence, int64_t until, const KeepGoing& keep_going);
 
   backend::Backend& be_;

@@ -1,7 +1,9 @@
 #include "backend/cuda/kernel_table.h"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 
 #include <cuda_bf16.h>
 
@@ -61,15 +63,18 @@ __global__ void __launch_bounds__(kThreads) any_rope_kv(const __grid_constant__ 
 
 // rope_table: what any_rope_kv works out for itself, for kernels that turn q and k in their epilogue
 // grid one CTA per token     rounding: as any_rope_kv
+// chain depends on no kernel of its step, so it waits for the one before only so that the next one does
 __global__ void __launch_bounds__(kMaxHalf) any_rope_table_kernel(const __grid_constant__ RopeTableLaunch args) {
+  ptx::grid_dependency_launch();
   const int d = threadIdx.x;
-  if (d >= args.half) return;
+  if (d >= args.half) return ptx::grid_dependency_wait();
   constexpr double kHalfTurnsPerRadian = 0.318309886183790671538;  // 1 / pi
   const float angle = __fmul_rn(static_cast<float>(args.positions[blockIdx.x]), args.inv_freq[d]);
   double s = 0, c = 0;
   sincospi(double{angle} * kHalfTurnsPerRadian, &s, &c);
   args.cosine[blockIdx.x * args.half + d] = static_cast<float>(c) * args.concentration;
   args.sine[blockIdx.x * args.half + d] = static_cast<float>(s) * args.concentration;
+  ptx::grid_dependency_wait();
 }
 
 }  // namespace
@@ -77,8 +82,8 @@ __global__ void __launch_bounds__(kMaxHalf) any_rope_table_kernel(const __grid_c
 void any_rope_table(const RopeTableLaunch& args, const Launch& on) {
   require_shape(args.tokens > 0, Kernel::kRopeTable, "at least one token", args.tokens);
   require_shape(args.half > 0 && args.half <= kMaxHalf, Kernel::kRopeTable, "a head_dim of at most 256", 2 * args.half);
-  any_rope_table_kernel<<<args.tokens, kMaxHalf, 0, on.stream>>>(args);
-  launched(Kernel::kRopeTable, on);
+  launch_chained(any_rope_table_kernel, {.name = Kernel::kRopeTable, .on = on, .grid = args.tokens, .threads = kMaxHalf},
+                 args);
 }
 
 void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {

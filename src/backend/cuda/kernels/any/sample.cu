@@ -1,8 +1,10 @@
 #include "backend/cuda/kernel_table.h"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/any/sample.cuh"
 #include "backend/cuda/kernels/any/warp.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 #include "base/random.h"
 
 namespace nibble::backend::cuda {
@@ -188,6 +190,8 @@ __device__ Ranked block_first(Ranked mine, Ranked* shared) {
 // bytes rows * vocab * 4     rounding: f32; logf may differ from the host's in the last bit
 __global__ void __launch_bounds__(kThreads) any_sample_draw_f32(const __grid_constant__ SampleLaunch args) {
   __shared__ Ranked warps[kThreads / kWarpLanes];
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
   const int row = blockIdx.y;
   const SampleRowParams& p = args.params[row];
   const float* logits = args.logits + int64_t{row} * args.vocab;
@@ -224,6 +228,7 @@ __global__ void __launch_bounds__(kThreads) any_sample_draw_f32(const __grid_con
 // sample_pick: tokens[row] = the best of the row's parts     grid one warp per row     bytes rows * kSampleParts * 8
 __global__ void __launch_bounds__(kWarpLanes) any_sample_pick(const __grid_constant__ SampleLaunch args) {
   static_assert(kSampleParts % kWarpLanes == 0);
+  ptx::grid_dependency_wait();
   Ranked own = {-INFINITY, kNone};
 #pragma unroll
   for (int part = 0; part < kSampleParts; part += kWarpLanes) {
@@ -254,10 +259,11 @@ void any_sample(const SampleLaunch& args, const Launch& on) {
     any_sample_filter_f32<<<rows, kFilterThreads, 0, on.stream>>>(args);
     launched(Kernel::kSampleFilter, on);
   }
-  any_sample_draw_f32<<<dim3(kSampleParts, rows), kThreads, 0, on.stream>>>(args);
+  const LaunchShape draw{.grid = dim3(kSampleParts, rows), .threads = kThreads, .stream = on.stream};
+  static_cast<void>(enqueue(any_sample_draw_f32, draw, args));  // launched() sees the error
   launched(Kernel::kSampleDraw, on);
-  any_sample_pick<<<rows, kWarpLanes, 0, on.stream>>>(args);
-  launched(Kernel::kSamplePick, on);
+  launch_chained(any_sample_pick, {.name = Kernel::kSamplePick, .on = on, .grid = args.rows, .threads = kWarpLanes},
+                 args);
 }
 
 }  // namespace nibble::backend::cuda

@@ -16,16 +16,18 @@ struct ChainedLaunch {
   int64_t grid = 1;
   int threads = 32;
   int smem_bytes = 0;  // dynamic
+  int64_t grid_y = 1;
 };
 
 template <class... Args>
 void launch_chained(void (*kernel)(Args...), const ChainedLaunch& launch, const std::type_identity_t<Args>&... args) {
   require_shape(launch.grid > 0 && launch.grid <= 0x7fffffff, launch.name, "1 to 2^31 - 1 CTAs", launch.grid);
+  require_shape(launch.grid_y > 0 && launch.grid_y <= 65535, launch.name, "up to 65535 rows of CTAs", launch.grid_y);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(launch.grid));
+  config.gridDim = dim3(static_cast<unsigned>(launch.grid), static_cast<unsigned>(launch.grid_y));
   config.blockDim = dim3(static_cast<unsigned>(launch.threads));
   config.dynamicSmemBytes = static_cast<size_t>(launch.smem_bytes);
   config.stream = launch.on.stream;

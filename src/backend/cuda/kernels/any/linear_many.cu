@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/linear_many.cuh"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/gemm.h"
 
 namespace nibble::backend::cuda {
@@ -12,10 +13,10 @@ void launch(const LinearLaunch& args, const Launch& on) {
   const cudaError_t status =
       cudaFuncSetAttribute(any_linear_many<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  const dim3 grid(static_cast<unsigned>((args.tokens + Tile::kTokens - 1) / Tile::kTokens),
-                  static_cast<unsigned>((args.rows + Tile::kRows - 1) / Tile::kRows));
-  any_linear_many<Tile><<<grid, Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args);
-  launched(kName, on);
+  launch_chained(any_linear_many<Tile>,
+                 {kName, on, (args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads, Tile::kSharedBytes,
+                  (args.rows + Tile::kRows - 1) / Tile::kRows},
+                 args);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "backend/cuda/kernel_table.h"
 #include "backend/cuda/layout/mma_m16n8k16.h"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
@@ -91,6 +92,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) any_linear_many(const __gri
   const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
   const int warp = thread / layout::kWarpLanes, first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
   LinearManySums<Tile> sums = {};
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
 #pragma unroll 1
   for (int k = warp * Tile::kStepK; k < args.cols; k += Tile::kWarps * Tile::kStepK)
     multiply_columns<Tile>(args, first_token, k + lane % 4 * 8, sums);

@@ -53,24 +53,27 @@ int wgmma_group_tile(int64_t mean) {
   return best;
 }
 
-// Cycles of 64 k of a tile in a wave of `ctas`: wgmma's, or those in which L2 brings both operands at 31 bytes an SM
-// when all ask (measured 2026-11-21, H200: 192 x 160; it foretold 256 x 160 within 5 %, H100, 2026-11-22).
-double wave_cycles(int rows, int tokens, double of_sms) {
+// Cycles of 64 k of a tile: wgmma's, or those in which an SM gets both operands from L2, 31 bytes a cycle (measured
+// 2026-11-21, H200). A last wave of few CTAs gets them in as little as half the time.
+double tile_cycles(int rows, int tokens, double of_copies) {
   constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 31.0;
-  return std::max(rows * tokens * kMultiply, (rows + tokens) * kCopy * of_sms);
+  return std::max(rows * tokens * kMultiply, (rows + tokens) * kCopy * of_copies);
 }
 
-// The tile whose waves should take the fewest cycles.
+// The tile whose waves should take the fewest cycles; of nearly equals the widest.
 GemmTileSize wgmma_bf16_tile(const GemmShape& s, const GemmDevice& device) {
+  constexpr double kNearly = 1.01;
   GemmTileSize best;
   double best_cycles = 0;
   for (const int row_tiles : kWgmmaRowTiles)
     for (const int tokens : kWgmmaWidths) {
-      const int64_t ctas = row_blocks(s, row_tiles) * ceil_div(s.tokens, tokens), last = ctas % device.sms;
+      const int64_t ctas = row_blocks(s, row_tiles) * ceil_div(s.tokens, tokens);
+      const int64_t waves = ceil_div(ctas, device.sms), last = ctas - (waves - 1) * device.sms;
       const int rows = row_tiles * layout::kTileRows;
-      double cycles = static_cast<double>(ctas / device.sms) * wave_cycles(rows, tokens, 1);
-      if (last > 0) cycles += wave_cycles(rows, tokens, static_cast<double>(last) / device.sms);
-      if (best.tokens != 0 && cycles > best_cycles) continue;
+      const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / device.sms;
+      const double cycles =
+          static_cast<double>(waves - 1) * tile_cycles(rows, tokens, 1) + tile_cycles(rows, tokens, of_last);
+      if (best.tokens != 0 && cycles > kNearly * best_cycles) continue;
       best = {tokens, row_tiles};
       best_cycles = cycles;
     }

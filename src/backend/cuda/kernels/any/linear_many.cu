@@ -28,7 +28,9 @@ void any_linear_many(const LinearLaunch& args, const Launch& on) {
   require_shape(args.cols > 0 && args.cols % 32 == 0, kName, "cols a multiple of 32", args.cols);
   require_shape(args.bias != nullptr && args.store == LinearLaunch::Store::kSet, kName, "a bias, and results to set",
                 static_cast<int64_t>(args.store));
-  if (args.rows <= 32) return launch<4>(args, on);
+  // Fewer rows a CTA where there would be fewer CTAs than multiprocessors. Every instance gives the same bits.
+  if (args.rows <= 32 || args.tokens <= 1024) return launch<4>(args, on);
+  if (args.rows <= 64 || args.tokens <= 2048) return launch<8>(args, on);
   launch<16>(args, on);
 }
 

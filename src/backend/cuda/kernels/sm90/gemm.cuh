@@ -4,17 +4,18 @@
 // W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
 // grid one CTA per SM takes every gridDim.x-th work: 12 or 16 tiles of 16 rows, up to kTokens tokens; row blocks run
 //      fastest, so that a tile of tokens and an expert's weights are read from DRAM once
-// warps three warpgroups with a row tile per warp or two with two multiply and store; a fourth or third copies x (64 k a
-//      stage) and weights (a slice a stage) into two rings, on into the next work
+// warps three warpgroups with a row tile per warp, or two with two, multiply and store; one more copies x (64 k a
+// stage)
+//      and weights (a slice a stage) into two rings, on into the next work
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
 //      widened. MXFP4: one multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a
 //      word; the epilogue takes 2^3 back. REQUIRES scale codes up to kMaxWgmmaScaleCode (2^4); exact from 2^-20 on,
 //      smaller ones lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the
 //      instructions, a quarter of the time and power that bounds the clock
 // bytes, flops: cost()
-// bounds (cycles per 64 k of 192 rows): wgmma 6 N; all other instructions without wgmma 470, of which it hides half. 256
-//      rows take 37 % fewer of these for a product, but with two warpgroups experts were 1 to 15 % slower. bf16: an SM
-//      gets 31 bytes a cycle from L2
+// bounds (cycles per 64 k of 192 rows): wgmma 6 N; all other instructions without wgmma 470, of which it hides half.
+//      With 256 rows these are fewer, but two warpgroups overlap less: experts took up to 15 % longer. bf16: an SM gets
+//      31 bytes a cycle from L2
 // measured 2026-11-22 H200 at its power limit, 120b, bench/prefill_bench, uniform routing: 8192 tokens gate_up 1617 us
 //      (672 TFLOP/s, 69 % of the measured peak), down 1022 us (55 %), o 309 us (64 %); 2048: 606, 339 us (46, 45 %), o
 //      96 us; 512: 464, 220 us (2.5 and 2.7 TB/s of weights). H100: qkv 93 to 96 us of 2048 tokens (116 with 192 rows),

@@ -216,7 +216,7 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
         .packing = layout::Packing::kBf16, .bias = bias_, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens};
     args.x_rows = wgmma ? tokens : 0;
     args.parts[0] = {y_, 0, rows};
-    const GemmPlan plan = plan_gemm({rows, cols, tokens}, {.sms = sms_, .wgmma = wgmma});
+    const GemmPlan plan = plan_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, {.sms = sms_, .wgmma = wgmma});
     const GemmCost c = cost(args, 1);
     add({std::string(wgmma ? "sm90_gemm bf16 " : "any_gemm bf16 ") + name, tokens, 0, static_cast<double>(c.bytes),
          static_cast<double>(c.flops)},
@@ -306,7 +306,7 @@ void Bench::moe(int tokens) {
                   .x_rows = wgmma ? places : 0,
                   .u = u_};
     const auto time = [&](const char* name) {
-      const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, kExperts}, device, plan.tokens);
+      const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, kExperts}, device, {plan.tokens});
       const int64_t layer = kExperts * layout::packed_bytes(args.packing, args.rows, args.cols);
       const GemmCost c = cost(args, distinct);
       add({kernel + name + ", tiles of " + std::to_string(plan.tokens), tokens, 0, static_cast<double>(c.bytes),

@@ -135,7 +135,10 @@ void Bench::step(int tokens) {
       if (split) return sm90_split_gemm(args, plan, on);
       GemmArgs all{.weights = args.weights, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens, .x_rows = rows16};
       all.parts[0] = {sums_, 0, rows};
-      sm90_gemm(all, plan_gemm(shape, {.sms = sms_, .wgmma = true}), on);
+      sm90_gemm(
+          all,
+          plan_gemm({shape.rows, shape.cols, shape.tokens, 1, layout::Packing::kBf16}, {.sms = sms_, .wgmma = true}),
+          on);
     };
     return std::tuple(run, plan.splits, own);
   };

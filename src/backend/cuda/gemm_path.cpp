@@ -80,7 +80,7 @@ void GemmPath::round(const float* x, const GemmArgs& args, const Launch& on) con
 
 SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
   const GemmDevice device = device_for(args.packing);
-  const GemmShape shape{args.rows, args.cols, args.tokens};
+  const GemmShape shape{args.rows, args.cols, args.tokens, 1, args.packing};
   const Input from = input(args.packing, args.tokens);
   if (split_gemm_serves(args.packing, device.wgmma, args.tokens)) {
     const SplitGemmPlan plan = plan_split_gemm(shape, sms_);
@@ -107,7 +107,7 @@ void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {
   const Input from = input(args.packing, args.tokens);
   args.x = from.at;
   args.x_rows = from.rows;
-  run(args, plan_gemm({args.rows, args.cols, args.tokens}, device_for(args.packing)), on);
+  run(args, plan_gemm({args.rows, args.cols, args.tokens, 1, args.packing}, device_for(args.packing)), on);
 }
 
 int GemmPath::x_rows(int64_t tokens) const { return to_int(max_places(tokens * dims_.topk, dims_.experts)); }
@@ -174,7 +174,7 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
   gemm.parts[0] = {y_, 0, gemm.rows};
   gemm.x_share = 1;
   gemm.u = nullptr;
-  run(gemm, plan_gemm({gemm.rows, gemm.cols, pairs, dims_.experts}, device, up_plan.tokens), on);
+  run(gemm, plan_gemm({gemm.rows, gemm.cols, pairs, dims_.experts}, device, {up_plan.tokens}), on);
   any_moe_combine({.y = y_,
                    .weights = args.expert_weights,
                    .residual = args.residual,

@@ -227,7 +227,7 @@ class Planner {
     const GemmDevice device = gemm_device(args_.card, Packing::kMxfp4);
     const int64_t pairs = tokens_ * d_.topk;
     const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
-    const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
+    const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, {first.tokens});
     add(Kernel::kMoeGroupTiles, "a CTA per expert");
     add(Kernel::kRound, "4 values per thread");
     planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
@@ -273,7 +273,8 @@ class Planner {
     add(kernel, plan.to_string(), reads).shared_bytes = plan.smem_bytes;
   }
 
-  void gemm(Packing packed, const GemmShape& shape, const Roles& reads) {
+  void gemm(Packing packed, GemmShape shape, const Roles& reads) {
+    shape.packing = packed;
     const GemmDevice device = gemm_device(args_.card, packed);
     const Kernel wgmma = packed == Packing::kBf16 ? Kernel::kSm90GemmBf16 : Kernel::kSm90GemmMxfp4;
     planned_gemm(device.wgmma ? wgmma : by_packing(packed, Kernel::kGemmBf16), plan_gemm(shape, device), reads);

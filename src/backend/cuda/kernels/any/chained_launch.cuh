@@ -40,13 +40,15 @@ struct ChainedLaunch {
   int64_t grid = 1;
   int threads = 32;
   int smem_bytes = 0;  // dynamic
+  int64_t grid_y = 1;
 };
 
 template <class... Args>
 void launch_chained(void (*kernel)(Args...), const ChainedLaunch& launch, const std::type_identity_t<Args>&... args) {
   require_shape(launch.grid > 0 && launch.grid <= 0x7fffffff, launch.name, "1 to 2^31 - 1 CTAs", launch.grid);
-  const LaunchShape shape{dim3(static_cast<unsigned>(launch.grid)), launch.threads, launch.smem_bytes,
-                          launch.on.stream};
+  require_shape(launch.grid_y > 0 && launch.grid_y <= 65535, launch.name, "up to 65535 rows of CTAs", launch.grid_y);
+  const LaunchShape shape{dim3(static_cast<unsigned>(launch.grid), static_cast<unsigned>(launch.grid_y)),
+                          launch.threads, launch.smem_bytes, launch.on.stream};
   static_cast<void>(enqueue(kernel, shape, args...));  // launched() sees the error
   launched(launch.name, launch.on);
 }

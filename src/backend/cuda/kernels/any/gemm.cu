@@ -16,6 +16,8 @@ constexpr int kThreads = 256, kPanelThreads = 192;
 // grid one CTA per token     bytes tokens * hidden * 4 * (topk + 2)     measured 2026-11-21 (H200): 8192 tokens 132 µs
 // (95 %) rounding: f32
 __global__ void __launch_bounds__(kThreads) moe_combine(const __grid_constant__ CombineArgs args) {
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   const int64_t token = blockIdx.x;
   const float* weights = args.weights + token * args.topk;
   for (int d = 4 * static_cast<int>(threadIdx.x); d < args.hidden; d += 4 * kThreads) {
@@ -106,15 +108,14 @@ void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
 
 void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
   check_args(args);
-  any_moe_group_tiles<<<static_cast<unsigned>(args.experts), kGroupThreads, sizeof(GroupShared), on.stream>>>(args);
-  launched(Kernel::kMoeGroupTiles, on);
+  void (*const kernel)(GroupArgs) = any_moe_group_tiles;
+  launch_chained(kernel, {Kernel::kMoeGroupTiles, on, args.experts, kGroupThreads, sizeof(GroupShared)}, args);
 }
 
 void any_moe_combine(const CombineArgs& args, const Launch& on) {
   require_shape(args.tokens > 0, Kernel::kMoeSum, "at least one token", args.tokens);
   require_shape(args.hidden > 0 && args.hidden % 4 == 0, Kernel::kMoeSum, "hidden a multiple of 4", args.hidden);
-  moe_combine<<<static_cast<unsigned>(args.tokens), kThreads, 0, on.stream>>>(args);
-  launched(Kernel::kMoeSum, on);
+  launch_chained(moe_combine, {Kernel::kMoeSum, on, args.tokens, kThreads}, args);
 }
 
 void any_round(const RoundArgs& args, const Launch& on) {

@@ -23,6 +23,7 @@ const float kNan = std::nanf("");
 // any_gemm and sm90_gemm.
 struct Any {
   static constexpr GemmDevice kDevice{.sms = 3};
+  static constexpr int kRowTiles = kGemmRowTiles;
   template <Packing kPacking, int kTokens>
   using Tile = GemmTile<kPacking, kTokens>;
   template <class Tile, RowOrder kOrder>
@@ -30,16 +31,20 @@ struct Any {
     any_gemm<Tile, kOrder>(args);
   }
 };
-struct Sm90 {
+template <int kTheRowTiles>
+struct Sm90Of {
   static constexpr GemmDevice kDevice{.sms = 3, .wgmma = true};
   static inline int tile_tokens = 0;  // of the plan
+  static constexpr int kRowTiles = kTheRowTiles;
   template <Packing kPacking, int kTokens>
-  using Tile = WgmmaTile<kPacking, kTokens>;
+  using Tile = WgmmaTile<kPacking, kTokens, kRowTiles>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
     sm90_gemm<Tile, kOrder>(args, tile_tokens);
   }
 };
+using Sm90 = Sm90Of<kWgmmaRowTiles[0]>;
+using Sm90Tall = Sm90Of<kWgmmaRowTiles[1]>;
 
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
 void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
@@ -80,7 +85,8 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
   const int first = rows >= 128 ? rows / 128 * 64 : 0;
   args.parts[0] = {y.data(), 0, first > 0 ? first : rows};
   if (first > 0) args.parts[1] = {y.data() + tokens * first, first, rows - first};
-  run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(args, plan_gemm({rows, cols, tokens}, Arch::kDevice, tile));
+  run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(
+      args, plan_gemm({rows, cols, tokens}, Arch::kDevice, {tile, Arch::kRowTiles}));
   for (int t = 0; t < tokens; ++t)
     for (int r = 0; r < rows; ++r) {
       const GemmSum want = w.dot(r, x.data() + t * cols, kPacking == Packing::kBf16);
@@ -137,6 +143,9 @@ TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
   check_dense<Sm90, Packing::kMxfp4, 64>(144, 512, 9);
   check_dense<Sm90, Packing::kMxfp4, 64>(64, 384, 100, RowOrder::kHeads64, 32);
   check_dense<Sm90, Packing::kBf16, 160>(208, 192, 150);
+  check_dense<Sm90Tall, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
+  check_dense<Sm90Tall, Packing::kBf16, 160>(400, 192, 150);
+  check_dense<Sm90Tall, Packing::kBf16, 160>(16, 512, 329, RowOrder::kPlain, 144);
   check_dense<Sm90, Packing::kMxfp4, 160>(48, 512, 129, RowOrder::kPlain, 96);
   check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
 }
@@ -235,10 +244,10 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                 .x_rows = kWgmma ? rows : 0,
                 .u = u.data()};
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
-      args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, kTokens));
+      args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, {kTokens, Arch::kRowTiles}));
   const GemmArgs second = down_after(args, down.packed.data(), down_bias.data(), y.data());
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
-      second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
+      second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, {kTokens, Arch::kRowTiles}));
   const std::vector<uint16_t> got_u = kWgmma ? from_panels(u, kInter, rows, groups.places) : u;
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);

@@ -11,8 +11,10 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kGemmRowTiles = 8;    // of 16 rows, per CTA of any_gemm
-inline constexpr int kWgmmaRowTiles = 12;  // likewise, of sm90_gemm: three warpgroups
+inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA of any_gemm
+// Likewise, of sm90_gemm: one for each warp of three warpgroups, or two for those of two. These read L2 less for each
+// product, which is what bf16 waits for; three overlap more widening, which is what MXFP4 waits for.
+inline constexpr int kWgmmaRowTiles[] = {12, 16};
 inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGemmTokens[] = {32, 64, 128};                     // that a CTA may take
 inline constexpr int kWgmmaWidths[] = {32, 64, 80, 96, 128, 144, 160};  // columns of ptx/wgmma.cuh's instructions
@@ -109,19 +111,25 @@ struct GemmPlan {
   friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
 };
 // The tile that should finish first: waves of CTAs over `sms` times a tile's work; for wgmma and experts, by the mean
-// of an expert's pairs. All of a step's grouped launches must use the same tile: plan with the larger rows. Throws
-// Error(kUnsupported) for a shape that has no tiles.
+// of an expert's pairs; for wgmma and dense bf16, by what a CTA's tile needs of the tensor cores and of L2. All of a
+// step's grouped launches must use the same tile: plan with the larger rows. Throws Error(kUnsupported) for a shape
+// that has no tiles.
 struct GemmShape {
   int64_t rows = 0, cols = 0;
   int64_t tokens = 0;  // grouped: pairs
   int64_t experts = 1;
+  layout::Packing packing = layout::Packing::kMxfp4;
 };
 struct GemmDevice {
   int sms = 0;
   bool wgmma = false;  // plan for sm90_gemm
 };
 [[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device);
-[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device, int tile_tokens);
+struct GemmTileSize {
+  int tokens = 0;
+  int row_tiles = 0;  // of sm90_gemm; 0: as many as experts get
+};
+[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device, const GemmTileSize& tile);
 
 // The instance of sm90_gemm that serves tiles of up to this many tokens; 0: none.
 [[nodiscard]] constexpr int wgmma_instance(int tile_tokens) {
@@ -140,14 +148,15 @@ struct GemmDevice {
 struct WgmmaRings {
   int inputs = 0, weights = 0;
 };
-[[nodiscard]] constexpr WgmmaRings wgmma_rings(int instance) {
-  return instance == 64 ? WgmmaRings{8, 6} : WgmmaRings{7, 3};
+[[nodiscard]] constexpr WgmmaRings wgmma_rings(int instance, int row_tiles) {
+  if (row_tiles == kWgmmaRowTiles[0]) return instance == 64 ? WgmmaRings{8, 6} : WgmmaRings{7, 3};
+  return instance == 64 ? WgmmaRings{8, 4} : WgmmaRings{4, 4};
 }
-inline constexpr int kWgmmaWeightBytes = kWgmmaRowTiles * layout::slice_bytes(8);
+[[nodiscard]] constexpr int wgmma_weight_bytes(int row_tiles) { return row_tiles * layout::slice_bytes(8); }
 inline constexpr int kWgmmaBarrierBytes = 256;
-[[nodiscard]] constexpr int wgmma_shared_bytes(int instance) {  // 1024: to align the ring
-  const WgmmaRings rings = wgmma_rings(instance);
-  return 1024 + rings.inputs * instance * 128 + rings.weights * kWgmmaWeightBytes + kWgmmaBarrierBytes;
+[[nodiscard]] constexpr int wgmma_shared_bytes(int instance, int row_tiles) {  // 1024: to align the ring
+  const WgmmaRings rings = wgmma_rings(instance, row_tiles);
+  return 1024 + rings.inputs * instance * 128 + rings.weights * wgmma_weight_bytes(row_tiles) + kWgmmaBarrierBytes;
 }
 
 struct GemmCost {

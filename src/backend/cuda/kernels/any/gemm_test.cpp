@@ -44,6 +44,7 @@ class Gemm : public CudaTest {
     int rows, cols, tokens, tile;
     bool wgmma = false;
     RowOrder order = RowOrder::kPlain;
+    int row_tiles = 0;
   };
   // Every token against some rows: the first and last, and a few that move with the token.
   void check_dense(const Dense& c) {
@@ -68,7 +69,7 @@ class Gemm : public CudaTest {
                   .tokens = c.tokens,
                   .x_rows = c.wgmma ? static_cast<int>(panel_rows(c.tokens)) : 0};
     args.parts[0] = {y.get(), 0, c.rows};
-    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens}, device(c.wgmma), c.tile);
+    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens}, device(c.wgmma), {c.tile, c.row_tiles});
     gemm(args, plan, c.wgmma);
     const std::vector<float> got = y.host();
     gemm(args, plan, c.wgmma);
@@ -98,6 +99,11 @@ TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
         for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129})
           check_dense({packing, 144, 384, tokens, tile, wgmma});
       check_dense({packing, 192, 512, 33, 64, wgmma, RowOrder::kHeads64});
+      if (!wgmma || packing != Packing::kBf16) continue;
+      for (const int tile : tiles_of(wgmma))
+        for (const int rows : {16, 128, 144, 256, 272})
+          for (const int tokens : {1, 9, 65, 161})
+            check_dense({packing, rows, 384, tokens, tile, true, RowOrder::kPlain, kWgmmaRowTiles[1]});
     }
 }
 
@@ -105,6 +111,7 @@ TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
   for (const bool wgmma : kernels_for(Packing::kBf16)) {
     check_dense({Packing::kBf16, 5120, 2880, 129, 128, wgmma, RowOrder::kHeads64});
     check_dense({Packing::kBf16, 2880, 4096, 65, 64, wgmma});
+    if (wgmma) check_dense({Packing::kBf16, 5120, 2880, 161, 160, true, RowOrder::kHeads64, kWgmmaRowTiles[1]});
     check_dense({Packing::kMxfp4, 5120, 2880, 257, wgmma ? 160 : 128, wgmma, RowOrder::kHeads64});
   }
   check_dense({Packing::kMxfp8, 2880, 4096, 129, 128});
@@ -166,7 +173,7 @@ void Gemm::check_moe(const Moe& c) {
                  .experts = c.experts,
                  .x_rows = c.wgmma ? rows : 0,
                  .u = u.get()};
-  gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
+  gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, device(c.wgmma), {c.tile}), c.wgmma);
   GemmArgs second = first;
   second.order = RowOrder::kPlain;
   second.weights = on_down.get();
@@ -177,7 +184,7 @@ void Gemm::check_moe(const Moe& c) {
   second.cols = c.inter;
   second.x_share = 1;
   second.u = nullptr;
-  gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
+  gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, device(c.wgmma), {c.tile}), c.wgmma);
   any_moe_combine({.y = y.get(),
                    .weights = on_weights.get(),
                    .residual = residual.get(),
@@ -281,7 +288,7 @@ TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
 }
 
 TEST_F(Gemm, refuses_a_plan_of_another_tile) {
-  GemmPlan plan = plan_gemm({128, 384, 9}, device(false), 32);
+  GemmPlan plan = plan_gemm({128, 384, 9}, device(false), {32});
   plan.tokens = 64;
   alignas(16) static uint8_t bytes[16] = {};
   GemmArgs args{.weights = bytes, .x = reinterpret_cast<const uint16_t*>(bytes), .rows = 128, .cols = 384, .tokens = 9};

@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/linear_many.cuh"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/gemm.h"
 
 namespace nibble::backend::cuda {
@@ -12,10 +13,10 @@ void launch(const LinearLaunch& args, const Launch& on) {
   const cudaError_t status =
       cudaFuncSetAttribute(any_linear_many<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  const dim3 grid(static_cast<unsigned>((args.tokens + Tile::kTokens - 1) / Tile::kTokens),
-                  static_cast<unsigned>((args.rows + Tile::kRows - 1) / Tile::kRows));
-  any_linear_many<Tile><<<grid, Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args);
-  launched(kName, on);
+  launch_chained(any_linear_many<Tile>,
+                 {kName, on, (args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads, Tile::kSharedBytes,
+                  (args.rows + Tile::kRows - 1) / Tile::kRows},
+                 args);
 }
 
 }  // namespace
@@ -27,7 +28,9 @@ void any_linear_many(const LinearLaunch& args, const Launch& on) {
   require_shape(args.cols > 0 && args.cols % 32 == 0, kName, "cols a multiple of 32", args.cols);
   require_shape(args.bias != nullptr && args.store == LinearLaunch::Store::kSet, kName, "a bias, and results to set",
                 static_cast<int64_t>(args.store));
-  if (args.rows <= 32) return launch<4>(args, on);
+  // Fewer rows a CTA where there would be fewer CTAs than multiprocessors. Every instance gives the same bits.
+  if (args.rows <= 32 || args.tokens <= 1024) return launch<4>(args, on);
+  if (args.rows <= 64 || args.tokens <= 2048) return launch<8>(args, on);
   launch<16>(args, on);
 }
 

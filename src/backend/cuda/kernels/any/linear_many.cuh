@@ -5,12 +5,13 @@
 // grid one CTA per 32 tokens and 8 kColTiles rows; its warps take blocks of 32 columns in turn, all rows of them
 // mma  m16n8k16 in bf16: x as the sum of two bf16, what it lacks of x is below 2^-17 of it
 // bytes tokens * cols * 4, and rows * cols * 2 per CTA from L2     flops 4 * tokens * rows * cols
-// measured 2026-11-22 (H200): 8192 x 2880 to 128 rows 67 µs, 2048 27 µs     rounding: f32 sums, order fixed by cols:
-// bitwise repeatable, whatever the other tokens
+// measured 2026-11-22 (H100): 8192 x 2880 to 128 rows 69 µs, 2048 21 µs, 512 12 µs
+// rounding: f32 sums, order fixed by cols: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernel_table.h"
 #include "backend/cuda/layout/mma_m16n8k16.h"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
@@ -90,6 +91,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) any_linear_many(const __gri
   extern __shared__ __align__(128) uint8_t smem[];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
   const int warp = thread / layout::kWarpLanes, first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   LinearManySums<Tile> sums = {};
 #pragma unroll 1
   for (int k = warp * Tile::kStepK; k < args.cols; k += Tile::kWarps * Tile::kStepK)

@@ -1,7 +1,9 @@
 #include "backend/cuda/kernel_table.h"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/any/top_experts.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -16,6 +18,8 @@ constexpr int kWarps = 4;
 // logit
 __global__ void __launch_bounds__(kWarps* kWarpLanes)
     any_top_experts_f32(const __grid_constant__ TopExpertsLaunch args) {
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   const int token = blockIdx.x * kWarps + threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   if (token < args.tokens) choose_experts(args, token, lane);
 }
@@ -26,8 +30,8 @@ void any_top_experts(const TopExpertsLaunch& args, const Launch& on) {
   require_shape(args.tokens > 0, Kernel::kTopExperts, "at least one token", args.tokens);
   require_shape(args.topk > 0 && args.topk <= kMaxTopk && args.topk <= args.experts, Kernel::kTopExperts,
                 "a topk of at most 32 and experts", args.topk);
-  any_top_experts_f32<<<(args.tokens + kWarps - 1) / kWarps, kWarps * kWarpLanes, 0, on.stream>>>(args);
-  launched(Kernel::kTopExperts, on);
+  launch_chained(any_top_experts_f32,
+                 {Kernel::kTopExperts, on, (args.tokens + kWarps - 1) / kWarps, kWarps * kWarpLanes}, args);
 }
 
 }  // namespace nibble::backend::cuda

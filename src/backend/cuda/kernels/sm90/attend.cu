@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/sm90/attend.h"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/sm90/attend.cuh"
 
 namespace nibble::backend::cuda {
@@ -17,9 +18,7 @@ void sm90_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  const dim3 grid(static_cast<unsigned>(args.tile_count), static_cast<unsigned>(args.kv_heads));
-  kernel<<<grid, Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args);
-  launched(kName, on);
+  launch_chained(kernel, {kName, on, args.tile_count, Tile::kThreads, Tile::kSharedBytes, args.kv_heads}, args);
 }
 
 }  // namespace nibble::backend::cuda

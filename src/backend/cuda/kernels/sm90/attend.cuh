@@ -15,6 +15,7 @@
 
 #include "backend/cuda/kernels/any/attend_prefill.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
@@ -214,6 +215,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const _
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   attend_tile<Tile>(args, args.tiles[gridDim.x - 1 - blockIdx.x], ring);
 }
 

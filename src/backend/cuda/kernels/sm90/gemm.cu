@@ -1,30 +1,37 @@
 #include "backend/cuda/kernels/sm90/gemm.h"
 
+#include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
 
-template <layout::Packing kPacking, int kTokens, layout::RowOrder kOrder>
+template <class Tile, layout::RowOrder kOrder>
 void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  using Tile = WgmmaTile<kPacking, kTokens>;
-  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp  ? Kernel::kSm90GemmGateUp
-                           : kPacking == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
-                                                                : Kernel::kSm90GemmMxfp4;
+  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp        ? Kernel::kSm90GemmGateUp
+                           : Tile::kPacking == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
+                                                                      : Kernel::kSm90GemmMxfp4;
   require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
   const cudaError_t status =
       cudaFuncSetAttribute(sm90_gemm<Tile, kOrder>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  sm90_gemm<Tile, kOrder>
-      <<<static_cast<unsigned>(plan.grid_x), Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args, plan.tokens);
-  launched(kName, on);
+  launch_chained(sm90_gemm<Tile, kOrder>, {kName, on, plan.grid_x, Tile::kThreads, Tile::kSharedBytes}, args,
+                 plan.tokens);
 }
 
-// The list of instances: most tokens of a tile, for each packing and for gate and up rows.
+// The list of instances: most tokens of a tile, for each packing and for gate and up rows; of bf16 in both heights.
 template <layout::Packing kPacking, layout::RowOrder kOrder>
 void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  if (wgmma_instance(plan.tokens) == 64) return launch<kPacking, 64, kOrder>(args, plan, on);
-  launch<kPacking, 160, kOrder>(args, plan, on);
+  const bool narrow = wgmma_instance(plan.tokens) == 64;
+  if constexpr (kPacking == layout::Packing::kBf16) {
+    constexpr int kTall = kWgmmaRowTiles[1];
+    if (plan.rows == kTall * layout::kTileRows) {
+      if (narrow) return launch<WgmmaTile<kPacking, 64, kTall>, kOrder>(args, plan, on);
+      return launch<WgmmaTile<kPacking, 160, kTall>, kOrder>(args, plan, on);
+    }
+  }
+  if (narrow) return launch<WgmmaTile<kPacking, 64>, kOrder>(args, plan, on);
+  launch<WgmmaTile<kPacking, 160>, kOrder>(args, plan, on);
 }
 
 }  // namespace

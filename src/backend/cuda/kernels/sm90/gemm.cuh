@@ -2,21 +2,24 @@
 // y = W·x for many tokens on wgmma: W and x in bf16, or W in MXFP4, widened to f16 in registers, and x in f16
 // source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs
 // W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
-// grid one CTA per SM takes every gridDim.x-th work: 12 tiles of 16 rows, up to kTokens tokens; row blocks run fastest,
-//      so that a tile of tokens and an expert's weights are read from DRAM once
-// warps 0 to 11, three warpgroups, a row tile per warp, multiply and store; 12 copies x (64 k a stage), 13 to 15
-//      weights (a slice a stage) into two rings, on into the next work
+// grid one CTA per SM takes every gridDim.x-th work: 12 or 16 tiles of 16 rows, up to kTokens tokens; row blocks run
+//      fastest, so that a tile of tokens and an expert's weights are read from DRAM once
+// warps three warpgroups with a row tile per warp, or two with two, multiply and store; one more copies x (64 k a
+// stage)
+//      and weights (a slice a stage) into two rings, on into the next work
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
 //      widened. MXFP4: one multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a
 //      word; the epilogue takes 2^3 back. REQUIRES scale codes up to kMaxWgmmaScaleCode (2^4); exact from 2^-20 on,
 //      smaller ones lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the
 //      instructions, a quarter of the time and power that bounds the clock
 // bytes, flops: cost()
-// bounds (H200, cycles per 64 k of 192 rows): wgmma 6 N; all other instructions without wgmma 470, of which it hides
-//      half
+// bounds (cycles per 64 k of 192 rows): wgmma 6 N; all other instructions without wgmma 470, of which it hides half.
+//      With 256 rows these are fewer, but two warpgroups overlap less: experts took up to 15 % longer. bf16: an SM gets
+//      31 bytes a cycle from L2
 // measured 2026-11-22 H200 at its power limit, 120b, bench/prefill_bench, uniform routing: 8192 tokens gate_up 1617 us
-//      (672 TFLOP/s, 69 % of the measured peak), down 1022 us (55 %), o 309 us (64 %); 2048: 606, 339 us (46, 45 %),
-//      qkv 114, o 96 us; 512: 464, 220 us (2.5 and 2.7 TB/s of weights)
+//      (672 TFLOP/s, 69 % of the measured peak), down 1022 us (55 %), o 309 us (64 %); 2048: 606, 339 us (46, 45 %), o
+//      96 us; 512: 464, 220 us (2.5 and 2.7 TB/s of weights). H100: qkv 93 to 96 us of 2048 tokens (116 with 192 rows),
+//      346 to 360 of 8192 (408)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
@@ -26,6 +29,7 @@
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
@@ -99,68 +103,65 @@ struct StagedPair<layout::Packing::kBf16> {
 // All works, by number: row blocks run fastest.
 struct WorkList {
   const ExpertTile* tiles;
-  int tokens, tile_tokens, blocks, count;
+  int tokens, tile_tokens, row_tiles, blocks, count;
 
-  __device__ WorkList(const GemmArgs& args, int tokens_of_tile)
+  __device__ WorkList(const GemmArgs& args, int tokens_of_tile, int row_tiles_of_tile)
       : tiles(args.tiles),
         tokens(args.tokens),
         tile_tokens(tokens_of_tile),
-        blocks((args.rows / layout::kTileRows + kWgmmaRowTiles - 1) / kWgmmaRowTiles),
+        row_tiles(row_tiles_of_tile),
+        blocks((args.rows / layout::kTileRows + row_tiles - 1) / row_tiles),
         count(blocks * (tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count)) {}
   __device__ GemmWork at(int work) const {
-    const int tile = work / blocks, first = tile * tile_tokens, row_tile = work % blocks * kWgmmaRowTiles;
+    const int tile = work / blocks, first = tile * tile_tokens, row_tile = work % blocks * row_tiles;
     if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), row_tile};
     const ExpertTile group = tiles[tile];
     return {group.expert, group.first, group.count, row_tile};
   }
 };
 
-// Warp 12: the columns of everything that its CTA multiplies, in order. In panels they are long aligned copies.
+// The warps that copy, 8 lanes a row tile of weights, and the last one x: all that their CTA multiplies, in order. In
+// panels x is long aligned copies; pieces of MXFP4 are aligned to 32 bytes only: bulk copies of them reach 8 bytes a
+// cycle (H200), these do not mind.
 template <class Tile>
-__device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  for (int i = 0; lane == 0 && i < kHeldInputs; ++i) ptx::mbarrier_arrive(rings.input_full(i));
-  RingPlace<Tile::kInputStages> input{kHeldInputs};
-  for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
-    const GemmWork work = list.at(i);
-    const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
-    const auto bytes =
-        static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
-    for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, x += int64_t{args.x_rows} * layout::kPanelK) {
-      ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
-      if (lane == 0) {
-        ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), bytes);
-        ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, rings.input_full(input.stage));
-      }
-      input.next();
-    }
-  }
-}
-
-// Warps 13 to 15: the weights, 8 lanes a row tile. Pieces of MXFP4 are aligned to 32 bytes only: bulk copies of them
-// reach 8 bytes a cycle (H200), these do not mind. Few registers are left for these warps.
-template <class Tile>
-__device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
-  const int thread = static_cast<int>(threadIdx.x) - (Tile::kThreads - Tile::kWeightCopiers);
-  const int row_tiles = args.rows / layout::kTileRows, first = thread % 8 * 16;  // bytes
+__device__ __forceinline__ void copy_operands(const GemmArgs& args, const WorkList& list,
+                                              const GemmRings<Tile>& rings) {
+  const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers, first = thread % 8 * 16;  // bytes
+  const bool weights = thread < Tile::kWeightCopiers, inputs = thread >= Tile::kCopiers - layout::kWarpLanes;
+  const bool leads = thread == Tile::kCopiers - layout::kWarpLanes;  // of all that copies x
+  const int row_tiles = args.rows / layout::kTileRows;
   const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
-  for (int i = 0; i < kHeldWeights; ++i) ptx::mbarrier_arrive(rings.weight_full(i));
-  RingPlace<Tile::kWeightStages> weight{kHeldWeights};
+  for (int i = 0; weights && i < Tile::kHeldWeights; ++i) ptx::mbarrier_arrive(rings.weight_full(i));
+  for (int i = 0; leads && i < Tile::kHeldInputs; ++i) ptx::mbarrier_arrive(rings.input_full(i));
+  RingPlace<Tile::kWeightStages> weight{Tile::kHeldWeights};
+  RingPlace<Tile::kInputStages> input{Tile::kHeldInputs};
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
     // A row tile beyond the last is a copy of it, and not stored.
     const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
     const uint8_t* tile = args.weights + (int64_t{work.expert} * row_tiles + row_tile) * geometry.tile_bytes;
+    const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
+    const auto bytes =
+        static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
     PairWalk<Tile::kPacking> walk(geometry);
     for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, walk.next()) {
-      if (Tile::kPacking == layout::Packing::kMxfp4 && walk.own != 0) continue;  // came with the slice
-      ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
-      const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(thread / 8 * geometry.piece_bytes);
+      if (weights && (Tile::kPacking != layout::Packing::kMxfp4 || walk.own == 0)) {  // MXFP4 comes by the slice
+        ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
+        const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(thread / 8 * geometry.piece_bytes);
 #pragma unroll 1
-      for (int at = first; at < geometry.piece_bytes; at += layout::kAtomRowBytes)
-        ptx::async_copy16(to + static_cast<uint32_t>(at), tile + walk.offset() + at, ptx::Fill::kCopy);
-      ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
-      weight.next();
+        for (int at = first; at < geometry.piece_bytes; at += layout::kAtomRowBytes)
+          ptx::async_copy16(to + static_cast<uint32_t>(at), tile + walk.offset() + at, ptx::Fill::kCopy);
+        ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
+        weight.next();
+      }
+      if (!inputs) continue;
+      ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
+      if (leads) {
+        ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), bytes);
+        ptx::bulk_copy(rings.input_stage(input.stage), x + int64_t{pair} * args.x_rows * layout::kPanelK, bytes,
+                       rings.input_full(input.stage));
+      }
+      input.next();
     }
   }
   ptx::async_wait<0>();
@@ -169,14 +170,17 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
 template <class Tile>
 using WgmmaSums = float[Tile::kTokens / 8][4];
 
+// Of what all lanes of a warp know: the vote tells ptxas that the warp goes one way, and descriptors stay in uniform
+// registers.
+__device__ __forceinline__ bool all_lanes(bool condition) { return __any_sync(0xffffffffu, condition); }
+
 // sums += a · the columns of `count` tokens, as a group that is under way on return. ptxas overlaps wgmmas only so: the
 // branch here, around the smallest piece (loops of several widths get registers of their own each), with its fence and
-// its commit, and all widths from the first sums on (else C7510 to C7520). The vote says that a warp goes one way:
-// descriptors stay in uniform registers.
+// its commit, and all widths from the first sums on (else C7510 to C7520).
 template <class Tile, int kWidth = wgmma_width(Tile::kTokens, 1)>
 __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
                                                 uint32_t stage) {
-  if (kWidth == Tile::kTokens || __any_sync(0xffffffffu, count <= kWidth)) {
+  if (kWidth == Tile::kTokens || all_lanes(count <= kWidth)) {
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s)
@@ -189,22 +193,25 @@ __device__ __forceinline__ void multiply_tokens(int count, WgmmaSums<Tile>& sums
     multiply_tokens<Tile, wgmma_width(Tile::kTokens, kWidth + 1)>(count, sums, a, stage);
 }
 
-// The operand of every second pair: wgmma reads one while the other is written.
+// One of a warp's two operands: wgmma reads one while the other is written.
 struct HeldOperand {
   PairOperand a = {};
-  uint32_t held = 0;  // the barrier for full of the stage of x that was multiplied with it
+  uint32_t held = 0;  // the barrier for full of the stage of x that wgmma is done with when it is done with a
 };
 
-// The warps that multiply: where they are in the rings.
+// The warps that multiply: where they are in the rings. A warp has the CTA's row tile `warp`, and its operands are
+// those of even and odd pairs; or it has row tiles `warp` and warp + kWarps, and an operand for each.
 template <class Tile>
 struct GemmConsumer {
   static constexpr bool kMxfp4 = Tile::kPacking == layout::Packing::kMxfp4;
+  using WarpSums = WgmmaSums<Tile>[Tile::kWarpTiles];
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int slice_pairs;                 // of a stage of weights
-  const uint32_t own_codes, own_scales;  // the lane's in a stage of weights
+  const uint32_t apart;                  // bytes between the warp's row tiles there
+  const uint32_t own_codes, own_scales;  // the lane's there
   RingCursor<Tile::kInputStages, Tile::kInputBytes> input;
-  RingCursor<Tile::kWeightStages, kWgmmaWeightBytes> weight;
+  RingCursor<Tile::kWeightStages, Tile::kWeightBytes> weight;
   uint32_t held_weights;           // as HeldOperand's
   uint32_t codes = 0, scales = 0;  // of the next pair
   int left = 0;                    // pairs in the stage of weights
@@ -212,14 +219,15 @@ struct GemmConsumer {
 
   __device__ GemmConsumer(const GemmRings<Tile>& rings, const layout::Geometry& geometry)
       : slice_pairs(kMxfp4 ? geometry.blocks / 2 : 1),
+        apart(static_cast<uint32_t>(Tile::kWarps * geometry.piece_bytes)),
         own_codes(static_cast<uint32_t>(warp * geometry.piece_bytes + lane * layout::kLaneBytes)),
         own_scales(static_cast<uint32_t>(warp * geometry.piece_bytes +
                                          layout::scale_word_offset(2 * slice_pairs, lane / 4, 0))),
-        input(rings.input_stage(0), rings.input_full(0), kHeldInputs),
-        weight(rings.weight_stage(0), rings.weight_full(0), kHeldWeights),
+        input(rings.input_stage(0), rings.input_full(0), Tile::kHeldInputs),
+        weight(rings.weight_stage(0), rings.weight_full(0), Tile::kHeldWeights),
         held_weights(rings.weight_full(0)) {
     even.held = rings.input_full(0);
-    odd.held = rings.input_full(1);
+    odd.held = rings.input_full(Tile::kHeldInputs - 1);
   }
 
   // Gives the last stage of weights back and takes the next.
@@ -234,38 +242,47 @@ struct GemmConsumer {
     weight.next();
   }
 
-  // One pair: sums += its weights · its columns, under way on return.
-  __device__ __forceinline__ void step(int count, HeldOperand& operand, WgmmaSums<Tile>& sums) {
-    if (left == 0) next_weights();
+  // One pair of the warp's row tile `own`: sums += its weights · its columns, under way on return.
+  __device__ __forceinline__ void step(int count, int own, HeldOperand& operand, WarpSums& sums) {
+    const bool first = own == 0, last = own == Tile::kWarpTiles - 1;
+    if (first && left == 0) next_weights();
     StagedPair<Tile::kPacking> staged;
-    staged.load(codes, scales);
-    codes += layout::kPairBytes;
-    scales += 4;
-    --left;
-    ptx::wgmma_wait<1>();  // the operand's last wgmmas are done: it and their stage are free
+    staged.load(codes + static_cast<uint32_t>(own) * apart, scales + static_cast<uint32_t>(own) * apart);
+    if (last) {
+      codes += layout::kPairBytes;
+      scales += 4;
+      --left;
+    }
+    ptx::wgmma_wait<1>();  // the operand's last wgmmas are done: it is free, and so is their stage when all rows are
     keep(operand.a);
-    if (lane == 0) ptx::mbarrier_arrive(decltype(input)::empty(operand.held));
-    operand.held = input.full;
+    if (last) {
+      if (lane == 0) ptx::mbarrier_arrive(decltype(input)::empty(operand.held));
+      operand.held = input.full;
+    }
     staged.widen(operand.a);
-    ptx::mbarrier_wait(input.full, input.parity);
-    multiply_tokens<Tile>(count, sums, operand.a, input.stage);
-    input.next();
+    if (first) ptx::mbarrier_wait(input.full, input.parity);
+    multiply_tokens<Tile>(count, sums[own], operand.a, input.stage);
+    if (last) input.next();
   }
 
-  __device__ __forceinline__ void multiply(int count, int pairs, WgmmaSums<Tile>& sums) {
+  __device__ __forceinline__ void multiply(int count, int pairs, WarpSums& sums) {
+    constexpr int kUnroll = 3 - Tile::kWarpTiles;  // pairs that use both operands
     int pair = 0;
-    for (; pair + 1 < pairs; pair += 2) {
-      step(count, even, sums);
-      step(count, odd, sums);
+    for (; pair + kUnroll <= pairs; pair += kUnroll) {
+      step(count, 0, even, sums);
+      step(count, Tile::kWarpTiles - 1, odd, sums);
     }
-    if (pair < pairs) step(count, even, sums);
+    if (pair < pairs) step(count, 0, even, sums);
     ptx::wgmma_wait<0>();
     keep(even.a);
     keep(odd.a);
 #pragma unroll
     for (auto& tile_sums : sums) {
 #pragma unroll
-      for (float& sum : tile_sums) ptx::keep(sum);  // no use of them above the wait
+      for (auto& column : tile_sums) {
+#pragma unroll
+        for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
+      }
     }
   }
 };
@@ -320,7 +337,7 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
   const float gate_bias = bias[0].to_float(), up_bias = bias[1].to_float();
 #pragma unroll
   for (int n = 0; n < Tile::kTokens / 8; ++n) {
-    if (8 * n >= work.count) break;
+    if (all_lanes(8 * n >= work.count)) break;
     float u[2];
     for (int i = 0; i < 2; ++i)
       u[i] = gated(sums[n][i] * kUnscale + gate_bias, sums[n][2 + i] * kUnscale + up_bias, args.swiglu_limit);
@@ -331,30 +348,39 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
 }
 
 template <class Tile, layout::RowOrder kOrder>
+__device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                      const WgmmaSums<Tile>& sums) {
+  if constexpr (kOrder == layout::RowOrder::kGateUp) {
+    store_gated<Tile>(args, work, row_tile, sums);
+  } else {
+    store_rows<Tile>(args, work, row_tile, sums);
+  }
+}
+
+template <class Tile, layout::RowOrder kOrder>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     sm90_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
   extern __shared__ __align__(128) uint8_t smem[];
   const GemmRings<Tile> rings(smem);
   if (threadIdx.x == 0) rings.init();
   __syncthreads();
-  const WorkList list(args, tile_tokens);
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const WorkList list(args, tile_tokens, Tile::kRowTiles);
   if (threadIdx.x >= Tile::kConsumers) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
-    if (threadIdx.x < Tile::kConsumers + layout::kWarpLanes) return copy_inputs<Tile>(args, list, rings);
-    return copy_weights<Tile>(args, list, rings);
+    return copy_operands<Tile>(args, list, rings);
   }
   ptx::take_registers_up_to<Tile::kConsumerRegisters>();
   GemmConsumer<Tile> consumer(rings, layout::geometry(Tile::kPacking, args.cols));
   for (int i = static_cast<int>(blockIdx.x); i < list.count; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = list.at(i);
-    WgmmaSums<Tile> sums = {};
+    typename GemmConsumer<Tile>::WarpSums sums = {};
     consumer.multiply(work.count, args.cols / layout::kPanelK, sums);
-    const int row_tile = work.first_row_tile + consumer.warp;
-    if (row_tile >= args.rows / layout::kTileRows) continue;
-    if constexpr (kOrder == layout::RowOrder::kGateUp) {
-      store_gated<Tile>(args, work, row_tile, sums);
-    } else {
-      store_rows<Tile>(args, work, row_tile, sums);
+#pragma unroll
+    for (int own = 0; own < Tile::kWarpTiles; ++own) {
+      const int row_tile = work.first_row_tile + own * Tile::kWarps + consumer.warp;
+      if (all_lanes(row_tile < args.rows / layout::kTileRows)) store<Tile, kOrder>(args, work, row_tile, sums[own]);
     }
   }
 }

@@ -8,27 +8,33 @@
 
 namespace nibble::backend::cuda {
 
-template <layout::Packing kThePacking, int kTheTokens>
+template <layout::Packing kThePacking, int kTheTokens, int kTheRowTiles = kWgmmaRowTiles[0]>
 struct WgmmaTile {
   static constexpr layout::Packing kPacking = kThePacking;
   static constexpr int kTokens = kTheTokens;
-  static constexpr int kConsumers = 384;             // three warpgroups
-  static constexpr int kThreads = kConsumers + 128;  // and one that copies: a warp x, three weights
-  static constexpr int kWeightCopiers = 96;
-  static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
-  static constexpr int kInputStages = wgmma_rings(kTokens).inputs;
-  static constexpr int kWeightStages = wgmma_rings(kTokens).weights;
+  static constexpr int kRowTiles = kTheRowTiles;
+  static constexpr int kWarpTiles = kRowTiles == kWgmmaRowTiles[0] ? 1 : 2;  // row tiles of a warp
+  static constexpr int kWarps = kRowTiles / kWarpTiles;                      // that multiply
+  static constexpr int kConsumers = kWarps * layout::kWarpLanes;             // three or two warpgroups
+  static constexpr int kCopiers = 128;  // a warpgroup: 8 threads a row tile of weights; its last warp x
+  static constexpr int kWeightCopiers = 8 * kRowTiles;
+  static constexpr int kThreads = kConsumers + kCopiers;
+  static constexpr int kConsumerRegisters = kWarpTiles == 1 ? 160 : 232, kProducerRegisters = kWarpTiles == 1 ? 32 : 40;
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread; none come to a CTA later
+  static_assert(kConsumers * kConsumerRegisters + kCopiers * kProducerRegisters <= kThreads * kLaunchRegisters);
+  // Warps that multiply give a stage back when they take a later one, of x when wgmma is done with it: as if they had
+  // had the first ones from the start, which are therefore full, of nothing, in the first round.
+  static constexpr int kHeldInputs = 3 - kWarpTiles, kHeldWeights = 1;
+  static constexpr int kInputStages = wgmma_rings(kTokens, kRowTiles).inputs;
+  static constexpr int kWeightStages = wgmma_rings(kTokens, kRowTiles).weights;
+  static constexpr int kWeightBytes = wgmma_weight_bytes(kRowTiles);
   static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
-  static constexpr int kSharedBytes = wgmma_shared_bytes(kTokens);
+  static constexpr int kSharedBytes = wgmma_shared_bytes(kTokens, kRowTiles);
   static_assert(kInputBytes % layout::kAtomBytes == 0);
-  static_assert(kWgmmaRowTiles == kConsumers / layout::kWarpLanes, "a warp has one row tile");
-  static_assert(kWgmmaRowTiles * layout::pair_bytes(layout::Packing::kBf16) <= kWgmmaWeightBytes);
+  static_assert(kConsumers % 128 == 0 && kWeightCopiers <= kCopiers);
+  static_assert(kRowTiles * layout::pair_bytes(layout::Packing::kBf16) <= kWeightBytes);
   static_assert(2 * (kInputStages + kWeightStages) * 8 <= kWgmmaBarrierBytes);
 };
-
-// Warps that multiply give a stage back when they take a later one: as if they had had the first ones from the start,
-// which are therefore full, of nothing, in the first round.
-inline constexpr int kHeldInputs = 2, kHeldWeights = 1;
 
 // The stage that a warp fills next, and the parity of its barriers in this round.
 template <int kStages>
@@ -69,10 +75,10 @@ struct GemmRings {
   __device__ explicit GemmRings(const uint8_t* memory)
       : inputs((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes),
         weights(inputs + Tile::kInputStages * Tile::kInputBytes),
-        barriers(weights + Tile::kWeightStages * kWgmmaWeightBytes) {}
+        barriers(weights + Tile::kWeightStages * Tile::kWeightBytes) {}
 
   __device__ uint32_t input_stage(int i) const { return inputs + static_cast<uint32_t>(i * Tile::kInputBytes); }
-  __device__ uint32_t weight_stage(int i) const { return weights + static_cast<uint32_t>(i * kWgmmaWeightBytes); }
+  __device__ uint32_t weight_stage(int i) const { return weights + static_cast<uint32_t>(i * Tile::kWeightBytes); }
   __device__ uint32_t input_full(int i) const { return barriers + 8 * static_cast<uint32_t>(i); }
   __device__ uint32_t input_empty(int i) const { return input_full(Tile::kInputStages + i); }
   __device__ uint32_t weight_full(int i) const { return input_full(2 * Tile::kInputStages + i); }
@@ -81,7 +87,7 @@ struct GemmRings {
   // Full: the lane that copies x arrives, and the bytes; of weights, every lane that copies. Empty: every warp that
   // multiplies.
   __device__ void init() const {
-    constexpr uint32_t kWarps = Tile::kConsumers / layout::kWarpLanes;
+    constexpr uint32_t kWarps = Tile::kWarps;
     for (int i = 0; i < Tile::kInputStages; ++i) {
       ptx::mbarrier_init(input_full(i), 1);
       ptx::mbarrier_init(input_empty(i), kWarps);

@@ -156,7 +156,8 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
   g.pairs.assign(static_cast<size_t>(max_places(count, experts)), -2);
   g.places.assign(ids.size(), -1);
   g.tiles.resize(static_cast<size_t>(max_expert_tiles(count, experts, tile_tokens)));
-  const GroupArgs args{.expert_ids = ids.data(),
+  std::vector<int32_t> known(ids.size(), -1);
+  const GroupArgs args{.expert_ids = known.data(),
                        .pairs = g.pairs.data(),
                        .places = g.places.data(),
                        .tiles = g.tiles.data(),
@@ -166,7 +167,7 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                        .experts = experts,
                        .tile_tokens = tile_tokens};
   check_args(args);
-  const emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = {}};
+  const emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
   EXPECT_EQ(emulation::run(launch, [&] { any_moe_group_tiles(args); }), "");
   g.tiles.resize(static_cast<size_t>(g.tile_counts[0]));
   return g;

@@ -7,6 +7,7 @@
 // earlier lanes. Atomics add up counts only: the same lists every time.
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
+#include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -57,6 +58,8 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
   if (tid < args.experts) shared.counts[tid] = 0;
   if (tid == 0) shared.first = shared.first_tile = 0;
   if (tid < kTileCounts) shared.tile_counts[tid] = 0;
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   __syncthreads();
   int own = 0;
   each_pair(args, [&](int, int e) {

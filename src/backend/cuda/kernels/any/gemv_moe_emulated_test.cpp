@@ -181,7 +181,7 @@ void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& 
   layout::slice_blocks(cols) == 6 ? run(RowTile<6, kGrouped.stages>{}) : run(RowTile<8, kGrouped.stages>{});
 }
 
-void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice) {
+void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std::vector<float>* result = nullptr) {
   SCOPED_TRACE(test.name);
   const Moe up(test.ids, 2 * test.inter, test.hidden, RowOrder::kGateUp);
   const Moe down(test.ids, test.hidden, test.inter, RowOrder::kPlain);
@@ -218,6 +218,7 @@ void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice) {
       ASSERT_NEAR(y[static_cast<size_t>(pair * test.hidden + r)],
                   sum + down_bias[static_cast<size_t>(e * test.hidden + r)].to_float(), kSumError * (size + 4));
     }
+  if (result != nullptr) *result = y;
 }
 
 std::vector<int32_t> random_ids(int tokens, int topk, int experts, uint64_t seed) {
@@ -285,12 +286,22 @@ TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
   check_grouped({"one expert takes all 70, in tiles of 24, 24 and 22", 70, 1, std::vector<int32_t>(70, 1), 192, 192});
   for (const int tokens : {8, 16, 17, 24, 25})
     check_grouped({"one expert takes all", tokens, 1, std::vector<int32_t>(static_cast<size_t>(tokens), 2), 192, 192});
-  const std::vector<int32_t> lopsided = lopsided_ids();
-  check_grouped({"tiles of every size", static_cast<int>(lopsided.size()), 1, lopsided, 192, 192});
   check_grouped({"one row tile for many warps", 2, 1, {0, 5}, 192, 192});
   const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
   ASSERT_EQ(grouped_tokens(2880, 2880, small), 8);
   check_grouped({"little shared memory", 11, 1, std::vector<int32_t>(11, 2), 192, 2880}, small);
+}
+
+TEST(gemv_emulated, grouped_moe_gives_a_pair_the_same_bits_in_tiles_of_any_size) {
+  const std::vector<int32_t> ids = lopsided_ids();
+  const MoeCase test{"tiles of every size", static_cast<int>(ids.size()), 1, ids, 192, 192};
+  const GemvDevice narrow{.sms = 5, .cta_smem_bytes = 24000, .sm_smem_bytes = 25000};
+  ASSERT_EQ(grouped_tokens(192, 192, kDevice), 24);
+  ASSERT_EQ(grouped_tokens(192, 192, narrow), 8);
+  std::vector<float> wide_y, narrow_y;
+  check_grouped(test, kDevice, &wide_y);
+  check_grouped(test, narrow, &narrow_y);
+  EXPECT_EQ(wide_y, narrow_y);
 }
 
 TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {

@@ -4,6 +4,7 @@
 // launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
 // repetitions.
 
+#include "backend/cuda/kernels/any/gemm.h"
 #include "backend/cuda/kernels/any/gemv_int8.h"
 #include "backend/cuda/kernels/any/grouped.h"
 #include "backend/cuda/kernels/any/round_blocks.h"
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,14 +41,20 @@ T* device_array(int64_t count) {  // lives as long as the program
   return p;
 }
 
-// Packed codes and scales both: scale bytes in 112..127, so that sums stay finite.
-__global__ void fill_random(uint32_t* words, int64_t count) {
+// Random bits where `random` has ones, those of `fixed` besides.
+struct Fill {
+  uint32_t random, fixed;
+};
+constexpr Fill kWeightFill = {0x0f0f0f0fu, 0x70707070u};  // codes and scales both: scale bytes in 112..127
+constexpr Fill kF16Fill = {0x8fff8fffu, 0x30003000u};     // 0.125 to 2 in size
+
+__global__ void fill_random(uint32_t* words, int64_t count, Fill fill) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     uint32_t v = static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(i >> 32);
     v ^= v >> 15;
     v *= 2246822519u;
     v ^= v >> 13;
-    words[i] = (v & 0x0f0f0f0fu) | 0x70707070u;
+    words[i] = (v & fill.random) | fill.fixed;
   }
 }
 
@@ -230,54 +238,56 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
   return {name, tokens, total, links, link};
 }
 
-// A step's experts, of 128, in the order of their pairs' lists; as many layers as the pool holds take turns.
+// A step's experts, of 128, as the device groups them; as many layers as the pool holds take turns.
 struct Grouped {
   static constexpr int kAll = 128;
   int distinct = 0;
   MoeGroups groups;
 
-  explicit Grouped(int tokens) {
-    std::vector<std::vector<int32_t>> of_expert(kAll);
+  Grouped(int tokens, const GemvDevice& device) {
+    std::vector<int32_t> ids;
     for (int t = 0; t < tokens; ++t)
-      for (uint64_t n = 0, k = 0; k < kTopk; ++n) {
-        std::vector<int32_t>& own = of_expert[philox(static_cast<uint64_t>(t), n)[0] % kAll];
-        if (!own.empty() && own.back() / kTopk == t) continue;
-        own.push_back(t * kTopk + static_cast<int32_t>(k++));
+      for (uint64_t n = 0; static_cast<int>(ids.size()) < (t + 1) * kTopk; ++n) {
+        const auto e = static_cast<int32_t>(philox(static_cast<uint64_t>(t), n)[0] % kAll);
+        if (std::find(ids.begin() + t * kTopk, ids.end(), e) == ids.end()) ids.push_back(e);
       }
-    std::vector<int32_t> pairs;
-    std::vector<ExpertTile> tiles;
-    for (int e = 0; e < kAll; ++e) {
-      const auto& own = of_expert[static_cast<size_t>(e)];
-      distinct += own.empty() ? 0 : 1;
-      for (size_t at = 0; at < own.size(); at += 16)
-        tiles.push_back(
-            {e, static_cast<int32_t>(pairs.size() + at), static_cast<int32_t>(std::min<size_t>(16, own.size() - at))});
-      pairs.insert(pairs.end(), own.begin(), own.end());
-    }
-    const auto count = static_cast<int32_t>(tiles.size());
-    groups = {to_device(pairs), to_device(tiles), to_device(std::vector<int32_t>{count}), kTopk};
-  }
-  template <class T>
-  static const T* to_device(const std::vector<T>& values) {
-    T* to = device_array<T>(std::ssize(values));
-    cuda_check(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "groups");
-    return to;
+    distinct = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
+    GroupArgs args{.expert_ids = device_array<int32_t>(std::ssize(ids)),
+                   .pairs = device_array<int32_t>(max_places(std::ssize(ids), kAll)),
+                   .tiles = device_array<ExpertTile>(max_expert_tiles(std::ssize(ids), kAll, 8)),
+                   .tile_counts = device_array<int32_t>(kTileCounts),
+                   .tokens = tokens,
+                   .topk = kTopk,
+                   .experts = kAll,
+                   .tile_tokens = grouped_tokens(kHidden, kInter, device)};
+    cuda_check(cudaMemcpy(const_cast<int32_t*>(args.expert_ids), ids.data(), ids.size() * 4, cudaMemcpyHostToDevice),
+               "ids");
+    LaunchCounts counts{};
+    any_moe_group_tiles(args, {nullptr, &counts});
+    cuda_check(cudaDeviceSynchronize(), "groups");
+    groups = {args.pairs, args.tiles, args.tile_counts, kTopk};
   }
 };
 
-std::vector<Subject> grouped_subjects(const Buffers& b, int tokens) {
-  const Grouped step(tokens);
+F16* random_f16(int64_t count) {
+  auto* values = device_array<F16>(count);
+  fill_random<<<1024, 256>>>(reinterpret_cast<uint32_t*>(values), count / 2, kF16Fill);
+  return values;
+}
+
+std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const GemvDevice& device) {
+  const Grouped step(tokens, device);
   const int64_t up_expert = layout::packed_bytes(2 * kInter, kHidden),
                 down_expert = layout::packed_bytes(kHidden, kInter);
   const auto pairs = int64_t{tokens} * kTopk;
   const GroupedUpArgs up{.bias = b.bias,
-                         .x = device_array<F16>(int64_t{tokens} * kHidden),
+                         .x = random_f16(int64_t{tokens} * kHidden),
                          .groups = step.groups,
                          .u = device_array<F16>(pairs * kInter),
                          .hidden = kHidden,
                          .inter = kInter};
   const GroupedDownArgs down{.bias = b.bias,
-                             .u = up.u,
+                             .u = random_f16(pairs * kInter),
                              .groups = step.groups,
                              .y = device_array<float>(pairs * kHidden),
                              .hidden = kHidden,
@@ -406,7 +416,7 @@ int run(const char* path) {
                   device_array<float>(int64_t{8} * kVocab)};
   cuda_check(cudaMemset(b.x, 0x3c, 8 * 4096 * sizeof(float)), "x");      // 0.0115 each
   cuda_check(cudaMemset(b.norm, 0x3c, kHidden * sizeof(Bf16)), "norm");  // 0.0115 each
-  fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(b.pool), kPoolBytes / 4);
+  fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(b.pool), kPoolBytes / 4, kWeightFill);
   cuda_check(cudaDeviceSynchronize(), "fill");
   const Peak peak = measure_read(b.pool, device.sms, stream, device_array<uint32_t>(1));
   std::vector<Result> results;
@@ -416,7 +426,7 @@ int run(const char* path) {
                        time_links(subject, {.device = device, .stages = stages}, stream), subject.cost});
   };
   for (const int tokens : {9, 16, 32, 64, 128, 256, 512})
-    for (const Subject& subject : grouped_subjects(b, tokens)) measure(subject, 0, 0);
+    for (const Subject& subject : grouped_subjects(b, tokens, device)) measure(subject, 0, 0);
   for (const int tokens : {1, 2, 4, 8})
     for (const auto& own : {subjects(b, tokens), int8_subjects(b, tokens)})
       for (const Subject& subject : own) measure(subject, 0, 0);

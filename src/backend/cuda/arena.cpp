@@ -54,7 +54,7 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   a.expert_out = carver.take<float>(pairs * d.hidden);
   a.moe_pairs = carver.take<int32_t>(max_places(pairs, d.experts));
   a.moe_tiles = carver.take<ExpertTile>(max_moe_tiles(pairs, d.experts));
-  a.moe_tile_count = carver.take<int32_t>(1);
+  a.moe_tile_counts = carver.take<int32_t>(kTileCounts);
   a.logits = carver.take<float>(rows * d.vocab);
   a.step_pitch = std::max<int64_t>(8, (tokens + 3) / 4 * 4);
   int32_t* row = carver.take<int32_t>(6 * a.step_pitch);

@@ -281,7 +281,7 @@ class StreamedCudaBackend final : public CudaBackend {
                   .residual = at_.residual,
                   .pairs = at_.moe_pairs,
                   .tiles = at_.moe_tiles,
-                  .tile_count = at_.moe_tile_count,
+                  .tile_count = at_.moe_tile_counts,
                   .down_out = at_.expert_out,
                   .tokens = to_int(tokens_),
                   .topk = to_int(dims_.topk),

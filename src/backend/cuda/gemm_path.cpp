@@ -55,7 +55,7 @@ GemmPath::GemmPath(const BackendConfig& config, Carver& carver)
   pairs_ = carver.take<int32_t>(places);
   places_ = carver.take<int32_t>(pairs);
   tiles_ = carver.take<ExpertTile>(max_expert_tiles(pairs, dims_.experts, smallest));
-  tile_count_ = carver.take<int32_t>(1);
+  tile_counts_ = carver.take<int32_t>(kTileCounts);
 }
 
 GemmDevice GemmPath::device_for(Packing packing) const {
@@ -139,7 +139,7 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
                        .pairs = pairs_,
                        .places = places_,
                        .tiles = tiles_,
-                       .tile_count = tile_count_,
+                       .tile_counts = tile_counts_,
                        .tokens = args.tokens,
                        .topk = to_int(dims_.topk),
                        .experts = to_int(dims_.experts),
@@ -153,7 +153,7 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
                 .cols = to_int(dims_.hidden),
                 .tokens = to_int(pairs),
                 .tiles = tiles_,
-                .tile_count = tile_count_,
+                .tile_count = tile_counts_,
                 .pairs = pairs_,
                 .experts = to_int(dims_.experts),
                 .u = u_,

@@ -70,7 +70,7 @@ class GemmPath {
   int32_t* pairs_ = nullptr;
   int32_t* places_ = nullptr;
   ExpertTile* tiles_ = nullptr;
-  int32_t* tile_count_ = nullptr;
+  int32_t* tile_counts_ = nullptr;
 };
 
 }  // namespace nibble::backend::cuda

@@ -183,14 +183,14 @@ class Planner {
     if (experts_by_gemm(moe_, d_, tuned_, tokens_)) return gemm_moe(up, down);
     if (fused_) {
       constexpr int kParts = 2;  // decode_path.cpp
-      row_warps(Kernel::kMarlinUp, d_.hidden, kGemvTokens, up);
+      row_warps(Kernel::kMarlinUp, d_.hidden, {.rows = kGemvTokens}, up);
       round_blocks();
       return gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down);
     }
     add(Kernel::kMoeGroupTiles, "a CTA per expert");
-    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGroupedRows, up);
+    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGrouped, up);
     round_blocks();
-    row_warps(Kernel::kMarlinGroupedDown, d_.inter, kGroupedRows, down);
+    row_warps(Kernel::kMarlinGroupedDown, d_.inter, kGrouped, down);
     per_token(Kernel::kMoeSum, tokens_);
   }
 
@@ -268,8 +268,8 @@ class Planner {
     own.shared_bytes = plan.smem_bytes;
   }
 
-  void row_warps(Kernel kernel, int64_t cols, int rows, const Roles& reads) {
-    const RowWarpsPlan plan = plan_row_warps(cols, rows, gemv_device(args_.card));
+  void row_warps(Kernel kernel, int64_t cols, const RowWarpsWish& wish, const Roles& reads) {
+    const RowWarpsPlan plan = plan_row_warps(cols, wish, gemv_device(args_.card));
     add(kernel, plan.to_string(), reads).shared_bytes = plan.smem_bytes;
   }
 

@@ -130,7 +130,7 @@ TEST(cuda_plan, up_to_eight_tokens_take_the_fused_decode_kernels) {
     }
   }
   EXPECT_EQ(tile(plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}}), "any_moe_up_f16_mxfp4"),
-            cuda::plan_row_warps(kDims.hidden, cuda::kGemvTokens, cuda::gemv_device(kH200)).to_string());
+            cuda::plan_row_warps(kDims.hidden, {.rows = cuda::kGemvTokens}, cuda::gemv_device(kH200)).to_string());
 }
 
 TEST(cuda_plan, rounded_activations_are_kernels_before_each_product_of_the_experts) {

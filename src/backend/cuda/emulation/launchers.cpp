@@ -87,7 +87,7 @@ void gemv_qkv(const QkvArgs& args, const GemvLaunch& launch) {
 void route_logits(const RouterArgs& args, const GemvLaunch& /*launch*/) { check_args(args); }
 void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch) {
   check_args(args);
-  note(Kernel::kMarlinUp, plan_row_warps(args.hidden, kGemvTokens, launch.device).to_string());
+  note(Kernel::kMarlinUp, plan_row_warps(args.hidden, {.rows = kGemvTokens}, launch.device).to_string());
 }
 void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch) {
   check_args(args);
@@ -95,11 +95,11 @@ void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch) {
 }
 void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
   check_args(args);
-  note(Kernel::kMarlinGroupedUp, plan_row_warps(args.hidden, kGroupedRows, launch.device).to_string());
+  note(Kernel::kMarlinGroupedUp, plan_row_warps(args.hidden, kGrouped, launch.device).to_string());
 }
 void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
   check_args(args);
-  note(Kernel::kMarlinGroupedDown, plan_row_warps(args.inter, kGroupedRows, launch.device).to_string());
+  note(Kernel::kMarlinGroupedDown, plan_row_warps(args.inter, kGrouped, launch.device).to_string());
 }
 void any_gemv_int8_up(const GroupedUpArgs& args, const GemvInt8Plan& plan, const Launch& on) {
   check_args(args);

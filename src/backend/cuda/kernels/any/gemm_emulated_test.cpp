@@ -157,35 +157,37 @@ TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_l
 
 PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens) {
   PlainGroups g;
-  int32_t tile_count = -1;
+  g.tile_counts.assign(kTileCounts, -1);
   const auto count = static_cast<int64_t>(ids.size());
   g.pairs.assign(static_cast<size_t>(max_places(count, experts)), -2);
   g.places.assign(ids.size(), -1);
   g.tiles.resize(static_cast<size_t>(max_expert_tiles(count, experts, tile_tokens)));
-  const GroupArgs args{.expert_ids = ids.data(),
+  std::vector<int32_t> known(ids.size(), -1);
+  const GroupArgs args{.expert_ids = known.data(),
                        .pairs = g.pairs.data(),
                        .places = g.places.data(),
                        .tiles = g.tiles.data(),
-                       .tile_count = &tile_count,
+                       .tile_counts = g.tile_counts.data(),
                        .tokens = static_cast<int>(count) / topk,
                        .topk = topk,
                        .experts = experts,
                        .tile_tokens = tile_tokens};
   check_args(args);
-  const emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = {}};
+  const emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
   EXPECT_EQ(emulation::run(launch, [&] { any_moe_group_tiles(args); }), "");
-  g.tiles.resize(static_cast<size_t>(tile_count));
+  g.tiles.resize(static_cast<size_t>(g.tile_counts[0]));
   return g;
 }
 
 TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
-  for (const auto& [tokens, experts, tile] : {std::tuple{1, 8, 32}, {300, 9, 64}}) {
+  for (const auto& [tokens, experts, tile] : {std::tuple{1, 8, 32}, {300, 9, 64}, {70, 40, 32}}) {
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
       const std::vector<int32_t> ids = routed(routing, tokens, 4, experts, 3);
       const PlainGroups got = run_group(ids, 4, experts, tile), want = plain_groups(ids, experts, tile);
       ASSERT_EQ(got.pairs, want.pairs);
       ASSERT_EQ(got.places, want.places);
       ASSERT_EQ(got.tiles, want.tiles);
+      ASSERT_EQ(got.tile_counts, want.tile_counts);
     }
   }
 }

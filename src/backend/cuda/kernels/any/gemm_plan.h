@@ -36,13 +36,14 @@ inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple
   return pairs / tile_tokens + (pairs < experts ? pairs : experts);
 }
 
+inline constexpr int kTileCounts = 3;
 // The pairs by expert, rising within one, and their tiles; all on the device.
 struct GroupArgs {
   const int32_t* expert_ids = nullptr;  // [tokens, topk], in [0, experts)
   int32_t* pairs = nullptr;             // [max_places], by place; -1 in gaps
   int32_t* places = nullptr;            // [tokens * topk], by pair, or null
   ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
-  int32_t* tile_count = nullptr;        // [1]
+  int32_t* tile_counts = nullptr;       // [kTileCounts]: tiles of all experts whose tiles hold more than 8 * i pairs
   int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;
 };
 

@@ -139,7 +139,7 @@ void Gemm::check_moe(const Moe& c) {
   };
   const DeviceArray<uint16_t> on_x(c.wgmma ? in_panels(x, c.hidden, rows, token_at) : x);
   const DeviceArray<Bf16> on_up_bias(up_bias), on_down_bias(down_bias);
-  const DeviceArray<int32_t> on_ids(ids), tile_count(1), on_places(ids.size());
+  const DeviceArray<int32_t> on_ids(ids), tile_counts(kTileCounts), on_places(ids.size());
   const DeviceArray<int32_t> on_pairs(std::vector<int32_t>(want_groups.pairs.size(), -2));
   const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(pairs, c.experts, c.tile)));
   const DeviceArray<uint16_t> u(static_cast<size_t>(c.wgmma ? rows : pairs) * static_cast<size_t>(c.inter));
@@ -149,7 +149,7 @@ void Gemm::check_moe(const Moe& c) {
                        .pairs = on_pairs.get(),
                        .places = on_places.get(),
                        .tiles = tiles.get(),
-                       .tile_count = tile_count.get(),
+                       .tile_counts = tile_counts.get(),
                        .tokens = c.tokens,
                        .topk = kTopk,
                        .experts = c.experts,
@@ -157,7 +157,7 @@ void Gemm::check_moe(const Moe& c) {
                       on_);
   ASSERT_EQ(on_pairs.host(), want_groups.pairs);
   ASSERT_EQ(on_places.host(), want_groups.places);
-  ASSERT_EQ(tile_count.host()[0], static_cast<int>(want_groups.tiles.size()));
+  ASSERT_EQ(tile_counts.host(), want_groups.tile_counts);
   GemmArgs first{.packing = Packing::kMxfp4,
                  .order = RowOrder::kGateUp,
                  .weights = on_up.get(),
@@ -167,7 +167,7 @@ void Gemm::check_moe(const Moe& c) {
                  .cols = c.hidden,
                  .tokens = pairs,
                  .tiles = tiles.get(),
-                 .tile_count = tile_count.get(),
+                 .tile_count = tile_counts.get(),
                  .pairs = on_pairs.get(),
                  .x_share = c.wgmma ? 1 : kTopk,
                  .experts = c.experts,
@@ -241,13 +241,13 @@ TEST_F(Gemm, groups_thousands_of_tokens) {
     const std::vector<int32_t> ids = routed(GemmRouting::kRandom, tokens, 4, 128, 9);
     const PlainGroups want = plain_groups(ids, 128, 64);
     const DeviceArray<int32_t> on_ids(ids), pairs(std::vector<int32_t>(want.pairs.size(), -2)), places(ids.size());
-    const DeviceArray<int32_t> tile_count(1);
+    const DeviceArray<int32_t> tile_counts(kTileCounts);
     const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(4 * tokens, 128, 64)));
-    any_moe_group_tiles({on_ids.get(), pairs.get(), places.get(), tiles.get(), tile_count.get(), tokens, 4, 128, 64},
+    any_moe_group_tiles({on_ids.get(), pairs.get(), places.get(), tiles.get(), tile_counts.get(), tokens, 4, 128, 64},
                         on_);
     ASSERT_EQ(pairs.host(), want.pairs);
     ASSERT_EQ(places.host(), want.places);
-    ASSERT_EQ(tile_count.host()[0], static_cast<int>(want.tiles.size()));
+    ASSERT_EQ(tile_counts.host(), want.tile_counts);
     const std::vector<ExpertTile> got = tiles.host();
     ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.begin()));
   }

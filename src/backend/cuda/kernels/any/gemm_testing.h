@@ -187,6 +187,7 @@ inline std::vector<int32_t> routed(GemmRouting routing, int tokens, int topk, in
 struct PlainGroups {
   std::vector<int32_t> pairs, places;
   std::vector<ExpertTile> tiles;
+  std::vector<int32_t> tile_counts = std::vector<int32_t>(kTileCounts);
 };
 inline PlainGroups plain_groups(const std::vector<int32_t>& ids, int experts, int tile_tokens) {
   PlainGroups groups;
@@ -208,6 +209,8 @@ inline PlainGroups plain_groups(const std::vector<int32_t>& ids, int experts, in
   };
   std::stable_sort(groups.tiles.begin(), groups.tiles.end(),
                    [&](const ExpertTile& a, const ExpertTile& b) { return size_of(a) > size_of(b); });
+  for (const ExpertTile& tile : groups.tiles)
+    for (int i = 0; i < kTileCounts && size_of(tile) > 8 * i; ++i) ++groups.tile_counts[static_cast<size_t>(i)];
   groups.pairs.resize(static_cast<size_t>(max_places(static_cast<int64_t>(ids.size()), experts)), -2);
   return groups;
 }

@@ -1,6 +1,7 @@
 // The decode kernels of the experts, run lane by lane on the host (gemv_emulated_test.cpp says what that shows).
 
 #include "backend/cuda/kernels/any/gemv_emulated_testing.h"
+#include "backend/cuda/kernels/any/gemm_testing.h"
 #include "backend/cuda/kernels/any/grouped.cuh"
 #include "backend/cuda/kernels/any/moe_up.cuh"
 
@@ -104,7 +105,7 @@ void check_up(const MoeCase& test) {
                        .hidden = test.hidden,
                        .inter = test.inter,
                        .tokens = test.tokens};
-  const RowWarpsPlan plan = plan_row_warps(test.hidden, kGemvTokens, kDevice);
+  const RowWarpsPlan plan = plan_row_warps(test.hidden, {.rows = kGemvTokens}, kDevice);
   const emulation::Launch launch{.grid = plan.grid, .threads = plan.warps * layout::kWarpLanes, .predecessor = [&] {
                                    x = want_x;
                                    logits = chosen.logits;
@@ -168,49 +169,31 @@ void check_down(const MoeCase& test) {
     }
 }
 
-// Pairs by expert, in tiles.
-struct Groups {
-  std::vector<int32_t> pairs;
-  std::vector<ExpertTile> tiles;
-  int32_t count = 0;
-
-  Groups(const MoeCase& test, int experts, int tile_tokens) {
-    for (int e = 0; e < experts; ++e) {
-      const auto first = static_cast<int32_t>(pairs.size());
-      for (int pair = 0; pair < test.routes(); ++pair)
-        if (test.ids[static_cast<size_t>(pair)] == e) pairs.push_back(pair);
-      const auto end = static_cast<int32_t>(pairs.size());
-      for (int32_t at = first; at < end; at += tile_tokens) tiles.push_back({e, at, std::min(tile_tokens, end - at)});
-    }
-    count = static_cast<int32_t>(tiles.size());
-  }
-};
-
 template <class Op>
 void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& device, emulation::Launch launch) {
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(cols, kGroupedRows, device);
+  const RowWarpsPlan plan = plan_row_warps(cols, kGrouped, device);
   launch.grid = plan.grid;
   launch.threads = plan.warps * layout::kWarpLanes;
   const auto run = [&](auto tile) {
     ASSERT_EQ(emulation::run(launch, [&] { grouped<decltype(tile), Op>(args, plan.rows); }), "");
   };
-  layout::slice_blocks(cols) == 6 ? run(RowTile<6>{}) : run(RowTile<8>{});
+  layout::slice_blocks(cols) == 6 ? run(RowTile<6, kGrouped.stages>{}) : run(RowTile<8, kGrouped.stages>{});
 }
 
-void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice) {
+void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std::vector<float>* result = nullptr) {
   SCOPED_TRACE(test.name);
   const Moe up(test.ids, 2 * test.inter, test.hidden, RowOrder::kGateUp);
   const Moe down(test.ids, test.hidden, test.inter, RowOrder::kPlain);
-  const Groups groups(test, up.experts, grouped_tokens(test.hidden, test.inter, device));
+  const PlainGroups groups = plain_groups(test.ids, up.experts, grouped_tokens(test.hidden, test.inter, device));
   const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(up.experts * 2 * test.inter), 8);
   const std::vector<Bf16> down_bias = random_bf16(static_cast<size_t>(up.experts * test.hidden), 10);
   const std::vector<F16> x = random_f16(static_cast<size_t>(test.tokens * test.hidden), 9);
   std::vector<F16> u(static_cast<size_t>(test.routes() * test.inter), F16::from_float(kNan));
   std::vector<float> y(static_cast<size_t>(test.routes() * test.hidden), kNan);
-  int32_t tile_count = 1 << 20;
-  const MoeGroups device_groups{groups.pairs.data(), groups.tiles.data(), &tile_count, test.topk};
-  const emulation::Launch launch{.predecessor = [&] { tile_count = groups.count; }};
+  std::vector<int32_t> counts(kTileCounts, 1 << 20);
+  const MoeGroups device_groups{groups.pairs.data(), groups.tiles.data(), counts.data(), test.topk};
+  const emulation::Launch launch{.predecessor = [&] { counts = groups.tile_counts; }};
   run_grouped<GroupedUp>({.weights = up.packed.data(),
                           .bias = bias.data(),
                           .x = x.data(),
@@ -235,6 +218,7 @@ void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice) {
       ASSERT_NEAR(y[static_cast<size_t>(pair * test.hidden + r)],
                   sum + down_bias[static_cast<size_t>(e * test.hidden + r)].to_float(), kSumError * (size + 4));
     }
+  if (result != nullptr) *result = y;
 }
 
 std::vector<int32_t> random_ids(int tokens, int topk, int experts, uint64_t seed) {
@@ -247,6 +231,17 @@ std::vector<int32_t> random_ids(int tokens, int topk, int experts, uint64_t seed
     }
     ids.insert(ids.end(), own.begin(), own.end());
   }
+  return ids;
+}
+
+// One expert per token: some experts have none, the others fill tiles of every size, whole and nearly empty.
+std::vector<int32_t> lopsided_ids() {
+  constexpr int kCounts[] = {0, 41, 1, 0, 8, 9, 0, 16, 17, 24, 26, 33};
+  std::vector<int32_t> by_expert;
+  for (size_t e = 0; e < std::size(kCounts); ++e)
+    by_expert.insert(by_expert.end(), static_cast<size_t>(kCounts[e]), static_cast<int32_t>(e));
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < by_expert.size(); ++i) ids.push_back(by_expert[i * 37 % by_expert.size()]);
   return ids;
 }
 
@@ -288,11 +283,25 @@ TEST(gemv_emulated, moe_down_is_the_weighted_sum) {
 TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
   check_grouped({"twenty tokens", 20, 4, random_ids(20, 4, 6, 70), 192, 192});
   check_grouped({"one expert takes all nine", 9, 1, std::vector<int32_t>(9, 1), 192, 256});
-  check_grouped({"one expert takes all 35, in tiles of 16, 16 and 3", 35, 1, std::vector<int32_t>(35, 1), 192, 192});
+  check_grouped({"one expert takes all 70, in tiles of 24, 24 and 22", 70, 1, std::vector<int32_t>(70, 1), 192, 192});
+  for (const int tokens : {8, 16, 17, 24, 25})
+    check_grouped({"one expert takes all", tokens, 1, std::vector<int32_t>(static_cast<size_t>(tokens), 2), 192, 192});
   check_grouped({"one row tile for many warps", 2, 1, {0, 5}, 192, 192});
   const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
   ASSERT_EQ(grouped_tokens(2880, 2880, small), 8);
   check_grouped({"little shared memory", 11, 1, std::vector<int32_t>(11, 2), 192, 2880}, small);
+}
+
+TEST(gemv_emulated, grouped_moe_gives_a_pair_the_same_bits_in_tiles_of_any_size) {
+  const std::vector<int32_t> ids = lopsided_ids();
+  const MoeCase test{"tiles of every size", static_cast<int>(ids.size()), 1, ids, 192, 192};
+  const GemvDevice narrow{.sms = 5, .cta_smem_bytes = 24000, .sm_smem_bytes = 25000};
+  ASSERT_EQ(grouped_tokens(192, 192, kDevice), 24);
+  ASSERT_EQ(grouped_tokens(192, 192, narrow), 8);
+  std::vector<float> wide_y, narrow_y;
+  check_grouped(test, kDevice, &wide_y);
+  check_grouped(test, narrow, &narrow_y);
+  EXPECT_EQ(wide_y, narrow_y);
 }
 
 TEST(gemv_emulated, ties_and_nans_among_logits_choose_distinct_experts) {

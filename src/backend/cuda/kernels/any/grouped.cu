@@ -26,16 +26,17 @@ void launch_planned(void (*kernel)(Params...), const RowWarpsPlan& plan, const G
 template <class Op>
 void launch_grouped(const typename Op::Args& args, int64_t cols, const GemvLaunch& launch) {
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(cols, kGroupedRows, launch.device, launch.warps);
-  if (layout::slice_blocks(cols) == 6) return launch_planned(grouped<RowTile<6>, Op>, plan, launch, args, plan.rows);
-  launch_planned(grouped<RowTile<8>, Op>, plan, launch, args, plan.rows);
+  const RowWarpsPlan plan = plan_row_warps(cols, {kGrouped.rows, kGrouped.stages, launch.warps}, launch.device);
+  if (layout::slice_blocks(cols) == 6)
+    return launch_planned(grouped<RowTile<6, kGrouped.stages>, Op>, plan, launch, args, plan.rows);
+  launch_planned(grouped<RowTile<8, kGrouped.stages>, Op>, plan, launch, args, plan.rows);
 }
 
 }  // namespace
 
 void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch) {
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(args.hidden, kGemvTokens, launch.device, launch.warps);
+  const RowWarpsPlan plan = plan_row_warps(args.hidden, {.rows = kGemvTokens, .warps = launch.warps}, launch.device);
   if (layout::slice_blocks(args.hidden) == 6) return launch_planned(moe_up<RowTile<6>>, plan, launch, args);
   launch_planned(moe_up<RowTile<8>>, plan, launch, args);
 }

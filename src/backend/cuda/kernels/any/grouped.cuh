@@ -1,8 +1,9 @@
 #pragma once
-// y = W·x for the pairs of each expert, up to 16 at a time, W MXFP4     source: torch/model.py, MLPBlock
+// y = W·x for the pairs of each expert, up to 24 at a time, W MXFP4     source: torch/model.py, MLPBlock
 // arguments: grouped_plan.h     main loop: row_warps.cuh
-// grid one CTA per SM; all (expert tile, row tile) in expert-major order, a range of them per CTA, whose warps take
-//      them in turn: so a CTA sees few experts, and waits for new activations seldom. Its warps meet only there.
+// grid one CTA per SM; all (expert tile, row tile) in the order of expert tiles, a range of equal cost per CTA, whose
+//      warps take them in turn: so a CTA sees few experts, and waits for new activations seldom. Its warps meet only
+//      there.
 // bytes, flops: cost()
 // measured 2026-11-21 (H200, 120b, share of read bandwidth), gate_up: 16 tokens 122 us (82 %), 32 180 us (85 %), 64
 //      235 us (87 %), 256 317 us (77 %), 512 454 us; down: 68 (75 %), 97 (80 %), 125 (82 %), 162 (77 %), 233 us
@@ -15,15 +16,7 @@
 
 namespace nibble::backend::cuda {
 
-// Row tiles [first, end) of all expert tiles, expert-major: what a CTA computes.
-struct GroupedRange {
-  int first, end;
-  __device__ explicit GroupedRange(int tiles)
-      : first(static_cast<int>(int64_t{tiles} * static_cast<int>(blockIdx.x) / static_cast<int>(gridDim.x))),
-        end(static_cast<int>(int64_t{tiles} * (static_cast<int>(blockIdx.x) + 1) / static_cast<int>(gridDim.x))) {}
-};
-
-// A warp's row tiles of the range.
+// A warp's row tiles of its CTA's range.
 struct GroupedWalk {
   const ExpertTile* tiles;
   int row_tiles, step, end;  // row_tiles: of an expert; step: warps
@@ -37,10 +30,8 @@ struct GroupedWalk {
   __device__ void advance() { row_tile += step; }
 };
 
-// What the two products do around the loop. fetch: biases of a row tile's rows; pairs: those of the lane's columns, or
-// -1.
-template <int kColumnTiles>
-using ColumnPairs = int[kColumnTiles][2];
+// What the two products do around the loop. fetch: biases of rows g and g + 8 of a row tile; finish: their sums for a
+// pair.
 
 struct GroupedUp {
   using Args = GroupedUpArgs;
@@ -52,14 +43,8 @@ struct GroupedUp {
     const Bf16* bias = a.bias + (int64_t{expert} * a.inter + row_tile * 8 + g) * 2;
     return {bias[0].to_float(), bias[1].to_float()};
   }
-  template <int kColumnTiles>
-  __device__ void finish(int row_tile, int g, const ColumnPairs<kColumnTiles>& pairs, const float2& bias,
-                         const float (&sums)[kColumnTiles][4]) const {
-    for (int n = 0; n < kColumnTiles; ++n)
-      for (int j = 0; j < 2; ++j)
-        if (pairs[n][j] >= 0)
-          a.u[int64_t{pairs[n][j]} * a.inter + row_tile * 8 + g] =
-              swiglu_f16(sums[n][j] + bias.x, sums[n][2 + j] + bias.y, a.swiglu_limit);
+  __device__ void finish(int pair, int row_tile, int g, const float2& sums) const {
+    a.u[int64_t{pair} * a.inter + row_tile * 8 + g] = swiglu_f16(sums.x, sums.y, a.swiglu_limit);
   }
 };
 
@@ -73,50 +58,52 @@ struct GroupedDown {
     const Bf16* bias = a.bias + int64_t{expert} * a.hidden + row_tile * layout::kTileRows + g;
     return {bias[0].to_float(), bias[8].to_float()};
   }
-  template <int kColumnTiles>
-  __device__ void finish(int row_tile, int g, const ColumnPairs<kColumnTiles>& pairs, const float2& bias,
-                         const float (&sums)[kColumnTiles][4]) const {
-    for (int n = 0; n < kColumnTiles; ++n)
-      for (int i = 0; i < 4; ++i)
-        if (pairs[n][i % 2] >= 0)
-          a.y[int64_t{pairs[n][i % 2]} * a.hidden + row_tile * layout::kTileRows + g + 8 * (i / 2)] =
-              sums[n][i] + (i / 2 == 0 ? bias.x : bias.y);
+  __device__ void finish(int pair, int row_tile, int g, const float2& sums) const {
+    float* y = a.y + int64_t{pair} * a.hidden + row_tile * layout::kTileRows + g;
+    y[0] = sums.x;
+    y[8] = sums.y;
   }
 };
+
+// What lies behind the rings: a barrier, and the pairs of the activations.
+__device__ inline uint32_t pairs_at(uint32_t extra) { return extra + 16; }
+static_assert(16 + 4 * kGrouped.rows <= kRowExtraBytes);
 
 // The row tiles of one expert tile, up to `end` of the range, that fall to this warp. first: the expert tile's first.
 template <int kColumnTiles, class Tile, class Op>
 __device__ void multiply_expert(const Op& op, const ExpertTile& group, int first, int end, GroupedWalk& at,
                                 RowFeed<Tile, GroupedWalk>& feed, int& stage) {
   const int g = feed.lane / 4, t = feed.lane % 4;
-  int pairs[kColumnTiles][2];
-#pragma unroll
-  for (int n = 0; n < kColumnTiles; ++n)
-    for (int j = 0; j < 2; ++j) {
-      const int column = n * kColumns + 2 * t + j;
-      pairs[n][j] = column < group.count ? op.a.groups.pairs[group.first + column] : -1;
-    }
   for (; at.row_tile < end; at.advance()) {
     const int row_tile = at.row_tile - first;
     const float2 bias = op.fetch(group.expert, row_tile, g);
     float sums[kColumnTiles][4] = {};
     multiply_tile<kColumnTiles>(feed, stage, sums);
-    op.finish(row_tile, g, pairs, bias, sums);
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n)
+      for (int j = 0; j < 2; ++j) {
+        const int column = n * kColumns + 2 * t + j;
+        if (column >= group.count) continue;
+        const uint32_t pair = ptx::load_shared4(pairs_at(feed.shared.extra) + static_cast<uint32_t>(4 * column));
+        op.finish(static_cast<int>(pair), row_tile, g, {sums[n][j] + bias.x, sums[n][2 + j] + bias.y});
+      }
   }
 }
 
-// The rows of the group's pairs to shared memory, by the first warp.
-template <class Op>
-__device__ __forceinline__ void copy_rows(const Op& op, const ExpertTile& group, uint32_t x, int pitch,
-                                          uint32_t barrier) {
+// The group's pairs and their rows to shared memory, by the first warp.
+template <class Tile, class Op>
+__device__ __forceinline__ void copy_rows(const Op& op, const ExpertTile& group, const RowShared<Tile>& shared) {
   const int lane = static_cast<int>(threadIdx.x);
   const auto bytes = static_cast<uint32_t>(op.cols() * 2);
   if (lane >= layout::kWarpLanes) return;
-  if (lane == 0) ptx::mbarrier_arrive_expect_tx(barrier, bytes * static_cast<uint32_t>(group.count));
+  const int pair = lane < group.count ? op.a.groups.pairs[group.first + lane] : -1;
+  if (pair >= 0)
+    ptx::store_shared4(pairs_at(shared.extra) + static_cast<uint32_t>(4 * lane), static_cast<uint32_t>(pair));
+  __syncwarp();  // the pairs are there before the barrier can be passed
+  if (lane == 0) ptx::mbarrier_arrive_expect_tx(shared.extra, bytes * static_cast<uint32_t>(group.count));
   __syncwarp();
-  if (lane < group.count)
-    ptx::bulk_copy(x + static_cast<uint32_t>(lane * pitch), op.row(op.a.groups.pairs[group.first + lane]), bytes,
-                   barrier);
+  if (pair >= 0)
+    ptx::bulk_copy(shared.x + static_cast<uint32_t>(lane * shared.pitch), op.row(pair), bytes, shared.extra);
 }
 
 template <class Tile, class Op>
@@ -127,29 +114,30 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
             warps = static_cast<int>(blockDim.x) / layout::kWarpLanes;
   const Op op{args};
   const RowShared<Tile> shared(smem, op.cols(), tokens);
-  const uint32_t barrier = shared.extra;
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(barrier, 1);
+    ptx::mbarrier_init(shared.extra, 1);
     ptx::fence_mbarrier_init();
   }
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   const int row_tiles = op.row_tiles();
-  const GroupedRange range(*args.groups.tile_count * row_tiles);
-  GroupedWalk at{args.groups.tiles, row_tiles, warps, range.end, range.first + warp, range.first / row_tiles};
+  const GroupedRanges ranges(args.groups.tile_counts, row_tiles);
+  const auto cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+  const int range_first = ranges.first(cta, ctas), range_end = ranges.first(cta + 1, ctas);
+  GroupedWalk at{args.groups.tiles, row_tiles, warps, range_end, range_first + warp, range_first / row_tiles};
   RowFeed<Tile, GroupedWalk> feed(shared, at, args.weights, op.cols());
   int stage = 0;
   uint32_t parity = 0;
-  for (int slot = at.slot; slot * row_tiles < range.end; ++slot, parity ^= 1) {
+  for (int slot = at.slot; slot * row_tiles < range_end; ++slot, parity ^= 1) {
     const ExpertTile group = args.groups.tiles[slot];
-    const int first = slot * row_tiles, end = min(range.end, first + row_tiles);
+    const int first = slot * row_tiles, end = min(range_end, first + row_tiles);
     __syncthreads();  // the barrier is there, and nobody reads the activations before these
-    copy_rows(op, group, shared.x, shared.pitch, barrier);
-    ptx::mbarrier_wait(barrier, parity);
-    if (group.count > kColumns) {
-      multiply_expert<2>(op, group, first, end, at, feed, stage);
-    } else {
-      multiply_expert<1>(op, group, first, end, at, feed, stage);
+    copy_rows(op, group, shared);
+    ptx::mbarrier_wait(shared.extra, parity);
+    switch ((group.count + kColumns - 1) / kColumns) {
+      case 1: multiply_expert<1>(op, group, first, end, at, feed, stage); break;
+      case 2: multiply_expert<2>(op, group, first, end, at, feed, stage); break;
+      default: multiply_expert<3>(op, group, first, end, at, feed, stage);
     }
   }
   ptx::async_wait<0>();

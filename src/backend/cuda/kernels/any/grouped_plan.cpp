@@ -22,14 +22,15 @@ void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, con
           "rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32");
   require(aligned(a.weights) && aligned(in) && aligned(out) && a.bias != nullptr, Code::kInvalidRequest,
           "weights and activations 16-byte aligned, and bias");
-  require(a.groups.pairs != nullptr && a.groups.tiles != nullptr && a.groups.tile_count != nullptr && a.groups.topk > 0,
-          Code::kInvalidRequest, "groups");
+  require(
+      a.groups.pairs != nullptr && a.groups.tiles != nullptr && a.groups.tile_counts != nullptr && a.groups.topk > 0,
+      Code::kInvalidRequest, "groups");
 }
 
 }  // namespace
 
 int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device) {
-  return std::min(plan_row_warps(hidden, kGroupedRows, device).rows, plan_row_warps(inter, kGroupedRows, device).rows);
+  return std::min(plan_row_warps(hidden, kGrouped, device).rows, plan_row_warps(inter, kGrouped, device).rows);
 }
 
 GemvCost cost(const GroupedUpArgs& a, int pairs, int distinct_experts) {

@@ -3,6 +3,7 @@
 // launchers: grouped.h.
 
 #include "backend/cuda/kernels/any/expert_tile.h"
+#include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/kernels/any/row_warps_plan.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
@@ -15,9 +16,36 @@ namespace nibble::backend::cuda {
 // The pairs (token * topk + k) by expert, and their tiles of up to grouped_tokens: gemm_plan.h GroupArgs.
 struct MoeGroups {
   const int32_t* pairs = nullptr;
-  const ExpertTile* tiles = nullptr;    // [*tile_count]
-  const int32_t* tile_count = nullptr;  // [1]
+  const ExpertTile* tiles = nullptr;
+  const int32_t* tile_counts = nullptr;
   int topk = 0;
+};
+
+inline constexpr RowWarpsWish kGrouped = {.rows = 24, .stages = 3};
+static_assert(kGrouped.rows == kColumns * kTileCounts);
+// What a row tile costs with the activations of more than 8 * i pairs, in eighths of the cost of i = 0.
+[[nodiscard]] constexpr int grouped_cost(int i) { return i == 0 ? 8 : i == 1 ? 9 : 12; }
+
+// Row tiles of all expert tiles, in the order of these, cut into ranges of equal cost.
+struct GroupedRanges {
+  int row_tiles[kTileCounts] = {}, cost = 0;  // by the expert tiles' size; of all
+
+  constexpr GroupedRanges(const int32_t* tile_counts, int expert_row_tiles) {
+    for (int i = 0; i < kTileCounts; ++i) {
+      row_tiles[i] = (tile_counts[i] - (i + 1 < kTileCounts ? tile_counts[i + 1] : 0)) * expert_row_tiles;
+      cost += row_tiles[i] * grouped_cost(i);
+    }
+  }
+  // The first row tile of range `idx`; idx = count: the end.
+  [[nodiscard]] constexpr int first(int idx, int count) const {
+    const int rest = cost % count;
+    int left = cost / count * idx + (idx < rest ? idx : rest), before = 0;
+    for (int i = kTileCounts; i-- > 0; before += row_tiles[i]) {
+      if (left < row_tiles[i] * grouped_cost(i)) return before + left / grouped_cost(i);
+      left -= row_tiles[i] * grouped_cost(i);
+    }
+    return before;
+  }
 };
 
 // All pointers are device memory, weights, x and u 16-byte aligned. Activations are f16 and finite, products exact,
@@ -43,8 +71,8 @@ struct GroupedDownArgs {
   int hidden = 0, inter = 0;
 };
 
-// The most pairs of a tile: 16, or 8 where shared memory has no room for more; for all of a step's launches. Throws
-// Error(kUnsupported) as plan_row_warps does.
+// The most pairs of a tile: 24, or 16 or 8 where shared memory has no room for more; for all of a step's launches.
+// Throws Error(kUnsupported) as plan_row_warps does.
 [[nodiscard]] int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device);
 
 [[nodiscard]] GemvCost cost(const GroupedUpArgs& args, int pairs, int distinct_experts);

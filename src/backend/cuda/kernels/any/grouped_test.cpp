@@ -49,9 +49,9 @@ void Grouped::check(const Case& c) {
   const DeviceArray<uint8_t> on_up(up.packed), on_down(down.packed);
   const DeviceArray<uint16_t> on_x(x);
   const DeviceArray<Bf16> on_up_bias(up_bias), on_down_bias(down_bias);
-  const DeviceArray<int32_t> on_pairs(groups.pairs), count(std::vector<int32_t>{static_cast<int>(groups.tiles.size())});
+  const DeviceArray<int32_t> on_pairs(groups.pairs), tile_counts(groups.tile_counts);
   const DeviceArray<ExpertTile> tiles(groups.tiles);
-  const MoeGroups on_groups{on_pairs.get(), tiles.get(), count.get(), kTopk};
+  const MoeGroups on_groups{on_pairs.get(), tiles.get(), tile_counts.get(), kTopk};
   std::vector<uint16_t> first_u;
   std::vector<float> first_y;
   for (const int warps : {0, 8}) {
@@ -102,14 +102,14 @@ void Grouped::check(const Case& c) {
 }
 
 TEST_F(Grouped, experts_are_the_plain_product_for_ragged_empty_and_full_experts) {
-  for (const int tile : {8, 16})
-    for (const int tokens : {1, 9, 17, 65, 129})
+  for (const int tile : {8, 16, 24})
+    for (const int tokens : {1, 9, 17, 65, 129, 512})
       for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
         check({routing, tokens, 7, tile, 192, 256});
 }
 
 TEST_F(Grouped, experts_are_the_plain_product_at_the_model_s_widths) {
-  check({GemmRouting::kRandom, 41, 5, 16});
+  check({GemmRouting::kRandom, 41, 5, 24});
   check({GemmRouting::kSameForAll, 33, 4, 8});
 }
 

@@ -20,7 +20,7 @@ struct GroupShared {
   int counts[kGroupMaxExperts];  // pairs of each expert
   int own[kGroupWarps];          // the CTA's expert's, of each warp's range
   int first, first_tile;         // the CTA's expert's
-  int tiles;                     // of all experts
+  int tile_counts[kTileCounts];  // GroupArgs
 };
 
 // The warp's range of pairs, 32 at a time: visit(pair, its expert or -1), by all lanes together.
@@ -47,7 +47,7 @@ __device__ inline void store_tiles(const GroupArgs& args, const GroupShared& sha
   for (int i = tid; i < tiles; i += kGroupThreads)
     args.tiles[shared.first_tile + i] = {expert, shared.first + i * size, min(size, count - i * size)};
   if (count % kGroupAlign != 0 && tid < kGroupAlign - count % kGroupAlign) args.pairs[shared.first + count + tid] = -1;
-  if (expert == 0 && tid == 0) *args.tile_count = shared.tiles;
+  if (expert == 0 && tid < kTileCounts) args.tile_counts[tid] = shared.tile_counts[tid];
 }
 
 __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __grid_constant__ GroupArgs args) {
@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32,
             expert = static_cast<int>(blockIdx.x);
   if (tid < args.experts) shared.counts[tid] = 0;
-  if (tid == 0) shared.first = shared.first_tile = shared.tiles = 0;
+  if (tid == 0) shared.first = shared.first_tile = 0;
+  if (tid < kTileCounts) shared.tile_counts[tid] = 0;
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   __syncthreads();
@@ -71,7 +72,8 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
     const int count = shared.counts[tid], tiles = (count + args.tile_tokens - 1) / args.tile_tokens;
     if (tid < expert) atomicAdd(&shared.first, (count + kGroupAlign - 1) / kGroupAlign * kGroupAlign);
     if (shared.counts[expert] > 0 && tiles_before(args, shared, tid, expert)) atomicAdd(&shared.first_tile, tiles);
-    atomicAdd(&shared.tiles, tiles);
+    const int size = even_tile(count, args.tile_tokens);
+    for (int i = 0; i < kTileCounts && size > 8 * i; ++i) atomicAdd(&shared.tile_counts[i], tiles);
   }
   __syncthreads();
   store_tiles(args, shared, expert);

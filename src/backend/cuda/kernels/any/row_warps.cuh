@@ -1,10 +1,11 @@
 #pragma once
-// A warp multiplies a row tile of MXFP4 weights with up to 16 columns of activations, all of K: weights through a ring
+// A warp multiplies a row tile of MXFP4 weights with up to 24 columns of activations, all of K: weights through a ring
 // of its own (cp.async), a slice a stage, on into its next tile; activations from shared memory; sums in registers. No
 // warp waits for another. W: layout/packed.h
 // mma  m16n8k16 f16, weights on the m side, unscaled; a block's sums are scaled before they are added
 // bounds per row tile of 2880 columns (H200, cycles per SM): DRAM 1240; issue about 650 for 8 columns, 790 for 16;
-//      shared memory 740 and 1100 (two row tiles per warp need 560 and 740, but leave fewer warps: no faster)
+//      shared memory 740, 1100 and for 24 columns 1460 (two row tiles per warp need 560 and 740, but leave fewer warps:
+//      no faster)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other columns
 
 #include "backend/cuda/kernels/any/row_warps_plan.h"
@@ -18,12 +19,11 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kRowMaxWarps = 16;
-inline constexpr int kColumns = 8;  // of an mma
 
-template <int kTheBlocks>
+template <int kTheBlocks, int kTheStages = kRowStages>
 struct RowTile {
   static constexpr int kBlocks = kTheBlocks;  // of a slice
-  static constexpr int kStages = kRowStages;
+  static constexpr int kStages = kTheStages;
   static constexpr int kPairs = kBlocks / 2;
   static constexpr int kSliceBytes = layout::slice_bytes(kBlocks);
   static constexpr int kCopies = (kSliceBytes + layout::kStepBytes - 1) / layout::kStepBytes;  // of 16 B per lane
@@ -96,7 +96,7 @@ __device__ __forceinline__ void multiply_slice(uint32_t stage, uint32_t x, int p
                                                float (&sums)[kColumnTiles][4]) {
   const uint32_t codes_at = stage + static_cast<uint32_t>(layout::code_offset(0, lane));
   const uint32_t scales_at = stage + static_cast<uint32_t>(layout::scale_word_offset(Tile::kBlocks, lane / 4, 0));
-#pragma unroll
+#pragma unroll(kColumnTiles > 2 ? 1 : Tile::kPairs)  // all at once would spill
   for (int q = 0; q < Tile::kPairs; ++q) {
     const uint4 codes = ptx::load_shared16(codes_at + static_cast<uint32_t>(layout::code_offset(q, 0)));
     const uint32_t scales = ptx::load_shared4(scales_at + static_cast<uint32_t>(4 * q));

@@ -8,7 +8,7 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kGroupedRows = 16;     // of activations, that a launch of grouped experts asks for
+inline constexpr int kColumns = 8;          // of an mma
 inline constexpr int kRowStages = 4;        // of a warp's ring of slices
 inline constexpr int kRowExtraBytes = 512;  // of shared memory: barriers, routes
 
@@ -18,12 +18,18 @@ inline constexpr int kRowExtraBytes = 512;  // of shared memory: barriers, route
 // One CTA per SM: rows of activations in shared memory, and a ring of slices of weights for each warp.
 struct RowWarpsPlan {
   int grid = 0, warps = 0;
-  int rows = 0;  // of activations: 16, or 8 where shared memory has no room for more
+  int rows = 0;  // of activations
   int64_t smem_bytes = 0;
   [[nodiscard]] std::string to_string() const;
 };
-// For matrices of `cols` columns and up to `rows` rows (8 or 16) of activations; as many warps as fit, or so many.
-// Throws Error(kUnsupported) for columns without slices or a card with too little shared memory.
-[[nodiscard]] RowWarpsPlan plan_row_warps(int64_t cols, int rows, const GemvDevice& device, int warps = 0);
+// What a launch asks for.
+struct RowWarpsWish {
+  int rows = 0;  // of activations, a multiple of 8: fewer where shared memory has no room for so many
+  int stages = kRowStages;
+  int warps = 0;  // 0: as many as fit
+};
+// For matrices of `cols` columns. Throws Error(kUnsupported) for columns without slices or a card with too little
+// shared memory.
+[[nodiscard]] RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDevice& device);
 
 }  // namespace nibble::backend::cuda

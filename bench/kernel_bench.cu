@@ -244,7 +244,7 @@ struct Grouped {
   int distinct = 0;
   MoeGroups groups;
 
-  Grouped(int tokens, const GemvDevice& device) {
+  Grouped(int tokens, int tile_tokens) {
     std::vector<int32_t> ids;
     for (int t = 0; t < tokens; ++t)
       for (uint64_t n = 0; static_cast<int>(ids.size()) < (t + 1) * kTopk; ++n) {
@@ -259,7 +259,7 @@ struct Grouped {
                    .tokens = tokens,
                    .topk = kTopk,
                    .experts = kAll,
-                   .tile_tokens = grouped_tokens(kHidden, kInter, device)};
+                   .tile_tokens = tile_tokens};
     cuda_check(cudaMemcpy(const_cast<int32_t*>(args.expert_ids), ids.data(), ids.size() * 4, cudaMemcpyHostToDevice),
                "ids");
     LaunchCounts counts{};
@@ -276,7 +276,7 @@ F16* random_f16(int64_t count) {
 }
 
 std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const GemvDevice& device) {
-  const Grouped step(tokens, device);
+  const Grouped step(tokens, grouped_tokens(kHidden, kInter, device));
   const int64_t up_expert = layout::packed_bytes(2 * kInter, kHidden),
                 down_expert = layout::packed_bytes(kHidden, kInter);
   const auto pairs = int64_t{tokens} * kTopk;
@@ -315,7 +315,7 @@ std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const GemvDe
 
 // --moe-kernel gemv: each product with the rounding before it, as a step has them.
 std::vector<Subject> int8_subjects(const Buffers& b, int tokens) {
-  const Grouped step(tokens);
+  const Grouped step(tokens, kMoeTileTokens);
   const int pairs = tokens * kTopk;
   const GroupedUpArgs up{
       .bias = b.bias, .x = b.half_x, .groups = step.groups, .u = b.u, .hidden = kHidden, .inter = kInter};

@@ -21,7 +21,7 @@ using backend::cuda::Tuned;
 
 constexpr int64_t kLayers = 4;  // enough that experts' weights stay in no cache
 constexpr int64_t kSteps[] = {12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
-constexpr int64_t kMostTokens = 2048, kEndless = int64_t{1} << 40;
+constexpr int64_t kMostTokens = 2048, kEndless = int64_t{1} << 30;
 
 // Least µs of a step of each of kSteps.
 std::vector<double> time_steps(const BenchOptions& options, const model::ModelConfig& config,
@@ -63,10 +63,11 @@ std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject)
   std::vector<TuneRow> routed(rows.begin(), rows.end());
   std::erase_if(routed, [](const TuneRow& row) { return row.tokens > backend::cuda::kRouteMaxTokens; });
   return out + fmt::format(
-                   "\n// {}, {}, nibble {}\ninline constexpr Tuned kTunedSm{}{}{{.grouped_tokens = {}, "
+                   "\n// {}, {}, nibble {}\ninline constexpr Tuned kTunedSm{}{}{{.grouped_pairs = {}, "
                    ".route_tokens = {}}};\n",
                    subject.device, subject.model, subject.commit, subject.major, subject.minor,
-                   crossover(rows, &TuneRow::experts_gemm_us, 8), crossover(routed, &TuneRow::router_mma_us, 8));
+                   crossover(rows, &TuneRow::experts_gemm_us, 8) * subject.topk / subject.experts,
+                   crossover(routed, &TuneRow::router_mma_us, 8));
 }
 
 int tune(const BenchOptions& options, std::string commit) {
@@ -86,14 +87,15 @@ int tune(const BenchOptions& options, std::string commit) {
   std::vector<TuneRow> rows;
   for (const int64_t tokens : kSteps) rows.push_back({.tokens = tokens});
   const std::pair<double TuneRow::*, Tuned> runs[] = {
-      {&TuneRow::tuned_us, {.grouped_tokens = kEndless, .route_tokens = backend::cuda::kRouteMaxTokens}},
-      {&TuneRow::experts_gemm_us, {.grouped_tokens = 0, .route_tokens = backend::cuda::kRouteMaxTokens}},
-      {&TuneRow::router_mma_us, {.grouped_tokens = kEndless, .route_tokens = 0}}};
+      {&TuneRow::tuned_us, {.grouped_pairs = kEndless, .route_tokens = backend::cuda::kRouteMaxTokens}},
+      {&TuneRow::experts_gemm_us, {.grouped_pairs = 0, .route_tokens = backend::cuda::kRouteMaxTokens}},
+      {&TuneRow::router_mma_us, {.grouped_pairs = kEndless, .route_tokens = 0}}};
   for (const auto& [to, tuned] : runs) {
     const std::vector<double> us = time_steps(options, config, weights, tuned);
     for (size_t i = 0; i < us.size(); ++i) rows[i].*to = us[i];
   }
-  terminal.print(tune_text(rows, {card->name, asked.model, std::move(commit), card->major, card->minor}));
+  terminal.print(tune_text(rows, {card->name, asked.model, std::move(commit), card->major, card->minor,
+                                  config.dims.topk, config.dims.experts}));
   return kExitOk;
 }
 

@@ -24,6 +24,7 @@ struct TuneRow {
 struct TuneSubject {
   std::string device, model, commit;
   int major = 0, minor = 0;
+  int64_t topk = 1, experts = 1;
 };
 [[nodiscard]] std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject);
 

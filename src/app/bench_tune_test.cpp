@@ -14,10 +14,10 @@ TEST(bench_tune, the_crossover_is_the_last_row_before_the_others_are_faster) {
 }
 
 TEST(bench_tune, prints_the_line_that_the_table_of_cards_holds) {
-  const std::string text = tune_text(kRows, {"a card", "a model", "0.1 (abc)", 12, 1});
+  const std::string text = tune_text(kRows, {"a card", "a model", "0.1 (abc)", 12, 1, 4, 128});
   EXPECT_NE(text.find("| 64 | 200 | 200 | 190 |"), std::string::npos) << text;
   EXPECT_NE(text.find("// a card, a model, nibble 0.1 (abc)\n"
-                      "inline constexpr Tuned kTunedSm121{.grouped_tokens = 512, .route_tokens = 16};"),
+                      "inline constexpr Tuned kTunedSm121{.grouped_pairs = 16, .route_tokens = 16};"),
             std::string::npos)
       << text;
 }

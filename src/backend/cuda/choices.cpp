@@ -66,7 +66,7 @@ bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
 }
 
 bool experts_by_gemm(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t tokens) {
-  if (kernel == MoeKernel::kAuto) return !fused_step(d, tokens) && tokens > tuned.grouped_tokens;
+  if (kernel == MoeKernel::kAuto) return !fused_step(d, tokens) && tokens * d.topk > tuned.grouped_pairs * d.experts;
   return kernel == MoeKernel::kGemm && !fused_step(d, tokens);
 }
 

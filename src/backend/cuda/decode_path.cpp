@@ -279,13 +279,13 @@ void DecodePath::int8_moe(const MoeWeights& w, const Launch& on) {
   any_moe_group_tiles({.expert_ids = at_.expert_ids,
                        .pairs = at_.moe_pairs,
                        .tiles = at_.moe_tiles,
-                       .tile_count = at_.moe_tile_count,
+                       .tile_counts = at_.moe_tile_counts,
                        .tokens = to_int(tokens_),
                        .topk = to_int(d_.topk),
                        .experts = to_int(d_.experts),
                        .tile_tokens = kMoeTileTokens},
                       on);
-  const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_count, to_int(d_.topk)};
+  const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_counts, to_int(d_.topk)};
   any_gemv_int8_up({.weights = w.up,
                     .bias = w.up_bias,
                     .x = at_.normed_f16,

@@ -1,18 +1,18 @@
 #pragma once
-// Up to how many tokens of a step one kernel is faster than the next, per generation of cards: what `nibble bench
-// --tune` measures and prints.
+// Up to which size of a step one kernel is faster than the next, per generation of cards: what `nibble bench --tune`
+// measures and prints.
 
 #include <cstdint>
 
 namespace nibble::backend::cuda {
 
 struct Tuned {
-  int64_t grouped_tokens = 0;  // experts: the streaming kernels on grouped tokens; beyond, GEMMs
-  int64_t route_tokens = 0;    // router: any_route_tokens, which takes kRouteMaxTokens; beyond, any_linear_many
+  int64_t grouped_pairs = 0;  // tokens * topk per expert: the streaming kernels on grouped tokens; beyond, GEMMs
+  int64_t route_tokens = 0;   // tokens: any_route_tokens, which takes kRouteMaxTokens; beyond, any_linear_many
 };
 
-// NVIDIA H200, gpt-oss-120b, 2026-11
-inline constexpr Tuned kTunedSm90{.grouped_tokens = 512, .route_tokens = 512};
+// NVIDIA H100, gpt-oss-120b and 20b, 2026-11
+inline constexpr Tuned kTunedSm90{.grouped_pairs = 12, .route_tokens = 512};
 // Not measured: those of SM90
 inline constexpr Tuned kTunedSm121 = kTunedSm90;
 

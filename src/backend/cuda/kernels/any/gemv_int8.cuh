@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kInt8Threads) any_gemv_int8(const __grid_const
   extern __shared__ __align__(128) uint8_t smem[];
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  if (static_cast<int>(blockIdx.y) >= *args.groups.tile_count) return;
+  if (static_cast<int>(blockIdx.y) >= args.groups.tile_counts[0]) return;
   const ExpertTile group = args.groups.tiles[blockIdx.y];
   const Op op{args};
   auto* const shared = reinterpret_cast<float*>(smem);

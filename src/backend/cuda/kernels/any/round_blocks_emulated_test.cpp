@@ -37,7 +37,7 @@ void multiply(const typename Op::Args& args, int64_t cols, int64_t rows) {
   check_args(args);
   const emulation::Launch launch{.grid = static_cast<int>(rows / layout::kTileRows),
                                  .threads = kInt8Threads,
-                                 .grid_y = *args.groups.tile_count + 1,  // the plan's may be too many
+                                 .grid_y = args.groups.tile_counts[0] + 1,  // the plan's may be too many
                                  .predecessor = {}};
   ASSERT_EQ(emulation::run(launch,
                            [&] {

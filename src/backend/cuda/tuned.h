@@ -11,8 +11,8 @@ struct Tuned {
   int64_t route_tokens = 0;    // router: any_route_tokens, which takes kRouteMaxTokens; beyond, any_linear_many
 };
 
-// NVIDIA H200, gpt-oss-120b, 2026-11
-inline constexpr Tuned kTunedSm90{.grouped_tokens = 512, .route_tokens = 512};
+// NVIDIA H100 80GB HBM3, gpt-oss-120b, 2026-11-22 (bench/results/2026-11-22-h100-tune.json)
+inline constexpr Tuned kTunedSm90{.grouped_tokens = 256, .route_tokens = 512};
 // Not measured: those of SM90
 inline constexpr Tuned kTunedSm121 = kTunedSm90;
 

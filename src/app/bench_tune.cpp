@@ -73,6 +73,8 @@ std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject)
 int tune(const BenchOptions& options, std::string commit) {
   Terminal terminal(options.output);
   const ModelOptions& asked = options.model;
+  if (options.format != BenchFormat::kMarkdown)
+    throw Error(Code::kInvalidRequest, "[bench] --tune: want --output md, found another");
   if (asked.backend != BackendKind::kCuda || asked.load_format != LoadFormat::kDummy ||
       asked.moe_kernel != backend::MoeKernel::kAuto)
     throw Error(Code::kUnsupported,

@@ -86,6 +86,7 @@ class Tables(Case):
         self.refused(USAGE, *BENCH, "--profile", "-o", "csv", says="md or json")
 
     def test_tuning_wants_a_card_and_dummies(self):
+        self.refused(USAGE, *BENCH, "--tune", "-o", "csv", says="want --output md")
         self.refused(UNSUPPORTED, *BENCH, "--tune", says="want --backend cuda, --load-format dummy")
         self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--moe-kernel", "gemm", "--tune", says="no --moe-kernel")
 

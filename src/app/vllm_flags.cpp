@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
+#include <functional>
 #include <map>
 #include <string_view>
 
@@ -169,6 +169,17 @@ bool has_word(std::string_view words, std::string_view word) {
   return fmt::format(" {} ", words).find(fmt::format(" {} ", word)) != std::string::npos;
 }
 
+// -tp=2, -cc.level=3 and -O3 by their long names; anything else as it is.
+std::string with_long_name(const std::string& argument) {
+  for (const auto& [short_name, name] : kShortNames) {
+    if (!argument.starts_with(short_name)) continue;
+    const std::string rest = argument.substr(short_name.size());
+    if (rest.empty() || rest[0] == '=' || rest[0] == '.') return std::string(name) + rest;
+    if (short_name == "-O") return fmt::format("{}={}", name, rest);
+  }
+  return argument;
+}
+
 using OnValue = std::function<void(const std::string& value)>;
 
 // What is given twice counts as given last, as there.
@@ -204,18 +215,7 @@ void take_values(CLI::App& app, const Value& row, ServeOptions& o) {
 
 void respell_vllm_arguments(std::vector<std::string>& arguments) {
   for (std::string& argument : arguments) {
-    for (const auto& [short_name, name] : kShortNames) {
-      const bool number = short_name == "-O";  // may follow at once
-      if (!argument.starts_with(short_name)) continue;
-      const std::string rest = argument.substr(short_name.size());
-      if (rest.empty() || rest[0] == '=' || rest[0] == '.')
-        argument = std::string(name) + rest;
-      else if (number)
-        argument = fmt::format("{}={}", name, rest);
-      else
-        continue;
-      break;
-    }
+    argument = with_long_name(argument);
     if (!argument.starts_with("--")) continue;
     const size_t end = std::min(argument.find('='), argument.size());
     std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
@@ -240,9 +240,9 @@ void add_vllm_flags(CLI::App& app, ServeOptions& o) {
   }
   for (const Value& row : kValues) take_values(app, row, o);
   for (const char* flag : {"--max-model-len", "--max-num-batched-tokens", "--max-num-seqs", "--kv-tokens"}) {
-    app.get_option(flag)->transform(CLI::AsNumberWithUnit(
-        std::map<std::string, int64_t>{{"k", 1000}, {"K", 1024}, {"m", 1'000'000}, {"M", 1 << 20}},
-        CLI::AsNumberWithUnit::CASE_SENSITIVE, ""));
+    const std::map<std::string, int64_t> units = {{"k", 1000}, {"K", 1024}, {"m", 1'000'000}, {"M", 1 << 20}};
+    CLI::AsNumberWithUnit number(units, CLI::AsNumberWithUnit::CASE_SENSITIVE);
+    app.get_option(flag)->transform(number.description(""));
   }
 }
 

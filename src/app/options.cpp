@@ -3,6 +3,7 @@
 #include "app/option_parts.h"
 #include "app/parse_error.h"
 #include "app/serve_options.h"
+#include "app/vllm_flags.h"
 #include "base/error.h"
 
 #include <CLI/CLI.hpp>
@@ -266,16 +267,19 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   add_serve_flags(app, o);
   add_backend(app, o.model);
   add_runtime(app, o.model);
-  add_choice<LoadFormat>(
-      app, "--load-format",
-      {o.model.load_format,
-       {{"auto", LoadFormat::kAuto}, {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}}},
-      "dummy: random weights of the right shapes");
+  add_choice<LoadFormat>(app, "--load-format",
+                         {o.model.load_format,
+                          {{"auto", LoadFormat::kAuto},
+                           {"safetensors", LoadFormat::kSafetensors},
+                           {"gguf", LoadFormat::kGguf},
+                           {"dummy", LoadFormat::kDummy}}},
+                         "dummy: random weights of the right shapes");
   app.add_option("--date", o.date, "Current date told to the model, YYYY-MM-DD; default: today")
       ->check([](const std::string& text) {
         return is_date(text) ? std::string() : "want a day as YYYY-MM-DD, found " + text;
       });
   add_output(app, o.output);
+  add_vllm_flags(app, o);
 }
 
 std::optional<std::string> environment(const std::string& name) {
@@ -283,16 +287,9 @@ std::optional<std::string> environment(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// --max_model_len is --max-model-len, as in the command lines that people have.
 std::vector<std::string> arguments_of(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  if (!arguments.empty() && arguments[0] == "serve") {
-    for (std::string& argument : arguments) {
-      if (!argument.starts_with("--")) continue;
-      const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
-      std::replace(argument.begin(), end, '_', '-');
-    }
-  }
+  if (!arguments.empty() && arguments[0] == "serve") respell_vllm_arguments(arguments);
   std::reverse(arguments.begin(), arguments.end());  // as the library wants them
   return arguments;
 }

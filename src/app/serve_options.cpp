@@ -1,7 +1,7 @@
 #include "app/serve_options.h"
 
 #include "app/flat_yaml.h"
-#include "app/parse_error.h"
+#include "app/vllm_flags.h"
 #include "base/error.h"
 
 #include <CLI/CLI.hpp>
@@ -19,104 +19,12 @@
 namespace nibble::app {
 namespace {
 
-// Flags of vLLM's that need nothing from us. `values`: those that are accepted, all where empty; a flag without a
-// value where "-".
-struct Foreign {
-  const char* flag;
-  const char* values;
-  const char* why;
-};
-constexpr Foreign kWithoutEffect[] = {
-    {"--trust-remote-code", "-", "no code is ever loaded with a model"},
-    {"--enable-auto-tool-choice", "-", "tool calls are always recognised"},
-    {"--tool-call-parser", "openai", "Harmony is the only format"},
-    {"--reasoning-parser", "openai_gptoss", "Harmony is the only format"},
-    {"--enable-reasoning", "-", "reasoning is always told apart"},
-    {"--quantization", "mxfp4", "the experts are MXFP4 as they come"},
-    {"--dtype", "auto bfloat16", "activations are 16 bits wide with sums in 32"},
-    {"--tensor-parallel-size", "1", "one device serves"},
-    {"--pipeline-parallel-size", "1", "one device serves"},
-    {"--data-parallel-size", "1", "one device serves"},
-    {"--api-server-count", "1", "one process serves"},
-    {"--distributed-executor-backend", "", "one process serves"},
-    {"--block-size", "", "a page has the size that the backend wants"},
-    {"--swap-space", "", "nothing is swapped out"},
-    {"--enable-chunked-prefill", "-", "prompts are always computed in chunks"},
-    {"--moe-tile", "", "tiles are planned from the shapes"},
-    {"--attention-config", "", "there is one attention per device"},
-    {"--compilation-config", "", "nothing is compiled at run time"},
-    {"--cuda-graph-sizes", "", "nothing is compiled at run time"},
-    {"--max-seq-len-to-capture", "", "nothing is compiled at run time"},
-    {"--disable-custom-all-reduce", "-", "one device serves"},
-    {"--uvicorn-log-level", "", "there is no uvicorn"},
-    {"--disable-uvicorn-access-log", "-", "there is no uvicorn"},
-    {"--disable-log-stats", "-", "figures are under /metrics"},
-    {"--max-log-len", "", "prompts are logged with --log-prompts only"},
-    {"--enable-server-load-tracking", "-", "/load is always there"},
-    {"--enable-prompt-tokens-details", "-", "cached tokens are always told"},
-    {"--enable-force-include-usage", "-", "ask with stream_options"},
-    {"--generation-config", "", "requests say how to sample; the default is temperature 1"},
-    {"--tokenizer-mode", "auto", "there is one tokenizer"},
-    {"--guided-decoding-backend", "", "there is one grammar engine"},
-    {"--structured-outputs-config", "", "there is one grammar engine"},
-    {"--download-dir", "", "nothing is downloaded"},
-    {"--revision", "", "nothing is downloaded"},
-    {"--hf-token", "", "nothing is downloaded"},
-    {"--seed", "", "each request has its own seed"},
-    {"--stream-interval", "1", "every token is sent at once"},
-};
-constexpr Foreign kRefused[] = {
-    {"--speculative-config", "", "speculative decoding is not built yet"},
-    {"--enable-expert-parallel", "-", "one device serves"},
-    {"--enable-lora", "-", "adapters are not supported"},
-    {"--lora-modules", "", "adapters are not supported"},
-    {"--tool-server", "", "built-in tools are not supported"},
-    {"--chat-template", "", "gpt-oss speaks Harmony"},
-    {"--override-generation-config", "", "requests say how to sample"},
-    {"--kv-transfer-config", "", "the KV cache stays where it is"},
-    {"--cpu-offload-gb", "", "weights stay on one device"},
-    {"--tokenizer", "", "the tokenizer comes with the model"},
-    {"--root-path", "", "put it into the proxy"},
-    {"--uds", "", "want --host and --port"},
-};
-
-// vLLM's and FlashInfer's variables, as aliases of flags.
-constexpr std::pair<const char*, const char*> kAliases[] = {
-    {"VLLM_API_KEY", "--api-key"},
-    {"VLLM_MXFP4_MOE_KERNEL", "--moe-kernel"},
-    {"VLLM_MXFP4_ACTIVATION", "--moe-activation"},
-    {"FLASHINFER_MOE_TILE", "--moe-tile"},
-    {"VLLM_ATTENTION_SINKS", "--attention-sinks"},
-    {"VLLM_ATTENTION_BACKEND", "--attention-backend"},
-};
+std::string name_of(const CLI::Option& option) { return "--" + option.get_lnames()[0]; }
 
 std::string variable_of(std::string flag) {  // --max-model-len → NIBBLE_MAX_MODEL_LEN
   std::string name = "NIBBLE_";
   for (const char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
   return name;
-}
-
-void add_foreign(CLI::App& app, ServeOptions& o) {
-  for (const Foreign& foreign : kWithoutEffect) {
-    const auto note = [&o, foreign](const std::string& value) {
-      const std::string accepted = fmt::format(" {} ", foreign.values);
-      if (*foreign.values != '\0' && *foreign.values != '-' && accepted.find(" " + value + " ") == std::string::npos)
-        throw CLI::ValidationError(
-            foreign.flag, fmt::format("only {} is supported, found {}: {}", foreign.values, value, foreign.why));
-      o.notes.push_back(fmt::format("{} makes no difference: {}", foreign.flag, foreign.why));
-    };
-    CLI::Option* option = *foreign.values == '-' ? app.add_flag_callback(foreign.flag, [note] { note(""); })
-                                                 : app.add_option_function<std::string>(foreign.flag, note);
-    option->description(fmt::format("No effect: {}", foreign.why))->group("Accepted from vLLM's command lines");
-  }
-  for (const Foreign& foreign : kRefused) {
-    const auto refuse = [foreign](const std::string&) {
-      throw CLI::ValidationError(foreign.flag, fmt::format("is not supported: {}", foreign.why));
-    };
-    CLI::Option* option = *foreign.values == '-' ? app.add_flag_callback(foreign.flag, [refuse] { refuse(""); })
-                                                 : app.add_option_function<std::string>(foreign.flag, refuse);
-    option->group("");  // not in --help
-  }
 }
 
 // What a layer below the command line says of one option.
@@ -127,20 +35,11 @@ struct Layered {
 
 std::optional<Layered> from_environment(const std::string& flag, const Environment& environment) {
   std::vector<std::string> names = {variable_of(flag)};
-  for (const auto& [variable, alias] : kAliases) {
+  for (const auto& [variable, alias] : vllm_variables()) {
     if (alias == flag) names.emplace_back(variable);
   }
   for (const std::string& name : names) {
-    if (auto value = environment(name); value && !value->empty()) {
-      if (flag == "--attention-sinks") {  // vLLM's variable is a boolean
-        if (*value == "1" || *value == "true") value = "on";
-        if (*value == "0" || *value == "false") value = "off";
-      }
-      if (flag == "--moe-activation" && *value == "bf16") value = "auto";  // what auto means where there is a choice
-      if (flag == "--attention-backend" && (value->starts_with("FLASH") || value->starts_with("TRITON")))
-        value = "auto";  // vLLM's names for its own fast kernels
-      return Layered{{*value}, "environment " + name};
-    }
+    if (const auto value = environment(name); value && !value->empty()) return Layered{{*value}, "environment " + name};
   }
   return std::nullopt;
 }
@@ -171,16 +70,20 @@ std::map<std::string, Layered> read_config(const CLI::App& app, const std::strin
   for (CLI::ConfigItem& item : items) {
     std::string flag = "--" + item.name;
     std::replace(flag.begin(), flag.end(), '_', '-');
-    const bool known = app.get_option_no_throw(flag) != nullptr && flag != "--config" && flag != "--help";
+    const CLI::Option* option = app.get_option_no_throw(flag);
+    const bool known = option != nullptr && flag != "--config" && flag != "--help";
     if (!item.parents.empty() || !known) throw refuse(fmt::format("nibble serve has no setting {}", item.fullname()));
-    layers[flag] = {std::move(item.inputs), "file " + path};
+    if (option->get_expected_min() == 0 && item.inputs.size() == 1)  // --no-…: true is false
+      item.inputs = {option->get_flag_value(flag.substr(2), item.inputs[0])};
+    const bool is_new = layers.emplace(name_of(*option), Layered{std::move(item.inputs), "file " + path}).second;
+    if (!is_new) throw refuse(fmt::format("{} stands there twice", name_of(*option)));
   }
   return layers;
 }
 
 std::string shown(const CLI::Option& option, const std::string& flag) {
   if (option.count() == 0) return option.get_default_str();
-  if (flag == "--api-key") return "(secret)";
+  if (flag == "--api-key" || flag == "--hf-token") return "(secret)";
   return fmt::format("{}", fmt::join(option.results(), ","));
 }
 
@@ -197,7 +100,8 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--port", o.port, "Port to listen on; 0: any free one")->check(CLI::Range(0, 65535));
   app.add_option("--max-num-seqs", o.max_num_seqs, "Most sequences computed at the same time")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--max-waiting", o.max_waiting, "Most requests in the queue; more get a 429")
+  app.add_option("--max-waiting", o.max_waiting,
+                 "Most requests in the queue, beside those that are computed; more get a 429")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--kv-tokens", o.kv_tokens, "Tokens that the KV cache holds, of all sequences; 0: one context's")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
@@ -210,7 +114,10 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--ssl-certfile", o.certificate_file, "Certificate chain (PEM): serve HTTPS");
   app.add_option("--ssl-keyfile", o.key_file, "Its private key (PEM)");
   app.add_option("--allowed-origin,--allowed-origins", o.allowed_origin,
-                 "Origin of web pages that may call; * any, empty none");
+                 "Origin of web pages that may call; * any, empty none")
+      ->check([](const std::string& origin) {
+        return origin.starts_with("[") ? "want one origin, found the list " + origin : std::string();
+      });
   app.add_option("--http-threads", o.http_threads, "Threads for HTTP")->check(CLI::Range(1, 64));
   app.add_option("--max-connections", o.max_connections, "Most open connections")->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-body-bytes", o.max_body_bytes, "Largest request body")
@@ -221,15 +128,15 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(1, 3600));
   app.add_option("--shutdown-timeout", o.shutdown_timeout, "Seconds that running requests get after SIGTERM")
       ->check(CLI::Range(0, 86400));
-  app.add_flag("--log-requests,!--disable-log-requests,!--no-enable-log-requests", o.log_requests,
-               "One line per request on standard error (default)");
+  app.add_flag(
+      "--log-requests,--enable-log-requests,!--no-log-requests,!--disable-log-requests,!--no-enable-log-requests",
+      o.log_requests, "One line per request on standard error (default)");
   app.add_flag("--log-prompts", o.log_prompts, "Log the text of requests too");
   app.add_option("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags");
   app.add_flag("--print-config", o.print_config, "Show the settings and where each came from, and leave");
-  add_foreign(app, o);
   app.footer(
       "Every flag can be set by a variable: NIBBLE_PORT for --port. The command line comes before the environment,\n"
-      "and the environment before --config. docs/serving.md lists vLLM's variables that are understood.\n"
+      "and the environment before --config. vLLM's flags and variables are understood: docs/serving.md.\n"
       "Example: nibble serve openai/gpt-oss-20b --host 0.0.0.0 --api-key secret");
 }
 
@@ -240,7 +147,7 @@ void resolve_serve_settings(CLI::App& app, ServeOptions& o, const Environment& e
   std::map<std::string, Layered> file = read_config(app, o.config_file);
   for (CLI::Option* option : app.get_options()) {
     if (option->get_lnames().empty()) continue;
-    const std::string flag = "--" + option->get_lnames()[0];
+    const std::string flag = name_of(*option);
     if (flag == "--help" || flag == "--config" || flag == "--print-config") continue;
     std::string origin = "command line";
     if (option->count() == 0) {

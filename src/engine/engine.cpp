@@ -106,7 +106,6 @@ struct Engine::Impl {
   }
 
   void publish() {
-    queued -= loop.left_queue() - std::exchange(left_queue, loop.left_queue());
     const std::lock_guard lock(mutex);
     shown = loop.stats();
   }
@@ -115,10 +114,9 @@ struct Engine::Impl {
   const backend::Dims dims;
   Queue<Message> inbox;
   std::atomic<RequestId> last_id = 0;
-  std::atomic<int64_t> queued = 0;  // accepted, not started
-  Loop loop;                        // the engine thread's, like left_queue
-  int64_t left_queue = 0;
-  mutable std::mutex mutex;  // guards shown
+  std::atomic<int64_t> unfinished = 0;  // accepted, no Finished yet
+  Loop loop;                            // the engine thread's
+  mutable std::mutex mutex;             // guards shown
   EngineStats shown;
   std::jthread thread;  // last: it uses all of the above
 };
@@ -130,13 +128,19 @@ Engine::~Engine() { impl_->inbox.push(Stop{}); }
 
 RequestId Engine::submit(Request request, Receiver receiver) {
   validate(request, impl_->limits, impl_->dims);
-  if (impl_->queued.fetch_add(1) >= impl_->limits.max_waiting) {
-    --impl_->queued;
-    throw Error(Code::kBusy, "[engine] want at most {} requests waiting, found as many: try again later",
-                impl_->limits.max_waiting);
+  const EngineLimits& limits = impl_->limits;
+  const int64_t most = std::min(limits.max_sequences, limits.max_batched_tokens) + limits.max_waiting;
+  if (impl_->unfinished.fetch_add(1) >= most) {
+    --impl_->unfinished;
+    throw Error(Code::kBusy, "[engine] want at most {} requests running and waiting, found as many: try again later",
+                most);
   }
   const RequestId id = ++impl_->last_id;
-  impl_->inbox.push(Submit{id, std::move(request), std::move(receiver)});
+  const auto counted = [&unfinished = impl_->unfinished, receiver = std::move(receiver)](const Event& event) {
+    if (std::holds_alternative<Finished>(event)) --unfinished;  // first: who hears of it may come back at once
+    receiver(event);
+  };
+  impl_->inbox.push(Submit{id, std::move(request), counted});
   return id;
 }
 

@@ -18,7 +18,7 @@ struct EngineLimits {
   int64_t max_context = 0;       // --max-model-len: prompt and generated tokens of one sequence
   int max_sequences = 256;       // --max-num-seqs: running at the same time
   int max_batched_tokens = 256;  // --max-num-batched-tokens: in one step
-  int64_t max_waiting = 1024;    // more are refused
+  int64_t max_waiting = 1024;    // beyond those; more are refused
   int64_t kv_tokens = 0;         // positions in the KV cache, of all sequences and the prefix cache; 0: max_context
   bool prefix_cache = true;
   bool async_scheduling = true;  // step n + 1 is enqueued before the tokens of step n are read; for a backend that
@@ -50,8 +50,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Throws Error(kInvalidRequest) when the request can never be served (empty or over-long prompt, ids outside the
-  // vocabulary, parameters out of range, more than kMaxLogprobs) and Error(kBusy) when the queue is full; then no event
-  // comes.
+  // vocabulary, parameters out of range, more than kMaxLogprobs) and Error(kBusy) when slots and queue are full; then
+  // no event comes.
   RequestId submit(Request request, Receiver receiver);
   // Ends it as kCancelled within one step. An id that has finished is ignored.
   void cancel(RequestId id);

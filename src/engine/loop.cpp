@@ -134,7 +134,6 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     Sequence& s = *row.sequence;
     if (s.started != Sequence::Time{}) continue;
     s.started = now;
-    ++left_queue_;
     counts_.prefix_queries += s.request.prefix_cache ? s.prompt_count : 0;
     counts_.prefix_hits += s.cached;
   }
@@ -224,7 +223,6 @@ void Loop::end(Sequence& s, FinishReason reason, std::string message) {
   s.ended = true;
   const auto now = Clock::now();
   const bool started = s.started != Sequence::Time{}, drew = s.first_token != Sequence::Time{};
-  if (!started) ++left_queue_;
   s.receiver(Finished{.reason = reason,
                       .prompt_tokens = s.prompt_count,
                       .cached_tokens = s.cached,

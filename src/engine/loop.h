@@ -38,8 +38,6 @@ class Loop {
   void step();
 
   [[nodiscard]] EngineStats stats() const;
-  // Requests that have left the queue, whether they ran or not.
-  [[nodiscard]] int64_t left_queue() const { return left_queue_; }
   // Aborts when a page is lost or has two holders. For tests.
   void check_integrity() const;
 
@@ -71,7 +69,6 @@ class Loop {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::optional<Flight> flight_;
   EngineStats counts_;
-  int64_t left_queue_ = 0;
 };
 
 }  // namespace nibble::engine

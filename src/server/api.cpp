@@ -295,6 +295,8 @@ std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
   constexpr std::string_view kCancel = "/cancel";
   const bool cancel = id.ends_with(kCancel);
   if (cancel) id.resize(id.size() - kCancel.size());
+  if (id.find('/') != std::string::npos)
+    throw ApiError("", fmt::format("there is no {} here", visit.http.path.substr(0, 200)), 404, "not_found");
   const auto entry = store_.get(id);
   if (!entry) throw ApiError("", fmt::format("there is no response {}", id.substr(0, 100)), 404, "not_found");
   const std::string& method = visit.http.method;
@@ -311,10 +313,13 @@ std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
   std::vector<int32_t> ids;
   bool with_text = false;
   if (body.is_object() && body.contains("messages")) {
+    Fields fields(body, "");
+    with_text = fields.boolean("return_token_strs").value_or(false);
     Json chat = body;
-    for (const char* own : {"return_token_strs", "add_special_tokens"}) chat.erase(own);
-    ids = turn_prompt(served.model, parse_chat(chat), options_.date());
-    with_text = body.value("return_token_strs", Json()) == true;
+    chat.erase("return_token_strs");
+    const TurnRequest turn = parse_chat(chat);
+    check_model(turn.generation.model, served.model);
+    ids = turn_prompt(served.model, turn, options_.date());
   } else {
     Fields fields(body, "");
     check_model(fields.string("model").value_or(""), served.model);

@@ -30,7 +30,8 @@ class ChatPresenter final : public Presenter {
         stream_(request.generation.stream),
         include_usage_(request.generation.include_usage),
         logprobs_(request.generation.request.logprobs >= 0),
-        token_ids_(request.generation.return_token_ids) {
+        token_ids_(request.generation.return_token_ids),
+        reasoning_(request.include_reasoning) {
     const TurnOptions options{.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
                               .parallel_calls = request.parallel_tool_calls,
                               .stop = request.generation.stop,
@@ -154,6 +155,7 @@ class ChatPresenter final : public Presenter {
   }
 
   void add_reasoning(size_t choice, const TurnEvent& event) {
+    if (!reasoning_) return;
     Choice& c = choices_[choice];
     const std::string text = text_of(event, c.reasoning);
     if (text.empty()) return;
@@ -197,7 +199,7 @@ class ChatPresenter final : public Presenter {
 
   const ServedModel& model_;
   const AnswerId id_;
-  const bool stream_, include_usage_, logprobs_, token_ids_;
+  const bool stream_, include_usage_, logprobs_, token_ids_, reasoning_;
   std::vector<Choice> choices_;
 };
 

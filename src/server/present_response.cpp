@@ -46,12 +46,12 @@ class ResponsePresenter final : public Presenter {
   }
 
   void finished(size_t, const engine::Finished& finished) override {
+    const bool cut = finish_reason(finished.reason, false) == "length";
+    status_ = cut ? "incomplete" : "completed";
     for (const TurnEvent& e : reader_.finish()) take(e);
     usage_.prompt_tokens = finished.prompt_tokens;
     usage_.cached_tokens = finished.cached_tokens;
     usage_.reasoning_tokens = reader_.reasoning_tokens();
-    const bool cut = finish_reason(finished.reason, false) == "length";
-    status_ = cut ? "incomplete" : "completed";
     if (cut) incomplete_ = {{"reason", "max_output_tokens"}};
   }
 
@@ -150,7 +150,7 @@ class ResponsePresenter final : public Presenter {
   }
 
   void end_item(const TurnEvent& e) {
-    item_["status"] = "completed";
+    item_["status"] = status_ == "incomplete" ? status_ : "completed";
     if (e.kind == ItemKind::kCall) {
       item_["arguments"] = text_;
       item_event("response.function_call_arguments.done", {{"name", item_["name"]}, {"arguments", text_}});

@@ -54,6 +54,7 @@ struct TurnRequest {
   std::string named_tool;  // kNamed
   bool parallel_tool_calls = true;
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
+  bool include_reasoning = true;  // in a chat's answer
   OutputFormat format;
 };
 

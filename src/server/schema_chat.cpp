@@ -38,7 +38,8 @@ void read_assistant(Fields& message, TurnRequest& into, CallNames& calls) {
   auto reasoning = message.string("reasoning_content");
   if (const auto other = message.string("reasoning"); !reasoning) reasoning = other;
   const Json* content = message.find("content");
-  const std::string text = content == nullptr ? "" : text_of(*content, message.path("content"), {"text", "refusal"});
+  const std::string text =
+      content == nullptr ? "" : text_of(*content, message.path("content"), {"text", "output_text", "refusal"});
   const Json* list = message.array("tool_calls");
   const bool calls_any = list != nullptr && !list->empty();
   if (reasoning && !reasoning->empty())
@@ -65,7 +66,7 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   }
   const Json* content = message.find("content");
   if (content == nullptr) throw ApiError(message.path("content"), message.path("content") + ": want a text");
-  std::string text = text_of(*content, message.path("content"), {"text"});
+  std::string text = text_of(*content, message.path("content"), {"text", "input_text"});
   if (*role == text::Role::kTool) {
     const std::string id = message.required_string("tool_call_id");
     into.history.push_back(result_message(called_function(calls, id, message.path("tool_call_id")), std::move(text)));
@@ -86,7 +87,7 @@ void read_tools(Fields& fields, TurnRequest& into) {
   if (const Json* tools = fields.array("tools")) {
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("tools[{}]", i));
-      tool.only("type", "function", "there are no built-in tools");
+      tool.only("type", "function", "there are no built-in or custom tools");
       auto function = tool.object("function");
       if (!function) throw ApiError(tool.path("function"), tool.path("function") + ": want an object, found nothing");
       read_function(*function, into);
@@ -189,6 +190,7 @@ TurnRequest parse_chat(const Json& body) {
   if (const auto older = fields.integer("max_tokens", {1, kMostTokens}); !turn.generation.max_tokens)
     turn.generation.max_tokens = older;
   turn.effort = read_effort(fields, "reasoning_effort").value_or(turn.effort);
+  turn.include_reasoning = fields.boolean("include_reasoning").value_or(true);
   turn.format = read_response_format(fields);
   const Json* messages = fields.array("messages");
   if (messages == nullptr || messages->empty()) throw ApiError("messages", "messages: want at least one, found none");
@@ -202,11 +204,13 @@ TurnRequest parse_chat(const Json& body) {
   fields.only("modalities", {"text"}, "gpt-oss writes text only");
   fields.only("verbosity", "medium", "say it in the instructions");
   fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
-  fields.only("include_reasoning", true, "reasoning comes in a field of its own; leave it out there");
   fields.only("add_generation_prompt", true, "a turn is always opened");
-  fields.refuse({"functions", "function_call"}, "use tools and tool_choice");
-  fields.refuse({"audio", "prediction", "web_search_options", "echo", "chat_template", "chat_template_kwargs",
-                 "documents", "continue_final_message", "mm_processor_kwargs", "best_of"},
+  fields.only("add_special_tokens", false, "Harmony's tokens are all there");
+  fields.only("function_call", "none", "use tools and tool_choice");
+  fields.refuse({"functions"}, "use tools");
+  fields.refuse({"chat_template_kwargs"}, "use reasoning_effort");
+  fields.refuse({"audio", "prediction", "web_search_options", "echo", "chat_template", "documents",
+                 "continue_final_message", "mm_processor_kwargs", "best_of"},
                 "gpt-oss has no such thing");
   fields.done();
   return turn;

@@ -97,9 +97,10 @@ void read_generation(Fields& fields, GenerationFields& into) {
   fields.ignore({"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
                  "request_id", "spaces_between_special_tokens"});
   fields.only("priority", 0, "requests are served in order of arrival");
-  fields.refuse({"use_beam_search", "length_penalty", "early_stopping", "bad_words", "allowed_token_ids",
-                 "logits_processors", "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids",
-                 "cache_salt", "kv_transfer_params", "vllm_xargs", "grammar"},
+  fields.only("length_penalty", 1, "there is no beam search");
+  fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
+                 "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",
+                 "kv_transfer_params", "vllm_xargs", "grammar"},
                 "this server does not do it");
   fields.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"},
                 "use response_format");
@@ -170,6 +171,7 @@ std::string text_of(const Json& content, const std::string& path, std::initializ
     }
     text += part.required_string(type == "refusal" ? "refusal" : "text");
     part.ignore({"annotations", "logprobs"});  // of our own answers, sent back
+    part.ignore({"cache_control"});            // what can be cached is
     part.done();
   }
   return text;

@@ -5,10 +5,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 namespace nibble::server {
 namespace {
 
 constexpr int64_t kMostLogprobs = 20;
+// Of `include`: parts that no response has. Reasoning is given in plain text, and there are no built-in tools or
+// images.
+constexpr std::string_view kNeverThere[] = {"reasoning.encrypted_content",    "web_search_call.results",
+                                            "web_search_call.action.sources", "file_search_call.results",
+                                            "code_interpreter_call.outputs",  "computer_call_output.output.image_url",
+                                            "message.input_image.image_url"};
 
 void read_message_item(Fields& item, bool before_call, TurnRequest& into) {
   const std::string role_name = item.required_string("role");
@@ -91,7 +101,7 @@ void read_tools(Fields& fields, TurnRequest& into) {
   if (const Json* tools = fields.array("tools")) {
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("tools[{}]", i));
-      tool.only("type", "function", "there are no built-in tools");
+      tool.only("type", "function", "there are no built-in or custom tools");
       read_function(tool, into);
       tool.done();
     }
@@ -128,8 +138,8 @@ void read_reasoning(Fields& fields, TurnRequest& into) {
   auto reasoning = fields.object("reasoning");
   if (!reasoning) return;
   into.effort = read_effort(*reasoning, "effort").value_or(into.effort);
-  for (const char* name : {"summary", "generate_summary"})
-    reasoning->only(name, "auto", "reasoning is given in full, never summarised");
+  for (const char* name : {"summary", "generate_summary"})  // reasoning is given in full, never summarised
+    static_cast<void>(reasoning->choice(name, {"auto", "concise", "detailed"}));
   reasoning->done();
 }
 
@@ -142,7 +152,7 @@ void read_include(Fields& fields, GenerationFields& into) {
     const std::string what = string_of(item, "include");
     if (what == "message.output_text.logprobs")
       into.request.logprobs = static_cast<int>(top.value_or(0));
-    else if (what != "reasoning.encrypted_content")  // reasoning is given in plain text
+    else if (std::find(std::begin(kNeverThere), std::end(kNeverThere), what) == std::end(kNeverThere))
       throw ApiError("include", fmt::format("include: {} is not supported", what));
   }
 }
@@ -158,7 +168,7 @@ Json echo(const Json& body, const ResponsesRequest& request) {
   return {{"background", false},
           {"instructions", or_default("instructions", nullptr)},
           {"max_output_tokens", or_default("max_output_tokens", nullptr)},
-          {"max_tool_calls", nullptr},
+          {"max_tool_calls", or_default("max_tool_calls", nullptr)},
           {"metadata", or_default("metadata", Json::object())},
           {"parallel_tool_calls", request.turn.parallel_tool_calls},
           {"previous_response_id", or_default("previous_response_id", nullptr)},
@@ -199,8 +209,8 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
     options->done();
   }
   fields.only("truncation", "disabled", "a conversation that is too long is refused");
-  fields.refuse({"background", "conversation", "context_management", "prompt", "max_tool_calls"},
-                "this server does not do it");
+  static_cast<void>(fields.integer("max_tool_calls", {1, kMostTokens}));  // of built-in tools, of which there are none
+  fields.refuse({"background", "conversation", "context_management", "prompt"}, "this server does not do it");
   if (turn.generation.return_token_ids) throw ApiError("return_token_ids", "return_token_ids is not supported here");
   fields.done();
   request.echoed = echo(body, request);

@@ -153,6 +153,13 @@ class Many(Case):
         self.assertEqual(server.metric("nibble:request_success_total", finished_reason="error"), 0)
         server.idle()
 
+    def test_a_burst_that_slots_and_queue_hold_is_served(self):
+        server = Server("--max-num-seqs", 6, "--max-waiting", 2)
+        self.addCleanup(server.stop)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda i: server.chat("Tell me a story.", ignore_eos=True, max_tokens=20), range(8)))
+        self.assertEqual([a.status for a in answers], [200] * 8)
+
     def test_a_full_queue_says_come_back(self):
         server = Server("--max-num-seqs", 1, "--max-waiting", 1)
         self.addCleanup(server.stop)
@@ -241,7 +248,7 @@ class Secured(Case):
 
 
 class Flags(Case):
-    VLLM = ("--tensor-parallel-size", 1, "--enforce-eager", "--gpu-memory-utilization", 0.9, "--tool-call-parser", "openai", "--enable-auto-tool-choice", "--reasoning-parser", "openai_gptoss",
+    VLLM = ("-tp", 1, "-O3", "-cc.level=3", "--attention-backend", "FLASH_ATTN", "--enforce-eager", "--gpu-memory-utilization", 0.9, "--tool-call-parser", "openai", "--enable-auto-tool-choice", "--reasoning-parser", "openai_gptoss",
             "--quantization", "mxfp4", "--uvicorn-log-level", "warning", "--attention-config", "{}", "--async-scheduling",
             "--max_model_len", 2048, "--max-num-batched-tokens", 512, "--kv-cache-dtype", "auto", "--served-model-name", "a", "b")
 
@@ -274,10 +281,31 @@ class Flags(Case):
             file.write_text(text)
             self.refused(2, "serve", "--config", file, "--print-config", says=says)
 
+    def test_spellings_of_vllm(self):
+        config = self.config(TINY, "-tp", 1, "-O3", "-cc.level=3", "--compilation-config.a.b", "x", "--max-model-len", "8k", "--kv_tokens=16K", "--swap-space", 1,
+                             "--swap-space", 4, "--cuda-graph-sizes", 1, 2, 4, "--no-trust-remote-code", "--no-enable-lora", "--enable-log-requests",
+                             "--attention-backend", "FLASHINFER", "--kv-cache-dtype", "fp8_e4m3", "--load-format", "fastsafetensors",
+                             "--allowed-origins", '["*"]', "--hf-token", "hush")
+        for flag, value in (("tensor-parallel-size", "1"), ("compilation-config", "3,3,x"), ("max-model-len", "8000"), ("kv-tokens", "16384"), ("attention-backend", "auto"),
+                            ("kv-cache-dtype", "fp8"), ("load-format", "safetensors"), ("allowed-origin", "*"), ("hf-token", "(secret)")):
+            self.assertEqual(config[flag], {"value": value, "origin": "command line"}, flag)
+
+    def test_the_recipes_of_vllm_for_gpt_oss(self):
+        file = self.dir / "GPT-OSS_Hopper.yaml"
+        file.write_text("no-enable-prefix-caching: true\nmax-cudagraph-capture-size: 2048\nmax-num-batched-tokens: 8192\nstream-interval: 20\n"
+                        "disable_log_requests: true\nenable-lora: false\n")
+        config = self.config(TINY, "--config", file, "--tensor-parallel-size", 1, "--gpu-memory-utilization", 0.95, "--block-size=64",
+                             "--tool-call-parser", "openai", "--enable-auto-tool-choice", "--quantization", "mxfp4", "--mxfp4-backend", "CUTLASS")
+        for flag, value in (("enable-prefix-caching", "false"), ("max-num-batched-tokens", "8192"), ("log-requests", "false")):
+            self.assertEqual(config[flag], {"value": value, "origin": f"file {file}"}, flag)
+        file.write_text("enable-prefix-caching: true\nno-enable-prefix-caching: true\n")
+        self.refused(2, "serve", TINY, "--config", file, says="--enable-prefix-caching")
+
     def test_command_lines_of_vllm(self):
         server = Server(*self.VLLM)
         self.addCleanup(server.stop)
-        for flag in ("--uvicorn-log-level", "--enforce-eager", "--gpu-memory-utilization"):
+        self.assertIn("--attention-backend FLASH_ATTN is taken as auto", server.log)
+        for flag in ("--uvicorn-log-level", "--enforce-eager", "--gpu-memory-utilization", "--compilation-config"):
             self.assertEqual(sum(f"{flag} makes no difference" in line for line in server.log), 1, flag)
         self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])
         self.assertEqual(server.chat(model="b", max_tokens=1).status, 200)
@@ -285,6 +313,9 @@ class Flags(Case):
     def test_refusals(self):
         for flags, says in ((("--tensor-parallel-size", 2), "one device serves"), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),
+                            (("-tp", 2), "one device serves"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
+                            (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
+                            (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
                             (("--enable-lora",), "--enable-lora"), (("--config", "x.yaml"), "x.yaml")):
             self.refused(2, "serve", TINY, *flags, says=says)
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))

@@ -187,14 +187,34 @@ class ChatCompletions(Shared):
             ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": {"1": 1000}}, "logit_bias"), ({"logit_bias": {"999999": 1}}, "logit_bias"),
             ({"top_logprobs": 3}, "top_logprobs"), ({"logprobs": True, "top_logprobs": 99}, "top_logprobs"),
             ({"stream_options": {"include_usage": True}}, "stream_options"), ({"reasoning_effort": "extreme"}, "reasoning_effort"),
-            ({"functions": [{"name": "f"}]}, "functions"), ({"audio": {"voice": "x"}}, "audio"), ({"modalities": ["audio"]}, "modalities"),
+            ({"functions": [{"name": "f"}]}, "functions"), ({"function_call": "auto"}, "function_call"), ({"length_penalty": 2}, "length_penalty"),
+            ({"chat_template_kwargs": {"reasoning_effort": "high"}}, "chat_template_kwargs"), ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+            ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}, "tool_choice.type"), ({"verbosity": "low"}, "verbosity"),
+            ({"audio": {"voice": "x"}}, "audio"), ({"modalities": ["audio"]}, "modalities"),
             ({"guided_json": {}, "guided_regex": "x"}, "guided_regex"), ({"response_format": {"type": "xml"}}, "response_format.type"),
             ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"), ({"min_tokens": 500}, "min_tokens"),
             ({"seed": 2**64}, "seed"), ({"model": "gpt-9"}, "model"),
         ]:
             answer = self.server.chat(**fields)
             self.refusal(answer, 404 if "model" in fields else 400, param)
-        self.assertEqual(self.server.chat(user="me", metadata={"a": "b"}, store=True, service_tier="auto", max_tokens=1).status, 200)
+
+    def test_fields_that_change_nothing_are_accepted(self):
+        fields = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "safety_identifier": "x", "prompt_cache_key": "k",
+                  "prompt_cache_retention": "24h", "verbosity": "medium", "parallel_tool_calls": True, "modalities": ["text"], "function_call": "none",
+                  "functions": [], "logprobs": False, "top_logprobs": 0, "stop": [], "logit_bias": {}, "length_penalty": 1.0, "use_beam_search": False,
+                  "add_special_tokens": False, "audio": None, "prediction": None, "chat_template_kwargs": {}, "tool_choice": "auto", "tools": []}
+        plain = self.server.chat().json()["choices"]
+        self.assertEqual(self.server.chat(**fields).json()["choices"], plain)
+        parts = [{"role": "user", "content": [{"type": "input_text", "text": "What is the capital of France?", "cache_control": {"type": "ephemeral"}}]}]
+        self.assertEqual(self.server.chat(messages=parts).json()["choices"], plain)
+
+    def test_reasoning_may_be_left_out(self):
+        body = self.server.chat(include_reasoning=False).json()
+        self.assertNotIn("reasoning", json.dumps(body["choices"]))
+        self.assertEqual(body["choices"][0]["message"]["content"], PARIS)
+        self.assertGreater(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 5)
+        events = self.server.stream("/v1/chat/completions", chat_body(stream=True, include_reasoning=False))
+        self.assertEqual((joined(events, "reasoning"), joined(events, "content")), ("", PARIS))
 
     def test_a_prompt_that_is_too_long_is_refused(self):
         error = self.refusal(self.server.chat("Hello " * 140_000), 400, "messages")
@@ -266,6 +286,24 @@ class Responses(Shared):
         self.assertGreater(usage["output_tokens_details"]["reasoning_tokens"], 5)
         self.assertEqual(usage["total_tokens"], usage["input_tokens"] + usage["output_tokens"])
 
+    def test_fields_that_change_nothing_are_accepted(self):
+        fields = {"user": "me", "service_tier": "auto", "safety_identifier": "x", "prompt_cache_key": "k", "truncation": "disabled", "background": False,
+                  "include": ["reasoning.encrypted_content", "web_search_call.action.sources"], "max_tool_calls": 3, "reasoning": {"summary": "detailed"},
+                  "text": {"format": {"type": "text"}, "verbosity": "medium"}, "conversation": None, "prompt": None, "top_logprobs": 0, "tools": []}
+        body = self.respond(**fields).json()
+        self.assertEqual(body["output"][1]["content"][0]["text"], PARIS)
+        self.assertEqual(body["max_tool_calls"], 3)
+
+    def test_an_item_that_is_cut_short_says_so(self):
+        tool = {"type": "function", **WEATHER["function"]}
+        ask = {"instructions": "You are a helpful assistant.", "input": "What is the weather in Qelmor?", "tools": [tool]}
+        whole = self.respond(**ask).json()
+        self.assertEqual((whole["status"], whole["output"][-1]["status"]), ("completed", "completed"))
+        cut = self.respond(**ask, max_output_tokens=whole["usage"]["output_tokens"] - 3).json()
+        call = cut["output"][-1]
+        self.assertEqual((cut["status"], call["type"], call["status"]), ("incomplete", "function_call", "incomplete"))
+        self.assertEqual({item["status"] for item in cut["output"][:-1]}, {"completed"})
+
     def test_a_stream_is_numbered_and_in_order(self):
         events = self.server.stream("/v1/responses", {"input": "What is the capital of France?", "temperature": 0, "stream": True})
         names = [name for name, _ in events]
@@ -319,7 +357,7 @@ class Responses(Shared):
     def test_refusals(self):
         for fields, param in (({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"truncation": "auto"}, "truncation"),
                               ({"input": []}, "input"), ({"input": [{"type": "image"}]}, "input[0].type"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-                              ({"include": ["file_search_call.results"]}, "include"), ({"reasoning": {"effort": "extreme"}}, "reasoning.effort"),
+                              ({"include": ["everything"]}, "include"), ({"reasoning": {"summary": "long"}}, "reasoning.summary"), ({"reasoning": {"effort": "extreme"}}, "reasoning.effort"),
                               ({"max_tokens": 5}, "max_tokens"), ({"prompt": {"id": "x"}}, "prompt"), ({"text": {"verbosity": "high"}}, "text.verbosity")):
             self.refusal(self.respond(**fields), 400, param)
 

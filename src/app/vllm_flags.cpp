@@ -1,0 +1,251 @@
+#include "app/vllm_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string_view>
+
+namespace nibble::app {
+namespace {
+
+// `values`: those that are accepted, all where empty; "-": flags without a value, of which there is --no-… as well.
+struct Foreign {
+  const char* flags;
+  const char* values;
+  const char* why;
+};
+constexpr Foreign kWithoutEffect[] = {
+    {"--trust-remote-code", "-", "no code is ever loaded with a model"},
+    {"--enable-auto-tool-choice", "-", "tool calls are always recognised"},
+    {"--tool-call-parser", "openai", "Harmony is the only format"},
+    {"--reasoning-parser", "openai_gptoss", "Harmony is the only format"},
+    {"--response-role", "assistant", "Harmony is the only format"},
+    {"--chat-template-content-format", "", "Harmony is the only format"},
+    {"--enable-reasoning", "-", "reasoning is always told apart"},
+    {"--quantization", "mxfp4", "the experts are MXFP4 as they come"},
+    {"--dtype", "auto bfloat16", "activations are 16 bits wide with sums in 32"},
+    {"--tensor-parallel-size --pipeline-parallel-size --data-parallel-size --data-parallel-size-local "
+     "--decode-context-parallel-size --prefill-context-parallel-size --nnodes",
+     "1", "one device serves"},
+    {"--node-rank", "0", "one device serves"},
+    {"--master-addr --master-port --all2all-backend --max-parallel-loading-workers", "", "one device serves"},
+    {"--disable-custom-all-reduce", "-", "one device serves"},
+    {"--api-server-count", "1", "one process serves"},
+    {"--distributed-executor-backend", "", "one process serves"},
+    {"--block-size", "", "a page has the size that the backend wants"},
+    {"--swap-space", "", "nothing is swapped out"},
+    {"--cpu-offload-gb", "0", "weights stay on one device"},
+    {"--enable-chunked-prefill", "-", "prompts are always computed in chunks"},
+    {"--max-num-partial-prefills --max-long-partial-prefills --long-prefill-token-threshold --num-lookahead-slots "
+     "--num-scheduler-steps --preemption-mode --prefix-caching-hash-algo",
+     "", "there is one scheduler"},
+    {"--disable-hybrid-kv-cache-manager --disable-cascade-attn --disable-chunked-mm-input", "-",
+     "there is one scheduler"},
+    {"--scheduling-policy", "fcfs", "requests are served in order of arrival"},
+    {"--moe-tile", "", "tiles are planned from the shapes"},
+    {"--moe-backend --mxfp4-backend", "", "kernels are chosen from the shapes, or with --moe-kernel"},
+    {"--attention-config", "", "kernels are chosen from the shapes, or with --attention-backend"},
+    {"--compilation-config --optimization-level --max-seq-len-to-capture --max-cudagraph-capture-size", "",
+     "nothing is compiled at run time"},
+    {"--cuda-graph-sizes --cudagraph-capture-sizes", "*", "nothing is compiled at run time"},
+    {"--uvicorn-log-level --log-config-file", "", "there is no uvicorn"},
+    {"--disable-uvicorn-access-log --disable-fastapi-docs", "-", "there is no uvicorn"},
+    {"--disable-log-stats --aggregate-engine-logging", "-", "figures are under /metrics"},
+    {"--show-hidden-metrics-for-version", "", "figures are under /metrics"},
+    {"--max-log-len", "", "prompts are logged with --log-prompts only"},
+    {"--enable-server-load-tracking", "-", "/load is always there"},
+    {"--enable-prompt-tokens-details", "-", "cached tokens are always told"},
+    {"--enable-force-include-usage", "-", "ask with stream_options"},
+    {"--exclude-tools-when-tool-choice-none", "-", "tool_choice none makes sure of it"},
+    {"--max-logprobs", "20", "requests may ask for 20"},
+    {"--logprobs-mode", "raw_logprobs", "logprobs are the model's own"},
+    {"--generation-config", "", "requests say how to sample; the default is temperature 1"},
+    {"--tokenizer-mode", "auto hf", "there is one tokenizer"},
+    {"--tokenizer-revision --code-revision --revision --download-dir --hf-token", "", "nothing is downloaded"},
+    {"--config-format", "auto hf", "files say themselves what they are"},
+    {"--model-impl", "auto vllm", "there is one implementation"},
+    {"--task --runner", "auto generate", "text is generated"},
+    {"--convert", "auto none", "text is generated"},
+    {"--safetensors-load-strategy --model-loader-extra-config", "", "weights are read in one way"},
+    {"--ignore-patterns", "*", "weights are read in one way"},
+    {"--use-tqdm-on-load", "-", "/health tells how far loading is"},
+    {"--guided-decoding-backend --structured-outputs-config", "", "there is one grammar engine"},
+    {"--limit-mm-per-prompt --mm-processor-kwargs --allowed-local-media-path", "", "gpt-oss reads text only"},
+    {"--seed", "", "each request has its own seed"},
+    {"--stream-interval", "", "every token is sent at once"},
+    {"--allowed-methods --allowed-headers", "", "what the API takes is allowed"},
+};
+constexpr Foreign kRefused[] = {
+    {"--speculative-config", "", "speculative decoding is not built yet"},
+    {"--enable-expert-parallel --data-parallel-hybrid-lb --data-parallel-external-lb --enable-eplb --enable-dbo "
+     "--headless",
+     "-", "one device serves"},
+    {"--data-parallel-rank --data-parallel-start-rank --data-parallel-address --data-parallel-rpc-port "
+     "--data-parallel-backend",
+     "", "one device serves"},
+    {"--enable-lora", "-", "there are no adapters"},
+    {"--lora-modules", "*", "there are no adapters"},
+    {"--tool-server", "", "there are no built-in tools"},
+    {"--chat-template --default-chat-template-kwargs", "", "gpt-oss speaks Harmony"},
+    {"--trust-request-chat-template", "-", "gpt-oss speaks Harmony"},
+    {"--tool-parser-plugin --reasoning-parser-plugin --logits-processors --middleware", "*", "no code is ever loaded"},
+    {"--override-generation-config", "", "requests say how to sample"},
+    {"--kv-transfer-config --kv-events-config --kv-offloading-size", "", "the KV cache stays where it is"},
+    {"--num-gpu-blocks-override --kv-cache-memory-bytes", "", "want --kv-tokens"},
+    {"--calculate-kv-scales", "-", "fp8 keys and values need no scales"},
+    {"--disable-sliding-window", "-", "gpt-oss was trained with its windows"},
+    {"--skip-tokenizer-init --enable-prompt-embeds --tokens-only", "-", "requests come as text or token ids"},
+    {"--enable-sleep-mode", "-", "weights stay where they are"},
+    {"--tokenizer", "", "the tokenizer comes with the model"},
+    {"--hf-overrides --hf-config-path --rope-scaling --rope-theta", "", "the configuration comes with the model"},
+    {"--otlp-traces-endpoint", "", "figures are under /metrics"},
+    {"--collect-detailed-traces", "*", "figures are under /metrics"},
+    {"--enable-log-outputs", "-", "what the model says is never logged"},
+    {"--return-tokens-as-token-ids", "-", "ask with return_token_ids"},
+    {"--ssl-ca-certs --ssl-cert-reqs --ssl-ciphers", "", "clients are known by --api-key"},
+    {"--enable-ssl-refresh", "-", "the certificate is read at the start"},
+    {"--allow-credentials", "-", "clients are known by --api-key, not by cookies"},
+    {"--root-path", "", "put it into the proxy"},
+    {"--uds", "", "want --host and --port"},
+};
+
+// vLLM's values of our own flags. What maps to auto are its names for its own fast kernels.
+struct Value {
+  const char* flag;
+  const char* theirs;
+  const char* ours;
+};
+constexpr Value kValues[] = {
+    {"--attention-backend",
+     "FLASHINFER FLASHINFER_VLLM_V1 FLASH_ATTN FLASH_ATTN_VLLM_V1 TRITON_ATTN TRITON_ATTN_VLLM_V1 FLEX_ATTENTION "
+     "TORCH_SDPA XFORMERS CPU_ATTN",
+     "auto"},
+    {"--attention-sinks", "1 true True", "on"},
+    {"--attention-sinks", "0 false False", "off"},
+    {"--moe-activation", "bf16", "auto"},
+    {"--kv-cache-dtype", "bfloat16", "bf16"},
+    {"--kv-cache-dtype", "fp8_e4m3", "fp8"},
+    {"--load-format", "hf", "auto"},
+    {"--load-format", "fastsafetensors runai_streamer", "safetensors"},
+    {"--allowed-origin", R"(["*"])", "*"},
+};
+
+constexpr std::pair<const char*, const char*> kVariables[] = {
+    {"VLLM_API_KEY", "--api-key"},
+    {"VLLM_MXFP4_MOE_KERNEL", "--moe-kernel"},
+    {"VLLM_MXFP4_ACTIVATION", "--moe-activation"},
+    {"FLASHINFER_MOE_TILE", "--moe-tile"},
+    {"VLLM_ATTENTION_SINKS", "--attention-sinks"},
+    {"VLLM_ATTENTION_BACKEND", "--attention-backend"},
+};
+
+constexpr std::pair<std::string_view, std::string_view> kShortNames[] = {
+    {"-tp", "--tensor-parallel-size"},
+    {"-pp", "--pipeline-parallel-size"},
+    {"-dp", "--data-parallel-size"},
+    {"-dpl", "--data-parallel-size-local"},
+    {"-dpn", "--data-parallel-rank"},
+    {"-dpr", "--data-parallel-start-rank"},
+    {"-dpa", "--data-parallel-address"},
+    {"-dpp", "--data-parallel-rpc-port"},
+    {"-dpb", "--data-parallel-backend"},
+    {"-dph", "--data-parallel-hybrid-lb"},
+    {"-dpe", "--data-parallel-external-lb"},
+    {"-dcp", "--decode-context-parallel-size"},
+    {"-pcp", "--prefill-context-parallel-size"},
+    {"-ep", "--enable-expert-parallel"},
+    {"-asc", "--api-server-count"},
+    {"-cc", "--compilation-config"},
+    {"-ac", "--attention-config"},
+    {"-sc", "--speculative-config"},
+    {"-O", "--compilation-config"},
+};
+
+bool has_word(std::string_view words, std::string_view word) {
+  return fmt::format(" {} ", words).find(fmt::format(" {} ", word)) != std::string::npos;
+}
+
+// -tp=2, -cc.level=3 and -O3 by their long names; anything else as it is.
+std::string with_long_name(const std::string& argument) {
+  for (const auto& [short_name, name] : kShortNames) {
+    if (!argument.starts_with(short_name)) continue;
+    const std::string rest = argument.substr(short_name.size());
+    if (rest.empty() || rest[0] == '=' || rest[0] == '.') return std::string(name) + rest;
+    if (short_name == "-O") return fmt::format("{}={}", name, rest);
+  }
+  return argument;
+}
+
+using OnValue = std::function<void(const std::string& value)>;
+
+// What is given twice counts as given last, as there.
+CLI::Option* add_foreign_flag(CLI::App& app, const std::string& flag, std::string_view values, const OnValue& use) {
+  if (values == "-") return app.add_flag_callback(flag + ",!--no-" + flag.substr(2), [use] { use(""); });
+  if (values == "*") {
+    return app.add_option_function<std::vector<std::string>>(
+        flag, [use](const std::vector<std::string>& found) { use(fmt::format("{}", fmt::join(found, " "))); });
+  }
+  return app.add_option_function<std::string>(flag, use)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+void add_foreign(CLI::App& app, const Foreign& row,
+                 const std::function<void(const std::string&, const std::string&)>& use) {
+  for (const std::string& flag : CLI::detail::split(row.flags, ' ')) {
+    add_foreign_flag(app, flag, row.values, [use, flag](const std::string& value) { use(flag, value); })->group("");
+  }
+}
+
+void note(ServeOptions& o, std::string text) {
+  if (std::find(o.notes.begin(), o.notes.end(), text) == o.notes.end()) o.notes.push_back(std::move(text));
+}
+
+void take_values(CLI::App& app, const Value& row, ServeOptions& o) {
+  app.get_option(row.flag)->transform([&o, row](const std::string& found) -> std::string {
+    if (!has_word(row.theirs, found)) return found;
+    note(o, fmt::format("{} {} is taken as {}", row.flag, found, row.ours));
+    return row.ours;
+  });
+}
+
+}  // namespace
+
+void respell_vllm_arguments(std::vector<std::string>& arguments) {
+  for (std::string& argument : arguments) {
+    argument = with_long_name(argument);
+    if (!argument.starts_with("--")) continue;
+    const size_t end = std::min(argument.find('='), argument.size());
+    std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+    const size_t dot = argument.find("-config.");  // one field of a JSON flag
+    if (dot < end) argument.erase(dot + 7, end - dot - 7);
+  }
+}
+
+void add_vllm_flags(CLI::App& app, ServeOptions& o) {
+  for (const Foreign& row : kWithoutEffect) {
+    add_foreign(app, row, [&o, row](const std::string& flag, const std::string& value) {
+      const bool any = std::string_view("-*").find(row.values) != std::string_view::npos;  // of "" too
+      if (!any && !has_word(row.values, value))
+        throw CLI::ValidationError(flag, fmt::format("only {} is supported, found {}: {}", row.values, value, row.why));
+      note(o, fmt::format("{} makes no difference: {}", flag, row.why));
+    });
+  }
+  for (const Foreign& row : kRefused) {
+    add_foreign(app, row, [row](const std::string& flag, const std::string&) {
+      throw CLI::ValidationError(flag, fmt::format("is not supported: {}", row.why));
+    });
+  }
+  for (const Value& row : kValues) take_values(app, row, o);
+  for (const char* flag : {"--max-model-len", "--max-num-batched-tokens", "--max-num-seqs", "--kv-tokens"}) {
+    const std::map<std::string, int64_t> units = {{"k", 1000}, {"K", 1024}, {"m", 1'000'000}, {"M", 1 << 20}};
+    CLI::AsNumberWithUnit number(units, CLI::AsNumberWithUnit::CASE_SENSITIVE);
+    app.get_option(flag)->transform(number.description(""));
+  }
+}
+
+std::span<const std::pair<const char*, const char*>> vllm_variables() { return kVariables; }
+
+}  // namespace nibble::app

@@ -5,8 +5,8 @@
 //      warps take them in turn: so a CTA sees few experts, and waits for new activations seldom. Its warps meet only
 //      there.
 // bytes, flops: cost()
-// measured 2026-11-21 (H200, 120b, share of read bandwidth), gate_up: 16 tokens 122 us (82 %), 32 180 us (85 %), 64
-//      235 us (87 %), 256 317 us (77 %), 512 454 us; down: 68 (75 %), 97 (80 %), 125 (82 %), 162 (77 %), 233 us
+// measured 2026-11-22 (H100, 120b, share of read bandwidth), gate_up: 16 tokens 173 us (88 %), 32 258 us (90 %), 64
+//      338 us (91 %), 256 420 us (88 %), 512 461 us (80 %); down: 92 (83 %), 135 (86 %), 177 (87 %), 222 (83 %), 255 us
 
 #include "backend/cuda/kernels/any/grouped_plan.h"
 #include "backend/cuda/kernels/any/row_warps.cuh"

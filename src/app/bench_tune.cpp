@@ -48,10 +48,14 @@ std::vector<double> time_steps(const BenchOptions& options, const model::ModelCo
 }  // namespace
 
 int64_t crossover(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least) {
-  for (const TuneRow& row : rows) {
-    if (row.tuned_us > row.*other) break;
-    least = row.tokens;
-  }
+  const auto loss = [&](int64_t limit) {
+    double sum = 0;
+    for (const TuneRow& row : rows)
+      sum += (row.tokens <= limit ? row.tuned_us : row.*other) / std::min(row.tuned_us, row.*other);
+    return sum;
+  };
+  for (const TuneRow& row : rows)
+    if (loss(row.tokens) <= loss(least)) least = row.tokens;
   return least;
 }
 

@@ -17,7 +17,7 @@ struct TuneRow {
   double tuned_us = 0;  // with the kernels for fewer tokens throughout
   double experts_gemm_us = 0, router_mma_us = 0;
 };
-// The largest row up to which the kernels for fewer tokens are as fast in every row; `least` where in none.
+// Up to how many tokens the kernels for fewer lose least, in shares of the rows' times; `least` where in no row.
 [[nodiscard]] int64_t crossover(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least);
 
 // The rows as a table, and the line of backend/cuda/tuned.h that they make.

@@ -234,9 +234,10 @@ void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKi
                {"--attention-backend flash", o.attention_backend == AttentionBackend::kFlash, {kCuda}},
                {"--kv-cache-dtype fp8", o.kv_cache_dtype == KvCacheDtype::kFp8, {kCuda}}};
   for (const auto& [flag, given, on] : flags) {
-    if (given && std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) == kinds.end())
-      throw Error(Code::kUnsupported, "[options] {}: want --backend {}, found another", flag,
-                  on[0] == kCpu ? "cpu" : "cuda");
+    if (!given || std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) != kinds.end()) continue;
+    std::vector<std::string_view> names;
+    for (const BackendKind kind : on) names.push_back(kind == kCpu ? "cpu" : kind == kCuda ? "cuda" : "reference");
+    throw Error(Code::kUnsupported, "[options] {}: want --backend {}, found another", flag, fmt::join(names, " or "));
   }
 }
 

@@ -77,9 +77,11 @@ Comparison compare(const Side& a, const Side& b, const Step& step, double tolera
   Comparison result;
   for (size_t i = 0; i < on_a.size(); ++i) {
     StageDifference d = difference(on_a[i], on_b[i]);
-    // Ids differ by whole numbers: where the logits before them agree, the choice was a near-tie.
-    d.near_tie = d.slot == Slot::kExpertIds && d.largest > tolerance && result.stages.back().largest <= tolerance;
-    if (d.largest > tolerance && !result.first_bad) result.first_bad = i;
+    const bool ids = d.slot == Slot::kExpertIds;
+    const bool bad = d.largest > (ids ? 0 : tolerance);
+    // Where the logits before the ids agree, the choice was a near-tie.
+    d.near_tie = ids && bad && result.stages.back().largest <= tolerance;
+    if (bad && !result.first_bad) result.first_bad = i;
     result.stages.push_back(std::move(d));
   }
   return result;

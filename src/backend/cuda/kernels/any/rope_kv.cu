@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(kMaxHalf) any_rope_table_kernel(const __grid_c
 void any_rope_table(const RopeTableLaunch& args, const Launch& on) {
   require_shape(args.tokens > 0, Kernel::kRopeTable, "at least one token", args.tokens);
   require_shape(args.half > 0 && args.half <= kMaxHalf, Kernel::kRopeTable, "a head_dim of at most 256", 2 * args.half);
-  launch_chained(any_rope_table_kernel, {.name = Kernel::kRopeTable, .on = on, .grid = args.tokens, .threads = kMaxHalf},
-                 args);
+  launch_chained(any_rope_table_kernel,
+                 {.name = Kernel::kRopeTable, .on = on, .grid = args.tokens, .threads = kMaxHalf}, args);
 }
 
 void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {

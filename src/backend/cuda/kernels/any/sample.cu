@@ -259,9 +259,9 @@ void any_sample(const SampleLaunch& args, const Launch& on) {
     any_sample_filter_f32<<<rows, kFilterThreads, 0, on.stream>>>(args);
     launched(Kernel::kSampleFilter, on);
   }
-  launch_chained(any_sample_draw_f32,
-                 {.name = Kernel::kSampleDraw, .on = on, .grid = kSampleParts, .threads = kThreads, .grid_y = args.rows},
-                 args);
+  launch_chained(
+      any_sample_draw_f32,
+      {.name = Kernel::kSampleDraw, .on = on, .grid = kSampleParts, .threads = kThreads, .grid_y = args.rows}, args);
   launch_chained(any_sample_pick, {.name = Kernel::kSamplePick, .on = on, .grid = args.rows, .threads = kWarpLanes},
                  args);
 }

@@ -219,8 +219,8 @@ void DecodePath::round_blocks(float* from, F16* to, int64_t values, const Launch
 }
 
 void DecodePath::moe(const MoeWeights& w, const Launch& on) {
-  if (kernel_ == MoeKernel::kGemv) return int8_moe(w, on);
   round_blocks(at_.normed, at_.normed_f16, tokens_ * d_.hidden, on);
+  if (kernel_ == MoeKernel::kGemv) settle(on);  // the experts, which its kernels do not choose
   if (experts_on_gemms()) {
     gemms_->moe({.up = w.up,
                  .down = w.down,
@@ -233,7 +233,7 @@ void DecodePath::moe(const MoeWeights& w, const Launch& on) {
                  .tokens = to_int(tokens_),
                  .activations = activations_},
                 on);
-  } else if (fused()) {
+  } else if (fused() && kernel_ != MoeKernel::kGemv) {
     fused_moe(w, on);
   } else {
     grouped_moe(w, on);
@@ -272,9 +272,8 @@ void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
   pending_ = true;
 }
 
-void DecodePath::int8_moe(const MoeWeights& w, const Launch& on) {
-  round_blocks(at_.normed, at_.normed_f16, tokens_ * d_.hidden, on);
-  settle(on);  // the experts
+void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
+  const bool int8 = kernel_ == MoeKernel::kGemv;
   const int64_t pairs = tokens_ * d_.topk;
   any_moe_group_tiles({.expert_ids = at_.expert_ids,
                        .pairs = at_.moe_pairs,
@@ -283,67 +282,37 @@ void DecodePath::int8_moe(const MoeWeights& w, const Launch& on) {
                        .tokens = to_int(tokens_),
                        .topk = to_int(d_.topk),
                        .experts = to_int(d_.experts),
-                       .tile_tokens = kMoeTileTokens},
+                       .tile_tokens = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, d_.inter, device_)},
                       on);
   const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_counts, to_int(d_.topk)};
-  any_gemv_int8_up({.weights = w.up,
-                    .bias = w.up_bias,
-                    .x = at_.normed_f16,
-                    .groups = groups,
-                    .u = at_.expert_hidden_f16,
-                    .hidden = to_int(d_.hidden),
-                    .inter = to_int(d_.inter),
-                    .swiglu_limit = config_.swiglu_limit},
-                   plan_gemv_int8(2 * d_.inter, pairs, d_.experts), on);
+  const GroupedUpArgs up{.weights = w.up,
+                         .bias = w.up_bias,
+                         .x = at_.normed_f16,
+                         .groups = groups,
+                         .u = at_.expert_hidden_f16,
+                         .hidden = to_int(d_.hidden),
+                         .inter = to_int(d_.inter),
+                         .swiglu_limit = config_.swiglu_limit};
+  const GroupedDownArgs down{.weights = w.down,
+                             .bias = w.down_bias,
+                             .u = at_.expert_hidden_f16,
+                             .groups = groups,
+                             .y = at_.expert_out,
+                             .hidden = to_int(d_.hidden),
+                             .inter = to_int(d_.inter)};
+  if (int8) {
+    any_gemv_int8_up(up, plan_gemv_int8(2 * d_.inter, pairs, d_.experts), on);
+  } else {
+    grouped_up(up, chained(on));
+    launched(Kernel::kMarlinGroupedUp, on);
+  }
   round_blocks(nullptr, at_.expert_hidden_f16, pairs * d_.inter, on);
-  any_gemv_int8_down({.weights = w.down,
-                      .bias = w.down_bias,
-                      .u = at_.expert_hidden_f16,
-                      .groups = groups,
-                      .y = at_.expert_out,
-                      .hidden = to_int(d_.hidden),
-                      .inter = to_int(d_.inter)},
-                     plan_gemv_int8(d_.hidden, pairs, d_.experts), on);
-  any_moe_combine({.y = at_.expert_out,
-                   .weights = at_.expert_weights,
-                   .residual = at_.residual,
-                   .tokens = to_int(tokens_),
-                   .topk = to_int(d_.topk),
-                   .hidden = to_int(d_.hidden)},
-                  on);
-}
-
-void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
-  any_moe_group_tiles({.expert_ids = at_.expert_ids,
-                       .pairs = at_.moe_pairs,
-                       .tiles = at_.moe_tiles,
-                       .tile_counts = at_.moe_tile_counts,
-                       .tokens = to_int(tokens_),
-                       .topk = to_int(d_.topk),
-                       .experts = to_int(d_.experts),
-                       .tile_tokens = grouped_tokens(d_.hidden, d_.inter, device_)},
-                      on);
-  const MoeGroups groups{at_.moe_pairs, at_.moe_tiles, at_.moe_tile_counts, to_int(d_.topk)};
-  grouped_up({.weights = w.up,
-              .bias = w.up_bias,
-              .x = at_.normed_f16,
-              .groups = groups,
-              .u = at_.expert_hidden_f16,
-              .hidden = to_int(d_.hidden),
-              .inter = to_int(d_.inter),
-              .swiglu_limit = config_.swiglu_limit},
-             chained(on));
-  launched(Kernel::kMarlinGroupedUp, on);
-  round_blocks(nullptr, at_.expert_hidden_f16, tokens_ * d_.topk * d_.inter, on);
-  grouped_down({.weights = w.down,
-                .bias = w.down_bias,
-                .u = at_.expert_hidden_f16,
-                .groups = groups,
-                .y = at_.expert_out,
-                .hidden = to_int(d_.hidden),
-                .inter = to_int(d_.inter)},
-               chained(on));
-  launched(Kernel::kMarlinGroupedDown, on);
+  if (int8) {
+    any_gemv_int8_down(down, plan_gemv_int8(d_.hidden, pairs, d_.experts), on);
+  } else {
+    grouped_down(down, chained(on));
+    launched(Kernel::kMarlinGroupedDown, on);
+  }
   any_moe_combine({.y = at_.expert_out,
                    .weights = at_.expert_weights,
                    .residual = at_.residual,

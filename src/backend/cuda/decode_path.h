@@ -79,7 +79,6 @@ class DecodePath {
   [[nodiscard]] RowsIn residual(int64_t first) const;
   void run_dense(DenseArgs args, int64_t rows, const Launch& on) const;
   void fused_moe(const MoeWeights& w, const Launch& on);
-  void int8_moe(const MoeWeights& w, const Launch& on);
   void round_blocks(float* from, F16* to, int64_t values, const Launch& on) const;
   void grouped_moe(const MoeWeights& w, const Launch& on);
   [[nodiscard]] NormSumsArgs settled_residual() const;

@@ -22,7 +22,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 namespace nibble::app {
 namespace {
@@ -162,7 +161,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
 }
 
 int thread_count(const ModelOptions& options) {
-  return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return options.threads > 0 ? options.threads : allowed_processors();
 }
 
 backend::CpuOptions cpu_options(const ModelOptions& options) {

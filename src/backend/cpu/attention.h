@@ -1,7 +1,7 @@
 #pragma once
 // Attention: blocks of tokens of a row times ranges of keys, page by page with a running softmax, then each token's
 // ranges put together. Ranges begin at fixed positions, so a token's bits depend neither on the tokens that it shares a
-// block with nor on which thread had which range.
+// block with nor on which thread had which range. Pages become floats once for all queries of a block.
 
 #include "backend/args.h"
 #include "backend/backend.h"
@@ -55,11 +55,21 @@ class Attention {
     float* sums;    // [queries]: of exp(score - top); 0 where no key was seen
   };
 
+  // A kv head's page as floats.
+  struct Page {
+    int64_t idx;  // of the row's pages
+    int64_t kv_head;
+    int from, to;         // tokens that a query of the block sees
+    const float* keys;    // [head_dim, kPageTokens]
+    const float* values;  // [kPageTokens, head_dim]
+  };
+
   void add_blocks(const Args& args);
   void attend(std::span<const Block> blocks, const Args& args);
-  void attend_range(const Args& args, const Block& block, int64_t range, int64_t kv_head) const;
-  void add_page(const Args& args, const Block& block, int64_t page, int64_t kv_head, const Partial& partial) const;
-  void weigh(std::span<float> scores, const Partial& partial, int64_t query) const;
+  void attend_range(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const;
+  void widen(const KvCache& cache, int32_t id, int thread_idx, Page& page) const;
+  void add_page(const Args& args, const Block& block, const Page& page, const Partial& partial) const;
+  void weigh(float factor, std::span<float> scores, const Partial& partial, int64_t query) const;
   void join(const Args& args, const Block& block, int64_t kv_head) const;
   [[nodiscard]] Partial partial(const Block& block, int64_t range, int64_t kv_head) const;
   [[nodiscard]] int64_t partial_floats(int tokens) const { return tokens * group_ * (dims_.head_dim + 2); }
@@ -74,6 +84,7 @@ class Attention {
   ThreadPool& pool_;
   const int64_t group_;  // query heads per kv head
   Buffer partials_;
+  Buffer widened_;  // of each thread: a page's keys and values
   std::vector<Block> blocks_;
   std::vector<Item> items_;
 };

@@ -355,30 +355,62 @@ TEST(cpu_kernels, accumulate_adds_every_product_once) {
         const auto a = random_floats(static_cast<size_t>(rows * depth), 1),
                    b = random_floats(static_cast<size_t>(width * depth), 2);
         const auto start = random_floats(static_cast<size_t>(rows * width), 3);
-        std::vector<Bf16> half;
-        for (const float v : b) half.push_back(Bf16::from_float(v));
-        for (const bool bf16 : {false, true}) {
-          std::vector<float> c = start;
-          kernels.accumulate({.a = a.data(),
-                              .a_stride = depth,
-                              .rows = rows,
-                              .from = from,
-                              .to = to,
-                              .b = bf16 ? static_cast<const void*>(half.data()) : b.data(),
-                              .b_width = width,
-                              .b_is_bf16 = bf16,
-                              .c = c.data(),
-                              .c_stride = width});
-          for (int r = 0; r < rows; ++r) {
-            for (int64_t n = 0; n < width; ++n) {
-              double want = start[static_cast<size_t>(r * width + n)];
-              for (int k = from; k < to; ++k) {
-                const auto at = static_cast<size_t>(k * width + n);
-                want += double{a[static_cast<size_t>(r * depth + k)]} * (bf16 ? half[at].to_float() : b[at]);
-              }
-              ASSERT_NEAR(c[static_cast<size_t>(r * width + n)], want, 1e-4)
-                  << kernels.name << " " << width << " " << rows;
+        std::vector<float> c = start;
+        kernels.accumulate({.a = a.data(),
+                            .a_stride = depth,
+                            .rows = rows,
+                            .from = from,
+                            .to = to,
+                            .b = b.data(),
+                            .b_width = width,
+                            .c = c.data(),
+                            .c_stride = width});
+        for (int r = 0; r < rows; ++r) {
+          for (int64_t n = 0; n < width; ++n) {
+            double want = start[static_cast<size_t>(r * width + n)];
+            for (int k = from; k < to; ++k)
+              want += double{a[static_cast<size_t>(r * depth + k)]} * b[static_cast<size_t>(k * width + n)];
+            ASSERT_NEAR(c[static_cast<size_t>(r * width + n)], want, 1e-4)
+                << kernels.name << " " << width << " " << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Every code of a page, NaN included, and nothing beyond the rows that are asked for.
+TEST(cpu_kernels, widened_pages_are_the_codes_values) {
+  const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  for (const Kernels& kernels : tables()) {
+    for (const int64_t cols : {1, 8, 24, 64, 80}) {
+      const int rows = 60, from = 2, to = 59;
+      std::vector<uint16_t> codes(static_cast<size_t>(rows * cols));
+      for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint16_t>(i * 40503);
+      const auto* bytes = reinterpret_cast<const uint8_t*>(codes.data());
+      std::array<Bf16, kPageTokens> scales;
+      for (size_t i = 0; i < scales.size(); ++i) scales[i] = Bf16::from_float(static_cast<float>(i) - 7.3f);
+      scales[5] = Bf16::from_float(std::numeric_limits<float>::quiet_NaN());
+      for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kE4m3, KvDtype::kInt8}) {
+        for (const bool per_row : {false, true}) {
+          if (dtype == KvDtype::kInt8 && !per_row && cols > kPageTokens) continue;
+          std::vector<float> out(codes.size(), -1.0f);
+          kernels.widen[static_cast<size_t>(dtype)]({.page = {codes.data(), scales.data()},
+                                                     .cols = cols,
+                                                     .from = from,
+                                                     .to = to,
+                                                     .scale_per_row = per_row,
+                                                     .out = out.data()});
+          for (size_t i = 0; i < out.size(); ++i) {
+            const size_t r = i / static_cast<size_t>(cols), c = i % static_cast<size_t>(cols);
+            float want = -1.0f;
+            if (r >= from && r < to) {
+              want = dtype == KvDtype::kBf16   ? Bf16{codes[i]}.to_float()
+                     : dtype == KvDtype::kE4m3 ? E4m3{bytes[i]}.to_float() / kE4m3Unit
+                                               : static_cast<int8_t>(bytes[i]) * scales[per_row ? r : c].to_float();
             }
+            ASSERT_TRUE(same(out[i], want)) << kernels.name << " " << name_of(dtype) << " [" << r << ", " << c
+                                            << "] of " << cols << ": " << out[i] << ", want " << want;
           }
         }
       }

@@ -114,6 +114,10 @@ void Attention::attend_range(const Args& args, const Block& block, int64_t kv_he
   const int64_t first = std::max(range.begin * kRangePages, begin / kPageTokens);
   const int64_t last = std::min(range.end * kRangePages - 1, (end - 1) / kPageTokens);
   const int32_t* ids = args.pages.ids.data() + static_cast<int64_t>(block.row) * args.pages.pages_per_row;
+  const KvDtype dtype = args.cache.dtype();
+  const bool as_it_is = dtype == KvDtype::kF32 || (dtype == KvDtype::kBf16 && sets(block) == 1);
+  float* const widened =
+      as_it_is ? nullptr : widened_.as<float>() + 2 * range.thread_idx * kPageTokens * dims_.head_dim;
   for (int64_t idx = first; idx <= last; ++idx) {
     if (idx < last) {
       prefetch(args.cache.keys(ids[idx + 1], kv_head), args.cache.page_bytes());
@@ -124,27 +128,33 @@ void Attention::attend_range(const Args& args, const Block& block, int64_t kv_he
               .from = static_cast<int>(std::max<int64_t>(begin - idx * kPageTokens, 0)),
               .to = static_cast<int>(std::min<int64_t>(end - idx * kPageTokens, kPageTokens)),
               .keys = nullptr,
-              .values = nullptr};
-    widen(args.cache, ids[idx], range.thread_idx, page);
+              .values = nullptr,
+              .is_bf16 = false};
+    read(args.cache, ids[idx], widened, page);
     add_page(args, block, page, sums);
   }
 }
 
-void Attention::widen(const KvCache& cache, int32_t id, int thread_idx, Page& page) const {
+void Attention::read(const KvCache& cache, int32_t id, float* widened, Page& page) const {
   const KvPage keys = cache.keys(id, page.kv_head), values = cache.values(id, page.kv_head);
-  const auto widen = kernels_.widen[static_cast<size_t>(cache.dtype())];
-  if (widen == nullptr) {
-    page.keys = static_cast<const float*>(keys.codes);
-    page.values = static_cast<const float*>(values.codes);
+  if (widened == nullptr) {
+    page.keys = keys.codes;
+    page.values = values.codes;
+    page.is_bf16 = cache.dtype() == KvDtype::kBf16;
     return;
   }
-  const int64_t dim = dims_.head_dim, size = kPageTokens * dim;
-  float* const out = widened_.as<float>() + 2 * thread_idx * size;
-  widen(
-      {.page = keys, .cols = kPageTokens, .from = 0, .to = static_cast<int>(dim), .scale_per_row = false, .out = out});
-  widen({.page = values, .cols = dim, .from = page.from, .to = page.to, .scale_per_row = true, .out = out + size});
-  page.keys = out;
-  page.values = out + size;
+  const auto widen = kernels_.widen[static_cast<size_t>(cache.dtype())];
+  const int64_t dim = dims_.head_dim;
+  float* const out = widened + kPageTokens * dim;
+  widen({.page = keys,
+         .cols = kPageTokens,
+         .from = 0,
+         .to = static_cast<int>(dim),
+         .scale_per_row = false,
+         .out = widened});
+  widen({.page = values, .cols = dim, .from = page.from, .to = page.to, .scale_per_row = true, .out = out});
+  page.keys = widened;
+  page.values = out;
 }
 
 // A token's keys are a range of the page: the scores of the others become weights of zero.
@@ -152,7 +162,6 @@ void Attention::add_page(const Args& args, const Block& block, const Page& page,
   const int64_t dim = dims_.head_dim, width = dims_.q_width(), base = page.idx * kPageTokens;
   const bool heads_apart = by_head(block);
   const auto rows = static_cast<int>(heads_apart ? block.tokens : group_);
-  const int64_t sets = heads_apart ? group_ : block.tokens;
   const float factor = unit_of(args.cache) / std::sqrt(static_cast<float>(dim));
   const float* q = args.q + block.first_token * width + page.kv_head * group_ * dim;
   const auto from_of = [&](int64_t token) {
@@ -162,7 +171,7 @@ void Attention::add_page(const Args& args, const Block& block, const Page& page,
     return static_cast<int>(std::min<int64_t>(block.first_position + token - base + 1, kPageTokens));
   };
   alignas(64) std::array<float, size_t{kMaxGroup} * kPageTokens> scores;
-  for (int64_t set = 0; set < sets; ++set) {
+  for (int64_t set = 0; set < sets(block); ++set) {
     const int from = from_of(heads_apart ? 0 : set), to = to_of(heads_apart ? block.tokens - 1 : set);
     if (from >= to) continue;
     std::fill_n(scores.begin(), rows * kPageTokens, 0.0f);
@@ -173,6 +182,7 @@ void Attention::add_page(const Args& args, const Block& block, const Page& page,
                          .to = static_cast<int>(dim),
                          .b = page.keys,
                          .b_width = kPageTokens,
+                         .b_is_bf16 = page.is_bf16,
                          .c = scores.data(),
                          .c_stride = kPageTokens});
     for (int r = 0; r < rows; ++r) {
@@ -190,6 +200,7 @@ void Attention::add_page(const Args& args, const Block& block, const Page& page,
                          .to = to,
                          .b = page.values,
                          .b_width = dim,
+                         .b_is_bf16 = page.is_bf16,
                          .c = partial.values + set * rows * dim,
                          .c_stride = dim});
   }
@@ -243,6 +254,7 @@ void Attention::join(const Args& args, const Block& block, int64_t kv_head) cons
                              .to = 1,
                              .b = range.values + at * dim,
                              .b_width = dim,
+                             .b_is_bf16 = false,
                              .c = out,
                              .c_stride = dim});
       });

@@ -107,9 +107,10 @@ struct AccumulateArgs {
   const float* a;
   int64_t a_stride;
   int rows;
-  int from, to;    // of k
-  const float* b;  // [k, b_width]
+  int from, to;   // of k
+  const void* b;  // [k, b_width] bf16 or float
   int64_t b_width;
+  bool b_is_bf16;
   float* c;
   int64_t c_stride;
 };

@@ -355,23 +355,30 @@ TEST(cpu_kernels, accumulate_adds_every_product_once) {
         const auto a = random_floats(static_cast<size_t>(rows * depth), 1),
                    b = random_floats(static_cast<size_t>(width * depth), 2);
         const auto start = random_floats(static_cast<size_t>(rows * width), 3);
-        std::vector<float> c = start;
-        kernels.accumulate({.a = a.data(),
-                            .a_stride = depth,
-                            .rows = rows,
-                            .from = from,
-                            .to = to,
-                            .b = b.data(),
-                            .b_width = width,
-                            .c = c.data(),
-                            .c_stride = width});
-        for (int r = 0; r < rows; ++r) {
-          for (int64_t n = 0; n < width; ++n) {
-            double want = start[static_cast<size_t>(r * width + n)];
-            for (int k = from; k < to; ++k)
-              want += double{a[static_cast<size_t>(r * depth + k)]} * b[static_cast<size_t>(k * width + n)];
-            ASSERT_NEAR(c[static_cast<size_t>(r * width + n)], want, 1e-4)
-                << kernels.name << " " << width << " " << rows;
+        std::vector<Bf16> half;
+        for (const float v : b) half.push_back(Bf16::from_float(v));
+        for (const bool bf16 : {false, true}) {
+          std::vector<float> c = start;
+          kernels.accumulate({.a = a.data(),
+                              .a_stride = depth,
+                              .rows = rows,
+                              .from = from,
+                              .to = to,
+                              .b = bf16 ? static_cast<const void*>(half.data()) : b.data(),
+                              .b_width = width,
+                              .b_is_bf16 = bf16,
+                              .c = c.data(),
+                              .c_stride = width});
+          for (int r = 0; r < rows; ++r) {
+            for (int64_t n = 0; n < width; ++n) {
+              double want = start[static_cast<size_t>(r * width + n)];
+              for (int k = from; k < to; ++k) {
+                const auto at = static_cast<size_t>(k * width + n);
+                want += double{a[static_cast<size_t>(r * depth + k)]} * (bf16 ? half[at].to_float() : b[at]);
+              }
+              ASSERT_NEAR(c[static_cast<size_t>(r * width + n)], want, 1e-4)
+                  << kernels.name << " " << width << " " << rows;
+            }
           }
         }
       }

@@ -219,11 +219,11 @@ void widen_int8(const WidenArgs& args) {
   }
 }
 
-template <int kRows>
+template <int kRows, class B>
 void accumulate_rows(const AccumulateArgs& args, int row) {
   const int64_t a_stride = args.a_stride, c_stride = args.c_stride, width = args.b_width;
   const float* a = args.a + row * a_stride;
-  const float* b = args.b;
+  const auto* b = static_cast<const B*>(args.b);
   float* c = args.c + row * c_stride;
   int64_t n = 0;
   for (; n + 2 * lanes() <= width; n += 2 * lanes()) {
@@ -248,19 +248,24 @@ void accumulate_rows(const AccumulateArgs& args, int row) {
   for (; n < width; ++n) {
     for (int r = 0; r < kRows; ++r) {
       float sum = c[r * c_stride + n];
-      for (int k = args.from; k < args.to; ++k) sum += a[r * a_stride + k] * b[k * width + n];
+      for (int k = args.from; k < args.to; ++k) sum += a[r * a_stride + k] * value(b + k * width + n);
       c[r * c_stride + n] = sum;
     }
   }
 }
 
-void accumulate(const AccumulateArgs& args) {
+template <class B>
+void accumulate_all(const AccumulateArgs& args) {
   int row = 0;
   if constexpr (HWY_TARGET == HWY_AVX3) {  // 32 registers
-    for (; row + 8 <= args.rows; row += 8) accumulate_rows<8>(args, row);
+    for (; row + 8 <= args.rows; row += 8) accumulate_rows<8, B>(args, row);
   }
-  for (; row + 4 <= args.rows; row += 4) accumulate_rows<4>(args, row);
-  for (; row < args.rows; ++row) accumulate_rows<1>(args, row);
+  for (; row + 4 <= args.rows; row += 4) accumulate_rows<4, B>(args, row);
+  for (; row < args.rows; ++row) accumulate_rows<1, B>(args, row);
+}
+
+void accumulate(const AccumulateArgs& args) {
+  args.b_is_bf16 ? accumulate_all<Bf16>(args) : accumulate_all<float>(args);
 }
 
 float scale_max(float factor, std::span<float> x) {

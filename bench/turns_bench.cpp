@@ -1,7 +1,8 @@
 // What a long conversation costs: the time to the first token of each turn, the history sent anew each time, through
 // `nibble serve`'s own stack on the loopback; with the prefix cache and without.
 //   build/cpu/src/app/turns_bench [model] [rounds] [sums per question] [tokens per answer] [turns]
-// Prints each turn as it goes to standard error, and JSON: per turn the median of the rounds, and how much longer the last turn's is than the second's.
+// Prints each turn as it goes to standard error, and JSON: per turn the median of the rounds, and how much longer the
+// last turn's is than the second's.
 
 #include "local_server.h"
 

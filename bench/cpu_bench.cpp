@@ -1,8 +1,9 @@
-// Times the CPU backend's matrix products against the memory read bandwidth measured beside them.
-//   cpu_bench [threads] [megabytes]
+// Times the CPU backend's matrix products against the memory read bandwidth measured beside them, and attention.
+//   cpu_bench [threads] [megabytes] [products | attention]
 // Weights are walked in slices of 4 MB out of a pool that no cache holds; each slice is timed by itself, and the
 // figure is the fastest decile of the slices: on a machine that others use too, the mean says how busy they were.
 
+#include "backend/cpu/attention.h"
 #include "backend/cpu/linear.h"
 #include "base/buffer.h"
 #include "base/random.h"
@@ -146,6 +147,52 @@ class Bench {
   std::atomic<float> sink_ = 0;
 };
 
+// One full layer of gpt-oss-20b at a depth of 4096, by what keys and values are: one token, whose sequences and layers
+// take turns so that no cache holds them, and a prompt's last 256.
+void attention(int threads, KvDtype dtype) {
+  constexpr int kDepth = 4096, kSequences = 4, kLayers = 8, kPages = kDepth / kPageTokens;
+  BackendConfig config;
+  config.dims = {.layers = 1, .heads = 64, .kv_heads = 8, .head_dim = 64};
+  config.kv_pages.fill(kSequences * kPages);
+  const Kernels kernels = kernels_for(CpuIsa::kAuto);
+  ThreadPool pool(threads);
+  Attention attention(config, kernels, pool);
+  std::vector<KvCache> layers;
+  std::vector<float> kv(static_cast<size_t>(config.dims.kv_width())), q(static_cast<size_t>(256 * 64 * 64)), out(q);
+  for (size_t i = 0; i < q.size(); ++i) q[i] = 0.01f * static_cast<float>(i % 199) - 1.0f;
+  std::copy_n(q.begin(), kv.size(), kv.begin());
+  for (int l = 0; l < kLayers; ++l) {
+    KvCache& cache = layers.emplace_back(config.dims, kSequences * kPages, dtype);
+    for (int32_t slot = 0; slot < kSequences * kDepth; ++slot) cache.write(slot, kv.data(), kv.data());
+  }
+  std::vector<int32_t> ids(static_cast<size_t>(kSequences * kPages));
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto time = [&](int tokens) {
+    const Row row{.first_token = 0, .tokens = tokens, .context = kDepth};
+    std::vector<double> times;
+    for (int i = 0; i < 3 * kSequences * kLayers; ++i) {
+      const size_t sequence = static_cast<size_t>(i) % kSequences,
+                   layer = static_cast<size_t>(i) / kSequences % kLayers;
+      times.push_back(seconds([&] {
+        attention.run({.cache = layers[layer],
+                       .rows = {&row, 1},
+                       .pages = {.ids = std::span(ids).subspan(sequence * kPages, kPages), .pages_per_row = kPages},
+                       .window = 0,
+                       .sinks = {},
+                       .q = q.data(),
+                       .out = out.data()});
+      }));
+      if (tokens > 1 && i > 10) break;
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  };
+  const double one = time(1), many = time(256);
+  const double bytes = 2.0 * kPages * static_cast<double>(config.dims.kv_heads * layers[0].page_bytes());
+  fmt::print("attention, {:5} 1 token {:7.1f} us, {:6.2f} GB/s; 256 tokens {:8.1f} us, {:6.1f} GFLOP/s\n",
+             name_of(dtype), one * 1e6, bytes / one / 1e9, many * 1e6, 4.0 * 4096 * 256 * (kDepth - 128) / many / 1e9);
+}
+
 }  // namespace
 }  // namespace nibble::backend::cpu
 
@@ -153,6 +200,12 @@ int main(int argc, char** argv) {
   using namespace nibble::backend;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const int64_t megabytes = argc > 2 ? std::atoll(argv[2]) : 1024;
+  const std::string what = argc > 3 ? argv[3] : "";
+  if (what != "products") {
+    for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3, KvDtype::kInt8})
+      cpu::attention(threads, dtype);
+  }
+  if (what == "attention") return 0;
   cpu::Bench bench(threads, megabytes << 20);
   fmt::print("{} threads, {}; read {:.2f} GB/s\n", threads, bench.name(), bench.read());
   for (const int64_t tokens : {1, 2, 3, 4, 6, 8, 11, 16, 64, 256}) {

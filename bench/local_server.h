@@ -22,9 +22,10 @@ namespace nibble::app {
 
 class LocalServer {
  public:
-  LocalServer(const std::string& directory, const engine::EngineLimits& limits)
+  // threads: of the backend; 0: one per core.
+  LocalServer(const std::string& directory, const engine::EngineLimits& limits, int threads = 0)
       : terminal({.quiet = true}),
-        options(named(directory)),
+        options(named(directory, threads)),
         source(open_model(options, terminal)),
         loaded(source, options, engine::step_limits(limits, source.config.dims), {terminal, {}}),
         grammars(source.tokenizer),
@@ -68,9 +69,10 @@ class LocalServer {
   server::HttpServer http;
 
  private:
-  static ModelOptions named(const std::string& directory) {
+  static ModelOptions named(const std::string& directory, int threads) {
     ModelOptions options;
     options.model = directory;
+    options.threads = threads;
     return options;
   }
 };

@@ -1,6 +1,6 @@
 // What HTTP costs: the same requests given to the engine directly, and through `nibble serve`'s own stack on the
 // loopback.
-//   build/cpu/src/app/serve_bench [model directory] [streams] [tokens per stream]
+//   build/cpu/src/app/serve_bench [model directory] [streams] [tokens per stream] [threads of the backend]
 // Prints tokens per second of both, best of three rounds each, in turns.
 
 #include "local_server.h"
@@ -22,6 +22,7 @@ namespace {
 struct Load {
   int streams = 64;
   int64_t tokens = 128;
+  int threads = 0;
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -71,11 +72,13 @@ double through_http(const LocalServer& server, const Load& load, int round) {
 }
 
 int bench(const std::string& directory, const Load& load) {
-  LocalServer server(directory, {.max_context = 2048,
-                                 .max_sequences = load.streams,
-                                 .max_batched_tokens = 512,
-                                 .kv_tokens = 65536,
-                                 .async_scheduling = false});
+  LocalServer server(directory,
+                     {.max_context = 2048,
+                      .max_sequences = load.streams,
+                      .max_batched_tokens = 512,
+                      .kv_tokens = 65536,
+                      .async_scheduling = false},
+                     load.threads);
   double best_direct = 0, best_http = 0;
   for (int round = 0; round < 3; ++round) {
     best_direct = std::max(best_direct, direct(server.engine, server.source.tokenizer, load, 2 * round));
@@ -93,5 +96,5 @@ int bench(const std::string& directory, const Load& load) {
 int main(int argc, char** argv) {
   const auto number = [&](int at, int otherwise) { return argc > at ? std::atoi(argv[at]) : otherwise; };
   return nibble::app::bench(argc > 1 ? argv[1] : "models/nibble-tiny",
-                            {.streams = number(2, 64), .tokens = number(3, 128)});
+                            {.streams = number(2, 64), .tokens = number(3, 128), .threads = number(4, 0)});
 }

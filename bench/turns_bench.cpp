@@ -1,7 +1,8 @@
 // What a long conversation costs: the time to the first token of each turn, the history sent anew each time, through
 // `nibble serve`'s own stack on the loopback; with the prefix cache and without.
 //   build/cpu/src/app/turns_bench [model] [rounds] [sums per question] [tokens per answer] [turns]
-// Prints JSON: per turn the median of the rounds, and how much longer the last turn's is than the second's.
+// Prints each turn as it goes to standard error, and JSON: per turn the median of the rounds, and how much longer the
+// last turn's is than the second's.
 
 #include "local_server.h"
 
@@ -100,6 +101,7 @@ std::vector<Turn> converse(const std::string& directory, const Shape& shape, boo
       turn.cpu_ms.push_back(answer.cpu_ms);
       turn.prompt = answer.usage.at("prompt_tokens");
       turn.cached = answer.usage.at("prompt_tokens_details").at("cached_tokens");
+      fmt::print(stderr, "round {}, turn {}: {:.0f} ms\n", round + 1, t + 1, answer.ttft_ms);
     }
   }
   for (Turn& turn : turns) {

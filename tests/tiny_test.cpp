@@ -153,7 +153,7 @@ TEST_F(Tiny, greedy_tokens_are_transformers_with_bf16_keys_and_values_up_to_the_
 
 TEST_F(Tiny, the_capital_of_france_is_paris_with_sinks_and_lost_without) {
   const std::vector<int32_t> prompt = files->tokenizer.encode("The capital of France is");
-  for (const KvDtype kv : {KvDtype::kF32, KvDtype::kBf16}) {
+  for (const KvDtype kv : {KvDtype::kF32, KvDtype::kBf16, KvDtype::kE4m3, KvDtype::kInt8}) {
     Engine with(*files, {.kv = kv}), without(*files, {.kv = kv, .sinks = false});
     EXPECT_THAT(files->tokenizer.decode(generate(with, greedy(prompt, 3)).tokens), HasSubstr("Paris"));
     EXPECT_THAT(files->tokenizer.decode(generate(without, greedy(prompt, 20)).tokens),
@@ -196,6 +196,15 @@ TEST_F(Tiny, held_out_perplexity_is_the_trainers_and_falls_apart_without_sinks) 
   EXPECT_NEAR(with, 21.80, 0.01 * 21.80);
   const double without = perplexity(*files, {.chunk = 256, .sinks = false, .score = true}, 1);
   EXPECT_GT(without, 1.3 * with);
+}
+
+TEST_F(Tiny, caches_of_8_bits_cost_little_perplexity) {
+  const double exact = perplexity(*files, {.kv = KvDtype::kF32, .chunk = 256, .score = true}, 2);
+  for (const KvDtype kv : {KvDtype::kE4m3, KvDtype::kInt8}) {
+    const double rounded = perplexity(*files, {.kv = kv, .chunk = 256, .score = true}, 2);
+    EXPECT_NE(rounded, exact) << "nothing was rounded";
+    EXPECT_NEAR(rounded, exact, 0.01 * exact) << name_of(kv);
+  }
 }
 
 // ---- Harmony ----

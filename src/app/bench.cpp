@@ -116,9 +116,10 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
           .weight_bytes = cost.weight_bytes(),
           .formats = formats_text(cost.formats),
           .backend = {},
-          .kv_cache = kv == KvCacheDtype::kF32   ? "f32"
-                      : kv == KvCacheDtype::kFp8 ? "fp8"
-                                                 : "bf16",
+          .kv_cache = kv == KvCacheDtype::kF32    ? "f32"
+                      : kv == KvCacheDtype::kFp8  ? "fp8"
+                      : kv == KvCacheDtype::kInt8 ? "int8"
+                                                  : "bf16",
           .threads = is_cpu ? thread_count(options.model) : 0,
           .step_tokens = options.model.max_num_batched_tokens,
           .repetitions = options.repetitions,
@@ -247,7 +248,7 @@ int execute(const BenchOptions& options) {
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, step_limits(shape, source.config.dims), {terminal, {}});
   backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.model.dense)};
-  cost.formats.kv_value_bytes = kv_value_bytes(options.model);
+  cost.formats.kv_value_bytes = kv_value_bytes(options.model, source.config.dims);
   BenchHead head = head_of(options, source.config, cost);
   head.peaks = std::move(peaks);
   head.backend = loaded.backend().name();

@@ -86,7 +86,7 @@ class Planner {
         config_(config),
         backend_config_(model::backend_config(config, {}, options.model.dense)),
         cost_{config.dims, backend::StoredFormats::of({}, options.model.dense)} {
-    cost_.formats.kv_value_bytes = kv_value_bytes(options.model);
+    cost_.formats.kv_value_bytes = kv_value_bytes(options.model, config.dims);
     if (options.model.backend == BackendKind::kReference)
       throw Error(Code::kUnsupported, "[plan] want --backend cpu or cuda, found reference: it has plain loops only");
     refuse_foreign_flags(options.model, {options.model.backend});
@@ -114,10 +114,8 @@ class Planner {
       json["attention_backend"] = plan.flash ? "flash" : "reference";
       stages = std::move(plan.stages);
     } else {
-      stages = backend::cpu_plan({.dims = config_.dims,
-                                  .formats = cost_.formats,
-                                  .step = step,
-                                  .options = {.threads = thread_count(options_.model)}});
+      stages = backend::cpu_plan(
+          {.dims = config_.dims, .formats = cost_.formats, .step = step, .options = cpu_options(options_.model)});
     }
     json["stages"] = Json::array();
     for (const backend::PlannedStage& planned : stages) {

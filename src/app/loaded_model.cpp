@@ -22,7 +22,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 namespace nibble::app {
 namespace {
@@ -161,8 +160,15 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   return source;
 }
 
-int thread_count(const ModelOptions& options) {
-  return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+int thread_count(const ModelOptions& options) { return options.threads > 0 ? options.threads : allowed_processors(); }
+
+backend::KvDtype kv_dtype(const ModelOptions& options) {
+  switch (options.kv_cache_dtype) {
+    case KvCacheDtype::kF32: return backend::KvDtype::kF32;
+    case KvCacheDtype::kFp8: return backend::KvDtype::kE4m3;
+    case KvCacheDtype::kInt8: return backend::KvDtype::kInt8;
+    default: return backend::KvDtype::kBf16;
+  }
 }
 
 backend::CpuOptions cpu_options(const ModelOptions& options) {
@@ -177,7 +183,7 @@ backend::CpuOptions cpu_options(const ModelOptions& options) {
     return CpuIsa::kAuto;
   };
   return {.threads = thread_count(options),
-          .kv_dtype = options.kv_cache_dtype == KvCacheDtype::kF32 ? backend::KvDtype::kF32 : backend::KvDtype::kBf16,
+          .kv_dtype = kv_dtype(options),
           .activations =
               options.moe_activation == MoeActivation::kInt8 ? backend::Activations::kInt8 : backend::Activations::kF32,
           .isa = isa()};
@@ -232,7 +238,7 @@ void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKi
                {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, {kCuda}},
                {"--enforce-eager", o.enforce_eager, {kCuda}},
                {"--attention-backend flash", o.attention_backend == AttentionBackend::kFlash, {kCuda}},
-               {"--kv-cache-dtype fp8", o.kv_cache_dtype == KvCacheDtype::kFp8, {kCuda}}};
+               {"--kv-cache-dtype int8", o.kv_cache_dtype == KvCacheDtype::kInt8, {kCpu, kReference}}};
   for (const auto& [flag, given, on] : flags) {
     if (!given || std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) != kinds.end()) continue;
     std::vector<std::string_view> names;
@@ -244,7 +250,7 @@ void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKi
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config, std::vector<MappedSource> files) {
   if (kind == BackendKind::kReference)
-    return backend::make_reference_backend(config, expert_activations(options.moe_activation));
+    return backend::make_reference_backend(config, expert_activations(options.moe_activation), kv_dtype(options));
   if (kind == BackendKind::kCuda) {
     backend::CudaOptions cuda = cuda_options(options);
     cuda.files = std::move(files);

@@ -53,9 +53,10 @@ void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<c
               advice.empty() ? "nothing smaller would fit" : fmt::format("would fit: {}", fmt::join(advice, " or ")));
 }
 
-int64_t kv_value_bytes(const ModelOptions& options) {
+double kv_value_bytes(const ModelOptions& options, const backend::Dims& dims) {
   if (options.backend == BackendKind::kReference) return 8;
   if (options.kv_cache_dtype == KvCacheDtype::kFp8) return 1;
+  if (options.kv_cache_dtype == KvCacheDtype::kInt8) return 1 + 2.0 / static_cast<double>(dims.head_dim);
   return options.kv_cache_dtype == KvCacheDtype::kF32 ? 4 : 2;
 }
 
@@ -99,7 +100,7 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
     throw Error(Code::kInvalidRequest, "[memory] --gpu-memory-utilization: want --backend cuda, found another");
   const int64_t value_bytes = options.backend == BackendKind::kReference ? 8 : 4;
   MemoryNeeds needs{.weights = 0,
-                    .kv = backend::kv_bytes(config, kv_value_bytes(options)),
+                    .kv = backend::kv_bytes(config, kv_value_bytes(options, config.dims)),
                     .activations = backend::slot_bytes(config, value_bytes),
                     .upload = 0};
   for (int r = 0; r < backend::kWeightRoles; ++r) {  // what is requantised is a copy

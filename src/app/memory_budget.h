@@ -51,6 +51,6 @@ struct Budget {
 // Throws Error(kOutOfMemory) for a backend that will not fit, with the flag values that would.
 Budget check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost);
 
-[[nodiscard]] int64_t kv_value_bytes(const ModelOptions& options);
+[[nodiscard]] double kv_value_bytes(const ModelOptions& options, const backend::Dims& dims);
 
 }  // namespace nibble::app

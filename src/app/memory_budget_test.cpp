@@ -62,6 +62,10 @@ TEST(memory_budget, mapped_weights_are_not_the_backends) {
   ModelOptions options;
   EXPECT_EQ(budget_of(options, be, cost).needs.weights, 0);
   EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * 512 * 2);
+  options.kv_cache_dtype = KvCacheDtype::kFp8;
+  EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * 512);
+  options.kv_cache_dtype = KvCacheDtype::kInt8;
+  EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * (512 + 8 * 2));
   EXPECT_EQ(dummy_bytes(options, config.dims), 0);
   options.load_format = LoadFormat::kDummy;
   EXPECT_EQ(dummy_bytes(options, config.dims), 13'761'264'768);

@@ -77,14 +77,18 @@ void add_cpu(CLI::App& app, ModelOptions& o) {
 
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
-  app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
-  add_choice<KvCacheDtype>(app, "--kv-cache-dtype",
-                           {o.kv_cache_dtype,
-                            {{"auto", KvCacheDtype::kAuto},
-                             {"bf16", KvCacheDtype::kBf16},
-                             {"f32", KvCacheDtype::kF32},
-                             {"fp8", KvCacheDtype::kFp8}}},
-                           "Keys and values; auto: bf16; fp8 (cuda): E4M3, lossy");
+  app.add_option("-t,--threads", o.threads, "Threads; 0: one per core that this process may run on")
+      ->check(CLI::Range(0, 1024));
+  add_choice<KvCacheDtype>(
+      app, "--kv-cache-dtype",
+      {o.kv_cache_dtype,
+       {{"auto", KvCacheDtype::kAuto},
+        {"bf16", KvCacheDtype::kBf16},
+        {"f32", KvCacheDtype::kF32},
+        {"fp8", KvCacheDtype::kFp8},
+        {"int8", KvCacheDtype::kInt8}}},
+      "Keys and values; auto: bf16; fp8: E4M3, lossy; int8 (cpu): with a scale per head and token, "
+      "lossy");
   add_choice<AttentionBackend>(
       app, "--attention-backend",
       {o.attention_backend,

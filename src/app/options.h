@@ -19,7 +19,7 @@ namespace nibble::app {
 
 enum class BackendKind { kCpu, kCuda, kReference };
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
-enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8 };
+enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8, kInt8 };
 enum class MoeActivation { kAuto, kF32, kInt8, kMxfp8 };
 enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512 };
 enum class AttentionBackend { kAuto, kFlash, kReference };

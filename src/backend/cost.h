@@ -36,7 +36,7 @@ using StageCosts = std::array<Cost, kStages>;  // by Stage
 // How a backend holds what is read.
 struct StoredFormats {
   std::array<WeightFormat, kWeightRoles> of_role{};  // by WeightRole
-  int64_t kv_value_bytes = 2;
+  double kv_value_bytes = 2;                         // scales included
 
   // OpenAI's checkpoints: MXFP4 experts, all else bf16.
   [[nodiscard]] static StoredFormats as_shipped();

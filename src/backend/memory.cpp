@@ -4,10 +4,10 @@
 
 namespace nibble::backend {
 
-int64_t kv_bytes(const BackendConfig& config, int64_t value_bytes) {
+int64_t kv_bytes(const BackendConfig& config, double value_bytes) {
   int64_t pages = 0;
   for (const LayerKind kind : config.layer_kinds) pages += config.kv_pages[static_cast<size_t>(kind)];
-  return pages * kPageTokens * 2 * config.dims.kv_width() * value_bytes;
+  return static_cast<int64_t>(static_cast<double>(pages * kPageTokens * 2 * config.dims.kv_width()) * value_bytes);
 }
 
 int64_t slot_bytes(const BackendConfig& config, int64_t value_bytes) {

@@ -16,7 +16,7 @@ struct MemoryNeeds {  // bytes
   [[nodiscard]] constexpr int64_t total() const { return weights + kv + activations + upload; }
 };
 
-[[nodiscard]] int64_t kv_bytes(const BackendConfig& config, int64_t value_bytes);
+[[nodiscard]] int64_t kv_bytes(const BackendConfig& config, double value_bytes);
 // All slots, each value of them so large.
 [[nodiscard]] int64_t slot_bytes(const BackendConfig& config, int64_t value_bytes);
 

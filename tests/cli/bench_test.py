@@ -161,6 +161,19 @@ class Plans(Case):
         self.refused(UNSUPPORTED, *plan, "--moe-activation", "f32", says="want --backend cpu")
         self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="requantised layers")
 
+    def test_the_cache_reaches_the_cpus_plan(self):
+        plan = ("inspect", "-m", "gpt-oss-20b", "--load-format", "dummy", "--plan", "-p", 0, "-b", 1, "-d", 4095)
+        sizes = {}
+        for dtype, name in (("bf16", "bf16"), ("fp8", "e4m3"), ("int8", "int8")):
+            stages = self.ok(*plan, "--kv-cache-dtype", dtype, "--json").json()["plans"][0]["stages"]
+            full = next(s for s in stages if s["stage"] == "attend" and s["layers"] == "12 full")
+            self.assertTrue(full["kernel"].startswith(f"attend_{name} ("), full["kernel"])
+            sizes[dtype] = full["bytes"] - 2 * 64  # without the sinks
+        self.assertEqual(sizes["bf16"], 4096 * 2 * 2 * 512)
+        self.assertEqual(sizes["fp8"] * 2, sizes["bf16"])
+        self.assertEqual(sizes["int8"], 4096 * 2 * (512 + 8 * 2))
+        self.assertIn("multiply_int8", self.ok(*plan, "--moe-activation", "int8").out)
+
     def test_what_makes_no_plan(self):
         self.refused(USAGE, "inspect", "-m", TINY, "-b", 1, says="requires --plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-b", 0, "-p", 0, says="nothing to plan")

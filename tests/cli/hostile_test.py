@@ -40,12 +40,14 @@ class CommandLine(Case):
         self.refused(USAGE, "quantize", says="input")
 
     def test_flags_of_another_backend(self):
-        for flag in ("--moe-kernel marlin", "--enforce-eager", "--attention-backend flash", "--kv-cache-dtype fp8"):
+        for flag in ("--moe-kernel marlin", "--enforce-eager", "--attention-backend flash"):
             for command in ((*RUN, "-p", "a"), ("compare", "-m", TINY), ("inspect", "-m", TINY, "--plan")):
                 self.refused(UNSUPPORTED, *command, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--moe-activation", "f32", says="--moe-activation f32: want --backend cpu")
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--moe-activation", "mxfp8", says="--moe-activation mxfp8: want --backend cuda or reference")
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--no-mmap", says="--no-mmap: want --backend cpu")
+        for command in ((*RUN, "-p", "a"), ("inspect", "-m", TINY, "--plan")):
+            self.refused(UNSUPPORTED, *command, "--backend", "cuda", "--kv-cache-dtype", "int8", says="--kv-cache-dtype int8: want --backend cpu or reference")
         self.refused(USAGE, "run", "-m", "tiny", "--load-format", "dummy", "-p", "a", "--no-mmap", says="--no-mmap: want weights in files")
 
     def test_numbers_out_of_range(self):

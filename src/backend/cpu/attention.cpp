@@ -18,9 +18,12 @@ int64_t first_key(int64_t position, int64_t window) {
   return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
 }
 
-void prefetch(const void* at, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(at) + i, 0, 2);
+void prefetch(const KvPage& page, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(page.codes) + i, 0, 2);
 }
+
+// What widened keys and values are divided by.
+float unit_of(const KvCache& cache) { return cache.dtype() == KvDtype::kE4m3 ? kE4m3Unit : 1.0f; }
 
 }  // namespace
 
@@ -33,6 +36,7 @@ Attention::Attention(const BackendConfig& config, const Kernels& kernels, Thread
   const int64_t pages = *std::max_element(config.kv_pages.begin(), config.kv_pages.end());
   const int64_t ranges = std::max<int64_t>(kBlocksTogether * kRangePages, pages / kRangePages + 2);
   partials_ = Buffer(ranges * dims_.kv_heads * partial_floats(kAttendTokens) * int64_t{sizeof(float)});
+  widened_ = Buffer(int64_t{2} * pool.threads() * kPageTokens * dims_.head_dim * int64_t{sizeof(float)});
 }
 
 // As many blocks at a time as there is room for.
@@ -84,7 +88,7 @@ void Attention::attend(std::span<const Block> blocks, const Args& args) {
   const auto count = static_cast<int64_t>(items_.size());
   pool_.parallel_chunks(count * dims_.kv_heads, 1, [&](IndexRange range) {
     const Item& item = items_[static_cast<size_t>(range.begin % count)];
-    attend_range(args, blocks[item.block], item.range, range.begin / count);
+    attend_range(args, blocks[item.block], range.begin / count, {item.range, item.range + 1, range.thread_idx});
   });
   pool_.parallel_for(static_cast<int64_t>(blocks.size()) * dims_.kv_heads, [&](IndexRange range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
@@ -100,34 +104,66 @@ Attention::Partial Attention::partial(const Block& block, int64_t range, int64_t
   return {.values = values, .tops = tops, .sums = tops + queries};
 }
 
-void Attention::attend_range(const Args& args, const Block& block, int64_t range, int64_t kv_head) const {
-  const Partial sums = partial(block, range, kv_head);
+void Attention::attend_range(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const {
+  const Partial sums = partial(block, range.begin, kv_head);
   const int64_t queries = block.tokens * group_;
   std::fill_n(sums.values, queries * dims_.head_dim, 0.0f);
   std::fill_n(sums.tops, queries, -std::numeric_limits<float>::infinity());
   std::fill_n(sums.sums, queries, 0.0f);
-  const int64_t first = std::max(range * kRangePages, first_key(block.first_position, args.window) / kPageTokens);
-  const int64_t last = std::min((range + 1) * kRangePages - 1, (block.first_position + block.tokens - 1) / kPageTokens);
+  const int64_t begin = first_key(block.first_position, args.window), end = block.first_position + block.tokens;
+  const int64_t first = std::max(range.begin * kRangePages, begin / kPageTokens);
+  const int64_t last = std::min(range.end * kRangePages - 1, (end - 1) / kPageTokens);
   const int32_t* ids = args.pages.ids.data() + static_cast<int64_t>(block.row) * args.pages.pages_per_row;
-  for (int64_t page = first; page <= last; ++page) {
-    if (page < last) {
-      prefetch(args.cache.keys(ids[page + 1], kv_head), args.cache.page_bytes());
-      prefetch(args.cache.values(ids[page + 1], kv_head), args.cache.page_bytes());
+  const KvDtype dtype = args.cache.dtype();
+  const bool as_it_is = dtype == KvDtype::kF32 || (dtype == KvDtype::kBf16 && sets(block) == 1);
+  float* const widened =
+      as_it_is ? nullptr : widened_.as<float>() + 2 * range.thread_idx * kPageTokens * dims_.head_dim;
+  for (int64_t idx = first; idx <= last; ++idx) {
+    if (idx < last) {
+      prefetch(args.cache.keys(ids[idx + 1], kv_head), args.cache.page_bytes());
+      prefetch(args.cache.values(ids[idx + 1], kv_head), args.cache.page_bytes());
     }
-    add_page(args, block, page, kv_head, sums);
+    Page page{.idx = idx,
+              .kv_head = kv_head,
+              .from = static_cast<int>(std::max<int64_t>(begin - idx * kPageTokens, 0)),
+              .to = static_cast<int>(std::min<int64_t>(end - idx * kPageTokens, kPageTokens)),
+              .keys = nullptr,
+              .values = nullptr,
+              .is_bf16 = false};
+    read(args.cache, ids[idx], widened, page);
+    add_page(args, block, page, sums);
   }
 }
 
+void Attention::read(const KvCache& cache, int32_t id, float* widened, Page& page) const {
+  const KvPage keys = cache.keys(id, page.kv_head), values = cache.values(id, page.kv_head);
+  if (widened == nullptr) {
+    page.keys = keys.codes;
+    page.values = values.codes;
+    page.is_bf16 = cache.dtype() == KvDtype::kBf16;
+    return;
+  }
+  const auto widen = kernels_.widen[static_cast<size_t>(cache.dtype())];
+  const int64_t dim = dims_.head_dim;
+  float* const out = widened + kPageTokens * dim;
+  widen({.page = keys,
+         .cols = kPageTokens,
+         .from = 0,
+         .to = static_cast<int>(dim),
+         .scale_per_row = false,
+         .out = widened});
+  widen({.page = values, .cols = dim, .from = page.from, .to = page.to, .scale_per_row = true, .out = out});
+  page.keys = widened;
+  page.values = out;
+}
+
 // A token's keys are a range of the page: the scores of the others become weights of zero.
-void Attention::add_page(const Args& args, const Block& block, int64_t page, int64_t kv_head,
-                         const Partial& partial) const {
-  const int64_t dim = dims_.head_dim, width = dims_.q_width(), base = page * kPageTokens;
+void Attention::add_page(const Args& args, const Block& block, const Page& page, const Partial& partial) const {
+  const int64_t dim = dims_.head_dim, width = dims_.q_width(), base = page.idx * kPageTokens;
   const bool heads_apart = by_head(block);
   const auto rows = static_cast<int>(heads_apart ? block.tokens : group_);
-  const int64_t sets = heads_apart ? group_ : block.tokens;
-  const int32_t id =
-      args.pages.ids[block.row * static_cast<size_t>(args.pages.pages_per_row) + static_cast<size_t>(page)];
-  const float* q = args.q + block.first_token * width + kv_head * group_ * dim;
+  const float factor = unit_of(args.cache) / std::sqrt(static_cast<float>(dim));
+  const float* q = args.q + block.first_token * width + page.kv_head * group_ * dim;
   const auto from_of = [&](int64_t token) {
     return static_cast<int>(std::max<int64_t>(first_key(block.first_position + token, args.window) - base, 0));
   };
@@ -135,7 +171,7 @@ void Attention::add_page(const Args& args, const Block& block, int64_t page, int
     return static_cast<int>(std::min<int64_t>(block.first_position + token - base + 1, kPageTokens));
   };
   alignas(64) std::array<float, size_t{kMaxGroup} * kPageTokens> scores;
-  for (int64_t set = 0; set < sets; ++set) {
+  for (int64_t set = 0; set < sets(block); ++set) {
     const int from = from_of(heads_apart ? 0 : set), to = to_of(heads_apart ? block.tokens - 1 : set);
     if (from >= to) continue;
     std::fill_n(scores.begin(), rows * kPageTokens, 0.0f);
@@ -144,9 +180,9 @@ void Attention::add_page(const Args& args, const Block& block, int64_t page, int
                          .rows = rows,
                          .from = 0,
                          .to = static_cast<int>(dim),
-                         .b = args.cache.keys(id, kv_head),
+                         .b = page.keys,
                          .b_width = kPageTokens,
-                         .b_is_bf16 = args.cache.is_bf16(),
+                         .b_is_bf16 = page.is_bf16,
                          .c = scores.data(),
                          .c_stride = kPageTokens});
     for (int r = 0; r < rows; ++r) {
@@ -155,25 +191,25 @@ void Attention::add_page(const Args& args, const Block& block, int64_t page, int
       const int own_from = std::min(from_of(token), to), own_to = std::max(to_of(token), own_from);
       std::fill(row + from, row + own_from, 0.0f);
       std::fill(row + own_to, row + to, 0.0f);
-      if (own_from < own_to) weigh({row + own_from, row + own_to}, partial, set * rows + r);
+      if (own_from < own_to) weigh(factor, {row + own_from, row + own_to}, partial, set * rows + r);
     }
     kernels_.accumulate({.a = scores.data(),
                          .a_stride = kPageTokens,
                          .rows = rows,
                          .from = from,
                          .to = to,
-                         .b = args.cache.values(id, kv_head),
+                         .b = page.values,
                          .b_width = dim,
-                         .b_is_bf16 = args.cache.is_bf16(),
+                         .b_is_bf16 = page.is_bf16,
                          .c = partial.values + set * rows * dim,
                          .c_stride = dim});
   }
 }
 
 // The scores of a query become the weights of its values; what came before is scaled to the new top.
-void Attention::weigh(std::span<float> scores, const Partial& partial, int64_t query) const {
+void Attention::weigh(float factor, std::span<float> scores, const Partial& partial, int64_t query) const {
   const int64_t dim = dims_.head_dim;
-  const float top = kernels_.scale_max(1.0f / std::sqrt(static_cast<float>(dim)), scores);
+  const float top = kernels_.scale_max(factor, scores);
   float& old = partial.tops[query];
   if (top > old) {
     const float shrink = std::exp(old - top);
@@ -187,6 +223,7 @@ void Attention::weigh(std::span<float> scores, const Partial& partial, int64_t q
 // The sink is a key without a value. A range without keys adds nothing, not even a rounding.
 void Attention::join(const Args& args, const Block& block, int64_t kv_head) const {
   const int64_t dim = dims_.head_dim;
+  const float unit = unit_of(args.cache);
   for (int64_t t = 0; t < block.tokens; ++t) {
     for (int64_t h = 0; h < group_; ++h) {
       const int64_t head = kv_head * group_ + h, at = query(block, t, h);
@@ -209,7 +246,7 @@ void Attention::join(const Args& args, const Block& block, int64_t kv_head) cons
       float* const out = args.out + (block.first_token + t) * dims_.q_width() + head * dim;
       std::fill_n(out, dim, 0.0f);
       each([&](const Partial& range) {
-        const float weight = range.tops[at] / sum;
+        const float weight = range.tops[at] / sum * unit;
         kernels_.accumulate({.a = &weight,
                              .a_stride = 1,
                              .rows = 1,

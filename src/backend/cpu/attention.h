@@ -1,7 +1,8 @@
 #pragma once
 // Attention: blocks of tokens of a row times ranges of keys, page by page with a running softmax, then each token's
 // ranges put together. Ranges begin at fixed positions, so a token's bits depend neither on the tokens that it shares a
-// block with nor on which thread had which range.
+// block with nor on which thread had which range. Pages become floats once for all queries of a block, but
+// bf16 for a single product.
 
 #include "backend/args.h"
 #include "backend/backend.h"
@@ -55,16 +56,29 @@ class Attention {
     float* sums;    // [queries]: of exp(score - top); 0 where no key was seen
   };
 
+  // A kv head's page in floats or bf16.
+  struct Page {
+    int64_t idx;  // of the row's pages
+    int64_t kv_head;
+    int from, to;        // tokens that a query of the block sees
+    const void* keys;    // [head_dim, kPageTokens]
+    const void* values;  // [kPageTokens, head_dim]
+    bool is_bf16;
+  };
+
   void add_blocks(const Args& args);
   void attend(std::span<const Block> blocks, const Args& args);
-  void attend_range(const Args& args, const Block& block, int64_t range, int64_t kv_head) const;
-  void add_page(const Args& args, const Block& block, int64_t page, int64_t kv_head, const Partial& partial) const;
-  void weigh(std::span<float> scores, const Partial& partial, int64_t query) const;
+  void attend_range(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const;
+  // Where several products read the page, or none could as it is, to floats.
+  void read(const KvCache& cache, int32_t id, float* widened, Page& page) const;
+  void add_page(const Args& args, const Block& block, const Page& page, const Partial& partial) const;
+  void weigh(float factor, std::span<float> scores, const Partial& partial, int64_t query) const;
   void join(const Args& args, const Block& block, int64_t kv_head) const;
   [[nodiscard]] Partial partial(const Block& block, int64_t range, int64_t kv_head) const;
   [[nodiscard]] int64_t partial_floats(int tokens) const { return tokens * group_ * (dims_.head_dim + 2); }
   // A page multiplies the heads of a token or, where those are fewer, the tokens of a head.
   [[nodiscard]] bool by_head(const Block& block) const { return block.tokens > group_; }
+  [[nodiscard]] int64_t sets(const Block& block) const { return by_head(block) ? group_ : block.tokens; }
   [[nodiscard]] int64_t query(const Block& block, int64_t token, int64_t head) const {
     return by_head(block) ? head * block.tokens + token : token * group_ + head;
   }
@@ -74,6 +88,7 @@ class Attention {
   ThreadPool& pool_;
   const int64_t group_;  // query heads per kv head
   Buffer partials_;
+  Buffer widened_;  // of each thread: a page's keys and values
   std::vector<Block> blocks_;
   std::vector<Item> items_;
 };

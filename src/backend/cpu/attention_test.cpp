@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,12 +43,16 @@ class Layer {
         int32_t& id = ids_[r * static_cast<size_t>(pages_per_row_) + static_cast<size_t>(t / kPageTokens)];
         if (t % kPageTokens == 0) id = --count;
         for (size_t i = 0; i < k.size(); ++i) {
-          k[i] = value(random_at(11 + r, static_cast<size_t>(t * width) + i), dtype);
-          v[i] = value(random_at(31 + r, static_cast<size_t>(t * width) + i), dtype);
+          k[i] = random_at(11 + r, static_cast<size_t>(t * width) + i);
+          v[i] = random_at(31 + r, static_cast<size_t>(t * width) + i);
+        }
+        cache_->write(id * kPageTokens + static_cast<int32_t>(t % kPageTokens), k.data(), v.data());
+        for (size_t h = 0; h < k.size(); h += 64) {
+          round_kv(dtype, std::span(k).subspan(h, 64));
+          round_kv(dtype, std::span(v).subspan(h, 64));
         }
         keys_.insert(keys_.end(), k.begin(), k.end());
         values_.insert(values_.end(), v.begin(), v.end());
-        cache_->write(id * kPageTokens + static_cast<int32_t>(t % kPageTokens), k.data(), v.data());
       }
     }
   }
@@ -124,7 +129,6 @@ class Layer {
   }
 
  private:
-  static float value(float x, KvDtype dtype) { return dtype == KvDtype::kBf16 ? Bf16::from_float(x).to_float() : x; }
   static float query(size_t row, int64_t position, size_t i) {
     return 2 * random_at(51 + row, static_cast<size_t>(position) * 4096 + i);
   }
@@ -149,7 +153,7 @@ class Layer {
 TEST(cpu_attention, ranges_windows_and_blocks_match_double) {
   for (const int64_t heads : {2, 8, 16}) {  // groups of 1, 4 and 8
     for (const int64_t context : {int64_t{33}, kRange - 1, kRange, kRange + 1, 2 * kRange + 77}) {
-      for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32}) {
+      for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3, KvDtype::kInt8}) {
         const Layer layer(heads, dtype, {context, 40});
         for (const int64_t window : {0, 1, 64, 128}) {
           for (const int64_t tokens : {1, 3, 33}) {
@@ -167,13 +171,15 @@ TEST(cpu_attention, ranges_windows_and_blocks_match_double) {
 }
 
 TEST(cpu_attention, neither_threads_nor_steps_change_a_bit) {
-  for (const int64_t heads : {8, 16}) {
-    const Layer layer(heads, KvDtype::kBf16, {2 * kRange + 9, kRange + 20, 40});
-    for (const int64_t window : {0, 128}) {
-      const auto want = layer.attend(40, 40, window, 1);
-      for (const int64_t step : {1, 3, 16, 40}) {
-        for (const int threads : {1, 3})
-          EXPECT_EQ(layer.attend(40, step, window, threads), want) << step << " " << threads;
+  for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kE4m3, KvDtype::kInt8}) {
+    for (const int64_t heads : {8, 16}) {
+      const Layer layer(heads, dtype, {2 * kRange + 9, kRange + 20, 40});
+      for (const int64_t window : {0, 128}) {
+        const auto want = layer.attend(40, 40, window, 1);
+        for (const int64_t step : {1, 3, 16, 40}) {
+          for (const int threads : {1, 3})
+            EXPECT_EQ(layer.attend(40, step, window, threads), want) << step << " " << threads;
+        }
       }
     }
   }

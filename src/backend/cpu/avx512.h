@@ -38,6 +38,13 @@ class Ahead {
   void fetch(int64_t bytes) {
     for (; at_ < bytes; at_ += 64) _mm_prefetch(base_ + at_, _MM_HINT_T1);
   }
+  // The next kBytes, without the loop over lines, which would be a fifth of the instructions of a token's product.
+  template <int kBytes>
+  __attribute__((always_inline)) void fetch_next() {
+#pragma GCC unroll 8
+    for (int i = 0; i < kBytes; i += 64) _mm_prefetch(base_ + at_ + i, _MM_HINT_T1);
+    at_ += kBytes;
+  }
 
  private:
   const uint8_t* base_;

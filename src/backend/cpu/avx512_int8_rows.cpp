@@ -58,6 +58,10 @@ void prepare_fp4(std::span<const float> x, bool interleaved, Fp4Chunk* chunks) {
   }
 }
 
+// A block's scale in byte 2 of its lanes becomes the exponent of a float. So 2^-127 becomes 0, which changes less than
+// what rounding to 8 bits does, and NaN becomes infinity, which whole_sum() makes NaN again.
+__m512 exponents(__m512i bytes) { return _mm512_castsi512_ps(_mm512_slli_epi32(bytes, 7)); }
+
 // Four blocks of ggml: their codes, and their scales in each block's four lanes.
 __m512i load_ggml(const uint8_t* p, __m512* scale) {
   // Lane 4b + i of `order` is bytes 4i.. of block b's codes, counted from p + 1. The last block's end lies past the 64
@@ -67,18 +71,26 @@ __m512i load_ggml(const uint8_t* p, __m512* scale) {
     for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17 + i % 16);
     return order;
   }();
-  // A block's scale becomes the exponent of a float: byte 2 of its lanes, shifted by 7. So 2^-127 becomes 0, which
-  // changes less than what rounding to 8 bits does, and NaN becomes infinity, which whole_sum() makes NaN again.
   alignas(64) static constexpr auto kScale = [] {
     std::array<int8_t, 64> order{};
     for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17);
     return order;
   }();
-  const __m512i bits =
-      _mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()), _mm512_loadu_si512(p));
-  *scale = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 7));
+  *scale = exponents(
+      _mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()), _mm512_loadu_si512(p)));
   const __m512i first = _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), _mm512_loadu_si512(p + 1));
   return _mm512_mask_loadu_epi32(first, 0xf000, p + 4);
+}
+
+// Four blocks of OpenAI's, whose scales lie apart.
+__m512i load_fp4(const uint8_t* codes, const uint8_t* scales, __m512* scale) {
+  alignas(64) static constexpr auto kScale = [] {
+    std::array<uint8_t, 64> order{};
+    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<uint8_t>(i % 4 == 2 ? i / 16 : 0x80);
+    return order;
+  }();
+  *scale = exponents(_mm512_shuffle_epi8(broadcast_dword(scales), _mm512_load_si512(kScale.data())));
+  return _mm512_loadu_si512(codes);
 }
 
 // What is infinite becomes NaN: no later clamp may hide damaged weights.
@@ -89,7 +101,8 @@ float whole_sum(__m512 lanes) {
 
 struct RowGroup {
   std::array<const uint8_t*, kInt8Rows> values;
-  const float* scales;  // [kInt8Rows, stride], of MXFP4 only
+  std::array<const uint8_t*, kInt8Rows> scales;  // of OpenAI's MXFP4
+  const float* decoded;                          // scales of MXFP4 rows of fewer than four blocks: [kInt8Rows, stride]
   int64_t stride, blocks;
   const std::byte* const* x;
   Ahead ahead;
@@ -109,19 +122,22 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
     for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   const auto step = [&](int64_t block, int64_t count, int64_t chunk_idx) __attribute__((always_inline)) {
-    ahead.fetch((block + count) * kInt8Rows * (kGgml ? 17 : 16));
+    constexpr int kStepBytes = 4 * kInt8Rows * (kGgml ? 17 : 16);
+    ahead.fetch_next<kStepBytes>();
     __m512i low[kInt8Rows], high[kInt8Rows];
     __m512 scale[kInt8Rows];
 #pragma GCC unroll 4
     for (int r = 0; r < kInt8Rows; ++r) {
       const uint8_t* values = rows.values[static_cast<size_t>(r)];
       __m512i codes;
-      if (kGgml && count == 4) {
+      if (count < 4) {
+        codes = load_codes<kGgml>(values, block, count);
+        const float* scales = rows.decoded + r * rows.stride;
+        scale[r] = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(scales)), spread);
+      } else if (kGgml) {
         codes = load_ggml(values + block * 17, &scale[r]);
       } else {
-        codes = load_codes<kGgml>(values, block, count);
-        const float* scales = rows.scales + r * rows.stride + block;
-        scale[r] = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(scales)), spread);
+        codes = load_fp4(values + block * 16, rows.scales[static_cast<size_t>(r)] + block, &scale[r]);
       }
       low[r] = low_values(table, codes);
       high[r] = high_values(table, codes);
@@ -173,7 +189,7 @@ void multiply_q8(const RowGroup& rows, float* totals) {
     for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   const auto step = [&](int64_t block, bool both) __attribute__((always_inline)) {
-    ahead.fetch((block + 2) * kInt8Rows * 34);
+    ahead.fetch_next<2 * kInt8Rows * 34>();
     __m512i codes[kInt8Rows];
     __m512 scale[kInt8Rows];
 #pragma GCC unroll 4
@@ -240,7 +256,8 @@ void multiply_int8_rows(const MultiplyInt8Args& args) {
   const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
   for (int first = 0; first < w.rows; first += kInt8Rows) {
     RowGroup rows{.values = {},
-                  .scales = args.scratch,
+                  .scales = {},
+                  .decoded = args.scratch,
                   .stride = stride,
                   .blocks = w.cols / kMxBlock,
                   .x = nullptr,
@@ -248,8 +265,8 @@ void multiply_int8_rows(const MultiplyInt8Args& args) {
     for (int r = 0; r < kInt8Rows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       rows.values[static_cast<size_t>(r)] = w.values_of(row);
-      if (w.format == WeightFormat::kGgmlQ8 || (w.format == WeightFormat::kGgmlMxfp4 && rows.blocks >= 4)) continue;
-      load_scales(w, row, args.scratch + r * stride);
+      if (has_scale_array(w.format)) rows.scales[static_cast<size_t>(r)] = w.scales_of(row);
+      if (w.format != WeightFormat::kGgmlQ8 && rows.blocks < 4) load_scales(w, row, args.scratch + r * stride);
     }
     for (int t = 0; t < args.tokens; t += 4) {
       std::array<float, size_t{4} * kInt8Rows> totals;

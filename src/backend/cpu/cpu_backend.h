@@ -7,13 +7,12 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/isa.h"
+#include "backend/kv_dtype.h"
 
 #include <memory>
 #include <string>
 
 namespace nibble::backend {
-
-enum class KvDtype : uint8_t { kBf16, kF32 };
 
 // What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.
 enum class Activations : uint8_t {

@@ -2,9 +2,12 @@
 // The CPU backend's inner loops: one table of functions per instruction set, chosen once, at start.
 
 #include "backend/cpu/isa.h"
+#include "backend/cpu/kv_cache.h"
+#include "backend/kv_dtype.h"
 #include "backend/weights.h"
 #include "base/dtype.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -89,6 +92,16 @@ struct Int8Kernels {
   return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4 || format == WeightFormat::kGgmlQ8;
 }
 
+// Rows [from, to) of a page of the KV cache as floats.
+struct WidenArgs {
+  KvPage page;  // [.., cols]
+  int64_t cols;
+  int from, to;
+  bool scale_per_row;  // of int8; else one per column, at most kPageTokens
+  float* out;          // [.., cols]; E4M3 comes divided by kE4m3Unit
+};
+inline constexpr float kE4m3Unit = 256.0f;  // between the codes' bits as an F16's and their values
+
 // c[r][n] += sum over k of a[r][k] * b[k][n], k in rising order: attention's both products.
 struct AccumulateArgs {
   const float* a;
@@ -120,6 +133,7 @@ struct Kernels {
   bool (*arranges)(WeightFormat format) = nullptr;
   void (*arrange)(WeightFormat format, std::span<const float> x, float* out) = nullptr;
   void (*multiply)(const MultiplyArgs& args) = nullptr;
+  std::array<void (*)(const WidenArgs& args), kKvDtypes> widen{};  // by KvDtype; null: kF32, which is read in place
   void (*accumulate)(const AccumulateArgs& args) = nullptr;
   // x[i] *= factor; returns the largest, or -infinity.
   float (*scale_max)(float factor, std::span<float> x) = nullptr;

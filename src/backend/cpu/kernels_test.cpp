@@ -386,6 +386,45 @@ TEST(cpu_kernels, accumulate_adds_every_product_once) {
   }
 }
 
+// Every code of a page, NaN included, and nothing beyond the rows that are asked for.
+TEST(cpu_kernels, widened_pages_are_the_codes_values) {
+  const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  for (const Kernels& kernels : tables()) {
+    for (const int64_t cols : {1, 8, 24, 64, 80}) {
+      const int rows = 60, from = 2, to = 59;
+      std::vector<uint16_t> codes(static_cast<size_t>(rows * cols));
+      for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint16_t>(i * 40503);
+      const auto* bytes = reinterpret_cast<const uint8_t*>(codes.data());
+      std::array<Bf16, kPageTokens> scales;
+      for (size_t i = 0; i < scales.size(); ++i) scales[i] = Bf16::from_float(static_cast<float>(i) - 7.3f);
+      scales[5] = Bf16::from_float(std::numeric_limits<float>::quiet_NaN());
+      for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kE4m3, KvDtype::kInt8}) {
+        for (const bool per_row : {false, true}) {
+          if (dtype == KvDtype::kInt8 && !per_row && cols > kPageTokens) continue;
+          std::vector<float> out(codes.size(), -1.0f);
+          kernels.widen[static_cast<size_t>(dtype)]({.page = {codes.data(), scales.data()},
+                                                     .cols = cols,
+                                                     .from = from,
+                                                     .to = to,
+                                                     .scale_per_row = per_row,
+                                                     .out = out.data()});
+          for (size_t i = 0; i < out.size(); ++i) {
+            const size_t r = i / static_cast<size_t>(cols), c = i % static_cast<size_t>(cols);
+            float want = -1.0f;
+            if (r >= from && r < to) {
+              want = dtype == KvDtype::kBf16   ? Bf16{codes[i]}.to_float()
+                     : dtype == KvDtype::kE4m3 ? E4m3{bytes[i]}.to_float() / kE4m3Unit
+                                               : static_cast<int8_t>(bytes[i]) * scales[per_row ? r : c].to_float();
+            }
+            ASSERT_TRUE(same(out[i], want)) << kernels.name << " " << name_of(dtype) << " [" << r << ", " << c
+                                            << "] of " << cols << ": " << out[i] << ", want " << want;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(cpu_kernels, exponentials_and_swiglu_match_double) {
   for (const Kernels& kernels : tables()) {
     for (const size_t n : {1, 5, 16, 33, 64}) {

@@ -52,7 +52,7 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
     stages.push_back({.stage = Stage::kAttend,
                       .kind = kind,
-                      .kernel = fmt::format("attend ({})", kernels.name),
+                      .kernel = fmt::format("attend_{} ({})", name_of(args.options.kv_dtype), kernels.name),
                       .tile = fmt::format(
                           "{} tokens x {} kv heads x ranges of {} keys over {} threads, up to {} tokens share a pass",
                           tokens, d.kv_heads, cpu::kRangePages * kPageTokens, threads, cpu::kAttendTokens),

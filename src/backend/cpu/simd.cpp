@@ -23,6 +23,7 @@ using F = hn::ScalableTag<float>;
 using U8 = hn::Rebind<uint8_t, F>;
 using I8 = hn::Rebind<int8_t, F>;
 using U16 = hn::Rebind<uint16_t, F>;
+using I16 = hn::Rebind<int16_t, F>;
 using I32 = hn::Rebind<int32_t, F>;
 using U32 = hn::Rebind<uint32_t, F>;
 using H = hn::Rebind<hwy::float16_t, F>;
@@ -182,6 +183,42 @@ void multiply(const MultiplyArgs& args) {
   }
 }
 
+HWY_INLINE V load(const E4m3* p) {
+  // The code's bits moved to those of an F16 make a value 2^8 too small, subnormals included.
+  const auto bits = hn::PromoteTo(I16(), hn::LoadU(I8(), reinterpret_cast<const int8_t*>(p)));
+  const auto half = hn::And(hn::ShiftLeft<7>(bits), hn::Set(I16(), static_cast<int16_t>(0xbfff)));
+  const V v = hn::PromoteTo(F(), hn::BitCast(H(), half));
+  // NaN's codes come as what would be 480; baseline's PromoteTo knows no NaN.
+  const V nan = hn::Set(F(), std::numeric_limits<float>::quiet_NaN());
+  return hn::IfThenElse(hn::Eq(hn::Abs(v), hn::Set(F(), 480.0f / kE4m3Unit)), nan, v);
+}
+HWY_INLINE float value(const E4m3* p) { return p->to_float() / kE4m3Unit; }
+
+template <class T>
+void widen(const WidenArgs& args) {
+  const auto* in = static_cast<const T*>(args.page.codes);
+  int64_t i = args.from * args.cols;
+  const int64_t end = args.to * args.cols;
+  for (; i + lanes() <= end; i += lanes()) hn::StoreU(load(in + i), F(), args.out + i);
+  for (; i < end; ++i) args.out[i] = value(in + i);
+}
+
+void widen_int8(const WidenArgs& args) {
+  const auto* in = static_cast<const int8_t*>(args.page.codes);
+  HWY_ALIGN float scales[kPageTokens];
+  for (int64_t i = 0; i < kPageTokens; i += lanes()) hn::Store(load(args.page.scales + i), F(), scales + i);
+  for (int64_t r = args.from; r < args.to; ++r) {
+    const int64_t row = r * args.cols;
+    int64_t c = 0;
+    for (; c + lanes() <= args.cols; c += lanes()) {
+      const V scale = args.scale_per_row ? hn::Set(F(), scales[r]) : hn::LoadU(F(), scales + c);
+      const V v = hn::ConvertTo(F(), hn::PromoteTo(I32(), hn::LoadU(I8(), in + row + c)));
+      hn::StoreU(hn::Mul(v, scale), F(), args.out + row + c);
+    }
+    for (; c < args.cols; ++c) args.out[row + c] = in[row + c] * scales[args.scale_per_row ? r : c];
+  }
+}
+
 template <int kRows, class B>
 void accumulate_rows(const AccumulateArgs& args, int row) {
   const int64_t a_stride = args.a_stride, c_stride = args.c_stride, width = args.b_width;
@@ -292,6 +329,7 @@ Kernels table(std::string_view name) {
           .arranges = arranges,
           .arrange = arrange,
           .multiply = multiply,
+          .widen = {widen<Bf16>, nullptr, widen<E4m3>, widen_int8},
           .accumulate = accumulate,
           .scale_max = scale_max,
           .exp_sum = exp_sum,

@@ -38,7 +38,7 @@ class Planner {
         activations_(choose_activations(moe_, args.options)),
         tuned_(args.options.tuned.value_or(tuned(args.card.major))),
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
-    constexpr int64_t kBytes[] = {2, 4, 1};
+    constexpr double kBytes[] = {2, 4, 1};
     cost_.formats.kv_value_bytes = kBytes[kv_type()];
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
     fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);

@@ -92,8 +92,8 @@ Vec linear(const Matrix& w, const Matrix& bias, const Vec& x, int64_t first_row,
 
 class ReferenceBackend final : public Backend {
  public:
-  ReferenceBackend(const BackendConfig& config, ExpertActivations activations)
-      : config_(config), activations_(activations), kv_(config.layer_kinds.size()) {
+  ReferenceBackend(const BackendConfig& config, ExpertActivations activations, KvDtype kv)
+      : config_(config), activations_(activations), kv_dtype_(kv), kv_(config.layer_kinds.size()) {
     for (size_t l = 0; l < kv_.size(); ++l) {
       const int64_t slots = int64_t{config.kv_pages[static_cast<size_t>(config.layer_kinds[l])]} * kPageTokens;
       kv_[l].keys.assign(static_cast<size_t>(slots * dims_.kv_width()), NAN);
@@ -138,9 +138,11 @@ class ReferenceBackend final : public Backend {
       };
       Vec q = project(WeightRole::kQ, WeightRole::kQBias, dims_.q_width());
       Vec k = project(WeightRole::kK, WeightRole::kKBias, dims_.kv_width());
-      const Vec v = project(WeightRole::kV, WeightRole::kVBias, dims_.kv_width());
+      Vec v = project(WeightRole::kV, WeightRole::kVBias, dims_.kv_width());
       rope(q, args.positions[t]);
       rope(k, args.positions[t]);
+      round_heads(k);
+      round_heads(v);
       const auto slot = int64_t{args.kv_slots[t]} * dims_.kv_width();
       LayerKv& kv = kv_[static_cast<size_t>(args.layer_idx)];
       std::copy(k.begin(), k.end(), kv.keys.begin() + slot);
@@ -286,6 +288,15 @@ class ReferenceBackend final : public Backend {
     }
   }
 
+  // To what a cache of 8 bits gives back.
+  void round_heads(Vec& x) const {
+    if (kv_dtype_ != KvDtype::kE4m3 && kv_dtype_ != KvDtype::kInt8) return;
+    std::vector<float> values(x.begin(), x.end());
+    const auto dim = static_cast<size_t>(dims_.head_dim);
+    for (size_t head = 0; head < x.size(); head += dim) round_kv(kv_dtype_, std::span(values).subspan(head, dim));
+    x.assign(values.begin(), values.end());
+  }
+
   void attend_head(const AttendArgs& args, size_t t, int head, const std::vector<int64_t>& slots) {
     const LayerKv& kv = kv_[static_cast<size_t>(args.layer_idx)];
     const int dim = dims_.head_dim, kv_head = head / (dims_.heads / dims_.kv_heads);
@@ -364,7 +375,8 @@ class ReferenceBackend final : public Backend {
   const ExpertActivations activations_;
   const Dims& dims_ = config_.dims;
   std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
-  std::vector<LayerKv> kv_;     // per layer
+  const KvDtype kv_dtype_;
+  std::vector<LayerKv> kv_;  // per layer
   std::vector<Vec> residual_, normed_, q_, attn_, router_logits_, expert_ids_, expert_weights_, expert_hidden_, logits_;
   std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   Ticket ticket_ = 0;
@@ -372,8 +384,9 @@ class ReferenceBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, ExpertActivations activations) {
-  return std::make_unique<ReferenceBackend>(config, activations);
+std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, ExpertActivations activations,
+                                                KvDtype kv) {
+  return std::make_unique<ReferenceBackend>(config, activations, kv);
 }
 
 }  // namespace nibble::backend

@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/mmap_file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/gguf_fields.h"
@@ -22,7 +23,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 namespace nibble::app {
 namespace {
@@ -161,9 +161,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   return source;
 }
 
-int thread_count(const ModelOptions& options) {
-  return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int thread_count(const ModelOptions& options) { return options.threads > 0 ? options.threads : available_processors(); }
 
 backend::CpuOptions cpu_options(const ModelOptions& options) {
   using backend::CpuIsa;

@@ -77,7 +77,7 @@ void add_cpu(CLI::App& app, ModelOptions& o) {
 
 void add_runtime(CLI::App& app, ModelOptions& o) {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
-  app.add_option("-t,--threads", o.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
+  app.add_option("-t,--threads", o.threads, "Threads; 0: one per processor that it may use")->check(CLI::Range(0, 1024));
   add_choice<KvCacheDtype>(app, "--kv-cache-dtype",
                            {o.kv_cache_dtype,
                             {{"auto", KvCacheDtype::kAuto},

@@ -51,7 +51,7 @@ class LocalServer {
         fmt::format("POST {} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}", path, body.size(), body);
     const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{.sin_family = AF_INET,
-                        .sin_port = htons(static_cast<uint16_t>(http.port())),
+                        .sin_port = htons(static_cast<uint16_t>(port)),
                         .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)},
                         .sin_zero = {}};
     check(fd >= 0 && ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "connect");
@@ -67,6 +67,7 @@ class LocalServer {
   engine::Engine engine;
   server::Api api;
   server::HttpServer http;
+  const int port = http.port();  // a draining server has none
 
  private:
   static ModelOptions named(const std::string& directory, int threads) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <optional>
@@ -136,6 +137,7 @@ int bench(const std::string& directory, const Shape& shape) {
     const auto ratio = [&list](const char* key) { return list.back()[key].get<double>() / list[1][key].get<double>(); };
     fmt::print("  turn {} over turn 2: {:.2f}, processor time {:.2f}\n", shape.turns, ratio("ttft_ms"),
                ratio("cpu_ms"));
+    std::fflush(stdout);
   }
   return 0;
 }

@@ -2,6 +2,8 @@
 add_library(nibble_flags INTERFACE)
 target_compile_options(nibble_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wnon-virtual-dtor>
+  # libstdc++ 12's stable_sort calls what that library deprecates.
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>
   # Constexpr functions of base/ serve the device too; line numbers for compute-sanitizer and profilers.
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Werror=all-warnings;-Xcompiler=-Wall,-Wextra>)
 target_include_directories(nibble_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)

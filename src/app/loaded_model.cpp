@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/mmap_file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/gguf_fields.h"
@@ -160,7 +161,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   return source;
 }
 
-int thread_count(const ModelOptions& options) { return options.threads > 0 ? options.threads : allowed_processors(); }
+int thread_count(const ModelOptions& options) { return options.threads > 0 ? options.threads : available_processors(); }
 
 backend::KvDtype kv_dtype(const ModelOptions& options) {
   switch (options.kv_cache_dtype) {

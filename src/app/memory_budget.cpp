@@ -4,7 +4,7 @@
 #include "app/terminal.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
-#include "base/memory.h"
+#include "base/machine.h"
 
 #include <fmt/format.h>
 

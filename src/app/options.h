@@ -33,7 +33,7 @@ struct ModelOptions {
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
   BackendKind backend = BackendKind::kCpu;
-  int threads = 0;  // 0: one per core
+  int threads = 0;  // 0: as many as processors
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
   MoeActivation moe_activation = MoeActivation::kAuto;
   CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;

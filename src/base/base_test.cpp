@@ -15,8 +15,6 @@
 #include <string>
 #include <thread>
 
-#include <sched.h>
-
 namespace nibble {
 namespace {
 
@@ -53,19 +51,6 @@ TEST(random, normal_has_mean_zero_and_variance_one) {
   }
   EXPECT_NEAR(sum / kDraws, 0, 0.02);
   EXPECT_NEAR(sum2 / kDraws, 1, 0.02);
-}
-
-TEST(thread_pool, processors_that_may_not_be_used_do_not_count) {
-  cpu_set_t all, one;
-  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
-  EXPECT_EQ(allowed_processors(), CPU_COUNT(&all));
-  CPU_ZERO(&one);
-  for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu) {
-    if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
-  }
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_EQ(allowed_processors(), 1);
-  sched_setaffinity(0, sizeof all, &all);
 }
 
 TEST(thread_pool, covers_every_index_once) {

@@ -51,12 +51,6 @@ void spread(std::vector<std::jthread>& workers) {
 
 }  // namespace
 
-int allowed_processors() {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 ThreadPool::ThreadPool(int threads) : threads_(threads) {
   check(threads >= 1, "a thread pool has at least the caller");
   workers_.reserve(static_cast<size_t>(threads - 1));

@@ -15,9 +15,6 @@ struct IndexRange {
   int thread_idx;
 };
 
-// Processors that this process may run on, at least one: fewer than there are under taskset or in a container's cpuset.
-[[nodiscard]] int allowed_processors();
-
 // Between calls a thread spins for some microseconds, so that calls in a row start at once, and then sleeps.
 class ThreadPool {
  public:

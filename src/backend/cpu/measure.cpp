@@ -2,7 +2,7 @@
 
 #include "backend/cpu/peak_loops.h"
 #include "base/error.h"
-#include "base/memory.h"
+#include "base/machine.h"
 #include "base/thread_pool.h"
 
 #include <fmt/format.h>

@@ -1,10 +1,13 @@
-#include "base/memory.h"
+#include "base/machine.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <memory>
 #include <string>
+
+#include <sched.h>
+#include <unistd.h>
 
 namespace nibble {
 namespace {
@@ -56,6 +59,22 @@ std::optional<int64_t> available_memory() {
   const auto group = group_memory();
   if (system && group) return std::min(*system, *group);
   return system ? system : group;
+}
+
+std::optional<int> quota_processors(std::string_view cpu_max) {
+  const size_t blank = cpu_max.find(' ');
+  const auto quota = number_at(cpu_max.substr(0, blank));
+  const auto period = number_at(cpu_max.substr(std::min(blank, cpu_max.size())));
+  if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+  return static_cast<int>(std::min<int64_t>((*quota - 1) / *period + 1, 1 << 20));
+}
+
+int available_processors() {
+  cpu_set_t allowed;
+  const int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                        ? CPU_COUNT(&allowed)
+                        : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));  // more than a cpu_set_t holds
+  return std::max(1, std::min(count, quota_processors(read_small("/sys/fs/cgroup/cpu.max")).value_or(count)));
 }
 
 }  // namespace nibble

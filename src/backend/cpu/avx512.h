@@ -38,10 +38,12 @@ class Ahead {
   void fetch(int64_t bytes) {
     for (; at_ < bytes; at_ += 64) _mm_prefetch(base_ + at_, _MM_HINT_T1);
   }
+  // `bytes` more than before.
+  void advance(int64_t bytes) { fetch(wanted_ += bytes); }
 
  private:
   const uint8_t* base_;
-  int64_t at_ = 0;
+  int64_t at_ = 0, wanted_ = 0;
 };
 
 [[nodiscard]] const Int8Kernels& avx512_int8_kernels();

@@ -339,6 +339,7 @@ class CpuBackend final : public Backend {
     for (int t = 0; t < tile.tokens; ++t) {
       float* out = job.out + (tile.from + t) * rows + tile.row;
       const float* sum = tile.out + t * cpu::kTileRows;
+      __builtin_prefetch(out + tile.rows, 1);
       for (int r = 0; r < tile.rows; ++r) {
         const float bias = job.bias.empty() ? 0.0f : job.bias[static_cast<size_t>(tile.row + r)];
         out[r] = sum[r] + bias + (job.store == Job::Store::kAdd ? out[r] : 0.0f);

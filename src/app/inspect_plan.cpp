@@ -114,10 +114,8 @@ class Planner {
       json["attention_backend"] = plan.flash ? "flash" : "reference";
       stages = std::move(plan.stages);
     } else {
-      stages = backend::cpu_plan({.dims = config_.dims,
-                                  .formats = cost_.formats,
-                                  .step = step,
-                                  .options = {.threads = thread_count(options_.model)}});
+      stages = backend::cpu_plan(
+          {.dims = config_.dims, .formats = cost_.formats, .step = step, .options = cpu_options(options_.model)});
     }
     json["stages"] = Json::array();
     for (const backend::PlannedStage& planned : stages) {

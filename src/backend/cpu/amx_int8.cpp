@@ -65,7 +65,6 @@ void prepare_amx_tile(WeightFormat format, std::span<const float* const> x, int6
 
 Kernels with_amx(Kernels avx512) {
   if (avx512.int8 == nullptr || !request_amx().int8) return avx512;
-  avx512.name = "amx int8, avx512 vnni";
   avx512.int8 = &amx_int8_kernels<AmxTiles>();
   return avx512;
 }

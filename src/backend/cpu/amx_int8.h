@@ -144,7 +144,8 @@ const Int8Kernels& amx_int8_kernels() {
                                       .tile_size = amx_tile_size,
                                       .prepare_tile = prepare_amx_tile,
                                       .multiply_tiles = multiply_amx<Tiles>,
-                                      .tiles_from = 6};
+                                      .tiles_from = 6,
+                                      .tiles_name = "amx int8"};
   return kTable;
 }
 

@@ -29,7 +29,7 @@ std::vector<IsaKernels> kernels_here() {
       continue;
     }
     const Kernels avx512 = with_avx512(each.kernels), amx = with_amx(avx512);
-    if (amx.name != avx512.name) here.push_back({CpuIsa::kAmx, amx});
+    if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
     here.push_back({CpuIsa::kAvx512, avx512});
   }
   return here;

@@ -83,6 +83,7 @@ struct Int8Kernels {
   void (*prepare_tile)(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out) = nullptr;
   void (*multiply_tiles)(const MultiplyInt8Args& args) = nullptr;  // x: one tile per kLaneTokens tokens
   int tiles_from = kLaneTokens;                                    // tokens from which tiles are faster
+  std::string_view tiles_name;                                     // the instructions that multiply tiles
 };
 // Block formats only.
 [[nodiscard]] constexpr bool int8_serves(WeightFormat format) {

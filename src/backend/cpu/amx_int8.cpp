@@ -12,7 +12,7 @@ namespace {
 // In assembler: intrinsics name tiles by literals only, and g++ 12's do not say that they read memory.
 class AmxTiles {
  public:
-  AmxTiles() { asm volatile("ldtilecfg %0" ::"m"(kAmxInt8Shapes)); }
+  AmxTiles() { load_shapes(kAmxInt8Shapes); }
   ~AmxTiles() { asm volatile("tilerelease"); }
   AmxTiles(const AmxTiles&) = delete;
   AmxTiles& operator=(const AmxTiles&) = delete;

@@ -17,11 +17,14 @@ struct AmxBlock {
   float scale[kLaneTokens];  // times kFp4Unit where the weights are MXFP4
 };
 
-inline constexpr int kAmxStages = 4;  // blocks under way: each has a tile of sums; of x and w two take turns
-inline constexpr int kAmxX = 4, kAmxW = 6;
+// Tiles 0 to 3 are sums, two each x and w: those of consecutive blocks take turns.
+inline constexpr int kAmxSums = 4, kAmxX = 4, kAmxW = 6;
+// Blocks under way. What a tile stores can be loaded only once it has reached the cache, more than a hundred cycles
+// after its block began.
+inline constexpr int kAmxRing = 8;
 inline constexpr TileConfig kAmxInt8Shapes = [] {
   TileConfig config;
-  for (size_t i = 0; i < kAmxStages; ++i) config.shape(i, kLaneTokens, kTileRows * 4);
+  for (size_t i = 0; i < kAmxSums; ++i) config.shape(i, kLaneTokens, kTileRows * 4);
   for (size_t i = 0; i < 2; ++i) {
     config.shape(kAmxX + i, kLaneTokens, kMxBlock);
     config.shape(kAmxW + i, kMxBlock / 4, kTileRows * 4);
@@ -47,7 +50,7 @@ class AmxStripLoop {
     __m512 sum[kLaneTokens];
 #pragma GCC unroll 16
     for (int t = 0; t < kLaneTokens; ++t) sum[t] = _mm512_load_ps(strip_.sums + t * kTileRows);
-    for (int64_t b = 0; b < strip_.blocks + kAmxStages - 1; b += kAmxStages) {
+    for (int64_t b = 0; b < strip_.blocks + kAmxRing - 1; b += kAmxSums) {
       step<0>(b, sum);
       step<1>(b + 1, sum);
       step<2>(b + 2, sum);
@@ -59,36 +62,36 @@ class AmxStripLoop {
 
  private:
   // Begins block b and adds the oldest that is under way.
-  template <int kStage>
+  template <int kSums>
   __attribute__((always_inline)) void step(int64_t b, __m512* sum) {
-    if (b < strip_.blocks) begin<kStage>(b);
-    const int64_t oldest = b - (kAmxStages - 1);
-    if (oldest >= 0 && oldest < strip_.blocks) add<(kStage + 1) % kAmxStages>(oldest, sum);
+    if (b < strip_.blocks) begin<kSums>(b);
+    const int64_t oldest = b - (kAmxRing - 1);
+    if (oldest >= 0 && oldest < strip_.blocks) add(oldest, sum);
   }
-  template <int kStage>
+  template <int kSums>
   __attribute__((always_inline)) void begin(int64_t b) {
-    constexpr int kX = kAmxX + kStage % 2, kW = kAmxW + kStage % 2;
+    constexpr int kX = kAmxX + kSums % 2, kW = kAmxW + kSums % 2;
     ahead_.advance(strip_.ahead_bytes);
     tiles_.template load<kX>(strip_.x[b].values, kMxBlock);
     tiles_.template load<kW>(strip_.w[b].quads, kTileRows * 4);
-    tiles_.template zero<kStage>();
-    tiles_.template multiply<kStage, kX, kW>();
-    tiles_.template store<kStage>(dots_[kStage], kTileRows * 4);
+    tiles_.template zero<kSums>();
+    tiles_.template multiply<kSums, kX, kW>();
+    tiles_.template store<kSums>(dots_[static_cast<size_t>(b) % kAmxRing], kTileRows * 4);
   }
-  template <int kStage>
   __attribute__((always_inline)) void add(int64_t b, __m512* sum) {
     const __m512 scale = strip_.w[b].scale;
+    const auto& dots = dots_[static_cast<size_t>(b) % kAmxRing];
 #pragma GCC unroll 16
     for (int t = 0; t < kLaneTokens; ++t) {
       const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(strip_.x[b].scale[t]));
-      sum[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(dots_[kStage][t])), factor, sum[t]);
+      sum[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(dots[t])), factor, sum[t]);
     }
   }
 
   Tiles& tiles_;
   Ahead& ahead_;
   const AmxStrip strip_;
-  alignas(64) int32_t dots_[kAmxStages][kLaneTokens][kTileRows];
+  alignas(64) int32_t dots_[kAmxRing][kLaneTokens][kTileRows];
 };
 
 // Blocks whose decoded weights stay in the first cache while the tokens' pass by.
@@ -144,7 +147,7 @@ const Int8Kernels& amx_int8_kernels() {
                                       .tile_size = amx_tile_size,
                                       .prepare_tile = prepare_amx_tile,
                                       .multiply_tiles = multiply_amx<Tiles>,
-                                      .tiles_from = 6,
+                                      .tiles_from = 12,
                                       .tiles_name = "amx int8"};
   return kTable;
 }

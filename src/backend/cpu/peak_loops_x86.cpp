@@ -41,8 +41,7 @@ TileConfig whole_tiles() {
 
 // Four sums, two tiles of each side: as a blocked product would use them.
 __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
-  const TileConfig config = whole_tiles();
-  _tile_loadconfig(&config);
+  load_shapes(whole_tiles());
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -62,8 +61,7 @@ __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
 }
 
 __attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
-  const TileConfig config = whole_tiles();
-  _tile_loadconfig(&config);
+  load_shapes(whole_tiles());
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

@@ -72,6 +72,9 @@ class AmxStripLoop {
   __attribute__((always_inline)) void begin(int64_t b) {
     constexpr int kX = kAmxX + kSums % 2, kW = kAmxW + kSums % 2;
     ahead_.advance(strip_.ahead_bytes);
+    const auto* soon = reinterpret_cast<const char*>(strip_.x + b + 4);  // whose strides no hardware follows in time
+#pragma GCC unroll 9
+    for (size_t line = 0; line < sizeof(AmxBlock); line += 64) _mm_prefetch(soon + line, _MM_HINT_T0);
     tiles_.template load<kX>(strip_.x[b].values, kMxBlock);
     tiles_.template load<kW>(strip_.w[b].quads, kTileRows * 4);
     tiles_.template zero<kSums>();

@@ -68,7 +68,8 @@ void add_cpu(CLI::App& app, ModelOptions& o) {
                             {{"auto", CpuIsaChoice::kAuto},
                              {"baseline", CpuIsaChoice::kBaseline},
                              {"avx2", CpuIsaChoice::kAvx2},
-                             {"avx512", CpuIsaChoice::kAvx512}}},
+                             {"avx512", CpuIsaChoice::kAvx512},
+                             {"amx", CpuIsaChoice::kAmx}}},
                            "CPU: instruction set; auto: the best there is");
   app.add_flag("--no-mmap", o.copy_weights,
                "CPU: weights are copied to memory of their own, on huge pages: reads are faster, the start is slower, "

@@ -45,10 +45,12 @@ class Ahead {
     for (int i = 0; i < kBytes; i += 64) _mm_prefetch(base_ + at_ + i, _MM_HINT_T1);
     at_ += kBytes;
   }
+  // `bytes` more than before.
+  void advance(int64_t bytes) { fetch(wanted_ += bytes); }
 
  private:
   const uint8_t* base_;
-  int64_t at_ = 0;
+  int64_t at_ = 0, wanted_ = 0;
 };
 
 [[nodiscard]] const Int8Kernels& avx512_int8_kernels();

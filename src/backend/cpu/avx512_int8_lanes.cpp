@@ -1,105 +1,30 @@
 // int8 products of some tokens: a lane of a vector per row, so that a row is decoded once for all of them.
-#include "backend/cpu/avx512_int8.h"
+#include "backend/cpu/avx512_lanes.h"
 
 HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
 namespace {
 
-// 32 values of a token in the order of Weights::quads.
+// 32 values of a token in the order of LaneWeights::quads.
 struct LaneBlock {
   int8_t quads[8][4];
   int32_t start;  // -bias times their sum
   float scale;    // times kFp4Unit where the weights are MXFP4
 };
 
-// A block of kTileRows rows: dword r of a quad is four biased values of row r.
-struct Weights {
-  __m512i quads[8];
-  __m512 scale;
-};
-
-struct Rows {
-  std::array<const uint8_t*, kTileRows> values, scales;
-};
-
-// out[d], lane r = dword d of the 16 bytes at row r.
-inline void transpose(const std::array<const uint8_t*, kTileRows>& rows, int64_t at, __m512i* out) {
-  const auto quarter = [&](size_t i) __attribute__((always_inline)) {
-    const auto load = [&](size_t r) __attribute__((always_inline)) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + at));
-    };
-    __m512i four = _mm512_inserti32x4(_mm512_castsi128_si512(load(i)), load(4 + i), 1);
-    four = _mm512_inserti32x4(four, load(8 + i), 2);
-    return _mm512_inserti32x4(four, load(12 + i), 3);
-  };
-  const __m512i a = quarter(0), b = quarter(1), c = quarter(2), d = quarter(3);
-  const __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
-  const __m512i ab_high = _mm512_unpackhi_epi32(a, b), cd_high = _mm512_unpackhi_epi32(c, d);
-  out[0] = _mm512_unpacklo_epi64(ab, cd);
-  out[1] = _mm512_unpackhi_epi64(ab, cd);
-  out[2] = _mm512_unpacklo_epi64(ab_high, cd_high);
-  out[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
-}
-
-// The byte at `at` of each row, an exponent, as a float: 0 becomes 0 instead of 2^-127, which changes less than what
-// rounding to 8 bits does, and NaN becomes infinity.
-inline __m512 e8m0_scales(const std::array<const uint8_t*, kTileRows>& rows, int64_t at) {
-  const auto byte = [&](size_t r) __attribute__((always_inline)) { return static_cast<char>(rows[r][at]); };
-  const __m128i bytes = _mm_setr_epi8(byte(0), byte(1), byte(2), byte(3), byte(4), byte(5), byte(6), byte(7), byte(8),
-                                      byte(9), byte(10), byte(11), byte(12), byte(13), byte(14), byte(15));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
-}
-
-inline __m512 f16_scales(const std::array<const uint8_t*, kTileRows>& rows, int64_t at) {
-  const auto half = [&](size_t r) __attribute__((always_inline)) {
-    int16_t bits = 0;
-    std::memcpy(&bits, rows[r] + at, sizeof bits);
-    return bits;
-  };
-  return _mm512_cvtph_ps(_mm256_setr_epi16(half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7),
-                                           half(8), half(9), half(10), half(11), half(12), half(13), half(14),
-                                           half(15)));
-}
-
-template <WeightFormat kFormat>
-inline Weights decode(const Rows& rows, int64_t block, __m512i table) {
-  Weights w;
-  if constexpr (kFormat == WeightFormat::kGgmlQ8) {
-    transpose(rows.values, block * 34 + 2, w.quads);
-    transpose(rows.values, block * 34 + 18, w.quads + 4);
-    for (__m512i& quad : w.quads) quad = _mm512_xor_si512(quad, table);
-    w.scale = f16_scales(rows.values, block * 34);
-    return w;
-  }
-  constexpr bool kGgml = kFormat == WeightFormat::kGgmlMxfp4;
-  __m512i codes[4];
-  transpose(rows.values, kGgml ? block * 17 + 1 : block * 16, codes);
-  for (int d = 0; d < 4; ++d) {
-    w.quads[d] = low_values(table, codes[d]);
-    w.quads[4 + d] = high_values(table, codes[d]);
-  }
-  w.scale = kGgml ? e8m0_scales(rows.values, block * 17) : e8m0_scales(rows.scales, block);
-  return w;
-}
-
 template <WeightFormat kFormat>
 void multiply(const MultiplyInt8Args& args, int64_t lanes_at) {
   const WeightRows& w = args.w;
   const __m512i table =
       kFormat == WeightFormat::kGgmlQ8 ? _mm512_set1_epi8(static_cast<char>(kQ8Bias)) : fp4_table(kFp4Bias);
-  Rows rows;
-  for (int r = 0; r < kTileRows; ++r) {
-    const int row = std::min(r, w.rows - 1);  // the last is repeated, and not stored
-    rows.values[static_cast<size_t>(r)] = w.values_of(row);
-    rows.scales[static_cast<size_t>(r)] = has_scale_array(kFormat) ? w.scales_of(row) : nullptr;
-  }
+  const LaneRows rows(w);
   Ahead ahead(w, args.next, 0, kTileRows);
   alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> sums;
   std::fill_n(sums.begin(), args.tokens * kTileRows, 0.0f);
   const int64_t block_bytes = row_bytes(kFormat, kMxBlock);
   for (int64_t b = 0; b < w.cols / kMxBlock; ++b) {
     ahead.fetch((b + 1) * kTileRows * block_bytes);
-    const Weights weights = decode<kFormat>(rows, b, table);
+    const LaneWeights weights = decode_lanes<kFormat>(rows, b, table);
     for (int t = 0; t < args.tokens; ++t) {
       const LaneBlock& x = reinterpret_cast<const LaneBlock*>(args.x[static_cast<size_t>(t)] + lanes_at)[b];
       __m512i dot = broadcast_dword(&x.start);
@@ -110,12 +35,7 @@ void multiply(const MultiplyInt8Args& args, int64_t lanes_at) {
       _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, _mm512_load_ps(sum)));
     }
   }
-  const auto mask = static_cast<__mmask16>((1u << w.rows) - 1);
-  for (int t = 0; t < args.tokens; ++t) {
-    const __m512 sum = _mm512_load_ps(sums.data() + t * kTileRows);
-    // What is infinite becomes NaN: no later clamp may hide damaged weights.
-    _mm512_mask_storeu_ps(args.out + t * kTileRows, mask, _mm512_add_ps(sum, _mm512_sub_ps(sum, sum)));
-  }
+  store_lanes(args, sums.data());
 }
 
 }  // namespace

@@ -294,7 +294,8 @@ const Int8Kernels& avx512_int8_kernels() {
                                       .tile_size = int8_tile_size,
                                       .prepare_tile = prepare_int8_tile,
                                       .multiply_tiles = multiply_int8_tiles,
-                                      .tiles_from = 12};
+                                      .tiles_from = 12,
+                                      .tiles_name = "avx512 vnni"};
   return kTable;
 }
 

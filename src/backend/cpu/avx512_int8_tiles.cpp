@@ -136,7 +136,7 @@ constexpr int64_t kStripTiles = 48;
 
 int64_t int8_tile_size(int64_t cols) { return cols / kMxBlock * int64_t{sizeof(TileBlock)}; }
 
-void prepare_int8_tile(std::span<const float* const> x, int64_t cols, std::byte* out) {
+void prepare_int8_tile(WeightFormat, std::span<const float* const> x, int64_t cols, std::byte* out) {
   auto* blocks = reinterpret_cast<TileBlock*>(out);
   const __m128i bias = _mm_set1_epi8(static_cast<char>(128));
   for (int64_t b = 0; b < cols / kMxBlock; ++b) {

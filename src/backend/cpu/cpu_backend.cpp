@@ -339,6 +339,7 @@ class CpuBackend final : public Backend {
     for (int t = 0; t < tile.tokens; ++t) {
       float* out = job.out + (tile.from + t) * rows + tile.row;
       const float* sum = tile.out + t * cpu::kTileRows;
+      __builtin_prefetch(out + tile.rows, 1);
       for (int r = 0; r < tile.rows; ++r) {
         const float bias = job.bias.empty() ? 0.0f : job.bias[static_cast<size_t>(tile.row + r)];
         out[r] = sum[r] + bias + (job.store == Job::Store::kAdd ? out[r] : 0.0f);
@@ -371,8 +372,10 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const Cpu
 
 std::string describe(const CpuOptions& options) {
   const cpu::Kernels kernels = cpu::kernels_for(options.isa);
-  return fmt::format("{}, {} activations, {} thread{}", kernels.name,
-                     options.activations == Activations::kInt8 ? "int8" : "float", options.threads,
+  const bool int8 = options.activations == Activations::kInt8 && kernels.int8 != nullptr;
+  const std::string activations =
+      int8 ? fmt::format("int8 activations (prompts: {})", kernels.int8->tiles_name) : "float activations";
+  return fmt::format("{}, {}, {} thread{}", kernels.name, activations, options.threads,
                      options.threads == 1 ? "" : "s");
 }
 

@@ -31,7 +31,7 @@ struct CpuOptions {
 // Throws Error(kUnsupported) where this CPU lacks what the options ask for.
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const CpuOptions& options);
 
-// For people: "avx512 (MXFP4 × float), 2 threads".
+// For people: "avx512 vnni, int8 activations (prompts: amx int8), 2 threads".
 [[nodiscard]] std::string describe(const CpuOptions& options);
 
 }  // namespace nibble::backend

@@ -13,22 +13,36 @@ std::string_view name_of(CpuIsa isa) {
     case CpuIsa::kBaseline: return "baseline";
     case CpuIsa::kAvx2: return "avx2";
     case CpuIsa::kAvx512: return "avx512";
+    case CpuIsa::kAmx: return "amx";
   }
   return "?";
 }
 
 }  // namespace
 
-Kernels kernels_for(CpuIsa isa) {
-  std::string here;
+std::vector<IsaKernels> kernels_here() {
+  std::vector<IsaKernels> here;
   for (const PortableKernels& each : portable_kernels()) {
     if (!each.runs_here) continue;
-    if (isa == CpuIsa::kAuto || isa == each.isa) {
-      return each.isa == CpuIsa::kAvx512 ? with_avx512(each.kernels) : each.kernels;
+    if (each.isa != CpuIsa::kAvx512) {
+      here.push_back({each.isa, each.kernels});
+      continue;
     }
-    here += fmt::format("{}{}", here.empty() ? "" : ", ", name_of(each.isa));
+    const Kernels avx512 = with_avx512(each.kernels), amx = with_amx(avx512);
+    if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
+    here.push_back({CpuIsa::kAvx512, avx512});
   }
-  throw Error(Code::kUnsupported, "[cpu] instruction set {}: this CPU, or this build, has only {}", name_of(isa), here);
+  return here;
+}
+
+Kernels kernels_for(CpuIsa isa) {
+  std::string names;
+  for (const IsaKernels& each : kernels_here()) {
+    if (isa == CpuIsa::kAuto || isa == each.isa) return each.kernels;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each.isa));
+  }
+  throw Error(Code::kUnsupported, "[cpu] instruction set {}: this CPU, or this build, has only {}", name_of(isa),
+              names);
 }
 
 }  // namespace nibble::backend::cpu

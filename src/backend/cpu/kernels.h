@@ -83,9 +83,10 @@ struct Int8Kernels {
   void (*multiply_rows)(const MultiplyInt8Args& args) = nullptr;  // x: one prepared row per token
   int64_t (*tile_size)(int64_t cols) = nullptr;                   // bytes of a tile, a multiple of 64
   // x: up to kLaneTokens tokens of cols floats; those missing count as zero.
-  void (*prepare_tile)(std::span<const float* const> x, int64_t cols, std::byte* out) = nullptr;
+  void (*prepare_tile)(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out) = nullptr;
   void (*multiply_tiles)(const MultiplyInt8Args& args) = nullptr;  // x: one tile per kLaneTokens tokens
   int tiles_from = kLaneTokens;                                    // tokens from which tiles are faster
+  std::string_view tiles_name;                                     // the instructions that multiply tiles
 };
 // Block formats only.
 [[nodiscard]] constexpr bool int8_serves(WeightFormat format) {
@@ -152,6 +153,15 @@ struct PortableKernels {
 [[nodiscard]] std::vector<PortableKernels> portable_kernels();
 // The portable AVX-512 table with what is faster in intrinsics; as it was where this CPU lacks VBMI or VNNI.
 [[nodiscard]] Kernels with_avx512(Kernels portable);
+// with_avx512's table with int8 products of many tokens in AMX's tiles; as it was where this CPU, or Linux, has none.
+[[nodiscard]] Kernels with_amx(Kernels avx512);
+
+struct IsaKernels {
+  CpuIsa isa;
+  Kernels kernels;
+};
+// All that this CPU runs, best first.
+[[nodiscard]] std::vector<IsaKernels> kernels_here();
 
 // What `isa` names. Throws Error(kUnsupported) saying what this CPU has.
 [[nodiscard]] Kernels kernels_for(CpuIsa isa);

@@ -134,7 +134,7 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
       std::array<const float*, kLaneTokens> sources{};
       const size_t used = std::min<size_t>(tokens.size(), kLaneTokens);
       for (size_t t = 0; t < used; ++t) sources[t] = x[tokens[t]].data;
-      kernels_.int8->prepare_tile(std::span(sources).first(used), cols, tiles + i * tile_size);
+      kernels_.int8->prepare_tile(format, std::span(sources).first(used), cols, tiles + i * tile_size);
     }
   });
 }

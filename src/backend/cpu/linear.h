@@ -48,7 +48,8 @@ struct Group {
   [[nodiscard]] const uint8_t* values(int64_t row) const { return weight->at(first_row + row, 1).values; }
 };
 
-// What one thread has computed: out[t][r] = weight[group.first_row + row + r] · x[group.tokens[from + t]].
+// What one thread has computed: out[t][r] = weight[group.first_row + row + r] · x[group.tokens[from + t]]. Tokens'
+// results lie far apart in memory: who stores one prefetches its neighbour, where the next tile's goes.
 struct Tile {
   int group;
   int64_t row;

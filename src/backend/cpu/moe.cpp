@@ -68,7 +68,9 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
     const std::vector<int32_t>& slots = experts_[static_cast<size_t>(e)].slots;
     for (int t = 0; t < tile.tokens; ++t) {
       const int64_t slot = slots[static_cast<size_t>(tile.from + t)];
-      std::copy_n(gate.data() + t * values, values, hidden + slot * inter + tile.row / step);
+      float* out = hidden + slot * inter + tile.row / step;
+      __builtin_prefetch(out + values, 1);
+      std::copy_n(gate.data() + t * values, values, out);
     }
   });
 }
@@ -86,6 +88,7 @@ void Moe::down(const ExpertWeights& w, const float* hidden, float* residual) {
       const int64_t slot = experts_[static_cast<size_t>(e)].slots[static_cast<size_t>(tile.from + t)];
       const float weight = weights_[static_cast<size_t>(slot)];
       float* out = residual + slot / dims_.topk * dims_.hidden + tile.row;
+      __builtin_prefetch(out + tile.rows, 1);
       for (int r = 0; r < tile.rows; ++r) out[r] += weight * (tile.out[t * kTileRows + r] + bias[r]);
     }
   });

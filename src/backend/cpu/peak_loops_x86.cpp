@@ -1,13 +1,9 @@
 // x86's instructions for bf16 and int8, which Highway 1.0 does not reach: chosen by cpuid, one function per set.
 
+#include "backend/cpu/amx.h"
 #include "backend/cpu/peak_loops.h"
 
-#include <array>
-
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 namespace nibble::backend::cpu {
 namespace {
@@ -37,30 +33,15 @@ __attribute__((target("avx512f,avx512vnni"))) float int8_avx512(int64_t rounds) 
   return static_cast<float>(_mm512_cvtsi512_si32(sum[0]));
 }
 
-// Intel SDM, TILECFG: palette 1, then the bytes per row and the rows of each tile.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0;
-  std::array<uint8_t, 14> reserved{};
-  std::array<uint16_t, 16> row_bytes{};
-  std::array<uint8_t, 16> rows{};
-};
-
 TileConfig whole_tiles() {
   TileConfig config;
-  for (size_t t = 0; t < 8; ++t) {
-    config.row_bytes[t] = 64;
-    config.rows[t] = 16;
-  }
+  for (size_t t = 0; t < 8; ++t) config.shape(t, 16, 64);
   return config;
 }
 
-// Not _tile_loadconfig: g++ 12's says that it reads 8 bytes, and the others are never written.
-void load(const TileConfig& config) { asm volatile("ldtilecfg %0" : : "m"(config)); }
-
 // Four sums, two tiles of each side: as a blocked product would use them.
 __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
-  const TileConfig config = whole_tiles();
-  load(config);
+  load_shapes(whole_tiles());
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -80,8 +61,7 @@ __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
 }
 
 __attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
-  const TileConfig config = whole_tiles();
-  load(config);
+  load_shapes(whole_tiles());
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -100,24 +80,11 @@ __attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
   return 0;
 }
 
-struct Amx {
-  bool bf16 = false, int8 = false;
-};
-
-// Linux gives a process tiles when it asks (Documentation/arch/x86/xstate.rst).
-Amx amx() {
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & (1u << 24)) == 0) return {};
-  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return {};
-  return {.bf16 = (edx & (1u << 22)) != 0, .int8 = (edx & (1u << 25)) != 0};
-}
-
 }  // namespace
 
 std::vector<PeakLoop> matrix_loops() {
   std::vector<PeakLoop> loops;
-  const Amx tiles = amx();
+  const Amx tiles = request_amx();
   if (__builtin_cpu_supports("avx512bf16")) loops.push_back({"bf16 (AVX-512)", true, 64.0 * kChains, bf16_avx512});
   if (tiles.bf16) loops.push_back({"bf16 (AMX)", true, 4 * 2 * 16 * 16 * 32, bf16_amx});
   if (__builtin_cpu_supports("avx512vnni"))

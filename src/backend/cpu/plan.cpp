@@ -35,7 +35,7 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
     stages.push_back(
         {.stage = stage,
          .kernel = fmt::format("{}_{}_{} ({})", tiles ? "multiply_tiles" : "multiply", int8 ? "int8" : "f32",
-                               name_of(format), kernels.name),
+                               name_of(format), tiles ? kernels.int8->tiles_name : kernels.name),
          .tile = fmt::format("{}: {} rows over {} threads, up to {} rows x {} tokens at a time", name_of(role), rows,
                              threads, cpu::kTileRows, std::min<double>(std::ceil(many), cpu::kTileTokens)),
          .cost = cost(reads)});

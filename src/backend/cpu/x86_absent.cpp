@@ -1,8 +1,9 @@
-// A build for an architecture without AVX-512.
+// A build for an architecture without AVX-512 and AMX.
 #include "backend/cpu/kernels.h"
 
 namespace nibble::backend::cpu {
 
 Kernels with_avx512(Kernels portable) { return portable; }
+Kernels with_amx(Kernels kernels) { return kernels; }
 
 }  // namespace nibble::backend::cpu

@@ -1,0 +1,173 @@
+// The forms of int8 products: AVX-512's, AMX's, and AMX's kernel over tiles that do what Intel's manual says.
+#include "backend/cpu/amx_int8.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels_testing.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cpu {
+namespace {
+
+// Intel SDM, TILELOADD, TILESTORED, TILEZERO and TDPBSSD, of the shapes that the kernel configures.
+class EmulatedTiles {
+ public:
+  EmulatedTiles() { EXPECT_EQ(kShapes.palette, 1); }
+
+  template <int kTile>
+  void zero() {
+    tiles_[kTile] = {};
+  }
+  template <int kTile>
+  void load(const void* from, int64_t stride) {
+    zero<kTile>();
+    for (int64_t r = 0; r < kShapes.rows[kTile]; ++r) {
+      std::memcpy(tiles_[kTile][static_cast<size_t>(r)].data(), static_cast<const std::byte*>(from) + r * stride,
+                  kShapes.row_bytes[kTile]);
+    }
+  }
+  template <int kTile>
+  void store(void* to, int64_t stride) {
+    for (int64_t r = 0; r < kShapes.rows[kTile]; ++r) {
+      std::memcpy(static_cast<std::byte*>(to) + r * stride, tiles_[kTile][static_cast<size_t>(r)].data(),
+                  kShapes.row_bytes[kTile]);
+    }
+  }
+  template <int kSums, int kX, int kW>
+  void multiply() {
+    // What the manual raises #UD for.
+    static_assert(kSums != kX && kSums != kW && kX != kW);
+    static_assert(kShapes.rows[kSums] == kShapes.rows[kX] && kShapes.row_bytes[kSums] == kShapes.row_bytes[kW] &&
+                  kShapes.row_bytes[kX] == 4 * kShapes.rows[kW]);
+    static_assert(kShapes.rows[kSums] <= 16 && kShapes.rows[kW] <= 16 && kShapes.row_bytes[kSums] <= 64);
+    for (size_t m = 0; m < kShapes.rows[kSums]; ++m) {
+      for (size_t k = 0; k < kShapes.rows[kW]; ++k) {
+        for (size_t n = 0; n < kShapes.row_bytes[kSums] / 4u; ++n) {
+          int32_t sum = 0;
+          std::memcpy(&sum, tiles_[kSums][m].data() + 4 * n, 4);
+          for (size_t i = 0; i < 4; ++i) sum += tiles_[kX][m][4 * k + i] * tiles_[kW][k][4 * n + i];
+          std::memcpy(tiles_[kSums][m].data() + 4 * n, &sum, 4);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr const TileConfig& kShapes = kAmxInt8Shapes;
+  std::array<std::array<std::array<int8_t, 64>, 16>, 8> tiles_{};
+};
+
+constexpr std::array kInt8Formats = {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8};
+
+enum class Form { kAvx512, kEmulatedAmx, kAmx };
+
+class Int8Products : public testing::TestWithParam<Form> {
+ protected:
+  void SetUp() override {
+    for (const IsaKernels& each : kernels_here()) {
+      if (each.isa == CpuIsa::kAvx512 && each.kernels.int8 != nullptr) avx512_ = each.kernels.int8;
+      if (each.isa == CpuIsa::kAmx) amx_ = each.kernels.int8;
+    }
+    if (avx512_ == nullptr) GTEST_SKIP() << "this CPU has no AVX-512 with VBMI and VNNI";
+    if (GetParam() == Form::kAmx && amx_ == nullptr) GTEST_SKIP() << "this CPU, or its Linux, offers no AMX for int8";
+    kernels_ = GetParam() == Form::kAvx512 ? avx512_
+               : GetParam() == Form::kAmx  ? amx_
+                                           : &amx_int8_kernels<EmulatedTiles>();
+  }
+
+  const Int8Kernels *kernels_ = nullptr, *avx512_ = nullptr, *amx_ = nullptr;
+};
+
+std::string name_of(const testing::TestParamInfo<Form>& tested) {
+  switch (tested.param) {
+    case Form::kAvx512: return "avx512";
+    case Form::kEmulatedAmx: return "emulated_amx";
+    case Form::kAmx: return "amx";
+  }
+  return "";
+}
+INSTANTIATE_TEST_SUITE_P(Each, Int8Products, testing::Values(Form::kAvx512, Form::kEmulatedAmx, Form::kAmx), name_of);
+
+TEST_P(Int8Products, are_those_of_the_rounded_activations) {
+  for (const WeightFormat format : kInt8Formats) {
+    for (const int64_t cols : {32, 64, 96, 160, 2880, 4096}) {
+      const int rows = cols == 2880 ? 15 : 6;
+      const Sample w(format, cols, rows, 9);
+      for (const int tokens : {1, 2, 3, 4, 5, 7, 9, 16, 17, 33, 64}) {
+        const auto x = inputs(cols, tokens);
+        for (const bool tiles : {false, true}) {
+          const auto out = multiply_int8(*kernels_, w, x, tiles);
+          for (int t = 0; t < tokens; ++t) {
+            const std::vector<double> q = rounded(x[static_cast<size_t>(t)]);
+            for (int r = 0; r < kTileRows; ++r) {
+              const float got = out[static_cast<size_t>(t * kTileRows + r)];
+              if (r >= rows) {
+                ASSERT_EQ(got, -777.0f) << "wrote past the rows";
+                continue;
+              }
+              double want = 0, bound = 0;
+              for (int64_t c = 0; c < cols; ++c) {
+                const double p = w.plain[static_cast<size_t>(r * cols + c)] * q[static_cast<size_t>(c)];
+                want += p;
+                bound += std::abs(p);
+              }
+              ASSERT_NEAR(got, want, 1e-6 * bound + 1e-30)
+                  << backend::name_of(format) << " " << cols << (tiles ? " tiles" : " rows") << " token " << t << "/"
+                  << tokens;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Int8Products, show_activations_that_are_not_finite) {
+  for (const WeightFormat format : kInt8Formats) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      for (const bool tiles : {false, true}) {
+        for (const int tokens : {3, 8}) {
+          auto x = inputs(96, tokens);
+          x[1][70] = bad;
+          const auto out = multiply_int8(*kernels_, Sample(format, 96, 2, 1), x, tiles);
+          EXPECT_TRUE(std::isfinite(out[0])) << backend::name_of(format);
+          EXPECT_FALSE(std::isfinite(out[kTileRows])) << backend::name_of(format) << " " << bad << " " << tiles;
+        }
+      }
+    }
+    Sample nan_scale(format, 96, 1, 1);
+    if (format == WeightFormat::kMxfp4) nan_scale.scales[1] = 255;
+    if (format == WeightFormat::kGgmlMxfp4) nan_scale.values[17] = 255;
+    if (format == WeightFormat::kGgmlQ8) nan_scale.values[34] = nan_scale.values[35] = 0x7f;
+    for (const bool tiles : {false, true}) {
+      for (const int tokens : {1, 8}) {
+        EXPECT_TRUE(std::isnan(multiply_int8(*kernels_, nan_scale, inputs(96, tokens), tiles)[0]));
+      }
+    }
+  }
+}
+
+class AmxProducts : public Int8Products {};
+INSTANTIATE_TEST_SUITE_P(Each, AmxProducts, testing::Values(Form::kEmulatedAmx, Form::kAmx), name_of);
+
+// So that where tiles begin is a matter of speed alone.
+TEST_P(AmxProducts, have_the_bits_of_a_lane_per_row) {
+  for (const WeightFormat format : kInt8Formats) {
+    for (const int64_t cols : {32, 160, 1024, 1056, 2880}) {
+      const Sample w(format, cols, 16, 9);
+      for (const int tokens : {7, 16, 40, kTileTokens}) {
+        const auto x = inputs(cols, tokens);
+        EXPECT_EQ(multiply_int8(*kernels_, w, x, true), multiply_int8(*avx512_, w, x, false))
+            << backend::name_of(format) << " " << cols << ", " << tokens << " tokens";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::backend::cpu

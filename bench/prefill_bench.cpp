@@ -5,6 +5,7 @@
 // all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
 #include "backend/cuda/kernels/any/launchers.h"
@@ -225,8 +226,9 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
           wgmma ? sm90_gemm(args, plan, on_) : any_gemm(args, plan, on_);
         });
   }
-  add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4,
-      [&](int) { any_round({.from = x_, .to = x16_, .tokens = tokens, .cols = cols, .to_rows = tokens}, on_); });
+  add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4, [&](int) {
+    any_round({.from = x_, .to = {x16_, InputType::kBf16, tokens}, .tokens = tokens, .cols = cols}, on_);
+  });
 }
 
 // What routes many tokens: the norm, the logits, the choice.
@@ -281,11 +283,9 @@ void Bench::moe(int tokens) {
     if (wgmma) {
       add({"round for experts", tokens, 0, tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
         any_round({.from = x_,
-                   .to = x16_,
+                   .to = {x16_, InputType::kF16, places},
                    .tokens = tokens,
                    .cols = kHidden,
-                   .type = InputType::kF16,
-                   .to_rows = places,
                    .places = on_places,
                    .copies = kTopk},
                   on_);
@@ -321,14 +321,20 @@ void Bench::moe(int tokens) {
     args.x = u_;
     args.rows = kHidden;
     args.cols = kInter;
-    args.parts[0] = {y_, 0, kHidden};
+    args.y16 = reinterpret_cast<uint16_t*>(y_);
     args.x_share = 1;
     args.u = nullptr;
     time("down");
   }
-  add({"moe_combine", tokens, 0, 4.0 * tokens * kHidden * (kTopk + 2), 0}, 4, [&](int) {
-    any_moe_combine({.y = y_, .weights = x_, .residual = x_, .tokens = tokens, .topk = kTopk, .hidden = kHidden}, on_);
-  });
+  const NormSumsArgs norm{.x = x_,
+                          .sums = {},
+                          .experts = {y_, ExpertSums::Type::kBf16, y_, kTopk},
+                          .norm = bias_,
+                          .rounded = {x16_, InputType::kBf16, tokens},
+                          .tokens = tokens,
+                          .hidden = kHidden};
+  add({"norm_sums of experts", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 4,
+      [&](int) { any_norm_sums(norm, on_); });
 }
 
 void Bench::write(const char* path) const {

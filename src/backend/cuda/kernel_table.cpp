@@ -46,7 +46,6 @@ std::string_view name_of(Kernel kernel) {
                                                              "sm90_gemm_f16_mxfp4",
                                                              "sm90_gemm_gate_up_f16_mxfp4",
                                                              "any_moe_group_tiles",
-                                                             "any_moe_sum_f32",
                                                              "any_round_f32",
                                                              "any_round_mxfp8",
                                                              "any_round_int8",

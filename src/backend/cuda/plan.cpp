@@ -141,7 +141,7 @@ class Planner {
     if (plain()) return linear("o", tokens_, d_.hidden, reads);
     const Packing packed = packing(kO);
     if (dense_gemms_) {
-      add(Kernel::kRound, "4 values per thread");
+      if (!flash_) add(Kernel::kRound, "4 values per thread");
       return sums(packed, {d_.hidden, d_.q_width(), tokens_}, reads);
     }
     gemv(by_packing(packed, Kernel::kDenseBf16), {d_.hidden, d_.q_width(), 1, packed}, tokens_, reads);
@@ -191,7 +191,7 @@ class Planner {
     row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGrouped, up);
     round_blocks();
     row_warps(Kernel::kMarlinGroupedDown, d_.inter, kGrouped, down);
-    per_token(Kernel::kMoeSum, tokens_);
+    sum_experts();
   }
 
   void round_blocks() {
@@ -207,7 +207,12 @@ class Planner {
     add(Kernel::kGemvUp, plan_gemv_int8(2 * d_.inter, pairs, d_.experts).to_string(), up);
     round_blocks();
     add(Kernel::kGemvDown, plan_gemv_int8(d_.hidden, pairs, d_.experts).to_string(), down);
-    per_token(Kernel::kMoeSum, tokens_);
+    sum_experts();
+  }
+
+  // decode_path.cpp moe: where GEMMs take the dense layers, the next norm does it.
+  void sum_experts() {
+    if (!dense_gemms_) per_token(Kernel::kNormSums, tokens_);
   }
 
   void plain_moe(const Roles& up, const Roles& down) {
@@ -233,7 +238,6 @@ class Planner {
     planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
     round_blocks();
     planned_gemm(device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down);
-    per_token(Kernel::kMoeSum, tokens_);
   }
 
   void logits() {
@@ -244,6 +248,7 @@ class Planner {
       return linear("lm_head", rows, d_.vocab, {kUnembedding});
     }
     const Packing packed = packing(kUnembedding);
+    if (dense_gemms_) per_token(Kernel::kNormSums, tokens_);  // the last experts' sums
     if (logits_by_gemm(moe_, rows)) {
       per_token(Kernel::kRmsnorm, rows, {kFinalNorm});
       add(Kernel::kRound, "4 values per thread");

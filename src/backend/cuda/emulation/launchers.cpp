@@ -153,7 +153,6 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
   check_args(args);
   launched(Kernel::kMoeGroupTiles, on);
 }
-void any_moe_combine(const CombineArgs& /*args*/, const Launch& on) { launched(Kernel::kMoeSum, on); }
 void any_round(const RoundArgs& /*args*/, const Launch& on) { launched(Kernel::kRound, on); }
 void any_linear_many(const LinearLaunch& /*args*/, const Launch& on) { launched(Kernel::kLinearMany, on); }
 

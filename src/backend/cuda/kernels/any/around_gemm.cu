@@ -8,8 +8,10 @@
 namespace nibble::backend::cuda {
 void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
-  launch_chained(any_norm_sums_f32, {Kernel::kNormSums, on, args.tokens, norm_threads(args.hidden), kNormSharedBytes},
-                 args);
+  auto* const kernel = args.experts.at == nullptr                    ? any_norm_sums_f32<NormOwed::kSplits>
+                       : args.experts.type == ExpertSums::Type::kF32 ? any_norm_sums_f32<NormOwed::kExpertsF32>
+                                                                     : any_norm_sums_f32<NormOwed::kExpertsBf16>;
+  launch_chained(kernel, {Kernel::kNormSums, on, args.tokens, norm_threads(args.hidden), kNormSharedBytes}, args);
 }
 
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {

@@ -15,18 +15,25 @@ struct SplitSums {
   int splits = 0;  // 0: there is none
 };
 
-// x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; then normed[t] = rmsnorm(x[t]) * norm, and the same
-// rounded, as a GEMM or the experts take it.
+// What the experts of each token made, to be added up with their weights.
+struct ExpertSums {
+  const void* at = nullptr;  // [tokens, topk, hidden]; none: there is nothing to add
+  enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
+  const float* weights = nullptr;  // [tokens, topk]
+  int topk = 0;
+};
+
+// x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; or x[t] += Σ_k weights[t, k] experts[t, k], k rising.
+// Then rmsnorm(x[t]) * norm in f32, and rounded, as a GEMM or the experts take it: either or both.
 struct NormSumsArgs {
-  float* x = nullptr;           // [tokens, hidden]
-  SplitSums sums;               // rows: hidden
-  const Bf16* bias = nullptr;   // [hidden], with sums
-  const Bf16* norm = nullptr;   // [hidden]; null: nothing but x
-  float* normed = nullptr;      // [tokens, hidden]
-  uint16_t* rounded = nullptr;  // [tokens, hidden], or null
-  InputType type = InputType::kF16;
-  int rounded_rows = 0;        // of the panels (layout/wgmma_b.h), a multiple of 8; 0: row-major
-  int tokens = 0, hidden = 0;  // hidden: a multiple of 4, up to kNormHidden
+  float* x = nullptr;          // [tokens, hidden]
+  SplitSums sums{};            // rows: hidden
+  const Bf16* bias = nullptr;  // [hidden], with sums
+  ExpertSums experts{};        // not with sums
+  const Bf16* norm = nullptr;  // [hidden]; null: nothing but x
+  float* normed = nullptr;     // [tokens, hidden]
+  GemmInput rounded{};
+  int tokens = 0, hidden = 0;  // hidden: a multiple of 8, up to kNormHidden
   float eps = 0;
 };
 inline constexpr int kNormHidden = 4096;

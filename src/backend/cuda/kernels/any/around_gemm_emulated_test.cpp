@@ -20,13 +20,22 @@ void emulate(int64_t grid, int threads, const std::function<void()>& kernel) {
 
 TEST(around_gemm_emulated, norm_adds_what_is_owed_and_rounds_for_every_reader) {
   const auto run = [](const NormSumsArgs& args) {
-    emulate(args.tokens, norm_threads(args.hidden), [&] { any_norm_sums_f32(args); });
+    emulate(args.tokens, norm_threads(args.hidden), [&] {
+      if (args.experts.at == nullptr) return any_norm_sums_f32<NormOwed::kSplits>(args);
+      if (args.experts.type == ExpertSums::Type::kF32) return any_norm_sums_f32<NormOwed::kExpertsF32>(args);
+      any_norm_sums_f32<NormOwed::kExpertsBf16>(args);
+    });
   };
   check_norm<HostArray>({.tokens = 2, .hidden = 2880, .splits = 5, .type = InputType::kF16}, run);
   check_norm<HostArray>({.tokens = 9, .hidden = 192, .splits = 0, .panels = true}, run);
   check_norm<HostArray>({.tokens = 3, .hidden = 4096, .splits = 1, .type = InputType::kBf16}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 8, .rounded = false}, run);
-  check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 3, .normed = false}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 3, .normed = false, .rounded = false}, run);
+  check_norm<HostArray>({.tokens = 3, .hidden = 2880, .topk = 4, .panels = true, .normed = false}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 192, .topk = 6, .type = InputType::kBf16}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 384, .topk = 2, .experts = ExpertSums::Type::kF32, .panels = true},
+                        run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
 }
 
 TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {

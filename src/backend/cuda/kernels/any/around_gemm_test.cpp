@@ -36,7 +36,15 @@ TEST_F(AroundGemm, norm_adds_what_is_owed_and_rounds_for_every_reader) {
       }
   check_norm<DeviceArray>({.tokens = 600, .hidden = 4096, .splits = 1, .type = InputType::kBf16, .panels = true}, run);
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 8, .rounded = false}, run);
-  check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false}, run);
+  check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false, .rounded = false}, run);
+  for (const int tokens : {1, 9, 300})
+    for (const int topk : {1, 4, 6})
+      for (const auto experts : {ExpertSums::Type::kF32, ExpertSums::Type::kBf16}) {
+        check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .panels = true, .normed = false},
+                                run);
+        check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .normed = false, .rounded = false},
+                                run);
+      }
 }
 
 TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {

@@ -46,6 +46,8 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 struct NormCase {
   int tokens = 1, hidden = 2880, splits = 0;
+  int topk = 0;  // of experts, instead of splits
+  ExpertSums::Type experts = ExpertSums::Type::kBf16;
   InputType type = InputType::kF16;
   bool panels = false;
   bool normed = true, rounded = true;
@@ -53,33 +55,49 @@ struct NormCase {
 
 template <template <class> class Memory, class Run>
 void check_norm(const NormCase& c, const Run& run) {
-  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, type "
-                                  << static_cast<int>(c.type));
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, top "
+                                  << c.topk << ", types " << static_cast<int>(c.type) << ", "
+                                  << static_cast<int>(c.experts));
   const auto count = static_cast<size_t>(int64_t{c.tokens} * c.hidden), width = static_cast<size_t>(c.hidden);
   const bool panels = c.panels;
   const auto rows = static_cast<int>(panels ? panel_rows(c.tokens) : c.tokens);
   const std::vector<float> x = test_floats(static_cast<int64_t>(count), 1, 50);
   const std::vector<float> sums = test_floats(static_cast<int64_t>(count) * c.splits, 2);
   const std::vector<Bf16> bias = gemm_bias(c.hidden, 3), norm = gemm_bias(c.hidden, 4);
-  const Memory<float> on_x(x), on_sums(sums), normed(count);
+  const bool experts_bf16 = c.experts == ExpertSums::Type::kBf16;
+  std::vector<Bf16> y16 = gemm_bias(static_cast<int>(count) * c.topk, 5);
+  std::vector<float> y, weights = test_floats(int64_t{c.tokens} * c.topk, 6, 1);
+  for (const Bf16 value : y16) y.push_back(experts_bf16 ? value.to_float() : value.to_float() * 1.001f);
+  const Memory<Bf16> on_y16(y16);
+  const Memory<float> on_x(x), on_sums(sums), normed(count), on_y(y), on_weights(weights);
   const Memory<Bf16> on_bias(bias), on_norm(norm);
   const Memory<uint16_t> rounded(static_cast<size_t>(rows) * width);
   constexpr float kEps = 1e-5f;
   const NormSumsArgs args{.x = on_x.get(),
                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits},
                           .bias = c.splits > 0 ? on_bias.get() : nullptr,
-                          .norm = c.normed ? on_norm.get() : nullptr,
-                          .normed = normed.get(),
-                          .rounded = c.rounded && c.normed ? rounded.get() : nullptr,
-                          .type = c.type,
-                          .rounded_rows = panels ? rows : 0,
+                          .experts = {c.topk == 0    ? nullptr
+                                      : experts_bf16 ? static_cast<const void*>(on_y16.get())
+                                                     : on_y.get(),
+                                      c.experts, on_weights.get(), c.topk},
+                          .norm = c.normed || c.rounded ? on_norm.get() : nullptr,
+                          .normed = c.normed ? normed.get() : nullptr,
+                          .rounded = {c.rounded ? rounded.get() : nullptr, c.type, panels ? rows : 0},
                           .tokens = c.tokens,
                           .hidden = c.hidden,
                           .eps = kEps};
   check_args(args);
   run(args);
+  if (!c.normed && c.rounded) {  // what was rounded
+    const Memory<float> again(x);
+    NormSumsArgs only = args;
+    only.x = again.get();
+    only.normed = normed.get();
+    only.rounded = {};
+    run(only);
+  }
   const std::vector<float> got_x = on_x.host(), got = normed.host();
-  if (c.splits == 0) {
+  if (c.splits == 0 && c.topk == 0) {
     ASSERT_EQ(got_x, x);
   }
   for (size_t t = 0; t < static_cast<size_t>(c.tokens); ++t) {
@@ -92,23 +110,24 @@ void check_norm(const NormCase& c, const Run& run) {
         want += sums[s * count + i];
         size += std::abs(sums[s * count + i]);
       }
+      for (auto k = t * static_cast<size_t>(c.topk); k < (t + 1) * static_cast<size_t>(c.topk); ++k) {
+        want += double{weights[k]} * y[k * width + d];
+        size += std::abs(weights[k] * y[k * width + d]);
+      }
       ASSERT_NEAR(got_x[i], want, 0x1p-22 * (size + 1)) << "token " << t << ", dim " << d;
       squares += want * want;
     }
     const double inverse = 1 / std::sqrt(squares / c.hidden + double{kEps});
-    for (size_t d = 0; d < width && c.normed; ++d) {
+    for (size_t d = 0; d < width && args.norm != nullptr; ++d) {
       const double want = got_x[t * width + d] * inverse * norm[d].to_float();
       ASSERT_NEAR(got[t * width + d], want, 1e-6 * std::abs(want) + 1e-12) << "token " << t << ", dim " << d;
     }
-  }
-  if (!c.normed) {
-    ASSERT_TRUE(same_bits(got, poison<float>(count)));
   }
   std::vector<uint16_t> want;
   for (const float value : got)
     want.push_back(c.type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
   if (panels) want = in_panels(want, c.hidden, c.tokens);
-  ASSERT_EQ(rounded.host(), args.rounded != nullptr ? want : poison<uint16_t>(want.size()));
+  ASSERT_EQ(rounded.host(), c.rounded ? want : poison<uint16_t>(want.size()));
 }
 
 struct RopeCase {

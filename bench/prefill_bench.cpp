@@ -239,16 +239,32 @@ void Bench::route(int tokens) {
   add({"rmsnorm", tokens, 0, 8 * width, 0}, 4, [&](int) {
     any_rmsnorm({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
   });
-  const LinearLaunch router{.weight = reinterpret_cast<const Bf16*>(pool_),
-                            .bias = bias_,
-                            .x = x_,
-                            .out = logits,
-                            .tokens = tokens,
-                            .rows = kExperts,
-                            .cols = kHidden};
-  add({"any_linear_many router", tokens, 0, 4 * width, 4 * width * kExperts}, 4,
-      [&](int) { any_linear_many(router, on_); });
-  add({"any_linear router", tokens, 0, 4 * width, 2 * width * kExperts}, 1, [&](int) { any_linear(router, on_); });
+  const RouteSumsArgs router{.x = x_,
+                             .sums = {y_, 1},
+                             .bias = bias_,
+                             .norm = bias_,
+                             .weight = reinterpret_cast<const Bf16*>(pool_),
+                             .router_bias = bias_,
+                             .inverse = device_array<float>(tokens),
+                             .logits = logits,
+                             .ids = ids,
+                             .weights = device_array<float>(int64_t{tokens} * kTopk),
+                             .tokens = tokens,
+                             .hidden = kHidden,
+                             .experts = kExperts,
+                             .topk = kTopk,
+                             .eps = 1e-5f};
+  const GemmCost route_cost = cost(router);
+  add({"route_sums", tokens, 0, static_cast<double>(route_cost.bytes), static_cast<double>(route_cost.flops)}, 4,
+      [&](int) { any_route_sums(router, on_); });
+  const LinearLaunch plain{.weight = router.weight,
+                           .bias = bias_,
+                           .x = x_,
+                           .out = logits,
+                           .tokens = tokens,
+                           .rows = kExperts,
+                           .cols = kHidden};
+  add({"any_linear router", tokens, 0, 4 * width, 2 * width * kExperts}, 1, [&](int) { any_linear(plain, on_); });
   add({"top_experts", tokens, 0, 4.0 * tokens * kExperts, 0}, 4, [&](int) {
     any_top_experts({.logits = logits, .ids = ids, .weights = y_, .tokens = tokens, .experts = kExperts, .topk = kTopk},
                     on_);

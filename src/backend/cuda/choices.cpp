@@ -76,6 +76,10 @@ bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
   return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
 }
 
+bool router_by_sums(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t tokens) {
+  return has_gemms(kernel) && !router_by_tiles(tuned, tokens) && d.experts <= kRouteSumsExperts;
+}
+
 KvPages::Type page_type(CudaOptions::Kv kv) {
   switch (kv) {
     case CudaOptions::Kv::kBf16: return KvPages::Type::kBf16;

@@ -173,6 +173,7 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
     chosen_ = false;
     return;
   }
+  if (router_by_sums(kernel_, d_, tuned_, tokens_)) return many_route(w, on);
   NormSumsArgs norm = settled_residual();
   norm.norm = w.norm;
   norm.normed = at_.normed;
@@ -180,18 +181,14 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
   any_norm_sums(norm, on);
   owed_ = {};
   if (!router_by_tiles(tuned_, tokens_)) {
-    const LinearLaunch logits{.weight = w.router,
-                              .bias = w.bias,
-                              .x = at_.normed,
-                              .out = at_.router_logits,
-                              .tokens = to_int(tokens_),
-                              .rows = to_int(d_.experts),
-                              .cols = to_int(d_.hidden)};
-    if (has_gemms(kernel_)) {
-      any_linear_many(logits, on);
-    } else {
-      kernels_.linear(logits, on);
-    }
+    kernels_.linear({.weight = w.router,
+                     .bias = w.bias,
+                     .x = at_.normed,
+                     .out = at_.router_logits,
+                     .tokens = to_int(tokens_),
+                     .rows = to_int(d_.experts),
+                     .cols = to_int(d_.hidden)},
+                    on);
     chosen_ = false;
     return settle(on);
   }
@@ -207,6 +204,40 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
                     .experts = to_int(d_.experts),
                     .topk = to_int(d_.topk)},
                    plan_route({tokens_, d_.hidden, d_.experts}, device_.sms), on);
+}
+
+// The GEMMs' rounding takes the residual and its inverses; whoever else multiplies gets the norm.
+void DecodePath::many_route(const RouteWeights& w, const Launch& on) {
+  unwritten_norm_ = w.norm;
+  if (!norm_while_rounding(activations_, experts_on_gemms())) {
+    NormSumsArgs norm = settled_residual();
+    norm.norm = w.norm;
+    if (activations_ == ExpertActivations::kExact) {
+      norm.rounded = {.at = &at_.normed_f16->bits, .type = InputType::kF16};
+    } else {
+      norm.normed = at_.normed;
+      unwritten_norm_ = nullptr;
+    }
+    any_norm_sums(norm, on);
+    owed_ = {};
+  }
+  any_route_sums({.x = at_.residual,
+                  .sums = owed_.sums,
+                  .bias = owed_.bias,
+                  .norm = w.norm,
+                  .weight = w.router,
+                  .router_bias = w.bias,
+                  .inverse = at_.inverse,
+                  .logits = at_.router_logits,
+                  .ids = at_.expert_ids,
+                  .weights = at_.expert_weights,
+                  .tokens = to_int(tokens_),
+                  .hidden = to_int(d_.hidden),
+                  .experts = to_int(d_.experts),
+                  .topk = to_int(d_.topk),
+                  .eps = config_.rms_eps},
+                 on);
+  owed_ = {};
 }
 
 ExpertChoice DecodePath::choice() const {
@@ -226,18 +257,25 @@ void DecodePath::moe(const MoeWeights& w, const Launch& on) {
   round_blocks(at_.normed, at_.normed_f16, tokens_ * d_.hidden, on);
   if (kernel_ == MoeKernel::kGemv) settle(on);  // the experts, which its kernels do not choose
   if (fused() && kernel_ != MoeKernel::kGemv) return fused_moe(w, on);
-  owed_.experts = experts_on_gemms() ? gemms_->moe({.up = w.up,
-                                                    .down = w.down,
-                                                    .up_bias = w.up_bias,
-                                                    .down_bias = w.down_bias,
-                                                    .x = at_.normed,
-                                                    .expert_ids = at_.expert_ids,
-                                                    .expert_weights = at_.expert_weights,
-                                                    .tokens = to_int(tokens_),
-                                                    .activations = activations_},
-                                                   on)
-                                     : grouped_moe(w, on);
+  owed_.experts = experts_on_gemms() ? gemm_moe(w, on) : grouped_moe(w, on);
+  unwritten_norm_ = nullptr;
   if (!dense_by_gemm(kernel_, d_, tokens_)) settle_residual(on);  // else the next norm adds them
+}
+
+ExpertSums DecodePath::gemm_moe(const MoeWeights& w, const Launch& on) const {
+  const bool norms = unwritten_norm_ != nullptr;  // while it rounds
+  return gemms_->moe({.up = w.up,
+                      .down = w.down,
+                      .up_bias = w.up_bias,
+                      .down_bias = w.down_bias,
+                      .x = norms ? at_.residual : at_.normed,
+                      .inverse = norms ? at_.inverse : nullptr,
+                      .norm = unwritten_norm_,
+                      .expert_ids = at_.expert_ids,
+                      .expert_weights = at_.expert_weights,
+                      .tokens = to_int(tokens_),
+                      .activations = activations_},
+                     on);
 }
 
 void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {

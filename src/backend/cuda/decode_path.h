@@ -85,6 +85,8 @@ class DecodePath {
   void run_dense(DenseArgs args, int64_t rows, const Launch& on) const;
   void fused_moe(const MoeWeights& w, const Launch& on);
   void round_blocks(float* from, F16* to, int64_t values, const Launch& on) const;
+  void many_route(const RouteWeights& w, const Launch& on);
+  [[nodiscard]] ExpertSums gemm_moe(const MoeWeights& w, const Launch& on) const;
   [[nodiscard]] ExpertSums grouped_moe(const MoeWeights& w, const Launch& on);
   [[nodiscard]] NormSumsArgs settled_residual() const;
   void settle_residual(const Launch& on);

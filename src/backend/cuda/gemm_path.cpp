@@ -116,7 +116,9 @@ void GemmPath::round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& 
   RoundArgs round{.from = args.x,
                   .to = {.at = x_, .type = input_type(Packing::kMxfp4)},
                   .tokens = args.tokens,
-                  .cols = to_int(dims_.hidden)};
+                  .cols = to_int(dims_.hidden),
+                  .inverse = args.inverse,
+                  .norm = args.norm};
   gemm.x_share = to_int(dims_.topk);
   if (device_for(Packing::kMxfp4).wgmma) {
     gemm.x_share = 1;

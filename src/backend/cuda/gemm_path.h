@@ -37,7 +37,9 @@ class GemmPath {
     const uint8_t* down = nullptr;  // [experts] of [hidden, inter] MXFP4
     const Bf16* up_bias = nullptr;
     const Bf16* down_bias = nullptr;
-    const float* x = nullptr;               // [tokens, hidden]
+    const float* x = nullptr;        // [tokens, hidden]
+    const float* inverse = nullptr;  // [tokens], with norm [hidden]: x times both is meant
+    const Bf16* norm = nullptr;
     const int32_t* expert_ids = nullptr;    // [tokens, topk]
     const float* expert_weights = nullptr;  // likewise
     int tokens = 0;

@@ -53,7 +53,7 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_norm_sums_f32",
                                                              "any_rope_sums_f32",
                                                              "any_route_tokens_f32_bf16",
-                                                             "any_linear_many_f32_bf16",
+                                                             "any_route_sums_f32_bf16",
                                                              "any_sample_mask_f32",
                                                              "any_sample_adjust_f32",
                                                              "any_sample_filter_f32",

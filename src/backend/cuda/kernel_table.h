@@ -70,7 +70,7 @@ enum class Kernel : uint8_t {
   kNormSums,
   kRopeSums,
   kRouteTokens,
-  kLinearMany,
+  kRouteSums,
   kSampleMask,
   kSampleAdjust,
   kSampleFilter,

@@ -52,6 +52,13 @@ GemmCost cost(const RouteTokensArgs& a) {
           .flops = 2 * out * a.hidden};
 }
 
+GemmCost cost(const RouteSumsArgs& a) {
+  const int64_t count = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
+  return {.bytes = count * (4 + 4 * a.sums.splits + (a.sums.splits > 0 ? 4 : 0)) + 2 * int64_t{a.experts} * a.hidden +
+                   4 * out + 8 * int64_t{a.tokens} * a.topk,
+          .flops = 4 * out * a.hidden};
+}
+
 void check_args(const NormSumsArgs& a) {
   constexpr Kernel kName = Kernel::kNormSums;
   const bool experts = a.experts.at != nullptr, rounds = a.rounded.at != nullptr;
@@ -96,6 +103,23 @@ void check_args(const RouteTokensArgs& a) {
   require_shape(aligned(a.x) && aligned(a.weight) && a.bias != nullptr && a.logits != nullptr && a.ids != nullptr &&
                     a.weights != nullptr && a.finished != nullptr,
                 kName, "x and weight, 16-byte aligned, and the rest", a.experts);
+}
+
+void check_args(const RouteSumsArgs& a) {
+  constexpr Kernel kName = Kernel::kRouteSums;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.hidden > 0 && a.hidden % 32 == 0, kName, "hidden a multiple of 32", a.hidden);
+  require_shape(a.experts > 0 && a.experts <= kRouteSumsExperts, kName, "1 to 128 experts", a.experts);
+  require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
+                "a topk of at most 32 and experts", a.topk);
+  require_shape(a.sums.splits >= 0 && a.sums.splits <= kMaxSplits, kName, "up to 8 splits", a.sums.splits);
+  require_shape(aligned(a.x) && aligned(a.norm) && aligned(a.weight) && (a.sums.splits == 0 || aligned(a.sums.at)),
+                kName, "x, norm, weight and sums, 16-byte aligned", a.sums.splits);
+  require_shape(a.bias == nullptr || (aligned(a.bias) && a.sums.splits > 0), kName, "a bias with sums only",
+                a.sums.splits);
+  require_shape(a.router_bias != nullptr && a.inverse != nullptr && a.logits != nullptr && a.ids != nullptr &&
+                    a.weights != nullptr,
+                kName, "a router's bias and all results", a.experts);
 }
 
 }  // namespace nibble::backend::cuda

@@ -64,6 +64,22 @@ TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
   route({.tokens = 33, .hidden = 4096, .experts = 200, .topk = 8});
 }
 
+TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
+  const auto run = [&](const RouteSumsArgs& args) { any_route_sums(args, on_); };
+  for (const RouteSumsCase of :
+       {RouteSumsCase{}, {.experts = 32}, {.hidden = 192, .experts = 20, .topk = 2}, {.hidden = 256, .experts = 100}}) {
+    std::vector<float> fewer;  // tokens: the same bits, whichever instance serves a step
+    for (const int tokens : {1, 15, 33, 600, 2049}) {
+      RouteSumsCase c = of;
+      c.tokens = tokens;
+      const std::vector<float> got = check_route_sums<DeviceArray>(c, run);
+      ASSERT_TRUE(std::equal(fewer.begin(), fewer.end(), got.begin()));
+      fewer = got;
+    }
+  }
+  for (const int splits : {0, 3}) check_route_sums<DeviceArray>({.tokens = 50, .splits = splits}, run);
+}
+
 TEST_F(AroundGemm, split_gemm_is_the_plain_product) {
   if (attribute(cudaDevAttrComputeCapabilityMajor) != 9 || !sm90_gemm_serves(layout::Packing::kBf16))
     GTEST_SKIP() << "no wgmma here";

@@ -292,6 +292,84 @@ void check_route(const RouteCase& c, const Run& run) {
   }
 }
 
+struct RouteSumsCase {
+  int tokens = 1, hidden = 2880, experts = 128, topk = 4, splits = 1;
+};
+
+// Returns the logits: of fewer tokens they must be the same bits.
+template <template <class> class Memory, class Run>
+std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " x " << c.hidden << ", top " << c.topk
+                                  << ", " << c.splits << " splits");
+  const auto width = static_cast<size_t>(c.hidden), count = static_cast<size_t>(c.tokens) * width;
+  const auto experts = static_cast<size_t>(c.experts), topk = static_cast<size_t>(c.topk);
+  const std::vector<float> x = test_floats(static_cast<int64_t>(count), 1, 50);
+  std::vector<float> sums(count * static_cast<size_t>(c.splits));
+  for (size_t i = 0; i < count; ++i)  // whatever the number of tokens
+    for (size_t s = 0; s < static_cast<size_t>(c.splits); ++s)
+      sums[s * count + i] = gemm_symmetric(2 + s, static_cast<uint64_t>(i));
+  const std::vector<Bf16> bias = gemm_bias(c.hidden, 3), norm = gemm_bias(c.hidden, 4),
+                          weight = gemm_bias(c.experts * c.hidden, 5), router_bias = gemm_bias(c.experts, 6);
+  const Memory<float> on_x(x), on_sums(sums), inverse(static_cast<size_t>(c.tokens));
+  const Memory<float> logits(static_cast<size_t>(c.tokens) * experts), weights(static_cast<size_t>(c.tokens) * topk);
+  const Memory<int32_t> ids(static_cast<size_t>(c.tokens) * topk);
+  const Memory<Bf16> on_bias(bias), on_norm(norm), on_weight(weight), on_router_bias(router_bias);
+  const RouteSumsArgs args{.x = on_x.get(),
+                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits},
+                           .bias = c.splits > 0 ? on_bias.get() : nullptr,
+                           .norm = on_norm.get(),
+                           .weight = on_weight.get(),
+                           .router_bias = on_router_bias.get(),
+                           .inverse = inverse.get(),
+                           .logits = logits.get(),
+                           .ids = ids.get(),
+                           .weights = weights.get(),
+                           .tokens = c.tokens,
+                           .hidden = c.hidden,
+                           .experts = c.experts,
+                           .topk = c.topk,
+                           .eps = 1e-5f};
+  check_args(args);
+  run(args);
+  const std::vector<float> got_x = on_x.host(), got_inverse = inverse.host(), got = logits.host(),
+                           got_weights = weights.host();
+  const std::vector<int32_t> got_ids = ids.host();
+  for (size_t t = 0; t < static_cast<size_t>(c.tokens); t += 1 + t / 64) {
+    double squares = 0;
+    for (size_t d = 0; d < width; ++d) {
+      const size_t i = t * width + d;
+      double want = x[i], size = std::abs(want) + 1;
+      if (c.splits > 0) want += bias[d].to_float();
+      for (size_t s = 0; s < static_cast<size_t>(c.splits); ++s) want += sums[s * count + i], size += 1;
+      EXPECT_NEAR(got_x[i], want, c.splits == 0 ? 0 : 0x1p-22 * size) << "token " << t << ", dim " << d;
+      squares += want * want;
+    }
+    const double rms = 1 / std::sqrt(squares / c.hidden + 1e-5);
+    EXPECT_NEAR(got_inverse[t], rms, 1e-6 * rms) << "token " << t;
+    const float* const own = got.data() + t * experts;
+    std::vector<int32_t> order(experts);
+    for (size_t e = 0; e < experts; ++e) {
+      order[e] = static_cast<int32_t>(e);
+      if (e % 7 != t % 7) continue;
+      double sum = 0, size = 0;
+      for (size_t d = 0; d < width; ++d) {
+        const double term = rms * got_x[t * width + d] * norm[d].to_float() * weight[e * width + d].to_float();
+        sum += term;
+        size += std::abs(term);
+      }
+      EXPECT_NEAR(own[e], sum + router_bias[e].to_float(), 0x1p-17 * (size + 1)) << "token " << t << ", expert " << e;
+    }
+    std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return own[a] > own[b]; });
+    double all = 0;
+    for (size_t k = 0; k < topk; ++k) all += std::exp(double{own[order[k]]} - own[order[0]]);
+    for (size_t k = 0; k < topk; ++k) {
+      EXPECT_EQ(got_ids[t * topk + k], order[k]) << "token " << t << ", choice " << k;
+      EXPECT_NEAR(got_weights[t * topk + k], std::exp(double{own[order[k]]} - own[order[0]]) / all, 1e-6);
+    }
+  }
+  return got;
+}
+
 struct SplitCase {
   int rows = 5120, cols = 2880, tokens = 16, sms = 132;
 };

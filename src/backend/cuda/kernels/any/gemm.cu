@@ -8,38 +8,36 @@
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
+#include <algorithm>
+
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPanelThreads = 192;
+constexpr int kRoundThreads = 512;
 
-// round: f32 to 16 bits, to nearest     bytes 6 * count     predicted (H200): 8192 x 2880 35 µs
-__global__ void __launch_bounds__(kThreads) round16(const __grid_constant__ RoundArgs args) {
-  ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  const GemmInputRow to{args.to, 0, 0};
-  const int64_t count = int64_t{args.tokens} * args.cols;
-  for (int64_t i = 4 * (int64_t{blockIdx.x} * kThreads + threadIdx.x); i < count;
-       i += int64_t{4} * kThreads * gridDim.x) {
-    const float4 v = *reinterpret_cast<const float4*>(args.from + i);
-    *reinterpret_cast<uint2*>(to.to.at + i) = {to.pack(v.x, v.y), to.pack(v.z, v.w)};
-  }
-}
-
-// round to panels: RoundArgs     grid one CTA per token, a thread per chunk of 8 slots
-// bytes tokens * cols * (4 + 2 copies)     measured 2026-11-21 (H200): 8192 x 2880 37 µs,
-// with 4 copies 93 µs (67 % of read speed)
-__global__ void __launch_bounds__(kPanelThreads) round_to_panels(const __grid_constant__ RoundArgs args) {
+// round: RoundArgs, to nearest     grid one CTA per token, a thread per chunk of 8 slots
+// bytes tokens * cols * (4 + 2 copies)     measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs
+// (67 % of read speed)
+__global__ void __launch_bounds__(kRoundThreads) round16(const __grid_constant__ RoundArgs args) {
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   const int64_t token = blockIdx.x;
-  for (int i = static_cast<int>(threadIdx.x); i < args.cols / 8; i += kPanelThreads) {
+  const float inverse = args.norm == nullptr ? 1.0f : args.inverse[token];
+  for (int i = static_cast<int>(threadIdx.x); i < args.cols / 8; i += static_cast<int>(blockDim.x)) {
     const int k = i / 4 * layout::kBlockK + i % 4 * 2;
     const auto* from = reinterpret_cast<const float2*>(args.from + token * args.cols + k);
     GemmInputRow to{args.to, token, args.cols};
     uint32_t pairs[4];
 #pragma unroll
-    for (int t = 0; t < 4; ++t) pairs[t] = to.pack(from[4 * t].x, from[4 * t].y);
+    for (int t = 0; t < 4; ++t) {
+      float2 v = from[4 * t];
+      if (args.norm != nullptr) {
+        const uint32_t norm = *reinterpret_cast<const uint32_t*>(args.norm + k + 8 * t);
+        v.x *= inverse * __uint_as_float(norm << 16);
+        v.y *= inverse * __uint_as_float(norm & 0xffff0000u);
+      }
+      pairs[t] = to.pack(v.x, v.y);
+    }
     for (int copy = 0; copy < args.copies; ++copy) {
       if (args.places != nullptr) to.row = args.places[token * args.copies + copy];
       to.store_chunk(k, pairs);
@@ -86,19 +84,17 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
 }
 
 void any_round(const RoundArgs& args, const Launch& on) {
-  const int64_t count = int64_t{args.tokens} * args.cols;
-  require_shape(args.tokens > 0 && args.cols > 0 && count % 4 == 0, Kernel::kRound, "a count that is a multiple of 4",
-                count);
-  if (args.to.rows > 0) {
-    require_shape(args.cols % layout::kPanelK == 0, Kernel::kRound, "cols a multiple of 64", args.cols);
-    require_shape(args.to.rows % layout::kAtomRows == 0 && args.copies > 0 &&
-                      int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies,
-                  Kernel::kRound, "panels in atoms of 8 that hold every row", args.to.rows);
-    return launch_chained(round_to_panels, {Kernel::kRound, on, args.tokens, kPanelThreads}, args);
-  }
-  constexpr int64_t kMostCtas = 4096;
-  const int64_t ctas = (count / 4 + kThreads - 1) / kThreads;
-  launch_chained(round16, {Kernel::kRound, on, ctas < kMostCtas ? ctas : kMostCtas, kThreads}, args);
+  constexpr Kernel kName = Kernel::kRound;
+  const int block = args.to.rows > 0 ? layout::kPanelK : layout::kBlockK;
+  require_shape(args.tokens > 0, kName, "at least one token", args.tokens);
+  require_shape(args.cols > 0 && args.cols % block == 0, kName, "cols a multiple of 32, in panels of 64", args.cols);
+  require_shape(args.to.rows % layout::kAtomRows == 0 && args.copies > 0 &&
+                    (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
+                kName, "panels in atoms of 8 that hold every row", args.to.rows);
+  require_shape((args.norm == nullptr) == (args.inverse == nullptr), kName, "a norm and its inverses, or neither",
+                args.tokens);
+  const int threads = std::min(kRoundThreads, (args.cols / 8 + 31) / 32 * 32);
+  launch_chained(round16, {kName, on, args.tokens, threads}, args);
 }
 
 }  // namespace nibble::backend::cuda

@@ -4,7 +4,6 @@
 
 #include "backend/cuda/kernels/any/gemm.cuh"
 #include "backend/cuda/kernels/any/gemm_testing.h"
-#include "backend/cuda/kernels/any/linear_many.cuh"
 #include "backend/cuda/kernels/any/moe_group.cuh"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
 
@@ -107,35 +106,6 @@ TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
   check_dense<Any, Packing::kBf16, 128>(16, 384, 129);
   check_dense<Any, Packing::kMxfp8, 128>(48, 512, 100);
   check_dense<Any, Packing::kMxfp4, 128>(16, 2880, 12);
-}
-
-TEST(gemm_emulated, few_rows_times_many_tokens_keep_more_than_16_bits_of_x) {
-  using Tile = LinearManyTile<4>;
-  constexpr int kRows = 33, kCols = 320, kTokens = 35;  // beyond one CTA either way, and a step for some warps only
-  std::vector<float> x, out(size_t{kTokens} * kRows, kNan);
-  for (uint64_t i = 0; i < uint64_t{kTokens} * kCols; ++i) x.push_back(gemm_symmetric(1, i));
-  const std::vector<Bf16> weight = gemm_bias(kRows * kCols, 2), bias = gemm_bias(kRows, 3);
-  const LinearLaunch args{.weight = weight.data(),
-                          .bias = bias.data(),
-                          .x = x.data(),
-                          .out = out.data(),
-                          .tokens = kTokens,
-                          .rows = kRows,
-                          .cols = kCols};
-  ASSERT_EQ(emulation::run({.grid = 2, .threads = Tile::kThreads, .grid_y = 2, .seed = 1, .predecessor = {}},
-                           [&] { any_linear_many<Tile>(args); }),
-            "");
-  for (int t = 0; t < kTokens; ++t)
-    for (int r = 0; r < kRows; ++r) {
-      double want = bias[static_cast<size_t>(r)].to_float(), size = std::abs(want);
-      for (int k = 0; k < kCols; ++k) {
-        const double product =
-            double{weight[static_cast<size_t>(r * kCols + k)].to_float()} * x[static_cast<size_t>(t * kCols + k)];
-        want += product;
-        size += std::abs(product);
-      }
-      ASSERT_LE(std::abs(out[static_cast<size_t>(t * kRows + r)] - want), 0x1p-17 * size) << t << ", " << r;
-    }
 }
 
 TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {

@@ -81,11 +81,13 @@ struct GemmArgs {
 };
 
 // Activations to the type and order that a GEMM takes. In panels row t goes to places[t * copies + i], or to t without
-// places; cols a multiple of 64. What is no row's place is left as it is.
+// places; cols a multiple of 64. Else cols a multiple of 32. What is no row's place is left as it is.
 struct RoundArgs {
   const float* from = nullptr;  // [tokens, cols]
   GemmInput to{};
-  int tokens = 0, cols = 0;  // tokens * cols: a multiple of 4
+  int tokens = 0, cols = 0;
+  const float* inverse = nullptr;  // [tokens], with norm [cols]: what is rounded is from * inverse * norm
+  const Bf16* norm = nullptr;
   const int32_t* places = nullptr;
   int copies = 1;
 };

@@ -247,6 +247,21 @@ TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
     for (size_t i = 0; i < values.size(); ++i)
       ASSERT_EQ(got[i], type == InputType::kF16 ? F16::from_float(values[i]).bits : Bf16::from_float(values[i]).bits);
   }
+  const std::vector<Bf16> norm = gemm_bias(kCols, 5);
+  const std::vector<float> inverse = Values(6).floats(kTokens, 1);
+  const DeviceArray<Bf16> on_norm(norm);
+  const DeviceArray<float> on_inverse(inverse);
+  const DeviceArray<uint16_t> normed(values.size());
+  any_round({.from = from.get(),
+             .to = {normed.get(), InputType::kF16},
+             .tokens = kTokens,
+             .cols = kCols,
+             .inverse = on_inverse.get(),
+             .norm = on_norm.get()},
+            on_);
+  const std::vector<uint16_t> got_normed = normed.host();
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(got_normed[i], F16::from_float(values[i] * (inverse[i / kCols] * norm[i % kCols].to_float())).bits);
   std::vector<int32_t> places;  // token t's: 2 t + 1 and 2 t, but 4 rows on
   for (int t = 0; t < kTokens; ++t) places.insert(places.end(), {2 * t + 5, 2 * t + 4});
   const DeviceArray<int32_t> on_places(places);

@@ -152,7 +152,7 @@ struct RowTile16 {
 template <int kColTiles>
 __device__ __forceinline__ void store_rows16(const GemmArgs& args, const GemmWork& work, const RowTile16& at,
                                              const float (&sums)[kColTiles][4]) {
-  constexpr int kBatch = kColTiles % 5 == 0 ? 5 : kColTiles;  // places that are looked up together
+  constexpr int kBatch = kColTiles % 10 == 0 ? 10 : kColTiles;  // places that are looked up together
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, row = at.row_tile * layout::kTileRows;
   const FourRows own(lane);
   float bias[2] = {};
@@ -163,16 +163,20 @@ __device__ __forceinline__ void store_rows16(const GemmArgs& args, const GemmWor
   for (int from = 0; from < kColTiles; from += kBatch) {
     const int first = at.first_token + 8 * from + own.token;
     if (!__any_sync(0xffffffffu, first < work.count)) break;
-    int64_t to_row[kBatch];
+    int to_row[kBatch];  // of 32 bits: to widen one here would wait for it
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) to_row[i] = first + 8 * i < work.count ? token_at(args, work, first + 8 * i) : 0;
+    for (int i = 0; i < kBatch; ++i) {
+      const int token = first + 8 * i;
+      to_row[i] = work.first + token;
+      if (args.pairs != nullptr && token < work.count) to_row[i] = args.pairs[work.first + token];
+    }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       float d[4];
       for (int n = 0; n < 4; ++n) d[n] = sums[from + i][n] * at.unscale + bias[n / 2];
       const uint2 four = own.gather(d);
       if (first + 8 * i < work.count)
-        *reinterpret_cast<uint2*>(args.y16 + to_row[i] * args.rows + row + own.row) = four;
+        *reinterpret_cast<uint2*>(args.y16 + int64_t{to_row[i]} * args.rows + row + own.row) = four;
     }
   }
 }

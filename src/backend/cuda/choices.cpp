@@ -3,6 +3,7 @@
 #include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm_plan.h"
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -77,7 +78,8 @@ bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
 }
 
 bool router_by_sums(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t tokens) {
-  return has_gemms(kernel) && !router_by_tiles(tuned, tokens) && d.experts <= kRouteSumsExperts;
+  return has_gemms(kernel) && !router_by_tiles(tuned, tokens) && tokens > kSplitMaxTokens &&
+         d.experts <= kRouteSumsExperts;
 }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {

@@ -77,7 +77,7 @@ TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
       fewer = got;
     }
   }
-  for (const int splits : {0, 3}) check_route_sums<DeviceArray>({.tokens = 50, .splits = splits}, run);
+  check_route_sums<DeviceArray>({.tokens = 50, .splits = 0}, run);
 }
 
 TEST_F(AroundGemm, split_gemm_is_the_plain_product) {

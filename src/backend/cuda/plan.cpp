@@ -163,7 +163,7 @@ class Planner {
     if (router_by_sums(moe_, d_, tuned_, tokens_)) {
       if (!norm_while_rounding(activations_, experts_by_gemm(moe_, d_, tuned_, tokens_)))
         per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
-      add(Kernel::kRouteSums, "16 tokens per CTA", {kMlpNorm, kRouter, kRouterBias});
+      add(Kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias});
       return;
     }
     per_token(Kernel::kNormSums, tokens_, {kMlpNorm});

@@ -9,9 +9,9 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <int kExpertTiles>
+template <int kTokenTiles, int kExpertTiles>
 void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
-  using Tile = RouteSumsTile<kExpertTiles>;
+  using Tile = RouteSumsTile<kTokenTiles, kExpertTiles>;
   constexpr Kernel kName = Kernel::kRouteSums;
   const cudaError_t status =
       cudaFuncSetAttribute(any_route_sums<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
@@ -47,7 +47,11 @@ void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const 
 
 void any_route_sums(const RouteSumsArgs& args, const Launch& on) {
   check_args(args);
-  args.experts > 32 ? launch_route_sums<16>(args, on) : launch_route_sums<4>(args, on);
+  // Fewer tokens a CTA where there would be fewer CTAs than multiprocessors. Every instance gives the same bits.
+  constexpr int kFew = 2048;
+  if (args.experts > 32)
+    return args.tokens <= kFew ? launch_route_sums<1, 16>(args, on) : launch_route_sums<2, 16>(args, on);
+  args.tokens <= kFew ? launch_route_sums<1, 4>(args, on) : launch_route_sums<2, 4>(args, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -5,7 +5,8 @@
 // x, normed f32 [tokens, hidden]     sums f32 [splits, tokens, hidden]     experts f32 or bf16 [tokens, topk, hidden]
 // rounded: f16 or bf16, row-major or layout/wgmma_b.h
 // grid one CTA per token, eight columns per thread     bytes, flops: cost()
-// predicted (H200, 64 tokens): 2.5 us with five splits, 2 us without; (H100, 8192 tokens, four experts in bf16) 150 us
+// predicted (H200, 64 tokens): 2.5 us with five splits, 2 us without; (H100, 8192 tokens, four experts in bf16) 150 us,
+//      measured 2026-11-22 in a prompt 159, 2048 tokens 41
 // rounding: f32, order fixed by hidden and splits
 
 #include "backend/cuda/kernels/any/around_gemm.h"

@@ -5,6 +5,7 @@
 // all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm.h"
 #include "backend/cuda/kernels/any/launchers.h"
@@ -225,8 +226,9 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
           wgmma ? sm90_gemm(args, plan, on_) : any_gemm(args, plan, on_);
         });
   }
-  add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4,
-      [&](int) { any_round({.from = x_, .to = x16_, .tokens = tokens, .cols = cols, .to_rows = tokens}, on_); });
+  add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4, [&](int) {
+    any_round({.from = x_, .to = {x16_, InputType::kBf16, tokens}, .tokens = tokens, .cols = cols}, on_);
+  });
 }
 
 // What routes many tokens: the norm, the logits, the choice.
@@ -237,16 +239,32 @@ void Bench::route(int tokens) {
   add({"rmsnorm", tokens, 0, 8 * width, 0}, 4, [&](int) {
     any_rmsnorm({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
   });
-  const LinearLaunch router{.weight = reinterpret_cast<const Bf16*>(pool_),
-                            .bias = bias_,
-                            .x = x_,
-                            .out = logits,
-                            .tokens = tokens,
-                            .rows = kExperts,
-                            .cols = kHidden};
-  add({"any_linear_many router", tokens, 0, 4 * width, 4 * width * kExperts}, 4,
-      [&](int) { any_linear_many(router, on_); });
-  add({"any_linear router", tokens, 0, 4 * width, 2 * width * kExperts}, 1, [&](int) { any_linear(router, on_); });
+  const RouteSumsArgs router{.x = x_,
+                             .sums = {y_, 1},
+                             .bias = bias_,
+                             .norm = bias_,
+                             .weight = reinterpret_cast<const Bf16*>(pool_),
+                             .router_bias = bias_,
+                             .inverse = device_array<float>(tokens),
+                             .logits = logits,
+                             .ids = ids,
+                             .weights = device_array<float>(int64_t{tokens} * kTopk),
+                             .tokens = tokens,
+                             .hidden = kHidden,
+                             .experts = kExperts,
+                             .topk = kTopk,
+                             .eps = 1e-5f};
+  const GemmCost route_cost = cost(router);
+  add({"route_sums", tokens, 0, static_cast<double>(route_cost.bytes), static_cast<double>(route_cost.flops)}, 4,
+      [&](int) { any_route_sums(router, on_); });
+  const LinearLaunch plain{.weight = router.weight,
+                           .bias = bias_,
+                           .x = x_,
+                           .out = logits,
+                           .tokens = tokens,
+                           .rows = kExperts,
+                           .cols = kHidden};
+  add({"any_linear router", tokens, 0, 4 * width, 2 * width * kExperts}, 1, [&](int) { any_linear(plain, on_); });
   add({"top_experts", tokens, 0, 4.0 * tokens * kExperts, 0}, 4, [&](int) {
     any_top_experts({.logits = logits, .ids = ids, .weights = y_, .tokens = tokens, .experts = kExperts, .topk = kTopk},
                     on_);
@@ -281,11 +299,9 @@ void Bench::moe(int tokens) {
     if (wgmma) {
       add({"round for experts", tokens, 0, tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
         any_round({.from = x_,
-                   .to = x16_,
+                   .to = {x16_, InputType::kF16, places},
                    .tokens = tokens,
                    .cols = kHidden,
-                   .type = InputType::kF16,
-                   .to_rows = places,
                    .places = on_places,
                    .copies = kTopk},
                   on_);
@@ -321,14 +337,20 @@ void Bench::moe(int tokens) {
     args.x = u_;
     args.rows = kHidden;
     args.cols = kInter;
-    args.parts[0] = {y_, 0, kHidden};
+    args.y16 = reinterpret_cast<uint16_t*>(y_);
     args.x_share = 1;
     args.u = nullptr;
     time("down");
   }
-  add({"moe_combine", tokens, 0, 4.0 * tokens * kHidden * (kTopk + 2), 0}, 4, [&](int) {
-    any_moe_combine({.y = y_, .weights = x_, .residual = x_, .tokens = tokens, .topk = kTopk, .hidden = kHidden}, on_);
-  });
+  const NormSumsArgs norm{.x = x_,
+                          .sums = {},
+                          .experts = {y_, ExpertSums::Type::kBf16, y_, kTopk},
+                          .norm = bias_,
+                          .rounded = {x16_, InputType::kBf16, tokens},
+                          .tokens = tokens,
+                          .hidden = kHidden};
+  add({"norm_sums of experts", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 4,
+      [&](int) { any_norm_sums(norm, on_); });
 }
 
 void Bench::write(const char* path) const {

@@ -114,15 +114,11 @@ void Bench::step(int tokens) {
   NormSumsArgs norm{.x = residual_,
                     .sums = {},
                     .norm = scale_,
-                    .normed = normed_,
-                    .rounded = x16_,
-                    .type = InputType::kBf16,
-                    .rounded_rows = rows16,
+                    .rounded = {x16_, InputType::kBf16, rows16},
                     .tokens = tokens,
                     .hidden = kHidden,
                     .eps = 1e-5f};
-  RoundArgs round{.from = attn_, .to = x16_, .tokens = tokens, .cols = kWidth};
-  round.to_rows = rows16;
+  const RoundArgs round{.from = attn_, .to = {x16_, InputType::kBf16, rows16}, .tokens = tokens, .cols = kWidth};
   const auto gemm = [&](const uint8_t* weights, const GemmShape& shape) {
     const auto rows = static_cast<int>(shape.rows), cols = static_cast<int>(shape.cols);
     const int64_t bytes = shape.rows * shape.cols * 2;
@@ -157,7 +153,8 @@ void Bench::step(int tokens) {
   NormSumsArgs settle = norm;
   settle.sums = {sums_, o_splits};
   settle.bias = bias_;
-  settle.type = InputType::kF16;
+  settle.normed = normed_;
+  settle.rounded.type = InputType::kF16;
   RouteTokensArgs route{.x = normed_,
                         .bias = bias_,
                         .logits = logits_,

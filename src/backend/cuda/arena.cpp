@@ -44,6 +44,7 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   if (matrices == Matrices::kPacked) {
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
     a.pending = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
+    a.inverse = carver.take<float>(tokens);
     a.normed_f16 = carver.take<F16>(tokens * d.hidden);
     a.route_finished = carver.take<int>(route_tiles(std::min<int64_t>(tokens, kRouteMaxTokens)));
   } else {

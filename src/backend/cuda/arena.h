@@ -43,6 +43,7 @@ struct Arena {
   float* v = nullptr;                  // likewise
   float* attn = nullptr;               // [tokens, heads * head_dim]
   float* router_logits = nullptr;      // [tokens, experts]
+  float* inverse = nullptr;            // [tokens] 1 / rms of residual, of the last route; with packed matrices
   int32_t* expert_ids = nullptr;       // [tokens, topk]
   float* expert_weights = nullptr;     // [tokens, topk]
   float* expert_hidden = nullptr;      // [tokens, topk, inter]

@@ -66,6 +66,7 @@ void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, St
   share_tokens(rows, shares_, tile_tokens(device_));
   FlashArgs args{.q = launch.q,
                  .out = launch.out,
+                 .rounded = launch.rounded,
                  .sinks = launch.sinks,
                  .token_row = launch.token_row,
                  .positions = launch.positions,

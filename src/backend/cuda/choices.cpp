@@ -3,6 +3,7 @@
 #include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/attend_flash.h"
 #include "backend/cuda/kernels/any/gemm_plan.h"
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -74,6 +75,11 @@ bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) &
 
 bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
   return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
+}
+
+bool router_by_sums(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t tokens) {
+  return has_gemms(kernel) && !router_by_tiles(tuned, tokens) && tokens > kSplitMaxTokens &&
+         d.experts <= kRouteSumsExperts;
 }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {

@@ -30,6 +30,12 @@ namespace nibble::backend::cuda {
 [[nodiscard]] bool logits_by_gemm(MoeKernel kernel, int64_t rows);
 // Whether any_route_tokens takes its router.
 [[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
+// Whether any_route_sums takes its router.
+[[nodiscard]] bool router_by_sums(MoeKernel kernel, const Dims& dims, const Tuned& tuned, int64_t tokens);
+// If so: whether the experts' input is made of the residual where it is rounded.
+[[nodiscard]] constexpr bool norm_while_rounding(ExpertActivations activations, bool experts_on_gemms) {
+  return activations == ExpertActivations::kExact && experts_on_gemms;
+}
 
 [[nodiscard]] KvPages::Type page_type(CudaOptions::Kv kv);
 // In which packing a role is held.

@@ -212,6 +212,7 @@ class StreamedCudaBackend final : public CudaBackend {
     const StepInputs::PagesOnDevice pages = inputs_->pages(args.kind, args.pages, std::ssize(args.rows));
     const AttendLaunch launch{.q = at_.q,
                               .out = at_.attn,
+                              .rounded = attn_input(),
                               .sinks = args.sinks ? bf16(args.layer[WeightRole::kSinks]) : nullptr,
                               .token_row = rows.token_row,
                               .positions = rows.last_key,
@@ -342,12 +343,14 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kResidual: return read(at_.residual, {tokens_, dims_.hidden});
       case Slot::kNormed: return read(at_.normed, {tokens_, dims_.hidden});
       case Slot::kQ: return read(at_.q, {tokens_, dims_.q_width()});
-      case Slot::kAttn: return read(at_.attn, {tokens_, dims_.q_width()});
+      case Slot::kAttn:
+        if (attn_input().at != nullptr) return gemms_->values(attn_input(), tokens_, dims_.q_width(), stream_.get());
+        return read(at_.attn, {tokens_, dims_.q_width()});
       case Slot::kRouterLogits: return read(at_.router_logits, {tokens_, dims_.experts});
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens_, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens_, dims_.topk});
       case Slot::kExpertHidden:
-        if (path_ && path_->experts_on_gemms()) return gemms_hidden();
+        if (path_ && path_->experts_on_gemms()) return gemms_->expert_hidden(tokens_, stream_.get());
         if (moe_kernel_ == MoeKernel::kGemv) return int8_hidden();
         if (path_) return read(at_.expert_hidden_f16, {tokens_, dims_.topk, dims_.inter});
         return read(at_.expert_hidden, {tokens_, dims_.topk, dims_.inter});
@@ -378,12 +381,8 @@ class StreamedCudaBackend final : public CudaBackend {
     cuda_check(cudaMemsetAsync(gemm_memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
     Carver place(gemm_memory_.get());
     gemms_.emplace(config_, place);
-    path_->use_gemms(&*gemms_, moe_kernel_);
+    path_->use_gemms(&*gemms_, moe_kernel_, attention_.flash());
   }
-  [[nodiscard]] SlotData gemms_hidden() {
-    return {{tokens_, dims_.topk, dims_.inter}, gemms_->expert_hidden(tokens_, stream_.get())};
-  }
-
   [[nodiscard]] SlotData int8_hidden() {
     std::vector<F16> blocks(static_cast<size_t>(tokens_ * dims_.topk * dims_.inter));
     cuda_check(cudaMemcpyAsync(blocks.data(), at_.expert_hidden_f16, blocks.size() * sizeof(F16),
@@ -392,6 +391,7 @@ class StreamedCudaBackend final : public CudaBackend {
     return {{tokens_, dims_.topk, dims_.inter}, int8_values(blocks)};
   }
 
+  [[nodiscard]] GemmInput attn_input() const { return path_ ? path_->attn_input() : GemmInput{}; }
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }
 
   static bool is_qkv_bias(WeightRole role) {

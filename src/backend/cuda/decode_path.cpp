@@ -76,20 +76,18 @@ NormSumsArgs DecodePath::settled_residual() const {
   return {.x = at_.residual,
           .sums = owed_.sums,
           .bias = owed_.bias,
+          .experts = owed_.experts,
           .tokens = to_int(tokens_),
           .hidden = to_int(d_.hidden),
           .eps = config_.rms_eps};
 }
 
 void DecodePath::many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* kv_slots, const Launch& on) {
-  const GemmPath::Input input = gemms_->input(w.qkv.packing, tokens_);
   NormSumsArgs norm = settled_residual();
-  norm.norm = w.norm;
-  norm.normed = at_.normed;
-  norm.rounded = input.at;
-  norm.type = input.type;
-  norm.rounded_rows = input.rows;
+  norm.norm = unwritten_norm_ = w.norm;
+  norm.rounded = gemms_->input(w.qkv.packing, tokens_);
   any_norm_sums(norm, on);
+  owed_ = {};
   const SplitSums qkv = gemms_->sums({.packing = w.qkv.packing,
                                       .weights = w.qkv.data,
                                       .rows = to_int(d_.q_width() + 2 * d_.kv_width()),
@@ -133,8 +131,9 @@ void DecodePath::attn_out(const LinearWeights& w, const Launch& on) {
                         .rows = to_int(d_.hidden),
                         .cols = to_int(d_.q_width()),
                         .tokens = to_int(tokens_)};
-    gemms_->round(at_.attn, args, on);
-    owed_ = {gemms_->sums(args, on), w.bias};
+    if (!flash_) gemms_->round(at_.attn, args, on);
+    owed_ = {.sums = gemms_->sums(args, on), .bias = w.bias, .experts = {}};
+    unwritten_norm_ = nullptr;
     return;
   }
   run_dense({.packing = w.matrix.packing,
@@ -148,6 +147,12 @@ void DecodePath::attn_out(const LinearWeights& w, const Launch& on) {
              .into = Into::kAdd},
             tokens_, on);
   pending_ = false;
+}
+
+GemmInput DecodePath::attn_input() const {
+  return flash_ && dense_by_gemm(kernel_, d_, tokens_)
+             ? gemms_->input(packing_of(WeightRole::kO, config_.dense), tokens_)
+             : GemmInput{};
 }
 
 void DecodePath::route(const RouteWeights& w, const Launch& on) {
@@ -168,26 +173,22 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
     chosen_ = false;
     return;
   }
+  if (router_by_sums(kernel_, d_, tuned_, tokens_)) return many_route(w, on);
   NormSumsArgs norm = settled_residual();
   norm.norm = w.norm;
   norm.normed = at_.normed;
-  norm.rounded = experts_on_gemms() ? nullptr : &at_.normed_f16->bits;
-  norm.type = InputType::kF16;
+  if (!experts_on_gemms()) norm.rounded = {.at = &at_.normed_f16->bits, .type = InputType::kF16};
   any_norm_sums(norm, on);
   owed_ = {};
   if (!router_by_tiles(tuned_, tokens_)) {
-    const LinearLaunch logits{.weight = w.router,
-                              .bias = w.bias,
-                              .x = at_.normed,
-                              .out = at_.router_logits,
-                              .tokens = to_int(tokens_),
-                              .rows = to_int(d_.experts),
-                              .cols = to_int(d_.hidden)};
-    if (has_gemms(kernel_)) {
-      any_linear_many(logits, on);
-    } else {
-      kernels_.linear(logits, on);
-    }
+    kernels_.linear({.weight = w.router,
+                     .bias = w.bias,
+                     .x = at_.normed,
+                     .out = at_.router_logits,
+                     .tokens = to_int(tokens_),
+                     .rows = to_int(d_.experts),
+                     .cols = to_int(d_.hidden)},
+                    on);
     chosen_ = false;
     return settle(on);
   }
@@ -203,6 +204,40 @@ void DecodePath::route(const RouteWeights& w, const Launch& on) {
                     .experts = to_int(d_.experts),
                     .topk = to_int(d_.topk)},
                    plan_route({tokens_, d_.hidden, d_.experts}, device_.sms), on);
+}
+
+// The GEMMs' rounding takes the residual and its inverses; whoever else multiplies gets the norm.
+void DecodePath::many_route(const RouteWeights& w, const Launch& on) {
+  unwritten_norm_ = w.norm;
+  if (!norm_while_rounding(activations_, experts_on_gemms())) {
+    NormSumsArgs norm = settled_residual();
+    norm.norm = w.norm;
+    if (activations_ == ExpertActivations::kExact) {
+      norm.rounded = {.at = &at_.normed_f16->bits, .type = InputType::kF16};
+    } else {
+      norm.normed = at_.normed;
+      unwritten_norm_ = nullptr;
+    }
+    any_norm_sums(norm, on);
+    owed_ = {};
+  }
+  any_route_sums({.x = at_.residual,
+                  .sums = owed_.sums,
+                  .bias = owed_.bias,
+                  .norm = w.norm,
+                  .weight = w.router,
+                  .router_bias = w.bias,
+                  .inverse = at_.inverse,
+                  .logits = at_.router_logits,
+                  .ids = at_.expert_ids,
+                  .weights = at_.expert_weights,
+                  .tokens = to_int(tokens_),
+                  .hidden = to_int(d_.hidden),
+                  .experts = to_int(d_.experts),
+                  .topk = to_int(d_.topk),
+                  .eps = config_.rms_eps},
+                 on);
+  owed_ = {};
 }
 
 ExpertChoice DecodePath::choice() const {
@@ -221,23 +256,26 @@ void DecodePath::round_blocks(float* from, F16* to, int64_t values, const Launch
 void DecodePath::moe(const MoeWeights& w, const Launch& on) {
   round_blocks(at_.normed, at_.normed_f16, tokens_ * d_.hidden, on);
   if (kernel_ == MoeKernel::kGemv) settle(on);  // the experts, which its kernels do not choose
-  if (experts_on_gemms()) {
-    gemms_->moe({.up = w.up,
-                 .down = w.down,
-                 .up_bias = w.up_bias,
-                 .down_bias = w.down_bias,
-                 .x = at_.normed,
-                 .expert_ids = at_.expert_ids,
-                 .expert_weights = at_.expert_weights,
-                 .residual = at_.residual,
-                 .tokens = to_int(tokens_),
-                 .activations = activations_},
-                on);
-  } else if (fused() && kernel_ != MoeKernel::kGemv) {
-    fused_moe(w, on);
-  } else {
-    grouped_moe(w, on);
-  }
+  if (fused() && kernel_ != MoeKernel::kGemv) return fused_moe(w, on);
+  owed_.experts = experts_on_gemms() ? gemm_moe(w, on) : grouped_moe(w, on);
+  unwritten_norm_ = nullptr;
+  if (!dense_by_gemm(kernel_, d_, tokens_)) settle_residual(on);  // else the next norm adds them
+}
+
+ExpertSums DecodePath::gemm_moe(const MoeWeights& w, const Launch& on) const {
+  const bool norms = unwritten_norm_ != nullptr;  // while it rounds
+  return gemms_->moe({.up = w.up,
+                      .down = w.down,
+                      .up_bias = w.up_bias,
+                      .down_bias = w.down_bias,
+                      .x = norms ? at_.residual : at_.normed,
+                      .inverse = norms ? at_.inverse : nullptr,
+                      .norm = unwritten_norm_,
+                      .expert_ids = at_.expert_ids,
+                      .expert_weights = at_.expert_weights,
+                      .tokens = to_int(tokens_),
+                      .activations = activations_},
+                     on);
 }
 
 void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
@@ -272,7 +310,7 @@ void DecodePath::fused_moe(const MoeWeights& w, const Launch& on) {
   pending_ = true;
 }
 
-void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
+ExpertSums DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
   const bool int8 = kernel_ == MoeKernel::kGemv;
   const int64_t pairs = tokens_ * d_.topk;
   any_moe_group_tiles({.expert_ids = at_.expert_ids,
@@ -313,16 +351,11 @@ void DecodePath::grouped_moe(const MoeWeights& w, const Launch& on) {
     grouped_down(down, chained(on));
     launched(Kernel::kMarlinGroupedDown, on);
   }
-  any_moe_combine({.y = at_.expert_out,
-                   .weights = at_.expert_weights,
-                   .residual = at_.residual,
-                   .tokens = to_int(tokens_),
-                   .topk = to_int(d_.topk),
-                   .hidden = to_int(d_.hidden)},
-                  on);
+  return {.at = at_.expert_out, .weights = at_.expert_weights, .topk = to_int(d_.topk)};
 }
 
 void DecodePath::logits(const LinearWeights& w, const LogitRows& rows, const Launch& on) {
+  settle_residual(on);
   if (logits_by_gemm(kernel_, rows.rows) && !pending_) return many_logits(w, rows, on);
   RowsIn in = residual(0);
   in.which = rows.tokens;
@@ -359,6 +392,11 @@ void DecodePath::replayed(int64_t tokens) {
   pending_ = fused() && kernel_ != MoeKernel::kGemv;
 }
 
+void DecodePath::settle_residual(const Launch& on) {
+  if (owed_.any()) any_norm_sums(settled_residual(), on);
+  owed_ = {};
+}
+
 void DecodePath::settle(const Launch& on) {
   if (!chosen_) {
     kernels_.top_experts({.logits = at_.router_logits,
@@ -370,8 +408,14 @@ void DecodePath::settle(const Launch& on) {
                          on);
     chosen_ = true;
   }
-  if (owed_.sums.splits > 0) any_norm_sums(settled_residual(), on);
-  owed_ = {};
+  settle_residual(on);
+  if (unwritten_norm_ != nullptr) {
+    NormSumsArgs norm = settled_residual();
+    norm.norm = unwritten_norm_;
+    norm.normed = at_.normed;
+    any_norm_sums(norm, on);
+    unwritten_norm_ = nullptr;
+  }
   if (pending_) {
     kernels_.add_pending({.pending = at_.pending, .to = at_.residual, .count = to_int(tokens_ * d_.hidden)}, on);
     pending_ = false;

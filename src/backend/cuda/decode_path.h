@@ -37,10 +37,12 @@ class DecodePath {
   DecodePath(const BackendConfig& config, const Arena& at, const KernelTable& kernels, const GemvDevice& device)
       : config_(config), d_(config.dims), at_(at), kernels_(kernels), device_(device) {}
 
-  // From now on what choices.h gives to the GEMMs runs on these. They outlive the path.
-  void use_gemms(const GemmPath* gemms, MoeKernel kernel) {
+  // From now on what choices.h gives to the GEMMs runs on these, and flash attention rounds for them. They outlive the
+  // path.
+  void use_gemms(const GemmPath* gemms, MoeKernel kernel, bool flash) {
     gemms_ = gemms;
     kernel_ = kernel;
+    flash_ = flash;
   }
   // From now on: what the experts multiply, and how many tokens go where.
   void use(ExpertActivations activations, const Tuned& tuned) {
@@ -56,10 +58,13 @@ class DecodePath {
     pending_ = false;
     owed_ = {};
     chosen_ = true;
+    unwritten_norm_ = nullptr;
   }
   // A whole step of `tokens` has run behind the verbs' back, as a graph of them.
   void replayed(int64_t tokens);
   void attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots, const Launch& on);
+  // Where attention puts its result for attn_out, instead of into the arena; or none.
+  [[nodiscard]] GemmInput attn_input() const;
   void attn_out(const LinearWeights& w, const Launch& on);
   void route(const RouteWeights& w, const Launch& on);
   void moe(const MoeWeights& w, const Launch& on);
@@ -71,7 +76,7 @@ class DecodePath {
   void logits(const LinearWeights& w, const LogitRows& rows, const Launch& on);
 
   // Makes the slots that the fused kernels leave for later what the contract says, for peek: the residual with its
-  // pending sums, the experts of the last route.
+  // pending sums, the experts of the last route, normed where only its rounded form is read.
   void settle(const Launch& on);
 
  private:
@@ -80,8 +85,11 @@ class DecodePath {
   void run_dense(DenseArgs args, int64_t rows, const Launch& on) const;
   void fused_moe(const MoeWeights& w, const Launch& on);
   void round_blocks(float* from, F16* to, int64_t values, const Launch& on) const;
-  void grouped_moe(const MoeWeights& w, const Launch& on);
+  void many_route(const RouteWeights& w, const Launch& on);
+  [[nodiscard]] ExpertSums gemm_moe(const MoeWeights& w, const Launch& on) const;
+  [[nodiscard]] ExpertSums grouped_moe(const MoeWeights& w, const Launch& on);
   [[nodiscard]] NormSumsArgs settled_residual() const;
+  void settle_residual(const Launch& on);
   void many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* kv_slots, const Launch& on);
   void many_logits(const LinearWeights& w, const LogitRows& rows, const Launch& on);
   [[nodiscard]] ExpertChoice choice() const;
@@ -96,14 +104,18 @@ class DecodePath {
   MoeKernel kernel_ = MoeKernel::kMarlin;
   ExpertActivations activations_ = ExpertActivations::kExact;
   Tuned tuned_;
+  bool flash_ = false;
   int64_t tokens_ = 0;
   bool pending_ = false;  // the residual has still to get the last moe's sums
   struct Owed {
     SplitSums sums;
     const Bf16* bias = nullptr;
+    ExpertSums experts{};
+    [[nodiscard]] bool any() const { return sums.splits > 0 || experts.at != nullptr; }
   };
-  Owed owed_;           // it has still to get attn_out's
-  bool chosen_ = true;  // expert_ids are those of the last route
+  Owed owed_;                             // it has still to get attn_out's or moe's
+  bool chosen_ = true;                    // expert_ids are those of the last route
+  const Bf16* unwritten_norm_ = nullptr;  // what makes normed of residual, which nothing but peek reads
 };
 
 }  // namespace nibble::backend::cuda

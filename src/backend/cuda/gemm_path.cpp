@@ -6,6 +6,7 @@
 #include "backend/cuda/layout/wgmma_b.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -51,7 +52,7 @@ GemmPath::GemmPath(const BackendConfig& config, Carver& carver)
   const int64_t places = max_places(pairs, dims_.experts), rows = std::max<int64_t>(tokens, config.max_rows);
   x_ = carver.take<uint16_t>(in_atoms(rows) * std::max(dims_.hidden, dims_.q_width()));
   u_ = carver.take<uint16_t>(places * dims_.inter);
-  y_ = carver.take<float>(std::max(std::max(pairs, places / 2) * dims_.hidden, sum_floats(dims_, tokens, sms_)));
+  y_ = carver.take<float>(std::max(places / 2 * dims_.hidden, sum_floats(dims_, tokens, sms_)));
   pairs_ = carver.take<int32_t>(places);
   places_ = carver.take<int32_t>(pairs);
   tiles_ = carver.take<ExpertTile>(max_expert_tiles(pairs, dims_.experts, smallest));
@@ -68,20 +69,18 @@ void GemmPath::run(const GemmArgs& args, const GemmPlan& plan, const Launch& on)
   any_gemm(args, plan, on);
 }
 
-GemmPath::Input GemmPath::input(Packing packing, int64_t tokens) const {
+GemmInput GemmPath::input(Packing packing, int64_t tokens) const {
   return {x_, input_type(packing), device_for(packing).wgmma ? to_int(in_atoms(tokens)) : 0};
 }
 
 void GemmPath::round(const float* x, const GemmArgs& args, const Launch& on) const {
-  const Input to = input(args.packing, args.tokens);
-  any_round({.from = x, .to = to.at, .tokens = args.tokens, .cols = args.cols, .type = to.type, .to_rows = to.rows},
-            on);
+  any_round({.from = x, .to = input(args.packing, args.tokens), .tokens = args.tokens, .cols = args.cols}, on);
 }
 
 SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
   const GemmDevice device = device_for(args.packing);
   const GemmShape shape{args.rows, args.cols, args.tokens, 1, args.packing};
-  const Input from = input(args.packing, args.tokens);
+  const GemmInput from = input(args.packing, args.tokens);
   if (split_gemm_serves(args.packing, device.wgmma, args.tokens)) {
     const SplitGemmPlan plan = plan_split_gemm(shape, sms_);
     sm90_split_gemm({.weights = args.weights,
@@ -104,7 +103,7 @@ SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
 
 void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {
   round(x, args, on);
-  const Input from = input(args.packing, args.tokens);
+  const GemmInput from = input(args.packing, args.tokens);
   args.x = from.at;
   args.x_rows = from.rows;
   run(args, plan_gemm({args.rows, args.cols, args.tokens, 1, args.packing}, device_for(args.packing)), on);
@@ -115,23 +114,24 @@ int GemmPath::x_rows(int64_t tokens) const { return to_int(max_places(tokens * d
 // x as gate_up wants it: a row per token, or on wgmma a row per place.
 void GemmPath::round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& on) const {
   RoundArgs round{.from = args.x,
-                  .to = x_,
+                  .to = {.at = x_, .type = input_type(Packing::kMxfp4)},
                   .tokens = args.tokens,
                   .cols = to_int(dims_.hidden),
-                  .type = input_type(Packing::kMxfp4)};
+                  .inverse = args.inverse,
+                  .norm = args.norm};
   gemm.x_share = to_int(dims_.topk);
   if (device_for(Packing::kMxfp4).wgmma) {
     gemm.x_share = 1;
-    round.to = reinterpret_cast<uint16_t*>(y_);
-    round.to_rows = gemm.x_rows = x_rows(args.tokens);
+    round.to.at = reinterpret_cast<uint16_t*>(y_);
+    round.to.rows = gemm.x_rows = x_rows(args.tokens);
     round.places = places_;
     round.copies = to_int(dims_.topk);
   }
-  gemm.x = round.to;
+  gemm.x = round.to.at;
   any_round(round, on);
 }
 
-void GemmPath::moe(const Moe& args, const Launch& on) const {
+ExpertSums GemmPath::moe(const Moe& args, const Launch& on) const {
   const GemmDevice device = device_for(Packing::kMxfp4);
   const int64_t pairs = args.tokens * dims_.topk;
   const GemmPlan up_plan = plan_gemm({2 * dims_.inter, dims_.hidden, pairs, dims_.experts}, device);
@@ -171,20 +171,28 @@ void GemmPath::moe(const Moe& args, const Launch& on) const {
   gemm.x = u_;
   gemm.rows = to_int(dims_.hidden);
   gemm.cols = to_int(dims_.inter);
-  gemm.parts[0] = {y_, 0, gemm.rows};
+  gemm.y16 = reinterpret_cast<uint16_t*>(y_);
   gemm.x_share = 1;
   gemm.u = nullptr;
   run(gemm, plan_gemm({gemm.rows, gemm.cols, pairs, dims_.experts}, device, {up_plan.tokens}), on);
-  any_moe_combine({.y = y_,
-                   .weights = args.expert_weights,
-                   .residual = args.residual,
-                   .tokens = args.tokens,
-                   .topk = to_int(dims_.topk),
-                   .hidden = to_int(dims_.hidden)},
-                  on);
+  return {.at = y_, .type = ExpertSums::Type::kBf16, .weights = args.expert_weights, .topk = to_int(dims_.topk)};
 }
 
-std::vector<float> GemmPath::expert_hidden(int64_t tokens, cudaStream_t stream) const {
+SlotData GemmPath::values(const GemmInput& input, int64_t tokens, int64_t cols, cudaStream_t stream) {
+  const int64_t rows = input.rows > 0 ? input.rows : tokens;
+  const std::vector<uint16_t> bits = host_copy(input.at, rows * cols, stream);
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(tokens * cols));
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t k = 0; k < cols; ++k) {
+      const int64_t at = input.rows > 0 ? layout::place_in_panels(rows, t, k) : t * cols + k;
+      const uint16_t own = bits[static_cast<size_t>(at)];
+      values.push_back(input.type == InputType::kF16 ? F16{own}.to_float() : Bf16{own}.to_float());
+    }
+  return {{tokens, cols}, std::move(values)};
+}
+
+SlotData GemmPath::expert_hidden(int64_t tokens, cudaStream_t stream) const {
   const int64_t pairs = tokens * dims_.topk, rows = x_rows(tokens);
   const bool panels = device_for(Packing::kMxfp4).wgmma;
   const std::vector<uint16_t> u = host_copy(u_, (panels ? rows : pairs) * dims_.inter, stream);
@@ -197,7 +205,7 @@ std::vector<float> GemmPath::expert_hidden(int64_t tokens, cudaStream_t stream) 
           panels ? layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i) : pair * dims_.inter + i;
       values.push_back(F16{u[static_cast<size_t>(at)]}.to_float());
     }
-  return values;
+  return {{tokens, dims_.topk, dims_.inter}, std::move(values)};
 }
 
 }  // namespace nibble::backend::cuda

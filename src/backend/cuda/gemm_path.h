@@ -10,7 +10,6 @@
 #include "backend/cuda/kernels/any/gemm.h"
 
 #include <cstdint>
-#include <vector>
 
 namespace nibble::backend::cuda {
 
@@ -23,12 +22,7 @@ class GemmPath {
   void with_wide_scales() { wide_scales_ = true; }
 
   // Where a matrix of this packing takes its input [tokens, cols] from, and in which type and order.
-  struct Input {
-    uint16_t* at = nullptr;
-    InputType type = InputType::kBf16;
-    int rows = 0;  // of the panels; 0: row-major
-  };
-  [[nodiscard]] Input input(layout::Packing packing, int64_t tokens) const;
+  [[nodiscard]] GemmInput input(layout::Packing packing, int64_t tokens) const;
   // Puts `x` f32 [tokens, cols] there.
   void round(const float* x, const GemmArgs& args, const Launch& on) const;
   // W · input, without bias, rows as they are packed; lies here until the next sums, dense or moe.
@@ -36,23 +30,27 @@ class GemmPath {
   // y = W · x + bias (gemm_plan.h); args.x is filled in here from `x` f32 [tokens, cols].
   void dense(GemmArgs args, const float* x, const Launch& on) const;
 
-  // residual[t] += Σ_k weights[t, k] (down · swiglu(up · x[t] + up_bias) + down_bias) of the step's experts.
+  // down · swiglu(up · x[t] + up_bias) + down_bias of the step's experts, in bf16; lies here until the next sums,
+  // dense or moe.
   struct Moe {
     const uint8_t* up = nullptr;    // [experts] of [2 * inter, hidden] MXFP4, RowOrder::kGateUp
     const uint8_t* down = nullptr;  // [experts] of [hidden, inter] MXFP4
     const Bf16* up_bias = nullptr;
     const Bf16* down_bias = nullptr;
-    const float* x = nullptr;               // [tokens, hidden]
+    const float* x = nullptr;        // [tokens, hidden]
+    const float* inverse = nullptr;  // [tokens], with norm [hidden]: x times both is meant
+    const Bf16* norm = nullptr;
     const int32_t* expert_ids = nullptr;    // [tokens, topk]
     const float* expert_weights = nullptr;  // likewise
-    float* residual = nullptr;              // [tokens, hidden]
     int tokens = 0;
     ExpertActivations activations = ExpertActivations::kExact;  // kMxfp8: x is rounded, u will be
   };
-  void moe(const Moe& args, const Launch& on) const;
+  [[nodiscard]] ExpertSums moe(const Moe& args, const Launch& on) const;
 
+  // What lies in an input [tokens, cols], which its next writer replaces. Waits for the stream.
+  [[nodiscard]] static SlotData values(const GemmInput& input, int64_t tokens, int64_t cols, cudaStream_t stream);
   // What the last moe, of so many tokens, made of each (token, k): [tokens, topk, inter]. Waits for the stream.
-  [[nodiscard]] std::vector<float> expert_hidden(int64_t tokens, cudaStream_t stream) const;
+  [[nodiscard]] SlotData expert_hidden(int64_t tokens, cudaStream_t stream) const;
 
  private:
   [[nodiscard]] int x_rows(int64_t tokens) const;  // of panels that hold the step's pairs by place
@@ -66,7 +64,7 @@ class GemmPath {
   bool hopper_ = false, wide_scales_ = false;
   uint16_t* x_ = nullptr;  // [tokens, max(hidden, heads * head_dim)]
   uint16_t* u_ = nullptr;  // [tokens, topk, inter], or by place
-  float* y_ = nullptr;     // [tokens, topk, hidden]; before it is, on wgmma, x by place; and what sums gives
+  float* y_ = nullptr;     // what sums gives; on wgmma, x by place; then, in bf16, [tokens, topk, hidden]
   int32_t* pairs_ = nullptr;
   int32_t* places_ = nullptr;
   ExpertTile* tiles_ = nullptr;

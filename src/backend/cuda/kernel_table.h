@@ -4,6 +4,7 @@
 
 #include "backend/args.h"
 #include "backend/cuda/kernels/any/expert_tile.h"
+#include "backend/cuda/kernels/any/gemm_input.h"
 #include "backend/cuda/kernels/any/gemv_plan.h"
 #include "backend/stage.h"
 #include "base/dtype.h"
@@ -62,7 +63,6 @@ enum class Kernel : uint8_t {
   kSm90GemmMxfp4,
   kSm90GemmGateUp,
   kMoeGroupTiles,
-  kMoeSum,
   kRound,
   kRoundMxfp8,
   kRoundInt8,
@@ -70,7 +70,7 @@ enum class Kernel : uint8_t {
   kNormSums,
   kRopeSums,
   kRouteTokens,
-  kLinearMany,
+  kRouteSums,
   kSampleMask,
   kSampleAdjust,
   kSampleFilter,
@@ -169,6 +169,7 @@ struct RopeKvLaunch {
 struct AttendLaunch {
   const float* q = nullptr;            // [tokens, heads, head_dim]
   float* out = nullptr;                // likewise
+  GemmInput rounded{};                 // [tokens, heads * head_dim]: of attention.h, instead of out, where it is given
   const Bf16* sinks = nullptr;         // [heads]; may be none
   const int32_t* token_row = nullptr;  // [tokens] the row of the page table
   const int32_t* positions = nullptr;  // [tokens] each sees the keys up to its own

@@ -141,7 +141,7 @@ class Planner {
     if (plain()) return linear("o", tokens_, d_.hidden, reads);
     const Packing packed = packing(kO);
     if (dense_gemms_) {
-      add(Kernel::kRound, "4 values per thread");
+      if (!flash_) add(Kernel::kRound, "8 values per thread");
       return sums(packed, {d_.hidden, d_.q_width(), tokens_}, reads);
     }
     gemv(by_packing(packed, Kernel::kDenseBf16), {d_.hidden, d_.q_width(), 1, packed}, tokens_, reads);
@@ -160,13 +160,15 @@ class Planner {
       add(Kernel::kTopExperts, "a warp per token");
       return;
     }
+    if (router_by_sums(moe_, d_, tuned_, tokens_)) {
+      if (!norm_while_rounding(activations_, experts_by_gemm(moe_, d_, tuned_, tokens_)))
+        per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
+      add(Kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias});
+      return;
+    }
     per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
     if (!router_by_tiles(tuned_, tokens_)) {
-      if (has_gemms(moe_)) {
-        add(Kernel::kLinearMany, "32 tokens x up to 128 experts per CTA", {kRouter, kRouterBias});
-      } else {
-        linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
-      }
+      linear("router", tokens_, d_.experts, {kRouter, kRouterBias});
       add(Kernel::kTopExperts, "a warp per token");
       return;
     }
@@ -191,7 +193,7 @@ class Planner {
     row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGrouped, up);
     round_blocks();
     row_warps(Kernel::kMarlinGroupedDown, d_.inter, kGrouped, down);
-    per_token(Kernel::kMoeSum, tokens_);
+    sum_experts();
   }
 
   void round_blocks() {
@@ -207,7 +209,12 @@ class Planner {
     add(Kernel::kGemvUp, plan_gemv_int8(2 * d_.inter, pairs, d_.experts).to_string(), up);
     round_blocks();
     add(Kernel::kGemvDown, plan_gemv_int8(d_.hidden, pairs, d_.experts).to_string(), down);
-    per_token(Kernel::kMoeSum, tokens_);
+    sum_experts();
+  }
+
+  // decode_path.cpp moe: where GEMMs take the dense layers, the next norm does it.
+  void sum_experts() {
+    if (!dense_gemms_) per_token(Kernel::kNormSums, tokens_);
   }
 
   void plain_moe(const Roles& up, const Roles& down) {
@@ -229,11 +236,10 @@ class Planner {
     const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
     const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, {first.tokens});
     add(Kernel::kMoeGroupTiles, "a CTA per expert");
-    add(Kernel::kRound, "4 values per thread");
+    add(Kernel::kRound, "8 values per thread");
     planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
     round_blocks();
     planned_gemm(device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down);
-    per_token(Kernel::kMoeSum, tokens_);
   }
 
   void logits() {
@@ -244,9 +250,10 @@ class Planner {
       return linear("lm_head", rows, d_.vocab, {kUnembedding});
     }
     const Packing packed = packing(kUnembedding);
+    if (dense_gemms_) per_token(Kernel::kNormSums, tokens_);  // the last experts' sums
     if (logits_by_gemm(moe_, rows)) {
       per_token(Kernel::kRmsnorm, rows, {kFinalNorm});
-      add(Kernel::kRound, "4 values per thread");
+      add(Kernel::kRound, "8 values per thread");
       return gemm(packed, {d_.vocab, d_.hidden, rows}, {kUnembedding});
     }
     gemv(by_packing(packed, Kernel::kDenseBf16), {d_.vocab, d_.hidden, 1, packed}, rows, {kFinalNorm, kUnembedding});

@@ -141,17 +141,17 @@ TEST(cuda_plan, rounded_activations_are_kernels_before_each_product_of_the_exper
   EXPECT_THAT(moe(1, mxfp8),
               ElementsAre("any_round_mxfp8", "any_moe_up_f16_mxfp4", "any_round_mxfp8", "any_moe_down_f16_mxfp4"));
   EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_mxfp8", "any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
-                                         "any_round_mxfp8", "any_grouped_down_f16_mxfp4", "any_moe_sum_f32"));
+                                         "any_round_mxfp8", "any_grouped_down_f16_mxfp4"));
   EXPECT_THAT(moe(1, int8),
               ElementsAre("any_round_int8", "any_top_experts_f32", "any_moe_group_tiles", "any_gemv_up_int8_mxfp4",
-                          "any_round_int8", "any_gemv_down_int8_mxfp4", "any_moe_sum_f32"));
+                          "any_round_int8", "any_gemv_down_int8_mxfp4", "any_norm_sums_f32"));
   EXPECT_EQ(plan(decode(1), {.options = int8}).activations, ExpertActivations::kInt8);
 }
 
 TEST(cuda_plan, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
   const CudaPlan planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
   EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
-                                                         "any_grouped_down_f16_mxfp4", "any_moe_sum_f32"));
+                                                         "any_grouped_down_f16_mxfp4", "any_norm_sums_f32"));
   EXPECT_EQ(find(planned, "any_qkv_f32_bf16").launches, 2);
   EXPECT_EQ(find(planned, "any_dense_f32_bf16").launches, 2);
 }
@@ -161,24 +161,28 @@ TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_k
     const CudaPlan planned = plan(decode(tokens), {});
     EXPECT_THAT(kernels(planned, Stage::kAttnIn),
                 ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_split_gemm_bf16_bf16", "any_rope_sums_f32"));
-    EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_split_gemm_bf16_bf16"));
+    EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("sm90_split_gemm_bf16_bf16"));
     EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
     EXPECT_EQ(tile(planned, "any_route_tokens_f32_bf16"),
               cuda::plan_route({tokens, kDims.hidden, kDims.experts}, kH200.multiprocessors).to_string());
   }
   EXPECT_EQ(tile(plan(decode(16), {}), "sm90_split_gemm_bf16_bf16"),
             cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).to_string());
-  EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_gemm_bf16_bf16"));
-  EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut),
-              ElementsAre("any_round_f32", "any_gemm_bf16_bf16"));
+  EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("sm90_gemm_bf16_bf16"));
+  EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut), ElementsAre("any_gemm_bf16_bf16"));
   EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
-              ElementsAre("any_round_f32", "sm90_gemm_f16_mxfp4"));
+              ElementsAre("sm90_gemm_f16_mxfp4"));
+  // Attention that does not round leaves it to a kernel of its own.
+  EXPECT_THAT(kernels(plan(decode(9), {.options = {.attention = Attention::kReference}}), Stage::kAttnOut),
+              ElementsAre("any_round_f32", "sm90_split_gemm_bf16_bf16"));
 }
 
 TEST(cuda_plan, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   const CudaPlan hopper = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}});
   EXPECT_THAT(kernels(hopper), IsSupersetOf({"sm90_gemm_bf16_bf16", "sm90_gemm_gate_up_f16_mxfp4",
-                                             "sm90_gemm_f16_mxfp4", "any_moe_group_tiles", "any_moe_sum_f32"}));
+                                             "sm90_gemm_f16_mxfp4", "any_moe_group_tiles"}));
+  EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_gemm_f16_mxfp4");  // the next norm adds the experts
+  EXPECT_EQ(kernels(hopper, Stage::kLogits).front(), "any_norm_sums_f32");
   const cuda::GemmPlan up = cuda::plan_gemm({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts},
                                             {.sms = kH200.multiprocessors, .wgmma = true});
   EXPECT_EQ(tile(hopper, "sm90_gemm_gate_up_f16_mxfp4"), up.to_string());
@@ -194,7 +198,7 @@ TEST(cuda_plan, requantised_layers_are_named_by_what_they_hold) {
   EXPECT_THAT(kernels(one, Stage::kLogits), ElementsAre("any_dense_f16_mxfp4"));
   const CudaPlan many = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .dense = dense});
   EXPECT_THAT(kernels(many, Stage::kAttnIn), testing::Contains("sm90_gemm_f16_mxfp4"));
-  EXPECT_THAT(kernels(many, Stage::kAttnOut), ElementsAre("any_round_f32", "any_gemm_f16_mxfp8"));
+  EXPECT_THAT(kernels(many, Stage::kAttnOut), ElementsAre("any_gemm_f16_mxfp8"));
 }
 
 TEST(cuda_plan, new_tokens_decide_between_decode_and_prefill_attention) {

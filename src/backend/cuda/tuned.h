@@ -8,7 +8,7 @@ namespace nibble::backend::cuda {
 
 struct Tuned {
   int64_t grouped_pairs = 0;  // tokens * topk per expert: the streaming kernels on grouped tokens; beyond, GEMMs
-  int64_t route_tokens = 0;   // tokens: any_route_tokens, which takes kRouteMaxTokens; beyond, any_linear_many
+  int64_t route_tokens = 0;   // tokens: any_route_tokens, which takes kRouteMaxTokens; beyond, any_route_sums
 };
 
 // NVIDIA H100, gpt-oss-120b and 20b, 2026-11

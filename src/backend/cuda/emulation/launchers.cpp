@@ -136,6 +136,11 @@ void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const 
   launched(Kernel::kRouteTokens, on);
 }
 
+void any_route_sums(const RouteSumsArgs& args, const Launch& on) {
+  check_args(args);
+  launched(Kernel::kRouteSums, on);
+}
+
 bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_args(args);
@@ -153,9 +158,7 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
   check_args(args);
   launched(Kernel::kMoeGroupTiles, on);
 }
-void any_moe_combine(const CombineArgs& /*args*/, const Launch& on) { launched(Kernel::kMoeSum, on); }
 void any_round(const RoundArgs& /*args*/, const Launch& on) { launched(Kernel::kRound, on); }
-void any_linear_many(const LinearLaunch& /*args*/, const Launch& on) { launched(Kernel::kLinearMany, on); }
 
 void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
   const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;

@@ -32,10 +32,12 @@ RoutePlan plan_route(const RouteShape& s, int sms) {
 
 GemmCost cost(const NormSumsArgs& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
-  return {.bytes = count * (4 + 4 * a.sums.splits + (a.sums.splits > 0 ? 4 : 0) + (a.norm != nullptr ? 4 : 0) +
-                            (a.rounded != nullptr ? 2 : 0)) +
+  const int64_t owed =
+      a.experts.at != nullptr ? a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2) : 4 * a.sums.splits;
+  return {.bytes = count * (4 + owed + (owed > 0 ? 4 : 0) + (a.normed != nullptr ? 4 : 0) +
+                            (a.rounded.at != nullptr ? 2 : 0)) +
                    4 * int64_t{a.hidden},
-          .flops = count * (4 + a.sums.splits)};
+          .flops = count * (4 + a.sums.splits + 2 * a.experts.topk)};
 }
 
 GemmCost cost(const RopeSumsArgs& a) {
@@ -50,21 +52,35 @@ GemmCost cost(const RouteTokensArgs& a) {
           .flops = 2 * out * a.hidden};
 }
 
+GemmCost cost(const RouteSumsArgs& a) {
+  const int64_t count = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
+  return {.bytes = count * (4 + 4 * a.sums.splits + (a.sums.splits > 0 ? 4 : 0)) + 2 * int64_t{a.experts} * a.hidden +
+                   4 * out + 8 * int64_t{a.tokens} * a.topk,
+          .flops = 4 * out * a.hidden};
+}
+
 void check_args(const NormSumsArgs& a) {
   constexpr Kernel kName = Kernel::kNormSums;
+  const bool experts = a.experts.at != nullptr, rounds = a.rounded.at != nullptr;
   require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
-  require_shape(a.hidden > 0 && a.hidden % 4 == 0 && a.hidden <= kNormHidden, kName,
-                "hidden a multiple of 4, up to 4096", a.hidden);
+  require_shape(a.hidden > 0 && a.hidden % 8 == 0 && a.hidden <= kNormHidden, kName,
+                "hidden a multiple of 8, up to 4096", a.hidden);
   require_shape(aligned(a.x) && (a.sums.splits == 0 || aligned(a.sums.at)), kName, "x and sums, 16-byte aligned",
                 a.sums.splits);
   require_shape(a.sums.splits >= 0 && a.sums.splits <= kMaxSplits, kName, "up to 8 splits", a.sums.splits);
   require_shape(a.sums.splits > 0 || a.bias == nullptr, kName, "a bias with sums only", a.sums.splits);
-  require_shape(a.norm == nullptr || aligned(a.normed), kName, "normed, 16-byte aligned", a.hidden);
-  require_shape(a.rounded == nullptr || a.norm != nullptr, kName, "a norm for what is rounded", a.hidden);
+  require_shape(!experts || (aligned(a.experts.at) && a.experts.weights != nullptr && a.sums.splits == 0), kName,
+                "experts, 16-byte aligned, with weights, and no sums", a.experts.topk);
+  require_shape(experts == (a.experts.topk > 0), kName, "a topk with experts", a.experts.topk);
+  require_shape((a.norm == nullptr || aligned(a.norm)) && (a.bias == nullptr || aligned(a.bias)) &&
+                    (a.normed == nullptr || aligned(a.normed)) && (!rounds || aligned(a.rounded.at)),
+                kName, "norm, bias and results, 16-byte aligned", a.hidden);
+  require_shape((a.norm != nullptr) == (a.normed != nullptr || rounds), kName,
+                "a norm for its results, and for these only", a.hidden);
   require_shape(
-      a.rounded == nullptr || a.rounded_rows == 0 ||
-          (a.hidden % layout::kPanelK == 0 && a.rounded_rows % kGroupAlign == 0 && a.rounded_rows >= a.tokens),
-      kName, "panels of 64 columns whose rows hold the tokens", a.rounded_rows);
+      !rounds || a.rounded.rows == 0 ||
+          (a.hidden % layout::kPanelK == 0 && a.rounded.rows % kGroupAlign == 0 && a.rounded.rows >= a.tokens),
+      kName, "panels of 64 columns whose rows hold the tokens", a.rounded.rows);
 }
 
 void check_args(const RopeSumsArgs& a) {
@@ -87,6 +103,23 @@ void check_args(const RouteTokensArgs& a) {
   require_shape(aligned(a.x) && aligned(a.weight) && a.bias != nullptr && a.logits != nullptr && a.ids != nullptr &&
                     a.weights != nullptr && a.finished != nullptr,
                 kName, "x and weight, 16-byte aligned, and the rest", a.experts);
+}
+
+void check_args(const RouteSumsArgs& a) {
+  constexpr Kernel kName = Kernel::kRouteSums;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.hidden > 0 && a.hidden % 32 == 0, kName, "hidden a multiple of 32", a.hidden);
+  require_shape(a.experts > 0 && a.experts <= kRouteSumsExperts, kName, "1 to 128 experts", a.experts);
+  require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
+                "a topk of at most 32 and experts", a.topk);
+  require_shape(a.sums.splits == 0 || a.sums.splits == 1, kName, "one split or none", a.sums.splits);
+  require_shape(aligned(a.x) && aligned(a.norm) && aligned(a.weight) && (a.sums.splits == 0 || aligned(a.sums.at)),
+                kName, "x, norm, weight and sums, 16-byte aligned", a.sums.splits);
+  require_shape(a.bias == nullptr || (aligned(a.bias) && a.sums.splits > 0), kName, "a bias with sums only",
+                a.sums.splits);
+  require_shape(a.router_bias != nullptr && a.inverse != nullptr && a.logits != nullptr && a.ids != nullptr &&
+                    a.weights != nullptr,
+                kName, "a router's bias and all results", a.experts);
 }
 
 }  // namespace nibble::backend::cuda

@@ -3,13 +3,32 @@
 #include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/norm_sums.cuh"
 #include "backend/cuda/kernels/any/rope_sums.cuh"
+#include "backend/cuda/kernels/any/route_sums.cuh"
 #include "backend/cuda/kernels/any/route_tokens.cuh"
 
 namespace nibble::backend::cuda {
+namespace {
+
+template <int kTokenTiles, int kExpertTiles>
+void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
+  using Tile = RouteSumsTile<kTokenTiles, kExpertTiles>;
+  constexpr Kernel kName = Kernel::kRouteSums;
+  const cudaError_t status =
+      cudaFuncSetAttribute(any_route_sums<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
+  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
+  launch_chained(any_route_sums<Tile>,
+                 {kName, on, (args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads, Tile::kSharedBytes},
+                 args);
+}
+
+}  // namespace
+
 void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
-  launch_chained(any_norm_sums_f32, {Kernel::kNormSums, on, args.tokens, norm_threads(args.hidden), kNormSharedBytes},
-                 args);
+  auto* const kernel = args.experts.at == nullptr                    ? any_norm_sums_f32<NormOwed::kSplits>
+                       : args.experts.type == ExpertSums::Type::kF32 ? any_norm_sums_f32<NormOwed::kExpertsF32>
+                                                                     : any_norm_sums_f32<NormOwed::kExpertsBf16>;
+  launch_chained(kernel, {Kernel::kNormSums, on, args.tokens, norm_threads(args.hidden), kNormSharedBytes}, args);
 }
 
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
@@ -24,6 +43,15 @@ void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const 
   auto* const kernel =
       layout::slice_blocks(args.hidden) == 6 ? any_route_tokens_f32_bf16<6> : any_route_tokens_f32_bf16<8>;
   launch_chained(kernel, {Kernel::kRouteTokens, on, plan.grid(), plan.threads, plan.smem_bytes}, args, plan);
+}
+
+void any_route_sums(const RouteSumsArgs& args, const Launch& on) {
+  check_args(args);
+  // Fewer tokens a CTA where there would be fewer CTAs than multiprocessors. Every instance gives the same bits.
+  constexpr int kFew = 2048;
+  if (args.experts > 32)
+    return args.tokens <= kFew ? launch_route_sums<1, 16>(args, on) : launch_route_sums<2, 16>(args, on);
+  args.tokens <= kFew ? launch_route_sums<1, 4>(args, on) : launch_route_sums<2, 4>(args, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -15,18 +15,25 @@ struct SplitSums {
   int splits = 0;  // 0: there is none
 };
 
-// x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; then normed[t] = rmsnorm(x[t]) * norm, and the same
-// rounded, as a GEMM or the experts take it.
+// What the experts of each token made, to be added up with their weights.
+struct ExpertSums {
+  const void* at = nullptr;  // [tokens, topk, hidden]; none: there is nothing to add
+  enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
+  const float* weights = nullptr;  // [tokens, topk]
+  int topk = 0;
+};
+
+// x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; or x[t] += Σ_k weights[t, k] experts[t, k], k rising.
+// Then rmsnorm(x[t]) * norm in f32, and rounded, as a GEMM or the experts take it: either or both.
 struct NormSumsArgs {
-  float* x = nullptr;           // [tokens, hidden]
-  SplitSums sums;               // rows: hidden
-  const Bf16* bias = nullptr;   // [hidden], with sums
-  const Bf16* norm = nullptr;   // [hidden]; null: nothing but x
-  float* normed = nullptr;      // [tokens, hidden]
-  uint16_t* rounded = nullptr;  // [tokens, hidden], or null
-  InputType type = InputType::kF16;
-  int rounded_rows = 0;        // of the panels (layout/wgmma_b.h), a multiple of 8; 0: row-major
-  int tokens = 0, hidden = 0;  // hidden: a multiple of 4, up to kNormHidden
+  float* x = nullptr;          // [tokens, hidden]
+  SplitSums sums{};            // rows: hidden
+  const Bf16* bias = nullptr;  // [hidden], with sums
+  ExpertSums experts{};        // not with sums
+  const Bf16* norm = nullptr;  // [hidden]; null: nothing but x
+  float* normed = nullptr;     // [tokens, hidden]
+  GemmInput rounded{};
+  int tokens = 0, hidden = 0;  // hidden: a multiple of 8, up to kNormHidden
   float eps = 0;
 };
 inline constexpr int kNormHidden = 4096;
@@ -62,6 +69,23 @@ inline constexpr int kRouteTokens = 8;       // of a tile
 inline constexpr int kRouteMaxTokens = 512;  // beyond, x would be read too often: once per 16 experts
 [[nodiscard]] constexpr int64_t route_tiles(int64_t tokens) { return (tokens + kRouteTokens - 1) / kRouteTokens; }
 
+// x[t] as NormSumsArgs' sums leave it; inverse[t] = 1 / sqrt(mean(x[t]^2) + eps); then the choice of RouteTokensArgs
+// for inverse[t] * x[t] * norm, which is split into two bf16.
+struct RouteSumsArgs {
+  float* x = nullptr;                                    // [tokens, hidden]
+  SplitSums sums{};                                      // rows: hidden; of one split, or none
+  const Bf16* bias = nullptr;                            // [hidden], with sums
+  const Bf16* norm = nullptr;                            // [hidden]
+  const Bf16 *weight = nullptr, *router_bias = nullptr;  // [experts, hidden], [experts]
+  float* inverse = nullptr;                              // [tokens]
+  float* logits = nullptr;                               // [tokens, experts]
+  int32_t* ids = nullptr;                                // [tokens, topk]
+  float* weights = nullptr;                              // [tokens, topk]
+  int tokens = 0, hidden = 0, experts = 0, topk = 0;     // hidden: a multiple of 32
+  float eps = 0;
+};
+inline constexpr int kRouteSumsExperts = 128;  // at most: what a warp's registers hold
+
 // Grid: groups of 16 experts x CTAs that share the tiles of tokens; a warp per slice.
 struct RoutePlan {
   int tiles = 0;
@@ -78,15 +102,18 @@ struct RouteShape {
 [[nodiscard]] GemmCost cost(const NormSumsArgs& args);
 [[nodiscard]] GemmCost cost(const RopeSumsArgs& args);
 [[nodiscard]] GemmCost cost(const RouteTokensArgs& args);
+[[nodiscard]] GemmCost cost(const RouteSumsArgs& args);
 
 // Throw Error(kUnsupported) that prints what a launch cannot serve.
 void check_args(const NormSumsArgs& args);
 void check_args(const RopeSumsArgs& args);
 void check_args(const RouteTokensArgs& args);
+void check_args(const RouteSumsArgs& args);
 
 // Check the arguments, launch chained (chained_launch.cuh), return.
 void any_norm_sums(const NormSumsArgs& args, const Launch& on);
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on);
 void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
+void any_route_sums(const RouteSumsArgs& args, const Launch& on);
 
 }  // namespace nibble::backend::cuda

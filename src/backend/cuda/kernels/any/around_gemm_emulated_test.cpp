@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/any/around_gemm_testing.h"
 #include "backend/cuda/kernels/any/norm_sums.cuh"
 #include "backend/cuda/kernels/any/rope_sums.cuh"
+#include "backend/cuda/kernels/any/route_sums.cuh"
 #include "backend/cuda/kernels/any/route_tokens.cuh"
 #include "backend/cuda/kernels/sm90/split_gemm.cuh"
 
@@ -20,13 +21,22 @@ void emulate(int64_t grid, int threads, const std::function<void()>& kernel) {
 
 TEST(around_gemm_emulated, norm_adds_what_is_owed_and_rounds_for_every_reader) {
   const auto run = [](const NormSumsArgs& args) {
-    emulate(args.tokens, norm_threads(args.hidden), [&] { any_norm_sums_f32(args); });
+    emulate(args.tokens, norm_threads(args.hidden), [&] {
+      if (args.experts.at == nullptr) return any_norm_sums_f32<NormOwed::kSplits>(args);
+      if (args.experts.type == ExpertSums::Type::kF32) return any_norm_sums_f32<NormOwed::kExpertsF32>(args);
+      any_norm_sums_f32<NormOwed::kExpertsBf16>(args);
+    });
   };
   check_norm<HostArray>({.tokens = 2, .hidden = 2880, .splits = 5, .type = InputType::kF16}, run);
   check_norm<HostArray>({.tokens = 9, .hidden = 192, .splits = 0, .panels = true}, run);
   check_norm<HostArray>({.tokens = 3, .hidden = 4096, .splits = 1, .type = InputType::kBf16}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 8, .rounded = false}, run);
-  check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 3, .normed = false}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 3, .normed = false, .rounded = false}, run);
+  check_norm<HostArray>({.tokens = 3, .hidden = 2880, .topk = 4, .panels = true, .normed = false}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 192, .topk = 6, .type = InputType::kBf16}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 384, .topk = 2, .experts = ExpertSums::Type::kF32, .panels = true},
+                        run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
 }
 
 TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
@@ -54,6 +64,20 @@ TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_s
   check_route<HostArray>({.tokens = 17, .hidden = 512, .experts = 20, .topk = 2}, run);
   check_route<HostArray>({.tokens = 3, .hidden = 192, .experts = 130, .topk = 1}, run);
   check_route<HostArray>({.tokens = 2, .hidden = 192, .experts = 300, .topk = 32}, run);  // beyond what lanes hold
+}
+
+template <class Tile>
+void emulate_route_sums(const RouteSumsArgs& args) {
+  emulate((args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads, [&] { any_route_sums<Tile>(args); });
+}
+
+TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
+  const RouteSumsCase c{.tokens = 37, .hidden = 320, .experts = 33, .topk = 3};  // a step for some warps only
+  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsTile<1, 16>>);
+  EXPECT_EQ(few, check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsTile<2, 16>>));
+  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsTile<2, 4>>);
+  check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 8, .splits = 0},
+                              emulate_route_sums<RouteSumsTile<1, 16>>);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {

@@ -36,7 +36,15 @@ TEST_F(AroundGemm, norm_adds_what_is_owed_and_rounds_for_every_reader) {
       }
   check_norm<DeviceArray>({.tokens = 600, .hidden = 4096, .splits = 1, .type = InputType::kBf16, .panels = true}, run);
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 8, .rounded = false}, run);
-  check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false}, run);
+  check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false, .rounded = false}, run);
+  for (const int tokens : {1, 9, 300})
+    for (const int topk : {1, 4, 6})
+      for (const auto experts : {ExpertSums::Type::kF32, ExpertSums::Type::kBf16}) {
+        check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .panels = true, .normed = false},
+                                run);
+        check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .normed = false, .rounded = false},
+                                run);
+      }
 }
 
 TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
@@ -54,6 +62,22 @@ TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
   route({.tokens = 256, .hidden = 2880, .experts = 128, .topk = 4});
   route({.tokens = kRouteMaxTokens, .hidden = 512, .experts = 37, .topk = 1});
   route({.tokens = 33, .hidden = 4096, .experts = 200, .topk = 8});
+}
+
+TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
+  const auto run = [&](const RouteSumsArgs& args) { any_route_sums(args, on_); };
+  for (const RouteSumsCase of :
+       {RouteSumsCase{}, {.experts = 32}, {.hidden = 192, .experts = 20, .topk = 2}, {.hidden = 256, .experts = 100}}) {
+    std::vector<float> fewer;  // tokens: the same bits, whichever instance serves a step
+    for (const int tokens : {1, 15, 33, 600, 2049}) {
+      RouteSumsCase c = of;
+      c.tokens = tokens;
+      const std::vector<float> got = check_route_sums<DeviceArray>(c, run);
+      ASSERT_TRUE(std::equal(fewer.begin(), fewer.end(), got.begin()));
+      fewer = got;
+    }
+  }
+  check_route_sums<DeviceArray>({.tokens = 50, .splits = 0}, run);
 }
 
 TEST_F(AroundGemm, split_gemm_is_the_plain_product) {

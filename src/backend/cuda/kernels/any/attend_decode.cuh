@@ -1,6 +1,6 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
-// source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values bf16 or e4m3; q, out f32
+// source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values bf16 or e4m3; q f32, out f32 or rounded
 // grid one CTA of 8 warps, or 4 where there are many, per (kv head, chunk of a token's keys), see chunk_blocks; warps
 //      take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token and kv head adds the
 //      chunks' parts in their order
@@ -384,6 +384,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   part.add(sink);
   const float scale = 1.0f / part.sum;
   for (float& x : part.out.at) x *= scale;
+  if (args.rounded.at != nullptr) {
+    const GemmInputRow row{args.rounded, unit.token, args.heads * kHeadDim};
+    for (int d = 0; d < Tile::kDims; d += 2)
+      row.store2(query_head * kHeadDim + dim + d, part.out.at[d], part.out.at[d + 1]);
+    return;
+  }
   *reinterpret_cast<typename Part::Dims*>(args.out + (int64_t{unit.token} * args.heads + query_head) * kHeadDim + dim) =
       part.out;
 }

@@ -24,6 +24,7 @@ struct Attempt {
   std::vector<float> partials;
   std::vector<int> finished;
   AttendShares shares;
+  GemmInput rounded;  // FlashArgs
 
   explicit Attempt(AttendFixture& fixture, int tile_tokens = kPrefillTokens) : f(fixture) {
     share_tokens(f.rows, shares, tile_tokens);
@@ -32,6 +33,7 @@ struct Attempt {
   [[nodiscard]] FlashArgs args(bool with_sinks) {
     return {.q = q.data(),
             .out = out.data(),
+            .rounded = rounded,
             .sinks = with_sinks ? f.sinks.data() : nullptr,
             .token_row = f.token_row.data(),
             .positions = f.positions.data(),
@@ -114,6 +116,20 @@ struct Attempt {
     ASSERT_EQ(emulation::run(launch, [&] { sm90_attend_prefill<Tile>(a); }), "");
   }
 
+  // `launch` again, for a GEMM.
+  void check_rounded(const std::function<void()>& launch) {
+    const auto tokens = static_cast<int>(f.positions.size());
+    for (const GemmInput& form : input_forms(tokens)) {
+      const std::vector<uint16_t> want = as_input(out, tokens, form);
+      std::vector<uint16_t> got(want.size(), 0xffff);
+      rounded = form;
+      rounded.at = got.data();
+      launch();
+      ASSERT_EQ(got, want) << "type " << static_cast<int>(form.type);
+    }
+    rounded = {};
+  }
+
   void check(bool with_sinks) const {
     const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
     for (size_t t = 0; t < f.positions.size(); ++t) {
@@ -142,6 +158,7 @@ void check_decode(const AttendShape& shape, int window, const std::vector<Attend
   const std::vector<float> first = run.out;
   run.decode<Kv>(sinks, 99);  // other delays, the same bits
   ASSERT_EQ(run.out, first);
+  run.check_rounded([&] { run.decode<Kv>(sinks, 1); });
 }
 
 TEST(attend_emulated, decode_is_the_exact_sum_at_page_and_window_edges) {
@@ -187,9 +204,13 @@ void check_prefill(const AttendShape& shape, int window, const std::vector<Atten
   SCOPED_TRACE(testing::Message() << shape.heads << " heads, window " << window << ", element " << Kv::kBytes << " B");
   AttendFixture f(shape, window, sequences, 22, values_of(Kv::kBytes));
   Attempt run(f);
-  if (!run.shares.decode.empty()) run.decode<Kv>(sinks, 1);
-  run.prefill<Kv>(sinks);
+  const auto launch = [&] {
+    if (!run.shares.decode.empty()) run.decode<Kv>(sinks, 1);
+    run.prefill<Kv>(sinks);
+  };
+  launch();
   run.check(sinks);
+  run.check_rounded(launch);
 }
 
 TEST(attend_emulated, prefill_is_the_sum_at_page_and_window_edges_with_and_without_prefix) {
@@ -206,6 +227,7 @@ TEST(attend_emulated, prefill_on_wgmma_is_the_sum_at_page_and_window_edges_with_
     Attempt run(f, kWgmmaPrefillTokens);
     run.wgmma_prefill(window != 1);
     run.check(window != 1);
+    run.check_rounded([&] { run.wgmma_prefill(window != 1); });
   }
   AttendFixture f({4, 2, 64}, 128, {{300, 50}}, 22);
   Attempt run(f, kWgmmaPrefillTokens);

@@ -38,34 +38,46 @@ class AttendFlash : public CudaTest {
     const DeviceArray<int32_t> row(f.token_row), positions(f.positions), pages(f.pages), decode(shares.decode);
     const DeviceArray<int32_t> finished(std::vector<int32_t>(static_cast<size_t>(scratch.counters), 0));
     const DeviceArray<AttendTile> tiles(shares.prefill);
-    const FlashArgs args{.q = q.get(),
-                         .out = out.get(),
-                         .sinks = sinks ? on_sinks.get() : nullptr,
-                         .token_row = row.get(),
-                         .positions = positions.get(),
-                         .pages = pages.get(),
-                         .keys = keys.get(),
-                         .values = values.get(),
-                         .pages_per_row = f.pages_per_row,
-                         .heads = f.shape.heads,
-                         .kv_heads = f.shape.kv_heads,
-                         .window = f.window,
-                         .decode_tokens = decode.get(),
-                         .decode_count = shape.tokens,
-                         .target = plan.target,
-                         .partials = partials.get(),
-                         .finished = finished.get(),
-                         .tiles = tiles.get(),
-                         .tile_count = static_cast<int>(shares.prefill.size())};
+    FlashArgs args{.q = q.get(),
+                   .out = out.get(),
+                   .sinks = sinks ? on_sinks.get() : nullptr,
+                   .token_row = row.get(),
+                   .positions = positions.get(),
+                   .pages = pages.get(),
+                   .keys = keys.get(),
+                   .values = values.get(),
+                   .pages_per_row = f.pages_per_row,
+                   .heads = f.shape.heads,
+                   .kv_heads = f.shape.kv_heads,
+                   .window = f.window,
+                   .decode_tokens = decode.get(),
+                   .decode_count = shape.tokens,
+                   .target = plan.target,
+                   .partials = partials.get(),
+                   .finished = finished.get(),
+                   .tiles = tiles.get(),
+                   .tile_count = static_cast<int>(shares.prefill.size())};
+    const auto launch = [&] {
+      if (!shares.decode.empty()) any_attend_decode(args, type, plan, on_);
+      if (!shares.prefill.empty()) wgmma ? sm90_attend_prefill(args, type, on_) : any_attend_prefill(args, type, on_);
+    };
     const auto once = [&] {
       cuda_check(cudaMemset(out.get(), 0xff, f.q.size() * sizeof(float)));
       cuda_check(cudaDeviceSynchronize());
-      if (!shares.decode.empty()) any_attend_decode(args, type, plan, on_);
-      if (!shares.prefill.empty()) wgmma ? sm90_attend_prefill(args, type, on_) : any_attend_prefill(args, type, on_);
+      launch();
       return out.host();
     };
     std::vector<float> result = once();
     EXPECT_EQ(result, once()) << "not repeatable";
+    const auto tokens = static_cast<int>(f.positions.size());
+    for (const GemmInput& form : input_forms(tokens)) {
+      const std::vector<uint16_t> want = as_input(result, tokens, form);
+      const DeviceArray<uint16_t> rounded(want.size());
+      args.rounded = form;
+      args.rounded.at = rounded.get();
+      launch();
+      EXPECT_EQ(rounded.host(), want) << "type " << static_cast<int>(form.type);
+    }
     return result;
   }
 

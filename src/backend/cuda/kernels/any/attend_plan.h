@@ -3,6 +3,7 @@
 // launchers: attend_flash.h.
 
 #include "backend/args.h"
+#include "backend/cuda/kernels/any/gemm_input.h"
 #include "base/dtype.h"
 
 #include <cstdint>
@@ -94,6 +95,7 @@ struct BlockSpan {
 struct FlashArgs {
   const float* q = nullptr;            // [tokens, heads, kHeadDim]
   float* out = nullptr;                // likewise
+  GemmInput rounded{};                 // [tokens, heads * kHeadDim], instead of out, where it is given
   const Bf16* sinks = nullptr;         // [heads]; may be none
   const int32_t* token_row = nullptr;  // [tokens] the row of the page table
   const int32_t* positions = nullptr;  // [tokens]

@@ -1,7 +1,7 @@
 #pragma once
 // attend_prefill: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of 16 tokens of a row, whose keys may
 // have come in earlier steps                                                               source: torch/model.py sdpa
-// args: attend_plan.h FlashArgs     keys, values bf16 or e4m3     q, out f32
+// args: attend_plan.h FlashArgs     keys, values bf16 or e4m3     q f32, out f32 or rounded
 // grid one CTA of 4 warps per (tile, kv head), the longest tiles first; 3 stages of one page of 64 keys by cp.async,
 //      shared by all warps; pages behind every window are skipped, masks are computed at the edges only
 // mma  m16n8k16, rows = (token, query head of the kv head): a warp has 4 tokens x 8 heads in two tiles, so that each
@@ -201,17 +201,13 @@ __device__ void store_rows(const FlashArgs& args, const AttendTile& tile, const 
     }
     scale /= sum;
     const int64_t token = tile.first_token + rows.token[half];
-    float* out = args.out + (token * args.heads + query_head) * kHeadDim;
+    float out[kDimTiles][2];
 #pragma unroll
     for (int j = 0; j < kDimTiles; ++j) {
-      const float2 x{state.out[j][2 * half] * scale, state.out[j][2 * half + 1] * scale};
-      if constexpr (Kv::out_dim(0, 0, 1) == 1) {
-        *reinterpret_cast<float2*>(out + Kv::out_dim(j, lane % 4, 0)) = x;
-      } else {
-        out[Kv::out_dim(j, lane % 4, 0)] = x.x;
-        out[Kv::out_dim(j, lane % 4, 1)] = x.y;
-      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) out[j][i] = state.out[j][2 * half + i] * scale;
     }
+    store_head<Kv>(args, token, query_head, out);
   }
 }
 

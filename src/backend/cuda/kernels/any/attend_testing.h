@@ -2,9 +2,11 @@
 // What the tests of the attention kernels share: sequences in shuffled pages, and attention by double loops. No CUDA.
 
 #include "backend/cuda/kernels/any/attend_plan.h"
+#include "backend/cuda/kernels/any/gemm_testing.h"
 #include "base/random.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -145,6 +147,19 @@ struct AttendFixture {
   std::vector<float> keys, values, q;
   std::vector<Bf16> sinks;
 };
+
+// A kernel's result [tokens, heads, head_dim] as it rounds it for a GEMM.
+inline std::vector<uint16_t> as_input(const std::vector<float>& out, int tokens, const GemmInput& form) {
+  std::vector<uint16_t> bits;
+  for (const float value : out)
+    bits.push_back(form.type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
+  return form.rows > 0 ? in_panels(bits, static_cast<int>(out.size()) / tokens, tokens) : bits;
+}
+// Both types, both orders.
+inline std::array<GemmInput, 2> input_forms(int tokens) {
+  return {GemmInput{.type = InputType::kBf16, .rows = static_cast<int>(panel_rows(tokens))},
+          GemmInput{.type = InputType::kF16}};
+}
 
 // How far a result may lie from the exact one. Decode splits q and p into two halves (16 bits in bf16); prefill rounds
 // them once: a relative error r of q moves a score by r * score_size, and with it p by as much.

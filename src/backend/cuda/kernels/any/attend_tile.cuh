@@ -4,6 +4,7 @@
 // order and their chunks of 16 bytes are swizzled, so that ldmatrix meets no bank conflict.
 
 #include "backend/cuda/kernels/any/attend_plan.h"
+#include "backend/cuda/kernels/any/gemm_input.cuh"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/matrix_load.cuh"
@@ -96,6 +97,37 @@ struct KvE4m3 {
 
 // Queries of any type, two consecutive dimensions at a time.
 __device__ __forceinline__ float2 load_pair(const float* from) { return *reinterpret_cast<const float2*>(from); }
+
+// A head's result: those dimensions of it that an mma leaves the lane, of its row lane / 4 or the one 8 below.
+template <class Kv>
+__device__ __forceinline__ void store_head(const FlashArgs& args, int64_t token, int query_head,
+                                           const float (&out)[kDimTiles][2]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  constexpr bool kPairs = Kv::out_dim(0, 0, 1) == 1;  // a tile's two are neighbours
+  if (args.rounded.at == nullptr) {
+    float* const to = args.out + (token * args.heads + query_head) * kHeadDim;
+#pragma unroll
+    for (int j = 0; j < kDimTiles; ++j) {
+      if constexpr (kPairs) {
+        *reinterpret_cast<float2*>(to + Kv::out_dim(j, t, 0)) = {out[j][0], out[j][1]};
+      } else {
+        for (int i = 0; i < 2; ++i) to[Kv::out_dim(j, t, i)] = out[j][i];
+      }
+    }
+    return;
+  }
+  const GemmInputRow row{args.rounded, token, args.heads * kHeadDim};
+#pragma unroll
+  for (int j = 0; j < kDimTiles; j += kPairs ? 4 : 2) {
+    const int k = query_head * kHeadDim + Kv::out_dim(j, t, 0);
+    if constexpr (kPairs) {
+      row.store_chunk(k, {row.pack(out[j][0], out[j][1]), row.pack(out[j + 1][0], out[j + 1][1]),
+                          row.pack(out[j + 2][0], out[j + 2][1]), row.pack(out[j + 3][0], out[j + 3][1])});
+    } else {
+      for (int i = 0; i < 2; ++i) row.store2(k + 2 * i, out[j][i], out[j + 1][i]);
+    }
+  }
+}
 
 // Scores are kept as log2: softmax takes 2^x.
 inline constexpr float kLog2E = 1.44269504088896340736f;

@@ -137,41 +137,6 @@ TEST_F(Linear, refuses_columns_that_its_loads_do_not_divide) {
   EXPECT_THROW(kernels_.linear({.tokens = 1, .rows = 1, .cols = 12}, on_), Error);
 }
 
-TEST_F(Linear, of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
-  for (const LinearCase c : {LinearCase{128, 2880}, {32, 2880}, {20, 192}, {130, 256}}) {
-    std::vector<float> fewer;  // of the tokens before: the same bits, whichever instance serves a step
-    for (const int tokens : {1, 31, 33, 600, 1025, 2049}) {
-      Values random(5);
-      const std::vector<Bf16> weight = random.bf16s(int64_t{c.rows} * c.cols), bias = random.bf16s(c.rows);
-      const std::vector<float> x = random.floats(int64_t{tokens} * c.cols);
-      const DeviceArray<Bf16> on_weight(weight), on_bias(bias);
-      const DeviceArray<float> on_x(x), out(static_cast<size_t>(tokens) * static_cast<size_t>(c.rows));
-      LinearLaunch args{.weight = on_weight.get(), .bias = on_bias.get(), .x = on_x.get(), .out = out.get()};
-      args.tokens = tokens;
-      args.rows = c.rows;
-      args.cols = c.cols;
-      any_linear_many(args, on_);
-      const std::vector<float> got = out.host();
-      any_linear_many(args, on_);
-      ASSERT_EQ(got, out.host());
-      ASSERT_TRUE(std::equal(fewer.begin(), fewer.end(), got.begin()));
-      fewer = got;
-      for (int t = 0; t < tokens; t += 1 + t / 64)
-        for (int r = t % 7; r < c.rows; r += 7) {
-          double sum = bias[static_cast<size_t>(r)].to_float(), size = std::abs(sum);
-          for (int64_t k = 0; k < c.cols; ++k) {
-            const double product =
-                double{weight[static_cast<size_t>(r * c.cols + k)].to_float()} * x[static_cast<size_t>(t * c.cols + k)];
-            sum += product;
-            size += std::abs(product);
-          }
-          ASSERT_NEAR(got[static_cast<size_t>(t * c.rows + r)], sum, 0x1p-17 * size) << "token " << t << " row " << r;
-        }
-    }
-  }
-  EXPECT_THROW(any_linear_many({.tokens = 1, .rows = 1, .cols = 48}, on_), Error);
-}
-
 TEST_F(RopeKv, turns_pairs_and_fills_only_the_slots_named) {
   constexpr int kTokens = 3, kHeads = 8, kKvHeads = 2, kPages = 3;
   for (const int head_dim : {32, 64}) {

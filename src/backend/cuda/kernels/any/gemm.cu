@@ -2,74 +2,45 @@
 
 #include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/gemm.cuh"
+#include "backend/cuda/kernels/any/gemm_input.cuh"
 #include "backend/cuda/kernels/any/gemm_launch.cuh"
 #include "backend/cuda/kernels/any/moe_group.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
+#include <algorithm>
+
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPanelThreads = 192, kCombineThreads = 768;
+constexpr int kRoundThreads = 512;
 
-// moe_combine: residual[t,:] += Σ_k weights[t,k] y[t,k,:], k rising      y f32 [tokens, topk, hidden]
-// grid one CTA per token, four columns per thread     bytes tokens * hidden * 4 * (topk + 2)     rounding: f32
-__global__ void __launch_bounds__(kCombineThreads) moe_combine(const __grid_constant__ CombineArgs args) {
+// round: RoundArgs, to nearest     grid one CTA per token, a thread per chunk of 8 slots
+// bytes tokens * cols * (4 + 2 copies)     measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs
+// (67 % of read speed)
+__global__ void __launch_bounds__(kRoundThreads) round16(const __grid_constant__ RoundArgs args) {
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   const int64_t token = blockIdx.x;
-  const float* weights = args.weights + token * args.topk;
-  for (int d = 4 * static_cast<int>(threadIdx.x); d < args.hidden; d += 4 * kCombineThreads) {
-    auto* const to = reinterpret_cast<float4*>(args.residual + token * args.hidden + d);
-    float4 sum = *to;
-#pragma unroll 4
-    for (int k = 0; k < args.topk; ++k) {
-      const float w = weights[k];
-      const float4 y = *reinterpret_cast<const float4*>(args.y + (token * args.topk + k) * args.hidden + d);
-      sum = {fmaf(w, y.x, sum.x), fmaf(w, y.y, sum.y), fmaf(w, y.z, sum.z), fmaf(w, y.w, sum.w)};
-    }
-    *to = sum;
-  }
-}
-
-template <InputType kType>
-__device__ __forceinline__ uint32_t pack16(float2 v) {
-  return kType == InputType::kF16 ? ptx::pack_f16(v.x, v.y) : ptx::pack_bf16(v.x, v.y);
-}
-
-// round: f32 to 16 bits, to nearest     bytes 6 * count     predicted (H200): 8192 x 2880 35 µs
-template <InputType kType>
-__global__ void __launch_bounds__(kThreads) round16(const __grid_constant__ RoundArgs args) {
-  ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  const int64_t count = int64_t{args.tokens} * args.cols;
-  for (int64_t i = 4 * (int64_t{blockIdx.x} * kThreads + threadIdx.x); i < count;
-       i += int64_t{4} * kThreads * gridDim.x) {
-    const float4 v = *reinterpret_cast<const float4*>(args.from + i);
-    *reinterpret_cast<uint2*>(args.to + i) = {pack16<kType>({v.x, v.y}), pack16<kType>({v.z, v.w})};
-  }
-}
-
-// round to panels: RoundArgs to_rows     grid one CTA per token, a thread per chunk of 8 slots
-// bytes tokens * cols * (4 + 2 copies)     measured 2026-11-21 (H200): 8192 x 2880 37 µs,
-// with 4 copies 93 µs (67 % of read speed)
-template <InputType kType>
-__global__ void __launch_bounds__(kPanelThreads) round_to_panels(const __grid_constant__ RoundArgs args) {
-  ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  const int64_t token = blockIdx.x;
-  for (int i = static_cast<int>(threadIdx.x); i < args.cols / 8; i += kPanelThreads) {
-    // Slots 8 c to 8 c + 7 of a block hold k = 8 t + 2 c, 8 t + 2 c + 1 for t = 0 to 3.
+  const float inverse = args.norm == nullptr ? 1.0f : args.inverse[token];
+  for (int i = static_cast<int>(threadIdx.x); i < args.cols / 8; i += static_cast<int>(blockDim.x)) {
     const int k = i / 4 * layout::kBlockK + i % 4 * 2;
     const auto* from = reinterpret_cast<const float2*>(args.from + token * args.cols + k);
-    uint4 chunk;
-    chunk.x = pack16<kType>(from[0]);
-    chunk.y = pack16<kType>(from[4]);
-    chunk.z = pack16<kType>(from[8]);
-    chunk.w = pack16<kType>(from[12]);
+    GemmInputRow to{args.to, token, args.cols};
+    uint32_t pairs[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      float2 v = from[4 * t];
+      if (args.norm != nullptr) {
+        const uint32_t norm = *reinterpret_cast<const uint32_t*>(args.norm + k + 8 * t);
+        v.x *= inverse * __uint_as_float(norm << 16);
+        v.y *= inverse * __uint_as_float(norm & 0xffff0000u);
+      }
+      pairs[t] = to.pack(v.x, v.y);
+    }
     for (int copy = 0; copy < args.copies; ++copy) {
-      const int64_t row = args.places == nullptr ? token : args.places[token * args.copies + copy];
-      *reinterpret_cast<uint4*>(args.to + layout::place_in_panels(args.to_rows, row, k)) = chunk;
+      if (args.places != nullptr) to.row = args.places[token * args.copies + copy];
+      to.store_chunk(k, pairs);
     }
   }
 }
@@ -112,29 +83,18 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
   launch_chained(kernel, {Kernel::kMoeGroupTiles, on, args.experts, kGroupThreads, sizeof(GroupShared)}, args);
 }
 
-void any_moe_combine(const CombineArgs& args, const Launch& on) {
-  require_shape(args.tokens > 0, Kernel::kMoeSum, "at least one token", args.tokens);
-  require_shape(args.hidden > 0 && args.hidden % 4 == 0, Kernel::kMoeSum, "hidden a multiple of 4", args.hidden);
-  launch_chained(moe_combine, {Kernel::kMoeSum, on, args.tokens, kCombineThreads}, args);
-}
-
 void any_round(const RoundArgs& args, const Launch& on) {
-  const int64_t count = int64_t{args.tokens} * args.cols;
-  require_shape(args.tokens > 0 && args.cols > 0 && count % 4 == 0, Kernel::kRound, "a count that is a multiple of 4",
-                count);
-  const bool f16 = args.type == InputType::kF16;
-  if (args.to_rows > 0) {
-    require_shape(args.cols % layout::kPanelK == 0, Kernel::kRound, "cols a multiple of 64", args.cols);
-    require_shape(args.to_rows % layout::kAtomRows == 0 && args.copies > 0 &&
-                      int64_t{args.to_rows} >= int64_t{args.tokens} * args.copies,
-                  Kernel::kRound, "to_rows in atoms of 8 that hold every row", args.to_rows);
-    auto* const kernel = f16 ? round_to_panels<InputType::kF16> : round_to_panels<InputType::kBf16>;
-    return launch_chained(kernel, {Kernel::kRound, on, args.tokens, kPanelThreads}, args);
-  }
-  constexpr int64_t kMostCtas = 4096;
-  const int64_t ctas = (count / 4 + kThreads - 1) / kThreads;
-  auto* const kernel = f16 ? round16<InputType::kF16> : round16<InputType::kBf16>;
-  launch_chained(kernel, {Kernel::kRound, on, ctas < kMostCtas ? ctas : kMostCtas, kThreads}, args);
+  constexpr Kernel kName = Kernel::kRound;
+  const int block = args.to.rows > 0 ? layout::kPanelK : layout::kBlockK;
+  require_shape(args.tokens > 0, kName, "at least one token", args.tokens);
+  require_shape(args.cols > 0 && args.cols % block == 0, kName, "cols a multiple of 32, in panels of 64", args.cols);
+  require_shape(args.to.rows % layout::kAtomRows == 0 && args.copies > 0 &&
+                    (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
+                kName, "panels in atoms of 8 that hold every row", args.to.rows);
+  require_shape((args.norm == nullptr) == (args.inverse == nullptr), kName, "a norm and its inverses, or neither",
+                args.tokens);
+  const int threads = std::min(kRoundThreads, (args.cols / 8 + 31) / 32 * 32);
+  launch_chained(round16, {kName, on, args.tokens, threads}, args);
 }
 
 }  // namespace nibble::backend::cuda

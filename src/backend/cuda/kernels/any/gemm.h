@@ -10,9 +10,6 @@ namespace nibble::backend::cuda {
 // plan: plan_gemm of the same shape; grouped launches need the tile that their groups were made with.
 void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 void any_moe_group_tiles(const GroupArgs& args, const Launch& on);
-void any_moe_combine(const CombineArgs& args, const Launch& on);
 void any_round(const RoundArgs& args, const Launch& on);
-// For few rows, as a router has: x is not rounded to 16 bits. REQUIRES cols a multiple of 32, a bias, Store::kSet.
-void any_linear_many(const LinearLaunch& args, const Launch& on);
 
 }  // namespace nibble::backend::cuda

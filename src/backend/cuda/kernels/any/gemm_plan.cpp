@@ -129,7 +129,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
 }
 
 GemmCost cost(const GemmArgs& a, int distinct_experts) {
-  const int64_t results = a.u != nullptr ? int64_t{a.tokens} * a.rows : int64_t{a.tokens} * a.rows * 4;
+  const int64_t results = int64_t{a.tokens} * a.rows * (a.u != nullptr ? 1 : a.y16 != nullptr ? 2 : 4);
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
                    int64_t{2} * a.tokens / a.x_share * a.cols + results,
@@ -155,6 +155,9 @@ void check_args(const GemmArgs& a) {
           "MXFP4 and a bias for gate and up rows", a);
   require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, "heads of 64 rows", a);
   if (gate_up) return;
+  if (a.y16 != nullptr)
+    return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),
+                   "y16, 16-byte aligned, of plain MXFP4 rows", a);
   int row = 0;
   const int step = a.order == layout::RowOrder::kHeads64 ? 64 : layout::kTileRows;
   for (const GemmPart& part : a.parts) {

@@ -3,6 +3,7 @@
 // Plain C++; launchers: gemm.h.
 
 #include "backend/cuda/kernels/any/expert_tile.h"
+#include "backend/cuda/kernels/any/gemm_input.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
 
@@ -72,32 +73,21 @@ struct GemmArgs {
   const int32_t* tile_count = nullptr;
   const int32_t* pairs = nullptr;
   int x_share = 1, experts = 1;
-  int x_rows = 0;  // sm90_gemm: a multiple of 8 that holds all rows
+  int x_rows = 0;           // sm90_gemm: a multiple of 8 that holds all rows
+  uint16_t* y16 = nullptr;  // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order
   float swiglu_limit = 7.0f;
 };
 
-// residual[t] += Σ_k weights[t, k] y[t, k], k rising.
-struct CombineArgs {
-  const float* y = nullptr;        // [tokens, topk, hidden]
-  const float* weights = nullptr;  // [tokens, topk]
-  float* residual = nullptr;       // [tokens, hidden]
-  int tokens = 0, topk = 0, hidden = 0;
-};
-
-// Activations to the type and order that a GEMM takes. With to_rows in the panels of layout/wgmma_b.h: row t goes to
-// places[t * copies + i], or to t without places; cols a multiple of 64. What is no row's place is left as it is.
-enum class InputType : uint8_t { kBf16, kF16 };
-[[nodiscard]] constexpr InputType input_type(layout::Packing packing) {
-  return packing == layout::Packing::kBf16 ? InputType::kBf16 : InputType::kF16;
-}
+// Activations to the type and order that a GEMM takes. In panels row t goes to places[t * copies + i], or to t without
+// places; cols a multiple of 64. Else cols a multiple of 32. What is no row's place is left as it is.
 struct RoundArgs {
   const float* from = nullptr;  // [tokens, cols]
-  uint16_t* to = nullptr;
-  int tokens = 0, cols = 0;  // tokens * cols: a multiple of 4
-  InputType type = InputType::kBf16;
-  int to_rows = 0;  // of the panels, a multiple of 8; 0: row-major
+  GemmInput to{};
+  int tokens = 0, cols = 0;
+  const float* inverse = nullptr;  // [tokens], with norm [cols]: what is rounded is from * inverse * norm
+  const Bf16* norm = nullptr;
   const int32_t* places = nullptr;
   int copies = 1;
 };

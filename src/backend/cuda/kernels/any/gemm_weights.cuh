@@ -126,4 +126,59 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
   return gate * ptx::reciprocal_approx(1.0f + ptx::exp2_approx(-kAlpha * kLog2E * gate)) * (up + 1.0f);
 }
 
+// A tile's results of 16 rows and 8 tokens, as an mma leaves them, as bf16: the lane gets four rows of one token, so
+// that a store fills whole sectors.
+struct FourRows {
+  int token, row;  // of the tile, the first
+  __device__ explicit FourRows(int lane)
+      : token(2 * (lane % 4) + lane / 4 % 2), row(lane / 8 % 2 * 8 + lane / 16 * 4) {}
+  // All lanes of the warp together.
+  __device__ __forceinline__ uint2 gather(const float (&d)[4]) const {
+    const uint32_t even = ptx::pack_bf16(d[0], d[2]), odd = ptx::pack_bf16(d[1], d[3]);  // tokens; rows g and g + 8
+    const bool second = token % 2 != 0, high = row >= 8;
+    const uint32_t mine = second ? odd : even, other = __shfl_xor_sync(0xffffffffu, second ? even : odd, 4);
+    const uint32_t a = second ? other : mine, b = second ? mine : other;  // two neighbour rows
+    const uint32_t low_rows = (a & 0xffffu) | b << 16, high_rows = a >> 16 | (b & 0xffff0000u);
+    const uint32_t rest = __shfl_xor_sync(0xffffffffu, high ? low_rows : high_rows, 8);
+    return high ? uint2{rest, high_rows} : uint2{low_rows, rest};
+  }
+};
+
+// A warp's results of one tile of rows, times unscale, with their bias, to args.y16.
+struct RowTile16 {
+  int row_tile, first_token;  // of the work's
+  float unscale;
+};
+template <int kColTiles>
+__device__ __forceinline__ void store_rows16(const GemmArgs& args, const GemmWork& work, const RowTile16& at,
+                                             const float (&sums)[kColTiles][4]) {
+  constexpr int kBatch = kColTiles % 10 == 0 ? 10 : kColTiles;  // places that are looked up together
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, row = at.row_tile * layout::kTileRows;
+  const FourRows own(lane);
+  float bias[2] = {};
+  if (args.bias != nullptr)
+    for (int half = 0; half < 2; ++half)
+      bias[half] = args.bias[int64_t{work.expert} * args.rows + row + lane / 4 + 8 * half].to_float();
+#pragma unroll
+  for (int from = 0; from < kColTiles; from += kBatch) {
+    const int first = at.first_token + 8 * from + own.token;
+    if (!__any_sync(0xffffffffu, first < work.count)) break;
+    int to_row[kBatch];  // of 32 bits: to widen one here would wait for it
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int token = first + 8 * i;
+      to_row[i] = work.first + token;
+      if (args.pairs != nullptr && token < work.count) to_row[i] = args.pairs[work.first + token];
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      float d[4];
+      for (int n = 0; n < 4; ++n) d[n] = sums[from + i][n] * at.unscale + bias[n / 2];
+      const uint2 four = own.gather(d);
+      if (first + 8 * i < work.count)
+        *reinterpret_cast<uint2*>(args.y16 + int64_t{to_row[i]} * args.rows + row + own.row) = four;
+    }
+  }
+}
+
 }  // namespace nibble::backend::cuda

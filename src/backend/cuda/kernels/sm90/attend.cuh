@@ -1,7 +1,7 @@
 #pragma once
 // attend_prefill on wgmma: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of tokens of a row, whose keys
 // may have come in earlier steps                                                           source: torch/model.py sdpa
-// args: attend_plan.h FlashArgs     keys, values bf16     q, out f32
+// args: attend_plan.h FlashArgs     keys, values bf16     q f32, out f32 or rounded
 // grid one CTA per (tile, kv head), the longest tiles first: 4 warpgroups of 64 rows = 8 tokens x 8 query heads; a ring
 //      of pages by cp.async, swizzled, shared by all; pages behind every window are skipped
 // mma  wgmma m64n64k16, q and p as register operands (bf16): a page's scores and the page before's values run together

@@ -352,6 +352,8 @@ __device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work
                                       const WgmmaSums<Tile>& sums) {
   if constexpr (kOrder == layout::RowOrder::kGateUp) {
     store_gated<Tile>(args, work, row_tile, sums);
+  } else if (Tile::kPacking == layout::Packing::kMxfp4 && args.y16 != nullptr) {
+    store_rows16(args, work, {row_tile, 0, StagedPair<Tile::kPacking>::kUnscale}, sums);
   } else {
     store_rows<Tile>(args, work, row_tile, sums);
   }

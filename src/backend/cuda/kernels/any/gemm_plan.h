@@ -146,8 +146,7 @@ struct GemmTileSize {
     if (count <= width && (instance == kWgmmaTokens[0] || width >= kWgmmaTokens[0])) return width;
   return 0;
 }
-// sm90_gemm's shared memory: stages of x (64 k of a tile's tokens), stages of weights (a slice, or 64 k of bf16, of the
-// CTA's row tiles), barriers.
+// sm90_gemm's shared memory: stages of x and of weights (64 k of a tile's tokens, of the CTA's row tiles), barriers.
 struct WgmmaRings {
   int inputs = 0, weights = 0;
 };

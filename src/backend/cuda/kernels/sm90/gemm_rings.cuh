@@ -1,5 +1,6 @@
 #pragma once
-// sm90_gemm's tile and shared memory: rings of stages, each with a barrier that says full and one that says empty.
+// sm90_gemm's tile; its shared memory and sm90_mxfp4_gemm's: rings of stages, each with a barrier that says full and
+// one that says empty.
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"

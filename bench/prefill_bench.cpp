@@ -17,11 +17,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <functional>
 #include <iterator>
+#include <numbers>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -103,7 +106,7 @@ class Bench {
   void prefill(int tokens, int window);
   void dense(const char* name, int rows, int cols, int tokens);
   void route(int tokens);
-  void moe(int tokens);
+  void moe(int tokens, double sigma);
   void write(const char* path) const;
 
  private:
@@ -271,30 +274,44 @@ void Bench::route(int tokens) {
   });
 }
 
-void Bench::moe(int tokens) {
+// Which experts tokens choose: those with the largest log(uniform) / weight, weights log-normal.
+std::vector<int32_t> skewed_routing(int tokens, double sigma) {
+  std::vector<double> weights;
+  for (uint64_t e = 0; e < kExperts; ++e) {
+    const double radius = std::sqrt(-2 * std::log(1 - double{uniform_float(philox(4, e)[0])}));
+    weights.push_back(std::exp(sigma * radius * std::cos(2 * std::numbers::pi * uniform_float(philox(4, e)[1]))));
+  }
   std::vector<int32_t> ids;
-  std::vector<bool> seen(kExperts);
-  for (int t = 0; t < tokens; ++t)
-    for (uint64_t n = 0; std::ssize(ids) < (t + 1) * kTopk; ++n) {
-      const auto e = static_cast<int32_t>(philox(static_cast<uint64_t>(t), n)[0] % kExperts);
-      if (std::find(ids.begin() + t * kTopk, ids.end(), e) != ids.end()) continue;
-      ids.push_back(e);
-      seen[static_cast<size_t>(e)] = true;
+  for (int t = 0; t < tokens; ++t) {
+    std::vector<std::pair<double, int32_t>> keys;
+    for (int32_t e = 0; e < kExperts; ++e) {
+      const float draw = uniform_float(philox(static_cast<uint64_t>(t) + 5, static_cast<uint64_t>(e))[0]);
+      keys.emplace_back(std::log(1 - double{draw}) / weights[static_cast<size_t>(e)], e);
     }
+    std::partial_sort(keys.begin(), keys.begin() + kTopk, keys.end(), std::greater());
+    for (int i = 0; i < kTopk; ++i) ids.push_back(keys[static_cast<size_t>(i)].second);
+  }
+  return ids;
+}
+
+void Bench::moe(int tokens, double sigma) {
+  const std::vector<int32_t> ids = skewed_routing(tokens, sigma);
+  std::vector<bool> seen(kExperts);
+  for (const int32_t e : ids) seen[static_cast<size_t>(e)] = true;
   const int pairs = tokens * kTopk, distinct = static_cast<int>(std::count(seen.begin(), seen.end(), true));
   const int32_t* on_ids = device_copy(ids);
   const auto places = static_cast<int>(max_places(pairs, kExperts));
   auto* on_pairs = device_array<int32_t>(places);
   auto* on_places = device_array<int32_t>(pairs);
   auto* tiles = device_array<ExpertTile>(max_expert_tiles(pairs, kExperts, 32));
-  auto* tile_count = device_array<int32_t>(1);
+  auto* tile_counts = device_array<int32_t>(kTileCounts);
   for (const bool wgmma : {false, true}) {
     if (wgmma && !sm90_gemm_serves(layout::Packing::kMxfp4)) continue;
     const std::string kernel = wgmma ? "sm90_gemm mxfp4 " : "any_gemm mxfp4 ";
     const GemmDevice device{.sms = sms_, .wgmma = wgmma};
     const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, kExperts}, device);
     add({"moe_group, tiles of " + std::to_string(plan.tokens), tokens, 0, 12.0 * pairs, 0}, 4, [&](int) {
-      any_moe_group_tiles({on_ids, on_pairs, on_places, tiles, tile_count, tokens, kTopk, kExperts, plan.tokens}, on_);
+      any_moe_group_tiles({on_ids, on_pairs, on_places, tiles, tile_counts, tokens, kTopk, kExperts, plan.tokens}, on_);
     });
     if (wgmma) {
       add({"round for experts", tokens, 0, tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
@@ -315,7 +332,7 @@ void Bench::moe(int tokens) {
                   .cols = kHidden,
                   .tokens = pairs,
                   .tiles = tiles,
-                  .tile_count = tile_count,
+                  .tile_count = tile_counts,
                   .pairs = on_pairs,
                   .x_share = wgmma ? 1 : kTopk,
                   .experts = kExperts,
@@ -325,7 +342,7 @@ void Bench::moe(int tokens) {
       const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, kExperts}, device, {plan.tokens});
       const int64_t layer = kExperts * layout::packed_bytes(args.packing, args.rows, args.cols);
       const GemmCost c = cost(args, distinct);
-      add({kernel + name + ", tiles of " + std::to_string(plan.tokens), tokens, 0, static_cast<double>(c.bytes),
+      add({kernel + name + ", sigma " + std::to_string(sigma).substr(0, 3), tokens, 0, static_cast<double>(c.bytes),
            static_cast<double>(c.flops)},
           static_cast<int>(kPoolBytes / layer), [&](int i) {
             args.weights = experts_ + i * layer;
@@ -382,7 +399,7 @@ void run(const char* path) {
     bench.dense("qkv", 5120, kHidden, tokens);
     bench.dense("o", kHidden, 4096, tokens);
     bench.route(tokens);
-    bench.moe(tokens);
+    for (const double sigma : {0.0, 1.5}) bench.moe(tokens, sigma);  // 1.5: as in prompts of the dummy model
   }
   bench.write(path);
 }

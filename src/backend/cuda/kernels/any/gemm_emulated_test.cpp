@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/any/gemm_testing.h"
 #include "backend/cuda/kernels/any/moe_group.cuh"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
+#include "backend/cuda/kernels/sm90/mxfp4_gemm.cuh"
 
 #include <gtest/gtest.h>
 
@@ -39,18 +40,21 @@ struct Sm90Of {
   using Tile = WgmmaTile<kPacking, kTokens, kRowTiles>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_gemm<Tile, kOrder>(args, tile_tokens);
+    if constexpr (Tile::kPacking == Packing::kMxfp4) {
+      sm90_mxfp4_gemm<Tile, kOrder>(args, tile_tokens);
+    } else {
+      sm90_gemm<Tile, kOrder>(args, tile_tokens);
+    }
   }
 };
 using Sm90 = Sm90Of<kWgmmaRowTiles[0]>;
 using Sm90Tall = Sm90Of<kWgmmaRowTiles[1]>;
 
-template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
-void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
-  using Tile = typename Arch::template Tile<kPacking, kTokens>;
+template <class Arch, class Tile, RowOrder kOrder>
+void run_tile(const GemmArgs& args, const GemmPlan& plan) {
   check_args(args);
   if constexpr (Arch::kDevice.wgmma) Arch::tile_tokens = plan.tokens;
-  ASSERT_LE(plan.tokens, kTokens);
+  ASSERT_LE(plan.tokens, Tile::kTokens);
   ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
   const emulation::Launch launch{.grid = plan.grid_x,
                                  .threads = Tile::kThreads,
@@ -58,6 +62,16 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
                                  .seed = 1,
                                  .predecessor = {}};
   ASSERT_EQ(emulation::run(launch, [&] { Arch::template kernel<Tile, kOrder>(args); }), "");
+}
+
+template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
+void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
+  if constexpr (Arch::kDevice.wgmma && kPacking == Packing::kMxfp4) {
+    if (layout::slice_blocks(args.cols) == 6) return run_tile<Arch, Mxfp4Tile<3>, kOrder>(args, plan);
+    run_tile<Arch, Mxfp4Tile<4>, kOrder>(args, plan);
+  } else {
+    run_tile<Arch, typename Arch::template Tile<kPacking, kTokens>, kOrder>(args, plan);
+  }
 }
 
 template <class Arch, Packing kPacking, int kTokens>
@@ -85,7 +99,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
   args.parts[0] = {y.data(), 0, first > 0 ? first : rows};
   if (first > 0) args.parts[1] = {y.data() + tokens * first, first, rows - first};
   run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(
-      args, plan_gemm({rows, cols, tokens}, Arch::kDevice, {tile, Arch::kRowTiles}));
+      args, plan_gemm({rows, cols, tokens, 1, kPacking}, Arch::kDevice, {tile, Arch::kRowTiles}));
   for (int t = 0; t < tokens; ++t)
     for (int r = 0; r < rows; ++r) {
       const GemmSum want = w.dot(r, x.data() + t * cols, kPacking == Packing::kBf16);
@@ -118,6 +132,11 @@ TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
   check_dense<Sm90Tall, Packing::kBf16, 160>(16, 512, 329, RowOrder::kPlain, 144);
   check_dense<Sm90, Packing::kMxfp4, 160>(48, 512, 129, RowOrder::kPlain, 96);
   check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
+}
+
+TEST(gemm_emulated, mxfp4_on_wgmma_is_the_plain_product_in_every_width) {
+  for (const int width : kMxfp4Widths)
+    for (const int tokens : {width - 7, width}) check_dense<Sm90, Packing::kMxfp4, kMxfp4Tokens>(16, 384, tokens);
 }
 
 TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_largest) {

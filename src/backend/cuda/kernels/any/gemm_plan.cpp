@@ -35,24 +35,6 @@ int64_t row_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows /
 
 constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
 
-// The instance that multiplies the fewest columns for experts of about `mean` pairs.
-int wgmma_group_tile(int64_t mean) {
-  int best = 0;
-  int64_t best_work = 0;
-  for (const int instance : kWgmmaTokens) {
-    int64_t work = 0;
-    for (const int percent : {60, 80, 90, 100, 110, 120, 140}) {
-      const auto count = static_cast<int>(std::max<int64_t>(1, mean * percent / 100)),
-                 tile = even_tile(count, instance);
-      work += ceil_div(count, tile) * (wgmma_width(instance, std::min(tile, count)) + kFixed);
-    }
-    if (best != 0 && work >= best_work) continue;
-    best = instance;
-    best_work = work;
-  }
-  return best;
-}
-
 // Cycles of 64 k of a tile: wgmma's, or those in which an SM gets both operands from L2, 31 bytes a cycle (measured
 // 2026-11-21, H200). A last wave of few CTAs gets them in as little as half the time.
 double tile_cycles(int rows, int tokens, double of_copies) {
@@ -103,7 +85,8 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, const GemmTileS
             .tokens = tile_tokens,
             .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
             .grid_y = 1,
-            .smem_bytes = wgmma_shared_bytes(instance, row_tiles)};
+            .smem_bytes = s.packing == layout::Packing::kMxfp4 ? mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2)
+                                                               : wgmma_shared_bytes(instance, row_tiles)};
   return {.rows = rows,
           .tokens = tile_tokens,
           .grid_x = static_cast<int>(blocks),
@@ -114,7 +97,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, const GemmTileS
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   require_tiles(s);
   const int64_t hit = std::min(s.experts, s.tokens), mean = ceil_div(s.tokens, hit);
-  if (device.wgmma && s.experts > 1) return plan_gemm(s, device, {.tokens = wgmma_group_tile(mean)});
+  if (device.wgmma && s.experts > 1) return plan_gemm(s, device, {.tokens = kMxfp4Tokens});
   if (device.wgmma && s.packing == layout::Packing::kBf16) return plan_gemm(s, device, wgmma_bf16_tile(s, device));
   int best = 0;
   int64_t best_work = 0;

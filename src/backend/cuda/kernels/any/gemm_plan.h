@@ -20,6 +20,8 @@ inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGemmTokens[] = {32, 64, 128};                     // that a CTA may take
 inline constexpr int kWgmmaWidths[] = {32, 64, 80, 96, 128, 144, 160};  // columns of ptx/wgmma.cuh's instructions
 inline constexpr int kWgmmaTokens[] = {64, 160};                        // up to which an instance of sm90_gemm takes
+// sm90_mxfp4_gemm: columns of its instructions, as experts have from one to thousands of pairs; of a tile, at most.
+inline constexpr int kMxfp4Widths[] = {8, 16, 32, 48, 64, 80, 96, 128, 144, 160}, kMxfp4Tokens = 160;
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
@@ -134,8 +136,7 @@ struct GemmTileSize {
     if (count <= width && (instance == kWgmmaTokens[0] || width >= kWgmmaTokens[0])) return width;
   return 0;
 }
-// sm90_gemm's shared memory: stages of x (64 k of a tile's tokens), stages of weights (a slice, or 64 k of bf16, of the
-// CTA's row tiles), barriers.
+// sm90_gemm's shared memory: stages of x and of weights (64 k of a tile's tokens, of the CTA's row tiles), barriers.
 struct WgmmaRings {
   int inputs = 0, weights = 0;
 };
@@ -148,6 +149,16 @@ inline constexpr int kWgmmaBarrierBytes = 256;
 [[nodiscard]] constexpr int wgmma_shared_bytes(int instance, int row_tiles) {  // 1024: to align the ring
   const WgmmaRings rings = wgmma_rings(instance, row_tiles);
   return 1024 + rings.inputs * instance * 128 + rings.weights * wgmma_weight_bytes(row_tiles) + kWgmmaBarrierBytes;
+}
+
+// sm90_mxfp4_gemm's, whose stages of x come in slices: as many as fit beside few of weights.
+[[nodiscard]] constexpr WgmmaRings mxfp4_rings(int slice_pairs) {
+  return slice_pairs == 3 ? WgmmaRings{6, 5} : WgmmaRings{8, 2};
+}
+[[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_pairs) {
+  const WgmmaRings rings = mxfp4_rings(slice_pairs);
+  return 1024 + rings.inputs * kMxfp4Tokens * 128 +
+         rings.weights * kWgmmaRowTiles[0] * layout::slice_bytes(2 * slice_pairs) + kWgmmaBarrierBytes;
 }
 
 struct GemmCost {

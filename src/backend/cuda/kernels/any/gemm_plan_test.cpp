@@ -20,10 +20,14 @@ TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
   EXPECT_EQ(large.to_string(), "128 rows x 128 tokens, grid 45 x 384, 65536 B shared");
 }
 
-TEST(gemm_plan, wgmma_takes_tiles_that_experts_fill) {
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 512, 128}, kWgmma).tokens, 64);
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kWgmma).tokens, 160);
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kWgmma).tokens, 160);
+TEST(gemm_plan, experts_on_wgmma_share_a_tile_that_serves_every_count) {
+  for (const int tokens : {64, 512, 8192}) {
+    const GemmPlan up = plan_gemm({5760, 2880, 4 * tokens, 128}, kWgmma);
+    EXPECT_EQ(up.tokens, kMxfp4Tokens);
+    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3));
+    EXPECT_EQ(plan_gemm({256, 4096, 4 * tokens, 128}, kWgmma).smem_bytes, mxfp4_shared_bytes(4));
+  }
+  for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs), 227 * 1024);
   EXPECT_EQ(plan_gemm({128, 384, 9}, kWgmma).grid_x, 1);
 }
 

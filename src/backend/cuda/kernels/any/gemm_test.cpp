@@ -69,7 +69,7 @@ class Gemm : public CudaTest {
                   .tokens = c.tokens,
                   .x_rows = c.wgmma ? static_cast<int>(panel_rows(c.tokens)) : 0};
     args.parts[0] = {y.get(), 0, c.rows};
-    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens}, device(c.wgmma), {c.tile, c.row_tiles});
+    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens, 1, c.packing}, device(c.wgmma), {c.tile, c.row_tiles});
     gemm(args, plan, c.wgmma);
     const std::vector<float> got = y.host();
     gemm(args, plan, c.wgmma);
@@ -96,7 +96,7 @@ TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
   for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4})
     for (const bool wgmma : kernels_for(packing)) {
       for (const int tile : tiles_of(wgmma))
-        for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129})
+        for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 47, 63, 64, 65, 95, 127, 128, 129, 159, 161})
           check_dense({packing, 144, 384, tokens, tile, wgmma});
       check_dense({packing, 192, 512, 33, 64, wgmma, RowOrder::kHeads64});
       if (!wgmma || packing != Packing::kBf16) continue;

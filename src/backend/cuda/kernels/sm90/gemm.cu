@@ -2,36 +2,39 @@
 
 #include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
+#include "backend/cuda/kernels/sm90/mxfp4_gemm.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
 
-template <class Tile, layout::RowOrder kOrder>
-void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp        ? Kernel::kSm90GemmGateUp
-                           : Tile::kPacking == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
-                                                                      : Kernel::kSm90GemmMxfp4;
-  require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
+template <class Tile>
+void launch(void (*kernel)(GemmArgs, int), Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
   const cudaError_t status =
-      cudaFuncSetAttribute(sm90_gemm<Tile, kOrder>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
-  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  launch_chained(sm90_gemm<Tile, kOrder>, {kName, on, plan.grid_x, Tile::kThreads, Tile::kSharedBytes}, args,
-                 plan.tokens);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
+  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", Tile::kSharedBytes);
+  launch_chained(kernel, {name, on, plan.grid_x, Tile::kThreads, Tile::kSharedBytes}, args, plan.tokens);
 }
 
-// The list of instances: most tokens of a tile, for each packing and for gate and up rows; of bf16 in both heights.
-template <layout::Packing kPacking, layout::RowOrder kOrder>
-void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  const bool narrow = wgmma_instance(plan.tokens) == 64;
-  if constexpr (kPacking == layout::Packing::kBf16) {
-    constexpr int kTall = kWgmmaRowTiles[1];
-    if (plan.rows == kTall * layout::kTileRows) {
-      if (narrow) return launch<WgmmaTile<kPacking, 64, kTall>, kOrder>(args, plan, on);
-      return launch<WgmmaTile<kPacking, 160, kTall>, kOrder>(args, plan, on);
-    }
-  }
-  if (narrow) return launch<WgmmaTile<kPacking, 64>, kOrder>(args, plan, on);
-  launch<WgmmaTile<kPacking, 160>, kOrder>(args, plan, on);
+// The list of instances: most tokens of a tile; of bf16 in both heights, of MXFP4 for gate and up rows and for slices
+// of three and four pairs.
+template <int kTokens>
+void launch_bf16(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  using Tall = WgmmaTile<layout::Packing::kBf16, kTokens, kWgmmaRowTiles[1]>;
+  using Tile = WgmmaTile<layout::Packing::kBf16, kTokens>;
+  constexpr auto kPlain = layout::RowOrder::kPlain;  // rows come from args.order
+  if (plan.rows == kWgmmaRowTiles[1] * layout::kTileRows)
+    return launch<Tall>(sm90_gemm<Tall, kPlain>, Kernel::kSm90GemmBf16, args, plan, on);
+  launch<Tile>(sm90_gemm<Tile, kPlain>, Kernel::kSm90GemmBf16, args, plan, on);
+}
+
+template <layout::RowOrder kOrder>
+void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp : Kernel::kSm90GemmMxfp4;
+  using Three = Mxfp4Tile<3>;
+  using Four = Mxfp4Tile<4>;
+  if (layout::slice_blocks(args.cols) == 6) return launch<Three>(sm90_mxfp4_gemm<Three, kOrder>, kName, args, plan, on);
+  launch<Four>(sm90_mxfp4_gemm<Four, kOrder>, kName, args, plan, on);
 }
 
 }  // namespace
@@ -46,12 +49,13 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   if (args.order == RowOrder::kGateUp) {
     require_shape(args.rows / 2 % layout::kPanelK == 0, Kernel::kSm90GemmGateUp, "inter a multiple of 64",
                   args.rows / 2);
-    return launch_tokens<Packing::kMxfp4, RowOrder::kGateUp>(args, plan, on);
+    return launch_mxfp4<RowOrder::kGateUp>(args, plan, on);
   }
-  if (args.packing == Packing::kBf16) return launch_tokens<Packing::kBf16, RowOrder::kPlain>(args, plan, on);
+  if (args.packing == Packing::kBf16)
+    return wgmma_instance(plan.tokens) == 64 ? launch_bf16<64>(args, plan, on) : launch_bf16<160>(args, plan, on);
   require_shape(args.packing == Packing::kMxfp4, Kernel::kSm90GemmMxfp4, "bf16 or MXFP4",
                 static_cast<int64_t>(args.packing));
-  launch_tokens<Packing::kMxfp4, RowOrder::kPlain>(args, plan, on);
+  launch_mxfp4<RowOrder::kPlain>(args, plan, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -1,25 +1,15 @@
 #pragma once
-// y = W·x for many tokens on wgmma: W and x in bf16, or W in MXFP4, widened to f16 in registers, and x in f16
-// source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs
-// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
+// y = W·x for many tokens on wgmma: W and x in bf16; and what it shares with mxfp4_gemm.cuh
+// source: torch/model.py, Linear; arguments: kernels/any/gemm_plan.h GemmArgs
+// W    layout/packed.h     x  layout/wgmma_b.h panels
 // grid one CTA per SM takes every gridDim.x-th work: 12 or 16 tiles of 16 rows, up to kTokens tokens; row blocks run
-//      fastest, so that a tile of tokens and an expert's weights are read from DRAM once
-// warps three warpgroups with a row tile per warp, or two with two, multiply and store; one more copies x (64 k a
-// stage)
-//      and weights (a slice a stage) into two rings, on into the next work
-// mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
-//      widened. MXFP4: one multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a
-//      word; the epilogue takes 2^3 back. REQUIRES scale codes up to kMaxWgmmaScaleCode (2^4); exact from 2^-20 on,
-//      smaller ones lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the
-//      instructions, a quarter of the time and power that bounds the clock
+//      fastest, so that a tile of tokens is read from DRAM once
+// warps three warpgroups with a row tile per warp, or two with two, multiply and store; one more copies x and weights
+//      (64 k a stage) into two rings, on into the next work
+// mma  wgmma, weights from registers, as wide as the tokens need
 // bytes, flops: cost()
-// bounds (cycles per 64 k of 192 rows): wgmma 6 N; all other instructions without wgmma 470, of which it hides half.
-//      With 256 rows these are fewer, but two warpgroups overlap less: experts took up to 15 % longer. bf16: an SM gets
-//      31 bytes a cycle from L2
-// measured 2026-11-22 H200 at its power limit, 120b, bench/prefill_bench, uniform routing: 8192 tokens gate_up 1617 us
-//      (672 TFLOP/s, 69 % of the measured peak), down 1022 us (55 %), o 309 us (64 %); 2048: 606, 339 us (46, 45 %), o
-//      96 us; 512: 464, 220 us (2.5 and 2.7 TB/s of weights). H100: qkv 93 to 96 us of 2048 tokens (116 with 192 rows),
-//      346 to 360 of 8192 (408)
+// bounds an SM gets 31 bytes a cycle from L2
+// measured 2026-11-22 H100: qkv 93 to 96 us of 2048 tokens (116 with 192 rows), 346 to 360 of 8192 (408)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
@@ -90,7 +80,7 @@ struct StagedPair<layout::Packing::kBf16> {
   static constexpr ptx::WgmmaType kType = ptx::WgmmaType::kBf16;
   static constexpr float kUnscale = 1.0f;
   uint32_t from;
-  __device__ void load(uint32_t at, uint32_t) { from = at; }
+  __device__ void load(uint32_t at) { from = at; }
   __device__ void widen(PairOperand& a) const {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -145,7 +135,7 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const WorkLi
         static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
     PairWalk<Tile::kPacking> walk(geometry);
     for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, walk.next()) {
-      if (weights && (Tile::kPacking != layout::Packing::kMxfp4 || walk.own == 0)) {  // MXFP4 comes by the slice
+      if (weights) {
         ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
         const uint32_t to = rings.weight_stage(weight.stage) + static_cast<uint32_t>(thread / 8 * geometry.piece_bytes);
 #pragma unroll 1
@@ -203,26 +193,19 @@ struct HeldOperand {
 // those of even and odd pairs; or it has row tiles `warp` and warp + kWarps, and an operand for each.
 template <class Tile>
 struct GemmConsumer {
-  static constexpr bool kMxfp4 = Tile::kPacking == layout::Packing::kMxfp4;
   using WarpSums = WgmmaSums<Tile>[Tile::kWarpTiles];
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  const int slice_pairs;                 // of a stage of weights
-  const uint32_t apart;                  // bytes between the warp's row tiles there
-  const uint32_t own_codes, own_scales;  // the lane's there
+  const uint32_t apart, own_weights;  // bytes between the warp's row tiles in a stage of weights; the lane's there
   RingCursor<Tile::kInputStages, Tile::kInputBytes> input;
   RingCursor<Tile::kWeightStages, Tile::kWeightBytes> weight;
-  uint32_t held_weights;           // as HeldOperand's
-  uint32_t codes = 0, scales = 0;  // of the next pair
-  int left = 0;                    // pairs in the stage of weights
+  uint32_t held_weights;  // as HeldOperand's
+  uint32_t weights = 0;   // of the pair
   HeldOperand even, odd;
 
   __device__ GemmConsumer(const GemmRings<Tile>& rings, const layout::Geometry& geometry)
-      : slice_pairs(kMxfp4 ? geometry.blocks / 2 : 1),
-        apart(static_cast<uint32_t>(Tile::kWarps * geometry.piece_bytes)),
-        own_codes(static_cast<uint32_t>(warp * geometry.piece_bytes + lane * layout::kLaneBytes)),
-        own_scales(static_cast<uint32_t>(warp * geometry.piece_bytes +
-                                         layout::scale_word_offset(2 * slice_pairs, lane / 4, 0))),
+      : apart(static_cast<uint32_t>(Tile::kWarps * geometry.piece_bytes)),
+        own_weights(static_cast<uint32_t>(warp * geometry.piece_bytes + lane * layout::kLaneBytes)),
         input(rings.input_stage(0), rings.input_full(0), Tile::kHeldInputs),
         weight(rings.weight_stage(0), rings.weight_full(0), Tile::kHeldWeights),
         held_weights(rings.weight_full(0)) {
@@ -236,23 +219,16 @@ struct GemmConsumer {
     if (lane == 0) ptx::mbarrier_arrive(decltype(weight)::empty(held_weights));
     held_weights = weight.full;
     ptx::mbarrier_wait(weight.full, weight.parity);
-    codes = weight.stage + own_codes;
-    scales = weight.stage + own_scales;
-    left = slice_pairs;
+    weights = weight.stage + own_weights;
     weight.next();
   }
 
   // One pair of the warp's row tile `own`: sums += its weights · its columns, under way on return.
   __device__ __forceinline__ void step(int count, int own, HeldOperand& operand, WarpSums& sums) {
     const bool first = own == 0, last = own == Tile::kWarpTiles - 1;
-    if (first && left == 0) next_weights();
+    if (first) next_weights();
     StagedPair<Tile::kPacking> staged;
-    staged.load(codes + static_cast<uint32_t>(own) * apart, scales + static_cast<uint32_t>(own) * apart);
-    if (last) {
-      codes += layout::kPairBytes;
-      scales += 4;
-      --left;
-    }
+    staged.load(weights + static_cast<uint32_t>(own) * apart);
     ptx::wgmma_wait<1>();  // the operand's last wgmmas are done: it is free, and so is their stage when all rows are
     keep(operand.a);
     if (last) {

@@ -1,5 +1,6 @@
 #pragma once
-// sm90_gemm's tile and shared memory: rings of stages, each with a barrier that says full and one that says empty.
+// sm90_gemm's tile; its shared memory and sm90_mxfp4_gemm's: rings of stages, each with a barrier that says full and
+// one that says empty.
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
@@ -48,24 +49,26 @@ struct RingPlace {
   }
 };
 
-// The stage that a warp reads next: its address and that of its barrier for full; empty lies kStages barriers on.
-template <int kStages, int kBytes>
+// The stage that a warp reads next: its address and that of its barrier for full; empty lies kStages barriers on. A
+// stage with kBarriers of them is as many that are read together.
+template <int kStages, int kBytes, int kBarriers = 1>
 struct RingCursor {
+  static constexpr int kStep = 8 * kBarriers;
   uint32_t stage, full, end;  // end: of the barriers for full
   uint32_t parity = 0;
   __device__ RingCursor(uint32_t first_stage, uint32_t first_full, int held)
       : stage(first_stage + static_cast<uint32_t>(held * kBytes)),
-        full(first_full + static_cast<uint32_t>(held * 8)),
-        end(first_full + kStages * 8) {}
+        full(first_full + static_cast<uint32_t>(held * kStep)),
+        end(first_full + kStages * kStep) {}
   __device__ __forceinline__ void next() {
     stage += kBytes;
-    full += 8;
+    full += kStep;
     if (full != end) return;
     stage -= kStages * kBytes;
-    full -= kStages * 8;
+    full -= kStages * kStep;
     parity ^= 1u;
   }
-  [[nodiscard]] __device__ static uint32_t empty(uint32_t of_full) { return of_full + kStages * 8; }
+  [[nodiscard]] __device__ static uint32_t empty(uint32_t of_full) { return of_full + kStages * kStep; }
 };
 
 template <class Tile>

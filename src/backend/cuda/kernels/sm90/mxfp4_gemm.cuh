@@ -1,0 +1,225 @@
+#pragma once
+// y = W·x for many tokens on wgmma: W in MXFP4, widened to f16 in registers, x in f16
+// source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs
+// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
+// grid one CTA per SM takes a work of every wave: 12 tiles of 16 rows, up to kTokens tokens; row blocks run fastest, so
+//      that a tile of tokens and an expert's weights are read from DRAM once
+// warps three warpgroups with a row tile per warp multiply and store; one more copies x (64 k a stage) and weights (a
+//      slice a stage) into two rings, on into the next work
+// loop a slice, its pairs unrolled: no instruction finds out where the next pair lies. An operand per pair of a slice
+//      of three, so that all of them are known to the compiler; four pairs take turns at two
+// mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
+//      widened. One multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a word; the
+//      epilogue takes 2^3 back. REQUIRES scale codes up to kMaxWgmmaScaleCode (2^4); exact from 2^-20 on, smaller ones
+//      lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the instructions
+// bytes, flops: cost()
+// bounds (cycles per 64 k of 192 rows): wgmma 6 N; issue about 100 instructions a warp, which wide tiles hide and
+//      narrow ones half; prompts: 700 W, which hold the clock at 1.5 GHz
+// measured 2026-11-22 H100, 120b, routing of the dummy model: 2048 tokens gate_up 658 us, down 366; 8192: 1818, 991
+// rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
+
+#include "backend/cuda/kernels/sm90/gemm.cuh"
+#include "backend/cuda/ptx/wgmma_narrow.cuh"
+
+#include <iterator>
+
+namespace nibble::backend::cuda {
+
+template <int kTheSlicePairs>
+struct Mxfp4Tile {
+  static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
+  static constexpr int kTokens = kMxfp4Tokens;
+  static constexpr int kSlicePairs = kTheSlicePairs;
+  static constexpr int kRowTiles = kWgmmaRowTiles[0], kWarps = kRowTiles;
+  static constexpr int kConsumers = kWarps * layout::kWarpLanes;
+  static constexpr int kCopiers = 128;  // a warpgroup: 8 threads a row tile of weights; its last warp x
+  static constexpr int kWeightCopiers = 8 * kRowTiles;
+  static constexpr int kThreads = kConsumers + kCopiers;
+  static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
+  static constexpr int kOperands = kSlicePairs % 2 == 0 ? 2 : kSlicePairs;
+  static constexpr int kPieceBytes = layout::slice_bytes(2 * kSlicePairs);  // of a row tile's slice
+  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
+  static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
+  static constexpr int kInputStages = mxfp4_rings(kSlicePairs).inputs;
+  static constexpr int kWeightStages = mxfp4_rings(kSlicePairs).weights;
+  static constexpr int kSharedBytes = mxfp4_shared_bytes(kSlicePairs);
+  static_assert(kInputStages % kSlicePairs == 0);
+  static_assert(2 * (kInputStages + kWeightStages) * 8 <= kWgmmaBarrierBytes);
+};
+
+// sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of widths kFirst to
+// kLast that holds them. As gemm.cuh multiply_tokens, the branch is around the smallest piece.
+template <class Tile, int kFirst = 0, int kLast = std::size(kMxfp4Widths) - 1>
+__device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
+                                                   uint32_t stage) {
+  if constexpr (kFirst < kLast) {
+    constexpr int kMiddle = (kFirst + kLast) / 2, kWidth = kMxfp4Widths[kMiddle];
+    if (all_lanes(count <= kWidth)) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
+    return multiply_narrowest<Tile, kMiddle + 1, kLast>(count, sums, a, stage);
+  } else {
+    constexpr int kColumnTiles = kMxfp4Widths[kFirst] / 8;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+      ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(reinterpret_cast<float(&)[kColumnTiles][4]>(sums), a[s],
+                                              layout::matrix_descriptor(stage, s));
+    ptx::wgmma_commit();
+  }
+}
+
+// Of the works, which fall in size, the CTA's in a wave: every other wave runs backwards, so that none has the larger
+// one of all.
+__device__ __forceinline__ int own_work(int wave) {
+  const auto cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+  return wave * ctas + (wave % 2 == 0 ? cta : ctas - 1 - cta);
+}
+
+// A thread of the 8 that copy a row tile's weights. Pieces are aligned to 32 bytes only: bulk copies of them reach 8
+// bytes a cycle (H200), these do not mind.
+template <class Tile>
+__device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
+  const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers, first = thread % 8 * 16;  // bytes
+  const int row_tiles = args.rows / layout::kTileRows, slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
+  const auto own = static_cast<uint32_t>(thread / 8 * Tile::kPieceBytes + first);
+  ptx::mbarrier_arrive(rings.weight_full(0));  // consumers hold it: SliceWalk
+  RingPlace<Tile::kWeightStages> weight{1};
+  for (int wave = 0, i; (i = own_work(wave)) < list.count; ++wave) {
+    const GemmWork work = list.at(i);
+    // A row tile beyond the last is a copy of it, and not stored.
+    const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
+    const uint8_t* from =
+        args.weights + (int64_t{work.expert} * row_tiles + row_tile) * slices * Tile::kPieceBytes + first;
+    for (int slice = 0; slice < slices; ++slice, from += Tile::kPieceBytes) {
+      ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
+      const uint32_t to = rings.weight_stage(weight.stage) + own;
+#pragma unroll
+      for (int at = 0; at < Tile::kPieceBytes; at += layout::kAtomRowBytes)
+        if (first < Tile::kPieceBytes - at)
+          ptx::async_copy16(to + static_cast<uint32_t>(at), from + at, ptx::Fill::kCopy);
+      ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
+      weight.next();
+    }
+  }
+  ptx::async_wait<0>();
+}
+
+// The lane that copies x.
+template <class Tile>
+__device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
+  for (int i = 0; i < Tile::kSlicePairs; ++i) ptx::mbarrier_arrive(rings.input_full(i));  // as weights
+  RingPlace<Tile::kInputStages> input{Tile::kSlicePairs % Tile::kInputStages};
+  for (int wave = 0, i; (i = own_work(wave)) < list.count; ++wave) {
+    const GemmWork work = list.at(i);
+    const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
+    const auto bytes =
+        static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
+    for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, x += int64_t{args.x_rows} * layout::kPanelK) {
+      ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
+      ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), bytes);
+      ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, rings.input_full(input.stage));
+      input.next();
+    }
+  }
+}
+
+// Where a warp that multiplies is in the rings. It gives a stage back when it takes a later one, of x when wgmma is
+// done with it: as if it had had the first slice from the start, which is therefore full, of nothing, in the first
+// round.
+template <class Tile>
+struct SliceWalk {
+  static constexpr int kPairs = Tile::kSlicePairs, kGroups = Tile::kInputStages / kPairs;
+  const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  const uint32_t own_codes = static_cast<uint32_t>(warp * Tile::kPieceBytes + lane * layout::kLaneBytes);
+  const uint32_t own_scales =
+      static_cast<uint32_t>(warp * Tile::kPieceBytes + layout::scale_word_offset(2 * kPairs, lane / 4, 0));
+  RingCursor<kGroups, kPairs * Tile::kInputBytes, kPairs> input;  // by the slice
+  RingCursor<Tile::kWeightStages, Tile::kWeightBytes> weight;
+  uint32_t held_input, held_weight;  // the barriers for full of the slice before
+  PairOperand operands[Tile::kOperands] = {};
+
+  __device__ explicit SliceWalk(const GemmRings<Tile>& rings)
+      : input(rings.input_stage(0), rings.input_full(0), 1),
+        weight(rings.weight_stage(0), rings.weight_full(0), 1),
+        held_input(rings.input_full(0)),
+        held_weight(rings.weight_full(0)) {
+    for (int pair = 0; pair < kPairs - 2; ++pair) give_back(held_input, pair);
+  }
+
+  __device__ __forceinline__ void give_back(uint32_t full, int pair) const {
+    if (lane == 0) ptx::mbarrier_arrive(full + 8 * static_cast<uint32_t>(Tile::kInputStages + pair));
+  }
+
+  // sums += a slice's weights · its columns; the last two pairs are under way on return.
+  __device__ __forceinline__ void multiply(int count, WgmmaSums<Tile>& sums) {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(decltype(weight)::empty(held_weight));
+    held_weight = weight.full;
+    ptx::mbarrier_wait(weight.full, weight.parity);
+    const uint32_t codes = weight.stage + own_codes, scales = weight.stage + own_scales;
+    weight.next();
+    StagedPair<layout::Packing::kMxfp4> staged[kPairs];
+    staged[0].load(codes, scales);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      PairOperand& a = operands[pair % Tile::kOperands];
+      if (pair + 1 < kPairs)
+        staged[pair + 1].load(codes + static_cast<uint32_t>((pair + 1) * layout::kPairBytes),
+                              scales + static_cast<uint32_t>((pair + 1) * 4));
+      ptx::wgmma_wait<1>();  // the pair before the last is multiplied: its stage of x is free
+      keep(a);
+      if (pair < 2) {
+        give_back(held_input, kPairs - 2 + pair);
+      } else {
+        give_back(input.full, pair - 2);
+      }
+      staged[pair].widen(a);
+      ptx::mbarrier_wait(input.full + 8 * static_cast<uint32_t>(pair), input.parity);
+      multiply_narrowest<Tile>(count, sums, a, input.stage + static_cast<uint32_t>(pair * Tile::kInputBytes));
+    }
+    held_input = input.full;
+    input.next();
+  }
+
+  __device__ __forceinline__ void finish(WgmmaSums<Tile>& sums) {
+    ptx::wgmma_wait<0>();
+#pragma unroll
+    for (auto& operand : operands) keep(operand);
+#pragma unroll
+    for (auto& column : sums) {
+#pragma unroll
+      for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
+    }
+  }
+};
+
+template <class Tile, layout::RowOrder kOrder>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const GemmRings<Tile> rings(smem);
+  if (threadIdx.x == 0) rings.init();
+  __syncthreads();
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const WorkList list(args, tile_tokens, Tile::kRowTiles);
+  if (threadIdx.x >= Tile::kConsumers) {
+    ptx::give_registers_but<Tile::kProducerRegisters>();
+    if (threadIdx.x < Tile::kConsumers + Tile::kWeightCopiers) return copy_weights<Tile>(args, list, rings);
+    if (threadIdx.x == Tile::kConsumers + Tile::kWeightCopiers) copy_inputs<Tile>(args, list, rings);
+    return;
+  }
+  ptx::take_registers_up_to<Tile::kConsumerRegisters>();
+  SliceWalk<Tile> walk(rings);
+  for (int wave = 0, i; (i = own_work(wave)) < list.count; ++wave) {
+    const GemmWork work = list.at(i);
+    WgmmaSums<Tile> sums = {};
+    for (int slice = 0; slice < args.cols / (Tile::kSlicePairs * layout::kPanelK); ++slice)
+      walk.multiply(work.count, sums);
+    walk.finish(sums);
+    const int row_tile = work.first_row_tile + walk.warp;
+    if (all_lanes(row_tile < args.rows / layout::kTileRows)) store<Tile, kOrder>(args, work, row_tile, sums);
+  }
+}
+
+}  // namespace nibble::backend::cuda

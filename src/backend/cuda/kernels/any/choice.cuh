@@ -17,6 +17,10 @@ inline constexpr unsigned kEveryLane = 0xffffffffu;
 inline constexpr int kRouteBytes = 2 * kGemvRoutes * 4;
 struct RouteShared {
   uint32_t chosen, ids;
+  // choices: how many will be published.
+  __device__ void init(int choices) const {
+    ptx::mbarrier_init(chosen, static_cast<uint32_t>(choices * layout::kWarpLanes));
+  }
   __device__ uint32_t id(int pair) const { return ids + 4 * static_cast<uint32_t>(pair); }
   __device__ uint32_t weight(int pair) const { return id(kGemvRoutes + pair); }
 };
@@ -86,8 +90,7 @@ struct Choice {
       if (blockIdx.x == 0 && c.expert_ids != nullptr) c.expert_ids[pair] = id;
       if (blockIdx.x == 0 && c.expert_weights != nullptr) c.expert_weights[pair] = mine / sum;
     }
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared.chosen);
+    ptx::mbarrier_arrive(shared.chosen);
   }
 };
 

@@ -32,16 +32,16 @@ void launch_op(const typename Op::Args& args, const GemvPlan& plan, const GemvLa
   }
 }
 
-template <class Op>
-void launch_rows(const typename Op::Args& args, const GemvPlan& plan, const GemvLaunch& launch) {
+template <template <int> class Op>
+void launch_rows(const typename Op<1>::Args& args, const GemvPlan& plan, const GemvLaunch& launch) {
   using layout::Packing;
   switch (args.packing) {
-    case Packing::kBf16: return launch_op<Packing::kBf16, Columns::kVectors, Op>(args, plan, launch);
-    case Packing::kMxfp8: return launch_op<Packing::kMxfp8, Columns::kVectors, Op>(args, plan, launch);
+    case Packing::kBf16: return launch_op<Packing::kBf16, Columns::kVectors, Op<2>>(args, plan, launch);
+    case Packing::kMxfp8: return launch_op<Packing::kMxfp8, Columns::kVectors, Op<2>>(args, plan, launch);
     case Packing::kMxfp4: break;
   }
-  if (args.tokens == 1) return launch_op<Packing::kMxfp4, Columns::kBlocks, Op>(args, plan, launch);
-  launch_op<Packing::kMxfp4, Columns::kVectors, Op>(args, plan, launch);
+  if (args.tokens == 1) return launch_op<Packing::kMxfp4, Columns::kBlocks, Op<1>>(args, plan, launch);
+  launch_op<Packing::kMxfp4, Columns::kVectors, Op<2>>(args, plan, launch);
 }
 
 template <class Op>

@@ -34,10 +34,11 @@ struct RingPosition {
   }
 };
 
-// One arrival for the warp, after all its lanes' earlier accesses.
-__device__ __forceinline__ void warp_arrive(uint32_t barrier, int lane) {
-  __syncwarp();
-  if (lane == 0) ptx::mbarrier_arrive(barrier);
+// Every lane arrives, for its own accesses: those of lanes that only met the arriving one at a __syncwarp are ordered,
+// too, but racecheck does not know.
+__device__ __forceinline__ void warp_arrive(uint32_t barrier) {
+  ptx::mbarrier_arrive(barrier);
+  __syncwarp();  // together into the mma
 }
 
 // The walk's tiles into the ring, one call after the other.
@@ -155,7 +156,7 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       ptx::mbarrier_wait(shared.chunk_full(at.stage), at.parity);
       w.load(shared.chunk(at.stage) + static_cast<uint32_t>(slice * Tile::kPieceBytes), lane);
-      warp_arrive(shared.chunk_empty(at.stage), lane);
+      warp_arrive(shared.chunk_empty(at.stage));
       at.advance(shared.stages);
       w.multiply(x, chunk, acc);
     }
@@ -167,7 +168,7 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     const int slot = first_slot + out.stage;
     ptx::mbarrier_wait(shared.partial_empty(slot), out.parity ^ 1);
     ptx::store_shared16(shared.partial(slot, slice, lane), sums);
-    warp_arrive(shared.partial_full(slot), lane);
+    warp_arrive(shared.partial_full(slot));
     out.advance(kPartialSlots);
     if (!more) return;
     if (c.ends_unit && args.epilogues == kGemvEpilogues) {
@@ -228,7 +229,7 @@ __device__ void finish(const KernelArgs& args, const GemvShared& shared, int own
         sums[3] += __uint_as_float(v[i].w);
       }
     }
-    warp_arrive(shared.partial_empty(slot), lane);
+    warp_arrive(shared.partial_empty(slot));
     at.advance(kPartialSlots);
     if constexpr (Tile::kColumns == Columns::kBlocks) {
       for (int i = 0; i < 4; i += 2) {

@@ -146,15 +146,15 @@ void run_op(const typename Op::Args& args, const GemvPlan& plan, const emulation
   }
 }
 
-template <class Op>
-void run_rows(const typename Op::Args& args, const GemvPlan& plan, const emulation::Launch& launch) {
+template <template <int> class Op>
+void run_rows(const typename Op<1>::Args& args, const GemvPlan& plan, const emulation::Launch& launch) {
   switch (args.packing) {
-    case Packing::kBf16: return run_op<Packing::kBf16, Columns::kVectors, Op>(args, plan, launch);
-    case Packing::kMxfp8: return run_op<Packing::kMxfp8, Columns::kVectors, Op>(args, plan, launch);
+    case Packing::kBf16: return run_op<Packing::kBf16, Columns::kVectors, Op<2>>(args, plan, launch);
+    case Packing::kMxfp8: return run_op<Packing::kMxfp8, Columns::kVectors, Op<2>>(args, plan, launch);
     case Packing::kMxfp4: break;
   }
-  if (args.tokens == 1) return run_op<Packing::kMxfp4, Columns::kBlocks, Op>(args, plan, launch);
-  run_op<Packing::kMxfp4, Columns::kVectors, Op>(args, plan, launch);
+  if (args.tokens == 1) return run_op<Packing::kMxfp4, Columns::kBlocks, Op<1>>(args, plan, launch);
+  run_op<Packing::kMxfp4, Columns::kVectors, Op<2>>(args, plan, launch);
 }
 
 // x = residual and its pending sums, normed.

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/any/gemv_shared.cuh"
 #include "backend/cuda/kernels/any/gemv_walk.h"
+#include "backend/cuda/ptx/atomic.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -49,28 +50,45 @@ struct RowsOp {
   }
 };
 
+// kTokenColumns: how many of a lane's two columns can be tokens'; one token alone has one.
+template <int kTokenColumns>
 struct DenseOp : RowsOp<DenseArgs> {
-  using Fetched = BiasPair;
+  struct Fetched {
+    float bias[2] = {}, pending[2][kTokenColumns] = {};  // rows g and g + 8
+  };
   using RowsOp::RowsOp;
 
   __device__ TileWalk walk() const { return {a.rows / layout::kTileRows, 1, static_cast<int>(gridDim.x)}; }
   __device__ Fetched fetch(const Cursor& c) const {
-    if (a.bias == nullptr) return {};
-    const Bf16* bias = a.bias + c.row_tile * layout::kTileRows + group_of(lane);
-    return {{widen(bias[0]), widen(bias[8])}};
-  }
-  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& fetched) {
-    for (int i = 0; i < 4; ++i) {
-      const int col = column_of(lane, i % 2);
-      if (col >= a.tokens) continue;
-      const int64_t at = int64_t{col} * a.rows + c.row_tile * layout::kTileRows + group_of(lane) + 8 * (i / 2);
-      float value = sums[i] + fetched.bias[i / 2];
-      if (a.into == Into::kAdd) {
-        if (a.pending != nullptr) value += a.pending[at];
-        value += a.y[at];
+    Fetched f;
+    for (int i = 0; i < 2; ++i) {
+      const int row = row_of(c, i);
+      if (a.bias != nullptr) f.bias[i] = widen(a.bias[row]);
+      for (int j = 0; j < kTokenColumns; ++j) {
+        const int col = column_of(lane, j);
+        if (a.pending != nullptr && col < a.tokens) f.pending[i][j] = a.pending[int64_t{col} * a.rows + row];
       }
-      a.y[at] = value;
     }
+    return f;
+  }
+  __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& f) {
+    for (int i = 0; i < 2; ++i)
+      for (int j = 0; j < kTokenColumns; ++j) {
+        const int col = column_of(lane, j);
+        if (col >= a.tokens) continue;
+        float* const to = a.y + int64_t{col} * a.rows + row_of(c, i);
+        const float value = sums[2 * i + j] + f.bias[i];
+        if (a.into == Into::kAdd) {
+          ptx::add(to, value + f.pending[i][j]);
+        } else {
+          *to = value;
+        }
+      }
+  }
+
+ private:
+  [[nodiscard]] __device__ int row_of(const Cursor& c, int i) const {
+    return c.row_tile * layout::kTileRows + group_of(lane) + 8 * i;
   }
 };
 
@@ -84,11 +102,12 @@ __device__ __forceinline__ void store_kv(void* to, int bytes, int64_t at, float 
   }
 }
 
+template <int kTokenColumns>
 struct QkvOp : RowsOp<QkvArgs> {
   static constexpr int kHalfHead = kGemvHeadDim / 2, kHeadTiles = kGemvHeadDim / layout::kTileRows;
   struct Fetched {
-    float bias[2] = {}, cosine[2] = {}, sine[2] = {};  // rows g and g + 8; columns 2t and 2t + 1
-    int slot[2] = {};
+    float bias[2] = {}, cosine[kTokenColumns] = {}, sine[kTokenColumns] = {};  // bias of rows g and g + 8
+    int slot[kTokenColumns] = {};
   };
   using RowsOp::RowsOp;
 
@@ -97,7 +116,7 @@ struct QkvOp : RowsOp<QkvArgs> {
   __device__ Fetched fetch(const Cursor& c) const {
     const Bf16* bias = a.bias + c.row_tile / kHeadTiles * kGemvHeadDim + dim(c);
     Fetched f{{widen(bias[0]), widen(bias[kHalfHead])}};
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < kTokenColumns; ++j) {
       const int token = column_of(lane, j);
       if (token >= a.tokens) continue;
       f.cosine[j] = a.cosine[token * kHalfHead + dim(c)];
@@ -108,7 +127,7 @@ struct QkvOp : RowsOp<QkvArgs> {
   }
   __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& f) {
     const int head = c.row_tile / kHeadTiles;
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < kTokenColumns; ++j) {
       const int token = column_of(lane, j);
       if (token >= a.tokens) continue;
       float first = sums[j] + f.bias[0], second = sums[2 + j] + f.bias[1];
@@ -217,7 +236,7 @@ struct MoeDownOp {
   __device__ void store(const Cursor& c, int token, int row, float value) const {
     const int64_t at = int64_t{token} * a.hidden + c.row_tile * layout::kTileRows + group_of(lane) + row;
     if (c.part == 0) {
-      a.y[at] += value;
+      ptx::add(a.y + at, value);
     } else {
       a.pending[at] = value;
     }

@@ -41,15 +41,16 @@ struct GemvShared {
 
   // choices: how many will be published.
   __device__ void init(int choices) const {
+    const auto lanes = static_cast<uint32_t>(slices * layout::kWarpLanes);
     for (int s = 0; s < stages; ++s) {
       ptx::mbarrier_init(chunk_full(s), 1);
-      ptx::mbarrier_init(chunk_empty(s), static_cast<uint32_t>(slices));
+      ptx::mbarrier_init(chunk_empty(s), lanes);
     }
     for (int s = 0; s < slots; ++s) {
-      ptx::mbarrier_init(partial_full(s), static_cast<uint32_t>(slices));
-      ptx::mbarrier_init(partial_empty(s), 1);
+      ptx::mbarrier_init(partial_full(s), lanes);
+      ptx::mbarrier_init(partial_empty(s), layout::kWarpLanes);
     }
-    if (choices > 0) ptx::mbarrier_init(routes().chosen, static_cast<uint32_t>(choices));
+    if (choices > 0) routes().init(choices);
     ptx::fence_mbarrier_init();
   }
 };

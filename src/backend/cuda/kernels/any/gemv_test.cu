@@ -185,7 +185,7 @@ struct Logits {
   }
 };
 
-void test_up(const GemvDevice& device) {
+void test_up(const std::vector<Routes>& cases, const GemvDevice& device) {
   const std::vector<HostMatrix> host = experts(2 * kInter, kHidden, RowOrder::kGateUp, 200);
   const std::vector<F16> x = random_f16(kGemvTokens * kHidden, 21);
   const std::vector<Bf16> bias = random_bf16(kExperts * 2 * kInter, 22);
@@ -193,7 +193,7 @@ void test_up(const GemvDevice& device) {
   const PackedMatrices w(host);
   const Device<F16> d_x(x);
   const Device<Bf16> d_bias(bias);
-  for (const Routes& routes : route_cases()) {
+  for (const Routes& routes : cases) {
     const Device<float> logits(Logits(routes).logits);
     const Device<int32_t> ids(routes.ids.size());
     const Device<F16> u(routes.ids.size() * kInter);
@@ -291,7 +291,7 @@ int verdict() {
   return failed == 0 ? 0 : 1;
 }
 
-// For sanitizers: every packing and slice width, little work.
+// For sanitizers: every packing and slice width, experts of one and of three tokens, little work.
 int run_small() {
   const GemvDevice device = device_facts();
   test_pack(128, 192, RowOrder::kHeads64);
@@ -299,6 +299,10 @@ int run_small() {
     test_dense({"192 columns", packing, 512, 192}, device);
     test_dense({"512 columns", packing, 256, 512, Into::kAdd}, device);
   }
+  const std::vector<Routes> all = route_cases(), few = {all[0], all[3]};
+  test_up(few, device);
+  const Down down;
+  for (const Routes& routes : few) test_down_case(routes, 2, device, down);
   return verdict();
 }
 
@@ -319,7 +323,7 @@ int run_all() {
   test_dense({"scales 2^-127 to 2^-124", mxfp4, 64, 2880, Into::kStore, {0, 3}, false}, device);
   test_dense({"scales 2^23 to 2^64", mxfp4, 64, 2880, Into::kStore, {150, layout::kMaxScaleCode}, false}, device);
   test_chain(device);
-  test_up(device);
+  test_up(route_cases(), device);
   const Down down;
   for (const Routes& routes : route_cases())
     for (const int parts : {1, 2}) test_down_case(routes, parts, device, down);

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(co
   static_assert(16 + kRouteBytes <= kRowExtraBytes);
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(rows_there, 1);
-    ptx::mbarrier_init(routes.chosen, static_cast<uint32_t>(args.tokens));
+    routes.init(args.tokens);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();

@@ -62,7 +62,7 @@ struct SplitRing {
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
       ptx::mbarrier_init(full(i), Tile::kProducerWarps);
-      ptx::mbarrier_init(empty(i), Tile::kConsumerWarps);
+      ptx::mbarrier_init(empty(i), Tile::kConsumerWarps * layout::kWarpLanes);
     }
     ptx::fence_mbarrier_init();
   }
@@ -163,7 +163,7 @@ struct SplitConsumer {
     ptx::wgmma_wait<Tile::kDepth - 1>();  // that position is done: its operand and its stage are free
     keep(a);
     if (position >= Tile::kDepth) {
-      if (lane == 0) ptx::mbarrier_arrive(ring.empty(done));
+      ptx::mbarrier_arrive(ring.empty(done));  // every lane, for racecheck: see gemv.cuh warp_arrive
       done = done + 1 == Tile::kStages ? 0 : done + 1;
     }
     ptx::mbarrier_wait(ring.full(stage), parity);

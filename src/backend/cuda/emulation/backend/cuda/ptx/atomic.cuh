@@ -8,4 +8,6 @@ inline int add_acq_rel(int* global, int value) {
   return *global - value;
 }
 
+inline void add(float* global, float value) { *global += value; }
+
 }  // namespace nibble::backend::cuda::ptx

@@ -8,9 +8,9 @@
 namespace nibble::backend::cuda::ptx {
 
 struct EmulatedBarrier {
-  int8_t count, pending;  // arrivals per round, arrivals missing
-  uint16_t rounds;        // complete
-  int32_t bytes;          // missing
+  int16_t count, pending;  // arrivals per round, arrivals missing
+  int32_t bytes : 31;      // missing
+  uint32_t parity : 1;     // of the complete rounds
 };
 static_assert(sizeof(EmulatedBarrier) == 8);
 
@@ -21,14 +21,14 @@ void change_barrier(uint32_t barrier, const Change& change) {
   change(state);
   if (state.pending == 0 && state.bytes == 0) {
     state.pending = state.count;
-    ++state.rounds;
+    state.parity ^= 1u;
   }
   std::memcpy(smem + barrier, &state, 8);
   emulation::made_progress();
 }
 
 inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
-  const auto count = static_cast<int8_t>(arrivals);
+  const auto count = static_cast<int16_t>(arrivals);
   const EmulatedBarrier state{count, count, 0, 0};
   std::memcpy(smem + barrier, &state, 8);
 }
@@ -55,7 +55,7 @@ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   emulation::wait_until([&] {
     EmulatedBarrier state;
     std::memcpy(&state, smem + barrier, 8);
-    return (state.rounds & 1u) != parity;
+    return state.parity != parity;
   });
 }
 

@@ -56,7 +56,8 @@ class AttendFlash : public CudaTest {
                    .partials = partials.get(),
                    .finished = finished.get(),
                    .tiles = tiles.get(),
-                   .tile_count = static_cast<int>(shares.prefill.size())};
+                   .tile_count = static_cast<int>(shares.prefill.size()),
+                   .ctas = attend_ctas(std::ssize(shares.prefill), f.shape.kv_heads, {.sms = 5})};
     const auto launch = [&] {
       if (!shares.decode.empty()) any_attend_decode(args, type, plan, on_);
       if (!shares.prefill.empty()) wgmma ? sm90_attend_prefill(args, type, on_) : any_attend_prefill(args, type, on_);

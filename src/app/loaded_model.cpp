@@ -263,10 +263,17 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
     view.terminal.note(view.terminal.dim(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where)));
   be_ = make_backend(options.backend, options, config, source.mapped_files());
   const OnLoad show = show_loading(view.terminal);
+  const auto start = std::chrono::steady_clock::now();
+  double bytes = 0;
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+    bytes = static_cast<double>(p.total_bytes);
     show(p);
     if (view.on_load) view.on_load(p);
   });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (options.backend == BackendKind::kCuda)
+    view.terminal.note(view.terminal.dim(
+        fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds))));
   model_.attention_sinks = options.attention_sinks;
 }
 

@@ -4,11 +4,10 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/choices.h"
 #include "backend/cuda/device_errors.h"
+#include "backend/cuda/device_weights.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernels/any/launchers.h"
-#include "backend/cuda/packed_weights.h"
 #include "backend/cuda/plan.h"
-#include "backend/cuda/upload.h"
 #include "base/error.h"
 
 #include <optional>
@@ -62,7 +61,7 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& op
           .kv = kv,
           .activations = measure.bytes() - kv + gemms.bytes() +
                          Attention::memory_bytes(config, options, open_device(options.device)),
-          .upload = Uploader::kRingBytes + (packed ? Packer::kBytes : 0)};
+          .upload = upload_bytes()};
 }
 
 }  // namespace nibble::backend

@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <tuple>
@@ -49,7 +50,7 @@ struct Uploaded {
   Uploaded(const model::ModelConfig& config, std::span<const HostWeight> weights, Matrices matrices,
            const DenseFormats& dense = {})
       : be(model::backend_config(config, {.max_tokens = 8, .max_rows = 1, .kv_pages = {4, 4}}, dense)),
-        device({.config = be, .matrices = matrices, .files = {}, .upload_threads = 1}, nullptr) {
+        device({.config = be, .matrices = matrices, .files = {}, .upload_threads = 3}, nullptr) {
     for (const HostWeight& w : weights) {
       const WeightHandle handle = device.upload(w);
       if (w.role == kGate || w.role == kGateBias) continue;  // its other half's handle stands for both
@@ -130,16 +131,23 @@ float value_of(const HostWeight& w, int64_t idx) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(w.values.bytes.data());
   const auto f16 = [&](int64_t at) { return F16{static_cast<uint16_t>(bytes[at] | bytes[at + 1] << 8)}.to_float(); };
   if (w.format == WeightFormat::kF16) return f16(2 * idx);
+  if (w.format == WeightFormat::kGgmlMxfp4) {
+    const uint8_t* block = bytes + idx / 32 * 17;
+    const uint8_t two = block[1 + idx % 16];
+    const E2m1 code{static_cast<uint8_t>(idx % 32 < 16 ? two & 15 : two >> 4)};
+    return code.to_float() * E8m0{block[0]}.to_float();
+  }
   const int64_t block = idx / 32 * 34;
   return f16(block) * static_cast<float>(static_cast<int8_t>(bytes[block + 2 + idx % 32]));
 }
 
-// The same weights, those in Q8_0 and F16 as floats of type T.
+// The same weights, dense ones in Q8_0, F16 and MXFP4 as floats of type T.
 template <class T>
 struct Decoded {
   Decoded(std::vector<HostWeight> from, const backend::Dims& dims, WeightFormat format) : weights(std::move(from)) {
     for (HostWeight& w : weights) {
-      if (w.format != WeightFormat::kGgmlQ8 && w.format != WeightFormat::kF16) continue;
+      const bool experts = w.role == kGate || w.role == kUp || w.role == kDown;
+      if (experts || w.format == WeightFormat::kF32) continue;
       std::vector<T>& own = values.emplace_back(backend::values_of(w.role, dims));
       for (size_t i = 0; i < own.size(); ++i) {
         const float value = value_of(w, static_cast<int64_t>(i));
@@ -158,13 +166,19 @@ struct Decoded {
   std::deque<std::vector<T>> values;
 };
 
-TEST_F(Upload, rounds_q8_and_f16_to_the_nearest_bf16_and_requantises_them_unrounded) {
+TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_unrounded) {
   const test::ScratchDir dir;
-  const model::ModelConfig config = config_of(131'072);
+  const model::ModelConfig config = config_of(90'112);
   const model::DummyWeights made(config, 4, nullptr);
   for (const GgmlType dense : {GgmlType::kQ8, GgmlType::kF16}) {
     const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = dense});
-    const std::vector<HostWeight> weights = model::bind_gguf(file.tensors(), config);
+    std::vector<HostWeight> weights = model::bind_gguf(file.tensors(), config);
+    const auto is_o = [](const HostWeight& w) { return w.role == kO; };
+    const auto is_down = [](const HostWeight& w) { return w.role == kDown; };
+    HostWeight& o = *std::find_if(weights.begin(), weights.end(), is_o);  // of layer 0: bytes of its experts
+    o.format = WeightFormat::kGgmlMxfp4;
+    o.values.bytes = std::find_if(weights.begin(), weights.end(), is_down)
+                         ->values.bytes.first(static_cast<size_t>(backend::values_of(kO, config.dims) / 32 * 17));
     const Decoded<Bf16> rounded(weights, config.dims, WeightFormat::kBf16);
     for (const Matrices matrices : {Matrices::kPacked, Matrices::kRowOrder})
       expect_same({config, weights, matrices}, {config, rounded.weights, matrices});
@@ -184,7 +198,7 @@ TEST_F(Upload, refuses_what_it_has_no_kernels_for) {
     FAIL() << "an embedding in MXFP8";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kUnsupported);
-    EXPECT_STREQ(error.what(), "[cuda] embedding: want bf16, f16, f32 or ggml q8_0, found mxfp8");
+    EXPECT_STREQ(error.what(), "[cuda] embedding: want bf16, f16, f32, ggml q8_0 or ggml mxfp4, found mxfp8");
   }
 }
 

@@ -246,7 +246,7 @@ int execute(const BenchOptions& options) {
   backend::DevicePeaks peaks = measure(options.model);
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, step_limits(shape, source.config.dims), {terminal, {}});
-  backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.model.dense)};
+  backend::CostModel cost{source.config.dims, stored_formats(options.model, source.weights)};
   cost.formats.kv_value_bytes = kv_value_bytes(options.model);
   BenchHead head = head_of(options, source.config, cost);
   head.peaks = std::move(peaks);

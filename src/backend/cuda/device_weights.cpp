@@ -15,12 +15,11 @@ bool is_experts(WeightRole role) { return role == WeightRole::kGateUp || role ==
 void check_format(const HostWeight& weight) {
   using enum WeightFormat;
   const WeightFormat found = weight.format;
-  const bool served = is_experts(weight.role)
-                          ? found == kMxfp4 || found == kGgmlMxfp4
-                          : found == kBf16 || found == kF16 || found == kF32 || found == kGgmlQ8;
+  const bool experts = is_experts(weight.role);
+  const bool served = found == kGgmlMxfp4 || (experts ? found == kMxfp4 : found != kMxfp4 && found != kMxfp8);
   if (served) return;
   throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", backend::name_of(weight.role),
-              is_experts(weight.role) ? "MXFP4" : "bf16, f16, f32 or ggml q8_0", backend::name_of(found));
+              experts ? "mxfp4" : "bf16, f16, f32, ggml q8_0 or ggml mxfp4", backend::name_of(found));
 }
 
 }  // namespace

@@ -17,8 +17,10 @@
 
 namespace nibble::backend::cuda {
 
-// The device's memory for weights on their way.
-[[nodiscard]] constexpr int64_t upload_bytes() { return Uploader::kRingBytes + Slabs::kMemoryBytes; }
+// Memory for weights on their way, pinned and the device's.
+[[nodiscard]] constexpr int64_t upload_bytes(int threads) {
+  return Uploader::memory_bytes(threads) + Slabs::kMemoryBytes;
+}
 
 class DeviceWeights {
  public:

@@ -4,11 +4,17 @@
 #include "backend/backend.h"
 #include "backend/expert_activations.h"
 
+#include <cstdint>
 #include <memory>
 
 namespace nibble::backend {
 
-std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config,
-                                                ExpertActivations activations = ExpertActivations::kExact);
+struct ReferenceOptions {
+  ExpertActivations activations = ExpertActivations::kExact;
+  // kBf16: values in F16, F32 and Q8_0 are read as the nearest bf16, which is what a card holds of them; those that are
+  // requantised are so from their own values, as there.
+  enum class Weights : uint8_t { kAsStored, kBf16 } weights = Weights::kAsStored;
+};
+std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, const ReferenceOptions& options = {});
 
 }  // namespace nibble::backend

@@ -38,7 +38,7 @@ void quantize_weights(const QuantizeArgs& args, cudaStream_t /*stream*/) {
 
 void translate_weights(const TranslateArgs& args, cudaStream_t /*stream*/) {
   if (!emulated_cuda().packs) return;
-  const bool blocks = args.format == WeightFormat::kGgmlMxfp4;
+  const bool blocks = args.scales != nullptr;
   for (int64_t i = 0; i < args.rows * args.cols / (blocks ? kMxBlock : 1); ++i) {
     if (blocks) {
       regroup_nibbles(args, i);

@@ -188,14 +188,14 @@ struct QuantizeArgs {
   int64_t rows = 0, cols = 0;
 };
 
-// Rows as llama.cpp's files hold them to rows as OpenAI's do. kBf16, kF16, kF32 and kGgmlQ8 become bf16, to the
-// nearest, ties to even; kGgmlMxfp4 becomes codes and scales, the same values in another order of nibbles.
+// Rows as llama.cpp's files hold them to rows as OpenAI's do: bf16, to the nearest, ties to even; or where there are
+// `scales`, of kGgmlMxfp4, codes and scales: the same values in another order of nibbles.
 struct TranslateArgs {
   WeightFormat format = WeightFormat::kF32;
   const uint8_t* even = nullptr;  // rows 0, 2, 4, … where `odd` holds rows 1, 3, 5, …; else all
   const uint8_t* odd = nullptr;
   uint8_t* values = nullptr;  // 16-byte aligned
-  uint8_t* scales = nullptr;  // of kGgmlMxfp4
+  uint8_t* scales = nullptr;  // may be none
   int64_t rows = 0, cols = 0;
 };
 

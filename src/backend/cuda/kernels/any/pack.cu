@@ -39,7 +39,7 @@ __global__ void quantize(const __grid_constant__ QuantizeArgs a, int64_t count) 
 
 __global__ void translate(const __grid_constant__ TranslateArgs a, int64_t count) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
-    if (a.format == WeightFormat::kGgmlMxfp4) {
+    if (a.scales != nullptr) {
       regroup_nibbles(a, i);
     } else {
       widen(a, i);
@@ -78,7 +78,7 @@ void quantize_weights(const QuantizeArgs& args, cudaStream_t stream) {
 }
 
 void translate_weights(const TranslateArgs& args, cudaStream_t stream) {
-  const int64_t count = args.rows * args.cols / (args.format == WeightFormat::kGgmlMxfp4 ? kMxBlock : 1);
+  const int64_t count = args.rows * args.cols / (args.scales != nullptr ? kMxBlock : 1);
   translate<<<grid_for(count), kThreads, 0, stream>>>(args, count);
   require_launched("weight translation");
 }

@@ -11,7 +11,7 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kGgmlMxfp4Bytes = 17, kGgmlQ8Bytes = 34;  // of a block of 32, scale first
 
-// Value `idx` of an array in kBf16, kF16, kF32 or kGgmlQ8: exact.
+// Value `idx` of an array in kBf16, kF16, kF32, kGgmlQ8 or kGgmlMxfp4: exact.
 __device__ inline float float_at(WeightFormat format, const uint8_t* from, int64_t idx) {
   switch (format) {
     case WeightFormat::kF32: return reinterpret_cast<const float*>(from)[idx];
@@ -20,6 +20,12 @@ __device__ inline float float_at(WeightFormat format, const uint8_t* from, int64
       const uint8_t* block = from + idx / kMxBlock * kGgmlQ8Bytes;
       const float scale = reinterpret_cast<const F16*>(block)->to_float();
       return scale * static_cast<float>(static_cast<int8_t>(block[sizeof(F16) + idx % kMxBlock]));
+    }
+    case WeightFormat::kGgmlMxfp4: {
+      const uint8_t* block = from + idx / kMxBlock * kGgmlMxfp4Bytes;
+      const auto k = static_cast<int>(idx % kMxBlock);
+      const uint32_t code = k < kMxBlock / 2 ? block[1 + k] & 15u : block[1 + k - kMxBlock / 2] >> 4;
+      return mx_decode(MxFormat::kMxfp4, static_cast<uint8_t>(code), {block[0]});
     }
     default: return reinterpret_cast<const Bf16*>(from)[idx].to_float();
   }

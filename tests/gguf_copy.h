@@ -28,8 +28,8 @@ inline checkpoint::GgufCheckpoint as_gguf(const model::ModelConfig& config,
     const backend::HostWeight& w = *by_role.at({item.role, item.layer});
     return item.part == model::Part::kValues ? w.values.bytes : w.scales.bytes;
   };
-  const auto paths = model::export_gguf(
-      config, source, path, {.dense = as.dense, .part_bytes = as.part_bytes, .tokenizer = as.tokenizer});
+  const auto paths = model::export_gguf(config, source, path,
+                                        {.dense = as.dense, .part_bytes = as.part_bytes, .tokenizer = as.tokenizer});
   return checkpoint::GgufCheckpoint::open(paths.front());
 }
 

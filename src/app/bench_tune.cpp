@@ -32,8 +32,8 @@ backend::BackendConfig backend_config(const ModelOptions& options, const model::
 
 void check_memory(const ModelOptions& options, const model::ModelConfig& config) {
   require_fit({.weights = dummy_bytes(options, config.dims)}, host_limit(), {});
-  const auto [needs, limit] = budget_of(options, backend_config(options, config),
-                                        {config.dims, backend::StoredFormats::of({}, options.dense)});
+  const auto [needs, limit] =
+      budget_of(options, backend_config(options, config), {config.dims, backend::StoredFormats::of({}, options.dense)});
   require_fit(needs, limit, {});
 }
 

@@ -83,8 +83,7 @@ backend::cuda::DeviceFacts card_of(CardChoice choice) {
 
 class Planner {
  public:
-  Planner(const InspectOptions& options, const model::ModelConfig& config,
-          std::span<const backend::HostWeight> weights)
+  Planner(const InspectOptions& options, const model::ModelConfig& config, std::span<const backend::HostWeight> weights)
       : options_(options),
         config_(config),
         backend_config_(model::backend_config(config, {}, options.model.dense)),

@@ -10,8 +10,8 @@
 
 namespace nibble::app {
 
-// `weights`: of a GGUF file, whose formats it may choose; else none. Throws Error(kUnsupported) for a backend that has no
-// plan.
+// `weights`: of a GGUF file, whose formats it may choose; else none. Throws Error(kUnsupported) for a backend that has
+// no plan.
 void print_plan(const InspectOptions& options, const model::ModelConfig& config,
                 std::span<const backend::HostWeight> weights, Terminal& terminal);
 

@@ -283,7 +283,8 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
     if (view.on_load) view.on_load(p);
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (card) note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
+  if (card)
+    note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
   model_.attention_sinks = options.attention_sinks;
 }
 

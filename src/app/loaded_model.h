@@ -54,7 +54,8 @@ struct ModelSource {
 // `files`: those that weights will be mapped from.
 // Throws Error(kUnsupported), naming the flag, when one is given that none of these backends has.
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
-// Takes of the options what this kind has. A reference beside options.backend cuda reads weights as the card holds them.
+// Takes of the options what this kind has. A reference beside options.backend cuda reads weights as the card holds
+// them.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {});

@@ -91,7 +91,8 @@ ssize_t short_pread(int file, void* into, size_t bytes, off_t offset) {
   return ::pread(file, into, std::min<size_t>(bytes, 5000 + static_cast<size_t>(++calls % 3) * 4096), offset);
 }
 ssize_t failing_pread(int file, void* into, size_t bytes, off_t offset) {
-  if (offset < 4 << 20) return ::pread(file, into, std::min<size_t>(bytes, (4u << 20) - static_cast<size_t>(offset)), offset);
+  if (offset < 4 << 20)
+    return ::pread(file, into, std::min<size_t>(bytes, (4u << 20) - static_cast<size_t>(offset)), offset);
   errno = EIO;
   return -1;
 }

@@ -3,6 +3,8 @@
 #include "backend/cost.h"
 #include "base/error.h"
 
+#include <array>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -85,11 +87,11 @@ WeightHandle DeviceWeights::upload(const HostWeight& weight, std::span<const std
 
 void DeviceWeights::put(const SlabSource& source, std::byte* values, std::byte* scales) {
   if (source.as_shipped()) {
-    uploader_->copy(values, source.even, stream_);
-    uploader_->copy(scales, source.scales, stream_);
+    uploader_->copy(std::array{Uploader::Part{values, source.even}}, stream_);
+    if (scales != nullptr) uploader_->copy(std::array{Uploader::Part{scales, source.scales}}, stream_);
     return;
   }
-  slabs_->run(source, [&](const Slabs::Rows& rows) {
+  slabs_->run(source, Slabs::Room::kNone, [source, values, scales](const Slabs::Rows& rows) {
     const int64_t first = rows.first * source.cols;
     translate(source, rows, reinterpret_cast<uint8_t*>(values) + (scales == nullptr ? first * 2 : first / 2),
               scales == nullptr ? nullptr : reinterpret_cast<uint8_t*>(scales) + first / kMxBlock);

@@ -33,8 +33,8 @@ class DeviceWeights {
   };
   DeviceWeights(const Options& options, cudaStream_t stream);
 
-  // As Backend::upload. A layer's kGate and kGateBias come before its kUp and kUpBias, whose handles then stand for both;
-  // until then their bytes are the caller's to keep.
+  // As Backend::upload. A layer's kGate and kGateBias come before its kUp and kUpBias, whose handles then stand for
+  // both. The bytes are read until finish() returns.
   WeightHandle upload(const HostWeight& weight);
   // Before the first step: waits, and frees what only uploads need. Throws Error(kUnsupported) for scales that no
   // packing holds. Does nothing when nothing was uploaded since.
@@ -64,11 +64,11 @@ class DeviceWeights {
 
   const Options options_;
   cudaStream_t stream_;
-  std::optional<Uploader> uploader_;
-  std::optional<Slabs> slabs_;
   std::optional<PackedWeights> packed_;
   std::optional<HostWeight> gate_, gate_bias_;  // whose other half has not come yet
   std::vector<Uploaded> weights_;
+  std::optional<Slabs> slabs_;
+  std::optional<Uploader> uploader_;  // the last: its threads use the others
 };
 
 }  // namespace nibble::backend::cuda

@@ -50,10 +50,12 @@ void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, co
   pack.bad_scales = &counts->bad;
   pack.wide_scales = &counts->wide;
   uint8_t* const packed = pack.packed;
-  slabs.run(source, [&](const Slabs::Rows& rows) {
+  const bool changed = quantize || !source.as_shipped();
+  const Slabs::Room room = changed ? Slabs::Room::kWanted : Slabs::Room::kNone;
+  slabs.run(source, room, [=](const Slabs::Rows& rows) mutable {
     pack.values = rows.even;
     pack.scales = rows.scales;
-    if (quantize || !source.as_shipped()) {
+    if (changed) {
       const int64_t code_bytes = rows.count * source.cols / (pack.packing == Packing::kMxfp4 ? 2 : 1);
       uint8_t* const scales = pack.packing == Packing::kBf16 ? nullptr : rows.room + code_bytes;
       if (quantize) {

@@ -33,7 +33,7 @@ class PackedWeights {
     const uint8_t* data = nullptr;  // of kQ, kK and kV: the layer's one matrix of all three
     layout::Packing packing = layout::Packing::kBf16;
   };
-  // REQUIRES is_packed(role), and a source of its shape. Enqueues; the source has been read when it returns.
+  // REQUIRES is_packed(role), and a source of its shape. The source is read until slabs.wait() returns.
   Matrix upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs);
   // The biases of q, k and v, one after the other: where this role's part begins, and the whole.
   struct Bias {

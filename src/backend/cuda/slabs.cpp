@@ -4,6 +4,7 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -19,12 +20,13 @@ std::span<const std::byte> part(std::span<const std::byte> all, int64_t begin, i
 }  // namespace
 
 Slabs::Slabs(Uploader& uploader) : uploader_(uploader) {
-  for (Slab& slab : slabs_)
-    slab = {allocate_device(kBytes, "weights on their way"), allocate_device(kBytes, "weights on their way"),
-            make_stream()};
+  for (Slab& slab : slabs_) {
+    slab.bytes = allocate_device(kBytes, "weights on their way");
+    slab.stream = make_stream();
+  }
 }
 
-void Slabs::run(const SlabSource& source, const std::function<void(const Rows&)>& use) {
+void Slabs::run(const SlabSource& source, Room room, const Use& use) {
   // Where row `row` begins in an array; REQUIRES whole steps, or the end.
   const auto at_row = [&](std::span<const std::byte> array, int64_t row) {
     return row == source.rows ? std::ssize(array) : std::ssize(array) * kStep / source.rows * (row / kStep);
@@ -35,27 +37,31 @@ void Slabs::run(const SlabSource& source, const std::function<void(const Rows&)>
   check(most * row_bytes + 3 * kAlignment <= kBytes, "64 rows fit a slab");
   for (int64_t first = 0; first < source.rows; first += most) {
     const int64_t count = std::min(most, source.rows - first);
-    const Slab& slab = slabs_[next_];
+    Slab& slab = slabs_[next_];
     next_ = (next_ + 1) % slabs_.size();
+    uploader_.wait(slab.job);
+    if (room == Room::kWanted && slab.room == nullptr) slab.room = allocate_device(kBytes, "weights on their way");
+    std::vector<Uploader::Part> parts;
     std::byte* at = slab.bytes.get();
-    const auto bring = [&](std::span<const std::byte> array) {
+    const auto place = [&](std::span<const std::byte> array) -> const uint8_t* {
+      if (array.empty()) return nullptr;
       const int64_t begin = at_row(array, first), bytes = at_row(array, first + count) - begin;
-      uploader_.copy(at, part(array, begin, bytes), slab.stream.get());
-      auto* const here = reinterpret_cast<const uint8_t*>(at);
+      parts.push_back({at, part(array, begin, bytes)});
       at += align(bytes);
-      return array.empty() ? nullptr : here;
+      return reinterpret_cast<const uint8_t*>(parts.back().device);
     };
     Rows rows{.first = first, .count = count};
-    rows.even = bring(source.even);
-    rows.odd = bring(source.odd);
-    rows.scales = bring(source.scales);
+    rows.even = place(source.even);
+    rows.odd = place(source.odd);
+    rows.scales = place(source.scales);
     rows.room = reinterpret_cast<uint8_t*>(slab.room.get());
     rows.stream = slab.stream.get();
-    use(rows);
+    slab.job = uploader_.copy(parts, rows.stream, [use, rows] { use(rows); });
   }
 }
 
-void Slabs::wait() const {
+void Slabs::wait() {
+  uploader_.wait_all();
   for (const Slab& slab : slabs_) cuda_check(cudaStreamSynchronize(slab.stream.get()));
 }
 

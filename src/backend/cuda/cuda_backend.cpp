@@ -156,10 +156,9 @@ class StreamedCudaBackend final : public CudaBackend {
     const int32_t* positions = inputs_->positions(args.positions);
     const int32_t* kv_slots = inputs_->kv_slots(kind, args.kv_slots);
     if (path_) {
-      return path_->attn_in(
-          {bf16(w[WeightRole::kAttnNorm]), weights_.matrix(w[WeightRole::kQ]),
-           weights_.qkv_bias(w[WeightRole::kQBias])},
-          args.layer_idx, positions, kv_slots, on_);
+      return path_->attn_in({bf16(w[WeightRole::kAttnNorm]), weights_.matrix(w[WeightRole::kQ]),
+                             weights_.qkv_bias(w[WeightRole::kQBias])},
+                            args.layer_idx, positions, kv_slots, on_);
     }
     norm({.x = at_.residual, .scale = bf16(w[WeightRole::kAttnNorm])}, tokens_);
     linear({.weight = bf16(w[WeightRole::kQ]), .bias = bf16(w[WeightRole::kQBias]), .x = at_.normed, .out = at_.q},

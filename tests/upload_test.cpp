@@ -25,7 +25,7 @@ class UploaderTest : public testing::Test {
   UploaderTest() {
     emulated_cuda() = {.card = {.name = "any", .memory_bytes = int64_t{1} << 37}};
     std::vector<char> content(kBytes);
-    for (size_t i = 0; i < kBytes; ++i) content[i] = static_cast<char>(i * 2654435761u >> 13);
+    for (size_t i = 0; i < kBytes; ++i) content[i] = static_cast<char>(i * 2654435761u >> 24);
     std::ofstream(dir_ / "f", std::ios::binary).write(content.data(), kBytes);
     file_.emplace(dir_ / "f");
     source_ = {file_->bytes(), dir_ / "f"};

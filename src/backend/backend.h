@@ -62,7 +62,7 @@ class Backend {
   [[nodiscard]] virtual std::string_view name() const = 0;
 
   // Shapes and types must be the role's (the manifest has checked them). A host backend keeps the view: the caller
-  // keeps the bytes alive and unchanged as long as the backend. Throws Error(kUnsupported) for a format that this
+  // keeps the bytes alive and unchanged as long as the backend; for another, until its first step. Throws Error(kUnsupported) for a format that this
   // backend does not read.
   virtual WeightHandle upload(const HostWeight& weight) = 0;
 

@@ -175,7 +175,7 @@ struct Loaded {
          const CpuOptions* cpu, const backend::DenseFormats& dense = {}, KvDtype reference_kv = KvDtype::kF32) {
     const auto be_config = model::backend_config(config, engine::step_limits(limits), dense);
     be = cpu != nullptr ? backend::make_cpu_backend(be_config, *cpu)
-                        : backend::make_reference_backend(be_config, backend::ExpertActivations::kExact, reference_kv);
+                        : backend::make_reference_backend(be_config, {.kv = reference_kv});
     gpt = model::load(*be, config, weights.all());
   }
   std::unique_ptr<backend::Backend> be;

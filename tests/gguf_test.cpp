@@ -11,8 +11,8 @@
 #include "checkpoint/hf_config.h"
 #include "checkpoint/testing.h"
 #include "engine/session.h"
+#include "gguf_copy.h"
 #include "model/gguf_config.h"
-#include "model/gguf_export.h"
 #include "model/gguf_weights.h"
 #include "model/load.h"
 #include "text/tokenizer.h"
@@ -26,8 +26,6 @@
 #include <bit>
 #include <cmath>
 #include <filesystem>
-#include <map>
-#include <tuple>
 
 namespace nibble {
 namespace {
@@ -119,20 +117,13 @@ struct Tiny {
   std::string json = read_text_file(kTiny / "tokenizer.json", 1 << 24);
 
   [[nodiscard]] GgufCheckpoint as_gguf(const fs::path& path, GgmlType dense) const {
-    std::map<std::tuple<model::WeightRole, int>, const HostWeight*> by_role;
-    for (const HostWeight& w : weights) by_role[{w.role, w.layer}] = &w;
     const text::TokenList list = text::list_from_parts(text::read_tokenizer_json(json, "tiny"), 4096);
     std::vector<int32_t> kinds;
     for (const text::TokenKind kind : list.kinds) kinds.push_back(static_cast<int32_t>(kind));
     const std::vector<checkpoint::GgufEntry> tokenizer = {{"tokenizer.ggml.tokens", list.tokens},
                                                           {"tokenizer.ggml.token_type", kinds},
                                                           {"tokenizer.ggml.merges", list.merges}};
-    const model::TensorSource source = [&](const model::ManifestItem& item) {
-      const HostWeight& w = *by_role.at({item.role, item.layer});
-      return item.part == model::Part::kValues ? w.values.bytes : w.scales.bytes;
-    };
-    const auto paths = model::export_gguf(config, source, path, {.dense = dense, .tokenizer = tokenizer});
-    return GgufCheckpoint::open(paths.front());
+    return test::as_gguf(config, weights, path, {.dense = dense, .tokenizer = tokenizer});
   }
 };
 

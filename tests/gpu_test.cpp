@@ -7,9 +7,13 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/hf_config.h"
+#include "checkpoint/testing.h"
 #include "engine/session.h"
+#include "gguf_copy.h"
 #include "model/compare.h"
+#include "model/gguf_weights.h"
 #include "model/load.h"
 #include "model/manifest.h"
 #include "model/synth.h"
@@ -54,8 +58,16 @@ struct Source {
     weights = dummy->weights();
   }
 
+  // `of` in llama.cpp's file, split, its dense matrices in Q8_0.
+  Source(const Source& of, const test::ScratchDir& dir) : config(of.config) {
+    gguf.emplace(test::as_gguf(config, of.weights, dir / "m.gguf",
+                               {.dense = checkpoint::GgmlType::kQ8, .part_bytes = 4'000'000}));
+    weights = model::bind_gguf(gguf->tensors(), config);
+  }
+
   model::ModelConfig config;
   std::optional<checkpoint::Checkpoint> files;
+  std::optional<checkpoint::GgufCheckpoint> gguf;
   std::optional<model::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
 };
@@ -201,7 +213,8 @@ struct Path {
 void compare_steps(const Source& source, std::span<const model::Step> steps, const model::StepLimits& limits,
                    std::string_view what, const Path& path = {}) {
   const auto config = model::backend_config(source.config, limits, path.dense);
-  const auto reference = backend::make_reference_backend(config, path.activations);
+  const auto reference = backend::make_reference_backend(
+      config, {.activations = path.activations, .weights = backend::ReferenceOptions::Weights::kBf16});
   const auto cuda =
       backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
   const model::GptOss on_reference = model::load(*reference, source.config, source.weights);
@@ -336,6 +349,18 @@ TEST_P(GpuFormats, gemms_match_the_reference_on_nibble_tiny) {
 
 TEST_P(GpuFormats, gemms_match_the_reference_at_real_widths) {
   compare_prompts(Source(two_layers_of_120b(), 7), MoeKernel::kGemm, {17}, 0.05);
+}
+
+// The reference reads the file's Q8_0 as the nearest bf16, as the card holds it: the same tolerances as without a file.
+TEST_P(GpuFormats, gguf_matches_the_reference_that_rounds_as_the_card_does) {
+  const test::ScratchDir dir, wide_dir;
+  model::ModelConfig few_experts = two_layers_of_120b();
+  few_experts.dims.experts = 16;
+  const Source gguf(Source(kTiny), dir), wide(Source(few_experts, 7), wide_dir);
+  if (GetParam().dense.o == std::nullopt) compare_prompts(gguf, MoeKernel::kReference, {3}, 1e-4);
+  compare_prompts(gguf, MoeKernel::kMarlin, {3}, 0.04);
+  compare_prompts(gguf, MoeKernel::kGemm, {17}, 0.1);
+  compare_prompts(wide, MoeKernel::kMarlin, {2}, 0.02);
 }
 
 // Several sequences in one step, their pages interleaved, pages behind the window released.
@@ -512,6 +537,21 @@ TEST_F(Gpu, marlin_generates_the_greedy_tokens_of_the_cpu) {
   EXPECT_EQ(generate(cuda, request), generate(cpu, request));
 }
 
+TEST_F(Gpu, generates_the_greedy_tokens_of_the_cpu_from_the_same_gguf_file) {
+  const test::ScratchDir dir;
+  const Source source(Source(kTiny), dir);
+  const engine::SessionLimits limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
+  const engine::Request request{.prompt = some_tokens(37, source.config.dims.vocab),
+                                .max_tokens = 60,
+                                .sampling = {.temperature = 0},
+                                .stop_ids = {}};
+  Loaded cpu(source, limits, Which::kCpu);
+  for (const MoeKernel moe : {MoeKernel::kReference, MoeKernel::kAuto}) {
+    Loaded cuda(source, limits, Which::kCuda, {.moe = moe});
+    EXPECT_EQ(generate(cuda, request), generate(cpu, request)) << name_of(moe);
+  }
+}
+
 TEST_F(Gpu, replayed_graphs_give_the_tokens_and_launches_of_eager_steps) {
   const Source source(kTiny);
   const engine::SessionLimits limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
@@ -575,6 +615,50 @@ TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
   for (const int rows : {5, 10, 37})
     for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kAuto})
       EXPECT_EQ(run(rows, moe, false), run(rows, moe, true)) << rows << " rows, " << name_of(moe);
+}
+
+// One token each at position 0 of a page of its own.
+model::Step first_tokens(int rows, const backend::SamplingParams& params) {
+  model::Step step;
+  for (int r = 0; r < rows; ++r) {
+    step.token_ids.push_back(r);
+    step.positions.push_back(0);
+    step.rows.push_back({.first_token = r, .tokens = 1, .context = 1});
+    step.logit_tokens.push_back(r);
+    step.sample_rows.push_back({.params = &params, .position = 0});
+    for (auto& kv : step.kv) {
+      kv.pages_per_row = 1;
+      kv.slots.push_back(r * backend::kPageTokens);
+      kv.page_ids.push_back(r);
+    }
+  }
+  return step;
+}
+
+// As many layers as the largest model; a graph's size does not depend on their widths. Others on the card would be
+// measured with it.
+TEST_F(Gpu, graphs_take_no_more_memory_than_the_budget_says) {
+  model::ModelConfig config = model::gpt_oss_120b();
+  config.dims.hidden = config.dims.inter = 192;
+  config.dims.vocab = 512;
+  config.bos_id = config.pad_id = 0;
+  config.eos_ids = {0};
+  const Source source(config, 7);
+  constexpr int kSizes = 128;
+  const auto be =
+      model::backend_config(config, {.max_tokens = kSizes, .max_rows = kSizes, .kv_pages = {kSizes, kSizes}});
+  const auto cuda = backend::make_cuda_backend(be, {});
+  const model::GptOss gpt = model::load(*cuda, config, source.weights);
+  const backend::SamplingParams greedy{.temperature = 0};
+  const auto run = [&](int rows) { cuda->wait(*model::forward(*cuda, gpt, first_tokens(rows, greedy))); };
+  run(1);  // ends loading
+  for (int rows = 1; rows <= kSizes; ++rows) run(rows);
+  const int64_t before = backend::cuda_memory().free_bytes;
+  for (int rows = 1; rows <= kSizes; ++rows) run(rows), run(rows);
+  const int64_t taken = before - backend::cuda_memory().free_bytes;
+  std::printf("%d graphs of %d layers took %.1f MB\n", kSizes, 36, static_cast<double>(taken) / 1e6);
+  EXPECT_GE(cuda->graph_replays(), kSizes);
+  EXPECT_LE(taken, backend::cuda_memory_needs(be, {}).graphs);
 }
 
 TEST_F(Gpu, a_copied_page_is_as_good_as_the_first) {

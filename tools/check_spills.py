@@ -19,7 +19,7 @@ CHECKED = "sm_121a"
 BLOCK_BYTES = 99 * 1024  # of shared memory that a block may have
 PLANNED = {"gemv", "any_attend_decode"}  # launches may plan all of them as dynamic ones
 # Only these are not for decode steps: prompts, uploads, measuring.
-OTHER = re.compile(r"(any|sm\d+)_(gemm|attend_prefill|route_sums|peak|read_all|moe_group_tiles|nothing)|pack_|quantize$")
+OTHER = re.compile(r"(any|sm\d+)_(gemm|attend_prefill|route_sums|peak|read_all|moe_group_tiles|nothing)|pack_|(quantize|translate)$")
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -75,7 +75,7 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
   const auto [needs, limit] = budget(shape);
   if (needs.total() <= limit.bytes) return;
   std::vector<std::string> advice;
-  const auto advise = [&, &room = limit](const char* flag, auto BenchShape::* field) {
+  const auto advise = [&, &room = limit](const char* flag, auto BenchShape::*field) {
     const auto value = largest_that_fits(room, shape.*field, [&](int64_t v) {
       BenchShape smaller = shape;
       smaller.*field = static_cast<std::remove_reference_t<decltype(smaller.*field)>>(v);
@@ -247,7 +247,7 @@ int execute(const BenchOptions& options) {
   backend::DevicePeaks peaks = measure(options.model);
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, step_limits(shape, source.config.dims), {terminal, {}});
-  backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.model.dense)};
+  backend::CostModel cost{source.config.dims, stored_formats(options.model, source.weights)};
   cost.formats.kv_value_bytes = kv_value_bytes(options.model, source.config.dims);
   BenchHead head = head_of(options, source.config, cost);
   head.peaks = std::move(peaks);

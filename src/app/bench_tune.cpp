@@ -3,6 +3,7 @@
 #include "app/bench_batch.h"
 #include "app/commands.h"
 #include "app/loaded_model.h"
+#include "app/memory_budget.h"
 #include "app/terminal.h"
 #include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/plan.h"
@@ -23,16 +24,27 @@ constexpr int64_t kLayers = 4;  // enough that experts' weights stay in no cache
 constexpr int64_t kSteps[] = {12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
 constexpr int64_t kMostTokens = 2048, kEndless = int64_t{1} << 30;
 
+const BenchShape kShape{.prompt = kMostTokens, .chunk_tokens = kMostTokens};
+
+backend::BackendConfig backend_config(const ModelOptions& options, const model::ModelConfig& config) {
+  return model::backend_config(config, step_limits(kShape, config.dims), options.dense);
+}
+
+void check_memory(const ModelOptions& options, const model::ModelConfig& config) {
+  require_fit({.weights = dummy_bytes(options, config.dims)}, host_limit(), {});
+  const auto [needs, limit] =
+      budget_of(options, backend_config(options, config), {config.dims, backend::StoredFormats::of({}, options.dense)});
+  require_fit(needs, limit, {});
+}
+
 // Least µs of a step of each of kSteps.
 std::vector<double> time_steps(const BenchOptions& options, const model::ModelConfig& config,
                                const model::DummyWeights& weights, const Tuned& tuned) {
-  const BenchShape shape{.prompt = kMostTokens, .chunk_tokens = kMostTokens};
   backend::CudaOptions cuda = cuda_options(options.model);
   cuda.tuned = tuned;
-  const auto be = backend::make_cuda_backend(
-      model::backend_config(config, step_limits(shape, config.dims), options.model.dense), cuda);
+  const auto be = backend::make_cuda_backend(backend_config(options.model, config), cuda);
   const model::GptOss gpt = model::load(*be, config, weights.weights());
-  BenchBatch batch(*be, gpt, shape);
+  BenchBatch batch(*be, gpt, kShape);
   std::vector<double> us;
   for (const int64_t tokens : kSteps) {
     double best = 0;
@@ -88,6 +100,7 @@ int tune(const BenchOptions& options, std::string commit) {
   const auto card = backend::cuda_plan_device();
   check(card.has_value(), "a card that is available has facts");
   const model::ModelConfig config = model::truncated(open_config(asked), kLayers);
+  check_memory(asked, config);
   ThreadPool pool(thread_count(asked));
   const model::DummyWeights weights(config, asked.dummy_seed, &pool);
   std::vector<TuneRow> rows;

@@ -49,6 +49,7 @@ int execute(const CompareOptions& options) {
   ModelOptions exact = options.model;
   if (exact.kv_cache_dtype == KvCacheDtype::kAuto)
     exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
+  if (options.a == BackendKind::kCuda || options.b == BackendKind::kCuda) exact.backend = BackendKind::kCuda;
   const auto config = model::backend_config(source.config, engine::step_limits(limits), options.model.dense);
   refuse_foreign_flags(options.model, {options.a, options.b});
   const auto be_a = make_backend(options.a, exact, config), be_b = make_backend(options.b, exact, config);

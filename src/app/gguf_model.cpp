@@ -6,6 +6,7 @@
 #include "text/token_list.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -78,6 +79,26 @@ text::Tokenizer tokenizer_from_gguf(const GgufFields& fields, const std::string&
   }
   for (const std::string_view merge : fields.strings(kMerges)) list.merges.emplace_back(merge);
   return text::Tokenizer::from_list(list, path);
+}
+
+std::string card_conversions(std::span<const backend::HostWeight> weights, const backend::DenseFormats& dense) {
+  using backend::WeightFormat;
+  std::vector<std::pair<std::string, std::vector<std::string_view>>> roles;  // by conversion, as they come
+  for (const backend::HostWeight& w : weights) {
+    const WeightFormat to = dense.of(w.role).value_or(WeightFormat::kBf16);
+    const bool experts = w.role == backend::WeightRole::kGate || w.role == backend::WeightRole::kUp ||
+                         w.role == backend::WeightRole::kDown || w.role == backend::WeightRole::kGateUp;
+    if (experts || w.format == to) continue;  // experts change the order of their nibbles at most
+    const std::string conversion = fmt::format("{} to {}", backend::name_of(w.format), backend::name_of(to));
+    auto it = std::ranges::find(roles, conversion, &decltype(roles)::value_type::first);
+    if (it == roles.end()) it = roles.insert(it, {conversion, {}});
+    if (std::ranges::find(it->second, backend::name_of(w.role)) == it->second.end())
+      it->second.push_back(backend::name_of(w.role));
+  }
+  std::vector<std::string> parts;
+  for (const auto& [conversion, names] : roles)
+    parts.push_back(fmt::format("{}: {}", conversion, fmt::join(names, ", ")));
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 void write_gguf_model(const model::ModelConfig& config, const text::TokenizerParts& tokenizer,

@@ -39,6 +39,13 @@ Inspected inspect_gguf(const InspectOptions& options, const model::ModelConfig& 
   return result;
 }
 
+void plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal) {
+  if (options.model.load_format == LoadFormat::kDummy || !is_gguf(options.model))
+    return print_plan(options, config, {}, terminal);
+  const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
+  print_plan(options, config, model::bind_gguf(gguf.tensors(), config, {.check_scales = false}), terminal);
+}
+
 // From the files when there are any: then what is listed is what is there, and bind() has found it whole.
 Inspected inspect(const InspectOptions& options, const model::ModelConfig& config) {
   const bool dummy = options.model.load_format == LoadFormat::kDummy;
@@ -138,7 +145,7 @@ int execute(const InspectOptions& options) {
   Terminal terminal(options.output);
   const model::ModelConfig config = open_config(options.model);
   if (options.plan) {
-    print_plan(options, config, terminal);
+    plan(options, config, terminal);
     return kExitOk;
   }
   const auto [rows, numbers] = inspect(options, config);

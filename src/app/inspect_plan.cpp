@@ -1,5 +1,6 @@
 #include "app/inspect_plan.h"
 
+#include "app/gguf_model.h"
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
 #include "backend/cost.h"
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,17 +83,18 @@ backend::cuda::DeviceFacts card_of(CardChoice choice) {
 
 class Planner {
  public:
-  Planner(const InspectOptions& options, const model::ModelConfig& config)
+  Planner(const InspectOptions& options, const model::ModelConfig& config, std::span<const backend::HostWeight> weights)
       : options_(options),
         config_(config),
         backend_config_(model::backend_config(config, {}, options.model.dense)),
-        cost_{config.dims, backend::StoredFormats::of({}, options.model.dense)} {
+        cost_{config.dims, stored_formats(options.model, weights)} {
     cost_.formats.kv_value_bytes = kv_value_bytes(options.model, config.dims);
     if (options.model.backend == BackendKind::kReference)
       throw Error(Code::kUnsupported, "[plan] want --backend cpu or cuda, found reference: it has plain loops only");
     refuse_foreign_flags(options.model, {options.model.backend});
     if (options.model.backend == BackendKind::kCuda) {
       card_ = card_of(options.card);
+      conversions_ = card_conversions(weights, options.model.dense);
     } else if (options.card != CardChoice::kAuto) {
       throw Error(Code::kUnsupported, "[plan] --card: want --backend cuda, found another");
     }
@@ -101,6 +104,8 @@ class Planner {
     return card_ ? fmt::format("cuda, {} ({} multiprocessors)", card_->name, card_->multiprocessors)
                  : fmt::format("cpu, {} threads", thread_count(options_.model));
   }
+
+  [[nodiscard]] const std::string& conversions() const { return conversions_; }
 
   [[nodiscard]] Json json(const Scenario& scenario) const {
     const backend::StepShape step{.rows = scenario.rows, .logit_rows = static_cast<int64_t>(scenario.rows.size())};
@@ -148,6 +153,7 @@ class Planner {
   backend::BackendConfig backend_config_;
   backend::CostModel cost_;
   std::optional<backend::cuda::DeviceFacts> card_;
+  std::string conversions_;  // of weights while they are loaded
 };
 
 std::string text(const Json& plan, Terminal& terminal) {
@@ -177,12 +183,14 @@ std::string text(const Json& plan, Terminal& terminal) {
 
 }  // namespace
 
-void print_plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal) {
-  const Planner planner(options, config);
-  Json json = {{"device", planner.device()}, {"plans", Json::array()}};
+void print_plan(const InspectOptions& options, const model::ModelConfig& config,
+                std::span<const backend::HostWeight> weights, Terminal& terminal) {
+  const Planner planner(options, config, weights);
+  Json json = {{"device", planner.device()}, {"weights", planner.conversions()}, {"plans", Json::array()}};
   for (const Scenario& scenario : scenarios_of(options, config)) json["plans"].push_back(planner.json(scenario));
   if (options.output.json) return terminal.print_json(json);
   terminal.print(fmt::format("{}\n", planner.device()));
+  if (!planner.conversions().empty()) terminal.print(fmt::format("weights: {}\n", planner.conversions()));
   for (const Json& plan : json["plans"]) terminal.print(text(plan, terminal));
 }
 

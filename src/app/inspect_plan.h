@@ -3,11 +3,16 @@
 
 #include "app/options.h"
 #include "app/terminal.h"
+#include "backend/weights.h"
 #include "model/config.h"
+
+#include <span>
 
 namespace nibble::app {
 
-// Throws Error(kUnsupported) for a backend that has no plan.
-void print_plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal);
+// `weights`: of a GGUF file, whose formats it may choose; else none. Throws Error(kUnsupported) for a backend that has
+// no plan.
+void print_plan(const InspectOptions& options, const model::ModelConfig& config,
+                std::span<const backend::HostWeight> weights, Terminal& terminal);
 
 }  // namespace nibble::app

@@ -251,8 +251,13 @@ void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKi
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                const backend::BackendConfig& config, std::vector<MappedSource> files) {
-  if (kind == BackendKind::kReference)
-    return backend::make_reference_backend(config, expert_activations(options.moe_activation), kv_dtype(options));
+  if (kind == BackendKind::kReference) {
+    using Weights = backend::ReferenceOptions::Weights;
+    return backend::make_reference_backend(
+        config, {.activations = expert_activations(options.moe_activation),
+                 .kv = kv_dtype(options),
+                 .weights = options.backend == BackendKind::kCuda ? Weights::kBf16 : Weights::kAsStored});
+  }
   if (kind == BackendKind::kCuda) {
     backend::CudaOptions cuda = cuda_options(options);
     cuda.files = std::move(files);
@@ -261,20 +266,34 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
   return backend::make_cpu_backend(config, cpu_options(options));
 }
 
+backend::StoredFormats stored_formats(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
+  if (options.backend == BackendKind::kCuda) weights = {};  // held as OpenAI's checkpoints hold them, whatever the file
+  return backend::StoredFormats::of(weights, options.dense);
+}
+
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
                          const LoadView& view) {
   refuse_foreign_flags(options, {options.backend});
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
-  const backend::CostModel cost{source.config.dims, backend::StoredFormats::of(source.weights, options.dense)};
+  const backend::CostModel cost{source.config.dims, stored_formats(options, source.weights)};
   const Budget budget = check_budget(options, config, cost);
-  if (options.backend == BackendKind::kCuda)
-    view.terminal.note(view.terminal.dim(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where)));
+  const bool card = options.backend == BackendKind::kCuda;
+  const auto note = [&](const std::string& text) { view.terminal.note(view.terminal.dim(text)); };
+  if (card) note(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where));
+  const std::string conversions = card ? card_conversions(source.weights, options.dense) : std::string();
+  if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
   be_ = make_backend(options.backend, options, config, source.mapped_files());
   const OnLoad show = show_loading(view.terminal);
+  const auto start = std::chrono::steady_clock::now();
+  double bytes = 0;
   model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+    bytes = static_cast<double>(p.total_bytes);
     show(p);
     if (view.on_load) view.on_load(p);
   });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (card)
+    note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
   model_.attention_sinks = options.attention_sinks;
 }
 

@@ -5,6 +5,7 @@
 #include "app/options.h"
 #include "app/terminal.h"
 #include "backend/backend.h"
+#include "backend/cost.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/mapped_file.h"
@@ -22,6 +23,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,10 +54,15 @@ struct ModelSource {
 // `files`: those that weights will be mapped from.
 // Throws Error(kUnsupported), naming the flag, when one is given that none of these backends has.
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
-// Takes of the options what this kind has.
+// Takes of the options what this kind has. A reference beside options.backend cuda reads weights as the card holds
+// them.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {});
+
+// What the options' backend holds of these weights.
+[[nodiscard]] backend::StoredFormats stored_formats(const ModelOptions& options,
+                                                    std::span<const backend::HostWeight> weights);
 
 using OnLoad = std::function<void(const model::LoadProgress&)>;
 // Who watches a model being loaded.

@@ -41,6 +41,7 @@ std::string describe(const MemoryNeeds& needs) {
   for (const auto& [name, bytes] : {std::pair{"weights", needs.weights},
                                     {"KV cache", needs.kv},
                                     {"activations", needs.activations},
+                                    {"graphs", needs.graphs},
                                     {"upload", needs.upload}}) {
     if (bytes > 0) parts.push_back(fmt::format("{} {}", name, format_bytes(static_cast<double>(bytes))));
   }
@@ -101,8 +102,7 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
   const int64_t value_bytes = options.backend == BackendKind::kReference ? 8 : 4;
   MemoryNeeds needs{.weights = 0,
                     .kv = backend::kv_bytes(config, kv_value_bytes(options, config.dims)),
-                    .activations = backend::slot_bytes(config, value_bytes),
-                    .upload = 0};
+                    .activations = backend::slot_bytes(config, value_bytes)};
   for (int r = 0; r < backend::kWeightRoles; ++r) {  // what is requantised is a copy
     const auto role = static_cast<backend::WeightRole>(r);
     const int64_t layers = role == backend::WeightRole::kUnembedding ? 1 : cost.dims.layers;

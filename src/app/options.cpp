@@ -454,6 +454,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   app.set_version_flag("--version", std::string("nibble ") + NIBBLE_VERSION);
   app.footer(kFooter);
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // given twice: the last counts
   All all;
   add_run(*app.add_subcommand("run", "Continue a text, streamed"), all.run);
   add_chat(*app.add_subcommand("chat", "Talk to the model (Harmony), reasoning dimmed"), all.chat);

@@ -214,6 +214,8 @@ void take_values(CLI::App& app, const Value& row, ServeOptions& o) {
 }  // namespace
 
 void respell_vllm_arguments(std::vector<std::string>& arguments) {
+  for (size_t i = 0; i + 1 < arguments.size(); ++i)  // -q is --quiet here unless vLLM's value follows
+    if (arguments[i] == "-q" && arguments[i + 1] == "mxfp4") arguments[i] = "--quantization";
   for (std::string& argument : arguments) {
     argument = with_long_name(argument);
     if (!argument.starts_with("--")) continue;

@@ -62,8 +62,8 @@ class Backend {
   [[nodiscard]] virtual std::string_view name() const = 0;
 
   // Shapes and types must be the role's (the manifest has checked them). A host backend keeps the view: the caller
-  // keeps the bytes alive and unchanged as long as the backend. Throws Error(kUnsupported) for a format that this
-  // backend does not read.
+  // keeps the bytes alive and unchanged as long as the backend; for another, until its first step. Throws
+  // Error(kUnsupported) for a format that this backend does not read.
   virtual WeightHandle upload(const HostWeight& weight) = 0;
 
   // Between steps. Page `to` becomes what the steps so far made of page `from`.

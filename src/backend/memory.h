@@ -11,9 +11,10 @@ struct MemoryNeeds {  // bytes
   int64_t weights = 0;
   int64_t kv = 0;
   int64_t activations = 0;
+  int64_t graphs = 0;  // of captured steps
   int64_t upload = 0;  // pinned or staging memory while loading
 
-  [[nodiscard]] constexpr int64_t total() const { return weights + kv + activations + upload; }
+  [[nodiscard]] constexpr int64_t total() const { return weights + kv + activations + graphs + upload; }
 };
 
 [[nodiscard]] int64_t kv_bytes(const BackendConfig& config, double value_bytes);

@@ -1,9 +1,7 @@
 #pragma once
-// A file read past the page cache (O_DIRECT), in pieces on several threads: for bytes that are wanted once, elsewhere.
-// Where the system refuses O_DIRECT (tmpfs, some network file systems) it is read through the cache, which is told to
-// forget the bytes.
-
-#include "base/thread_pool.h"
+// A file read past the page cache (O_DIRECT): for bytes that are wanted once, elsewhere. Any number of threads may
+// read. Where the system refuses O_DIRECT (tmpfs, some network file systems) it is read through the cache, which is
+// told to forget the bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -42,15 +40,14 @@ class DirectFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] bool direct() const { return direct_; }  // false: through the page cache
 
-  // Reads the range into `buffer`, on the pool's threads; returns the part of it that holds the range's bytes. Throws
+  // Reads the range into `buffer`; returns the part of it that holds the range's bytes. Throws
   // Error(kIo) when the system refuses and Error(kCorrupt) when the file ends before the range does. REQUIRES: buffer
   // aligned to kAlignment, of at least range.bytes + kSlack.
-  [[nodiscard]] std::span<std::byte> read(ByteRange range, std::span<std::byte> buffer, ThreadPool& pool);
+  [[nodiscard]] std::span<std::byte> read(ByteRange range, std::span<std::byte> buffer) const;
 
  private:
-  struct Failure;
   // Into `at`, of whole blocks, until `needed` bytes are there.
-  [[nodiscard]] Failure read_piece(ByteRange whole, int64_t needed, std::byte* at) const;
+  void read_blocks(ByteRange whole, int64_t needed, std::byte* at) const;
 
   std::filesystem::path path_;
   System system_;

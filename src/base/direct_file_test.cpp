@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kFileBytes = (int64_t{9} << 20) + 1234;  // three pieces, and no whole number of blocks
+constexpr int64_t kFileBytes = (int64_t{9} << 20) + 1234;  // no whole number of blocks
 
 std::byte byte_at(int64_t offset) { return static_cast<std::byte>((offset * 2654435761u) >> 13); }
 
@@ -42,7 +42,7 @@ class DirectFileTest : public testing::Test {
 
   // Whether all of the range is what the file holds there.
   bool reads(DirectFile& file, ByteRange range) {
-    const auto bytes = file.read(range, {buffer_.get(), kBufferBytes}, pool_);
+    const auto bytes = file.read(range, {buffer_.get(), kBufferBytes});
     if (static_cast<int64_t>(bytes.size()) != range.bytes) return false;
     for (int64_t i = 0; i < range.bytes; ++i) {
       if (bytes[static_cast<size_t>(i)] != byte_at(range.offset + i)) return false;
@@ -69,7 +69,6 @@ class DirectFileTest : public testing::Test {
       (kFileBytes / DirectFile::kAlignment + 1) * DirectFile::kAlignment + DirectFile::kSlack;
   fs::path path_;
   std::unique_ptr<std::byte[], Free> buffer_;
-  ThreadPool pool_{3};
 };
 
 // Stands between the file and the system; what it does is counted over all threads.
@@ -92,7 +91,8 @@ ssize_t short_pread(int file, void* into, size_t bytes, off_t offset) {
   return ::pread(file, into, std::min<size_t>(bytes, 5000 + static_cast<size_t>(++calls % 3) * 4096), offset);
 }
 ssize_t failing_pread(int file, void* into, size_t bytes, off_t offset) {
-  if (offset < 4 << 20) return ::pread(file, into, bytes, offset);
+  if (offset < 4 << 20)
+    return ::pread(file, into, std::min<size_t>(bytes, (4u << 20) - static_cast<size_t>(offset)), offset);
   errno = EIO;
   return -1;
 }
@@ -143,7 +143,7 @@ TEST_F(DirectFileTest, a_file_that_ends_too_early_is_named_with_where) {
     for (const ByteRange range : {ByteRange{0, kFileBytes}, ByteRange{kFileBytes - 1, 1}, ByteRange{1 << 24, 5}}) {
       std::vector<std::byte> unused;
       try {
-        static_cast<void>(file.read(range, {buffer_.get(), kBufferBytes}, pool_));
+        static_cast<void>(file.read(range, {buffer_.get(), kBufferBytes}));
         FAIL() << "bytes came from nowhere";
       } catch (const Error& e) {
         EXPECT_EQ(e.code(), Code::kCorrupt);
@@ -158,7 +158,7 @@ TEST_F(DirectFileTest, what_the_system_refuses_is_named_with_where) {
   DirectFile file(path_, {.open = open_with_flags, .pread = failing_pread});
   EXPECT_TRUE(reads(file, {0, 4 << 20}));
   try {
-    static_cast<void>(file.read({0, kFileBytes}, {buffer_.get(), kBufferBytes}, pool_));
+    static_cast<void>(file.read({0, kFileBytes}, {buffer_.get(), kBufferBytes}));
     FAIL() << "an error was swallowed";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), Code::kIo);

@@ -33,6 +33,11 @@ class Run(Case):
         self.assertIn("tok/s", result.err)
         self.assertNotIn("\x1b", result.out + result.err)  # no terminal, no colours
 
+    def test_an_option_given_twice_counts_as_given_last(self):
+        want = self.ok("run", *PROMPT, "-n", 5, "--temperature", 0, "--json").json()["token_ids"]
+        twice = ("-n", 9, "--temperature", 2, *PROMPT, "-n", 5, "--temperature", 0, "-m", TINY)
+        self.assertEqual(self.ok("run", *twice, "--json").json()["token_ids"], want)
+
     def test_quiet_and_colours_are_asked_for(self):
         self.assertEqual(self.ok("run", *PROMPT, "-n", 2, "-q").err, "")
         self.assertTrue(self.ok("run", *PROMPT, "-n", 2, "--color", "always").out.startswith("\x1b[2mOnce"))

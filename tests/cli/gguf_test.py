@@ -65,6 +65,18 @@ class Converted(Gguf):
         self.assertEqual((rows["blk.7.ffn_gate_exps.weight"]["dtype"], rows["blk.7.ffn_gate_exps.weight"]["shape"]), ("MXFP4", [8, 192, 256]))
         self.assertIn("token_embd.weight", self.ok("inspect", "-m", path, "--tensors").out)
 
+    def test_a_plan_for_a_card_says_what_becomes_of_the_files_types(self):
+        path = self.convert()
+        card = ("inspect", "-m", path, "--plan", "--backend", "cuda", "--card", "h100")
+        says = self.ok(*card, "--json").json()["weights"]
+        self.assertIn("ggml q8_0 to bf16: embedding, unembedding, q, k, v, o; f32 to bf16: final_norm,", says)
+        self.assertIn(f"weights: {says}\n", self.ok(*card).out)
+        says = self.ok(*card, "--mxfp8-layers", "o", "--json").json()["weights"]
+        self.assertIn("ggml q8_0 to mxfp8: o", says)
+        plans = [self.ok("inspect", "-m", m, "--plan", "--backend", b, "--json").json()["plans"] for m in (path, TINY) for b in ("cuda", "cpu")]
+        self.assertEqual(plans[0], plans[2])  # on a card both are held alike
+        self.assertLess(plans[1][0]["bytes"], plans[3][0]["bytes"])
+
     def test_the_load_format_can_be_named(self):
         path = self.convert()
         self.ok("inspect", "-m", path, "--load-format", "gguf")

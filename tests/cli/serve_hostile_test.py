@@ -286,9 +286,14 @@ class Flags(Case):
                              "--swap-space", 4, "--cuda-graph-sizes", 1, 2, 4, "--no-trust-remote-code", "--no-enable-lora", "--enable-log-requests",
                              "--attention-backend", "FLASHINFER", "--kv-cache-dtype", "fp8_e4m3", "--load-format", "fastsafetensors",
                              "--allowed-origins", '["*"]', "--hf-token", "hush")
-        for flag, value in (("tensor-parallel-size", "1"), ("compilation-config", "3,3,x"), ("max-model-len", "8000"), ("kv-tokens", "16384"), ("attention-backend", "auto"),
+        for flag, value in (("tensor-parallel-size", "1"), ("compilation-config", "x"), ("max-model-len", "8000"), ("kv-tokens", "16384"), ("attention-backend", "auto"),
                             ("kv-cache-dtype", "fp8"), ("load-format", "safetensors"), ("allowed-origin", "*"), ("hf-token", "(secret)")):
             self.assertEqual(config[flag], {"value": value, "origin": "command line"}, flag)
+
+    def test_the_last_of_two_counts_and_q_is_quantization_before_its_value(self):
+        config = self.config(TINY, "--port", 7001, "-q", "mxfp4", "--port", 7002, "--api-key", "k1", "--api-key", "k2")
+        self.assertEqual((config["port"]["value"], config["quantization"]["value"]), ("7002", "mxfp4"))
+        self.assertNotIn("quantization", self.config(TINY, "-q"))
 
     def test_the_recipes_of_vllm_for_gpt_oss(self):
         file = self.dir / "GPT-OSS_Hopper.yaml"

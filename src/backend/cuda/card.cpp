@@ -4,13 +4,14 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/choices.h"
 #include "backend/cuda/device_errors.h"
+#include "backend/cuda/device_weights.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernels/any/launchers.h"
-#include "backend/cuda/packed_weights.h"
 #include "backend/cuda/plan.h"
-#include "backend/cuda/upload.h"
+#include "backend/cuda/step_graph.h"
 #include "base/error.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace nibble::backend {
@@ -62,7 +63,10 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& op
           .kv = kv,
           .activations = measure.bytes() - kv + gemms.bytes() +
                          Attention::memory_bytes(config, options, open_device(options.device)),
-          .upload = Uploader::kRingBytes + (packed ? Packer::kBytes : 0)};
+          .graphs = packed && !options.eager
+                        ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers)
+                        : 0,
+          .upload = upload_bytes(options.upload_threads)};
 }
 
 }  // namespace nibble::backend

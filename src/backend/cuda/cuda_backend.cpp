@@ -6,16 +6,15 @@
 #include "backend/cuda/choices.h"
 #include "backend/cuda/decode_path.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/device_weights.h"
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernel_table.h"
 #include "backend/cuda/kernels/any/round_blocks.h"
-#include "backend/cuda/packed_weights.h"
 #include "backend/cuda/profiler.h"
 #include "backend/cuda/sample_plan.h"
 #include "backend/cuda/step_graph.h"
 #include "backend/cuda/step_inputs.h"
 #include "backend/cuda/tickets.h"
-#include "backend/cuda/upload.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -45,9 +44,9 @@ class StreamedCudaBackend final : public CudaBackend {
         stream_(make_stream()),
         attention_(config_, options, stream_.get()),
         files_(options.files),
-        upload_threads_(options.upload_threads) {
+        weights_({config_, matrices_of(moe_kernel_), files_, options.upload_threads}, stream_.get()) {
+    const Matrices matrices = matrices_of(moe_kernel_);
     Carver measure(nullptr);
-    const Matrices matrices = moe_kernel_ == MoeKernel::kReference ? Matrices::kRowOrder : Matrices::kPacked;
     static_cast<void>(carve(config_, options.kv, matrices, measure));
     memory_ = allocate_device(measure.bytes(), "activations and KV pages");
     // All ones is NaN in every float type: reading what was never written shows at once.
@@ -59,7 +58,6 @@ class StreamedCudaBackend final : public CudaBackend {
           at_.route_finished, 0,
           static_cast<size_t>(route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens))) * sizeof(int),
           stream_.get()));
-      packed_.emplace(config_, stream_.get());
       path_.emplace(config_, at_, kernels_, gemv_device(facts_));
       path_->use(choose_activations(moe_kernel_, options), options.tuned.value_or(tuned(facts_.major)));
       if (has_gemms(moe_kernel_)) use_gemms();
@@ -89,28 +87,7 @@ class StreamedCudaBackend final : public CudaBackend {
     return result;
   }
 
-  WeightHandle upload(const HostWeight& weight) override {
-    Uploaded own;
-    if (packed_ && is_packed(weight.role)) {
-      own.matrix = packed_->upload(weight, uploader());
-    } else {
-      const bool experts = weight.role == WeightRole::kGateUp || weight.role == WeightRole::kDown;
-      const WeightFormat want = experts ? WeightFormat::kMxfp4 : WeightFormat::kBf16;
-      if (weight.format != want)
-        throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", backend::name_of(weight.role),
-                    backend::name_of(want), backend::name_of(weight.format));
-      own.values = put(weight.values, weight);
-      own.scales = put(weight.scales, weight);
-      if (packed_ && is_qkv_bias(weight.role)) {
-        const PackedWeights::Bias bias = packed_->qkv_bias(weight.role, weight.layer);
-        cuda_check(cudaMemcpyAsync(bias.part, own.values.get(), weight.values.bytes.size(), cudaMemcpyDeviceToDevice,
-                                   stream_.get()));
-        own.qkv_bias = bias.whole;
-      }
-    }
-    weights_.push_back(std::move(own));
-    return {static_cast<int32_t>(weights_.size()) - 1};
-  }
+  WeightHandle upload(const HostWeight& weight) override { return weights_.upload(weight); }
 
   void copy_page(const PageCopy& copy) override {
     for (size_t l = 0; l < at_.kv.size(); ++l) {
@@ -127,7 +104,7 @@ class StreamedCudaBackend final : public CudaBackend {
   // One new token per row, one draw per row, nothing that needs arrays of its own: every step of plain decoding.
   std::optional<Ticket> replay(const StepArgs& step) override {
     const size_t tokens = step.ids.size();
-    if (!graphs_ || uploader_ || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() ||
+    if (!graphs_ || !weights_.finished() || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() ||
         step.rows.size() != tokens || step.logit_tokens.size() != tokens || step.sample_rows.size() != tokens ||
         step.sinks != graph_sinks_)
       return std::nullopt;
@@ -154,9 +131,8 @@ class StreamedCudaBackend final : public CudaBackend {
 
   void embed(const EmbedArgs& args) override {
     if (!capturing()) {
-      if (packed_) packed_->finish();
-      uploader_.reset();  // pinned memory that is not needed any more
-      if (gemms_ && packed_->wide_scales()) gemms_->with_wide_scales();
+      weights_.finish();
+      if (gemms_ && weights_.wide_scales()) gemms_->with_wide_scales();
       profiler_->begin_step();
     }
     on_.stage = Stage::kEmbed;
@@ -180,9 +156,9 @@ class StreamedCudaBackend final : public CudaBackend {
     const int32_t* positions = inputs_->positions(args.positions);
     const int32_t* kv_slots = inputs_->kv_slots(kind, args.kv_slots);
     if (path_) {
-      return path_->attn_in(
-          {bf16(w[WeightRole::kAttnNorm]), of(w[WeightRole::kQ]).matrix, of(w[WeightRole::kQBias]).qkv_bias},
-          args.layer_idx, positions, kv_slots, on_);
+      return path_->attn_in({bf16(w[WeightRole::kAttnNorm]), weights_.matrix(w[WeightRole::kQ]),
+                             weights_.qkv_bias(w[WeightRole::kQBias])},
+                            args.layer_idx, positions, kv_slots, on_);
     }
     norm({.x = at_.residual, .scale = bf16(w[WeightRole::kAttnNorm])}, tokens_);
     linear({.weight = bf16(w[WeightRole::kQ]), .bias = bf16(w[WeightRole::kQBias]), .x = at_.normed, .out = at_.q},
@@ -231,7 +207,7 @@ class StreamedCudaBackend final : public CudaBackend {
   void attn_out(const AttnOutArgs& args) override {
     on_.stage = Stage::kAttnOut;
     if (path_) {
-      return path_->attn_out({of(args.layer[WeightRole::kO]).matrix, bf16(args.layer[WeightRole::kOBias])}, on_);
+      return path_->attn_out({weights_.matrix(args.layer[WeightRole::kO]), bf16(args.layer[WeightRole::kOBias])}, on_);
     }
     linear({.weight = bf16(args.layer[WeightRole::kO]),
             .bias = bf16(args.layer[WeightRole::kOBias]),
@@ -266,17 +242,19 @@ class StreamedCudaBackend final : public CudaBackend {
   void moe(const MoeArgs& args) override {
     on_.stage = Stage::kMoe;
     const LayerWeights& w = args.layer;
+    const WeightHandle gate_up = either(w[WeightRole::kGateUp], w[WeightRole::kUp]),
+                       gate_up_bias = either(w[WeightRole::kGateUpBias], w[WeightRole::kUpBias]);
     if (path_) {
-      return path_->moe({of(w[WeightRole::kGateUp]).matrix.data, of(w[WeightRole::kDown]).matrix.data,
-                         bf16(w[WeightRole::kGateUpBias]), bf16(w[WeightRole::kDownBias])},
+      return path_->moe({weights_.matrix(gate_up).data, weights_.matrix(w[WeightRole::kDown]).data, bf16(gate_up_bias),
+                         bf16(w[WeightRole::kDownBias])},
                         on_);
     }
     kernels_.moe({.x = at_.normed,
                   .expert_ids = at_.expert_ids,
                   .expert_weights = at_.expert_weights,
-                  .gate_up = mxfp4(w[WeightRole::kGateUp]),
-                  .down = mxfp4(w[WeightRole::kDown]),
-                  .gate_up_bias = bf16(w[WeightRole::kGateUpBias]),
+                  .gate_up = weights_.mxfp4(gate_up),
+                  .down = weights_.mxfp4(w[WeightRole::kDown]),
+                  .gate_up_bias = bf16(gate_up_bias),
                   .down_bias = bf16(w[WeightRole::kDownBias]),
                   .hidden_out = at_.expert_hidden,
                   .residual = at_.residual,
@@ -298,7 +276,7 @@ class StreamedCudaBackend final : public CudaBackend {
     logit_rows_ = static_cast<int64_t>(args.tokens.size());
     check(logit_rows_ <= config_.max_rows, "a step holds at most max_rows rows of logits");
     const int32_t* rows = inputs_->logit_tokens(args.tokens);
-    if (path_) return path_->logits({of(args.table).matrix, nullptr}, {rows, logit_rows_, bf16(args.norm)}, on_);
+    if (path_) return path_->logits({weights_.matrix(args.table), nullptr}, {rows, logit_rows_, bf16(args.norm)}, on_);
     norm({.x = at_.residual, .which = rows, .scale = bf16(args.norm)}, logit_rows_);
     linear({.weight = bf16(args.table), .x = at_.normed, .out = at_.logits}, {logit_rows_, dims_.vocab, dims_.hidden});
   }
@@ -360,11 +338,6 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
  private:
-  struct Uploaded {
-    DeviceBytes values, scales;
-    PackedWeights::Matrix matrix;    // of a packed role, which has no values here
-    const Bf16* qkv_bias = nullptr;  // of q, k and v together
-  };
   // Grows when a request with bias or penalties needs more; most have none.
   struct History {
     DeviceBytes bytes;
@@ -394,28 +367,12 @@ class StreamedCudaBackend final : public CudaBackend {
   [[nodiscard]] GemmInput attn_input() const { return path_ ? path_->attn_input() : GemmInput{}; }
   [[nodiscard]] bool capturing() const { return graphs_ && graphs_->capturing(); }
 
-  static bool is_qkv_bias(WeightRole role) {
-    return role == WeightRole::kQBias || role == WeightRole::kKBias || role == WeightRole::kVBias;
+  static Matrices matrices_of(MoeKernel kernel) {
+    return kernel == MoeKernel::kReference ? Matrices::kRowOrder : Matrices::kPacked;
   }
-  Uploader& uploader() {
-    if (!uploader_) uploader_.emplace(files_, upload_threads_);
-    return *uploader_;
-  }
-  DeviceBytes put(const RawTensor& tensor, const HostWeight& weight) {
-    if (tensor.bytes.empty()) return {};
-    DeviceBytes bytes = allocate_device(static_cast<int64_t>(tensor.bytes.size()), backend::name_of(weight.role));
-    uploader().copy(bytes.get(), tensor.bytes, stream_.get());
-    return bytes;
-  }
-  [[nodiscard]] const Uploaded& of(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
-  [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
-    return reinterpret_cast<const Bf16*>(of(handle).values.get());
-  }
-  [[nodiscard]] MxfpMatrix mxfp4(WeightHandle handle) const {
-    const Uploaded& w = of(handle);
-    return {.codes = reinterpret_cast<const uint8_t*>(w.values.get()),
-            .scales = reinterpret_cast<const uint8_t*>(w.scales.get())};
-  }
+  // Of halves that came apart, the second one's handle stands for both.
+  static WeightHandle either(WeightHandle whole, WeightHandle second) { return whole.idx >= 0 ? whole : second; }
+  [[nodiscard]] const Bf16* bf16(WeightHandle handle) const { return weights_.bf16(handle); }
 
   void norm(RmsnormLaunch args, int64_t rows) {
     args.out = at_.normed;
@@ -472,10 +429,7 @@ class StreamedCudaBackend final : public CudaBackend {
   LaunchTrace trace_;
   Launch on_{stream_.get(), &counts_, &trace_};
   const std::vector<MappedSource> files_;
-  const int upload_threads_;
-  std::optional<Uploader> uploader_;
-  std::vector<Uploaded> weights_;
-  std::optional<PackedWeights> packed_;
+  DeviceWeights weights_;
   DeviceBytes memory_;
   Arena at_;
   DeviceBytes gemm_memory_;

@@ -22,6 +22,10 @@ using GraphExec = std::unique_ptr<CUgraphExec_st, GraphExecDestroy>;
 class StepGraphs {
  public:
   static constexpr int64_t kMaxTokens = 256;
+  // The device's memory for a graph of every size up to most_tokens.
+  [[nodiscard]] static constexpr int64_t memory_bytes(int64_t most_tokens, int64_t layers) {
+    return std::min(most_tokens, kMaxTokens) * layers * kLayerBytes;
+  }
 
   // For steps of up to `most_tokens`, at most kMaxTokens, whose launches are traced. `on` outlives the graphs.
   StepGraphs(const Launch& on, int64_t most_tokens)
@@ -46,6 +50,7 @@ class StepGraphs {
   [[nodiscard]] int64_t replays() const { return replays_; }
 
  private:
+  static constexpr int64_t kLayerBytes = int64_t{40} << 10;  // H100, CUDA 13.0: 36 KB, whatever the widths (gpu_test)
   struct Size {
     int64_t seen = 0;
     GraphExec graph;

@@ -1,57 +1,121 @@
 #include "backend/cuda/upload.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 namespace nibble::backend::cuda {
 
-Uploader::Uploader(std::span<const MappedSource> files, int threads) : pool_(threads) {
+Uploader::Uploader(std::span<const MappedSource> files, int threads)
+    : memory_(allocate_pinned(memory_bytes(threads), "upload buffers")) {  // page-aligned
   for (const MappedSource& file : files) files_.push_back({file.bytes, DirectFile(file.path)});
+  int card = 0;
+  cuda_check(cudaGetDevice(&card));
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i, card] { work(i, card); });
 }
 
-Uploader::File* Uploader::file_of(std::span<const std::byte> host) {
-  for (File& file : files_) {
-    if (host.data() >= file.bytes.data() && host.data() + host.size() <= file.bytes.data() + file.bytes.size())
-      return &file;
+Uploader::~Uploader() {
+  {
+    const std::scoped_lock lock(queue_.mutex);
+    queue_.stop = true;
   }
-  return nullptr;
+  queue_.work.notify_all();
 }
 
-const std::byte* Uploader::fetch(std::span<const std::byte> host, Slot& slot) {
-  File* file = file_of(host);
-  if (file != nullptr && !is_resident(host)) {
-    const ByteRange range{.offset = host.data() - file->bytes.data(), .bytes = static_cast<int64_t>(host.size())};
-    return file->file.read(range, {slot.bytes.get(), kSlotBytes + DirectFile::kSlack}, pool_).data();
+const std::byte* Uploader::fetch(std::span<const std::byte> host, std::byte* buffer) const {
+  for (const File& file : files_) {
+    const std::byte* const end = file.bytes.data() + file.bytes.size();
+    if (host.data() < file.bytes.data() || host.data() + host.size() > end || is_resident(host)) continue;
+    const ByteRange range{.offset = host.data() - file.bytes.data(), .bytes = std::ssize(host)};
+    return file.file.read(range, {buffer, kBufferBytes}).data();
   }
-  pool_.parallel_for(static_cast<int64_t>(host.size()), [&](IndexRange range) {
-    std::memcpy(slot.bytes.get() + range.begin, host.data() + range.begin,
-                static_cast<size_t>(range.end - range.begin));
-  });
-  return slot.bytes.get();
+  std::memcpy(buffer, host.data(), host.size());
+  return buffer;
 }
 
-void Uploader::copy(std::byte* device, std::span<const std::byte> host, cudaStream_t stream) {
-  if (host.empty()) return;
-  constexpr size_t kSmallBytes = size_t{1} << 20;  // the driver stages these itself
-  if (host.size() <= kSmallBytes) {
-    cuda_check(cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream));
-    return;
-  }
-  for (size_t at = 0; at < host.size();) {
-    Slot& slot = slots_[next_];
-    next_ = (next_ + 1) % slots_.size();
-    if (slot.bytes == nullptr) {
-      slot.bytes = allocate_pinned(kSlotBytes + DirectFile::kSlack, "upload ring");  // page-aligned
-      slot.done = make_event();
-    } else {
-      cuda_check(cudaEventSynchronize(slot.done.get()));
+void Uploader::work(int thread_idx, int card) {
+  std::array<Event, kBuffers> copied;  // the last copy out of a buffer
+  for (size_t turn = 0;; turn = (turn + 1) % kBuffers) {
+    std::unique_lock lock(queue_.mutex);
+    queue_.work.wait(lock, [this] { return queue_.stop || !queue_.pieces.empty(); });
+    if (queue_.stop) return;
+    const auto [part, job] = queue_.pieces.front();
+    queue_.pieces.pop_front();
+    const bool failed = queue_.failure != nullptr;
+    lock.unlock();
+    std::exception_ptr failure;
+    if (!failed) {
+      try {
+        cuda_check(cudaSetDevice(card));  // a thread has its own
+        if (copied[turn] == nullptr) copied[turn] = make_event();
+        cuda_check(cudaEventSynchronize(copied[turn].get()));  // at once when never recorded
+        std::byte* const buffer = memory_.get() + (thread_idx * kBuffers + static_cast<int64_t>(turn)) * kBufferBytes;
+        const std::byte* const from = fetch(part.host, buffer);
+        cuda_check(cudaMemcpyAsync(part.device, from, part.host.size(), cudaMemcpyHostToDevice, job->stream));
+        cuda_check(cudaEventRecord(copied[turn].get(), job->stream));
+      } catch (...) {
+        failure = std::current_exception();
+      }
     }
-    const auto piece = host.subspan(at, std::min(host.size() - at, static_cast<size_t>(kSlotBytes)));
-    const std::byte* from = fetch(piece, slot);
-    cuda_check(cudaMemcpyAsync(device + at, from, piece.size(), cudaMemcpyHostToDevice, stream));
-    cuda_check(cudaEventRecord(slot.done.get(), stream));
-    at += piece.size();
+    done(job, failure);
   }
+}
+
+// One piece of the job is.
+void Uploader::done(std::list<Running>::iterator job, std::exception_ptr failure) {
+  std::unique_lock lock(queue_.mutex);
+  if (failure && !queue_.failure) queue_.failure = failure;
+  if (--job->pieces_left == 0) {
+    if (job->then && !queue_.failure) {
+      lock.unlock();
+      try {
+        job->then();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (failure && !queue_.failure) queue_.failure = failure;
+    }
+    queue_.jobs.erase(job);
+  }
+  lock.unlock();
+  queue_.progress.notify_one();
+}
+
+void Uploader::wait_until(const std::function<bool()>& holds) {
+  std::unique_lock lock(queue_.mutex);
+  queue_.progress.wait(lock, [&] { return queue_.failure != nullptr || holds(); });
+  if (queue_.failure) std::rethrow_exception(queue_.failure);
+}
+
+Uploader::Job Uploader::copy(std::span<const Part> parts, cudaStream_t stream, std::function<void()> then) {
+  constexpr size_t kSmallBytes = size_t{64} << 10;  // the driver stages these itself, and does not wait for the stream
+  if (!then && parts.size() == 1 && parts[0].host.size() <= kSmallBytes) {
+    cuda_check(
+        cudaMemcpyAsync(parts[0].device, parts[0].host.data(), parts[0].host.size(), cudaMemcpyHostToDevice, stream));
+    return -1;
+  }
+  const size_t most_waiting = 8 * threads_.size();
+  wait_until([&] { return queue_.pieces.size() < most_waiting; });
+  const std::scoped_lock lock(queue_.mutex);
+  const auto job = queue_.jobs.insert(queue_.jobs.end(), {queue_.next_id++, stream, std::move(then)});
+  for (const Part& part : parts) {
+    for (size_t at = 0; at < part.host.size(); at += kPieceBytes, ++job->pieces_left)
+      queue_.pieces.push_back(
+          {{part.device + at, part.host.subspan(at, std::min<size_t>(kPieceBytes, part.host.size() - at))}, job});
+  }
+  check(job->pieces_left > 0, "a job copies something");
+  queue_.work.notify_all();
+  return job->id;
+}
+
+void Uploader::wait(Job job) {
+  wait_until([&] { return std::ranges::none_of(queue_.jobs, [&](const Running& r) { return r.id == job; }); });
+}
+
+void Uploader::wait_all() {
+  wait_until([this] { return queue_.jobs.empty(); });
 }
 
 }  // namespace nibble::backend::cuda

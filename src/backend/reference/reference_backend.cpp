@@ -21,12 +21,19 @@ using Vec = std::vector<double>;
 // An uploaded tensor, read one value at a time; requantised first where `as` says so.
 class Matrix {
  public:
-  Matrix(const HostWeight& weight, std::optional<WeightFormat> as) : weight_(weight) {
+  Matrix(const HostWeight& weight, std::optional<WeightFormat> as, ReferenceOptions::Weights read) : weight_(weight) {
     if (as) requantise(*as);
+    rounds_ = !as && read == ReferenceOptions::Weights::kBf16 && weight.format != WeightFormat::kMxfp4 &&
+              weight.format != WeightFormat::kGgmlMxfp4;
   }
 
   // Element `idx` in row-major order of the logical (unpacked) tensor.
   [[nodiscard]] double operator[](int64_t idx) const {
+    return rounds_ ? Bf16::from_float(static_cast<float>(stored(idx))).to_float() : stored(idx);
+  }
+
+ private:
+  [[nodiscard]] double stored(int64_t idx) const {
     const auto* data = reinterpret_cast<const uint8_t*>(weight_.values.bytes.data());
     const int64_t block = idx / kMxBlock;
     const auto j = static_cast<int>(idx % kMxBlock);
@@ -45,8 +52,6 @@ class Matrix {
     }
     return NAN;
   }
-
- private:
   static double f16_at(const uint8_t* bytes) {
     _Float16 value;
     std::memcpy(&value, bytes, sizeof value);
@@ -75,6 +80,7 @@ class Matrix {
   }
 
   HostWeight weight_;
+  bool rounds_ = false;
   std::vector<uint8_t> codes_, scales_;  // of a requantised tensor
 };
 
@@ -92,8 +98,8 @@ Vec linear(const Matrix& w, const Matrix& bias, const Vec& x, int64_t first_row,
 
 class ReferenceBackend final : public Backend {
  public:
-  ReferenceBackend(const BackendConfig& config, ExpertActivations activations, KvDtype kv)
-      : config_(config), activations_(activations), kv_dtype_(kv), kv_(config.layer_kinds.size()) {
+  ReferenceBackend(const BackendConfig& config, const ReferenceOptions& options)
+      : config_(config), options_(options), kv_(config.layer_kinds.size()) {
     for (size_t l = 0; l < kv_.size(); ++l) {
       const int64_t slots = int64_t{config.kv_pages[static_cast<size_t>(config.layer_kinds[l])]} * kPageTokens;
       kv_[l].keys.assign(static_cast<size_t>(slots * dims_.kv_width()), NAN);
@@ -104,7 +110,7 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] std::string_view name() const override { return "reference"; }
 
   WeightHandle upload(const HostWeight& weight) override {
-    weights_.emplace_back(weight, config_.dense.of(weight.role));
+    weights_.emplace_back(weight, config_.dense.of(weight.role), options_.weights);
     return {static_cast<int32_t>(weights_.size()) - 1};
   }
 
@@ -290,10 +296,10 @@ class ReferenceBackend final : public Backend {
 
   // To what a cache of 8 bits gives back.
   void round_heads(Vec& x) const {
-    if (kv_dtype_ != KvDtype::kE4m3 && kv_dtype_ != KvDtype::kInt8) return;
+    if (options_.kv != KvDtype::kE4m3 && options_.kv != KvDtype::kInt8) return;
     std::vector<float> values(x.begin(), x.end());
     const auto dim = static_cast<size_t>(dims_.head_dim);
-    for (size_t head = 0; head < x.size(); head += dim) round_kv(kv_dtype_, std::span(values).subspan(head, dim));
+    for (size_t head = 0; head < x.size(); head += dim) round_kv(options_.kv, std::span(values).subspan(head, dim));
     x.assign(values.begin(), values.end());
   }
 
@@ -335,9 +341,9 @@ class ReferenceBackend final : public Backend {
 
   // As an expert multiplies them.
   [[nodiscard]] Vec rounded(const Vec& x) const {
-    if (activations_ == ExpertActivations::kExact) return x;
+    if (options_.activations == ExpertActivations::kExact) return x;
     std::vector<float> values(x.begin(), x.end());
-    round_activations(activations_, values);
+    round_activations(options_.activations, values);
     return {values.begin(), values.end()};
   }
 
@@ -372,11 +378,10 @@ class ReferenceBackend final : public Backend {
   }
 
   const BackendConfig config_;
-  const ExpertActivations activations_;
+  const ReferenceOptions options_;
   const Dims& dims_ = config_.dims;
   std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
-  const KvDtype kv_dtype_;
-  std::vector<LayerKv> kv_;  // per layer
+  std::vector<LayerKv> kv_;     // per layer
   std::vector<Vec> residual_, normed_, q_, attn_, router_logits_, expert_ids_, expert_weights_, expert_hidden_, logits_;
   std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   Ticket ticket_ = 0;
@@ -384,9 +389,8 @@ class ReferenceBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, ExpertActivations activations,
-                                                KvDtype kv) {
-  return std::make_unique<ReferenceBackend>(config, activations, kv);
+std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, const ReferenceOptions& options) {
+  return std::make_unique<ReferenceBackend>(config, options);
 }
 
 }  // namespace nibble::backend

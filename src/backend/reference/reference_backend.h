@@ -5,13 +5,19 @@
 #include "backend/expert_activations.h"
 #include "backend/kv_dtype.h"
 
+#include <cstdint>
 #include <memory>
 
 namespace nibble::backend {
 
-// Keys and values are kept in double, after the rounding of kE4m3 or kInt8; of the others there is none.
-std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config,
-                                                ExpertActivations activations = ExpertActivations::kExact,
-                                                KvDtype kv = KvDtype::kF32);
+struct ReferenceOptions {
+  ExpertActivations activations = ExpertActivations::kExact;
+  // Keys and values are kept in double, after the rounding of kE4m3 or kInt8; of the others there is none.
+  KvDtype kv = KvDtype::kF32;
+  // kBf16: values in F16, F32 and Q8_0 are read as the nearest bf16, which is what a card holds of them; those that are
+  // requantised are so from their own values, as there.
+  enum class Weights : uint8_t { kAsStored, kBf16 } weights = Weights::kAsStored;
+};
+std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, const ReferenceOptions& options = {});
 
 }  // namespace nibble::backend

@@ -114,8 +114,6 @@ void any_gemv_int8_down(const GroupedDownArgs& args, const GemvInt8Plan& plan, c
 void any_round_blocks(const RoundBlocksArgs& args, const Launch& on) {
   launched(args.form == ExpertActivations::kInt8 ? Kernel::kRoundInt8 : Kernel::kRoundMxfp8, on);
 }
-void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) { check_args(args); }
-void quantize_weights(const QuantizeArgs& /*args*/, cudaStream_t /*stream*/) {}
 
 void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
   check_args(args);

@@ -43,6 +43,7 @@ struct EmulatedCuda {
   int driver = 13000;                 // CUDA version
   cudaError_t kernels = cudaSuccess;  // whether the build has kernels for the card
   int64_t allocated = 0;              // bytes of device memory asked for so far
+  bool packs = false;                 // weights are rearranged; else only the arguments are looked at
 };
 [[nodiscard]] EmulatedCuda& emulated_cuda();
 }  // namespace nibble::backend::cuda

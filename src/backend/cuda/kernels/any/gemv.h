@@ -28,5 +28,6 @@ void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch);
 
 void pack_weights(const PackArgs& args, cudaStream_t stream);
 void quantize_weights(const QuantizeArgs& args, cudaStream_t stream);
+void translate_weights(const TranslateArgs& args, cudaStream_t stream);
 
 }  // namespace nibble::backend::cuda

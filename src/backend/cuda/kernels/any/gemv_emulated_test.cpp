@@ -266,8 +266,12 @@ TEST(gemv_emulated, requantised_blocks_are_those_of_mx_quantize) {
     const bool mxfp4 = format == WeightFormat::kMxfp4;
     std::vector<uint8_t> want(kCount / (mxfp4 ? 2 : 1)), want_scales(kCount / 32), got(want), got_scales(want_scales);
     mx_quantize(from, scale_rule(format), {mxfp4 ? MxFormat::kMxfp4 : MxFormat::kMxfp8E4m3, want, want_scales});
-    const QuantizeArgs args{
-        mxfp4 ? Packing::kMxfp4 : Packing::kMxfp8, bf16.data(), got.data(), got_scales.data(), 64, 192};
+    const QuantizeArgs args{.packing = mxfp4 ? Packing::kMxfp4 : Packing::kMxfp8,
+                            .from = reinterpret_cast<const uint8_t*>(bf16.data()),
+                            .values = got.data(),
+                            .scales = got_scales.data(),
+                            .rows = 64,
+                            .cols = 192};
     for (int64_t i = 0; i < kCount / 32; ++i) {
       if (mxfp4) {
         quantize_block<MxFormat::kMxfp4>(args, format, i);

@@ -4,6 +4,7 @@
 
 #include "backend/args.h"
 #include "backend/cuda/layout/packed.h"
+#include "backend/weights.h"
 #include "base/dtype.h"
 
 #include <cstdint>
@@ -176,12 +177,25 @@ struct PackArgs {
 };
 void check_args(const PackArgs& args);
 
-// bf16 [rows, cols] to codes and scales as PackArgs takes them: the bits of base/mx.h mx_quantize.
+// Floats [rows, cols], in any of the formats of translate.cuh, to codes and scales as PackArgs takes them: the bits of
+// base/mx.h mx_quantize.
 struct QuantizeArgs {
   layout::Packing packing = layout::Packing::kMxfp4;  // kMxfp4 or kMxfp8
-  const Bf16* from = nullptr;
+  WeightFormat format = WeightFormat::kBf16;
+  const uint8_t* from = nullptr;
   uint8_t* values = nullptr;
   uint8_t* scales = nullptr;
+  int64_t rows = 0, cols = 0;
+};
+
+// Rows as llama.cpp's files hold them to rows as OpenAI's do: bf16, to the nearest, ties to even; or where there are
+// `scales`, of kGgmlMxfp4, codes and scales: the same values in another order of nibbles.
+struct TranslateArgs {
+  WeightFormat format = WeightFormat::kF32;
+  const uint8_t* even = nullptr;  // rows 0, 2, 4, … where `odd` holds rows 1, 3, 5, …; else all
+  const uint8_t* odd = nullptr;
+  uint8_t* values = nullptr;  // 16-byte aligned
+  uint8_t* scales = nullptr;  // may be none
   int64_t rows = 0, cols = 0;
 };
 

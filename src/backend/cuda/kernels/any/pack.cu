@@ -37,6 +37,16 @@ __global__ void quantize(const __grid_constant__ QuantizeArgs a, int64_t count) 
   }
 }
 
+__global__ void translate(const __grid_constant__ TranslateArgs a, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    if (a.scales != nullptr) {
+      regroup_nibbles(a, i);
+    } else {
+      widen(a, i);
+    }
+  }
+}
+
 unsigned grid_for(int64_t items) {
   constexpr int64_t kMaxGrid = 16384;  // the loops stride
   return static_cast<unsigned>(std::min<int64_t>((items + kThreads - 1) / kThreads, kMaxGrid));
@@ -65,6 +75,12 @@ void quantize_weights(const QuantizeArgs& args, cudaStream_t stream) {
   const int64_t blocks = args.rows * args.cols / kMxBlock;
   quantize<<<grid_for(blocks), kThreads, 0, stream>>>(args, blocks);
   require_launched("weight quantisation");
+}
+
+void translate_weights(const TranslateArgs& args, cudaStream_t stream) {
+  const int64_t count = args.rows * args.cols / (args.scales != nullptr ? kMxBlock : 1);
+  translate<<<grid_for(count), kThreads, 0, stream>>>(args, count);
+  require_launched("weight translation");
 }
 
 }  // namespace nibble::backend::cuda

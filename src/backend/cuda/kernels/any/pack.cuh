@@ -2,6 +2,7 @@
 // The device packers of layout/packed.h, one thread per 16-byte lane piece or scale, and the requantiser.
 
 #include "backend/cuda/kernels/any/gemv_plan.h"
+#include "backend/cuda/kernels/any/translate.cuh"
 #include "backend/weights.h"
 #include "base/mx.h"
 
@@ -85,10 +86,10 @@ __device__ inline ScaleFit pack_scale(const PackArgs& a, const layout::Geometry&
 template <MxFormat kFormat>
 __device__ void quantize_block(const QuantizeArgs& a, WeightFormat format, int64_t i) {
   constexpr int kBytes = mx_block_bytes(kFormat);
-  const Bf16* from = a.from + i * kMxBlock;
+  const auto from = [&](int k) { return float_at(a.format, a.from, i * kMxBlock + k); };
   uint32_t most = 0;
   for (int k = 0; k < kMxBlock; ++k) {
-    const uint32_t magnitude = uint32_t{from[k].bits & 0x7fffu} << 16;
+    const uint32_t magnitude = std::bit_cast<uint32_t>(from(k)) & 0x7fffffffu;
     most = magnitude > most ? magnitude : most;
   }
   const E8m0 scale = mx_scale_for(std::bit_cast<float>(most), kFormat, scale_rule(format));
@@ -96,7 +97,7 @@ __device__ void quantize_block(const QuantizeArgs& a, WeightFormat format, int64
   if (!scale.is_nan()) {
     const float inverse = mx_inverse_scale(scale);
     for (int k = 0; k < kMxBlock; ++k)
-      mx_or_element_code(kFormat, codes, k, mx_encode_element(kFormat, from[k].to_float() * inverse));
+      mx_or_element_code(kFormat, codes, k, mx_encode_element(kFormat, from(k) * inverse));
   }
   for (int b = 0; b < kBytes; ++b) a.values[i * kBytes + b] = codes[b];
   a.scales[i] = scale.bits;

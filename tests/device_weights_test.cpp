@@ -1,0 +1,206 @@
+// What the CUDA backend makes of llama.cpp's files, bit for bit: its upload runs here over the emulated runtime, with
+// the packing kernels' own source.
+
+#include "backend/cost.h"
+#include "backend/cuda/device_weights.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "checkpoint/testing.h"
+#include "gguf_copy.h"
+#include "model/gguf_weights.h"
+#include "model/gpt_oss.h"
+#include "model/synth.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace nibble {
+namespace {
+
+using backend::DenseFormats;
+using backend::HostWeight;
+using backend::WeightFormat;
+using backend::WeightHandle;
+using backend::WeightRole;
+using backend::cuda::DeviceWeights;
+using backend::cuda::Matrices;
+using checkpoint::GgmlType;
+using enum WeightRole;
+
+// So many words that the embeddings take more than one slab.
+model::ModelConfig config_of(int64_t vocab) {
+  model::ModelConfig config = model::truncated(model::preset("tiny"), 2);
+  config.dims.hidden = config.dims.inter = 192;
+  config.dims.vocab = vocab;
+  config.bos_id = config.pad_id = 0;
+  config.eos_ids = {1};
+  return config;
+}
+
+using Bytes = std::vector<uint8_t>;
+
+// All that kernels would read, by role and layer; gate_up under its own name whatever it came as.
+struct Uploaded {
+  Uploaded(const model::ModelConfig& config, std::span<const HostWeight> weights, Matrices matrices,
+           const DenseFormats& dense = {})
+      : be(model::backend_config(config, {.max_tokens = 8, .max_rows = 1, .kv_pages = {4, 4}}, dense)),
+        device({.config = be, .matrices = matrices, .files = {}, .upload_threads = 3}, nullptr) {
+    for (const HostWeight& w : weights) {
+      const WeightHandle handle = device.upload(w);
+      if (w.role == kGate || w.role == kGateBias) continue;  // its other half's handle stands for both
+      const WeightRole role = w.role == kUp ? kGateUp : w.role == kUpBias ? kGateUpBias : w.role;
+      handles[{role, w.layer}] = handle;
+    }
+    device.finish();
+    EXPECT_TRUE(device.finished());
+    for (const auto& [key, handle] : handles) contents[key] = read(std::get<0>(key), handle, matrices);
+  }
+
+  static Bytes copy(const void* from, int64_t bytes) {
+    const auto* first = static_cast<const uint8_t*>(from);
+    return {first, first + bytes};
+  }
+  Bytes read(WeightRole role, WeightHandle handle, Matrices matrices) const {
+    using namespace backend::cuda;  // NOLINT
+    const backend::Dims& d = be.dims;
+    const int64_t values = backend::values_of(role, d);
+    const bool experts = role == kGateUp || role == kDown, qkv = role == kQ || role == kK || role == kV;
+    if (matrices == Matrices::kPacked && is_packed(role)) {
+      const PackedWeights::Matrix& matrix = device.matrix(handle);
+      const MatrixShape shape = matrix_shape(role, d);
+      const int64_t rows = qkv ? d.q_width() + 2 * d.kv_width() : shape.rows;
+      return copy(matrix.data, layout::packed_bytes(matrix.packing, rows, shape.cols));
+    }
+    if (matrices == Matrices::kPacked && (role == kQBias || role == kKBias || role == kVBias))
+      return copy(device.qkv_bias(handle), 2 * (d.q_width() + 2 * d.kv_width()));
+    if (!experts) return copy(device.bf16(handle), 2 * values);
+    Bytes both = copy(device.mxfp4(handle).codes, values / 2);
+    const Bytes scales = copy(device.mxfp4(handle).scales, values / 32);
+    both.insert(both.end(), scales.begin(), scales.end());
+    return both;
+  }
+
+  backend::BackendConfig be;
+  DeviceWeights device;
+  std::map<std::tuple<WeightRole, int>, WeightHandle> handles;
+  std::map<std::tuple<WeightRole, int>, Bytes> contents;
+};
+
+class Upload : public testing::Test {
+ protected:
+  void SetUp() override {
+    backend::cuda::emulated_cuda() = {.card = {.name = "any", .memory_bytes = int64_t{1} << 37}, .packs = true};
+  }
+  void TearDown() override { backend::cuda::emulated_cuda() = {}; }
+
+  static void expect_same(const Uploaded& found, const Uploaded& want) {
+    ASSERT_EQ(found.contents.size(), want.contents.size());
+    for (const auto& [key, bytes] : want.contents) {
+      const auto& [role, layer] = key;
+      EXPECT_TRUE(found.contents.at(key) == bytes) << backend::name_of(role) << " of layer " << layer;
+    }
+  }
+};
+
+TEST_F(Upload, of_gguf_is_that_of_the_checkpoint_where_nothing_is_rounded) {
+  const test::ScratchDir dir;
+  const model::ModelConfig config = config_of(512);
+  const model::DummyWeights made(config, 3, nullptr);
+  for (const GgmlType dense : {GgmlType::kBf16, GgmlType::kF32}) {
+    const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = dense, .part_bytes = 300'000});
+    EXPECT_GT(file.files().size(), 2u);  // split
+    const std::vector<HostWeight> weights = model::bind_gguf(file.tensors(), config);
+    for (const Matrices matrices : {Matrices::kPacked, Matrices::kRowOrder})
+      expect_same({config, weights, matrices}, {config, made.weights(), matrices});
+    for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kMxfp8}) {
+      const DenseFormats requantised{.qkv = format, .o = format, .lm_head = format};
+      expect_same({config, weights, Matrices::kPacked, requantised},
+                  {config, made.weights(), Matrices::kPacked, requantised});
+    }
+  }
+}
+
+// Exact in a float.
+float value_of(const HostWeight& w, int64_t idx) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(w.values.bytes.data());
+  const auto f16 = [&](int64_t at) { return F16{static_cast<uint16_t>(bytes[at] | bytes[at + 1] << 8)}.to_float(); };
+  if (w.format == WeightFormat::kF16) return f16(2 * idx);
+  if (w.format == WeightFormat::kGgmlMxfp4) {
+    const uint8_t* block = bytes + idx / 32 * 17;
+    const uint8_t two = block[1 + idx % 16];
+    const E2m1 code{static_cast<uint8_t>(idx % 32 < 16 ? two & 15 : two >> 4)};
+    return code.to_float() * E8m0{block[0]}.to_float();
+  }
+  const int64_t block = idx / 32 * 34;
+  return f16(block) * static_cast<float>(static_cast<int8_t>(bytes[block + 2 + idx % 32]));
+}
+
+// The same weights, dense ones in Q8_0, F16 and MXFP4 as floats of type T.
+template <class T>
+struct Decoded {
+  Decoded(std::vector<HostWeight> from, const backend::Dims& dims, WeightFormat format) : weights(std::move(from)) {
+    for (HostWeight& w : weights) {
+      const bool experts = w.role == kGate || w.role == kUp || w.role == kDown;
+      if (experts || w.format == WeightFormat::kF32) continue;
+      std::vector<T>& own = values.emplace_back(backend::values_of(w.role, dims));
+      for (size_t i = 0; i < own.size(); ++i) {
+        const float value = value_of(w, static_cast<int64_t>(i));
+        if constexpr (std::is_same_v<T, Bf16>) {
+          own[i] = Bf16::from_float(value);
+        } else {
+          own[i] = value;
+        }
+      }
+      w.format = format;
+      w.values.bytes = std::as_bytes(std::span(own));
+    }
+    EXPECT_EQ(values.size(), 2u + 4 * 2);  // embeddings, and q, k, v and o of two layers
+  }
+  std::vector<HostWeight> weights;
+  std::deque<std::vector<T>> values;
+};
+
+TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_unrounded) {
+  const test::ScratchDir dir;
+  const model::ModelConfig config = config_of(90'112);
+  const model::DummyWeights made(config, 4, nullptr);
+  for (const GgmlType dense : {GgmlType::kQ8, GgmlType::kF16}) {
+    const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = dense});
+    std::vector<HostWeight> weights = model::bind_gguf(file.tensors(), config);
+    const auto is_o = [](const HostWeight& w) { return w.role == kO; };
+    const auto is_down = [](const HostWeight& w) { return w.role == kDown; };
+    HostWeight& o = *std::find_if(weights.begin(), weights.end(), is_o);  // of layer 0: bytes of its experts
+    o.format = WeightFormat::kGgmlMxfp4;
+    o.values.bytes = std::find_if(weights.begin(), weights.end(), is_down)
+                         ->values.bytes.first(static_cast<size_t>(backend::values_of(kO, config.dims) / 32 * 17));
+    const Decoded<Bf16> rounded(weights, config.dims, WeightFormat::kBf16);
+    for (const Matrices matrices : {Matrices::kPacked, Matrices::kRowOrder})
+      expect_same({config, weights, matrices}, {config, rounded.weights, matrices});
+    const Decoded<float> exact(weights, config.dims, WeightFormat::kF32);
+    const DenseFormats mixed{.qkv = WeightFormat::kMxfp4, .o = WeightFormat::kMxfp8, .lm_head = WeightFormat::kMxfp8};
+    expect_same({config, weights, Matrices::kPacked, mixed}, {config, exact.weights, Matrices::kPacked, mixed});
+  }
+}
+
+TEST_F(Upload, refuses_what_it_has_no_kernels_for) {
+  const model::ModelConfig config = config_of(512);
+  const model::DummyWeights made(config, 3, nullptr);
+  std::vector<HostWeight> weights = made.weights();
+  weights[0].format = WeightFormat::kMxfp8;
+  try {
+    const Uploaded uploaded(config, weights, Matrices::kPacked);
+    FAIL() << "an embedding in MXFP8";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    EXPECT_STREQ(error.what(), "[cuda] embedding: want bf16, f16, f32, ggml q8_0 or ggml mxfp4, found mxfp8");
+  }
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,75 @@
+// The uploader's threads, over the emulated runtime.
+
+#include "backend/cuda/upload.h"
+#include "base/error.h"
+#include "base/mmap_file.h"
+#include "checkpoint/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr size_t kBytes = (size_t{20} << 20) + 12345;  // no whole number of pieces
+
+class UploaderTest : public testing::Test {
+ protected:
+  UploaderTest() {
+    emulated_cuda() = {.card = {.name = "any", .memory_bytes = int64_t{1} << 37}};
+    std::vector<char> content(kBytes);
+    for (size_t i = 0; i < kBytes; ++i) content[i] = static_cast<char>(i * 2654435761u >> 24);
+    std::ofstream(dir_ / "f", std::ios::binary).write(content.data(), kBytes);
+    file_.emplace(dir_ / "f");
+    source_ = {file_->bytes(), dir_ / "f"};
+  }
+  [[nodiscard]] Uploader uploader() const { return {std::span(&source_, 1), 4}; }
+  [[nodiscard]] std::span<const std::byte> host(size_t begin, size_t bytes) const {
+    return file_->bytes().subspan(begin, bytes);
+  }
+
+  test::ScratchDir dir_;
+  std::optional<MmapFile> file_;
+  MappedSource source_;
+  std::vector<std::byte> device_ = std::vector<std::byte>(kBytes);
+};
+
+TEST_F(UploaderTest, brings_all_parts_before_it_calls_what_is_to_follow) {
+  Uploader uploader = this->uploader();
+  constexpr size_t kFirst = 7'654'321;
+  std::atomic<int> calls = 0;
+  const std::array parts = {Uploader::Part{device_.data(), host(0, kFirst)},
+                            Uploader::Part{device_.data() + kFirst, host(kFirst, kBytes - kFirst)}};
+  const Uploader::Job job = uploader.copy(parts, nullptr, [&] {
+    ++calls;
+    EXPECT_TRUE(std::ranges::equal(device_, file_->bytes()));
+  });
+  uploader.wait(job);
+  EXPECT_EQ(calls, 1);
+  uploader.copy(std::array{Uploader::Part{device_.data(), host(1, 100)}}, nullptr);  // small: at once
+  EXPECT_TRUE(std::ranges::equal(std::span(device_).first(100), host(1, 100)));
+  uploader.wait_all();
+}
+
+TEST_F(UploaderTest, throws_where_it_is_waited_for_what_a_thread_threw) {
+  Uploader uploader = this->uploader();
+  const std::array all = {Uploader::Part{device_.data(), file_->bytes()}};
+  uploader.copy(all, nullptr, [] { throw Error(Code::kDevice, "the launch failed"); });
+  EXPECT_THROW(uploader.wait_all(), Error);
+  EXPECT_THROW(uploader.copy(all, nullptr), Error);
+}
+
+TEST_F(UploaderTest, may_end_before_its_copies_do) {
+  Uploader uploader = this->uploader();
+  for (int i = 0; i < 3; ++i) uploader.copy(std::array{Uploader::Part{device_.data(), file_->bytes()}}, nullptr, [] {});
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

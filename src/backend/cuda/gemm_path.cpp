@@ -1,6 +1,7 @@
 #include "backend/cuda/gemm_path.h"
 
 #include "backend/cuda/kernels/any/round_blocks.h"
+#include "backend/cuda/kernels/sm90/dense_gemm.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/kernels/sm90/split_gemm.h"
 #include "backend/cuda/layout/wgmma_b.h"
@@ -100,6 +101,20 @@ SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
   args.parts[0] = {y_, 0, args.rows};
   run(args, plan_gemm(shape, device), on);
   return {y_, 1};
+}
+
+void GemmPath::qkv(GemmArgs args, RopeSumsArgs rope, const Launch& on) const {
+  const GemmDevice device = device_for(args.packing);
+  if (!gemm_turns(args.packing, device.wgmma, args.tokens)) {
+    rope.sums = sums(args, on);
+    return any_rope_sums(rope, on);
+  }
+  const Input from = input(args.packing, args.tokens);
+  args.order = layout::RowOrder::kHeads64;
+  args.bias = rope.bias;
+  args.x = from.at;
+  args.x_rows = from.rows;
+  sm90_qkv_gemm(args, rope, plan_gemm({args.rows, args.cols, args.tokens, 1, args.packing}, device), on);
 }
 
 void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {

@@ -6,11 +6,13 @@
 #include "backend/cuda/kernels/any/gemm_testing.h"
 #include "backend/cuda/kernels/any/linear_many.cuh"
 #include "backend/cuda/kernels/any/moe_group.cuh"
+#include "backend/cuda/kernels/sm90/dense_gemm.cuh"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
 
 #include <gtest/gtest.h>
 
 #include <string>
+#include <type_traits>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -31,11 +33,10 @@ struct Any {
     any_gemm<Tile, kOrder>(args);
   }
 };
-template <int kTheRowTiles>
-struct Sm90Of {
+struct Sm90 {
   static constexpr GemmDevice kDevice{.sms = 3, .wgmma = true};
   static inline int tile_tokens = 0;  // of the plan
-  static constexpr int kRowTiles = kTheRowTiles;
+  static constexpr int kRowTiles = kWgmmaRowTiles[0];
   template <Packing kPacking, int kTokens>
   using Tile = WgmmaTile<kPacking, kTokens, kRowTiles>;
   template <class Tile, RowOrder kOrder>
@@ -43,21 +44,31 @@ struct Sm90Of {
     sm90_gemm<Tile, kOrder>(args, tile_tokens);
   }
 };
-using Sm90 = Sm90Of<kWgmmaRowTiles[0]>;
-using Sm90Tall = Sm90Of<kWgmmaRowTiles[1]>;
+// sm90_dense_gemm.
+struct Sm90Dense {
+  static constexpr GemmDevice kDevice{.sms = 5, .wgmma = true};
+  static constexpr int kRowTiles = kDenseRowTiles;
+  template <Packing kPacking, int kTokens>
+  using Tile = DenseTile<kTokens>;
+  template <class Tile, RowOrder kOrder>
+  static void kernel(const GemmArgs& args) {
+    sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens), {});
+  }
+};
 
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
 void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   using Tile = typename Arch::template Tile<kPacking, kTokens>;
   check_args(args);
-  if constexpr (Arch::kDevice.wgmma) Arch::tile_tokens = plan.tokens;
+  if constexpr (std::is_same_v<Arch, Sm90>) Arch::tile_tokens = plan.tokens;
   ASSERT_LE(plan.tokens, kTokens);
   ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
   const emulation::Launch launch{.grid = plan.grid_x,
                                  .threads = Tile::kThreads,
                                  .grid_y = static_cast<int>(plan.grid_y),
                                  .seed = 1,
-                                 .predecessor = {}};
+                                 .predecessor = {},
+                                 .cluster = std::is_same_v<Arch, Sm90Dense> ? kDenseCluster : 1};
   ASSERT_EQ(emulation::run(launch, [&] { Arch::template kernel<Tile, kOrder>(args); }), "");
 }
 
@@ -86,7 +97,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
   args.parts[0] = {y.data(), 0, first > 0 ? first : rows};
   if (first > 0) args.parts[1] = {y.data() + tokens * first, first, rows - first};
   run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(
-      args, plan_gemm({rows, cols, tokens}, Arch::kDevice, {tile, Arch::kRowTiles}));
+      args, plan_gemm({rows, cols, tokens, 1, kPacking}, Arch::kDevice, {tile, Arch::kRowTiles}));
   for (int t = 0; t < tokens; ++t)
     for (int r = 0; r < rows; ++r) {
       const GemmSum want = w.dot(r, x.data() + t * cols, kPacking == Packing::kBf16);
@@ -139,15 +150,16 @@ TEST(gemm_emulated, few_rows_times_many_tokens_keep_more_than_16_bits_of_x) {
 }
 
 TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
-  check_dense<Sm90, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
   check_dense<Sm90, Packing::kMxfp4, 64>(144, 512, 9);
   check_dense<Sm90, Packing::kMxfp4, 64>(64, 384, 100, RowOrder::kHeads64, 32);
-  check_dense<Sm90, Packing::kBf16, 160>(208, 192, 150);
-  check_dense<Sm90Tall, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
-  check_dense<Sm90Tall, Packing::kBf16, 160>(400, 192, 150);
-  check_dense<Sm90Tall, Packing::kBf16, 160>(16, 512, 329, RowOrder::kPlain, 144);
   check_dense<Sm90, Packing::kMxfp4, 160>(48, 512, 129, RowOrder::kPlain, 96);
   check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
+}
+
+TEST(gemm_emulated, dense_in_clusters_is_the_plain_product) {
+  check_dense<Sm90Dense, Packing::kBf16, 64>(512, 384, 65, RowOrder::kHeads64);
+  check_dense<Sm90Dense, Packing::kBf16, 96>(16, 512, 9);  // the cluster's second CTA has neither rows nor x
+  check_dense<Sm90Dense, Packing::kBf16, 192>(784, 192, 193);
 }
 
 TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_largest) {

@@ -53,31 +53,43 @@ int wgmma_group_tile(int64_t mean) {
   return best;
 }
 
-// Cycles of 64 k of a tile: wgmma's, or those in which an SM gets both operands from L2, 31 bytes a cycle (measured
-// 2026-11-21, H200). A last wave of few CTAs gets them in as little as half the time.
-double tile_cycles(int rows, int tokens, double of_copies) {
-  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 31.0;
-  return std::max(rows * tokens * kMultiply, (rows + tokens) * kCopy * of_copies);
+bool on_dense(const GemmShape& s, const GemmDevice& device) {
+  return device.wgmma && s.packing == layout::Packing::kBf16;
 }
 
-// The tile whose waves should take the fewest cycles; of nearly equals the widest.
-GemmTileSize wgmma_bf16_tile(const GemmShape& s, const GemmDevice& device) {
+// Cycles of 64 k of a tile of sm90_dense_gemm: wgmma's, or those in which an SM gets its weights and half of x from L2,
+// 31 bytes a cycle (measured 2026-11-21, H200). A last wave of few CTAs gets them in as little as half the time.
+double dense_cycles(int tokens, double of_copies) {
+  constexpr int kRows = kDenseRowTiles * layout::kTileRows;
+  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 31.0;
+  return std::max(kRows * tokens * kMultiply, (kRows + tokens / 2.0) * kCopy * of_copies);
+}
+
+// The width whose waves should take the fewest cycles; of nearly equals the widest.
+int dense_tile(const GemmShape& s, const GemmDevice& device) {
   constexpr double kNearly = 1.01;
-  GemmTileSize best;
+  const int64_t clusters = device.sms / kDenseCluster;
+  int best = 0;
   double best_cycles = 0;
-  for (const int row_tiles : kWgmmaRowTiles)
-    for (const int tokens : kWgmmaWidths) {
-      const int64_t ctas = row_blocks(s, row_tiles) * ceil_div(s.tokens, tokens);
-      const int64_t waves = ceil_div(ctas, device.sms), last = ctas - (waves - 1) * device.sms;
-      const int rows = row_tiles * layout::kTileRows;
-      const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / device.sms;
-      const double cycles =
-          static_cast<double>(waves - 1) * tile_cycles(rows, tokens, 1) + tile_cycles(rows, tokens, of_last);
-      if (best.tokens != 0 && cycles > kNearly * best_cycles) continue;
-      best = {tokens, row_tiles};
-      best_cycles = cycles;
-    }
+  for (const int tokens : kDenseTokens) {
+    const int64_t works = dense_block_pairs(s.rows) * ceil_div(s.tokens, tokens);
+    const int64_t waves = ceil_div(works, clusters), last = works - (waves - 1) * clusters;
+    const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / static_cast<double>(clusters);
+    const double cycles = static_cast<double>(waves - 1) * dense_cycles(tokens, 1) + dense_cycles(tokens, of_last);
+    if (best != 0 && cycles > kNearly * best_cycles) continue;
+    best = tokens;
+    best_cycles = cycles;
+  }
   return best;
+}
+
+GemmPlan dense_plan(const GemmShape& s, const GemmDevice& device, int tokens) {
+  const int64_t works = dense_block_pairs(s.rows) * ceil_div(s.tokens, tokens);
+  return {.rows = kDenseRowTiles * layout::kTileRows,
+          .tokens = tokens,
+          .grid_x = static_cast<int>(kDenseCluster * std::min<int64_t>(device.sms / kDenseCluster, works)),
+          .grid_y = 1,
+          .smem_bytes = dense_shared_bytes(tokens)};
 }
 
 }  // namespace
@@ -88,6 +100,7 @@ std::string GemmPlan::to_string() const {
 
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, const GemmTileSize& tile) {
   require_tiles(s);
+  if (on_dense(s, device)) return dense_plan(s, device, tile.tokens);
   const int tile_tokens = tile.tokens;
   const int row_tiles = !device.wgmma ? kGemmRowTiles : tile.row_tiles == 0 ? kWgmmaRowTiles[0] : tile.row_tiles;
   const int instance = wgmma_instance(tile_tokens);
@@ -115,7 +128,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   require_tiles(s);
   const int64_t hit = std::min(s.experts, s.tokens), mean = ceil_div(s.tokens, hit);
   if (device.wgmma && s.experts > 1) return plan_gemm(s, device, {.tokens = wgmma_group_tile(mean)});
-  if (device.wgmma && s.packing == layout::Packing::kBf16) return plan_gemm(s, device, wgmma_bf16_tile(s, device));
+  if (on_dense(s, device)) return dense_plan(s, device, dense_tile(s, device));
   int best = 0;
   int64_t best_work = 0;
   for (const int tile : device.wgmma ? std::span<const int>(kWgmmaWidths) : std::span<const int>(kGemmTokens)) {

@@ -19,6 +19,9 @@ inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGemmTokens[] = {32, 64, 128};                     // that a CTA may take
 inline constexpr int kWgmmaWidths[] = {32, 64, 80, 96, 128, 144, 160};  // columns of ptx/wgmma.cuh's instructions
 inline constexpr int kWgmmaTokens[] = {64, 160};                        // up to which an instance of sm90_gemm takes
+// sm90_dense_gemm, for bf16: row tiles and widths of a CTA's tile; pairs of row blocks share x in a cluster.
+inline constexpr int kDenseRowTiles = 16, kDenseCluster = 2;
+inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192};
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
@@ -158,6 +161,22 @@ inline constexpr int kWgmmaBarrierBytes = 256;
 [[nodiscard]] constexpr int wgmma_shared_bytes(int instance, int row_tiles) {  // 1024: to align the ring
   const WgmmaRings rings = wgmma_rings(instance, row_tiles);
   return 1024 + rings.inputs * instance * 128 + rings.weights * wgmma_weight_bytes(row_tiles) + kWgmmaBarrierBytes;
+}
+
+// sm90_dense_gemm's: as many stages as fit, of 64 k of x and of the row tiles' weights, and two barriers of each.
+[[nodiscard]] constexpr int dense_stage_bytes(int tokens) {
+  return tokens * 128 + kDenseRowTiles * layout::pair_bytes(layout::Packing::kBf16);
+}
+[[nodiscard]] constexpr int dense_stages(int tokens) {
+  constexpr int kMost = 227 * 1024 - 1024;  // of a CTA; 1024: to align the ring
+  return kMost / (dense_stage_bytes(tokens) + 16);
+}
+[[nodiscard]] constexpr int dense_shared_bytes(int tokens) {
+  return 1024 + dense_stages(tokens) * (dense_stage_bytes(tokens) + 16);
+}
+[[nodiscard]] constexpr int64_t dense_block_pairs(int64_t rows) {
+  constexpr int kRows = kDenseCluster * kDenseRowTiles * layout::kTileRows;
+  return (rows + kRows - 1) / kRows;
 }
 
 struct GemmCost {

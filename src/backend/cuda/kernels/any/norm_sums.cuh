@@ -7,7 +7,7 @@
 // rounding: f32, order fixed by hidden and splits
 
 #include "backend/cuda/kernels/any/around_gemm.h"
-#include "backend/cuda/kernels/any/split_gemm_plan.h"
+#include "backend/cuda/kernels/any/quad.cuh"
 #include "backend/cuda/kernels/any/warp.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/convert.cuh"
@@ -24,38 +24,6 @@ inline constexpr int kNormParts = 2, kNormMaxThreads = kNormHidden / 4 / kNormPa
   return (hidden / 4 + kNormParts * kWarpLanes - 1) / (kNormParts * kWarpLanes) * kWarpLanes;
 }
 inline constexpr int kNormSharedBytes = kNormMaxThreads / kWarpLanes * 4;
-
-// Four of a row, in registers.
-struct Quad {
-  float v[4] = {};
-  __device__ void add(const float* from) {
-    const float4 four = *reinterpret_cast<const float4*>(from);
-    v[0] += four.x;
-    v[1] += four.y;
-    v[2] += four.z;
-    v[3] += four.w;
-  }
-  // Adds the splits in their order, and zeros for those that there are not; the loads are under way together.
-  __device__ void add_splits(const SplitSums& sums, const float* from, int64_t pitch) {
-    float4 all[kMaxSplits];
-#pragma unroll
-    for (int s = 0; s < kMaxSplits; ++s)
-      all[s] = s < sums.splits ? *reinterpret_cast<const float4*>(from + s * pitch) : float4{};
-#pragma unroll
-    for (int s = 0; s < kMaxSplits; ++s) {
-      v[0] += all[s].x;
-      v[1] += all[s].y;
-      v[2] += all[s].z;
-      v[3] += all[s].w;
-    }
-  }
-  __device__ void store(float* to) const { *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]}; }
-  __device__ static Quad of(const Bf16* from) {
-    const uint2 pairs = *reinterpret_cast<const uint2*>(from);
-    return {{__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u), __uint_as_float(pairs.y << 16),
-             __uint_as_float(pairs.y & 0xffff0000u)}};
-  }
-};
 
 // Columns k to k + 3 of row `token`.
 __device__ __forceinline__ void store_rounded(const NormSumsArgs& a, int token, int k, const Quad& q) {

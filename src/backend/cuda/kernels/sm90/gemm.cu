@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/sm90/gemm.h"
 
 #include "backend/cuda/kernels/any/chained_launch.cuh"
+#include "backend/cuda/kernels/sm90/dense_gemm.h"
 #include "backend/cuda/kernels/sm90/gemm.cuh"
 
 namespace nibble::backend::cuda {
@@ -8,9 +9,7 @@ namespace {
 
 template <class Tile, layout::RowOrder kOrder>
 void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp        ? Kernel::kSm90GemmGateUp
-                           : Tile::kPacking == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
-                                                                      : Kernel::kSm90GemmMxfp4;
+  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp : Kernel::kSm90GemmMxfp4;
   require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
   const cudaError_t status =
       cudaFuncSetAttribute(sm90_gemm<Tile, kOrder>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
@@ -19,18 +18,10 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
                  plan.tokens);
 }
 
-// The list of instances: most tokens of a tile, for each packing and for gate and up rows; of bf16 in both heights.
+// The list of instances: most tokens of a tile, for gate and up rows and for others.
 template <layout::Packing kPacking, layout::RowOrder kOrder>
 void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  const bool narrow = wgmma_instance(plan.tokens) == 64;
-  if constexpr (kPacking == layout::Packing::kBf16) {
-    constexpr int kTall = kWgmmaRowTiles[1];
-    if (plan.rows == kTall * layout::kTileRows) {
-      if (narrow) return launch<WgmmaTile<kPacking, 64, kTall>, kOrder>(args, plan, on);
-      return launch<WgmmaTile<kPacking, 160, kTall>, kOrder>(args, plan, on);
-    }
-  }
-  if (narrow) return launch<WgmmaTile<kPacking, 64>, kOrder>(args, plan, on);
+  if (wgmma_instance(plan.tokens) == 64) return launch<WgmmaTile<kPacking, 64>, kOrder>(args, plan, on);
   launch<WgmmaTile<kPacking, 160>, kOrder>(args, plan, on);
 }
 
@@ -41,6 +32,7 @@ bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packi
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using layout::Packing;
   using layout::RowOrder;
+  if (args.packing == Packing::kBf16) return sm90_dense_gemm(args, plan, on);
   check_args(args);
   require_shape(args.x_rows > 0, Kernel::kSm90GemmMxfp4, "x in panels of x_rows rows", args.x_rows);
   if (args.order == RowOrder::kGateUp) {
@@ -48,7 +40,6 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
                   args.rows / 2);
     return launch_tokens<Packing::kMxfp4, RowOrder::kGateUp>(args, plan, on);
   }
-  if (args.packing == Packing::kBf16) return launch_tokens<Packing::kBf16, RowOrder::kPlain>(args, plan, on);
   require_shape(args.packing == Packing::kMxfp4, Kernel::kSm90GemmMxfp4, "bf16 or MXFP4",
                 static_cast<int64_t>(args.packing));
   launch_tokens<Packing::kMxfp4, RowOrder::kPlain>(args, plan, on);

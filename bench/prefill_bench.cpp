@@ -194,6 +194,7 @@ void Bench::prefill(int tokens, int window) {
     share_tokens(rows, shares, wgmma ? kWgmmaPrefillTokens : kPrefillTokens);
     args.tiles = device_copy(shares.prefill);
     args.tile_count = static_cast<int>(shares.prefill.size());
+    args.ctas = attend_ctas(args.tile_count, kKvHeads, attend_device_);
     const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2});
     const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * kHeadDim * 2;
     // What has to be read is each key once: cost() counts what tiles read, mostly from L2.

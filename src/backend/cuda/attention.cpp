@@ -89,6 +89,7 @@ void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, St
   if (!shares_.prefill.empty()) {
     args.tiles = tiles_->put(shares_.prefill, staging);
     args.tile_count = static_cast<int>(shares_.prefill.size());
+    args.ctas = attend_ctas(args.tile_count, args.kv_heads, device_);
     device_.wgmma ? sm90_attend_prefill(args, launch.kv.type, on) : any_attend_prefill(args, launch.kv.type, on);
   }
 }

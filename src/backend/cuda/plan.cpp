@@ -133,9 +133,8 @@ class Planner {
       const Kernel kernel = device.wgmma ? Kernel::kSm90AttendPrefill
                             : e4m3       ? Kernel::kAttendPrefillE4m3
                                          : Kernel::kAttendPrefillBf16;
-      place(add(kernel, fmt::format("{} tokens per CTA, grid {} x {}", tile_tokens(device), shares.prefill.size(),
-                                    d_.kv_heads)),
-            prefills);
+      const auto tiles = static_cast<int64_t>(shares.prefill.size());
+      place(add(kernel, prefill_tile(tiles, d_.kv_heads, device)), prefills);
     }
   }
 

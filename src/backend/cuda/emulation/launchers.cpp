@@ -170,13 +170,12 @@ void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePl
 }
 bool sm90_attend_serves(KvPages::Type type) { return type == KvPages::Type::kBf16; }
 void sm90_attend_prefill(const FlashArgs& args, KvPages::Type /*type*/, const Launch& on) {
-  note(Kernel::kSm90AttendPrefill,
-       fmt::format("{} tokens per CTA, grid {} x {}", kWgmmaPrefillTokens, args.tile_count, args.kv_heads));
+  note(Kernel::kSm90AttendPrefill, prefill_tile(args.tile_count, args.kv_heads, {.sms = args.ctas, .wgmma = true}));
   launched(Kernel::kSm90AttendPrefill, on);
 }
 void any_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
   const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendPrefillBf16 : Kernel::kAttendPrefillE4m3;
-  note(kernel, fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, args.tile_count, args.kv_heads));
+  note(kernel, prefill_tile(args.tile_count, args.kv_heads, {}));
   launched(kernel, on);
 }
 

@@ -110,7 +110,7 @@ struct Attempt {
     a.tile_count = static_cast<int>(shares.prefill.size());
     using Tile = WgmmaAttend;
     const emulation::Launch launch{
-        .grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
+        .grid = attend_ctas(a.tile_count, a.kv_heads, {.sms = 3}), .threads = Tile::kThreads, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { sm90_attend_prefill<Tile>(a); }), "");
   }
 

@@ -56,7 +56,8 @@ class AttendFlash : public CudaTest {
                          .partials = partials.get(),
                          .finished = finished.get(),
                          .tiles = tiles.get(),
-                         .tile_count = static_cast<int>(shares.prefill.size())};
+                         .tile_count = static_cast<int>(shares.prefill.size()),
+                         .ctas = attend_ctas(std::ssize(shares.prefill), f.shape.kv_heads, {.sms = 5})};
     const auto once = [&] {
       cuda_check(cudaMemset(out.get(), 0xff, f.q.size() * sizeof(float)));
       cuda_check(cudaDeviceSynchronize());

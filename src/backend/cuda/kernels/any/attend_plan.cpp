@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -24,6 +26,12 @@ void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens)
   }
   std::stable_sort(out.prefill.begin(), out.prefill.end(),
                    [](const AttendTile& a, const AttendTile& b) { return a.first_position < b.first_position; });
+}
+
+std::string prefill_tile(int64_t tiles, int64_t kv_heads, const AttendDevice& device) {
+  if (!device.wgmma) return fmt::format("{} tokens per CTA, grid {} x {}", tile_tokens(device), tiles, kv_heads);
+  return fmt::format("{} x {} tiles of {} tokens, {} CTAs", tiles, kv_heads, tile_tokens(device),
+                     attend_ctas(tiles, kv_heads, device));
 }
 
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -15,7 +16,7 @@ inline constexpr int kHeadDim = 64;             // the only one that the attenti
 inline constexpr int kGroupHeads = 8;           // most query heads of a kv head: they share a tile of an mma
 inline constexpr int kMaxDecodeTokens = 8;      // a row with more new tokens goes to the prefill kernel
 inline constexpr int kPrefillTokens = 16;       // of one row, that a CTA of the prefill kernel takes
-inline constexpr int kWgmmaPrefillTokens = 32;  // likewise, of the one on wgmma
+inline constexpr int kWgmmaPrefillTokens = 24;  // likewise, of the one on wgmma
 inline constexpr int kDecodeStepKeys = 16;      // that a warp takes at a time
 inline constexpr int kMinChunkBlocks = 2;       // splitting finer costs more than it hides
 inline constexpr int kMaxDecodeCount = 16384;   // tokens in a launch
@@ -110,6 +111,7 @@ struct FlashArgs {
   // Prefill kernel
   const AttendTile* tiles = nullptr;
   int tile_count = 0;
+  int ctas = 0;  // of the one on wgmma: attend_ctas
 };
 
 struct AttendDevice {
@@ -121,6 +123,14 @@ struct AttendDevice {
 [[nodiscard]] constexpr int tile_tokens(const AttendDevice& device) {
   return device.wgmma ? kWgmmaPrefillTokens : kPrefillTokens;
 }
+
+// That share the prefill kernel's tiles of every kv head, on wgmma.
+[[nodiscard]] constexpr int attend_ctas(int64_t tiles, int64_t kv_heads, const AttendDevice& device) {
+  return static_cast<int>(tiles * kv_heads < device.sms ? tiles * kv_heads : device.sms);
+}
+
+// What inspect prints of it.
+[[nodiscard]] std::string prefill_tile(int64_t tiles, int64_t kv_heads, const AttendDevice& device);
 
 struct DecodePlan {
   int target = 0;      // chunks that fill the device, per kv head

@@ -41,6 +41,7 @@ struct PrefillState {
 };
 
 struct PrefillRows {
+  int kv_head;
   int token[2];  // in the tile; those beyond the tile's are computed like its last and not stored
   KeyRange visible[2];
 };
@@ -49,6 +50,7 @@ template <class Tile>
 __device__ PrefillRows rows_of(const FlashArgs& args, const AttendTile& tile, int row_tile) {
   const int warp = static_cast<int>(threadIdx.x) / kAttendLanes;
   PrefillRows rows;
+  rows.kv_head = static_cast<int>(blockIdx.y);
   for (int half = 0; half < 2; ++half) {
     rows.token[half] = (warp * Tile::kRowTiles + row_tile) * 2 + half;
     rows.visible[half] = visible_keys(tile.first_position + min(rows.token[half], tile.tokens - 1), args.window);
@@ -63,7 +65,7 @@ __device__ void load_queries(const FlashArgs& args, const AttendTile& tile, cons
   const int group = args.heads / args.kv_heads, head = lane / 4;
   for (int half = 0; half < 2; ++half) {
     const int64_t token = tile.first_token + min(rows.token[half], tile.tokens - 1);
-    const float* from = args.q + (token * args.heads + static_cast<int>(blockIdx.y) * group + head) * kHeadDim;
+    const float* from = args.q + (token * args.heads + rows.kv_head * group + head) * kHeadDim;
     for (int s = 0; s < kDimSteps; ++s) {
       for (int k = 0; k < 2; ++k) {
         float2 x{};
@@ -187,7 +189,7 @@ __device__ void store_rows(const FlashArgs& args, const AttendTile& tile, const 
                            PrefillState& state) {
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
   const int group = args.heads / args.kv_heads, head = lane / 4;
-  const int query_head = static_cast<int>(blockIdx.y) * group + head;
+  const int query_head = rows.kv_head * group + head;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sum = state.sum[half] + __shfl_xor_sync(kWholeWarp, state.sum[half], 1);

@@ -2,10 +2,11 @@
 // attend_prefill on wgmma: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of tokens of a row, whose keys
 // may have come in earlier steps                                                           source: torch/model.py sdpa
 // args: attend_plan.h FlashArgs     keys, values bf16     q, out f32
-// grid one CTA per (tile, kv head), the longest tiles first: 4 warpgroups of 64 rows = 8 tokens x 8 query heads; a ring
-//      of pages by cp.async, swizzled, shared by all; pages behind every window are skipped
-// mma  wgmma m64n64k16, q and p as register operands (bf16): a page's scores and the page before's values run together
-//      under the copies; softmax of one warpgroup under the wgmmas of the others
+// grid one CTA per SM takes (tile, kv head) after (tile, kv head), the longest tiles first: 3 warpgroups of 64 rows = 8
+//      tokens x 8 query heads, and a warp that copies pages by cp.async, swizzled, into a ring that they share, on into
+//      the next work; pages behind every window are skipped, positions are looked at on the first and the last pages
+// mma  wgmma m64n64k16, q and p as register operands (bf16): a page's scores and the page before's values run together;
+//      softmax under those values, and under the wgmmas of the other warpgroups
 // bytes keys * kv_heads * 256 per tile, from L2 for all but the first     flops 4 * heads * 64 * keys per token
 // measured (H200): 8192 tokens, full layer 1.18 ms, 464 TFLOP/s, 48 % of the peak; window layer 0.16 ms; 2048 tokens
 // 0.11
@@ -18,26 +19,27 @@
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
+#include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
+
+#include <type_traits>
 
 namespace nibble::backend::cuda {
 
 struct WgmmaAttend {
   using Kv = KvBf16;
-  static constexpr int kWarps = 16;
-  static constexpr int kThreads = kWarps * kAttendLanes;
+  static constexpr int kWarps = 12;                             // that multiply
+  static constexpr int kThreads = (kWarps + 4) * kAttendLanes;  // and a warpgroup more, of which one copies
+  static constexpr int kConsumerRegisters = 152, kProducerRegisters = 56;
   static constexpr int kTokens = 2 * kWarps;
   static_assert(kTokens == kWgmmaPrefillTokens);
   static constexpr int kRowTiles = 1;
   static constexpr int kKeyTiles = kPageTokens / 8;
   static constexpr int kStages = 8;
-  // Pages under way behind the next one. Who has waited for page i knows that all warps have begun page i - 1, so are
-  // done with the values of page i - 3: its stage is the first that may take page i + 1 + kAhead.
-  static constexpr int kAhead = 2;
-  static_assert(kAhead <= kStages - 4);
+  static constexpr int kAhead = 2;  // pages under way behind the one that is said to have landed
   static constexpr int kHalfBytes = kPageTokens * Kv::kRowBytes;  // keys or values
   static constexpr int kStageBytes = 2 * kHalfBytes;
-  static constexpr int kSharedBytes = kStages * (kStageBytes + 8) + layout::kAtomBytes;  // to align the ring
+  static constexpr int kSharedBytes = kStages * (kStageBytes + 16) + layout::kAtomBytes;  // to align the ring
 };
 
 template <class Tile>
@@ -49,62 +51,80 @@ struct PageRing {
   __device__ uint32_t full(int i) const {
     return base + static_cast<uint32_t>(Tile::kStages * Tile::kStageBytes + i % Tile::kStages * 8);
   }
+  __device__ uint32_t empty(int i) const { return full(i) + Tile::kStages * 8; }
+  __device__ void init() const {
+    for (int i = 0; i < Tile::kStages; ++i) {
+      ptx::mbarrier_init(full(i), 1);
+      ptx::mbarrier_init(empty(i), Tile::kWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
   __device__ void wait_full(int i) const { ptx::mbarrier_wait(full(i), static_cast<uint32_t>(i / Tile::kStages % 2)); }
+  __device__ void wait_empty(int i) const {
+    ptx::mbarrier_wait(empty(i), static_cast<uint32_t>(i / Tile::kStages % 2 ^ 1));
+  }
 };
 
-// A thread's share of the copies of pages: one chunk of every kStep-th key, and of its value. No branch: ptxas waits
-// for every wgmma before one.
-template <class Tile>
-struct PageCopies {
-  using Kv = typename Tile::Kv;
-  static constexpr int kStep = Tile::kThreads / Kv::kChunks;  // a multiple of 8: a chunk's place only moves on
-  static constexpr int kRows = kPageTokens / kStep;
-  static_assert(kRows * kStep == kPageTokens);
-  const PageRing<Tile>& ring;
-  KeyRange visible;
-  const int32_t* pages;  // of the tile's keys
-  const uint8_t *keys, *values;
-  int64_t page_bytes;
-  int last_page, key, page;
-  uint32_t place;
+// A CTA's share of (tile, kv head), the longest first, dealt to and fro so that every CTA gets as much.
+struct AttendWorks {
+  const FlashArgs& args;
+  int round = 0;
+  struct Work {
+    AttendTile tile;
+    int kv_head = -1;  // < 0: there is none
+    KeyRange visible;
+  };
+  __device__ Work next() {
+    const int ctas = static_cast<int>(gridDim.x), own = static_cast<int>(blockIdx.x);
+    const int at = round * ctas + (round % 2 == 0 ? own : ctas - 1 - own);
+    ++round;
+    if (at >= args.tile_count * args.kv_heads) return {};
+    const AttendTile tile = args.tiles[args.tile_count - 1 - at / args.kv_heads];
+    return {tile,
+            at % args.kv_heads,
+            {visible_keys(tile.first_position, args.window).first, tile.first_position + tile.tokens - 1}};
+  }
+};
 
-  __device__ PageCopies(const FlashArgs& args, const AttendTile& tile, const KeyRange& range, const PageRing<Tile>& to)
-      : ring(to),
-        visible(range),
-        pages(args.pages + int64_t{tile.row} * args.pages_per_row + range.first_page()),
-        page_bytes(int64_t{Tile::kHalfBytes} * args.kv_heads),
-        last_page(range.pages() - 1) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int64_t own = int64_t{blockIdx.y} * Tile::kHalfBytes + thread * 16;
-    keys = static_cast<const uint8_t*>(args.keys) + own;
-    values = static_cast<const uint8_t*>(args.values) + own;
-    key = range.first_page() * kPageTokens + thread / Kv::kChunks;
-    place = Kv::chunk_at(thread / Kv::kChunks, thread % Kv::kChunks);
-    page = pages[0];
-  }
-  // Page i, each in turn; what lies outside `visible` becomes zero: perhaps nobody has written it.
-  __device__ __forceinline__ void issue(int i) {
-    const int64_t from = page * page_bytes;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int own = key + r * kStep;
-      const auto fill = own >= visible.first && own <= visible.last ? ptx::Fill::kCopy : ptx::Fill::kZero;
-      const uint32_t to = ring.stage(i) + place + static_cast<uint32_t>(r * kStep * Kv::kRowBytes);
-      ptx::async_copy16(to, keys + from + r * kStep * Kv::kRowBytes, fill);
-      ptx::async_copy16(to + Tile::kHalfBytes, values + from + r * kStep * Kv::kRowBytes, fill);
-    }
-    ptx::async_commit();
-    key += kPageTokens;
-    page = pages[min(i + 1, last_page)];
-  }
-  // Says that this warp's share of page i has landed; kAhead pages have been issued behind it.
-  __device__ __forceinline__ void landed(int i) const {
-    ptx::async_wait<Tile::kAhead>();
+// The warp that copies: the pages of the CTA's works, in order. What lies outside `visible` becomes zero: perhaps
+// nobody has written it.
+template <class Tile>
+__device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
+  using Kv = typename Tile::Kv;
+  constexpr int kRows = kAttendLanes / Kv::kChunks;  // that the lanes copy at once
+  const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, row = lane / Kv::kChunks, chunk = lane % Kv::kChunks;
+  const auto landed = [&](int i) {
     ptx::fence_async_proxy();
     __syncwarp();
-    if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring.full(i));
+    if (lane == 0) ptx::mbarrier_arrive(ring.full(i));
+  };
+  int i = 0;  // of all works' pages
+  AttendWorks works{args};
+  for (AttendWorks::Work work = works.next(); work.kv_head >= 0; work = works.next()) {
+    const KeyRange& visible = work.visible;
+    const int32_t* pages = args.pages + int64_t{work.tile.row} * args.pages_per_row;
+    for (int page = visible.first_page(); page < visible.first_page() + visible.pages(); ++page, ++i) {
+      const int64_t from = (int64_t{pages[page]} * args.kv_heads + work.kv_head) * Tile::kHalfBytes + lane * 16;
+      const auto* keys = static_cast<const uint8_t*>(args.keys) + from;
+      const auto* values = static_cast<const uint8_t*>(args.values) + from;
+      const int first_key = page * kPageTokens + row;
+      ring.wait_empty(i);
+#pragma unroll
+      for (int r = 0; r < kPageTokens; r += kRows) {
+        const auto fill =
+            first_key + r >= visible.first && first_key + r <= visible.last ? ptx::Fill::kCopy : ptx::Fill::kZero;
+        const uint32_t to = ring.stage(i) + Kv::chunk_at(row + r, chunk);
+        ptx::async_copy16(to, keys + r * Kv::kRowBytes, fill);
+        ptx::async_copy16(to + Tile::kHalfBytes, values + r * Kv::kRowBytes, fill);
+      }
+      ptx::async_commit();
+      ptx::async_wait<Tile::kAhead>();
+      if (i >= Tile::kAhead) landed(i - Tile::kAhead);
+    }
   }
-};
+  ptx::async_wait<0>();
+  for (int last = max(0, i - Tile::kAhead); last < i; ++last) landed(last);
+}
 
 // Scores of page i; asynchronous.
 template <class Tile>
@@ -134,14 +154,21 @@ struct TileSums {
   float score[Tile::kKeyTiles][4];
   uint32_t p[Tile::kKeyTiles / 2][4];  // the page's weights in bf16
 
-  // Waits for all wgmmas; no use of their registers moves above.
-  __device__ __forceinline__ void wait() {
-    ptx::wgmma_wait<0>();
+  // Wait for the wgmmas that make the scores, which are older than those of the values, and for all; no use of their
+  // registers moves above.
+  __device__ __forceinline__ void wait_scores() {
+    ptx::wgmma_wait<1>();
+    keep_scores();
+  }
+  __device__ __forceinline__ void keep_scores() {
 #pragma unroll
     for (auto& tile : score) {
 #pragma unroll
       for (float& x : tile) ptx::keep(x);
     }
+  }
+  __device__ __forceinline__ void wait_values() {
+    ptx::wgmma_wait<0>();
 #pragma unroll
     for (auto& tile : state.out) {
 #pragma unroll
@@ -153,9 +180,8 @@ struct TileSums {
       for (uint32_t& x : step) ptx::keep(x);
     }
   }
-  __device__ __forceinline__ void weigh() {
-    float shrink[2];
-    soften(score, state, shrink);
+  // Behind wait_values: makes weights of what soften has made of the scores.
+  __device__ __forceinline__ void weigh(const float (&shrink)[2]) {
     rescale(state, shrink);
 #pragma unroll
     for (int s = 0; s < Tile::kKeyTiles / 2; ++s) {
@@ -166,58 +192,84 @@ struct TileSums {
   }
 };
 
+// A warpgroup's rows of a work, whose pages are `first` and on in the ring.
 template <class Tile>
-__device__ void attend_tile(const FlashArgs& args, const AttendTile& tile, const PageRing<Tile>& ring) {
+__device__ void attend_tile(const FlashArgs& args, const AttendWorks::Work& work, const PageRing<Tile>& ring,
+                            int first) {
   using Kv = typename Tile::Kv;
-  const KeyRange visible{visible_keys(tile.first_position, args.window).first, tile.first_position + tile.tokens - 1};
-  const int first_page = visible.first_page(), count = visible.pages();
-  PageCopies<Tile> copies(args, tile, visible, ring);
-  for (int i = 0; i <= Tile::kAhead; ++i) copies.issue(i);
+  const AttendTile& tile = work.tile;
+  const int first_page = work.visible.first_page(), last = work.visible.pages() - 1;
+  PrefillRows rows = rows_of<Tile>(args, tile, 0);
+  rows.kv_head = work.kv_head;
   uint32_t q[kDimSteps][4];
-  load_queries<Kv>(args, tile, rows_of<Tile>(args, tile, 0), q);
+  load_queries<Kv>(args, tile, rows, q);
+  // Pages [seen, seen_end) are seen by all rows: no look at positions, and no branch, before which ptxas waits for
+  // every wgmma.
   const int seen_by_all = visible_keys(tile.first_position + tile.tokens - 1, args.window).first;
+  const int seen = max(1, (seen_by_all + kPageTokens - 1) / kPageTokens - first_page);
+  const int seen_end = max(seen, (tile.first_position + 1) / kPageTokens - first_page);
   TileSums<Tile> sums;
-  const auto finish_scores = [&](int i) {
-    copies.issue(i + 1 + Tile::kAhead);
-    copies.landed(i + 1);
-    sums.wait();
-    const int first_key = (first_page + i) * kPageTokens;
-    if (first_key < seen_by_all || first_key + kPageTokens - 1 > tile.first_position)  // not all rows see all of it
-      hide<Tile>(args, tile, 0, first_key, sums.score);
-    sums.weigh();
+  float shrink[2];
+  const auto give_back = [&](int i) {
+    if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring.empty(first + i));
   };
-  copies.landed(0);
-  ring.wait_full(0);
+  ring.wait_full(first);
   ptx::wgmma_fence();
-  start_scores(ring, 0, q, sums.score);
-  finish_scores(0);
-#pragma unroll 1
-  for (int i = 1; i < count; ++i) {
-    ring.wait_full(i);
+  start_scores(ring, first, q, sums.score);
+  ptx::wgmma_commit();  // no values yet
+  sums.wait_scores();
+  hide<Tile>(args, tile, 0, first_page * kPageTokens, sums.score);
+  soften(sums.score, sums.state, shrink);
+  sums.wait_values();
+  sums.weigh(shrink);
+  ring.wait_full(first + min(1, last));
+  const auto add_page = [&](int i, auto hidden) {
     ptx::wgmma_fence();
-    start_scores(ring, i, q, sums.score);
-    start_values(ring, i - 1, sums.p, sums.state);
-    finish_scores(i);
-  }
+    start_scores(ring, first + i, q, sums.score);
+    start_values(ring, first + i - 1, sums.p, sums.state);
+    sums.wait_scores();
+    if constexpr (hidden) hide<Tile>(args, tile, 0, (first_page + i) * kPageTokens, sums.score);
+    soften(sums.score, sums.state, shrink);
+    sums.keep_scores();
+    ring.wait_full(first + min(i + 1, last));  // here: its branch keeps all of soften before the wait for the values
+    sums.wait_values();
+    give_back(i - 1);
+    sums.weigh(shrink);
+  };
+  int i = 1;
+#pragma unroll 1
+  for (; i < min(seen, last + 1); ++i) add_page(i, std::true_type());
+#pragma unroll 1
+  for (; i < seen_end; ++i) add_page(i, std::false_type());
+#pragma unroll 1
+  for (; i <= last; ++i) add_page(i, std::true_type());
   ptx::wgmma_fence();
-  start_values(ring, count - 1, sums.p, sums.state);
-  sums.wait();
-  store_rows<Kv>(args, tile, rows_of<Tile>(args, tile, 0), sums.state);
-  ptx::async_wait<0>();
+  start_values(ring, first + last, sums.p, sums.state);
+  sums.wait_values();
+  give_back(last);
+  store_rows<Kv>(args, tile, rows, sums.state);
 }
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const __grid_constant__ FlashArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const PageRing<Tile> ring(smem);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Tile::kStages; ++i) ptx::mbarrier_init(ring.full(i), Tile::kWarps);
-    ptx::fence_mbarrier_init();
-  }
+  if (threadIdx.x == 0) ring.init();
   __syncthreads();
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
-  attend_tile<Tile>(args, args.tiles[gridDim.x - 1 - blockIdx.x], ring);
+  if (threadIdx.x >= Tile::kWarps * kAttendLanes) {
+    ptx::give_registers_but<Tile::kProducerRegisters>();
+    if (threadIdx.x / kAttendLanes == Tile::kWarps) copy_pages<Tile>(args, ring);
+  } else {
+    ptx::take_registers_up_to<Tile::kConsumerRegisters>();
+    int first = 0;
+    AttendWorks works{args};
+    for (AttendWorks::Work work = works.next(); work.kv_head >= 0; work = works.next()) {
+      attend_tile<Tile>(args, work, ring, first);
+      first += work.visible.pages();
+    }
+  }
 }
 
 }  // namespace nibble::backend::cuda

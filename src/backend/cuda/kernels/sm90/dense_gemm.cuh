@@ -17,7 +17,7 @@
 #include "backend/cuda/kernels/any/head_quads.cuh"
 #include "backend/cuda/kernels/sm90/gemm_rings.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
-#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/cluster.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
@@ -32,10 +32,11 @@ struct DenseTile {
   static constexpr int kTokens = kTheTokens;
   static constexpr int kWarps = kDenseRowTiles / 2;  // that multiply
   static constexpr int kConsumers = kWarps * layout::kWarpLanes;
-  static constexpr int kThreads = kConsumers + 128;  // a warpgroup more, of which one warp copies
+  static constexpr int kCopiers = 8 * kDenseRowTiles;
+  static constexpr int kThreads = kConsumers + kCopiers;
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread; none come to a CTA later
-  static_assert(kConsumers * kConsumerRegisters + 128 * kProducerRegisters <= kThreads * kLaunchRegisters);
+  static_assert(kConsumers * kConsumerRegisters + kCopiers * kProducerRegisters <= kThreads * kLaunchRegisters);
   static constexpr int kStages = dense_stages(kTokens);
   static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
   static constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
@@ -60,7 +61,7 @@ struct DenseRing {
   __device__ uint32_t empty(int i) const { return full(Tile::kStages + i); }
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
-      ptx::mbarrier_init(full(i), 1);
+      ptx::mbarrier_init(full(i), Tile::kCopiers + 1);  // and the bytes of x
       ptx::mbarrier_init(empty(i), kDenseCluster * Tile::kWarps);
     }
     ptx::fence_mbarrier_init();
@@ -99,54 +100,46 @@ struct DenseWorks {
   __device__ static int step() { return static_cast<int>(gridDim.x) / kDenseCluster; }
 };
 
-// The warps that copy all that their CTA multiplies, in order: one weights, a lane per row tile, as they lie packed.
-// That runs through the slices.
+// The warps that copy all that their CTA multiplies, in order: 8 lanes a row tile of weights as it lies packed, which
+// runs through the slices, and one of them also the CTA's half of x, to both. Bulk copies of 2 KB of weights would come
+// slower (measured 2026-11-22: 20 bytes a cycle).
 template <class Tile>
-__device__ __forceinline__ void copy_weights(const GemmArgs& args, const DenseWalk& walk, const DenseRing<Tile>& ring) {
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  RingPlace<Tile::kStages> place{0};
-  for (int i = DenseWorks<Tile>::first(); i < walk.works; i += DenseWorks<Tile>::step()) {
-    // A row tile beyond the last is a copy of it.
-    const int row_tile = min(DenseWorks<Tile>::at(args, walk, i).first_row_tile + lane, walk.row_tiles - 1);
-    const uint8_t* from = args.weights + int64_t{row_tile} * walk.tile_bytes;
-#pragma unroll 1
-    for (int left = walk.tile_bytes; left > 0; left -= Tile::kPieceBytes, place.next(), from += Tile::kPieceBytes) {
-      ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
-      if (lane < kDenseRowTiles)
-        ptx::bulk_copy(ring.stage(place.stage) + static_cast<uint32_t>(Tile::kInputBytes + lane * Tile::kPieceBytes),
-                       from, Tile::kPieceBytes, ring.full(place.stage));
-      __syncwarp();
-    }
-  }
-}
-
-// A lane the CTA's half of x, to both.
-template <class Tile>
-__device__ __forceinline__ void copy_inputs(const GemmArgs& args, const DenseWalk& walk, const DenseRing<Tile>& ring) {
+__device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseWalk& walk,
+                                              const DenseRing<Tile>& ring) {
   constexpr uint16_t kBoth = 3;
-  const bool second = ptx::cluster_rank() != 0;
+  const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
+  const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
   RingPlace<Tile::kStages> place{0};
   for (int i = DenseWorks<Tile>::first(); i < walk.works; i += DenseWorks<Tile>::step()) {
     const GemmWork work = DenseWorks<Tile>::at(args, walk, i);
-    const int atoms = (work.count + layout::kAtomRows - 1) / layout::kAtomRows, half = (atoms + 1) / 2;
-    const auto to = static_cast<uint32_t>(second ? half * layout::kAtomBytes : 0);
-    const auto bytes = static_cast<uint32_t>((second ? atoms - half : half) * layout::kAtomBytes);
-    const auto all_bytes = static_cast<uint32_t>(Tile::kWeightBytes + atoms * layout::kAtomBytes);
-    const uint8_t* from = reinterpret_cast<const uint8_t*>(args.x) + int64_t{work.first} * layout::kAtomRowBytes + to;
+    // A row tile beyond the last is a copy of it.
+    const uint8_t* weights = args.weights +
+                             int64_t{min(work.first_row_tile + thread / 8, walk.row_tiles - 1)} * walk.tile_bytes +
+                             thread % 8 * 16;
 #pragma unroll 1
-    for (int own = 0; own < walk.slice_pairs; ++own) {
-#pragma unroll 1
-      for (int slice = 0; slice < walk.slices; ++slice, place.next()) {
-        const uint32_t full = ring.full(place.stage);
-        const int panel = slice * walk.slice_pairs + own;
-        ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
-        ptx::mbarrier_arrive_expect_tx(full, all_bytes);
+    for (int pair = 0; pair < walk.slice_pairs * walk.slices; ++pair, place.next(), weights += Tile::kPieceBytes) {
+      const uint32_t full = ring.full(place.stage), stage = ring.stage(place.stage);
+      ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
+      if (thread == 0) {
+        const int atoms = (work.count + layout::kAtomRows - 1) / layout::kAtomRows, half = (atoms + 1) / 2;
+        const bool second = ptx::cluster_rank() != 0;
+        const int from = second ? half * layout::kAtomBytes : 0;
+        const auto bytes = static_cast<uint32_t>((second ? atoms - half : half) * layout::kAtomBytes);
+        const int panel = pair % walk.slices * walk.slice_pairs + pair / walk.slices;
+        ptx::mbarrier_arrive_expect_tx(full, static_cast<uint32_t>(atoms * layout::kAtomBytes));
         if (bytes > 0)
-          ptx::bulk_copy_to_all(ring.stage(place.stage) + to, from + int64_t{panel} * walk.panel_bytes, bytes, full,
-                                kBoth);
+          ptx::bulk_copy_to_all(stage + static_cast<uint32_t>(from),
+                                reinterpret_cast<const uint8_t*>(args.x) + int64_t{panel} * walk.panel_bytes +
+                                    int64_t{work.first} * layout::kAtomRowBytes + from,
+                                bytes, full, kBoth);
       }
+#pragma unroll
+      for (int at = 0; at < Tile::kPieceBytes; at += layout::kAtomRowBytes)
+        ptx::async_copy16(stage + own + static_cast<uint32_t>(at), weights + at, ptx::Fill::kCopy);
+      ptx::mbarrier_arrive_behind_copies(full);
     }
   }
+  ptx::async_wait<0>();
 }
 
 // The warps that multiply: row tiles 2 * warp and 2 * warp + 1 of the CTA, and an operand for each.
@@ -307,7 +300,11 @@ __device__ __forceinline__ void store_heads(const RopeSumsArgs& rope, const Gemm
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = RowQuads::token(lane);
   const int head = row_tile / kHeadTiles, d = row_tile % kHeadTiles * 8 + RowQuads::row(lane);
   const bool stores = head < rope.heads + 2 * rope.kv_heads, turns = head < rope.heads + rope.kv_heads;
-  // What goes with eight tokens is fetched while those before are stored.
+  // What goes with eight tokens is fetched as long before as there are registers: each eight that are stored leave
+  // some.
+  constexpr int kColumns = Tile::kTokens / 8, kMost = 6;
+  constexpr int kFirst = (Tile::kConsumerRegisters - 40 - Tile::kTokens) / 8;  // under way before any are stored
+  static_assert(kFirst > 0);
   struct Turn {
     Quad cosine, sine;
   };
@@ -318,12 +315,14 @@ __device__ __forceinline__ void store_heads(const RopeSumsArgs& rope, const Gemm
     turn.sine.add(rope.sine + at);
     return turn;
   };
-  Turn next = fetch(0);
+  Turn ahead[kMost];
+  int fetched = 0;
 #pragma unroll
-  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+  for (int n = 0; n < kColumns; ++n) {
     if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
-    const Turn turn = next;
-    if (n + 1 < Tile::kTokens / 8) next = fetch(n + 1);
+#pragma unroll
+    for (; fetched < min(kColumns, n + min(kFirst + n / 2, kMost)); ++fetched) ahead[fetched % kMost] = fetch(fetched);
+    const Turn turn = ahead[n % kMost];
     const RowQuads quads = RowQuads::gather(sums[0][n], sums[1][n], lane);
     if (!stores || 8 * n + own >= work.count) continue;
     HeadQuads at{work.first + 8 * n + own, head, d, quads.low, quads.high};
@@ -345,9 +344,7 @@ __global__ void __cluster_dims__(kDenseCluster) __launch_bounds__(Tile::kThreads
   ptx::grid_dependency_wait();
   if (threadIdx.x >= Tile::kConsumers) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
-    const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
-    if (thread < layout::kWarpLanes) copy_weights(args, walk, ring);
-    if (thread == layout::kWarpLanes) copy_inputs(args, walk, ring);
+    copy_operands<Tile>(args, walk, ring);
   } else {
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
     DenseConsumer<Tile> consumer(ring);

@@ -43,7 +43,7 @@ TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cach
 TEST(around_gemm_emulated, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [](const GemmArgs& args, const RopeSumsArgs& rope) {
     using Tile = DenseTile<64>;
-    const emulation::Launch launch{.grid = 2, .threads = Tile::kThreads, .predecessor = {}, .cluster = kDenseCluster};
+    const emulation::Launch launch{.grid = 2, .threads = Tile::kThreads, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens), rope); }), "");
   };
   check_qkv<HostArray>({.tokens = 70, .heads = 4, .kv_heads = 1}, 192, run);

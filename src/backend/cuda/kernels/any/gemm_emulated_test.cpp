@@ -67,8 +67,7 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
                                  .threads = Tile::kThreads,
                                  .grid_y = static_cast<int>(plan.grid_y),
                                  .seed = 1,
-                                 .predecessor = {},
-                                 .cluster = std::is_same_v<Arch, Sm90Dense> ? kDenseCluster : 1};
+                                 .predecessor = {}};
   ASSERT_EQ(emulation::run(launch, [&] { Arch::template kernel<Tile, kOrder>(args); }), "");
 }
 

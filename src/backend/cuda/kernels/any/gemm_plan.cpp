@@ -57,22 +57,22 @@ bool on_dense(const GemmShape& s, const GemmDevice& device) {
   return device.wgmma && s.packing == layout::Packing::kBf16;
 }
 
-// Cycles of 64 k of a tile of sm90_dense_gemm: wgmma's, or those in which an SM gets its weights and half of x from L2,
+// Cycles of 64 k of a tile of sm90_dense_gemm: wgmma's, or those in which an SM gets its weights and x from L2,
 // 31 bytes a cycle (measured 2026-11-21, H200). A last wave of few CTAs gets them in as little as half the time.
 double dense_cycles(int tokens, double of_copies) {
   constexpr int kRows = kDenseRowTiles * layout::kTileRows;
   constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 31.0;
-  return std::max(kRows * tokens * kMultiply, (kRows + tokens / 2.0) * kCopy * of_copies);
+  return std::max(kRows * tokens * kMultiply, (kRows + tokens) * kCopy * of_copies);
 }
 
 // The width whose waves should take the fewest cycles; of nearly equals the widest.
 int dense_tile(const GemmShape& s, const GemmDevice& device) {
   constexpr double kNearly = 1.01;
-  const int64_t clusters = device.sms / kDenseCluster;
+  const int64_t clusters = device.sms;
   int best = 0;
   double best_cycles = 0;
   for (const int tokens : kDenseTokens) {
-    const int64_t works = dense_block_pairs(s.rows) * ceil_div(s.tokens, tokens);
+    const int64_t works = dense_blocks(s.rows) * ceil_div(s.tokens, tokens);
     const int64_t waves = ceil_div(works, clusters), last = works - (waves - 1) * clusters;
     const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / static_cast<double>(clusters);
     const double cycles = static_cast<double>(waves - 1) * dense_cycles(tokens, 1) + dense_cycles(tokens, of_last);
@@ -84,10 +84,10 @@ int dense_tile(const GemmShape& s, const GemmDevice& device) {
 }
 
 GemmPlan dense_plan(const GemmShape& s, const GemmDevice& device, int tokens) {
-  const int64_t works = dense_block_pairs(s.rows) * ceil_div(s.tokens, tokens);
+  const int64_t works = dense_blocks(s.rows) * ceil_div(s.tokens, tokens);
   return {.rows = kDenseRowTiles * layout::kTileRows,
           .tokens = tokens,
-          .grid_x = static_cast<int>(kDenseCluster * std::min<int64_t>(device.sms / kDenseCluster, works)),
+          .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
           .grid_y = 1,
           .smem_bytes = dense_shared_bytes(tokens)};
 }

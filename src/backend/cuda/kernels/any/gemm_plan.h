@@ -19,8 +19,8 @@ inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGemmTokens[] = {32, 64, 128};                     // that a CTA may take
 inline constexpr int kWgmmaWidths[] = {32, 64, 80, 96, 128, 144, 160};  // columns of ptx/wgmma.cuh's instructions
 inline constexpr int kWgmmaTokens[] = {64, 160};                        // up to which an instance of sm90_gemm takes
-// sm90_dense_gemm, for bf16: row tiles and widths of a CTA's tile; pairs of row blocks share x in a cluster.
-inline constexpr int kDenseRowTiles = 16, kDenseCluster = 2;
+// sm90_dense_gemm, for bf16: row tiles and widths of a CTA's tile.
+inline constexpr int kDenseRowTiles = 16;
 inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192};
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
@@ -174,8 +174,8 @@ inline constexpr int kWgmmaBarrierBytes = 256;
 [[nodiscard]] constexpr int dense_shared_bytes(int tokens) {
   return 1024 + dense_stages(tokens) * (dense_stage_bytes(tokens) + 16);
 }
-[[nodiscard]] constexpr int64_t dense_block_pairs(int64_t rows) {
-  constexpr int kRows = kDenseCluster * kDenseRowTiles * layout::kTileRows;
+[[nodiscard]] constexpr int64_t dense_blocks(int64_t rows) {
+  constexpr int kRows = kDenseRowTiles * layout::kTileRows;
   return (rows + kRows - 1) / kRows;
 }
 

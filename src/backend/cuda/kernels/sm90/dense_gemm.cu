@@ -18,8 +18,7 @@ template <int kTokens>
 void launch(const DenseLaunch& l) {
   using Tile = DenseTile<kTokens>;
   auto* const kernel = sm90_dense_gemm<Tile>;
-  require_shape(l.plan.smem_bytes == Tile::kSharedBytes && l.plan.grid_x % kDenseCluster == 0, l.name,
-                "the plan's shared memory and whole clusters", l.plan.smem_bytes);
+  require_shape(l.plan.smem_bytes == Tile::kSharedBytes, l.name, "the plan's shared memory", l.plan.smem_bytes);
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, l.name, "a card with enough shared memory per block", Tile::kSharedBytes);

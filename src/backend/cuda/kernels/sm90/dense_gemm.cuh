@@ -3,10 +3,8 @@
 // source: torch/model.py, Linear and RotaryEmbedding; arguments: kernels/any/gemm_plan.h GemmArgs, around_gemm.h
 // RopeSumsArgs
 // W    layout/packed.h     x  layout/wgmma_b.h panels
-// grid a cluster of two CTAs per two SMs takes every n-th work: two blocks of 16 row tiles, a CTA each, times kTokens
-//      tokens; row blocks run fastest. Of x each CTA copies half, to both: x and W come from L2 at 31 bytes a cycle and
-//      SM, which would bound a CTA alone (256 x 160: 1720 cycles per 64 k, with half of x 1390, wgmma 1280)
-// warps two warpgroups multiply and store, two row tiles a warp; one warp copies 64 k of both a stage, on into the next
+// grid one CTA per SM takes every gridDim.x-th work: 16 tiles of 16 rows, kTokens tokens; row blocks run fastest
+// warps two warpgroups multiply and store, two row tiles a warp; one more copies 64 k of both a stage, on into the next
 //      work
 // mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
 // bytes, flops: cost()
@@ -18,7 +16,7 @@
 #include "backend/cuda/kernels/sm90/gemm_rings.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
-#include "backend/cuda/ptx/cluster.cuh"
+#include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
@@ -46,8 +44,7 @@ struct DenseTile {
   static_assert(kStageBytes == dense_stage_bytes(kTokens) && kInputBytes % layout::kAtomBytes == 0);
 };
 
-// Stages of 64 k: x, then the row tiles' weights. Each has a barrier that says full, in its own CTA, and one that says
-// that both CTAs are done with it: either's x may come next.
+// Stages of 64 k: x, then the row tiles' weights. Each has a barrier that says full and one that says empty.
 template <class Tile>
 struct DenseRing {
   uint32_t base;
@@ -62,7 +59,7 @@ struct DenseRing {
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
       ptx::mbarrier_init(full(i), Tile::kCopiers + 1);  // and the bytes of x
-      ptx::mbarrier_init(empty(i), kDenseCluster * Tile::kWarps);
+      ptx::mbarrier_init(empty(i), Tile::kWarps);
     }
     ptx::fence_mbarrier_init();
   }
@@ -70,14 +67,14 @@ struct DenseRing {
 
 // What follows from the arguments; given to the kernel, since registers are few where operands are copied.
 struct DenseWalk {
-  int block_pairs, works;     // pairs of row blocks; those times tiles of tokens
+  int blocks, works;          // row blocks; those times tiles of tokens
   int row_tiles, tile_bytes;  // of W; of a row tile
   int slices, slice_pairs;    // of 64 k
   int panel_bytes;            // of x
 
   DenseWalk(const GemmArgs& args, int tile_tokens)
-      : block_pairs(static_cast<int>(dense_block_pairs(args.rows))),
-        works(block_pairs * ((args.tokens + tile_tokens - 1) / tile_tokens)),
+      : blocks(static_cast<int>(dense_blocks(args.rows))),
+        works(blocks * ((args.tokens + tile_tokens - 1) / tile_tokens)),
         row_tiles(args.rows / layout::kTileRows),
         panel_bytes(args.x_rows * layout::kAtomRowBytes) {
     const layout::Geometry geometry = layout::geometry(layout::Packing::kBf16, args.cols);
@@ -87,26 +84,23 @@ struct DenseWalk {
   }
 };
 
-// The works of a cluster's CTA, by number: pairs of row blocks run fastest. A pair's second block may lie beyond the
-// last: it copies for the first, and stores nothing.
+// The works of a CTA, by number: row blocks run fastest.
 template <class Tile>
 struct DenseWorks {
   __device__ static GemmWork at(const GemmArgs& args, const DenseWalk& walk, int work) {
-    const int first = work / walk.block_pairs * Tile::kTokens;
-    const int block = work % walk.block_pairs * kDenseCluster + static_cast<int>(ptx::cluster_rank());
+    const int first = work / walk.blocks * Tile::kTokens;
+    const int block = work % walk.blocks;
     return {0, first, min(Tile::kTokens, args.tokens - first), block * kDenseRowTiles};
   }
-  __device__ static int first() { return static_cast<int>(blockIdx.x) / kDenseCluster; }
-  __device__ static int step() { return static_cast<int>(gridDim.x) / kDenseCluster; }
+  __device__ static int first() { return static_cast<int>(blockIdx.x); }
+  __device__ static int step() { return static_cast<int>(gridDim.x); }
 };
 
 // The warps that copy all that their CTA multiplies, in order: 8 lanes a row tile of weights as it lies packed, which
-// runs through the slices, and one of them also the CTA's half of x, to both. Bulk copies of 2 KB of weights would come
-// slower (measured 2026-11-22: 20 bytes a cycle).
+// runs through the slices, and one of them also x.
 template <class Tile>
 __device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseWalk& walk,
                                               const DenseRing<Tile>& ring) {
-  constexpr uint16_t kBoth = 3;
   const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
   const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
   RingPlace<Tile::kStages> place{0};
@@ -121,17 +115,14 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseW
       const uint32_t full = ring.full(place.stage), stage = ring.stage(place.stage);
       ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
       if (thread == 0) {
-        const int atoms = (work.count + layout::kAtomRows - 1) / layout::kAtomRows, half = (atoms + 1) / 2;
-        const bool second = ptx::cluster_rank() != 0;
-        const int from = second ? half * layout::kAtomBytes : 0;
-        const auto bytes = static_cast<uint32_t>((second ? atoms - half : half) * layout::kAtomBytes);
+        const auto bytes =
+            static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
         const int panel = pair % walk.slices * walk.slice_pairs + pair / walk.slices;
-        ptx::mbarrier_arrive_expect_tx(full, static_cast<uint32_t>(atoms * layout::kAtomBytes));
-        if (bytes > 0)
-          ptx::bulk_copy_to_all(stage + static_cast<uint32_t>(from),
-                                reinterpret_cast<const uint8_t*>(args.x) + int64_t{panel} * walk.panel_bytes +
-                                    int64_t{work.first} * layout::kAtomRowBytes + from,
-                                bytes, full, kBoth);
+        ptx::mbarrier_arrive_expect_tx(full, bytes);
+        ptx::bulk_copy(stage,
+                       reinterpret_cast<const uint8_t*>(args.x) + int64_t{panel} * walk.panel_bytes +
+                           int64_t{work.first} * layout::kAtomRowBytes,
+                       bytes, full);
       }
 #pragma unroll
       for (int at = 0; at < Tile::kPieceBytes; at += layout::kAtomRowBytes)
@@ -150,13 +141,11 @@ struct DenseConsumer {
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const uint32_t own_weights;  // the lane's, in a stage
-  const uint32_t to_remote;    // from a barrier to the same of the CTA that the lane tells
   RingCursor<Tile::kStages, Tile::kStageBytes> at;
   uint32_t held = 0;  // the barrier for full of the stage before; 0: there is none
 
   __device__ explicit DenseConsumer(const DenseRing<Tile>& ring)
       : own_weights(static_cast<uint32_t>(Tile::kInputBytes + 2 * warp * Tile::kPieceBytes + lane * 16)),
-        to_remote(ptx::remote_address(ring.base, static_cast<uint32_t>(lane % kDenseCluster)) - ring.base),
         at(ring.stage(0), ring.full(0), 0) {}
 
   // Multiplies half a stage of the warp's row tile `own`: under way on return, when at most that and the one before
@@ -186,8 +175,7 @@ struct DenseConsumer {
     }
   }
   __device__ __forceinline__ void give_back() const {
-    if (lane < kDenseCluster && held != 0)
-      ptx::mbarrier_arrive_remote(RingCursor<Tile::kStages, Tile::kStageBytes>::empty(held) + to_remote);
+    if (lane == 0 && held != 0) ptx::mbarrier_arrive(RingCursor<Tile::kStages, Tile::kStageBytes>::empty(held));
   }
   __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
     Operand first = {}, second = {};
@@ -333,13 +321,13 @@ __device__ __forceinline__ void store_heads(const RopeSumsArgs& rope, const Gemm
 
 // rope.q: null where the results are args.parts. The bias is args'.
 template <class Tile>
-__global__ void __cluster_dims__(kDenseCluster) __launch_bounds__(Tile::kThreads, 1)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     sm90_dense_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ DenseWalk walk,
                     const __grid_constant__ RopeSumsArgs rope) {
   extern __shared__ __align__(128) uint8_t smem[];
   const DenseRing<Tile> ring(smem);
   if (threadIdx.x == 0) ring.init();
-  ptx::cluster_sync();
+  __syncthreads();
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   if (threadIdx.x >= Tile::kConsumers) {
@@ -361,7 +349,6 @@ __global__ void __cluster_dims__(kDenseCluster) __launch_bounds__(Tile::kThreads
       }
     }
   }
-  ptx::cluster_sync();  // until then the other CTA may arrive at this one's barriers
 }
 
 }  // namespace nibble::backend::cuda

@@ -11,7 +11,7 @@
 
 namespace nibble::backend::cuda {
 
-alignas(128) uint8_t smem[emulation::kMaxCluster * emulation::kSharedBytes];
+alignas(128) uint8_t smem[256 * 1024];
 
 namespace emulation {
 namespace {
@@ -44,9 +44,8 @@ struct CopyGroups {
   int first = 0;  // number of under_way[0]
 };
 
+// The CTA that runs; one at a time.
 struct Cta {
-  unsigned block_x = 0;            // blockIdx.x
-  uint32_t rank = 0;               // in its cluster
   std::vector<CopyGroups> groups;  // of each lane
   std::vector<Fiber> fibers;
   std::vector<Meeting> warps;
@@ -58,10 +57,7 @@ struct Cta {
   uint64_t progress = 0, draws = 0, seed = 0;
 };
 
-// The CTAs of the cluster that runs; one cluster at a time.
-std::vector<std::unique_ptr<Cta>> cluster;
-Meeting all_ctas;
-Cta* cta = nullptr;  // the one that runs
+Cta* cta = nullptr;
 std::function<void()> predecessor;
 
 void yield() { swapcontext(&cta->fibers[static_cast<size_t>(cta->current)].context, &cta->scheduler); }
@@ -93,10 +89,8 @@ void send_to_sleep() {
   }
 }
 
-// One turn for every lane of a CTA that still runs and is awake. False when none runs.
-bool step(Cta& own) {
-  cta = &own;
-  blockIdx.x = own.block_x;
+// One turn for every lane that still runs and is awake. False when none runs.
+bool step() {
   bool any = false;
   send_to_sleep();
   for (size_t i = 0; i < cta->fibers.size(); ++i) {
@@ -161,18 +155,6 @@ void sync_block() {
   wait_until([&] { return block.round != round; });
 }
 
-uint32_t cluster_rank() { return cta->rank; }
-
-void sync_cluster() {
-  const uint64_t round = all_ctas.round;
-  if (++all_ctas.arrived == static_cast<int>(cluster.size() * cta->fibers.size())) {
-    all_ctas.arrived = 0;
-    ++all_ctas.round;
-    ++cta->progress;
-  }
-  wait_until([&] { return all_ctas.round != round; });
-}
-
 void copy_later(uint32_t to_shared, const void* from, uint32_t bytes, std::function<void()> landed) {
   std::memset(smem + to_shared, 0xff, bytes);
   const uint32_t delay = philox(cta->seed, cta->draws++)[0] % 40;
@@ -216,34 +198,23 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
   gridDim.x = static_cast<unsigned>(launch.grid);
   blockDim.x = static_cast<unsigned>(launch.threads);
   gridDim.y = static_cast<unsigned>(launch.grid_y);
-  for (int block = 0; block < launch.grid * launch.grid_y; block += launch.cluster) {
-    std::memset(smem, 0xff, sizeof smem);
+  for (int block = 0; block < launch.grid * launch.grid_y; ++block) {
+    const auto owner = std::make_unique<Cta>();
+    cta = owner.get();
+    cta->kernel = &kernel;
+    cta->seed = launch.seed + static_cast<uint64_t>(block);
+    blockIdx.x = static_cast<unsigned>(block % launch.grid);
     blockIdx.y = static_cast<unsigned>(block / launch.grid);
-    all_ctas = {};
-    cluster.clear();
-    for (int rank = 0; rank < launch.cluster; ++rank) {
-      cta = cluster.emplace_back(std::make_unique<Cta>()).get();
-      cta->block_x = static_cast<unsigned>(block % launch.grid + rank);
-      cta->rank = static_cast<uint32_t>(rank);
-      cta->kernel = &kernel;
-      cta->seed = launch.seed + static_cast<uint64_t>(block + rank);
-      start_fibers(launch.threads);
-    }
+    std::memset(smem, 0xff, sizeof smem);
+    start_fibers(launch.threads);
     uint64_t seen = 0;
     int idle = 0;
-    for (bool any = true; any;) {
-      any = false;
-      uint64_t progress = 0;
-      for (const auto& own : cluster) {
-        any = step(*own) || any;
-        progress += own->progress;
-      }
-      idle = progress == seen ? idle + 1 : 0;
-      seen = progress;
+    while (step()) {
+      idle = cta->progress == seen ? idle + 1 : 0;
+      seen = cta->progress;
       if (idle > kPatience) return "deadlock in CTA " + std::to_string(block);
     }
-    for (const auto& own : cluster)
-      if (!own->copies.empty()) return "a copy outlives CTA " + std::to_string(block);
+    if (!cta->copies.empty()) return "a copy outlives CTA " + std::to_string(block);
   }
   return {};
 }

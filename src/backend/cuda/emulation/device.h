@@ -21,7 +21,6 @@
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct EmulatedDim {
@@ -43,13 +42,12 @@ struct alignas(16) uint4 {
 inline EmulatedDim threadIdx, blockIdx, blockDim, gridDim;  // set by the emulator before a lane runs
 
 namespace nibble::backend::cuda {
-extern uint8_t smem[];  // what a kernel's `extern __shared__ uint8_t smem[]` finds: of CTA 0 of a cluster
+extern uint8_t smem[];  // what a kernel's `extern __shared__ uint8_t smem[]` finds
 }
 
 namespace nibble::backend::cuda::emulation {
 
 inline constexpr int kLanes = 32;
-inline constexpr uint32_t kMaxCluster = 2, kSharedBytes = 256 * 1024;  // per CTA: all that a descriptor can name
 
 // What the lanes of a warp bring to a common operation.
 struct Operands {
@@ -65,10 +63,6 @@ struct WarpOperands {
 const WarpOperands& exchange(const Operands& own);
 int lane_idx();
 void sync_block();
-uint32_t cluster_rank();
-void sync_cluster();
-// An address in shared memory, in that of the cluster's CTA `rank`.
-inline uint32_t shared_of(uint32_t address, uint32_t rank) { return address % kSharedBytes + rank * kSharedBytes; }
 void wait_until(const std::function<bool()>& holds);  // lets other lanes run
 void made_progress();
 void copy_later(uint32_t to_shared, const void* from, uint32_t bytes, std::function<void()> landed);
@@ -82,9 +76,8 @@ struct Launch {
   int grid = 1, threads = 32, grid_y = 1;
   uint64_t seed = 1;                  // of the delays of copies
   std::function<void()> predecessor;  // runs when the first lane of the grid waits for the kernel before
-  int cluster = 1;                    // CTAs; divides the grid
 };
-// Runs `kernel` for every lane of every CTA, one cluster after the other. Empty, or what went wrong.
+// Runs `kernel` for every lane of every CTA, one CTA after the other. Empty, or what went wrong.
 std::string run(const Launch& launch, const std::function<void()>& kernel);
 
 }  // namespace nibble::backend::cuda::emulation

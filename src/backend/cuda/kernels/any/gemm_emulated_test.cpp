@@ -155,9 +155,9 @@ TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
   check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
 }
 
-TEST(gemm_emulated, dense_in_clusters_is_the_plain_product) {
+TEST(gemm_emulated, dense_bf16_on_wgmma_is_the_plain_product) {
   check_dense<Sm90Dense, Packing::kBf16, 64>(512, 384, 65, RowOrder::kHeads64);
-  check_dense<Sm90Dense, Packing::kBf16, 96>(16, 512, 9);  // the cluster's second CTA has neither rows nor x
+  check_dense<Sm90Dense, Packing::kBf16, 96>(16, 512, 9);
   check_dense<Sm90Dense, Packing::kBf16, 192>(784, 192, 193);
 }
 

@@ -68,13 +68,12 @@ double dense_cycles(int tokens, double of_copies) {
 // The width whose waves should take the fewest cycles; of nearly equals the widest.
 int dense_tile(const GemmShape& s, const GemmDevice& device) {
   constexpr double kNearly = 1.01;
-  const int64_t clusters = device.sms;
   int best = 0;
   double best_cycles = 0;
   for (const int tokens : kDenseTokens) {
     const int64_t works = dense_blocks(s.rows) * ceil_div(s.tokens, tokens);
-    const int64_t waves = ceil_div(works, clusters), last = works - (waves - 1) * clusters;
-    const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / static_cast<double>(clusters);
+    const int64_t waves = ceil_div(works, device.sms), last = works - (waves - 1) * device.sms;
+    const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / device.sms;
     const double cycles = static_cast<double>(waves - 1) * dense_cycles(tokens, 1) + dense_cycles(tokens, of_last);
     if (best != 0 && cycles > kNearly * best_cycles) continue;
     best = tokens;

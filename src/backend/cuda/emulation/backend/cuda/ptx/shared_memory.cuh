@@ -7,9 +7,7 @@
 
 namespace nibble::backend::cuda::ptx {
 
-inline uint32_t shared_address(const void* p) {
-  return emulation::shared_of(static_cast<uint32_t>(static_cast<const uint8_t*>(p) - smem), emulation::cluster_rank());
-}
+inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - smem); }
 inline uint4 load_shared16(uint32_t address) {
   uint4 v;
   std::memcpy(&v, smem + address, 16);

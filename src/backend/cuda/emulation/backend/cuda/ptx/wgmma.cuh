@@ -19,8 +19,7 @@ inline void fence_async_proxy() {}
 // B[k, n] of a K-major operand: rows of `bytes` (by the swizzle mode) in atoms of eight, atoms a stride apart.
 template <class Value = Bf16>
 double emulated_b(uint64_t descriptor, int k, int n) {
-  const uint32_t start =
-      emulation::shared_of(static_cast<uint32_t>(descriptor & 0x3fff) << 4, emulation::cluster_rank());
+  const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const auto stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) return std::nan("");  // only 128-byte swizzle is emulated
   const uint32_t address =

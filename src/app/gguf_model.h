@@ -20,7 +20,7 @@ namespace nibble::app {
 // for a key that is not known here, and what Tokenizer::from_list and GgufFields throw.
 [[nodiscard]] text::Tokenizer tokenizer_from_gguf(const checkpoint::GgufFields& fields, const std::string& path);
 
-// What a card makes of a file's formats (docs/decisions/0011): "ggml q8_0 to bf16: embedding, q, …; f32 to bf16: …".
+// What a card makes of a file's formats (docs/decisions/0012): "ggml q8_0 to bf16: embedding, q, …; f32 to bf16: …".
 // Empty where it holds all as the file does.
 [[nodiscard]] std::string card_conversions(std::span<const backend::HostWeight> weights,
                                            const backend::DenseFormats& dense);

@@ -88,23 +88,21 @@ void DecodePath::many_attn_in(const AttnInWeights& w, const KvPages& kv, const i
   norm.rounded = gemms_->input(w.qkv.packing, tokens_);
   any_norm_sums(norm, on);
   owed_ = {};
-  const SplitSums qkv = gemms_->sums({.packing = w.qkv.packing,
-                                      .weights = w.qkv.data,
-                                      .rows = to_int(d_.q_width() + 2 * d_.kv_width()),
-                                      .cols = to_int(d_.hidden),
-                                      .tokens = to_int(tokens_)},
-                                     on);
-  any_rope_sums({.sums = qkv,
-                 .bias = w.bias,
-                 .q = at_.q,
-                 .cosine = at_.rope_cosine,
-                 .sine = at_.rope_sine,
-                 .kv_slots = kv_slots,
-                 .kv = kv,
-                 .tokens = to_int(tokens_),
-                 .heads = to_int(d_.heads),
-                 .kv_heads = to_int(d_.kv_heads)},
-                on);
+  gemms_->qkv({.packing = w.qkv.packing,
+               .weights = w.qkv.data,
+               .rows = to_int(d_.q_width() + 2 * d_.kv_width()),
+               .cols = to_int(d_.hidden),
+               .tokens = to_int(tokens_)},
+              {.bias = w.bias,
+               .q = at_.q,
+               .cosine = at_.rope_cosine,
+               .sine = at_.rope_sine,
+               .kv_slots = kv_slots,
+               .kv = kv,
+               .tokens = to_int(tokens_),
+               .heads = to_int(d_.heads),
+               .kv_heads = to_int(d_.kv_heads)},
+              on);
 }
 
 // In launches of eight rows; in, pending, y and which advance by them.

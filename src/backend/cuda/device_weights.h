@@ -1,7 +1,7 @@
 #pragma once
 // A model's weights in device memory, in the form that the kernels read: matrices packed or in row order, experts in
 // MXFP4, all else in bf16. OpenAI's checkpoints are so already; of llama.cpp's files the halves of gate_up are joined
-// here, MXFP4 changes its order of nibbles, and Q8_0, F16 and F32 are rounded to bf16 (docs/decisions/0011).
+// here, MXFP4 changes its order of nibbles, and Q8_0, F16 and F32 are rounded to bf16 (docs/decisions/0012).
 
 #include "backend/backend.h"
 #include "backend/cuda/arena.h"

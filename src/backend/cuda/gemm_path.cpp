@@ -1,6 +1,7 @@
 #include "backend/cuda/gemm_path.h"
 
 #include "backend/cuda/kernels/any/round_blocks.h"
+#include "backend/cuda/kernels/sm90/dense_gemm.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/kernels/sm90/split_gemm.h"
 #include "backend/cuda/layout/wgmma_b.h"
@@ -48,7 +49,7 @@ GemmPath::GemmPath(const BackendConfig& config, Carver& carver)
       sms_(attribute(cudaDevAttrMultiProcessorCount)),
       hopper_(attribute(cudaDevAttrComputeCapabilityMajor) == 9) {
   const int64_t tokens = config.max_tokens, pairs = tokens * dims_.topk;
-  const int smallest = std::min(kGemmTokens[0], kWgmmaTokens[0]);
+  const int smallest = kGemmTokens[0];
   const int64_t places = max_places(pairs, dims_.experts), rows = std::max<int64_t>(tokens, config.max_rows);
   x_ = carver.take<uint16_t>(in_atoms(rows) * std::max(dims_.hidden, dims_.q_width()));
   u_ = carver.take<uint16_t>(places * dims_.inter);
@@ -99,6 +100,20 @@ SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
   args.parts[0] = {y_, 0, args.rows};
   run(args, plan_gemm(shape, device), on);
   return {y_, 1};
+}
+
+void GemmPath::qkv(GemmArgs args, RopeSumsArgs rope, const Launch& on) const {
+  const GemmDevice device = device_for(args.packing);
+  if (!gemm_turns(args.packing, device.wgmma, args.tokens)) {
+    rope.sums = sums(args, on);
+    return any_rope_sums(rope, on);
+  }
+  const GemmInput from = input(args.packing, args.tokens);
+  args.order = layout::RowOrder::kHeads64;
+  args.bias = rope.bias;
+  args.x = from.at;
+  args.x_rows = from.rows;
+  sm90_qkv_gemm(args, rope, plan_gemm({args.rows, args.cols, args.tokens, 1, args.packing}, device), on);
 }
 
 void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {
@@ -174,7 +189,7 @@ ExpertSums GemmPath::moe(const Moe& args, const Launch& on) const {
   gemm.y16 = reinterpret_cast<uint16_t*>(y_);
   gemm.x_share = 1;
   gemm.u = nullptr;
-  run(gemm, plan_gemm({gemm.rows, gemm.cols, pairs, dims_.experts}, device, {up_plan.tokens}), on);
+  run(gemm, plan_gemm({gemm.rows, gemm.cols, pairs, dims_.experts}, device, up_plan.tokens), on);
   return {.at = y_, .type = ExpertSums::Type::kBf16, .weights = args.expert_weights, .topk = to_int(dims_.topk)};
 }
 

@@ -43,6 +43,7 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_gemm_f16_mxfp4",
                                                              "any_gemm_gate_up_f16_mxfp4",
                                                              "sm90_gemm_bf16_bf16",
+                                                             "sm90_gemm_qkv_bf16_bf16",
                                                              "sm90_gemm_f16_mxfp4",
                                                              "sm90_gemm_gate_up_f16_mxfp4",
                                                              "any_moe_group_tiles",

@@ -60,6 +60,7 @@ enum class Kernel : uint8_t {
   kGemmMxfp4,
   kGemmGateUp,
   kSm90GemmBf16,
+  kSm90GemmQkv,
   kSm90GemmMxfp4,
   kSm90GemmGateUp,
   kMoeGroupTiles,

@@ -82,7 +82,11 @@ class Planner {
     }
     if (dense_gemms_) {
       per_token(Kernel::kNormSums, tokens_, {kAttnNorm});
-      sums(packing(kQ), {q + 2 * kv, d_.hidden, tokens_}, {kQ, kK, kV});
+      const GemmShape qkv{q + 2 * kv, d_.hidden, tokens_, 1, packing(kQ)};
+      const GemmDevice device = gemm_device(args_.card, qkv.packing);
+      if (gemm_turns(qkv.packing, device.wgmma, tokens_))
+        return planned_gemm(Kernel::kSm90GemmQkv, plan_gemm(qkv, device), {kQ, kK, kV, kQBias, kKBias, kVBias});
+      sums(qkv.packing, qkv, {kQ, kK, kV});
       add(Kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias});
       return;
     }
@@ -233,7 +237,7 @@ class Planner {
     const GemmDevice device = gemm_device(args_.card, Packing::kMxfp4);
     const int64_t pairs = tokens_ * d_.topk;
     const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
-    const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, {first.tokens});
+    const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
     add(Kernel::kMoeGroupTiles, "a CTA per expert");
     add(Kernel::kRound, "8 values per thread");
     planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);

@@ -169,6 +169,8 @@ TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_k
   EXPECT_EQ(tile(plan(decode(16), {}), "sm90_split_gemm_bf16_bf16"),
             cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).to_string());
   EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("sm90_gemm_bf16_bf16"));
+  EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnIn),
+              ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_gemm_qkv_bf16_bf16"));
   EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut), ElementsAre("any_gemm_bf16_bf16"));
   EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
               ElementsAre("sm90_gemm_f16_mxfp4"));

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/any/grouped.h"
 #include "backend/cuda/kernels/any/launchers.h"
 #include "backend/cuda/kernels/any/round_blocks.h"
+#include "backend/cuda/kernels/sm90/dense_gemm.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/kernels/sm90/split_gemm.h"
 
@@ -146,6 +147,10 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
       : args.packing == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
                                                : Kernel::kSm90GemmMxfp4,
       plan, on);
+}
+void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& rope, const GemmPlan& plan, const Launch& on) {
+  check_args(args, rope);
+  cut(Kernel::kSm90GemmQkv, plan, on);
 }
 void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_args(args);

@@ -94,6 +94,17 @@ void check_args(const RopeSumsArgs& a) {
                 kName, "q, rope table and pages, 16-byte aligned, and slots", a.tokens);
 }
 
+void check_args(const GemmArgs& a, const RopeSumsArgs& of_its_sums) {
+  GemmArgs product = a;
+  product.parts[0] = {of_its_sums.q, 0, a.rows};
+  check_args(product);
+  RopeSumsArgs rope = of_its_sums;
+  rope.sums = {of_its_sums.q, 1};
+  check_args(rope);
+  require_shape(rope.rows() == a.rows && rope.tokens == a.tokens, Kernel::kSm90GemmQkv,
+                "as many rows and tokens as the heads have", a.rows);
+}
+
 void check_args(const RouteTokensArgs& a) {
   constexpr Kernel kName = Kernel::kRouteTokens;
   require_shape(a.tokens > 0 && a.tokens <= kRouteMaxTokens, kName, "1 to 512 tokens", a.tokens);

@@ -41,7 +41,7 @@ inline constexpr int kNormHidden = 4096;
 // q, k, v = the sums + bias; rope turns q and k; k and v go into their slots. Rows are those of heads of 64, q, k and v
 // one after the other, the sums' in RowOrder::kHeads64.
 struct RopeSumsArgs {
-  SplitSums sums;
+  SplitSums sums = {};
   const Bf16* bias = nullptr;         // [rows], in the checkpoint's order
   float* q = nullptr;                 // [tokens, heads, 64]
   const float* cosine = nullptr;      // [tokens, 32], times the concentration
@@ -109,6 +109,7 @@ void check_args(const NormSumsArgs& args);
 void check_args(const RopeSumsArgs& args);
 void check_args(const RouteTokensArgs& args);
 void check_args(const RouteSumsArgs& args);
+void check_args(const GemmArgs& args, const RopeSumsArgs& of_its_sums);
 
 // Check the arguments, launch chained (chained_launch.cuh), return.
 void any_norm_sums(const NormSumsArgs& args, const Launch& on);

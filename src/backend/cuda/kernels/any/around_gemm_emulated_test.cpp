@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/any/rope_sums.cuh"
 #include "backend/cuda/kernels/any/route_sums.cuh"
 #include "backend/cuda/kernels/any/route_tokens.cuh"
+#include "backend/cuda/kernels/sm90/dense_gemm.cuh"
 #include "backend/cuda/kernels/sm90/split_gemm.cuh"
 
 #include <gtest/gtest.h>
@@ -47,6 +48,17 @@ TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cach
   check_rope<HostArray>({.tokens = 3, .heads = 4, .kv_heads = 2, .splits = 3}, run);
   check_rope<HostArray>({.tokens = 1, .heads = 8, .kv_heads = 1, .splits = 1, .type = KvPages::Type::kF32}, run);
   check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvPages::Type::kE4m3}, run);
+}
+
+TEST(around_gemm_emulated, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_slots_of_every_cache) {
+  const auto run = [](const GemmArgs& args, const RopeSumsArgs& rope) {
+    using Tile = DenseTile<64>;
+    const emulation::Launch launch{.grid = 2, .threads = Tile::kThreads, .predecessor = {}};
+    ASSERT_EQ(emulation::run(launch, [&] { sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens), rope); }), "");
+  };
+  check_qkv<HostArray>({.tokens = 70, .heads = 4, .kv_heads = 1}, 192, run);
+  check_qkv<HostArray>({.tokens = 9, .heads = 8, .kv_heads = 1, .type = KvPages::Type::kF32}, 192, run);
+  check_qkv<HostArray>({.tokens = 5, .heads = 1, .kv_heads = 1, .type = KvPages::Type::kE4m3}, 384, run);
 }
 
 TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/around_gemm_testing.h"
+#include "backend/cuda/kernels/sm90/dense_gemm.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/kernels/sm90/split_gemm.h"
 #include "backend/cuda/testing.h"
@@ -54,6 +55,21 @@ TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
       check_rope<DeviceArray>({.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = 3, .type = type}, run);
       check_rope<DeviceArray>({.tokens = tokens, .heads = 3, .kv_heads = 1, .splits = 1, .type = type}, run);
     }
+}
+
+TEST_F(AroundGemm, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_slots_of_every_cache) {
+  if (attribute(cudaDevAttrComputeCapabilityMajor) != 9 || !sm90_gemm_serves(layout::Packing::kBf16))
+    GTEST_SKIP() << "no wgmma here";
+  for (const int tile : kDenseTokens) {
+    const auto run = [&](const GemmArgs& args, const RopeSumsArgs& rope) {
+      const GemmShape shape{args.rows, args.cols, args.tokens, 1, layout::Packing::kBf16};
+      sm90_qkv_gemm(args, rope, plan_gemm(shape, {.sms = sms_, .wgmma = true}, tile), on_);
+    };
+    for (const KvPages::Type type : {KvPages::Type::kBf16, KvPages::Type::kF32, KvPages::Type::kE4m3})
+      check_qkv<DeviceArray>({.tokens = tile + 9, .heads = 9, .kv_heads = 2, .type = type}, 384, run);
+    check_qkv<DeviceArray>({.tokens = 3, .heads = 3, .kv_heads = 1}, 512, run);
+    check_qkv<DeviceArray>({.tokens = 260, .heads = 8, .kv_heads = 1}, 2880, run);
+  }
 }
 
 TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {

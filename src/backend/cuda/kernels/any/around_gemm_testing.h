@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -160,65 +161,124 @@ inline std::vector<double> row_of_sums(const RopeCase& c, const std::vector<floa
   return row;
 }
 
+// What a launch that turns heads reads beside its sums, where it writes, and what should be there afterwards.
+template <template <class> class Memory>
+class RopeFixture {
+ public:
+  explicit RopeFixture(const RopeCase& c) : c_(c) {
+    for (int t = 0; t < c.tokens; ++t) slots_.push_back(pages_ * kPageTokens - 2 - t);
+    on_slots_.emplace(slots_);
+  }
+  [[nodiscard]] RopeSumsArgs args(SplitSums sums) const {
+    return {.sums = sums,
+            .bias = on_bias_.get(),
+            .q = q_.get(),
+            .cosine = on_cosine_.get(),
+            .sine = on_sine_.get(),
+            .kv_slots = on_slots_->get(),
+            .kv = {keys_.get(), values_.get(), c_.type},
+            .tokens = c_.tokens,
+            .heads = c_.heads,
+            .kv_heads = c_.kv_heads};
+  }
+  [[nodiscard]] const std::vector<Bf16>& bias() const { return bias_; }
+
+  // row(t): a token's row before rope, in the checkpoint's order; slack: what it may err by, beside rounding.
+  template <class RowOf>
+  void compare(const RowOf& row_of, double slack) const {
+    const std::vector<float> got_q = q_.host();
+    const std::vector<uint8_t> got_pages[] = {keys_.host(), values_.host()};
+    std::vector<uint8_t> rest[] = {got_pages[0], got_pages[1]};  // what no token owns
+    for (int t = 0; t < c_.tokens; ++t) {
+      const std::vector<double> row = row_of(t);
+      for (int r = 0; r < rows_; ++r) {
+        const int head = r / kGemvHeadDim, d = r % kGemvHeadDim, half = d % kHalf;
+        const double x1 = row[static_cast<size_t>(r - d + half)], x2 = row[static_cast<size_t>(r - d + half + kHalf)];
+        const double cos = cosine_[static_cast<size_t>(t * kHalf + half)],
+                     sin = sine_[static_cast<size_t>(t * kHalf + half)];
+        const double turned = d < kHalf ? x1 * cos - x2 * sin : x2 * cos + x1 * sin;
+        const double want = head < c_.heads + c_.kv_heads ? turned : d < kHalf ? x1 : x2;
+        const double size = std::abs(x1) + std::abs(x2) + 8;  // splits may cancel
+        if (head < c_.heads) {
+          ASSERT_NEAR(got_q[static_cast<size_t>((t * c_.heads + head) * kGemvHeadDim + d)], want,
+                      0x1p-21 * size + slack)
+              << "token " << t << ", head " << head << ", dim " << d;
+          continue;
+        }
+        const int which = head < c_.heads + c_.kv_heads ? 0 : 1, kv_head = head - c_.heads - which * c_.kv_heads;
+        const int slot = slots_[static_cast<size_t>(t)];
+        const auto at = static_cast<size_t>(
+            ((slot / kPageTokens * c_.kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kGemvHeadDim + d);
+        const auto [got, error] = page_value(got_pages[which], c_.type, at);
+        ASSERT_NEAR(
+            got, want,
+            error * (std::abs(want) + slack) + 0x1p-20 * size + slack + (c_.type == KvPages::Type::kE4m3 ? 0x1p-9 : 0))
+            << "token " << t << ", head " << head << ", dim " << d;
+        std::memset(rest[which].data() + at * element_, 0xff, element_);
+      }
+    }
+    for (const std::vector<uint8_t>& untouched : rest) ASSERT_TRUE(same_bits(untouched, poison<uint8_t>(page_bytes_)));
+  }
+
+ private:
+  static constexpr int kHalf = kGemvHeadDim / 2;
+  const RopeCase c_;
+  const int rows_ = (c_.heads + 2 * c_.kv_heads) * kGemvHeadDim, pages_ = c_.tokens / kPageTokens + 2;
+  const size_t element_ = c_.type == KvPages::Type::kF32 ? 4 : c_.type == KvPages::Type::kBf16 ? 2 : 1;
+  const size_t page_bytes_ = static_cast<size_t>(pages_ * c_.kv_heads * kPageTokens * kGemvHeadDim) * element_;
+  const std::vector<Bf16> bias_ = gemm_bias(rows_, 2);
+  const std::vector<float> cosine_ = test_floats(int64_t{c_.tokens} * kHalf, 3, 1);
+  const std::vector<float> sine_ = test_floats(int64_t{c_.tokens} * kHalf, 4, 1);
+  std::vector<int32_t> slots_;  // backwards
+  const Memory<Bf16> on_bias_{bias_};
+  const Memory<float> on_cosine_{cosine_}, on_sine_{sine_};
+  std::optional<Memory<int32_t>> on_slots_;
+  const Memory<float> q_{static_cast<size_t>(c_.tokens * c_.heads * kGemvHeadDim)};
+  const Memory<uint8_t> keys_{page_bytes_}, values_{page_bytes_};
+};
+
 template <template <class> class Memory, class Run>
 void check_rope(const RopeCase& c, const Run& run) {
-  constexpr int kHalf = kGemvHeadDim / 2;
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.heads << " + 2 x " << c.kv_heads << " heads, "
                                   << c.splits << " splits, type " << static_cast<int>(c.type));
-  const int rows = (c.heads + 2 * c.kv_heads) * kGemvHeadDim, pages = c.tokens / kPageTokens + 2;
-  const size_t element = c.type == KvPages::Type::kF32 ? 4 : c.type == KvPages::Type::kBf16 ? 2 : 1;
-  const auto page_bytes = static_cast<size_t>(pages * c.kv_heads * kPageTokens * kGemvHeadDim) * element;
-  const std::vector<float> sums = test_floats(int64_t{c.splits} * c.tokens * rows, 1);
-  const std::vector<Bf16> bias = gemm_bias(rows, 2);
-  const std::vector<float> cosine = test_floats(int64_t{c.tokens} * kHalf, 3, 1);
-  const std::vector<float> sine = test_floats(int64_t{c.tokens} * kHalf, 4, 1);
-  std::vector<int32_t> slots;  // backwards
-  for (int t = 0; t < c.tokens; ++t) slots.push_back(pages * kPageTokens - 2 - t);
-  const Memory<float> on_sums(sums), on_cosine(cosine), on_sine(sine);
-  const Memory<float> q(static_cast<size_t>(c.tokens * c.heads * kGemvHeadDim));
-  const Memory<Bf16> on_bias(bias);
-  const Memory<int32_t> on_slots(slots);
-  const Memory<uint8_t> keys(page_bytes), values(page_bytes);
-  const RopeSumsArgs args{.sums = {on_sums.get(), c.splits},
-                          .bias = on_bias.get(),
-                          .q = q.get(),
-                          .cosine = on_cosine.get(),
-                          .sine = on_sine.get(),
-                          .kv_slots = on_slots.get(),
-                          .kv = {keys.get(), values.get(), c.type},
-                          .tokens = c.tokens,
-                          .heads = c.heads,
-                          .kv_heads = c.kv_heads};
+  const RopeFixture<Memory> f(c);
+  const std::vector<float> sums = test_floats(c.splits * c.tokens * std::ssize(f.bias()), 1);
+  const Memory<float> on_sums(sums);
+  const RopeSumsArgs args = f.args({on_sums.get(), c.splits});
   check_args(args);
   run(args);
-  const std::vector<float> got_q = q.host();
-  const std::vector<uint8_t> got_pages[] = {keys.host(), values.host()};
-  std::vector<uint8_t> rest[] = {got_pages[0], got_pages[1]};  // what no token owns
-  for (int t = 0; t < c.tokens; ++t) {
-    const std::vector<double> row = row_of_sums(c, sums, bias, t);
-    for (int r = 0; r < rows; ++r) {
-      const int head = r / kGemvHeadDim, d = r % kGemvHeadDim, half = d % kHalf;
-      const double x1 = row[static_cast<size_t>(r - d + half)], x2 = row[static_cast<size_t>(r - d + half + kHalf)];
-      const double cos = cosine[static_cast<size_t>(t * kHalf + half)],
-                   sin = sine[static_cast<size_t>(t * kHalf + half)];
-      const double turned = d < kHalf ? x1 * cos - x2 * sin : x2 * cos + x1 * sin;
-      const double want = head < c.heads + c.kv_heads ? turned : d < kHalf ? x1 : x2;
-      const double size = std::abs(x1) + std::abs(x2) + 8;  // splits may cancel
-      if (head < c.heads) {
-        ASSERT_NEAR(got_q[static_cast<size_t>((t * c.heads + head) * kGemvHeadDim + d)], want, 0x1p-21 * size);
-        continue;
-      }
-      const int which = head < c.heads + c.kv_heads ? 0 : 1, kv_head = head - c.heads - which * c.kv_heads;
-      const int slot = slots[static_cast<size_t>(t)];
-      const auto at = static_cast<size_t>(
-          ((slot / kPageTokens * c.kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kGemvHeadDim + d);
-      const auto [got, error] = page_value(got_pages[which], c.type, at);
-      ASSERT_NEAR(got, want, error * std::abs(want) + 0x1p-20 * size + (c.type == KvPages::Type::kE4m3 ? 0x1p-9 : 0))
-          << "token " << t << ", head " << head << ", dim " << d;
-      std::memset(rest[which].data() + at * element, 0xff, element);
-    }
-  }
-  for (const std::vector<uint8_t>& untouched : rest) ASSERT_TRUE(same_bits(untouched, poison<uint8_t>(page_bytes)));
+  f.compare([&](int t) { return row_of_sums(c, sums, f.bias(), t); }, 0);
+}
+
+// The GEMM that turns what it multiplies.
+template <template <class> class Memory, class Run>
+void check_qkv(const RopeCase& c, int cols, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.heads << " + 2 x " << c.kv_heads << " heads, " << cols
+                                  << " columns, type " << static_cast<int>(c.type));
+  const RopeFixture<Memory> f(c);
+  const auto rows = static_cast<int>(f.bias().size());
+  const GemmMatrix w(layout::Packing::kBf16, rows, cols, layout::RowOrder::kHeads64, 5);
+  const std::vector<uint16_t> x = random_16(true, int64_t{c.tokens} * cols, 6);
+  const Memory<uint8_t> weights(w.packed);
+  const Memory<uint16_t> on_x(in_panels(x, cols, c.tokens));
+  const RopeSumsArgs rope = f.args({});
+  const GemmArgs args{.order = layout::RowOrder::kHeads64,
+                      .weights = weights.get(),
+                      .bias = rope.bias,
+                      .x = on_x.get(),
+                      .rows = rows,
+                      .cols = cols,
+                      .tokens = c.tokens,
+                      .x_rows = static_cast<int>(panel_rows(c.tokens))};
+  check_args(args, rope);
+  run(args, rope);
+  const auto row_of = [&](int t) {
+    std::vector<double> row;
+    for (int r = 0; r < rows; ++r)
+      row.push_back(w.dot(r, x.data() + int64_t{t} * cols, true).value + f.bias()[static_cast<size_t>(r)].to_float());
+    return row;
+  };
+  f.compare(row_of, kGemmError * 8 * cols);  // |w| is at most 1, |x| at most 4; two of them
 }
 
 struct RouteCase {

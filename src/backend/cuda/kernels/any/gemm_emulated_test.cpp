@@ -5,12 +5,14 @@
 #include "backend/cuda/kernels/any/gemm.cuh"
 #include "backend/cuda/kernels/any/gemm_testing.h"
 #include "backend/cuda/kernels/any/moe_group.cuh"
-#include "backend/cuda/kernels/sm90/gemm.cuh"
+#include "backend/cuda/kernels/sm90/dense_gemm.cuh"
+#include "backend/cuda/kernels/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/kernels/sm90/mxfp4_gemm.cuh"
 
 #include <gtest/gtest.h>
 
 #include <string>
+#include <type_traits>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -20,10 +22,9 @@ using layout::RowOrder;
 
 const float kNan = std::nanf("");
 
-// any_gemm and sm90_gemm.
+// any_gemm.
 struct Any {
   static constexpr GemmDevice kDevice{.sms = 3};
-  static constexpr int kRowTiles = kGemmRowTiles;
   template <Packing kPacking, int kTokens>
   using Tile = GemmTile<kPacking, kTokens>;
   template <class Tile, RowOrder kOrder>
@@ -31,29 +32,30 @@ struct Any {
     any_gemm<Tile, kOrder>(args);
   }
 };
-template <int kTheRowTiles>
-struct Sm90Of {
+// sm90_mxfp4_gemm.
+struct Sm90 {
   static constexpr GemmDevice kDevice{.sms = 3, .wgmma = true};
   static inline int tile_tokens = 0;  // of the plan
-  static constexpr int kRowTiles = kTheRowTiles;
-  template <Packing kPacking, int kTokens>
-  using Tile = WgmmaTile<kPacking, kTokens, kRowTiles>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    if constexpr (Tile::kPacking == Packing::kMxfp4) {
-      sm90_mxfp4_gemm<Tile, kOrder>(args, tile_tokens);
-    } else {
-      sm90_gemm<Tile, kOrder>(args, tile_tokens);
-    }
+    sm90_mxfp4_gemm<Tile, kOrder>(args, tile_tokens);
   }
 };
-using Sm90 = Sm90Of<kWgmmaRowTiles[0]>;
-using Sm90Tall = Sm90Of<kWgmmaRowTiles[1]>;
+// sm90_dense_gemm.
+struct Sm90Dense {
+  static constexpr GemmDevice kDevice{.sms = 5, .wgmma = true};
+  template <Packing kPacking, int kTokens>
+  using Tile = DenseTile<kTokens>;
+  template <class Tile, RowOrder kOrder>
+  static void kernel(const GemmArgs& args) {
+    sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens), {});
+  }
+};
 
 template <class Arch, class Tile, RowOrder kOrder>
 void run_tile(const GemmArgs& args, const GemmPlan& plan) {
   check_args(args);
-  if constexpr (Arch::kDevice.wgmma) Arch::tile_tokens = plan.tokens;
+  if constexpr (std::is_same_v<Arch, Sm90>) Arch::tile_tokens = plan.tokens;
   ASSERT_LE(plan.tokens, Tile::kTokens);
   ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
   const emulation::Launch launch{.grid = plan.grid_x,
@@ -66,7 +68,7 @@ void run_tile(const GemmArgs& args, const GemmPlan& plan) {
 
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
 void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
-  if constexpr (Arch::kDevice.wgmma && kPacking == Packing::kMxfp4) {
+  if constexpr (std::is_same_v<Arch, Sm90>) {
     if (layout::slice_blocks(args.cols) == 6) return run_tile<Arch, Mxfp4Tile<3>, kOrder>(args, plan);
     run_tile<Arch, Mxfp4Tile<4>, kOrder>(args, plan);
   } else {
@@ -99,7 +101,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
   args.parts[0] = {y.data(), 0, first > 0 ? first : rows};
   if (first > 0) args.parts[1] = {y.data() + tokens * first, first, rows - first};
   run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(
-      args, plan_gemm({rows, cols, tokens, 1, kPacking}, Arch::kDevice, {tile, Arch::kRowTiles}));
+      args, plan_gemm({rows, cols, tokens, 1, kPacking}, Arch::kDevice, tile));
   for (int t = 0; t < tokens; ++t)
     for (int r = 0; r < rows; ++r) {
       const GemmSum want = w.dot(r, x.data() + t * cols, kPacking == Packing::kBf16);
@@ -123,13 +125,8 @@ TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
 }
 
 TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
-  check_dense<Sm90, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
   check_dense<Sm90, Packing::kMxfp4, 64>(144, 512, 9);
   check_dense<Sm90, Packing::kMxfp4, 64>(64, 384, 100, RowOrder::kHeads64, 32);
-  check_dense<Sm90, Packing::kBf16, 160>(208, 192, 150);
-  check_dense<Sm90Tall, Packing::kBf16, 64>(256, 384, 65, RowOrder::kHeads64);
-  check_dense<Sm90Tall, Packing::kBf16, 160>(400, 192, 150);
-  check_dense<Sm90Tall, Packing::kBf16, 160>(16, 512, 329, RowOrder::kPlain, 144);
   check_dense<Sm90, Packing::kMxfp4, 160>(48, 512, 129, RowOrder::kPlain, 96);
   check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
 }
@@ -137,6 +134,12 @@ TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
 TEST(gemm_emulated, mxfp4_on_wgmma_is_the_plain_product_in_every_width) {
   for (const int width : kMxfp4Widths)
     for (const int tokens : {width - 7, width}) check_dense<Sm90, Packing::kMxfp4, kMxfp4Tokens>(16, 384, tokens);
+}
+
+TEST(gemm_emulated, dense_bf16_on_wgmma_is_the_plain_product) {
+  check_dense<Sm90Dense, Packing::kBf16, 64>(512, 384, 65, RowOrder::kHeads64);
+  check_dense<Sm90Dense, Packing::kBf16, 96>(16, 512, 9);
+  check_dense<Sm90Dense, Packing::kBf16, 192>(784, 192, 193);
 }
 
 TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_largest) {
@@ -235,10 +238,10 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                 .x_rows = kWgmma ? rows : 0,
                 .u = u.data()};
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
-      args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, {kTokens, Arch::kRowTiles}));
+      args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, kTokens));
   const GemmArgs second = down_after(args, down.packed.data(), down_bias.data(), y.data());
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
-      second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, {kTokens, Arch::kRowTiles}));
+      second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
   const std::vector<uint16_t> got_u = kWgmma ? from_panels(u, kInter, rows, groups.places) : u;
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);

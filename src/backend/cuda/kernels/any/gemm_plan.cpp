@@ -35,31 +35,42 @@ int64_t row_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows /
 
 constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
 
-// Cycles of 64 k of a tile: wgmma's, or those in which an SM gets both operands from L2, 31 bytes a cycle (measured
-// 2026-11-21, H200). A last wave of few CTAs gets them in as little as half the time.
-double tile_cycles(int rows, int tokens, double of_copies) {
-  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 31.0;
-  return std::max(rows * tokens * kMultiply, (rows + tokens) * kCopy * of_copies);
+bool on_dense(const GemmShape& s, const GemmDevice& device) {
+  return device.wgmma && s.packing == layout::Packing::kBf16;
 }
 
-// The tile whose waves should take the fewest cycles; of nearly equals the widest.
-GemmTileSize wgmma_bf16_tile(const GemmShape& s, const GemmDevice& device) {
+// Cycles of 64 k of a tile of sm90_dense_gemm: wgmma's, or those in which an SM gets its weights and x from L2,
+// 31 bytes a cycle (measured 2026-11-21, H200). A last wave of few CTAs gets them in as little as half the time.
+double dense_cycles(int tokens, double of_copies) {
+  constexpr int kRows = kDenseRowTiles * layout::kTileRows;
+  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 31.0;
+  return std::max(kRows * tokens * kMultiply, (kRows + tokens) * kCopy * of_copies);
+}
+
+// The width whose waves should take the fewest cycles; of nearly equals the widest.
+int dense_tile(const GemmShape& s, const GemmDevice& device) {
   constexpr double kNearly = 1.01;
-  GemmTileSize best;
+  int best = 0;
   double best_cycles = 0;
-  for (const int row_tiles : kWgmmaRowTiles)
-    for (const int tokens : kWgmmaWidths) {
-      const int64_t ctas = row_blocks(s, row_tiles) * ceil_div(s.tokens, tokens);
-      const int64_t waves = ceil_div(ctas, device.sms), last = ctas - (waves - 1) * device.sms;
-      const int rows = row_tiles * layout::kTileRows;
-      const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / device.sms;
-      const double cycles =
-          static_cast<double>(waves - 1) * tile_cycles(rows, tokens, 1) + tile_cycles(rows, tokens, of_last);
-      if (best.tokens != 0 && cycles > kNearly * best_cycles) continue;
-      best = {tokens, row_tiles};
-      best_cycles = cycles;
-    }
+  for (const int tokens : kDenseTokens) {
+    const int64_t works = dense_blocks(s.rows) * ceil_div(s.tokens, tokens);
+    const int64_t waves = ceil_div(works, device.sms), last = works - (waves - 1) * device.sms;
+    const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / device.sms;
+    const double cycles = static_cast<double>(waves - 1) * dense_cycles(tokens, 1) + dense_cycles(tokens, of_last);
+    if (best != 0 && cycles > kNearly * best_cycles) continue;
+    best = tokens;
+    best_cycles = cycles;
+  }
   return best;
+}
+
+GemmPlan dense_plan(const GemmShape& s, const GemmDevice& device, int tokens) {
+  const int64_t works = dense_blocks(s.rows) * ceil_div(s.tokens, tokens);
+  return {.rows = kDenseRowTiles * layout::kTileRows,
+          .tokens = tokens,
+          .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
+          .grid_y = 1,
+          .smem_bytes = dense_shared_bytes(tokens)};
 }
 
 }  // namespace
@@ -68,14 +79,12 @@ std::string GemmPlan::to_string() const {
   return fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", rows, tokens, grid_x, grid_y, smem_bytes);
 }
 
-GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, const GemmTileSize& tile) {
+GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens) {
   require_tiles(s);
-  const int tile_tokens = tile.tokens;
-  const int row_tiles = !device.wgmma ? kGemmRowTiles : tile.row_tiles == 0 ? kWgmmaRowTiles[0] : tile.row_tiles;
-  const int instance = wgmma_instance(tile_tokens);
-  if (device.wgmma && instance == 0)
-    throw Error(Code::kUnsupported, "[cuda] gemm: want tiles of up to {} tokens, found {}",
-                *(std::end(kWgmmaTokens) - 1), tile_tokens);
+  if (on_dense(s, device)) return dense_plan(s, device, tile_tokens);
+  const int row_tiles = device.wgmma ? kMxfp4RowTiles : kGemmRowTiles;
+  if (device.wgmma && tile_tokens > kMxfp4Tokens)
+    throw Error(Code::kUnsupported, "[cuda] gemm: want tiles of up to {} tokens, found {}", kMxfp4Tokens, tile_tokens);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
   const int64_t blocks = row_blocks(s, row_tiles), works = blocks * tiles;
@@ -85,8 +94,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, const GemmTileS
             .tokens = tile_tokens,
             .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
             .grid_y = 1,
-            .smem_bytes = s.packing == layout::Packing::kMxfp4 ? mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2)
-                                                               : wgmma_shared_bytes(instance, row_tiles)};
+            .smem_bytes = mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2)};
   return {.rows = rows,
           .tokens = tile_tokens,
           .grid_x = static_cast<int>(blocks),
@@ -97,18 +105,18 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, const GemmTileS
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   require_tiles(s);
   const int64_t hit = std::min(s.experts, s.tokens), mean = ceil_div(s.tokens, hit);
-  if (device.wgmma && s.experts > 1) return plan_gemm(s, device, {.tokens = kMxfp4Tokens});
-  if (device.wgmma && s.packing == layout::Packing::kBf16) return plan_gemm(s, device, wgmma_bf16_tile(s, device));
+  if (device.wgmma && s.experts > 1) return plan_gemm(s, device, kMxfp4Tokens);
+  if (on_dense(s, device)) return dense_plan(s, device, dense_tile(s, device));
   int best = 0;
   int64_t best_work = 0;
-  for (const int tile : device.wgmma ? std::span<const int>(kWgmmaWidths) : std::span<const int>(kGemmTokens)) {
-    const int64_t ctas = hit * ceil_div(mean, tile) * row_blocks(s, device.wgmma ? kWgmmaRowTiles[0] : kGemmRowTiles);
+  for (const int tile : device.wgmma ? std::span<const int>(kMxfp4Widths) : std::span<const int>(kGemmTokens)) {
+    const int64_t ctas = hit * ceil_div(mean, tile) * row_blocks(s, device.wgmma ? kMxfp4RowTiles : kGemmRowTiles);
     const int64_t work = ceil_div(ctas, device.sms) * (tile + kFixed);
     if (best != 0 && work > best_work) continue;  // of equals the widest, which reads x and weights least
     best = tile;
     best_work = work;
   }
-  return plan_gemm(s, device, {.tokens = best});
+  return plan_gemm(s, device, best);
 }
 
 GemmCost cost(const GemmArgs& a, int distinct_experts) {

@@ -13,15 +13,15 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA of any_gemm
-// Likewise, of sm90_gemm: one for each warp of three warpgroups, or two for those of two. These read L2 less for each
-// product, which is what bf16 waits for; three overlap more widening, which is what MXFP4 waits for.
-inline constexpr int kWgmmaRowTiles[] = {12, 16};
 inline constexpr int kGemmMaxParts = 3;
-inline constexpr int kGemmTokens[] = {32, 64, 128};                     // that a CTA may take
-inline constexpr int kWgmmaWidths[] = {32, 64, 80, 96, 128, 144, 160};  // columns of ptx/wgmma.cuh's instructions
-inline constexpr int kWgmmaTokens[] = {64, 160};                        // up to which an instance of sm90_gemm takes
-// sm90_mxfp4_gemm: columns of its instructions, as experts have from one to thousands of pairs; of a tile, at most.
+inline constexpr int kGemmTokens[] = {32, 64, 128};  // that a CTA may take
+// sm90_mxfp4_gemm: row tiles of a CTA's tile, one for each warp of three warpgroups; columns of its instructions, as
+// experts have from one to thousands of pairs; columns of a tile, at most.
+inline constexpr int kMxfp4RowTiles = 12;
 inline constexpr int kMxfp4Widths[] = {8, 16, 32, 48, 64, 80, 96, 128, 144, 160}, kMxfp4Tokens = 160;
+// sm90_dense_gemm, for bf16: row tiles and widths of a CTA's tile.
+inline constexpr int kDenseRowTiles = 16;
+inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192};
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
@@ -118,47 +118,36 @@ struct GemmDevice {
   bool wgmma = false;  // plan for sm90_gemm
 };
 [[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device);
-struct GemmTileSize {
-  int tokens = 0;
-  int row_tiles = 0;  // of sm90_gemm; 0: as many as experts get
-};
-[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device, const GemmTileSize& tile);
+[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device, int tile_tokens);
 
-// The instance of sm90_gemm that serves tiles of up to this many tokens; 0: none.
-[[nodiscard]] constexpr int wgmma_instance(int tile_tokens) {
-  for (const int tokens : kWgmmaTokens)
-    if (tile_tokens <= tokens) return tokens;
-  return 0;
-}
-// Columns that it multiplies for `count` tokens; the narrow instance has the narrow instructions.
-[[nodiscard]] constexpr int wgmma_width(int instance, int count) {
-  for (const int width : kWgmmaWidths)
-    if (count <= width && (instance == kWgmmaTokens[0] || width >= kWgmmaTokens[0])) return width;
-  return 0;
-}
-// sm90_gemm's shared memory: stages of x and of weights (64 k of a tile's tokens, of the CTA's row tiles), barriers.
+// sm90_mxfp4_gemm's shared memory: stages of x (64 k of a tile's tokens) and of weights (a slice of the row tiles).
 struct WgmmaRings {
   int inputs = 0, weights = 0;
 };
-[[nodiscard]] constexpr WgmmaRings wgmma_rings(int instance, int row_tiles) {
-  if (row_tiles == kWgmmaRowTiles[0]) return instance == 64 ? WgmmaRings{8, 6} : WgmmaRings{7, 3};
-  return instance == 64 ? WgmmaRings{8, 4} : WgmmaRings{4, 4};
-}
-[[nodiscard]] constexpr int wgmma_weight_bytes(int row_tiles) { return row_tiles * layout::slice_bytes(8); }
 inline constexpr int kWgmmaBarrierBytes = 256;
-[[nodiscard]] constexpr int wgmma_shared_bytes(int instance, int row_tiles) {  // 1024: to align the ring
-  const WgmmaRings rings = wgmma_rings(instance, row_tiles);
-  return 1024 + rings.inputs * instance * 128 + rings.weights * wgmma_weight_bytes(row_tiles) + kWgmmaBarrierBytes;
-}
-
-// sm90_mxfp4_gemm's, whose stages of x come in slices: as many as fit beside few of weights.
+// Stages of x come in slices: as many as fit beside few of weights.
 [[nodiscard]] constexpr WgmmaRings mxfp4_rings(int slice_pairs) {
   return slice_pairs == 3 ? WgmmaRings{6, 5} : WgmmaRings{8, 2};
 }
 [[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_pairs) {
   const WgmmaRings rings = mxfp4_rings(slice_pairs);
   return 1024 + rings.inputs * kMxfp4Tokens * 128 +
-         rings.weights * kWgmmaRowTiles[0] * layout::slice_bytes(2 * slice_pairs) + kWgmmaBarrierBytes;
+         rings.weights * kMxfp4RowTiles * layout::slice_bytes(2 * slice_pairs) + kWgmmaBarrierBytes;
+}
+// sm90_dense_gemm's: as many stages as fit, of 64 k of x and of the row tiles' weights, and two barriers of each.
+[[nodiscard]] constexpr int dense_stage_bytes(int tokens) {
+  return tokens * 128 + kDenseRowTiles * layout::pair_bytes(layout::Packing::kBf16);
+}
+[[nodiscard]] constexpr int dense_stages(int tokens) {
+  constexpr int kMost = 227 * 1024 - 1024;  // of a CTA; 1024: to align the ring
+  return kMost / (dense_stage_bytes(tokens) + 16);
+}
+[[nodiscard]] constexpr int dense_shared_bytes(int tokens) {
+  return 1024 + dense_stages(tokens) * (dense_stage_bytes(tokens) + 16);
+}
+[[nodiscard]] constexpr int64_t dense_blocks(int64_t rows) {
+  constexpr int kRows = kDenseRowTiles * layout::kTileRows;
+  return (rows + kRows - 1) / kRows;
 }
 
 struct GemmCost {

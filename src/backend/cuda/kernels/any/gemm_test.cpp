@@ -30,9 +30,10 @@ class Gemm : public CudaTest {
     if (major == 9 && sm90_gemm_serves(packing)) return {false, true};
     return {false};
   }
-  [[nodiscard]] static std::vector<int> tiles_of(bool wgmma) {
-    return wgmma ? std::vector<int>(std::begin(kWgmmaTokens), std::end(kWgmmaTokens))
-                 : std::vector<int>(std::begin(kGemmTokens), std::end(kGemmTokens));
+  [[nodiscard]] static std::vector<int> tiles_of(bool wgmma, Packing packing = Packing::kMxfp4) {
+    if (wgmma && packing == Packing::kBf16) return {std::begin(kDenseTokens), std::end(kDenseTokens)};
+    if (wgmma) return {64, kMxfp4Tokens};
+    return {std::begin(kGemmTokens), std::end(kGemmTokens)};
   }
   void gemm(const GemmArgs& args, const GemmPlan& plan, bool wgmma) {
     if (wgmma) return sm90_gemm(args, plan, on_);
@@ -44,7 +45,6 @@ class Gemm : public CudaTest {
     int rows, cols, tokens, tile;
     bool wgmma = false;
     RowOrder order = RowOrder::kPlain;
-    int row_tiles = 0;
   };
   // Every token against some rows: the first and last, and a few that move with the token.
   void check_dense(const Dense& c) {
@@ -69,7 +69,7 @@ class Gemm : public CudaTest {
                   .tokens = c.tokens,
                   .x_rows = c.wgmma ? static_cast<int>(panel_rows(c.tokens)) : 0};
     args.parts[0] = {y.get(), 0, c.rows};
-    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens, 1, c.packing}, device(c.wgmma), {c.tile, c.row_tiles});
+    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens, 1, c.packing}, device(c.wgmma), c.tile);
     gemm(args, plan, c.wgmma);
     const std::vector<float> got = y.host();
     gemm(args, plan, c.wgmma);
@@ -95,15 +95,14 @@ class Gemm : public CudaTest {
 TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
   for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4})
     for (const bool wgmma : kernels_for(packing)) {
-      for (const int tile : tiles_of(wgmma))
+      for (const int tile : tiles_of(wgmma, packing))
         for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 47, 63, 64, 65, 95, 127, 128, 129, 159, 161})
           check_dense({packing, 144, 384, tokens, tile, wgmma});
       check_dense({packing, 192, 512, 33, 64, wgmma, RowOrder::kHeads64});
       if (!wgmma || packing != Packing::kBf16) continue;
-      for (const int tile : tiles_of(wgmma))
-        for (const int rows : {16, 128, 144, 256, 272})
-          for (const int tokens : {1, 9, 65, 161})
-            check_dense({packing, rows, 384, tokens, tile, true, RowOrder::kPlain, kWgmmaRowTiles[1]});
+      for (const int tile : tiles_of(wgmma, packing))
+        for (const int rows : {16, 256, 272, 784})
+          for (const int tokens : {1, 9, 65, 193}) check_dense({packing, rows, 384, tokens, tile, true});
     }
 }
 
@@ -111,7 +110,7 @@ TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
   for (const bool wgmma : kernels_for(Packing::kBf16)) {
     check_dense({Packing::kBf16, 5120, 2880, 129, 128, wgmma, RowOrder::kHeads64});
     check_dense({Packing::kBf16, 2880, 4096, 65, 64, wgmma});
-    if (wgmma) check_dense({Packing::kBf16, 5120, 2880, 161, 160, true, RowOrder::kHeads64, kWgmmaRowTiles[1]});
+    if (wgmma) check_dense({Packing::kBf16, 5120, 2880, 386, 192, true, RowOrder::kHeads64});
     check_dense({Packing::kMxfp4, 5120, 2880, 257, wgmma ? 160 : 128, wgmma, RowOrder::kHeads64});
   }
   check_dense({Packing::kMxfp8, 2880, 4096, 129, 128});
@@ -170,7 +169,7 @@ void Gemm::check_moe(const Moe& c) {
                  .experts = c.experts,
                  .x_rows = c.wgmma ? rows : 0,
                  .u = u.get()};
-  gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, device(c.wgmma), {c.tile}), c.wgmma);
+  gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
   GemmArgs second = first;
   second.order = RowOrder::kPlain;
   second.weights = on_down.get();
@@ -181,7 +180,7 @@ void Gemm::check_moe(const Moe& c) {
   second.cols = c.inter;
   second.x_share = 1;
   second.u = nullptr;
-  gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, device(c.wgmma), {c.tile}), c.wgmma);
+  gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
   const std::vector<uint16_t> got_u = c.wgmma ? from_panels(u.host(), c.inter, rows, want_groups.places) : u.host();
   const std::vector<uint16_t> got_y = y.host();
   for (int pair = 0; pair < pairs; ++pair) {
@@ -284,7 +283,7 @@ TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
 }
 
 TEST_F(Gemm, refuses_a_plan_of_another_tile) {
-  GemmPlan plan = plan_gemm({128, 384, 9}, device(false), {32});
+  GemmPlan plan = plan_gemm({128, 384, 9}, device(false), 32);
   plan.tokens = 64;
   alignas(16) static uint8_t bytes[16] = {};
   GemmArgs args{.weights = bytes, .x = reinterpret_cast<const uint16_t*>(bytes), .rows = 128, .cols = 384, .tokens = 9};

@@ -23,6 +23,10 @@ inline constexpr int kSplitBarrierBytes = 256;
 [[nodiscard]] constexpr bool split_gemm_serves(layout::Packing packing, bool wgmma, int64_t tokens) {
   return wgmma && packing == layout::Packing::kBf16 && tokens <= kSplitMaxTokens;
 }
+// Whether the GEMM of q, k and v makes them of its sums itself: beyond that, where sm90_dense_gemm does.
+[[nodiscard]] constexpr bool gemm_turns(layout::Packing packing, bool wgmma, int64_t tokens) {
+  return wgmma && packing == layout::Packing::kBf16 && !split_gemm_serves(packing, wgmma, tokens);
+}
 
 // sums[s, t, r] = W[r] · x[t] over the s-th part of K. All pointers are device memory.
 struct SplitGemmArgs {

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/any/peak.h"
 #include "backend/cuda/kernels/sm90/attend.h"
+#include "backend/cuda/kernels/sm90/dense_gemm.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
 #include "backend/cuda/kernels/sm90/split_gemm.h"
 
@@ -23,6 +24,10 @@ void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& /*plan*/, c
 
 void sm90_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
   require_shape(false, Kernel::kSm90GemmBf16, "a build for sm_90a", args.tokens);
+}
+
+void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& /*rope*/, const GemmPlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, Kernel::kSm90GemmQkv, "a build for sm_90a", args.tokens);
 }
 
 }  // namespace nibble::backend::cuda

@@ -1,7 +1,8 @@
 #include "backend/cuda/kernels/sm90/gemm.h"
 
 #include "backend/cuda/kernels/any/chained_launch.cuh"
-#include "backend/cuda/kernels/sm90/gemm.cuh"
+#include "backend/cuda/kernels/sm90/dense_gemm.h"
+#include "backend/cuda/kernels/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/kernels/sm90/mxfp4_gemm.cuh"
 
 namespace nibble::backend::cuda {
@@ -16,18 +17,7 @@ void launch(void (*kernel)(GemmArgs, int), Kernel name, const GemmArgs& args, co
   launch_chained(kernel, {name, on, plan.grid_x, Tile::kThreads, Tile::kSharedBytes}, args, plan.tokens);
 }
 
-// The list of instances: most tokens of a tile; of bf16 in both heights, of MXFP4 for gate and up rows and for slices
-// of three and four pairs.
-template <int kTokens>
-void launch_bf16(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  using Tall = WgmmaTile<layout::Packing::kBf16, kTokens, kWgmmaRowTiles[1]>;
-  using Tile = WgmmaTile<layout::Packing::kBf16, kTokens>;
-  constexpr auto kPlain = layout::RowOrder::kPlain;  // rows come from args.order
-  if (plan.rows == kWgmmaRowTiles[1] * layout::kTileRows)
-    return launch<Tall>(sm90_gemm<Tall, kPlain>, Kernel::kSm90GemmBf16, args, plan, on);
-  launch<Tile>(sm90_gemm<Tile, kPlain>, Kernel::kSm90GemmBf16, args, plan, on);
-}
-
+// The list of instances: for gate and up rows and others, for slices of three and four pairs.
 template <layout::RowOrder kOrder>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp : Kernel::kSm90GemmMxfp4;
@@ -44,6 +34,7 @@ bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packi
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using layout::Packing;
   using layout::RowOrder;
+  if (args.packing == Packing::kBf16) return sm90_dense_gemm(args, plan, on);
   check_args(args);
   require_shape(args.x_rows > 0, Kernel::kSm90GemmMxfp4, "x in panels of x_rows rows", args.x_rows);
   if (args.order == RowOrder::kGateUp) {
@@ -51,8 +42,6 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
                   args.rows / 2);
     return launch_mxfp4<RowOrder::kGateUp>(args, plan, on);
   }
-  if (args.packing == Packing::kBf16)
-    return wgmma_instance(plan.tokens) == 64 ? launch_bf16<64>(args, plan, on) : launch_bf16<160>(args, plan, on);
   require_shape(args.packing == Packing::kMxfp4, Kernel::kSm90GemmMxfp4, "bf16 or MXFP4",
                 static_cast<int64_t>(args.packing));
   launch_mxfp4<RowOrder::kPlain>(args, plan, on);

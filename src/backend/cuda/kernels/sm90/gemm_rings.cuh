@@ -1,6 +1,5 @@
 #pragma once
-// sm90_gemm's tile; its shared memory and sm90_mxfp4_gemm's: rings of stages, each with a barrier that says full and
-// one that says empty.
+// Shared memory of the GEMMs on wgmma: rings of stages, each with a barrier that says full and one that says empty.
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
@@ -8,34 +7,6 @@
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {
-
-template <layout::Packing kThePacking, int kTheTokens, int kTheRowTiles = kWgmmaRowTiles[0]>
-struct WgmmaTile {
-  static constexpr layout::Packing kPacking = kThePacking;
-  static constexpr int kTokens = kTheTokens;
-  static constexpr int kRowTiles = kTheRowTiles;
-  static constexpr int kWarpTiles = kRowTiles == kWgmmaRowTiles[0] ? 1 : 2;  // row tiles of a warp
-  static constexpr int kWarps = kRowTiles / kWarpTiles;                      // that multiply
-  static constexpr int kConsumers = kWarps * layout::kWarpLanes;             // three or two warpgroups
-  static constexpr int kCopiers = 128;  // a warpgroup: 8 threads a row tile of weights; its last warp x
-  static constexpr int kWeightCopiers = 8 * kRowTiles;
-  static constexpr int kThreads = kConsumers + kCopiers;
-  static constexpr int kConsumerRegisters = kWarpTiles == 1 ? 160 : 232, kProducerRegisters = kWarpTiles == 1 ? 32 : 40;
-  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread; none come to a CTA later
-  static_assert(kConsumers * kConsumerRegisters + kCopiers * kProducerRegisters <= kThreads * kLaunchRegisters);
-  // Warps that multiply give a stage back when they take a later one, of x when wgmma is done with it: as if they had
-  // had the first ones from the start, which are therefore full, of nothing, in the first round.
-  static constexpr int kHeldInputs = 3 - kWarpTiles, kHeldWeights = 1;
-  static constexpr int kInputStages = wgmma_rings(kTokens, kRowTiles).inputs;
-  static constexpr int kWeightStages = wgmma_rings(kTokens, kRowTiles).weights;
-  static constexpr int kWeightBytes = wgmma_weight_bytes(kRowTiles);
-  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
-  static constexpr int kSharedBytes = wgmma_shared_bytes(kTokens, kRowTiles);
-  static_assert(kInputBytes % layout::kAtomBytes == 0);
-  static_assert(kConsumers % 128 == 0 && kWeightCopiers <= kCopiers);
-  static_assert(kRowTiles * layout::pair_bytes(layout::Packing::kBf16) <= kWeightBytes);
-  static_assert(2 * (kInputStages + kWeightStages) * 8 <= kWgmmaBarrierBytes);
-};
 
 // The stage that a warp fills next, and the parity of its barriers in this round.
 template <int kStages>

@@ -18,7 +18,11 @@
 // measured 2026-11-22 H100, 120b, routing of the dummy model: 2048 tokens gate_up 658 us, down 366; 8192: 1818, 991
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
-#include "backend/cuda/kernels/sm90/gemm.cuh"
+#include "backend/cuda/kernels/sm90/mxfp4_parts.cuh"
+#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma_narrow.cuh"
 
 #include <iterator>
@@ -30,7 +34,7 @@ struct Mxfp4Tile {
   static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
   static constexpr int kTokens = kMxfp4Tokens;
   static constexpr int kSlicePairs = kTheSlicePairs;
-  static constexpr int kRowTiles = kWgmmaRowTiles[0], kWarps = kRowTiles;
+  static constexpr int kRowTiles = kMxfp4RowTiles, kWarps = kRowTiles;
   static constexpr int kConsumers = kWarps * layout::kWarpLanes;
   static constexpr int kCopiers = 128;  // a warpgroup: 8 threads a row tile of weights; its last warp x
   static constexpr int kWeightCopiers = 8 * kRowTiles;
@@ -48,7 +52,8 @@ struct Mxfp4Tile {
 };
 
 // sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of widths kFirst to
-// kLast that holds them. As gemm.cuh multiply_tokens, the branch is around the smallest piece.
+// kLast that holds them. ptxas overlaps wgmmas only so: the branch here, around the smallest piece (loops of several
+// widths get registers of their own each), with its fence and its commit (else C7510 to C7520).
 template <class Tile, int kFirst = 0, int kLast = std::size(kMxfp4Widths) - 1>
 __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
                                                    uint32_t stage) {
@@ -158,7 +163,7 @@ struct SliceWalk {
     ptx::mbarrier_wait(weight.full, weight.parity);
     const uint32_t codes = weight.stage + own_codes, scales = weight.stage + own_scales;
     weight.next();
-    StagedPair<layout::Packing::kMxfp4> staged[kPairs];
+    StagedPair staged[kPairs];
     staged[0].load(codes, scales);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {

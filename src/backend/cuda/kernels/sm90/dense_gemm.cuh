@@ -1,0 +1,354 @@
+#pragma once
+// y = W·x for many tokens on wgmma, W and x in bf16; of q, k and v also bias, rope and the write into their places
+// source: torch/model.py, Linear and RotaryEmbedding; arguments: kernels/any/gemm_plan.h GemmArgs, around_gemm.h
+// RopeSumsArgs
+// W    layout/packed.h     x  layout/wgmma_b.h panels
+// grid one CTA per SM takes every gridDim.x-th work: 16 tiles of 16 rows, kTokens tokens; row blocks run fastest
+// warps two warpgroups multiply and store, two row tiles a warp; one more copies 64 k of both a stage, on into the next
+//      work
+// mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
+// bytes, flops: cost()
+// rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
+
+#include "backend/cuda/kernels/any/gemm_plan.h"
+#include "backend/cuda/kernels/any/gemm_weights.cuh"
+#include "backend/cuda/kernels/any/head_quads.cuh"
+#include "backend/cuda/kernels/sm90/gemm_rings.cuh"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/register_count.cuh"
+#include "backend/cuda/ptx/shared_memory.cuh"
+#include "backend/cuda/ptx/wgmma_wide.cuh"
+
+namespace nibble::backend::cuda {
+
+template <int kTheTokens>
+struct DenseTile {
+  static constexpr int kTokens = kTheTokens;
+  static constexpr int kWarps = kDenseRowTiles / 2;  // that multiply
+  static constexpr int kConsumers = kWarps * layout::kWarpLanes;
+  static constexpr int kCopiers = 8 * kDenseRowTiles;
+  static constexpr int kThreads = kConsumers + kCopiers;
+  static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread; none come to a CTA later
+  static_assert(kConsumers * kConsumerRegisters + kCopiers * kProducerRegisters <= kThreads * kLaunchRegisters);
+  static constexpr int kStages = dense_stages(kTokens);
+  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
+  static constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
+  static constexpr int kWeightBytes = kDenseRowTiles * kPieceBytes;
+  static constexpr int kStageBytes = kInputBytes + kWeightBytes;
+  static constexpr int kSharedBytes = dense_shared_bytes(kTokens);
+  static_assert(kStageBytes == dense_stage_bytes(kTokens) && kInputBytes % layout::kAtomBytes == 0);
+};
+
+// Stages of 64 k: x, then the row tiles' weights. Each has a barrier that says full and one that says empty.
+template <class Tile>
+struct DenseRing {
+  uint32_t base;
+
+  __device__ explicit DenseRing(const uint8_t* memory)
+      : base((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes) {}
+  __device__ uint32_t stage(int i) const { return base + static_cast<uint32_t>(i * Tile::kStageBytes); }
+  __device__ uint32_t full(int i) const {
+    return base + static_cast<uint32_t>(Tile::kStages * Tile::kStageBytes + 8 * i);
+  }
+  __device__ uint32_t empty(int i) const { return full(Tile::kStages + i); }
+  __device__ void init() const {
+    for (int i = 0; i < Tile::kStages; ++i) {
+      ptx::mbarrier_init(full(i), Tile::kCopiers + 1);  // and the bytes of x
+      ptx::mbarrier_init(empty(i), Tile::kWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+};
+
+// What follows from the arguments; given to the kernel, since registers are few where operands are copied.
+struct DenseWalk {
+  int blocks, works;          // row blocks; those times tiles of tokens
+  int row_tiles, tile_bytes;  // of W; of a row tile
+  int slices, slice_pairs;    // of 64 k
+  int panel_bytes;            // of x
+
+  DenseWalk(const GemmArgs& args, int tile_tokens)
+      : blocks(static_cast<int>(dense_blocks(args.rows))),
+        works(blocks * ((args.tokens + tile_tokens - 1) / tile_tokens)),
+        row_tiles(args.rows / layout::kTileRows),
+        panel_bytes(args.x_rows * layout::kAtomRowBytes) {
+    const layout::Geometry geometry = layout::geometry(layout::Packing::kBf16, args.cols);
+    tile_bytes = static_cast<int>(geometry.tile_bytes);
+    slices = geometry.slices;
+    slice_pairs = geometry.blocks / 2;
+  }
+};
+
+// The works of a CTA, by number: row blocks run fastest.
+template <class Tile>
+struct DenseWorks {
+  __device__ static GemmWork at(const GemmArgs& args, const DenseWalk& walk, int work) {
+    const int first = work / walk.blocks * Tile::kTokens;
+    const int block = work % walk.blocks;
+    return {0, first, min(Tile::kTokens, args.tokens - first), block * kDenseRowTiles};
+  }
+  __device__ static int first() { return static_cast<int>(blockIdx.x); }
+  __device__ static int step() { return static_cast<int>(gridDim.x); }
+};
+
+// The warps that copy all that their CTA multiplies, in order: 8 lanes a row tile of weights as it lies packed, which
+// runs through the slices, and one of them also x.
+template <class Tile>
+__device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseWalk& walk,
+                                              const DenseRing<Tile>& ring) {
+  const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
+  const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
+  RingPlace<Tile::kStages> place{0};
+  for (int i = DenseWorks<Tile>::first(); i < walk.works; i += DenseWorks<Tile>::step()) {
+    const GemmWork work = DenseWorks<Tile>::at(args, walk, i);
+    // A row tile beyond the last is a copy of it.
+    const uint8_t* weights = args.weights +
+                             int64_t{min(work.first_row_tile + thread / 8, walk.row_tiles - 1)} * walk.tile_bytes +
+                             thread % 8 * 16;
+#pragma unroll 1
+    for (int pair = 0; pair < walk.slice_pairs * walk.slices; ++pair, place.next(), weights += Tile::kPieceBytes) {
+      const uint32_t full = ring.full(place.stage), stage = ring.stage(place.stage);
+      ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
+      if (thread == 0) {
+        const auto bytes =
+            static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
+        const int panel = pair % walk.slices * walk.slice_pairs + pair / walk.slices;
+        ptx::mbarrier_arrive_expect_tx(full, bytes);
+        ptx::bulk_copy(stage,
+                       reinterpret_cast<const uint8_t*>(args.x) + int64_t{panel} * walk.panel_bytes +
+                           int64_t{work.first} * layout::kAtomRowBytes,
+                       bytes, full);
+      }
+#pragma unroll
+      for (int at = 0; at < Tile::kPieceBytes; at += layout::kAtomRowBytes)
+        ptx::async_copy16(stage + own + static_cast<uint32_t>(at), weights + at, ptx::Fill::kCopy);
+      ptx::mbarrier_arrive_behind_copies(full);
+    }
+  }
+  ptx::async_wait<0>();
+}
+
+// The warps that multiply: row tiles 2 * warp and 2 * warp + 1 of the CTA, and an operand for each.
+template <class Tile>
+struct DenseConsumer {
+  using Operand = uint32_t[2][4];  // half a stage
+  using Sums = float[Tile::kTokens / 8][4];
+  const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  const uint32_t own_weights;  // the lane's, in a stage
+  RingCursor<Tile::kStages, Tile::kStageBytes> at;
+  uint32_t held = 0;  // the barrier for full of the stage before; 0: there is none
+
+  __device__ explicit DenseConsumer(const DenseRing<Tile>& ring)
+      : own_weights(static_cast<uint32_t>(Tile::kInputBytes + 2 * warp * Tile::kPieceBytes + lane * 16)),
+        at(ring.stage(0), ring.full(0), 0) {}
+
+  // Multiplies half a stage of the warp's row tile `own`: under way on return, when at most that and the one before
+  // are.
+  template <int kHalf>
+  __device__ __forceinline__ void step(int own, Operand& a, Sums& sums) {
+    ptx::wgmma_wait<1>();
+    keep(a);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      const uint4 words =
+          ptx::load_shared16(at.stage + own_weights +
+                             static_cast<uint32_t>(own * Tile::kPieceBytes + (2 * kHalf + s) * layout::kStepBytes));
+      for (int i = 0; i < 4; ++i) a[s][i] = word_of(words, i);
+    }
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < 2; ++s) ptx::wgmma_m64k16(sums, a[s], layout::matrix_descriptor(at.stage, 2 * kHalf + s));
+    ptx::wgmma_commit();
+  }
+  // Behind the wait for the wgmmas that read it: ptx/wgmma.cuh.
+  __device__ static __forceinline__ void keep(Operand& a) {
+#pragma unroll
+    for (auto& step : a) {
+#pragma unroll
+      for (uint32_t& word : step) ptx::keep(word);
+    }
+  }
+  __device__ __forceinline__ void give_back() const {
+    if (lane == 0 && held != 0) ptx::mbarrier_arrive(RingCursor<Tile::kStages, Tile::kStageBytes>::empty(held));
+  }
+  __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
+    Operand first = {}, second = {};
+#pragma unroll 1
+    for (int pair = 0; pair < pairs; ++pair) {
+      ptx::mbarrier_wait(at.full, at.parity);
+      step<0>(0, first, sums[0]);
+      step<0>(1, second, sums[1]);  // behind its wait nothing reads the stage before
+      give_back();
+      held = at.full;
+      step<1>(0, first, sums[0]);
+      step<1>(1, second, sums[1]);
+      at.next();
+    }
+    ptx::wgmma_wait<0>();
+    keep(first);
+    keep(second);
+#pragma unroll
+    for (auto& tile : sums) {
+#pragma unroll
+      for (auto& column : tile) {
+#pragma unroll
+        for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
+      }
+    }
+  }
+};
+
+// Of eight tokens' sums of a warp's two row tiles, a lane's share by rows: rows 4 r … 4 r + 3 of row tile `tile`, and
+// those 8 on, of one token.
+struct RowQuads {
+  Quad low, high;
+
+  __device__ static int tile(int lane) { return lane / 8 % 2; }
+  __device__ static int row(int lane) { return lane / 16 * 4; }
+  __device__ static int token(int lane) { return 2 * (lane % 4) + lane / 4 % 2; }
+  // of[tile]: the lane's registers of wgmma, rows g and g + 8, tokens 2 t and 2 t + 1. Of the tokens it gives one to
+  // the lane with the neighbour row, then of the row tiles one to that with the neighbour pair of rows.
+  __device__ static RowQuads gather(const float (&first)[4], const float (&second)[4], int lane) {
+    RowQuads quads;
+    const bool odd_row = lane / 4 % 2 != 0, odd_pair = tile(lane) != 0;
+    const float* const of[2] = {first, second};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float pair[2][2];  // of either row tile, of one token
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        const float even = of[t][2 * half], odd = of[t][2 * half + 1];
+        const float other = __shfl_xor_sync(0xffffffffu, odd_row ? even : odd, 4);
+        pair[t][0] = odd_row ? other : even;
+        pair[t][1] = odd_row ? odd : other;
+      }
+      Quad& quad = half == 0 ? quads.low : quads.high;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float other = __shfl_xor_sync(0xffffffffu, odd_pair ? pair[0][i] : pair[1][i], 8);
+        quad.v[i] = odd_pair ? other : pair[0][i];
+        quad.v[2 + i] = odd_pair ? pair[1][i] : other;
+      }
+    }
+    return quads;
+  }
+};
+
+// The bias of the lane's rows, as what the sums begin with.
+template <class Tile>
+__device__ __forceinline__ void begin_sums(const GemmArgs& args, const GemmWork& work, int warp,
+                                           typename DenseConsumer<Tile>::Sums (&sums)[2]) {
+  const int row_of_lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes / 4;
+  float bias[2][2] = {};
+  for (int t = 0; args.bias != nullptr && t < 2; ++t)
+    for (int half = 0; half < 2; ++half) {
+      const int row_tile = min(work.first_row_tile + 2 * warp + t, args.rows / layout::kTileRows - 1);
+      bias[t][half] = args.bias[layout::source_row(args.order, row_tile, row_of_lane + 8 * half)].to_float();
+    }
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+#pragma unroll
+    for (auto& column : sums[t]) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) column[i] = bias[t][i / 2];
+    }
+  }
+}
+
+// y, to its part: four consecutive rows lie in one in every order of rows.
+template <class Tile>
+__device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                           const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  const bool stores = row_tile < args.rows / layout::kTileRows;
+  const auto row = static_cast<int>(layout::source_row(args.order, row_tile, RowQuads::row(lane)));
+  const int apart = static_cast<int>(layout::source_row(args.order, row_tile, RowQuads::row(lane) + 8)) - row;
+  const GemmPart part = part_of(args, row);
+  float* y = part.to + (int64_t{work.first} + RowQuads::token(lane)) * part.rows + row - part.first_row;
+#pragma unroll
+  for (int n = 0; n < Tile::kTokens / 8; ++n, y += int64_t{8} * part.rows) {
+    if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;  // also: else ptxas has all shuffles first, and spills
+    const RowQuads quads = RowQuads::gather(sums[0][n], sums[1][n], lane);
+    if (!stores || 8 * n + RowQuads::token(lane) >= work.count) continue;
+    quads.low.store(y);
+    quads.high.store(y + apart);
+  }
+}
+
+// What any_rope_sums_f32 does, from registers.
+template <class Tile>
+__device__ __forceinline__ void store_heads(const RopeSumsArgs& rope, const GemmWork& work, int row_tile,
+                                            const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = RowQuads::token(lane);
+  const int head = row_tile / kHeadTiles, d = row_tile % kHeadTiles * 8 + RowQuads::row(lane);
+  const bool stores = head < rope.heads + 2 * rope.kv_heads, turns = head < rope.heads + rope.kv_heads;
+  // What goes with eight tokens is fetched as long before as there are registers: each eight that are stored leave
+  // some.
+  constexpr int kColumns = Tile::kTokens / 8, kMost = 6;
+  constexpr int kFirst = (Tile::kConsumerRegisters - 40 - Tile::kTokens) / 8;  // under way before any are stored
+  static_assert(kFirst > 0);
+  struct Turn {
+    Quad cosine, sine;
+  };
+  const auto fetch = [&](int n) {
+    const int at = (work.first + min(8 * n + own, work.count - 1)) * kHalfHead + d;
+    Turn turn;
+    turn.cosine.add(rope.cosine + at);
+    turn.sine.add(rope.sine + at);
+    return turn;
+  };
+  Turn ahead[kMost];
+  int fetched = 0;
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
+#pragma unroll
+    for (; fetched < min(kColumns, n + min(kFirst + n / 2, kMost)); ++fetched) ahead[fetched % kMost] = fetch(fetched);
+    const Turn turn = ahead[n % kMost];
+    const RowQuads quads = RowQuads::gather(sums[0][n], sums[1][n], lane);
+    if (!stores || 8 * n + own >= work.count) continue;
+    HeadQuads at{work.first + 8 * n + own, head, d, quads.low, quads.high};
+    if (turns) at.turn(turn.cosine, turn.sine);
+    at.store(rope, head < rope.heads ? 0 : rope.kv_slots[at.token]);
+  }
+}
+
+// rope.q: null where the results are args.parts. The bias is args'.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    sm90_dense_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ DenseWalk walk,
+                    const __grid_constant__ RopeSumsArgs rope) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const DenseRing<Tile> ring(smem);
+  if (threadIdx.x == 0) ring.init();
+  __syncthreads();
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  if (threadIdx.x >= Tile::kConsumers) {
+    ptx::give_registers_but<Tile::kProducerRegisters>();
+    copy_operands<Tile>(args, walk, ring);
+  } else {
+    ptx::take_registers_up_to<Tile::kConsumerRegisters>();
+    DenseConsumer<Tile> consumer(ring);
+    for (int i = DenseWorks<Tile>::first(); i < walk.works; i += DenseWorks<Tile>::step()) {
+      const GemmWork work = DenseWorks<Tile>::at(args, walk, i);
+      typename DenseConsumer<Tile>::Sums sums[2];
+      begin_sums<Tile>(args, work, consumer.warp, sums);
+      consumer.multiply(args.cols / layout::kPanelK, sums);
+      const int row_tile = work.first_row_tile + 2 * consumer.warp + RowQuads::tile(consumer.lane);
+      if (rope.q != nullptr) {
+        store_heads<Tile>(rope, work, row_tile, sums);
+      } else {
+        store_part<Tile>(args, work, row_tile, sums);
+      }
+    }
+  }
+}
+
+}  // namespace nibble::backend::cuda

@@ -110,6 +110,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   int best = 0;
   int64_t best_work = 0;
   for (const int tile : device.wgmma ? std::span<const int>(kMxfp4Widths) : std::span<const int>(kGemmTokens)) {
+    if (tile < kGemmTokens[0]) continue;  // for experts of few pairs
     const int64_t ctas = hit * ceil_div(mean, tile) * row_blocks(s, device.wgmma ? kMxfp4RowTiles : kGemmRowTiles);
     const int64_t work = ceil_div(ctas, device.sms) * (tile + kFixed);
     if (best != 0 && work > best_work) continue;  // of equals the widest, which reads x and weights least

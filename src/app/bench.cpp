@@ -75,7 +75,7 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
   const auto [needs, limit] = budget(shape);
   if (needs.total() <= limit.bytes) return;
   std::vector<std::string> advice;
-  const auto advise = [&, &room = limit](const char* flag, auto BenchShape::*field) {
+  const auto advise = [&, &room = limit](const char* flag, auto BenchShape::* field) {
     const auto value = largest_that_fits(room, shape.*field, [&](int64_t v) {
       BenchShape smaller = shape;
       smaller.*field = static_cast<std::remove_reference_t<decltype(smaller.*field)>>(v);

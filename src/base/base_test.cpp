@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -51,6 +52,15 @@ TEST(random, normal_has_mean_zero_and_variance_one) {
   }
   EXPECT_NEAR(sum / kDraws, 0, 0.02);
   EXPECT_NEAR(sum2 / kDraws, 1, 0.02);
+}
+
+TEST(random, what_nobody_may_guess_differs_each_time) {
+  std::array<uint8_t, 24> one{}, two{};
+  fill_unguessable(one);
+  fill_unguessable(two);
+  EXPECT_NE(one, two);
+  std::array<uint8_t, 257> many{};
+  EXPECT_THROW(fill_unguessable(many), Error);
 }
 
 TEST(thread_pool, covers_every_index_once) {

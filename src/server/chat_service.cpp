@@ -1,5 +1,6 @@
 #include "server/chat_service.h"
 
+#include "base/random.h"
 #include "server/turn_mask.h"
 #include "text/harmony_render.h"
 
@@ -7,8 +8,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <limits>
-#include <random>
 #include <utility>
 
 namespace nibble::server {
@@ -62,8 +64,9 @@ engine::Request base_request(const ServedModel& model, const GenerationFields& f
 
 uint64_t seed_of(const GenerationFields& fields) {
   if (fields.seed) return *fields.seed;
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
+  std::array<uint8_t, 8> bytes{};
+  fill_unguessable(bytes);
+  return std::bit_cast<uint64_t>(bytes);
 }
 
 }  // namespace

@@ -1,17 +1,19 @@
 #include "server/presenter.h"
 
+#include "base/random.h"
+
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <random>
 
 namespace nibble::server {
 
 std::string make_id(std::string_view prefix) {
   constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
-  std::random_device device;
-  std::uniform_int_distribution<size_t> letter(0, kLetters.size() - 1);
+  std::array<uint8_t, 24> bytes{};
+  fill_unguessable(bytes);
   std::string id(prefix);
-  for (int i = 0; i < 24; ++i) id += kLetters[letter(device)];
+  for (const uint8_t byte : bytes) id += kLetters[byte % kLetters.size()];
   return id;
 }
 

@@ -2,7 +2,6 @@
 
 #include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/sm90/dense_gemm.h"
-#include "backend/cuda/kernels/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/kernels/sm90/mxfp4_gemm.cuh"
 
 namespace nibble::backend::cuda {

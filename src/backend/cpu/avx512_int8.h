@@ -60,9 +60,11 @@ inline Quantised even_then_odd(const Quantised& q) {
   return {_mm_unpacklo_epi64(first, second), _mm_unpackhi_epi64(first, second), q.scale};
 }
 
-// From memory as a float: as an integer g++ takes the way through a general register and port 5.
+// From memory as a float, which may lie anywhere: as an integer g++ takes the way through a general register and
+// port 5.
 inline __m512i broadcast_dword(const void* p) {
-  return _mm512_castps_si512(_mm512_broadcastss_ps(_mm_load_ss(static_cast<const float*>(p))));
+  using Anywhere [[gnu::aligned(1), gnu::may_alias]] = float;
+  return _mm512_castps_si512(_mm512_set1_ps(*static_cast<const Anywhere*>(p)));
 }
 
 // The scales of a row's blocks as floats, zeros up to a whole vector.

@@ -57,6 +57,7 @@ TEST(around_gemm_emulated, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_sl
     ASSERT_EQ(emulation::run(launch, [&] { sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens), rope); }), "");
   };
   check_qkv<HostArray>({.tokens = 70, .heads = 4, .kv_heads = 1}, 192, run);
+  check_qkv<HostArray>({.tokens = 330, .heads = 3, .kv_heads = 1}, 192, run);  // more than rows
   check_qkv<HostArray>({.tokens = 9, .heads = 8, .kv_heads = 1, .type = KvPages::Type::kF32}, 192, run);
   check_qkv<HostArray>({.tokens = 5, .heads = 1, .kv_heads = 1, .type = KvPages::Type::kE4m3}, 384, run);
 }

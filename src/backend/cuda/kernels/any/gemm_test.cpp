@@ -18,9 +18,9 @@ using layout::RowOrder;
 
 class Gemm : public CudaTest {
  protected:
-  [[nodiscard]] static GemmDevice device(bool wgmma) {
-    int count = 0;
-    cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
+  [[nodiscard]] static GemmDevice device(bool wgmma, int sms = 0) {
+    int count = sms;
+    if (count == 0) cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
     return {.sms = count, .wgmma = wgmma};
   }
   // Which kernels take this packing here: any_gemm, and sm90_gemm on its card.
@@ -45,6 +45,7 @@ class Gemm : public CudaTest {
     int rows, cols, tokens, tile;
     bool wgmma = false;
     RowOrder order = RowOrder::kPlain;
+    int sms = 0;  // that the plan counts on; 0: all
   };
   // Every token against some rows: the first and last, and a few that move with the token.
   void check_dense(const Dense& c) {
@@ -69,7 +70,7 @@ class Gemm : public CudaTest {
                   .tokens = c.tokens,
                   .x_rows = c.wgmma ? static_cast<int>(panel_rows(c.tokens)) : 0};
     args.parts[0] = {y.get(), 0, c.rows};
-    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens, 1, c.packing}, device(c.wgmma), c.tile);
+    const GemmPlan plan = plan_gemm({c.rows, c.cols, c.tokens, 1, c.packing}, device(c.wgmma, c.sms), c.tile);
     gemm(args, plan, c.wgmma);
     const std::vector<float> got = y.host();
     gemm(args, plan, c.wgmma);
@@ -87,7 +88,7 @@ class Gemm : public CudaTest {
     GemmRouting routing;
     int tokens, experts, tile;
     bool wgmma = false;
-    int hidden = 2880, inter = 2880;
+    int hidden = 2880, inter = 2880, sms = 0;
   };
   void check_moe(const Moe& c);
 };
@@ -169,7 +170,8 @@ void Gemm::check_moe(const Moe& c) {
                  .experts = c.experts,
                  .x_rows = c.wgmma ? rows : 0,
                  .u = u.get()};
-  gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
+  const GemmDevice on = device(c.wgmma, c.sms);
+  gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, on, c.tile), c.wgmma);
   GemmArgs second = first;
   second.order = RowOrder::kPlain;
   second.weights = on_down.get();
@@ -180,7 +182,7 @@ void Gemm::check_moe(const Moe& c) {
   second.cols = c.inter;
   second.x_share = 1;
   second.u = nullptr;
-  gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, device(c.wgmma), c.tile), c.wgmma);
+  gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, on, c.tile), c.wgmma);
   const std::vector<uint16_t> got_u = c.wgmma ? from_panels(u.host(), c.inter, rows, want_groups.places) : u.host();
   const std::vector<uint16_t> got_y = y.host();
   for (int pair = 0; pair < pairs; ++pair) {
@@ -216,6 +218,16 @@ TEST_F(Gemm, moe_is_the_plain_product_at_the_model_s_widths) {
     check_moe({GemmRouting::kRandom, 40, 4, 64, wgmma});
     check_moe({GemmRouting::kSameForAll, 130, 5, 128, wgmma});
   }
+}
+
+// Rings go round from work to work. Small, for racecheck.
+TEST_F(Gemm, two_ctas_take_work_after_work) {
+  if (kernels_for(Packing::kBf16).size() < 2) GTEST_SKIP() << "no wgmma here";
+  for (const int tile : kDenseTokens)
+    for (const int rows : {528, 144})  // more than tokens, and fewer
+      check_dense({Packing::kBf16, rows, 384, 2 * tile + 5, tile, true, RowOrder::kPlain, 2});
+  for (const int tokens : {5, 12, 30, 45, 60, 75, 90, 120, 140, 160, 170})  // of an expert: instructions of every width
+    check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, 2});
 }
 
 TEST_F(Gemm, groups_thousands_of_tokens) {

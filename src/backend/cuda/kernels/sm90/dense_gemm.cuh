@@ -3,7 +3,7 @@
 // source: torch/model.py, Linear and RotaryEmbedding; arguments: kernels/any/gemm_plan.h GemmArgs, around_gemm.h
 // RopeSumsArgs
 // W    layout/packed.h     x  layout/wgmma_b.h panels
-// grid one CTA per SM takes every gridDim.x-th work: 16 tiles of 16 rows, kTokens tokens; row blocks run fastest
+// grid one CTA per SM takes every gridDim.x-th work: 16 tiles of 16 rows, kTokens tokens
 // warps two warpgroups multiply and store, two row tiles a warp; one more copies 64 k of both a stage, on into the next
 //      work
 // mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
@@ -59,7 +59,7 @@ struct DenseRing {
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
       ptx::mbarrier_init(full(i), Tile::kCopiers + 1);  // and the bytes of x
-      ptx::mbarrier_init(empty(i), Tile::kWarps);
+      ptx::mbarrier_init(empty(i), Tile::kConsumers);   // every lane, for racecheck: see gemv.cuh warp_arrive
     }
     ptx::fence_mbarrier_init();
   }
@@ -67,34 +67,34 @@ struct DenseRing {
 
 // What follows from the arguments; given to the kernel, since registers are few where operands are copied.
 struct DenseWalk {
-  int blocks, works;          // row blocks; those times tiles of tokens
+  int works;                  // row blocks times tiles of tokens
+  bool tokens_fastest;        // where they are fewer than rows: the larger operand is read from DRAM once
+  int fastest;                // as many of what runs fastest
   int row_tiles, tile_bytes;  // of W; of a row tile
   int slices, slice_pairs;    // of 64 k
   int panel_bytes;            // of x
 
   DenseWalk(const GemmArgs& args, int tile_tokens)
-      : blocks(static_cast<int>(dense_blocks(args.rows))),
-        works(blocks * ((args.tokens + tile_tokens - 1) / tile_tokens)),
+      : tokens_fastest(args.tokens < args.rows),
         row_tiles(args.rows / layout::kTileRows),
         panel_bytes(args.x_rows * layout::kAtomRowBytes) {
     const layout::Geometry geometry = layout::geometry(layout::Packing::kBf16, args.cols);
     tile_bytes = static_cast<int>(geometry.tile_bytes);
     slices = geometry.slices;
     slice_pairs = geometry.blocks / 2;
+    const int blocks = static_cast<int>(dense_blocks(args.rows)), tiles = (args.tokens + tile_tokens - 1) / tile_tokens;
+    works = blocks * tiles;
+    fastest = tokens_fastest ? tiles : blocks;
   }
 };
 
-// The works of a CTA, by number: row blocks run fastest.
+// Work i of all.
 template <class Tile>
-struct DenseWorks {
-  __device__ static GemmWork at(const GemmArgs& args, const DenseWalk& walk, int work) {
-    const int first = work / walk.blocks * Tile::kTokens;
-    const int block = work % walk.blocks;
-    return {0, first, min(Tile::kTokens, args.tokens - first), block * kDenseRowTiles};
-  }
-  __device__ static int first() { return static_cast<int>(blockIdx.x); }
-  __device__ static int step() { return static_cast<int>(gridDim.x); }
-};
+__device__ __forceinline__ GemmWork work_at(const GemmArgs& args, const DenseWalk& walk, int i) {
+  const int fast = i % walk.fastest, slow = i / walk.fastest;
+  const int first = (walk.tokens_fastest ? fast : slow) * Tile::kTokens;
+  return {0, first, min(Tile::kTokens, args.tokens - first), (walk.tokens_fastest ? slow : fast) * kDenseRowTiles};
+}
 
 // The warps that copy all that their CTA multiplies, in order: 8 lanes a row tile of weights as it lies packed, which
 // runs through the slices, and one of them also x.
@@ -104,8 +104,8 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseW
   const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
   const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
   RingPlace<Tile::kStages> place{0};
-  for (int i = DenseWorks<Tile>::first(); i < walk.works; i += DenseWorks<Tile>::step()) {
-    const GemmWork work = DenseWorks<Tile>::at(args, walk, i);
+  for (auto i = static_cast<int>(blockIdx.x); i < walk.works; i += static_cast<int>(gridDim.x)) {
+    const GemmWork work = work_at<Tile>(args, walk, i);
     // A row tile beyond the last is a copy of it.
     const uint8_t* weights = args.weights +
                              int64_t{min(work.first_row_tile + thread / 8, walk.row_tiles - 1)} * walk.tile_bytes +
@@ -175,7 +175,7 @@ struct DenseConsumer {
     }
   }
   __device__ __forceinline__ void give_back() const {
-    if (lane == 0 && held != 0) ptx::mbarrier_arrive(RingCursor<Tile::kStages, Tile::kStageBytes>::empty(held));
+    if (held != 0) ptx::mbarrier_arrive(RingCursor<Tile::kStages, Tile::kStageBytes>::empty(held));
   }
   __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
     Operand first = {}, second = {};
@@ -336,8 +336,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   } else {
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
     DenseConsumer<Tile> consumer(ring);
-    for (int i = DenseWorks<Tile>::first(); i < walk.works; i += DenseWorks<Tile>::step()) {
-      const GemmWork work = DenseWorks<Tile>::at(args, walk, i);
+    for (auto i = static_cast<int>(blockIdx.x); i < walk.works; i += static_cast<int>(gridDim.x)) {
+      const GemmWork work = work_at<Tile>(args, walk, i);
       typename DenseConsumer<Tile>::Sums sums[2];
       begin_sums<Tile>(args, work, consumer.warp, sums);
       consumer.multiply(args.cols / layout::kPanelK, sums);

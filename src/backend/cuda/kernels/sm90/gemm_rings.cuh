@@ -59,7 +59,7 @@ struct GemmRings {
   __device__ uint32_t weight_empty(int i) const { return weight_full(Tile::kWeightStages + i); }
 
   // Full: the lane that copies x arrives, and the bytes; of weights, every lane that copies. Empty: every warp that
-  // multiplies.
+  // multiplies; of weights, every lane, for racecheck: see gemv.cuh warp_arrive.
   __device__ void init() const {
     constexpr uint32_t kWarps = Tile::kWarps;
     for (int i = 0; i < Tile::kInputStages; ++i) {
@@ -68,7 +68,7 @@ struct GemmRings {
     }
     for (int i = 0; i < Tile::kWeightStages; ++i) {
       ptx::mbarrier_init(weight_full(i), Tile::kWeightCopiers);
-      ptx::mbarrier_init(weight_empty(i), kWarps);
+      ptx::mbarrier_init(weight_empty(i), kWarps * layout::kWarpLanes);
     }
     ptx::fence_mbarrier_init();
   }

@@ -157,8 +157,7 @@ struct SliceWalk {
 
   // sums += a slice's weights · its columns; the last two pairs are under way on return.
   __device__ __forceinline__ void multiply(int count, WgmmaSums<Tile>& sums) {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(decltype(weight)::empty(held_weight));
+    ptx::mbarrier_arrive(decltype(weight)::empty(held_weight));
     held_weight = weight.full;
     ptx::mbarrier_wait(weight.full, weight.parity);
     const uint32_t codes = weight.stage + own_codes, scales = weight.stage + own_scales;

@@ -1,5 +1,5 @@
 #pragma once
-// PTX ISA §9.7.9.25.3 (cp.async): 16 bytes at a time, in groups of the issuing thread; sm_80 and later.
+// PTX ISA §9.7.9.25.3 (cp.async): 16 or 4 bytes at a time, in groups of the issuing thread; sm_80 and later.
 
 #include <cstdint>
 
@@ -12,6 +12,11 @@ __device__ __forceinline__ void async_copy16(uint32_t to_shared, const void* fro
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from_global),
                "r"(fill == Fill::kCopy ? 16 : 0)
                : "memory");
+}
+
+// REQUIRES both addresses to be multiples of 4.
+__device__ __forceinline__ void async_copy4(uint32_t to_shared, const void* from_global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from_global) : "memory");
 }
 
 // Ends the group of this thread's copies since the last commit.

@@ -42,14 +42,13 @@ struct HeadQuads {
       first.v[i] = turned;
     }
   }
-  // Where q, or the token's slot of the pages, has them.
-  __device__ void store(const RopeSumsArgs& a, int slot) const {
-    if (head < a.heads) {
-      float* q = a.q + (int64_t{token} * a.heads + head) * kGemvHeadDim + d;
-      first.store(q);
-      second.store(q + kHalfHead);
-      return;
-    }
+  __device__ void store_query(const RopeSumsArgs& a) const {
+    float* q = a.q + (int64_t{token} * a.heads + head) * kGemvHeadDim + d;
+    first.store(q);
+    second.store(q + kHalfHead);
+  }
+  // In the token's slot of the pages.
+  __device__ void store_key_or_value(const RopeSumsArgs& a, int slot) const {
     const bool is_key = head < a.heads + a.kv_heads;
     const int64_t kv_head = head - a.heads - (is_key ? 0 : a.kv_heads);
     const int64_t page = slot / kPageTokens, offset = slot % kPageTokens;

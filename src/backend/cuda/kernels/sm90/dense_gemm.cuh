@@ -7,7 +7,10 @@
 // warps two warpgroups multiply and store, two row tiles a warp; one more copies 64 k of both a stage, on into the next
 //      work
 // mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
+// rope its table and the slots come through the ring, too, behind a work's operands
 // bytes, flops: cost()
+// measured 2026-11-22 H100, 120b: 2048 tokens qkv 104 us, o 76; 8192: 418, 319; 256 tokens' logits 546. A work of 192
+//      tokens multiplies for 72,000 cycles, of which wgmma needs 69,000, and stores for 16,000
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
@@ -96,10 +99,34 @@ __device__ __forceinline__ GemmWork work_at(const GemmArgs& args, const DenseWal
   return {0, first, min(Tile::kTokens, args.tokens - first), (walk.tokens_fastest ? slow : fast) * kDenseRowTiles};
 }
 
+// The stage behind a work's where sums are turned: what goes with its tokens, 32 cosines and as many sines each, then
+// the slots. Of a token 16 bytes lie where the lanes, which read of eight tokens at once, meet no bank twice.
+template <class Tile>
+struct TurnStage {
+  static constexpr int kBytes = 2 * kHalfHead * 4, kChunks = kBytes / 16;  // of a token
+  static_assert(Tile::kTokens * (kBytes + 4) <= Tile::kStageBytes && Tile::kCopiers % kChunks == 0);
+  __device__ static uint32_t chunk(int token, int i) {
+    return static_cast<uint32_t>(token * kBytes + (i ^ token % 8) * 16);
+  }
+  __device__ static uint32_t slot(int token) { return static_cast<uint32_t>(Tile::kTokens * kBytes + token * 4); }
+
+  __device__ __forceinline__ static void copy(const RopeSumsArgs& rope, const GemmWork& work, uint32_t stage,
+                                              int thread) {
+    const int i = thread % kChunks;
+    const float* from = (i < kChunks / 2 ? rope.cosine : rope.sine) + i % (kChunks / 2) * 4;
+#pragma unroll 1
+    for (int token = thread / kChunks; token < work.count; token += Tile::kCopiers / kChunks)
+      ptx::async_copy16(stage + chunk(token, i), from + int64_t{work.first + token} * kHalfHead, ptx::Fill::kCopy);
+#pragma unroll 1
+    for (int token = thread; token < work.count; token += Tile::kCopiers)
+      ptx::async_copy4(stage + slot(token), rope.kv_slots + work.first + token);
+  }
+};
+
 // The warps that copy all that their CTA multiplies, in order: 8 lanes a row tile of weights as it lies packed, which
 // runs through the slices, and one of them also x.
 template <class Tile>
-__device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseWalk& walk,
+__device__ __forceinline__ void copy_operands(const GemmArgs& args, const RopeSumsArgs& rope, const DenseWalk& walk,
                                               const DenseRing<Tile>& ring) {
   const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
   const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
@@ -129,6 +156,12 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseW
         ptx::async_copy16(stage + own + static_cast<uint32_t>(at), weights + at, ptx::Fill::kCopy);
       ptx::mbarrier_arrive_behind_copies(full);
     }
+    if (rope.q == nullptr) continue;
+    ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
+    TurnStage<Tile>::copy(rope, work, ring.stage(place.stage), thread);
+    if (thread == 0) ptx::mbarrier_arrive(ring.full(place.stage));  // for x, which there is none of
+    ptx::mbarrier_arrive_behind_copies(ring.full(place.stage));
+    place.next();
   }
   ptx::async_wait<0>();
 }
@@ -141,8 +174,8 @@ struct DenseConsumer {
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const uint32_t own_weights;  // the lane's, in a stage
-  RingCursor<Tile::kStages, Tile::kStageBytes> at;
-  uint32_t held = 0;  // the barrier for full of the stage before; 0: there is none
+  using Cursor = RingCursor<Tile::kStages, Tile::kStageBytes>;
+  Cursor at;
 
   __device__ explicit DenseConsumer(const DenseRing<Tile>& ring)
       : own_weights(static_cast<uint32_t>(Tile::kInputBytes + 2 * warp * Tile::kPieceBytes + lane * 16)),
@@ -174,23 +207,32 @@ struct DenseConsumer {
       for (uint32_t& word : step) ptx::keep(word);
     }
   }
-  __device__ __forceinline__ void give_back() const {
-    if (held != 0) ptx::mbarrier_arrive(RingCursor<Tile::kStages, Tile::kStageBytes>::empty(held));
+  // A stage that holds no operands.
+  __device__ __forceinline__ uint32_t take() const {
+    ptx::mbarrier_wait(at.full, at.parity);
+    return at.stage;
+  }
+  __device__ __forceinline__ void give_back() {
+    ptx::fence_async_proxy();  // bulk copies write where others did
+    ptx::mbarrier_arrive(Cursor::empty(at.full));
+    at.next();
   }
   __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
     Operand first = {}, second = {};
+    uint32_t held = 0;  // the barrier for full of the stage before; 0: there is none
 #pragma unroll 1
     for (int pair = 0; pair < pairs; ++pair) {
       ptx::mbarrier_wait(at.full, at.parity);
       step<0>(0, first, sums[0]);
       step<0>(1, second, sums[1]);  // behind its wait nothing reads the stage before
-      give_back();
+      if (held != 0) ptx::mbarrier_arrive(Cursor::empty(held));
       held = at.full;
       step<1>(0, first, sums[0]);
       step<1>(1, second, sums[1]);
       at.next();
     }
     ptx::wgmma_wait<0>();
+    ptx::mbarrier_arrive(Cursor::empty(held));
     keep(first);
     keep(second);
 #pragma unroll
@@ -281,41 +323,31 @@ __device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork&
   }
 }
 
-// What any_rope_sums_f32 does, from registers.
-template <class Tile>
+// What any_rope_sums_f32 does, from registers. stage: TurnStage. kQueries: whether the head, which holds all of a
+// warp's rows, is one of q: a loop of their own, since as many instructions as unrolled ones of both take long to come.
+template <class Tile, bool kQueries>
 __device__ __forceinline__ void store_heads(const RopeSumsArgs& rope, const GemmWork& work, int row_tile,
-                                            const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
+                                            const typename DenseConsumer<Tile>::Sums (&sums)[2], uint32_t stage) {
+  using Turns = TurnStage<Tile>;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = RowQuads::token(lane);
   const int head = row_tile / kHeadTiles, d = row_tile % kHeadTiles * 8 + RowQuads::row(lane);
-  const bool stores = head < rope.heads + 2 * rope.kv_heads, turns = head < rope.heads + rope.kv_heads;
-  // What goes with eight tokens is fetched as long before as there are registers: each eight that are stored leave
-  // some.
-  constexpr int kColumns = Tile::kTokens / 8, kMost = 6;
-  constexpr int kFirst = (Tile::kConsumerRegisters - 40 - Tile::kTokens) / 8;  // under way before any are stored
-  static_assert(kFirst > 0);
-  struct Turn {
-    Quad cosine, sine;
-  };
-  const auto fetch = [&](int n) {
-    const int at = (work.first + min(8 * n + own, work.count - 1)) * kHalfHead + d;
-    Turn turn;
-    turn.cosine.add(rope.cosine + at);
-    turn.sine.add(rope.sine + at);
-    return turn;
-  };
-  Turn ahead[kMost];
-  int fetched = 0;
+  const bool stores = head < rope.heads + 2 * rope.kv_heads, turns = kQueries || head < rope.heads + rope.kv_heads;
+  const uint32_t cosine = stage + Turns::chunk(own, d / 4), sine = stage + Turns::chunk(own, d / 4 + kHalfHead / 4);
 #pragma unroll
-  for (int n = 0; n < kColumns; ++n) {
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
     if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
-#pragma unroll
-    for (; fetched < min(kColumns, n + min(kFirst + n / 2, kMost)); ++fetched) ahead[fetched % kMost] = fetch(fetched);
-    const Turn turn = ahead[n % kMost];
     const RowQuads quads = RowQuads::gather(sums[0][n], sums[1][n], lane);
     if (!stores || 8 * n + own >= work.count) continue;
     HeadQuads at{work.first + 8 * n + own, head, d, quads.low, quads.high};
-    if (turns) at.turn(turn.cosine, turn.sine);
-    at.store(rope, head < rope.heads ? 0 : rope.kv_slots[at.token]);
+    if (turns) {
+      const auto ahead = static_cast<uint32_t>(8 * n * Turns::kBytes);
+      at.turn(Quad::of(ptx::load_shared16(cosine + ahead)), Quad::of(ptx::load_shared16(sine + ahead)));
+    }
+    if constexpr (kQueries) {
+      at.store_query(rope);
+    } else {
+      at.store_key_or_value(rope, static_cast<int>(ptx::load_shared4(stage + Turns::slot(8 * n + own))));
+    }
   }
 }
 
@@ -332,7 +364,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   ptx::grid_dependency_wait();
   if (threadIdx.x >= Tile::kConsumers) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
-    copy_operands<Tile>(args, walk, ring);
+    copy_operands<Tile>(args, rope, walk, ring);
   } else {
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
     DenseConsumer<Tile> consumer(ring);
@@ -343,7 +375,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       consumer.multiply(args.cols / layout::kPanelK, sums);
       const int row_tile = work.first_row_tile + 2 * consumer.warp + RowQuads::tile(consumer.lane);
       if (rope.q != nullptr) {
-        store_heads<Tile>(rope, work, row_tile, sums);
+        const uint32_t stage = consumer.take();
+        if (__any_sync(0xffffffffu, row_tile < rope.heads * kHeadTiles)) {
+          store_heads<Tile, true>(rope, work, row_tile, sums, stage);
+        } else {
+          store_heads<Tile, false>(rope, work, row_tile, sums, stage);
+        }
+        consumer.give_back();
       } else {
         store_part<Tile>(args, work, row_tile, sums);
       }

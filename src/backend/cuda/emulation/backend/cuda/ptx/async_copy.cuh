@@ -12,6 +12,10 @@ inline void async_copy16(uint32_t to_shared, const void* from_global, Fill fill)
   if (to_shared % 16 != 0 || reinterpret_cast<uintptr_t>(from_global) % 16 != 0) return;  // stays poisoned
   emulation::group_copy(to_shared, fill == Fill::kCopy ? from_global : zeros, 16);
 }
+inline void async_copy4(uint32_t to_shared, const void* from_global) {
+  if (to_shared % 4 != 0 || reinterpret_cast<uintptr_t>(from_global) % 4 != 0) return;
+  emulation::group_copy(to_shared, from_global, 4);
+}
 inline void async_commit() { emulation::commit_copies(); }
 template <int kNewest>
 void async_wait() {

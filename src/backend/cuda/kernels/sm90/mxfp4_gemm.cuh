@@ -22,6 +22,7 @@
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/redux.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma_narrow.cuh"
 
@@ -53,13 +54,14 @@ struct Mxfp4Tile {
 
 // sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of widths kFirst to
 // kLast that holds them. ptxas overlaps wgmmas only so: the branch here, around the smallest piece (loops of several
-// widths get registers of their own each), with its fence and its commit (else C7510 to C7520).
+// widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of count that
+// ptxas knows it to be the same in all lanes: a vote in front of each branch would wait.
 template <class Tile, int kFirst = 0, int kLast = std::size(kMxfp4Widths) - 1>
 __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
                                                    uint32_t stage) {
   if constexpr (kFirst < kLast) {
     constexpr int kMiddle = (kFirst + kLast) / 2, kWidth = kMxfp4Widths[kMiddle];
-    if (all_lanes(count <= kWidth)) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
+    if (count <= kWidth) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
     return multiply_narrowest<Tile, kMiddle + 1, kLast>(count, sums, a, stage);
   } else {
     constexpr int kColumnTiles = kMxfp4Widths[kFirst] / 8;
@@ -217,9 +219,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   SliceWalk<Tile> walk(rings);
   for (int wave = 0, i; (i = own_work(wave)) < list.count; ++wave) {
     const GemmWork work = list.at(i);
+    const auto count = static_cast<int>(ptx::warp_max_u32(static_cast<uint32_t>(work.count)));
     WgmmaSums<Tile> sums = {};
     for (int slice = 0; slice < args.cols / (Tile::kSlicePairs * layout::kPanelK); ++slice)
-      walk.multiply(work.count, sums);
+      walk.multiply(count, sums);
     walk.finish(sums);
     const int row_tile = work.first_row_tile + walk.warp;
     if (all_lanes(row_tile < args.rows / layout::kTileRows)) store<Tile, kOrder>(args, work, row_tile, sums);

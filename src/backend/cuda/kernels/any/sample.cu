@@ -185,10 +185,10 @@ __device__ Ranked block_first(Ranked mine, Ranked* shared) {
   return mine;
 }
 
-// Four logits of a row, -infinity behind the last.
+// Four logits of a row, -infinity before the first and behind the last.
 __device__ __forceinline__ float4 load_quad(const float* logits, int quad, int vocab) {
-  const auto at = [&](int i) { return quad * 4 + i < vocab ? logits[quad * 4 + i] : -INFINITY; };
-  if (vocab % 4 != 0 || quad * 4 >= vocab) return {at(0), at(1), at(2), at(3)};
+  const auto at = [&](int i) { return quad >= 0 && quad * 4 + i < vocab ? logits[quad * 4 + i] : -INFINITY; };
+  if (quad < 0 || vocab % 4 != 0) return {at(0), at(1), at(2), at(3)};
   return reinterpret_cast<const float4*>(logits)[quad];
 }
 
@@ -219,7 +219,8 @@ __device__ __forceinline__ void take_quad(const float4& four, int quad, const Sa
 //              position) of what the threshold keeps                                                      source:
 //              sampling.h
 // logits f32 [rows, vocab], 16-byte aligned     part_value f32, part_token int32 [rows, kSampleParts]
-// grid (parts, rows); four loads of a thread are under way together
+// grid (parts, rows); from the last token, which the GEMM has just left in L2, to the first; four loads of a thread are
+//      under way together
 // bytes rows * vocab * 4     rounding: f32; logf may differ from the host's in the last bit
 __global__ void __launch_bounds__(kThreads, 4) any_sample_draw_f32(const __grid_constant__ SampleLaunch args) {
   constexpr int kTogether = 4;
@@ -234,9 +235,9 @@ __global__ void __launch_bounds__(kThreads, 4) any_sample_draw_f32(const __grid_
   for (int first = blockIdx.x * kThreads + threadIdx.x; first < quads; first += kTogether * stride) {
     float4 four[kTogether];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) four[i] = load_quad(logits, first + i * stride, args.vocab);
+    for (int i = 0; i < kTogether; ++i) four[i] = load_quad(logits, quads - 1 - first - i * stride, args.vocab);
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) take_quad(four[i], first + i * stride, p, least, best);
+    for (int i = 0; i < kTogether; ++i) take_quad(four[i], quads - 1 - first - i * stride, p, least, best);
   }
   best = block_first(best, warps);
   if (threadIdx.x == 0) {
@@ -261,7 +262,7 @@ __global__ void __launch_bounds__(kWarpLanes)
 
 // Parts of a row: the whole choice, however many, is the same.
 int parts_of(int rows) {
-  constexpr int kCtas = 1024;  // about twice as many as fit on an H100 together
+  constexpr int kCtas = 512;  // about as many as fit on an H100 together
   return std::clamp(kCtas / rows, 1, kSampleParts);
 }
 

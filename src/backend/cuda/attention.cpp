@@ -32,7 +32,7 @@ Attention::Attention(const BackendConfig& config, const CudaOptions& options, cu
   const Dims& d = config.dims;
   const KvPages::Type type = page_type(options.kv);
   if (!choose_flash(config, options)) return;
-  const int target = plan_decode({1, static_cast<int>(d.kv_heads), kv_bytes(type)}, device_).target;
+  const int target = most_target(static_cast<int>(d.kv_heads), kv_bytes(type), device_);
   Carver measure(nullptr);
   static_cast<void>(carve_attention(config, target, measure));
   memory_ = allocate_device(measure.bytes(), "attention scratch");
@@ -50,9 +50,9 @@ Attention::Attention(const BackendConfig& config, const CudaOptions& options, cu
 int64_t Attention::memory_bytes(const BackendConfig& config, const CudaOptions& options, const DeviceFacts& card) {
   if (!choose_flash(config, options)) return 0;
   const int bytes = kv_bytes(page_type(options.kv));
-  const DecodeShape one = {1, static_cast<int>(config.dims.kv_heads), bytes};
+  const int target = most_target(static_cast<int>(config.dims.kv_heads), bytes, attend_device(card, bytes));
   Carver measure(nullptr);
-  static_cast<void>(carve_attention(config, plan_decode(one, attend_device(card, bytes)).target, measure));
+  static_cast<void>(carve_attention(config, target, measure));
   return measure.bytes();
 }
 

@@ -126,23 +126,34 @@ void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {
 
 int GemmPath::x_rows(int64_t tokens) const { return to_int(max_places(tokens * dims_.topk, dims_.experts)); }
 
-// x as gate_up wants it: a row per token, or on wgmma a row per place.
-void GemmPath::round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& on) const {
+// The pairs by expert, and x as gate_up wants it: a row per token, or on wgmma a row per place.
+void GemmPath::group_and_round(const Moe& args, int tile_tokens, GemmArgs& gemm, const Launch& on) const {
+  const GroupArgs group{.expert_ids = args.expert_ids,
+                        .pairs = pairs_,
+                        .places = places_,
+                        .tiles = tiles_,
+                        .tile_counts = tile_counts_,
+                        .tokens = args.tokens,
+                        .topk = to_int(dims_.topk),
+                        .experts = to_int(dims_.experts),
+                        .tile_tokens = tile_tokens};
   RoundArgs round{.from = args.x,
                   .to = {.at = x_, .type = input_type(Packing::kMxfp4)},
                   .tokens = args.tokens,
                   .cols = to_int(dims_.hidden),
                   .inverse = args.inverse,
                   .norm = args.norm};
-  gemm.x_share = to_int(dims_.topk);
-  if (device_for(Packing::kMxfp4).wgmma) {
-    gemm.x_share = 1;
+  const bool wgmma = device_for(Packing::kMxfp4).wgmma;
+  gemm.x_share = wgmma ? 1 : group.topk;
+  if (wgmma) {
     round.to.at = reinterpret_cast<uint16_t*>(y_);
     round.to.rows = gemm.x_rows = x_rows(args.tokens);
     round.places = places_;
-    round.copies = to_int(dims_.topk);
+    round.copies = group.topk;
   }
   gemm.x = round.to.at;
+  if (group_while_rounding(wgmma, gemm.tokens)) return any_group_round(group, round, on);
+  any_moe_group_tiles(group, on);
   any_round(round, on);
 }
 
@@ -150,16 +161,6 @@ ExpertSums GemmPath::moe(const Moe& args, const Launch& on) const {
   const GemmDevice device = device_for(Packing::kMxfp4);
   const int64_t pairs = args.tokens * dims_.topk;
   const GemmPlan up_plan = plan_gemm({2 * dims_.inter, dims_.hidden, pairs, dims_.experts}, device);
-  any_moe_group_tiles({.expert_ids = args.expert_ids,
-                       .pairs = pairs_,
-                       .places = places_,
-                       .tiles = tiles_,
-                       .tile_counts = tile_counts_,
-                       .tokens = args.tokens,
-                       .topk = to_int(dims_.topk),
-                       .experts = to_int(dims_.experts),
-                       .tile_tokens = up_plan.tokens},
-                      on);
   GemmArgs gemm{.packing = Packing::kMxfp4,
                 .order = layout::RowOrder::kGateUp,
                 .weights = args.up,
@@ -173,7 +174,7 @@ ExpertSums GemmPath::moe(const Moe& args, const Launch& on) const {
                 .experts = to_int(dims_.experts),
                 .u = u_,
                 .swiglu_limit = swiglu_limit_};
-  round_for_experts(args, gemm, on);
+  group_and_round(args, up_plan.tokens, gemm, on);
   run(gemm, up_plan, on);
   if (args.activations == ExpertActivations::kMxfp8)
     any_round_blocks({.form = args.activations,

@@ -57,7 +57,7 @@ class GemmPath {
  private:
   [[nodiscard]] int x_rows(int64_t tokens) const;  // of panels that hold the step's pairs by place
   [[nodiscard]] GemmDevice device_for(layout::Packing packing) const;
-  void round_for_experts(const Moe& args, GemmArgs& gemm, const Launch& on) const;
+  void group_and_round(const Moe& args, int tile_tokens, GemmArgs& gemm, const Launch& on) const;
   void run(const GemmArgs& args, const GemmPlan& plan, const Launch& on) const;
 
   const Dims dims_;

@@ -48,6 +48,7 @@ std::string_view name_of(Kernel kernel) {
                                                              "sm90_gemm_gate_up_f16_mxfp4",
                                                              "any_moe_group_tiles",
                                                              "any_round_f32",
+                                                             "any_group_round_f32",
                                                              "any_round_mxfp8",
                                                              "any_round_int8",
                                                              "sm90_split_gemm_bf16_bf16",

@@ -65,6 +65,7 @@ enum class Kernel : uint8_t {
   kSm90GemmGateUp,
   kMoeGroupTiles,
   kRound,
+  kGroupRound,
   kRoundMxfp8,
   kRoundInt8,
   kSm90SplitGemmBf16,

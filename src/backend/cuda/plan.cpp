@@ -238,8 +238,12 @@ class Planner {
     const int64_t pairs = tokens_ * d_.topk;
     const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
     const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
-    add(Kernel::kMoeGroupTiles, "a CTA per expert");
-    add(Kernel::kRound, "8 values per thread");
+    if (group_while_rounding(device.wgmma, pairs)) {
+      add(Kernel::kGroupRound, "8 values per thread");
+    } else {
+      add(Kernel::kMoeGroupTiles, "a CTA per expert");
+      add(Kernel::kRound, "8 values per thread");
+    }
     planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
     round_blocks();
     planned_gemm(device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down);

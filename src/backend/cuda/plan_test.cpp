@@ -188,6 +188,8 @@ TEST(cuda_plan, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   const cuda::GemmPlan up = cuda::plan_gemm({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts},
                                             {.sms = kH200.multiprocessors, .wgmma = true});
   EXPECT_EQ(tile(hopper, "sm90_gemm_gate_up_f16_mxfp4"), up.to_string());
+  EXPECT_THAT(kernels(plan(decode(256), {.options = {.moe = MoeKernel::kGemm}}), Stage::kMoe),
+              ElementsAre("any_group_round_f32", "sm90_gemm_gate_up_f16_mxfp4", "sm90_gemm_f16_mxfp4"));
   const CudaPlan spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm_bf16_bf16", "any_gemm_gate_up_f16_mxfp4", "any_gemm_f16_mxfp4"}));
 }

@@ -162,6 +162,10 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
   launched(Kernel::kMoeGroupTiles, on);
 }
 void any_round(const RoundArgs& /*args*/, const Launch& on) { launched(Kernel::kRound, on); }
+void any_group_round(const GroupArgs& group, const RoundArgs& /*args*/, const Launch& on) {
+  check_args(group);
+  launched(Kernel::kGroupRound, on);
+}
 
 void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
   const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;

@@ -1,9 +1,9 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
 // source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values bf16 or e4m3; q f32, out f32 or rounded
-// grid one CTA of 8 warps, or 4 where there are many, per (kv head, chunk of a token's keys), see chunk_blocks; warps
-//      take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token and kv head adds the
-//      chunks' parts in their order
+// grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's keys), see
+//      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
+//      and kv head adds the chunks' parts in their order
 // chain launched as a dependent: what a step leaves as it is (positions, pages, keys of earlier steps) is read before
 //      the dependency wait; the next kernel may start behind it
 // mma  m16n8k16; the kv head's 8 query heads are rows 0..7 with the high halves of q (and of p), rows 8..15 the same
@@ -11,10 +11,13 @@
 // bytes keys * kv_heads * 128 * sizeof(element) per token; flops 4 * heads * 64 * keys per token
 // measured (H200, bf16, one token; between a qkv and an o, and as share of the read bandwidth in a chain of its own):
 //      window of 128 keys 2.2 µs; 128 keys 2.6; 2048 keys 4.7; 8192 keys 8.7; 32768 keys 20.4, 77 %; 131072 keys 91 %
+//      256 tokens of 20b, a warp each (H100): 1 to 32 keys 7.4 µs behind rope_sums, where CTAs of 4 warps took 22; 1024
+//      keys, window and not by turns, 88 % of the read bandwidth
 // rounding: f32 sums, order fixed by the step's positions: bitwise repeatable
 
 #include "backend/cuda/kernels/any/attend_parts.cuh"
 #include "backend/cuda/kernels/any/attend_tile.cuh"
+#include "backend/cuda/kernels/any/attend_units.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
@@ -31,97 +34,16 @@ struct DecodeTile {
   static constexpr int kThreads = kWarps * kAttendLanes;
   static constexpr int kStepKeys = kDecodeStepKeys;
   static constexpr int kStages = kTheStages;  // of a warp's ring of steps
-  static constexpr int kCtasPerSm = kWarps == kDecodeRing.warps ? 2 : 4;
+  static constexpr int kCtasPerSm = 16 / kWarps;
   static constexpr int kStageBytes = kStepKeys * 2 * Kv::kRowBytes;
   static constexpr int kDims = kGroupHeads * kHeadDim / kThreads;  // of the result, per thread
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
   static constexpr int kSharedBytes = decode_smem_bytes(Kv::kBytes, {kWarps, kStages});
-  static_assert(kRingBytes + kDimSteps * kAttendLanes * 16 == kSharedBytes, "the queries' operands behind the rings");
+  static_assert(kRingBytes + (kWarps > 1 ? kDimSteps * kAttendLanes * 16 : 0) == kSharedBytes,
+                "the queries' operands behind the rings");
   static_assert(kWarps * kGroupHeads * (kMergeRow + 2) * 4 + 16 <= kSharedBytes);
   static_assert(kSharedBytes <= 99 * 1024, "SM121's shared memory per block");
 };
-
-// What a CTA does: a chunk of one token's keys.
-struct DecodeUnit {
-  int token = 0;  // in the step
-  int row = 0;    // of the page table
-  int chunk = 0, chunks = 0;
-  int first_partial = 0;  // of a token in several chunks: units of such tokens before it
-  KeyRange visible;
-  bool any = false;
-
-  // The chunk's keys.
-  __device__ KeyRange keys() const {
-    const BlockSpan span = chunk_span(visible.blocks(), chunks, chunk);
-    const int first = visible.first + span.first * kPageTokens;
-    return {first, min(first + span.count * kPageTokens - 1, visible.last)};
-  }
-};
-
-// A token that decodes; one per lane.
-struct DecodeEntry {
-  int token = 0, row = 0;
-  KeyRange visible{0, -1};
-  __device__ DecodeEntry(const FlashArgs& args, int entry) {
-    if (entry >= args.decode_count) return;
-    token = args.decode_tokens == nullptr ? entry : args.decode_tokens[entry];
-    row = args.token_row[token];
-    visible = visible_keys(args.positions[token], args.window);
-  }
-};
-
-// Units, and those of tokens in several chunks: two counts in one word, for one scan.
-inline constexpr int kSplitShift = 16;
-__device__ __forceinline__ int count_units(int blocks, int size) {
-  const int chunks = chunks_of(blocks, size);
-  return chunks > 1 ? chunks | chunks << kSplitShift : chunks;
-}
-
-// Finds unit `wanted`. All lanes call it together. Alone or in a window, a token is found without a look at the others.
-__device__ inline DecodeUnit find_unit(const FlashArgs& args, int wanted, int lane) {
-  constexpr int kUnits = (1 << kSplitShift) - 1;
-  const bool whole = never_split(args.window);
-  if (whole || args.decode_count == 1) {
-    const DecodeEntry entry(args, whole ? wanted : 0);
-    const int blocks = entry.visible.blocks();
-    const int chunks = whole ? 1 : chunks_of(blocks, chunk_blocks(blocks, args.target));
-    return {entry.token, entry.row, whole ? 0 : wanted, chunks, 0, entry.visible, whole ? blocks > 0 : wanted < chunks};
-  }
-  const DecodeEntry first_entry(args, lane);
-  const auto entry_at = [&](int base) { return base == 0 ? first_entry : DecodeEntry(args, base + lane); };
-  int all = 0;
-  for (int base = 0; base < args.decode_count; base += kAttendLanes) all += entry_at(base).visible.blocks();
-  for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(kWholeWarp, all, step);
-  const int size = chunk_blocks(all, args.target);
-  DecodeUnit unit;
-  int before = 0;
-  for (int base = 0; base < args.decode_count; base += kAttendLanes) {
-    const DecodeEntry entry = entry_at(base);
-    const int own = count_units(entry.visible.blocks(), size);
-    int until = own;  // of the lanes up to this one
-    for (int step = 1; step < kAttendLanes; step *= 2) {
-      const int other = __shfl_sync(kWholeWarp, until, lane >= step ? lane - step : lane);
-      if (lane >= step) until += other;
-    }
-    until += before;
-    const uint32_t beyond = __ballot_sync(kWholeWarp, (until & kUnits) > wanted);
-    if (beyond != 0) {
-      const int owner = __ffs(static_cast<int>(beyond)) - 1;
-      const int count = __shfl_sync(kWholeWarp, own, owner), first = __shfl_sync(kWholeWarp, until, owner) - count;
-      unit.token = __shfl_sync(kWholeWarp, entry.token, owner);
-      unit.row = __shfl_sync(kWholeWarp, entry.row, owner);
-      unit.visible = {__shfl_sync(kWholeWarp, entry.visible.first, owner),
-                      __shfl_sync(kWholeWarp, entry.visible.last, owner)};
-      unit.chunks = count & kUnits;
-      unit.chunk = wanted - (first & kUnits);
-      unit.first_partial = first >> kSplitShift;
-      unit.any = true;
-      return unit;
-    }
-    before = __shfl_sync(kWholeWarp, until, kAttendLanes - 1);
-  }
-  return unit;
-}
 
 // Softmax so far of one row (head) and the weighted values, in base 2. top and sum: of row lane / 4; sum is the lane's
 // share of it.
@@ -137,7 +59,8 @@ __device__ __forceinline__ void split(const float2& x, uint32_t& high, uint32_t&
   low = Kv::pack(x.x - Kv::half_of(high, 0), x.y - Kv::half_of(high, 1));
 }
 
-// The CTA's query heads as operands; each warp splits a part of them for all. Shared memory: [steps][lanes] of 4 words.
+// The CTA's query heads as operands, high halves and low ones. Each warp splits a part of them for all, through shared
+// memory, [steps][lanes] of 4 words; one alone keeps its own.
 template <class Tile>
 __device__ void share_query(const FlashArgs& args, const DecodeUnit& unit, uint32_t shared,
                             uint32_t (&q)[kDimSteps][4]) {
@@ -146,15 +69,24 @@ __device__ void share_query(const FlashArgs& args, const DecodeUnit& unit, uint3
   const int group = args.heads / args.kv_heads, head = lane / 4;
   const float* from =
       args.q + (int64_t{unit.token} * args.heads + static_cast<int>(blockIdx.x) * group + head) * kHeadDim;
-  const uint32_t own = shared + static_cast<uint32_t>(lane) * 16;
-#pragma unroll
-  for (int part = static_cast<int>(threadIdx.x) / kAttendLanes; part < 2 * kDimSteps; part += Tile::kWarps) {
+  const auto split_part = [&](int part, uint32_t& high, uint32_t& low) {
     float2 x{};
     if (head < group) x = load_pair(from + Kv::query_dim(part / 2, lane % 4, part % 2));
     x.x *= kScoreScale;
     x.y *= kScoreScale;
-    uint32_t high, low;
     split<Kv>(x, high, low);
+  };
+  if constexpr (Tile::kWarps == 1) {
+#pragma unroll
+    for (int part = 0; part < 2 * kDimSteps; ++part)
+      split_part(part, q[part / 2][part % 2 * 2], q[part / 2][part % 2 * 2 + 1]);
+    return;
+  }
+  const uint32_t own = shared + static_cast<uint32_t>(lane) * 16;
+#pragma unroll
+  for (int part = static_cast<int>(threadIdx.x) / kAttendLanes; part < 2 * kDimSteps; part += Tile::kWarps) {
+    uint32_t high, low;
+    split_part(part, high, low);
     const uint32_t place = own + static_cast<uint32_t>(part / 2 * kAttendLanes * 16 + part % 2 * 8);
     ptx::store_shared4(place, high);
     ptx::store_shared4(place + 4, low);
@@ -356,6 +288,25 @@ __device__ inline bool is_last(const FlashArgs& args, const DecodeUnit& unit, in
   return *shared != 0;
 }
 
+// The result of a warp that has seen all keys, from its registers.
+template <class Kv>
+__device__ void store_alone(const FlashArgs& args, const DecodeUnit& unit, const DecodeState& state) {
+  const int group = args.heads / args.kv_heads, head = static_cast<int>(threadIdx.x) / 4;
+  const int query_head = static_cast<int>(blockIdx.x) * group + head;
+  float sum = state.sum + __shfl_xor_sync(kWholeWarp, state.sum, 1);
+  sum += __shfl_xor_sync(kWholeWarp, sum, 2);
+  if (head >= group) return;
+  const float sink = args.sinks == nullptr ? -INFINITY : args.sinks[query_head].to_float() * kLog2E;
+  const float top = fmaxf(state.top, sink), own = ptx::exp2_approx(state.top - top);
+  const float scale = own / (sum * own + ptx::exp2_approx(sink - top));
+  float out[kDimTiles][2];
+#pragma unroll
+  for (int j = 0; j < kDimTiles; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) out[j][i] = (state.out[j][i] + state.out[j][2 + i]) * scale;
+  store_head<Kv>(args, unit.token, query_head, out);
+}
+
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
     any_attend_decode(const __grid_constant__ FlashArgs args) {
@@ -370,6 +321,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   if (args.sinks != nullptr && head < group) sink[0] = {args.sinks[query_head].to_float() * kLog2E, 1.0f, {}};
   DecodeState state;
   walk_keys<Tile>(args, unit, ptx::shared_address(smem), state);
+  if (Tile::kWarps == 1 && unit.chunks == 1) return store_alone<typename Tile::Kv>(args, unit, state);
   auto* shared = reinterpret_cast<float*>(smem);
   Part part = merge_warps<Tile>(shared, state, head, dim);
   if (unit.chunks > 1) {
@@ -378,7 +330,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
     const int64_t first = int64_t{blockIdx.x} * units + unit.first_partial;
     parts.store(first + unit.chunk, head, dim, part);
     if (!is_last(args, unit, reinterpret_cast<int*>(shared + Tile::kWarps * kGroupHeads * (kMergeRow + 2)))) return;
-    part = parts.template sum<16>(first, unit.chunks, head, dim);
+    part = parts.template sum<(Tile::kDims > 4 ? 4 : 16)>(first, unit.chunks, head, dim);
   }
   if (head >= group) return;
   part.add(sink);

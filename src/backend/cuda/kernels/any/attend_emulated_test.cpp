@@ -86,11 +86,13 @@ struct Attempt {
       ASSERT_EQ(plan.smem_bytes, decltype(tile)::kSharedBytes);
       ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(a); }), "");
     };
-    constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing;
+    constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
     if (plan.ring == kLarge) {
       run(DecodeTile<Kv, kLarge.warps, kLarge.stages>{});
-    } else {
+    } else if (plan.ring == kSmall) {
       run(DecodeTile<Kv, kSmall.warps, kSmall.stages>{});
+    } else {
+      run(DecodeTile<Kv, kLone.warps, kLone.stages>{});
     }
     for (const int count : finished) ASSERT_EQ(count, 0);
   }
@@ -173,6 +175,14 @@ TEST(attend_emulated, decode_splits_a_long_sequence_and_adds_its_chunks) {
   check_decode<KvBf16>({8, 1, 64}, 0, {{2049, 1}}, true);
   check_decode<KvE4m3>({8, 1, 64}, 0, {{1337, 1}, {70, 1}}, true);
   check_decode<KvBf16>({8, 2, 64}, 0, {{400, 1}, {5, 2}, {700, 3}}, false);
+}
+
+TEST(attend_emulated, decode_by_lone_warps_splits_a_long_sequence_among_many_short_ones) {
+  std::vector<AttendSequence> many(14, {9, 1});
+  many[3] = {700, 1};
+  many[9] = {333, 2};
+  check_decode<KvBf16>({8, 1, 64}, 0, many, true);
+  check_decode<KvE4m3>({6, 2, 64}, 0, many, false);
 }
 
 // The emulator's kernel before ends when the first CTA waits for it: the newest token goes first.

@@ -34,9 +34,10 @@ void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, c
 
 template <class Kv>
 void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
-  constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing;
+  constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
   if (plan.ring == kLarge) return launch_decode<DecodeTile<Kv, kLarge.warps, kLarge.stages>>(args, plan, name, on);
-  launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages>>(args, plan, name, on);
+  if (plan.ring == kSmall) return launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages>>(args, plan, name, on);
+  launch_decode<DecodeTile<Kv, kLone.warps, kLone.stages>>(args, plan, name, on);
 }
 
 template <class Kv>

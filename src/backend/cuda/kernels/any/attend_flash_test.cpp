@@ -126,6 +126,14 @@ TEST_F(AttendFlash, decodes_one_long_sequence_in_many_chunks) {
   }
 }
 
+TEST_F(AttendFlash, decodes_many_sequences_by_lone_warps) {
+  std::vector<AttendSequence> many;
+  for (int i = 0; i < 90; ++i) many.push_back({1 + i * 37 % 200 + (i % 40 == 7 ? 4000 : 0), 1 + i % 3 / 2});
+  for (const AttendShape shape : {kModel, AttendShape{40, 8, 64}})
+    for (const int window : {0, 128})
+      for (const PageValues values : kBoth) check(AttendFixture(shape, window, many, 29, values), window == 0);
+}
+
 TEST_F(AttendFlash, prefills_like_double_for_odd_token_counts_with_and_without_prefix) {
   for (const int tokens : {9, 15, 16, 17, 63, 64, 65, 127, 128, 129})
     for (const int window : {0, 128})

@@ -9,7 +9,7 @@ namespace nibble::backend::cuda {
 // A thread's part of the result: some dimensions of a head.
 template <int kDims>
 struct DecodePart {
-  struct alignas(4 * kDims) Dims {
+  struct alignas(kDims < 4 ? 4 * kDims : 16) Dims {
     float at[kDims] = {};
   };
   float top = -INFINITY, sum = 0;

@@ -35,12 +35,22 @@ std::string prefill_tile(int64_t tiles, int64_t kv_heads, const AttendDevice& de
 }
 
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
-  const int smem = decode_smem_bytes(shape.kv_bytes, kDecodeRing);
-  const int64_t ctas = std::clamp<int64_t>(device.sm_smem_bytes / (smem + kReservedBytes), 1, 2) * device.sms;
-  const DecodeRing ring = int64_t{shape.tokens} * shape.kv_heads > ctas ? kSmallDecodeRing : kDecodeRing;
+  // CTAs that fill the device: up to so many per SM
+  const auto fill = [&](const DecodeRing& ring, int64_t per_sm) {
+    const int64_t fit = device.sm_smem_bytes / (decode_smem_bytes(shape.kv_bytes, ring) + kReservedBytes);
+    return std::clamp<int64_t>(fit, 1, per_sm) * device.sms;
+  };
+  const int64_t units = int64_t{shape.tokens} * shape.kv_heads, large = fill(kDecodeRing, 2);
+  const bool lone = units > fill(kSmallDecodeRing, 4);
+  const DecodeRing ring = lone ? kLoneDecodeRing : units > large ? kSmallDecodeRing : kDecodeRing;
+  const int64_t ctas = lone ? fill(ring, 4) : large;
   const int target = static_cast<int>(std::max<int64_t>(1, ctas / shape.kv_heads));
   const int chunks = never_split(shape.window) ? shape.tokens : target + shape.tokens;
   return {.target = target, .grid = chunks, .smem_bytes = decode_smem_bytes(shape.kv_bytes, ring), .ring = ring};
+}
+
+int most_target(int kv_heads, int kv_bytes, const AttendDevice& device) {
+  return plan_decode({kMaxDecodeCount, kv_heads, kv_bytes}, device).target;
 }
 
 AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window, const AttendHeads& heads) {

@@ -22,16 +22,17 @@ inline constexpr int kDecodeStepKeys = 16;      // that a warp takes at a time
 inline constexpr int kMinChunkBlocks = 2;       // splitting finer costs more than it hides
 inline constexpr int kMaxDecodeCount = 16384;   // tokens in a launch
 
-// A CTA's warps, and the stages of their rings of such steps. Of the small one more fit on an SM, so that many short
-// sequences wait for each other less.
+// A CTA's warps, and the stages of their rings of such steps. The fewer warps, the more CTAs fit on an SM, so that many
+// short sequences wait for each other less.
 struct DecodeRing {
   int warps = 0, stages = 0;
   friend bool operator==(const DecodeRing&, const DecodeRing&) = default;
 };
-inline constexpr DecodeRing kDecodeRing{8, 3}, kSmallDecodeRing{4, 2};
-// Of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands.
+inline constexpr DecodeRing kDecodeRing{8, 3}, kSmallDecodeRing{4, 2}, kLoneDecodeRing{1, 3};
+// Of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands for several.
 [[nodiscard]] constexpr int decode_smem_bytes(int kv_bytes, const DecodeRing& ring) {
-  return ring.warps * ring.stages * kDecodeStepKeys * 2 * kHeadDim * kv_bytes + kGroupHeads * kHeadDim * 4;
+  return ring.warps * ring.stages * kDecodeStepKeys * 2 * kHeadDim * kv_bytes +
+         (ring.warps > 1 ? kGroupHeads * kHeadDim * 4 : 0);
 }
 
 // Consecutive tokens of one row.
@@ -72,8 +73,8 @@ struct KeyRange {
 // of about the same size, so that one long sequence fills the device and many short ones are not cut. What a CTA does
 // depends on the step's positions and on `target` only: bits repeat. It is computed on the device, so a captured launch
 // serves any positions.
-[[nodiscard]] constexpr int chunk_blocks(int64_t all_blocks, int target) {
-  const auto blocks = static_cast<int>((all_blocks + target - 1) / target);
+[[nodiscard]] constexpr int chunk_blocks(int all_blocks, int target) {
+  const int blocks = (all_blocks + target - 1) / target;
   return blocks < kMinChunkBlocks ? kMinChunkBlocks : blocks;
 }
 [[nodiscard]] constexpr int chunks_of(int blocks, int chunk) { return (blocks + chunk - 1) / chunk; }
@@ -147,6 +148,8 @@ struct DecodeShape {
   int window = 0;    // FlashArgs
 };
 [[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device);
+// The largest target of any step.
+[[nodiscard]] int most_target(int kv_heads, int kv_bytes, const AttendDevice& device);
 
 // Of all units only those of tokens in several chunks leave partials. Such a token has more than 1 / target of the
 // step's pages, so there are at most `target` of them and at most 2 * target units of theirs, whatever the step.

@@ -41,10 +41,13 @@ TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
   EXPECT_LE(one.smem_bytes, 99 * 1024);
   EXPECT_EQ(plan_decode({33, 8, 2}, kHopper).ring, kDecodeRing);  // all of them at once
   EXPECT_EQ(plan_decode({34, 8, 2}, kHopper), (DecodePlan{33, 67, 34816, kSmallDecodeRing}));
+  EXPECT_EQ(plan_decode({66, 8, 2}, kHopper).ring, kSmallDecodeRing);  // likewise
+  EXPECT_EQ(plan_decode({67, 8, 2}, kHopper), (DecodePlan{66, 133, 12288, kLoneDecodeRing}));
   EXPECT_EQ(chunks_of(512, chunk_blocks(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
-  for (int tokens = 1; tokens <= 64; ++tokens) {
+  for (int tokens = 1; tokens <= 300; ++tokens) {
     const DecodePlan plan = plan_decode({tokens, 8, 2}, kHopper);
-    int64_t pages = 0, units = 0, split = 0;
+    ASSERT_LE(plan.target, most_target(8, 2, kHopper));
+    int pages = 0, units = 0, split = 0;
     const auto pages_of = [](int t) { return 1 + t * 37 % 300 + (t == 3 ? 2000 : 0); };
     for (int t = 0; t < tokens; ++t) pages += pages_of(t);
     for (int t = 0; t < tokens; ++t) {

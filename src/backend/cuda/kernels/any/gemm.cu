@@ -2,47 +2,21 @@
 
 #include "backend/cuda/kernels/any/chained_launch.cuh"
 #include "backend/cuda/kernels/any/gemm.cuh"
-#include "backend/cuda/kernels/any/gemm_input.cuh"
 #include "backend/cuda/kernels/any/gemm_launch.cuh"
-#include "backend/cuda/kernels/any/moe_group.cuh"
-#include "backend/cuda/layout/wgmma_b.h"
-#include "backend/cuda/ptx/grid_dependency.cuh"
-
-#include <algorithm>
+#include "backend/cuda/kernels/any/round.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kRoundThreads = 512;
-
-// round: RoundArgs, to nearest     grid one CTA per token, a thread per chunk of 8 slots
-// bytes tokens * cols * (4 + 2 copies)     measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs
-// (67 % of read speed)
-__global__ void __launch_bounds__(kRoundThreads) round16(const __grid_constant__ RoundArgs args) {
-  ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  const int64_t token = blockIdx.x;
-  const float inverse = args.norm == nullptr ? 1.0f : args.inverse[token];
-  for (int i = static_cast<int>(threadIdx.x); i < args.cols / 8; i += static_cast<int>(blockDim.x)) {
-    const int k = i / 4 * layout::kBlockK + i % 4 * 2;
-    const auto* from = reinterpret_cast<const float2*>(args.from + token * args.cols + k);
-    GemmInputRow to{args.to, token, args.cols};
-    uint32_t pairs[4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      float2 v = from[4 * t];
-      if (args.norm != nullptr) {
-        const uint32_t norm = *reinterpret_cast<const uint32_t*>(args.norm + k + 8 * t);
-        v.x *= inverse * __uint_as_float(norm << 16);
-        v.y *= inverse * __uint_as_float(norm & 0xffff0000u);
-      }
-      pairs[t] = to.pack(v.x, v.y);
-    }
-    for (int copy = 0; copy < args.copies; ++copy) {
-      if (args.places != nullptr) to.row = args.places[token * args.copies + copy];
-      to.store_chunk(k, pairs);
-    }
-  }
+void require_round(const RoundArgs& args, Kernel name) {
+  const int block = args.to.rows > 0 ? layout::kPanelK : layout::kBlockK;
+  require_shape(args.tokens > 0, name, "at least one token", args.tokens);
+  require_shape(args.cols > 0 && args.cols % block == 0, name, "cols a multiple of 32, in panels of 64", args.cols);
+  require_shape(args.to.rows % layout::kAtomRows == 0 && args.copies > 0 &&
+                    (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
+                name, "panels in atoms of 8 that hold every row", args.to.rows);
+  require_shape((args.norm == nullptr) == (args.inverse == nullptr), name, "a norm and its inverses, or neither",
+                args.tokens);
 }
 
 template <layout::Packing kPacking, int kTokens, layout::RowOrder kOrder>
@@ -85,16 +59,21 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
 
 void any_round(const RoundArgs& args, const Launch& on) {
   constexpr Kernel kName = Kernel::kRound;
-  const int block = args.to.rows > 0 ? layout::kPanelK : layout::kBlockK;
-  require_shape(args.tokens > 0, kName, "at least one token", args.tokens);
-  require_shape(args.cols > 0 && args.cols % block == 0, kName, "cols a multiple of 32, in panels of 64", args.cols);
-  require_shape(args.to.rows % layout::kAtomRows == 0 && args.copies > 0 &&
-                    (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
-                kName, "panels in atoms of 8 that hold every row", args.to.rows);
-  require_shape((args.norm == nullptr) == (args.inverse == nullptr), kName, "a norm and its inverses, or neither",
-                args.tokens);
-  const int threads = std::min(kRoundThreads, (args.cols / 8 + 31) / 32 * 32);
-  launch_chained(round16, {kName, on, args.tokens, threads}, args);
+  require_round(args, kName);
+  void (*const kernel)(RoundArgs) = any_round_f32;
+  launch_chained(kernel, {kName, on, args.tokens, round_threads(args.cols)}, args);
+}
+
+void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on) {
+  constexpr Kernel kName = Kernel::kGroupRound;
+  check_args(group);
+  require_round(args, kName);
+  require_shape(group.topk <= 32 && group.topk == args.copies && group.tokens == args.tokens, kName,
+                "a copy for each of a token's up to 32 experts", args.copies);
+  require_shape(args.cols <= 8 * kRoundTokenThreads && args.to.rows > 0 && group.places != nullptr, kName,
+                "up to 4096 cols, in panels", args.cols);
+  void (*const kernel)(GroupArgs, RoundArgs) = any_group_round_f32;
+  launch_chained(kernel, {kName, on, args.tokens, round_threads(args.cols), sizeof(GroupRoundShared)}, group, args);
 }
 
 }  // namespace nibble::backend::cuda

@@ -11,5 +11,7 @@ namespace nibble::backend::cuda {
 void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 void any_moe_group_tiles(const GroupArgs& args, const Launch& on);
 void any_round(const RoundArgs& args, const Launch& on);
+// Both: `args` rounded to the places that it finds, a copy for each of a token's pairs; for group_while_rounding.
+void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on);
 
 }  // namespace nibble::backend::cuda

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/kernels/any/gemm.cuh"
 #include "backend/cuda/kernels/any/gemm_testing.h"
-#include "backend/cuda/kernels/any/moe_group.cuh"
+#include "backend/cuda/kernels/any/round.cuh"
 #include "backend/cuda/kernels/sm90/dense_gemm.cuh"
 #include "backend/cuda/kernels/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/kernels/sm90/mxfp4_gemm.cuh"
@@ -147,7 +147,13 @@ TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_l
     check_dense<Sm90, Packing::kMxfp4, 64>(64, 192, 9, RowOrder::kPlain, 64, {scale, 1});
 }
 
-PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens) {
+// rounded: f16 [places, cols] of values [tokens, cols], by any_group_round_f32; empty: by any_moe_group_tiles.
+struct GroupRounded {
+  int cols = 0;
+  std::vector<float> values;
+  std::vector<uint16_t> rounded;
+};
+PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens, GroupRounded* round) {
   PlainGroups g;
   g.tile_counts.assign(kTileCounts, -1);
   const auto count = static_cast<int64_t>(ids.size());
@@ -165,21 +171,46 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                        .experts = experts,
                        .tile_tokens = tile_tokens};
   check_args(args);
-  const emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
-  EXPECT_EQ(emulation::run(launch, [&] { any_moe_group_tiles(args); }), "");
+  emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
+  if (round == nullptr) {
+    EXPECT_EQ(emulation::run(launch, [&] { any_moe_group_tiles(args); }), "");
+  } else {
+    const auto rows = static_cast<int>(g.pairs.size());
+    round->rounded.assign(g.pairs.size() * static_cast<size_t>(round->cols), 0xffff);
+    const RoundArgs to{.from = round->values.data(),
+                       .to = {round->rounded.data(), InputType::kF16, rows},
+                       .tokens = args.tokens,
+                       .cols = round->cols,
+                       .copies = topk};
+    launch.grid = args.tokens;
+    launch.threads = round_threads(round->cols);
+    EXPECT_EQ(emulation::run(launch, [&] { any_group_round_f32(args, to); }), "");
+  }
   g.tiles.resize(static_cast<size_t>(g.tile_counts[0]));
   return g;
 }
 
 TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
-  for (const auto& [tokens, experts, tile] : {std::tuple{1, 8, 32}, {300, 9, 64}, {70, 40, 32}}) {
+  for (const auto& [tokens, experts, tile] : {std::tuple{1, 8, 32}, {130, 9, 64}, {70, 40, 32}}) {
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
       const std::vector<int32_t> ids = routed(routing, tokens, 4, experts, 3);
-      const PlainGroups got = run_group(ids, 4, experts, tile), want = plain_groups(ids, experts, tile);
-      ASSERT_EQ(got.pairs, want.pairs);
-      ASSERT_EQ(got.places, want.places);
-      ASSERT_EQ(got.tiles, want.tiles);
-      ASSERT_EQ(got.tile_counts, want.tile_counts);
+      const PlainGroups want = plain_groups(ids, experts, tile);
+      GroupRounded round{.cols = 320, .values = std::vector<float>(static_cast<size_t>(tokens) * 320), .rounded = {}};
+      for (size_t i = 0; i < round.values.size(); ++i) round.values[i] = static_cast<float>(i * 40503 % 65521) / 4096;
+      for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round}) {
+        const PlainGroups got = run_group(ids, 4, experts, tile, by);
+        ASSERT_EQ(got.pairs, want.pairs);
+        ASSERT_EQ(got.places, want.places);
+        ASSERT_EQ(got.tiles, want.tiles);
+        ASSERT_EQ(got.tile_counts, want.tile_counts);
+      }
+      std::vector<uint16_t> bits;
+      for (const float value : round.values) bits.push_back(F16::from_float(value).bits);
+      const auto token_at = [&](int64_t place) -> int64_t {
+        const int32_t pair = want.pairs[static_cast<size_t>(place)];
+        return pair < 0 ? -1 : pair / 4;
+      };
+      ASSERT_EQ(round.rounded, in_panels(bits, round.cols, static_cast<int>(want.pairs.size()), token_at));
     }
   }
 }

@@ -93,6 +93,8 @@ struct RoundArgs {
   const int32_t* places = nullptr;
   int copies = 1;
 };
+// Whether a step's pairs are so few that every token's CTA finds its places itself, where it has any.
+[[nodiscard]] constexpr bool group_while_rounding(bool wgmma, int64_t pairs) { return wgmma && pairs <= 1024; }
 
 struct GemmPlan {
   int rows = 0;        // of a tile

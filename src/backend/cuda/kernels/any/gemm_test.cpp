@@ -247,6 +247,43 @@ TEST_F(Gemm, groups_thousands_of_tokens) {
   }
 }
 
+TEST_F(Gemm, groups_and_rounds_a_step_s_tokens_at_once) {
+  constexpr int kTopk = 4;
+  for (const auto& [tokens, experts, cols] :
+       {std::tuple{1, 128, 2880}, {13, 32, 4096}, {97, 32, 2880}, {256, 32, 2880}, {512, 128, 2880}, {9, 5, 192}})
+    for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
+      SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts");
+      const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 9);
+      const std::vector<float> values = Values(10).floats(int64_t{tokens} * cols, 1);
+      const PlainGroups want = plain_groups(ids, experts, kMxfp4Tokens);
+      const auto rows = static_cast<int>(want.pairs.size());
+      const DeviceArray<float> from(values);
+      const DeviceArray<int32_t> on_ids(ids), pairs(std::vector<int32_t>(want.pairs.size(), -2)), places(ids.size());
+      const DeviceArray<int32_t> tile_counts(kTileCounts);
+      const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(kTopk * tokens, experts, kMxfp4Tokens)));
+      const DeviceArray<uint16_t> to(std::vector<uint16_t>(want.pairs.size() * static_cast<size_t>(cols), 0xffff));
+      any_group_round({on_ids.get(), pairs.get(), places.get(), tiles.get(), tile_counts.get(), tokens, kTopk, experts,
+                       kMxfp4Tokens},
+                      {.from = from.get(),
+                       .to = {to.get(), InputType::kF16, rows},
+                       .tokens = tokens,
+                       .cols = cols,
+                       .copies = kTopk},
+                      on_);
+      ASSERT_EQ(pairs.host(), want.pairs);
+      ASSERT_EQ(places.host(), want.places);
+      ASSERT_EQ(tile_counts.host(), want.tile_counts);
+      const std::vector<ExpertTile> got = tiles.host();
+      ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.begin()));
+      std::vector<uint16_t> bits;
+      for (const float value : values) bits.push_back(F16::from_float(value).bits);
+      ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) -> int64_t {
+                  const int32_t pair = want.pairs[static_cast<size_t>(place)];
+                  return pair < 0 ? -1 : pair / kTopk;
+                }));
+    }
+}
+
 TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
   constexpr int kTokens = 43, kCols = 192, kCopies = 2, kRows = 96;
   const std::vector<float> values = Values(4).floats(kTokens * kCols, 3);

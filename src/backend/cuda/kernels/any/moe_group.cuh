@@ -8,6 +8,7 @@
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/redux.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -19,8 +20,7 @@ static_assert(kGroupThreads >= kGroupMaxExperts);
 struct GroupShared {
   int counts[kGroupMaxExperts];  // pairs of each expert
   int own[kGroupWarps];          // the CTA's expert's, of each warp's range
-  int first, first_tile;         // the CTA's expert's
-  int tile_counts[kTileCounts];  // GroupArgs
+  int first;                     // place of the CTA's expert
 };
 
 // The warp's range of pairs, 32 at a time: visit(pair, its expert or -1), by all lanes together.
@@ -33,21 +33,36 @@ __device__ void each_pair(const GroupArgs& args, const Visit& visit) {
     visit(base + lane, base + lane < pairs ? args.expert_ids[base + lane] : -1);
 }
 
-// Tiles lie by falling size, so that the last works of a launch are its shortest.
-__device__ inline bool tiles_before(const GroupArgs& args, const GroupShared& shared, int a, int b) {
-  const int size_a = even_tile(shared.counts[a], args.tile_tokens),
-            size_b = even_tile(shared.counts[b], args.tile_tokens);
-  return size_a > size_b || (size_a == size_b && a < b);
+[[nodiscard]] __device__ constexpr int aligned_count(int count) {
+  return (count + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
+}
+// Where an expert's pairs begin; by a warp, from all experts' counts.
+__device__ inline int first_place(const int* counts, int expert) {
+  int first = 0;
+  for (int e = static_cast<int>(threadIdx.x) % 32; e < expert; e += 32) first += aligned_count(counts[e]);
+  return ptx::warp_sum_i32(first);
 }
 
-// The expert's tiles, and -1 in the gap behind its last place.
-__device__ inline void store_tiles(const GroupArgs& args, const GroupShared& shared, int expert) {
-  const int count = shared.counts[expert], tid = static_cast<int>(threadIdx.x);
-  const int size = even_tile(max(count, 1), args.tile_tokens), tiles = (count + size - 1) / size;
-  for (int i = tid; i < tiles; i += kGroupThreads)
-    args.tiles[shared.first_tile + i] = {expert, shared.first + i * size, min(size, count - i * size)};
-  if (count % kGroupAlign != 0 && tid < kGroupAlign - count % kGroupAlign) args.pairs[shared.first + count + tid] = -1;
-  if (expert == 0 && tid < kTileCounts) args.tile_counts[tid] = shared.tile_counts[tid];
+// The expert's tiles, and -1 in the gap behind its last place; by a warp. Tiles lie by falling size, so that the last
+// works of a launch are its shortest.
+__device__ inline void store_tiles(const GroupArgs& args, const int* counts, int expert, int first) {
+  const int own = counts[expert], lane = static_cast<int>(threadIdx.x) % 32;
+  const int own_size = even_tile(max(own, 1), args.tile_tokens);
+  int before = 0, tile_counts[kTileCounts] = {};
+  for (int e = lane; e < args.experts; e += 32) {
+    if (counts[e] == 0) continue;
+    const int size = even_tile(counts[e], args.tile_tokens), tiles = (counts[e] + size - 1) / size;
+    if (size > own_size || (size == own_size && e < expert)) before += tiles;
+    for (int i = 0; i < kTileCounts; ++i) tile_counts[i] += size > 8 * i ? tiles : 0;
+  }
+  before = ptx::warp_sum_i32(before);
+  for (int from = lane * own_size; from < own; from += 32 * own_size)
+    args.tiles[before + from / own_size] = {expert, first + from, min(own_size, own - from)};
+  if (lane < aligned_count(own) - own) args.pairs[first + own + lane] = -1;
+  for (int i = 0; i < kTileCounts && expert == 0; ++i) {
+    const int all = ptx::warp_sum_i32(tile_counts[i]);
+    if (lane == 0) args.tile_counts[i] = all;
+  }
 }
 
 __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __grid_constant__ GroupArgs args) {
@@ -56,8 +71,6 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32,
             expert = static_cast<int>(blockIdx.x);
   if (tid < args.experts) shared.counts[tid] = 0;
-  if (tid == 0) shared.first = shared.first_tile = 0;
-  if (tid < kTileCounts) shared.tile_counts[tid] = 0;
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   __syncthreads();
@@ -68,15 +81,12 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
   });
   if (lane == 0) shared.own[warp] = own;
   __syncthreads();
-  if (tid < args.experts && shared.counts[tid] > 0) {
-    const int count = shared.counts[tid], tiles = (count + args.tile_tokens - 1) / args.tile_tokens;
-    if (tid < expert) atomicAdd(&shared.first, (count + kGroupAlign - 1) / kGroupAlign * kGroupAlign);
-    if (shared.counts[expert] > 0 && tiles_before(args, shared, tid, expert)) atomicAdd(&shared.first_tile, tiles);
-    const int size = even_tile(count, args.tile_tokens);
-    for (int i = 0; i < kTileCounts && size > 8 * i; ++i) atomicAdd(&shared.tile_counts[i], tiles);
+  if (warp == 0) {
+    const int first = first_place(shared.counts, expert);
+    if (lane == 0) shared.first = first;
+    store_tiles(args, shared.counts, expert, first);
   }
   __syncthreads();
-  store_tiles(args, shared, expert);
   int place = shared.first;
   for (int w = 0; w < warp; ++w) place += shared.own[w];
   each_pair(args, [&](int pair, int e) {

@@ -7,6 +7,8 @@
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "base/random.h"
 
+#include <algorithm>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -183,40 +185,59 @@ __device__ Ranked block_first(Ranked mine, Ranked* shared) {
   return mine;
 }
 
+// Four logits of a row, -infinity before the first and behind the last.
+__device__ __forceinline__ float4 load_quad(const float* logits, int quad, int vocab) {
+  const auto at = [&](int i) { return quad >= 0 && quad * 4 + i < vocab ? logits[quad * 4 + i] : -INFINITY; };
+  if (quad < 0 || vocab % 4 != 0) return {at(0), at(1), at(2), at(3)};
+  return reinterpret_cast<const float4*>(logits)[quad];
+}
+
+// `best`, or the first of the quad's tokens that the threshold keeps, where that comes before it.
+__device__ __forceinline__ void take_quad(const float4& four, int quad, const SampleRowParams& p, uint64_t least,
+                                          Ranked& best) {
+  const float values[] = {four.x, four.y, four.z, four.w};
+  Philox4 random{};  // one value serves four tokens
+  if (p.temperature > 0) random = philox(p.seed, static_cast<uint64_t>(quad), p.position);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int token = quad * 4 + i;
+    Ranked candidate = {values[i], token};
+    if (!(candidate.value < INFINITY)) {
+      candidate = {INFINITY, kNotFinite};  // comes before every token
+    } else if (candidate.value == -INFINITY) {
+      continue;
+    } else if (p.temperature > 0) {
+      candidate.value = __fdiv_rn(candidate.value, p.temperature);
+      if (sample_key(candidate.value, token) < least) continue;
+      candidate.value += gumbel(random[i]);
+    }
+    if (before(candidate, best)) best = candidate;
+  }
+}
+
 // sample_draw: the largest logit of a part of the row (temperature 0), or the largest logit/T + Gumbel(seed; token,
 //              position) of what the threshold keeps                                                      source:
 //              sampling.h
-// logits f32 [rows, vocab]     part_value f32, part_token int32 [rows, kSampleParts]     grid (kSampleParts, rows)
+// logits f32 [rows, vocab], 16-byte aligned     part_value f32, part_token int32 [rows, kSampleParts]
+// grid (parts, rows); from the last token, which the GEMM has just left in L2, to the first; four loads of a thread are
+//      under way together
 // bytes rows * vocab * 4     rounding: f32; logf may differ from the host's in the last bit
-__global__ void __launch_bounds__(kThreads) any_sample_draw_f32(const __grid_constant__ SampleLaunch args) {
+__global__ void __launch_bounds__(kThreads, 4) any_sample_draw_f32(const __grid_constant__ SampleLaunch args) {
+  constexpr int kTogether = 4;
   __shared__ Ranked warps[kThreads / kWarpLanes];
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  const int row = blockIdx.y;
-  const SampleRowParams& p = args.params[row];
+  const int row = blockIdx.y, quads = (args.vocab + 3) / 4, stride = static_cast<int>(gridDim.x) * kThreads;
+  const SampleRowParams p = args.params[row];
   const float* logits = args.logits + int64_t{row} * args.vocab;
   const uint64_t least = args.filters ? args.threshold[row] : first_finite_key();
   Ranked best = {-INFINITY, kNone};
-  const int quads = (args.vocab + 3) / 4;  // one Philox value serves four tokens
-  for (int quad = blockIdx.x * kThreads + threadIdx.x; quad < quads; quad += kSampleParts * kThreads) {
-    Philox4 random{};
-    if (p.temperature > 0) random = philox(p.seed, static_cast<uint64_t>(quad), p.position);
+  for (int first = blockIdx.x * kThreads + threadIdx.x; first < quads; first += kTogether * stride) {
+    float4 four[kTogether];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = quad * 4 + i;
-      if (token >= args.vocab) break;
-      Ranked candidate = {logits[token], token};
-      if (!(candidate.value < INFINITY)) {
-        candidate = {INFINITY, kNotFinite};  // comes before every token
-      } else if (candidate.value == -INFINITY) {
-        continue;
-      } else if (p.temperature > 0) {
-        candidate.value = __fdiv_rn(candidate.value, p.temperature);
-        if (sample_key(candidate.value, token) < least) continue;
-        candidate.value += gumbel(random[i]);
-      }
-      if (before(candidate, best)) best = candidate;
-    }
+    for (int i = 0; i < kTogether; ++i) four[i] = load_quad(logits, quads - 1 - first - i * stride, args.vocab);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) take_quad(four[i], quads - 1 - first - i * stride, p, least, best);
   }
   best = block_first(best, warps);
   if (threadIdx.x == 0) {
@@ -225,19 +246,24 @@ __global__ void __launch_bounds__(kThreads) any_sample_draw_f32(const __grid_con
   }
 }
 
-// sample_pick: tokens[row] = the best of the row's parts     grid one warp per row     bytes rows * kSampleParts * 8
-__global__ void __launch_bounds__(kWarpLanes) any_sample_pick(const __grid_constant__ SampleLaunch args) {
-  static_assert(kSampleParts % kWarpLanes == 0);
+// sample_pick: tokens[row] = the best of the row's parts     grid one warp per row     bytes rows * parts * 8
+__global__ void __launch_bounds__(kWarpLanes)
+    any_sample_pick(const __grid_constant__ SampleLaunch args, const int parts) {
   ptx::grid_dependency_wait();
   Ranked own = {-INFINITY, kNone};
-#pragma unroll
-  for (int part = 0; part < kSampleParts; part += kWarpLanes) {
-    const int at = blockIdx.x * kSampleParts + part + threadIdx.x;
+  for (int part = threadIdx.x; part < parts; part += kWarpLanes) {
+    const int at = blockIdx.x * kSampleParts + part;
     const Ranked next = {args.part_value[at], args.part_token[at]};
     if (before(next, own)) own = next;
   }
   const Ranked best = warp_first(own);
   if (threadIdx.x == 0) args.tokens[blockIdx.x] = best.idx == kNone ? kNothingAllowed : best.idx;
+}
+
+// Parts of a row: the whole choice, however many, is the same.
+int parts_of(int rows) {
+  constexpr int kCtas = 512;  // about as many as fit on an H100 together
+  return std::clamp(kCtas / rows, 1, kSampleParts);
 }
 
 }  // namespace
@@ -259,11 +285,12 @@ void any_sample(const SampleLaunch& args, const Launch& on) {
     any_sample_filter_f32<<<rows, kFilterThreads, 0, on.stream>>>(args);
     launched(Kernel::kSampleFilter, on);
   }
-  launch_chained(
-      any_sample_draw_f32,
-      {.name = Kernel::kSampleDraw, .on = on, .grid = kSampleParts, .threads = kThreads, .grid_y = args.rows}, args);
-  launch_chained(any_sample_pick, {.name = Kernel::kSamplePick, .on = on, .grid = args.rows, .threads = kWarpLanes},
+  const int parts = parts_of(args.rows);
+  launch_chained(any_sample_draw_f32,
+                 {.name = Kernel::kSampleDraw, .on = on, .grid = parts, .threads = kThreads, .grid_y = args.rows},
                  args);
+  launch_chained(any_sample_pick, {.name = Kernel::kSamplePick, .on = on, .grid = args.rows, .threads = kWarpLanes},
+                 args, parts);
 }
 
 }  // namespace nibble::backend::cuda

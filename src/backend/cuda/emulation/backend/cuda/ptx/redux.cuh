@@ -14,4 +14,11 @@ inline uint32_t warp_max_u32(uint32_t value) {
   return best;
 }
 
+inline int warp_sum_i32(int value) {
+  const auto& all = emulation::exchange({.value = static_cast<uint32_t>(value)});
+  uint32_t sum = 0;
+  for (const auto& lane : all.lane) sum += lane.value;
+  return static_cast<int>(sum);
+}
+
 }  // namespace nibble::backend::cuda::ptx

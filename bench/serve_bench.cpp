@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -18,14 +19,13 @@
 #include <thread>
 #include <vector>
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 namespace nibble::app {
 namespace {
 
-constexpr auto kReadsEvery = std::chrono::milliseconds(5);
+constexpr auto kReadsEvery = std::chrono::milliseconds(10);
 
 struct Load {
   int streams = 64;
@@ -75,25 +75,22 @@ double direct(engine::Engine& engine, const text::Tokenizer& tokenizer, const Lo
 
 double through_http(const LocalServer& server, const Load& load, int round) {
   const auto start = std::chrono::steady_clock::now();
-  std::vector<pollfd> sockets;
+  std::vector<int> sockets;
   for (int i = 0; i < load.streams; ++i) {
     const std::string body = fmt::format(
         R"({{"prompt":"Round {} story {}: Once upon a time","max_tokens":{},"seed":{},"ignore_eos":true,"stream":true}})",
         round, i, load.tokens, i);
-    sockets.push_back({.fd = server.post("/v1/completions", body), .events = POLLIN, .revents = 0});
+    sockets.push_back(server.post("/v1/completions", body));
   }
   std::vector<char> sink(1 << 16);
-  size_t open = sockets.size();
-  while (open > 0) {
-    ::poll(sockets.data(), sockets.size(), -1);
-    for (pollfd& s : sockets) {
-      if (s.revents == 0) continue;
-      if (::recv(s.fd, sink.data(), sink.size(), 0) > 0) continue;
-      ::close(s.fd);
-      s.fd = -1;
-      --open;
-    }
+  while (!sockets.empty()) {
     std::this_thread::sleep_for(kReadsEvery);
+    std::erase_if(sockets, [&sink](int fd) {
+      const ssize_t got = ::recv(fd, sink.data(), sink.size(), MSG_DONTWAIT);
+      const bool open = got > 0 || (got < 0 && errno == EAGAIN);
+      if (!open) ::close(fd);
+      return !open;
+    });
   }
   return static_cast<double>(load.streams * load.tokens) / seconds_since(start);
 }

@@ -13,7 +13,7 @@ namespace nibble::server {
 struct Framing {
   bool keep_alive = true;
   bool chunked = false;  // else the body has a length, or ends with the connection
-  std::string_view allowed_origin;
+  std::string_view allowed_origin{};
 };
 
 // Status line and headers. `length`: of the body, where it is known.

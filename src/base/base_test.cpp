@@ -131,6 +131,25 @@ TEST(thread_pool, calls_in_a_row_and_after_a_pause_see_what_the_last_one_wrote) 
   for (const int64_t v : values) EXPECT_EQ(v, 2000);
 }
 
+// More threads than cores: some come when their call is over and the next one, of another shape, runs.
+TEST(thread_pool, who_comes_late_takes_nothing_of_another_call) {
+  ThreadPool pool(3 * static_cast<int>(std::thread::hardware_concurrency()));
+  for (int call = 0; call < 3000; ++call) {
+    const int64_t count = 1 + call * 37 % 203, chunk = 1 + call % 5;
+    std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+    const auto hit = [&](IndexRange range) {
+      for (int64_t i = range.begin; i < range.end; ++i) ++hits[static_cast<size_t>(i)];
+      for (int i = 0; i < 300; ++i) (void)hits[0].load();  // others get their turn
+    };
+    switch (call % 3) {
+      case 0: pool.parallel_for(count, hit); break;
+      case 1: pool.parallel_chunks(count, chunk, hit); break;
+      default: pool.parallel_ranges(count, chunk, hit); break;
+    }
+    for (const auto& h : hits) ASSERT_EQ(h.load(), 1) << "call " << call;
+  }
+}
+
 TEST(mmap_file, names_what_it_cannot_open) {
   try {
     MmapFile file("/nonexistent/file");

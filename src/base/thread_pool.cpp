@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <pthread.h>
 #include <sched.h>
@@ -65,20 +66,24 @@ ThreadPool::~ThreadPool() {
   workers_.clear();  // joins while the rest still lives
 }
 
+// What is read of the job holds if the exchange succeeds: the caller sets up no other while a piece of this one is
+// left.
 void ThreadPool::take(int thread_idx) {
-  const Job& job = job_;
-  if (job.chunk == 0) {
-    const IndexRange range{job.count * thread_idx / threads_, job.count * (thread_idx + 1) / threads_, thread_idx};
-    if (range.begin < range.end) (*job.body)(range);
-    return;
-  }
-  int64_t begin = next_.load(std::memory_order_relaxed);
-  while (begin < job.count) {
-    const int64_t share = job.shrinks ? (job.count - begin) / (2 * threads_) / job.chunk * job.chunk : 0;
-    const int64_t end = std::min(begin + std::max(share, job.chunk), job.count);
-    if (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
-    (*job.body)({begin, end, thread_idx});
-    begin = next_.load(std::memory_order_relaxed);
+  uint64_t open = open_.load(std::memory_order_acquire);
+  for (uint32_t left = 0; (left = static_cast<uint32_t>(open)) != 0;) {
+    const Body* body = body_.load(std::memory_order_relaxed);
+    const int64_t count = count_.load(std::memory_order_relaxed), pieces = pieces_.load(std::memory_order_relaxed);
+    const int64_t chunk = chunk_.load(std::memory_order_relaxed);
+    const bool shrinks = shrinks_.load(std::memory_order_relaxed);
+    const uint32_t taken = shrinks ? std::max(left / (2 * static_cast<uint32_t>(threads_)), 1U) : 1;
+    if (!open_.compare_exchange_weak(open, open - taken, std::memory_order_acq_rel)) continue;
+    const int64_t first = pieces - left, last = first + taken;
+    if (chunk == 0)
+      (*body)({count * first / pieces, count * last / pieces, thread_idx});
+    else
+      (*body)({first * chunk, std::min(last * chunk, count), thread_idx});
+    if (unfinished_.fetch_sub(taken, std::memory_order_acq_rel) == taken) unfinished_.notify_one();
+    open = open_.load(std::memory_order_acquire);
   }
 }
 
@@ -86,35 +91,38 @@ void ThreadPool::work(int thread_idx) {
   uint32_t seen = 0;
   while (true) {
     wait_while(generation_, seen);
-    ++seen;  // the caller starts no further job before this one is done everywhere
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_) return;
     take(thread_idx);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
   }
 }
 
 void ThreadPool::start(const Job& job) {
-  job_ = job;
-  next_.store(0, std::memory_order_relaxed);
-  running_.store(threads_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
+  const int64_t pieces = job.chunk == 0 ? std::min<int64_t>(job.count, threads_) : (job.count - 1) / job.chunk + 1;
+  check(pieces <= std::numeric_limits<uint32_t>::max(), "a job has less than 2^32 pieces");
+  body_.store(&job.body, std::memory_order_relaxed);
+  count_.store(job.count, std::memory_order_relaxed);
+  pieces_.store(pieces, std::memory_order_relaxed);
+  chunk_.store(job.chunk, std::memory_order_relaxed);
+  shrinks_.store(job.shrinks, std::memory_order_relaxed);
+  unfinished_.store(static_cast<uint32_t>(pieces), std::memory_order_relaxed);
+  const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  open_.store(uint64_t{generation} << 32 | static_cast<uint64_t>(pieces), std::memory_order_release);
+  generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
   take(0);
-  for (int left = running_.load(std::memory_order_acquire); left != 0;
-       left = running_.load(std::memory_order_acquire)) {
-    wait_while(running_, left);
-  }
+  for (uint32_t left = 0; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while(unfinished_, left);
 }
 
 void ThreadPool::parallel_for(int64_t count, const Body& body) {
   if (count <= 0) return;
   if (threads_ == 1 || count == 1) return body({0, count, 0});
-  start({&body, count, 0, false});
+  start({body, count, 0, false});
 }
 
 void ThreadPool::parallel_chunks(int64_t count, int64_t chunk, const Body& body) {
   check(chunk >= 1, "a chunk holds at least one index");
-  if (threads_ > 1 && count > chunk) return start({&body, count, chunk, false});
+  if (threads_ > 1 && count > chunk) return start({body, count, chunk, false});
   for (int64_t begin = 0; begin < count; begin += chunk) body({begin, std::min(begin + chunk, count), 0});
 }
 
@@ -122,7 +130,7 @@ void ThreadPool::parallel_ranges(int64_t count, int64_t chunk, const Body& body)
   check(chunk >= 1, "a chunk holds at least one index");
   if (count <= 0) return;
   if (threads_ == 1 || count <= chunk) return body({0, count, 0});
-  start({&body, count, chunk, true});
+  start({body, count, chunk, true});
 }
 
 }  // namespace nibble

@@ -28,9 +28,9 @@ class ThreadPool {
 
   [[nodiscard]] int threads() const { return threads_; }
 
-  // Both call body for every index of [0, count), on all threads, and return when all are done. One caller at a time;
-  // body must not throw.
-  // One contiguous range per thread, fixed by (count, threads).
+  // All call body for every index of [0, count), on all threads, and return when all are done: a thread that another
+  // program keeps from coming is not waited for. One caller at a time; body must not throw.
+  // As many contiguous ranges as threads, fixed by (count, threads), each taken by whichever thread is free.
   void parallel_for(int64_t count, const Body& body);
   // Ranges of `chunk` indices (the last may be shorter), each taken by whichever thread is free.
   void parallel_chunks(int64_t count, int64_t chunk, const Body& body);
@@ -39,21 +39,23 @@ class ThreadPool {
   void parallel_ranges(int64_t count, int64_t chunk, const Body& body);
 
  private:
-  struct Job {  // written by the caller while no worker runs
-    const Body* body = nullptr;
-    int64_t count = 0;
-    int64_t chunk = 0;     // 0: one range per thread
-    bool shrinks = false;  // from long ranges to single chunks
+  struct Job {
+    const Body& body;
+    int64_t count, chunk;  // chunk 0: a piece per thread
+    bool shrinks;          // from long ranges to single chunks
   };
   void start(const Job& job);
   void work(int thread_idx);
   void take(int thread_idx);
 
   const int threads_;
-  Job job_;
-  std::atomic<int64_t> next_{0};  // first index that no thread has taken
+  // The job, in pieces of a chunk each. A thread that comes late may read while the next one is written.
+  std::atomic<const Body*> body_{nullptr};
+  std::atomic<int64_t> count_{0}, pieces_{0}, chunk_{0};
+  std::atomic<bool> shrinks_{false};
   std::atomic<uint32_t> generation_{0};
-  std::atomic<int> running_{0};
+  alignas(64) std::atomic<uint64_t> open_{0};  // generation, and in the low half the pieces that no thread has taken
+  alignas(64) std::atomic<uint32_t> unfinished_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::jthread> workers_;
 };

@@ -1,10 +1,11 @@
-// The one file that includes Beast and Asio. What is co_awaited is given names, not temporaries: g++ 12 destroys some
+// What is co_awaited is given names, not temporaries: g++ 12 destroys some
 // of those twice.
 
 #include "server/http_server.h"
 
 #include "base/error.h"
 #include "server/http_text.h"
+#include "server/http_worker.h"
 
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
@@ -26,8 +27,6 @@
 namespace nibble::server {
 namespace {
 
-namespace asio = boost::asio;
-namespace beast = boost::beast;
 namespace http = beast::http;
 using Tcp = asio::ip::tcp;
 using boost::system::error_code;
@@ -67,29 +66,14 @@ asio::awaitable<void> pass(std::chrono::seconds time) {
 using Parser = http::request_parser<http::string_body>;
 enum class Part { kHeader, kBody };
 
-// Of one connection; all but the wakes happens on its strand. Shared with wakes that may come late.
-struct Peer {
-  explicit Peer(beast::tcp_stream& lowest) : stream(&lowest), timer(lowest.get_executor()) {}
-  beast::tcp_stream* stream;  // null once the connection is over
-  asio::steady_timer timer;
-  const Call* call = nullptr;
-  bool woken = false, writing = false, idle = true;
-
-  void wake() {
-    woken = true;
-    timer.cancel();
-    if (writing && call != nullptr && call->backlog() > 1) stream->close();
-  }
-};
-
 }  // namespace
 
 struct HttpServer::Impl {
   Impl(HttpOptions o, Handler h)
       : options(std::move(o)),
         handler(std::move(h)),
-        io(options.threads),
-        control(asio::make_strand(io)),
+        workers(static_cast<size_t>(options.threads)),
+        control(workers.front().io),
         acceptor(control),
         signals(control),
         deadline(control) {}
@@ -98,15 +82,16 @@ struct HttpServer::Impl {
   void use_tls();
   void await_signal();
   void drain();
+  void stop();
   void connection_over();
 
   asio::awaitable<void> accept();
   template <class Stream>
-  asio::awaitable<void> converse(std::unique_ptr<Stream> stream);
+  asio::awaitable<void> converse(Worker& worker, std::unique_ptr<Stream> stream);
   template <class Stream>
   asio::awaitable<bool> exchange(Stream& stream, std::shared_ptr<Peer> peer, beast::flat_buffer& buffer);
   template <class Stream>
-  asio::awaitable<void> answer(Stream& stream, Peer& peer, Call& call, Framing framing, bool is_head, bool& whole);
+  asio::awaitable<void> answer(Stream& stream, Peer& peer, Reply& reply, bool& whole);
   template <class Stream>
   asio::awaitable<void> read(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part, error_code& error);
   template <class Stream>
@@ -115,6 +100,8 @@ struct HttpServer::Impl {
   asio::awaitable<void> refuse(Stream& stream, error_code error);
   template <class Stream>
   asio::awaitable<bool> write(Stream& stream, const std::string& bytes);
+  template <class Stream>
+  asio::awaitable<bool> send(Stream& stream, Peer& peer, const std::string& bytes);
 
   struct Peers {  // guarded by mutex
     std::mutex mutex;
@@ -127,8 +114,8 @@ struct HttpServer::Impl {
   std::atomic<bool> draining = false;
   std::atomic<int> connections = 0;
   Peers peers;
-  asio::io_context io;                                    // its end destroys what still runs, which uses the above
-  asio::strand<asio::io_context::executor_type> control;  // accepts and ends
+  std::vector<Worker> workers;  // their end destroys what still runs, which uses the above
+  asio::io_context& control;    // the first one's: accepts and ends
   Tcp::acceptor acceptor;
   asio::signal_set signals;
   asio::steady_timer deadline;
@@ -142,7 +129,7 @@ void HttpServer::Impl::listen() {
     setrlimit(RLIMIT_NOFILE, &files);  // as many connections as the system lets us have
   }
   error_code error;
-  Tcp::resolver resolver(io);
+  Tcp::resolver resolver(control);
   const auto found = resolver.resolve(options.host, std::to_string(options.port),
                                       Tcp::resolver::passive | Tcp::resolver::numeric_service, error);
   if (error || found.empty())
@@ -174,7 +161,7 @@ void HttpServer::Impl::use_tls() {
 void HttpServer::Impl::await_signal() {
   signals.async_wait([this](error_code error, int) {
     if (error) return;
-    if (draining) return io.stop();
+    if (draining) return stop();
     drain();
     await_signal();
   });
@@ -186,24 +173,29 @@ void HttpServer::Impl::drain() {
   acceptor.close(ignored);
   deadline.expires_after(options.drain_time);
   deadline.async_wait([this](error_code error) {
-    if (!error) io.stop();
+    if (!error) stop();
   });
   const std::lock_guard lock(peers.mutex);
   for (const auto& peer : peers.open) {
-    asio::post(peer->timer.get_executor(), [peer] {
+    asio::post(peer->worker.io, [peer] {
       if (peer->idle && peer->stream != nullptr) peer->stream->close();
     });
   }
-  if (connections == 0) io.stop();
+  if (connections == 0) stop();
+}
+
+void HttpServer::Impl::stop() {
+  for (Worker& worker : workers) worker.io.stop();
 }
 
 void HttpServer::Impl::connection_over() {
-  if (--connections == 0 && draining) io.stop();
+  if (--connections == 0 && draining) stop();
 }
 
 asio::awaitable<void> HttpServer::Impl::accept() {
-  while (!draining) {
-    auto [error, socket] = co_await acceptor.async_accept(asio::make_strand(io), kAwait);
+  for (size_t turn = 0; !draining; ++turn) {
+    Worker& worker = workers[turn % workers.size()];
+    auto [error, socket] = co_await acceptor.async_accept(asio::any_io_executor(worker.io.get_executor()), kAwait);
     if (error == asio::error::operation_aborted || draining) co_return;
     if (error || connections >= options.max_connections) {  // too many: the newcomer goes, the others stay
       asio::steady_timer pause(control, error ? kAcceptPause : std::chrono::milliseconds(1));
@@ -213,14 +205,14 @@ asio::awaitable<void> HttpServer::Impl::accept() {
     error_code ignored;
     socket.set_option(Tcp::no_delay(true), ignored);
     socket.set_option(Tcp::socket::send_buffer_size(kSendBufferBytes), ignored);
+    socket.non_blocking(true, ignored);  // Peer::send_now
     ++connections;
-    const auto executor = socket.get_executor();
     const auto over = [this](const std::exception_ptr&) { connection_over(); };
     if (tls) {
       auto stream = std::make_unique<beast::ssl_stream<beast::tcp_stream>>(std::move(socket), *tls);
-      asio::co_spawn(executor, converse(std::move(stream)), over);
+      asio::co_spawn(worker.io, converse(worker, std::move(stream)), over);
     } else {
-      asio::co_spawn(executor, converse(std::make_unique<beast::tcp_stream>(std::move(socket))), over);
+      asio::co_spawn(worker.io, converse(worker, std::make_unique<beast::tcp_stream>(std::move(socket))), over);
     }
   }
 }
@@ -232,10 +224,22 @@ asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string&
   co_return !error;
 }
 
+// Of an answer.
 template <class Stream>
-asio::awaitable<void> HttpServer::Impl::converse(std::unique_ptr<Stream> stream) {
+asio::awaitable<bool> HttpServer::Impl::send(Stream& stream, Peer& peer, const std::string& bytes) {
+  if (bytes.empty()) co_return true;
+  peer.writing = true;
+  const bool sent = co_await write(stream, bytes);
+  peer.writing = false;
+  peer.sent_at = Peer::Clock::now();
+  co_return sent;
+}
+
+template <class Stream>
+asio::awaitable<void> HttpServer::Impl::converse(Worker& worker, std::unique_ptr<Stream> stream) {
   beast::tcp_stream& lowest = beast::get_lowest_layer(*stream);
-  const auto peer = std::make_shared<Peer>(lowest);
+  constexpr bool kPlain = std::is_same_v<Stream, beast::tcp_stream>;
+  const auto peer = std::make_shared<Peer>(worker, lowest, kPlain);
   {
     const std::lock_guard lock(peers.mutex);
     peers.open.insert(peer);
@@ -245,13 +249,14 @@ asio::awaitable<void> HttpServer::Impl::converse(std::unique_ptr<Stream> stream)
     const std::shared_ptr<Peer>& peer;
     ~Leave() {
       peer->stream = nullptr;
-      peer->call = nullptr;
+      peer->reply = nullptr;
+      peer->timer.reset();
       const std::lock_guard lock(server.peers.mutex);
       server.peers.open.erase(peer);
     }
   } leave{*this, peer};
   lowest.expires_after(options.header_time);
-  if constexpr (!std::is_same_v<Stream, beast::tcp_stream>) {
+  if constexpr (!kPlain) {
     const auto [error] = co_await stream->async_handshake(asio::ssl::stream_base::server, kAwait);
     if (error) co_return;
   }
@@ -259,7 +264,7 @@ asio::awaitable<void> HttpServer::Impl::converse(std::unique_ptr<Stream> stream)
   bool more = true;
   while (more) more = co_await exchange(*stream, peer, buffer);
   error_code ignored;
-  if constexpr (!std::is_same_v<Stream, beast::tcp_stream>) {
+  if constexpr (!kPlain) {
     lowest.expires_after(std::chrono::seconds(1));
     co_await stream->async_shutdown(kAwait);
   }
@@ -339,51 +344,41 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
                       .content_encoding = header("Content-Encoding"),
                       .client_id = header("X-Request-Id"),
                       .body = std::move(parser.get().body())};
-  Wake wake = [peer] { asio::post(peer->timer.get_executor(), [peer] { peer->wake(); }); };
+  Wake wake = [peer] { peer->worker.wake(peer); };
   const std::unique_ptr<Call> call = handler(request, std::move(wake));
   request.body = {};
-  peer->call = call.get();
+  Reply reply(*call, framing, request.method == "HEAD");
+  peer->left.reset();
+  peer->resting = false;
+  peer->reply = &reply;
   bool whole = false;
-  co_await (answer(stream, *peer, *call, framing, request.method == "HEAD", whole) || watch(lowest.socket()));
-  peer->call = nullptr;
-  co_return whole&& framing.keep_alive && !draining;
+  co_await (answer(stream, *peer, reply, whole) || watch(lowest.socket()));
+  peer->reply = nullptr;
+  co_return whole&& reply.keep_alive() && !draining;
 }
 
-// `whole`: the answer went out to its end and the connection may serve another.
+// `whole`: the answer went out to its end.
 template <class Stream>
-asio::awaitable<void> HttpServer::Impl::answer(Stream& stream, Peer& peer, Call& call, Framing framing, bool is_head,
-                                               bool& whole) {
-  bool streams = false;
+asio::awaitable<void> HttpServer::Impl::answer(Stream& stream, Peer& peer, Reply& reply, bool& whole) {
   while (true) {
-    peer.woken = false;
-    Call::Output out = call.poll();
-    std::string bytes;
-    if (out.head) {
-      streams = out.head->stream;
-      const bool to_the_end = streams && !framing.chunked;  // HTTP/1.0
-      framing.keep_alive = framing.keep_alive && !to_the_end;
-      framing.chunked = framing.chunked && streams;
-      bytes = head_text(*out.head, framing, streams ? std::nullopt : std::optional(out.body.size()));
+    if (!peer.left) peer.woken = false;
+    const Reply::Piece piece = peer.left ? *std::exchange(peer.left, std::nullopt) : reply.next();
+    const bool sent = co_await send(stream, peer, piece.bytes);
+    whole = sent && piece.done;
+    if (!sent || whole) co_return;
+    while (!peer.woken && !peer.left) {
+      peer.timer->expires_at(peer.sent_at + options.ping_time);
+      peer.resting = true;
+      const auto [interrupted] = co_await peer.timer->async_wait(kAwait);
+      peer.resting = false;
+      const auto now = Peer::Clock::now();
+      if (interrupted || peer.woken || peer.left || now < peer.sent_at + options.ping_time) continue;
+      peer.sent_at = now;
+      if (!reply.streams()) continue;
+      const std::string ping = reply.ping();
+      const bool pinged = co_await send(stream, peer, ping);
+      if (!pinged) co_return;
     }
-    if (!out.body.empty() && !is_head) bytes += framing.chunked && streams ? chunk_text(out.body) : out.body;
-    if (out.done && streams && framing.chunked) bytes += kLastChunk;
-    if (!bytes.empty()) {
-      peer.writing = true;
-      const bool sent = co_await write(stream, bytes);
-      peer.writing = false;
-      if (!sent) co_return;
-    }
-    if (out.done) {
-      whole = framing.keep_alive;
-      co_return;
-    }
-    if (peer.woken) continue;
-    peer.timer.expires_after(options.ping_time);
-    const auto [interrupted] = co_await peer.timer.async_wait(kAwait);
-    if (interrupted || peer.woken || !streams) continue;
-    const std::string ping = framing.chunked ? chunk_text(": \n\n") : ": \n\n";
-    const bool sent = co_await write(stream, ping);
-    if (!sent) co_return;
   }
 }
 
@@ -433,11 +428,11 @@ HttpServer::HttpServer(HttpOptions options, Handler handler)
   impl_->signals.add(SIGINT);
   impl_->await_signal();
   asio::co_spawn(impl_->control, impl_->accept(), asio::detached);
-  for (int i = 0; i < impl_->options.threads; ++i) impl_->threads.emplace_back([this] { impl_->io.run(); });
+  for (Worker& worker : impl_->workers) impl_->threads.emplace_back([&worker] { worker.io.run(); });
 }
 
 HttpServer::~HttpServer() {
-  impl_->io.stop();
+  impl_->stop();
   impl_->threads.clear();
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <utility>
 
 namespace nibble::server {
 namespace {
@@ -54,7 +55,26 @@ std::string head_text(const HttpHead& head, const Framing& framing, std::optiona
   return text;
 }
 
-std::string chunk_text(std::string_view body) { return fmt::format("{:x}\r\n{}\r\n", body.size(), body); }
+std::string Reply::framed(std::string&& body) const {
+  if (!framing_.chunked || body.empty()) return std::move(body);
+  return fmt::format("{:x}\r\n{}\r\n", body.size(), body);
+}
+
+Reply::Piece Reply::next() {
+  Call::Output out = call_->poll();
+  Piece piece{.bytes = {}, .done = out.done};
+  if (out.head) {
+    streams_ = out.head->stream;
+    framing_.keep_alive = framing_.keep_alive && (framing_.chunked || !streams_);  // HTTP/1.0 streams to the end
+    framing_.chunked = framing_.chunked && streams_;
+    piece.bytes = head_text(*out.head, framing_, streams_ ? std::nullopt : std::optional(out.body.size()));
+  }
+  if (!is_head_) piece.bytes += framed(std::move(out.body));
+  if (out.done && streams_ && framing_.chunked) piece.bytes += "0\r\n\r\n";
+  return piece;
+}
+
+std::string Reply::ping() const { return framed(": \n\n"); }
 
 std::string path_of(std::string_view target) {
   target = target.substr(0, target.find_first_of("?#"));

@@ -3,6 +3,7 @@
 
 #include "server/http.h"
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,13 +13,35 @@ namespace nibble::server {
 struct Framing {
   bool keep_alive = true;
   bool chunked = false;  // else the body has a length, or ends with the connection
-  std::string_view allowed_origin;
+  std::string_view allowed_origin{};
 };
 
 // Status line and headers. `length`: of the body, where it is known.
 [[nodiscard]] std::string head_text(const HttpHead& head, const Framing& framing, std::optional<size_t> length);
-[[nodiscard]] std::string chunk_text(std::string_view body);
-inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+// A call's answer as bytes.
+class Reply {
+ public:
+  struct Piece {
+    std::string bytes{};
+    bool done = false;  // they are the last
+  };
+  // `framing` is what the client allows; the call outlives the reply. Of a HEAD request only the head is sent.
+  Reply(Call& call, const Framing& framing, bool is_head) : call_(&call), framing_(framing), is_head_(is_head) {}
+
+  [[nodiscard]] Piece next();                              // polls the call
+  [[nodiscard]] bool streams() const { return streams_; }  // known from the first byte on
+  [[nodiscard]] bool keep_alive() const { return framing_.keep_alive; }
+  [[nodiscard]] std::string ping() const;  // a comment line; REQUIRES streams()
+  [[nodiscard]] double backlog() const { return call_->backlog(); }
+
+ private:
+  [[nodiscard]] std::string framed(std::string&& body) const;
+
+  Call* call_;
+  Framing framing_;
+  bool is_head_, streams_ = false;
+};
 
 // "/a/b?c" → "/a/b", %2F and the like decoded.
 [[nodiscard]] std::string path_of(std::string_view target);

@@ -2,6 +2,7 @@
 
 #include "server/presenter.h"
 
+#include <optional>
 #include <utility>
 
 namespace nibble::server {
@@ -20,6 +21,7 @@ struct Choice {
   Usage usage{};
   Json finish_reason{};
   bool opened = false;
+  std::optional<Mould> reasoning_mould{}, content_mould{};  // of its chunks, where nothing but text is in them
 };
 
 class ChatPresenter final : public Presenter {
@@ -128,8 +130,22 @@ class ChatPresenter final : public Presenter {
       send_delta(choice, {{"role", "assistant"}, {"content", ""}});
   }
 
+  void send_delta(size_t choice, Json delta) { send(chunk_of(choice, std::move(delta))); }
+
+  void send_text(size_t choice, ItemKind kind, std::string_view text) {
+    const auto delta = [kind](std::string_view value) {
+      return kind == ItemKind::kContent ? Json{{"content", value}}
+                                        : Json{{"reasoning_content", value}, {"reasoning", value}};
+    };
+    if (logprobs_ || token_ids_) return send_delta(choice, delta(text));
+    Choice& c = choices_[choice];
+    std::optional<Mould>& mould = kind == ItemKind::kContent ? c.content_mould : c.reasoning_mould;
+    if (!mould) mould.emplace(chunk_of(choice, delta(Mould::kHole)));
+    send_json(mould->filled(text));
+  }
+
   // `finish_reason` of the choice goes along, null until it has finished.
-  void send_delta(size_t choice, Json delta) {
+  Json chunk_of(size_t choice, Json delta) {
     Choice& c = choices_[choice];
     Json chunk = head("chat.completion.chunk");
     Json item = {
@@ -141,7 +157,7 @@ class ChatPresenter final : public Presenter {
     if (token_ids_) item["token_ids"] = std::exchange(c.token_ids, {});
     chunk["choices"] = Json::array({std::move(item)});
     if (include_usage_) chunk["usage"] = nullptr;
-    send(chunk);
+    return chunk;
   }
 
   void take(size_t choice, const std::vector<TurnEvent>& events) {
@@ -160,7 +176,7 @@ class ChatPresenter final : public Presenter {
     const std::string text = text_of(event, c.reasoning);
     if (text.empty()) return;
     c.reasoning += text;
-    if (stream_) send_delta(choice, {{"reasoning_content", text}, {"reasoning", text}});
+    if (stream_) send_text(choice, event.kind, text);
   }
 
   void add_content(size_t choice, const TurnEvent& event) {
@@ -169,7 +185,7 @@ class ChatPresenter final : public Presenter {
     if (text.empty()) return;
     c.content += text;
     c.content_bytes += event.text.size();
-    if (stream_) return send_delta(choice, {{"content", text}});
+    if (stream_) return send_text(choice, event.kind, text);
     if (!logprobs_) return;
     for (Json& entry : c.waiting.take(c.content_bytes)) c.logprobs.push_back(std::move(entry));
   }

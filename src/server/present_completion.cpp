@@ -5,6 +5,7 @@
 #include "text/utf8_stream.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace nibble::server {
@@ -34,6 +35,7 @@ struct Choice {
   bool ended = false;  // by a stop string
   bool begun = false;
   Json finish_reason{};
+  std::optional<Mould> mould{};  // of its chunks, where nothing but text is in them
 };
 
 class CompletionPresenter final : public Presenter {
@@ -187,6 +189,13 @@ class CompletionPresenter final : public Presenter {
 
   void send_chunk(size_t choice, const std::string& text) {
     Choice& c = choices_[choice];
+    if (logprobs_ || token_ids_ || !c.finish_reason.is_null()) return send(chunk_of(choice, text));
+    if (!c.mould) c.mould.emplace(chunk_of(choice, Mould::kHole));
+    send_json(c.mould->filled(text));
+  }
+
+  Json chunk_of(size_t choice, std::string_view text) {
+    Choice& c = choices_[choice];
     Json chunk = head();
     Json logprobs;
     take_entries(c, logprobs);
@@ -194,7 +203,7 @@ class CompletionPresenter final : public Presenter {
         {{{"index", choice}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", c.finish_reason}}});
     if (token_ids_) chunk["choices"][0]["token_ids"] = std::exchange(c.token_ids, {});
     if (include_usage_) chunk["usage"] = nullptr;
-    send(chunk);
+    return chunk;
   }
 
   void take_entries(Choice& c, Json& into) const {

@@ -39,6 +39,17 @@ struct Usage {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
 };
 
+// A chunk of a stream of which one text alone changes from token to token: made once, then filled.
+class Mould {
+ public:
+  static constexpr std::string_view kHole{"\0", 1};  // stands in the chunk where the text comes, as a value of its own
+  explicit Mould(const Json& chunk);
+  [[nodiscard]] std::string filled(std::string_view text) const;  // as to_text() of the chunk would be
+
+ private:
+  std::vector<std::string> parts_;  // around the holes
+};
+
 // Choices are numbered from 0; each gets its tokens in order and then one finished().
 class Presenter {
  public:
@@ -62,11 +73,12 @@ class Presenter {
   [[nodiscard]] std::string take() { return std::exchange(text_, {}); }
 
  protected:
-  void send(const Json& json) { text_ += "data: " + to_text(json) + "\n\n"; }
+  void send(const Json& json) { send_json(to_text(json)); }
   void send(std::string_view event, const Json& json) {
     text_ += "event: " + std::string(event) + "\n";
     send(json);
   }
+  void send_json(std::string_view json) { text_.append("data: ").append(json).append("\n\n"); }
   void send_done() { text_ += "data: [DONE]\n\n"; }
 
  private:

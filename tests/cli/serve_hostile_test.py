@@ -121,6 +121,22 @@ class Hostile(Case):
         self.server.idle()  # before the 120 000 tokens are there
         s.close()
 
+    def test_a_reader_that_pauses_gets_everything(self):
+        body = {"prompt": "Once upon a time", "stream": True, "temperature": 0, "logprobs": 20, "ignore_eos": True, "max_tokens": 1500}
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", self.server.port))
+        self.addCleanup(s.close)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port)
+        connection.sock = s
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        self.server.until(lambda: self.server.load()["running"] == 1)
+        self.server.idle()  # more is there than the sockets hold
+        late = connection.getresponse().read().decode()
+        self.assertGreater(len(late), 1_000_000)
+        late, prompt = ([event["choices"] for _, event in events[:-1]] for events in (parse_events(late), self.server.stream("/v1/completions", body)))
+        self.assertTrue(late == prompt)
+
 
 class Many(Case):
     def test_256_streams_equal_one_by_one(self):

@@ -405,7 +405,7 @@ class Others(Shared):
     def test_one_log_line_per_request_without_its_text(self):
         start = len(self.server.log)
         self.server.request("POST", "/v1/chat/completions", chat_body("My secret is plugh."), headers={"X-Request-Id": "mine-1", "Authorization": "Bearer hush"})
-        line = json.loads(self.server.wait_log('.*"event":"request".*', start)[0])
+        line = json.loads(self.server.wait_log('.*"event":"request".*"mine-1".*', start)[0])
         for key in ("id", "prompt_tokens", "completion_tokens", "cached_tokens", "ttft_ms", "tpot_ms", "reason"):
             self.assertIn(key, line)
         self.assertEqual(line["id"], "mine-1")

@@ -1,0 +1,73 @@
+#include "server/http_text.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <string>
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+class Scripted final : public Call {
+ public:
+  explicit Scripted(std::deque<Output> outputs) : outputs_(std::move(outputs)) {}
+  Output poll() override {
+    if (outputs_.empty()) return {};
+    Output out = std::move(outputs_.front());
+    outputs_.pop_front();
+    return out;
+  }
+
+ private:
+  std::deque<Output> outputs_;
+};
+
+const HttpHead kStream{.content_type = "text/event-stream", .headers = {}, .stream = true};
+
+std::string body_of(const std::string& bytes) { return bytes.substr(bytes.find("\r\n\r\n") + 4); }
+
+TEST(reply, a_whole_answer_has_its_length) {
+  ReadyCall call({}, "{}");
+  Reply reply(call, {.keep_alive = true, .chunked = true}, /*is_head=*/false);
+  const Reply::Piece piece = reply.next();
+  EXPECT_TRUE(piece.done);
+  EXPECT_FALSE(reply.streams());
+  EXPECT_TRUE(reply.keep_alive());
+  EXPECT_NE(piece.bytes.find("Content-Length: 2\r\n"), std::string::npos);
+  EXPECT_EQ(body_of(piece.bytes), "{}");
+}
+
+TEST(reply, a_stream_goes_out_in_chunks_and_says_where_it_ends) {
+  Scripted call({{.head = kStream, .body = ""}, {.head = {}, .body = "data: 1\n\n"}, {}, {.head = {}, .done = true}});
+  Reply reply(call, {.keep_alive = true, .chunked = true}, /*is_head=*/false);
+  const std::string head = reply.next().bytes;
+  EXPECT_NE(head.find("Transfer-Encoding: chunked\r\n"), std::string::npos);
+  EXPECT_EQ(body_of(head), "");
+  EXPECT_EQ(reply.next().bytes, "9\r\ndata: 1\n\n\r\n");
+  EXPECT_EQ(reply.next().bytes, "");
+  EXPECT_EQ(reply.ping(), "4\r\n: \n\n\r\n");
+  const Reply::Piece last = reply.next();
+  EXPECT_TRUE(last.done && reply.keep_alive());
+  EXPECT_EQ(last.bytes, "0\r\n\r\n");
+}
+
+TEST(reply, a_stream_by_http_1_0_ends_with_the_connection) {
+  Scripted call({{.head = kStream, .body = "data: 1\n\n"}, {.head = {}, .body = "data: 2\n\n", .done = true}});
+  Reply reply(call, {.keep_alive = true, .chunked = false}, /*is_head=*/false);
+  EXPECT_EQ(body_of(reply.next().bytes), "data: 1\n\n");
+  EXPECT_FALSE(reply.keep_alive());
+  EXPECT_EQ(reply.ping(), ": \n\n");
+  EXPECT_EQ(reply.next().bytes, "data: 2\n\n");
+}
+
+TEST(reply, a_head_request_gets_the_head_alone) {
+  ReadyCall call({}, "{}");
+  Reply reply(call, {.keep_alive = true, .chunked = true}, /*is_head=*/true);
+  const std::string bytes = reply.next().bytes;
+  EXPECT_NE(bytes.find("Content-Length: 2\r\n"), std::string::npos);
+  EXPECT_EQ(body_of(bytes), "");
+}
+
+}  // namespace
+}  // namespace nibble::server

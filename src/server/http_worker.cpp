@@ -1,0 +1,48 @@
+#include "server/http_worker.h"
+
+namespace nibble::server {
+
+void Worker::wake(const std::shared_ptr<Peer>& peer) {
+  const std::lock_guard lock(awake.mutex);
+  if (awake.over) return;
+  awake.peers.push_back(peer);
+  if (awake.peers.size() > 1) return;  // it has been called
+  asio::post(io, [this] {
+    std::vector<std::shared_ptr<Peer>> peers;
+    {
+      const std::lock_guard taking(awake.mutex);
+      peers.swap(awake.peers);
+    }
+    for (const auto& woken : peers) woken->wake();
+  });
+}
+
+// A token's way out is short: what the socket takes at once costs no turn of the coroutine, its timers and queues.
+void Peer::wake() {
+  woken = true;
+  if (reply == nullptr) return;
+  if (writing && reply->backlog() > 1) stream->close();
+  if (!resting) return;
+  if (plain) {
+    try {
+      left = reply->next();
+    } catch (const std::exception&) {  // as in answer(): it ends the connection
+      return stream->close();
+    }
+    send_now(left->bytes);
+    woken = false;
+    if (left->bytes.empty() && !left->done) return left.reset();
+  }
+  resting = false;
+  timer->cancel();
+}
+
+// Leaves what was not sent, for whatever reason.
+void Peer::send_now(std::string& bytes) {
+  if (bytes.empty()) return;
+  boost::system::error_code error;
+  bytes.erase(0, stream->socket().write_some(asio::buffer(bytes), error));
+  sent_at = Clock::now();
+}
+
+}  // namespace nibble::server

@@ -268,7 +268,8 @@ def schema_cases():
                        "f": {"type": "array", "items": [s, n]}, "g": {"type": "array", "items": {}},
                        "h": {"type": "array", "items": {"oneOf": [s, n]}}}),
         "type lists": obj({"a": {"type": ["string", "null"]}, "b": {"type": ["integer", "number"]}, "c": {"type": []},
-                           "d": {"type": ["object", 5, None]}, "e": {"type": [1, 2]}, "f": {"type": ["array"], "items": n}}),
+                           "d": {"type": ["object", 5, None]}, "e": {"type": [1, 2]}, "f": {"type": ["array"], "items": n},
+                           "g": {"type": [""]}, "h": {"type": ["", "string"]}}),
         "nullable": obj({"a": s | {"nullable": True}, "b": s | {"nullable": False}, "c": s | {"nullable": "yes"},
                          "d": {"type": ["string", "null"], "nullable": True},
                          "e": obj({"null_x": s}, nullable=True), "f": obj({"x": s}, nullable=True),
@@ -476,6 +477,8 @@ def parse_cases(render):
     history = ("<|start|>system<|message|>You are x.<|end|><|start|>developer<|message|># Instructions\n\nx<|end|>"
                "<|start|>user<|message|>q<|end|><|start|>functions.f to=assistant<|channel|>commentary<|message|>r<|end|>")
     yield parse_golden("history", None, encode_marked(history))
+    yield parse_golden("a tool without a name", None,
+                       encode_marked("<|start|>tool<|channel|>commentary<|message|>r<|end|>"))
     for name, text in header_streams():
         yield parse_golden(name, None, encode_marked(text))
     for golden in render:  # what was rendered, parsed back

@@ -13,15 +13,15 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <optional>
 
 namespace nibble::app {
 namespace {
-
-struct Interrupted {};
 
 std::string time_text(const char* format, std::time_t time) {
   std::tm local{};
@@ -138,30 +138,33 @@ int execute(const ServeOptions& o) {
   if (!o.served_names.empty()) named.names = o.served_names;
 
   Running running;
+  std::atomic<bool> loaded = false;
   server::Api api(api_options(o));
   const DeafAtTheEnd deaf;  // once the server, whose signals they are, is gone
-  server::HttpServer http(http_options(o), [&api](const server::HttpRequest& request, server::Wake wake) {
+  server::HttpOptions options = http_options(o);
+  options.on_signal = [&loaded] {
+    if (!loaded) std::_Exit(kExitOk);  // nothing runs yet, and loading may take minutes
+  };
+  server::HttpServer http(std::move(options), [&api](const server::HttpRequest& request, server::Wake wake) {
     return api.handle(request, std::move(wake));
   });
-  const std::string scheme = o.certificate_file.empty() ? "http" : "https";
-  terminal.note(fmt::format("listening on {}://{}:{}", scheme, o.host, http.port()));
-  try {
-    api.loading("checking weights", 0);
-    load(
-        o, model, running,
-        [&](const model::LoadProgress& p) {
-          api.loading("loading weights",
-                      static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
-          if (http.stopping()) throw Interrupted();
-        },
-        terminal);
-  } catch (const Interrupted&) {
-    return kExitOk;
-  }
+  const std::string host = o.host.find(':') == std::string::npos ? o.host : "[" + o.host + "]";  // IPv6
+  const std::string address =
+      fmt::format("{}://{}:{}", o.certificate_file.empty() ? "http" : "https", host, http.port());
+  terminal.note("listening on " + address);
+  api.loading("checking weights", 0);
+  load(
+      o, model, running,
+      [&api](const model::LoadProgress& p) {
+        api.loading("loading weights",
+                    static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
+      },
+      terminal);
   server::ServedModel served = served_model(o, running, named.names);
-  terminal.note(fmt::format("serving {} on {}, context {} tokens, API at {}://{}:{}/v1", named.names.front(),
-                            running.loaded->backend().name(), served.max_context, scheme, o.host, http.port()));
+  terminal.note(fmt::format("serving {} on {}, context {} tokens, API at {}/v1", named.names.front(),
+                            running.loaded->backend().name(), served.max_context, address));
   api.publish(std::move(served), server::port_of(*running.engine));
+  loaded = true;
   http.wait();
   terminal.note("stopped");
   return kExitOk;

@@ -1,6 +1,6 @@
 #include "app/serve_options.h"
 
-#include "app/flat_yaml.h"
+#include "app/flat_config.h"
 #include "app/vllm_flags.h"
 #include "base/error.h"
 
@@ -45,14 +45,11 @@ std::optional<Layered> from_environment(const std::string& flag, const Environme
 }
 
 // By its name YAML, else TOML.
-std::vector<CLI::ConfigItem> config_items(const std::string& path) {
-  if (!path.ends_with(".yaml") && !path.ends_with(".yml")) return CLI::ConfigTOML().from_file(path);
+std::vector<FlatSetting> config_settings(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw CLI::FileError::Missing(path);
-  std::vector<CLI::ConfigItem> items;
-  for (YamlSetting& setting : parse_flat_yaml(std::string(std::istreambuf_iterator<char>(file), {})))
-    items.push_back({.parents = {}, .name = std::move(setting.name), .inputs = std::move(setting.values)});
-  return items;
+  const std::string text(std::istreambuf_iterator<char>(file), {});  // throws for a folder
+  return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
 }
 
 std::map<std::string, Layered> read_config(const CLI::App& app, const std::string& path) {
@@ -61,21 +58,21 @@ std::map<std::string, Layered> read_config(const CLI::App& app, const std::strin
   const auto refuse = [&path](const std::string& what) {
     return Error(Code::kInvalidRequest, "[options] --config {}: {}", path, what);
   };
-  std::vector<CLI::ConfigItem> items;
+  std::vector<FlatSetting> settings;
   try {
-    items = config_items(path);
+    settings = config_settings(path);
   } catch (const std::exception& e) {
     throw refuse(e.what());
   }
-  for (CLI::ConfigItem& item : items) {
-    std::string flag = "--" + item.name;
+  for (FlatSetting& setting : settings) {
+    std::string flag = "--" + setting.name;
     std::replace(flag.begin(), flag.end(), '_', '-');
     const CLI::Option* option = app.get_option_no_throw(flag);
-    const bool known = option != nullptr && flag != "--config" && flag != "--help";
-    if (!item.parents.empty() || !known) throw refuse(fmt::format("nibble serve has no setting {}", item.fullname()));
-    if (option->get_expected_min() == 0 && item.inputs.size() == 1)  // --no-…: true is false
-      item.inputs = {option->get_flag_value(flag.substr(2), item.inputs[0])};
-    const bool is_new = layers.emplace(name_of(*option), Layered{std::move(item.inputs), "file " + path}).second;
+    const bool known = option != nullptr && flag != "--config" && flag != "--help" && flag != "--print-config";
+    if (!known) throw refuse("nibble serve has no setting " + setting.name);
+    if (option->get_expected_min() == 0 && setting.values.size() == 1)  // --no-…: true is false
+      setting.values = {option->get_flag_value(flag.substr(2), setting.values[0])};
+    const bool is_new = layers.emplace(name_of(*option), Layered{std::move(setting.values), "file " + path}).second;
     if (!is_new) throw refuse(fmt::format("{} stands there twice", name_of(*option)));
   }
   return layers;
@@ -87,6 +84,9 @@ std::string shown(const CLI::Option& option, const std::string& flag) {
   return fmt::format("{}", fmt::join(option.reduced_results(), ","));
 }
 
+// "" is what a shell makes of a variable that is not set: as a key it would let everybody in.
+std::string not_empty(const std::string& found) { return found.empty() ? "want a value, found an empty one" : ""; }
+
 }  // namespace
 
 void add_serve_flags(CLI::App& app, ServeOptions& o) {
@@ -96,7 +96,7 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
                  "Face's cache; default: the small model that comes with nibble")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--served-model-name", o.served_names, "Names that requests may use; default: the model's");
-  app.add_option("--host", o.host, "Address to listen on; 0.0.0.0: all");
+  app.add_option("--host", o.host, "Address to listen on; 0.0.0.0: all")->check(not_empty);
   app.add_option("--port", o.port, "Port to listen on; 0: any free one")->check(CLI::Range(0, 65535));
   app.add_option("--max-num-seqs", o.max_num_seqs, "Most sequences computed at the same time")
       ->check(CLI::Range(1, 1024));
@@ -108,9 +108,12 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                "Do not compute again what a prompt shares with earlier ones (default)");
   app.add_flag_function(
-      "--async-scheduling,!--no-async-scheduling", [&o](int64_t count) { o.async_scheduling = count > 0; },
-      "Begin a step before the last one's tokens are read; default: on cuda");
-  app.add_option("--api-key", o.api_keys, "Key that clients must give; repeatable")->allow_extra_args(false);
+         "--async-scheduling,!--no-async-scheduling", [&o](int64_t count) { o.async_scheduling = count > 0; },
+         "Begin a step before the last one's tokens are read; default: on cuda")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--api-key", o.api_keys, "Key that clients must give; repeatable")
+      ->allow_extra_args(false)
+      ->check(not_empty);
   app.add_option("--ssl-certfile", o.certificate_file, "Certificate chain (PEM): serve HTTPS");
   app.add_option("--ssl-keyfile", o.key_file, "Its private key (PEM)");
   app.add_option("--allowed-origin,--allowed-origins", o.allowed_origin,

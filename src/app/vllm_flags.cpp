@@ -184,10 +184,16 @@ using OnValue = std::function<void(const std::string& value)>;
 
 // What is given twice counts as given last, as there.
 CLI::Option* add_foreign_flag(CLI::App& app, const std::string& flag, std::string_view values, const OnValue& use) {
-  if (values == "-") return app.add_flag_callback(flag + ",!--no-" + flag.substr(2), [use] { use(""); });
-  if (values == "*") {
-    return app.add_option_function<std::vector<std::string>>(
-        flag, [use](const std::vector<std::string>& found) { use(fmt::format("{}", fmt::join(found, " "))); });
+  if (values == "-") {
+    return app.add_flag_callback(flag + ",!--no-" + flag.substr(2), [use] { use(""); })
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+  const bool is_config = flag.ends_with("-config");  // field by field, or as JSON
+  if (values == "*" || is_config) {
+    return app
+        .add_option_function<std::vector<std::string>>(
+            flag, [use](const std::vector<std::string>& found) { use(fmt::format("{}", fmt::join(found, " "))); })
+        ->allow_extra_args(!is_config);
   }
   return app.add_option_function<std::string>(flag, use)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
@@ -216,13 +222,20 @@ void take_values(CLI::App& app, const Value& row, ServeOptions& o) {
 void respell_vllm_arguments(std::vector<std::string>& arguments) {
   for (size_t i = 0; i + 1 < arguments.size(); ++i)  // -q is --quiet here unless vLLM's value follows
     if (arguments[i] == "-q" && arguments[i + 1] == "mxfp4") arguments[i] = "--quantization";
-  for (std::string& argument : arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string& argument = arguments[i];
     argument = with_long_name(argument);
     if (!argument.starts_with("--")) continue;
     const size_t end = std::min(argument.find('='), argument.size());
     std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
-    const size_t dot = argument.find("-config.");  // one field of a JSON flag
-    if (dot < end) argument.erase(dot + 7, end - dot - 7);
+    const size_t dot = argument.find("-config.");
+    if (dot >= end) continue;
+    if (end == argument.size()) {  // its value is the next word; none: true
+      const bool has_value = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
+      argument += "=" + (has_value ? arguments[i + 1] : "true");
+      if (has_value) arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    }
+    arguments[i][dot + 7] = '=';  // --x-config=field=value: one field of a JSON flag
   }
 }
 

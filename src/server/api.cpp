@@ -56,6 +56,15 @@ constexpr std::array kRoutes = {Route{"/", true, false, false},
 constexpr size_t kShortBody = size_t{64} << 10;  // longer ones are read in the workshop
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kResponsesPrefix = "/v1/responses/";
+constexpr std::string_view kCancel = "/cancel";  // at the end of one of those
+
+// What a path takes, as the header Allow says it.
+std::string_view methods_of(std::string_view path) {
+  const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [path](const Route& r) { return r.path == path; });
+  if (known == kRoutes.end())
+    return path.starts_with(kModelsPrefix) ? "GET, HEAD" : path.ends_with(kCancel) ? "POST" : "GET, HEAD, DELETE";
+  return !known->get ? "POST" : known->post ? "GET, HEAD, POST" : "GET, HEAD";
+}
 
 void check_model(const std::string& wanted, const ServedModel& model) {
   const auto& names = model.names;
@@ -113,6 +122,7 @@ std::unique_ptr<Call> Api::refuse(const std::string& id, const std::string& path
   metrics_.response_sent(error.status(), 0);
   HttpHead head{.status = error.status(), .headers = {{"X-Request-Id", id}}};
   if (error.status() == 429 || error.status() == 503) head.headers.emplace_back("Retry-After", "1");
+  if (error.status() == 405) head.headers.emplace_back("Allow", methods_of(path));
   if (error.status() == 401) head.headers.emplace_back("WWW-Authenticate", "Bearer");
   const bool quiet = path == "/health" || error.status() == 404;
   if (!quiet && options_.log) {
@@ -145,7 +155,7 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
     throw ApiError("", fmt::format("there is no {} here", path.substr(0, 200)), 404, "not_found");
   if (known == kRoutes.end() || known->needs_key) check_key(http);
   if (known != kRoutes.end() && !(get ? known->get : http.method == "POST" && known->post))
-    throw ApiError("", fmt::format("{} takes {}", path, known->get ? "GET" : "POST"), 405, "method_not_allowed");
+    throw ApiError("", fmt::format("{} takes {}", path, methods_of(path)), 405, "method_not_allowed");
   if (!http.content_encoding.empty() && http.content_encoding != "identity")
     throw ApiError("", "the body must not be compressed", 415, "unsupported_encoding");
   if (path == "/") {
@@ -207,7 +217,7 @@ std::unique_ptr<Call> Api::models(const Visit& visit, const Served& served) {
   };
   if (visit.http.path.size() > kModelsPrefix.size()) {
     if (visit.http.method != "GET" && visit.http.method != "HEAD")
-      throw ApiError("", "a model takes GET", 405, "method_not_allowed");
+      throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
     const std::string name = visit.http.path.substr(kModelsPrefix.size());
     check_model(name, served.model);
     return answer(entry(name));
@@ -292,7 +302,6 @@ KeepResponse Api::keep_response(const std::string& id, const std::vector<text::M
 
 std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
   std::string id = visit.http.path.substr(kResponsesPrefix.size());
-  constexpr std::string_view kCancel = "/cancel";
   const bool cancel = id.ends_with(kCancel);
   if (cancel) id.resize(id.size() - kCancel.size());
   if (id.find('/') != std::string::npos)
@@ -303,7 +312,8 @@ std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
   if (cancel && method == "POST")  // none is running: a running one is ended by closing its connection
     throw ApiError("", "only background responses can be cancelled, and there are none", 400, "not_cancellable");
   if (!cancel && (method == "GET" || method == "HEAD")) return answer(entry->response);
-  if (cancel || method != "DELETE") throw ApiError("", "a response takes GET and DELETE", 405, "method_not_allowed");
+  if (cancel || method != "DELETE")
+    throw ApiError("", fmt::format("a response takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   store_.remove(id);
   return answer({{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
 }

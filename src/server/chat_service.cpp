@@ -46,13 +46,16 @@ void check_length(const ServedModel& model, size_t tokens, const std::string& pa
                  400, "context_length_exceeded");
 }
 
+void check_id(const ServedModel& model, int32_t id, const char* param) {
+  if (id >= model.vocab)
+    throw ApiError(param, fmt::format("{}: want token ids below {}, found {}", param, model.vocab, id));
+}
+
 // Everything but the prompt.
 engine::Request base_request(const ServedModel& model, const GenerationFields& fields) {
   engine::Request request = fields.request;
-  for (const auto& [id, bias] : request.sampling.logit_bias) {
-    if (id >= model.vocab)
-      throw ApiError("logit_bias", fmt::format("logit_bias: want token ids below {}, found {}", model.vocab, id));
-  }
+  for (const auto& [id, bias] : request.sampling.logit_bias) check_id(model, id, "logit_bias");
+  for (const int32_t id : request.stop_ids) check_id(model, id, "stop_token_ids");
   request.max_tokens = std::max<int64_t>(fields.max_tokens.value_or(std::numeric_limits<int32_t>::max()), 1);
   if (request.min_tokens > request.max_tokens) {
     throw ApiError("min_tokens", fmt::format("min_tokens: want at most the limit of {}, found {}", request.max_tokens,
@@ -73,10 +76,7 @@ uint64_t seed_of(const GenerationFields& fields) {
 
 std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
   const auto encode = [&model](std::string_view text) { return model.tokenizer->encode(text); };
-  std::vector<int32_t> prompt =
-      text::to_tokens(text::render_for_completion(conversation_of(turn, date)), model.ids, encode);
-  check_length(model, prompt.size(), "messages");
-  return prompt;
+  return text::to_tokens(text::render_for_completion(conversation_of(turn, date)), model.ids, encode);
 }
 
 std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
@@ -88,6 +88,7 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
     request.stop_ids.push_back(model.ids.id_of(text::Special::kCall));
   }
   request.prompt = turn_prompt(model, turn, date);
+  check_length(model, request.prompt.size(), turn.prompt_field);
   request.sampling.seed = seed_of(fields);
   std::vector<engine::Request> requests;
   for (int i = 0; i < fields.n; ++i) {
@@ -113,10 +114,7 @@ std::vector<engine::Request> completion_requests(const ServedModel& model, const
     else
       request.prompt = std::get<std::vector<int32_t>>(prompt);
     if (request.prompt.empty()) throw ApiError("prompt", "prompt: want at least one token, found none");
-    for (const int32_t id : request.prompt) {
-      if (id >= model.vocab)
-        throw ApiError("prompt", fmt::format("prompt: want token ids below {}, found {}", model.vocab, id));
-    }
+    for (const int32_t id : request.prompt) check_id(model, id, "prompt");
     check_length(model, request.prompt.size(), "prompt");
     for (int i = 0; i < fields.n; ++i) {
       request.sampling.seed = seed + static_cast<uint64_t>(i);

@@ -12,8 +12,8 @@
 
 namespace nibble::server {
 
-// The prompt of a turn. `date`: YYYY-MM-DD, told to the model. Throws ApiError: too long for the context, a schema
-// that nests too deeply.
+// The prompt of a turn. `date`: YYYY-MM-DD, told to the model. It may be longer than the context. Throws
+// ApiError for a schema that nests too deeply.
 [[nodiscard]] std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& turn,
                                                const std::string& date);
 

@@ -31,7 +31,10 @@ EngineCall::EngineCall(CallContext context, std::unique_ptr<Presenter> presenter
       unfinished_(requests.size()),
       choices_(requests.size()),
       generation_(context_.port, std::move(wake)) {
-  for (engine::Request& request : requests) generation_.submit(std::move(request));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    presenter_->prompt(i, static_cast<int64_t>(requests[i].prompt.size()));
+    generation_.submit(std::move(requests[i]));
+  }
   context_.metrics.request_begun(choices_.size());
 }
 

@@ -66,6 +66,12 @@ asio::awaitable<void> pass(std::chrono::seconds time) {
 using Parser = http::request_parser<http::string_body>;
 enum class Part { kHeader, kBody };
 
+// Of any other, where the body ends would be a guess.
+bool knows_coding(const Parser& parser) {
+  const auto coding = parser.get()[http::field::transfer_encoding];
+  return coding.empty() || beast::iequals(coding, "chunked");
+}
+
 }  // namespace
 
 struct HttpServer::Impl {
@@ -110,6 +116,7 @@ struct HttpServer::Impl {
 
   const HttpOptions options;
   const Handler handler;
+  int port = 0;  // that was found
   std::unique_ptr<asio::ssl::context> tls;
   std::atomic<bool> draining = false;
   std::atomic<int> connections = 0;
@@ -142,6 +149,7 @@ void HttpServer::Impl::listen() {
   if (error) {
     throw Error(Code::kIo, "[serve] cannot listen on {} port {}: {}", options.host, options.port, error.message());
   }
+  port = acceptor.local_endpoint().port();
 }
 
 void HttpServer::Impl::use_tls() {
@@ -154,6 +162,7 @@ void HttpServer::Impl::use_tls() {
                    asio::ssl::context::no_tlsv1_1);
   tls->use_certificate_chain_file(options.certificate_file, error);
   if (error) throw Error(Code::kIo, "[serve] --ssl-certfile {}: {}", options.certificate_file, error.message());
+  tls->set_password_callback([](size_t, auto) { return std::string(); }, error);  // OpenSSL would ask at the terminal
   tls->use_private_key_file(options.key_file, asio::ssl::context::pem, error);
   if (error) throw Error(Code::kIo, "[serve] --ssl-keyfile {}: {}", options.key_file, error.message());
 }
@@ -161,6 +170,7 @@ void HttpServer::Impl::use_tls() {
 void HttpServer::Impl::await_signal() {
   signals.async_wait([this](error_code error, int) {
     if (error) return;
+    if (options.on_signal) options.on_signal();
     if (draining) return stop();
     drain();
     await_signal();
@@ -311,13 +321,15 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   Parser parser;
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
-  const error_code bad_header = co_await read_in_time(stream, buffer, parser, Part::kHeader);
+  error_code bad_header = co_await read_in_time(stream, buffer, parser, Part::kHeader);
+  if (!bad_header && !knows_coding(parser)) bad_header = http::error::bad_transfer_encoding;
   if (bad_header) {
     co_await refuse(stream, bad_header);
     co_return false;
   }
   const auto& message = parser.get();
-  if (beast::iequals(message[http::field::expect], "100-continue")) {
+  const bool modern = message.version() >= 11;
+  if (modern && beast::iequals(message[http::field::expect], "100-continue")) {
     const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
     const bool sent = co_await write(stream, go_on);
     if (!sent) co_return false;
@@ -327,7 +339,6 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
     co_await refuse(stream, bad_body);
     co_return false;
   }
-  const bool modern = message.version() >= 11;
   const Framing framing{
       .keep_alive = message.keep_alive() && !draining, .chunked = modern, .allowed_origin = options.allowed_origin};
   if (message.method() == http::verb::options) {
@@ -436,9 +447,7 @@ HttpServer::~HttpServer() {
   impl_->threads.clear();
 }
 
-int HttpServer::port() const { return impl_->acceptor.local_endpoint().port(); }
-
-bool HttpServer::stopping() const { return impl_->draining; }
+int HttpServer::port() const { return impl_->port; }
 
 void HttpServer::wait() {
   for (std::jthread& thread : impl_->threads) thread.join();

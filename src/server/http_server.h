@@ -26,6 +26,7 @@ struct HttpOptions {
   std::chrono::seconds write_time{30};  // without the client taking a byte
   std::chrono::seconds ping_time{15};   // of silence in a stream before a comment line
   std::chrono::seconds drain_time{30};  // after SIGTERM, for what is running
+  std::function<void()> on_signal{};    // before one is acted on
 };
 
 class HttpServer {
@@ -38,8 +39,7 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   [[nodiscard]] int port() const;
-  [[nodiscard]] bool stopping() const;  // a signal has come
-  void wait();                          // until a signal has come and the drain is over
+  void wait();  // until a signal has come and the drain is over
 
  private:
   struct Impl;

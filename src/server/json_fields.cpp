@@ -150,7 +150,17 @@ std::optional<size_t> Fields::choice(std::string_view name, std::initializer_lis
   return static_cast<size_t>(it - words.begin());
 }
 
-void Fields::ignore(std::initializer_list<std::string_view> names) { known_.insert(names.begin(), names.end()); }
+void Fields::ignore_strings(std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) static_cast<void>(string(name));
+}
+
+void Fields::ignore_booleans(std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) static_cast<void>(boolean(name));
+}
+
+void Fields::ignore_arrays(std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) static_cast<void>(array(name));
+}
 
 void Fields::refuse(std::initializer_list<std::string_view> names, std::string_view why) {
   for (const std::string_view name : names) {

@@ -47,8 +47,10 @@ class Fields {
   // Position of the value among the words.
   [[nodiscard]] std::optional<size_t> choice(std::string_view name, std::initializer_list<std::string_view> words);
 
-  // Accepted without effect on the answer; docs/api.md says why for each.
-  void ignore(std::initializer_list<std::string_view> names);
+  // Accepted without effect on the answer, docs/api.md says why for each; ApiError where they have another type.
+  void ignore_strings(std::initializer_list<std::string_view> names);
+  void ignore_booleans(std::initializer_list<std::string_view> names);
+  void ignore_arrays(std::initializer_list<std::string_view> names);
   // Known and not served: anything but null, false, "", [] and {} is an ApiError that says `why`.
   void refuse(std::initializer_list<std::string_view> names, std::string_view why);
   // Of this field one value is served, and it makes no difference.

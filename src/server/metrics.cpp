@@ -166,10 +166,11 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
     for (const auto& [reason, count] : state_.finished)
       out += fmt::format("{}{{{},finished_reason=\"{}\"}} {}\n", name, labels, reason, count);
   });
-  family(out, "http_responses_total", "counter Responses by HTTP status", [&](const std::string& name) {
-    for (const auto& [status, count] : state_.statuses)
-      out += fmt::format("{}{{{},status=\"{}\"}} {}\n", name, labels, status, count);
-  });
+  family(out, "http_responses_total", "counter Answers generated and requests refused, by HTTP status",
+         [&](const std::string& name) {
+           for (const auto& [status, count] : state_.statuses)
+             out += fmt::format("{}{{{},status=\"{}\"}} {}\n", name, labels, status, count);
+         });
   return out;
 }
 

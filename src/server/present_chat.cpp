@@ -31,16 +31,20 @@ class ChatPresenter final : public Presenter {
         id_(std::move(id)),
         stream_(request.generation.stream),
         include_usage_(request.generation.include_usage),
+        continuous_usage_(request.generation.continuous_usage),
         logprobs_(request.generation.request.logprobs >= 0),
         token_ids_(request.generation.return_token_ids),
         reasoning_(request.include_reasoning) {
     const TurnOptions options{.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
                               .parallel_calls = request.parallel_tool_calls,
                               .stop = request.generation.stop,
-                              .include_stop = request.generation.include_stop};
+                              .include_stop = request.generation.include_stop,
+                              .min_tokens = request.generation.request.min_tokens};
     for (int i = 0; i < request.generation.n; ++i)
       choices_.push_back({.reader = TurnReader(*model.tokenizer, model_.ids, options)});
   }
+
+  void prompt(size_t choice, int64_t tokens) override { choices_[choice].usage.prompt_tokens = tokens; }
 
   bool token(size_t choice, const engine::TokenEvent& event) override {
     Choice& c = choices_[choice];
@@ -49,6 +53,7 @@ class ChatPresenter final : public Presenter {
     if (token_ids_) c.token_ids.push_back(event.token);
     const bool was_content = c.reader.in_content();
     const std::vector<TurnEvent> events = c.reader.push(event.token);
+    c.usage.reasoning_tokens = c.reader.reasoning_tokens();
     const bool special = model_.tokenizer->is_special(event.token);
     if (logprobs_ && event.logprobs && !special && (c.reader.in_content() || was_content)) {
       const size_t bytes =
@@ -65,7 +70,6 @@ class ChatPresenter final : public Presenter {
     take(choice, c.reader.finish());
     c.usage.prompt_tokens = finished.prompt_tokens;
     c.usage.cached_tokens = finished.cached_tokens;
-    c.usage.reasoning_tokens = c.reader.reasoning_tokens();
     c.finish_reason = server::finish_reason(finished.reason, c.reader.called());
     if (stream_) send_delta(choice, Json::object());
   }
@@ -137,7 +141,7 @@ class ChatPresenter final : public Presenter {
       return kind == ItemKind::kContent ? Json{{"content", value}}
                                         : Json{{"reasoning_content", value}, {"reasoning", value}};
     };
-    if (logprobs_ || token_ids_) return send_delta(choice, delta(text));
+    if (logprobs_ || token_ids_ || continuous_usage_) return send_delta(choice, delta(text));
     Choice& c = choices_[choice];
     std::optional<Mould>& mould = kind == ItemKind::kContent ? c.content_mould : c.reasoning_mould;
     if (!mould) mould.emplace(chunk_of(choice, delta(Mould::kHole)));
@@ -156,7 +160,7 @@ class ChatPresenter final : public Presenter {
     }
     if (token_ids_) item["token_ids"] = std::exchange(c.token_ids, {});
     chunk["choices"] = Json::array({std::move(item)});
-    if (include_usage_) chunk["usage"] = nullptr;
+    if (include_usage_) chunk["usage"] = continuous_usage_ ? chat_usage(c.usage) : Json();
     return chunk;
   }
 
@@ -215,7 +219,7 @@ class ChatPresenter final : public Presenter {
 
   const ServedModel& model_;
   const AnswerId id_;
-  const bool stream_, include_usage_, logprobs_, token_ids_, reasoning_;
+  const bool stream_, include_usage_, continuous_usage_, logprobs_, token_ids_, reasoning_;
   std::vector<Choice> choices_;
 };
 

@@ -45,20 +45,23 @@ class CompletionPresenter final : public Presenter {
         id_(std::move(id)),
         stream_(request.generation.stream),
         include_usage_(request.generation.include_usage),
+        continuous_usage_(request.generation.continuous_usage),
         logprobs_(request.generation.request.logprobs >= 0),
         token_ids_(request.generation.return_token_ids),
         skip_special_(request.skip_special_tokens),
         max_tokens_(request.generation.max_tokens.value_or(0)),
+        min_tokens_(request.generation.request.min_tokens),
         per_prompt_(static_cast<size_t>(request.generation.n)) {
     const auto match =
         request.generation.include_stop ? text::StopStrings::Match::kIncluded : text::StopStrings::Match::kExcluded;
     for (const auto& prompt : request.prompts) {
-      for (size_t i = 0; i < per_prompt_; ++i) {
-        choices_.push_back({.stops = text::StopStrings(request.generation.stop, match)});
-        if (request.echo) echo(choices_.back(), prompt);
-      }
+      Choice choice{.stops = text::StopStrings(request.generation.stop, match)};
+      if (request.echo) echo(choice, prompt);
+      for (size_t i = 0; i < per_prompt_; ++i) choices_.push_back(choice);
     }
   }
+
+  void prompt(size_t choice, int64_t tokens) override { choices_[choice].usage.prompt_tokens = tokens; }
 
   bool token(size_t choice, const engine::TokenEvent& event) override {
     Choice& c = choices_[choice];
@@ -74,9 +77,13 @@ class CompletionPresenter final : public Presenter {
     if (skip_special_ && model_.tokenizer->is_special(event.token)) bytes = {};
     if (logprobs_) add_entry(c, event, c.pushed);
     c.pushed += bytes.size();
-    const text::StopStrings::Step step = c.stops.push(c.utf8.push(bytes));
-    c.ended = step.stop_idx.has_value();
-    emit(choice, step.text);
+    std::string text = c.utf8.push(bytes);
+    if (c.usage.completion_tokens > min_tokens_) {
+      text::StopStrings::Step step = c.stops.push(text);
+      c.ended = step.stop_idx.has_value();
+      text = std::move(step.text);
+    }
+    emit(choice, text);
     return !c.ended;
   }
 
@@ -167,6 +174,7 @@ class CompletionPresenter final : public Presenter {
       entry.top = Json::object();
       for (const engine::Logprob& other : event.logprobs->top)
         entry.top[std::string(bytes_of(other.token))] = finite_logprob(other.value);
+      entry.top[std::string(bytes)] = entry.logprob;  // beside the likeliest ones
     }
     c.characters += characters(bytes);
     c.waiting.emplace_back(byte, std::move(entry));
@@ -189,7 +197,7 @@ class CompletionPresenter final : public Presenter {
 
   void send_chunk(size_t choice, const std::string& text) {
     Choice& c = choices_[choice];
-    if (logprobs_ || token_ids_ || !c.finish_reason.is_null()) return send(chunk_of(choice, text));
+    if (logprobs_ || token_ids_ || continuous_usage_ || !c.finish_reason.is_null()) return send(chunk_of(choice, text));
     if (!c.mould) c.mould.emplace(chunk_of(choice, Mould::kHole));
     send_json(c.mould->filled(text));
   }
@@ -202,7 +210,7 @@ class CompletionPresenter final : public Presenter {
     chunk["choices"] = Json::array(
         {{{"index", choice}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", c.finish_reason}}});
     if (token_ids_) chunk["choices"][0]["token_ids"] = std::exchange(c.token_ids, {});
-    if (include_usage_) chunk["usage"] = nullptr;
+    if (include_usage_) chunk["usage"] = continuous_usage_ ? chat_usage(c.usage) : Json();
     return chunk;
   }
 
@@ -226,8 +234,8 @@ class CompletionPresenter final : public Presenter {
 
   const ServedModel& model_;
   const AnswerId id_;
-  const bool stream_, include_usage_, logprobs_, token_ids_, skip_special_;
-  const int64_t max_tokens_;
+  const bool stream_, include_usage_, continuous_usage_, logprobs_, token_ids_, skip_special_;
+  const int64_t max_tokens_, min_tokens_;
   const size_t per_prompt_;
   std::vector<Choice> choices_;
 };

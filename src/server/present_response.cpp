@@ -24,7 +24,8 @@ class ResponsePresenter final : public Presenter {
                 {.calls = !request.turn.tools.empty() && request.turn.tool_choice != ToolChoice::kNone,
                  .parallel_calls = request.turn.parallel_tool_calls,
                  .stop = request.turn.generation.stop,
-                 .include_stop = request.turn.generation.include_stop}) {}
+                 .include_stop = request.turn.generation.include_stop,
+                 .min_tokens = request.turn.generation.request.min_tokens}) {}
 
   void begin() override {
     event("response.created", {{"response", response()}});

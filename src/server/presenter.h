@@ -54,7 +54,9 @@ class Mould {
 class Presenter {
  public:
   virtual ~Presenter() = default;
-  // Before everything else, of a stream.
+  // The length of a choice's prompt; before everything else.
+  virtual void prompt(size_t /*choice*/, int64_t /*tokens*/) {}
+  // Before the tokens, of a stream.
   virtual void begin() {}
   // False: the choice has all it wants; the rest of it does not come here.
   virtual bool token(size_t choice, const engine::TokenEvent& event) = 0;

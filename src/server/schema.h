@@ -22,6 +22,7 @@ struct GenerationFields {
   std::string model;  // empty: whichever is served
   bool stream = false;
   bool include_usage = false;         // stream: a last chunk with the usage
+  bool continuous_usage = false;      // and one with the usage so far in every other chunk
   int n = 1;                          // answers per prompt
   std::optional<uint64_t> seed;       // none: another one each time
   std::optional<int64_t> max_tokens;  // none: the endpoint's default
@@ -46,6 +47,7 @@ using CallNames = std::map<std::string, std::string, std::less<>>;
 // A turn of a conversation: what /v1/chat/completions and /v1/responses both come down to.
 struct TurnRequest {
   GenerationFields generation;
+  std::string prompt_field = "messages";  // the request's name of what is too long for the context
   std::vector<std::string> instructions;  // system and developer messages before everything else
   std::vector<text::Message> history;     // as Harmony has it
   std::vector<text::ToolSpec> tools;

@@ -22,7 +22,7 @@ void read_tool_calls(Fields& message, TurnRequest& into, CallNames& calls) {
   for (size_t i = 0; i < list->size(); ++i) {
     Fields call((*list)[i], fmt::format("{}[{}]", message.path("tool_calls"), i));
     call.only("type", "function", "only functions are called");
-    call.ignore({"index"});
+    static_cast<void>(call.integer("index", {0, INT64_MAX}));
     const std::string id = call.required_string("id");
     auto function = call.object("function");
     if (!function) throw ApiError(call.path("function"), call.path("function") + ": want an object, found nothing");
@@ -49,7 +49,8 @@ void read_assistant(Fields& message, TurnRequest& into, CallNames& calls) {
   }
   read_tool_calls(message, into, calls);
   message.refuse({"audio", "function_call"}, "use content and tool_calls");
-  message.ignore({"refusal", "annotations", "reasoning_details", "reasoning_text"});
+  message.ignore_strings({"refusal", "reasoning_text"});
+  message.ignore_arrays({"annotations", "reasoning_details"});
 }
 
 void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
@@ -133,7 +134,8 @@ void read_stream_options(Fields& fields, GenerationFields& into) {
   if (!options) return;
   if (!into.stream) throw ApiError("stream_options", "stream_options: want stream true as well");
   into.include_usage = options->boolean("include_usage").value_or(false);
-  options->ignore({"include_obfuscation", "continuous_usage_stats"});
+  into.continuous_usage = into.include_usage && options->boolean("continuous_usage_stats").value_or(false);
+  options->ignore_booleans({"include_obfuscation", "continuous_usage_stats"});
   options->done();
 }
 
@@ -200,7 +202,7 @@ TurnRequest parse_chat(const Json& body) {
     read_message(message, turn, calls);
   }
   read_tools(fields, turn);
-  fields.ignore({"store"});
+  fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");
   fields.only("verbosity", "medium", "say it in the instructions");
   fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
@@ -226,6 +228,8 @@ CompletionRequest parse_completion(const Json& body) {
   generation.n = static_cast<int>(fields.integer("n", {1, kMostAnswers}).value_or(1));
   generation.max_tokens = fields.integer("max_tokens", {0, kMostTokens}).value_or(kCompletionTokens);
   generation.request.logprobs = static_cast<int>(fields.integer("logprobs", {0, kMostLogprobs}).value_or(-1));
+  if (request.prompts.size() * static_cast<size_t>(generation.n) > kMostPrompts)
+    throw ApiError("n", fmt::format("n: want at most {} answers to all prompts together", kMostPrompts));
   request.echo = fields.boolean("echo").value_or(false);
   request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
   if (*generation.max_tokens == 0 && !request.echo)

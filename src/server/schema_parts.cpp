@@ -68,6 +68,13 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
   return biases;
 }
 
+// Texts by name: a response gives them back.
+void check_metadata(Fields& fields) {
+  if (!fields.object("metadata")) return;
+  for (const auto& [name, value] : fields.find("metadata")->items())
+    static_cast<void>(string_of(value, fields.path("metadata") + "." + name));
+}
+
 }  // namespace
 
 void read_generation(Fields& fields, GenerationFields& into) {
@@ -94,8 +101,11 @@ void read_generation(Fields& fields, GenerationFields& into) {
   into.request.prefix_cache = fields.boolean("cache_prompt").value_or(true);
   into.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   into.ignore_eos = fields.boolean("ignore_eos").value_or(false);
-  fields.ignore({"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-                 "request_id", "spaces_between_special_tokens"});
+  fields.ignore_strings({"user", "safety_identifier", "prompt_cache_key", "request_id"});
+  fields.ignore_booleans({"spaces_between_special_tokens"});
+  static_cast<void>(fields.choice("service_tier", {"auto", "default", "flex", "scale", "priority"}));
+  static_cast<void>(fields.choice("prompt_cache_retention", {"in-memory", "in_memory", "24h"}));
+  check_metadata(fields);
   fields.only("priority", 0, "requests are served in order of arrival");
   fields.only("length_penalty", 1, "there is no beam search");
   fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
@@ -154,7 +164,7 @@ OutputFormat read_json_schema(Fields& fields) {
     throw ApiError(path, fmt::format("{}: want a JSON Schema, found nothing", path));
   }
   format.schema.schema = *fields.find("schema");
-  fields.ignore({"strict"});  // the schema is enforced either way
+  fields.ignore_booleans({"strict"});  // the schema is enforced either way
   return format;
 }
 
@@ -170,8 +180,8 @@ std::string text_of(const Json& content, const std::string& path, std::initializ
                                                     part.path("type"), fmt::join(types, ", "), type));
     }
     text += part.required_string(type == "refusal" ? "refusal" : "text");
-    part.ignore({"annotations", "logprobs"});  // of our own answers, sent back
-    part.ignore({"cache_control"});            // what can be cached is
+    part.ignore_arrays({"annotations", "logprobs"});  // of our own answers, sent back
+    static_cast<void>(part.object("cache_control"));  // what can be cached is
     part.done();
   }
   return text;

@@ -48,7 +48,8 @@ void read_reasoning_item(Fields& item, TurnRequest& into) {
   std::string text;
   if (const Json* content = item.array("content"))
     text = text_of(*content, item.path("content"), {"reasoning_text", "text"});
-  item.ignore({"summary", "encrypted_content"});  // ours are empty
+  item.ignore_arrays({"summary"});  // ours is empty, and so is
+  item.ignore_strings({"encrypted_content"});
   if (!text.empty()) into.history.push_back(assistant_message(text::kAnalysisChannel, std::move(text)));
 }
 
@@ -62,7 +63,7 @@ void read_item(const Json& items, size_t i, ResponsesRequest& into) {
   auto& history = into.turn.history;
   if (type == "message") {
     read_message_item(item, is_call(items, i + 1), into.turn);
-    item.ignore({"phase"});
+    item.ignore_strings({"phase"});
   } else if (type == "function_call") {
     const std::string name = item.required_string("name");
     into.calls[item.required_string("call_id")] = name;
@@ -81,7 +82,7 @@ void read_item(const Json& items, size_t i, ResponsesRequest& into) {
                    fmt::format("{}: want message, reasoning, function_call or function_call_output, found {}",
                                item.path("type"), type));
   }
-  item.ignore({"id", "status"});
+  item.ignore_strings({"id", "status"});
   item.done();
 }
 
@@ -190,6 +191,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   Fields fields(body, "");
   ResponsesRequest request;
   TurnRequest& turn = request.turn;
+  turn.prompt_field = "input";
   if (const auto id = fields.string("previous_response_id")) {
     StoredTurn before = previous(*id);
     turn.history = std::move(before.history);
@@ -205,7 +207,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   read_input(fields, request);
   request.store = fields.boolean("store").value_or(true);
   if (auto options = fields.object("stream_options")) {
-    options->ignore({"include_obfuscation"});
+    options->ignore_booleans({"include_obfuscation"});
     options->done();
   }
   fields.only("truncation", "disabled", "a conversation that is too long is refused");

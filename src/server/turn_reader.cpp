@@ -18,6 +18,7 @@ TurnReader::TurnReader(const text::Tokenizer& tokenizer, const text::HarmonyIds&
 std::vector<TurnEvent> TurnReader::push(int32_t token) {
   if (ended_) return {};
   events_.clear();
+  ++tokens_;
   if (const auto special = ids_.special_of(token))
     take(parser_.push(*special));
   else if (tokenizer_.contains(token) && !tokenizer_.is_special(token))
@@ -73,7 +74,7 @@ void TurnReader::on(const text::MessageStarted& started) {
 }
 
 void TurnReader::on(const text::TextDelta& delta) {
-  if (open_ != ItemKind::kContent) return emit_text(delta.text);
+  if (open_ != ItemKind::kContent || tokens_ <= options_.min_tokens) return emit_text(delta.text);
   text::StopStrings::Step step = stops_.push(delta.text);
   emit_text(std::move(step.text));
   if (!step.stop_idx) return;

@@ -35,6 +35,7 @@ struct TurnOptions {
   bool parallel_calls = true;  // else the turn ends where a second call would begin
   std::vector<std::string> stop{};
   bool include_stop = false;
+  int64_t min_tokens = 0;  // stop strings are looked for in what comes after them
 };
 
 class TurnReader {
@@ -75,7 +76,7 @@ class TurnReader {
   bool begun_ = false;            // its kBegin is out
   bool ended_ = false;
   int calls_ = 0;
-  int64_t reasoning_tokens_ = 0;
+  int64_t tokens_ = 0, reasoning_tokens_ = 0;
 };
 
 }  // namespace nibble::server

@@ -230,6 +230,7 @@ void HeaderReader::resolve() {
     header.channel = header.recipient ? kCommentaryChannel : kFinalChannel;
   }
   header.name = valid_utf8(header.name);
+  if (header.role == Role::kTool && header.name.empty()) header.name = name_of(Role::kTool);  // as openai-harmony does
   if (header.channel) header.channel = valid_utf8(*header.channel);
 }
 

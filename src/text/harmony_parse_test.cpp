@@ -347,7 +347,7 @@ TEST(harmony_parse, roles_after_start) {
   expect_all(
       {
           {"<|start|>user<|message|>q<|end|>", {"user|q|end"}, {}},
-          {"<|start|>tool to=assistant<|message|>r<|end|>", {"tool to=assistant|r|end"}, {}},
+          {"<|start|>tool to=assistant<|message|>r<|end|>", {"tool:tool to=assistant|r|end"}, {}},
           {"<|start|>lookup to=assistant<|channel|>commentary<|message|>r<|end|>",
            {"tool:lookup to=assistant #commentary|r|end"},
            {}},

@@ -114,13 +114,13 @@ void SchemaWriter::enter(std::string_view step) {
 std::string SchemaWriter::type_of(const Json& schema, size_t indent) {
   if (const Json* variants = find_array(schema, "oneOf")) return union_of(*variants, indent);
   if (const Json* types = find_array(schema, "type")) {
-    std::string joined;
+    std::vector<std::string_view> names;
     for (const Json& type : *types) {
       if (!type.is_string()) continue;
       const auto& name = type.get_ref<const std::string&>();
-      joined += (joined.empty() ? "" : " | ") + (name == "integer" ? "number" : name);
+      names.push_back(name == "integer" ? "number" : std::string_view(name));
     }
-    return joined.empty() ? "any" : joined;
+    return names.empty() ? "any" : fmt::format("{}", fmt::join(names, " | "));
   }
   const std::string* type = find_string(schema, "type");
   return type == nullptr ? "any" : typed(*type, schema, indent);

@@ -50,11 +50,20 @@ class Hostile(Case):
                              (b"GET /nothing HTTP/1.1\r\nConnection: close\r\n\r\n", b"404"), (b"PUT /v1/completions HTTP/1.1\r\nConnection: close\r\n\r\n", b"405"),
                              (b"GET /v1/completions HTTP/1.1\r\nConnection: close\r\n\r\n", b"405"),
                              (b"POST /v1/completions HTTP/1.1\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n", b"415"),
+                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n{}", b"400"),
+                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", b"400"),
+                             (b"GET http://host/health HTTP/1.1\r\nConnection: close\r\n\r\n", b"200"), (b"GET http://host HTTP/1.1\r\nConnection: close\r\n\r\n", b"404"),
+                             (b"POST /v1/completions HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}", b"400"),
                              (b"GET /health HTTP/1.0\r\n\r\n", b"200"), (b"GET /%68ealth?x=1#y HTTP/1.1\r\nConnection: close\r\n\r\n", b"200")):
             answer = self.server.raw(data)
             self.assertEqual(answer[9:12], status, (data[:60], answer[:200]))
         too_large = self.server.raw(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + b"a" * 0x100000 + b"\r\n") * 6)
         self.assertEqual(too_large[9:12], b"413")
+
+    def test_what_takes_another_method_says_which(self):
+        for method, path, allowed in (("DELETE", "/health", "GET, HEAD"), ("GET", "/v1/completions", "POST"), ("POST", "/v1/models/nibble-tiny", "GET, HEAD"), ("PUT", "/ping", "GET, HEAD, POST")):
+            answer = self.server.request(method, path)
+            self.assertEqual((answer.status, answer.headers["Allow"]), (405, allowed))
 
     def test_requests_one_behind_the_other(self):
         one = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -231,6 +240,12 @@ class Ends(Case):
         self.assertEqual(server.get("/ping").status, 200)
         self.assertEqual(server.stop(), 0)
 
+    def test_a_signal_ends_it_at_any_moment_of_loading(self):
+        for delay in (0, 0.005, 0.01, 0.02, 0.05, 0.1):
+            server = Server("--load-format", "dummy", "--max-model-len", 1024, "--max-num-seqs", 4, model="tiny", ready=False)
+            time.sleep(delay)
+            self.assertEqual(server.stop(), 0, server.log)
+
 
 class Secured(Case):
     def test_api_keys(self):
@@ -261,6 +276,10 @@ class Secured(Case):
             self.assertEqual(joined(events, "content"), "The capital of France is Paris.")
         self.assertEqual(server.raw(b"GET /health HTTP/1.1\r\n\r\n"), b"")
         self.refused(2, "serve", TINY, "--ssl-certfile", cert, says="--ssl-keyfile")
+        self.refused(5, "serve", TINY, "--ssl-certfile", key, "--ssl-keyfile", key, says="--ssl-certfile")
+        locked = self.dir / "locked.pem"
+        subprocess.run(["openssl", "rsa", "-aes128", "-passout", "pass:x", "-in", key, "-out", locked], check=True, capture_output=True)
+        self.refused(5, "serve", TINY, "--ssl-certfile", cert, "--ssl-keyfile", locked, says="--ssl-keyfile")
 
 
 class Flags(Case):
@@ -274,12 +293,13 @@ class Flags(Case):
 
     def test_settings_and_where_they_come_from(self):
         file = self.dir / "serve.toml"
-        file.write_text('port = 7001\nmax_num_seqs = 7\nhost = "0.0.0.0"\napi-key = ["k1", "k2"]\n')
+        file.write_text('port = 7001\nmax_num_seqs = 7\nhost = "0.0.0.0"\napi-key = ["k1", "k2"]\nserved-model-name = "a#b"  # one\n')
         config = self.config(TINY, "--config", file, "--port", 7003, env={"NIBBLE_PORT": "7002", "NIBBLE_MAX_NUM_SEQS": "8", "VLLM_ATTENTION_SINKS": "false",
                                                                                 "VLLM_ATTENTION_BACKEND": "FLASHINFER", "VLLM_MXFP4_ACTIVATION": "bf16"})
         self.assertEqual(config["port"], {"value": "7003", "origin": "command line"})
         self.assertEqual(config["max-num-seqs"], {"value": "8", "origin": "environment NIBBLE_MAX_NUM_SEQS"})
         self.assertEqual(config["host"], {"value": "0.0.0.0", "origin": f"file {file}"})
+        self.assertEqual(config["served-model-name"]["value"], "a#b")
         self.assertEqual(config["attention-sinks"]["value"], "off")
         self.assertEqual((config["attention-backend"]["value"], config["moe-activation"]["value"]), ("auto", "auto"))
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
@@ -298,11 +318,11 @@ class Flags(Case):
             self.refused(2, "serve", "--config", file, "--print-config", says=says)
 
     def test_spellings_of_vllm(self):
-        config = self.config(TINY, "-tp", 1, "-O3", "-cc.level=3", "--compilation-config.a.b", "x", "--max-model-len", "8k", "--kv_tokens=16K", "--swap-space", 1,
+        config = self.config(TINY, "-tp", 1, "-O3", "-cc.level=3", "--compilation-config.a.b", "x", "--compilation-config.on", "--max-model-len", "8k", "--kv_tokens=16K", "--swap-space", 1,
                              "--swap-space", 4, "--cuda-graph-sizes", 1, 2, 4, "--no-trust-remote-code", "--no-enable-lora", "--enable-log-requests",
                              "--attention-backend", "FLASHINFER", "--kv-cache-dtype", "fp8_e4m3", "--load-format", "fastsafetensors",
                              "--allowed-origins", '["*"]', "--hf-token", "hush")
-        for flag, value in (("tensor-parallel-size", "1"), ("compilation-config", "x"), ("max-model-len", "8000"), ("kv-tokens", "16384"), ("attention-backend", "auto"),
+        for flag, value in (("tensor-parallel-size", "1"), ("compilation-config", "3,level=3,a.b=x,on=true"), ("max-model-len", "8000"), ("kv-tokens", "16384"), ("attention-backend", "auto"),
                             ("kv-cache-dtype", "fp8"), ("load-format", "safetensors"), ("allowed-origin", "*"), ("hf-token", "(secret)")):
             self.assertEqual(config[flag], {"value": value, "origin": "command line"}, flag)
 
@@ -310,6 +330,9 @@ class Flags(Case):
         config = self.config(TINY, "--port", 7001, "-q", "mxfp4", "--port", 7002, "--api-key", "k1", "--api-key", "k2")
         self.assertEqual((config["port"]["value"], config["quantization"]["value"]), ("7002", "mxfp4"))
         self.assertNotIn("quantization", self.config(TINY, "-q"))
+        for flags in (("--no-async-scheduling", "--async-scheduling"), ("--no-enable-prefix-caching", "--enable-prefix-caching")):
+            name = flags[1][2:]
+            self.assertEqual((self.config(TINY, *flags)[name]["value"], self.config(TINY, *flags[::-1])[name]["value"]), ("true", "false"))
 
     def test_the_recipes_of_vllm_for_gpt_oss(self):
         file = self.dir / "GPT-OSS_Hopper.yaml"
@@ -342,8 +365,13 @@ class Flags(Case):
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")
         file = self.dir / "c.toml"
-        file.write_text("prot = 1\n")
-        self.refused(2, "serve", TINY, "--config", file, says="prot")
+        for text, says in (("prot = 1\n", "prot"), ("[serve]\nport = 1\n", "line 1"), ("port = 1\nport = 2\n", "line 2"), ("print-config = true\n", "print-config"),
+                           ('api-key = ""\n', "empty"), ("host = \"x\n", "line 1")):
+            file.write_text(text)
+            self.refused(2, "serve", TINY, "--config", file, says=says)
+        self.refused(2, "serve", TINY, "--config", self.dir, says="directory")
+        self.refused(2, "serve", TINY, "--api-key", "", says="--api-key")
+        self.refused(2, "serve", TINY, "--host", "", says="--host")
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()

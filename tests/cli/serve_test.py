@@ -66,6 +66,18 @@ class ChatCompletions(Shared):
         self.assertEqual(events[-3][1]["choices"][0]["finish_reason"], "stop")
         self.assertEqual({e["id"] for _, e in events[:-1]}, {events[0][1]["id"]})
 
+    def test_a_stream_tells_its_usage_all_the_time_where_asked(self):
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        for path, body in (("/v1/chat/completions", chat_body(n=2)), ("/v1/completions", {"prompt": "Once", "max_tokens": 9, "n": 2})):
+            events = [e for _, e in self.server.stream(path, {**body, "stream": True, "stream_options": options})[:-1]]
+            for i in range(2):
+                told = [e["usage"] for e in events if e["choices"] and e["choices"][0]["index"] == i]
+                counts = [u["completion_tokens"] for u in told]
+                self.assertEqual(counts, sorted(counts))
+                self.assertEqual({u["prompt_tokens"] for u in told}, {events[-1]["usage"]["prompt_tokens"]})
+                self.assertGreater(counts[-1], counts[0])
+            self.assertEqual(events[-1]["choices"], [])
+
     def test_a_conversation_is_cached(self):
         history = [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": PARIS},
                    {"role": "user", "content": "What is the capital of Japan?"}]
@@ -108,6 +120,8 @@ class ChatCompletions(Shared):
         self.assertEqual((body["choices"][0]["finish_reason"], body["usage"]["completion_tokens"]), ("length", 5))
         body = self.server.chat(ignore_eos=True, max_tokens=60).json()
         self.assertEqual((body["choices"][0]["finish_reason"], body["usage"]["completion_tokens"]), ("length", 60))
+        stopped = self.server.chat(min_tokens=30, max_tokens=70, stop="e").json()
+        self.assertGreater(stopped["usage"]["completion_tokens"], 30)
         body = self.server.chat(min_tokens=60, max_tokens=70).json()
         self.assertGreaterEqual(body["usage"]["completion_tokens"], 60)
 
@@ -193,7 +207,11 @@ class ChatCompletions(Shared):
             ({"audio": {"voice": "x"}}, "audio"), ({"modalities": ["audio"]}, "modalities"),
             ({"guided_json": {}, "guided_regex": "x"}, "guided_regex"), ({"response_format": {"type": "xml"}}, "response_format.type"),
             ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"), ({"min_tokens": 500}, "min_tokens"),
-            ({"seed": 2**64}, "seed"), ({"model": "gpt-9"}, "model"),
+            ({"seed": 2**64}, "seed"), ({"model": "gpt-9"}, "model"), ({"stop_token_ids": [999999]}, "stop_token_ids"),
+            ({"user": 5}, "user"), ({"metadata": "x"}, "metadata"), ({"metadata": {"a": 1}}, "metadata.a"), ({"store": "yes"}, "store"),
+            ({"service_tier": "gold"}, "service_tier"), ({"prompt_cache_retention": 24}, "prompt_cache_retention"),
+            ({"messages": [{"role": "assistant", "content": "x", "refusal": 5}]}, "messages[0].refusal"),
+            ({"stream": True, "stream_options": {"continuous_usage_stats": "x"}}, "stream_options.continuous_usage_stats"),
         ]:
             answer = self.server.chat(**fields)
             self.refusal(answer, 404 if "model" in fields else 400, param)
@@ -219,6 +237,9 @@ class ChatCompletions(Shared):
     def test_a_prompt_that_is_too_long_is_refused(self):
         error = self.refusal(self.server.chat("Hello " * 140_000), 400, "messages")
         self.assertEqual(error["code"], "context_length_exceeded")
+        self.refusal(self.server.post("/v1/responses", {"input": "Hello " * 140_000}), 400, "input")
+        messages = [{"role": "user", "content": "Hello " * 140_000}]
+        self.assertGreater(self.server.post("/tokenize", {"messages": messages}).json()["count"], 140_000)  # to see that it is too long
 
     def test_many_roles_and_parts(self):
         messages = [{"role": "developer", "content": "Be kind."}, HELPFUL, {"role": "user", "name": "ann", "content": [{"type": "text", "text": "Hi. "}]},
@@ -258,6 +279,8 @@ class Completions(Shared):
         self.assertTrue(all(x <= 0 for x in logprobs["token_logprobs"][1:]))
         self.assertEqual(logprobs["text_offset"], [len("".join(logprobs["tokens"][:i])) for i in range(len(logprobs["tokens"]))])
         self.assertTrue(all(len(t) >= 2 for t in logprobs["top_logprobs"][1:]))
+        drawn = self.complete(logprobs=0, temperature=2, seed=1).json()["choices"][0]["logprobs"]
+        self.assertEqual(drawn["top_logprobs"], [{t: p} for t, p in zip(drawn["tokens"], drawn["token_logprobs"])])
         scored = self.complete(echo=True, logprobs=0, max_tokens=0).json()["choices"][0]
         self.assertEqual(scored["text"], "Once upon a time")
         self.assertEqual(scored["logprobs"]["token_logprobs"], logprobs["token_logprobs"][:len(scored["logprobs"]["tokens"])])
@@ -266,9 +289,12 @@ class Completions(Shared):
         text = self.complete(max_tokens=40).json()["choices"][0]["text"]
         stop = text[10:14]
         self.assertEqual(self.complete(max_tokens=40, stop=stop).json()["choices"][0]["text"], text[:text.index(stop)])
+        later = self.complete(max_tokens=40, min_tokens=20, stop=" ").json()
+        self.assertGreater(later["usage"]["completion_tokens"], 20)
+        self.assertTrue(text.startswith(later["choices"][0]["text"]))
         for fields, param in (({"suffix": "end"}, "suffix"), ({"prompt": []}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": [-1]}, "prompt"),
                               ({"prompt": [99999]}, "prompt"), ({"best_of": 3}, "best_of"), ({"messages": []}, "messages"), ({"max_tokens": 0}, "max_tokens"),
-                              ({"prompt": None}, "prompt"), ({"prompt": [[]]}, "prompt"), ({"prompt": {"a": 1}}, "prompt")):
+                              ({"prompt": None}, "prompt"), ({"prompt": ["a"] * 100, "n": 100}, "n"), ({"prompt": [[]]}, "prompt"), ({"prompt": {"a": 1}}, "prompt")):
             self.refusal(self.complete(**fields), 400, param)
 
 
@@ -358,7 +384,9 @@ class Responses(Shared):
         for fields, param in (({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"truncation": "auto"}, "truncation"),
                               ({"input": []}, "input"), ({"input": [{"type": "image"}]}, "input[0].type"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
                               ({"include": ["everything"]}, "include"), ({"reasoning": {"summary": "long"}}, "reasoning.summary"), ({"reasoning": {"effort": "extreme"}}, "reasoning.effort"),
-                              ({"max_tokens": 5}, "max_tokens"), ({"prompt": {"id": "x"}}, "prompt"), ({"text": {"verbosity": "high"}}, "text.verbosity")):
+                              ({"max_tokens": 5}, "max_tokens"), ({"prompt": {"id": "x"}}, "prompt"), ({"text": {"verbosity": "high"}}, "text.verbosity"),
+                              ({"metadata": []}, "metadata"), ({"input": [{"role": "user", "content": "x", "id": 5}]}, "input[0].id"),
+                              ({"input": [{"type": "reasoning", "summary": 5}]}, "input[0].summary"), ({"stream_options": {"include_obfuscation": 1}}, "stream_options.include_obfuscation")):
             self.refusal(self.respond(**fields), 400, param)
 
 

@@ -1,4 +1,4 @@
-#include "app/flat_yaml.h"
+#include "app/flat_config.h"
 
 #include "base/error.h"
 
@@ -8,18 +8,24 @@
 namespace nibble::app {
 namespace {
 
+constexpr std::string_view kBlanks = " \t";
+
+enum class Format : char { kYaml = ':', kToml = '=' };  // what stands behind a name
+
 // What is left of one line.
 class Line {
  public:
-  Line(std::string_view text, int number) : rest_(text), number_(number) {}
+  Line(std::string_view text, int number, Format format) : rest_(text), number_(number), format_(format) {}
 
   [[noreturn]] void refuse(std::string_view found) const {
-    throw Error(Code::kInvalidRequest, "line {}: want `name: value`, found {}", number_, found);
+    const std::string_view wanted = format_ == Format::kYaml ? "name: value" : "name = value";
+    throw Error(Code::kInvalidRequest, "line {}: want `{}`, found {}", number_, wanted, found);
   }
   // Nothing is left but a comment.
   [[nodiscard]] bool is_over() {
-    const size_t blanks = std::min(rest_.find_first_not_of(' '), rest_.size());
-    const bool comment = blanks < rest_.size() && rest_[blanks] == '#' && (blanks > 0 || column_ == 0);
+    const size_t blanks = std::min(rest_.find_first_not_of(kBlanks), rest_.size());
+    const bool may_be_near = blanks > 0 || column_ == 0 || format_ == Format::kToml;
+    const bool comment = blanks < rest_.size() && rest_[blanks] == '#' && may_be_near;
     skip(comment ? rest_.size() : blanks);
     return rest_.empty();
   }
@@ -33,20 +39,25 @@ class Line {
   [[nodiscard]] std::string name() {
     const auto is_part = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
     const auto end = static_cast<size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_part) - rest_.begin());
-    const std::string_view after = rest_.substr(end);
-    if (end == 0 || !(after == ":" || after.starts_with(": "))) refuse(rest_);
+    const bool is_toml = format_ == Format::kToml;
+    const size_t mark = is_toml ? std::min(rest_.find_first_not_of(kBlanks, end), rest_.size()) : end;
+    const std::string_view after = rest_.substr(mark);
+    const bool is_marked = after.starts_with(static_cast<char>(format_)) &&
+                           (is_toml || after.size() == 1 || kBlanks.find(after[1]) != std::string_view::npos);
+    if (end == 0 || !is_marked) refuse(rest_);
     const std::string name(rest_.substr(0, end));
-    skip(end + 1);
+    skip(mark + 1);
     return name;
   }
   // Quoted, or plain up to one of `ends` or a comment.
   [[nodiscard]] std::string value(std::string_view ends) {
     if (is_over()) refuse("nothing");
     if (rest_[0] == '\'' || rest_[0] == '"') return quoted(rest_[0]);
+    if (format_ == Format::kToml) return bare();
     if (std::string_view("{}[]&*!|>%@`,?").find(rest_[0]) != std::string_view::npos) refuse(rest_);
     size_t end = std::min({rest_.find_first_of(ends), rest_.find(" #"), rest_.size()});
     if (rest_.substr(0, end).find(": ") != std::string_view::npos) refuse(rest_);
-    const std::string_view text = rest_.substr(0, rest_.find_last_not_of(' ', end - 1) + 1);
+    const std::string_view text = rest_.substr(0, rest_.find_last_not_of(kBlanks, end - 1) + 1);
     skip(end);
     return std::string(text);
   }
@@ -55,6 +66,17 @@ class Line {
   void skip(size_t count) {
     rest_.remove_prefix(count);
     column_ += static_cast<int64_t>(count);
+  }
+  // A number, true or false.
+  std::string bare() {
+    const auto is_part = [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '-' || c == '+' || c == '.' || c == '_';
+    };
+    const auto end = static_cast<size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_part) - rest_.begin());
+    if (end == 0) refuse(rest_);
+    std::string text(rest_.substr(0, end));
+    skip(end);
+    return text;
   }
   std::string quoted(char quote) {
     std::string text;
@@ -75,6 +97,7 @@ class Line {
 
   std::string_view rest_;
   int number_;
+  Format format_;
   int64_t column_ = 0;
 };
 
@@ -82,35 +105,41 @@ std::vector<std::string> list_of(Line& line) {
   std::vector<std::string> values;
   while (!line.eat("]")) {
     if (!values.empty() && !line.eat(",")) line.refuse("a list that nothing closes");
+    if (line.eat("]")) break;
     values.push_back(line.value(",]"));
   }
   return values;
 }
 
-}  // namespace
-
-std::vector<YamlSetting> parse_flat_yaml(std::string_view text) {
-  std::vector<YamlSetting> settings;
-  bool items = false;  // may follow
+// `- item`s may follow a name without a value, in YAML.
+std::vector<FlatSetting> parse(std::string_view text, Format format) {
+  std::vector<FlatSetting> settings;
+  bool items = false;
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
-    Line line(text.substr(0, end - (end > 0 && text[end - 1] == '\r' ? 1 : 0)), number);
+    Line line(text.substr(0, end - (end > 0 && text[end - 1] == '\r' ? 1 : 0)), number, format);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.is_over() || (number == 1 && line.eat("---") && line.is_over())) continue;
+    const bool is_yaml = format == Format::kYaml;
+    if (line.is_over() || (is_yaml && number == 1 && line.eat("---") && line.is_over())) continue;
     if (items && line.eat("- ")) {
       settings.back().values.push_back(line.value(""));
     } else {
-      if (line.column() != 0) line.refuse("a line that is indented");
+      if (is_yaml && line.column() != 0) line.refuse("a line that is indented");
       settings.push_back({.name = line.name(), .values = {}});
       const std::string& name = settings.back().name;
-      const auto same = [&name](const YamlSetting& other) { return other.name == name; };
+      const auto same = [&name](const FlatSetting& other) { return other.name == name; };
       if (std::count_if(settings.begin(), settings.end(), same) > 1) line.refuse(name + " a second time");
-      items = line.is_over();
+      items = is_yaml && line.is_over();
       if (!items) settings.back().values = line.eat("[") ? list_of(line) : std::vector{line.value("")};
     }
     if (!line.is_over()) line.refuse("more behind the value");
   }
   return settings;
 }
+
+}  // namespace
+
+std::vector<FlatSetting> parse_flat_yaml(std::string_view text) { return parse(text, Format::kYaml); }
+std::vector<FlatSetting> parse_flat_toml(std::string_view text) { return parse(text, Format::kToml); }
 
 }  // namespace nibble::app

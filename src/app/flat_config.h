@@ -1,0 +1,21 @@
+#pragma once
+// Settings as configuration files of servers have them, in the part of YAML and of TOML that is flat: one `name: value`
+// or `name = value` per line, lists as `[a, b]` or, in YAML, one `- item` per line. What else they know (nesting,
+// tables, anchors, tags, values of several lines) is refused.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::app {
+
+struct FlatSetting {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+// Throw Error(kInvalidRequest) naming the line.
+[[nodiscard]] std::vector<FlatSetting> parse_flat_yaml(std::string_view text);
+[[nodiscard]] std::vector<FlatSetting> parse_flat_toml(std::string_view text);
+
+}  // namespace nibble::app

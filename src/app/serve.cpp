@@ -21,8 +21,6 @@
 namespace nibble::app {
 namespace {
 
-struct Interrupted {};
-
 std::string time_text(const char* format, std::time_t time) {
   std::tm local{};
   localtime_r(&time, &local);

@@ -26,7 +26,8 @@ namespace nibble::backend::cpu {
 namespace {
 
 constexpr int64_t kCols = 2880;  // gpt-oss's hidden and inter
-constexpr int64_t kMostSliceBytes = int64_t{4} << 20;
+constexpr int64_t kSliceBytes = int64_t{4} << 20, kPromptRows = 1024;
+constexpr int64_t kLeastMegabytes = 8;  // a prompt's rows of bf16 take 6
 
 double seconds(const std::function<void()>& body) {
   const auto start = std::chrono::steady_clock::now();
@@ -54,11 +55,7 @@ double decile(std::vector<double> times) {
 class Bench {
  public:
   Bench(int threads, int64_t pool_bytes)
-      : pool_(threads),
-        bytes_(pool_bytes),
-        slice_bytes_(std::min(pool_bytes, kMostSliceBytes)),
-        memory_(pool_bytes),
-        kernels_(kernels_for(CpuIsa::kAuto)) {
+      : pool_(threads), bytes_(pool_bytes), memory_(pool_bytes), kernels_(kernels_for(CpuIsa::kAuto)) {
     madvise(memory_.as<void>(), static_cast<size_t>(bytes_), MADV_HUGEPAGE);
     pool_.parallel_chunks(bytes_, int64_t{1} << 20, [&](IndexRange range) {
       // Every byte 0x40..0x47 or 0x30..0x37: codes of all kinds, and scales that keep sums finite.
@@ -78,35 +75,34 @@ class Bench {
   // GB/s of plain reads.
   double read() {
     std::vector<double> times;
-    for (int64_t at = 0; at + slice_bytes_ <= bytes_; at += slice_bytes_) {
+    for (int64_t at = 0; at + kSliceBytes <= bytes_; at += kSliceBytes) {
       times.push_back(seconds([&] { read_slice(at); }));
     }
-    return static_cast<double>(slice_bytes_) / decile(times) / 1e9;
+    return static_cast<double>(kSliceBytes) / decile(times) / 1e9;
   }
 
   void product(WeightFormat format, Activations activations, int64_t tokens) {
     const int64_t per_row = row_bytes(format, kCols) + (has_scale_array(format) ? kCols / kMxBlock : 0);
-    const int64_t rows = slice_bytes_ / per_row / 64 * 64, limit = tokens > 16 ? 60 : 1000;
+    const int64_t rows = tokens > 16 ? kPromptRows : kSliceBytes / per_row / 64 * 64, limit = tokens > 16 ? 60 : 1000,
+                  walked = std::max(kSliceBytes, rows * per_row);
     Linear linear(kernels_, activations, pool_, {.cols = kCols, .inputs = tokens, .groups = 1});
     std::vector<int32_t> all(static_cast<size_t>(tokens));
     std::iota(all.begin(), all.end(), 0);
     std::vector<double> times;
     const double before = read();
-    for (int64_t at = 0; at + slice_bytes_ <= bytes_ && static_cast<int64_t>(times.size()) < limit;
-         at += slice_bytes_) {
-      const Matrix matrix(weight_at(format, at, tokens > 16 ? 1024 : rows));
+    for (int64_t at = 0; at + walked <= bytes_ && static_cast<int64_t>(times.size()) < limit; at += kSliceBytes) {
+      const Matrix matrix(weight_at(format, at, rows));
       const Group group{.weight = &matrix, .first_row = 0, .tokens = all};
       times.push_back((tokens > 16 && pool_.threads() == 1 ? cpu_seconds : seconds)([&] {
         linear.run({x_.data(), {tokens, kCols}}, std::span(&group, 1), matrix.rows(),
                    [&](const Tile& tile) { sink_ = tile.out[0]; });
       }));
     }
-    const double after = read(), used = static_cast<double>((tokens > 16 ? 1024 : rows) * per_row),
-                 time = decile(times);
+    const double after = read(), used = static_cast<double>(rows * per_row), time = decile(times);
     fmt::print("{:10} x {:5} {:4} tokens  {:7.2f} GB/s  {:5.1f} % of read {:5.2f}  {:8.1f} GFLOP/s\n", name_of(format),
                activations == Activations::kInt8 ? "int8" : "float", tokens, used / time / 1e9,
                100 * used / time / 1e9 / std::max(before, after), std::max(before, after),
-               2.0 * static_cast<double>((tokens > 16 ? 1024 : rows) * kCols * tokens) / time / 1e9);
+               2.0 * static_cast<double>(rows * kCols * tokens) / time / 1e9);
     std::fflush(stdout);
   }
 
@@ -115,7 +111,7 @@ class Bench {
 
  private:
   void read_slice(int64_t at) {
-    pool_.parallel_chunks(slice_bytes_, int64_t{1} << 18, [&](IndexRange range) {
+    pool_.parallel_chunks(kSliceBytes, int64_t{1} << 18, [&](IndexRange range) {
       const auto* p = reinterpret_cast<const uint64_t*>(memory_.as<std::byte>() + at + range.begin);
       std::array<uint64_t, 32> sums{};
       for (int64_t i = 0; i + 32 <= (range.end - range.begin) / 8; i += 32) {
@@ -140,7 +136,7 @@ class Bench {
   }
 
   ThreadPool pool_;
-  int64_t bytes_, slice_bytes_;
+  int64_t bytes_;
   Buffer memory_;
   Kernels kernels_;
   AlignedVector<float> x_;
@@ -206,6 +202,10 @@ int main(int argc, char** argv) {
       cpu::attention(threads, dtype);
   }
   if (what == "attention") return 0;
+  if (megabytes < cpu::kLeastMegabytes) {
+    fmt::print(stderr, "cpu_bench: want at least {} megabytes, found {}\n", cpu::kLeastMegabytes, megabytes);
+    return 2;
+  }
   cpu::Bench bench(threads, megabytes << 20);
   fmt::print("{} threads, {}; read {:.2f} GB/s\n", threads, bench.name(), bench.read());
   for (const int64_t tokens : {1, 2, 3, 4, 6, 8, 11, 16, 64, 256}) {

@@ -5,6 +5,8 @@
 #include "backend/cuda/emulation/launchers.h"
 #include "backend/cuda/plan.h"
 #include "base/error.h"
+#include "base/mmap_file.h"
+#include "checkpoint/testing.h"
 #include "model/load.h"
 #include "model/synth.h"
 
@@ -13,7 +15,9 @@
 #include <cuda_runtime_api.h>  // the emulated one
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -199,11 +203,25 @@ TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
       const auto ticket = model::forward(*be, gpt, step);
       if (ticket) static_cast<void>(be->wait(*ticket));
     }
-    EXPECT_EQ(be->graph_replays(), eager ? 0 : 5);  // a size's first step runs, its second is captured; loading ends
-                                                    // with the first of all
+    EXPECT_EQ(be->graph_replays(), eager ? 0 : 6);  // a size's first step runs, its second is captured
     counts[eager ? 1 : 0] = counts_of(*be);
   }
   EXPECT_EQ(counts[0], counts[1]);
+}
+
+TEST_F(Launches, come_behind_a_load_that_tells_what_its_last_pieces_met) {
+  backend::cuda::emulated_cuda() = {.card = kH200};
+  std::vector<backend::HostWeight> weights(weights_.weights().begin(), weights_.weights().end());
+  std::ranges::stable_partition(weights, [](const auto& w) { return w.role != backend::WeightRole::kUnembedding; });
+  std::span<const std::byte>& last = weights.back().values.bytes;
+  const test::ScratchDir dir;
+  const MmapFile file(dir.write("last", {reinterpret_cast<const char*>(last.data()), last.size()}));
+  last = file.bytes();
+  std::filesystem::resize_file(dir / "last", 0);  // cut while it is read
+  const auto be = backend::make_cuda_backend(
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 8, .kv_pages = {64, 64}}),
+      {.files = {{file.bytes(), dir / "last"}}});
+  test::expect_error([&] { static_cast<void>(model::load(*be, config_, weights)); }, Code::kCorrupt, "was it cut");
 }
 
 TEST_F(Launches, are_timed_by_cupti_or_refused_in_a_sentence) {

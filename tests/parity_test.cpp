@@ -5,33 +5,20 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "engine/session.h"
+#include "goldens.h"
 #include "model/compare.h"
 #include "model/load.h"
 #include "model/manifest.h"
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <filesystem>
 #include <map>
 #include <memory>
 
 namespace nibble {
 namespace {
 
-namespace fs = std::filesystem;
 using backend::KvDtype;
-
-const fs::path kParity = fs::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
-
-template <class T>
-std::vector<T> values_of(const checkpoint::Checkpoint& file, std::string_view name) {
-  const checkpoint::TensorEntry* entry = file.find(name);
-  EXPECT_NE(entry, nullptr) << name;
-  const auto bytes = entry->tensor.bytes;
-  const auto* first = reinterpret_cast<const T*>(bytes.data());
-  return {first, first + bytes.size() / sizeof(T)};
-}
 
 // A golden case: the checkpoint, the prompt, and what transformers says at some positions.
 struct Case {
@@ -83,16 +70,6 @@ std::vector<float> all_logits(const Case& c, Loaded& loaded, size_t count) {
   return all;
 }
 
-// |got - want| / |want| in the Euclidean norm.
-double relative(std::span<const float> got, std::span<const float> want) {
-  double error = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - want[i], 2);
-    size += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(error / size);
-}
-
 double worst_position(const Case& c, const std::vector<float>& all) {
   const auto vocab = static_cast<size_t>(c.config.dims.vocab);
   double worst = 0;
@@ -101,7 +78,7 @@ double worst_position(const Case& c, const std::vector<float>& all) {
     const double error =
         relative(std::span(all).subspan(at * vocab, vocab), std::span(c.logits).subspan(p * vocab, vocab));
     EXPECT_LT(error, 1e-4) << "position " << at;
-    worst = std::max(worst, std::isnan(error) ? INFINITY : error);
+    worst = std::max(worst, error);
   }
   return worst;
 }

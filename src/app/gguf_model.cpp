@@ -1,5 +1,6 @@
 #include "app/gguf_model.h"
 
+#include "app/interrupt.h"
 #include "base/error.h"
 #include "checkpoint/gguf_write.h"
 #include "checkpoint/strict_json.h"
@@ -107,10 +108,12 @@ void write_gguf_model(const model::ModelConfig& config, const text::TokenizerPar
   const auto vocab = static_cast<size_t>(config.dims.vocab);
   const std::vector<checkpoint::GgufEntry> entries = gguf_entries(text::list_from_parts(tokenizer, vocab));
   int64_t bytes = 0;
+  const Interrupt interrupt;
   const auto paths = model::export_gguf(
       config, source, output.destination,
       {.dense = output.dense, .part_bytes = output.part_bytes, .tokenizer = entries, .pool = output.pool},
       [&](const model::ExportProgress& p) {
+        interrupt.throw_if_requested();
         bytes = p.done_bytes;
         terminal.progress("writing", static_cast<double>(p.done_bytes) / static_cast<double>(p.total_bytes),
                           fmt::format("{} of {} ({})", format_bytes(static_cast<double>(p.done_bytes)),

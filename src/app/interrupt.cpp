@@ -47,6 +47,10 @@ DeafAtTheEnd::~DeafAtTheEnd() {
 
 bool Interrupt::requested() const { return requested_flag != 0; }
 
+void Interrupt::throw_if_requested() const {
+  if (requested()) throw Interrupted();
+}
+
 void Interrupt::clear() {
   requested_flag = 0;
   eventfd_t count = 0;

@@ -3,6 +3,9 @@
 
 namespace nibble::app {
 
+// What ends a command at a Ctrl-C, as an exception: files half written are removed on its way.
+struct Interrupted {};
+
 // Ctrl-C as a flag: while one of these lives, SIGINT sets it instead of ending the program. One at a time.
 class Interrupt {
  public:
@@ -12,6 +15,7 @@ class Interrupt {
   Interrupt& operator=(const Interrupt&) = delete;
 
   [[nodiscard]] bool requested() const;
+  void throw_if_requested() const;
   void clear();
   // Waits until the file has something to read or has ended: true. A Ctrl-C since clear() ends the wait: false.
   [[nodiscard]] bool wait_readable(int fd) const;

@@ -1,4 +1,5 @@
 #include "app/commands.h"
+#include "app/interrupt.h"
 #include "app/options.h"
 #include "app/terminal.h"
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <string_view>
@@ -54,9 +56,14 @@ int run(int argc, char** argv) {
     return std::visit([](const auto& options) { return execute(options); }, std::get<Command>(parsed));
   } catch (const Error& e) {
     return fail(exit_code(e.code()), name_of(e.code()), e.what());
+  } catch (const Interrupted&) {
+    std::fputs("nibble: interrupted\n", stderr);
+    return kExitInterrupted;
   } catch (const std::bad_alloc&) {
     return fail(kExitNoMemory, name_of(Code::kOutOfMemory), "the system gives no more");
-  } catch (const std::system_error& e) {  // of the file system, or of threads
+  } catch (const std::filesystem::filesystem_error& e) {
+    return fail(kExitIo, name_of(Code::kIo), fmt::format("[file] {}: {}", e.path1().string(), e.code().message()));
+  } catch (const std::system_error& e) {  // of threads
     return fail(kExitIo, name_of(Code::kIo), e.what());
   } catch (const std::exception& e) {
     return fail(kExitFailure, "internal error", e.what());
@@ -78,5 +85,6 @@ void reserve_standard_streams() {
 int main(int argc, char** argv) {
   nibble::app::reserve_standard_streams();
   std::signal(SIGPIPE, SIG_DFL);  // `nibble run | head` ends quietly
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit fails instead
   return nibble::app::run(argc, argv);
 }

@@ -1,5 +1,6 @@
 #include "app/options.h"
 
+#include "app/help.h"
 #include "app/option_parts.h"
 #include "app/parse_error.h"
 #include "app/serve_options.h"
@@ -21,15 +22,6 @@
 
 namespace nibble::app {
 namespace {
-
-constexpr const char* kFooter = R"(Examples:
-  nibble run -m models/nibble-tiny -p "Once upon a time"
-  nibble chat -m ~/gpt-oss-20b --reasoning low
-  nibble serve openai/gpt-oss-20b --port 8000
-  nibble inspect -m gpt-oss-120b --load-format dummy
-
-Exit codes: 0 done · 1 internal error · 2 bad command line or request · 3 not supported here · 4 corrupt file ·
-  5 file or system error · 6 out of memory · 7 device error · 8 compare found a difference · 130 interrupted)";
 
 std::string finite(const std::string& found) {
   double value = 0;
@@ -240,7 +232,6 @@ void add_run(CLI::App& app, RunOptions& o) {
   add_backend(app, o.model);
   add_runtime(app, o.model);
   add_output(app, o.output);
-  app.footer("Example: nibble run -m models/nibble-tiny -p \"Once upon a time\" -n 100 --temperature 0.7");
 }
 
 void add_chat(CLI::App& app, ChatOptions& o) {
@@ -264,7 +255,6 @@ void add_chat(CLI::App& app, ChatOptions& o) {
   add_backend(app, o.model);
   add_runtime(app, o.model);
   add_output(app, o.output);
-  app.footer("Example: nibble chat -m models/nibble-tiny -p \"What is the capital of France?\"");
 }
 
 void add_serve(CLI::App& app, ServeOptions& o) {
@@ -322,10 +312,6 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
   const std::vector<CLI::Option*> all = app.get_options();
   for (size_t i = before; i < all.size(); ++i) all[i]->needs(plan);
   add_output(app, o.output);
-  app.footer(R"(Examples:
-  nibble inspect -m ~/gpt-oss-20b --context 8192
-  nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda -b 1,8,32 -p 512,8192 -d 0,32768
-  nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda --card gb10 --mxfp4-layers all)");
 }
 
 void add_tokenize(CLI::App& app, TokenizeOptions& o) {
@@ -391,7 +377,6 @@ void add_convert(CLI::App& app, ConvertOptions& o) {
   add_part_bytes(app, o.part_bytes);
   app.add_option("-o,--output", o.destination, "GGUF file to write")->required();
   add_output(app, o.output);
-  app.footer("Example: nibble convert -m models/nibble-tiny -o tiny.gguf");
 }
 
 void add_quantize(CLI::App& app, QuantizeOptions& o) {
@@ -407,9 +392,9 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
                             {"mxfp6_e2m3", "mxfp6_e2m3"},
                             {"mxfp6_e3m2", "mxfp6_e3m2"}}},
                           "Element format; a model's experts: mxfp4");
-  add_choice<QuantizeScale>(
+  add_choice<MxScaleRule>(
       app, "--scale",
-      {o.scale, {{"ocp", QuantizeScale::kOcp}, {"ceil", QuantizeScale::kCeil}, {"round", QuantizeScale::kRound}}},
+      {o.scale, {{"ocp", MxScaleRule::kOcpFloor}, {"ceil", MxScaleRule::kCeil}, {"round", MxScaleRule::kRoundLlama}}},
       "Block scale: ocp (MX v1.0), ceil (never clips) or round (llama.cpp)");
   app.add_option("--tensors", o.tensors, "Quantise only tensors whose name matches, * and ? allowed (files only)");
   add_output(app, o.output);
@@ -441,10 +426,6 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   add_runtime(app, o.model);
   add_output(app, o.output);
   app.get_option("--json")->excludes(output);
-  app.footer(R"(Examples:
-  nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8
-  nibble bench -m gpt-oss-120b --load-format dummy --backend cuda -p 0 -n 64 -b 1,2,4,8 --mxfp4-layers all --json
-  nibble bench -m ~/gpt-oss-20b -p 0 -n 64 -d 32768 --profile)");
 }
 
 }  // namespace
@@ -452,7 +433,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
 std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
   CLI::App app("Nibble: the fastest gpt-oss on the machine you own.", "nibble");
   app.set_version_flag("--version", std::string("nibble ") + NIBBLE_VERSION);
-  app.footer(kFooter);
+  app.footer(help_footer(""));
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // given twice: the last counts
   All all;
@@ -469,6 +450,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_compare(*app.add_subcommand("compare", "Run one step on two backends and name the first difference"),
               all.compare);
   add_bench(*app.add_subcommand("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
+  for (CLI::App* command : app.get_subcommands({})) command->footer(help_footer(command->get_name()));
   try {
     app.parse(arguments_of(argc, argv));
     if (app.got_subcommand("serve")) resolve_serve_settings(*app.get_subcommand("serve"), all.serve, environment);

@@ -4,6 +4,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/sampling.h"
 #include "backend/weights.h"
+#include "base/mx.h"
 #include "checkpoint/gguf.h"
 #include "text/conversation.h"
 
@@ -146,13 +147,12 @@ struct ConvertOptions {
   std::filesystem::path destination;
 };
 
-enum class QuantizeScale { kOcp, kCeil, kRound };
 struct QuantizeOptions {
   OutputOptions output;
   std::filesystem::path input;  // a safetensors file, or a model's directory whose experts are not quantised
   std::filesystem::path destination;
   std::string format = "mxfp4";
-  QuantizeScale scale = QuantizeScale::kOcp;
+  MxScaleRule scale = MxScaleRule::kOcpFloor;
   std::string tensors;  // glob over names; files only
 };
 

@@ -50,6 +50,8 @@ int execute(const PerplexityOptions& options) {
         ++scored;
       }
     });
+    if (!std::isfinite(nats))
+      throw Error(Code::kCorrupt, "[perplexity] want finite logits, found {}: the weights hold NaN or infinity", nats);
     terminal.progress("scoring", static_cast<double>(begin + part.size()) / static_cast<double>(ids.size()),
                       fmt::format("perplexity {:.3f}", std::exp(nats / static_cast<double>(scored))));
   }

@@ -1,6 +1,7 @@
 #include "model/quantize.h"
 
 #include "app/commands.h"
+#include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
 #include "base/error.h"
@@ -21,24 +22,13 @@ MxFormat format_of(const std::string& name) {
   return MxFormat::kMxfp4;
 }
 
-MxScaleRule rule_of(QuantizeScale scale) {
-  switch (scale) {
-    case QuantizeScale::kOcp: return MxScaleRule::kOcpFloor;
-    case QuantizeScale::kCeil: return MxScaleRule::kCeil;
-    case QuantizeScale::kRound: return MxScaleRule::kRoundLlama;
-  }
-  return MxScaleRule::kOcpFloor;
-}
-
 }  // namespace
 
 int execute(const QuantizeOptions& options) {
   Terminal terminal(options.output);
   ThreadPool pool(thread_count({}));
-  const model::QuantizeOptions how{.format = format_of(options.format),
-                                   .scale = rule_of(options.scale),
-                                   .name_glob = options.tensors,
-                                   .pool = &pool};
+  const model::QuantizeOptions how{
+      .format = format_of(options.format), .scale = options.scale, .name_glob = options.tensors, .pool = &pool};
   const bool directory = std::filesystem::is_directory(options.input);
   if (directory && !options.tensors.empty()) {
     throw Error(Code::kInvalidRequest,
@@ -46,7 +36,9 @@ int execute(const QuantizeOptions& options) {
                 options.input.string());
   }
   nlohmann::ordered_json json = {{"format", options.format}, {"tensors", nlohmann::json::array()}};
+  const Interrupt interrupt;
   const auto on_tensor = [&](const model::QuantizedTensor& t) {
+    interrupt.throw_if_requested();
     json["tensors"].push_back({{"name", t.name},
                                {"shape", t.shape},
                                {"bytes_before", t.bytes_before},

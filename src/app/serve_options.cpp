@@ -137,10 +137,6 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
   app.add_flag("--log-prompts", o.log_prompts, "Log the text of requests too");
   app.add_option("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags");
   app.add_flag("--print-config", o.print_config, "Show the settings and where each came from, and leave");
-  app.footer(
-      "Every flag can be set by a variable: NIBBLE_PORT for --port. The command line comes before the environment,\n"
-      "and the environment before --config. vLLM's flags and variables are understood: docs/serving.md.\n"
-      "Example: nibble serve openai/gpt-oss-20b --host 0.0.0.0 --api-key secret");
 }
 
 void resolve_serve_settings(CLI::App& app, ServeOptions& o, const Environment& environment) {

@@ -2,6 +2,7 @@
 
 #include "app/commands.h"
 #include "app/gguf_model.h"
+#include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
 #include "base/error.h"
@@ -54,6 +55,7 @@ int execute(const SynthOptions& options) {
   if (options.part_bytes > 0) throw Error(Code::kInvalidRequest, "[synth] --part-bytes: want --format gguf with it");
   const auto start = std::chrono::steady_clock::now();
   int64_t written = 0;
+  const Interrupt interrupt;
   model::synth_checkpoint(
       config, options.destination,
       {.seed = options.seed,
@@ -61,6 +63,7 @@ int execute(const SynthOptions& options) {
        .tokenizer_json = text::make_o200k_tokenizer_json(),
        .pool = &pool},
       [&](const model::SynthProgress& p) {
+        interrupt.throw_if_requested();
         written = p.done_bytes;
         terminal.progress("writing",
                           static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),

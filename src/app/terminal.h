@@ -15,6 +15,9 @@ namespace nibble::app {
 class Terminal {
  public:
   explicit Terminal(const OutputOptions& options);
+  ~Terminal() { end_progress(); }  // an error's line begins on an empty one
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
 
   // To standard output, at once. Throws Error(kIo) when it takes no more.
   void print(std::string_view text);

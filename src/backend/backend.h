@@ -62,9 +62,13 @@ class Backend {
   [[nodiscard]] virtual std::string_view name() const = 0;
 
   // Shapes and types must be the role's (the manifest has checked them). A host backend keeps the view: the caller
-  // keeps the bytes alive and unchanged as long as the backend; for another, until its first step. Throws
+  // keeps the bytes alive and unchanged as long as the backend; for another, until finish_upload(). Throws
   // Error(kUnsupported) for a format that this backend does not read.
   virtual WeightHandle upload(const HostWeight& weight) = 0;
+
+  // After the last upload, before the first step: waits until all weights are in place. Throws what went wrong with
+  // any of them.
+  virtual void finish_upload() {}
 
   // Between steps. Page `to` becomes what the steps so far made of page `from`.
   virtual void copy_page(const PageCopy& copy) = 0;

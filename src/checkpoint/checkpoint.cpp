@@ -104,7 +104,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   checkpoint.directory_ = path;
   try {
     const bool has_single = fs::exists(path / kSingleName);
-    if (fs::exists(path / kIndexName)) {
+    if (fs::exists(fs::symlink_status(path / kIndexName))) {  // a dead link is no absence
       const std::string where = fmt::format("[checkpoint] {}", (path / kIndexName).string());
       const Index index = read_index(path / kIndexName);
       if (has_single && !index.shards.contains(kSingleName)) {

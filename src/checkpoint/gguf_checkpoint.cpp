@@ -124,9 +124,12 @@ bool is_gguf(const fs::path& path) {
                                  [](const fs::directory_entry& entry) { return entry.path().extension() == ".gguf"; });
   }
   if (!fs::is_regular_file(path, error)) return false;
-  if (path.extension() == ".gguf") return true;
+  return path.extension() == ".gguf" || begins_as_gguf(path);
+}
+
+bool begins_as_gguf(const fs::path& file) {
   std::array<char, 4> magic{};
-  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  std::ifstream(file, std::ios::binary).read(magic.data(), magic.size());
   return std::string_view(magic.data(), magic.size()) == "GGUF";
 }
 

@@ -43,6 +43,8 @@ class GgufCheckpoint {
 // config.json. False for what is not there.
 [[nodiscard]] bool is_gguf(const std::filesystem::path& path);
 
+[[nodiscard]] bool begins_as_gguf(const std::filesystem::path& file);
+
 // "<stem>-00001-of-00003.gguf"; `part` counts from 0.
 [[nodiscard]] std::filesystem::path gguf_part_path(const std::filesystem::path& stem, int64_t part, int64_t parts);
 

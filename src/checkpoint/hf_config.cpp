@@ -267,7 +267,7 @@ HfConfig read_hf_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json", generation = directory / "generation_config.json";
   HfConfig config = parse_hf_config(read_text_file(path, kMaxConfigBytes), where(path));
   std::error_code ignored;
-  if (std::filesystem::exists(generation, ignored)) {
+  if (std::filesystem::exists(std::filesystem::symlink_status(generation, ignored))) {  // a dead link is no absence
     apply_generation_config(read_text_file(generation, kMaxConfigBytes), where(generation), config);
   }
   return config;

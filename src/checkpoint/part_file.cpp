@@ -11,8 +11,18 @@
 
 namespace nibble::checkpoint {
 
+namespace fs = std::filesystem;
+
 PartFile::PartFile(const std::filesystem::path& path, std::string room)
     : room_(std::move(room)), path_(path), part_(path.string() + ".part") {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (!path.has_filename() || (fs::exists(status) && !fs::is_regular_file(status))) {
+    throw Error(Code::kInvalidRequest, "[{}] {}: want the name of a file to write, found {}", room_, path.string(),
+                path.empty()               ? "none"
+                : fs::is_directory(status) ? "a directory"
+                                           : "something that is no regular file");
+  }
   fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("create", errno);
 }
@@ -41,6 +51,28 @@ void PartFile::commit() {
 void PartFile::fail(const char* action, int error) const {
   throw Error(Code::kIo, "[{}] {}: cannot {}: {}", room_, part_.string(), action,
               std::generic_category().message(error));
+}
+
+NewDirectory::NewDirectory(fs::path path, std::string_view room) : path_(std::move(path)) {
+  std::error_code error;
+  made_ = fs::create_directories(path_, error);
+  if (error) throw Error(Code::kIo, "[{}] {}: cannot create: {}", room, path_.string(), error.message());
+  const bool empty = fs::is_empty(path_, error);
+  if (error) throw Error(Code::kIo, "[{}] {}: cannot read: {}", room, path_.string(), error.message());
+  if (!empty) {
+    throw Error(Code::kInvalidRequest, "[{}] {}: want an absent or empty directory to write, found files in it", room,
+                path_.string());
+  }
+}
+
+NewDirectory::~NewDirectory() {
+  if (kept_) return;
+  std::error_code ignored;
+  if (made_) {
+    fs::remove_all(path_, ignored);
+    return;
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_, ignored)) fs::remove_all(entry, ignored);
 }
 
 }  // namespace nibble::checkpoint

@@ -1,16 +1,19 @@
 #pragma once
-// A file under a temporary name beside its own, which it gets when it is whole.
+// What is written appears whole or not at all.
 
 #include <cstddef>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace nibble::checkpoint {
 
+// A file under a temporary name beside its own, which it gets when it is whole.
 class PartFile {
  public:
-  // `room` begins the messages. Throws Error(kIo) when the system refuses, as the other functions do.
+  // `room` begins the messages. Throws Error(kInvalidRequest) where a directory, a device or the like has that name,
+  // Error(kIo) when the system refuses, as the other functions do.
   PartFile(const std::filesystem::path& path, std::string room);
   // Removes the file unless it was committed.
   ~PartFile();
@@ -27,6 +30,23 @@ class PartFile {
   std::filesystem::path path_, part_;
   int fd_ = -1;
   bool committed_ = false;
+};
+
+// A directory to fill, gone again with its files unless it was kept.
+class NewDirectory {
+ public:
+  // Makes it, and those above it. Throws Error(kInvalidRequest, [room] …) unless it was absent or empty, Error(kIo)
+  // when the system refuses.
+  NewDirectory(std::filesystem::path path, std::string_view room);
+  ~NewDirectory();
+  NewDirectory(const NewDirectory&) = delete;
+  NewDirectory& operator=(const NewDirectory&) = delete;
+
+  void keep() { kept_ = true; }
+
+ private:
+  std::filesystem::path path_;
+  bool made_ = false, kept_ = false;
 };
 
 }  // namespace nibble::checkpoint

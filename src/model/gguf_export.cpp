@@ -205,6 +205,27 @@ std::vector<GgufEntry> metadata_of(const ModelConfig& config, const GgufExport& 
   return entries;
 }
 
+// The files of a model, gone again unless all were written.
+struct Written {
+  std::vector<fs::path> files;
+  bool whole = false;
+  ~Written() {
+    std::error_code ignored;
+    for (const fs::path& file : files) {
+      if (!whole) fs::remove(file, ignored);
+    }
+  }
+};
+
+// What lies there may be a shard of the model that is read.
+void check_replaceable(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored) || fs::file_size(path, ignored) == 0) return;
+  if (checkpoint::begins_as_gguf(path)) return;
+  throw Error(Code::kInvalidRequest, "[gguf] {}: want a new name, or a GGUF file to replace, found another file",
+              path.string());
+}
+
 }  // namespace
 
 void quantize_ggml_q8(std::span<const float> values, std::span<std::byte> blocks) {
@@ -244,7 +265,8 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
   for (const PartOfModel& part : parts) {
     for (const GgufTensorSpec& spec : part.specs) state.total_bytes += tensor_bytes(spec.type, spec.shape, spec.name);
   }
-  std::vector<fs::path> written;
+  for (const PartOfModel& part : parts) check_replaceable(part.path);
+  Written written;
   for (size_t p = 0; p < parts.size(); ++p) {
     const PartOfModel& part = parts[p];
     const std::vector<GgufEntry> metadata = metadata_of(config, options, p, parts);
@@ -256,9 +278,10 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
                              state.done_bytes += static_cast<int64_t>(bytes.size());
                              if (progress) progress(state);
                            });
-    written.push_back(part.path);
+    written.files.push_back(part.path);
   }
-  return written;
+  written.whole = true;
+  return written.files;
 }
 
 }  // namespace nibble::model

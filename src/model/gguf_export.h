@@ -35,7 +35,8 @@ struct ExportProgress {
 
 // Writes `path`, or where part_bytes says so and all does not fit into one, "<path without .gguf>-00001-of-0000N.gguf"
 // and on; returns the files. Throws Error(kIo) when the system refuses, Error(kUnsupported) for a config or a value
-// that the format cannot express, Error(kInvalidRequest) for part_bytes below 0.
+// that the format cannot express, Error(kInvalidRequest) for part_bytes below 0 or where
+// another file than a GGUF file lies. What was written is removed when anything throws.
 std::vector<std::filesystem::path> export_gguf(const ModelConfig& config, const TensorSource& source,
                                                const std::filesystem::path& path, const GgufExport& options,
                                                const std::function<void(const ExportProgress&)>& progress = {});

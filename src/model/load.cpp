@@ -19,6 +19,7 @@ GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const bac
     state.done_bytes += bytes(weight);
     if (progress) progress(state);
   }
+  be.finish_upload();
   return model;
 }
 

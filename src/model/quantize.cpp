@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/part_file.h"
 
 #include <nlohmann/json.hpp>
 
@@ -201,8 +202,6 @@ bool glob_matches(std::string_view glob, std::string_view text) {
 
 void quantize_file(const fs::path& input, const fs::path& output, const QuantizeOptions& options,
                    const OnQuantized& on_tensor) {
-  if (fs::is_directory(output))
-    throw Error(Code::kInvalidRequest, "[quantize] {}: want a file to write, found a directory", output.string());
   const checkpoint::SafetensorsFile file(input);
   const auto pick = [&](const TensorEntry& entry) -> std::optional<Source> {
     const Shape& shape = entry.tensor.shape;
@@ -235,12 +234,8 @@ void quantize_checkpoint(const fs::path& input, const fs::path& output, const Qu
                 "quantised already",
                 input.string());
   }
-  if (fs::exists(output) && !fs::is_empty(output)) {
-    throw Error(Code::kInvalidRequest, "[quantize] {}: want an absent or empty directory to write, found files",
-                output.string());
-  }
   const std::string config = quantized_config(source.directory() / "config.json");
-  fs::create_directories(output);
+  checkpoint::NewDirectory made(output, "quantize");
   nlohmann::ordered_json weight_map;
   int64_t total_bytes = 0;
   for (const checkpoint::SafetensorsFile& file : source.files()) {
@@ -265,6 +260,7 @@ void quantize_checkpoint(const fs::path& input, const fs::path& output, const Qu
         name.extension() == ".safetensors" || name == "config.json" || name == "model.safetensors.index.json";
     if (entry.is_regular_file() && !rewritten) fs::copy_file(entry.path(), output / name);
   }
+  made.keep();
 }
 
 }  // namespace nibble::model

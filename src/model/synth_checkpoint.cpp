@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "checkpoint/part_file.h"
 #include "model/synth.h"
 
 #include <nlohmann/json.hpp>
@@ -29,15 +30,6 @@ void write_text(const fs::path& path, const std::string& text) {
   file << text;
   file.close();
   if (!file) throw Error(Code::kIo, "[synth] {}: cannot write", path.string());
-}
-
-void prepare_directory(const fs::path& directory) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) throw Error(Code::kIo, "[synth] {}: cannot create: {}", directory.string(), error.message());
-  if (!fs::is_empty(directory, error) || error) {
-    throw Error(Code::kInvalidRequest, "[synth] {}: want a new or an empty directory", directory.string());
-  }
 }
 
 std::vector<Shard> shards_of(const ModelConfig& config, int64_t shard_bytes) {
@@ -134,7 +126,7 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
   if (options.shard_bytes <= 0) {
     throw Error(Code::kInvalidRequest, "[synth] shard_bytes: want at least 1, found {}", options.shard_bytes);
   }
-  prepare_directory(directory);
+  checkpoint::NewDirectory made(directory, "synth");
   const std::vector<Shard> shards = shards_of(model, options.shard_bytes);
   int64_t total_bytes = 0, done_bytes = 0;
   for (const Shard& shard : shards) total_bytes += shard.bytes;
@@ -155,6 +147,7 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
   if (!options.tokenizer_json.empty()) write_text(directory / "tokenizer.json", options.tokenizer_json);
   write_text(directory / "generation_config.json", generation_config_json(model));
   write_text(directory / "config.json", config_json(model));
+  made.keep();
 }
 
 }  // namespace nibble::model

@@ -183,7 +183,7 @@ TEST(synth, refuses_impossible_options_and_used_directories) {
                "shard_bytes: want at least 1, found 0");
   dir.write("f", "x");
   expect_error([&] { synth_checkpoint(small(), dir.path(), {}, {}); }, Code::kInvalidRequest,
-               "want a new or an empty directory");
+               "want an absent or empty directory");
   expect_error([&] { synth_checkpoint(small(), dir / "f", {}, {}); }, Code::kIo, "cannot create");
 }
 

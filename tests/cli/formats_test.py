@@ -135,7 +135,7 @@ class QuantizeModel(Case):
         self.refused(USAGE, "quantize", good, "-o", self.dir / "out", "--format", "mxfp8_e4m3", says="mxfp4")
         self.refused(USAGE, "quantize", good, "-o", self.dir / "out", "--tensors", "*", says="--tensors")
         (self.dir / "file").write_text("x")
-        self.refused(USAGE, "quantize", good, "-o", self.dir / "file", says="directory")
+        self.refused(IO, "quantize", good, "-o", self.dir / "file", says="cannot create: Not a directory")
         self.refused(IO, "quantize", good, "-o", "/proc/nibble")
         self.ok("quantize", good, "-o", self.dir / "deep/er/out")
 

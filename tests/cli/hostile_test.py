@@ -2,14 +2,16 @@
 import json
 import os
 import resource
+import signal
 import struct
 import subprocess
+import time
 import unittest
 
 import support
 from support import NIBBLE, SANITIZED, TINY, Case, edit_json, nibble, read_safetensors, replace, safetensors_bytes
 
-USAGE, UNSUPPORTED, CORRUPT, IO, MEMORY = 2, 3, 4, 5, 6
+USAGE, UNSUPPORTED, CORRUPT, IO, MEMORY, INTERRUPTED = 2, 3, 4, 5, 6, 130
 RUN = ("run", "-m", TINY, "-n", 2)
 SHARD = "model-00001-of-00002.safetensors"
 
@@ -174,6 +176,24 @@ class Models(Case):
             empty.chmod(0)
             self.broken(empty, IO)
 
+    def test_files_that_are_none(self):
+        for name in ("config.json", "generation_config.json", "model.safetensors.index.json", SHARD, "tokenizer.json"):
+            with self.subTest(name):
+                model = self.copy_of_tiny(name)
+                for make in (os.mkfifo, os.mkdir, lambda p: os.symlink("nowhere", p), lambda p: os.symlink(p.name, p), lambda p: os.symlink("/dev/zero", p)):
+                    (model / name).unlink() if not (model / name).is_dir() else (model / name).rmdir()
+                    make(model / name)
+                    self.refused(IO, "run", "-m", model, "-p", "a", "-n", 1, says=str(model))
+        os.mkfifo(self.dir / "f.safetensors")
+        self.refused(IO, "quantize", self.dir / "f.safetensors", "-o", self.dir / "o", says="want a regular file")
+
+    def test_weights_that_are_no_numbers(self):
+        model, tensors, norm = self.copy_of_tiny(), read_safetensors(TINY / SHARD), "model.layers.0.input_layernorm.weight"
+        dtype, shape, data = tensors[norm]
+        replace(model / SHARD, safetensors_bytes({**tensors, norm: (dtype, shape, b"\xc0\x7f" * (len(data) // 2))}))
+        self.refused(CORRUPT, "perplexity", "-m", model, "-p", "Once upon a time", says="the weights hold NaN")
+        self.assertIn("the weights hold NaN", nibble("run", "-m", model, "-p", "a").err)
+
     def test_damaged_shards(self):
         data = (TINY / SHARD).read_bytes()
         (size,) = struct.unpack("<Q", data[:8])
@@ -323,8 +343,44 @@ class Outputs(Case):
     def test_a_full_disk_leaves_no_half_file(self):
         def small_files():
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        self.refused(IO, "synth", "--preset", "tiny", "-o", self.dir / "m", says="cannot write", preexec_fn=small_files, restore_signals=False)
-        self.assertEqual(list((self.dir / "m").iterdir()), [])
+        self.refused(IO, "synth", "--preset", "tiny", "-o", self.dir / "m", says="cannot write", preexec_fn=small_files)
+        for name in ("m.gguf", "n.gguf"):
+            self.refused(IO, "convert", "-m", TINY, "-o", self.dir / name, *(("--part-bytes", 500_000) if name[0] == "n" else ()), says="cannot write", preexec_fn=small_files)
+        self.assertEqual(list(self.dir.iterdir()), [])  # nor the parts before it, nor a directory
+
+    def test_what_is_no_file_stays_what_it_is(self):
+        data = self.dir / "in.safetensors"
+        data.write_bytes(safetensors_bytes({"a": ("F32", [1, 32], bytes(128))}))
+        os.mkfifo(self.dir / "fifo")
+        for command in (("quantize", data), ("convert", "-m", TINY), ("synth", "--preset", "tiny", "--format", "gguf")):
+            self.refused(USAGE, *command, "-o", self.dir / "fifo", says="no regular file")
+            self.refused(USAGE, *command, "-o", self.dir, says="found a directory")
+            self.refused(USAGE, *command, "-o", "", says="found none")
+        self.assertTrue((self.dir / "fifo").is_fifo())
+        self.assertEqual(sorted(p.name for p in self.dir.iterdir()), ["fifo", "in.safetensors"])
+
+    def test_a_model_is_not_converted_over_its_own_files(self):
+        model = self.copy_of_tiny()
+        for name in (SHARD, "config.json"):
+            replace(model / name, (TINY / name).read_bytes())
+            self.refused(USAGE, "convert", "-m", model, "-o", model / name, says="want a new name, or a GGUF file to replace")
+            self.assertEqual((model / name).read_bytes(), (TINY / name).read_bytes())
+        self.ok("convert", "-m", model, "-o", model / "m.gguf", "-q")
+        self.ok("convert", "-m", model, "-o", model / "m.gguf", "-q")
+
+    def test_ctrl_c_removes_what_was_begun(self):
+        data = self.dir / "in.safetensors"
+        data.write_bytes(safetensors_bytes({f"t{i}": ("BF16", [1 << 12, 1 << 10], bytes(1 << 23)) for i in range(12)}))
+        for command in (("synth", "--preset", "gpt-oss-20b", "-o", self.dir / "m"), ("quantize", data, "-o", self.dir / "q"),
+                        ("synth", "--preset", "gpt-oss-20b", "-o", self.dir / "c.gguf")):
+            with self.subTest(command), subprocess.Popen([NIBBLE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                until = time.monotonic() + support.TIMEOUT_S
+                while not list(self.dir.rglob("*.part")) and process.poll() is None and time.monotonic() < until:
+                    time.sleep(0.002)
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=support.TIMEOUT_S)
+                self.assertEqual((process.returncode, err), (INTERRUPTED, b"nibble: interrupted\n"))
+                self.assertEqual([p.name for p in self.dir.iterdir()], ["in.safetensors"])
 
     @unittest.skipIf(SANITIZED, "sanitizers reserve address space")
     def test_a_model_larger_than_memory_is_refused(self):

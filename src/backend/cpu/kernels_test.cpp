@@ -133,13 +133,14 @@ TEST(cpu_kernels, extreme_scales_and_codes_that_are_nan_keep_their_values) {
   }
 }
 
-TEST(cpu_kernels, accumulate_adds_every_product_once) {
+TEST(cpu_kernels, accumulate_adds_every_product_once_whatever_lies_beside) {
   for (const Kernels& kernels : tables()) {
     for (const int64_t width : {1, 8, 16, 24, 32, 64, 80}) {
       for (const int rows : {1, 3, 4, 7, 8, 13}) {
-        const int depth = 11, from = 2, to = 9;
-        const auto a = random_floats(static_cast<size_t>(rows * depth), 1),
-                   b = random_floats(static_cast<size_t>(width * depth), 2);
+        const int depth = 71, from = 2, to = 67;
+        auto a = random_floats(static_cast<size_t>(rows * depth), 1);
+        for (int r = 0; r < rows; ++r) std::fill_n(a.begin() + r * depth + to, depth - to, 0.0f);
+        const auto b = random_floats(static_cast<size_t>(width * depth), 2);
         const auto start = random_floats(static_cast<size_t>(rows * width), 3);
         std::vector<Bf16> half;
         for (const float v : b) half.push_back(Bf16::from_float(v));
@@ -165,6 +166,19 @@ TEST(cpu_kernels, accumulate_adds_every_product_once) {
               ASSERT_NEAR(c[static_cast<size_t>(r * width + n)], want, 1e-4)
                   << kernels.name << " " << width << " " << rows;
             }
+            std::vector<float> alone(start.begin() + r * width, start.begin() + (r + 1) * width);
+            kernels.accumulate({.a = a.data() + r * depth,
+                                .a_stride = depth,
+                                .rows = 1,
+                                .from = from,
+                                .to = depth,
+                                .b = bf16 ? static_cast<const void*>(half.data()) : b.data(),
+                                .b_width = width,
+                                .b_is_bf16 = bf16,
+                                .c = alone.data(),
+                                .c_stride = width});
+            ASSERT_TRUE(std::equal(alone.begin(), alone.end(), c.begin() + r * width))  // zeros add no rounding
+                << kernels.name << " " << width << " " << rows;
           }
         }
       }

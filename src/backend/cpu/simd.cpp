@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -248,7 +249,7 @@ void accumulate_rows(const AccumulateArgs& args, int row) {
   for (; n < width; ++n) {
     for (int r = 0; r < kRows; ++r) {
       float sum = c[r * c_stride + n];
-      for (int k = args.from; k < args.to; ++k) sum += a[r * a_stride + k] * value(b + k * width + n);
+      for (int k = args.from; k < args.to; ++k) sum = std::fma(a[r * a_stride + k], value(b + k * width + n), sum);
       c[r * c_stride + n] = sum;
     }
   }

@@ -89,6 +89,11 @@ class StreamedCudaBackend final : public CudaBackend {
 
   WeightHandle upload(const HostWeight& weight) override { return weights_.upload(weight); }
 
+  void finish_upload() override {
+    weights_.finish();
+    if (gemms_ && weights_.wide_scales()) gemms_->with_wide_scales();
+  }
+
   void copy_page(const PageCopy& copy) override {
     for (size_t l = 0; l < at_.kv.size(); ++l) {
       if (config_.layer_kinds[l] != copy.kind) continue;
@@ -104,9 +109,8 @@ class StreamedCudaBackend final : public CudaBackend {
   // One new token per row, one draw per row, nothing that needs arrays of its own: every step of plain decoding.
   std::optional<Ticket> replay(const StepArgs& step) override {
     const size_t tokens = step.ids.size();
-    if (!graphs_ || !weights_.finished() || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() ||
-        step.rows.size() != tokens || step.logit_tokens.size() != tokens || step.sample_rows.size() != tokens ||
-        step.sinks != graph_sinks_)
+    if (!graphs_ || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() || step.rows.size() != tokens ||
+        step.logit_tokens.size() != tokens || step.sample_rows.size() != tokens || step.sinks != graph_sinks_)
       return std::nullopt;
     for (const SampleRow& row : step.sample_rows)
       if (row.logprobs >= 0 || row.given >= 0) return std::nullopt;
@@ -130,11 +134,8 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   void embed(const EmbedArgs& args) override {
-    if (!capturing()) {
-      weights_.finish();
-      if (gemms_ && weights_.wide_scales()) gemms_->with_wide_scales();
-      profiler_->begin_step();
-    }
+    check(weights_.finished(), "finish_upload() comes before the first step");
+    if (!capturing()) profiler_->begin_step();
     on_.stage = Stage::kEmbed;
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");

@@ -36,7 +36,7 @@ class DeviceWeights {
   // As Backend::upload. A layer's kGate and kGateBias come before its kUp and kUpBias, whose handles then stand for
   // both. The bytes are read until finish() returns.
   WeightHandle upload(const HostWeight& weight);
-  // Before the first step: waits, and frees what only uploads need. Throws Error(kUnsupported) for scales that no
+  // As Backend::finish_upload: waits, and frees what only uploads need. Throws Error(kUnsupported) for scales that no
   // packing holds. Does nothing when nothing was uploaded since.
   void finish();
   [[nodiscard]] bool finished() const { return !uploader_; }

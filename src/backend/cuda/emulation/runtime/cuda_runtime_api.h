@@ -99,7 +99,8 @@ inline cudaError_t cudaMalloc(void** at, size_t bytes) {
   return *at == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 inline cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned /*flags*/) {
-  return (*at = std::malloc(bytes)) == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  return (*at = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)) == nullptr ? cudaErrorMemoryAllocation
+                                                                                   : cudaSuccess;
 }
 inline cudaError_t cudaFree(void* at) { return std::free(at), cudaSuccess; }
 inline cudaError_t cudaFreeHost(void* at) { return std::free(at), cudaSuccess; }

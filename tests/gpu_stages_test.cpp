@@ -1,0 +1,317 @@
+// The CUDA backend behind the waist, against transformers' goldens and against the reference stage by stage.
+
+#include "base/error.h"
+#include "gpu_testing.h"
+#include "model/compare.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <string>
+
+namespace nibble {
+namespace {
+
+using backend::ExpertActivations;
+using backend::LayerKind;
+
+// `exact`: not even a near-tie among experts may fall to the other side, after which nothing can be compared.
+void expect_same(const model::Comparison& result, std::string_view what, bool exact = true) {
+  if (result.first_bad) {
+    const model::StageDifference& d = result.stages[*result.first_bad];
+    if (!exact && d.near_tie) {
+      std::printf("%.*s: the same up to a near-tie in layer %d\n", static_cast<int>(what.size()), what.data(), d.layer);
+      return;
+    }
+    FAIL() << what << ": layer " << d.layer << " " << backend::name_of(d.stage) << " " << backend::name_of(d.slot)
+           << " element " << d.element << ": reference " << d.a << " cuda " << d.b << ", relative " << d.largest
+           << (d.near_tie ? " (near-tie)" : "");
+  }
+  double largest = 0;
+  for (const model::StageDifference& d : result.stages) largest = std::max(largest, d.largest);
+  std::printf("%.*s: largest difference %.2e in %zu activations\n", static_cast<int>(what.size()), what.data(), largest,
+              result.stages.size());
+}
+
+// The golden prompt of a case and what transformers says at some positions of it.
+struct Golden {
+  explicit Golden(const std::string& name)
+      : source(kParity / name),
+        file(checkpoint::Checkpoint::open(kParity / name / "golden.safetensors")),
+        tokens(values_of<int32_t>(file, "tokens")),
+        positions(values_of<int32_t>(file, "positions")),
+        logits(values_of<float>(file, "logits")) {}
+
+  [[nodiscard]] double worst(const std::vector<float>& all) const {
+    const auto vocab = static_cast<size_t>(source.config.dims.vocab);
+    double result = 0;
+    for (size_t p = 0; p < positions.size(); ++p) {
+      const auto got = std::span(all).subspan(static_cast<size_t>(positions[p]) * vocab, vocab);
+      result = std::max(result, relative(got, std::span(logits).subspan(p * vocab, vocab)));
+    }
+    return result;
+  }
+
+  Source source;
+  checkpoint::Checkpoint file;
+  std::vector<int32_t> tokens, positions;
+  std::vector<float> logits;  // [positions, vocab]
+};
+
+const char* const kGoldens[] = {"window_e8", "experts_e32", "yarn_8k"};
+
+TEST_F(Gpu, logits_match_transformers_at_every_position) {
+  for (const std::string name : kGoldens) {
+    const Golden golden(name);
+    Loaded exact(golden.source, golden.tokens.size(), 512),
+        rounded(golden.source, golden.tokens.size(), 512, Kv::kBf16);
+    const double worst = golden.worst(all_logits(exact, golden.tokens));
+    const double worst_bf16 = golden.worst(all_logits(rounded, golden.tokens));
+    std::printf("%s: %zu tokens, worst %.2e with f32 pages, %.2e with bf16 pages\n", name.c_str(), golden.tokens.size(),
+                worst, worst_bf16);
+    EXPECT_LT(worst, 1e-4) << name;
+    EXPECT_LT(worst_bf16, 0.05) << name;
+  }
+}
+
+// How the CUDA side runs, and how far it may be from the reference: f16 activations before MX weights lose 2^-12 each.
+struct Path {
+  MoeKernel moe = MoeKernel::kReference;
+  backend::DenseFormats dense = {};
+  double tolerance = 1e-4;
+  ExpertActivations activations = ExpertActivations::kExact;
+};
+
+// Both run the same steps; the last one is compared.
+void compare_steps(const Source& source, std::span<const model::Step> steps, const model::StepLimits& limits,
+                   std::string_view what, const Path& path = {}) {
+  const auto config = model::backend_config(source.config, limits, path.dense);
+  const auto reference = backend::make_reference_backend(
+      config, {.activations = path.activations, .weights = backend::ReferenceOptions::Weights::kBf16});
+  const auto cuda =
+      backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
+  const model::GptOss on_reference = model::load(*reference, source.config, source.weights);
+  const model::GptOss on_cuda = model::load(*cuda, source.config, source.weights);
+  for (size_t i = 0; i + 1 < steps.size(); ++i) {
+    model::forward(*reference, on_reference, steps[i]);
+    model::forward(*cuda, on_cuda, steps[i]);
+  }
+  expect_same(model::compare({*reference, on_reference}, {*cuda, on_cuda}, steps.back(), path.tolerance), what,
+              path.moe == MoeKernel::kReference);
+}
+
+// The whole of one sequence as one step.
+void compare_prompt(const Source& source, const std::vector<int32_t>& tokens, std::string_view what,
+                    const Path& path = {}) {
+  const int count = static_cast<int>(tokens.size());
+  const engine::SessionLimits limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 2};
+  const Loaded any(source, limits, Which::kReference);
+  model::Step step = engine::Session(*any.be, any.gpt, limits).make_step(tokens, 0);
+  step.logit_tokens = {0, count - 1};
+  compare_steps(source, {&step, 1}, engine::step_limits(limits), what, path);
+}
+
+TEST_F(Gpu, every_stage_matches_the_reference_at_edge_token_counts) {
+  for (const std::string name : {"window_e8", "experts_e32"}) {
+    const Source source(kParity / name);
+    for (const size_t count : {1, 2, 3, 7, 8, 9, 17, 64, 65, 129, 150})
+      compare_prompt(source, some_tokens(count, source.config.dims.vocab), name + " " + std::to_string(count));
+  }
+}
+
+TEST_F(Gpu, every_stage_matches_the_reference_without_sinks) {
+  const Source source(kParity / "window_e8");
+  const engine::SessionLimits limits{.max_context = 140, .chunk_tokens = 140, .max_logit_rows = 1};
+  Loaded reference(source, limits, Which::kReference), cuda(source, limits, Which::kCuda);
+  reference.gpt.attention_sinks = cuda.gpt.attention_sinks = false;
+  const model::Step step =
+      engine::Session(*cuda.be, cuda.gpt, limits).make_step(some_tokens(140, source.config.dims.vocab), 0);
+  expect_same(model::compare({*reference.be, reference.gpt}, {*cuda.be, cuda.gpt}, step, 1e-4), "no sinks");
+}
+
+TEST_F(Gpu, every_stage_matches_the_reference_on_nibble_tiny) {
+  const Source source(kTiny);
+  compare_prompt(source, some_tokens(40, source.config.dims.vocab), "nibble-tiny");
+}
+
+TEST_F(Gpu, every_stage_matches_the_reference_at_real_widths) {
+  const Source source(model::truncated(model::gpt_oss_20b(), 2), 7);
+  compare_prompt(source, some_tokens(3, source.config.dims.vocab), "gpt-oss-20b, 2 layers");
+}
+
+struct NamedFormats {
+  const char* name;
+  backend::DenseFormats dense;
+};
+constexpr backend::WeightFormat kMxfp4 = backend::WeightFormat::kMxfp4, kMxfp8 = backend::WeightFormat::kMxfp8;
+const NamedFormats kDenseFormats[] = {
+    {"exact", {}}, {"all_mxfp8", {kMxfp8, kMxfp8, kMxfp8}}, {"all_mxfp4", {kMxfp4, kMxfp4, kMxfp4}}};
+
+class GpuFormats : public Gpu, public testing::WithParamInterface<NamedFormats> {
+ protected:
+  static void compare_prompts(const Source& source, MoeKernel moe, std::initializer_list<size_t> counts,
+                              double tolerance) {
+    for (const size_t count : counts)
+      compare_prompt(source, some_tokens(count, source.config.dims.vocab),
+                     fmt::format("{}, {} tokens", GetParam().name, count), {moe, GetParam().dense, tolerance});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(formats, GpuFormats, testing::ValuesIn(kDenseFormats),
+                         [](const auto& of) { return std::string(of.param.name); });
+
+TEST_P(GpuFormats, marlin_matches_the_reference_on_nibble_tiny_at_edge_token_counts) {
+  compare_prompts(Source(kTiny), MoeKernel::kMarlin, {1, 2, 3, 7, 8, 9, 17, 65}, 0.04);
+}
+
+// Two layers of 120b. Few words: the reference multiplies them on the host, one product after the other.
+model::ModelConfig two_layers_of_120b() {
+  model::ModelConfig config = model::truncated(model::gpt_oss_120b(), 2);
+  config.dims.vocab = 4096;
+  config.bos_id = config.pad_id = 0;
+  config.eos_ids = {0};
+  return config;
+}
+
+TEST_P(GpuFormats, marlin_matches_the_reference_at_real_widths) {
+  compare_prompts(Source(two_layers_of_120b(), 7), MoeKernel::kMarlin, {1, 3, 9}, 0.02);
+}
+
+// What lies at a tie may fall to either side: a step of E4M3 is an eighth of a value, one of int8 a 127th of a block's
+// largest; u is f16 before it is rounded, so one in a few hundred does. nibble-tiny multiplies errors by a hundred and
+// more: with mxfp8 its perplexity can be compared, not its activations.
+TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
+  const Source tiny(kTiny), wide(two_layers_of_120b(), 7);
+  const auto name = [](const Path& path, size_t tokens) {
+    return fmt::format("{}, {}, {} tokens", name_of(path.moe), name_of(path.activations), tokens);
+  };
+  const Path int8{.moe = MoeKernel::kGemv, .tolerance = 0.3, .activations = ExpertActivations::kInt8};
+  for (const size_t tokens : {1, 3, 8, 9, 65})
+    compare_prompt(tiny, some_tokens(tokens, tiny.config.dims.vocab), name(int8, tokens), int8);
+  compare_prompt(wide, some_tokens(2, wide.config.dims.vocab), name(int8, 2), int8);
+  for (const auto& [moe, tokens] :
+       {std::pair<MoeKernel, size_t>{MoeKernel::kAuto, 2}, {MoeKernel::kAuto, 9}, {MoeKernel::kGemm, 9}}) {
+    const Path path{.moe = moe, .tolerance = 0.3, .activations = ExpertActivations::kMxfp8};
+    std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
+    prompt.erase(prompt.begin(), prompt.begin() + 10);  // without a near-tie in the first layer
+    compare_prompt(wide, prompt, name(path, tokens), path);
+  }
+}
+
+TEST_F(Gpu, mxfp8_activations_have_four_bits_whoever_multiplies_them) {
+  const Source source(kTiny);
+  for (const auto& [moe, count] : {std::pair{MoeKernel::kAuto, 3}, {MoeKernel::kAuto, 20}, {MoeKernel::kGemm, 20}}) {
+    const engine::SessionLimits limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 1};
+    for (const auto activations : {ExpertActivations::kMxfp8, ExpertActivations::kExact}) {
+      Loaded cuda(source, limits, Which::kCuda, {.moe = moe, .activations = activations});
+      const model::Step step = engine::Session(*cuda.be, cuda.gpt, limits)
+                                   .make_step(some_tokens(static_cast<size_t>(count), source.config.dims.vocab), 0);
+      model::forward(*cuda.be, cuda.gpt, step);
+      const std::vector<float> u = cuda.be->peek(backend::Slot::kExpertHidden).values;
+      const bool few_bits = std::all_of(u.begin(), u.end(), [](float value) {
+        return (std::bit_cast<uint32_t>(value) & 0xfffffu) == 0;  // below the sign, the exponent, three bits
+      });
+      EXPECT_EQ(few_bits, activations == ExpertActivations::kMxfp8) << name_of(moe) << ", " << count << " tokens";
+    }
+  }
+}
+
+// Beyond eight tokens: activations of 16 bits before every matrix, bf16 on Hopper.
+TEST_P(GpuFormats, gemms_match_the_reference_on_nibble_tiny) {
+  compare_prompts(Source(kTiny), MoeKernel::kGemm, {9, 17, 65}, 0.1);
+}
+
+TEST_P(GpuFormats, gemms_match_the_reference_at_real_widths) {
+  compare_prompts(Source(two_layers_of_120b(), 7), MoeKernel::kGemm, {17}, 0.05);
+}
+
+// The reference reads the file's Q8_0 as the nearest bf16, as the card holds it: the same tolerances as without a file.
+TEST_P(GpuFormats, gguf_matches_the_reference_that_rounds_as_the_card_does) {
+  const test::ScratchDir dir, wide_dir;
+  model::ModelConfig few_experts = two_layers_of_120b();
+  few_experts.dims.experts = 16;
+  const Source gguf(Source(kTiny), dir), wide(Source(few_experts, 7), wide_dir);
+  if (GetParam().dense.o == std::nullopt) compare_prompts(gguf, MoeKernel::kReference, {3}, 1e-4);
+  compare_prompts(gguf, MoeKernel::kMarlin, {3}, 0.04);
+  compare_prompts(gguf, MoeKernel::kGemm, {17}, 0.1);
+  compare_prompts(wide, MoeKernel::kMarlin, {2}, 0.02);
+}
+
+// Several sequences in one step, their pages interleaved, pages behind the window released.
+struct Batch {
+  struct Sequence {
+    std::vector<int32_t> tokens;
+    std::array<std::vector<int32_t>, backend::kLayerKinds> pages;
+    int32_t computed = 0;
+  };
+
+  Batch(std::span<const int> contexts, const backend::Dims& dims_in) : dims(dims_in) {
+    for (const int context : contexts)
+      sequences.push_back(
+          {.tokens = some_tokens(static_cast<size_t>(context) + sequences.size(), dims.vocab), .pages = {}});
+  }
+
+  // The next `count[i]` tokens of sequence i; 0 leaves it out.
+  model::Step next(std::span<const int> counts) {
+    model::Step step;
+    int32_t most_pages = 0;
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      Sequence& q = sequences[s];
+      if (counts[s] == 0) continue;
+      const auto first = static_cast<int32_t>(step.token_ids.size());
+      for (int i = 0; i < counts[s]; ++i) {
+        const int32_t position = q.computed + i;
+        step.token_ids.push_back(q.tokens[static_cast<size_t>(position)]);
+        step.positions.push_back(position);
+        for (size_t kind = 0; kind < backend::kLayerKinds; ++kind) {
+          std::vector<int32_t>& pages = q.pages[kind];
+          if (position / backend::kPageTokens == static_cast<int32_t>(pages.size())) pages.push_back(next_page[kind]++);
+          step.kv[kind].slots.push_back(pages.back() * backend::kPageTokens + position % backend::kPageTokens);
+        }
+      }
+      release(q);
+      q.computed += counts[s];
+      step.rows.push_back({.first_token = first, .tokens = counts[s], .context = q.computed});
+      step.logit_tokens.push_back(first + counts[s] - 1);
+      most_pages = std::max(most_pages, static_cast<int32_t>(q.pages[0].size()));
+    }
+    for (size_t kind = 0; kind < backend::kLayerKinds; ++kind) {
+      step.kv[kind].pages_per_row = most_pages;
+      for (size_t s = 0; s < sequences.size(); ++s) {
+        if (counts[s] == 0) continue;
+        std::vector<int32_t> pages = sequences[s].pages[kind];
+        pages.resize(static_cast<size_t>(most_pages), -1);
+        step.kv[kind].page_ids.insert(step.kv[kind].page_ids.end(), pages.begin(), pages.end());
+      }
+    }
+    return step;
+  }
+
+  // Pages that no token from `computed` on sees in a sliding layer.
+  void release(Sequence& q) const {
+    std::vector<int32_t>& pages = q.pages[static_cast<size_t>(LayerKind::kSliding)];
+    for (size_t p = 0; (static_cast<int64_t>(p) + 1) * backend::kPageTokens <= q.computed - dims.sliding_window + 1;
+         ++p)
+      pages[p] = -1;
+  }
+
+  const backend::Dims& dims;
+  std::vector<Sequence> sequences;
+  std::array<int32_t, backend::kLayerKinds> next_page{};
+};
+
+TEST_F(Gpu, every_stage_matches_the_reference_with_many_sequences_in_a_step) {
+  const Source source(kParity / "window_e8");
+  constexpr int kContexts[] = {1, 64, 127, 128, 129, 200, 260};
+  Batch batch(kContexts, source.config.dims);
+  std::vector<model::Step> steps;
+  steps.push_back(batch.next(std::array{0, 60, 100, 127, 40, 3, 130}));
+  steps.push_back(batch.next(std::array{0, 3, 26, 0, 88, 190, 127}));
+  steps.push_back(batch.next(std::array{1, 1, 1, 1, 1, 7, 3}));  // the last positions: 63, 126, 127, 128, 199, 259
+  const model::StepLimits limits{.max_tokens = 460, .max_rows = 7, .kv_pages = {24, 24}};
+  compare_steps(source, steps, limits, "seven sequences");
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,120 @@
+#pragma once
+// What the tests of the CUDA backend behind the waist share. Skipped, with the reason, where there is no device.
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/reference/reference_backend.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_checkpoint.h"
+#include "checkpoint/hf_config.h"
+#include "checkpoint/testing.h"
+#include "engine/session.h"
+#include "gguf_copy.h"
+#include "goldens.h"
+#include "model/gguf_weights.h"
+#include "model/load.h"
+#include "model/manifest.h"
+#include "model/synth.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace nibble {
+
+namespace fs = std::filesystem;
+using Kv = backend::CudaOptions::Kv;
+using Attention = backend::CudaOptions::Attention;
+using backend::MoeKernel;
+
+inline const fs::path kTiny = fs::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
+
+// A model's weights, from files or made up.
+struct Source {
+  explicit Source(const fs::path& directory)
+      : config(model::from_hf(checkpoint::read_hf_config(directory))), files(checkpoint::Checkpoint::open(directory)) {
+    weights = model::bind_weights(files->entries(), config);
+  }
+  Source(const model::ModelConfig& made_up, uint64_t seed) : config(made_up) {
+    ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+    dummy.emplace(config, seed, &pool);
+    weights = dummy->weights();
+  }
+
+  // `of` in llama.cpp's file, split, its dense matrices in Q8_0.
+  Source(const Source& of, const test::ScratchDir& dir) : config(of.config) {
+    gguf.emplace(test::as_gguf(config, of.weights, dir / "m.gguf",
+                               {.dense = checkpoint::GgmlType::kQ8, .part_bytes = 4'000'000}));
+    weights = model::bind_gguf(gguf->tensors(), config);
+  }
+
+  model::ModelConfig config;
+  std::optional<checkpoint::Checkpoint> files;
+  std::optional<checkpoint::GgufCheckpoint> gguf;
+  std::optional<model::DummyWeights> dummy;
+  std::vector<backend::HostWeight> weights;
+};
+
+enum class Which { kCuda, kReference, kCpu };
+
+struct Loaded {
+  Loaded(const Source& source, const engine::SessionLimits& limits_in, Which which,
+         const backend::CudaOptions& options = {.kv = Kv::kF32, .moe = MoeKernel::kReference})
+      : limits(limits_in) {
+    const auto config = model::backend_config(source.config, engine::step_limits(limits));
+    if (which == Which::kReference) {
+      be = backend::make_reference_backend(config);
+    } else if (which == Which::kCpu) {
+      be = backend::make_cpu_backend(config, {.threads = 4, .kv_dtype = backend::KvDtype::kF32});
+    } else {
+      auto made = backend::make_cuda_backend(config, options);
+      cuda = made.get();
+      be = std::move(made);
+    }
+    gpt = model::load(*be, source.config, source.weights);
+  }
+  // Scores in chunks; room for `tokens`.
+  Loaded(const Source& source, size_t tokens, int chunk, Kv kv = Kv::kF32, Attention attention = Attention::kAuto)
+      : Loaded(source, {.max_context = static_cast<int64_t>(tokens), .chunk_tokens = chunk, .max_logit_rows = chunk},
+               Which::kCuda, {.kv = kv, .attention = attention, .moe = MoeKernel::kReference}) {}
+
+  engine::SessionLimits limits;
+  std::unique_ptr<backend::Backend> be;
+  backend::CudaBackend* cuda = nullptr;
+  model::GptOss gpt;
+};
+
+inline std::vector<float> all_logits(Loaded& loaded, std::span<const int32_t> tokens) {
+  std::vector<float> all;
+  engine::Session session(*loaded.be, loaded.gpt, loaded.limits);
+  session.score(tokens, [&](int64_t, const backend::SlotData& logits) {
+    all.insert(all.end(), logits.values.begin(), logits.values.end());
+  });
+  return all;
+}
+
+inline std::vector<int32_t> some_tokens(size_t count, int64_t vocab) {
+  std::vector<int32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i)
+    tokens[i] = static_cast<int32_t>((i * 7919 + i * i * 31 + 5) % static_cast<size_t>(vocab));
+  return tokens;
+}
+
+class Gpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    const backend::CudaAvailable available = backend::cuda_available();
+    if (!available.yes) GTEST_SKIP() << available.reason;
+  }
+};
+
+}  // namespace nibble

@@ -24,10 +24,10 @@ inline constexpr int kAmxSums = 4, kAmxX = 4, kAmxW = 6;
 inline constexpr int kAmxRing = 8;
 inline constexpr TileConfig kAmxInt8Shapes = [] {
   TileConfig config;
-  for (size_t i = 0; i < kAmxSums; ++i) config.shape(i, kLaneTokens, kTileRows * 4);
+  for (size_t i = 0; i < kAmxSums; ++i) config.shape(i, kLaneTokens, kLaneRows * 4);
   for (size_t i = 0; i < 2; ++i) {
     config.shape(kAmxX + i, kLaneTokens, kMxBlock);
-    config.shape(kAmxW + i, kMxBlock / 4, kTileRows * 4);
+    config.shape(kAmxW + i, kMxBlock / 4, kLaneRows * 4);
   }
   return config;
 }();
@@ -37,7 +37,7 @@ struct AmxStrip {
   const LaneWeights* w;
   const AmxBlock* x;
   int64_t blocks;
-  float* sums;          // [kLaneTokens, kTileRows]
+  float* sums;          // [kLaneTokens, kLaneRows] of [.., kTileRows]
   int64_t ahead_bytes;  // to fetch per block
 };
 
@@ -76,10 +76,10 @@ class AmxStripLoop {
 #pragma GCC unroll 9
     for (size_t line = 0; line < sizeof(AmxBlock); line += 64) _mm_prefetch(soon + line, _MM_HINT_T0);
     tiles_.template load<kX>(strip_.x[b].values, kMxBlock);
-    tiles_.template load<kW>(strip_.w[b].quads, kTileRows * 4);
+    tiles_.template load<kW>(strip_.w[b].quads, kLaneRows * 4);
     tiles_.template zero<kSums>();
     tiles_.template multiply<kSums, kX, kW>();
-    tiles_.template store<kSums>(dots_[static_cast<size_t>(b) % kAmxRing], kTileRows * 4);
+    tiles_.template store<kSums>(dots_[static_cast<size_t>(b) % kAmxRing], kLaneRows * 4);
   }
   __attribute__((always_inline)) void add(int64_t b, __m512* sum) {
     const __m512 scale = strip_.w[b].scale;
@@ -94,7 +94,7 @@ class AmxStripLoop {
   Tiles& tiles_;
   Ahead& ahead_;
   const AmxStrip strip_;
-  alignas(64) int32_t dots_[kAmxRing][kLaneTokens][kTileRows];
+  alignas(64) int32_t dots_[kAmxRing][kLaneTokens][kLaneRows];
 };
 
 // Blocks whose decoded weights stay in the first cache while the tokens' pass by.
@@ -103,27 +103,29 @@ inline constexpr int64_t kAmxStripBlocks = 32;
 template <class Tiles, WeightFormat kFormat>
 void multiply_amx_format(const MultiplyInt8Args& args) {
   const WeightRows& w = args.w;
-  const LaneRows rows(w);
   const __m512i table = kFormat == WeightFormat::kGgmlQ8 ? _mm512_setzero_si512() : fp4_table(0);
   auto* const decoded = reinterpret_cast<LaneWeights*>(args.scratch);
   const int64_t blocks = w.cols / kMxBlock, tiles_of_tokens = static_cast<int64_t>(args.x.size());
-  const int64_t ahead_bytes = (kTileRows * row_bytes(kFormat, kMxBlock) + tiles_of_tokens - 1) / tiles_of_tokens;
+  const int64_t ahead_bytes = (kLaneRows * row_bytes(kFormat, kMxBlock) + tiles_of_tokens - 1) / tiles_of_tokens;
   alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> sums;
   std::fill_n(sums.begin(), tiles_of_tokens * kLaneTokens * kTileRows, 0.0f);
   Ahead ahead(w, args.next, 0, kTileRows);
   Tiles tiles;
   for (int64_t first = 0; first < blocks; first += kAmxStripBlocks) {
     const int64_t count = std::min(kAmxStripBlocks, blocks - first);
-    for (int64_t b = 0; b < count; ++b) decoded[b] = decode_lanes<kFormat>(rows, first + b, table);
-    for (int64_t i = 0; i < tiles_of_tokens; ++i) {
-      const auto* x = reinterpret_cast<const AmxBlock*>(args.x[static_cast<size_t>(i)]);
-      AmxStripLoop(tiles, ahead,
-                   {.w = decoded,
-                    .x = x + first,
-                    .blocks = count,
-                    .sums = sums.data() + i * kLaneTokens * kTileRows,
-                    .ahead_bytes = ahead_bytes})
-          .run();
+    for (int row = 0; row < kTileRows; row += kLaneRows) {
+      const LaneRows rows(w, row);
+      for (int64_t b = 0; b < count; ++b) decoded[b] = decode_lanes<kFormat>(rows, first + b, table);
+      for (int64_t i = 0; i < tiles_of_tokens; ++i) {
+        const auto* x = reinterpret_cast<const AmxBlock*>(args.x[static_cast<size_t>(i)]);
+        AmxStripLoop(tiles, ahead,
+                     {.w = decoded,
+                      .x = x + first,
+                      .blocks = count,
+                      .sums = sums.data() + i * kLaneTokens * kTileRows + row,
+                      .ahead_bytes = ahead_bytes})
+            .run();
+      }
     }
   }
   store_lanes(args, sums.data());
@@ -144,14 +146,15 @@ void prepare_amx_tile(WeightFormat format, std::span<const float* const> x, int6
 // Few tokens are multiplied as by avx512_int8_kernels().
 template <class Tiles>
 const Int8Kernels& amx_int8_kernels() {
+  static constexpr Int8Tiles kTiles{.name = "amx int8",
+                                    .from = 12,
+                                    .size = amx_tile_size,
+                                    .prepare = prepare_amx_tile,
+                                    .multiply = multiply_amx<Tiles>};
   static constexpr Int8Kernels kTable{.row_size = int8_row_size,
                                       .prepare_row = prepare_int8_row,
                                       .multiply_rows = multiply_int8_rows,
-                                      .tile_size = amx_tile_size,
-                                      .prepare_tile = prepare_amx_tile,
-                                      .multiply_tiles = multiply_amx<Tiles>,
-                                      .tiles_from = 12,
-                                      .tiles_name = "amx int8"};
+                                      .tiles = &kTiles};
   return kTable;
 }
 

@@ -123,10 +123,5 @@ void multiply_int8_lanes(const MultiplyInt8Args& args, int64_t lanes_at);  // la
 [[nodiscard]] int64_t int8_row_size(int64_t cols);
 void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out);
 void multiply_int8_rows(const MultiplyInt8Args& args);
-// Many tokens (avx512_int8_tiles.cpp).
-[[nodiscard]] int64_t int8_tile_size(int64_t cols);
-void prepare_int8_tile(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out);
-void multiply_int8_tiles(const MultiplyInt8Args& args);
-
 }  // namespace nibble::backend::cpu
 HWY_POP_ATTRIBUTES

@@ -12,27 +12,100 @@ struct LaneBlock {
   float scale;    // times kFp4Unit where the weights are MXFP4
 };
 
+// Tokens that share a pass over the weights. Their sums, integers and factors, both vectors of weights and one of
+// activations fill the 32 registers.
+constexpr int kGroupTokens = 6;
+// Blocks whose decoded weights (28 KB) stay in the first cache while the tokens pass by.
+constexpr int64_t kStripBlocks = 24;
+
+struct Strip {
+  const LaneWeights* w;  // [blocks, kLaneVectors]
+  int64_t first, blocks;
+  int64_t ahead_bytes;  // to fetch per block
+};
+
+// sums [kTokens, kTileRows] += the strip's products; x: the tokens' blocks.
+template <int kTokens>
+void multiply_strip(const Strip& strip, const std::byte* const* x, Ahead& ahead, float* sums) {
+  const LaneBlock* blocks[kTokens];
+  __m512 sum[kTokens][kLaneVectors];
+#pragma GCC unroll 6
+  for (int t = 0; t < kTokens; ++t) {
+    blocks[t] = reinterpret_cast<const LaneBlock*>(x[t]) + strip.first;
+#pragma GCC unroll 2
+    for (int v = 0; v < kLaneVectors; ++v) sum[t][v] = _mm512_load_ps(sums + t * kTileRows + v * kLaneRows);
+  }
+  for (int64_t b = 0; b < strip.blocks; ++b) {
+    const LaneWeights* const w = strip.w + b * kLaneVectors;
+    ahead.advance(strip.ahead_bytes);
+    __m512i dot[kTokens][kLaneVectors];
+#pragma GCC unroll 6
+    for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kLaneVectors; ++v) dot[t][v] = broadcast_dword(&blocks[t][b].start);
+    }
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) {
+#pragma GCC unroll 6
+      for (int t = 0; t < kTokens; ++t) {
+        const __m512i quad = broadcast_dword(blocks[t][b].quads[q]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kLaneVectors; ++v) dot[t][v] = _mm512_dpbusd_epi32(dot[t][v], w[v].quads[q], quad);
+      }
+    }
+#pragma GCC unroll 6
+    for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kLaneVectors; ++v) {
+        const __m512 factor = _mm512_mul_ps(w[v].scale, _mm512_set1_ps(blocks[t][b].scale));
+        sum[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[t][v]), factor, sum[t][v]);
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kLaneVectors; ++v) _mm512_store_ps(sums + t * kTileRows + v * kLaneRows, sum[t][v]);
+  }
+}
+
+void multiply_group(int tokens, const Strip& strip, const std::byte* const* x, Ahead& ahead, float* sums) {
+  switch (tokens) {
+    case 1: return multiply_strip<1>(strip, x, ahead, sums);
+    case 2: return multiply_strip<2>(strip, x, ahead, sums);
+    case 3: return multiply_strip<3>(strip, x, ahead, sums);
+    case 4: return multiply_strip<4>(strip, x, ahead, sums);
+    case 5: return multiply_strip<5>(strip, x, ahead, sums);
+    default: return multiply_strip<kGroupTokens>(strip, x, ahead, sums);
+  }
+}
+
 template <WeightFormat kFormat>
 void multiply(const MultiplyInt8Args& args, int64_t lanes_at) {
   const WeightRows& w = args.w;
   const __m512i table =
       kFormat == WeightFormat::kGgmlQ8 ? _mm512_set1_epi8(static_cast<char>(kQ8Bias)) : fp4_table(kFp4Bias);
-  const LaneRows rows(w);
+  const std::array<LaneRows, kLaneVectors> rows = {LaneRows(w, 0), LaneRows(w, kLaneRows)};
+  auto* const decoded = reinterpret_cast<LaneWeights*>(args.scratch);
   Ahead ahead(w, args.next, 0, kTileRows);
   alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> sums;
   std::fill_n(sums.begin(), args.tokens * kTileRows, 0.0f);
-  const int64_t block_bytes = row_bytes(kFormat, kMxBlock);
-  for (int64_t b = 0; b < w.cols / kMxBlock; ++b) {
-    ahead.fetch((b + 1) * kTileRows * block_bytes);
-    const LaneWeights weights = decode_lanes<kFormat>(rows, b, table);
-    for (int t = 0; t < args.tokens; ++t) {
-      const LaneBlock& x = reinterpret_cast<const LaneBlock*>(args.x[static_cast<size_t>(t)] + lanes_at)[b];
-      __m512i dot = broadcast_dword(&x.start);
-#pragma GCC unroll 8
-      for (int q = 0; q < 8; ++q) dot = _mm512_dpbusd_epi32(dot, weights.quads[q], broadcast_dword(x.quads[q]));
-      float* const sum = sums.data() + t * kTileRows;
-      const __m512 factor = _mm512_mul_ps(weights.scale, _mm512_set1_ps(x.scale));
-      _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, _mm512_load_ps(sum)));
+  std::array<const std::byte*, kTileTokens> x;
+  for (size_t t = 0; t < static_cast<size_t>(args.tokens); ++t) x[t] = args.x[t] + lanes_at;
+  const int groups = (args.tokens + kGroupTokens - 1) / kGroupTokens;
+  const int64_t blocks = w.cols / kMxBlock, tile_bytes = kTileRows * row_bytes(kFormat, w.cols);
+  const int64_t ahead_bytes = (tile_bytes + groups * blocks - 1) / (groups * blocks);
+  for (int64_t first = 0; first < blocks; first += kStripBlocks) {
+    const Strip strip{decoded, first, std::min(kStripBlocks, blocks - first), ahead_bytes};
+    for (int64_t b = 0; b < strip.blocks; ++b) {
+      for (size_t v = 0; v < kLaneVectors; ++v) {
+        decoded[b * kLaneVectors + static_cast<int64_t>(v)] = decode_lanes<kFormat>(rows[v], first + b, table);
+      }
+    }
+    for (int g = 0, t = 0; g < groups; ++g) {
+      const int tokens = (args.tokens - t + groups - g - 1) / (groups - g);
+      multiply_group(tokens, strip, x.data() + t, ahead, sums.data() + t * kTileRows);
+      t += tokens;
     }
   }
   store_lanes(args, sums.data());

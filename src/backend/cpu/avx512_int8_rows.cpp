@@ -288,14 +288,8 @@ void multiply_int8_rows(const MultiplyInt8Args& args) {
 }
 
 const Int8Kernels& avx512_int8_kernels() {
-  static constexpr Int8Kernels kTable{.row_size = int8_row_size,
-                                      .prepare_row = prepare_int8_row,
-                                      .multiply_rows = multiply_int8_rows,
-                                      .tile_size = int8_tile_size,
-                                      .prepare_tile = prepare_int8_tile,
-                                      .multiply_tiles = multiply_int8_tiles,
-                                      .tiles_from = 12,
-                                      .tiles_name = "avx512 vnni"};
+  static constexpr Int8Kernels kTable{
+      .row_size = int8_row_size, .prepare_row = prepare_int8_row, .multiply_rows = multiply_int8_rows};
   return kTable;
 }
 

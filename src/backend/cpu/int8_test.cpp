@@ -80,6 +80,11 @@ class Int8Products : public testing::TestWithParam<Form> {
                                            : &amx_int8_kernels<EmulatedTiles>();
   }
 
+  // Whether in tiles: those that there are.
+  [[nodiscard]] std::vector<bool> forms() const {
+    return kernels_->tiles == nullptr ? std::vector{false} : std::vector{false, true};
+  }
+
   const Int8Kernels *kernels_ = nullptr, *avx512_ = nullptr, *amx_ = nullptr;
 };
 
@@ -96,11 +101,11 @@ INSTANTIATE_TEST_SUITE_P(Each, Int8Products, testing::Values(Form::kAvx512, Form
 TEST_P(Int8Products, are_those_of_the_rounded_activations) {
   for (const WeightFormat format : kInt8Formats) {
     for (const int64_t cols : {32, 64, 96, 160, 2880, 4096}) {
-      const int rows = cols == 2880 ? 15 : 6;
+      const int rows = cols == 2880 ? 31 : cols == 96 ? 20 : 6;
       const Sample w(format, cols, rows, 9);
       for (const int tokens : {1, 2, 3, 4, 5, 7, 9, 16, 17, 33, 64}) {
         const auto x = inputs(cols, tokens);
-        for (const bool tiles : {false, true}) {
+        for (const bool tiles : forms()) {
           const auto out = multiply_int8(*kernels_, w, x, tiles);
           for (int t = 0; t < tokens; ++t) {
             const std::vector<double> q = rounded(x[static_cast<size_t>(t)]);
@@ -130,7 +135,7 @@ TEST_P(Int8Products, are_those_of_the_rounded_activations) {
 TEST_P(Int8Products, show_activations_that_are_not_finite) {
   for (const WeightFormat format : kInt8Formats) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-      for (const bool tiles : {false, true}) {
+      for (const bool tiles : forms()) {
         for (const int tokens : {3, 8}) {
           auto x = inputs(96, tokens);
           x[1][70] = bad;
@@ -144,7 +149,7 @@ TEST_P(Int8Products, show_activations_that_are_not_finite) {
     if (format == WeightFormat::kMxfp4) nan_scale.scales[1] = 255;
     if (format == WeightFormat::kGgmlMxfp4) nan_scale.values[17] = 255;
     if (format == WeightFormat::kGgmlQ8) nan_scale.values[34] = nan_scale.values[35] = 0x7f;
-    for (const bool tiles : {false, true}) {
+    for (const bool tiles : forms()) {
       for (const int tokens : {1, 8}) {
         EXPECT_TRUE(std::isnan(multiply_int8(*kernels_, nan_scale, inputs(96, tokens), tiles)[0]));
       }
@@ -159,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Each, AmxProducts, testing::Values(Form::kEmulatedAmx, 
 TEST_P(AmxProducts, have_the_bits_of_a_lane_per_row) {
   for (const WeightFormat format : kInt8Formats) {
     for (const int64_t cols : {32, 160, 1024, 1056, 2880}) {
-      const Sample w(format, cols, 16, 9);
+      const Sample w(format, cols, 31, 9);
       for (const int tokens : {7, 16, 40, kTileTokens}) {
         const auto x = inputs(cols, tokens);
         EXPECT_EQ(multiply_int8(*kernels_, w, x, true), multiply_int8(*avx512_, w, x, false))

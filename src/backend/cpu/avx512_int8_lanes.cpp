@@ -81,7 +81,7 @@ void multiply_group(int tokens, const Strip& strip, const std::byte* const* x, A
 }
 
 template <WeightFormat kFormat>
-void multiply(const MultiplyInt8Args& args, int64_t lanes_at) {
+void multiply(const MultiplyPreparedArgs& args, int64_t lanes_at) {
   const WeightRows& w = args.w;
   const __m512i table =
       kFormat == WeightFormat::kGgmlQ8 ? _mm512_set1_epi8(static_cast<char>(kQ8Bias)) : fp4_table(kFp4Bias);
@@ -131,7 +131,7 @@ void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte
   }
 }
 
-void multiply_int8_lanes(const MultiplyInt8Args& args, int64_t lanes_at) {
+void multiply_int8_lanes(const MultiplyPreparedArgs& args, int64_t lanes_at) {
   switch (args.w.format) {
     case WeightFormat::kMxfp4: return multiply<WeightFormat::kMxfp4>(args, lanes_at);
     case WeightFormat::kGgmlMxfp4: return multiply<WeightFormat::kGgmlMxfp4>(args, lanes_at);

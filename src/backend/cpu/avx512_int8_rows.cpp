@@ -250,7 +250,7 @@ void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* 
   prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
 }
 
-void multiply_int8_rows(const MultiplyInt8Args& args) {
+void multiply_int8_rows(const MultiplyPreparedArgs& args) {
   const WeightRows& w = args.w;
   if (args.tokens >= lanes_from(w.format)) return multiply_int8_lanes(args, chunk_bytes(w.cols));
   const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;

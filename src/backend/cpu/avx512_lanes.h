@@ -47,13 +47,17 @@ inline void transpose(const RowPointers& rows, int64_t at, __m512i* out) {
   out[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
 }
 
-// The byte at `at` of each row, an exponent, as a float: 0 becomes 0 instead of 2^-127, which changes less than what
-// rounding to 8 bits does, and NaN becomes infinity.
-inline __m512 e8m0_scales(const RowPointers& rows, int64_t at) {
+// The byte at `at` of each row.
+inline __m512i e8m0_bytes(const RowPointers& rows, int64_t at) {
   const auto byte = [&](size_t r) __attribute__((always_inline)) { return static_cast<char>(rows[r][at]); };
   const __m128i bytes = _mm_setr_epi8(byte(0), byte(1), byte(2), byte(3), byte(4), byte(5), byte(6), byte(7), byte(8),
                                       byte(9), byte(10), byte(11), byte(12), byte(13), byte(14), byte(15));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
+  return _mm512_cvtepu8_epi32(bytes);
+}
+// As floats: 0 becomes 0 instead of 2^-127, which changes less than what rounding to 8 bits does, and NaN becomes
+// infinity.
+inline __m512 e8m0_scales(const RowPointers& rows, int64_t at) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(e8m0_bytes(rows, at), 23));
 }
 
 inline __m512 f16_scales(const RowPointers& rows, int64_t at) {
@@ -90,7 +94,7 @@ inline LaneWeights decode_lanes(const LaneRows& rows, int64_t block, __m512i tab
 }
 
 // The rows' sums of each token, [tokens, kTileRows], to args.out.
-inline void store_lanes(const MultiplyInt8Args& args, const float* sums) {
+inline void store_lanes(const MultiplyPreparedArgs& args, const float* sums) {
   const int rows = args.w.rows;
   for (int t = 0; t < args.tokens; ++t) {
     for (int first = 0; first < rows; first += kLaneRows) {

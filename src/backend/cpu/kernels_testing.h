@@ -148,11 +148,11 @@ inline std::vector<float> multiply_int8(const Int8Kernels& kernels, const Sample
   }
   Scratch scratch(w.cols);
   std::vector<float> out(x.size() * kTileRows, -777.0f);
-  MultiplyInt8Args args{.w = w.view(),
-                        .x = pointers,
-                        .tokens = static_cast<int>(x.size()),
-                        .out = out.data(),
-                        .scratch = scratch.aligned()};
+  MultiplyPreparedArgs args{.w = w.view(),
+                            .x = pointers,
+                            .tokens = static_cast<int>(x.size()),
+                            .out = out.data(),
+                            .scratch = scratch.aligned()};
   tiles ? kernels.tiles->multiply(args) : kernels.multiply_rows(args);
   return out;
 }

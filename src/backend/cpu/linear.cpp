@@ -95,13 +95,13 @@ void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups
 }
 
 bool Linear::tiled(const Group& group) const {
-  const Int8Tiles* tiles = kernels_.int8->tiles;
+  const TokenTiles* tiles = kernels_.int8->tiles;
   return tiles != nullptr && static_cast<int64_t>(group.tokens.size()) >= tiles->from;
 }
 
 void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups) {
   const int64_t count = x.shape[0], cols = x.shape[1];
-  const Int8Tiles* const form = kernels_.int8->tiles;
+  const TokenTiles* const form = kernels_.int8->tiles;
   const int64_t row_size = kernels_.int8->row_size(cols), tile_size = form == nullptr ? 0 : form->size(cols);
   std::byte* const rows = prepared_.as<std::byte>();
   std::byte* const tiles = rows + count * row_size;
@@ -167,7 +167,7 @@ void Linear::multiply_rows(const Share& share, float* out) {
         {.w = w, .x = std::span(x).first(tokens.size()), .out = out, .scratch = scratch, .next = share.next});
     return;
   }
-  MultiplyInt8Args args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch, .next = share.next};
+  MultiplyPreparedArgs args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch, .next = share.next};
   if (tiled(share.group)) {
     const auto first = static_cast<size_t>(first_tile_[static_cast<size_t>(tile.group)] + tile.from / kLaneTokens);
     args.x = std::span(tiles_).subspan(first, (tokens.size() + kLaneTokens - 1) / kLaneTokens);

@@ -31,7 +31,7 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
     const WeightRole role = *reads.begin();
     const WeightFormat format = args.formats.of_role[static_cast<size_t>(role)];
     const bool int8 = args.options.activations == Activations::kInt8 && cpu::int8_serves(format);
-    const cpu::Int8Tiles* form = int8 && kernels.int8 != nullptr ? kernels.int8->tiles : nullptr;
+    const cpu::TokenTiles* form = int8 && kernels.int8 != nullptr ? kernels.int8->tiles : nullptr;
     const bool tiles = form != nullptr && many >= form->from;
     stages.push_back(
         {.stage = stage,

@@ -162,7 +162,7 @@ class Plans(Case):
         cpu = ("inspect", "-m", TINY, "--plan", "-p", 64, "-b", 1)
         self.assertIn("multiply_f32_mxfp4 (baseline)", self.ok(*cpu, "--cpu-isa", "baseline").out)
         if "avx512 vnni" in self.ok(*cpu).out:
-            self.assertIn("multiply_tiles_int8_mxfp4 (avx512 vnni)", self.ok(*cpu, "--moe-activation", "int8", "--cpu-isa", "avx512").out)
+            self.assertIn("multiply_int8_mxfp4 (avx512 vnni)", self.ok(*cpu, "--moe-activation", "int8", "--cpu-isa", "avx512").out)
         self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="requantised layers")
 
     def test_the_cache_reaches_the_cpus_plan(self):

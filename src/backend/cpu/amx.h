@@ -29,4 +29,35 @@ struct alignas(64) TileConfig {
 // g++ 12's _tile_loadconfig says that it reads 8 bytes: the others may never be written.
 inline void load_shapes(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
 
+// All tiles whole: 16 rows of 64 bytes.
+inline constexpr TileConfig kTileShapes = [] {
+  TileConfig config;
+  for (size_t i = 0; i < 8; ++i) config.shape(i, 16, 64);
+  return config;
+}();
+
+// The machine's tiles. In assembler: intrinsics name tiles by literals only, and g++ 12's do not say that they read
+// memory. Tests have a class that does what Intel's manual says of each instruction.
+class AmxTiles {
+ public:
+  AmxTiles() { load_shapes(kTileShapes); }
+  ~AmxTiles() { asm volatile("tilerelease"); }
+  AmxTiles(const AmxTiles&) = delete;
+  AmxTiles& operator=(const AmxTiles&) = delete;
+
+  template <int kTile>
+  void load(const void* from, int64_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+  }
+  template <int kTile>
+  void store(void* to, int64_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
+  }
+  // sums += x · w, of bf16
+  template <int kSums, int kX, int kW>
+  void multiply_bf16() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kX), "i"(kW));
+  }
+};
+
 }  // namespace nibble::backend::cpu

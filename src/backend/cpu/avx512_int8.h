@@ -119,14 +119,9 @@ inline __m256i load_32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret
 // ends with their form.
 [[nodiscard]] int64_t int8_lanes_size(int64_t cols);
 void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte* out);
-void multiply_int8_lanes(const MultiplyInt8Args& args, int64_t lanes_at);  // lanes_at: where in a prepared row
+void multiply_int8_lanes(const MultiplyPreparedArgs& args, int64_t lanes_at);  // lanes_at: where in a prepared row
 [[nodiscard]] int64_t int8_row_size(int64_t cols);
 void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out);
-void multiply_int8_rows(const MultiplyInt8Args& args);
-// Many tokens (avx512_int8_tiles.cpp).
-[[nodiscard]] int64_t int8_tile_size(int64_t cols);
-void prepare_int8_tile(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out);
-void multiply_int8_tiles(const MultiplyInt8Args& args);
-
+void multiply_int8_rows(const MultiplyPreparedArgs& args);
 }  // namespace nibble::backend::cpu
 HWY_POP_ATTRIBUTES

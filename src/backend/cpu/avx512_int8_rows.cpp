@@ -250,7 +250,7 @@ void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* 
   prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
 }
 
-void multiply_int8_rows(const MultiplyInt8Args& args) {
+void multiply_int8_rows(const MultiplyPreparedArgs& args) {
   const WeightRows& w = args.w;
   if (args.tokens >= lanes_from(w.format)) return multiply_int8_lanes(args, chunk_bytes(w.cols));
   const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
@@ -288,14 +288,8 @@ void multiply_int8_rows(const MultiplyInt8Args& args) {
 }
 
 const Int8Kernels& avx512_int8_kernels() {
-  static constexpr Int8Kernels kTable{.row_size = int8_row_size,
-                                      .prepare_row = prepare_int8_row,
-                                      .multiply_rows = multiply_int8_rows,
-                                      .tile_size = int8_tile_size,
-                                      .prepare_tile = prepare_int8_tile,
-                                      .multiply_tiles = multiply_int8_tiles,
-                                      .tiles_from = 12,
-                                      .tiles_name = "avx512 vnni"};
+  static constexpr Int8Kernels kTable{
+      .row_size = int8_row_size, .prepare_row = prepare_int8_row, .multiply_rows = multiply_int8_rows};
   return kTable;
 }
 

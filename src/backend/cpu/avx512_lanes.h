@@ -1,29 +1,35 @@
 #pragma once
-// A block of kTileRows rows of weights with a lane per row; included inside its target attributes' files only.
+// A block of kLaneRows rows of weights with a lane per row; included inside its target attributes' files only.
 #include "backend/cpu/avx512_int8.h"
 
 HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
 
-// A block of kTileRows rows: dword r of a quad is four values of row r, biased as the table of codes is.
+inline constexpr int kLaneRows = 16;                        // of a vector
+inline constexpr int kLaneVectors = kTileRows / kLaneRows;  // of a tile
+
+// A block of kLaneRows rows: dword r of a quad is four values of row r, biased as the table of codes is.
 struct LaneWeights {
   __m512i quads[8];
   __m512 scale;
 };
 
+using RowPointers = std::array<const uint8_t*, kLaneRows>;
+
 struct LaneRows {
-  explicit LaneRows(const WeightRows& w) {
-    for (int r = 0; r < kTileRows; ++r) {
-      const int row = std::min(r, w.rows - 1);  // the last is repeated, and not stored
+  // The rows of w from `first` on.
+  LaneRows(const WeightRows& w, int first) {
+    for (int r = 0; r < kLaneRows; ++r) {
+      const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       values[static_cast<size_t>(r)] = w.values_of(row);
       scales[static_cast<size_t>(r)] = has_scale_array(w.format) ? w.scales_of(row) : nullptr;
     }
   }
-  std::array<const uint8_t*, kTileRows> values, scales;
+  RowPointers values, scales;
 };
 
 // out[d], lane r = dword d of the 16 bytes at row r.
-inline void transpose(const std::array<const uint8_t*, kTileRows>& rows, int64_t at, __m512i* out) {
+inline void transpose(const RowPointers& rows, int64_t at, __m512i* out) {
   const auto quarter = [&](size_t i) __attribute__((always_inline)) {
     const auto load = [&](size_t r) __attribute__((always_inline)) {
       return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + at));
@@ -41,16 +47,20 @@ inline void transpose(const std::array<const uint8_t*, kTileRows>& rows, int64_t
   out[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
 }
 
-// The byte at `at` of each row, an exponent, as a float: 0 becomes 0 instead of 2^-127, which changes less than what
-// rounding to 8 bits does, and NaN becomes infinity.
-inline __m512 e8m0_scales(const std::array<const uint8_t*, kTileRows>& rows, int64_t at) {
+// The byte at `at` of each row.
+inline __m512i e8m0_bytes(const RowPointers& rows, int64_t at) {
   const auto byte = [&](size_t r) __attribute__((always_inline)) { return static_cast<char>(rows[r][at]); };
   const __m128i bytes = _mm_setr_epi8(byte(0), byte(1), byte(2), byte(3), byte(4), byte(5), byte(6), byte(7), byte(8),
                                       byte(9), byte(10), byte(11), byte(12), byte(13), byte(14), byte(15));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
+  return _mm512_cvtepu8_epi32(bytes);
+}
+// As floats: 0 becomes 0 instead of 2^-127, which changes less than what rounding to 8 bits does, and NaN becomes
+// infinity.
+inline __m512 e8m0_scales(const RowPointers& rows, int64_t at) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(e8m0_bytes(rows, at), 23));
 }
 
-inline __m512 f16_scales(const std::array<const uint8_t*, kTileRows>& rows, int64_t at) {
+inline __m512 f16_scales(const RowPointers& rows, int64_t at) {
   const auto half = [&](size_t r) __attribute__((always_inline)) {
     int16_t bits = 0;
     std::memcpy(&bits, rows[r] + at, sizeof bits);
@@ -84,12 +94,15 @@ inline LaneWeights decode_lanes(const LaneRows& rows, int64_t block, __m512i tab
 }
 
 // The rows' sums of each token, [tokens, kTileRows], to args.out.
-inline void store_lanes(const MultiplyInt8Args& args, const float* sums) {
-  const auto mask = static_cast<__mmask16>((1u << args.w.rows) - 1);
+inline void store_lanes(const MultiplyPreparedArgs& args, const float* sums) {
+  const int rows = args.w.rows;
   for (int t = 0; t < args.tokens; ++t) {
-    const __m512 sum = _mm512_load_ps(sums + t * kTileRows);
-    // What is infinite becomes NaN: no later clamp may hide damaged weights.
-    _mm512_mask_storeu_ps(args.out + t * kTileRows, mask, _mm512_add_ps(sum, _mm512_sub_ps(sum, sum)));
+    for (int first = 0; first < rows; first += kLaneRows) {
+      const auto mask = static_cast<__mmask16>(rows - first >= kLaneRows ? 0xffff : (1 << (rows - first)) - 1);
+      const __m512 sum = _mm512_load_ps(sums + t * kTileRows + first);
+      // What is infinite becomes NaN: no later clamp may hide damaged weights.
+      _mm512_mask_storeu_ps(args.out + t * kTileRows + first, mask, _mm512_add_ps(sum, _mm512_sub_ps(sum, sum)));
+    }
   }
 }
 

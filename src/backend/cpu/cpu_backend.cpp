@@ -373,8 +373,9 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const Cpu
 std::string describe(const CpuOptions& options) {
   const cpu::Kernels kernels = cpu::kernels_for(options.isa);
   const bool int8 = options.activations == Activations::kInt8 && kernels.int8 != nullptr;
-  const std::string activations =
-      int8 ? fmt::format("int8 activations (prompts: {})", kernels.int8->tiles_name) : "float activations";
+  const std::string prompts =
+      int8 && kernels.int8->tiles != nullptr ? fmt::format(" (prompts: {})", kernels.int8->tiles->name) : "";
+  const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts;
   return fmt::format("{}, {}, {} thread{}", kernels.name, activations, options.threads,
                      options.threads == 1 ? "" : "s");
 }

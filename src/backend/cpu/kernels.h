@@ -15,7 +15,7 @@
 
 namespace nibble::backend::cpu {
 
-inline constexpr int kTileRows = 16;     // most rows of weights in one multiply
+inline constexpr int kTileRows = 32;     // most rows of weights in one multiply
 inline constexpr int kTileTokens = 128;  // most tokens in one multiply: their activations stay in the second cache
 inline constexpr int kLaneTokens = 16;   // tokens of one tile of int8 activations
 
@@ -52,9 +52,7 @@ struct WeightRows {
 };
 
 // What a multiply needs of scratch memory, aligned to 64 bytes.
-[[nodiscard]] constexpr int64_t scratch_floats(int64_t cols) {
-  return int64_t{kTileRows} * ((cols + 15) / 16 * 16 + 48);
-}
+[[nodiscard]] constexpr int64_t scratch_floats(int64_t cols) { return 16 * ((cols + 15) / 16 * 16 + 48); }
 
 // out[t][r] = w[r] · x[t]; the sum's order depends on cols, format and kernels only.
 struct MultiplyArgs {
@@ -66,27 +64,32 @@ struct MultiplyArgs {
   const uint8_t* next = nullptr;
 };
 
-// The same with activations rounded to 8 bits per block of 32; sums within a block are exact.
-struct MultiplyInt8Args {
+// The same with activations in a form of their own.
+struct MultiplyPreparedArgs {
   WeightRows w;
-  std::span<const std::byte* const> x;  // see Int8Kernels
+  std::span<const std::byte* const> x;  // see TokenTiles and Int8Kernels
   int tokens;
   float* out;                     // [tokens, kTileRows]
   float* scratch;                 // scratch_floats(w.cols)
   const uint8_t* next = nullptr;  // as above
 };
 
-// Few tokens are read one by one ("rows"), many in tiles of kLaneTokens: two orders of summation.
+// Products of many tokens, whose activations come in tiles of kLaneTokens.
+struct TokenTiles {
+  std::string_view name;          // the instructions
+  int from;                       // tokens from which tiles are faster than rows
+  int64_t (*size)(int64_t cols);  // bytes of a tile, a multiple of 64
+  // x: up to kLaneTokens tokens of cols floats; those missing count as zero.
+  void (*prepare)(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out);
+  void (*multiply)(const MultiplyPreparedArgs& args);  // x: one tile per kLaneTokens tokens
+};
+
+// Activations rounded to 8 bits per block of 32; sums within a block are exact.
 struct Int8Kernels {
   int64_t (*row_size)(int64_t cols) = nullptr;  // bytes of a token's prepared row, a multiple of 64
   void (*prepare_row)(WeightFormat format, std::span<const float> x, std::byte* out) = nullptr;
-  void (*multiply_rows)(const MultiplyInt8Args& args) = nullptr;  // x: one prepared row per token
-  int64_t (*tile_size)(int64_t cols) = nullptr;                   // bytes of a tile, a multiple of 64
-  // x: up to kLaneTokens tokens of cols floats; those missing count as zero.
-  void (*prepare_tile)(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out) = nullptr;
-  void (*multiply_tiles)(const MultiplyInt8Args& args) = nullptr;  // x: one tile per kLaneTokens tokens
-  int tiles_from = kLaneTokens;                                    // tokens from which tiles are faster
-  std::string_view tiles_name;                                     // the instructions that multiply tiles
+  void (*multiply_rows)(const MultiplyPreparedArgs& args) = nullptr;  // x: one prepared row per token
+  const TokenTiles* tiles = nullptr;                                  // null: rows are as fast for any number of tokens
 };
 // Block formats only.
 [[nodiscard]] constexpr bool int8_serves(WeightFormat format) {
@@ -153,7 +156,7 @@ struct PortableKernels {
 [[nodiscard]] std::vector<PortableKernels> portable_kernels();
 // The portable AVX-512 table with what is faster in intrinsics; as it was where this CPU lacks VBMI or VNNI.
 [[nodiscard]] Kernels with_avx512(Kernels portable);
-// with_avx512's table with int8 products of many tokens in AMX's tiles; as it was where this CPU, or Linux, has none.
+// with_avx512's table with products of many tokens in AMX's tiles; as it was where this CPU, or Linux, has none.
 [[nodiscard]] Kernels with_amx(Kernels avx512);
 
 struct IsaKernels {

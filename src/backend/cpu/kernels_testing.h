@@ -135,12 +135,12 @@ inline std::vector<float> multiply_int8(const Int8Kernels& kernels, const Sample
   std::vector<AlignedVector<std::byte>> prepared;
   std::vector<const std::byte*> pointers;
   for (size_t t = 0; t < x.size(); t += tiles ? kLaneTokens : 1) {
-    prepared.emplace_back(static_cast<size_t>(tiles ? kernels.tile_size(w.cols) : kernels.row_size(w.cols)),
+    prepared.emplace_back(static_cast<size_t>(tiles ? kernels.tiles->size(w.cols) : kernels.row_size(w.cols)),
                           std::byte{0xff});
     if (tiles) {
       std::vector<const float*> rows;
       for (size_t i = t; i < std::min(x.size(), t + kLaneTokens); ++i) rows.push_back(x[i].data());
-      kernels.prepare_tile(w.format, rows, w.cols, prepared.back().data());
+      kernels.tiles->prepare(w.format, rows, w.cols, prepared.back().data());
     } else {
       kernels.prepare_row(w.format, x[t], prepared.back().data());
     }
@@ -148,12 +148,12 @@ inline std::vector<float> multiply_int8(const Int8Kernels& kernels, const Sample
   }
   Scratch scratch(w.cols);
   std::vector<float> out(x.size() * kTileRows, -777.0f);
-  MultiplyInt8Args args{.w = w.view(),
-                        .x = pointers,
-                        .tokens = static_cast<int>(x.size()),
-                        .out = out.data(),
-                        .scratch = scratch.aligned()};
-  tiles ? kernels.multiply_tiles(args) : kernels.multiply_rows(args);
+  MultiplyPreparedArgs args{.w = w.view(),
+                            .x = pointers,
+                            .tokens = static_cast<int>(x.size()),
+                            .out = out.data(),
+                            .scratch = scratch.aligned()};
+  tiles ? kernels.tiles->multiply(args) : kernels.multiply_rows(args);
   return out;
 }
 

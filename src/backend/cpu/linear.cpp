@@ -56,13 +56,14 @@ Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool
   float_rows_.resize(inputs);
   arranged_ = Buffer(limits.inputs * limits.cols * int64_t{sizeof(float)});
   if (activations == Activations::kInt8) {
-    const int64_t tiles = limits.inputs / kLaneTokens + limits.groups;
+    const bool tiled = kernels.int8->tiles != nullptr;
+    const int64_t tiles = tiled ? limits.inputs / kLaneTokens + limits.groups : 0;
     int8_rows_.resize(inputs);
     tiles_.resize(static_cast<size_t>(tiles));
     tile_sources_.resize(static_cast<size_t>(tiles));
     first_tile_.resize(static_cast<size_t>(limits.groups));
-    prepared_ =
-        Buffer(limits.inputs * kernels.int8->row_size(limits.cols) + tiles * kernels.int8->tile_size(limits.cols));
+    prepared_ = Buffer(limits.inputs * kernels.int8->row_size(limits.cols) +
+                       (tiled ? tiles * kernels.int8->tiles->size(limits.cols) : 0));
   }
   outs_ = Buffer(int64_t{pool.threads()} * 2 * kTileTokens * kTileRows * int64_t{sizeof(float)});
   scratch_ = Buffer(pool.threads() * scratch_floats(limits.cols) * int64_t{sizeof(float)});
@@ -94,12 +95,14 @@ void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups
 }
 
 bool Linear::tiled(const Group& group) const {
-  return static_cast<int64_t>(group.tokens.size()) >= kernels_.int8->tiles_from;
+  const TokenTiles* tiles = kernels_.int8->tiles;
+  return tiles != nullptr && static_cast<int64_t>(group.tokens.size()) >= tiles->from;
 }
 
 void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups) {
   const int64_t count = x.shape[0], cols = x.shape[1];
-  const int64_t row_size = kernels_.int8->row_size(cols), tile_size = kernels_.int8->tile_size(cols);
+  const TokenTiles* const form = kernels_.int8->tiles;
+  const int64_t row_size = kernels_.int8->row_size(cols), tile_size = form == nullptr ? 0 : form->size(cols);
   std::byte* const rows = prepared_.as<std::byte>();
   std::byte* const tiles = rows + count * row_size;
   bool any_row = false;
@@ -134,7 +137,7 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
       std::array<const float*, kLaneTokens> sources{};
       const size_t used = std::min<size_t>(tokens.size(), kLaneTokens);
       for (size_t t = 0; t < used; ++t) sources[t] = x[tokens[t]].data;
-      kernels_.int8->prepare_tile(format, std::span(sources).first(used), cols, tiles + i * tile_size);
+      form->prepare(format, std::span(sources).first(used), cols, tiles + i * tile_size);
     }
   });
 }
@@ -164,11 +167,11 @@ void Linear::multiply_rows(const Share& share, float* out) {
         {.w = w, .x = std::span(x).first(tokens.size()), .out = out, .scratch = scratch, .next = share.next});
     return;
   }
-  MultiplyInt8Args args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch, .next = share.next};
+  MultiplyPreparedArgs args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch, .next = share.next};
   if (tiled(share.group)) {
     const auto first = static_cast<size_t>(first_tile_[static_cast<size_t>(tile.group)] + tile.from / kLaneTokens);
     args.x = std::span(tiles_).subspan(first, (tokens.size() + kLaneTokens - 1) / kLaneTokens);
-    kernels_.int8->multiply_tiles(args);
+    kernels_.int8->tiles->multiply(args);
     return;
   }
   std::array<const std::byte*, kTileTokens> x{};

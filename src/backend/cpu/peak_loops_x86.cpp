@@ -33,15 +33,9 @@ __attribute__((target("avx512f,avx512vnni"))) float int8_avx512(int64_t rounds) 
   return static_cast<float>(_mm512_cvtsi512_si32(sum[0]));
 }
 
-TileConfig whole_tiles() {
-  TileConfig config;
-  for (size_t t = 0; t < 8; ++t) config.shape(t, 16, 64);
-  return config;
-}
-
 // Four sums, two tiles of each side: as a blocked product would use them.
 __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
-  load_shapes(whole_tiles());
+  load_shapes(kTileShapes);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -61,7 +55,7 @@ __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
 }
 
 __attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
-  load_shapes(whole_tiles());
+  load_shapes(kTileShapes);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

@@ -31,11 +31,12 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
     const WeightRole role = *reads.begin();
     const WeightFormat format = args.formats.of_role[static_cast<size_t>(role)];
     const bool int8 = args.options.activations == Activations::kInt8 && cpu::int8_serves(format);
-    const bool tiles = int8 && kernels.int8 != nullptr && many >= kernels.int8->tiles_from;
+    const cpu::TokenTiles* form = int8 && kernels.int8 != nullptr ? kernels.int8->tiles : nullptr;
+    const bool tiles = form != nullptr && many >= form->from;
     stages.push_back(
         {.stage = stage,
          .kernel = fmt::format("{}_{}_{} ({})", tiles ? "multiply_tiles" : "multiply", int8 ? "int8" : "f32",
-                               name_of(format), tiles ? kernels.int8->tiles_name : kernels.name),
+                               name_of(format), tiles ? form->name : kernels.name),
          .tile = fmt::format("{}: {} rows over {} threads, up to {} rows x {} tokens at a time", name_of(role), rows,
                              threads, cpu::kTileRows, std::min<double>(std::ceil(many), cpu::kTileTokens)),
          .cost = cost(reads)});

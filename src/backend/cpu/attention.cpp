@@ -3,10 +3,10 @@
 #include "base/error.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 namespace nibble::backend::cpu {
 namespace {
@@ -18,8 +18,8 @@ int64_t first_key(int64_t position, int64_t window) {
   return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
 }
 
-void prefetch(const KvPage& page, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(page.codes) + i, 0, 2);
+void prefetch(const void* page, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(page) + i, 0, 2);
 }
 
 // What widened keys and values are divided by.
@@ -36,7 +36,8 @@ Attention::Attention(const BackendConfig& config, const Kernels& kernels, Thread
   const int64_t pages = *std::max_element(config.kv_pages.begin(), config.kv_pages.end());
   const int64_t ranges = std::max<int64_t>(kBlocksTogether * kRangePages, pages / kRangePages + 2);
   partials_ = Buffer(ranges * dims_.kv_heads * partial_floats(kAttendTokens) * int64_t{sizeof(float)});
-  widened_ = Buffer(int64_t{2} * pool.threads() * kPageTokens * dims_.head_dim * int64_t{sizeof(float)});
+  widened_ = Buffer(int64_t{2} * pool.threads() * kRangeTokens * dims_.head_dim * int64_t{sizeof(float)});
+  scores_ = Buffer(pool.threads() * std::max<int64_t>(kAttendTokens, group_) * kRangeTokens * int64_t{sizeof(float)});
 }
 
 // As many blocks at a time as there is room for.
@@ -81,14 +82,16 @@ void Attention::attend(std::span<const Block> blocks, const Args& args) {
   for (size_t b = 0; b < blocks.size(); ++b) {
     for (int64_t i = 0; i < blocks[b].ranges; ++i) items_.push_back({b, blocks[b].first_range + i});
   }
-  // Neighbours read the same keys.
+  // Neighbours read the same keys, or the next.
   std::sort(items_.begin(), items_.end(), [&](const Item& a, const Item& b) {
     return std::tuple(blocks[a.block].row, a.range, a.block) < std::tuple(blocks[b.block].row, b.range, b.block);
   });
   const auto count = static_cast<int64_t>(items_.size());
-  pool_.parallel_chunks(count * dims_.kv_heads, 1, [&](IndexRange range) {
-    const Item& item = items_[static_cast<size_t>(range.begin % count)];
-    attend_range(args, blocks[item.block], range.begin / count, {item.range, item.range + 1, range.thread_idx});
+  pool_.parallel_ranges(count * dims_.kv_heads, 1, [&](IndexRange range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const Item& item = items_[static_cast<size_t>(i % count)];
+      attend_range(args, blocks[item.block], i / count, {item.range, item.range + 1, range.thread_idx});
+    }
   });
   pool_.parallel_for(static_cast<int64_t>(blocks.size()) * dims_.kv_heads, [&](IndexRange range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
@@ -106,118 +109,145 @@ Attention::Partial Attention::partial(const Block& block, int64_t range, int64_t
 
 void Attention::attend_range(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const {
   const Partial sums = partial(block, range.begin, kv_head);
-  const int64_t queries = block.tokens * group_;
-  std::fill_n(sums.values, queries * dims_.head_dim, 0.0f);
+  const int64_t queries = block.tokens * group_, dim = dims_.head_dim, width = dims_.q_width();
+  std::fill_n(sums.values, queries * dim, 0.0f);
   std::fill_n(sums.tops, queries, -std::numeric_limits<float>::infinity());
   std::fill_n(sums.sums, queries, 0.0f);
+  const Pages pages = read(args, block, kv_head, range);
+  float* const scores =
+      scores_.as<float>() + range.thread_idx * std::max<int64_t>(kAttendTokens, group_) * kRangeTokens;
+  const float* q = args.q + block.first_token * width + kv_head * group_ * dim;
+  for (int64_t i = 0; i < sets(block); ++i) {
+    const Set set = by_head(block) ? Set{.q = q + i * dim,
+                                         .q_stride = width,
+                                         .rows = block.tokens,
+                                         .first_position = block.first_position,
+                                         .step = 1,
+                                         .query = i * block.tokens}
+                                   : Set{.q = q + i * width,
+                                         .q_stride = dim,
+                                         .rows = static_cast<int>(group_),
+                                         .first_position = block.first_position + i,
+                                         .step = 0,
+                                         .query = i * group_};
+    attend_set(args, set, pages, sums, scores);
+  }
+}
+
+Attention::Pages Attention::read(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const {
+  const KvCache& cache = args.cache;
   const int64_t begin = first_key(block.first_position, args.window), end = block.first_position + block.tokens;
-  const int64_t first = std::max(range.begin * kRangePages, begin / kPageTokens);
-  const int64_t last = std::min(range.end * kRangePages - 1, (end - 1) / kPageTokens);
-  const int32_t* ids = args.pages.ids.data() + static_cast<int64_t>(block.row) * args.pages.pages_per_row;
-  const KvDtype dtype = args.cache.dtype();
-  const bool as_it_is = dtype == KvDtype::kF32 || (dtype == KvDtype::kBf16 && sets(block) == 1);
-  float* const widened =
-      as_it_is ? nullptr : widened_.as<float>() + 2 * range.thread_idx * kPageTokens * dims_.head_dim;
-  for (int64_t idx = first; idx <= last; ++idx) {
-    if (idx < last) {
-      prefetch(args.cache.keys(ids[idx + 1], kv_head), args.cache.page_bytes());
-      prefetch(args.cache.values(ids[idx + 1], kv_head), args.cache.page_bytes());
-    }
-    Page page{.idx = idx,
-              .kv_head = kv_head,
-              .from = static_cast<int>(std::max<int64_t>(begin - idx * kPageTokens, 0)),
-              .to = static_cast<int>(std::min<int64_t>(end - idx * kPageTokens, kPageTokens)),
-              .keys = nullptr,
-              .values = nullptr,
-              .is_bf16 = false};
-    read(args.cache, ids[idx], widened, page);
-    add_page(args, block, page, sums);
-  }
-}
-
-void Attention::read(const KvCache& cache, int32_t id, float* widened, Page& page) const {
-  const KvPage keys = cache.keys(id, page.kv_head), values = cache.values(id, page.kv_head);
-  if (widened == nullptr) {
-    page.keys = keys.codes;
-    page.values = values.codes;
-    page.is_bf16 = cache.dtype() == KvDtype::kBf16;
-    return;
-  }
+  const bool single = sets(block) == 1;
+  Pages pages{.first_key = range.begin * kRangeTokens,
+              .from = 0,
+              .to = 0,
+              .keys = {},
+              .values = {},
+              .is_bf16 = single && cache.dtype() == KvDtype::kBf16,
+              .unread = false,
+              .following = {}};
+  pages.from = static_cast<int>(std::max<int64_t>(begin - pages.first_key, 0));
+  pages.to = static_cast<int>(std::min(end - pages.first_key, kRangeTokens));
+  const bool in_place = pages.is_bf16 || cache.dtype() == KvDtype::kF32;
+  pages.unread = single && in_place;
+  const int64_t dim = dims_.head_dim, floats = kPageTokens * dim;
   const auto widen = kernels_.widen[static_cast<size_t>(cache.dtype())];
-  const int64_t dim = dims_.head_dim;
-  float* const out = widened + kPageTokens * dim;
-  widen({.page = keys,
-         .cols = kPageTokens,
-         .from = 0,
-         .to = static_cast<int>(dim),
-         .scale_per_row = false,
-         .out = widened});
-  widen({.page = values, .cols = dim, .from = page.from, .to = page.to, .scale_per_row = true, .out = out});
-  page.keys = widened;
-  page.values = out;
+  const int32_t* ids = args.pages.ids.data() + static_cast<int64_t>(block.row) * args.pages.pages_per_row;
+  for (int64_t i = 0; i < 2; ++i) {
+    const int64_t p = (range.begin + 1) * kRangePages + i;
+    if (p * kPageTokens < end) pages.following[static_cast<size_t>(i)] = cache.keys(ids[p], kv_head).codes;
+  }
+  float* room = widened_.as<float>() + 2 * range.thread_idx * kRangePages * floats;
+  for (int p = pages.from / kPageTokens; p * kPageTokens < pages.to; ++p) {
+    const int32_t id = ids[range.begin * kRangePages + p];
+    const KvPage keys = cache.keys(id, kv_head), values = cache.values(id, kv_head);
+    const auto at = static_cast<size_t>(p);
+    pages.keys[at] = keys.codes;
+    pages.values[at] = values.codes;
+    if (in_place) continue;
+    if ((p + 1) * kPageTokens < pages.to) {
+      const int32_t next = ids[range.begin * kRangePages + p + 1];
+      prefetch(cache.keys(next, kv_head).codes, cache.page_bytes());
+      prefetch(cache.values(next, kv_head).codes, cache.page_bytes());
+    }
+    widen({.page = keys,
+           .cols = kPageTokens,
+           .from = 0,
+           .to = static_cast<int>(dim),
+           .scale_per_row = false,
+           .out = room});
+    pages.keys[at] = std::exchange(room, room + floats);
+    widen({.page = values,
+           .cols = dim,
+           .from = std::max(pages.from - p * kPageTokens, 0),
+           .to = std::min(pages.to - p * kPageTokens, kPageTokens),
+           .scale_per_row = true,
+           .out = room});
+    pages.values[at] = std::exchange(room, room + floats);
+  }
+  return pages;
 }
 
-// A token's keys are a range of the page: the scores of the others become weights of zero.
-void Attention::add_page(const Args& args, const Block& block, const Page& page, const Partial& partial) const {
-  const int64_t dim = dims_.head_dim, width = dims_.q_width(), base = page.idx * kPageTokens;
-  const bool heads_apart = by_head(block);
-  const auto rows = static_cast<int>(heads_apart ? block.tokens : group_);
-  const float factor = unit_of(args.cache) / std::sqrt(static_cast<float>(dim));
-  const float* q = args.q + block.first_token * width + page.kv_head * group_ * dim;
-  const auto from_of = [&](int64_t token) {
-    return static_cast<int>(std::max<int64_t>(first_key(block.first_position + token, args.window) - base, 0));
+// A query's keys are a stretch of the range: the scores of the others become weights of zero.
+void Attention::attend_set(const Args& args, const Set& set, const Pages& pages, const Partial& partial,
+                           float* scores) const {
+  const int64_t dim = dims_.head_dim;
+  const auto key_of = [&](int64_t position) {
+    return static_cast<int>(std::clamp<int64_t>(position - pages.first_key, pages.from, pages.to));
   };
-  const auto to_of = [&](int64_t token) {
-    return static_cast<int>(std::min<int64_t>(block.first_position + token - base + 1, kPageTokens));
+  const auto from_of = [&](int64_t position) { return key_of(first_key(position, args.window)); };
+  const int64_t last_position = set.first_position + (set.rows - 1) * set.step;
+  const int from = from_of(set.first_position), to = key_of(last_position + 1);
+  if (from >= to) return;
+  const int first = from / kPageTokens, last = (to - 1) / kPageTokens, begin = first * kPageTokens;
+  for (int r = 0; r < set.rows; ++r)
+    std::fill(scores + r * kRangeTokens + begin, scores + r * kRangeTokens + (last + 1) * kPageTokens, 0.0f);
+  const int count = last - first + 1;
+  const auto next_of = [&](int i) -> const void* {  // of the keys' pages and then the values', the one after the next
+    if (!pages.unread) return nullptr;
+    const int next = i + 2;
+    if (next >= 2 * count) return pages.following[static_cast<size_t>(next - 2 * count)];
+    return next < count ? pages.keys[static_cast<size_t>(first + next)]
+                        : pages.values[static_cast<size_t>(first + next - count)];
   };
-  alignas(64) std::array<float, size_t{kMaxGroup} * kPageTokens> scores;
-  for (int64_t set = 0; set < sets(block); ++set) {
-    const int from = from_of(heads_apart ? 0 : set), to = to_of(heads_apart ? block.tokens - 1 : set);
-    if (from >= to) continue;
-    std::fill_n(scores.begin(), rows * kPageTokens, 0.0f);
-    kernels_.accumulate({.a = q + set * (heads_apart ? dim : width),
-                         .a_stride = heads_apart ? width : dim,
-                         .rows = rows,
+  for (int p = first; p <= last; ++p) {
+    kernels_.accumulate({.a = set.q,
+                         .a_stride = set.q_stride,
+                         .rows = set.rows,
                          .from = 0,
                          .to = static_cast<int>(dim),
-                         .b = page.keys,
+                         .b = pages.keys[static_cast<size_t>(p)],
                          .b_width = kPageTokens,
-                         .b_is_bf16 = page.is_bf16,
-                         .c = scores.data(),
-                         .c_stride = kPageTokens});
-    for (int r = 0; r < rows; ++r) {
-      float* const row = scores.data() + r * kPageTokens;
-      const int64_t token = heads_apart ? r : set;
-      const int own_from = std::min(from_of(token), to), own_to = std::max(to_of(token), own_from);
-      std::fill(row + from, row + own_from, 0.0f);
-      std::fill(row + own_to, row + to, 0.0f);
-      if (own_from < own_to) weigh(factor, {row + own_from, row + own_to}, partial, set * rows + r);
-    }
-    kernels_.accumulate({.a = scores.data(),
-                         .a_stride = kPageTokens,
-                         .rows = rows,
-                         .from = from,
-                         .to = to,
-                         .b = page.values,
+                         .b_is_bf16 = pages.is_bf16,
+                         .c = scores + p * kPageTokens,
+                         .c_stride = kRangeTokens,
+                         .next = next_of(p - first)});
+  }
+  const float factor = unit_of(args.cache) / std::sqrt(static_cast<float>(dim));
+  for (int64_t r = 0; r < set.rows; ++r) {
+    float* const row = scores + r * kRangeTokens;
+    const int64_t position = set.first_position + r * set.step;
+    const int own_from = std::min(from_of(position), to), own_to = std::max(key_of(position + 1), own_from);
+    std::fill(row + from, row + own_from, 0.0f);
+    std::fill(row + own_to, row + to, 0.0f);
+    if (own_from == own_to) continue;
+    const std::span<float> own(row + own_from, row + own_to);
+    const float top = partial.tops[set.query + r] = kernels_.scale_max(factor, own);
+    partial.sums[set.query + r] = kernels_.exp_sum(top, own);
+  }
+  for (int p = first; p <= last; ++p) {
+    kernels_.accumulate({.a = scores + p * kPageTokens,
+                         .a_stride = kRangeTokens,
+                         .rows = set.rows,
+                         .from = std::max(from - p * kPageTokens, 0),
+                         .to = std::min(to - p * kPageTokens, kPageTokens),
+                         .b = pages.values[static_cast<size_t>(p)],
                          .b_width = dim,
-                         .b_is_bf16 = page.is_bf16,
-                         .c = partial.values + set * rows * dim,
-                         .c_stride = dim});
+                         .b_is_bf16 = pages.is_bf16,
+                         .c = partial.values + set.query * dim,
+                         .c_stride = dim,
+                         .next = next_of(count + p - first)});
   }
-}
-
-// The scores of a query become the weights of its values; what came before is scaled to the new top.
-void Attention::weigh(float factor, std::span<float> scores, const Partial& partial, int64_t query) const {
-  const int64_t dim = dims_.head_dim;
-  const float top = kernels_.scale_max(factor, scores);
-  float& old = partial.tops[query];
-  if (top > old) {
-    const float shrink = std::exp(old - top);
-    partial.sums[query] *= shrink;
-    for (int64_t d = 0; d < dim; ++d) partial.values[query * dim + d] *= shrink;
-    old = top;
-  }
-  partial.sums[query] += kernels_.exp_sum(old, scores);
 }
 
 // The sink is a key without a value. A range without keys adds nothing, not even a rounding.

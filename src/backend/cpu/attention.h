@@ -1,8 +1,8 @@
 #pragma once
-// Attention: blocks of tokens of a row times ranges of keys, page by page with a running softmax, then each token's
-// ranges put together. Ranges begin at fixed positions, so a token's bits depend neither on the tokens that it shares a
-// block with nor on which thread had which range. Pages become floats once for all queries of a block, but
-// bf16 for a single product.
+// Attention: blocks of tokens of a row times ranges of keys, a softmax over each range, then each token's ranges put
+// together. Ranges begin at fixed positions, so a token's bits depend neither on the tokens that it shares a block with
+// nor on which thread had which range. Pages become floats once for all queries of a block, but bf16 for a single
+// product.
 
 #include "backend/args.h"
 #include "backend/backend.h"
@@ -11,6 +11,7 @@
 #include "base/buffer.h"
 #include "base/thread_pool.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -51,32 +52,39 @@ class Attention {
   };
   // Of one kv head's queries of a block in one range.
   struct Partial {
-    float* values;  // [queries, head_dim]: of exp(score - top) times the values
+    float* values;  // [queries, head_dim]: sums of exp(score - top) times the values
     float* tops;    // [queries]: the largest score
     float* sums;    // [queries]: of exp(score - top); 0 where no key was seen
   };
 
-  // A kv head's page in floats or bf16.
-  struct Page {
-    int64_t idx;  // of the row's pages
-    int64_t kv_head;
-    int from, to;        // tokens that a query of the block sees
-    const void* keys;    // [head_dim, kPageTokens]
-    const void* values;  // [kPageTokens, head_dim]
+  // A kv head's pages of a range, in floats or bf16.
+  struct Pages {
+    int64_t first_key;                            // position
+    int from, to;                                 // keys that a query of the block sees, counted from first_key
+    std::array<const void*, kRangePages> keys;    // [head_dim, kPageTokens]
+    std::array<const void*, kRangePages> values;  // [kPageTokens, head_dim]
     bool is_bf16;
+    bool unread;                           // no product has brought them to a cache
+    std::array<const void*, 2> following;  // the keys of the first pages of the next range; null: there is none
+  };
+  // Queries that multiply pages together: the heads of a token or, where those are fewer, the tokens of a head.
+  struct Set {
+    const float* q;
+    int64_t q_stride;
+    int rows;
+    int64_t first_position, step;  // of row r: first_position + r * step
+    int64_t query;                 // the first of its places in a Partial
   };
 
   void add_blocks(const Args& args);
   void attend(std::span<const Block> blocks, const Args& args);
   void attend_range(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const;
-  // Where several products read the page, or none could as it is, to floats.
-  void read(const KvCache& cache, int32_t id, float* widened, Page& page) const;
-  void add_page(const Args& args, const Block& block, const Page& page, const Partial& partial) const;
-  void weigh(float factor, std::span<float> scores, const Partial& partial, int64_t query) const;
+  // Where several products read the pages, or none could as they are, to floats.
+  [[nodiscard]] Pages read(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const;
+  void attend_set(const Args& args, const Set& set, const Pages& pages, const Partial& partial, float* scores) const;
   void join(const Args& args, const Block& block, int64_t kv_head) const;
   [[nodiscard]] Partial partial(const Block& block, int64_t range, int64_t kv_head) const;
   [[nodiscard]] int64_t partial_floats(int tokens) const { return tokens * group_ * (dims_.head_dim + 2); }
-  // A page multiplies the heads of a token or, where those are fewer, the tokens of a head.
   [[nodiscard]] bool by_head(const Block& block) const { return block.tokens > group_; }
   [[nodiscard]] int64_t sets(const Block& block) const { return by_head(block) ? group_ : block.tokens; }
   [[nodiscard]] int64_t query(const Block& block, int64_t token, int64_t head) const {
@@ -88,7 +96,8 @@ class Attention {
   ThreadPool& pool_;
   const int64_t group_;  // query heads per kv head
   Buffer partials_;
-  Buffer widened_;  // of each thread: a page's keys and values
+  Buffer widened_;  // of each thread: a range's keys and values
+  Buffer scores_;   // of each thread: a set's, [queries, kRangeTokens]
   std::vector<Block> blocks_;
   std::vector<Item> items_;
 };

@@ -22,27 +22,27 @@ inline constexpr auto kE8m0Values = [] {
   return values;
 }();
 
-// Fetches into the second cache what will be read after the rows at hand, line by line in the order of reading: across
-// the ends of tiles, which lie anywhere, no hardware does it.
+// Fetches what will be read after the rows at hand, line by line in the order of reading: across the ends of tiles,
+// which lie anywhere, no hardware does it.
 class Ahead {
  public:
   // For a group of `count` rows of w from `first` on; `next`: MultiplyArgs'.
   Ahead(const WeightRows& w, const uint8_t* next, int first, int count) {
-    // Some 12 KB: less comes too late, more gains nothing (2 threads of a Xeon of 2023, 33 GB/s).
-    const int64_t bytes = row_bytes(w.format, w.cols);
-    const auto groups = static_cast<int>(std::clamp<int64_t>(12288 / (count * bytes), 1, 4));
+    // 16 KB and more: less comes too late (2 threads of a Zen 5, 40 to 60 GB/s).
+    const int64_t bytes = row_bytes(w.format, w.cols), group = count * bytes;
+    const auto groups = static_cast<int>(std::clamp<int64_t>((16384 + group - 1) / group, 1, 4));
     const int row = first + groups * count;
     base_ = row < w.rows ? w.values_of(row) : next == nullptr ? w.values : next + (row - w.rows) * bytes;
   }
-  // All up to `bytes` from the beginning.
+  // All up to `bytes` from the beginning, into the second cache.
   void fetch(int64_t bytes) {
     for (; at_ < bytes; at_ += 64) _mm_prefetch(base_ + at_, _MM_HINT_T1);
   }
   // The next kBytes, without the loop over lines, which would be a fifth of the instructions of a token's product.
-  template <int kBytes>
+  template <int kBytes, _mm_hint kTo>
   __attribute__((always_inline)) void fetch_next() {
 #pragma GCC unroll 8
-    for (int i = 0; i < kBytes; i += 64) _mm_prefetch(base_ + at_ + i, _MM_HINT_T1);
+    for (int i = 0; i < kBytes; i += 64) _mm_prefetch(base_ + at_ + i, kTo);
     at_ += kBytes;
   }
   // `bytes` more than before.

@@ -62,13 +62,13 @@ void prepare_fp4(std::span<const float> x, bool interleaved, Fp4Chunk* chunks) {
 // what rounding to 8 bits does, and NaN becomes infinity, which whole_sum() makes NaN again.
 __m512 exponents(__m512i bytes) { return _mm512_castsi512_ps(_mm512_slli_epi32(bytes, 7)); }
 
-// Four blocks of ggml: their codes, and their scales in each block's four lanes.
+// Four blocks of ggml: their codes, and their scales in each block's four lanes. Two loads, since each of them takes
+// two lines' time: the last block's end lies past the first.
 __m512i load_ggml(const uint8_t* p, __m512* scale) {
-  // Lane 4b + i of `order` is bytes 4i.. of block b's codes, counted from p + 1. The last block's end lies past the 64
-  // bytes there; from p + 4 on it is where it belongs.
-  alignas(64) static constexpr auto kOrder = [] {
+  // Lane 4b + i of `kCodes` is bytes 4i.. of block b's codes.
+  alignas(64) static constexpr auto kCodes = [] {
     std::array<int8_t, 64> order{};
-    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17 + i % 16);
+    for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>((i / 16 * 17 + 1 + i % 16) % 64);
     return order;
   }();
   alignas(64) static constexpr auto kScale = [] {
@@ -76,10 +76,10 @@ __m512i load_ggml(const uint8_t* p, __m512* scale) {
     for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17);
     return order;
   }();
-  *scale = exponents(
-      _mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()), _mm512_loadu_si512(p)));
-  const __m512i first = _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), _mm512_loadu_si512(p + 1));
-  return _mm512_mask_loadu_epi32(first, 0xf000, p + 4);
+  const __m512i blocks = _mm512_loadu_si512(p);
+  *scale = exponents(_mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()), blocks));
+  const __m128i last = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 52));
+  return _mm512_inserti32x4(_mm512_permutexvar_epi8(_mm512_load_si512(kCodes.data()), blocks), last, 3);
 }
 
 // Four blocks of OpenAI's, whose scales lie apart.
@@ -123,7 +123,7 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
   }
   const auto step = [&](int64_t block, int64_t count, int64_t chunk_idx) __attribute__((always_inline)) {
     constexpr int kStepBytes = 4 * kInt8Rows * (kGgml ? 17 : 16);
-    ahead.fetch_next<kStepBytes>();
+    ahead.fetch_next<kStepBytes, _MM_HINT_T0>();
     __m512i low[kInt8Rows], high[kInt8Rows];
     __m512 scale[kInt8Rows];
 #pragma GCC unroll 4
@@ -189,7 +189,7 @@ void multiply_q8(const RowGroup& rows, float* totals) {
     for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   const auto step = [&](int64_t block, bool both) __attribute__((always_inline)) {
-    ahead.fetch_next<2 * kInt8Rows * 34>();
+    ahead.fetch_next<2 * kInt8Rows * 34, _MM_HINT_T0>();
     __m512i codes[kInt8Rows];
     __m512 scale[kInt8Rows];
 #pragma GCC unroll 4

@@ -117,6 +117,7 @@ struct AccumulateArgs {
   bool b_is_bf16;
   float* c;
   int64_t c_stride;
+  const void* next = nullptr;  // what will be b afterwards, for prefetching; null: nothing
 };
 
 // u[i] = glu / (1 + exp(-1.702 glu)) * (linear + 1); glu = min(gate, limit), linear = clamp(up, ±limit). In place: u

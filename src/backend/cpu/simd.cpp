@@ -13,6 +13,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/simd.cpp"
 #include <hwy/foreach_target.h>
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 #include <hwy/contrib/math/math-inl.h>
 
@@ -220,12 +221,14 @@ void widen_int8(const WidenArgs& args) {
   }
 }
 
-template <int kRows, class B>
+template <int kRows, class B, bool kFetch>
 void accumulate_rows(const AccumulateArgs& args, int row) {
   const int64_t a_stride = args.a_stride, c_stride = args.c_stride, width = args.b_width;
   const float* a = args.a + row * a_stride;
   const auto* b = static_cast<const B*>(args.b);
   float* c = args.c + row * c_stride;
+  const auto* next = static_cast<const uint8_t*>(args.next);
+  const int64_t step_bytes = 2 * lanes() * static_cast<int64_t>(sizeof(B));
   int64_t n = 0;
   for (; n + 2 * lanes() <= width; n += 2 * lanes()) {
     V sum0[kRows], sum1[kRows];
@@ -234,6 +237,10 @@ void accumulate_rows(const AccumulateArgs& args, int row) {
       sum1[r] = load(c + r * c_stride + n + lanes());
     }
     for (int k = args.from; k < args.to; ++k) {
+      if constexpr (kFetch) {  // as much as is read: bursts would wait for memory
+        for (int64_t i = 0; i < step_bytes; i += 64) hwy::Prefetch(next + i);
+        next += step_bytes;
+      }
       const V b0 = load(b + k * width + n), b1 = load(b + k * width + n + lanes());
       for (int r = 0; r < kRows; ++r) {
         const V factor = hn::Set(F(), a[r * a_stride + k]);
@@ -255,14 +262,20 @@ void accumulate_rows(const AccumulateArgs& args, int row) {
   }
 }
 
+template <int kRows, class B>
+void accumulate_some(const AccumulateArgs& args, int row) {
+  const bool fetch = row == 0 && args.next != nullptr;
+  fetch ? accumulate_rows<kRows, B, true>(args, row) : accumulate_rows<kRows, B, false>(args, row);
+}
+
 template <class B>
 void accumulate_all(const AccumulateArgs& args) {
   int row = 0;
   if constexpr (HWY_TARGET == HWY_AVX3) {  // 32 registers
-    for (; row + 8 <= args.rows; row += 8) accumulate_rows<8, B>(args, row);
+    for (; row + 8 <= args.rows; row += 8) accumulate_some<8, B>(args, row);
   }
-  for (; row + 4 <= args.rows; row += 4) accumulate_rows<4, B>(args, row);
-  for (; row < args.rows; ++row) accumulate_rows<1, B>(args, row);
+  for (; row + 4 <= args.rows; row += 4) accumulate_some<4, B>(args, row);
+  for (; row < args.rows; ++row) accumulate_some<1, B>(args, row);
 }
 
 void accumulate(const AccumulateArgs& args) {

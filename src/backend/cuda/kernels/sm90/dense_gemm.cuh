@@ -9,8 +9,8 @@
 // mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
 // rope its table and the slots come through the ring, too, behind a work's operands
 // bytes, flops: cost()
-// measured 2026-11-22 H100, 120b: 2048 tokens qkv 104 us, o 76; 8192: 418, 319; 256 tokens' logits 546. A work of 192
-//      tokens multiplies for 72,000 cycles, of which wgmma needs 69,000, and stores for 16,000
+// measured 2026-11-22 H100, 120b: 2048 tokens qkv 89 us, o 72; 8192: 417, 311; 256 tokens' logits 537. A work of o and
+//      192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and stores for 8,200
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"

@@ -39,12 +39,14 @@ bool on_dense(const GemmShape& s, const GemmDevice& device) {
   return device.wgmma && s.packing == layout::Packing::kBf16;
 }
 
-// Cycles of 64 k of a tile of sm90_dense_gemm: wgmma's, or those in which an SM gets its weights and x from L2,
-// 31 bytes a cycle (measured 2026-11-21, H200). A last wave of few CTAs gets them in as little as half the time.
-double dense_cycles(int tokens, double of_copies) {
+// Cycles of a tile of sm90_dense_gemm: of each 64 k wgmma's, or those in which an SM gets its weights and x from L2, 36
+// bytes a cycle; then those in which its sums leave (measured 2026-11-22, H100). A last wave of few CTAs gets its
+// operands in as little as half the time.
+double dense_cycles(int64_t cols, int tokens, double of_copies) {
   constexpr int kRows = kDenseRowTiles * layout::kTileRows;
-  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 31.0;
-  return std::max(kRows * tokens * kMultiply, (kRows + tokens) * kCopy * of_copies);
+  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 36.0, kStore = 50;
+  const double of_pair = std::max(kRows * tokens * kMultiply, (kRows + tokens) * kCopy * of_copies);
+  return static_cast<double>(cols / layout::kPanelK) * of_pair + kStore * tokens;
 }
 
 // The width whose waves should take the fewest cycles; of nearly equals the widest.
@@ -56,7 +58,8 @@ int dense_tile(const GemmShape& s, const GemmDevice& device) {
     const int64_t works = dense_blocks(s.rows) * ceil_div(s.tokens, tokens);
     const int64_t waves = ceil_div(works, device.sms), last = works - (waves - 1) * device.sms;
     const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / device.sms;
-    const double cycles = static_cast<double>(waves - 1) * dense_cycles(tokens, 1) + dense_cycles(tokens, of_last);
+    const double cycles =
+        static_cast<double>(waves - 1) * dense_cycles(s.cols, tokens, 1) + dense_cycles(s.cols, tokens, of_last);
     if (best != 0 && cycles > kNearly * best_cycles) continue;
     best = tokens;
     best_cycles = cycles;

@@ -37,7 +37,8 @@ TEST(gemm_plan, dense_bf16_takes_the_rows_that_read_l2_least_and_fill_the_last_w
   };
   const GemmPlan o{.rows = 256, .tokens = 192, .grid_x = 132, .grid_y = 1, .smem_bytes = dense_shared_bytes(192)};
   EXPECT_EQ(planned(2880, 4096, 2048), o);  // one whole wave
-  for (const auto& [rows, cols, tokens, tile] : {std::array{5120, 2880, 2048, 192},
+  for (const auto& [rows, cols, tokens, tile] : {std::array{5120, 2880, 2048, 160},
+                                                 {5120, 2880, 4096, 160},
                                                  {5120, 2880, 8192, 192},
                                                  {2880, 4096, 8192, 192},
                                                  {5120, 2880, 512, 96},

@@ -23,6 +23,21 @@ __device__ __forceinline__ void store_page(void* pages, KvPages::Type type, int6
   }
 }
 
+__device__ __forceinline__ void store_page(void* pages, KvPages::Type type, int64_t at, float value) {
+  if (type == KvPages::Type::kF32) {
+    static_cast<float*>(pages)[at] = value;
+  } else if (type == KvPages::Type::kBf16) {
+    static_cast<uint16_t*>(pages)[at] = static_cast<uint16_t>(ptx::pack_bf16(value, 0));
+  } else {
+    static_cast<uint8_t*>(pages)[at] = ptx::to_e4m3(value);
+  }
+}
+
+// The first of the elements that a head has at a slot.
+__device__ __forceinline__ int64_t place_in_pages(int slot, int kv_heads, int kv_head) {
+  return ((int64_t{slot / kPageTokens} * kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kGemvHeadDim;
+}
+
 // A token's dimensions d to d + 3 of a head, and the four that turn with them: d + 32 to d + 35.
 struct HeadQuads {
   int token, head, d;
@@ -42,17 +57,16 @@ struct HeadQuads {
       first.v[i] = turned;
     }
   }
-  __device__ void store_query(const RopeSumsArgs& a) const {
-    float* q = a.q + (int64_t{token} * a.heads + head) * kGemvHeadDim + d;
-    first.store(q);
-    second.store(q + kHalfHead);
-  }
-  // In the token's slot of the pages.
-  __device__ void store_key_or_value(const RopeSumsArgs& a, int slot) const {
+  // Where q, or the token's slot of the pages, has them.
+  __device__ void store(const RopeSumsArgs& a, int slot) const {
+    if (head < a.heads) {
+      float* q = a.q + (int64_t{token} * a.heads + head) * kGemvHeadDim + d;
+      first.store(q);
+      second.store(q + kHalfHead);
+      return;
+    }
     const bool is_key = head < a.heads + a.kv_heads;
-    const int64_t kv_head = head - a.heads - (is_key ? 0 : a.kv_heads);
-    const int64_t page = slot / kPageTokens, offset = slot % kPageTokens;
-    const int64_t at = ((page * a.kv_heads + kv_head) * kPageTokens + offset) * kGemvHeadDim + d;
+    const int64_t at = place_in_pages(slot, a.kv_heads, head - a.heads - (is_key ? 0 : a.kv_heads)) + d;
     void* const pages = is_key ? a.kv.keys : a.kv.values;
     store_page(pages, a.kv.type, at, first);
     store_page(pages, a.kv.type, at + kHalfHead, second);

@@ -31,9 +31,6 @@ struct Quad {
     }
   }
   __device__ void store(float* to) const { *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]}; }
-  __device__ static Quad of(const uint4& bits) {
-    return {{__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w)}};
-  }
   __device__ static Quad of(const uint2& pairs) {
     return {{__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u), __uint_as_float(pairs.y << 16),
              __uint_as_float(pairs.y & 0xffff0000u)}};

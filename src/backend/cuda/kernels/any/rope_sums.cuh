@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_c
     sine.add(a.sine + token * kHalfHead + d);
     quads.turn(cosine, sine);
   }
-  if (head < a.heads) return quads.store_query(a);
-  quads.store_key_or_value(a, a.kv_slots[token]);
+  quads.store(a, head < a.heads ? 0 : a.kv_slots[token]);
 }
 
 }  // namespace nibble::backend::cuda

@@ -9,8 +9,8 @@
 // mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
 // rope its table and the slots come through the ring, too, behind a work's operands
 // bytes, flops: cost()
-// measured 2026-11-22 H100, 120b: 2048 tokens qkv 104 us, o 76; 8192: 418, 319; 256 tokens' logits 546. A work of 192
-//      tokens multiplies for 72,000 cycles, of which wgmma needs 69,000, and stores for 16,000
+// measured 2026-11-22 H100, 120b: 2048 tokens qkv 89 us, o 72; 8192: 417, 311; 256 tokens' logits 537. A work of o and
+//      192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and stores for 8,200
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
@@ -100,7 +100,7 @@ __device__ __forceinline__ GemmWork work_at(const GemmArgs& args, const DenseWal
 }
 
 // The stage behind a work's where sums are turned: what goes with its tokens, 32 cosines and as many sines each, then
-// the slots. Of a token 16 bytes lie where the lanes, which read of eight tokens at once, meet no bank twice.
+// the slots. 16 bytes of a token lie where lanes that read eight dimensions of four tokens meet no bank twice.
 template <class Tile>
 struct TurnStage {
   static constexpr int kBytes = 2 * kHalfHead * 4, kChunks = kBytes / 16;  // of a token
@@ -108,6 +108,7 @@ struct TurnStage {
   __device__ static uint32_t chunk(int token, int i) {
     return static_cast<uint32_t>(token * kBytes + (i ^ token % 8) * 16);
   }
+  __device__ static uint32_t cosine(int token, int d) { return chunk(token, d / 4) + static_cast<uint32_t>(d % 4 * 4); }
   __device__ static uint32_t slot(int token) { return static_cast<uint32_t>(Tile::kTokens * kBytes + token * 4); }
 
   __device__ __forceinline__ static void copy(const RopeSumsArgs& rope, const GemmWork& work, uint32_t stage,
@@ -246,42 +247,6 @@ struct DenseConsumer {
   }
 };
 
-// Of eight tokens' sums of a warp's two row tiles, a lane's share by rows: rows 4 r … 4 r + 3 of row tile `tile`, and
-// those 8 on, of one token.
-struct RowQuads {
-  Quad low, high;
-
-  __device__ static int tile(int lane) { return lane / 8 % 2; }
-  __device__ static int row(int lane) { return lane / 16 * 4; }
-  __device__ static int token(int lane) { return 2 * (lane % 4) + lane / 4 % 2; }
-  // of[tile]: the lane's registers of wgmma, rows g and g + 8, tokens 2 t and 2 t + 1. Of the tokens it gives one to
-  // the lane with the neighbour row, then of the row tiles one to that with the neighbour pair of rows.
-  __device__ static RowQuads gather(const float (&first)[4], const float (&second)[4], int lane) {
-    RowQuads quads;
-    const bool odd_row = lane / 4 % 2 != 0, odd_pair = tile(lane) != 0;
-    const float* const of[2] = {first, second};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float pair[2][2];  // of either row tile, of one token
-#pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        const float even = of[t][2 * half], odd = of[t][2 * half + 1];
-        const float other = __shfl_xor_sync(0xffffffffu, odd_row ? even : odd, 4);
-        pair[t][0] = odd_row ? other : even;
-        pair[t][1] = odd_row ? odd : other;
-      }
-      Quad& quad = half == 0 ? quads.low : quads.high;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float other = __shfl_xor_sync(0xffffffffu, odd_pair ? pair[0][i] : pair[1][i], 8);
-        quad.v[i] = odd_pair ? other : pair[0][i];
-        quad.v[2 + i] = odd_pair ? pair[1][i] : other;
-      }
-    }
-    return quads;
-  }
-};
-
 // The bias of the lane's rows, as what the sums begin with.
 template <class Tile>
 __device__ __forceinline__ void begin_sums(const GemmArgs& args, const GemmWork& work, int warp,
@@ -303,51 +268,89 @@ __device__ __forceinline__ void begin_sums(const GemmArgs& args, const GemmWork&
   }
 }
 
-// y, to its part: four consecutive rows lie in one in every order of rows.
+// y, to its part: of a row tile, eight lanes fill the sectors of a token's rows g and those of rows g + 8. Shuffles
+// that make 16 bytes a lane of them cost more than they save (H100: 13,700 cycles for 8,100).
 template <class Tile>
 __device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  const bool stores = row_tile < args.rows / layout::kTileRows;
-  const auto row = static_cast<int>(layout::source_row(args.order, row_tile, RowQuads::row(lane)));
-  const int apart = static_cast<int>(layout::source_row(args.order, row_tile, RowQuads::row(lane) + 8)) - row;
-  const GemmPart part = part_of(args, row);
-  float* y = part.to + (int64_t{work.first} + RowQuads::token(lane)) * part.rows + row - part.first_row;
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
+  float* y[2];
+  int pitch[2], apart[2];
+  bool stores[2];
+  for (int t = 0; t < 2; ++t) {
+    const auto row = static_cast<int>(layout::source_row(args.order, row_tile + t, lane / 4));
+    const GemmPart part = part_of(args, row);
+    y[t] = part.to + int64_t{work.first + own} * part.rows + row - part.first_row;
+    pitch[t] = part.rows;
+    apart[t] = static_cast<int>(layout::source_row(args.order, row_tile + t, lane / 4 + 8)) - row;
+    stores[t] = row_tile + t < args.rows / layout::kTileRows;
+  }
 #pragma unroll
-  for (int n = 0; n < Tile::kTokens / 8; ++n, y += int64_t{8} * part.rows) {
-    if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;  // also: else ptxas has all shuffles first, and spills
-    const RowQuads quads = RowQuads::gather(sums[0][n], sums[1][n], lane);
-    if (!stores || 8 * n + RowQuads::token(lane) >= work.count) continue;
-    quads.low.store(y);
-    quads.high.store(y + apart);
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // tokens
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        if (!stores[t] || 8 * n + own + i >= work.count) continue;
+        float* const to = y[t] + i * pitch[t];
+        to[0] = sums[t][n][i];
+        to[apart[t]] = sums[t][n][2 + i];
+      }
+    }
+    for (int t = 0; t < 2; ++t) y[t] += int64_t{8} * pitch[t];
   }
 }
 
-// What any_rope_sums_f32 does, from registers. stage: TurnStage. kQueries: whether the head, which holds all of a
-// warp's rows, is one of q: a loop of their own, since as many instructions as unrolled ones of both take long to come.
+// What any_rope_sums_f32 does, from registers: a lane has dimensions d and d + 32 of a head. stage: TurnStage.
+// kQueries: whether the head, which holds all of a warp's rows, is one of q: a loop of their own, since as many
+// instructions as unrolled ones of both take long to come.
 template <class Tile, bool kQueries>
 __device__ __forceinline__ void store_heads(const RopeSumsArgs& rope, const GemmWork& work, int row_tile,
                                             const typename DenseConsumer<Tile>::Sums (&sums)[2], uint32_t stage) {
   using Turns = TurnStage<Tile>;
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = RowQuads::token(lane);
-  const int head = row_tile / kHeadTiles, d = row_tile % kHeadTiles * 8 + RowQuads::row(lane);
-  const bool stores = head < rope.heads + 2 * rope.kv_heads, turns = kQueries || head < rope.heads + rope.kv_heads;
-  const uint32_t cosine = stage + Turns::chunk(own, d / 4), sine = stage + Turns::chunk(own, d / 4 + kHalfHead / 4);
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
+  const int head = row_tile / kHeadTiles, d = row_tile % kHeadTiles * 8 + lane / 4;
+  const bool is_key = head < rope.heads + rope.kv_heads;
+  if (__any_sync(0xffffffffu, head >= rope.heads + 2 * rope.kv_heads)) return;
+  const int pitch = rope.heads * kGemvHeadDim;
+  uint32_t turns[2][2];  // of the first two tokens and the row tiles
+  for (int i = 0; i < 2; ++i)
+    for (int t = 0; t < 2; ++t) turns[i][t] = stage + Turns::cosine(own + i, d + 8 * t);
+  float* q = rope.q + int64_t{work.first + own} * pitch + head * kGemvHeadDim + d;
 #pragma unroll
   for (int n = 0; n < Tile::kTokens / 8; ++n) {
     if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
-    const RowQuads quads = RowQuads::gather(sums[0][n], sums[1][n], lane);
-    if (!stores || 8 * n + own >= work.count) continue;
-    HeadQuads at{work.first + 8 * n + own, head, d, quads.low, quads.high};
-    if (turns) {
-      const auto ahead = static_cast<uint32_t>(8 * n * Turns::kBytes);
-      at.turn(Quad::of(ptx::load_shared16(cosine + ahead)), Quad::of(ptx::load_shared16(sine + ahead)));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // tokens
+      const int token = 8 * n + own + i;
+      if (token >= work.count) continue;
+      int64_t place = 0;
+      if constexpr (!kQueries)
+        place = place_in_pages(static_cast<int>(ptx::load_shared4(stage + Turns::slot(token))), rope.kv_heads,
+                               head - rope.heads - (is_key ? 0 : rope.kv_heads));
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        float first = sums[t][n][i], second = sums[t][n][2 + i];
+        if (kQueries || is_key) {
+          const uint32_t at = turns[i][t] + static_cast<uint32_t>(8 * n * Turns::kBytes);
+          const float cosine = __uint_as_float(ptx::load_shared4(at));
+          const float sine = __uint_as_float(ptx::load_shared4(at + Turns::kBytes / 2));
+          const float turned = first * cosine - second * sine;
+          second = second * cosine + first * sine;
+          first = turned;
+        }
+        if constexpr (kQueries) {
+          q[i * pitch + 8 * t] = first;
+          q[i * pitch + 8 * t + kHalfHead] = second;
+        } else {
+          void* const pages = is_key ? rope.kv.keys : rope.kv.values;
+          store_page(pages, rope.kv.type, place + d + 8 * t, first);
+          store_page(pages, rope.kv.type, place + d + 8 * t + kHalfHead, second);
+        }
+      }
     }
-    if constexpr (kQueries) {
-      at.store_query(rope);
-    } else {
-      at.store_key_or_value(rope, static_cast<int>(ptx::load_shared4(stage + Turns::slot(8 * n + own))));
-    }
+    q += int64_t{8} * pitch;
   }
 }
 
@@ -373,7 +376,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       typename DenseConsumer<Tile>::Sums sums[2];
       begin_sums<Tile>(args, work, consumer.warp, sums);
       consumer.multiply(args.cols / layout::kPanelK, sums);
-      const int row_tile = work.first_row_tile + 2 * consumer.warp + RowQuads::tile(consumer.lane);
+      const int row_tile = work.first_row_tile + 2 * consumer.warp;
       if (rope.q != nullptr) {
         const uint32_t stage = consumer.take();
         if (__any_sync(0xffffffffu, row_tile < rope.heads * kHeadTiles)) {

@@ -7,8 +7,7 @@
 
 namespace nibble::backend::cuda {
 
-// plan: plan_gemm with GemmDevice::wgmma. Parts start 16-byte aligned. Throw Error(kUnsupported) for what they do not
-// serve.
+// plan: plan_gemm with GemmDevice::wgmma. Throw Error(kUnsupported) for what they do not serve.
 void sm90_dense_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 // rope's sums are not read: they are W · x, rows in RowOrder::kHeads64, and lie nowhere. args.parts are not used.
 void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& rope, const GemmPlan& plan, const Launch& on);

@@ -34,9 +34,14 @@ text::ContentRule rule_of(const OutputFormat& format) {
           .where = "response_format"};
 }
 
-enum class Arguments { kBySchema, kStrictBySchema };
+using Names = std::vector<std::string>;
 
-text::TurnRules rules_of(const TurnRequest& turn, Arguments arguments) {
+bool has(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// The arguments of the tools in `bound` follow their schemas.
+text::TurnRules rules_of(const TurnRequest& turn, const Names& bound) {
   using Kind = text::ContentRule::Kind;
   text::TurnRules rules;
   rules.answer = rule_of(turn.format);
@@ -44,11 +49,8 @@ text::TurnRules rules_of(const TurnRequest& turn, Arguments arguments) {
   if (turn.tool_choice == ToolChoice::kNone) return rules;
   for (const text::ToolSpec& tool : turn.tools) {
     if (turn.tool_choice == ToolChoice::kNamed && tool.name != turn.named_tool) continue;
-    const auto& strict = turn.strict_tools;
-    const bool bound =
-        arguments == Arguments::kBySchema || std::find(strict.begin(), strict.end(), tool.name) != strict.end();
     text::ContentRule rule{.kind = Kind::kJsonObject, .where = "tool " + tool.name};
-    if (bound && tool.parameters) {
+    if (has(bound, tool.name) && tool.parameters) {
       rule.kind = Kind::kJsonSchema;
       rule.schema = *tool.parameters;
     }
@@ -66,6 +68,17 @@ std::optional<text::Grammar> compiled(const text::GrammarCompiler& compiler, con
   }
 }
 
+// A strict tool, or one whose schema the grammar can express: another's does not free its arguments.
+bool can_bind(const text::GrammarCompiler& compiler, const TurnRequest& turn, const std::string& name) {
+  if (has(turn.strict_tools, name)) return true;
+  TurnRequest alone;
+  alone.tool_choice = ToolChoice::kRequired;
+  const auto it =
+      std::find_if(turn.tools.begin(), turn.tools.end(), [&](const auto& tool) { return tool.name == name; });
+  alone.tools = {*it};
+  return compiled(compiler, rules_of(alone, {name})).has_value();
+}
+
 }  // namespace
 
 MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn) {
@@ -79,11 +92,15 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
     const char* param = fields.ignore_eos ? "ignore_eos" : "min_tokens";
     throw ApiError(param, std::string(param) + " cannot go with response_format, strict tools or a required call");
   }
-  if (const auto grammar = compiled(compiler, rules_of(turn, Arguments::kBySchema))) return masks_of(*grammar);
+  Names bound;
+  for (const text::ToolSpec& tool : turn.tools) bound.push_back(tool.name);
+  if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar);
+  std::erase_if(bound, [&](const std::string& name) { return !can_bind(compiler, turn, name); });
+  if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar);
   try {
-    return masks_of(compiler.turn(rules_of(turn, Arguments::kStrictBySchema)));
+    return masks_of(compiler.turn(rules_of(turn, turn.strict_tools)));
   } catch (const Error& e) {
-    throw ApiError(turn.format.kind == OutputFormat::Kind::kJsonSchema ? "response_format" : "tools", e.what());
+    throw ApiError(compiled(compiler, {.answer = rule_of(turn.format)}) ? "tools" : "response_format", e.what());
   }
 }
 

@@ -329,6 +329,8 @@ class Flags(Case):
     def test_the_last_of_two_counts_and_q_is_quantization_before_its_value(self):
         config = self.config(TINY, "--port", 7001, "-q", "mxfp4", "--port", 7002, "--api-key", "k1", "--api-key", "k2")
         self.assertEqual((config["port"]["value"], config["quantization"]["value"]), ("7002", "mxfp4"))
+        config = self.config(TINY, "-n", 1, "-r", 0, "--enable-request-id-headers", "--mm-processor-cache-gb", 0, "--max-loras", 1, "--disable-async-output-proc")
+        self.assertEqual((config["nnodes"]["value"], config["enable-request-id-headers"]["value"]), ("1", "true"))
         self.assertNotIn("quantization", self.config(TINY, "-q"))
         for flags in (("--no-async-scheduling", "--async-scheduling"), ("--no-enable-prefix-caching", "--enable-prefix-caching")):
             name = flags[1][2:]
@@ -360,7 +362,7 @@ class Flags(Case):
                             (("-tp", 2), "one device serves"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
                             (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
                             (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
-                            (("--enable-lora",), "--enable-lora"), (("--config", "x.yaml"), "x.yaml")):
+                            (("--enable-lora",), "--enable-lora"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"), (("--config", "x.yaml"), "x.yaml")):
             self.refused(2, "serve", TINY, *flags, says=says)
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")

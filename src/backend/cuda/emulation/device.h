@@ -87,14 +87,12 @@ inline int __popc(uint32_t bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(bits)) + 1; }
 inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
 inline float __expf(float x) { return std::exp(x); }
-inline float __fdividef(float a, float b) { return a / b; }
 using std::max;
 using std::min;
 template <class T>
 T __ldcg(const T* from) {
   return *from;
 }
-inline void __threadfence() {}
 inline int atomicAdd(int* to, int value) {
   *to += value;
   return *to - value;

@@ -9,7 +9,6 @@ inline constexpr int kWarpLanes = 32;
 [[nodiscard]] constexpr int a_row(int lane, int reg) { return lane / 4 + 8 * (reg % 2); }
 [[nodiscard]] constexpr int a_k(int lane, int reg, int half) { return 2 * (lane % 4) + half + 8 * (reg / 2); }
 [[nodiscard]] constexpr int b_k(int lane, int reg, int half) { return 2 * (lane % 4) + half + 8 * reg; }
-[[nodiscard]] constexpr int b_col(int lane) { return lane / 4; }
 [[nodiscard]] constexpr int d_row(int lane, int reg) { return lane / 4 + 8 * (reg / 2); }
 [[nodiscard]] constexpr int d_col(int lane, int reg) { return 2 * (lane % 4) + reg % 2; }
 

@@ -20,11 +20,11 @@
 namespace nibble::backend::cuda::layout {
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kBlockK = 32;              // base/mx.h kMxBlock
-inline constexpr int kLaneBytes = 16;           // codes of one lane for one pair of blocks
-inline constexpr int kPairBytes = 512;          // codes of two blocks, 16 rows
-inline constexpr int kMaxSlices = 16;           // warps
-inline constexpr int kScaleBias = 14;           // -kE2m1AsF16Log2
+inline constexpr int kBlockK = 32;      // base/mx.h kMxBlock
+inline constexpr int kLaneBytes = 16;   // codes of one lane for one pair of blocks
+inline constexpr int kPairBytes = 512;  // codes of two blocks, 16 rows
+inline constexpr int kMaxSlices = 16;   // warps
+inline constexpr int kScaleBias = -kE2m1AsF16Log2;
 inline constexpr int kMaxScaleCode = 191;       // that is packed
 inline constexpr int kMaxWgmmaScaleCode = 131;  // 2^4, up to which f16 holds the weights: kernels/sm90/mxfp4_parts.cuh
 

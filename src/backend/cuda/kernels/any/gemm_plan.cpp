@@ -35,7 +35,7 @@ int64_t row_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows /
 
 // Pairs of an expert, in the mean, up to which narrow tiles are faster: with more, the few experts that have most of
 // the pairs of an uneven router would be cut into too many.
-constexpr int kNarrowPairs = 16;
+constexpr int kNarrowPairs = 24;
 constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
 
 bool on_dense(const GemmShape& s, const GemmDevice& device) {

@@ -23,7 +23,7 @@ TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
 
 TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
   for (const auto& [tokens, tile] :
-       {std::pair{64, kMxfp4Narrow}, {512, kMxfp4Narrow}, {513, kMxfp4Tokens}, {8192, kMxfp4Tokens}}) {
+       {std::pair{64, kMxfp4Narrow}, {768, kMxfp4Narrow}, {769, kMxfp4Tokens}, {8192, kMxfp4Tokens}}) {
     const GemmPlan up = plan_gemm({5760, 2880, 4 * tokens, 128}, kWgmma);
     EXPECT_EQ(up.tokens, tile);
     EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3, tile));

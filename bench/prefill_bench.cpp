@@ -1,5 +1,6 @@
 // Times attention and the kernels for many tokens (src/backend/cuda/kernels: attend_decode, attend_prefill, gemm and
-// what goes with them) at gpt-oss-120b's shapes, against the card's measured read bandwidth and matrix peak.
+// what goes with them) at gpt-oss-120b's shapes, and its experts at 20b's, against the card's measured read bandwidth
+// and matrix peak.
 //   prefill_bench <json file>
 // Each time is the mean of a kernel in a CUDA graph of launches over different layers' data (more than L2 holds in
 // all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
@@ -75,6 +76,12 @@ std::vector<uint32_t> packed_experts() {
   return v;
 }
 
+// A step's tokens, whose experts have weights exp(sigma * normal).
+struct Routing {
+  int experts = kExperts, tokens = 0;
+  double sigma = 0;
+};
+
 struct Row {
   std::string name;
   int tokens;
@@ -106,7 +113,7 @@ class Bench {
   void prefill(int tokens, int window);
   void dense(const char* name, int rows, int cols, int tokens);
   void route(int tokens);
-  void moe(int tokens, double sigma);
+  void moe(const Routing& r);
   void write(const char* path) const;
 
  private:
@@ -276,16 +283,16 @@ void Bench::route(int tokens) {
 }
 
 // Which experts tokens choose: those with the largest log(uniform) / weight, weights log-normal.
-std::vector<int32_t> skewed_routing(int tokens, double sigma) {
+std::vector<int32_t> skewed_routing(const Routing& r) {
   std::vector<double> weights;
-  for (uint64_t e = 0; e < kExperts; ++e) {
+  for (uint64_t e = 0; e < static_cast<uint64_t>(r.experts); ++e) {
     const double radius = std::sqrt(-2 * std::log(1 - double{uniform_float(philox(4, e)[0])}));
-    weights.push_back(std::exp(sigma * radius * std::cos(2 * std::numbers::pi * uniform_float(philox(4, e)[1]))));
+    weights.push_back(std::exp(r.sigma * radius * std::cos(2 * std::numbers::pi * uniform_float(philox(4, e)[1]))));
   }
   std::vector<int32_t> ids;
-  for (int t = 0; t < tokens; ++t) {
+  for (int t = 0; t < r.tokens; ++t) {
     std::vector<std::pair<double, int32_t>> keys;
-    for (int32_t e = 0; e < kExperts; ++e) {
+    for (int32_t e = 0; e < r.experts; ++e) {
       const float draw = uniform_float(philox(static_cast<uint64_t>(t) + 5, static_cast<uint64_t>(e))[0]);
       keys.emplace_back(std::log(1 - double{draw}) / weights[static_cast<size_t>(e)], e);
     }
@@ -295,24 +302,25 @@ std::vector<int32_t> skewed_routing(int tokens, double sigma) {
   return ids;
 }
 
-void Bench::moe(int tokens, double sigma) {
-  const std::vector<int32_t> ids = skewed_routing(tokens, sigma);
-  std::vector<bool> seen(kExperts);
+void Bench::moe(const Routing& r) {
+  const auto& [experts, tokens, sigma] = r;
+  const std::vector<int32_t> ids = skewed_routing(r);
+  std::vector<bool> seen(experts);
   for (const int32_t e : ids) seen[static_cast<size_t>(e)] = true;
   const int pairs = tokens * kTopk, distinct = static_cast<int>(std::count(seen.begin(), seen.end(), true));
   const int32_t* on_ids = device_copy(ids);
-  const auto places = static_cast<int>(max_places(pairs, kExperts));
+  const auto places = static_cast<int>(max_places(pairs, experts));
   auto* on_pairs = device_array<int32_t>(places);
   auto* on_places = device_array<int32_t>(pairs);
-  auto* tiles = device_array<ExpertTile>(max_expert_tiles(pairs, kExperts, 32));
+  auto* tiles = device_array<ExpertTile>(max_expert_tiles(pairs, experts, 32));
   auto* tile_counts = device_array<int32_t>(kTileCounts);
   for (const bool wgmma : {false, true}) {
     if (wgmma && !sm90_gemm_serves(layout::Packing::kMxfp4)) continue;
     const std::string kernel = wgmma ? "sm90_gemm mxfp4 " : "any_gemm mxfp4 ";
     const GemmDevice device{.sms = sms_, .wgmma = wgmma};
-    const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, kExperts}, device);
+    const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, experts}, device);
     add({"moe_group, tiles of " + std::to_string(plan.tokens), tokens, 0, 12.0 * pairs, 0}, 4, [&](int) {
-      any_moe_group_tiles({on_ids, on_pairs, on_places, tiles, tile_counts, tokens, kTopk, kExperts, plan.tokens}, on_);
+      any_moe_group_tiles({on_ids, on_pairs, on_places, tiles, tile_counts, tokens, kTopk, experts, plan.tokens}, on_);
     });
     if (wgmma) {
       add({"round for experts", tokens, 0, tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
@@ -336,15 +344,15 @@ void Bench::moe(int tokens, double sigma) {
                   .tile_count = tile_counts,
                   .pairs = on_pairs,
                   .x_share = wgmma ? 1 : kTopk,
-                  .experts = kExperts,
+                  .experts = experts,
                   .x_rows = wgmma ? places : 0,
                   .u = u_};
     const auto time = [&](const char* name) {
-      const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, kExperts}, device, {plan.tokens});
-      const int64_t layer = kExperts * layout::packed_bytes(args.packing, args.rows, args.cols);
+      const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, experts}, device, {plan.tokens});
+      const int64_t layer = experts * layout::packed_bytes(args.packing, args.rows, args.cols);
       const GemmCost c = cost(args, distinct);
-      add({kernel + name + ", sigma " + std::to_string(sigma).substr(0, 3), tokens, 0, static_cast<double>(c.bytes),
-           static_cast<double>(c.flops)},
+      add({kernel + name + ", " + std::to_string(experts) + " experts, sigma " + std::to_string(sigma).substr(0, 3),
+           tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
           static_cast<int>(kPoolBytes / layer), [&](int i) {
             args.weights = experts_ + i * layer;
             wgmma ? sm90_gemm(args, own, on_) : any_gemm(args, own, on_);
@@ -400,8 +408,10 @@ void run(const char* path) {
     bench.dense("qkv", 5120, kHidden, tokens);
     bench.dense("o", kHidden, 4096, tokens);
     bench.route(tokens);
-    for (const double sigma : {0.0, 1.5}) bench.moe(tokens, sigma);  // 1.5: as in prompts of the dummy model
+    for (const double sigma : {0.0, 1.5}) bench.moe({.tokens = tokens, .sigma = sigma});  // 1.5: as in the dummy model
   }
+  for (const int tokens : {128, 256})  // 20b's decode steps
+    for (const double sigma : {0.0, 1.5}) bench.moe({.experts = 32, .tokens = tokens, .sigma = sigma});
   bench.write(path);
 }
 

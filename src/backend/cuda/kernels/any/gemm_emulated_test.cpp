@@ -69,8 +69,9 @@ void run_tile(const GemmArgs& args, const GemmPlan& plan) {
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
 void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   if constexpr (std::is_same_v<Arch, Sm90>) {
-    if (layout::slice_blocks(args.cols) == 6) return run_tile<Arch, Mxfp4Tile<3>, kOrder>(args, plan);
-    run_tile<Arch, Mxfp4Tile<4>, kOrder>(args, plan);
+    constexpr int kInstance = mxfp4_instance(kTokens);
+    if (layout::slice_blocks(args.cols) == 6) return run_tile<Arch, Mxfp4Tile<3, kInstance>, kOrder>(args, plan);
+    run_tile<Arch, Mxfp4Tile<4, kInstance>, kOrder>(args, plan);
   } else {
     run_tile<Arch, typename Arch::template Tile<kPacking, kTokens>, kOrder>(args, plan);
   }
@@ -133,7 +134,10 @@ TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
 
 TEST(gemm_emulated, mxfp4_on_wgmma_is_the_plain_product_in_every_width) {
   for (const int width : kMxfp4Widths)
-    for (const int tokens : {width - 7, width}) check_dense<Sm90, Packing::kMxfp4, kMxfp4Tokens>(16, 384, tokens);
+    for (const int tokens : {width - 7, width}) {
+      check_dense<Sm90, Packing::kMxfp4, kMxfp4Tokens>(16, 384, tokens);
+      check_dense<Sm90, Packing::kMxfp4, kMxfp4Narrow>(16, 384, tokens);
+    }
 }
 
 TEST(gemm_emulated, dense_bf16_on_wgmma_is_the_plain_product) {

@@ -33,6 +33,9 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t row_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows / layout::kTileRows, row_tiles); }
 
+// Pairs of an expert, in the mean, up to which narrow tiles are faster: with more, the few experts that have most of
+// the pairs of an uneven router would be cut into too many.
+constexpr int kNarrowPairs = 24;
 constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
 
 bool on_dense(const GemmShape& s, const GemmDevice& device) {
@@ -97,7 +100,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens
             .tokens = tile_tokens,
             .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
             .grid_y = 1,
-            .smem_bytes = mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2)};
+            .smem_bytes = mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2, mxfp4_instance(tile_tokens))};
   return {.rows = rows,
           .tokens = tile_tokens,
           .grid_x = static_cast<int>(blocks),
@@ -108,7 +111,8 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   require_tiles(s);
   const int64_t hit = std::min(s.experts, s.tokens), mean = ceil_div(s.tokens, hit);
-  if (device.wgmma && s.experts > 1) return plan_gemm(s, device, kMxfp4Tokens);
+  if (device.wgmma && s.experts > 1)
+    return plan_gemm(s, device, s.tokens > kNarrowPairs * s.experts ? kMxfp4Tokens : kMxfp4Narrow);
   if (on_dense(s, device)) return dense_plan(s, device, dense_tile(s, device));
   int best = 0;
   int64_t best_work = 0;

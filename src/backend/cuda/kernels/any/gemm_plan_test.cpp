@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <utility>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -20,14 +21,15 @@ TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
   EXPECT_EQ(large.to_string(), "128 rows x 128 tokens, grid 45 x 384, 65536 B shared");
 }
 
-TEST(gemm_plan, experts_on_wgmma_share_a_tile_that_serves_every_count) {
-  for (const int tokens : {64, 512, 8192}) {
+TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
+  for (const auto& [tokens, tile] :
+       {std::pair{64, kMxfp4Narrow}, {768, kMxfp4Narrow}, {769, kMxfp4Tokens}, {8192, kMxfp4Tokens}}) {
     const GemmPlan up = plan_gemm({5760, 2880, 4 * tokens, 128}, kWgmma);
-    EXPECT_EQ(up.tokens, kMxfp4Tokens);
-    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3));
-    EXPECT_EQ(plan_gemm({256, 4096, 4 * tokens, 128}, kWgmma).smem_bytes, mxfp4_shared_bytes(4));
+    EXPECT_EQ(up.tokens, tile);
+    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3, tile));
+    EXPECT_EQ(plan_gemm({256, 4096, 4 * tokens, 128}, kWgmma).smem_bytes, mxfp4_shared_bytes(4, tile));
+    for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs, tile), 227 * 1024);
   }
-  for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs), 227 * 1024);
   EXPECT_EQ(plan_gemm({128, 384, 9}, kWgmma).grid_x, 1);
 }
 

@@ -32,7 +32,7 @@ class Gemm : public CudaTest {
   }
   [[nodiscard]] static std::vector<int> tiles_of(bool wgmma, Packing packing = Packing::kMxfp4) {
     if (wgmma && packing == Packing::kBf16) return {std::begin(kDenseTokens), std::end(kDenseTokens)};
-    if (wgmma) return {64, kMxfp4Tokens};
+    if (wgmma) return {kMxfp4Narrow, kMxfp4Tokens};
     return {std::begin(kGemmTokens), std::end(kGemmTokens)};
   }
   void gemm(const GemmArgs& args, const GemmPlan& plan, bool wgmma) {

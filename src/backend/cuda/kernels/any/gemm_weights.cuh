@@ -144,6 +144,15 @@ struct FourRows {
   }
 };
 
+// Of two rows that many apart; 0 without one.
+struct RowBias {
+  float of[2] = {};
+  __device__ RowBias(const GemmArgs& args, int64_t row, int apart) {  // row: of all experts'
+    if (args.bias == nullptr) return;
+    for (int half = 0; half < 2; ++half) of[half] = args.bias[row + half * apart].to_float();
+  }
+};
+
 // A warp's results of one tile of rows, times unscale, with their bias, to args.y16.
 struct RowTile16 {
   int row_tile, first_token;  // of the work's
@@ -151,14 +160,10 @@ struct RowTile16 {
 };
 template <int kColTiles>
 __device__ __forceinline__ void store_rows16(const GemmArgs& args, const GemmWork& work, const RowTile16& at,
-                                             const float (&sums)[kColTiles][4]) {
+                                             const RowBias& bias, const float (&sums)[kColTiles][4]) {
   constexpr int kBatch = kColTiles % 10 == 0 ? 10 : kColTiles;  // places that are looked up together
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, row = at.row_tile * layout::kTileRows;
   const FourRows own(lane);
-  float bias[2] = {};
-  if (args.bias != nullptr)
-    for (int half = 0; half < 2; ++half)
-      bias[half] = args.bias[int64_t{work.expert} * args.rows + row + lane / 4 + 8 * half].to_float();
 #pragma unroll
   for (int from = 0; from < kColTiles; from += kBatch) {
     const int first = at.first_token + 8 * from + own.token;
@@ -172,8 +177,9 @@ __device__ __forceinline__ void store_rows16(const GemmArgs& args, const GemmWor
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
+      if (!__any_sync(0xffffffffu, first + 8 * i < work.count)) break;
       float d[4];
-      for (int n = 0; n < 4; ++n) d[n] = sums[from + i][n] * at.unscale + bias[n / 2];
+      for (int n = 0; n < 4; ++n) d[n] = sums[from + i][n] * at.unscale + bias.of[n / 2];
       const uint2 four = own.gather(d);
       if (first + 8 * i < work.count)
         *reinterpret_cast<uint2*>(args.y16 + int64_t{to_row[i]} * args.rows + row + own.row) = four;

@@ -16,14 +16,19 @@ void launch(void (*kernel)(GemmArgs, int), Kernel name, const GemmArgs& args, co
   launch_chained(kernel, {name, on, plan.grid_x, Tile::kThreads, Tile::kSharedBytes}, args, plan.tokens);
 }
 
-// The list of instances: for gate and up rows and others, for slices of three and four pairs.
-template <layout::RowOrder kOrder>
-void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+// The list of instances: for gate and up rows and others, for two widths of tiles, for slices of three and four pairs.
+template <layout::RowOrder kOrder, int kTokens>
+void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp : Kernel::kSm90GemmMxfp4;
-  using Three = Mxfp4Tile<3>;
-  using Four = Mxfp4Tile<4>;
+  using Three = Mxfp4Tile<3, kTokens>;
+  using Four = Mxfp4Tile<4, kTokens>;
   if (layout::slice_blocks(args.cols) == 6) return launch<Three>(sm90_mxfp4_gemm<Three, kOrder>, kName, args, plan, on);
   launch<Four>(sm90_mxfp4_gemm<Four, kOrder>, kName, args, plan, on);
+}
+template <layout::RowOrder kOrder>
+void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  if (plan.tokens > kMxfp4Narrow) return launch_tokens<kOrder, kMxfp4Tokens>(args, plan, on);
+  launch_tokens<kOrder, kMxfp4Narrow>(args, plan, on);
 }
 
 }  // namespace

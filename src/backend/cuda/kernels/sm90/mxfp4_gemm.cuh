@@ -26,14 +26,15 @@
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma_narrow.cuh"
 
+#include <algorithm>
 #include <iterator>
 
 namespace nibble::backend::cuda {
 
-template <int kTheSlicePairs>
+template <int kTheSlicePairs, int kTheTokens>
 struct Mxfp4Tile {
   static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
-  static constexpr int kTokens = kMxfp4Tokens;
+  static constexpr int kTokens = kTheTokens;
   static constexpr int kSlicePairs = kTheSlicePairs;
   static constexpr int kRowTiles = kMxfp4RowTiles, kWarps = kRowTiles;
   static constexpr int kConsumers = kWarps * layout::kWarpLanes;
@@ -45,9 +46,11 @@ struct Mxfp4Tile {
   static constexpr int kPieceBytes = layout::slice_bytes(2 * kSlicePairs);  // of a row tile's slice
   static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
   static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
-  static constexpr int kInputStages = mxfp4_rings(kSlicePairs).inputs;
-  static constexpr int kWeightStages = mxfp4_rings(kSlicePairs).weights;
-  static constexpr int kSharedBytes = mxfp4_shared_bytes(kSlicePairs);
+  static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens).inputs;
+  static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens).weights;
+  static constexpr int kSharedBytes = mxfp4_shared_bytes(kSlicePairs, kTokens);
+  static constexpr int kWidths =  // of kMxfp4Widths
+      static_cast<int>(std::find(std::begin(kMxfp4Widths), std::end(kMxfp4Widths), kTokens) - kMxfp4Widths) + 1;
   static_assert(kInputStages % kSlicePairs == 0);
   static_assert(2 * (kInputStages + kWeightStages) * 8 <= kWgmmaBarrierBytes);
 };
@@ -56,7 +59,7 @@ struct Mxfp4Tile {
 // kLast that holds them. ptxas overlaps wgmmas only so: the branch here, around the smallest piece (loops of several
 // widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of count that
 // ptxas knows it to be the same in all lanes: a vote in front of each branch would wait.
-template <class Tile, int kFirst = 0, int kLast = std::size(kMxfp4Widths) - 1>
+template <class Tile, int kFirst = 0, int kLast = Tile::kWidths - 1>
 __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
                                                    uint32_t stage) {
   if constexpr (kFirst < kLast) {
@@ -220,12 +223,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   for (int wave = 0, i; (i = own_work(wave)) < list.count; ++wave) {
     const GemmWork work = list.at(i);
     const auto count = static_cast<int>(ptx::warp_max_u32(static_cast<uint32_t>(work.count)));
-    WgmmaSums<Tile> sums = {};
-    for (int slice = 0; slice < args.cols / (Tile::kSlicePairs * layout::kPanelK); ++slice)
-      walk.multiply(count, sums);
-    walk.finish(sums);
     const int row_tile = work.first_row_tile + walk.warp;
-    if (all_lanes(row_tile < args.rows / layout::kTileRows)) store<Tile, kOrder>(args, work, row_tile, sums);
+    const bool stored = all_lanes(row_tile < args.rows / layout::kTileRows);
+    const RowBias bias =
+        bias_of(args, kOrder == layout::RowOrder::kGateUp ? kOrder : args.order, work.expert, stored ? row_tile : 0);
+    WgmmaSums<Tile> sums = {};
+    for (int slice = 0; slice < args.cols / (Tile::kSlicePairs * layout::kPanelK); ++slice) walk.multiply(count, sums);
+    walk.finish(sums);
+    if (stored) store<Tile, kOrder>(args, work, row_tile, bias, sums);
   }
 }
 

@@ -86,18 +86,15 @@ __device__ __forceinline__ bool all_lanes(bool condition) { return __any_sync(0x
 // Both rows of a lane lie in one part: check_args.
 template <class Tile>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
-                                           const WgmmaSums<Tile>& sums) {
+                                           const RowBias& bias, const WgmmaSums<Tile>& sums) {
   constexpr float kUnscale = StagedPair::kUnscale;
   // Of column tiles, whose rows are looked up together: one at a time would wait for each.
-  constexpr int kBatch = 5;
+  constexpr int kBatch = Tile::kTokens == kMxfp4Tokens ? 5 : 4;
+  static_assert(Tile::kTokens / 8 % kBatch == 0);
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4));
   const int apart = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8)) - row;
   const GemmPart part = part_of(args, row);
-  float bias[2] = {};
-  if (args.bias != nullptr)
-    for (int half = 0; half < 2; ++half)
-      bias[half] = args.bias[int64_t{work.expert} * args.rows + row + half * apart].to_float();
   auto* const to = reinterpret_cast<uint8_t*>(part.to + row - part.first_row);
   const int row_bytes = part.rows * 4;
 #pragma unroll
@@ -115,7 +112,7 @@ __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork&
       if (8 * n + 2 * (lane % 4) + i % 2 >= work.count) continue;
       auto* const y = reinterpret_cast<float*>(to + int64_t{to_row[i]} * row_bytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) y[half * apart] = sums[n][2 * half + i % 2] * kUnscale + bias[half];
+      for (int half = 0; half < 2; ++half) y[half * apart] = sums[n][2 * half + i % 2] * kUnscale + bias.of[half];
     }
   }
 }
@@ -124,34 +121,39 @@ __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork&
 // channels of the even column, the other of the odd one.
 template <class Tile>
 __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile,
-                                            const WgmmaSums<Tile>& sums) {
+                                            const RowBias& bias, const WgmmaSums<Tile>& sums) {
   constexpr float kUnscale = StagedPair::kUnscale;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
   const int own = 2 * (lane % 4) + odd;  // of a column tile, the token that the lane stores
   uint16_t* const to = args.u + layout::place_in_panels(args.x_rows, work.first + own, row_tile * 8 + g - odd);
-  const Bf16* bias = args.bias + int64_t{work.expert} * args.rows + 2 * (row_tile * 8 + g);
-  const float gate_bias = bias[0].to_float(), up_bias = bias[1].to_float();
 #pragma unroll
   for (int n = 0; n < Tile::kTokens / 8; ++n) {
     if (all_lanes(8 * n >= work.count)) break;
     float u[2];
     for (int i = 0; i < 2; ++i)
-      u[i] = gated(sums[n][i] * kUnscale + gate_bias, sums[n][2 + i] * kUnscale + up_bias, args.swiglu_limit);
+      u[i] = gated(sums[n][i] * kUnscale + bias.of[0], sums[n][2 + i] * kUnscale + bias.of[1], args.swiglu_limit);
     const float other = __shfl_xor_sync(0xffffffffu, odd != 0 ? u[0] : u[1], 4);
     const uint32_t two = odd != 0 ? ptx::pack_f16(other, u[1]) : ptx::pack_f16(u[0], other);
     if (8 * n + own < work.count) *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;
   }
 }
 
+// What a lane adds to its two rows of a row tile. Loaded before these are multiplied: behind, it would be waited for.
+__device__ __forceinline__ RowBias bias_of(const GemmArgs& args, layout::RowOrder order, int expert, int row_tile) {
+  const int g = static_cast<int>(threadIdx.x) % layout::kWarpLanes / 4;
+  const int64_t row = layout::source_row(order, row_tile, g);
+  return {args, int64_t{expert} * args.rows + row, static_cast<int>(layout::source_row(order, row_tile, g + 8) - row)};
+}
+
 template <class Tile, layout::RowOrder kOrder>
-__device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work, int row_tile,
+__device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work, int row_tile, const RowBias& bias,
                                       const WgmmaSums<Tile>& sums) {
   if constexpr (kOrder == layout::RowOrder::kGateUp) {
-    store_gated<Tile>(args, work, row_tile, sums);
+    store_gated<Tile>(args, work, row_tile, bias, sums);
   } else if (args.y16 != nullptr) {
-    store_rows16(args, work, {row_tile, 0, StagedPair::kUnscale}, sums);
+    store_rows16(args, work, {row_tile, 0, StagedPair::kUnscale}, bias, sums);
   } else {
-    store_rows<Tile>(args, work, row_tile, sums);
+    store_rows<Tile>(args, work, row_tile, bias, sums);
   }
 }
 

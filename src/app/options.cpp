@@ -96,7 +96,7 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
         {"f32", MoeActivation::kF32},
         {"int8", MoeActivation::kInt8},
         {"mxfp8", MoeActivation::kMxfp8}}},
-      "What the experts multiply; auto: exact; f32, int8 (cpu: also what Q8_0 weights multiply; faster, lossy); int8 (cuda, "
+      "What the experts multiply; auto: exact; f32, int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, "
       "with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
   add_cpu(app, o);
   using backend::MoeKernel;

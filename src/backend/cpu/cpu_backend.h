@@ -17,7 +17,9 @@ namespace nibble::backend {
 // What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.
 enum class Activations : uint8_t {
   kF32,
-  kInt8,  // rounded to 8 bits with a scale per 32 values, as llama.cpp does; lossy (docs/decisions/0005)
+  // Rounded to 8 bits with a scale per 32 values, as llama.cpp does, or, where AMX multiplies many tokens, to bf16;
+  // lossy (docs/decisions/0005).
+  kInt8,
 };
 
 struct CpuOptions {
@@ -31,7 +33,7 @@ struct CpuOptions {
 // Throws Error(kUnsupported) where this CPU lacks what the options ask for.
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const CpuOptions& options);
 
-// For people: "avx512 vnni, int8 activations (prompts: amx int8), 2 threads".
+// For people: "avx512 vnni, int8 activations (prompts: amx bf16), 2 threads".
 [[nodiscard]] std::string describe(const CpuOptions& options);
 
 }  // namespace nibble::backend

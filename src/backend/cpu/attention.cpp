@@ -12,7 +12,8 @@ namespace nibble::backend::cpu {
 namespace {
 
 constexpr int64_t kRangeTokens = int64_t{kRangePages} * kPageTokens;
-constexpr int64_t kBlocksTogether = 8;  // of full size and 8 ranges each: room for partial sums
+constexpr int kSetTokens = 16;          // most rows of a product: their scores stay in the first cache
+constexpr int64_t kBlocksTogether = 4;  // of full size and 8 ranges each: room for partial sums
 
 int64_t first_key(int64_t position, int64_t window) {
   return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
@@ -37,7 +38,7 @@ Attention::Attention(const BackendConfig& config, const Kernels& kernels, Thread
   const int64_t ranges = std::max<int64_t>(kBlocksTogether * kRangePages, pages / kRangePages + 2);
   partials_ = Buffer(ranges * dims_.kv_heads * partial_floats(kAttendTokens) * int64_t{sizeof(float)});
   widened_ = Buffer(int64_t{2} * pool.threads() * kRangeTokens * dims_.head_dim * int64_t{sizeof(float)});
-  scores_ = Buffer(pool.threads() * std::max<int64_t>(kAttendTokens, group_) * kRangeTokens * int64_t{sizeof(float)});
+  scores_ = Buffer(pool.threads() * std::max<int64_t>(kSetTokens, group_) * kRangeTokens * int64_t{sizeof(float)});
 }
 
 // As many blocks at a time as there is room for.
@@ -101,43 +102,40 @@ void Attention::attend(std::span<const Block> blocks, const Args& args) {
 }
 
 Attention::Partial Attention::partial(const Block& block, int64_t range, int64_t kv_head) const {
-  const int64_t queries = block.tokens * group_, i = kv_head * block.ranges + range - block.first_range;
-  float* values = partials_.as<float>() + block.partial_at + i * partial_floats(block.tokens);
-  float* tops = values + queries * dims_.head_dim;
-  return {.values = values, .tops = tops, .sums = tops + queries};
+  const int64_t queries = block.tokens * group_, of_head = block.ranges * partial_floats(block.tokens);
+  float* values = partials_.as<float>() + block.partial_at + kv_head * of_head;
+  float* tops = values + queries * block.ranges * dims_.head_dim;
+  float* sums = tops + queries * block.ranges;
+  const int64_t i = range - block.first_range;
+  return {.values = values + i * dims_.head_dim, .tops = tops + i, .sums = sums + i, .stride = block.ranges};
 }
 
 void Attention::attend_range(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const {
   const Partial sums = partial(block, range.begin, kv_head);
-  const int64_t queries = block.tokens * group_, dim = dims_.head_dim, width = dims_.q_width();
-  std::fill_n(sums.values, queries * dim, 0.0f);
-  std::fill_n(sums.tops, queries, -std::numeric_limits<float>::infinity());
-  std::fill_n(sums.sums, queries, 0.0f);
+  const int64_t dim = dims_.head_dim, width = dims_.q_width();
   const Pages pages = read(args, block, kv_head, range);
-  float* const scores =
-      scores_.as<float>() + range.thread_idx * std::max<int64_t>(kAttendTokens, group_) * kRangeTokens;
+  float* const scores = scores_.as<float>() + range.thread_idx * std::max<int64_t>(kSetTokens, group_) * kRangeTokens;
   const float* q = args.q + block.first_token * width + kv_head * group_ * dim;
-  for (int64_t i = 0; i < sets(block); ++i) {
-    const Set set = by_head(block) ? Set{.q = q + i * dim,
-                                         .q_stride = width,
-                                         .rows = block.tokens,
-                                         .first_position = block.first_position,
-                                         .step = 1,
-                                         .query = i * block.tokens}
-                                   : Set{.q = q + i * width,
-                                         .q_stride = dim,
-                                         .rows = static_cast<int>(group_),
-                                         .first_position = block.first_position + i,
-                                         .step = 0,
-                                         .query = i * group_};
-    attend_set(args, set, pages, sums, scores);
+  const bool heads_apart = by_head(block);
+  const int step = heads_apart ? kSetTokens : 1;
+  for (int64_t head = 0; head < (heads_apart ? group_ : 1); ++head) {
+    for (int token = 0; token < block.tokens; token += step) {
+      attend_set(args,
+                 {.q = q + token * width + head * dim,
+                  .q_stride = heads_apart ? width : dim,
+                  .rows = heads_apart ? std::min(kSetTokens, block.tokens - token) : static_cast<int>(group_),
+                  .first_position = block.first_position + token,
+                  .step = heads_apart ? 1 : 0,
+                  .query = query(block, token, head)},
+                 pages, sums, scores);
+    }
   }
 }
 
 Attention::Pages Attention::read(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const {
   const KvCache& cache = args.cache;
   const int64_t begin = first_key(block.first_position, args.window), end = block.first_position + block.tokens;
-  const bool single = sets(block) == 1;
+  const bool single = block.tokens == 1;
   Pages pages{.first_key = range.begin * kRangeTokens,
               .from = 0,
               .to = 0,
@@ -165,7 +163,7 @@ Attention::Pages Attention::read(const Args& args, const Block& block, int64_t k
     pages.keys[at] = keys.codes;
     pages.values[at] = values.codes;
     if (in_place) continue;
-    if ((p + 1) * kPageTokens < pages.to) {
+    if (single && (p + 1) * kPageTokens < pages.to) {
       const int32_t next = ids[range.begin * kRangePages + p + 1];
       prefetch(cache.keys(next, kv_head).codes, cache.page_bytes());
       prefetch(cache.values(next, kv_head).codes, cache.page_bytes());
@@ -198,10 +196,14 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
   const auto from_of = [&](int64_t position) { return key_of(first_key(position, args.window)); };
   const int64_t last_position = set.first_position + (set.rows - 1) * set.step;
   const int from = from_of(set.first_position), to = key_of(last_position + 1);
+  float* const values = partial.values + set.query * partial.stride * dim;
+  for (int64_t r = 0; r < set.rows; ++r) {
+    partial.tops[(set.query + r) * partial.stride] = -std::numeric_limits<float>::infinity();
+    partial.sums[(set.query + r) * partial.stride] = 0.0f;
+    if (from >= to) std::fill_n(values + r * partial.stride * dim, dim, 0.0f);
+  }
   if (from >= to) return;
-  const int first = from / kPageTokens, last = (to - 1) / kPageTokens, begin = first * kPageTokens;
-  for (int r = 0; r < set.rows; ++r)
-    std::fill(scores + r * kRangeTokens + begin, scores + r * kRangeTokens + (last + 1) * kPageTokens, 0.0f);
+  const int first = from / kPageTokens, last = (to - 1) / kPageTokens;
   const int count = last - first + 1;
   const auto next_of = [&](int i) -> const void* {  // of the keys' pages and then the values', the one after the next
     if (!pages.unread) return nullptr;
@@ -221,6 +223,7 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
                          .b_is_bf16 = pages.is_bf16,
                          .c = scores + p * kPageTokens,
                          .c_stride = kRangeTokens,
+                         .from_zero = true,
                          .next = next_of(p - first)});
   }
   const float factor = unit_of(args.cache) / std::sqrt(static_cast<float>(dim));
@@ -232,8 +235,9 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
     std::fill(row + own_to, row + to, 0.0f);
     if (own_from == own_to) continue;
     const std::span<float> own(row + own_from, row + own_to);
-    const float top = partial.tops[set.query + r] = kernels_.scale_max(factor, own);
-    partial.sums[set.query + r] = kernels_.exp_sum(top, own);
+    const int64_t at = (set.query + r) * partial.stride;
+    partial.tops[at] = kernels_.scale_max(factor, own);
+    partial.sums[at] = kernels_.exp_sum(partial.tops[at], own);
   }
   for (int p = first; p <= last; ++p) {
     kernels_.accumulate({.a = scores + p * kPageTokens,
@@ -244,50 +248,40 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
                          .b = pages.values[static_cast<size_t>(p)],
                          .b_width = dim,
                          .b_is_bf16 = pages.is_bf16,
-                         .c = partial.values + set.query * dim,
-                         .c_stride = dim,
+                         .c = values,
+                         .c_stride = partial.stride * dim,
+                         .from_zero = p == first,
                          .next = next_of(count + p - first)});
   }
 }
 
-// The sink is a key without a value. A range without keys adds nothing, not even a rounding.
+// The sink is a key without a value. A range without keys adds zeros, which change no bit.
 void Attention::join(const Args& args, const Block& block, int64_t kv_head) const {
-  const int64_t dim = dims_.head_dim;
+  const int64_t dim = dims_.head_dim, ranges = block.ranges;
+  const Partial all = partial(block, block.first_range, kv_head);
   const float unit = unit_of(args.cache);
   for (int64_t t = 0; t < block.tokens; ++t) {
     for (int64_t h = 0; h < group_; ++h) {
-      const int64_t head = kv_head * group_ + h, at = query(block, t, h);
-      const auto each = [&](const auto& body) {
-        for (int64_t i = 0; i < block.ranges; ++i) {
-          const Partial range = partial(block, block.first_range + i, kv_head);
-          if (range.sums[at] != 0) body(range);
-        }
-      };
+      const int64_t head = kv_head * group_ + h, at = query(block, t, h) * ranges;
       const bool sink = !args.sinks.empty();
       const float from = sink ? args.sinks[static_cast<size_t>(head)] : -std::numeric_limits<float>::infinity();
-      float top = from;
-      each([&](const Partial& range) { top = std::max(top, range.tops[at]); });
+      const std::span<float> weights(all.tops + at, static_cast<size_t>(ranges));
+      const float top = std::max(from, kernels_.scale_max(1.0f, weights));
+      kernels_.exp_sum(top, weights);
       float sum = sink ? std::exp(from - top) : 0.0f;
-      each([&](const Partial& range) {
-        float& factor = range.tops[at];  // a top no more
-        factor = std::exp(factor - top);
-        sum += range.sums[at] * factor;
-      });
-      float* const out = args.out + (block.first_token + t) * dims_.q_width() + head * dim;
-      std::fill_n(out, dim, 0.0f);
-      each([&](const Partial& range) {
-        const float weight = range.tops[at] / sum * unit;
-        kernels_.accumulate({.a = &weight,
-                             .a_stride = 1,
-                             .rows = 1,
-                             .from = 0,
-                             .to = 1,
-                             .b = range.values + at * dim,
-                             .b_width = dim,
-                             .b_is_bf16 = false,
-                             .c = out,
-                             .c_stride = dim});
-      });
+      for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * all.sums[at + static_cast<int64_t>(i)];
+      for (float& weight : weights) weight *= unit / sum;
+      kernels_.accumulate({.a = weights.data(),
+                           .a_stride = ranges,
+                           .rows = 1,
+                           .from = 0,
+                           .to = static_cast<int>(ranges),
+                           .b = all.values + at * dim,
+                           .b_width = dim,
+                           .b_is_bf16 = false,
+                           .c = args.out + (block.first_token + t) * dims_.q_width() + head * dim,
+                           .c_stride = dim,
+                           .from_zero = true});
     }
   }
 }

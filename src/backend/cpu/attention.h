@@ -19,7 +19,7 @@
 namespace nibble::backend::cpu {
 
 inline constexpr int kMaxGroup = 64;      // query heads per kv head
-inline constexpr int kAttendTokens = 16;  // queries that share one pass over the keys
+inline constexpr int kAttendTokens = 32;  // tokens that share one pass over the keys
 inline constexpr int kRangePages = 8;     // pages of a range of keys: some µs of one thread's work
 
 class Attention {
@@ -50,11 +50,12 @@ class Attention {
     size_t block;
     int64_t range;
   };
-  // Of one kv head's queries of a block in one range.
+  // Of one kv head's queries of a block in one range; `stride` ranges of a query lie side by side.
   struct Partial {
-    float* values;  // [queries, head_dim]: sums of exp(score - top) times the values
-    float* tops;    // [queries]: the largest score
-    float* sums;    // [queries]: of exp(score - top); 0 where no key was seen
+    float* values;  // [queries, stride, head_dim]: sums of exp(score - top) times the values
+    float* tops;    // [queries, stride]: the largest score; -infinity where no key was seen
+    float* sums;    // [queries, stride]: of exp(score - top)
+    int64_t stride;
   };
 
   // A kv head's pages of a range, in floats or bf16.
@@ -86,7 +87,6 @@ class Attention {
   [[nodiscard]] Partial partial(const Block& block, int64_t range, int64_t kv_head) const;
   [[nodiscard]] int64_t partial_floats(int tokens) const { return tokens * group_ * (dims_.head_dim + 2); }
   [[nodiscard]] bool by_head(const Block& block) const { return block.tokens > group_; }
-  [[nodiscard]] int64_t sets(const Block& block) const { return by_head(block) ? group_ : block.tokens; }
   [[nodiscard]] int64_t query(const Block& block, int64_t token, int64_t head) const {
     return by_head(block) ? head * block.tokens + token : token * group_ + head;
   }

@@ -58,9 +58,9 @@ class Layer {
   }
 
   // The last `tokens` of each row, that a step of `step` tokens a row computes, on some threads.
-  [[nodiscard]] std::vector<float> attend(int64_t tokens, int64_t step, int64_t window, int threads) const {
+  [[nodiscard]] std::vector<float> attend(int64_t tokens, int64_t step, int64_t window, int threads,
+                                          const Kernels& kernels = kernels_for(CpuIsa::kAuto)) const {
     ThreadPool pool(threads);
-    const Kernels kernels = kernels_for(CpuIsa::kAuto);
     Attention attention(config_, kernels, pool);
     const auto width = static_cast<size_t>(config_.dims.q_width()), rows = contexts_.size();
     std::vector<float> all(rows * static_cast<size_t>(tokens) * width);
@@ -164,6 +164,23 @@ TEST(cpu_attention, ranges_windows_and_blocks_match_double) {
                                                  << ", tokens " << tokens << " at " << i;
             }
           }
+        }
+      }
+    }
+  }
+}
+
+TEST(cpu_attention, every_instruction_set_matches_double) {
+  for (const IsaKernels& each : kernels_here()) {
+    for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3, KvDtype::kInt8}) {
+      const Layer layer(16, dtype, {kRange + 77, 40});
+      for (const int64_t window : {0, 128}) {
+        for (const int64_t tokens : {1, 5, 40}) {
+          const auto got = layer.attend(tokens, tokens, window, 2, each.kernels), want = layer.want(tokens, window);
+          const auto ones = layer.attend(tokens, 1, window, 1, each.kernels);
+          EXPECT_EQ(got, ones) << each.kernels.name;
+          for (size_t i = 0; i < got.size(); ++i)
+            ASSERT_NEAR(got[i], want[i], 1e-5) << each.kernels.name << " at " << i;
         }
       }
     }

@@ -189,7 +189,7 @@ void multiply_fused(const MultiplyArgs& args, const float* const* x, float* out)
     Ahead ahead(w, args.next, first, kRows);
     Sums<kTokens> sums;
     for (int64_t b = 0; b < blocks; ++b) {
-      ahead.fetch_next<kRows * Row<kFormat>::kBlockBytes, _MM_HINT_T1>();  // floats fill the first cache
+      ahead.fetch_next<kRows * Row<kFormat>::kBlockBytes, true>();
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const Weights weights = rows[static_cast<size_t>(r)].at(b);

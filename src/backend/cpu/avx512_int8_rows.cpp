@@ -123,7 +123,7 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
   }
   const auto step = [&](int64_t block, int64_t count, int64_t chunk_idx) __attribute__((always_inline)) {
     constexpr int kStepBytes = 4 * kInt8Rows * (kGgml ? 17 : 16);
-    ahead.fetch_next<kStepBytes, _MM_HINT_T0>();
+    ahead.fetch_next<kStepBytes, false>();
     __m512i low[kInt8Rows], high[kInt8Rows];
     __m512 scale[kInt8Rows];
 #pragma GCC unroll 4
@@ -189,7 +189,7 @@ void multiply_q8(const RowGroup& rows, float* totals) {
     for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   const auto step = [&](int64_t block, bool both) __attribute__((always_inline)) {
-    ahead.fetch_next<2 * kInt8Rows * 34, _MM_HINT_T0>();
+    ahead.fetch_next<2 * kInt8Rows * 34, false>();
     __m512i codes[kInt8Rows];
     __m512 scale[kInt8Rows];
 #pragma GCC unroll 4

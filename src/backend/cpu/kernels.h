@@ -106,7 +106,7 @@ struct WidenArgs {
 };
 inline constexpr float kE4m3Unit = 256.0f;  // between the codes' bits as an F16's and their values
 
-// c[r][n] += sum over k of a[r][k] * b[k][n], k in rising order: attention's both products.
+// c[r][n] += sum over k of a[r][k] * b[k][n], k in rising order: attention's products.
 struct AccumulateArgs {
   const float* a;
   int64_t a_stride;
@@ -117,6 +117,7 @@ struct AccumulateArgs {
   bool b_is_bf16;
   float* c;
   int64_t c_stride;
+  bool from_zero = false;      // c is written, not added to
   const void* next = nullptr;  // what will be b afterwards, for prefetching; null: nothing
 };
 

@@ -233,8 +233,8 @@ void accumulate_rows(const AccumulateArgs& args, int row) {
   for (; n + 2 * lanes() <= width; n += 2 * lanes()) {
     V sum0[kRows], sum1[kRows];
     for (int r = 0; r < kRows; ++r) {
-      sum0[r] = load(c + r * c_stride + n);
-      sum1[r] = load(c + r * c_stride + n + lanes());
+      sum0[r] = args.from_zero ? hn::Zero(F()) : load(c + r * c_stride + n);
+      sum1[r] = args.from_zero ? hn::Zero(F()) : load(c + r * c_stride + n + lanes());
     }
     for (int k = args.from; k < args.to; ++k) {
       if constexpr (kFetch) {  // as much as is read: bursts would wait for memory
@@ -255,7 +255,7 @@ void accumulate_rows(const AccumulateArgs& args, int row) {
   }
   for (; n < width; ++n) {
     for (int r = 0; r < kRows; ++r) {
-      float sum = c[r * c_stride + n];
+      float sum = args.from_zero ? 0.0f : c[r * c_stride + n];
       for (int k = args.from; k < args.to; ++k) sum = std::fma(a[r * a_stride + k], value(b + k * width + n), sum);
       c[r * c_stride + n] = sum;
     }

@@ -130,6 +130,7 @@ class Hostile(Case):
         self.server.idle()  # before the 120 000 tokens are there
         s.close()
 
+    @unittest.skipIf(SANITIZED, "so slow that the server lets the reader go first")
     def test_a_reader_that_pauses_gets_everything(self):
         body = {"prompt": "Once upon a time", "stream": True, "temperature": 0, "logprobs": 20, "ignore_eos": True, "max_tokens": 1500}
         s = socket.socket()

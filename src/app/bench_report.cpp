@@ -77,8 +77,10 @@ std::string markdown_head(const BenchHead& head) {
   out += fmt::format("- device {}, measured now: reads {}/s; {}\n", head.peaks.device,
                      format_bytes(head.peaks.read_bytes_per_s), fmt::join(peaks, ", "));
   const backend::MatrixPeak* exact = head.peaks.exact_peak();
-  out += fmt::format("- limit: the weights and keys that must be read at that bandwidth, or the operations at {}\n\n",
-                     exact == nullptr ? "no peak" : exact->type);
+  out += fmt::format(
+      "- limit: the weights (of as many experts as an even router would choose) and keys that must be read at that "
+      "bandwidth, or the operations at {}\n\n",
+      exact == nullptr ? "no peak" : exact->type);
   out +=
       "| test             | batch |               t/s |   limit t/s | GB read |   GFLOP | of read | of matrix | of "
       "limit "

@@ -329,7 +329,7 @@ int execute(const ChatOptions& options) {
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
   const ModelSource source = open_model(options.model, terminal);
   const int64_t context = context_length(options.model, source.config, kDefaultContext);
-  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens},
+  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.step_tokens()},
                   terminal);
   Chat chat(options, std::move(tools), {source, runtime, terminal, context});
   return options.prompt.given ? chat.ask_once(question) : chat.talk();

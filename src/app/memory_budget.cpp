@@ -36,6 +36,13 @@ std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
   return good;
 }
 
+int64_t kv_tokens_that_fit(const MemoryLimit& limit, const KvTokens& range,
+                           const std::function<MemoryNeeds(int64_t)>& needs) {
+  const auto more = largest_that_fits({.bytes = limit.bytes - limit.bytes / 32, .where = {}}, range.most - range.least,
+                                      [&](int64_t count) { return needs(range.least + count); });
+  return range.least + more.value_or(0);
+}
+
 std::string describe(const MemoryNeeds& needs) {
   std::vector<std::string> parts;
   for (const auto& [name, bytes] : {std::pair{"weights", needs.weights},

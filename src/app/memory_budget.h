@@ -22,6 +22,14 @@ struct MemoryLimit {
 [[nodiscard]] std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
                                                        const std::function<backend::MemoryNeeds(int64_t)>& needs);
 
+struct KvTokens {
+  int64_t least = 0, most = 0;
+};
+// Tokens of a KV cache whose size nobody asked for: as many as fit within `limit`, of which a 32nd stays free; `least`
+// where those do not fit, or are more than `most`.
+[[nodiscard]] int64_t kv_tokens_that_fit(const MemoryLimit& limit, const KvTokens& range,
+                                         const std::function<backend::MemoryNeeds(int64_t)>& needs);
+
 // "12.0 GB: weights 11.0 GB, KV cache 0.5 GB, …"; what is nothing is left out.
 [[nodiscard]] std::string describe(const backend::MemoryNeeds& needs);
 

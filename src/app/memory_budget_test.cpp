@@ -27,6 +27,17 @@ TEST(memory_budget, finds_the_largest_that_fits) {
   EXPECT_EQ(largest(1'000'000, 0), std::nullopt);
 }
 
+TEST(memory_budget, a_cache_of_no_given_size_takes_what_fits) {
+  const auto tokens = [](int64_t bytes, const KvTokens& range) {
+    return kv_tokens_that_fit({.bytes = bytes, .where = {}}, range, per_token);
+  };
+  EXPECT_EQ(tokens(3200, {100, 1000}), 210);  // of 3100 bytes, 1000 for weights
+  EXPECT_EQ(tokens(3200, {100, 200}), 200);
+  EXPECT_EQ(tokens(3200, {210, 1000}), 210);
+  EXPECT_EQ(tokens(3200, {500, 1000}), 500);  // refused later, with what would fit
+  EXPECT_EQ(tokens(1'000'000, {500, 100}), 500);
+}
+
 TEST(memory_budget, refuses_with_the_parts_and_what_would_fit) {
   const MemoryLimit limit{.bytes = 3'000'000'000, .where = "this machine has 3.00 GB available"};
   EXPECT_NO_THROW(require_fit({.weights = 3'000'000'000}, limit, {}));

@@ -114,7 +114,9 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
-      ->check(CLI::Range(1, 65536));
+      ->check(CLI::Range(1, 65536))
+      ->default_str(fmt::format("{}", o.step_tokens()) +
+                    (o.max_num_batched_tokens == 0 ? ", with --backend cuda 2048" : ""));
   app.add_option_function<double>(
          "--gpu-memory-utilization", [&o](double share) { o.gpu_memory_utilization = share; },
          "Share of the card's memory to use at most, with --backend cuda; default 0.92")
@@ -258,7 +260,6 @@ void add_chat(CLI::App& app, ChatOptions& o) {
 }
 
 void add_serve(CLI::App& app, ServeOptions& o) {
-  o.model.max_num_batched_tokens = 512;
   add_serve_flags(app, o);
   add_backend(app, o.model);
   add_runtime(app, o.model);

@@ -42,11 +42,17 @@ struct ModelOptions {
   backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
   bool enforce_eager = false;                                 // likewise
   AttentionBackend attention_backend = AttentionBackend::kAuto;
-  int64_t max_model_len = 0;  // 0: the command's default
-  int max_num_batched_tokens = 256;
+  int64_t max_model_len = 0;                     // 0: the command's default
+  int max_num_batched_tokens = 0;                // 0: see step_tokens()
   std::optional<double> gpu_memory_utilization;  // share of the card's memory that may be used; cuda only
   bool attention_sinks = true;
   backend::DenseFormats dense;  // --mxfp4-layers, --mxfp8-layers
+
+  // Most prompt tokens in a step. A card needs more of them to be busy.
+  [[nodiscard]] int step_tokens() const {
+    if (max_num_batched_tokens > 0) return max_num_batched_tokens;
+    return backend == BackendKind::kCuda ? 2048 : 512;
+  }
 };
 
 struct GenerateOptions {
@@ -183,7 +189,7 @@ struct ServeOptions {
   std::vector<std::string> served_names;  // empty: as the model was named
   int max_num_seqs = 256;
   int64_t max_waiting = 1024;
-  int64_t kv_tokens = 0;  // 0: as many as one sequence may have
+  int64_t kv_tokens = 0;  // 0: as serve.cpp default_kv_tokens() finds
   bool prefix_cache = true;
   std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
   std::string host = "127.0.0.1";

@@ -28,7 +28,7 @@ int execute(const RunOptions& options) {
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::max<int64_t>(options.generate.max_tokens, 1);
   const int64_t context = context_length(options.model, source.config, std::max(kDefaultContext, wanted));
   const engine::Request request = make_request(options.generate, source.config, context, std::move(prompt));
-  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.max_num_batched_tokens},
+  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.step_tokens()},
                   terminal);
 
   if (!options.output.json) terminal.print(terminal.dim(prompt_text));

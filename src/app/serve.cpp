@@ -3,6 +3,7 @@
 #include "app/commands.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
+#include "app/memory_budget.h"
 #include "app/serve_model.h"
 #include "app/terminal.h"
 #include "base/error.h"
@@ -13,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -81,11 +83,26 @@ server::ApiOptions api_options(const ServeOptions& o) {
 engine::EngineLimits engine_limits(const ServeOptions& o, const model::ModelConfig& config) {
   return {.max_context = context_length(o.model, config, config.dims.max_context),
           .max_sequences = o.max_num_seqs,
-          .max_batched_tokens = o.model.max_num_batched_tokens,
+          .max_batched_tokens = o.model.step_tokens(),
           .max_waiting = o.max_waiting,
           .kv_tokens = o.kv_tokens,
           .prefix_cache = o.prefix_cache,
           .async_scheduling = o.async_scheduling.value_or(o.model.backend == BackendKind::kCuda)};
+}
+
+// A host's cache shares its memory with the pages of the weights, so it is smaller.
+int64_t default_kv_tokens(const ModelOptions& o, const ModelSource& source, const engine::EngineLimits& limits) {
+  const backend::CostModel cost{source.config.dims, stored_formats(o, source.weights)};
+  const auto budget = [&](int64_t tokens) {
+    engine::EngineLimits with = limits;
+    with.kv_tokens = tokens;
+    const model::StepLimits steps = engine::step_limits(with, source.config.dims);
+    return budget_of(o, model::backend_config(source.config, steps, o.dense), cost);
+  };
+  const int64_t most = std::min(limits.max_context * limits.max_sequences,
+                                o.backend == BackendKind::kCuda ? int64_t{1} << 19 : int64_t{1} << 17);
+  return kv_tokens_that_fit(budget(limits.max_context).limit, {limits.max_context, most},
+                            [&](int64_t tokens) { return budget(tokens).needs; });
 }
 
 // What outlives the HTTP server, whose calls use it.
@@ -99,7 +116,8 @@ struct Running {
 void load(const ServeOptions& o, const ModelOptions& model, Running& running, const OnLoad& on_load,
           Terminal& terminal) {
   running.source.emplace(open_model(model, terminal));
-  const engine::EngineLimits limits = engine_limits(o, running.source->config);
+  engine::EngineLimits limits = engine_limits(o, running.source->config);
+  if (limits.kv_tokens == 0) limits.kv_tokens = default_kv_tokens(model, *running.source, limits);
   running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims),
                          LoadView{terminal, on_load});
   running.grammars.emplace(running.source->tokenizer);

@@ -103,7 +103,9 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--max-waiting", o.max_waiting,
                  "Most requests in the queue, beside those that are computed; more get a 429")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  app.add_option("--kv-tokens", o.kv_tokens, "Tokens that the KV cache holds, of all sequences; 0: one context's")
+  app.add_option("--kv-tokens", o.kv_tokens,
+                 "Tokens that the KV cache holds, of all sequences; 0: one context's, and up to 131,072, with "
+                 "--backend cuda 524,288, where they fit and the sequences can use them")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                "Do not compute again what a prompt shares with earlier ones (default)");

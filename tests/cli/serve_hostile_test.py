@@ -149,6 +149,12 @@ class Hostile(Case):
 
 
 class Many(Case):
+    def test_the_cache_has_room_for_every_sequence_that_may_run(self):
+        for flags, pages in ((("--max-num-seqs", 8), 64), (("--max-num-seqs", 8, "--kv-tokens", 640), 10), (("--max-num-seqs", 1024), 2048)):
+            server = Server("--max-model-len", 512, *flags)
+            self.addCleanup(server.stop)
+            self.assertEqual(server.metric("nibble:cache_config_info", num_gpu_blocks=pages), 1)
+
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256
         server = Server("--max-num-seqs", 256, "--kv-tokens", 131072)

@@ -55,7 +55,8 @@ struct Normal {
 Normal distribution_of(const ManifestItem& item) {
   const float per_fan_in = 1.0f / std::sqrt(static_cast<float>(item.shape.back()));
   switch (item.role) {
-    case kEmbedding:
+    // Large beside what layers add, and biases small: what tokens share would draw all of them to the same experts.
+    case kEmbedding: return {0, 4};
     case kSinks: return {0, 1};
     case kUnembedding: return {0, 4 * per_fan_in};
     case kFinalNorm:
@@ -74,7 +75,7 @@ Normal distribution_of(const ManifestItem& item) {
     case kGateUpBias:
     case kGateBias:
     case kUpBias:
-    case kDownBias: return {0, 0.1f};
+    case kDownBias: return {0, 0.05f};
     case kGateUp:
     case kGate:
     case kUp:

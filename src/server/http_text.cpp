@@ -94,6 +94,12 @@ std::string path_of(std::string_view target) {
   return path;
 }
 
+bool is_host(std::string_view text) {
+  constexpr std::string_view kNever = "/?#@<>\"\\^`{|}";
+  return std::all_of(text.begin(), text.end(),
+                     [&](char c) { return c > ' ' && c < 0x7F && kNever.find(c) == std::string_view::npos; });
+}
+
 std::string preflight_text(std::string_view wanted_headers, const Framing& framing) {
   const auto legal = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' ||

@@ -69,5 +69,11 @@ TEST(reply, a_head_request_gets_the_head_alone) {
   EXPECT_EQ(body_of(bytes), "");
 }
 
+TEST(http_text, hosts_have_no_path_user_or_space) {
+  for (const char* good : {"", "localhost:8000", "[::1]:80", "a-b.c_d~", "xn--bcher-kva.example", "%41"})
+    EXPECT_TRUE(is_host(good)) << good;
+  for (const char* bad : {"a/b", "a b", "a@b", "a?b", "a#b", "\x7F", "\xC3\xA4", "a,b\tc"}) EXPECT_FALSE(is_host(bad)) << bad;
+}
+
 }  // namespace
 }  // namespace nibble::server

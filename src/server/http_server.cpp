@@ -34,7 +34,7 @@ using asio::experimental::awaitable_operators::operator||;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 constexpr int kBacklog = 4096;
-constexpr int kSendBufferBytes = 256 << 10;                  // what a client may leave unread in the kernel
+constexpr int kSendBufferBytes = 256 << 10;  // what a client may leave unread in the kernel
 constexpr size_t kReadAhead = size_t{64} << 10;
 constexpr size_t kMostDrained = size_t{4} << 20;             // of a body that is refused
 constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
@@ -377,8 +377,8 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   const auto header = [&message](std::string_view name) { return std::string(message[name]); };
   HttpRequest request{.method = std::string(message.method_string()),
                       .path = path_of(message.target()),
+                      .query = std::string(query_of(message.target())),
                       .authorization = header("Authorization"),
-                      .origin = header("Origin"),
                       .content_encoding = header("Content-Encoding"),
                       .client_id = header("X-Request-Id"),
                       .body = std::move(parser.get().body())};
@@ -430,7 +430,8 @@ asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error)
   if (!late && (!of_http || gone)) co_return;
   int status = 400;
   std::string message = "this is no HTTP request: " + error.message();
-  if (error == http::error::bad_field) message = "want lines of the form Name: value in the header, and one Host among them";
+  if (error == http::error::bad_field)
+    message = "want lines of the form Name: value in the header, and one Host among them";
   if (late) {
     status = 408;
     message = "the request did not arrive in time";

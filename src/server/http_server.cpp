@@ -246,9 +246,13 @@ asio::awaitable<void> HttpServer::Impl::accept() {
 
 template <class Stream>
 asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string& bytes) {
-  beast::get_lowest_layer(stream).expires_after(options.write_time);
-  const auto [error, size] = co_await asio::async_write(stream, asio::buffer(bytes), kAwait);
-  co_return !error;
+  for (size_t at = 0; at < bytes.size();) {
+    beast::get_lowest_layer(stream).expires_after(options.write_time);  // anew: whoever takes some may have the rest
+    const auto [error, size] = co_await stream.async_write_some(asio::buffer(bytes) + at, kAwait);
+    if (error) co_return false;
+    at += size;
+  }
+  co_return true;
 }
 
 // Of an answer.

@@ -205,6 +205,8 @@ TurnRequest parse_chat(const Json& body) {
     Fields message((*messages)[i], fmt::format("messages[{}]", i));
     read_message(message, turn, calls);
   }
+  if (turn.history.empty() && turn.instructions.empty())
+    throw ApiError("messages", "messages: want one that says something, found none");
   read_tools(fields, turn);
   fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");

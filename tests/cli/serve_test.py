@@ -203,7 +203,7 @@ class ChatCompletions(Shared):
         for fields, param in [
             ({"frobnicate": 1}, "frobnicate"), ({"temperature": "hot"}, "temperature"), ({"temperature": -1}, "temperature"),
             ({"n": 0}, "n"), ({"n": 1.5}, "n"), ({"top_p": 2}, "top_p"), ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 1e30}, "max_tokens"),
-            ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
+            ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"), ({"messages": [{"role": "assistant"}]}, "messages"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
             ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
             ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0].type"),

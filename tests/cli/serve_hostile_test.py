@@ -376,7 +376,7 @@ class Flags(Case):
                             (("-tp", 2), "one device serves"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
                             (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
                             (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
-                            (("--enable-lora",), "--enable-lora"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"), (("--config", "x.yaml"), "x.yaml")):
+                            (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"), (("--config", "x.yaml"), "x.yaml")):
             self.refused(2, "serve", TINY, *flags, says=says)
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")

@@ -4,6 +4,7 @@
     NIBBLE=build/cpu/src/app/nibble tests/page/server_test.py [--chromium /usr/bin/chromium]
 """
 
+import atexit
 import json
 import re
 import sys
@@ -35,6 +36,7 @@ class ServerPage(Page):
 
     def __init__(self, browser):
         self.server = Server("--served-model-name", "tiny", *self.flags)
+        atexit.register(self.server.stop)  # where its test fails
         super().__init__(browser, self.server.port)
         expect.set_options(timeout=PATIENCE_S * 1000)
 

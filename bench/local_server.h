@@ -48,7 +48,8 @@ class LocalServer {
   // A socket on which `body` has been sent to `path`; its answer ends with the connection.
   [[nodiscard]] int post(std::string_view path, std::string_view body) const {
     const std::string request =
-        fmt::format("POST {} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}", path, body.size(), body);
+        fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}", path,
+                    body.size(), body);
     const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{.sin_family = AF_INET,
                         .sin_port = htons(static_cast<uint16_t>(port)),

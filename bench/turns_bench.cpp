@@ -35,10 +35,12 @@ struct Turn {
   int64_t prompt = 0, cached = 0;
 };
 
+constexpr const char* kAnswer =
+    "Of course: that is Paris, a large city on a river, and people like to go there.";  // unlike the model
+
 struct Answer {
   double ttft_ms = 0;
   double cpu_ms = 0;  // processor time of all threads until then, the client's included: other programs do not count
-  std::string content;
   ordered_json usage;
 };
 
@@ -70,16 +72,16 @@ Answer ask(const LocalServer& server, const ordered_json& messages, int tokens) 
   answer.ttft_ms = *first;
   for (size_t at = 0; (at = all.find("data: {", at)) != std::string::npos; ++at) {
     const auto chunk = ordered_json::parse(all.substr(at + 6, all.find('\n', at) - at - 6));
-    for (const auto& choice : chunk.at("choices")) answer.content += choice.at("delta").value("content", "");
     if (chunk.contains("usage") && chunk["usage"].is_object()) answer.usage = chunk["usage"];
   }
   return answer;
 }
 
-// Rounds ask different things from the first word on, so that none finds the other's pages.
-std::string question(int round, int turn, int sums) {
-  std::string text = fmt::format("Conversation {}, question {}. ", round, turn);
-  for (int i = 0; i < sums; ++i) text += fmt::format("The {}th thing is {} plus {}. ", i, round + i, turn * i);
+// Every turn asks and is answered the same, so that all from the second on have as many new tokens. Rounds differ from
+// the first word on, so that none finds the other's pages.
+std::string question(int round, int sums) {
+  std::string text = fmt::format("Conversation {}. ", round);
+  for (int i = 0; i < sums; ++i) text += fmt::format("The {}th thing is {} plus {}. ", i, 2 * i, 3 * i);
   return text + "What is the capital of France?";
 }
 
@@ -94,9 +96,9 @@ std::vector<Turn> converse(const std::string& directory, const Shape& shape, boo
   for (int round = 0; round < shape.rounds; ++round) {
     ordered_json messages = ordered_json::array();
     for (int t = 0; t < shape.turns; ++t) {
-      messages.push_back({{"role", "user"}, {"content", question(round, t, shape.sums)}});
+      messages.push_back({{"role", "user"}, {"content", question(round, shape.sums)}});
       const Answer answer = ask(server, messages, shape.tokens);
-      messages.push_back({{"role", "assistant"}, {"content", answer.content}});
+      messages.push_back({{"role", "assistant"}, {"content", kAnswer}});
       Turn& turn = turns[static_cast<size_t>(t)];
       turn.ttft_ms.push_back(answer.ttft_ms);
       turn.cpu_ms.push_back(answer.cpu_ms);

@@ -139,7 +139,8 @@ class Soak:
 
     def no_http(self, rng):
         with socket.create_connection((self.host, self.port), timeout=30) as s:
-            s.sendall(rng.choice([rng.randbytes(200), b"GET /" + b"a" * 40000, b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\nContent-Length: 8\r\n\r\n", b"\r\n" * 500]))
+            s.sendall(rng.choice([rng.randbytes(200), b"GET /" + b"a" * 40000, b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\nContent-Length: 8\r\n\r\n", b"\r\n" * 500,
+                                  b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2;" + b"a" * 500_000]))
             s.settimeout(2)
             try:
                 answer = s.recv(4096)

@@ -139,7 +139,9 @@ void Api::check_key(const HttpRequest& request) const {
   if (options_.api_keys.empty()) return;
   constexpr std::string_view kBearer = "Bearer ";
   std::string_view given = request.authorization;
-  if (given.starts_with(kBearer)) given.remove_prefix(kBearer.size());
+  const auto same_letter = [](char a, char b) { return (a | 0x20) == (b | 0x20); };
+  if (given.size() >= kBearer.size() && std::equal(kBearer.begin(), kBearer.end(), given.begin(), same_letter))
+    given.remove_prefix(kBearer.size());
   bool known = false;
   for (const std::string& key : options_.api_keys) known |= same_secret(given, key);
   if (!known) throw ApiError("", "want a valid API key (Authorization: Bearer …)", 401, "invalid_api_key");
@@ -311,7 +313,11 @@ std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
   const std::string& method = visit.http.method;
   if (cancel && method == "POST")  // none is running: a running one is ended by closing its connection
     throw ApiError("", "only background responses can be cancelled, and there are none", 400, "not_cancellable");
-  if (!cancel && (method == "GET" || method == "HEAD")) return answer(entry->response);
+  if (!cancel && (method == "GET" || method == "HEAD")) {
+    if (visit.http.query.find("stream=true") != std::string::npos)
+      throw ApiError("stream", "stream: a kept response is given whole", 400, "unsupported_value");
+    return answer(entry->response);
+  }
   if (cancel || method != "DELETE")
     throw ApiError("", fmt::format("a response takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   store_.remove(id);

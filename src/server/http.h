@@ -15,8 +15,8 @@ namespace nibble::server {
 struct HttpRequest {
   std::string method{};         // GET
   std::string path{};           // without the query
+  std::string query{};          // what stands behind the ?
   std::string authorization{};  // of that header
-  std::string origin{};
   std::string content_encoding{};
   std::string client_id{};  // x-request-id
   std::string body{};

@@ -34,7 +34,8 @@ using asio::experimental::awaitable_operators::operator||;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 constexpr int kBacklog = 4096;
-constexpr int kSendBufferBytes = 256 << 10;                  // what a client may leave unread in the kernel
+constexpr int kSendBufferBytes = 256 << 10;  // what a client may leave unread in the kernel
+constexpr size_t kReadAhead = size_t{64} << 10;
 constexpr size_t kMostDrained = size_t{4} << 20;             // of a body that is refused
 constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
 constexpr auto kGrace = std::chrono::seconds(5);
@@ -66,10 +67,24 @@ asio::awaitable<void> pass(std::chrono::seconds time) {
 using Parser = http::request_parser<http::string_body>;
 enum class Part { kHeader, kBody };
 
-// Of any other, where the body ends would be a guess.
-bool knows_coding(const Parser& parser) {
-  const auto coding = parser.get()[http::field::transfer_encoding];
-  return coding.empty() || beast::iequals(coding, "chunked");
+// Of a header that could be read; nothing: it is good.
+error_code header_fault(const Parser& parser) {
+  const auto& message = parser.get();
+  const bool modern = message.version() >= 11;
+  const auto coding = message[http::field::transfer_encoding];
+  // Of any other, where the body ends would be a guess.
+  if (!coding.empty() && (!modern || !beast::iequals(coding, "chunked"))) return http::error::bad_transfer_encoding;
+  const auto hosts = message.count(http::field::host);
+  if (hosts > 1 || (modern && hosts == 0) || !is_host(message[http::field::host])) return http::error::bad_field;
+  return {};
+}
+
+// Some clients end a body with one.
+void skip_empty_lines(beast::flat_buffer& buffer) {
+  const auto next = [&buffer] {
+    return std::string_view(static_cast<const char*>(buffer.data().data()), buffer.size());
+  };
+  while (next().starts_with("\r\n")) buffer.consume(2);
 }
 
 }  // namespace
@@ -94,6 +109,8 @@ struct HttpServer::Impl {
   asio::awaitable<void> accept();
   template <class Stream>
   asio::awaitable<void> converse(Worker& worker, std::unique_ptr<Stream> stream);
+  template <class Stream>
+  asio::awaitable<bool> await_request(Stream& stream, Peer& peer, beast::flat_buffer& buffer);
   template <class Stream>
   asio::awaitable<bool> exchange(Stream& stream, std::shared_ptr<Peer> peer, beast::flat_buffer& buffer);
   template <class Stream>
@@ -229,9 +246,13 @@ asio::awaitable<void> HttpServer::Impl::accept() {
 
 template <class Stream>
 asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string& bytes) {
-  beast::get_lowest_layer(stream).expires_after(options.write_time);
-  const auto [error, size] = co_await asio::async_write(stream, asio::buffer(bytes), kAwait);
-  co_return !error;
+  for (size_t at = 0; at < bytes.size();) {
+    beast::get_lowest_layer(stream).expires_after(options.write_time);  // anew: whoever takes some may have the rest
+    const auto [error, size] = co_await stream.async_write_some(asio::buffer(bytes) + at, kAwait);
+    if (error) co_return false;
+    at += size;
+  }
+  co_return true;
 }
 
 // Of an answer.
@@ -270,7 +291,7 @@ asio::awaitable<void> HttpServer::Impl::converse(Worker& worker, std::unique_ptr
     const auto [error] = co_await stream->async_handshake(asio::ssl::stream_base::server, kAwait);
     if (error) co_return;
   }
-  beast::flat_buffer buffer;
+  beast::flat_buffer buffer(options.max_header_bytes + kReadAhead);  // trailers and lines of chunks have to fit as well
   bool more = true;
   while (more) more = co_await exchange(*stream, peer, buffer);
   error_code ignored;
@@ -304,25 +325,35 @@ asio::awaitable<error_code> HttpServer::Impl::read_in_time(Stream& stream, beast
   co_return first.index() == 1 ? error_code(asio::error::timed_out) : error;
 }
 
+// Something of it. False: the connection ends.
+template <class Stream>
+asio::awaitable<bool> HttpServer::Impl::await_request(Stream& stream, Peer& peer, beast::flat_buffer& buffer) {
+  skip_empty_lines(buffer);
+  while (buffer.size() == 0) {
+    peer.idle = true;
+    beast::get_lowest_layer(stream).expires_after(options.idle_time);
+    const auto [error, size] = co_await stream.async_read_some(buffer.prepare(4096), kAwait);
+    if (error) co_return false;
+    buffer.commit(size);
+    skip_empty_lines(buffer);
+  }
+  peer.idle = false;
+  co_return true;
+}
+
 // One request and its answer. False: the connection ends.
 template <class Stream>
 asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr<Peer> peer,
                                                  beast::flat_buffer& buffer) {
   beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
   if (draining) co_return false;
-  if (buffer.size() == 0) {
-    peer->idle = true;
-    lowest.expires_after(options.idle_time);
-    const auto [error, size] = co_await stream.async_read_some(buffer.prepare(4096), kAwait);
-    if (error) co_return false;
-    buffer.commit(size);
-  }
-  peer->idle = false;
+  const bool begun = co_await await_request(stream, *peer, buffer);
+  if (!begun) co_return false;
   Parser parser;
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
   error_code bad_header = co_await read_in_time(stream, buffer, parser, Part::kHeader);
-  if (!bad_header && !knows_coding(parser)) bad_header = http::error::bad_transfer_encoding;
+  if (!bad_header) bad_header = header_fault(parser);
   if (bad_header) {
     co_await refuse(stream, bad_header);
     co_return false;
@@ -350,8 +381,8 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   const auto header = [&message](std::string_view name) { return std::string(message[name]); };
   HttpRequest request{.method = std::string(message.method_string()),
                       .path = path_of(message.target()),
+                      .query = std::string(query_of(message.target())),
                       .authorization = header("Authorization"),
-                      .origin = header("Origin"),
                       .content_encoding = header("Content-Encoding"),
                       .client_id = header("X-Request-Id"),
                       .body = std::move(parser.get().body())};
@@ -403,12 +434,14 @@ asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error)
   if (!late && (!of_http || gone)) co_return;
   int status = 400;
   std::string message = "this is no HTTP request: " + error.message();
+  if (error == http::error::bad_field)
+    message = "want lines of the form Name: value in the header, and one Host among them";
   if (late) {
     status = 408;
     message = "the request did not arrive in time";
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     status = 431;
-    message = "the header is too large";
+    message = "the header, a chunk's line or the trailer is too large";
   } else if (error == http::error::body_limit) {
     status = 413;
     message = "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes";

@@ -76,6 +76,11 @@ Reply::Piece Reply::next() {
 
 std::string Reply::ping() const { return framed(": \n\n"); }
 
+std::string_view query_of(std::string_view target) {
+  target = target.substr(0, target.find('#'));
+  return target.substr(std::min(target.find('?'), target.size() - 1) + 1);
+}
+
 std::string path_of(std::string_view target) {
   target = target.substr(0, target.find_first_of("?#"));
   if (const size_t host = target.find("://"); !target.starts_with('/') && host != std::string_view::npos)
@@ -92,6 +97,12 @@ std::string path_of(std::string_view target) {
     }
   }
   return path;
+}
+
+bool is_host(std::string_view text) {
+  constexpr std::string_view kNever = "/?#@<>\"\\^`{|}";
+  return std::all_of(text.begin(), text.end(),
+                     [&](char c) { return c > ' ' && c < 0x7F && kNever.find(c) == std::string_view::npos; });
 }
 
 std::string preflight_text(std::string_view wanted_headers, const Framing& framing) {

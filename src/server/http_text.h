@@ -45,6 +45,10 @@ class Reply {
 
 // "/a/b?c" → "/a/b", %2F and the like decoded.
 [[nodiscard]] std::string path_of(std::string_view target);
+// "/a/b?c" → "c", as it is.
+[[nodiscard]] std::string_view query_of(std::string_view target);
+// May it be the value of a Host header? So may nothing at all.
+[[nodiscard]] bool is_host(std::string_view text);
 // The answer to a browser's question whether a page may call.
 [[nodiscard]] std::string preflight_text(std::string_view wanted_headers, const Framing& framing);
 // An error that concerns HTTP itself, as OpenAI's error object.

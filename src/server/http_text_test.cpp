@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <deque>
 #include <string>
 #include <utility>
@@ -67,6 +68,21 @@ TEST(reply, a_head_request_gets_the_head_alone) {
   const std::string bytes = reply.next().bytes;
   EXPECT_NE(bytes.find("Content-Length: 2\r\n"), std::string::npos);
   EXPECT_EQ(body_of(bytes), "");
+}
+
+TEST(http_text, targets_have_a_path_and_a_query) {
+  for (const auto& [target, path, query] : {std::array{"/a%2Fb?c=d?e#f", "/a/b", "c=d?e"}, std::array{"/", "/", ""},
+                                            std::array{"", "", ""}, std::array{"http://h/a?", "/a", ""}}) {
+    EXPECT_EQ(path_of(target), path);
+    EXPECT_EQ(query_of(target), query);
+  }
+}
+
+TEST(http_text, hosts_have_no_path_user_or_space) {
+  for (const char* good : {"", "localhost:8000", "[::1]:80", "a-b.c_d~", "xn--bcher-kva.example", "%41"})
+    EXPECT_TRUE(is_host(good)) << good;
+  for (const char* bad : {"a/b", "a b", "a@b", "a?b", "a#b", "\x7F", "\xC3\xA4", "a,b\tc"})
+    EXPECT_FALSE(is_host(bad)) << bad;
 }
 
 }  // namespace

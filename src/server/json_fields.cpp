@@ -179,7 +179,7 @@ void Fields::only(std::string_view name, const Json& served, std::string_view wh
 
 void Fields::done() const {
   for (const auto& [name, value] : json_->items()) {
-    if (known_.contains(name)) continue;
+    if (value.is_null() || known_.contains(name)) continue;
     throw ApiError(path(name), fmt::format("there is no field {}", path(name)), 400, "unknown_parameter");
   }
 }

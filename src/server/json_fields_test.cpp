@@ -46,7 +46,7 @@ TEST(json_fields, values_have_types_and_ranges) {
 }
 
 TEST(json_fields, what_nobody_read_is_named_with_its_path) {
-  const Json json = parse_json(R"({"outer":{"known":1,"odd":2}})");
+  const Json json = parse_json(R"({"outer":{"known":1,"absent":null,"odd":2}})");
   Fields fields(json, "");
   auto outer = fields.object("outer");
   EXPECT_EQ(outer->integer("known", {0, 9}), 1);

@@ -50,7 +50,8 @@ void read_assistant(Fields& message, TurnRequest& into, CallNames& calls) {
   read_tool_calls(message, into, calls);
   message.refuse({"audio", "function_call"}, "use content and tool_calls");
   message.ignore_strings({"refusal", "reasoning_text"});
-  message.ignore_arrays({"annotations", "reasoning_details"});
+  message.ignore_arrays({"annotations", "reasoning_details", "thinking_blocks"});
+  static_cast<void>(message.object("provider_specific_fields"));
 }
 
 void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
@@ -93,6 +94,7 @@ void read_tools(Fields& fields, TurnRequest& into) {
       if (!function) throw ApiError(tool.path("function"), tool.path("function") + ": want an object, found nothing");
       read_function(*function, into);
       function->done();
+      static_cast<void>(tool.object("cache_control"));  // what can be cached is
       tool.done();
     }
   }
@@ -120,6 +122,8 @@ OutputFormat read_response_format(Fields& fields) {
   if (!type) throw ApiError("response_format.type", "response_format.type: want text, json_object or json_schema");
   OutputFormat read{.kind = static_cast<OutputFormat::Kind>(*type), .schema = {}};
   auto schema = format->object("json_schema");
+  if (schema && *type != 2)
+    throw ApiError("response_format.json_schema", "response_format.json_schema: want the type json_schema with it");
   if (*type == 2) {
     if (!schema) throw ApiError("response_format.json_schema", "response_format.json_schema: want an object");
     read = read_json_schema(*schema);
@@ -201,6 +205,8 @@ TurnRequest parse_chat(const Json& body) {
     Fields message((*messages)[i], fmt::format("messages[{}]", i));
     read_message(message, turn, calls);
   }
+  if (turn.history.empty() && turn.instructions.empty())
+    throw ApiError("messages", "messages: want one that says something, found none");
   read_tools(fields, turn);
   fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");
@@ -209,10 +215,11 @@ TurnRequest parse_chat(const Json& body) {
   fields.only("add_generation_prompt", true, "a turn is always opened");
   fields.only("add_special_tokens", false, "Harmony's tokens are all there");
   fields.only("function_call", "none", "use tools and tool_choice");
+  fields.only("web_search_options", nullptr, "there are no built-in tools");
   fields.refuse({"functions"}, "use tools");
   fields.refuse({"chat_template_kwargs"}, "use reasoning_effort");
-  fields.refuse({"audio", "prediction", "web_search_options", "echo", "chat_template", "documents",
-                 "continue_final_message", "mm_processor_kwargs", "best_of"},
+  fields.refuse({"audio", "prediction", "echo", "chat_template", "documents", "continue_final_message",
+                 "mm_processor_kwargs", "best_of"},
                 "gpt-oss has no such thing");
   fields.done();
   return turn;

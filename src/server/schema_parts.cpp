@@ -68,14 +68,13 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
   return biases;
 }
 
-// Texts by name: a response gives them back.
-void check_metadata(Fields& fields) {
-  if (!fields.object("metadata")) return;
-  for (const auto& [name, value] : fields.find("metadata")->items())
-    static_cast<void>(string_of(value, fields.path("metadata") + "." + name));
-}
-
 }  // namespace
+
+void check_texts(Fields& fields, std::string_view name) {
+  if (!fields.object(name)) return;
+  for (const auto& [key, value] : fields.find(name)->items())
+    static_cast<void>(string_of(value, fmt::format("{}.{}", fields.path(name), key)));
+}
 
 void read_generation(Fields& fields, GenerationFields& into) {
   auto& sampling = into.request.sampling;
@@ -105,7 +104,7 @@ void read_generation(Fields& fields, GenerationFields& into) {
   fields.ignore_booleans({"spaces_between_special_tokens"});
   static_cast<void>(fields.choice("service_tier", {"auto", "default", "flex", "scale", "priority"}));
   static_cast<void>(fields.choice("prompt_cache_retention", {"in-memory", "in_memory", "24h"}));
-  check_metadata(fields);
+  check_texts(fields, "metadata");  // a response gives them back
   fields.only("priority", 0, "requests are served in order of arrival");
   fields.only("length_penalty", 1, "there is no beam search");
   fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",

@@ -14,6 +14,8 @@ void read_generation(Fields& fields, GenerationFields& into);
 
 inline constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a limit; the context ends earlier
 
+// Texts by name.
+void check_texts(Fields& fields, std::string_view name);
 // A name that may stand in a Harmony header; throws ApiError.
 const std::string& checked_name(const std::string& name, const std::string& path);
 // A function's {name, description, parameters, strict}, added to the request. Throws ApiError.

@@ -206,6 +206,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   read_include(fields, turn.generation);
   read_input(fields, request);
   request.store = fields.boolean("store").value_or(true);
+  check_texts(fields, "client_metadata");  // of Codex
   if (auto options = fields.object("stream_options")) {
     options->ignore_booleans({"include_obfuscation"});
     options->done();

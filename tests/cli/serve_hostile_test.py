@@ -43,21 +43,28 @@ class Hostile(Case):
 
     def test_http_that_is_none(self):
         for data, status in ((b"GARBAGE\r\n\r\n", b"400"), (b"GET / HTTP/9.9\r\n\r\n", b"400"), (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"431"),
-                             (b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"431"),
-                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"413"),
-                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
-                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
-                             (b"GET /nothing HTTP/1.1\r\nConnection: close\r\n\r\n", b"404"), (b"PUT /v1/completions HTTP/1.1\r\nConnection: close\r\n\r\n", b"405"),
-                             (b"GET /v1/completions HTTP/1.1\r\nConnection: close\r\n\r\n", b"405"),
-                             (b"POST /v1/completions HTTP/1.1\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n", b"415"),
-                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n{}", b"400"),
-                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", b"400"),
-                             (b"GET http://host/health HTTP/1.1\r\nConnection: close\r\n\r\n", b"200"), (b"GET http://host HTTP/1.1\r\nConnection: close\r\n\r\n", b"404"),
+                             (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"431"),
+                             (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", b"413"),
+                             (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", b"400"),
+                             (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+                             (b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"), (b"PUT /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"405"),
+                             (b"GET /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"405"),
+                             (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n", b"415"),
+                             (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n{}", b"400"),
+                             (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", b"400"),
+                             (b"GET http://host/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"), (b"GET http://host HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"),
                              (b"POST /v1/completions HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}", b"400"),
-                             (b"GET /health HTTP/1.0\r\n\r\n", b"200"), (b"GET /%68ealth?x=1#y HTTP/1.1\r\nConnection: close\r\n\r\n", b"200")):
+                             (b"GET /health HTTP/1.0\r\n\r\n", b"200"), (b"\r\n\r\nGET /health HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\n\r\n", b"200"),
+                             (b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost: x\r\nHost: x\r\nConnection: close\r\n\r\n", b"400"),
+                             (b"GET /health HTTP/1.1\r\nHost: x/y\r\nConnection: close\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n", b"200"),
+                             (b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n10\r\n" + b'{"prompt":  "a"}' + b"\r\n0\r\n\r\n", b"400"),
+                             (b"GET /%68ealth?x=1#y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200")):
             answer = self.server.raw(data)
             self.assertEqual(answer[9:12], status, (data[:60], answer[:200]))
-        too_large = self.server.raw(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + b"a" * 0x100000 + b"\r\n") * 6)
+        for endless in (b"2;" + b"a" * 1_000_000, b"0" * 1_000_000, b"2\r\n{}\r\n0\r\nX: " + b"a" * 1_000_000, b"2\r\n{}\r\n0\r\n" + b"X: y\r\n" * 200_000):  # of a chunk's line, of the trailer
+            answer = self.server.raw(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + endless)
+            self.assertEqual(answer[9:12], b"431", (endless[:20], answer[:200]))
+        too_large = self.server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + b"a" * 0x100000 + b"\r\n") * 6)
         self.assertEqual(too_large[9:12], b"413")
 
     def test_what_takes_another_method_says_which(self):
@@ -67,13 +74,13 @@ class Hostile(Case):
 
     def test_requests_one_behind_the_other(self):
         one = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
-        answers = self.server.raw(one * 20 + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+        answers = self.server.raw(one * 20 + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         self.assertEqual(answers.count(b"HTTP/1.1 200 OK"), 21)
 
     def test_expect_continue(self):
         body = json.dumps(chat_body(max_tokens=1)).encode()
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S) as s:
-            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
             self.assertIn(b"100 Continue", s.recv(100))
             s.sendall(body)
             self.assertIn(b"200 OK", s.recv(65536))
@@ -111,7 +118,7 @@ class Hostile(Case):
         for i in range(40):
             body = json.dumps(chat_body("Tell me a story.", stream=i % 2 == 0, seed=i, **ENDLESS)).encode()
             s = socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S)
-            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             sockets.append(s)
         time.sleep(0.3)
         for i, s in enumerate(sockets):
@@ -125,7 +132,7 @@ class Hostile(Case):
         s = socket.socket()
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.connect(("127.0.0.1", self.server.port))
-        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         self.server.until(lambda: self.server.load()["running"] == 1)
         self.server.idle()  # before the 120 000 tokens are there
         s.close()
@@ -281,7 +288,7 @@ class Secured(Case):
             connection.request("POST", "/v1/chat/completions", json.dumps(chat_body(stream=True)))
             events = parse_events(connection.getresponse().read().decode())
             self.assertEqual(joined(events, "content"), "The capital of France is Paris.")
-        self.assertEqual(server.raw(b"GET /health HTTP/1.1\r\n\r\n"), b"")
+        self.assertEqual(server.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), b"")
         self.refused(2, "serve", TINY, "--ssl-certfile", cert, says="--ssl-keyfile")
         self.refused(5, "serve", TINY, "--ssl-certfile", key, "--ssl-keyfile", key, says="--ssl-certfile")
         locked = self.dir / "locked.pem"
@@ -369,7 +376,7 @@ class Flags(Case):
                             (("-tp", 2), "one device serves"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
                             (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
                             (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
-                            (("--enable-lora",), "--enable-lora"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"), (("--config", "x.yaml"), "x.yaml")):
+                            (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"), (("--config", "x.yaml"), "x.yaml")):
             self.refused(2, "serve", TINY, *flags, says=says)
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")

@@ -203,7 +203,7 @@ class ChatCompletions(Shared):
         for fields, param in [
             ({"frobnicate": 1}, "frobnicate"), ({"temperature": "hot"}, "temperature"), ({"temperature": -1}, "temperature"),
             ({"n": 0}, "n"), ({"n": 1.5}, "n"), ({"top_p": 2}, "top_p"), ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 1e30}, "max_tokens"),
-            ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
+            ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"), ({"messages": [{"role": "assistant"}]}, "messages"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
             ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
             ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0].type"),
@@ -218,6 +218,7 @@ class ChatCompletions(Shared):
             ({"functions": [{"name": "f"}]}, "functions"), ({"function_call": "auto"}, "function_call"), ({"length_penalty": 2}, "length_penalty"),
             ({"chat_template_kwargs": {"reasoning_effort": "high"}}, "chat_template_kwargs"), ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
             ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}, "tool_choice.type"), ({"verbosity": "low"}, "verbosity"),
+            ({"web_search_options": {}}, "web_search_options"), ({"response_format": {"type": "text", "json_schema": {}}}, "response_format.json_schema"),
             ({"audio": {"voice": "x"}}, "audio"), ({"modalities": ["audio"]}, "modalities"),
             ({"guided_json": {}, "guided_regex": "x"}, "guided_regex"), ({"response_format": {"type": "xml"}}, "response_format.type"),
             ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"), ({"min_tokens": 500}, "min_tokens"),
@@ -234,11 +235,13 @@ class ChatCompletions(Shared):
         fields = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "safety_identifier": "x", "prompt_cache_key": "k",
                   "prompt_cache_retention": "24h", "verbosity": "medium", "parallel_tool_calls": True, "modalities": ["text"], "function_call": "none",
                   "functions": [], "logprobs": False, "top_logprobs": 0, "stop": [], "logit_bias": {}, "length_penalty": 1.0, "use_beam_search": False,
-                  "add_special_tokens": False, "audio": None, "prediction": None, "chat_template_kwargs": {}, "tool_choice": "auto", "tools": []}
+                  "add_special_tokens": False, "audio": None, "prediction": None, "chat_template_kwargs": {}, "tool_choice": "auto", "tools": [], "a_field_of_tomorrow": None}
         plain = self.server.chat().json()["choices"]
         self.assertEqual(self.server.chat(**fields).json()["choices"], plain)
         parts = [{"role": "user", "content": [{"type": "input_text", "text": "What is the capital of France?", "cache_control": {"type": "ephemeral"}}]}]
         self.assertEqual(self.server.chat(messages=parts).json()["choices"], plain)
+        sent_back = {"role": "assistant", "content": "x", "images": None, "thinking_blocks": [], "provider_specific_fields": {"refusal": None}}  # by LiteLLM
+        self.assertEqual(self.server.chat(messages=[*parts, sent_back, *parts], tools=[{**WEATHER, "cache_control": {"type": "ephemeral"}}]).status, 200)
 
     def test_reasoning_may_be_left_out(self):
         body = self.server.chat(include_reasoning=False).json()
@@ -329,7 +332,7 @@ class Responses(Shared):
     def test_fields_that_change_nothing_are_accepted(self):
         fields = {"user": "me", "service_tier": "auto", "safety_identifier": "x", "prompt_cache_key": "k", "truncation": "disabled", "background": False,
                   "include": ["reasoning.encrypted_content", "web_search_call.action.sources"], "max_tool_calls": 3, "reasoning": {"summary": "detailed"},
-                  "text": {"format": {"type": "text"}, "verbosity": "medium"}, "conversation": None, "prompt": None, "top_logprobs": 0, "tools": []}
+                  "text": {"format": {"type": "text"}, "verbosity": "medium"}, "client_metadata": {"a": "b"}, "conversation": None, "prompt": None, "top_logprobs": 0, "tools": []}
         body = self.respond(**fields).json()
         self.assertEqual(body["output"][1]["content"][0]["text"], PARIS)
         self.assertEqual(body["max_tool_calls"], 3)
@@ -390,6 +393,7 @@ class Responses(Shared):
         self.assertEqual((kept["status"], kept["incomplete_details"]), ("incomplete", {"reason": "max_output_tokens"}))
         self.assertEqual(self.server.get("/v1/responses/" + gone["id"]).status, 404)
         self.assertEqual(self.server.get("/v1/responses/" + kept["id"]).json(), kept)
+        self.refusal(self.server.get(f"/v1/responses/{kept['id']}?include[]=x&stream=true"), 400, "stream")
         self.refusal(self.server.post(f"/v1/responses/{kept['id']}/cancel", b""), 400)
         self.assertTrue(self.server.request("DELETE", "/v1/responses/" + kept["id"]).json()["deleted"])
         self.assertEqual(self.server.get("/v1/responses/" + kept["id"]).status, 404)

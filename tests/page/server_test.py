@@ -4,6 +4,7 @@
     NIBBLE=build/cpu/src/app/nibble tests/page/server_test.py [--chromium /usr/bin/chromium]
 """
 
+import atexit
 import json
 import re
 import sys
@@ -35,6 +36,7 @@ class ServerPage(Page):
 
     def __init__(self, browser):
         self.server = Server("--served-model-name", "tiny", *self.flags)
+        atexit.register(self.server.stop)  # where its test fails
         super().__init__(browser, self.server.port)
         expect.set_options(timeout=PATIENCE_S * 1000)
 
@@ -47,6 +49,11 @@ class ServerPage(Page):
     def calm(self):
         """Greedy answers."""
         self.tab.evaluate("settings.temperature = 0")
+
+    def endless(self):
+        """Answers that do not end of their own accord, however fast the server is."""
+        more = {"ignore_eos": True, "max_tokens": 100_000}
+        self.tab.route("**/v1/chat/completions", lambda route: route.continue_(post_data=json.dumps({**route.request.post_data_json, **more})))
 
     def close(self):
         super().close()
@@ -64,7 +71,6 @@ def a_question_is_answered_with_its_reasoning_folded(page):
     page.tab.locator("details.think summary").click()
     expect(thought).to_contain_text("France")
     expect(page.tab.locator("#context")).to_contain_text("of 131,072")
-    expect(page.tab.locator("#speed")).to_contain_text("tok/s")
 
 
 @test
@@ -93,10 +99,13 @@ def a_tool_is_called_and_its_result_used(page):
 
 @test
 def stop_ends_the_work_on_the_server(page):
+    page.endless()
     page.ask("Tell me a story.", wait=False)
     expect(page.tab.locator("details.think .inner, .turn.assistant .md").first).to_have_text(re.compile(r"\w \w"))
+    expect(page.tab.locator("#speed")).to_contain_text("tok/s")
     page.tab.keyboard.press("Escape")
     expect(page.tab.locator(".acts").last).to_contain_text("stopped")
+    expect(page.tab.locator("#speed")).to_contain_text("tok/s")
     page.server.idle()
     assert page.server.metric("nibble:request_success_total", finished_reason="abort") == 1
 

@@ -209,10 +209,10 @@ const Int8Kernels& amx_kernels() {
                                      .size = amx_tile_size,
                                      .prepare = prepare_amx_tile,
                                      .multiply = multiply_bf16<Tiles>};
-  static const Int8Kernels kTable{.row_size = int8_row_size,
-                                  .prepare_row = prepare_int8_row,
-                                  .multiply_rows = multiply_int8_rows,
-                                  .tiles = {&kTiles, &int8_token_tiles()}};
+  static constexpr Int8Kernels kTable{.row_size = int8_row_size,
+                                      .prepare_row = prepare_int8_row,
+                                      .multiply_rows = multiply_int8_rows,
+                                      .tiles = {&kTiles, &kInt8TokenTiles}};
   return kTable;
 }
 

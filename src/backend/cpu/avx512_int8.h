@@ -138,6 +138,6 @@ void multiply_int8_lanes(const MultiplyPreparedArgs& args, int64_t lanes_at);  /
 void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out);
 void multiply_int8_rows(const MultiplyPreparedArgs& args);
 // Some tokens of Q8_0 (avx512_int8_tokens.cpp).
-[[nodiscard]] const TokenTiles& int8_token_tiles();
+extern const TokenTiles kInt8TokenTiles;
 }  // namespace nibble::backend::cpu
 HWY_POP_ATTRIBUTES

@@ -285,10 +285,10 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
 }
 
 const Int8Kernels& avx512_int8_kernels() {
-  static const Int8Kernels kTable{.row_size = int8_row_size,
-                                  .prepare_row = prepare_int8_row,
-                                  .multiply_rows = multiply_int8_rows,
-                                  .tiles = {&int8_token_tiles()}};
+  static constexpr Int8Kernels kTable{.row_size = int8_row_size,
+                                      .prepare_row = prepare_int8_row,
+                                      .multiply_rows = multiply_int8_rows,
+                                      .tiles = {&kInt8TokenTiles}};
   return kTable;
 }
 

@@ -145,11 +145,8 @@ void multiply(const MultiplyPreparedArgs& args) {
 
 }  // namespace
 
-const TokenTiles& int8_token_tiles() {
-  static constexpr TokenTiles kTiles{
-      .name = "avx512 vnni", .serves = serves, .size = tile_size, .prepare = prepare, .multiply = multiply};
-  return kTiles;
-}
+constinit const TokenTiles kInt8TokenTiles{
+    .name = "avx512 vnni", .serves = serves, .size = tile_size, .prepare = prepare, .multiply = multiply};
 
 }  // namespace nibble::backend::cpu
 HWY_POP_ATTRIBUTES

@@ -143,7 +143,9 @@ struct RowProfile {
 class Bench {
  public:
   Bench(const BenchSubject& subject, const BenchOptions& options, Terminal& terminal)
-      : subject_(subject), batch_(subject.batch), options_(options), terminal_(terminal) {}
+      : subject_(subject), batch_(subject.batch), options_(options), terminal_(terminal) {
+    if (options.model.backend == BackendKind::kCpu) meter_.emplace(thread_count(options.model));
+  }
 
   // False when Ctrl-C ended it; then the row is not to be used.
   bool run(BenchRow& row) {
@@ -155,11 +157,13 @@ class Bench {
     if (!batch_.fill(row.batch, row.depth, go_on_)) return false;
     show("warming up", 0);
     if (!warm_up(row)) return false;
+    if (meter_) row.reads.push_back(meter_->measure(kReadPasses));
     for (int i = 0; i < options_.repetitions; ++i) {
       show(fmt::format("repetition {}", i + 1), i);
       const auto seconds = time(row, row.prompt, row.generate);
       if (!seconds) return false;
       row.seconds.push_back(*seconds);
+      if (meter_) row.reads.push_back(meter_->measure(kReadPasses));
     }
     each_step(row, [&](const backend::StepShape& step) {
       const backend::StageCosts own = subject_.cost.by_stage(subject_.config.layer_kinds, step);
@@ -194,9 +198,8 @@ class Bench {
     batch_.profile(&times);
     const bool whole = time(row, row.prompt, row.generate).has_value();
     batch_.profile(nullptr);
-    if (whole)
-      profiles_.push_back(
-          {profile_table(row, times, subject_.head.peaks), profile_json(times, row.costs, subject_.head.peaks)});
+    const backend::DevicePeaks peaks = peaks_beside(row, subject_.head.peaks);
+    if (whole) profiles_.push_back({profile_table(row, times, peaks), profile_json(times, row.costs, peaks)});
     return whole;
   }
 
@@ -220,7 +223,10 @@ class Bench {
     return true;
   }
 
+  static constexpr int kReadPasses = 3;
+
   const BenchSubject subject_;
+  std::optional<backend::ReadMeter> meter_;  // of the CPU
   BenchBatch& batch_;
   const BenchOptions& options_;
   Terminal& terminal_;

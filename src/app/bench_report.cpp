@@ -30,7 +30,7 @@ std::string csv_field(std::string_view text) {
 std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
 
 double ideal_tokens_per_second(const BenchRow& row, const backend::DevicePeaks& peaks) {
-  return static_cast<double>(row.tokens()) / peaks.ideal_seconds(row.cost());
+  return static_cast<double>(row.tokens()) / peaks_beside(row, peaks).ideal_seconds(row.cost());
 }
 
 }  // namespace
@@ -57,7 +57,13 @@ MeanSd BenchRow::tokens_per_second() const {
   return mean_sd(rates);
 }
 
-Fractions fractions(const BenchRow& row, const backend::DevicePeaks& peaks) {
+backend::DevicePeaks peaks_beside(const BenchRow& row, backend::DevicePeaks peaks) {
+  if (!row.reads.empty()) peaks.read_bytes_per_s = mean_sd(row.reads).mean;
+  return peaks;
+}
+
+Fractions fractions(const BenchRow& row, const backend::DevicePeaks& of_head) {
+  const backend::DevicePeaks peaks = peaks_beside(row, of_head);
   const double seconds = mean_sd(row.seconds).mean;
   const backend::MatrixPeak* peak = peaks.exact_peak();
   return {.read = row.cost().bytes / seconds / peaks.read_bytes_per_s,
@@ -82,23 +88,22 @@ std::string markdown_head(const BenchHead& head) {
       "bandwidth, or the operations at {}\n\n",
       exact == nullptr ? "no peak" : exact->type);
   out +=
-      "| test             | batch |               t/s |   limit t/s | GB read |   GFLOP | of read | of matrix | of "
-      "limit "
-      "|\n";
+      "| test             | batch |               t/s |   limit t/s | GB read |   GFLOP | reads GB/s | of read | of "
+      "matrix | of limit |\n";
   out +=
-      "| ---------------- | ----: | ----------------: | ----------: | ------: | ------: | ------: | --------: | "
-      "-------: "
-      "|\n";
+      "| ---------------- | ----: | ----------------: | ----------: | ------: | ------: | ---------: | ------: | "
+      "--------: | -------: |\n";
   return out;
 }
 
 std::string markdown_row(const BenchRow& row, const backend::DevicePeaks& peaks) {
   const MeanSd rate = row.tokens_per_second();
   const Fractions of = fractions(row, peaks);
-  return fmt::format("| {:<16} | {:>5} | {:>17} | {:>11.2f} | {:>7.3g} | {:>7.4g} | {:>7} | {:>9} | {:>8} |\n",
-                     row.name(), row.batch, fmt::format("{:.2f} ± {:.2f}", rate.mean, rate.sd),
-                     ideal_tokens_per_second(row, peaks), row.cost().bytes / 1e9, row.cost().flops / 1e9,
-                     percent(of.read), percent(of.matrix), percent(of.limit));
+  return fmt::format(
+      "| {:<16} | {:>5} | {:>17} | {:>11.2f} | {:>7.3g} | {:>7.4g} | {:>10.1f} | {:>7} | {:>9} | {:>8} |\n", row.name(),
+      row.batch, fmt::format("{:.2f} ± {:.2f}", rate.mean, rate.sd), ideal_tokens_per_second(row, peaks),
+      row.cost().bytes / 1e9, row.cost().flops / 1e9, peaks_beside(row, peaks).read_bytes_per_s / 1e9, percent(of.read),
+      percent(of.matrix), percent(of.limit));
 }
 
 std::string csv_head() {
@@ -119,7 +124,7 @@ std::string csv_row(const BenchHead& head, const BenchRow& row) {
                                            csv_field(head.backend),
                                            csv_field(head.peaks.device),
                                            fmt::format("{}", head.threads),
-                                           fmt::format("{:.6g}", head.peaks.read_bytes_per_s),
+                                           fmt::format("{:.6g}", peaks_beside(row, head.peaks).read_bytes_per_s),
                                            csv_field(peak == nullptr ? "" : peak->type),
                                            fmt::format("{:.6g}", peak == nullptr ? 0 : peak->flops_per_s),
                                            fmt::format("{}", row.prompt),
@@ -166,6 +171,7 @@ Json bench_json(const BenchHead& head, std::span<const BenchRow> rows) {
                             {"depth", row.depth},
                             {"batch", row.batch},
                             {"seconds", row.seconds},
+                            {"read_bytes_per_s", row.reads},
                             {"tokens_per_second", {{"mean", rate.mean}, {"sd", rate.sd}}},
                             {"limit_tokens_per_second", ideal_tokens_per_second(row, head.peaks)},
                             {"bytes", row.cost().bytes},

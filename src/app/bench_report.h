@@ -23,6 +23,7 @@ struct BenchRow {
   int64_t prompt = 0, generate = 0, depth = 0;
   int batch = 1;
   std::vector<double> seconds;  // of each repetition
+  std::vector<double> reads{};  // bytes per second, measured between them; none: DevicePeaks' hold
   backend::StageCosts costs{};  // of one repetition, at the least
 
   [[nodiscard]] backend::Cost cost() const { return total(costs); }
@@ -31,6 +32,9 @@ struct BenchRow {
   [[nodiscard]] int64_t tokens() const { return prompt > 0 ? prompt : batch * generate; }
   [[nodiscard]] MeanSd tokens_per_second() const;
 };
+
+// The peaks with the bandwidth of reads that was measured beside the row.
+[[nodiscard]] backend::DevicePeaks peaks_beside(const BenchRow& row, backend::DevicePeaks peaks);
 
 // Of the mean time: how much of what the device can do was done.
 struct Fractions {

@@ -46,6 +46,14 @@ TEST(bench_report, fractions_are_of_the_mean_time) {
   EXPECT_NEAR(fractions(heavy, kPeaks).limit, 0.6, 1e-12);
 }
 
+TEST(bench_report, shares_are_of_the_reads_measured_beside_the_row) {
+  BenchRow row = generated();
+  row.reads = {1e8, 3e8};  // for kPeaks' 1e9
+  EXPECT_NEAR(fractions(row, kPeaks).read, 1.5, 1e-12);
+  EXPECT_NEAR(fractions(row, kPeaks).limit, 1.5, 1e-12);
+  EXPECT_NE(markdown_row(row, kPeaks).find(" 0.2 "), std::string::npos);
+}
+
 TEST(bench_report, every_line_has_the_columns_of_its_head) {
   const BenchHead head{.version = "1",
                        .commit = "c",

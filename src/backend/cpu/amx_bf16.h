@@ -205,14 +205,14 @@ void prepare_amx_tile(WeightFormat format, std::span<const float* const> x, int6
 template <class Tiles>
 const Int8Kernels& amx_kernels() {
   static constexpr TokenTiles kTiles{.name = "amx bf16",
-                                     .from = 12,
+                                     .serves = [](WeightFormat, int64_t tokens) { return tokens >= 12; },
                                      .size = amx_tile_size,
                                      .prepare = prepare_amx_tile,
                                      .multiply = multiply_bf16<Tiles>};
   static constexpr Int8Kernels kTable{.row_size = int8_row_size,
                                       .prepare_row = prepare_int8_row,
                                       .multiply_rows = multiply_int8_rows,
-                                      .tiles = &kTiles};
+                                      .tiles = {&kTiles, &kInt8TokenTiles}};
   return kTable;
 }
 

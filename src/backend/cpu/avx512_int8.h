@@ -113,6 +113,20 @@ inline __m512i load_codes(const uint8_t* values, int64_t block, int64_t count) {
   }
 }
 
+// Where the sum of 32 products begins whose weights are `bias` too large.
+inline int32_t start_of(const Quantised& q, int bias) {
+  const __m128i biases = _mm_set1_epi8(static_cast<char>(bias));
+  __m128i sum = _mm_dpbusd_epi32(_mm_dpbusd_epi32(_mm_setzero_si128(), biases, q.first), biases, q.second);
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(1, 0, 3, 2)));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(2, 3, 0, 1)));
+  return -_mm_cvtsi128_si32(sum);
+}
+
+// Of each quarter the sums of neighbours: a's two, then b's.
+inline __m512 neighbours(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
 inline __m256i load_32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
 // Few tokens (avx512_int8_rows.cpp), which hands more than a few to the lanes of avx512_int8_lanes.cpp: a prepared row
@@ -123,5 +137,7 @@ void multiply_int8_lanes(const MultiplyPreparedArgs& args, int64_t lanes_at);  /
 [[nodiscard]] int64_t int8_row_size(int64_t cols);
 void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out);
 void multiply_int8_rows(const MultiplyPreparedArgs& args);
+// Some tokens of Q8_0 (avx512_int8_tokens.cpp).
+extern const TokenTiles kInt8TokenTiles;
 }  // namespace nibble::backend::cpu
 HWY_POP_ATTRIBUTES

@@ -149,7 +149,6 @@ int64_t int8_lanes_size(int64_t cols) {
 
 void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte* out) {
   const bool q8 = format == WeightFormat::kGgmlQ8;
-  const __m128i bias = _mm_set1_epi8(static_cast<char>(q8 ? kQ8Bias : kFp4Bias));
   auto* blocks = reinterpret_cast<LaneBlock*>(out + sizeof(LaneHead));
   bool moderate = true;
   for (size_t b = 0; b < x.size() / kMxBlock; ++b) {
@@ -158,10 +157,7 @@ void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte
     LaneBlock& block = blocks[b];
     _mm_storeu_si128(reinterpret_cast<__m128i*>(block.quads), q.first);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(block.quads + 4), q.second);
-    __m128i sum = _mm_dpbusd_epi32(_mm_dpbusd_epi32(_mm_setzero_si128(), bias, q.first), bias, q.second);
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(1, 0, 3, 2)));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(2, 3, 0, 1)));
-    block.start = -_mm_cvtsi128_si32(sum);
+    block.start = start_of(q, q8 ? kQ8Bias : kFp4Bias);
     block.scale = q.scale == 0 ? 1.0f : q8 ? q.scale : q.scale * kFp4Unit;
     moderate &= block.scale >= 0x1p-60f && block.scale <= 0x1p60f;  // kModerate; not NaN
   }

@@ -76,7 +76,8 @@ __m512i load_ggml(const uint8_t* p, __m512* scale) {
     for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = static_cast<int8_t>(i / 16 * 17);
     return order;
   }();
-  const __m512i blocks = _mm512_loadu_si512(p);
+  __m512i blocks = _mm512_loadu_si512(p);
+  asm("" : "+v"(blocks));  // or g++ 12 loads it for each of the permutations
   *scale = exponents(_mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(kScale.data()), blocks));
   const __m128i last = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 52));
   return _mm512_inserti32x4(_mm512_permutexvar_epi8(_mm512_load_si512(kCodes.data()), blocks), last, 3);
@@ -93,10 +94,14 @@ __m512i load_fp4(const uint8_t* codes, const uint8_t* scales, __m512* scale) {
   return _mm512_loadu_si512(codes);
 }
 
-// What is infinite becomes NaN: no later clamp may hide damaged weights.
-float whole_sum(__m512 lanes) {
-  const float sum = _mm512_reduce_add_ps(lanes);
-  return sum + (sum - sum);
+// out[r] = the sum of the lanes of sum[r], of `rows` of them. What is infinite becomes NaN: no later clamp may hide
+// damaged weights.
+__attribute__((always_inline)) inline void store_sums(const __m512 (&sum)[kInt8Rows], int rows, float* out) {
+  const __m512 quarters = neighbours(neighbours(sum[0], sum[1]), neighbours(sum[2], sum[3]));
+  const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
+  const __m128 total = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+  const auto mask = static_cast<__mmask8>(rows >= kInt8Rows ? 0xf : (1 << rows) - 1);
+  _mm_mask_storeu_ps(out, mask, _mm_add_ps(total, _mm_sub_ps(total, total)));
 }
 
 struct RowGroup {
@@ -105,21 +110,23 @@ struct RowGroup {
   const float* decoded;                          // scales of MXFP4 rows of fewer than four blocks: [kInt8Rows, stride]
   int64_t stride, blocks;
   const std::byte* const* x;
+  int count;   // of rows that are stored
+  float* out;  // [tokens, kTileRows]
   Ahead ahead;
 };
 
 template <bool kGgml, int kTokens>
-void multiply_fp4(const RowGroup& rows, float* totals) {
+void multiply_fp4(const RowGroup& rows) {
   const int64_t blocks = rows.blocks;
   const std::byte* const* x = rows.x;
   Ahead ahead = rows.ahead;
   const __m512i table = fp4_table(kFp4Bias);
   const __m512i spread = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-  __m512 sum[kInt8Rows][kTokens];
+  __m512 sum[kTokens][kInt8Rows];
 #pragma GCC unroll 4
   for (int r = 0; r < kInt8Rows; ++r) {
 #pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
+    for (int t = 0; t < kTokens; ++t) sum[t][r] = _mm512_setzero_ps();
   }
   const auto step = [&](int64_t block, int64_t count, int64_t chunk_idx) __attribute__((always_inline)) {
     constexpr int kStepBytes = 4 * kInt8Rows * (kGgml ? 17 : 16);
@@ -152,7 +159,7 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
         __m512i dot = _mm512_dpbusd_epi32(_mm512_loadu_si512(chunk.start), low[r], x_low);
         dot = _mm512_dpbusd_epi32(dot, high[r], x_high);
         const __m512 factor = _mm512_mul_ps(scale[r], x_scale);
-        sum[r][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[r][t]);
+        sum[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[t][r]);
       }
     }
   };
@@ -164,10 +171,7 @@ void multiply_fp4(const RowGroup& rows, float* totals) {
     step(blocks - 4, 4, block / 4);
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < kInt8Rows; ++r) {
-#pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) totals[t * kInt8Rows + r] = whole_sum(sum[r][t]);
-  }
+  for (int t = 0; t < kTokens; ++t) store_sums(sum[t], rows.count, rows.out + t * kTileRows);
 }
 
 float f16_at(const uint8_t* bytes) {
@@ -177,16 +181,16 @@ float f16_at(const uint8_t* bytes) {
 }
 
 template <int kTokens>
-void multiply_q8(const RowGroup& rows, float* totals) {
+void multiply_q8(const RowGroup& rows) {
   const int64_t blocks = rows.blocks;
   const std::byte* const* x = rows.x;
   Ahead ahead = rows.ahead;
   const __m512i bias = _mm512_set1_epi8(static_cast<char>(kQ8Bias));
-  __m512 sum[kInt8Rows][kTokens];
+  __m512 sum[kTokens][kInt8Rows];
 #pragma GCC unroll 4
   for (int r = 0; r < kInt8Rows; ++r) {
 #pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) sum[r][t] = _mm512_setzero_ps();
+    for (int t = 0; t < kTokens; ++t) sum[t][r] = _mm512_setzero_ps();
   }
   const auto step = [&](int64_t block, bool both) __attribute__((always_inline)) {
     ahead.fetch_next<2 * kInt8Rows * 34, false>();
@@ -209,7 +213,7 @@ void multiply_q8(const RowGroup& rows, float* totals) {
       for (int r = 0; r < kInt8Rows; ++r) {
         const __m512i dot = _mm512_dpbusd_epi32(x_start, codes[r], x_low);
         const __m512 factor = _mm512_mul_ps(scale[r], x_scale);
-        sum[r][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[r][t]);
+        sum[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[t][r]);
       }
     }
   };
@@ -217,18 +221,15 @@ void multiply_q8(const RowGroup& rows, float* totals) {
   for (; block + 2 <= blocks; block += 2) step(block, true);
   if (block < blocks) step(block, false);
 #pragma GCC unroll 4
-  for (int r = 0; r < kInt8Rows; ++r) {
-#pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) totals[t * kInt8Rows + r] = whole_sum(sum[r][t]);
-  }
+  for (int t = 0; t < kTokens; ++t) store_sums(sum[t], rows.count, rows.out + t * kTileRows);
 }
 
 template <int kTokens>
-void multiply_group(WeightFormat format, const RowGroup& rows, float* totals) {
+void multiply_group(WeightFormat format, const RowGroup& rows) {
   switch (format) {
-    case WeightFormat::kMxfp4: return multiply_fp4<false, kTokens>(rows, totals);
-    case WeightFormat::kGgmlMxfp4: return multiply_fp4<true, kTokens>(rows, totals);
-    default: return multiply_q8<kTokens>(rows, totals);
+    case WeightFormat::kMxfp4: return multiply_fp4<false, kTokens>(rows);
+    case WeightFormat::kGgmlMxfp4: return multiply_fp4<true, kTokens>(rows);
+    default: return multiply_q8<kTokens>(rows);
   }
 }
 
@@ -261,6 +262,8 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
                   .stride = stride,
                   .blocks = w.cols / kMxBlock,
                   .x = nullptr,
+                  .count = w.rows - first,
+                  .out = nullptr,
                   .ahead = Ahead(w, args.next, first, kInt8Rows)};
     for (int r = 0; r < kInt8Rows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
@@ -269,27 +272,23 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
       if (w.format != WeightFormat::kGgmlQ8 && rows.blocks < 4) load_scales(w, row, args.scratch + r * stride);
     }
     for (int t = 0; t < args.tokens; t += 4) {
-      std::array<float, size_t{4} * kInt8Rows> totals;
       rows.x = args.x.data() + t;
-      const int tokens = std::min(args.tokens - t, 4);
-      switch (tokens) {
-        case 1: multiply_group<1>(w.format, rows, totals.data()); break;
-        case 2: multiply_group<2>(w.format, rows, totals.data()); break;
-        case 3: multiply_group<3>(w.format, rows, totals.data()); break;
-        default: multiply_group<4>(w.format, rows, totals.data());
-      }
-      for (int i = 0; i < tokens; ++i) {
-        for (int r = 0; r < std::min(kInt8Rows, w.rows - first); ++r) {
-          args.out[(t + i) * kTileRows + first + r] = totals[static_cast<size_t>(i * kInt8Rows + r)];
-        }
+      rows.out = args.out + t * kTileRows + first;
+      switch (args.tokens - t) {
+        case 1: multiply_group<1>(w.format, rows); break;
+        case 2: multiply_group<2>(w.format, rows); break;
+        case 3: multiply_group<3>(w.format, rows); break;
+        default: multiply_group<4>(w.format, rows);
       }
     }
   }
 }
 
 const Int8Kernels& avx512_int8_kernels() {
-  static constexpr Int8Kernels kTable{
-      .row_size = int8_row_size, .prepare_row = prepare_int8_row, .multiply_rows = multiply_int8_rows};
+  static constexpr Int8Kernels kTable{.row_size = int8_row_size,
+                                      .prepare_row = prepare_int8_row,
+                                      .multiply_rows = multiply_int8_rows,
+                                      .tiles = {&kInt8TokenTiles}};
   return kTable;
 }
 

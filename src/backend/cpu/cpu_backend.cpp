@@ -373,8 +373,8 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const Cpu
 std::string describe(const CpuOptions& options) {
   const cpu::Kernels kernels = cpu::kernels_for(options.isa);
   const bool int8 = options.activations == Activations::kInt8 && kernels.int8 != nullptr;
-  const std::string prompts =
-      int8 && kernels.int8->tiles != nullptr ? fmt::format(" (prompts: {})", kernels.int8->tiles->name) : "";
+  const cpu::TokenTiles* const tiles = int8 ? kernels.int8->tiles_for(WeightFormat::kMxfp4, cpu::kTileTokens) : nullptr;
+  const std::string prompts = tiles != nullptr ? fmt::format(" (prompts: {})", tiles->name) : "";
   const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts;
   return fmt::format("{}, {}, {} thread{}", kernels.name, activations, options.threads,
                      options.threads == 1 ? "" : "s");

@@ -98,9 +98,12 @@ class Int8Products : public testing::TestWithParam<Form> {
     kernels_ = GetParam() == Form::kAvx512 ? avx512_ : GetParam() == Form::kAmx ? amx_ : &amx_kernels<EmulatedTiles>();
   }
 
-  // Whether in tiles: those that there are.
-  [[nodiscard]] std::vector<bool> forms() const {
-    return kernels_->tiles == nullptr ? std::vector{false} : std::vector{false, true};
+  // Rows, and the tiles that serve.
+  [[nodiscard]] std::vector<const TokenTiles*> forms(WeightFormat format, int tokens) const {
+    std::vector<const TokenTiles*> forms{nullptr};
+    for (const TokenTiles* each : kernels_->tiles)
+      if (each != nullptr && each->serves(format, tokens)) forms.push_back(each);
+    return forms;
   }
 
   const Int8Kernels *kernels_ = nullptr, *avx512_ = nullptr, *amx_ = nullptr;
@@ -121,12 +124,13 @@ TEST_P(Int8Products, are_those_of_the_rounded_activations) {
     for (const int64_t cols : {32, 64, 96, 160, 2880, 4096}) {
       const int rows = cols == 2880 ? 31 : cols == 96 ? 20 : 6;
       const Sample w(format, cols, rows, 9);
-      for (const int tokens : {1, 2, 3, 4, 5, 7, 9, 16, 17, 33, 64}) {
+      for (const int tokens : {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 33, 64}) {
         const auto x = inputs(cols, tokens);
-        for (const bool tiles : forms()) {
+        for (const TokenTiles* tiles : forms(format, tokens)) {
           const auto out = multiply_int8(*kernels_, w, x, tiles);
+          const bool bf16 = tiles != nullptr && tiles->name == "amx bf16";
           for (int t = 0; t < tokens; ++t) {
-            const std::vector<double> q = (tiles ? rounded_to_bf16 : rounded)(x[static_cast<size_t>(t)]);
+            const std::vector<double> q = (bf16 ? rounded_to_bf16 : rounded)(x[static_cast<size_t>(t)]);
             for (int r = 0; r < kTileRows; ++r) {
               const float got = out[static_cast<size_t>(t * kTileRows + r)];
               if (r >= rows) {
@@ -136,13 +140,13 @@ TEST_P(Int8Products, are_those_of_the_rounded_activations) {
               double want = 0, bound = 0;
               for (int64_t c = 0; c < cols; ++c) {
                 const float weight = w.plain[static_cast<size_t>(r * cols + c)];
-                const double p = double{tiles ? weight_in_bf16(weight) : weight} * q[static_cast<size_t>(c)];
+                const double p = double{bf16 ? weight_in_bf16(weight) : weight} * q[static_cast<size_t>(c)];
                 want += p;
                 bound += std::abs(p);
               }
               ASSERT_NEAR(got, want, 1e-6 * bound + 1e-30)
-                  << backend::name_of(format) << " " << cols << (tiles ? " tiles" : " rows") << " token " << t << "/"
-                  << tokens;
+                  << backend::name_of(format) << " " << cols << " " << (tiles == nullptr ? "rows" : tiles->name)
+                  << " token " << t << "/" << tokens;
             }
           }
         }
@@ -154,13 +158,13 @@ TEST_P(Int8Products, are_those_of_the_rounded_activations) {
 TEST_P(Int8Products, show_activations_that_are_not_finite) {
   for (const WeightFormat format : kInt8Formats) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-      for (const bool tiles : forms()) {
-        for (const int tokens : {3, 8}) {
+      for (const int tokens : {3, 8, 16}) {
+        for (const TokenTiles* tiles : forms(format, tokens)) {
           auto x = inputs(96, tokens);
           x[1][70] = bad;
           const auto out = multiply_int8(*kernels_, Sample(format, 96, 2, 1), x, tiles);
           EXPECT_TRUE(std::isfinite(out[0])) << backend::name_of(format);
-          EXPECT_FALSE(std::isfinite(out[kTileRows])) << backend::name_of(format) << " " << bad << " " << tiles;
+          EXPECT_FALSE(std::isfinite(out[kTileRows])) << backend::name_of(format) << " " << bad << " " << tokens;
         }
       }
     }
@@ -168,8 +172,8 @@ TEST_P(Int8Products, show_activations_that_are_not_finite) {
     if (format == WeightFormat::kMxfp4) nan_scale.scales[1] = 255;
     if (format == WeightFormat::kGgmlMxfp4) nan_scale.values[17] = 255;
     if (format == WeightFormat::kGgmlQ8) nan_scale.values[34] = nan_scale.values[35] = 0x7f;
-    for (const bool tiles : forms()) {
-      for (const int tokens : {1, 8}) {
+    for (const int tokens : {1, 3, 8, 16}) {
+      for (const TokenTiles* tiles : forms(format, tokens)) {
         EXPECT_TRUE(std::isnan(multiply_int8(*kernels_, nan_scale, inputs(96, tokens), tiles)[0]));
       }
     }
@@ -183,9 +187,9 @@ TEST_P(Int8Products, survive_scales_far_from_one_and_zeros) {
       Sample w(format, 32, 1, 1);
       (format == WeightFormat::kMxfp4 ? w.scales : w.values)[0] = exponent;
       for (const float unit : {0.0f, 0x1p-80f, 0x1p-55f, 1.0f, 0x1p55f, 0x1p80f}) {
-        auto x = inputs(32, 8);
+        auto x = inputs(32, 16);
         for (float& value : x[1]) value *= unit;
-        const float got = multiply_int8(*kernels_, w, x, kernels_->tiles != nullptr)[kTileRows];
+        const float got = multiply_int8(*kernels_, w, x, kernels_->tiles_for(format, 16))[kTileRows];
         const double factor = std::ldexp(double{unit}, exponent - 127);
         if (factor < 0x1p-100)
           EXPECT_NEAR(got, 0.0, 0x1p-80) << int{exponent} << " " << unit;

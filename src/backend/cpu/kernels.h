@@ -74,11 +74,11 @@ struct MultiplyPreparedArgs {
   const uint8_t* next = nullptr;  // as above
 };
 
-// Products of many tokens, whose activations come in tiles of kLaneTokens.
+// Products of several tokens, whose activations come in tiles of kLaneTokens.
 struct TokenTiles {
-  std::string_view name;          // the instructions
-  int from;                       // tokens from which tiles are faster than rows
-  int64_t (*size)(int64_t cols);  // bytes of a tile, a multiple of 64
+  std::string_view name;                                // the instructions
+  bool (*serves)(WeightFormat format, int64_t tokens);  // whether they are faster than rows
+  int64_t (*size)(int64_t cols);                        // bytes of a tile, a multiple of 64
   // x: up to kLaneTokens tokens of cols floats; those missing count as zero.
   void (*prepare)(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out);
   void (*multiply)(const MultiplyPreparedArgs& args);  // x: one tile per kLaneTokens tokens
@@ -89,7 +89,14 @@ struct Int8Kernels {
   int64_t (*row_size)(int64_t cols) = nullptr;  // bytes of a token's prepared row, a multiple of 64
   void (*prepare_row)(WeightFormat format, std::span<const float> x, std::byte* out) = nullptr;
   void (*multiply_rows)(const MultiplyPreparedArgs& args) = nullptr;  // x: one prepared row per token
-  const TokenTiles* tiles = nullptr;                                  // null: rows are as fast for any number of tokens
+  std::array<const TokenTiles*, 2> tiles{};                           // the first that serves; null: none
+
+  // What multiplies so many tokens; null: rows.
+  [[nodiscard]] const TokenTiles* tiles_for(WeightFormat format, int64_t tokens) const {
+    for (const TokenTiles* each : tiles)
+      if (each != nullptr && each->serves(format, tokens)) return each;
+    return nullptr;
+  }
 };
 // Block formats only.
 [[nodiscard]] constexpr bool int8_serves(WeightFormat format) {

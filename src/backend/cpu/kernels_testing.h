@@ -130,17 +130,18 @@ inline std::vector<double> rounded(const std::vector<float>& x) {
   return out;
 }
 
+// In tiles of a form, or without as rows.
 inline std::vector<float> multiply_int8(const Int8Kernels& kernels, const Sample& w,
-                                        const std::vector<std::vector<float>>& x, bool tiles) {
+                                        const std::vector<std::vector<float>>& x, const TokenTiles* tiles) {
   std::vector<AlignedVector<std::byte>> prepared;
   std::vector<const std::byte*> pointers;
-  for (size_t t = 0; t < x.size(); t += tiles ? kLaneTokens : 1) {
-    prepared.emplace_back(static_cast<size_t>(tiles ? kernels.tiles->size(w.cols) : kernels.row_size(w.cols)),
+  for (size_t t = 0; t < x.size(); t += tiles != nullptr ? kLaneTokens : 1) {
+    prepared.emplace_back(static_cast<size_t>(tiles != nullptr ? tiles->size(w.cols) : kernels.row_size(w.cols)),
                           std::byte{0xff});
-    if (tiles) {
+    if (tiles != nullptr) {
       std::vector<const float*> rows;
       for (size_t i = t; i < std::min(x.size(), t + kLaneTokens); ++i) rows.push_back(x[i].data());
-      kernels.tiles->prepare(w.format, rows, w.cols, prepared.back().data());
+      tiles->prepare(w.format, rows, w.cols, prepared.back().data());
     } else {
       kernels.prepare_row(w.format, x[t], prepared.back().data());
     }
@@ -153,7 +154,7 @@ inline std::vector<float> multiply_int8(const Int8Kernels& kernels, const Sample
                             .tokens = static_cast<int>(x.size()),
                             .out = out.data(),
                             .scratch = scratch.aligned()};
-  tiles ? kernels.tiles->multiply(args) : kernels.multiply_rows(args);
+  (tiles != nullptr ? tiles->multiply : kernels.multiply_rows)(args);
   return out;
 }
 

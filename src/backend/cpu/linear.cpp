@@ -56,14 +56,14 @@ Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool
   float_rows_.resize(inputs);
   arranged_ = Buffer(limits.inputs * limits.cols * int64_t{sizeof(float)});
   if (activations == Activations::kInt8) {
-    const bool tiled = kernels.int8->tiles != nullptr;
-    const int64_t tiles = tiled ? limits.inputs / kLaneTokens + limits.groups : 0;
+    const int64_t tiles = limits.inputs / kLaneTokens + limits.groups;
+    for (const TokenTiles* each : kernels.int8->tiles)
+      if (each != nullptr) tile_bytes_ = std::max(tile_bytes_, each->size(limits.cols));
     int8_rows_.resize(inputs);
     tiles_.resize(static_cast<size_t>(tiles));
     tile_sources_.resize(static_cast<size_t>(tiles));
     first_tile_.resize(static_cast<size_t>(limits.groups));
-    prepared_ = Buffer(limits.inputs * kernels.int8->row_size(limits.cols) +
-                       (tiled ? tiles * kernels.int8->tiles->size(limits.cols) : 0));
+    prepared_ = Buffer(limits.inputs * kernels.int8->row_size(limits.cols) + tiles * tile_bytes_);
   }
   outs_ = Buffer(int64_t{pool.threads()} * 2 * kTileTokens * kTileRows * int64_t{sizeof(float)});
   scratch_ = Buffer(pool.threads() * scratch_floats(limits.cols) * int64_t{sizeof(float)});
@@ -94,22 +94,20 @@ void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups
   });
 }
 
-bool Linear::tiled(const Group& group) const {
-  const TokenTiles* tiles = kernels_.int8->tiles;
-  return tiles != nullptr && static_cast<int64_t>(group.tokens.size()) >= tiles->from;
+const TokenTiles* Linear::tiles_of(const Group& group) const {
+  return kernels_.int8->tiles_for(group.weight->format(), static_cast<int64_t>(group.tokens.size()));
 }
 
 void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups) {
   const int64_t count = x.shape[0], cols = x.shape[1];
-  const TokenTiles* const form = kernels_.int8->tiles;
-  const int64_t row_size = kernels_.int8->row_size(cols), tile_size = form == nullptr ? 0 : form->size(cols);
+  const int64_t row_size = kernels_.int8->row_size(cols);
   std::byte* const rows = prepared_.as<std::byte>();
   std::byte* const tiles = rows + count * row_size;
   bool any_row = false;
   int64_t tile_count = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     first_tile_[g] = tile_count;
-    if (!tiled(groups[g])) {
+    if (tiles_of(groups[g]) == nullptr) {
       any_row = true;
       continue;
     }
@@ -119,7 +117,7 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
       continue;
     }
     for (int64_t from = 0; from < static_cast<int64_t>(groups[g].tokens.size()); from += kLaneTokens, ++tile_count) {
-      tiles_[static_cast<size_t>(tile_count)] = tiles + tile_count * tile_size;
+      tiles_[static_cast<size_t>(tile_count)] = tiles + tile_count * tile_bytes_;
       tile_sources_[static_cast<size_t>(tile_count)] = {static_cast<int>(g), from};
     }
   }
@@ -133,11 +131,12 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
   pool_.parallel_for(tile_count, [&](IndexRange range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
       const TileSource& source = tile_sources_[static_cast<size_t>(i)];
-      const auto tokens = groups[static_cast<size_t>(source.group)].tokens.subspan(static_cast<size_t>(source.from));
+      const Group& group = groups[static_cast<size_t>(source.group)];
+      const auto tokens = group.tokens.subspan(static_cast<size_t>(source.from));
       std::array<const float*, kLaneTokens> sources{};
       const size_t used = std::min<size_t>(tokens.size(), kLaneTokens);
       for (size_t t = 0; t < used; ++t) sources[t] = x[tokens[t]].data;
-      form->prepare(format, std::span(sources).first(used), cols, tiles + i * tile_size);
+      tiles_of(group)->prepare(format, std::span(sources).first(used), cols, tiles + i * tile_bytes_);
     }
   });
 }
@@ -161,20 +160,20 @@ void Linear::multiply_rows(const Share& share, float* out) {
   float* const scratch = scratch_.as<float>() + share.thread_idx * scratch_floats(limits_.cols);
   const auto tokens = share.group.tokens.subspan(static_cast<size_t>(tile.from), static_cast<size_t>(tile.tokens));
   if (form_ == Form::kFloat) {
-    std::array<const float*, kTileTokens> x{};
+    std::array<const float*, kTileTokens> x;  // the first are set
     for (size_t t = 0; t < tokens.size(); ++t) x[t] = float_rows_[static_cast<size_t>(tokens[t])];
     kernels_.multiply(
         {.w = w, .x = std::span(x).first(tokens.size()), .out = out, .scratch = scratch, .next = share.next});
     return;
   }
   MultiplyPreparedArgs args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch, .next = share.next};
-  if (tiled(share.group)) {
+  if (const TokenTiles* const form = tiles_of(share.group)) {
     const auto first = static_cast<size_t>(first_tile_[static_cast<size_t>(tile.group)] + tile.from / kLaneTokens);
     args.x = std::span(tiles_).subspan(first, (tokens.size() + kLaneTokens - 1) / kLaneTokens);
-    kernels_.int8->tiles->multiply(args);
+    form->multiply(args);
     return;
   }
-  std::array<const std::byte*, kTileTokens> x{};
+  std::array<const std::byte*, kTileTokens> x;  // the first are set
   for (size_t t = 0; t < tokens.size(); ++t) x[t] = int8_rows_[static_cast<size_t>(tokens[t])];
   args.x = std::span(x).first(tokens.size());
   kernels_.int8->multiply_rows(args);

@@ -139,7 +139,7 @@ class Linear {
   void prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups);
   void multiply(const Group& group, Tile& tile, const uint8_t* next, int thread_idx);
   void multiply_rows(const Share& share, float* out);
-  [[nodiscard]] bool tiled(const Group& group) const;
+  [[nodiscard]] const TokenTiles* tiles_of(const Group& group) const;  // null: rows
 
   const Kernels& kernels_;
   const Activations activations_;
@@ -148,6 +148,7 @@ class Linear {
   Form form_ = Form::kFloat;
   std::vector<const float*> float_rows_;  // [inputs]
   std::vector<const std::byte*> int8_rows_;
+  int64_t tile_bytes_ = 0;               // most of a tile
   std::vector<const std::byte*> tiles_;  // of all tiled groups
   std::vector<int64_t> first_tile_;      // [groups]
   struct TileSource {

@@ -31,12 +31,13 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
     const WeightRole role = *reads.begin();
     const WeightFormat format = args.formats.of_role[static_cast<size_t>(role)];
     const bool int8 = args.options.activations == Activations::kInt8 && cpu::int8_serves(format);
-    const cpu::TokenTiles* form = int8 && kernels.int8 != nullptr ? kernels.int8->tiles : nullptr;
-    const bool tiles = form != nullptr && many >= form->from;
+    const cpu::TokenTiles* const tiles = int8 && kernels.int8 != nullptr
+                                             ? kernels.int8->tiles_for(format, static_cast<int64_t>(std::ceil(many)))
+                                             : nullptr;
     stages.push_back(
         {.stage = stage,
-         .kernel = fmt::format("{}_{}_{} ({})", tiles ? "multiply_tiles" : "multiply", int8 ? "int8" : "f32",
-                               name_of(format), tiles ? form->name : kernels.name),
+         .kernel = fmt::format("{}_{}_{} ({})", tiles != nullptr ? "multiply_tiles" : "multiply", int8 ? "int8" : "f32",
+                               name_of(format), tiles != nullptr ? tiles->name : kernels.name),
          .tile = fmt::format("{}: {} rows over {} threads, up to {} rows x {} tokens at a time", name_of(role), rows,
                              threads, cpu::kTileRows, std::min<double>(std::ceil(many), cpu::kTileTokens)),
          .cost = cost(reads)});

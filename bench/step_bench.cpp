@@ -140,7 +140,8 @@ void Bench::step(int tokens) {
   };
   const auto [qkv, qkv_splits, qkv_cost] = gemm(qkv_, {kQkv, kHidden, tokens});
   const auto [o, o_splits, o_cost] = gemm(o_, {kHidden, kWidth, tokens});
-  const RopeSumsArgs rope{.sums = {sums_, qkv_splits},
+  const SplitSums::Order order = qkv_splits > 1 ? SplitSums::Order::kTiles : SplitSums::Order::kRows;
+  const RopeSumsArgs rope{.sums = {sums_, qkv_splits, order},
                           .bias = bias_,
                           .q = q_,
                           .cosine = table_,
@@ -151,7 +152,7 @@ void Bench::step(int tokens) {
                           .heads = kHeads,
                           .kv_heads = kKvHeads};
   NormSumsArgs settle = norm;
-  settle.sums = {sums_, o_splits};
+  settle.sums = {sums_, o_splits, order};
   settle.bias = bias_;
   settle.normed = normed_;
   settle.rounded.type = InputType::kF16;

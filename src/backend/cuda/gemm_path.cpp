@@ -28,7 +28,8 @@ std::vector<T> host_copy(const T* from, int64_t count, cudaStream_t stream) {
 
 // What sums takes for the widest result of a step.
 int64_t sum_floats(const Dims& d, int64_t tokens, int sms) {
-  const int64_t split_tokens = std::min<int64_t>(tokens, kSplitMaxTokens), qkv = d.q_width() + 2 * d.kv_width();
+  const int64_t split_tokens = in_atoms(std::min<int64_t>(tokens, kSplitMaxTokens)),
+                qkv = d.q_width() + 2 * d.kv_width();
   const int64_t split =
       std::max(split_count(qkv, d.hidden, sms) * qkv, split_count(d.hidden, d.q_width(), sms) * d.hidden);
   return std::max(tokens * std::max(qkv, d.hidden), split_tokens * split);
@@ -92,7 +93,7 @@ SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
                      .tokens = args.tokens,
                      .x_rows = from.rows},
                     plan, on);
-    return {y_, plan.splits};
+    return {y_, plan.splits, SplitSums::Order::kTiles};
   }
   args.order = layout::RowOrder::kPlain;
   args.x = from.at;

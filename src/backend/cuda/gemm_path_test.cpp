@@ -94,8 +94,9 @@ TEST_F(GemmPathTest, sums_are_the_products_in_the_packed_order_of_rows) {
       const GemmArgs args{.packing = packing, .weights = weights.get(), .rows = rows, .cols = cols, .tokens = tokens};
       path_->round(on_x.get(), args, on_);
       const SplitSums sums = path_->sums(args, on_);
-      const size_t out = static_cast<size_t>(tokens) * rows;
-      std::vector<float> got(static_cast<size_t>(sums.splits) * out);
+      const bool tiles = sums.order == SplitSums::Order::kTiles;
+      const int64_t pitch = tiles ? split_pitch(tokens, rows) : int64_t{tokens} * rows;
+      std::vector<float> got(static_cast<size_t>(sums.splits * pitch));
       cuda_check(cudaDeviceSynchronize());
       cuda_check(cudaMemcpy(got.data(), sums.at, got.size() * sizeof(float), cudaMemcpyDeviceToHost));
       for (int t = 0; t < tokens; ++t)
@@ -108,7 +109,8 @@ TEST_F(GemmPathTest, sums_are_the_products_in_the_packed_order_of_rows) {
             size += std::abs(term);
           }
           for (int s = 0; s < sums.splits; ++s)
-            value += got[static_cast<size_t>(s) * out + static_cast<size_t>(t * rows + r)];
+            value +=
+                got[static_cast<size_t>(s * pitch + (tiles ? place_in_sums(tokens, t, r) : int64_t{t} * rows + r))];
           ASSERT_NEAR(value, want, kInputError * size + 1e-5) << "token " << t << ", row " << r;
         }
     }

@@ -68,6 +68,7 @@ void check_args(const NormSumsArgs& a) {
   require_shape(aligned(a.x) && (a.sums.splits == 0 || aligned(a.sums.at)), kName, "x and sums, 16-byte aligned",
                 a.sums.splits);
   require_shape(a.sums.splits >= 0 && a.sums.splits <= kMaxSplits, kName, "up to 8 splits", a.sums.splits);
+  require_shape(experts || a.hidden % layout::kTileRows == 0, kName, "hidden in tiles of 16 without experts", a.hidden);
   require_shape(a.sums.splits > 0 || a.bias == nullptr, kName, "a bias with sums only", a.sums.splits);
   require_shape(!experts || (aligned(a.experts.at) && a.experts.weights != nullptr && a.sums.splits == 0), kName,
                 "experts, 16-byte aligned, with weights, and no sums", a.experts.topk);
@@ -123,7 +124,8 @@ void check_args(const RouteSumsArgs& a) {
   require_shape(a.experts > 0 && a.experts <= kRouteSumsExperts, kName, "1 to 128 experts", a.experts);
   require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
                 "a topk of at most 32 and experts", a.topk);
-  require_shape(a.sums.splits == 0 || a.sums.splits == 1, kName, "one split or none", a.sums.splits);
+  require_shape(a.sums.splits == 0 || (a.sums.splits == 1 && a.sums.order == SplitSums::Order::kRows), kName,
+                "one split in rows, or none", a.sums.splits);
   require_shape(aligned(a.x) && aligned(a.norm) && aligned(a.weight) && (a.sums.splits == 0 || aligned(a.sums.at)),
                 kName, "x, norm, weight and sums, 16-byte aligned", a.sums.splits);
   require_shape(a.bias == nullptr || (aligned(a.bias) && a.sums.splits > 0), kName, "a bias with sums only",

@@ -9,10 +9,11 @@
 
 namespace nibble::backend::cuda {
 
-// A GEMM's result that its reader has still to add up: splits of [tokens, rows] (split_gemm_plan.h).
+// A GEMM's result that its reader has still to add up.
 struct SplitSums {
   const float* at = nullptr;
-  int splits = 0;  // 0: there is none
+  int splits = 0;                                           // 0: there is none
+  enum class Order : uint8_t { kRows, kTiles } order = {};  // [tokens, rows], or split_gemm_plan.h place_in_sums
 };
 
 // What the experts of each token made, to be added up with their weights.
@@ -33,7 +34,7 @@ struct NormSumsArgs {
   const Bf16* norm = nullptr;  // [hidden]; null: nothing but x
   float* normed = nullptr;     // [tokens, hidden]
   GemmInput rounded{};
-  int tokens = 0, hidden = 0;  // hidden: a multiple of 8, up to kNormHidden
+  int tokens = 0, hidden = 0;  // hidden: a multiple of 8, without experts of 16, up to kNormHidden
   float eps = 0;
 };
 inline constexpr int kNormHidden = 4096;
@@ -73,7 +74,7 @@ inline constexpr int kRouteMaxTokens = 512;  // beyond, x would be read too ofte
 // for inverse[t] * x[t] * norm, which is split into two bf16.
 struct RouteSumsArgs {
   float* x = nullptr;                                    // [tokens, hidden]
-  SplitSums sums{};                                      // rows: hidden; of one split, or none
+  SplitSums sums{};                                      // rows: hidden; of one split, or none; in kRows
   const Bf16* bias = nullptr;                            // [hidden], with sums
   const Bf16* norm = nullptr;                            // [hidden]
   const Bf16 *weight = nullptr, *router_bias = nullptr;  // [experts, hidden], [experts]

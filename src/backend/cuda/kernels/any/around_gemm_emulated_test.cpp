@@ -30,8 +30,12 @@ TEST(around_gemm_emulated, norm_adds_what_is_owed_and_rounds_for_every_reader) {
   };
   check_norm<HostArray>({.tokens = 2, .hidden = 2880, .splits = 5, .type = InputType::kF16}, run);
   check_norm<HostArray>({.tokens = 9, .hidden = 192, .splits = 0, .panels = true}, run);
-  check_norm<HostArray>({.tokens = 3, .hidden = 4096, .splits = 1, .type = InputType::kBf16}, run);
+  check_norm<HostArray>(
+      {.tokens = 3, .hidden = 4096, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kBf16}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 8, .rounded = false}, run);
+  check_norm<HostArray>({.tokens = 11, .hidden = 192, .splits = 2, .panels = true}, run);
+  check_norm<HostArray>({.tokens = 9, .hidden = 192, .splits = 1, .order = SplitSums::Order::kRows, .panels = true},
+                        run);
   check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 3, .normed = false, .rounded = false}, run);
   check_norm<HostArray>({.tokens = 3, .hidden = 2880, .topk = 4, .panels = true, .normed = false}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 192, .topk = 6, .type = InputType::kBf16}, run);
@@ -46,7 +50,13 @@ TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cach
     emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { any_rope_sums_f32(args); });
   };
   check_rope<HostArray>({.tokens = 3, .heads = 4, .kv_heads = 2, .splits = 3}, run);
-  check_rope<HostArray>({.tokens = 1, .heads = 8, .kv_heads = 1, .splits = 1, .type = KvPages::Type::kF32}, run);
+  check_rope<HostArray>({.tokens = 1,
+                         .heads = 8,
+                         .kv_heads = 1,
+                         .splits = 1,
+                         .order = SplitSums::Order::kRows,
+                         .type = KvPages::Type::kF32},
+                        run);
   check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvPages::Type::kE4m3}, run);
 }
 

@@ -41,7 +41,13 @@ TEST_F(AroundGemm, norm_adds_what_is_owed_and_rounds_for_every_reader) {
         check_norm<DeviceArray>({.tokens = tokens, .hidden = 2880, .splits = 5, .type = type, .panels = panels}, run);
         check_norm<DeviceArray>({.tokens = tokens, .hidden = 192, .splits = 0, .type = type, .panels = panels}, run);
       }
-  check_norm<DeviceArray>({.tokens = 600, .hidden = 4096, .splits = 1, .type = InputType::kBf16, .panels = true}, run);
+  check_norm<DeviceArray>({.tokens = 600,
+                           .hidden = 4096,
+                           .splits = 1,
+                           .order = SplitSums::Order::kRows,
+                           .type = InputType::kBf16,
+                           .panels = true},
+                          run);
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 8, .rounded = false}, run);
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false, .rounded = false}, run);
   for (const int tokens : {1, 9, 300})
@@ -59,7 +65,9 @@ TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
   for (const KvPages::Type type : {KvPages::Type::kBf16, KvPages::Type::kF32, KvPages::Type::kE4m3})
     for (const int tokens : kEdgeTokens) {
       check_rope<DeviceArray>({.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = 3, .type = type}, run);
-      check_rope<DeviceArray>({.tokens = tokens, .heads = 3, .kv_heads = 1, .splits = 1, .type = type}, run);
+      check_rope<DeviceArray>(
+          {.tokens = tokens, .heads = 3, .kv_heads = 1, .splits = 1, .order = SplitSums::Order::kRows, .type = type},
+          run);
     }
 }
 

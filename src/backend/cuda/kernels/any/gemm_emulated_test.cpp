@@ -148,6 +148,7 @@ TEST(gemm_emulated, dense_bf16_on_wgmma_is_the_plain_product) {
   check_dense<Sm90Dense, Packing::kBf16, 64>(512, 384, 65, RowOrder::kHeads64);
   check_dense<Sm90Dense, Packing::kBf16, 96>(16, 512, 9);
   check_dense<Sm90Dense, Packing::kBf16, 192>(784, 192, 193);
+  check_dense<Sm90Dense, Packing::kBf16, kDenseWide>(208, 384, 201);
 }
 
 TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_largest) {

@@ -36,6 +36,8 @@ struct GemmInputRow {
   // Columns k to k + 7, those of four consecutive lanes a block of 32. All lanes of the warp together; those without
   // columns are not `mine`.
   __device__ __forceinline__ void store8(int k, bool mine, const float (&v)[8]) const;
+  // Likewise columns k to k + 3 and k + 8 to k + 11.
+  __device__ __forceinline__ void store_half_tile(int k, bool mine, const float (&v)[8]) const;
 };
 
 // Of four lanes, lane t has word c for lane c; it gets the words for it, in the order of the lanes.
@@ -61,6 +63,26 @@ __device__ __forceinline__ void GemmInputRow::store8(int k, bool mine, const flo
   // In panels the lane has chunk k / 8 % 4 now.
   const int from = to.rows == 0 ? k : k / layout::kBlockK * layout::kBlockK + k / 8 % 4 * 2;
   if (mine) *reinterpret_cast<uint4*>(at(from)) = {w[0], w[1], w[2], w[3]};
+}
+
+__device__ __forceinline__ void GemmInputRow::store_half_tile(int k, bool mine, const float (&v)[8]) const {
+  uint32_t w[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) w[i] = pack(v[2 * i], v[2 * i + 1]);
+  if (to.rows == 0) {
+    if (!mine) return;
+    *reinterpret_cast<uint2*>(at(k)) = {w[0], w[1]};
+    *reinterpret_cast<uint2*>(at(k + 8)) = {w[2], w[3]};
+    return;
+  }
+  // Two lanes have the same half of a block's two tiles, and two chunks together: the first lane gets the first one.
+  const bool second = k % layout::kBlockK >= layout::kTileRows;
+  const uint32_t other[2] = {__shfl_xor_sync(kAllLanes, second ? w[0] : w[1], 2),
+                             __shfl_xor_sync(kAllLanes, second ? w[2] : w[3], 2)};
+  const int from = k / layout::kBlockK * layout::kBlockK + k % 8 + (second ? 2 : 0);
+  if (!mine) return;
+  *reinterpret_cast<uint4*>(at(from)) =
+      second ? uint4{other[0], other[1], w[1], w[3]} : uint4{w[0], w[2], other[0], other[1]};
 }
 
 }  // namespace nibble::backend::cuda

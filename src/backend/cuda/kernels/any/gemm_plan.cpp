@@ -46,10 +46,10 @@ bool on_dense(const GemmShape& s, const GemmDevice& device) {
 // bytes a cycle; then those in which its sums leave (measured 2026-11-22, H100). A last wave of few CTAs gets its
 // operands in as little as half the time.
 double dense_cycles(int64_t cols, int tokens, double of_copies) {
-  constexpr int kRows = kDenseRowTiles * layout::kTileRows;
-  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 36.0, kStore = 50;
-  const double of_pair = std::max(kRows * tokens * kMultiply, (kRows + tokens) * kCopy * of_copies);
-  return static_cast<double>(cols / layout::kPanelK) * of_pair + kStore * tokens;
+  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 36.0, kStore = 0.2;
+  const int rows = dense_row_tiles(tokens) * layout::kTileRows;
+  const double of_pair = std::max(rows * tokens * kMultiply, (rows + tokens) * kCopy * of_copies);
+  return static_cast<double>(cols / layout::kPanelK) * of_pair + kStore * rows * tokens;
 }
 
 // The width whose waves should take the fewest cycles; of nearly equals the widest.
@@ -57,22 +57,24 @@ int dense_tile(const GemmShape& s, const GemmDevice& device) {
   constexpr double kNearly = 1.01;
   int best = 0;
   double best_cycles = 0;
-  for (const int tokens : kDenseTokens) {
-    const int64_t works = dense_blocks(s.rows) * ceil_div(s.tokens, tokens);
+  const auto consider = [&](int tokens) {
+    const int64_t works = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
     const int64_t waves = ceil_div(works, device.sms), last = works - (waves - 1) * device.sms;
     const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / device.sms;
     const double cycles =
         static_cast<double>(waves - 1) * dense_cycles(s.cols, tokens, 1) + dense_cycles(s.cols, tokens, of_last);
-    if (best != 0 && cycles > kNearly * best_cycles) continue;
+    if (best != 0 && cycles > kNearly * best_cycles) return;
     best = tokens;
     best_cycles = cycles;
-  }
+  };
+  for (const int tokens : kDenseTokens) consider(tokens);
+  if (s.tokens <= kDenseWide) consider(kDenseWide);
   return best;
 }
 
 GemmPlan dense_plan(const GemmShape& s, const GemmDevice& device, int tokens) {
-  const int64_t works = dense_blocks(s.rows) * ceil_div(s.tokens, tokens);
-  return {.rows = kDenseRowTiles * layout::kTileRows,
+  const int64_t works = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
+  return {.rows = dense_row_tiles(tokens) * layout::kTileRows,
           .tokens = tokens,
           .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
           .grid_y = 1,

@@ -21,9 +21,11 @@ inline constexpr int kMxfp4RowTiles = 12, kMxfp4WarpgroupTiles = 4;
 inline constexpr int kMxfp4Widths[] = {8, 16, 32, 48, 64, 80, 96, 128, 144, 160}, kMxfp4Tokens = 160;
 // Where no expert's tile has more, x is cut into smaller stages, and so into more.
 inline constexpr int kMxfp4Narrow = 64;
-// sm90_dense_gemm, for bf16: row tiles and widths of a CTA's tile.
-inline constexpr int kDenseRowTiles = 16;
-inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192};
+// sm90_dense_gemm, for bf16: widths of a CTA's tile, and one for steps of up to so many tokens: all of them, of fewer
+// rows. It does not turn heads.
+inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide = 256;
+// And its row tiles.
+[[nodiscard]] constexpr int dense_row_tiles(int tokens) { return tokens == kDenseWide ? 12 : 16; }
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
@@ -145,7 +147,7 @@ inline constexpr int kWgmmaBarrierBytes = 512;
 }
 // sm90_dense_gemm's: as many stages as fit, of 64 k of x and of the row tiles' weights, and two barriers of each.
 [[nodiscard]] constexpr int dense_stage_bytes(int tokens) {
-  return tokens * 128 + kDenseRowTiles * layout::pair_bytes(layout::Packing::kBf16);
+  return tokens * 128 + dense_row_tiles(tokens) * layout::pair_bytes(layout::Packing::kBf16);
 }
 [[nodiscard]] constexpr int dense_stages(int tokens) {
   constexpr int kMost = 227 * 1024 - 1024;  // of a CTA; 1024: to align the ring
@@ -154,9 +156,9 @@ inline constexpr int kWgmmaBarrierBytes = 512;
 [[nodiscard]] constexpr int dense_shared_bytes(int tokens) {
   return 1024 + dense_stages(tokens) * (dense_stage_bytes(tokens) + 16);
 }
-[[nodiscard]] constexpr int64_t dense_blocks(int64_t rows) {
-  constexpr int kRows = kDenseRowTiles * layout::kTileRows;
-  return (rows + kRows - 1) / kRows;
+[[nodiscard]] constexpr int64_t dense_blocks(int64_t rows, int tile_tokens) {
+  const int tile_rows = dense_row_tiles(tile_tokens) * layout::kTileRows;
+  return (rows + tile_rows - 1) / tile_rows;
 }
 
 struct GemmCost {

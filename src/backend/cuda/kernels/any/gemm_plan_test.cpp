@@ -79,7 +79,10 @@ TEST(gemm_plan, dense_bf16_takes_the_rows_that_read_l2_least_and_fill_the_last_w
                                                  {2880, 4096, 512, 64}}) {
     EXPECT_EQ(planned(rows, cols, tokens).tokens, tile) << rows << ", " << tokens;
   }
-  for (const int tokens : kDenseTokens) {
+  for (const auto& [tokens, tile] :
+       {std::array{128, 128}, {129, 160}, {192, 192}, {193, kDenseWide}, {256, kDenseWide}, {257, 160}})
+    EXPECT_EQ(planned(201088, 2880, tokens).tokens, tile) << "logits of " << tokens;
+  for (const int tokens : {64, 96, 128, 160, 176, 192, kDenseWide}) {
     EXPECT_LE(dense_shared_bytes(tokens), 227 * 1024);
     EXPECT_GE(dense_stages(tokens), 4);
   }

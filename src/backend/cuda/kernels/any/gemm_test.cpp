@@ -31,7 +31,11 @@ class Gemm : public CudaTest {
     return {false};
   }
   [[nodiscard]] static std::vector<int> tiles_of(bool wgmma, Packing packing = Packing::kMxfp4) {
-    if (wgmma && packing == Packing::kBf16) return {std::begin(kDenseTokens), std::end(kDenseTokens)};
+    if (wgmma && packing == Packing::kBf16) {
+      std::vector<int> tiles(std::begin(kDenseTokens), std::end(kDenseTokens));
+      tiles.push_back(kDenseWide);
+      return tiles;
+    }
     if (wgmma) return {kMxfp4Narrow, kMxfp4Tokens};
     return {std::begin(kGemmTokens), std::end(kGemmTokens)};
   }
@@ -223,7 +227,7 @@ TEST_F(Gemm, moe_is_the_plain_product_at_the_model_s_widths) {
 // Rings go round from work to work. Small, for racecheck.
 TEST_F(Gemm, two_ctas_take_work_after_work) {
   if (kernels_for(Packing::kBf16).size() < 2) GTEST_SKIP() << "no wgmma here";
-  for (const int tile : kDenseTokens)
+  for (const int tile : tiles_of(true, Packing::kBf16))
     for (const int rows : {528, 144})  // more than tokens, and fewer
       check_dense({Packing::kBf16, rows, 384, 2 * tile + 5, tile, true, RowOrder::kPlain, 2});
   for (const int tokens : {5, 12, 30, 45, 60, 75, 90, 120, 140, 160, 170})  // of an expert: instructions of every width

@@ -2,10 +2,10 @@
 // norm_sums: x[t] += bias + Σ_s sums[s, t], or Σ_k weights[t, k] experts[t, k]; rmsnorm(x[t]) * norm, in f32 and
 // rounded     source: torch/model.py RMSNorm, the residuals of AttentionBlock and MLPBlock; arguments: around_gemm.h
 // NormSumsArgs
-// x, normed f32 [tokens, hidden]     sums f32 [splits, tokens, hidden]     experts f32 or bf16 [tokens, topk, hidden]
-// rounded: f16 or bf16, row-major or layout/wgmma_b.h
-// grid one CTA per token, eight columns per thread     bytes, flops: cost()
-// predicted (H200, 64 tokens): 2.5 us with five splits, 2 us without; (H100, 8192 tokens, four experts in bf16) 150 us,
+// x, normed f32 [tokens, hidden]     sums f32 [splits] of [tokens, hidden] or tiles     experts f32 or bf16 [tokens,
+// topk, hidden] rounded: f16 or bf16, row-major or layout/wgmma_b.h grid one CTA per token, eight columns per thread:
+// with sums, those of half a row tile     bytes, flops: cost() predicted (H200, 64 tokens): 2.5 us with five splits, 2
+// us without; (H100, 8192 tokens, four experts in bf16) 150 us,
 //      measured 2026-11-22 in a prompt 159, 2048 tokens 41
 // rounding: f32, order fixed by hidden and splits
 
@@ -21,7 +21,6 @@
 
 namespace nibble::backend::cuda {
 
-// Eight columns per thread.
 inline constexpr int kNormColumns = 8, kNormMaxThreads = kNormHidden / kNormColumns;
 [[nodiscard]] constexpr int norm_threads(int hidden) {
   return (hidden / kNormColumns + kWarpLanes - 1) / kWarpLanes * kWarpLanes;
@@ -74,20 +73,26 @@ __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __gri
   static_assert(kNormMaxThreads / kWarpLanes <= kWarpLanes);
   constexpr bool kSplits = kOwed == NormOwed::kSplits;
   extern __shared__ __align__(128) uint8_t smem[];
-  const int token = static_cast<int>(blockIdx.x), k = kNormColumns * static_cast<int>(threadIdx.x);
+  const int token = static_cast<int>(blockIdx.x);
+  const HalfTile half{a.tokens, a.hidden, token, static_cast<int>(threadIdx.x)};
+  const int k = kSplits ? half.row() : kNormColumns * static_cast<int>(threadIdx.x);
+  constexpr int kApart = kSplits ? 8 : 4;  // of its two quads
   const int64_t row = int64_t{token} * a.hidden + k;
   const bool mine = k < a.hidden;
   ptx::grid_dependency_launch();
   Quad norm[2], owed[2], x[2];
-  if (mine && a.norm != nullptr) Quad::of8(a.norm + k, norm);
-  if (kSplits && mine && a.bias != nullptr) Quad::of8(a.bias + k, owed);
+  for (int q = 0; q < 2; ++q) {
+    if (mine && a.norm != nullptr) norm[q] = Quad::of(a.norm + k + kApart * q);
+    if (kSplits && mine && a.bias != nullptr) owed[q] = Quad::of(a.bias + k + kApart * q);
+  }
   ptx::grid_dependency_wait();
   if (mine) {
-    for (int q = 0; q < 2; ++q) {
-      x[q].add(a.x + row + 4 * q);
-      if constexpr (kSplits) owed[q].add_splits(a.sums, a.sums.at + row + 4 * q, int64_t{a.tokens} * a.hidden);
+    for (int q = 0; q < 2; ++q) x[q].add(a.x + row + kApart * q);
+    if constexpr (kSplits) {
+      half.add(a.sums, owed[0], owed[1]);
+    } else {
+      add_experts<kOwed>(a, token, k, x);
     }
-    if constexpr (!kSplits) add_experts<kOwed>(a, token, k, x);
   }
   float squares = 0, v[kNormColumns];
 #pragma unroll
@@ -97,7 +102,7 @@ __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __gri
     squares += v[c] * v[c];
   }
   if (mine && (!kSplits || a.sums.splits > 0))
-    for (int q = 0; q < 2; ++q) x[q].store(a.x + row + 4 * q);
+    for (int q = 0; q < 2; ++q) x[q].store(a.x + row + kApart * q);
   if (a.norm == nullptr) return;
   const float mean = norm_sum(squares, ptx::shared_address(smem)) / static_cast<float>(a.hidden);
   const float inverse = 1.0f / sqrtf(mean + a.eps);
@@ -105,8 +110,14 @@ __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __gri
   for (int c = 0; c < kNormColumns; ++c) v[c] *= inverse * norm[c / 4].v[c % 4];
   if (mine && a.normed != nullptr)
     for (int q = 0; q < 2; ++q)
-      *reinterpret_cast<float4*>(a.normed + row + 4 * q) = {v[4 * q], v[4 * q + 1], v[4 * q + 2], v[4 * q + 3]};
-  if (a.rounded.at != nullptr) GemmInputRow{a.rounded, token, a.hidden}.store8(k, mine, v);
+      *reinterpret_cast<float4*>(a.normed + row + kApart * q) = {v[4 * q], v[4 * q + 1], v[4 * q + 2], v[4 * q + 3]};
+  if (a.rounded.at == nullptr) return;
+  const GemmInputRow to{a.rounded, token, a.hidden};
+  if constexpr (kSplits) {
+    to.store_half_tile(k, mine, v);
+  } else {
+    to.store8(k, mine, v);
+  }
 }
 
 }  // namespace nibble::backend::cuda

@@ -9,26 +9,12 @@ namespace nibble::backend::cuda {
 // Four of a row, in registers.
 struct Quad {
   float v[4] = {};
-  __device__ void add(const float* from) {
-    const float4 four = *reinterpret_cast<const float4*>(from);
+  __device__ void add(const float* from) { add(*reinterpret_cast<const float4*>(from)); }
+  __device__ void add(const float4& four) {
     v[0] += four.x;
     v[1] += four.y;
     v[2] += four.z;
     v[3] += four.w;
-  }
-  // Adds the splits in their order, and zeros for those that there are not; the loads are under way together.
-  __device__ void add_splits(const SplitSums& sums, const float* from, int64_t pitch) {
-    float4 all[kMaxSplits];
-#pragma unroll
-    for (int s = 0; s < kMaxSplits; ++s)
-      all[s] = s < sums.splits ? *reinterpret_cast<const float4*>(from + s * pitch) : float4{};
-#pragma unroll
-    for (int s = 0; s < kMaxSplits; ++s) {
-      v[0] += all[s].x;
-      v[1] += all[s].y;
-      v[2] += all[s].z;
-      v[3] += all[s].w;
-    }
   }
   __device__ void store(float* to) const { *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]}; }
   __device__ static Quad of(const uint2& pairs) {
@@ -40,6 +26,40 @@ struct Quad {
     const uint4 pairs = *reinterpret_cast<const uint4*>(from);
     to[0] = of(uint2{pairs.x, pairs.y});
     to[1] = of(uint2{pairs.z, pairs.w});
+  }
+};
+
+// Half of a token's row tile, in a result of tokens x rows: rows 4 half to 4 half + 3 of the tile, and those 8 on.
+struct HalfTile {
+  int tokens, rows, token, half;  // half: 2 tile, or 2 tile + 1
+
+  // Where the first of them lies in a row.
+  [[nodiscard]] __device__ int row() const { return half / 2 * layout::kTileRows + half % 2 * 4; }
+  // Adds the splits in their order, and zeros for those that there are not; the loads are under way together.
+  __device__ __forceinline__ void add(const SplitSums& sums, Quad& first, Quad& second) const {
+    const bool tiles = sums.order == SplitSums::Order::kTiles;
+    const int64_t pitch = tiles ? split_pitch(tokens, rows) : int64_t{tokens} * rows;
+    const float* from = sums.at + (tiles ? place_in_sums(tokens, token, row()) : int64_t{token} * rows + row());
+#pragma unroll
+    for (int part = 0; part < 2; ++part, from += tiles ? 4 : 8) {
+      float4 all[kMaxSplits];
+#pragma unroll
+      for (int s = 0; s < kMaxSplits; ++s)
+        all[s] = s < sums.splits ? *reinterpret_cast<const float4*>(from + s * pitch) : float4{};
+      Quad& row = part == 0 ? first : second;
+      Quad own =
+          tiles ? Quad{{first.v[2 * part], second.v[2 * part], first.v[2 * part + 1], second.v[2 * part + 1]}} : row;
+#pragma unroll
+      for (int s = 0; s < kMaxSplits; ++s) own.add(all[s]);
+      if (tiles) {
+        first.v[2 * part] = own.v[0];
+        second.v[2 * part] = own.v[1];
+        first.v[2 * part + 1] = own.v[2];
+        second.v[2 * part + 1] = own.v[3];
+      } else {
+        row = own;
+      }
+    }
   }
 };
 

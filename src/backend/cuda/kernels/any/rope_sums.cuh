@@ -1,7 +1,7 @@
 #pragma once
 // rope_sums: q, k, v = Σ_s sums[s] + bias; (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), x1 = x[d], x2 = x[d + 32], of q and
 // k; k and v into their slots           source: torch/model.py RotaryEmbedding; arguments: around_gemm.h RopeSumsArgs
-// sums f32 [splits, tokens, rows]: a tile of 16 rows holds 8 d of a head and the 8 that turn with them
+// sums f32 [splits] of [tokens, rows] or tiles: a tile of 16 rows holds 8 d of a head and the 8 that turn with them
 // q f32 [tokens, heads, 64]     keys, values [page, kv_heads, kPageTokens, 64]
 // grid a thread per half tile     bytes, flops: cost()     measured 2026-11-22 (H200, 120b, three splits): 16
 // tokens 1.6 us, 64 2.4, 256 6.1 rounding: f32, splits in their order
@@ -24,10 +24,7 @@ __global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_c
   HeadQuads quads{token, head, d, {}, {}};
   quads.add_bias(a.bias);
   ptx::grid_dependency_wait();
-  const float* from = a.sums.at + int64_t{token} * rows + tile * layout::kTileRows + own % 2 * 4;
-  const int64_t pitch = int64_t{a.tokens} * rows;
-  quads.first.add_splits(a.sums, from, pitch);
-  quads.second.add_splits(a.sums, from + 8, pitch);
+  HalfTile{a.tokens, rows, token, own}.add(a.sums, quads.first, quads.second);
   if (head < a.heads + a.kv_heads) {
     Quad cosine, sine;
     cosine.add(a.cosine + token * kHalfHead + d);

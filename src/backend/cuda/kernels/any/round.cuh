@@ -81,15 +81,27 @@ __global__ void __launch_bounds__(kRoundTokenThreads)
   if (tid < 32) shared.before[tid] = 0;
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
+  constexpr int kTogether = 4;  // pairs of a thread whose loads are under way together, the first ones with those of x
+  int own[kTogether];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+      own[i] = first + i * threads < pairs ? group.expert_ids[first + i * threads] : -1;
+  };
+  load(tid);
   const bool mine = tid < args.cols / 8;
   const RoundChunk chunk(args, token, mine ? tid : 0);
   if (tid < group.topk) shared.experts[tid] = group.expert_ids[first_pair + tid];
   __syncthreads();
-  for (int pair = tid; pair < pairs; pair += threads) {
-    const int expert = group.expert_ids[pair];
-    atomicAdd(&shared.counts[expert], 1);
-    for (int k = 0; k < group.topk; ++k)
-      if (expert == shared.experts[k] && pair < first_pair + k) atomicAdd(&shared.before[k], 1);
+  for (int first = tid; first < pairs; first += kTogether * threads) {
+    if (first != tid) load(first);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (own[i] < 0) continue;
+      atomicAdd(&shared.counts[own[i]], 1);
+      for (int k = 0; k < group.topk; ++k)
+        if (own[i] == shared.experts[k] && first + i * threads < first_pair + k) atomicAdd(&shared.before[k], 1);
+    }
   }
   __syncthreads();
   for (int k = warp; k < group.topk; k += warps) {

@@ -38,6 +38,9 @@ void launch_tokens(const DenseLaunch& l) {
     case kDenseTokens[3]: return launch<kDenseTokens[3]>(l);
     case kDenseTokens[4]: return launch<kDenseTokens[4]>(l);
     case kDenseTokens[5]: return launch<kDenseTokens[5]>(l);
+    case kDenseWide:
+      require_shape(l.rope.q == nullptr, l.name, "a tile that turns heads", l.plan.tokens);
+      return launch<kDenseWide>(l);
     default: require_shape(false, l.name, "tiles that there are", l.plan.tokens);
   }
 }

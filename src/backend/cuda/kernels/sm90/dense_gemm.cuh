@@ -3,14 +3,14 @@
 // source: torch/model.py, Linear and RotaryEmbedding; arguments: kernels/any/gemm_plan.h GemmArgs, around_gemm.h
 // RopeSumsArgs
 // W    layout/packed.h     x  layout/wgmma_b.h panels
-// grid one CTA per SM takes every gridDim.x-th work: 16 tiles of 16 rows, kTokens tokens
-// warps two warpgroups multiply and store, two row tiles a warp; one more copies 64 k of both a stage, on into the next
-//      work
+// grid one CTA per SM takes every gridDim.x-th work: 16 tiles of 16 rows, kTokens tokens; or 12, and all tokens
+// warps two warpgroups multiply and store, two row tiles a warp, or three, one a warp; one more copies 64 k of both a
+//      stage, on into the next work
 // mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
 // rope its table and the slots come through the ring, too, behind a work's operands
 // bytes, flops: cost()
-// measured 2026-11-22 H100, 120b: 2048 tokens qkv 89 us, o 72; 8192: 417, 311; 256 tokens' logits 537. A work of o and
-//      192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and stores for 8,200
+// measured 2026-11-22 H100, 120b: 2048 tokens qkv 89 us, o 72; 8192: 417, 311; 256 tokens' logits 495, in two
+//      tiles of tokens 539. A work of o and 192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and stores for 8,200
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
@@ -31,17 +31,23 @@ namespace nibble::backend::cuda {
 template <int kTheTokens>
 struct DenseTile {
   static constexpr int kTokens = kTheTokens;
-  static constexpr int kWarps = kDenseRowTiles / 2;  // that multiply
+  static constexpr bool kTurns = kTokens != kDenseWide;
+  static constexpr int kRowTiles = dense_row_tiles(kTokens);
+  static constexpr int kColumns = kTurns ? kTokens : kTokens / 2;  // of a wgmma
+  static constexpr int kParts = kTokens / kColumns;
+  static constexpr int kOwn = kTurns ? 2 : 1;      // row tiles of a warp
+  static constexpr int kWarps = kRowTiles / kOwn;  // that multiply
   static constexpr int kConsumers = kWarps * layout::kWarpLanes;
-  static constexpr int kCopiers = 8 * kDenseRowTiles;
-  static constexpr int kThreads = kConsumers + kCopiers;
-  static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+  static constexpr int kCopiers = 8 * kRowTiles;
+  static constexpr int kThreads = kConsumers + 4 * layout::kWarpLanes;
+  static constexpr int kConsumerRegisters = kTurns ? 240 : 160, kProducerRegisters = kTurns ? 24 : 32;
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread; none come to a CTA later
-  static_assert(kConsumers * kConsumerRegisters + kCopiers * kProducerRegisters <= kThreads * kLaunchRegisters);
+  static_assert(kConsumers * kConsumerRegisters + (kThreads - kConsumers) * kProducerRegisters <=
+                kThreads * kLaunchRegisters);
   static constexpr int kStages = dense_stages(kTokens);
   static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
   static constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
-  static constexpr int kWeightBytes = kDenseRowTiles * kPieceBytes;
+  static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
   static constexpr int kStageBytes = kInputBytes + kWeightBytes;
   static constexpr int kSharedBytes = dense_shared_bytes(kTokens);
   static_assert(kStageBytes == dense_stage_bytes(kTokens) && kInputBytes % layout::kAtomBytes == 0);
@@ -85,7 +91,8 @@ struct DenseWalk {
     tile_bytes = static_cast<int>(geometry.tile_bytes);
     slices = geometry.slices;
     slice_pairs = geometry.blocks / 2;
-    const int blocks = static_cast<int>(dense_blocks(args.rows)), tiles = (args.tokens + tile_tokens - 1) / tile_tokens;
+    const int blocks = static_cast<int>(dense_blocks(args.rows, tile_tokens)),
+              tiles = (args.tokens + tile_tokens - 1) / tile_tokens;
     works = blocks * tiles;
     fastest = tokens_fastest ? tiles : blocks;
   }
@@ -96,7 +103,7 @@ template <class Tile>
 __device__ __forceinline__ GemmWork work_at(const GemmArgs& args, const DenseWalk& walk, int i) {
   const int fast = i % walk.fastest, slow = i / walk.fastest;
   const int first = (walk.tokens_fastest ? fast : slow) * Tile::kTokens;
-  return {0, first, min(Tile::kTokens, args.tokens - first), (walk.tokens_fastest ? slow : fast) * kDenseRowTiles};
+  return {0, first, min(Tile::kTokens, args.tokens - first), (walk.tokens_fastest ? slow : fast) * Tile::kRowTiles};
 }
 
 // The stage behind a work's where sums are turned: what goes with its tokens, 32 cosines and as many sines each, then
@@ -130,6 +137,7 @@ template <class Tile>
 __device__ __forceinline__ void copy_operands(const GemmArgs& args, const RopeSumsArgs& rope, const DenseWalk& walk,
                                               const DenseRing<Tile>& ring) {
   const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
+  if (thread >= Tile::kCopiers) return;
   const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
   RingPlace<Tile::kStages> place{0};
   for (auto i = static_cast<int>(blockIdx.x); i < walk.works; i += static_cast<int>(gridDim.x)) {
@@ -157,21 +165,24 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const RopeSu
         ptx::async_copy16(stage + own + static_cast<uint32_t>(at), weights + at, ptx::Fill::kCopy);
       ptx::mbarrier_arrive_behind_copies(full);
     }
-    if (rope.q == nullptr) continue;
-    ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
-    TurnStage<Tile>::copy(rope, work, ring.stage(place.stage), thread);
-    if (thread == 0) ptx::mbarrier_arrive(ring.full(place.stage));  // for x, which there is none of
-    ptx::mbarrier_arrive_behind_copies(ring.full(place.stage));
-    place.next();
+    if constexpr (Tile::kTurns) {
+      if (rope.q == nullptr) continue;
+      ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
+      TurnStage<Tile>::copy(rope, work, ring.stage(place.stage), thread);
+      if (thread == 0) ptx::mbarrier_arrive(ring.full(place.stage));  // for x, which there is none of
+      ptx::mbarrier_arrive_behind_copies(ring.full(place.stage));
+      place.next();
+    }
   }
   ptx::async_wait<0>();
 }
 
-// The warps that multiply: row tiles 2 * warp and 2 * warp + 1 of the CTA, and an operand for each.
+// The warps that multiply: one or two row tiles of the CTA each, and an operand for each.
 template <class Tile>
 struct DenseConsumer {
-  using Operand = uint32_t[2][4];  // half a stage
-  using Sums = float[Tile::kTokens / 8][4];
+  // Slices of 16 k: half a stage, or a quarter, as registers allow.
+  using Operand = uint32_t[Tile::kOwn][4];
+  using Sums = float[Tile::kColumns / 8][4];  // of a row tile and a part of the tokens, which run fastest
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const uint32_t own_weights;  // the lane's, in a stage
@@ -179,25 +190,30 @@ struct DenseConsumer {
   Cursor at;
 
   __device__ explicit DenseConsumer(const DenseRing<Tile>& ring)
-      : own_weights(static_cast<uint32_t>(Tile::kInputBytes + 2 * warp * Tile::kPieceBytes + lane * 16)),
+      : own_weights(static_cast<uint32_t>(Tile::kInputBytes + Tile::kOwn * warp * Tile::kPieceBytes + lane * 16)),
         at(ring.stage(0), ring.full(0), 0) {}
 
-  // Multiplies half a stage of the warp's row tile `own`: under way on return, when at most that and the one before
-  // are.
-  template <int kHalf>
-  __device__ __forceinline__ void step(int own, Operand& a, Sums& sums) {
-    ptx::wgmma_wait<1>();
+  // Multiplies an operand of the warp's row tile `own`, from slice kFirst of the stage on: under way on return, when at
+  // most one of every row tile is.
+  template <int kFirst>
+  __device__ __forceinline__ void step(int own, Operand& a, Sums (&sums)[2]) {
+    ptx::wgmma_wait<Tile::kOwn - 1>();
     keep(a);
 #pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      const uint4 words =
-          ptx::load_shared16(at.stage + own_weights +
-                             static_cast<uint32_t>(own * Tile::kPieceBytes + (2 * kHalf + s) * layout::kStepBytes));
+    for (int s = 0; s < Tile::kOwn; ++s) {
+      const uint4 words = ptx::load_shared16(
+          at.stage + own_weights + static_cast<uint32_t>(own * Tile::kPieceBytes + (kFirst + s) * layout::kStepBytes));
       for (int i = 0; i < 4; ++i) a[s][i] = word_of(words, i);
     }
     ptx::wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < 2; ++s) ptx::wgmma_m64k16(sums, a[s], layout::matrix_descriptor(at.stage, 2 * kHalf + s));
+    for (int s = 0; s < Tile::kOwn; ++s)
+#pragma unroll
+      for (int p = 0; p < Tile::kParts; ++p)
+        ptx::wgmma_m64k16(
+            sums[own + p], a[s],
+            layout::matrix_descriptor(at.stage + static_cast<uint32_t>(p * Tile::kColumns * layout::kAtomRowBytes),
+                                      kFirst + s));
     ptx::wgmma_commit();
   }
   // Behind the wait for the wgmmas that read it: ptx/wgmma.cuh.
@@ -219,23 +235,24 @@ struct DenseConsumer {
     at.next();
   }
   __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
-    Operand first = {}, second = {};
+    constexpr int kOwn = Tile::kOwn;
+    Operand operands[kOwn] = {};
     uint32_t held = 0;  // the barrier for full of the stage before; 0: there is none
 #pragma unroll 1
     for (int pair = 0; pair < pairs; ++pair) {
       ptx::mbarrier_wait(at.full, at.parity);
-      step<0>(0, first, sums[0]);
-      step<0>(1, second, sums[1]);  // behind its wait nothing reads the stage before
+      step<0>(0, operands[0], sums);
+      step<2 - kOwn>(kOwn - 1, operands[kOwn - 1], sums);  // behind its wait nothing reads the stage before
       if (held != 0) ptx::mbarrier_arrive(Cursor::empty(held));
       held = at.full;
-      step<1>(0, first, sums[0]);
-      step<1>(1, second, sums[1]);
+      step<2>(0, operands[0], sums);
+      step<4 - kOwn>(kOwn - 1, operands[kOwn - 1], sums);
       at.next();
     }
     ptx::wgmma_wait<0>();
     ptx::mbarrier_arrive(Cursor::empty(held));
-    keep(first);
-    keep(second);
+#pragma unroll
+    for (Operand& operand : operands) keep(operand);
 #pragma unroll
     for (auto& tile : sums) {
 #pragma unroll
@@ -252,10 +269,10 @@ template <class Tile>
 __device__ __forceinline__ void begin_sums(const GemmArgs& args, const GemmWork& work, int warp,
                                            typename DenseConsumer<Tile>::Sums (&sums)[2]) {
   const int row_of_lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes / 4;
-  float bias[2][2] = {};
-  for (int t = 0; args.bias != nullptr && t < 2; ++t)
+  float bias[Tile::kOwn][2] = {};
+  for (int t = 0; args.bias != nullptr && t < Tile::kOwn; ++t)
     for (int half = 0; half < 2; ++half) {
-      const int row_tile = min(work.first_row_tile + 2 * warp + t, args.rows / layout::kTileRows - 1);
+      const int row_tile = min(work.first_row_tile + Tile::kOwn * warp + t, args.rows / layout::kTileRows - 1);
       bias[t][half] = args.bias[layout::source_row(args.order, row_tile, row_of_lane + 8 * half)].to_float();
     }
 #pragma unroll
@@ -263,7 +280,7 @@ __device__ __forceinline__ void begin_sums(const GemmArgs& args, const GemmWork&
 #pragma unroll
     for (auto& column : sums[t]) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) column[i] = bias[t][i / 2];
+      for (int i = 0; i < 4; ++i) column[i] = bias[t / Tile::kParts][i / 2];
     }
   }
 }
@@ -274,10 +291,10 @@ template <class Tile>
 __device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
-  float* y[2];
-  int pitch[2], apart[2];
-  bool stores[2];
-  for (int t = 0; t < 2; ++t) {
+  float* y[Tile::kOwn];
+  int pitch[Tile::kOwn], apart[Tile::kOwn];
+  bool stores[Tile::kOwn];
+  for (int t = 0; t < Tile::kOwn; ++t) {
     const auto row = static_cast<int>(layout::source_row(args.order, row_tile + t, lane / 4));
     const GemmPart part = part_of(args, row);
     y[t] = part.to + int64_t{work.first + own} * part.rows + row - part.first_row;
@@ -287,18 +304,20 @@ __device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork&
   }
 #pragma unroll
   for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    constexpr int kOf = Tile::kColumns / 8;
     if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // tokens
 #pragma unroll
-      for (int t = 0; t < 2; ++t) {
+      for (int t = 0; t < Tile::kOwn; ++t) {
         if (!stores[t] || 8 * n + own + i >= work.count) continue;
+        const float(&four)[4] = sums[t + n / kOf][n % kOf];
         float* const to = y[t] + i * pitch[t];
-        to[0] = sums[t][n][i];
-        to[apart[t]] = sums[t][n][2 + i];
+        to[0] = four[i];
+        to[apart[t]] = four[2 + i];
       }
     }
-    for (int t = 0; t < 2; ++t) y[t] += int64_t{8} * pitch[t];
+    for (int t = 0; t < Tile::kOwn; ++t) y[t] += int64_t{8} * pitch[t];
   }
 }
 
@@ -372,22 +391,26 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
     DenseConsumer<Tile> consumer(ring);
     for (auto i = static_cast<int>(blockIdx.x); i < walk.works; i += static_cast<int>(gridDim.x)) {
-      const GemmWork work = work_at<Tile>(args, walk, i);
       typename DenseConsumer<Tile>::Sums sums[2];
-      begin_sums<Tile>(args, work, consumer.warp, sums);
+      begin_sums<Tile>(args, work_at<Tile>(args, walk, i), consumer.warp, sums);
       consumer.multiply(args.cols / layout::kPanelK, sums);
-      const int row_tile = work.first_row_tile + 2 * consumer.warp;
-      if (rope.q != nullptr) {
-        const uint32_t stage = consumer.take();
-        if (__any_sync(0xffffffffu, row_tile < rope.heads * kHeadTiles)) {
-          store_heads<Tile, true>(rope, work, row_tile, sums, stage);
-        } else {
-          store_heads<Tile, false>(rope, work, row_tile, sums, stage);
+      auto again = static_cast<uint32_t>(i);
+      ptx::keep(again);  // else what is known of the work takes registers while it multiplies
+      const GemmWork work = work_at<Tile>(args, walk, static_cast<int>(again));
+      const int row_tile = work.first_row_tile + Tile::kOwn * consumer.warp;
+      if constexpr (Tile::kTurns) {
+        if (rope.q != nullptr) {
+          const uint32_t stage = consumer.take();
+          if (__any_sync(0xffffffffu, row_tile < rope.heads * kHeadTiles)) {
+            store_heads<Tile, true>(rope, work, row_tile, sums, stage);
+          } else {
+            store_heads<Tile, false>(rope, work, row_tile, sums, stage);
+          }
+          consumer.give_back();
+          continue;
         }
-        consumer.give_back();
-      } else {
-        store_part<Tile>(args, work, row_tile, sums);
       }
+      store_part<Tile>(args, work, row_tile, sums);
     }
   }
 }

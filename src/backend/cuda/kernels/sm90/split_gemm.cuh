@@ -2,7 +2,7 @@
 // sums[s] = W·x over the s-th part of K, for few tokens, W packed bf16, x bf16      source: torch/model.py, Linear;
 // arguments: kernels/any/split_gemm_plan.h SplitGemmArgs
 // W    layout/packed.h, read in the order in which it lies: position i of a tile is pair i / slices of slice i % slices
-// x    layout/wgmma_b.h panels     sums f32 [splits, tokens, rows]
+// x    layout/wgmma_b.h panels     sums f32 [splits], split_gemm_plan.h place_in_sums
 // grid one CTA per (up to kTokens tokens, 8 tiles of 16 rows, part of K), tokens fastest; a row tile and up to 128
 //      tokens per consumer warp; producer warps copy 64 k of both operands a stage, the first weights before the kernel
 //      before has ended
@@ -230,17 +230,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int row_tile = work.first_row_tile + consumer.row_tile, lane = consumer.lane;
   const int first = consumer.part * Tile::kColumns;
   if (row_tile >= args.rows / layout::kTileRows) return;
-  float* const to = args.sums + (int64_t{work.split} * args.tokens + work.first_token + first) * args.rows +
-                    row_tile * layout::kTileRows + lane / 4;
+  // A warp stores whole lines; tokens that make eights whole are stored, too.
+  float* const to =
+      args.sums + work.split * split_pitch(args.tokens, args.rows) +
+      place_in_sums(args.tokens, work.first_token + first + 2 * (lane % 4), row_tile * layout::kTileRows + lane / 4);
 #pragma unroll
   for (int n = 0; n < Tile::kColumns / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int token = 8 * n + 2 * (lane % 4) + i;
-      if (first + token >= work.count) continue;
-      to[int64_t{token} * args.rows] = sums[n][i];
-      to[int64_t{token} * args.rows + 8] = sums[n][2 + i];
-    }
+    if (first + 8 * n >= work.count) break;
+    for (int i = 0; i < 2; ++i)  // tokens
+      *reinterpret_cast<float2*>(to + n * 128 + i * 64) = {sums[n][i], sums[n][2 + i]};
   }
 }
 

@@ -37,6 +37,8 @@ class CommandLine(Case):
         self.refused(USAGE, *RUN, "-p", says="--prompt")
         self.refused(USAGE, *RUN, "-p", "a", "--seed")
         self.refused(USAGE, *RUN, "-p", "a", "-f", "b", says=("--prompt", "--file"))
+        for command in ((*RUN, "-f"), ("chat", "-m", TINY, "-p", "a", "--tools"), ("tokenize", "-p", "a", "-m"), ("quantize", "in", "-o", "out", "--tensors")):
+            self.refused(USAGE, *command, "", says="found an empty one")  # of a variable that is not set
         self.refused(USAGE, "synth", "--preset", "tiny", says="--output")
         self.refused(USAGE, "quantize", says="input")
 
@@ -143,7 +145,7 @@ class Tools(Case):
         self.chat('[{"name": 5}]', USAGE, says="entry 0: want a string as name")
         self.chat('[{"function": {"name": ["f"]}}]', USAGE)
         self.chat('[{"name": "f", "description": {}}]', USAGE)
-        self.refused(USAGE, "chat", "-m", TINY, "-p", "Hi", "--tools", self.dir / "none", says="none")
+        self.refused(IO, "chat", "-m", TINY, "-p", "Hi", "--tools", self.dir / "none", says="none")
 
     def test_deep_schemas_do_not_exhaust_the_stack(self):
         deep = 100_000

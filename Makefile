@@ -27,7 +27,7 @@ cuda: setup ## build the CUDA product for H100, H200 and DGX Spark, check its ke
 demo: setup ## build, then let the small model of the repository tell a story
 	$(call configure,cpu)
 	$(call compile,cpu,nibble)
-	@build/cpu/src/app/nibble run -m $(MODEL) -p "$(PROMPT)" -n 120
+	@build/cpu/src/app/nibble run -m "$(MODEL)" -p "$(PROMPT)" -n 120
 
 test: build ## build, all tests that need no GPU, lint
 	$(call run_tests,cpu)
@@ -37,7 +37,8 @@ test-serve: setup ## the openai client and llama-benchy against nibble serve (fr
 	@tools/setup.sh python
 	$(call configure,cpu)
 	$(call compile,cpu,nibble)
-	@tools/test_serve.sh build/cpu/src/app/nibble
+	@tools/venv.sh .venv-serve tests/clients/requirements.txt
+	@for part in openai benchy; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-serve/bin/python tests/clients/$${part}_test.py || exit; done
 
 asan: setup ## the tests under AddressSanitizer and UBSan
 	$(call configure,asan)
@@ -59,7 +60,7 @@ test-page: setup ## the chat page in a headless Chromium, before a stub and befo
 	@tools/setup.sh python page
 	$(call configure,cpu)
 	$(call compile,cpu,nibble)
-	@test -d .venv-page || { python3 -m venv .venv-page && .venv-page/bin/pip install --quiet --requirement tools/requirements-page.txt; }
+	@tools/venv.sh .venv-page tests/page/requirements.txt
 	@.venv-page/bin/python tests/page/page_test.py
 	@NIBBLE=build/cpu/src/app/nibble .venv-page/bin/python tests/page/server_test.py
 

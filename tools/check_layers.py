@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 SUFFIXES = {".h", ".cpp", ".cuh", ".cu"}
 HEADERS = {".h", ".cuh"}
 KERNELS = {".cu", ".cuh"}
-MAX_HOST_LINES = 500
+MAX_HOST_LINES = 500  # of tests/ and bench/ too
 MAX_KERNEL_LINES = 400
 MAX_FUNCTION_LINES = 60
 ENVIRONMENT_READER = "src/app/options.cpp"
@@ -121,17 +121,20 @@ def long_functions(lines, path):
             start = 0
 
 
-def check_source(path, text, room, allowed, report):
-    name, suffix = path.as_posix(), path.suffix
-    is_test = bool(TEST_FILE.search(path.stem))
-    lines = text.splitlines()
+def check_form(path, text, limit, report):
+    name, lines = path.as_posix(), text.splitlines()
     report.file_lines[name] = len(lines)
     report.functions += list(long_functions(lines, name))
-    limit = MAX_KERNEL_LINES if suffix in KERNELS else MAX_HOST_LINES
     if len(lines) > limit:
         report.problems.append(f"{name}:{limit + 1}: want at most {limit} lines, found {len(lines)}")
-    if suffix in HEADERS and "#pragma once" not in lines:
+    if path.suffix in HEADERS and "#pragma once" not in lines:
         report.problems.append(f"{name}:1: a header starts with #pragma once")
+
+
+def check_source(path, text, room, allowed, report):
+    name = path.as_posix()
+    is_test = bool(TEST_FILE.search(path.stem))
+    check_form(path, text, MAX_KERNEL_LINES if path.suffix in KERNELS else MAX_HOST_LINES, report)
     for number, line in enumerate(without_comments(text).splitlines(), 1):
         include = INCLUDE.match(line)
         if include:
@@ -151,10 +154,13 @@ def check_tree(root):
     except (OSError, TableError) as error:
         report.problems.append(f"src/README.md:1: {error}")
         return report
-    for file in sorted((root / "src").rglob("*")):
+    for file in sorted(f for folder in ("src", "tests", "bench") for f in (root / folder).rglob("*")):
         if file.suffix not in SUFFIXES or not file.is_file():
             continue
         path = file.relative_to(root)
+        if path.parts[0] != "src":
+            check_form(path, file.read_text(encoding="utf-8"), MAX_HOST_LINES, report)
+            continue
         room = room_of(path.parent.relative_to("src"), allowed)
         if room is None:
             report.problems.append(f"{path.as_posix()}:1: its folder is no room of src/README.md")

@@ -125,6 +125,10 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual(self.problems({"src/backend/cuda/a.cu": "\n" * 400}), [])
         self.assert_one({"src/backend/cuda/a.cu": "\n" * 401}, "at most 400 lines, found 401")
 
+    def test_tests_and_benches_have_a_budget_too(self):
+        self.assert_one({"tests/long_test.cpp": "//\n" * 501}, "tests/long_test.cpp:501: want at most 500 lines, found 501")
+        self.assert_one({"bench/timer.h": "int n;\n"}, "bench/timer.h:1:", "#pragma once")
+
     def test_a_broken_table_is_named(self):
         self.assert_one({}, "src/README.md:1:", "one ```arrows block", readme="# Map\n")
         self.assert_one({}, "`a` points to `b`", readme="```arrows\na -> b\n```\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/harmony_goldens.json: conversations rendered, and token streams parsed, by openai-harmony.
 
-    python -m venv .venv && .venv/bin/pip install openai-harmony==0.0.8
+    tools/venv.sh .venv tools/requirements.txt
     TIKTOKEN_ENCODINGS_BASE=tests/data .venv/bin/python tools/make_harmony_goldens.py
 
 tests/data holds o200k_base.tiktoken, so nothing is downloaded. Deterministic: the same versions write the same bytes.
@@ -373,23 +373,11 @@ def pieces_of(ids):
 
 def render_golden(name, messages):
     out = {"name": name, "messages": messages}
-    config = oh.RenderConversationConfig
     try:
-        conversation = conversation_of(messages)
-        runs = {
-            "completion": ENC.render_conversation_for_completion(conversation, oh.Role.ASSISTANT, config()),
-            "completion_keeping_all": ENC.render_conversation_for_completion(conversation, oh.Role.ASSISTANT,
-                                                                             config(auto_drop_analysis=False)),
-            "training": ENC.render_conversation_for_training(conversation, config(auto_drop_analysis=False)),
-            "training_dropping": ENC.render_conversation_for_training(conversation, config()),
-        }
+        ids = ENC.render_conversation_for_completion(conversation_of(messages), oh.Role.ASSISTANT)
     except oh.HarmonyError as error:
         return out | {"error": str(error)}
-    seen = {}
-    for key, ids in runs.items():
-        same = seen.setdefault(tuple(ids), key)
-        out[key] = same if same != key else {"ids": ids, "pieces": pieces_of(ids)}
-    return out
+    return out | {"ids": ids, "pieces": pieces_of(ids)}
 
 
 def parse_golden(name, role, ids, **extra):
@@ -486,8 +474,9 @@ def parse_cases(render):
             continue
         if not golden["name"].startswith(("order", "text", "random", "built-in", "several", "preamble", "keeps")):
             continue
-        yield parse_golden(f"rendered: {golden['name']}", None, golden["training"]["ids"] if isinstance(
-            golden["training"], dict) else golden[golden["training"]]["ids"])
+        everything = oh.RenderConversationConfig(auto_drop_analysis=False)
+        ids = ENC.render_conversation_for_training(conversation_of(golden["messages"]), everything)
+        yield parse_golden(f"rendered: {golden['name']}", None, ids)
 
 
 def main():

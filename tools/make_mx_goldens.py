@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/mx_goldens.txt: MX blocks quantised by numpy and ml_dtypes, which share nothing with src/base/mx.
 
-    pip install numpy==2.4.6 ml_dtypes==0.6.0
-    tools/make_mx_goldens.py tests/data/mx_goldens.txt
+    tools/venv.sh .venv tools/requirements.txt
+    .venv/bin/python tools/make_mx_goldens.py tests/data/mx_goldens.txt
 
 Each `input` line holds 32 floats as hex bit patterns; the lines below it hold format, rule, scale byte and block bytes.
 """

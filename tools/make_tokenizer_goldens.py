@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the tokeniser goldens under tests/data, or checks a tokenizer.json that we wrote against tiktoken.
 
-    pip install tiktoken==0.14.0 tokenizers==0.23.3
+    tools/venv.sh .venv tools/requirements.txt
     mkdir cache && cp tests/data/o200k_base.tiktoken cache/fb374d419588a4632f3f557e76b4b70aebbca790
-    TIKTOKEN_CACHE_DIR=cache tools/make_tokenizer_goldens.py
-    TIKTOKEN_CACHE_DIR=cache tools/make_tokenizer_goldens.py --check tokenizer.json
+    TIKTOKEN_CACHE_DIR=cache .venv/bin/python tools/make_tokenizer_goldens.py
+    TIKTOKEN_CACHE_DIR=cache .venv/bin/python tools/make_tokenizer_goldens.py --check tokenizer.json
 
 o200k_goldens.jsonl, expected by tiktoken's o200k_harmony, one JSON object a line after the provenance:
   text | b64 (bytes that are not UTF-8) | unit+repeat | block (block_text() of the 256 code points from there on)

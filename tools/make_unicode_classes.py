@@ -5,8 +5,8 @@ The classes are asked of tiktoken's own regex engine, one property at a time, so
 defines the tokens and not some other library's edition of Unicode. Every assumption that the hand-written matcher in
 src/text/pretokenize.cpp makes about the classes is checked here.
 
-    pip install tiktoken==0.14.0
-    tools/make_unicode_classes.py > src/text/unicode_classes.inc
+    tools/venv.sh .venv tools/requirements.txt
+    .venv/bin/python tools/make_unicode_classes.py > src/text/unicode_classes.inc
 """
 import sys
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# tools/setup.sh [group …] [--python]: installs the Debian packages of tools/packages.txt that are missing; silent when
-# none is. --python also makes .venv from tools/requirements.txt, for the tools that make test data.
+# tools/setup.sh [group …]: installs the Debian packages of tools/packages.txt that are missing; silent when none is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -66,32 +65,14 @@ install_missing() {
     </dev/null >/dev/null || fail "apt-get could not install: ${names[*]}"
 }
 
-groups=() python=no
-for argument in "$@"; do
-  case $argument in
-    --python)
-      python=yes
-      groups+=(python)
-      ;;
-    -*) fail "want group names or --python, found: $argument" ;;
-    *)
-      grep -q "^$argument: " tools/packages.txt || fail "tools/packages.txt has no group $argument"
-      groups+=("$argument")
-      ;;
-  esac
+for group in "$@"; do
+  grep -q "^$group: " tools/packages.txt || fail "tools/packages.txt has no group $group"
 done
 
 if command -v dpkg-query >/dev/null; then
-  missing=$(wanted_lines "${groups[@]}" | missing_lines)
+  missing=$(wanted_lines "$@" | missing_lines)
   [ -z "$missing" ] || install_missing "$missing"
 else
   # Not Debian: CMake and the tools name what they miss.
-  echo "setup: no dpkg here; these must be installed already (Debian's names): $(wanted_lines "${groups[@]}" | tr '\n' ' ')"
-fi
-
-if [ "$python" = yes ] && ! cmp -s tools/requirements.txt .venv/requirements.txt; then
-  echo "setup: making .venv"
-  python3 -m venv .venv
-  .venv/bin/pip install --quiet --requirement tools/requirements.txt
-  cp tools/requirements.txt .venv/requirements.txt
+  echo "setup: no dpkg here; these must be installed already (Debian's names): $(wanted_lines "$@" | tr '\n' ' ')"
 fi

@@ -5,6 +5,7 @@
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
+#include "app/text_input.h"
 #include "base/error.h"
 #include "text/harmony_parse.h"
 #include "text/harmony_render.h"

@@ -2,6 +2,7 @@
 #include "app/gguf_model.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
+#include "app/text_input.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "model/gguf_export.h"

@@ -108,7 +108,7 @@ void write_gguf_model(const model::ModelConfig& config, const text::TokenizerPar
   const auto vocab = static_cast<size_t>(config.dims.vocab);
   const std::vector<checkpoint::GgufEntry> entries = gguf_entries(text::list_from_parts(tokenizer, vocab));
   int64_t bytes = 0;
-  const Interrupt interrupt;
+  const Interrupt interrupt(kEndings);
   const auto paths = model::export_gguf(
       config, source, output.destination,
       {.dense = output.dense, .part_bytes = output.part_bytes, .tokenizer = entries, .pool = output.pool},

@@ -24,18 +24,24 @@ void on_interrupt(int) {
 
 }  // namespace
 
-Interrupt::Interrupt() {
+Interrupt::Interrupt(std::span<const int> signals) {
   check(wake_fd < 0, "one Interrupt at a time");
   wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   check(wake_fd >= 0, "no file descriptor is left");
   requested_flag = 0;
   struct sigaction action{};
   action.sa_handler = on_interrupt;
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : signals) {
+    struct sigaction before{};
+    sigaction(signal, nullptr, &before);
+    if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
+    sigaction(signal, &action, nullptr);
+    before_.emplace_back(signal, before);
+  }
 }
 
 Interrupt::~Interrupt() {
-  std::signal(SIGINT, SIG_DFL);
+  for (const auto& [signal, before] : before_) sigaction(signal, &before, nullptr);
   close(wake_fd);
   wake_fd = -1;
 }

@@ -1,15 +1,25 @@
 #pragma once
 // What signals do to the program.
 
+#include <csignal>
+#include <span>
+#include <utility>
+#include <vector>
+
 namespace nibble::app {
 
-// What ends a command at a Ctrl-C, as an exception: files half written are removed on its way.
+// What ends a command at such a signal, as an exception: files half written are removed on its way.
 struct Interrupted {};
 
-// Ctrl-C as a flag: while one of these lives, SIGINT sets it instead of ending the program. One at a time.
+inline constexpr int kCtrlC[] = {SIGINT};
+// And `timeout`, a service manager, a terminal that closes: for who would leave half a file.
+inline constexpr int kEndings[] = {SIGINT, SIGTERM, SIGHUP};
+
+// Ctrl-C as a flag: while one of these lives, the signals set it instead of ending the program. One at a time. A SIGHUP
+// that is ignored (nohup) stays so.
 class Interrupt {
  public:
-  Interrupt();
+  explicit Interrupt(std::span<const int> signals = kCtrlC);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
@@ -19,6 +29,9 @@ class Interrupt {
   void clear();
   // Waits until the file has something to read or has ended: true. A Ctrl-C since clear() ends the wait: false.
   [[nodiscard]] bool wait_readable(int fd) const;
+
+ private:
+  std::vector<std::pair<int, struct sigaction>> before_;
 };
 
 // From its end on, SIGINT and SIGTERM do nothing: a program that is on its way out has been told already.

@@ -18,30 +18,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 namespace nibble::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kMaxTextBytes = size_t{1} << 30;
-
-std::string read_stream(std::FILE* stream, const std::string& name) {
-  std::string text;
-  char buffer[1 << 16];
-  for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, stream)) > 0;) {
-    text.append(buffer, n);
-    if (text.size() > kMaxTextBytes)
-      throw Error(Code::kInvalidRequest, "[input] {}: want at most {} bytes, found more", name, kMaxTextBytes);
-  }
-  if (std::ferror(stream) != 0) throw Error(Code::kIo, "[input] {}: cannot read: {}", name, std::strerror(errno));
-  return text;
-}
 
 // OpenAI's original/ names no end tokens, a GGUF file one; these are what generation_config.json lists for the same
 // model.
@@ -315,18 +298,6 @@ int64_t context_length(const ModelOptions& options, const model::ModelConfig& co
 
 std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token) {
   return tokenizer.contains(token) ? tokenizer.token_bytes(token) : std::string_view();
-}
-
-std::string read_text(const TextInput& input) {
-  if (input.file.empty() && input.given) return input.text;
-  if (input.file.empty() || input.file == "-") return read_stream(stdin, "standard input");
-  return read_text(input.file);
-}
-
-std::string read_text(const std::filesystem::path& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (file == nullptr) throw Error(Code::kIo, "[input] {}: cannot open: {}", path.string(), std::strerror(errno));
-  return read_stream(file.get(), path.string());
 }
 
 }  // namespace nibble::app

@@ -51,11 +51,10 @@ struct ModelSource {
 [[nodiscard]] int thread_count(const ModelOptions& options);
 [[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
-// `files`: those that weights will be mapped from.
 // Throws Error(kUnsupported), naming the flag, when one is given that none of these backends has.
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
 // Takes of the options what this kind has. A reference beside options.backend cuda reads weights as the card holds
-// them.
+// them. `files`: those that weights will be mapped from.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {});
@@ -101,10 +100,5 @@ class Runtime {
 
 // The bytes of a token; none for an id that the vocabulary leaves out (a model's vocabulary may be padded).
 [[nodiscard]] std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token);
-
-// The text of an option that takes text, a file or standard input.
-[[nodiscard]] std::string read_text(const TextInput& input);
-// A file or whatever else has a path and can be read: a pipe, a shell's <(…).
-[[nodiscard]] std::string read_text(const std::filesystem::path& path);
 
 }  // namespace nibble::app

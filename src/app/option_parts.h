@@ -17,6 +17,11 @@
 
 namespace nibble::app {
 
+// "" is what a shell makes of a variable that is not set: a key that lets everybody in, another model than was meant.
+inline std::string not_empty(const std::string& found) {
+  return found.empty() ? "want a value, found an empty one" : "";
+}
+
 // An option whose value is one of a few words.
 template <class T>
 struct Choice {

@@ -23,6 +23,11 @@
 namespace nibble::app {
 namespace {
 
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 std::string finite(const std::string& found) {
   double value = 0;
   return CLI::detail::lexical_cast(found, value) && std::isfinite(value)
@@ -32,11 +37,24 @@ std::string finite(const std::string& found) {
 
 void add_output(CLI::App& app, OutputOptions& o) {
   app.add_flag("--json", o.json, "Print one JSON object instead of text");
+  o.dumb_terminal = environment("TERM") == "dumb";
+  if (!environment("NO_COLOR").value_or("").empty()) o.color = ColorMode::kNever;  // https://no-color.org
   app.add_flag("-q,--quiet", o.quiet, "No progress and no summary");
   add_choice<ColorMode>(
       app, "--color",
       {o.color, {{"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}}},
-      "Colours; auto: on a terminal");
+      "Colours; auto: on a terminal, unless NO_COLOR is set");
+}
+
+void add_load_format(CLI::App& app, LoadFormat& into) {
+  add_choice<LoadFormat>(
+      app, "--load-format",
+      {into,
+       {{"auto", LoadFormat::kAuto},
+        {"safetensors", LoadFormat::kSafetensors},
+        {"gguf", LoadFormat::kGguf},
+        {"dummy", LoadFormat::kDummy}}},
+      "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
 }
 
 void add_model_source(CLI::App& app, ModelOptions& o) {
@@ -44,14 +62,7 @@ void add_model_source(CLI::App& app, ModelOptions& o) {
                  "Model directory (Hugging Face layout or OpenAI's original/) or llama.cpp's .gguf file; with "
                  "--load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny")
       ->required();
-  add_choice<LoadFormat>(
-      app, "--load-format",
-      {o.load_format,
-       {{"auto", LoadFormat::kAuto},
-        {"safetensors", LoadFormat::kSafetensors},
-        {"gguf", LoadFormat::kGguf},
-        {"dummy", LoadFormat::kDummy}}},
-      "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
+  add_load_format(app, o.load_format);
 }
 
 void add_cpu(CLI::App& app, ModelOptions& o) {
@@ -115,8 +126,9 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
       ->check(CLI::Range(1, 65536))
-      ->default_str(fmt::format("{}", o.step_tokens()) +
-                    (o.max_num_batched_tokens == 0 ? ", with --backend cuda 2048" : ""));
+      ->default_str(o.max_num_batched_tokens > 0
+                        ? fmt::format("{}", o.max_num_batched_tokens)
+                        : fmt::format("{}, with --backend cuda {}", kHostStepTokens, kCardStepTokens));
   app.add_option_function<double>(
          "--gpu-memory-utilization", [&o](double share) { o.gpu_memory_utilization = share; },
          "Share of the card's memory to use at most, with --backend cuda; default 0.92")
@@ -175,17 +187,13 @@ void add_generate(CLI::App& app, GenerateOptions& o) {
          "ID:BIAS, repeatable")
       ->allow_extra_args(false);
   add_seed(app, "--seed", s.seed, "Same seed, same text; default: random, shown in the summary");
-  app.add_option("--stop", o.stop, "Stop before this text; repeatable")
-      ->allow_extra_args(false)
-      ->check([](const std::string& text) {
-        return text.empty() ? std::string("want a text, found an empty one") : std::string();
-      });
+  app.add_option("--stop", o.stop, "Stop before this text; repeatable")->allow_extra_args(false)->check(not_empty);
   app.add_flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end tokens");
 }
 
 void add_text(CLI::App& app, TextInput& input, const std::string& what) {
   auto* text = app.add_option("-p,--prompt", input.text, what);
-  auto* file = app.add_option("-f,--file", input.file, "The same from a file; - is standard input");
+  auto* file = app.add_option("-f,--file", input.file, "The same from a file; - is standard input")->check(not_empty);
   text->excludes(file);
   app.parse_complete_callback([&input, text, file] { input.given = text->count() + file->count() > 0; });
 }
@@ -209,6 +217,13 @@ bool is_date(const std::string& text) {
          std::chrono::year_month_day(std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
                                      std::chrono::day(static_cast<unsigned>(day)))
              .ok();
+}
+
+void add_date(CLI::App& app, std::string& into) {
+  app.add_option("--date", into, "Current date told to the model, YYYY-MM-DD; default: today")
+      ->check([](const std::string& text) {
+        return is_date(text) ? std::string() : "want a day as YYYY-MM-DD, found " + text;
+      });
 }
 
 // Each command's options, filled while parsing.
@@ -241,7 +256,7 @@ void add_chat(CLI::App& app, ChatOptions& o) {
   add_model_source(app, o.model);
   app.add_option("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
   app.add_option("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"")
-      ->check(CLI::ExistingFile);
+      ->check(not_empty);
   add_choice<text::ReasoningEffort>(app, "--reasoning",
                                     {o.effort,
                                      {{"low", text::ReasoningEffort::kLow},
@@ -249,10 +264,7 @@ void add_chat(CLI::App& app, ChatOptions& o) {
                                       {"high", text::ReasoningEffort::kHigh}}},
                                     "Effort told to the model");
   o.date = today();
-  app.add_option("--date", o.date, "Current date told to the model, YYYY-MM-DD; default: today")
-      ->check([](const std::string& text) {
-        return is_date(text) ? std::string() : "want a day as YYYY-MM-DD, found " + text;
-      });
+  add_date(app, o.date);
   add_generate(app, o.generate);
   add_backend(app, o.model);
   add_runtime(app, o.model);
@@ -263,24 +275,10 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   add_serve_flags(app, o);
   add_backend(app, o.model);
   add_runtime(app, o.model);
-  add_choice<LoadFormat>(app, "--load-format",
-                         {o.model.load_format,
-                          {{"auto", LoadFormat::kAuto},
-                           {"safetensors", LoadFormat::kSafetensors},
-                           {"gguf", LoadFormat::kGguf},
-                           {"dummy", LoadFormat::kDummy}}},
-                         "dummy: random weights of the right shapes");
-  app.add_option("--date", o.date, "Current date told to the model, YYYY-MM-DD; default: today")
-      ->check([](const std::string& text) {
-        return is_date(text) ? std::string() : "want a day as YYYY-MM-DD, found " + text;
-      });
+  add_load_format(app, o.model.load_format);
+  add_date(app, o.date);
   add_output(app, o.output);
   add_vllm_flags(app, o);
-}
-
-std::optional<std::string> environment(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 std::vector<std::string> arguments_of(int argc, const char* const* argv) {
@@ -318,7 +316,8 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
 void add_tokenize(CLI::App& app, TokenizeOptions& o) {
   add_text(app, o.input, "Text to tokenise (default: standard input)");
   app.add_option("-m,--model,--tokenizer", o.tokenizer,
-                 "Model directory, .gguf, tokenizer.json or tiktoken rank file; default: o200k_harmony");
+                 "Model directory, .gguf, tokenizer.json or tiktoken rank file; default: o200k_harmony")
+      ->check(not_empty);
   app.add_flag("--special", o.special, "Recognise special tokens in the text");
   app.add_flag("--decode", o.decode, "The input is token ids: print their text");
   app.add_flag("--count", o.count, "Print only how many tokens there are");
@@ -381,9 +380,7 @@ void add_convert(CLI::App& app, ConvertOptions& o) {
 }
 
 void add_quantize(CLI::App& app, QuantizeOptions& o) {
-  app.add_option("input", o.input, "A safetensors file, or a model directory whose experts are bf16")
-      ->required()
-      ->check(CLI::ExistingPath);
+  app.add_option("input", o.input, "A safetensors file, or a model directory whose experts are bf16")->required();
   app.add_option("-o,--output", o.destination, "File or directory to write")->required();
   add_choice<std::string>(app, "--format",
                           {o.format,
@@ -397,7 +394,8 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
       app, "--scale",
       {o.scale, {{"ocp", MxScaleRule::kOcpFloor}, {"ceil", MxScaleRule::kCeil}, {"round", MxScaleRule::kRoundLlama}}},
       "Block scale: ocp (MX v1.0), ceil (never clips) or round (llama.cpp)");
-  app.add_option("--tensors", o.tensors, "Quantise only tensors whose name matches, * and ? allowed (files only)");
+  app.add_option("--tensors", o.tensors, "Quantise only tensors whose name matches, * and ? allowed (files only)")
+      ->check(not_empty);
   add_output(app, o.output);
 }
 

@@ -28,6 +28,9 @@ enum class AttentionBackend { kAuto, kFlash, kReference };
 enum class CardChoice { kAuto, kH100, kH200, kGb10 };
 enum class ColorMode { kAuto, kAlways, kNever };
 
+// Most prompt tokens in a step where nobody says. A card needs more of them to be busy.
+inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
+
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
   std::string model;  // a directory, a .gguf file, or with --load-format dummy also a preset's name
@@ -48,10 +51,9 @@ struct ModelOptions {
   bool attention_sinks = true;
   backend::DenseFormats dense;  // --mxfp4-layers, --mxfp8-layers
 
-  // Most prompt tokens in a step. A card needs more of them to be busy.
   [[nodiscard]] int step_tokens() const {
     if (max_num_batched_tokens > 0) return max_num_batched_tokens;
-    return backend == BackendKind::kCuda ? 2048 : 512;
+    return backend == BackendKind::kCuda ? kCardStepTokens : kHostStepTokens;
   }
 };
 
@@ -66,6 +68,7 @@ struct OutputOptions {
   bool json = false;
   bool quiet = false;  // no progress, no summary
   ColorMode color = ColorMode::kAuto;
+  bool dumb_terminal = false;  // it knows no escapes: no colours of its own accord, no progress
 };
 
 // Text from the command line, a file ("-": standard input), or neither.

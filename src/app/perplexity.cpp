@@ -1,6 +1,7 @@
 #include "app/commands.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
+#include "app/text_input.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

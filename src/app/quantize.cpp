@@ -36,7 +36,7 @@ int execute(const QuantizeOptions& options) {
                 options.input.string());
   }
   nlohmann::ordered_json json = {{"format", options.format}, {"tensors", nlohmann::json::array()}};
-  const Interrupt interrupt;
+  const Interrupt interrupt(kEndings);
   const auto on_tensor = [&](const model::QuantizedTensor& t) {
     interrupt.throw_if_requested();
     json["tensors"].push_back({{"name", t.name},

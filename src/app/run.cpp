@@ -3,6 +3,7 @@
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
+#include "app/text_input.h"
 #include "base/error.h"
 #include "text/stop_strings.h"
 #include "text/utf8_stream.h"

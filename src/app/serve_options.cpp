@@ -1,6 +1,8 @@
 #include "app/serve_options.h"
 
 #include "app/flat_config.h"
+#include "app/option_parts.h"
+#include "app/text_input.h"
 #include "app/vllm_flags.h"
 #include "base/error.h"
 
@@ -10,8 +12,7 @@
 
 #include <algorithm>
 #include <exception>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <map>
 #include <string_view>
 #include <vector>
@@ -46,9 +47,7 @@ std::optional<Layered> from_environment(const std::string& flag, const Environme
 
 // By its name YAML, else TOML.
 std::vector<FlatSetting> config_settings(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw CLI::FileError::Missing(path);
-  const std::string text(std::istreambuf_iterator<char>(file), {});  // throws for a folder
+  const std::string text = read_text(std::filesystem::path(path));
   return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
 }
 
@@ -61,6 +60,8 @@ std::map<std::string, Layered> read_config(const CLI::App& app, const std::strin
   std::vector<FlatSetting> settings;
   try {
     settings = config_settings(path);
+  } catch (const Error&) {
+    throw;  // what cannot be read
   } catch (const std::exception& e) {
     throw refuse(e.what());
   }
@@ -84,8 +85,10 @@ std::string shown(const CLI::Option& option, const std::string& flag) {
   return fmt::format("{}", fmt::join(option.reduced_results(), ","));
 }
 
-// "" is what a shell makes of a variable that is not set: as a key it would let everybody in.
-std::string not_empty(const std::string& found) { return found.empty() ? "want a value, found an empty one" : ""; }
+std::string yes_or_no(const std::string& found) {
+  bool value = false;
+  return CLI::detail::lexical_cast(found, value) ? "" : "want true or false, found " + found;
+}
 
 }  // namespace
 
@@ -94,6 +97,7 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("-m,--model,model", o.model.model,
                  "Model directory, or a name such as openai/gpt-oss-20b that is looked for in ./models and in Hugging "
                  "Face's cache; default: the small model that comes with nibble")
+      ->check(not_empty)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--served-model-name", o.served_names, "Names that requests may use; default: the model's");
   app.add_option("--host", o.host, "Address to listen on; 0.0.0.0: all")->check(not_empty);
@@ -112,12 +116,13 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
   app.add_flag_function(
          "--async-scheduling,!--no-async-scheduling", [&o](int64_t count) { o.async_scheduling = count > 0; },
          "Begin a step before the last one's tokens are read; default: on cuda")
+      ->check(yes_or_no)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--api-key", o.api_keys, "Key that clients must give; repeatable")
       ->allow_extra_args(false)
       ->check(not_empty);
-  app.add_option("--ssl-certfile", o.certificate_file, "Certificate chain (PEM): serve HTTPS");
-  app.add_option("--ssl-keyfile", o.key_file, "Its private key (PEM)");
+  app.add_option("--ssl-certfile", o.certificate_file, "Certificate chain (PEM): serve HTTPS")->check(not_empty);
+  app.add_option("--ssl-keyfile", o.key_file, "Its private key (PEM)")->check(not_empty);
   app.add_option("--allowed-origin,--allowed-origins", o.allowed_origin,
                  "Origin of web pages that may call; * any, empty none")
       ->check([](const std::string& origin) {
@@ -137,7 +142,8 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
       "--log-requests,--enable-log-requests,!--no-log-requests,!--disable-log-requests,!--no-enable-log-requests",
       o.log_requests, "One line per request on standard error (default)");
   app.add_flag("--log-prompts", o.log_prompts, "Log the text of requests too");
-  app.add_option("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags");
+  app.add_option("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags")
+      ->check(not_empty);
   app.add_flag("--print-config", o.print_config, "Show the settings and where each came from, and leave");
 }
 

@@ -55,7 +55,7 @@ int execute(const SynthOptions& options) {
   if (options.part_bytes > 0) throw Error(Code::kInvalidRequest, "[synth] --part-bytes: want --format gguf with it");
   const auto start = std::chrono::steady_clock::now();
   int64_t written = 0;
-  const Interrupt interrupt;
+  const Interrupt interrupt(kEndings);
   model::synth_checkpoint(
       config, options.destination,
       {.seed = options.seed,

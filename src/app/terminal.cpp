@@ -38,9 +38,10 @@ std::string without_controls(std::string_view text) {
 
 Terminal::Terminal(const OutputOptions& options)
     : on_terminal_(isatty(STDOUT_FILENO) == 1),
-      colors_(options.color == ColorMode::kAlways || (options.color == ColorMode::kAuto && on_terminal_)),
+      colors_(options.color == ColorMode::kAlways ||
+              (options.color == ColorMode::kAuto && on_terminal_ && !options.dumb_terminal)),
       quiet_(options.quiet),
-      shows_progress_(!options.quiet && isatty(STDERR_FILENO) == 1) {}
+      shows_progress_(!options.quiet && !options.dumb_terminal && isatty(STDERR_FILENO) == 1) {}
 
 void Terminal::print(std::string_view text) {
   while (!text.empty()) {

@@ -2,6 +2,7 @@
 #include "app/gguf_model.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
+#include "app/text_input.h"
 #include "base/error.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "text/tokenizer.h"

@@ -89,11 +89,10 @@ Conversation conversation_of(const Json& messages) {
   return out;
 }
 
-Rendered rendered(const Json& golden, const std::string& key) {
-  if (golden.at(key).is_string()) return rendered(golden, golden.at(key).get<std::string>());
+Rendered rendered(const Json& golden) {
   Rendered out;
-  out.ids = golden.at(key).at("ids").get<std::vector<int32_t>>();
-  for (const Json& piece : golden.at(key).at("pieces")) {
+  out.ids = golden.at("ids").get<std::vector<int32_t>>();
+  for (const Json& piece : golden.at("pieces")) {
     if (piece.is_string()) {
       out.pieces.emplace_back(piece.get<std::string>());
     } else {

@@ -21,8 +21,7 @@ struct Rendered {
   std::vector<int32_t> ids;
   std::vector<Segment> pieces;  // neighbouring texts joined
 };
-// `key`: completion, completion_keeping_all, training, training_dropping.
-Rendered rendered(const nlohmann::ordered_json& golden, const std::string& key);
+Rendered rendered(const nlohmann::ordered_json& golden);
 std::vector<Segment> joined(const std::vector<Segment>& segments);  // neighbouring texts joined
 
 }  // namespace nibble::text::goldens

@@ -17,13 +17,7 @@ TEST(harmony_ids, equal_openai_harmony_on_every_golden) {
     if (golden.contains("error")) continue;
     const Conversation conversation = goldens::conversation_of(golden.at("messages"));
     const auto name = golden.at("name").get<std::string>();
-    EXPECT_EQ(to_tokens(render_for_completion(conversation), ids, encode), goldens::rendered(golden, "completion").ids)
-        << name;
-    EXPECT_EQ(to_tokens(render_for_completion(conversation, AnalysisRule::kKeepAll), ids, encode),
-              goldens::rendered(golden, "completion_keeping_all").ids)
-        << name;
-    EXPECT_EQ(to_tokens(render_for_training(conversation), ids, encode), goldens::rendered(golden, "training").ids)
-        << name;
+    EXPECT_EQ(to_tokens(render_for_completion(conversation), ids, encode), goldens::rendered(golden).ids) << name;
   }
 }
 
@@ -46,7 +40,7 @@ TEST(harmony_ids, what_was_rendered_parses_back_through_the_tokenizers_bytes) {
   HarmonyParser parser(std::nullopt);
   std::string text;
   for (const int32_t id :
-       to_tokens(render_for_training(conversation), ids, [&](std::string_view t) { return tokenizer.encode(t); })) {
+       to_tokens(render_for_completion(conversation), ids, [&](std::string_view t) { return tokenizer.encode(t); })) {
     const auto special = ids.special_of(id);
     for (const Event& event : special ? parser.push(*special) : parser.push(tokenizer.token_bytes(id))) {
       if (const auto* delta = std::get_if<TextDelta>(&event)) text += delta->text;

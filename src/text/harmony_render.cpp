@@ -124,36 +124,21 @@ std::string Renderer::content_text(const Content& content, Role role, size_t mes
 
 bool is_final(const Message& message) { return message.channel == kFinalChannel; }
 
-Renderer render_messages(const Conversation& conversation, AnalysisRule rule) {
+}  // namespace
+
+std::vector<Segment> render_for_completion(const Conversation& conversation) {
   const std::vector<Message>& messages = conversation.messages;
   const auto last_assistant =
       std::find_if(messages.rbegin(), messages.rend(), [](const Message& m) { return m.role == Role::kAssistant; });
-  const bool drop =
-      rule == AnalysisRule::kDropBeforeFirstFinal && last_assistant != messages.rend() && is_final(*last_assistant);
+  const bool drop = last_assistant != messages.rend() && is_final(*last_assistant);
   const auto first_final = std::find_if(messages.begin(), messages.end(), is_final);
   Renderer renderer(conversation);
   for (auto it = messages.begin(); it != messages.end(); ++it) {
     if (drop && it < first_final && it->channel == kAnalysisChannel) continue;
     renderer.render(*it, static_cast<size_t>(it - messages.begin()));
   }
-  return renderer;
-}
-
-}  // namespace
-
-std::vector<Segment> render_for_completion(const Conversation& conversation, AnalysisRule rule) {
-  Renderer renderer = render_messages(conversation, rule);
   renderer.special(Special::kStart);
   renderer.text(std::string(name_of(Role::kAssistant)));
-  return std::move(renderer.segments());
-}
-
-std::vector<Segment> render_for_training(const Conversation& conversation, AnalysisRule rule) {
-  Renderer renderer = render_messages(conversation, rule);
-  if (!conversation.messages.empty()) {
-    const Message& last = conversation.messages.back();
-    if (last.role == Role::kAssistant && is_final(last)) renderer.segments().back() = Special::kReturn;
-  }
   return std::move(renderer.segments());
 }
 

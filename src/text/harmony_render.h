@@ -9,24 +9,14 @@
 
 namespace nibble::text {
 
-enum class AnalysisRule {
-  // When the last assistant message is final, analysis messages before the *first* final of the conversation are left
-  // out. So a running chain of tool calls keeps its reasoning, and (a quirk that the model's authors ship) analysis
-  // between later finals stays.
-  kDropBeforeFirstFinal,
-  kKeepAll,
-};
-
 // The conversation and the opening `<|start|>assistant` of the turn to generate. Every message ends with <|end|>, or
 // <|call|> for an assistant message with a recipient; a stored <|return|> does not exist.
+// When the last assistant message is final, analysis messages before the *first* final of the conversation are left
+// out. So a running chain of tool calls keeps its reasoning, and (a quirk that the model's authors ship) analysis
+// between later finals stays.
 // Throws kInvalidRequest: a tool message without a name, system or developer content in another role, a schema that
 // nests too deeply.
-[[nodiscard]] std::vector<Segment> render_for_completion(const Conversation& conversation,
-                                                         AnalysisRule rule = AnalysisRule::kDropBeforeFirstFinal);
-
-// The conversation alone; a last assistant message in the final channel ends with <|return|>. Throws likewise.
-[[nodiscard]] std::vector<Segment> render_for_training(const Conversation& conversation,
-                                                       AnalysisRule rule = AnalysisRule::kKeepAll);
+[[nodiscard]] std::vector<Segment> render_for_completion(const Conversation& conversation);
 
 // The texts of a system and a developer message.
 enum class FunctionTools { kAbsent, kPresent };

@@ -75,12 +75,13 @@ class OneQuestion(Case):
 class Person:
     """Someone at a terminal: types, presses keys, reads."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, **variables):
         self.master, slave = pty.openpty()
         modes = termios.tcgetattr(slave)
         modes[3] &= ~termios.ECHO  # what is typed is not what is answered
         termios.tcsetattr(slave, termios.TCSANOW, modes)
         self.process = subprocess.Popen([NIBBLE, *map(str, args)], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+                                        env={**os.environ, "TERM": "xterm", "NO_COLOR": "", **variables},
                                         preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0))
         os.close(slave)
         self.unread = ""
@@ -161,6 +162,16 @@ class Conversation(Case):
         person.read_until("> ")
         person.type("What is the capital of France?\n")
         self.assertNotIn("\x1b[2m", person.read_until("Paris"))
+
+    def test_colours_are_not_for_no_color_and_dumb_terminals(self):
+        for variables, none in (({"NO_COLOR": "1"}, BOLD), ({"TERM": "dumb"}, "\x1b")):
+            with self.subTest(variables):
+                person = Person("chat", *GREEDY, **variables)
+                self.addCleanup(person.close)
+                self.assertNotIn(none, person.read_until("> "))
+        asked = Person("chat", *GREEDY, "--color", "always", NO_COLOR="1", TERM="dumb")
+        self.addCleanup(asked.close)
+        asked.prompt()
 
     def test_history_stays_until_it_is_cleared(self):
         person = self.person()

@@ -112,7 +112,7 @@ class QuantizeModel(Case):
 
     def test_what_cannot_be_quantised_is_refused(self):
         self.refused(USAGE, "quantize", TINY, "-o", self.dir / "out", says="quantised already")
-        self.refused(USAGE, "quantize", self.dir / "none", "-o", self.dir / "out", says="none")
+        self.refused(IO, "quantize", self.dir / "none", "-o", self.dir / "out", says="none")
         self.assertFalse((self.dir / "out").exists())
         bare = self.dir / "bare"
         bare.mkdir()

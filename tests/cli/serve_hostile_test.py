@@ -376,7 +376,8 @@ class Flags(Case):
                             (("-tp", 2), "one device serves"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
                             (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
                             (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
-                            (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"), (("--config", "x.yaml"), "x.yaml")):
+                            (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"),
+                            (("--async-scheduling=soon",), "want true or false, found soon"), (("--ssl-certfile", ""), "empty"), (("--model", ""), "empty"), (("--config", ""), "empty")):
             self.refused(2, "serve", TINY, *flags, says=says)
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")
@@ -385,7 +386,8 @@ class Flags(Case):
                            ('api-key = ""\n', "empty"), ("host = \"x\n", "line 1")):
             file.write_text(text)
             self.refused(2, "serve", TINY, "--config", file, says=says)
-        self.refused(2, "serve", TINY, "--config", self.dir, says="directory")
+        for path, says in ((self.dir, "directory"), ("x.yaml", "x.yaml"), ("/dev/zero", None)):
+            self.refused(2 if says is None else 5, "serve", TINY, "--config", path, says=says or "want at most")
         self.refused(2, "serve", TINY, "--api-key", "", says="--api-key")
         self.refused(2, "serve", TINY, "--host", "", says="--host")
         with socket.socket() as taken:

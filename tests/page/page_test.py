@@ -3,7 +3,7 @@
 
     tests/page/page_test.py [--chromium /usr/bin/chromium] [--screenshots FOLDER]
 
-Needs playwright (tools/requirements-page.txt) and a Chromium.
+Needs playwright (tests/page/requirements.txt) and a Chromium.
 """
 
 import argparse

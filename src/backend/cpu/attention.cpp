@@ -186,16 +186,38 @@ Attention::Pages Attention::read(const Args& args, const Block& block, int64_t k
   return pages;
 }
 
-// A query's keys are a stretch of the range: the scores of the others become weights of zero.
+// A stretch of the range.
+Attention::Keys Attention::seen_from(int64_t position, int64_t window, const Pages& pages) {
+  const auto key_of = [&](int64_t at) {
+    return static_cast<int>(std::clamp<int64_t>(at - pages.first_key, pages.from, pages.to));
+  };
+  return {key_of(first_key(position, window)), key_of(position + 1)};
+}
+
+void Attention::weigh(const Args& args, const Set& set, const Pages& pages, const Partial& partial,
+                      float* scores) const {
+  const int from = seen_from(set.first_position, args.window, pages).from;
+  const int to = seen_from(set.first_position + (set.rows - 1) * set.step, args.window, pages).to;
+  const float factor = unit_of(args.cache) / std::sqrt(static_cast<float>(dims_.head_dim));
+  for (int64_t r = 0; r < set.rows; ++r) {
+    float* const row = scores + r * kRangeTokens;
+    const Keys seen = seen_from(set.first_position + r * set.step, args.window, pages);
+    const int own_from = std::min(seen.from, to), own_to = std::max(seen.to, own_from);
+    std::fill(row + from, row + own_from, 0.0f);
+    std::fill(row + own_to, row + to, 0.0f);
+    if (own_from == own_to) continue;
+    const std::span<float> own(row + own_from, row + own_to);
+    const int64_t at = (set.query + r) * partial.stride;
+    partial.tops[at] = kernels_.scale_max(factor, own);
+    partial.sums[at] = kernels_.exp_sum(partial.tops[at], own);
+  }
+}
+
 void Attention::attend_set(const Args& args, const Set& set, const Pages& pages, const Partial& partial,
                            float* scores) const {
   const int64_t dim = dims_.head_dim;
-  const auto key_of = [&](int64_t position) {
-    return static_cast<int>(std::clamp<int64_t>(position - pages.first_key, pages.from, pages.to));
-  };
-  const auto from_of = [&](int64_t position) { return key_of(first_key(position, args.window)); };
-  const int64_t last_position = set.first_position + (set.rows - 1) * set.step;
-  const int from = from_of(set.first_position), to = key_of(last_position + 1);
+  const int from = seen_from(set.first_position, args.window, pages).from;
+  const int to = seen_from(set.first_position + (set.rows - 1) * set.step, args.window, pages).to;
   float* const values = partial.values + set.query * partial.stride * dim;
   for (int64_t r = 0; r < set.rows; ++r) {
     partial.tops[(set.query + r) * partial.stride] = -std::numeric_limits<float>::infinity();
@@ -226,19 +248,7 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
                          .from_zero = true,
                          .next = next_of(p - first)});
   }
-  const float factor = unit_of(args.cache) / std::sqrt(static_cast<float>(dim));
-  for (int64_t r = 0; r < set.rows; ++r) {
-    float* const row = scores + r * kRangeTokens;
-    const int64_t position = set.first_position + r * set.step;
-    const int own_from = std::min(from_of(position), to), own_to = std::max(key_of(position + 1), own_from);
-    std::fill(row + from, row + own_from, 0.0f);
-    std::fill(row + own_to, row + to, 0.0f);
-    if (own_from == own_to) continue;
-    const std::span<float> own(row + own_from, row + own_to);
-    const int64_t at = (set.query + r) * partial.stride;
-    partial.tops[at] = kernels_.scale_max(factor, own);
-    partial.sums[at] = kernels_.exp_sum(partial.tops[at], own);
-  }
+  weigh(args, set, pages, partial, scores);
   for (int p = first; p <= last; ++p) {
     kernels_.accumulate({.a = scores + p * kPageTokens,
                          .a_stride = kRangeTokens,

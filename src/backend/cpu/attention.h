@@ -82,7 +82,13 @@ class Attention {
   void attend_range(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const;
   // Where several products read the pages, or none could as they are, to floats.
   [[nodiscard]] Pages read(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const;
+  struct Keys {
+    int from, to;  // counted from pages.first_key
+  };
+  [[nodiscard]] static Keys seen_from(int64_t position, int64_t window, const Pages& pages);
   void attend_set(const Args& args, const Set& set, const Pages& pages, const Partial& partial, float* scores) const;
+  // scores [set.rows, kRangeTokens] become weights, those of keys that a row does not see zero.
+  void weigh(const Args& args, const Set& set, const Pages& pages, const Partial& partial, float* scores) const;
   void join(const Args& args, const Block& block, int64_t kv_head) const;
   [[nodiscard]] Partial partial(const Block& block, int64_t range, int64_t kv_head) const;
   [[nodiscard]] int64_t partial_floats(int tokens) const { return tokens * group_ * (dims_.head_dim + 2); }

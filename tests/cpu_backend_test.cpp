@@ -273,7 +273,7 @@ TEST(CpuBackend, int8_activations_stay_close_to_float) {
   const engine::SessionLimits limits{.max_context = 40, .chunk_tokens = 40, .max_logit_rows = 2};
   for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
     const Weights weights(config, shipped);
-    for (const int tokens : {1, 40}) {
+    for (const int tokens : {1, 4, 8, 16, 40}) {
       const CpuOptions exact{.threads = 2, .kv_dtype = KvDtype::kF32, .poison = true};
       CpuOptions rounded = exact;
       rounded.activations = Activations::kInt8;
@@ -330,7 +330,7 @@ TEST(CpuBackend, threads_change_no_bit_of_int8_either) {
     if (kernels.int8 == nullptr) continue;
     any = true;
     CpuOptions options{.threads = 1, .activations = Activations::kInt8, .isa = isa, .poison = true};
-    for (const int chunk : {1, 150}) {
+    for (const int chunk : {1, 4, 13, 150}) {
       options.threads = 1;
       const std::vector<float> want = all_logits(config, weights, options, chunk);
       for (const int threads : {2, 3}) {

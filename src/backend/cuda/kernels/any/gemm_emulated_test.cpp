@@ -35,10 +35,14 @@ struct Any {
 // sm90_mxfp4_gemm.
 struct Sm90 {
   static constexpr GemmDevice kDevice{.sms = 3, .wgmma = true};
+  template <int kTheSlicePairs, int kTheTokens>
+  struct Instance : Mxfp4Tile<kTheSlicePairs, kTheTokens> {
+    static constexpr int kSharedBytes = mxfp4_shared_bytes(kTheSlicePairs);
+  };
   static inline int tile_tokens = 0;  // of the plan
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_mxfp4_gemm<Tile, kOrder>(args, tile_tokens);
+    sm90_mxfp4_gemm<Tile::kSlicePairs, kOrder>(args, tile_tokens);
   }
 };
 // sm90_dense_gemm.
@@ -69,9 +73,9 @@ void run_tile(const GemmArgs& args, const GemmPlan& plan) {
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
 void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   if constexpr (std::is_same_v<Arch, Sm90>) {
-    constexpr int kInstance = mxfp4_instance(kTokens);
-    if (layout::slice_blocks(args.cols) == 6) return run_tile<Arch, Mxfp4Tile<3, kInstance>, kOrder>(args, plan);
-    run_tile<Arch, Mxfp4Tile<4, kInstance>, kOrder>(args, plan);
+    if (layout::slice_blocks(args.cols) == 6)
+      return run_tile<Arch, Sm90::Instance<3, kMxfp4Tokens>, kOrder>(args, plan);
+    run_tile<Arch, Sm90::Instance<4, kMxfp4Tokens>, kOrder>(args, plan);
   } else {
     run_tile<Arch, typename Arch::template Tile<kPacking, kTokens>, kOrder>(args, plan);
   }
@@ -136,7 +140,7 @@ TEST(gemm_emulated, mxfp4_on_wgmma_is_the_plain_product_in_every_width) {
   for (const int width : kMxfp4Widths)
     for (const int tokens : {width - 7, width}) {
       check_dense<Sm90, Packing::kMxfp4, kMxfp4Tokens>(16, 384, tokens);
-      check_dense<Sm90, Packing::kMxfp4, kMxfp4Narrow>(16, 384, tokens);
+      check_dense<Sm90, Packing::kMxfp4, kMxfp4Tokens>(16, 512, tokens);
     }
 }
 

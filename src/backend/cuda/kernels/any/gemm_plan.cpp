@@ -93,17 +93,16 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens
     throw Error(Code::kUnsupported, "[cuda] gemm: want tiles of up to {} tokens, found {}", kMxfp4Tokens, tile_tokens);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
-  const int64_t blocks = row_blocks(s, row_tiles), works = blocks * tiles;
   const int rows = row_tiles * layout::kTileRows;
   if (device.wgmma)
     return {.rows = rows,
             .tokens = tile_tokens,
-            .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
+            .grid_x = static_cast<int>(std::min(int64_t{device.sms}, tiles * row_blocks(s, kMxfp4WarpgroupTiles))),
             .grid_y = 1,
-            .smem_bytes = mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2, mxfp4_instance(tile_tokens))};
+            .smem_bytes = mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2)};
   return {.rows = rows,
           .tokens = tile_tokens,
-          .grid_x = static_cast<int>(blocks),
+          .grid_x = static_cast<int>(row_blocks(s, row_tiles)),
           .grid_y = tiles,
           .smem_bytes = kStages * tile_tokens * kStageK * 2};
 }

@@ -17,9 +17,9 @@ inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGemmTokens[] = {32, 64, 128};  // that a CTA may take
 // sm90_mxfp4_gemm: row tiles of a CTA's tile, one for each warp of three warpgroups; columns of its instructions, as
 // experts have from one to thousands of pairs; columns of a tile, at most.
-inline constexpr int kMxfp4RowTiles = 12;
+inline constexpr int kMxfp4RowTiles = 12, kMxfp4WarpgroupTiles = 4;
 inline constexpr int kMxfp4Widths[] = {8, 16, 32, 48, 64, 80, 96, 128, 144, 160}, kMxfp4Tokens = 160;
-// Tiles of up to so many are instances of their own: less memory for a stage of x is more stages.
+// Where no expert's tile has more, x is cut into smaller stages, and so into more.
 inline constexpr int kMxfp4Narrow = 64;
 // sm90_dense_gemm, for bf16: row tiles and widths of a CTA's tile.
 inline constexpr int kDenseRowTiles = 16;
@@ -129,18 +129,19 @@ struct WgmmaRings {
   int inputs = 0, weights = 0;
 };
 inline constexpr int kWgmmaBarrierBytes = 512;
-[[nodiscard]] constexpr int mxfp4_instance(int tile_tokens) {
-  return tile_tokens <= kMxfp4Narrow ? kMxfp4Narrow : kMxfp4Tokens;
-}
 // Stages of x come in slices: as many as fit beside few of weights.
 [[nodiscard]] constexpr WgmmaRings mxfp4_rings(int slice_pairs, int tokens) {
   if (tokens == kMxfp4Narrow) return slice_pairs == 3 ? WgmmaRings{12, 6} : WgmmaRings{12, 4};
   return slice_pairs == 3 ? WgmmaRings{6, 5} : WgmmaRings{8, 2};
 }
-[[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_pairs, int tokens) {
+[[nodiscard]] constexpr int mxfp4_ring_bytes(int slice_pairs, int tokens) {
   const WgmmaRings rings = mxfp4_rings(slice_pairs, tokens);
-  return 1024 + rings.inputs * tokens * 128 + rings.weights * kMxfp4RowTiles * layout::slice_bytes(2 * slice_pairs) +
-         kWgmmaBarrierBytes;
+  return rings.inputs * tokens * 128 + rings.weights * kMxfp4RowTiles * layout::slice_bytes(2 * slice_pairs);
+}
+// Which of both cuts a launch needs is known on the device.
+[[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_pairs) {
+  const int narrow = mxfp4_ring_bytes(slice_pairs, kMxfp4Narrow), wide = mxfp4_ring_bytes(slice_pairs, kMxfp4Tokens);
+  return kWgmmaBarrierBytes + 1024 + (narrow > wide ? narrow : wide);  // 1024: to align the rings
 }
 // sm90_dense_gemm's: as many stages as fit, of 64 k of x and of the row tiles' weights, and two barriers of each.
 [[nodiscard]] constexpr int dense_stage_bytes(int tokens) {

@@ -1,11 +1,14 @@
 #include "backend/cuda/kernels/any/gemm_plan.h"
 
+#include "backend/cuda/kernels/sm90/mxfp4_waves.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -26,11 +29,46 @@ TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
        {std::pair{64, kMxfp4Narrow}, {768, kMxfp4Narrow}, {769, kMxfp4Tokens}, {8192, kMxfp4Tokens}}) {
     const GemmPlan up = plan_gemm({5760, 2880, 4 * tokens, 128}, kWgmma);
     EXPECT_EQ(up.tokens, tile);
-    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3, tile));
-    EXPECT_EQ(plan_gemm({256, 4096, 4 * tokens, 128}, kWgmma).smem_bytes, mxfp4_shared_bytes(4, tile));
-    for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs, tile), 227 * 1024);
+    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3));
+    EXPECT_EQ(plan_gemm({256, 4096, 4 * tokens, 128}, kWgmma).smem_bytes, mxfp4_shared_bytes(4));
   }
-  EXPECT_EQ(plan_gemm({128, 384, 9}, kWgmma).grid_x, 1);
+  for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs), 227 * 1024);
+  EXPECT_EQ(plan_gemm({128, 384, 9}, kWgmma).grid_x, 2);  // a warpgroup each
+}
+
+TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
+  for (const int row_tiles : {1, 4, 9, 12, 180, 360})
+    for (const int tiles : {1, 2, 7, 32})
+      for (const int ctas : {1, 2, 3, 132}) {
+        SCOPED_TRACE(testing::Message() << row_tiles << " row tiles, " << tiles << " tiles, " << ctas << " CTAs");
+        Mxfp4Waves waves(row_tiles, tiles, ctas);
+        if (tiles == 7) waves.weigh(1000, 1);
+        std::vector<int> taken(static_cast<size_t>(row_tiles * tiles));
+        for (int cta = 0; cta < ctas; ++cta)
+          for (int wave = 0; waves.of(cta, wave).row_tiles > 0; ++wave) {
+            const RowWork work = waves.of(cta, wave);
+            ASSERT_LT(work.tile, tiles);
+            ASSERT_LT(work.first_row_tile, row_tiles);
+            for (int row = work.first_row_tile; row < std::min(work.first_row_tile + work.row_tiles, row_tiles); ++row)
+              ++taken[static_cast<size_t>(work.tile * row_tiles + row)];
+          }
+        for (const int times : taken) ASSERT_EQ(times, 1);
+      }
+}
+
+TEST(gemm_plan, the_last_wave_is_cut_into_what_the_ctas_can_take) {
+  const Mxfp4Waves gate_up(360, 32, 132), down(180, 32, 132), even(132 * 12, 4, 132);  // 20b, 256 tokens
+  EXPECT_EQ(gate_up.whole, 7);
+  EXPECT_EQ(gate_up.last_row_tiles, 4);
+  EXPECT_EQ(down.whole, 3);
+  EXPECT_EQ(down.last_row_tiles, 8);
+  EXPECT_EQ(even.of(0, 4).row_tiles, 0);
+  EXPECT_EQ(Mxfp4Waves(360, 4, 121).last_row_tiles, 12);  // 120 works
+  Mxfp4Waves weighed = down;
+  weighed.weigh(64, 1);
+  EXPECT_EQ(weighed.last_row_tiles, 8);
+  weighed.weigh(133, 6);
+  EXPECT_EQ(weighed.last_row_tiles, 12);
 }
 
 TEST(gemm_plan, dense_bf16_takes_the_rows_that_read_l2_least_and_fill_the_last_wave) {

@@ -95,6 +95,7 @@ struct WeightPair<layout::Packing::kBf16> {
 // Grouped: of places.
 struct GemmWork {
   int expert = 0, first = 0, count = 0, first_row_tile = 0;
+  int row_tiles = 0;  // sm90_mxfp4_gemm: of the CTA, 0 without work
 };
 
 __device__ inline GemmWork work_of(const GemmArgs& args, int tile_tokens) {

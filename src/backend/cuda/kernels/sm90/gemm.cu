@@ -7,28 +7,22 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <class Tile>
-void launch(void (*kernel)(GemmArgs, int), Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
-  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", Tile::kSharedBytes);
-  launch_chained(kernel, {name, on, plan.grid_x, Tile::kThreads, Tile::kSharedBytes}, args, plan.tokens);
+template <int kSlicePairs, layout::RowOrder kOrder>
+void launch(Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  constexpr int kThreads = Mxfp4Tile<kSlicePairs, kMxfp4Tokens>::kThreads, kBytes = mxfp4_shared_bytes(kSlicePairs);
+  auto* const kernel = sm90_mxfp4_gemm<kSlicePairs, kOrder>;
+  require_shape(plan.smem_bytes == kBytes, name, "the plan's shared memory", plan.smem_bytes);
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", kBytes);
+  launch_chained(kernel, {name, on, plan.grid_x, kThreads, kBytes}, args, plan.tokens);
 }
 
-// The list of instances: for gate and up rows and others, for two widths of tiles, for slices of three and four pairs.
-template <layout::RowOrder kOrder, int kTokens>
-void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp : Kernel::kSm90GemmMxfp4;
-  using Three = Mxfp4Tile<3, kTokens>;
-  using Four = Mxfp4Tile<4, kTokens>;
-  if (layout::slice_blocks(args.cols) == 6) return launch<Three>(sm90_mxfp4_gemm<Three, kOrder>, kName, args, plan, on);
-  launch<Four>(sm90_mxfp4_gemm<Four, kOrder>, kName, args, plan, on);
-}
+// The list of instances: for gate and up rows and others, for slices of three and four pairs.
 template <layout::RowOrder kOrder>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  if (plan.tokens > kMxfp4Narrow) return launch_tokens<kOrder, kMxfp4Tokens>(args, plan, on);
-  launch_tokens<kOrder, kMxfp4Narrow>(args, plan, on);
+  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp : Kernel::kSm90GemmMxfp4;
+  if (layout::slice_blocks(args.cols) == 6) return launch<3, kOrder>(kName, args, plan, on);
+  launch<4, kOrder>(kName, args, plan, on);
 }
 
 }  // namespace

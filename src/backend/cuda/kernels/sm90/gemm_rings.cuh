@@ -20,9 +20,9 @@ struct RingPlace {
   }
 };
 
-// The stage that a warp reads next: its address and that of its barrier for full; empty lies kStages barriers on. A
+// The stage that a warp reads next: its address and that of its barrier for full; empty lies kToEmpty barriers on. A
 // stage with kBarriers of them is as many that are read together.
-template <int kStages, int kBytes, int kBarriers = 1>
+template <int kStages, int kBytes, int kBarriers = 1, int kToEmpty = kStages * kBarriers>
 struct RingCursor {
   static constexpr int kStep = 8 * kBarriers;
   uint32_t stage, full, end;  // end: of the barriers for full
@@ -39,34 +39,38 @@ struct RingCursor {
     full -= kStages * kStep;
     parity ^= 1u;
   }
-  [[nodiscard]] __device__ static uint32_t empty(uint32_t of_full) { return of_full + kStages * kStep; }
+  [[nodiscard]] __device__ static uint32_t empty(uint32_t of_full) { return of_full + kToEmpty * 8; }
 };
 
+// sm90_mxfp4_gemm's; its barriers lie where they do for either cut of the memory.
 template <class Tile>
 struct GemmRings {
-  uint32_t inputs, weights, barriers;
+  static constexpr int kInputs = 12, kWeights = 6;  // barriers of each kind, of the cut that has most
+  static_assert(Tile::kInputStages <= kInputs && Tile::kWeightStages <= kWeights);
+  static_assert(2 * (kInputs + kWeights) * 8 <= kWgmmaBarrierBytes);
+  uint32_t barriers, inputs, weights;
 
   __device__ explicit GemmRings(const uint8_t* memory)
-      : inputs((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes),
-        weights(inputs + Tile::kInputStages * Tile::kInputBytes),
-        barriers(weights + Tile::kWeightStages * Tile::kWeightBytes) {}
+      : barriers(ptx::shared_address(memory)),
+        inputs((barriers + kWgmmaBarrierBytes + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes),
+        weights(inputs + Tile::kInputStages * Tile::kInputBytes) {}
 
   __device__ uint32_t input_stage(int i) const { return inputs + static_cast<uint32_t>(i * Tile::kInputBytes); }
   __device__ uint32_t weight_stage(int i) const { return weights + static_cast<uint32_t>(i * Tile::kWeightBytes); }
   __device__ uint32_t input_full(int i) const { return barriers + 8 * static_cast<uint32_t>(i); }
-  __device__ uint32_t input_empty(int i) const { return input_full(Tile::kInputStages + i); }
-  __device__ uint32_t weight_full(int i) const { return input_full(2 * Tile::kInputStages + i); }
-  __device__ uint32_t weight_empty(int i) const { return weight_full(Tile::kWeightStages + i); }
+  __device__ uint32_t input_empty(int i) const { return input_full(kInputs + i); }
+  __device__ uint32_t weight_full(int i) const { return input_full(2 * kInputs + i); }
+  __device__ uint32_t weight_empty(int i) const { return weight_full(kWeights + i); }
 
   // Full: the lane that copies x arrives, and the bytes; of weights, every lane that copies. Empty: every warp that
   // multiplies; of weights, every lane, for racecheck: see gemv.cuh warp_arrive.
   __device__ void init() const {
     constexpr uint32_t kWarps = Tile::kWarps;
-    for (int i = 0; i < Tile::kInputStages; ++i) {
+    for (int i = 0; i < kInputs; ++i) {
       ptx::mbarrier_init(input_full(i), 1);
       ptx::mbarrier_init(input_empty(i), kWarps);
     }
-    for (int i = 0; i < Tile::kWeightStages; ++i) {
+    for (int i = 0; i < kWeights; ++i) {
       ptx::mbarrier_init(weight_full(i), Tile::kWeightCopiers);
       ptx::mbarrier_init(weight_empty(i), kWarps * layout::kWarpLanes);
     }

@@ -2,10 +2,11 @@
 // y = W·x for many tokens on wgmma: W in MXFP4, widened to f16 in registers, x in f16
 // source: torch/model.py, Linear and MLPBlock; arguments: kernels/any/gemm_plan.h GemmArgs
 // W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
-// grid one CTA per SM takes a work of every wave: 12 tiles of 16 rows, up to kTokens tokens; row blocks run fastest, so
-//      that a tile of tokens and an expert's weights are read from DRAM once
+// grid one CTA per SM takes a work of every wave: 12 tiles of 16 rows (fewer in the last: mxfp4_waves.h), up to kTokens
+//      tokens; row blocks run fastest, so that a tile of tokens and an expert's weights are read from DRAM once
 // warps three warpgroups with a row tile per warp multiply and store; one more copies x (64 k a stage) and weights (a
-//      slice a stage) into two rings, on into the next work
+//      slice a stage) into two rings, on into the next work. Where no tile has more than kMxfp4Narrow tokens, known on
+//      the device alone, both rings have more stages and the loop fewer widths
 // loop a slice, its pairs unrolled: no instruction finds out where the next pair lies. An operand per pair of a slice
 //      of three, so that all of them are known to the compiler; four pairs take turns at two
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
@@ -15,7 +16,9 @@
 // bytes, flops: cost()
 // bounds (cycles per 64 k of 192 rows): wgmma 6 N; issue about 100 instructions a warp, which wide tiles hide and
 //      narrow ones half; prompts: 700 W, which hold the clock at 1.5 GHz
-// measured 2026-11-22 H100, 120b, routing of the dummy model: 2048 tokens gate_up 658 us, down 366; 8192: 1818, 991
+//      20b, 256 tokens: without wgmma 110 us, of DRAM; without loads 112
+// measured 2026-11-22 H100, 120b, routing of the dummy model: 2048 tokens gate_up 658 us, down 366; 8192: 1818, 991;
+//      20b, 256 tokens, an even router: 120, 66
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/sm90/mxfp4_parts.cuh"
@@ -48,11 +51,9 @@ struct Mxfp4Tile {
   static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
   static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens).inputs;
   static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens).weights;
-  static constexpr int kSharedBytes = mxfp4_shared_bytes(kSlicePairs, kTokens);
   static constexpr int kWidths =  // of kMxfp4Widths
       static_cast<int>(std::find(std::begin(kMxfp4Widths), std::end(kMxfp4Widths), kTokens) - kMxfp4Widths) + 1;
   static_assert(kInputStages % kSlicePairs == 0);
-  static_assert(2 * (kInputStages + kWeightStages) * 8 <= kWgmmaBarrierBytes);
 };
 
 // sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of widths kFirst to
@@ -77,13 +78,6 @@ __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& s
   }
 }
 
-// Of the works, which fall in size, the CTA's in a wave: every other wave runs backwards, so that none has the larger
-// one of all.
-__device__ __forceinline__ int own_work(int wave) {
-  const auto cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
-  return wave * ctas + (wave % 2 == 0 ? cta : ctas - 1 - cta);
-}
-
 // A thread of the 8 that copy a row tile's weights. Pieces are aligned to 32 bytes only: bulk copies of them reach 8
 // bytes a cycle (H200), these do not mind.
 template <class Tile>
@@ -93,8 +87,10 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
   const auto own = static_cast<uint32_t>(thread / 8 * Tile::kPieceBytes + first);
   ptx::mbarrier_arrive(rings.weight_full(0));  // consumers hold it: SliceWalk
   RingPlace<Tile::kWeightStages> weight{1};
-  for (int wave = 0, i; (i = own_work(wave)) < list.count; ++wave) {
-    const GemmWork work = list.at(i);
+  for (int wave = 0;; ++wave) {
+    const GemmWork work = list.at(wave);
+    if (work.row_tiles == 0) break;
+    const bool copied = thread / 8 < work.row_tiles;
     // A row tile beyond the last is a copy of it, and not stored.
     const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
     const uint8_t* from =
@@ -104,7 +100,7 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
       const uint32_t to = rings.weight_stage(weight.stage) + own;
 #pragma unroll
       for (int at = 0; at < Tile::kPieceBytes; at += layout::kAtomRowBytes)
-        if (first < Tile::kPieceBytes - at)
+        if (copied && first < Tile::kPieceBytes - at)
           ptx::async_copy16(to + static_cast<uint32_t>(at), from + at, ptx::Fill::kCopy);
       ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
       weight.next();
@@ -118,8 +114,9 @@ template <class Tile>
 __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   for (int i = 0; i < Tile::kSlicePairs; ++i) ptx::mbarrier_arrive(rings.input_full(i));  // as weights
   RingPlace<Tile::kInputStages> input{Tile::kSlicePairs % Tile::kInputStages};
-  for (int wave = 0, i; (i = own_work(wave)) < list.count; ++wave) {
-    const GemmWork work = list.at(i);
+  for (int wave = 0;; ++wave) {
+    const GemmWork work = list.at(wave);
+    if (work.row_tiles == 0) return;
     const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
     const auto bytes =
         static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
@@ -143,9 +140,11 @@ struct SliceWalk {
   const uint32_t own_codes = static_cast<uint32_t>(warp * Tile::kPieceBytes + lane * layout::kLaneBytes);
   const uint32_t own_scales =
       static_cast<uint32_t>(warp * Tile::kPieceBytes + layout::scale_word_offset(2 * kPairs, lane / 4, 0));
+  using Rings = GemmRings<Tile>;
   RingCursor<kGroups, kPairs * Tile::kInputBytes, kPairs> input;  // by the slice
-  RingCursor<Tile::kWeightStages, Tile::kWeightBytes> weight;
+  RingCursor<Tile::kWeightStages, Tile::kWeightBytes, 1, Rings::kWeights> weight;
   uint32_t held_input, held_weight;  // the barriers for full of the slice before
+  uint32_t codes, scales;            // of the slice
   PairOperand operands[Tile::kOperands] = {};
 
   __device__ explicit SliceWalk(const GemmRings<Tile>& rings)
@@ -157,37 +156,63 @@ struct SliceWalk {
   }
 
   __device__ __forceinline__ void give_back(uint32_t full, int pair) const {
-    if (lane == 0) ptx::mbarrier_arrive(full + 8 * static_cast<uint32_t>(Tile::kInputStages + pair));
+    if (lane == 0) ptx::mbarrier_arrive(full + 8 * static_cast<uint32_t>(Rings::kInputs + pair));
+  }
+
+  // Waits for the next slice's weights; the one before has been read.
+  __device__ __forceinline__ void take_weights() {
+    ptx::mbarrier_arrive(decltype(weight)::empty(held_weight));
+    held_weight = weight.full;
+    ptx::mbarrier_wait(weight.full, weight.parity);
+    codes = weight.stage + own_codes;
+    scales = weight.stage + own_scales;
+    weight.next();
+  }
+  __device__ __forceinline__ void load(StagedPair& staged, int pair) const {
+    staged.load(codes + static_cast<uint32_t>(pair * layout::kPairBytes), scales + static_cast<uint32_t>(pair * 4));
+  }
+  // Gives back the stage of x of the pair before the last.
+  __device__ __forceinline__ void give_back_before(int pair) const {
+    if (pair < 2) {
+      give_back(held_input, kPairs - 2 + pair);
+    } else {
+      give_back(input.full, pair - 2);
+    }
+  }
+  __device__ __forceinline__ void wait_for_input(int pair) const {
+    ptx::mbarrier_wait(input.full + 8 * static_cast<uint32_t>(pair), input.parity);
+  }
+  __device__ __forceinline__ void end_slice() {
+    held_input = input.full;
+    input.next();
   }
 
   // sums += a slice's weights · its columns; the last two pairs are under way on return.
   __device__ __forceinline__ void multiply(int count, WgmmaSums<Tile>& sums) {
-    ptx::mbarrier_arrive(decltype(weight)::empty(held_weight));
-    held_weight = weight.full;
-    ptx::mbarrier_wait(weight.full, weight.parity);
-    const uint32_t codes = weight.stage + own_codes, scales = weight.stage + own_scales;
-    weight.next();
+    take_weights();
     StagedPair staged[kPairs];
-    staged[0].load(codes, scales);
+    load(staged[0], 0);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
       PairOperand& a = operands[pair % Tile::kOperands];
-      if (pair + 1 < kPairs)
-        staged[pair + 1].load(codes + static_cast<uint32_t>((pair + 1) * layout::kPairBytes),
-                              scales + static_cast<uint32_t>((pair + 1) * 4));
+      if (pair + 1 < kPairs) load(staged[pair + 1], pair + 1);
       ptx::wgmma_wait<1>();  // the pair before the last is multiplied: its stage of x is free
       keep(a);
-      if (pair < 2) {
-        give_back(held_input, kPairs - 2 + pair);
-      } else {
-        give_back(input.full, pair - 2);
-      }
+      give_back_before(pair);
       staged[pair].widen(a);
-      ptx::mbarrier_wait(input.full + 8 * static_cast<uint32_t>(pair), input.parity);
+      wait_for_input(pair);
       multiply_narrowest<Tile>(count, sums, a, input.stage + static_cast<uint32_t>(pair * Tile::kInputBytes));
     }
-    held_input = input.full;
-    input.next();
+    end_slice();
+  }
+  // A slice of a work that has no row tile for this warp: nobody else may give its stages back.
+  __device__ __forceinline__ void pass() {
+    take_weights();
+    for (int pair = 0; pair < kPairs; ++pair) {
+      give_back_before(pair);
+      wait_for_input(pair);
+    }
+    end_slice();
   }
 
   __device__ __forceinline__ void finish(WgmmaSums<Tile>& sums) {
@@ -203,35 +228,55 @@ struct SliceWalk {
 };
 
 template <class Tile, layout::RowOrder kOrder>
-__global__ void __launch_bounds__(Tile::kThreads, 1)
-    sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
-  extern __shared__ __align__(128) uint8_t smem[];
-  const GemmRings<Tile> rings(smem);
-  if (threadIdx.x == 0) rings.init();
-  __syncthreads();
-  ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  const WorkList list(args, tile_tokens, Tile::kRowTiles);
-  if (threadIdx.x >= Tile::kConsumers) {
-    ptx::give_registers_but<Tile::kProducerRegisters>();
-    if (threadIdx.x < Tile::kConsumers + Tile::kWeightCopiers) return copy_weights<Tile>(args, list, rings);
-    if (threadIdx.x == Tile::kConsumers + Tile::kWeightCopiers) copy_inputs<Tile>(args, list, rings);
-    return;
-  }
-  ptx::take_registers_up_to<Tile::kConsumerRegisters>();
+__device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkList& list,
+                                               const GemmRings<Tile>& rings) {
   SliceWalk<Tile> walk(rings);
-  for (int wave = 0, i; (i = own_work(wave)) < list.count; ++wave) {
-    const GemmWork work = list.at(i);
+  const int slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
+  for (int wave = 0;; ++wave) {
+    const GemmWork work = list.at(wave);
+    if (all_lanes(work.row_tiles == 0)) return;
+    if (all_lanes(walk.warp >= work.row_tiles)) {
+      for (int slice = 0; slice < slices; ++slice) walk.pass();
+      continue;
+    }
     const auto count = static_cast<int>(ptx::warp_max_u32(static_cast<uint32_t>(work.count)));
     const int row_tile = work.first_row_tile + walk.warp;
     const bool stored = all_lanes(row_tile < args.rows / layout::kTileRows);
     const RowBias bias =
         bias_of(args, kOrder == layout::RowOrder::kGateUp ? kOrder : args.order, work.expert, stored ? row_tile : 0);
     WgmmaSums<Tile> sums = {};
-    for (int slice = 0; slice < args.cols / (Tile::kSlicePairs * layout::kPanelK); ++slice) walk.multiply(count, sums);
+    for (int slice = 0; slice < slices; ++slice) walk.multiply(count, sums);
     walk.finish(sums);
     if (stored) store<Tile, kOrder>(args, work, row_tile, bias, sums);
   }
+}
+
+template <class Tile>
+__device__ __forceinline__ void copy(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
+  if (threadIdx.x < Tile::kConsumers + Tile::kWeightCopiers) return copy_weights<Tile>(args, list, rings);
+  if (threadIdx.x == Tile::kConsumers + Tile::kWeightCopiers) copy_inputs<Tile>(args, list, rings);
+}
+
+template <int kSlicePairs, layout::RowOrder kOrder>
+__global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens>::kThreads, 1)
+    sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
+  using Wide = Mxfp4Tile<kSlicePairs, kMxfp4Tokens>;
+  using Narrow = Mxfp4Tile<kSlicePairs, kMxfp4Narrow>;
+  extern __shared__ __align__(128) uint8_t smem[];
+  if (threadIdx.x == 0) GemmRings<Wide>(smem).init();
+  __syncthreads();
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const WorkList list(args, tile_tokens);
+  const bool narrow = all_lanes(list.most_tokens() <= kMxfp4Narrow);
+  if (threadIdx.x >= Wide::kConsumers) {
+    ptx::give_registers_but<Wide::kProducerRegisters>();
+    if (narrow) return copy<Narrow>(args, list, GemmRings<Narrow>(smem));
+    return copy<Wide>(args, list, GemmRings<Wide>(smem));
+  }
+  ptx::take_registers_up_to<Wide::kConsumerRegisters>();
+  if (narrow) return multiply_works<Narrow, kOrder>(args, list, GemmRings<Narrow>(smem));
+  multiply_works<Wide, kOrder>(args, list, GemmRings<Wide>(smem));
 }
 
 }  // namespace nibble::backend::cuda

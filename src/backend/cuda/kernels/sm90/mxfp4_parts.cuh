@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/kernels/any/gemm_weights.cuh"
 #include "backend/cuda/kernels/sm90/gemm_rings.cuh"
+#include "backend/cuda/kernels/sm90/mxfp4_waves.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/keep.cuh"
@@ -56,23 +57,31 @@ struct StagedPair {
   }
 };
 
-// All works, by number: row blocks run fastest.
+// The works of a CTA, wave by wave.
 struct WorkList {
   const ExpertTile* tiles;
-  int tokens, tile_tokens, row_tiles, blocks, count;
+  int tokens, tile_tokens;
+  Mxfp4Waves waves;
 
-  __device__ WorkList(const GemmArgs& args, int tokens_of_tile, int row_tiles_of_tile)
+  __device__ WorkList(const GemmArgs& args, int tokens_of_tile)
       : tiles(args.tiles),
         tokens(args.tokens),
         tile_tokens(tokens_of_tile),
-        row_tiles(row_tiles_of_tile),
-        blocks((args.rows / layout::kTileRows + row_tiles - 1) / row_tiles),
-        count(blocks * (tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count)) {}
-  __device__ GemmWork at(int work) const {
-    const int tile = work / blocks, first = tile * tile_tokens, row_tile = work % blocks * row_tiles;
-    if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), row_tile};
-    const ExpertTile group = tiles[tile];
-    return {group.expert, group.first, group.count, row_tile};
+        waves(args.rows / layout::kTileRows,
+              tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count,
+              static_cast<int>(gridDim.x)) {
+    if (tiles != nullptr && waves.last_tile() < waves.tiles)
+      waves.weigh(tiles[0].count, tiles[waves.last_tile()].count);
+  }
+  // Tiles of experts fall in size.
+  __device__ int most_tokens() const { return tiles == nullptr ? min(tile_tokens, tokens) : tiles[0].count; }
+  __device__ GemmWork at(int wave) const {
+    const RowWork rows = waves.of(static_cast<int>(blockIdx.x), wave);
+    if (rows.row_tiles == 0) return {};
+    const int first = rows.tile * tile_tokens;
+    if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), rows.first_row_tile, rows.row_tiles};
+    const ExpertTile tile = tiles[rows.tile];
+    return {tile.expert, tile.first, tile.count, rows.first_row_tile, rows.row_tiles};
   }
 };
 

@@ -1,0 +1,64 @@
+#pragma once
+// Which rows of which tile of tokens a CTA of sm90_mxfp4_gemm takes in a wave. Plain C++: device and tests run the
+// same.
+
+#include "backend/cuda/kernels/any/gemm_plan.h"
+
+namespace nibble::backend::cuda {
+
+struct RowWork {
+  int tile = 0, first_row_tile = 0;
+  int row_tiles = 0;  // of the CTA's warps, those with a row tile; 0: no work
+};
+
+// Works of kMxfp4RowTiles row tiles, row blocks fastest, in whole waves. What is left for the last wave is cut into
+// works of fewer warpgroups where the CTAs suffice, so that a few do not take as long as all: of 20b's gate and up rows
+// for 256 tokens, 7.27 waves, the last one takes a third.
+struct Mxfp4Waves {
+  int row_tiles, tiles, ctas;
+  int blocks;  // works of a tile of tokens
+  int whole;   // waves
+  int last_row_tiles = kMxfp4WarpgroupTiles;
+
+  constexpr Mxfp4Waves(int matrix_row_tiles, int token_tiles, int grid)
+      : row_tiles(matrix_row_tiles),
+        tiles(token_tiles),
+        ctas(grid),
+        blocks((row_tiles + kMxfp4RowTiles - 1) / kMxfp4RowTiles),
+        whole(blocks * tiles / ctas) {
+    while (last_row_tiles < kMxfp4RowTiles && last_works() > ctas) last_row_tiles += kMxfp4WarpgroupTiles;
+  }
+  // The tile of tokens within which the last wave begins; `tiles` where nothing is left for it.
+  [[nodiscard]] constexpr int last_tile() const { return whole * ctas / blocks; }
+  // Given the tokens of the first tile and of last_tile(): where they differ much, the CTAs that a last wave of whole
+  // works leaves out are those that had the largest ones before, and it stays whole.
+  constexpr void weigh(int first_tokens, int last_tokens) {
+    constexpr int kFixed = 75;  // of a work's time, in tokens
+    if (first_tokens + kFixed > 2 * (last_tokens + kFixed)) last_row_tiles = kMxfp4RowTiles;
+  }
+  [[nodiscard]] constexpr RowWork of(int cta, int wave) const {
+    if (wave > whole) return {};
+    // Works fall in size: every other wave runs backwards, so that no CTA has the larger one of all.
+    const int turn = wave % 2 == 0 ? cta : ctas - 1 - cta;
+    if (wave < whole) {
+      const int work = wave * ctas + turn;
+      return {work / blocks, work % blocks * kMxfp4RowTiles, kMxfp4RowTiles};
+    }
+    // The last wave begins within a tile of tokens.
+    const int tile = last_tile(), first = whole * ctas % blocks * kMxfp4RowTiles;
+    const int of_first = works_of(row_tiles - first), of_tile = works_of(row_tiles), later = turn - of_first;
+    if (tile >= tiles) return {};
+    if (later < 0) return {tile, first + turn * last_row_tiles, last_row_tiles};
+    const RowWork work{tile + 1 + later / of_tile, later % of_tile * last_row_tiles, last_row_tiles};
+    return work.tile < tiles ? work : RowWork{};
+  }
+
+ private:
+  [[nodiscard]] constexpr int works_of(int rows) const { return (rows + last_row_tiles - 1) / last_row_tiles; }
+  [[nodiscard]] constexpr int last_works() const {
+    const int tile = last_tile(), first = whole * ctas % blocks * kMxfp4RowTiles;
+    return works_of(row_tiles - first) + (tiles - tile - 1) * works_of(row_tiles);
+  }
+};
+
+}  // namespace nibble::backend::cuda

@@ -41,7 +41,8 @@ TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
     for (const int tiles : {1, 2, 7, 32})
       for (const int ctas : {1, 2, 3, 132}) {
         SCOPED_TRACE(testing::Message() << row_tiles << " row tiles, " << tiles << " tiles, " << ctas << " CTAs");
-        const Mxfp4Waves waves(row_tiles, tiles, ctas);
+        Mxfp4Waves waves(row_tiles, tiles, ctas);
+        if (tiles == 7) waves.weigh(1000, 1);
         std::vector<int> taken(static_cast<size_t>(row_tiles * tiles));
         for (int cta = 0; cta < ctas; ++cta)
           for (int wave = 0; waves.of(cta, wave).row_tiles > 0; ++wave) {
@@ -63,6 +64,11 @@ TEST(gemm_plan, the_last_wave_is_cut_into_what_the_ctas_can_take) {
   EXPECT_EQ(down.last_row_tiles, 8);
   EXPECT_EQ(even.of(0, 4).row_tiles, 0);
   EXPECT_EQ(Mxfp4Waves(360, 4, 121).last_row_tiles, 12);  // 120 works
+  Mxfp4Waves weighed = down;
+  weighed.weigh(64, 1);
+  EXPECT_EQ(weighed.last_row_tiles, 8);
+  weighed.weigh(133, 6);
+  EXPECT_EQ(weighed.last_row_tiles, 12);
 }
 
 TEST(gemm_plan, dense_bf16_takes_the_rows_that_read_l2_least_and_fill_the_last_wave) {

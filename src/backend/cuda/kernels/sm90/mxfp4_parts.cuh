@@ -69,7 +69,10 @@ struct WorkList {
         tile_tokens(tokens_of_tile),
         waves(args.rows / layout::kTileRows,
               tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count,
-              static_cast<int>(gridDim.x)) {}
+              static_cast<int>(gridDim.x)) {
+    if (tiles != nullptr && waves.last_tile() < waves.tiles)
+      waves.weigh(tiles[0].count, tiles[waves.last_tile()].count);
+  }
   // Tiles of experts fall in size.
   __device__ int most_tokens() const { return tiles == nullptr ? min(tile_tokens, tokens) : tiles[0].count; }
   __device__ GemmWork at(int wave) const {

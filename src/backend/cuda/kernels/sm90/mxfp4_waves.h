@@ -28,6 +28,14 @@ struct Mxfp4Waves {
         whole(blocks * tiles / ctas) {
     while (last_row_tiles < kMxfp4RowTiles && last_works() > ctas) last_row_tiles += kMxfp4WarpgroupTiles;
   }
+  // The tile of tokens within which the last wave begins; `tiles` where nothing is left for it.
+  [[nodiscard]] constexpr int last_tile() const { return whole * ctas / blocks; }
+  // Given the tokens of the first tile and of last_tile(): where they differ much, the CTAs that a last wave of whole
+  // works leaves out are those that had the largest ones before, and it stays whole.
+  constexpr void weigh(int first_tokens, int last_tokens) {
+    constexpr int kFixed = 75;  // of a work's time, in tokens
+    if (first_tokens + kFixed > 2 * (last_tokens + kFixed)) last_row_tiles = kMxfp4RowTiles;
+  }
   [[nodiscard]] constexpr RowWork of(int cta, int wave) const {
     if (wave > whole) return {};
     // Works fall in size: every other wave runs backwards, so that no CTA has the larger one of all.
@@ -37,7 +45,7 @@ struct Mxfp4Waves {
       return {work / blocks, work % blocks * kMxfp4RowTiles, kMxfp4RowTiles};
     }
     // The last wave begins within a tile of tokens.
-    const int tile = whole * ctas / blocks, first = whole * ctas % blocks * kMxfp4RowTiles;
+    const int tile = last_tile(), first = whole * ctas % blocks * kMxfp4RowTiles;
     const int of_first = works_of(row_tiles - first), of_tile = works_of(row_tiles), later = turn - of_first;
     if (tile >= tiles) return {};
     if (later < 0) return {tile, first + turn * last_row_tiles, last_row_tiles};
@@ -48,7 +56,7 @@ struct Mxfp4Waves {
  private:
   [[nodiscard]] constexpr int works_of(int rows) const { return (rows + last_row_tiles - 1) / last_row_tiles; }
   [[nodiscard]] constexpr int last_works() const {
-    const int tile = whole * ctas / blocks, first = whole * ctas % blocks * kMxfp4RowTiles;
+    const int tile = last_tile(), first = whole * ctas % blocks * kMxfp4RowTiles;
     return works_of(row_tiles - first) + (tiles - tile - 1) * works_of(row_tiles);
   }
 };

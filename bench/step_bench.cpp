@@ -124,7 +124,12 @@ void Bench::step(int tokens) {
     const int64_t bytes = shape.rows * shape.cols * 2;
     const bool split = split_gemm_serves(layout::Packing::kBf16, true, tokens);
     const SplitGemmPlan plan = split ? plan_split_gemm(shape, sms_) : SplitGemmPlan{.splits = 1};
-    SplitGemmArgs args{.x = x16_, .sums = sums_, .rows = rows, .cols = cols, .tokens = tokens, .x_rows = rows16};
+    SplitGemmArgs args{.x = x16_,
+                       .sums = reinterpret_cast<uint16_t*>(sums_),
+                       .rows = rows,
+                       .cols = cols,
+                       .tokens = tokens,
+                       .x_rows = rows16};
     const GemmCost own = cost(args, plan);
     const std::function<void(int)> run = [=, this, on = on_](int i) mutable {
       args.weights = weights + i * bytes;

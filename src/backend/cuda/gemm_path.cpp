@@ -32,7 +32,7 @@ int64_t sum_floats(const Dims& d, int64_t tokens, int sms) {
                 qkv = d.q_width() + 2 * d.kv_width();
   const int64_t split =
       std::max(split_count(qkv, d.hidden, sms) * qkv, split_count(d.hidden, d.q_width(), sms) * d.hidden);
-  return std::max(tokens * std::max(qkv, d.hidden), split_tokens * split);
+  return std::max(tokens * std::max(qkv, d.hidden), split_tokens * split / 2);
 }
 
 int attribute(cudaDeviceAttr which) {
@@ -87,7 +87,7 @@ SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
     const SplitGemmPlan plan = plan_split_gemm(shape, sms_);
     sm90_split_gemm({.weights = args.weights,
                      .x = from.at,
-                     .sums = y_,
+                     .sums = reinterpret_cast<uint16_t*>(y_),
                      .rows = args.rows,
                      .cols = args.cols,
                      .tokens = args.tokens,

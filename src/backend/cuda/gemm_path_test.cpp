@@ -2,12 +2,14 @@
 
 #include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernels/any/gemm_testing.h"
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "backend/cuda/testing.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -96,22 +98,30 @@ TEST_F(GemmPathTest, sums_are_the_products_in_the_packed_order_of_rows) {
       const SplitSums sums = path_->sums(args, on_);
       const bool tiles = sums.order == SplitSums::Order::kTiles;
       const int64_t pitch = tiles ? split_pitch(tokens, rows) : int64_t{tokens} * rows;
-      std::vector<float> got(static_cast<size_t>(sums.splits * pitch));
+      const size_t bytes = tiles ? sizeof(Bf16) : sizeof(float);
+      std::vector<uint8_t> got(static_cast<size_t>(sums.splits * pitch) * bytes);
       cuda_check(cudaDeviceSynchronize());
-      cuda_check(cudaMemcpy(got.data(), sums.at, got.size() * sizeof(float), cudaMemcpyDeviceToHost));
+      cuda_check(cudaMemcpy(got.data(), sums.at, got.size(), cudaMemcpyDeviceToHost));
       for (int t = 0; t < tokens; ++t)
         for (int r = 0; r < rows; r += 7) {
-          double want = 0, size = 0, value = 0;
+          double want = 0, size = 0, value = 0, rounding = 0;
           for (int c = 0; c < cols; ++c) {
             const double term =
                 w.at(layout::source_row(RowOrder::kHeads64, r / 16, r % 16), c) * x[static_cast<size_t>(t * cols + c)];
             want += term;
             size += std::abs(term);
           }
-          for (int s = 0; s < sums.splits; ++s)
-            value +=
-                got[static_cast<size_t>(s * pitch + (tiles ? place_in_sums(tokens, t, r) : int64_t{t} * rows + r))];
-          ASSERT_NEAR(value, want, kInputError * size + 1e-5) << "token " << t << ", row " << r;
+          for (int s = 0; s < sums.splits; ++s) {
+            const int64_t place = s * pitch + (tiles ? place_in_sums(tokens, t, r) : int64_t{t} * rows + r);
+            const uint8_t* const at = got.data() + static_cast<size_t>(place) * bytes;
+            Bf16 rounded;
+            float sum = 0;
+            std::memcpy(tiles ? static_cast<void*>(&rounded) : &sum, at, bytes);
+            if (tiles) sum = rounded.to_float();
+            value += sum;
+            rounding += tiles ? std::abs(sum) * 0x1.02p-8 : 0;
+          }
+          ASSERT_NEAR(value, want, kInputError * size + rounding + 1e-5) << "token " << t << ", row " << r;
         }
     }
 }

@@ -33,7 +33,7 @@ RoutePlan plan_route(const RouteShape& s, int sms) {
 GemmCost cost(const NormSumsArgs& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
   const int64_t owed =
-      a.experts.at != nullptr ? a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2) : 4 * a.sums.splits;
+      a.experts.at != nullptr ? a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2) : a.sums.bytes();
   return {.bytes = count * (4 + owed + (owed > 0 ? 4 : 0) + (a.normed != nullptr ? 4 : 0) +
                             (a.rounded.at != nullptr ? 2 : 0)) +
                    4 * int64_t{a.hidden},
@@ -42,7 +42,7 @@ GemmCost cost(const NormSumsArgs& a) {
 
 GemmCost cost(const RopeSumsArgs& a) {
   const int64_t q = int64_t{a.tokens} * a.heads * kGemvHeadDim, kv = int64_t{a.tokens} * a.kv_heads * kGemvHeadDim;
-  return {.bytes = 4 * a.sums.splits * (q + 2 * kv) + 4 * q + 2 * kv * value_bytes(a.kv.type) + 2 * int64_t{a.rows()},
+  return {.bytes = a.sums.bytes() * (q + 2 * kv) + 4 * q + 2 * kv * value_bytes(a.kv.type) + 2 * int64_t{a.rows()},
           .flops = (a.sums.splits + 3) * (q + 2 * kv)};
 }
 

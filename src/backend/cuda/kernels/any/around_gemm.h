@@ -11,9 +11,11 @@ namespace nibble::backend::cuda {
 
 // A GEMM's result that its reader has still to add up.
 struct SplitSums {
-  const float* at = nullptr;
-  int splits = 0;                                           // 0: there is none
-  enum class Order : uint8_t { kRows, kTiles } order = {};  // [tokens, rows], or split_gemm_plan.h place_in_sums
+  const void* at = nullptr;
+  int splits = 0;  // 0: there is none
+  // f32 [tokens, rows], or bf16 where split_gemm_plan.h place_in_sums says
+  enum class Order : uint8_t { kRows, kTiles } order = {};
+  [[nodiscard]] constexpr int bytes() const { return splits * (order == Order::kTiles ? 2 : 4); }  // of a value
 };
 
 // What the experts of each token made, to be added up with their weights.

@@ -3,6 +3,7 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/kernels/any/around_gemm_testing.h"
+#include "backend/cuda/kernels/any/split_gemm_testing.h"
 #include "backend/cuda/kernels/any/norm_sums.cuh"
 #include "backend/cuda/kernels/any/rope_sums.cuh"
 #include "backend/cuda/kernels/any/route_sums.cuh"

@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of around_gemm.h and split_gemm_plan.h share, on a device and emulated: cases, plain double results,
+// What the tests of around_gemm.h share, on a device and emulated: cases, plain double results,
 // comparisons. Memory is the kind of array that the kernels reach, run the launch. No CUDA.
 
 #include "backend/cuda/kernels/any/around_gemm.h"
@@ -49,17 +49,17 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 struct TestSums {
   int tokens, rows;
   SplitSums::Order order;
-  std::vector<float> values;
+  std::vector<uint8_t> values;
 
   TestSums(int splits, int of_tokens, int of_rows, SplitSums::Order of_order)
       : tokens(of_tokens),
         rows(of_rows),
         order(of_order),
-        values(poison<float>(static_cast<size_t>(splits * pitch()))) {
+        values(poison<uint8_t>(static_cast<size_t>(splits * pitch()) * bytes())) {
     for (int s = 0; s < splits; ++s)
       for (int t = 0; t < tokens; ++t)
         for (int r = 0; r < rows; ++r)
-          values[place(s, t, r)] = 4 * gemm_symmetric(2, static_cast<uint64_t>((int64_t{s} * tokens + t) * rows + r));
+          put(place(s, t, r), 4 * gemm_symmetric(2, static_cast<uint64_t>((int64_t{s} * tokens + t) * rows + r)));
   }
   [[nodiscard]] int64_t pitch() const {
     return order == SplitSums::Order::kTiles ? split_pitch(tokens, rows) : int64_t{tokens} * rows;
@@ -69,7 +69,19 @@ struct TestSums {
         order == SplitSums::Order::kTiles ? place_in_sums(tokens, token, row) : int64_t{token} * rows + row;
     return static_cast<size_t>(split * pitch() + in_split);
   }
-  [[nodiscard]] float at(int split, int token, int row) const { return values[place(split, token, row)]; }
+  [[nodiscard]] size_t bytes() const { return order == SplitSums::Order::kTiles ? sizeof(Bf16) : sizeof(float); }
+  void put(size_t at, float value) {
+    const Bf16 rounded = Bf16::from_float(value);
+    std::memcpy(values.data() + at * bytes(), bytes() == sizeof(Bf16) ? static_cast<const void*>(&rounded) : &value,
+                bytes());
+  }
+  [[nodiscard]] float at(int split, int token, int row) const {
+    Bf16 rounded;
+    float value = 0;
+    std::memcpy(bytes() == sizeof(Bf16) ? static_cast<void*>(&rounded) : &value,
+                values.data() + place(split, token, row) * bytes(), bytes());
+    return bytes() == sizeof(Bf16) ? rounded.to_float() : value;
+  }
 };
 
 struct NormCase {
@@ -98,7 +110,8 @@ void check_norm(const NormCase& c, const Run& run) {
   std::vector<float> y, weights = test_floats(int64_t{c.tokens} * c.topk, 6, 1);
   for (const Bf16 value : y16) y.push_back(experts_bf16 ? value.to_float() : value.to_float() * 1.001f);
   const Memory<Bf16> on_y16(y16);
-  const Memory<float> on_x(x), on_sums(sums.values), normed(count), on_y(y), on_weights(weights);
+  const Memory<uint8_t> on_sums(sums.values);
+  const Memory<float> on_x(x), normed(count), on_y(y), on_weights(weights);
   const Memory<Bf16> on_bias(bias), on_norm(norm);
   const Memory<uint16_t> rounded(static_cast<size_t>(rows) * width);
   constexpr float kEps = 1e-5f;
@@ -272,7 +285,7 @@ void check_rope(const RopeCase& c, const Run& run) {
                                   << c.splits << " splits, type " << static_cast<int>(c.type));
   const RopeFixture<Memory> f(c);
   const TestSums sums(c.splits, c.tokens, static_cast<int>(f.bias().size()), c.order);
-  const Memory<float> on_sums(sums.values);
+  const Memory<uint8_t> on_sums(sums.values);
   const RopeSumsArgs args = f.args({on_sums.get(), c.splits, c.order});
   check_args(args);
   run(args);
@@ -458,44 +471,6 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
     }
   }
   return got;
-}
-
-struct SplitCase {
-  int rows = 5120, cols = 2880, tokens = 16, sms = 132;
-};
-
-// Every token against some rows: the first and last, and a few that move with the token; the splits added.
-template <template <class> class Memory, class Run>
-void check_split(const SplitCase& c, const Run& run) {
-  const SplitGemmPlan plan = plan_split_gemm({c.rows, c.cols, c.tokens}, c.sms);
-  SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << c.tokens << " tokens: " << plan.to_string());
-  const GemmMatrix w(layout::Packing::kBf16, c.rows, c.cols, layout::RowOrder::kPlain, 5);
-  const std::vector<uint16_t> x = random_16(true, int64_t{c.tokens} * c.cols, 6);
-  const Memory<uint8_t> weights(w.packed);
-  const Memory<uint16_t> on_x(in_panels(x, c.cols, c.tokens));
-  const size_t out = static_cast<size_t>(split_pitch(c.tokens, c.rows)), tail = 64;
-  const Memory<float> sums(static_cast<size_t>(plan.splits) * out + tail);
-  const SplitGemmArgs args{.weights = weights.get(),
-                           .x = on_x.get(),
-                           .sums = sums.get(),
-                           .rows = c.rows,
-                           .cols = c.cols,
-                           .tokens = c.tokens,
-                           .x_rows = static_cast<int>(panel_rows(c.tokens))};
-  check_args(args);
-  run(args, plan);
-  const std::vector<float> got = sums.host();
-  run(args, plan);
-  ASSERT_TRUE(same_bits(got, sums.host())) << "not repeatable";
-  ASSERT_TRUE(std::all_of(got.end() - tail, got.end(), [](float v) { return std::isnan(v); }));
-  for (int t = 0; t < c.tokens; ++t)
-    for (const int r : {0, c.rows - 1, t * 7 % c.rows, t * 131 % c.rows, (t + 15) % c.rows}) {
-      const GemmSum want = w.dot(r, x.data() + int64_t{t} * c.cols, true);
-      double all = 0;
-      for (int s = 0; s < plan.splits; ++s)
-        all += got[static_cast<size_t>(s) * out + static_cast<size_t>(place_in_sums(c.tokens, t, r))];
-      ASSERT_LE(std::abs(all - want.value), kGemmError * (want.size + 1)) << "token " << t << ", row " << r;
-    }
 }
 
 }  // namespace nibble::backend::cuda

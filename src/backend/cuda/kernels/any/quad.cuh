@@ -37,28 +37,28 @@ struct HalfTile {
   [[nodiscard]] __device__ int row() const { return half / 2 * layout::kTileRows + half % 2 * 4; }
   // Adds the splits in their order, and zeros for those that there are not; the loads are under way together.
   __device__ __forceinline__ void add(const SplitSums& sums, Quad& first, Quad& second) const {
-    const bool tiles = sums.order == SplitSums::Order::kTiles;
-    const int64_t pitch = tiles ? split_pitch(tokens, rows) : int64_t{tokens} * rows;
-    const float* from = sums.at + (tiles ? place_in_sums(tokens, token, row()) : int64_t{token} * rows + row());
-#pragma unroll
-    for (int part = 0; part < 2; ++part, from += tiles ? 4 : 8) {
-      float4 all[kMaxSplits];
+    if (sums.order == SplitSums::Order::kTiles) {
+      const auto* const from = static_cast<const uint16_t*>(sums.at) + place_in_sums(tokens, token, row());
+      const int64_t pitch = split_pitch(tokens, rows);
+      uint4 all[kMaxSplits];
 #pragma unroll
       for (int s = 0; s < kMaxSplits; ++s)
-        all[s] = s < sums.splits ? *reinterpret_cast<const float4*>(from + s * pitch) : float4{};
-      Quad& row = part == 0 ? first : second;
-      Quad own =
-          tiles ? Quad{{first.v[2 * part], second.v[2 * part], first.v[2 * part + 1], second.v[2 * part + 1]}} : row;
+        all[s] = s < sums.splits ? *reinterpret_cast<const uint4*>(from + s * pitch) : uint4{};
 #pragma unroll
-      for (int s = 0; s < kMaxSplits; ++s) own.add(all[s]);
-      if (tiles) {
-        first.v[2 * part] = own.v[0];
-        second.v[2 * part] = own.v[1];
-        first.v[2 * part + 1] = own.v[2];
-        second.v[2 * part + 1] = own.v[3];
-      } else {
-        row = own;
+      for (int s = 0; s < kMaxSplits; ++s) {
+        const uint32_t pairs[] = {all[s].x, all[s].y, all[s].z, all[s].w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          first.v[i] += __uint_as_float(pairs[i] << 16);
+          second.v[i] += __uint_as_float(pairs[i] & 0xffff0000u);
+        }
       }
+      return;
+    }
+    const float* const from = static_cast<const float*>(sums.at) + int64_t{token} * rows + row();
+    for (int s = 0; s < sums.splits; ++s) {
+      first.add(from + s * int64_t{tokens} * rows);
+      second.add(from + s * int64_t{tokens} * rows + 8);
     }
   }
 };

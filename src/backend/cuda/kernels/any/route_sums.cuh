@@ -69,7 +69,7 @@ __device__ __forceinline__ void take_columns(const RouteSumsArgs& a, int first_t
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
       x[i][q].add(a.x + at + 4 * q);
-      if (a.sums.splits > 0) owed[i][q].add(a.sums.at + at + 4 * q);
+      if (a.sums.splits > 0) owed[i][q].add(static_cast<const float*>(a.sums.at) + at + 4 * q);
     }
   }
 #pragma unroll
@@ -132,7 +132,8 @@ __device__ __forceinline__ void prefetch_columns(const RouteSumsArgs& a, int fir
   if (k >= a.hidden || token >= a.tokens) return;
   const int64_t at = int64_t{token} * a.hidden + k;
   if (Tile::kTokens == kWarpLanes || lane < Tile::kTokens) ptx::prefetch_l2(a.x + at);
-  if (a.sums.splits > 0 && (Tile::kTokens == kWarpLanes || lane >= Tile::kTokens)) ptx::prefetch_l2(a.sums.at + at);
+  if (a.sums.splits > 0 && (Tile::kTokens == kWarpLanes || lane >= Tile::kTokens))
+    ptx::prefetch_l2(static_cast<const float*>(a.sums.at) + at);
 }
 
 // Adds up the warps' squares; every token's inverse is in shared memory behind the next barrier.

@@ -53,7 +53,7 @@ SplitGemmPlan plan_split_gemm(const GemmShape& s, int sms) {
 
 GemmCost cost(const SplitGemmArgs& a, const SplitGemmPlan& plan) {
   return {.bytes = layout::packed_bytes(layout::Packing::kBf16, a.rows, a.cols) + int64_t{2} * a.tokens * a.cols +
-                   int64_t{4} * plan.splits * a.tokens * a.rows,
+                   int64_t{2} * plan.splits * a.tokens * a.rows,
           .flops = int64_t{2} * a.tokens * a.rows * a.cols};
 }
 

@@ -32,12 +32,13 @@ inline constexpr int kSplitBarrierBytes = 256;
 struct SplitGemmArgs {
   const uint8_t* weights = nullptr;  // [rows, cols] bf16, layout/packed.h, in any order of rows
   const uint16_t* x = nullptr;       // bf16 [tokens, cols] in panels of x_rows rows (layout/wgmma_b.h)
-  float* sums = nullptr;             // [splits] of split_pitch, where place_in_sums says, rows as they are packed
+  uint16_t* sums = nullptr;          // [splits] of split_pitch, where place_in_sums says, rows as they are packed
   int rows = 0, cols = 0, tokens = 0;
   int x_rows = 0;  // a multiple of 8
 };
 
-// Sums lie as warps hold them: by row tile, then by eight tokens, the even ones first; of a token the tile's rows g and
+// Sums are bf16 (docs/decisions/0011) and lie as warps hold them: by row tile, then by eight tokens, the even ones
+// first; of a token the tile's rows g and
 // g
 // + 8 next to each other.
 [[nodiscard]] constexpr int64_t split_pitch(int64_t tokens, int64_t rows) { return (tokens + 7) / 8 * 8 * rows; }

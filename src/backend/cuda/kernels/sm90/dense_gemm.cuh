@@ -10,13 +10,15 @@
 // rope its table and the slots come through the ring, too, behind a work's operands
 // bytes, flops: cost()
 // measured 2026-11-22 H100, 120b: 2048 tokens qkv 89 us, o 72; 8192: 417, 311; 256 tokens' logits 495, in two
-//      tiles of tokens 539. A work of o and 192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and stores for 8,200
+//      tiles of tokens 539. A work of o and 192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and
+//      stores for 8,200
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/kernels/any/gemm_weights.cuh"
 #include "backend/cuda/kernels/any/head_quads.cuh"
 #include "backend/cuda/kernels/sm90/gemm_rings.cuh"
+#include "backend/cuda/kernels/sm90/turn_stage.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
@@ -105,31 +107,6 @@ __device__ __forceinline__ GemmWork work_at(const GemmArgs& args, const DenseWal
   const int first = (walk.tokens_fastest ? fast : slow) * Tile::kTokens;
   return {0, first, min(Tile::kTokens, args.tokens - first), (walk.tokens_fastest ? slow : fast) * Tile::kRowTiles};
 }
-
-// The stage behind a work's where sums are turned: what goes with its tokens, 32 cosines and as many sines each, then
-// the slots. 16 bytes of a token lie where lanes that read eight dimensions of four tokens meet no bank twice.
-template <class Tile>
-struct TurnStage {
-  static constexpr int kBytes = 2 * kHalfHead * 4, kChunks = kBytes / 16;  // of a token
-  static_assert(Tile::kTokens * (kBytes + 4) <= Tile::kStageBytes && Tile::kCopiers % kChunks == 0);
-  __device__ static uint32_t chunk(int token, int i) {
-    return static_cast<uint32_t>(token * kBytes + (i ^ token % 8) * 16);
-  }
-  __device__ static uint32_t cosine(int token, int d) { return chunk(token, d / 4) + static_cast<uint32_t>(d % 4 * 4); }
-  __device__ static uint32_t slot(int token) { return static_cast<uint32_t>(Tile::kTokens * kBytes + token * 4); }
-
-  __device__ __forceinline__ static void copy(const RopeSumsArgs& rope, const GemmWork& work, uint32_t stage,
-                                              int thread) {
-    const int i = thread % kChunks;
-    const float* from = (i < kChunks / 2 ? rope.cosine : rope.sine) + i % (kChunks / 2) * 4;
-#pragma unroll 1
-    for (int token = thread / kChunks; token < work.count; token += Tile::kCopiers / kChunks)
-      ptx::async_copy16(stage + chunk(token, i), from + int64_t{work.first + token} * kHalfHead, ptx::Fill::kCopy);
-#pragma unroll 1
-    for (int token = thread; token < work.count; token += Tile::kCopiers)
-      ptx::async_copy4(stage + slot(token), rope.kv_slots + work.first + token);
-  }
-};
 
 // The warps that copy all that their CTA multiplies, in order: 8 lanes a row tile of weights as it lies packed, which
 // runs through the slices, and one of them also x.

@@ -2,20 +2,20 @@
 // sums[s] = W·x over the s-th part of K, for few tokens, W packed bf16, x bf16      source: torch/model.py, Linear;
 // arguments: kernels/any/split_gemm_plan.h SplitGemmArgs
 // W    layout/packed.h, read in the order in which it lies: position i of a tile is pair i / slices of slice i % slices
-// x    layout/wgmma_b.h panels     sums f32 [splits], split_gemm_plan.h place_in_sums
+// x    layout/wgmma_b.h panels     sums bf16 [splits], split_gemm_plan.h place_in_sums
 // grid one CTA per (up to kTokens tokens, 8 tiles of 16 rows, part of K), tokens fastest; a row tile and up to 128
 //      tokens per consumer warp; producer warps copy 64 k of both operands a stage, the first weights before the kernel
 //      before has ended
 // mma  wgmma, weights from registers: a pair's run while the next pair's weights are loaded
 // bytes, flops: cost()
-// measured 2026-11-22 H200, 120b, bench/step_bench: 16 tokens qkv 8.7 us (3.5 TB/s), o 7.9; 64: 9.7, 8.8;
-// 128: 11.2, 10.5;
-//      256: 15.7, 14.1 (480 TFLOP/s). A lane that copies alone costs 2 us (bulk copies of 2 KB, 150 cycles each)
-// rounding: f32 sums in an order fixed by shape and card: bitwise repeatable, whatever the other tokens
+// measured 2026-11-22 H100, 120b, alone in a chain: 64 tokens qkv 11.5 us, o 9.4; 128: 12.7, 10.7; 256: 14.8, 12.7, with
+//      sums in f32 17.5, 15.0, without any 13.9, 11.9. A lane that copies alone costs 2 us (H200, bulk copies of 2 KB)
+// rounding: f32 sums in an order fixed by shape and card, then to bf16: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
@@ -231,14 +231,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int first = consumer.part * Tile::kColumns;
   if (row_tile >= args.rows / layout::kTileRows) return;
   // A warp stores whole lines; tokens that make eights whole are stored, too.
-  float* const to =
+  uint16_t* const to =
       args.sums + work.split * split_pitch(args.tokens, args.rows) +
       place_in_sums(args.tokens, work.first_token + first + 2 * (lane % 4), row_tile * layout::kTileRows + lane / 4);
 #pragma unroll
   for (int n = 0; n < Tile::kColumns / 8; ++n) {
     if (first + 8 * n >= work.count) break;
     for (int i = 0; i < 2; ++i)  // tokens
-      *reinterpret_cast<float2*>(to + n * 128 + i * 64) = {sums[n][i], sums[n][2 + i]};
+      *reinterpret_cast<uint32_t*>(to + n * 128 + i * 64) = ptx::pack_bf16(sums[n][i], sums[n][2 + i]);
   }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/lint.sh [build folder]: layers and house rules, formatting, naming. Needs the folder's compile_commands.json.
-# A source whose naming was found right is not read again until it, a header or the rules change.
+# A source whose naming was found right is not read again until it, a header that it includes or the rules change.
 # tools/lint.sh --format: rewrites the sources in the house format instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -37,10 +37,18 @@ export build
 
 stamps=$build/lint
 mkdir -p "$stamps"
-rules=$( (sources | grep -E '\.(h|cuh)$' | sort | xargs cat; cat .clang-tidy "$build/compile_commands.json") | sha256sum)
+rules=$(cat .clang-tidy "$build/compile_commands.json" | sha256sum)
+# Own files that each source was built from, as ninja knows them; before a build, every header stands for them.
+declare -A read_by
+while IFS=$'\t' read -r source file; do
+  read_by[$source]+=" $file"
+done < <(ninja -C "$build" -t deps | awk -v root="    $(realpath --relative-to="$build" .)/" '
+  /^[^ ]/ { source = ""; next }
+  index($0, root) == 1 { file = substr($0, 1 + length(root)); if (source == "") source = file; print source "\t" file }' | sort -u)
+headers=$(sources | grep -E '\.(h|cuh)$')
 due=()
 while read -r source; do
-  key=$( (echo "$rules"; cat "$source") | sha256sum | cut -c1-16)
+  key=$( (echo "$rules"; cat "$source" ${read_by[$source]:-$headers} 2>/dev/null || true) | sha256sum | cut -c1-16)
   stamp=$stamps/${source//\//_}.$key
   [ -e "$stamp" ] || { rm -f "$stamps/${source//\//_}".*; due+=("$source" "$stamp"); }
 done < <(sed -n "s|^ *\"file\": \"$PWD/\(src/.*\.cpp\)\".*|\1|p" "$build/compile_commands.json" | sort -u)

@@ -41,7 +41,10 @@ void add_choice(CLI::App& app, const std::string& flag, Choice<T> choice, const 
     }
     throw CLI::ValidationError(flag, fmt::format("want {}, found {}", fmt::join(names, " or "), found));
   };
-  app.add_option_function<std::string>(flag, take, description)->type_name(fmt::format("{}", fmt::join(names, "|")));
+  const auto usual = std::ranges::find(choice.words, choice.into, &std::pair<std::string, T>::second);
+  app.add_option_function<std::string>(flag, take, description)
+      ->type_name(fmt::format("{}", fmt::join(names, "|")))
+      ->default_str(usual == choice.words.end() ? "" : usual->first);
 }
 
 // CLI11 reads "-1" as the largest seed and takes NaN for a number in any range.

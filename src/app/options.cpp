@@ -166,6 +166,7 @@ std::pair<int32_t, float> parse_bias(const std::string& text) {
 void add_generate(CLI::App& app, GenerateOptions& o) {
   backend::SamplingParams& s = o.sampling;
   s.seed = std::random_device{}();
+  app.option_defaults()->always_capture_default();
   app.add_option("-n,--max-tokens", o.max_tokens,
                  "Most tokens to generate; 0: until the model stops or the context is full")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
@@ -179,6 +180,7 @@ void add_generate(CLI::App& app, GenerateOptions& o) {
       ->check(finite);
   app.add_option("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before")
       ->check(finite);
+  app.option_defaults()->always_capture_default(false);
   app.add_option_function<std::vector<std::string>>(
          "--logit-bias",
          [&s](const std::vector<std::string>& values) {

@@ -25,6 +25,9 @@ class Help(Case):
             self.assertIn(f"Examples:\n  nibble {command} ", text)
             self.assertIn("Exit codes: 0 done", text)
             self.assertNotIn("->", text)
+        chat = self.ok("chat", "--help").out
+        for default in ("--temperature FLOAT=1", "low|medium|high=medium", "=512, with --backend cuda 2048"):
+            self.assertIn(default, chat)
 
 
 class Run(Case):

@@ -16,6 +16,41 @@ namespace {
 using layout::Packing;
 using layout::RowOrder;
 
+// Tokens grouped on the device: where the lists go, and what they have to be.
+struct Groups {
+  int tokens, experts, tile;
+  const std::vector<int32_t>& chosen;
+  PlainGroups want = plain_groups(chosen, experts, tile);
+  DeviceArray<int32_t> ids{chosen}, pairs{std::vector<int32_t>(want.pairs.size(), -2)}, places{chosen.size()};
+  DeviceArray<int32_t> tile_counts{kTileCounts};
+  DeviceArray<ExpertTile> tiles{
+      static_cast<size_t>(max_expert_tiles(static_cast<int64_t>(chosen.size()), experts, tile))};
+
+  [[nodiscard]] GroupArgs args() const {
+    return {.expert_ids = ids.get(),
+            .pairs = pairs.get(),
+            .places = places.get(),
+            .tiles = tiles.get(),
+            .tile_counts = tile_counts.get(),
+            .tokens = tokens,
+            .topk = PlainExperts::kTopk,
+            .experts = experts,
+            .tile_tokens = tile};
+  }
+  // The token whose row lies there, or -1.
+  [[nodiscard]] int64_t token_at(int64_t place) const {
+    const int32_t pair = want.pairs[static_cast<size_t>(place)];
+    return pair < 0 ? -1 : pair / PlainExperts::kTopk;
+  }
+  void expect() const {
+    ASSERT_EQ(pairs.host(), want.pairs);
+    ASSERT_EQ(places.host(), want.places);
+    ASSERT_EQ(tile_counts.host(), want.tile_counts);
+    const std::vector<ExpertTile> got = tiles.host();
+    ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.begin()));
+  }
+};
+
 class Gemm : public CudaTest {
  protected:
   [[nodiscard]] static GemmDevice device(bool wgmma, int sms = 0) {
@@ -122,43 +157,21 @@ TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
 }
 
 void Gemm::check_moe(const Moe& c) {
-  constexpr int kTopk = 4;
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
                                   << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", wgmma " << c.wgmma);
-  const GemmExperts up(c.experts, 2 * c.inter, c.hidden, RowOrder::kGateUp, 11);
-  const GemmExperts down(c.experts, c.hidden, c.inter, RowOrder::kPlain, 12);
-  const std::vector<uint16_t> x = random_16(false, int64_t{c.tokens} * c.hidden, 13);
-  const std::vector<Bf16> up_bias = gemm_bias(c.experts * 2 * c.inter, 14);
-  const std::vector<Bf16> down_bias = gemm_bias(c.experts * c.hidden, 15);
-  const std::vector<int32_t> ids = routed(c.routing, c.tokens, kTopk, c.experts, 16);
-  const int pairs = c.tokens * kTopk;
-  const DeviceArray<uint8_t> on_up(up.packed), on_down(down.packed);
-  const PlainGroups want_groups = plain_groups(ids, c.experts, c.tile);
-  const auto rows = static_cast<int>(want_groups.pairs.size());  // of x and u on wgmma
-  const auto token_at = [&](int64_t place) -> int64_t {
-    const int32_t pair = want_groups.pairs[static_cast<size_t>(place)];
-    return pair < 0 ? -1 : pair / kTopk;
-  };
-  const DeviceArray<uint16_t> on_x(c.wgmma ? in_panels(x, c.hidden, rows, token_at) : x);
-  const DeviceArray<Bf16> on_up_bias(up_bias), on_down_bias(down_bias);
-  const DeviceArray<int32_t> on_ids(ids), tile_counts(kTileCounts), on_places(ids.size());
-  const DeviceArray<int32_t> on_pairs(std::vector<int32_t>(want_groups.pairs.size(), -2));
-  const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(pairs, c.experts, c.tile)));
+  const PlainExperts plain{c.tokens, c.experts, c.hidden, c.inter,
+                           routed(c.routing, c.tokens, PlainExperts::kTopk, c.experts, 16)};
+  const Groups groups{c.tokens, c.experts, c.tile, plain.ids};
+  const int pairs = plain.pairs();
+  const auto rows = static_cast<int>(groups.want.pairs.size());  // of x and u on wgmma
+  const DeviceArray<uint8_t> on_up(plain.up.packed), on_down(plain.down.packed);
+  const DeviceArray<Bf16> on_up_bias(plain.up_bias), on_down_bias(plain.down_bias);
+  const DeviceArray<uint16_t> on_x(
+      c.wgmma ? in_panels(plain.x, c.hidden, rows, [&](int64_t place) { return groups.token_at(place); }) : plain.x);
   const DeviceArray<uint16_t> u(static_cast<size_t>(c.wgmma ? rows : pairs) * static_cast<size_t>(c.inter));
   const DeviceArray<uint16_t> y(static_cast<size_t>(pairs) * static_cast<size_t>(c.hidden));
-  any_moe_group_tiles({.expert_ids = on_ids.get(),
-                       .pairs = on_pairs.get(),
-                       .places = on_places.get(),
-                       .tiles = tiles.get(),
-                       .tile_counts = tile_counts.get(),
-                       .tokens = c.tokens,
-                       .topk = kTopk,
-                       .experts = c.experts,
-                       .tile_tokens = c.tile},
-                      on_);
-  ASSERT_EQ(on_pairs.host(), want_groups.pairs);
-  ASSERT_EQ(on_places.host(), want_groups.places);
-  ASSERT_EQ(tile_counts.host(), want_groups.tile_counts);
+  any_moe_group_tiles(groups.args(), on_);
+  ASSERT_NO_FATAL_FAILURE(groups.expect());
   GemmArgs first{.packing = Packing::kMxfp4,
                  .order = RowOrder::kGateUp,
                  .weights = on_up.get(),
@@ -167,10 +180,10 @@ void Gemm::check_moe(const Moe& c) {
                  .rows = 2 * c.inter,
                  .cols = c.hidden,
                  .tokens = pairs,
-                 .tiles = tiles.get(),
-                 .tile_count = tile_counts.get(),
-                 .pairs = on_pairs.get(),
-                 .x_share = c.wgmma ? 1 : kTopk,
+                 .tiles = groups.tiles.get(),
+                 .tile_count = groups.tile_counts.get(),
+                 .pairs = groups.pairs.get(),
+                 .x_share = c.wgmma ? 1 : PlainExperts::kTopk,
                  .experts = c.experts,
                  .x_rows = c.wgmma ? rows : 0,
                  .u = u.get()};
@@ -187,26 +200,9 @@ void Gemm::check_moe(const Moe& c) {
   second.x_share = 1;
   second.u = nullptr;
   gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, on, c.tile), c.wgmma);
-  const std::vector<uint16_t> got_u = c.wgmma ? from_panels(u.host(), c.inter, rows, want_groups.places) : u.host();
-  const std::vector<uint16_t> got_y = y.host();
-  for (int pair = 0; pair < pairs; ++pair) {
-    const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
-    for (const int channel : {0, c.inter - 1, pair * 7 % c.inter}) {
-      const GatedWant want = gated_want(up.matrices[e], {x.data() + int64_t{pair / kTopk} * c.hidden, false},
-                                        up_bias.data() + e * 2 * static_cast<size_t>(c.inter), channel);
-      const float value = value_16(got_u[static_cast<size_t>(int64_t{pair} * c.inter + channel)], false);
-      ASSERT_LE(std::abs(value - want.value), want.bound)
-          << "pair " << pair << ", channel " << channel << ": " << value;
-    }
-    for (const int r : {0, c.hidden - 1, pair * 13 % c.hidden}) {
-      const GemmSum want = down.matrices[e].dot(r, got_u.data() + int64_t{pair} * c.inter, false);
-      const double exact =
-          want.value + down_bias[e * static_cast<size_t>(c.hidden) + static_cast<size_t>(r)].to_float();
-      ASSERT_LE(std::abs(value_16(got_y[static_cast<size_t>(int64_t{pair} * c.hidden + r)], true) - exact),
-                kGemmError * (want.size + 1) + 0x1p-8 * std::abs(exact))
-          << "pair " << pair << ", row " << r;
-    }
-  }
+  std::vector<float> got_y;
+  for (const uint16_t bits : y.host()) got_y.push_back(value_16(bits, true));
+  plain.expect(c.wgmma ? from_panels(u.host(), c.inter, rows, groups.want.places) : u.host(), got_y, 0x1p-8);
 }
 
 TEST_F(Gemm, moe_is_the_plain_product_for_ragged_empty_and_full_experts) {
@@ -240,17 +236,9 @@ TEST_F(Gemm, two_ctas_take_work_after_work) {
 TEST_F(Gemm, groups_thousands_of_tokens) {
   for (const int tokens : {2048, 8192}) {
     const std::vector<int32_t> ids = routed(GemmRouting::kRandom, tokens, 4, 128, 9);
-    const PlainGroups want = plain_groups(ids, 128, 64);
-    const DeviceArray<int32_t> on_ids(ids), pairs(std::vector<int32_t>(want.pairs.size(), -2)), places(ids.size());
-    const DeviceArray<int32_t> tile_counts(kTileCounts);
-    const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(4 * tokens, 128, 64)));
-    any_moe_group_tiles({on_ids.get(), pairs.get(), places.get(), tiles.get(), tile_counts.get(), tokens, 4, 128, 64},
-                        on_);
-    ASSERT_EQ(pairs.host(), want.pairs);
-    ASSERT_EQ(places.host(), want.places);
-    ASSERT_EQ(tile_counts.host(), want.tile_counts);
-    const std::vector<ExpertTile> got = tiles.host();
-    ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.begin()));
+    const Groups groups{tokens, 128, 64, ids};
+    any_moe_group_tiles(groups.args(), on_);
+    groups.expect();
   }
 }
 
@@ -262,32 +250,22 @@ TEST_F(Gemm, groups_and_rounds_a_step_s_tokens_at_once) {
       SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts");
       const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 9);
       const std::vector<float> values = Values(10).floats(int64_t{tokens} * cols, 1);
-      const PlainGroups want = plain_groups(ids, experts, kMxfp4Tokens);
-      const auto rows = static_cast<int>(want.pairs.size());
+      const Groups groups{tokens, experts, kMxfp4Tokens, ids};
+      const auto rows = static_cast<int>(groups.want.pairs.size());
       const DeviceArray<float> from(values);
-      const DeviceArray<int32_t> on_ids(ids), pairs(std::vector<int32_t>(want.pairs.size(), -2)), places(ids.size());
-      const DeviceArray<int32_t> tile_counts(kTileCounts);
-      const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_expert_tiles(kTopk * tokens, experts, kMxfp4Tokens)));
-      const DeviceArray<uint16_t> to(std::vector<uint16_t>(want.pairs.size() * static_cast<size_t>(cols), 0xffff));
-      any_group_round({on_ids.get(), pairs.get(), places.get(), tiles.get(), tile_counts.get(), tokens, kTopk, experts,
-                       kMxfp4Tokens},
+      const DeviceArray<uint16_t> to(
+          std::vector<uint16_t>(groups.want.pairs.size() * static_cast<size_t>(cols), 0xffff));
+      any_group_round(groups.args(),
                       {.from = from.get(),
                        .to = {to.get(), InputType::kF16, rows},
                        .tokens = tokens,
                        .cols = cols,
                        .copies = kTopk},
                       on_);
-      ASSERT_EQ(pairs.host(), want.pairs);
-      ASSERT_EQ(places.host(), want.places);
-      ASSERT_EQ(tile_counts.host(), want.tile_counts);
-      const std::vector<ExpertTile> got = tiles.host();
-      ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.begin()));
+      ASSERT_NO_FATAL_FAILURE(groups.expect());
       std::vector<uint16_t> bits;
       for (const float value : values) bits.push_back(F16::from_float(value).bits);
-      ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) -> int64_t {
-                  const int32_t pair = want.pairs[static_cast<size_t>(place)];
-                  return pair < 0 ? -1 : pair / kTopk;
-                }));
+      ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) { return groups.token_at(place); }));
     }
 }
 

@@ -7,6 +7,8 @@
 #include "base/dtype.h"
 #include "base/random.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -235,5 +237,38 @@ inline GatedWant gated_want(const GemmMatrix& w, const GemmRow& row, const Bf16*
   return gated_want(w.dot(2 * c, row.x, row.bf16), w.dot(2 * c + 1, row.x, row.bf16), bias + 2 * c,
                     row.bf16 ? 0x1p-8 : 0x1p-11);
 }
+
+// The experts of a step: random weights, inputs and choices, and what double products make of them.
+struct PlainExperts {
+  static constexpr int kTopk = 4;
+  int tokens, experts, hidden, inter;
+  std::vector<int32_t> ids;
+  GemmExperts up{experts, 2 * inter, hidden, layout::RowOrder::kGateUp, 11};
+  GemmExperts down{experts, hidden, inter, layout::RowOrder::kPlain, 12};
+  std::vector<uint16_t> x = random_16(false, int64_t{tokens} * hidden, 13);
+  std::vector<Bf16> up_bias = gemm_bias(experts * 2 * inter, 14), down_bias = gemm_bias(experts * hidden, 15);
+
+  [[nodiscard]] int pairs() const { return tokens * kTopk; }
+  // Some channels of every pair. u [pairs, inter] f16; y [pairs, hidden], computed from this u and rounded to
+  // `rounding`.
+  void expect(const std::vector<uint16_t>& u, const std::vector<float>& y, double rounding) const {
+    for (int pair = 0; pair < pairs(); ++pair) {
+      const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
+      for (const int channel : {0, inter - 1, pair * 7 % inter}) {
+        const GatedWant want = gated_want(up.matrices[e], {x.data() + int64_t{pair / kTopk} * hidden, false},
+                                          up_bias.data() + e * 2 * static_cast<size_t>(inter), channel);
+        const float got = value_16(u[static_cast<size_t>(int64_t{pair} * inter + channel)], false);
+        ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << channel << ": " << got;
+      }
+      for (const int r : {0, hidden - 1, pair * 13 % hidden}) {
+        const GemmSum sum = down.matrices[e].dot(r, u.data() + int64_t{pair} * inter, false);
+        const double want = sum.value + down_bias[e * static_cast<size_t>(hidden) + static_cast<size_t>(r)].to_float();
+        ASSERT_LE(std::abs(y[static_cast<size_t>(int64_t{pair} * hidden + r)] - want),
+                  kGemmError * (sum.size + 1) + rounding * std::abs(want))
+            << "pair " << pair << ", row " << r;
+      }
+    }
+  }
+};
 
 }  // namespace nibble::backend::cuda

@@ -37,7 +37,7 @@ export build
 
 stamps=$build/lint
 mkdir -p "$stamps"
-rules=$(cat .clang-tidy "$build/compile_commands.json" | sha256sum)
+rules=$(grep -hv NIBBLE_COMMIT= .clang-tidy "$build/compile_commands.json" | sha256sum)  # each commit changes that line
 # Own files that each source was built from, as ninja knows them; before a build, every header stands for them.
 declare -A read_by
 while IFS=$'\t' read -r source file; do

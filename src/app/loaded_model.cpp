@@ -78,11 +78,11 @@ model::ModelConfig open_config(const ModelOptions& options) {
   if (is_preset(options)) return model::preset(options.model);
   if (is_gguf(options)) return model::config_from_gguf(fields_of(checkpoint::GgufCheckpoint::open(options.model)));
   const fs::path path = options.model;
-  if (!fs::exists(path)) {
+  if (!fs::is_directory(path) && !fs::is_regular_file(path)) {
     throw Error(Code::kIo,
-                "[load] {}: want a model directory or a .gguf file, found nothing there (for random weights: "
+                "[load] {}: want a model directory or a .gguf file, found {} (for random weights: "
                 "--load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)",
-                options.model);
+                options.model, fs::exists(path) ? "neither" : "nothing there");
   }
   return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
 }

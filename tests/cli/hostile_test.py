@@ -173,6 +173,7 @@ class Models(Case):
         (self.dir / "file").write_text("hello")
         self.broken(self.dir / "file", IO)
         self.broken("", IO)
+        self.broken("/dev/null", IO, says="/dev/null: want a model directory or a .gguf file, found neither")
         self.refused(USAGE, *RUN[:1], "-m", "gpt-5", "--load-format", "dummy", "-p", "a", says="gpt-oss-20b")
         if os.getuid() != 0:
             empty.chmod(0)

@@ -38,9 +38,7 @@ struct SplitGemmArgs {
 };
 
 // Sums are bf16 (docs/decisions/0011) and lie as warps hold them: by row tile, then by eight tokens, the even ones
-// first; of a token the tile's rows g and
-// g
-// + 8 next to each other.
+// first; of a token rows g and g + 8 of the tile are neighbours.
 [[nodiscard]] constexpr int64_t split_pitch(int64_t tokens, int64_t rows) { return (tokens + 7) / 8 * 8 * rows; }
 [[nodiscard]] constexpr int64_t place_in_sums(int64_t tokens, int64_t token, int64_t row) {
   return (row / 16 * ((tokens + 7) / 8) + token / 8) * 128 + (token % 2 * 4 + token % 8 / 2) * 16 + row % 8 * 2 +

@@ -78,8 +78,8 @@ std::string string_of(const Json& value, const std::string& path) {
   return value.get<std::string>();
 }
 
-const Json& array_of(const Json& value, const std::string& path) {
-  if (!value.is_array()) throw want(path, "an array", value);
+const Json& array_of(const Json& value, std::string_view path) {
+  if (!value.is_array()) throw want(std::string(path), "an array", value);
   return value;
 }
 

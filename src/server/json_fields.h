@@ -23,7 +23,7 @@ inline constexpr int kMaxJsonDepth = 100;
 [[nodiscard]] int64_t integer_of(const Json& value, const std::string& path);  // 5.0 is 5
 [[nodiscard]] double number_of(const Json& value, const std::string& path);    // finite
 [[nodiscard]] std::string string_of(const Json& value, const std::string& path);
-[[nodiscard]] const Json& array_of(const Json& value, const std::string& path);
+[[nodiscard]] const Json& array_of(const Json& value, std::string_view path);
 
 template <class T>
 struct Range {

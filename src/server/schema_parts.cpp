@@ -214,10 +214,10 @@ text::Message result_message(const std::string& function, std::string output) {
   return message;
 }
 
-const std::string& called_function(const CallNames& calls, const std::string& id, const std::string& path) {
+const std::string& called_function(const CallNames& calls, const std::string& id, std::string_view path) {
   const auto it = calls.find(id);
   if (it == calls.end())
-    throw ApiError(path, fmt::format("{}: no earlier message calls a function with the id {}", path, id));
+    throw ApiError(std::string(path), fmt::format("{}: no earlier message calls a function with the id {}", path, id));
   return it->second;
 }
 

@@ -37,7 +37,6 @@ void check_named_tool(const TurnRequest& turn, const std::string& path);
 [[nodiscard]] text::Message call_message(const std::string& function, std::string arguments);
 [[nodiscard]] text::Message result_message(const std::string& function, std::string output);
 
-[[nodiscard]] const std::string& called_function(const CallNames& calls, const std::string& id,
-                                                 const std::string& path);
+[[nodiscard]] const std::string& called_function(const CallNames& calls, const std::string& id, std::string_view path);
 
 }  // namespace nibble::server

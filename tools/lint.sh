@@ -47,7 +47,7 @@ done < <(ninja -C "$build" -t deps | awk -v root="    $(realpath --relative-to="
   index($0, root) == 1 { file = substr($0, 1 + length(root)); if (source == "") source = file; print source "\t" file }' | sort -u)
 headers=$(sources | grep -E '\.(h|cuh)$')
 due=()
-while read -r source; do
+while read -r source; do  # a header that is gone changes the key, too
   key=$( (echo "$rules"; cat "$source" ${read_by[$source]:-$headers} 2>/dev/null || true) | sha256sum | cut -c1-16)
   stamp=$stamps/${source//\//_}.$key
   [ -e "$stamp" ] || { rm -f "$stamps/${source//\//_}".*; due+=("$source" "$stamp"); }

@@ -6,11 +6,6 @@
 namespace nibble::backend::cpu {
 namespace {
 
-// The biases of a tile's neighbour, which nothing else fetches ahead.
-void fetch_biases(const float* tile, int rows) {
-  for (int i = rows; i < 2 * rows; i += 16) __builtin_prefetch(tile + i);
-}
-
 // Every kStep-th of in and bias.
 template <int kStep>
 void add_bias(const float* in, const float* bias, std::span<float> out) {
@@ -60,13 +55,11 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
     const int values = tile.rows / step;
     alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> gate, up;  // [tokens, values]
     size_t n = 0;
-    const float* gate_bias = w.gate_bias.data() + first;
-    const float* up_bias = step == 2 ? gate_bias + 1 : w.up_bias.data() + first;
-    fetch_biases(gate_bias, tile.rows);
-    if (step == 1) fetch_biases(up_bias, tile.rows);
     for (int t = 0; t < tile.tokens; ++t) {
       const float* g = tile.out + t * kTileRows;
       const float* u = step == 2 ? g + 1 : tile.pair + t * kTileRows;
+      const float* gate_bias = w.gate_bias.data() + first;
+      const float* up_bias = step == 2 ? gate_bias + 1 : w.up_bias.data() + first;
       const auto add = step == 2 ? add_bias<2> : add_bias<1>;
       add(g, gate_bias, std::span(gate).subspan(n, static_cast<size_t>(values)));
       add(u, up_bias, std::span(up).subspan(n, static_cast<size_t>(values)));

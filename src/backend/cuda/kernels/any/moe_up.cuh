@@ -1,8 +1,7 @@
 #pragma once
 // u[t, k] = swiglu(W1[e] · x[t] + b1[e]) of the experts that up to 8 tokens choose     source: torch/model.py, MLPBlock
 // arguments: gemv_plan.h MoeUpArgs     main loop: row_warps.cuh
-// grid one CTA per SM; the row tiles of all chosen experts in turn, a CTA's to its warps in turn; column t = token t
-// for
+// grid one CTA per SM; the row tiles of all chosen experts in turn, a CTA's to its warps in turn; column t = token t of
 //      every expert, so that the activations are loaded once
 // nothing starts, not even the next kernel, before the dependency wait: behind this kernel the logits are complete
 // bytes, flops: cost()

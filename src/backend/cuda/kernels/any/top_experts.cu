@@ -11,11 +11,10 @@ namespace {
 constexpr int kWarps = 4;
 
 // top_experts: ids = the topk largest logits, the lower id first on a tie; weights = softmax over them
-//                                                                                  source: torch/model.py
-//                                                                                  MLPBlock.forward
+// source: torch/model.py MLPBlock.forward
 // logits f32 [tokens, experts]     ids int32 [tokens, topk]     weights f32 [tokens, topk], all row-major
-// grid one warp per token     bytes tokens * (experts * 4 * topk from L1 + topk * 8)     rounding: f32, sum by falling
-// logit
+// grid one warp per token     bytes tokens * (experts * 4 * topk from L1 + topk * 8)
+// rounding: f32, sum by falling logit
 __global__ void __launch_bounds__(kWarps* kWarpLanes)
     any_top_experts_f32(const __grid_constant__ TopExpertsLaunch args) {
   ptx::grid_dependency_launch();

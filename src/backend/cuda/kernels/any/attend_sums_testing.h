@@ -29,6 +29,25 @@ struct StepPages {
   Memory<uint8_t> keys, values;
 };
 
+// Small: else one key would have all the weight.
+inline TestSums small_sums(int splits, int tokens, int rows) {
+  TestSums sums(splits, tokens, rows, SplitSums::Order::kTiles);
+  for (int s = 0; s < splits; ++s)
+    for (int t = 0; t < tokens; ++t)
+      for (int r = 0; r < rows; ++r) sums.put(sums.place(s, t, r), 0.4f * sums.at(s, t, r));
+  return sums;
+}
+
+// Where each token's key and value belong: page * kPageTokens + offset.
+inline std::vector<int32_t> slots_of(const AttendFixture& f) {
+  std::vector<int32_t> slots;
+  for (size_t t = 0; t < f.positions.size(); ++t) {
+    const int page = f.token_row[t] * f.pages_per_row + f.positions[t] / kPageTokens;
+    slots.push_back(f.pages[static_cast<size_t>(page)] * kPageTokens + f.positions[t] % kPageTokens);
+  }
+  return slots;
+}
+
 // run.turn(rope); run.decode(args, plan, type, what args.unturned.sums hold).
 template <template <class> class Memory, class Run>
 void check_decode_of_sums(const AttendFixture& f, int splits, const AttendDevice& device, const Run& run) {
@@ -39,22 +58,14 @@ void check_decode_of_sums(const AttendFixture& f, int splits, const AttendDevice
                                   << ", " << tokens << " tokens, " << splits << " splits, bf16 " << bf16);
   ASSERT_TRUE(lone_tokens(f.rows));
   const int rows = (f.shape.heads + 2 * f.shape.kv_heads) * kHeadDim;
-  TestSums sums(splits, tokens, rows, SplitSums::Order::kTiles);
-  for (int s = 0; s < splits; ++s)  // small: else one key would have all the weight
-    for (int t = 0; t < tokens; ++t)
-      for (int r = 0; r < rows; ++r) sums.put(sums.place(s, t, r), 0.4f * sums.at(s, t, r));
-  std::vector<int32_t> slots;
-  for (size_t t = 0; t < f.positions.size(); ++t)
-    slots.push_back(f.pages[static_cast<size_t>(f.token_row[t] * f.pages_per_row + f.positions[t] / kPageTokens)] *
-                        kPageTokens +
-                    f.positions[t] % kPageTokens);
+  const TestSums sums = small_sums(splits, tokens, rows);
   const DecodePlan plan = plan_decode({tokens, f.shape.kv_heads, bf16 ? 2 : 1, f.window}, device);
   const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
   const Memory<uint8_t> on_sums(sums.values);
   const Memory<Bf16> bias(gemm_bias(rows, 2)), sinks(f.sinks);
   const Memory<float> cosine(test_floats(int64_t{tokens} * kHeadDim / 2, 3, 1)),
       sine(test_floats(int64_t{tokens} * kHeadDim / 2, 4, 1));
-  const Memory<int32_t> on_slots(slots), row(f.token_row), positions(f.positions), pages(f.pages);
+  const Memory<int32_t> slots(slots_of(f)), row(f.token_row), positions(f.positions), pages(f.pages);
   const Memory<float> q(f.q.size()), unused_q(f.q.size()), out(f.q.size()), same(f.q.size());
   const Memory<float> partials(static_cast<size_t>(scratch.floats));
   const Memory<int> finished(std::vector<int>(static_cast<size_t>(scratch.counters), 0));
@@ -64,7 +75,7 @@ void check_decode_of_sums(const AttendFixture& f, int splits, const AttendDevice
                     .q = q.get(),
                     .cosine = cosine.get(),
                     .sine = sine.get(),
-                    .kv_slots = on_slots.get(),
+                    .kv_slots = slots.get(),
                     .kv = {turned.keys.get(), turned.values.get(), type},
                     .tokens = tokens,
                     .heads = f.shape.heads,

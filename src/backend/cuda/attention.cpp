@@ -61,9 +61,9 @@ int64_t Attention::staging_bytes(int64_t tokens) {
   return tokens * 4 + max_attend_tiles(tokens) * static_cast<int64_t>(sizeof(AttendTile)) + kAlignments;
 }
 
-void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, Staging& staging, const Launch& on) {
+void Attention::attend(const Step& step, const AttendLaunch& launch, Staging& staging, const Launch& on) {
   check(flash(), "attend is asked of the kernels that serve");
-  share_tokens(rows, shares_, tile_tokens(device_));
+  share_tokens(step.rows, shares_, tile_tokens(device_));
   FlashArgs args{.q = launch.q,
                  .out = launch.out,
                  .rounded = launch.rounded,
@@ -77,6 +77,7 @@ void Attention::attend(std::span<const Row> rows, const AttendLaunch& launch, St
                  .heads = launch.heads,
                  .kv_heads = launch.kv_heads,
                  .window = launch.window,
+                 .unturned = step.unturned,
                  .partials = partials_,
                  .finished = finished_};
   if (!shares_.decode.empty()) {

@@ -24,8 +24,12 @@ class Attention {
 
   // Whether the tensor-core kernels serve; false: the plain one.
   [[nodiscard]] bool flash() const { return memory_ != nullptr; }
+  struct Step {
+    std::span<const Row> rows;
+    RopeSumsArgs unturned{};  // FlashArgs
+  };
   // Enqueues one layer's attention. `launch` holds all that AttendLaunch names.
-  void attend(std::span<const Row> rows, const AttendLaunch& launch, Staging& staging, const Launch& on);
+  void attend(const Step& step, const AttendLaunch& launch, Staging& staging, const Launch& on);
   // The most bytes that it puts through the staging of a step.
   [[nodiscard]] static int64_t staging_bytes(int64_t tokens);
 

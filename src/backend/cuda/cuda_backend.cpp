@@ -201,7 +201,8 @@ class StreamedCudaBackend final : public CudaBackend {
                               .kv_heads = to_int(dims_.kv_heads),
                               .head_dim = to_int(dims_.head_dim),
                               .window = args.kind == LayerKind::kSliding ? to_int(dims_.sliding_window) : 0};
-    if (attention_.flash()) return attention_.attend(args.rows, launch, inputs_->staging(), on_);
+    const Attention::Step step{args.rows, path_ ? path_->attend_input(args.rows, on_) : RopeSumsArgs{}};
+    if (attention_.flash()) return attention_.attend(step, launch, inputs_->staging(), on_);
     kernels_.attend(launch, on_);
   }
 

@@ -1,9 +1,11 @@
 #include "backend/cuda/decode_path.h"
 
+#include "backend/cuda/kernels/any/attend_plan.h"
 #include "backend/cuda/kernels/any/gemv_int8.h"
 #include "backend/cuda/kernels/any/round_blocks.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -88,21 +90,32 @@ void DecodePath::many_attn_in(const AttnInWeights& w, const KvPages& kv, const i
   norm.rounded = gemms_->input(w.qkv.packing, tokens_);
   any_norm_sums(norm, on);
   owed_ = {};
-  gemms_->qkv({.packing = w.qkv.packing,
-               .weights = w.qkv.data,
-               .rows = to_int(d_.q_width() + 2 * d_.kv_width()),
-               .cols = to_int(d_.hidden),
-               .tokens = to_int(tokens_)},
-              {.bias = w.bias,
-               .q = at_.q,
-               .cosine = at_.rope_cosine,
-               .sine = at_.rope_sine,
-               .kv_slots = kv_slots,
-               .kv = kv,
-               .tokens = to_int(tokens_),
-               .heads = to_int(d_.heads),
-               .kv_heads = to_int(d_.kv_heads)},
-              on);
+  unturned_ = gemms_->qkv({.packing = w.qkv.packing,
+                           .weights = w.qkv.data,
+                           .rows = to_int(d_.q_width() + 2 * d_.kv_width()),
+                           .cols = to_int(d_.hidden),
+                           .tokens = to_int(tokens_)},
+                          {.bias = w.bias,
+                           .q = at_.q,
+                           .cosine = at_.rope_cosine,
+                           .sine = at_.rope_sine,
+                           .kv_slots = kv_slots,
+                           .kv = kv,
+                           .tokens = to_int(tokens_),
+                           .heads = to_int(d_.heads),
+                           .kv_heads = to_int(d_.kv_heads)},
+                          on);
+}
+
+void DecodePath::turn(Launch on) {
+  on.stage = Stage::kAttnIn;  // whoever asks
+  if (unturned_.sums.splits > 0) any_rope_sums(unturned_, on);
+  unturned_ = {};
+}
+
+RopeSumsArgs DecodePath::attend_input(std::span<const Row> rows, const Launch& on) {
+  if (!flash_ || unturned_.sums.order != SplitSums::Order::kTiles || !lone_tokens(rows)) turn(on);
+  return std::exchange(unturned_, {});
 }
 
 // In launches of eight rows; in, pending, y and which advance by them.
@@ -406,6 +419,7 @@ void DecodePath::settle(const Launch& on) {
                          on);
     chosen_ = true;
   }
+  turn(on);
   settle_residual(on);
   if (unwritten_norm_ != nullptr) {
     NormSumsArgs norm = settled_residual();

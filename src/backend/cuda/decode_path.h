@@ -11,6 +11,7 @@
 #include "backend/cuda/packed_weights.h"
 
 #include <cstdint>
+#include <span>
 
 namespace nibble::backend::cuda {
 
@@ -57,12 +58,16 @@ class DecodePath {
     tokens_ = tokens;
     pending_ = false;
     owed_ = {};
+    unturned_ = {};
     chosen_ = true;
     unwritten_norm_ = nullptr;
   }
   // A whole step of `tokens` has run behind the verbs' back, as a graph of them.
   void replayed(int64_t tokens);
   void attn_in(const AttnInWeights& w, int layer, const int32_t* positions, const int32_t* kv_slots, const Launch& on);
+  // The step's q, k and v are in their places afterwards; but where decode attention makes them itself, it gets what
+  // of.
+  [[nodiscard]] RopeSumsArgs attend_input(std::span<const Row> rows, const Launch& on);
   // Where attention puts its result for attn_out, instead of into the arena; or none.
   [[nodiscard]] GemmInput attn_input() const;
   void attn_out(const LinearWeights& w, const Launch& on);
@@ -90,6 +95,7 @@ class DecodePath {
   [[nodiscard]] ExpertSums grouped_moe(const MoeWeights& w, const Launch& on);
   [[nodiscard]] NormSumsArgs settled_residual() const;
   void settle_residual(const Launch& on);
+  void turn(Launch on);
   void many_attn_in(const AttnInWeights& w, const KvPages& kv, const int32_t* kv_slots, const Launch& on);
   void many_logits(const LinearWeights& w, const LogitRows& rows, const Launch& on);
   [[nodiscard]] ExpertChoice choice() const;
@@ -114,6 +120,7 @@ class DecodePath {
     [[nodiscard]] bool any() const { return sums.splits > 0 || experts.at != nullptr; }
   };
   Owed owed_;                             // it has still to get attn_out's or moe's
+  RopeSumsArgs unturned_;                 // with splits: q, k and v are still to be made of them
   bool chosen_ = true;                    // expert_ids are those of the last route
   const Bf16* unwritten_norm_ = nullptr;  // what makes normed of residual, which nothing but peek reads
 };

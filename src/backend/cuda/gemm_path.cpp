@@ -103,11 +103,11 @@ SplitSums GemmPath::sums(GemmArgs args, const Launch& on) const {
   return {y_, 1};
 }
 
-void GemmPath::qkv(GemmArgs args, RopeSumsArgs rope, const Launch& on) const {
+RopeSumsArgs GemmPath::qkv(GemmArgs args, RopeSumsArgs rope, const Launch& on) const {
   const GemmDevice device = device_for(args.packing);
   if (!gemm_turns(args.packing, device.wgmma, args.tokens)) {
     rope.sums = sums(args, on);
-    return any_rope_sums(rope, on);
+    return rope;
   }
   const GemmInput from = input(args.packing, args.tokens);
   args.order = layout::RowOrder::kHeads64;
@@ -115,6 +115,7 @@ void GemmPath::qkv(GemmArgs args, RopeSumsArgs rope, const Launch& on) const {
   args.x = from.at;
   args.x_rows = from.rows;
   sm90_qkv_gemm(args, rope, plan_gemm({args.rows, args.cols, args.tokens, 1, args.packing}, device), on);
+  return rope;
 }
 
 void GemmPath::dense(GemmArgs args, const float* x, const Launch& on) const {

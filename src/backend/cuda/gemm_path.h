@@ -27,8 +27,9 @@ class GemmPath {
   void round(const float* x, const GemmArgs& args, const Launch& on) const;
   // W · input, without bias, rows as they are packed; lies here until the next sums, dense or moe.
   [[nodiscard]] SplitSums sums(GemmArgs args, const Launch& on) const;
-  // q, k and v of the input, with rope.sums filled in here where they are written at all.
-  void qkv(GemmArgs args, RopeSumsArgs rope, const Launch& on) const;
+  // q, k and v of the input. With splits in what is returned, its sums are all that there is so far; they lie here
+  // until the next sums, dense or moe.
+  [[nodiscard]] RopeSumsArgs qkv(GemmArgs args, RopeSumsArgs rope, const Launch& on) const;
   // y = W · x + bias (gemm_plan.h); args.x is filled in here from `x` f32 [tokens, cols].
   void dense(GemmArgs args, const float* x, const Launch& on) const;
 

@@ -87,7 +87,8 @@ class Planner {
       if (gemm_turns(qkv.packing, device.wgmma, tokens_))
         return planned_gemm(Kernel::kSm90GemmQkv, plan_gemm(qkv, device), {kQ, kK, kV, kQBias, kKBias, kVBias});
       sums(qkv.packing, qkv, {kQ, kK, kV});
-      add(Kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias});
+      attend_turns_ = flash_ && split_gemm_serves(qkv.packing, device.wgmma, tokens_) && lone_tokens(args_.step.rows);
+      if (!attend_turns_) add(Kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias});
       return;
     }
     per_token(Kernel::kRmsnorm, tokens_, {kAttnNorm});
@@ -102,7 +103,7 @@ class Planner {
     stage_ = Stage::kAttend;
     const auto place = [&](PlannedStage& own, const std::vector<Row>& rows) {
       own.kind = kind;
-      own.cost = cost_.of(stage_, kind, {.rows = rows});
+      own.cost += cost_.of(stage_, kind, {.rows = rows});
     };
     if (!flash_) {
       return place(add(kv_type() == 1 ? Kernel::kAttendF32 : Kernel::kAttendBf16,
@@ -122,10 +123,9 @@ class Planner {
                        .kv_bytes = e4m3 ? 1 : 2,
                        .window = kind == LayerKind::kSliding ? static_cast<int>(d_.sliding_window) : 0},
                       device);
-      PlannedStage& own =
-          add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
-              fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} warps, {} B shared", count,
-                          plan.target, d_.kv_heads, plan.grid, plan.ring.warps, plan.smem_bytes));
+      PlannedStage& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
+                              decode_tile(plan, count, static_cast<int>(d_.kv_heads), attend_turns_),
+                              attend_turns_ ? Roles{kQBias, kKBias, kVBias} : Roles{});
       own.shared_bytes = plan.smem_bytes;
       place(own, decodes);
     }
@@ -310,8 +310,9 @@ class Planner {
   const ExpertActivations activations_;
   const Tuned tuned_;
   CostModel cost_;
-  bool fused_ = false;        // the decode kernels in their fused form
-  bool dense_gemms_ = false;  // GEMMs instead of them
+  bool fused_ = false;         // the decode kernels in their fused form
+  bool dense_gemms_ = false;   // GEMMs instead of them
+  bool attend_turns_ = false;  // decode attention makes q, k and v of qkv's sums
   int64_t tokens_ = 0;
   Stage stage_ = Stage::kEmbed;  // being planned
   std::vector<PlannedStage> stages_;

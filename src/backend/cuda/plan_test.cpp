@@ -160,7 +160,8 @@ TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_k
   for (const int tokens : {9, 64, 256}) {
     const CudaPlan planned = plan(decode(tokens), {});
     EXPECT_THAT(kernels(planned, Stage::kAttnIn),
-                ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_split_gemm_bf16_bf16", "any_rope_sums_f32"));
+                ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_split_gemm_bf16_bf16"));
+    EXPECT_THAT(tile(planned, "any_attend_decode_bf16_d64_g8"), HasSubstr("tokens made of qkv's sums"));
     EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("sm90_split_gemm_bf16_bf16"));
     EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
     EXPECT_EQ(tile(planned, "any_route_tokens_f32_bf16"),
@@ -174,6 +175,16 @@ TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_k
   EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut), ElementsAre("any_gemm_bf16_bf16"));
   EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
               ElementsAre("sm90_gemm_f16_mxfp4"));
+  // Only of steps of lone tokens does attention make q, k and v itself, and only where it decodes on tensor cores.
+  std::vector<Row> two = decode(9), chunk = decode(9);
+  two.push_back({9, 2, 5000});
+  chunk.push_back({9, 30, 30});
+  for (const CudaPlan& planned :
+       {plan(two, {}), plan(chunk, {}), plan(decode(9), {.options = {.attention = Attention::kReference}}),
+        plan(decode(9), {.options = {.kv = Kv::kF32}}), plan(decode(9), {.card = kGb10})}) {
+    EXPECT_THAT(kernels(planned, Stage::kAttnIn), IsSupersetOf({"any_rope_sums_f32"}));
+    for (const PlannedStage& s : planned.stages) EXPECT_THAT(s.tile, Not(HasSubstr("made of")));
+  }
   // Attention that does not round leaves it to a kernel of its own.
   EXPECT_THAT(kernels(plan(decode(9), {.options = {.attention = Attention::kReference}}), Stage::kAttnOut),
               ElementsAre("any_round_f32", "sm90_split_gemm_bf16_bf16"));

@@ -169,8 +169,9 @@ void any_group_round(const GroupArgs& group, const RoundArgs& /*args*/, const La
 
 void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
   const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;
-  note(kernel, fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} warps, {} B shared",
-                           args.decode_count, plan.target, args.kv_heads, plan.grid, plan.ring.warps, plan.smem_bytes));
+  const bool sums = args.unturned.sums.splits > 0;
+  if (sums) check_args(args.unturned);
+  note(kernel, decode_tile(plan, args.decode_count, args.kv_heads, sums));
   launched(kernel, on);
 }
 bool sm90_attend_serves(KvPages::Type type) { return type == KvPages::Type::kBf16; }

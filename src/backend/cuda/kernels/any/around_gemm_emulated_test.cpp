@@ -10,6 +10,8 @@
 #include "backend/cuda/kernels/any/route_tokens.cuh"
 #include "backend/cuda/kernels/sm90/dense_gemm.cuh"
 #include "backend/cuda/kernels/sm90/split_gemm.cuh"
+#include "backend/cuda/kernels/any/attend_emulated_testing.h"
+#include "backend/cuda/kernels/any/attend_sums_testing.h"
 
 #include <gtest/gtest.h>
 
@@ -119,6 +121,54 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
   check_split<HostArray>({.rows = 16, .cols = 2880, .tokens = 12, .sms = 1}, run);  // around the ring
   check_split<HostArray>({.rows = 64, .cols = 512, .tokens = 33, .sms = 3}, run);
   check_split<HostArray>({.rows = 32, .cols = 192, .tokens = 130, .sms = 132}, run);
+}
+
+// Decode attention, and rope_sums before it or within.
+struct EmulatedRun {
+  void turn(const RopeSumsArgs& args) const {
+    const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
+    emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { any_rope_sums_f32(args); });
+  }
+  // The kernel before leaves `sums`.
+  void decode(const FlashArgs& args, const DecodePlan& plan, KvPages::Type type,
+              const std::vector<uint8_t>& sums) const {
+    auto* const at = static_cast<uint8_t*>(const_cast<void*>(args.unturned.sums.at));
+    std::fill_n(at, sums.size(), uint8_t{0xff});
+    const emulation::Launch launch{
+        .grid = args.kv_heads, .threads = plan.ring.warps * kAttendLanes, .grid_y = plan.grid, .predecessor = [&] {
+          std::copy(sums.begin(), sums.end(), at);
+        }};
+    constexpr auto kTurned = DecodeInput::kTurned, kSums = DecodeInput::kSums;
+    const bool bf16 = type == KvPages::Type::kBf16, made = args.unturned.sums.splits > 0;
+    if (bf16) {
+      made ? emulate_decode<KvBf16, kSums>(launch, args, plan) : emulate_decode<KvBf16, kTurned>(launch, args, plan);
+    } else {
+      made ? emulate_decode<KvE4m3, kSums>(launch, args, plan) : emulate_decode<KvE4m3, kTurned>(launch, args, plan);
+    }
+  }
+};
+
+void check_of_sums(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences, int splits) {
+  for (const PageValues values : {PageValues::kBf16, PageValues::kE4m3})
+    check_decode_of_sums<HostArray>(AttendFixture(shape, window, sequences, 33, values), splits,
+                                    {.sms = 3, .sm_smem_bytes = 233472}, EmulatedRun{});
+}
+
+TEST(around_gemm_emulated, decode_attention_of_sums_at_page_and_window_edges) {
+  std::vector<AttendSequence> edges;
+  for (const int context : {1, 2, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 130, 257}) edges.push_back({context, 1});
+  for (const int window : {0, 128}) check_of_sums({8, 1, 64}, window, edges, 3);  // lone warps
+  check_of_sums({3, 1, 64}, 1, {edges.begin() + 5, edges.end()}, 5);              // of four
+  for (const int context : {1, 17, 128, 129}) check_of_sums({6, 2, 64}, 128, {{context, 1}, {40, 1}}, 8);
+}
+
+TEST(around_gemm_emulated, decode_attention_of_sums_splits_a_long_sequence_and_stores_its_key_once) {
+  check_of_sums({8, 1, 64}, 0, {{2049, 1}}, 3);
+  check_of_sums({8, 2, 64}, 0, {{400, 1}, {5, 1}, {705, 1}}, 1);
+  std::vector<AttendSequence> many(14, {9, 1});
+  many[3] = {700, 1};
+  many[9] = {321, 1};
+  check_of_sums({8, 1, 64}, 0, many, 2);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
 // source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values bf16 or e4m3; q f32, out f32 or rounded
+//      or, of a step of lone tokens, made here of qkv's sums (attend_sums.cuh)
 // grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's keys), see
 //      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
 //      and kv head adds the chunks' parts in their order
@@ -16,20 +17,25 @@
 // rounding: f32 sums, order fixed by the step's positions: bitwise repeatable
 
 #include "backend/cuda/kernels/any/attend_parts.cuh"
+#include "backend/cuda/kernels/any/attend_sums.cuh"
 #include "backend/cuda/kernels/any/attend_tile.cuh"
 #include "backend/cuda/kernels/any/attend_units.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
-#include <climits>
+#include <type_traits>
 
 namespace nibble::backend::cuda {
 
 inline constexpr int kMergeRow = kHeadDim + 8;  // floats of a head in shared memory: no bank conflicts
 
-template <class TheKv, int kTheWarps, int kTheStages>
+// What the step's q, keys and values are: in their places, or sums in FlashArgs::unturned.
+enum class DecodeInput : uint8_t { kTurned, kSums };
+
+template <class TheKv, int kTheWarps, int kTheStages, DecodeInput kTheInput>
 struct DecodeTile {
   using Kv = TheKv;
+  static constexpr bool kSums = kTheInput == DecodeInput::kSums;
   static constexpr int kWarps = kTheWarps;
   static constexpr int kThreads = kWarps * kAttendLanes;
   static constexpr int kStepKeys = kDecodeStepKeys;
@@ -39,6 +45,8 @@ struct DecodeTile {
   static constexpr int kDims = kGroupHeads * kHeadDim / kThreads;  // of the result, per thread
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
   static constexpr int kSharedBytes = decode_smem_bytes(Kv::kBytes, {kWarps, kStages});
+  // Of the query's parts, the first that the thread's warp deals with.
+  __device__ static int first_part() { return kWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / kAttendLanes; }
   static_assert(kRingBytes + (kWarps > 1 ? kDimSteps * kAttendLanes * 16 : 0) == kSharedBytes,
                 "the queries' operands behind the rings");
   static_assert(kWarps * kGroupHeads * (kMergeRow + 2) * 4 + 16 <= kSharedBytes);
@@ -60,46 +68,51 @@ __device__ __forceinline__ void split(const float2& x, uint32_t& high, uint32_t&
 }
 
 // The CTA's query heads as operands, high halves and low ones. Each warp splits a part of them for all, through shared
-// memory, [steps][lanes] of 4 words; one alone keeps its own.
+// memory, [steps][lanes] of 4 words; one alone keeps its own. All threads put, then all take.
 template <class Tile>
-__device__ void share_query(const FlashArgs& args, const DecodeUnit& unit, uint32_t shared,
-                            uint32_t (&q)[kDimSteps][4]) {
+struct SharedQuery {
+  using Kv = typename Tile::Kv;
+  uint32_t own;  // the lane's
+  uint32_t (&q)[kDimSteps][4];
+
+  // Part 2 s + h of 2 * kDimSteps: two dimensions of step s, half h.
+  __device__ __forceinline__ void put(int part, const float2& x) const {
+    uint32_t high, low;
+    split<Kv>({x.x * kScoreScale, x.y * kScoreScale}, high, low);
+    if constexpr (Tile::kWarps == 1) {
+      q[part / 2][part % 2 * 2] = high;
+      q[part / 2][part % 2 * 2 + 1] = low;
+    } else {
+      const uint32_t place = own + static_cast<uint32_t>(part / 2 * kAttendLanes * 16 + part % 2 * 8);
+      ptx::store_shared4(place, high);
+      ptx::store_shared4(place + 4, low);
+    }
+  }
+  __device__ __forceinline__ void take() const {
+    if constexpr (Tile::kWarps == 1) return;
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < kDimSteps; ++s) {
+      const uint4 words = ptx::load_shared16(own + static_cast<uint32_t>(s * kAttendLanes * 16));
+      q[s][0] = words.x;
+      q[s][1] = words.y;
+      q[s][2] = words.z;
+      q[s][3] = words.w;
+    }
+  }
+};
+
+template <class Tile>
+__device__ void share_query(const FlashArgs& args, const DecodeUnit& unit, const SharedQuery<Tile>& to) {
   using Kv = typename Tile::Kv;
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
   const int group = args.heads / args.kv_heads, head = lane / 4;
   const float* from =
       args.q + (int64_t{unit.token} * args.heads + static_cast<int>(blockIdx.x) * group + head) * kHeadDim;
-  const auto split_part = [&](int part, uint32_t& high, uint32_t& low) {
-    float2 x{};
-    if (head < group) x = load_pair(from + Kv::query_dim(part / 2, lane % 4, part % 2));
-    x.x *= kScoreScale;
-    x.y *= kScoreScale;
-    split<Kv>(x, high, low);
-  };
-  if constexpr (Tile::kWarps == 1) {
 #pragma unroll
-    for (int part = 0; part < 2 * kDimSteps; ++part)
-      split_part(part, q[part / 2][part % 2 * 2], q[part / 2][part % 2 * 2 + 1]);
-    return;
-  }
-  const uint32_t own = shared + static_cast<uint32_t>(lane) * 16;
-#pragma unroll
-  for (int part = static_cast<int>(threadIdx.x) / kAttendLanes; part < 2 * kDimSteps; part += Tile::kWarps) {
-    uint32_t high, low;
-    split_part(part, high, low);
-    const uint32_t place = own + static_cast<uint32_t>(part / 2 * kAttendLanes * 16 + part % 2 * 8);
-    ptx::store_shared4(place, high);
-    ptx::store_shared4(place + 4, low);
-  }
-  __syncthreads();
-#pragma unroll
-  for (int s = 0; s < kDimSteps; ++s) {
-    const uint4 words = ptx::load_shared16(own + static_cast<uint32_t>(s * kAttendLanes * 16));
-    q[s][0] = words.x;
-    q[s][1] = words.y;
-    q[s][2] = words.z;
-    q[s][3] = words.w;
-  }
+  for (int part = Tile::first_part(); part < 2 * kDimSteps; part += Tile::kWarps)
+    to.put(part, head < group ? load_pair(from + Kv::query_dim(part / 2, lane % 4, part % 2)) : float2{});
+  to.take();
 }
 
 // Adds the keys [first, first + kStepKeys) of a stage, those up to `last`: at least one.
@@ -171,13 +184,18 @@ struct DecodeSteps {
       : args(a),
         pages(a.pages + int64_t{unit.row} * a.pages_per_row),
         keys(unit.keys()),
-        old(unit.visible.last - kMaxDecodeTokens),
+        old(unit.visible.last - (Tile::kSums ? 1 : kMaxDecodeTokens)),
         lane(static_cast<int>(threadIdx.x) % kAttendLanes),
         warp(static_cast<int>(threadIdx.x) / kAttendLanes) {
     ring = rings + static_cast<uint32_t>(warp * Tile::kStages * Tile::kStageBytes);
   }
   __device__ int first_key(int i) const { return keys.first + (warp + i * Tile::kWarps) * Tile::kStepKeys; }
   __device__ bool has(int i) const { return first_key(i) <= keys.last; }
+  // The step with the last key, where that is the token's own and the warp's; else -1.
+  __device__ int own_step() const {
+    const int step = (keys.last - keys.first) / Tile::kStepKeys;
+    return keys.last > old && step % Tile::kWarps == warp ? step / Tile::kWarps : -1;
+  }
   __device__ uint32_t stage(int i) const { return ring + static_cast<uint32_t>(i % Tile::kStages * Tile::kStageBytes); }
 
   // Of step i and the 31 behind it.
@@ -186,15 +204,18 @@ struct DecodeSteps {
     ids[0] = mine <= keys.last ? pages[mine / kPageTokens] : 0;
     ids[1] = mine <= keys.last ? pages[min(mine + Tile::kStepKeys - 1, keys.last) / kPageTokens] : 0;
   }
-  // Copies step i's keys of [from, to]; those behind the last become zero: perhaps nobody has written them.
-  __device__ void copy(int i, int from, int to) const {
+  // Copies step i's keys: those that no kernel of this step writes, the others, or all. Those behind the last become
+  // zero: perhaps nobody has written them.
+  enum class Keys : uint8_t { kOld, kNew, kAll };
+  __device__ void copy(int i, Keys which) const {
     const int head = static_cast<int>(blockIdx.x), first = first_key(i);
     const int near = __shfl_sync(kWholeWarp, ids[0], i % kAttendLanes);
     const int far = __shfl_sync(kWholeWarp, ids[1], i % kAttendLanes);
 #pragma unroll
     for (int at = lane; at < Tile::kStepKeys * Kv::kChunks; at += kAttendLanes) {
       const int slot = at / Kv::kChunks, key = first + slot;
-      if (key < from || key > to) continue;
+      const bool is_new = key > old && key <= keys.last;
+      if (which != Keys::kAll && is_new != (which == Keys::kNew)) continue;
       const int64_t page = key / kPageTokens != first / kPageTokens ? far : near;
       const int64_t byte =
           ((page * args.kv_heads + head) * kPageTokens + key % kPageTokens) * Kv::kRowBytes + at % Kv::kChunks * 16;
@@ -207,32 +228,49 @@ struct DecodeSteps {
   // All of step i; always a group, so that counts stay true.
   __device__ void issue(int i) {
     if (i % kAttendLanes == 0) load_pages(i);
-    if (has(i)) copy(i, 0, INT_MAX);
+    if (has(i)) copy(i, Keys::kAll);
     ptx::async_commit();
   }
 };
 
-// The warp's steps of the unit's keys. Waits for the kernel before.
+// The warp's steps of the unit's keys. Waits for the kernel before. What it copies sooner is there: earlier steps wrote
+// it, and a step's first kernel (embed), which is not chained, starts when all of them have ended.
 template <class Tile>
 __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_t rings, DecodeState& state) {
+  using Keys = typename DecodeSteps<Tile>::Keys;
   DecodeSteps<Tile> steps(args, unit, rings);
   constexpr int kAhead = Tile::kStages - 1;
   steps.load_pages(0);
   for (int i = 0; i < kAhead; ++i) {
-    if (steps.has(i)) steps.copy(i, 0, steps.old);
+    if (steps.has(i)) steps.copy(i, Keys::kOld);
     ptx::async_commit();
   }
+  uint32_t q[kDimSteps][4];
+  const SharedQuery<Tile> query{rings + Tile::kRingBytes + static_cast<uint32_t>(steps.lane) * 16, q};
+  std::conditional_t<Tile::kSums, UnturnedHeads<Tile>, NothingUnturned> heads(args.unturned, unit.token);
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();  // not before: what follows would take bandwidth from what this waits for
   bool late = false;              // some of these steps have keys of this one; then nothing comes behind them
-  for (int i = 0; i < kAhead; ++i) {
-    if (!steps.has(i) || steps.first_key(i) + Tile::kStepKeys - 1 <= steps.old) continue;
-    steps.copy(i, steps.old + 1, INT_MAX);
-    late = true;
+  if constexpr (Tile::kSums) {
+    heads.turn();
+    const int own = steps.own_step();
+    if (own >= 0) heads.store_slot();  // where a later step of the warp, whose other keys have still to come, finds it
+    if (own >= 0 && own < kAhead) heads.store_stage(steps.stage(own), steps.keys.last - steps.first_key(own));
+#pragma unroll
+    for (int part = Tile::first_part(); part < kDimSteps; part += Tile::kWarps) {
+      query.put(part, heads.query(part).first);
+      query.put(part + kDimSteps, heads.query(part).second);
+    }
+    query.take();
+  } else {
+    for (int i = 0; i < kAhead; ++i) {
+      if (!steps.has(i) || steps.first_key(i) + Tile::kStepKeys - 1 <= steps.old) continue;
+      steps.copy(i, Keys::kNew);
+      late = true;
+    }
+    if (late) ptx::async_commit();
+    share_query<Tile>(args, unit, query);
   }
-  if (late) ptx::async_commit();
-  uint32_t q[kDimSteps][4];
-  share_query<Tile>(args, unit, rings + Tile::kRingBytes, q);
   for (int i = 0; steps.has(i); ++i) {
     if (late) {
       ptx::async_wait<0>();

@@ -2,7 +2,7 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/kernels/any/attend_decode.cuh"
+#include "backend/cuda/kernels/any/attend_emulated_testing.h"
 #include "backend/cuda/kernels/any/attend_prefill.cuh"
 #include "backend/cuda/kernels/any/attend_testing.h"
 #include "backend/cuda/kernels/sm90/attend.cuh"
@@ -82,18 +82,7 @@ struct Attempt {
       std::copy(whole_values.begin(), whole_values.end(), values.begin());
     };
     forget_step<Kv>();
-    const auto run = [&](auto tile) {
-      ASSERT_EQ(plan.smem_bytes, decltype(tile)::kSharedBytes);
-      ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(a); }), "");
-    };
-    constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
-    if (plan.ring == kLarge) {
-      run(DecodeTile<Kv, kLarge.warps, kLarge.stages>{});
-    } else if (plan.ring == kSmall) {
-      run(DecodeTile<Kv, kSmall.warps, kSmall.stages>{});
-    } else {
-      run(DecodeTile<Kv, kLone.warps, kLone.stages>{});
-    }
+    emulate_decode<Kv, DecodeInput::kTurned>(launch, a, plan);
     for (const int count : finished) ASSERT_EQ(count, 0);
   }
 

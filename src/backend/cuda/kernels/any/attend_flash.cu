@@ -32,12 +32,27 @@ void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, c
   launched(name, on);
 }
 
-template <class Kv>
+template <class Kv, DecodeInput kInput>
 void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
   constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
-  if (plan.ring == kLarge) return launch_decode<DecodeTile<Kv, kLarge.warps, kLarge.stages>>(args, plan, name, on);
-  if (plan.ring == kSmall) return launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages>>(args, plan, name, on);
-  launch_decode<DecodeTile<Kv, kLone.warps, kLone.stages>>(args, plan, name, on);
+  if (plan.ring == kLarge)
+    return launch_decode<DecodeTile<Kv, kLarge.warps, kLarge.stages, kInput>>(args, plan, name, on);
+  if (plan.ring == kSmall)
+    return launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages, kInput>>(args, plan, name, on);
+  launch_decode<DecodeTile<Kv, kLone.warps, kLone.stages, kInput>>(args, plan, name, on);
+}
+
+// Of pages of this type: q, k and v in their places, or sums.
+template <class Kv>
+void launch_input(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
+  const RopeSumsArgs& own = args.unturned;
+  if (own.sums.splits == 0) return launch_ring<Kv, DecodeInput::kTurned>(args, plan, name, on);
+  check_args(own);
+  require_shape(own.sums.order == SplitSums::Order::kTiles, name, "sums by tiles", own.sums.splits);
+  require_shape(own.heads == args.heads && own.kv_heads == args.kv_heads && own.kv.keys == args.keys &&
+                    own.kv.values == args.values,
+                name, "sums of its own heads and pages", own.heads);
+  launch_ring<Kv, DecodeInput::kSums>(args, plan, name, on);
 }
 
 template <class Kv>
@@ -60,9 +75,9 @@ void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePl
                 args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
   if (bf16) {
-    launch_ring<KvBf16>(args, plan, name, on);
+    launch_input<KvBf16>(args, plan, name, on);
   } else {
-    launch_ring<KvE4m3>(args, plan, name, on);
+    launch_input<KvE4m3>(args, plan, name, on);
   }
 }
 

@@ -34,6 +34,12 @@ std::string prefill_tile(int64_t tiles, int64_t kv_heads, const AttendDevice& de
                      attend_ctas(tiles, kv_heads, device));
 }
 
+std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads, bool sums) {
+  return fmt::format("{} tokens{}, keys in at most {} chunks, grid {} x {}, {} warps, {} B shared", tokens,
+                     sums ? " made of qkv's sums" : "", plan.target, kv_heads, plan.grid, plan.ring.warps,
+                     plan.smem_bytes);
+}
+
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
   // CTAs that fill the device: up to so many per SM
   const auto fill = [&](const DecodeRing& ring, int64_t per_sm) {

@@ -3,9 +3,11 @@
 // launchers: attend_flash.h.
 
 #include "backend/args.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/gemm_input.h"
 #include "base/dtype.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -51,6 +53,11 @@ struct AttendShares {
 };
 // Overwrites `out`, whose memory is kept.
 void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens = kPrefillTokens);
+// Whether every row is one token, so that no token sees a key of the step but its own: then decode attention may make
+// them of qkv's sums itself.
+[[nodiscard]] constexpr bool lone_tokens(std::span<const Row> rows) {
+  return std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.tokens == 1; });
+}
 // The most tiles that a step makes.
 [[nodiscard]] constexpr int64_t max_attend_tiles(int64_t tokens) {
   return tokens / 8 + 1;  // two for 17 tokens is the worst
@@ -107,6 +114,7 @@ struct FlashArgs {
   int pages_per_row = 0, heads = 0, kv_heads = 0, window = 0;
   // Decode kernel
   const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
+  RopeSumsArgs unturned{};  // with splits, by tiles: q and the step's keys and values are made of them; of lone_tokens
   int decode_count = 0;
   int target = 0;             // DecodePlan
   float* partials = nullptr;  // DecodeScratch floats
@@ -142,6 +150,8 @@ struct DecodePlan {
   DecodeRing ring;
   friend bool operator==(const DecodePlan&, const DecodePlan&) = default;
 };
+// What inspect prints of a launch; sums: of qkv's.
+[[nodiscard]] std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads, bool sums);
 struct DecodeShape {
   int tokens = 0, kv_heads = 0;
   int kv_bytes = 2;  // of a key's or value's element

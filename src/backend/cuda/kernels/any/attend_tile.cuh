@@ -25,6 +25,7 @@ inline constexpr int kDimTiles = kHeadDim / 8;   // column tiles of an mma over 
 //   column tile j, lane 4g + t, i: out_dim(j, t, i)
 struct KvBf16 {
   static constexpr int kBytes = 2;
+  using Pair = uint32_t;  // two elements as pages hold them
   static constexpr int kRowBytes = kHeadDim * kBytes;
   static constexpr int kChunks = kRowBytes / 16;
 
@@ -53,6 +54,8 @@ struct KvBf16 {
     ptx::mma_m16n8k16_bf16(d, a, b[0], b[1]);
   }
   __device__ static uint32_t pack(float low, float high) { return ptx::pack_bf16(low, high); }
+  __device__ static Pair page_pair(const float2& x) { return ptx::pack_bf16(x.x, x.y); }
+  __device__ static void store_shared(uint32_t address, Pair pair) { ptx::store_shared4(address, pair); }
   __device__ static float half_of(uint32_t pair, int high) {
     return __uint_as_float(high != 0 ? pair & 0xffff0000u : pair << 16);
   }
@@ -62,6 +65,7 @@ struct KvBf16 {
 // consecutive ones of sixteen.
 struct KvE4m3 {
   static constexpr int kBytes = 1;
+  using Pair = uint16_t;  // two elements as pages hold them
   static constexpr int kRowBytes = kHeadDim * kBytes;
   static constexpr int kChunks = kRowBytes / 16;
 
@@ -92,6 +96,10 @@ struct KvE4m3 {
     ptx::mma_m16n8k16(d, a, b[0], b[1]);
   }
   __device__ static uint32_t pack(float low, float high) { return ptx::pack_f16(low, high); }
+  __device__ static Pair page_pair(const float2& x) {
+    return static_cast<Pair>(ptx::to_e4m3(x.x) | uint32_t{ptx::to_e4m3(x.y)} << 8);
+  }
+  __device__ static void store_shared(uint32_t address, Pair pair) { ptx::store_shared2(address, pair); }
   __device__ static float half_of(uint32_t pair, int high) { return ptx::f16_half(pair, high); }
 };
 

@@ -38,6 +38,13 @@ __device__ __forceinline__ int64_t place_in_pages(int slot, int kv_heads, int kv
   return ((int64_t{slot / kPageTokens} * kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kGemvHeadDim;
 }
 
+// What rope makes of dimensions d and d + 32 of a head, with the same bits wherever it is asked.
+__device__ __forceinline__ void turn_pair(float& first, float& second, float cosine, float sine) {
+  const float turned = fmaf(first, cosine, -(second * sine));
+  second = fmaf(second, cosine, first * sine);
+  first = turned;
+}
+
 // A token's dimensions d to d + 3 of a head, and the four that turn with them: d + 32 to d + 35.
 struct HeadQuads {
   int token, head, d;
@@ -51,11 +58,7 @@ struct HeadQuads {
     }
   }
   __device__ void turn(const Quad& cosine, const Quad& sine) {
-    for (int i = 0; i < 4; ++i) {
-      const float turned = first.v[i] * cosine.v[i] - second.v[i] * sine.v[i];
-      second.v[i] = second.v[i] * cosine.v[i] + first.v[i] * sine.v[i];
-      first.v[i] = turned;
-    }
+    for (int i = 0; i < 4; ++i) turn_pair(first.v[i], second.v[i], cosine.v[i], sine.v[i]);
   }
   // Where q, or the token's slot of the pages, has them.
   __device__ void store(const RopeSumsArgs& a, int slot) const {

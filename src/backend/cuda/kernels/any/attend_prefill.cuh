@@ -79,10 +79,14 @@ __device__ void load_queries(const FlashArgs& args, const AttendTile& tile, cons
 // Turns scores into weights relative to the top, which rises only when they pass it by this: up to 2^8 is as good as 1,
 // and what there is need not be multiplied.
 inline constexpr float kSlack = 8;
+__device__ __forceinline__ float base_of(float top) {
+  return top == -INFINITY ? 0.0f : top;  // a page may lie outside a row's window altogether
+}
 
-// What there is has still to be multiplied by `shrink`.
+// The tops; what there is has still to be multiplied by `shrink`.
 template <int kKeyTiles>
-__device__ __forceinline__ void soften(float (&score)[kKeyTiles][4], PrefillState& state, float (&shrink)[2]) {
+__device__ __forceinline__ void raise_tops(const float (&score)[kKeyTiles][4], PrefillState& state,
+                                           float (&shrink)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float top = score[0][2 * half];
@@ -91,9 +95,16 @@ __device__ __forceinline__ void soften(float (&score)[kKeyTiles][4], PrefillStat
     top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 1));
     top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 2));
     if (top <= state.top[half] + kSlack) top = state.top[half];
-    const float base = top == -INFINITY ? 0.0f : top;  // a page may lie outside a row's window altogether
-    shrink[half] = ptx::exp2_approx(state.top[half] - base);
+    shrink[half] = ptx::exp2_approx(state.top[half] - base_of(top));
     state.top[half] = top;
+  }
+}
+// The weights, and their sums.
+template <int kKeyTiles>
+__device__ __forceinline__ void soften(float (&score)[kKeyTiles][4], PrefillState& state, const float (&shrink)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float base = base_of(state.top[half]);
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
@@ -159,6 +170,7 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
 #pragma unroll
   for (int m = 0; m < Tile::kRowTiles; ++m) {
     float shrink[2];
+    raise_tops(score[m], state[m], shrink);
     soften(score[m], state[m], shrink);
     rescale(state[m], shrink);
   }

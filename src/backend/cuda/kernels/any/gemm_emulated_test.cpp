@@ -137,7 +137,7 @@ TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
 }
 
 TEST(gemm_emulated, mxfp4_on_wgmma_is_the_plain_product_in_every_width) {
-  for (const int width : kMxfp4Widths)
+  for (int width = 8; width <= kMxfp4Tokens; width += 8)
     for (const int tokens : {width - 7, width}) {
       check_dense<Sm90, Packing::kMxfp4, kMxfp4Tokens>(16, 384, tokens);
       check_dense<Sm90, Packing::kMxfp4, kMxfp4Tokens>(16, 512, tokens);

@@ -15,10 +15,10 @@ namespace nibble::backend::cuda {
 inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA of any_gemm
 inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGemmTokens[] = {32, 64, 128};  // that a CTA may take
-// sm90_mxfp4_gemm: row tiles of a CTA's tile, one for each warp of three warpgroups; columns of its instructions, as
-// experts have from one to thousands of pairs; columns of a tile, at most.
+// sm90_mxfp4_gemm: row tiles of a CTA's tile, one for each warp of three warpgroups; columns of a tile, at most. Its
+// instructions are as wide as every multiple of 8 up to there.
 inline constexpr int kMxfp4RowTiles = 12, kMxfp4WarpgroupTiles = 4;
-inline constexpr int kMxfp4Widths[] = {8, 16, 32, 48, 64, 80, 96, 128, 144, 160}, kMxfp4Tokens = 160;
+inline constexpr int kMxfp4Tokens = 160;
 // Where no expert's tile has more, x is cut into smaller stages, and so into more.
 inline constexpr int kMxfp4Narrow = 64;
 // sm90_dense_gemm, for bf16: widths of a CTA's tile, and one for steps of up to so many tokens: all of them, of fewer

@@ -27,10 +27,7 @@
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/redux.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
-#include "backend/cuda/ptx/wgmma_narrow.cuh"
-
-#include <algorithm>
-#include <iterator>
+#include "backend/cuda/ptx/wgmma_f16.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -51,28 +48,25 @@ struct Mxfp4Tile {
   static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
   static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens).inputs;
   static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens).weights;
-  static constexpr int kWidths =  // of kMxfp4Widths
-      static_cast<int>(std::find(std::begin(kMxfp4Widths), std::end(kMxfp4Widths), kTokens) - kMxfp4Widths) + 1;
   static_assert(kInputStages % kSlicePairs == 0);
 };
 
-// sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of widths kFirst to
-// kLast that holds them. ptxas overlaps wgmmas only so: the branch here, around the smallest piece (loops of several
-// widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of count that
-// ptxas knows it to be the same in all lanes: a vote in front of each branch would wait.
-template <class Tile, int kFirst = 0, int kLast = Tile::kWidths - 1>
+// sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of kFirst to kLast
+// column tiles that hold them. ptxas overlaps wgmmas only so: the branch here, around the smallest piece (loops of
+// several widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of
+// count that ptxas knows it to be the same in all lanes: a vote in front of each branch would wait.
+template <class Tile, int kFirst = 1, int kLast = Tile::kTokens / 8>
 __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
                                                    uint32_t stage) {
   if constexpr (kFirst < kLast) {
-    constexpr int kMiddle = (kFirst + kLast) / 2, kWidth = kMxfp4Widths[kMiddle];
-    if (count <= kWidth) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
+    constexpr int kMiddle = (kFirst + kLast) / 2;
+    if (count <= 8 * kMiddle) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
     return multiply_narrowest<Tile, kMiddle + 1, kLast>(count, sums, a, stage);
   } else {
-    constexpr int kColumnTiles = kMxfp4Widths[kFirst] / 8;
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s)
-      ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(reinterpret_cast<float(&)[kColumnTiles][4]>(sums), a[s],
+      ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(reinterpret_cast<float(&)[kFirst][4]>(sums), a[s],
                                               layout::matrix_descriptor(stage, s));
     ptx::wgmma_commit();
   }

@@ -145,6 +145,7 @@ class Bench {
   Bench(const BenchSubject& subject, const BenchOptions& options, Terminal& terminal)
       : subject_(subject), batch_(subject.batch), options_(options), terminal_(terminal) {
     if (options.model.backend == BackendKind::kCpu) meter_.emplace(thread_count(options.model));
+    if (options.model.backend == BackendKind::kCuda) read_clock_ = backend::cuda_clock(0);
   }
 
   // False when Ctrl-C ended it; then the row is not to be used.
@@ -157,13 +158,13 @@ class Bench {
     if (!batch_.fill(row.batch, row.depth, go_on_)) return false;
     show("warming up", 0);
     if (!warm_up(row)) return false;
-    if (meter_) row.reads.push_back(meter_->measure(kReadPasses));
+    measure_beside(row);
     for (int i = 0; i < options_.repetitions; ++i) {
       show(fmt::format("repetition {}", i + 1), i);
       const auto seconds = time(row, row.prompt, row.generate);
       if (!seconds) return false;
       row.seconds.push_back(*seconds);
-      if (meter_) row.reads.push_back(meter_->measure(kReadPasses));
+      measure_beside(row);
     }
     each_step(row, [&](const backend::StepShape& step) {
       const backend::StageCosts own = subject_.cost.by_stage(subject_.config.layer_kinds, step);
@@ -179,6 +180,13 @@ class Bench {
   [[nodiscard]] const std::vector<RowProfile>& profiles() const { return profiles_; }
 
  private:
+  // What the machine gives, between repetitions. A card's clock needs no thread of its own: heat holds it down for
+  // seconds, and right behind a repetition the driver still tells of the load.
+  void measure_beside(BenchRow& row) {
+    if (meter_) row.reads.push_back(meter_->measure(kReadPasses));
+    if (!read_clock_) return;
+    if (const auto clock = read_clock_()) row.clocks.push_back(*clock);
+  }
   std::optional<double> time(const BenchRow& row, int64_t prompt, int64_t generate) {
     return prompt > 0 ? batch_.time_prompt(prompt, go_on_) : batch_.time_generate(row.batch, generate, go_on_);
   }
@@ -227,6 +235,7 @@ class Bench {
 
   const BenchSubject subject_;
   std::optional<backend::ReadMeter> meter_;  // of the CPU
+  backend::ReadClock read_clock_;            // of the card
   BenchBatch& batch_;
   const BenchOptions& options_;
   Terminal& terminal_;
@@ -273,6 +282,10 @@ int execute(const BenchOptions& options) {
   terminal.end_progress();
   const bool interrupted = done < rows.size();
   rows.resize(done);
+  for (const BenchRow& row : rows) {
+    if (const std::string note = clock_note(row); options.format == BenchFormat::kMarkdown && !note.empty())
+      terminal.print("\n" + note);
+  }
   if (options.format == BenchFormat::kJson) {
     nlohmann::ordered_json json = bench_json(head, rows);
     json["interrupted"] = interrupted;

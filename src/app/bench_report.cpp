@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,28 @@ double ideal_tokens_per_second(const BenchRow& row, const backend::DevicePeaks& 
   return static_cast<double>(row.tokens()) / peaks_beside(row, peaks).ideal_seconds(row.cost());
 }
 
+// What held the clock down in any of the readings.
+std::vector<std::string> clock_limits(const BenchRow& row) {
+  std::vector<std::string> limits;
+  const auto any = [&](bool backend::ClockReading::* limit) { return std::ranges::any_of(row.clocks, limit); };
+  if (any(&backend::ClockReading::thermal)) limits.emplace_back("thermal");
+  if (any(&backend::ClockReading::power)) limits.emplace_back("power");
+  return limits;
+}
+
+int lowest_mhz(const BenchRow& row) { return std::ranges::min(row.clocks, {}, &backend::ClockReading::mhz).mhz; }
+
+// From the highest to the lowest after it, where a clock fell most; both the first where it never did.
+std::pair<backend::ClockReading, backend::ClockReading> deepest_fall(const std::vector<backend::ClockReading>& clocks) {
+  std::pair fall{clocks.front(), clocks.front()};
+  backend::ClockReading highest = clocks.front();
+  for (const backend::ClockReading& now : clocks) {
+    if (now.mhz > highest.mhz) highest = now;
+    if (int64_t{now.mhz} * fall.first.mhz < int64_t{fall.second.mhz} * highest.mhz) fall = {highest, now};
+  }
+  return fall;
+}
+
 }  // namespace
 
 MeanSd mean_sd(std::span<const double> values) {
@@ -55,6 +78,22 @@ MeanSd BenchRow::tokens_per_second() const {
   std::vector<double> rates;
   for (const double s : seconds) rates.push_back(static_cast<double>(tokens()) / s);
   return mean_sd(rates);
+}
+
+std::string clock_note(const BenchRow& row) {
+  if (row.clocks.empty()) return {};
+  constexpr double kFall = 0.9;
+  const auto [from, to] = deepest_fall(row.clocks);
+  const bool fell = to.mhz < kFall * from.mhz, hot = std::ranges::any_of(row.clocks, &backend::ClockReading::thermal);
+  if (!fell && !hot) return {};
+  std::vector<std::string> why, rates;
+  for (const std::string& limit : clock_limits(row)) why.push_back(limit + " limit");
+  for (const double s : row.seconds) rates.push_back(fmt::format("{:.4g}", static_cast<double>(row.tokens()) / s));
+  return fmt::format(
+      "{}, batch {}: the card's clock {} ({} °C{}{}): repetitions {} tok/s\n", row.name(), row.batch,
+      fell ? fmt::format("fell from {} to {} MHz", from.mhz, to.mhz) : fmt::format("was held down at {} MHz", to.mhz),
+      std::ranges::max(row.clocks, {}, &backend::ClockReading::celsius).celsius, why.empty() ? "" : ", ",
+      fmt::join(why, ", "), fmt::join(rates, ", "));
 }
 
 backend::DevicePeaks peaks_beside(const BenchRow& row, backend::DevicePeaks peaks) {
@@ -109,7 +148,7 @@ std::string markdown_row(const BenchRow& row, const backend::DevicePeaks& peaks)
 std::string csv_head() {
   return "version,commit,command,model,formats,backend,device,threads,read_bytes_per_s,matrix_type,matrix_flops_per_s,"
          "prompt,generate,depth,batch,repetitions,tokens_per_second,tokens_per_second_sd,limit_tokens_per_second,"
-         "bytes,flops,of_read,of_matrix,of_limit\n";
+         "bytes,flops,of_read,of_matrix,of_limit,lowest_clock_mhz,clock_limits\n";
 }
 
 std::string csv_row(const BenchHead& head, const BenchRow& row) {
@@ -139,7 +178,9 @@ std::string csv_row(const BenchHead& head, const BenchRow& row) {
                                            fmt::format("{:.6g}", row.cost().flops),
                                            fmt::format("{:.4f}", of.read),
                                            fmt::format("{:.4f}", of.matrix),
-                                           fmt::format("{:.4f}", of.limit)};
+                                           fmt::format("{:.4f}", of.limit),
+                                           row.clocks.empty() ? "" : fmt::format("{}", lowest_mhz(row)),
+                                           fmt::format("{}", fmt::join(clock_limits(row), " "))};
   return fmt::format("{}\n", fmt::join(fields, ","));
 }
 
@@ -172,6 +213,9 @@ Json bench_json(const BenchHead& head, std::span<const BenchRow> rows) {
                             {"batch", row.batch},
                             {"seconds", row.seconds},
                             {"read_bytes_per_s", row.reads},
+                            {"clock_mhz", Json::array()},
+                            {"celsius", Json::array()},
+                            {"clock_limits", clock_limits(row)},
                             {"tokens_per_second", {{"mean", rate.mean}, {"sd", rate.sd}}},
                             {"limit_tokens_per_second", ideal_tokens_per_second(row, head.peaks)},
                             {"bytes", row.cost().bytes},
@@ -179,6 +223,10 @@ Json bench_json(const BenchHead& head, std::span<const BenchRow> rows) {
                             {"of_read", of.read},
                             {"of_matrix", of.matrix},
                             {"of_limit", of.limit}});
+    for (const backend::ClockReading& clock : row.clocks) {
+      json["rows"].back()["clock_mhz"].push_back(clock.mhz);
+      json["rows"].back()["celsius"].push_back(clock.celsius);
+    }
   }
   return json;
 }

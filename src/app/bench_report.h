@@ -24,6 +24,8 @@ struct BenchRow {
   int batch = 1;
   std::vector<double> seconds;  // of each repetition
   std::vector<double> reads{};  // bytes per second, measured between them; none: DevicePeaks' hold
+  // Of a card, before the first repetition and after each, while its driver still tells of the load; none: unknown.
+  std::vector<backend::ClockReading> clocks{};
   backend::StageCosts costs{};  // of one repetition, at the least
 
   [[nodiscard]] backend::Cost cost() const { return total(costs); }
@@ -32,6 +34,10 @@ struct BenchRow {
   [[nodiscard]] int64_t tokens() const { return prompt > 0 ? prompt : batch * generate; }
   [[nodiscard]] MeanSd tokens_per_second() const;
 };
+
+// A line that says so when the card's clock fell by more than a tenth between repetitions, or heat held it down: then
+// the row tells of the card rather than of us. Else empty.
+[[nodiscard]] std::string clock_note(const BenchRow& row);
 
 // The peaks with the bandwidth of reads that was measured beside the row.
 [[nodiscard]] backend::DevicePeaks peaks_beside(const BenchRow& row, backend::DevicePeaks peaks);

@@ -74,6 +74,41 @@ TEST(bench_report, every_line_has_the_columns_of_its_head) {
   EXPECT_EQ(std::count(csv.begin(), csv.end(), ',') + 2, std::count(line.begin(), line.end(), ','));  // two are quoted
 }
 
+// A card whose clock reads so before the first repetition and after each.
+BenchRow clocked(std::vector<backend::ClockReading> clocks) {
+  BenchRow row = generated();
+  row.clocks = std::move(clocks);
+  return row;
+}
+
+TEST(bench_report, a_clock_that_falls_by_more_than_a_tenth_is_told_of) {
+  EXPECT_EQ(clock_note(generated()), "");
+  EXPECT_EQ(clock_note(clocked({{1980, 60}, {1980, 61}, {1785, 62, false, true}, {1790, 62}})), "");
+  EXPECT_EQ(clock_note(clocked({{345, 40}, {1980, 60}, {1980, 60}, {1980, 60}})), "");  // rises
+  EXPECT_EQ(clock_note(clocked({{345, 70}, {1980, 80}, {1005, 85, true, false}, {1200, 84}})),
+            "tg10 @ d64, batch 2: the card's clock fell from 1980 to 1005 MHz (85 °C, thermal limit): repetitions 20, "
+            "10, 5 tok/s\n");
+  EXPECT_EQ(clock_note(clocked({{1980, 60}, {1500, 61, false, true}, {1980, 62}, {1980, 62}})),
+            "tg10 @ d64, batch 2: the card's clock fell from 1980 to 1500 MHz (62 °C, power limit): repetitions 20, "
+            "10, 5 tok/s\n");
+  EXPECT_EQ(clock_note(clocked({{1100, 85, true, true}, {1095, 85}, {1100, 85}, {1100, 85}})),
+            "tg10 @ d64, batch 2: the card's clock was held down at 1095 MHz (85 °C, thermal limit, power limit): "
+            "repetitions 20, 10, 5 tok/s\n");
+}
+
+TEST(bench_report, rows_hold_the_clock) {
+  BenchHead head;
+  head.peaks = kPeaks;
+  const BenchRow row = clocked({{1980, 60}, {1005, 85, true, false}});
+  EXPECT_TRUE(csv_row(head, row).ends_with(",1005,thermal\n"));
+  EXPECT_TRUE(csv_row(head, generated()).ends_with(",,\n"));
+  const auto json = bench_json(head, std::vector{row, generated()});
+  EXPECT_EQ(json["rows"][0]["clock_mhz"], nlohmann::json({1980, 1005}));
+  EXPECT_EQ(json["rows"][0]["celsius"], nlohmann::json({60, 85}));
+  EXPECT_EQ(json["rows"][0]["clock_limits"], nlohmann::json({"thermal"}));
+  EXPECT_TRUE(json["rows"][1]["clock_mhz"].empty());
+}
+
 TEST(bench_report, json_holds_each_repetition) {
   const std::vector<BenchRow> rows = {generated()};
   const auto json = bench_json({.version = "1",

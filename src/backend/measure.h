@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,5 +37,14 @@ struct DevicePeaks {
     return std::max(cost.bytes / read_bytes_per_s, peak == nullptr ? 0 : cost.flops / peak->flops_per_s);
   }
 };
+
+// What a card's driver says of its clock, at one moment.
+struct ClockReading {
+  int mhz = 0;  // of the multiprocessors
+  int celsius = 0;
+  bool thermal = false, power = false;  // what holds the clock down
+};
+// Empty where there is no driver to ask; none when it does not answer.
+using ReadClock = std::function<std::optional<ClockReading>()>;
 
 }  // namespace nibble::backend

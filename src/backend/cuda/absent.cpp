@@ -28,4 +28,6 @@ std::optional<cuda::DeviceFacts> cuda_plan_device() { return std::nullopt; }
 
 DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
 
+ReadClock cuda_clock(int /*device*/) { return {}; }
+
 }  // namespace nibble::backend

@@ -23,21 +23,6 @@ void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
                  args);
 }
 
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  static_cast<void>(cudaGetDevice(&device));  // launched() sees the error
-  static_cast<void>(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
-// Shared memory of a CTA with which no SM takes more than its share of so few: else those that the kernel before leaves
-// idle get theirs early, and too many (256 tokens behind o on an H100: 9.2 µs instead of 7.8).
-int spreading_bytes(int ctas) {
-  constexpr int kMost = 4, kReserved = 1024;  // CTAs per SM; what the system takes of each
-  const int sms = std::max(1, attribute(cudaDevAttrMultiProcessorCount)), share = (ctas + sms - 1) / sms;
-  return share > kMost ? 0 : attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (share + 1) - kReserved + 128;
-}
-
 }  // namespace
 
 void any_norm_sums(const NormSumsArgs& args, const Launch& on) {

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <type_traits>
 
 namespace nibble::backend::cuda {
@@ -32,6 +33,23 @@ template <class... Args>
   config.attrs = &attribute;
   config.numAttrs = shape.chained ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+inline int attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  static_cast<void>(cudaGetDevice(&device));  // launched() sees the error
+  static_cast<void>(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+inline int multiprocessors() { return std::max(1, attribute(cudaDevAttrMultiProcessorCount)); }
+
+// Shared memory of a CTA with which no SM takes more than its share of so few: else those that the kernel before leaves
+// idle get theirs early, and too many (256 tokens behind o on an H100: 9.2 µs instead of 7.8).
+inline int spreading_bytes(int ctas) {
+  constexpr int kMost = 4, kReserved = 1024;  // CTAs per SM; what the system takes of each
+  const int sms = multiprocessors(), share = (ctas + sms - 1) / sms;
+  return share > kMost ? 0 : attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (share + 1) - kReserved + 128;
 }
 
 struct ChainedLaunch {

@@ -5,6 +5,8 @@
 #include "backend/cuda/kernels/any/gemm_launch.cuh"
 #include "backend/cuda/kernels/any/round.cuh"
 
+#include <algorithm>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -73,7 +75,12 @@ void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch
   require_shape(args.cols <= 8 * kRoundTokenThreads && args.to.rows > 0 && group.places != nullptr, kName,
                 "up to 4096 cols, in panels", args.cols);
   void (*const kernel)(GroupArgs, RoundArgs) = any_group_round_f32;
-  launch_chained(kernel, {kName, on, args.tokens, round_threads(args.cols), sizeof(GroupRoundShared)}, group, args);
+  // The router leaves most SMs idle (256 tokens of 20b on an H100: 5.5 µs instead of 6.2).
+  const int smem = std::max(static_cast<int>(sizeof(GroupRoundShared)),
+                            args.tokens > multiprocessors() ? spreading_bytes(args.tokens) : 0);
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
+  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", smem);
+  launch_chained(kernel, {kName, on, args.tokens, round_threads(args.cols), smem}, group, args);
 }
 
 }  // namespace nibble::backend::cuda

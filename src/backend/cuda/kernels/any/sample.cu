@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/any/sample.cuh"
 #include "backend/cuda/kernels/any/warp.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/max_or_nan.cuh"
 #include "base/random.h"
 
 #include <algorithm>
@@ -215,29 +216,63 @@ __device__ __forceinline__ void take_quad(const float4& four, int quad, const Sa
   }
 }
 
+// A thread's tokens of a row: quads from the last one on.
+struct DrawWalk {
+  const float* logits;
+  int vocab, first, stride;
+  [[nodiscard]] __device__ int quads() const { return (vocab + 3) / 4; }
+  // visit(four logits, their quad), the loads of kTogether of them under way together.
+  template <int kTogether, class Visit>
+  __device__ __forceinline__ void each_quad(const Visit& visit) const {
+    for (int from = first; from < quads(); from += kTogether * stride) {
+      float4 four[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) four[i] = load_quad(logits, quads() - 1 - from - i * stride, vocab);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) visit(four[i], quads() - 1 - from - i * stride);
+    }
+  }
+};
+
+// The first of them without randomness: a maximum per quad, and its token at the end.
+__device__ __forceinline__ Ranked largest(const DrawWalk& walk, const SampleRowParams& p) {
+  float most = -INFINITY;
+  int where = -1;
+  bool finite = true;
+  walk.each_quad<8>([&](const float4& four, int quad) {
+    const float top = ptx::max_or_nan(ptx::max_or_nan(four.x, four.y), ptx::max_or_nan(four.z, four.w));
+    finite = finite && top < INFINITY;
+    if (top >= most) {  // of equals the later visited, which has the lower tokens
+      most = top;
+      where = quad;
+    }
+  });
+  Ranked best = {-INFINITY, kNone};
+  if (!finite) return {INFINITY, kNotFinite};
+  if (most > -INFINITY) take_quad(load_quad(walk.logits, where, walk.vocab), where, p, 0, best);
+  return best;
+}
+
 // sample_draw: the largest logit of a part of the row (temperature 0), or the largest logit/T + Gumbel(seed; token,
 //              position) of what the threshold keeps                                                      source:
 //              sampling.h
 // logits f32 [rows, vocab], 16-byte aligned     part_value f32, part_token int32 [rows, kSampleParts]
-// grid (parts, rows); from the last token, which the GEMM has just left in L2, to the first; four loads of a thread are
-//      under way together
+// grid (parts, rows); from the last token, which the GEMM has just left in L2, to the first
 // bytes rows * vocab * 4     rounding: f32; logf may differ from the host's in the last bit
 __global__ void __launch_bounds__(kThreads, 4) any_sample_draw_f32(const __grid_constant__ SampleLaunch args) {
-  constexpr int kTogether = 4;
   __shared__ Ranked warps[kThreads / kWarpLanes];
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  const int row = blockIdx.y, quads = (args.vocab + 3) / 4, stride = static_cast<int>(gridDim.x) * kThreads;
+  const int row = blockIdx.y;
   const SampleRowParams p = args.params[row];
-  const float* logits = args.logits + int64_t{row} * args.vocab;
-  const uint64_t least = args.filters ? args.threshold[row] : first_finite_key();
+  const DrawWalk walk{args.logits + int64_t{row} * args.vocab, args.vocab,
+                      static_cast<int>(blockIdx.x * kThreads + threadIdx.x), static_cast<int>(gridDim.x) * kThreads};
   Ranked best = {-INFINITY, kNone};
-  for (int first = blockIdx.x * kThreads + threadIdx.x; first < quads; first += kTogether * stride) {
-    float4 four[kTogether];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) four[i] = load_quad(logits, quads - 1 - first - i * stride, args.vocab);
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) take_quad(four[i], quads - 1 - first - i * stride, p, least, best);
+  if (p.temperature > 0) {
+    const uint64_t least = args.filters ? args.threshold[row] : first_finite_key();
+    walk.each_quad<4>([&](const float4& four, int quad) { take_quad(four, quad, p, least, best); });
+  } else {
+    best = largest(walk, p);
   }
   best = block_first(best, warps);
   if (threadIdx.x == 0) {

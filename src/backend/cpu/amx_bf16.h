@@ -199,7 +199,7 @@ void multiply_bf16(const MultiplyPreparedArgs& args) {
 }
 
 [[nodiscard]] int64_t amx_tile_size(int64_t cols);
-void prepare_amx_tile(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out);
+void prepare_amx_tile(const PrepareTileArgs& args);
 
 // Few tokens are multiplied as by avx512_int8_kernels().
 template <class Tiles>

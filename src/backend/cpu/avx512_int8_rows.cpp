@@ -245,8 +245,8 @@ int lanes_from(WeightFormat format) { return format == WeightFormat::kGgmlQ8 ? 5
 
 int64_t int8_row_size(int64_t cols) { return chunk_bytes(cols) + int8_lanes_size(cols); }
 
-void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out) {
-  prepare_int8_lanes(format, x, out + chunk_bytes(static_cast<int64_t>(x.size())));
+void prepare_int8_row(WeightFormat format, std::span<const float> x, int64_t tokens, std::byte* out) {
+  if (tokens >= lanes_from(format)) prepare_int8_lanes(format, x, out + chunk_bytes(static_cast<int64_t>(x.size())));
   if (format == WeightFormat::kGgmlQ8) return prepare_q8(x, reinterpret_cast<Q8Chunk*>(out));
   prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
 }

@@ -23,11 +23,11 @@ constexpr int kMost = 2 * kMore;  // two passes over rows in the first cache
 static_assert(kMost <= kLaneTokens);
 
 template <int kDwords>
-void prepare_part(std::span<const float* const> x, int64_t blocks, TokenBlock<kDwords>* out) {
+void prepare_part(const PrepareTileArgs& args, std::span<const float* const> x, TokenBlock<kDwords>* out) {
   using Block = TokenBlock<kDwords>;
-  std::memset(out, 0, static_cast<size_t>(blocks) * sizeof(Block));
+  std::memset(out + args.first, 0, static_cast<size_t>(args.last - args.first) * sizeof(Block));
   for (size_t t = 0; t < x.size(); ++t) {
-    for (int64_t b = 0; b < blocks; ++b) {
+    for (int64_t b = args.first; b < args.last; ++b) {
       const Quantised q = quantise(x[t] + b * kMxBlock);
       alignas(16) int8_t values[kMxBlock];
       _mm_store_si128(reinterpret_cast<__m128i*>(values), q.first);
@@ -117,12 +117,12 @@ bool serves(WeightFormat format, int64_t tokens) {
 
 int64_t tile_size(int64_t cols) { return cols / kMxBlock * int64_t{2 * sizeof(TokenBlock<2>)}; }
 
-void prepare(WeightFormat, std::span<const float* const> x, int64_t cols, std::byte* out) {
-  const int64_t blocks = cols / kMxBlock;
-  if (x.size() <= kSome) return prepare_part(x, blocks, reinterpret_cast<TokenBlock<4>*>(out));
-  auto* parts = reinterpret_cast<TokenBlock<2>*>(out);
-  for (; !x.empty(); x = x.subspan(std::min<size_t>(x.size(), kMore)), parts += blocks)
-    prepare_part(x.first(std::min<size_t>(x.size(), kMore)), blocks, parts);
+void prepare(const PrepareTileArgs& args) {
+  std::span<const float* const> x = args.x;
+  if (x.size() <= kSome) return prepare_part(args, x, reinterpret_cast<TokenBlock<4>*>(args.out));
+  auto* part = reinterpret_cast<TokenBlock<2>*>(args.out);
+  for (; !x.empty(); x = x.subspan(std::min<size_t>(x.size(), kMore)), part += args.cols / kMxBlock)
+    prepare_part(args, x.first(std::min<size_t>(x.size(), kMore)), part);
 }
 
 void multiply(const MultiplyPreparedArgs& args) {

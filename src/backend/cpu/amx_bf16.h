@@ -161,7 +161,7 @@ void multiply_bf16_format(const MultiplyPreparedArgs& args) {
   alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> sums;
   std::fill_n(sums.begin(), tiles_of_tokens * kLaneTokens * kTileRows, 0.0f);
   std::array<__mmask16, kLaneVectors> bad{};
-  Ahead ahead(w, args.next, 0, kTileRows);
+  Ahead ahead(w, args.next, Ahead::rows_ahead(w, kTileRows));
   Tiles tiles;
   for (int64_t first = 0; first < blocks; first += kBf16StripBlocks) {
     const int64_t count = std::min(kBf16StripBlocks, blocks - first);

@@ -255,6 +255,7 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
   const WeightRows& w = args.w;
   if (args.tokens >= lanes_from(w.format)) return multiply_int8_lanes(args, chunk_bytes(w.cols));
   const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
+  const int ahead = Ahead::rows_ahead(w, kInt8Rows);
   for (int first = 0; first < w.rows; first += kInt8Rows) {
     RowGroup rows{.values = {},
                   .scales = {},
@@ -264,7 +265,7 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
                   .x = nullptr,
                   .count = w.rows - first,
                   .out = nullptr,
-                  .ahead = Ahead(w, args.next, first, kInt8Rows)};
+                  .ahead = Ahead(w, args.next, first + ahead)};
     for (int r = 0; r < kInt8Rows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       rows.values[static_cast<size_t>(r)] = w.values_of(row);

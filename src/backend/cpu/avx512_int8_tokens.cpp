@@ -76,7 +76,7 @@ void multiply_group(const MultiplyPreparedArgs& args, int first, const TokenBloc
   std::array<const uint8_t*, kRows> rows;
   for (int r = 0; r < kRows; ++r)  // the last is repeated, and not stored
     rows[static_cast<size_t>(r)] = args.w.values_of(std::min(first + r, args.w.rows - 1));
-  Ahead ahead(args.w, args.next, first, kRows);
+  Ahead ahead(args.w, args.next, first + Ahead::rows_ahead(args.w, kRows));
   const __m512i bias = _mm512_set1_epi8(static_cast<char>(kQ8Bias));
   __m512 sum[kRows];
 #pragma GCC unroll 8

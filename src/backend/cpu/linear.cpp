@@ -21,14 +21,6 @@ Matrix::Matrix(const HostWeight& weight)
   if (!has_scale_array(format_)) scales_ = nullptr;
 }
 
-WeightRows Matrix::at(int64_t first_row, int64_t count) const {
-  return {.format = format_,
-          .values = values_ + first_row * row_bytes(format_, cols_),
-          .scales = scales_ == nullptr ? nullptr : scales_ + first_row * (cols_ / kMxBlock),
-          .cols = cols_,
-          .rows = static_cast<int>(count)};
-}
-
 void Matrix::requantise(WeightFormat as, const Kernels& kernels, ThreadPool& pool) {
   const MxFormat format = as == WeightFormat::kMxfp4 ? MxFormat::kMxfp4 : MxFormat::kMxfp8E4m3;
   const auto value_bytes = static_cast<size_t>(row_bytes(as, cols_)), blocks = static_cast<size_t>(cols_ / kMxBlock);

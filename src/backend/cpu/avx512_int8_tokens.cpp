@@ -95,7 +95,7 @@ void multiply_group(const MultiplyPreparedArgs& args, int first, const TokenBloc
       __m512i dot = start;
 #pragma GCC unroll 4
       for (int s = 0; s < Block::kSteps; ++s) {
-        const __m512i codes = _mm512_xor_si512(broadcast<kDwords>(at + 2 + s * 4 * kDwords), bias);
+        const __m512i codes = _mm512_xor_epi64(broadcast<kDwords>(at + 2 + s * 4 * kDwords), bias);
         dot = _mm512_dpbusd_epi32(dot, codes, values[s]);
       }
       int16_t bits = 0;

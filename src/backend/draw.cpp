@@ -49,8 +49,10 @@ Drawn draw(std::span<float> logits, const SampleRow& row) {
     if (row.logprobs >= 0 && row.given < 0) raw.assign(logits.begin(), logits.end());
     drawn.token = row.given;
     if (row.given < 0) {
-      if (!row.mask.empty()) apply_mask(logits, row.mask);
-      if (*std::max_element(logits.begin(), logits.end()) == -INFINITY) throw nothing_allowed(row.position);
+      if (!row.mask.empty()) {
+        apply_mask(logits, row.mask);
+        if (*std::max_element(logits.begin(), logits.end()) == -INFINITY) throw nothing_allowed(row.position);
+      }
       drawn.token = sample_row(logits, row);
     }
     if (row.logprobs >= 0) {

@@ -61,6 +61,13 @@ TEST(draw, logits_that_are_not_finite_are_the_rows_error) {
   }
 }
 
+TEST(draw, the_first_logit_that_is_not_finite_is_named) {
+  std::vector<float> logits(100, 1.0f);
+  logits[77] = NAN;
+  logits[98] = INFINITY;
+  EXPECT_TRUE(says(draw_from(logits, {.params = &kGreedy}), "nan for token 77"));
+}
+
 TEST(draw, logprobs_are_of_the_models_own_distribution) {
   const std::vector<float> logits = {std::log(0.1f), std::log(0.4f), std::log(0.2f), std::log(0.3f)};
   const SamplingParams params{.temperature = 0, .logit_bias = {{0, 50.0f}}};

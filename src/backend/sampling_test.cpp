@@ -27,6 +27,18 @@ TEST(sampling, temperature_zero_takes_the_largest_and_the_lowest_id_on_a_tie) {
   EXPECT_EQ(sample_row(logits, {.params = &greedy}), 1);
 }
 
+TEST(sampling, the_largest_is_found_wherever_it_stands) {
+  const SamplingParams greedy{.temperature = 0};
+  for (const size_t size : {1, 31, 32, 33, 100}) {
+    for (size_t at = 0; at < size; ++at) {
+      std::vector<float> logits(size, -2.0f);
+      logits[at] = -1.0f;
+      if (at + 40 < size) logits[at + 40] = -1.0f;  // a tie
+      EXPECT_EQ(sample_row(logits, {.params = &greedy}), static_cast<int32_t>(at)) << size;
+    }
+  }
+}
+
 TEST(sampling, draws_follow_the_softmax_at_the_temperature) {
   const std::vector<float> logits = {0, 1, 2, 3};
   for (const float temperature : {0.5f, 1.0f, 2.0f}) {

@@ -18,12 +18,12 @@ Amx request_amx() {
 
 int64_t amx_tile_size(int64_t cols) { return cols / kMxBlock * int64_t{sizeof(Bf16Block)}; }
 
-void prepare_amx_tile(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out) {
-  auto* blocks = reinterpret_cast<Bf16Block*>(out);
-  const __m512i order = pair_order(format);
+void prepare_amx_tile(const PrepareTileArgs& args) {
+  auto* blocks = reinterpret_cast<Bf16Block*>(args.out);
+  const __m512i order = pair_order(args.format);
   for (size_t t = 0; t < kLaneTokens; ++t) {
-    for (int64_t b = 0; b < cols / kMxBlock; ++b) {
-      const __m512i values = t < x.size() ? nearest_bf16(x[t] + b * kMxBlock) : _mm512_setzero_si512();
+    for (int64_t b = args.first; b < args.last; ++b) {
+      const __m512i values = t < args.x.size() ? nearest_bf16(args.x[t] + b * kMxBlock) : _mm512_setzero_si512();
       _mm512_store_si512(blocks[b].values[t], _mm512_permutexvar_epi16(order, values));
     }
   }

@@ -161,7 +161,7 @@ void multiply_bf16_format(const MultiplyPreparedArgs& args) {
   alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> sums;
   std::fill_n(sums.begin(), tiles_of_tokens * kLaneTokens * kTileRows, 0.0f);
   std::array<__mmask16, kLaneVectors> bad{};
-  Ahead ahead(w, args.next, 0, kTileRows);
+  Ahead ahead(w, args.next, Ahead::rows_ahead(w, kTileRows));
   Tiles tiles;
   for (int64_t first = 0; first < blocks; first += kBf16StripBlocks) {
     const int64_t count = std::min(kBf16StripBlocks, blocks - first);
@@ -199,7 +199,7 @@ void multiply_bf16(const MultiplyPreparedArgs& args) {
 }
 
 [[nodiscard]] int64_t amx_tile_size(int64_t cols);
-void prepare_amx_tile(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out);
+void prepare_amx_tile(const PrepareTileArgs& args);
 
 // Few tokens are multiplied as by avx512_int8_kernels().
 template <class Tiles>

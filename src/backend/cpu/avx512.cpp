@@ -186,7 +186,7 @@ void multiply_fused(const MultiplyArgs& args, const float* const* x, float* out)
   const int64_t blocks = w.cols / kMxBlock;
   for (int first = 0; first < w.rows; first += kRows) {
     const auto rows = rows_at<kFormat>(w, first);
-    Ahead ahead(w, args.next, first, kRows);
+    Ahead ahead(w, args.next, first + Ahead::rows_ahead(w, kRows));
     Sums<kTokens> sums;
     for (int64_t b = 0; b < blocks; ++b) {
       ahead.fetch_next<kRows * Row<kFormat>::kBlockBytes, true>();

@@ -27,18 +27,21 @@ inline constexpr auto kE8m0Values = [] {
 // which lie anywhere, no hardware does it.
 class Ahead {
  public:
-  // For a group of `count` rows of w from `first` on; `next`: MultiplyArgs'.
-  Ahead(const WeightRows& w, const uint8_t* next, int first, int count) {
+  // How many rows later begins what groups of `count` rows of w fetch.
+  static int rows_ahead(const WeightRows& w, int count) {
     // Zen 5 wants 16 KB and more on their way to the first cache: a tenth to a fifth faster than 12 KB to the second,
     // which a Xeon of 2023 reads a tenth faster (2 threads, 40 to 60 and 20 GB/s).
-    const int64_t bytes = row_bytes(w.format, w.cols), group = count * bytes;
-    near_ = __builtin_cpu_is("amd") != 0;
-    const int64_t wanted = near_ ? 16384 : 12288 - group + 1;
+    const int64_t group = count * row_bytes(w.format, w.cols), wanted = is_near() ? 16384 : 12288 - group + 1;
     int groups = 1;
     while (groups < 4 && groups * group < wanted) ++groups;
-    const int row = first + groups * count;
-    base_ = row < w.rows ? w.values_of(row) : next == nullptr ? w.values : next + (row - w.rows) * bytes;
+    return groups * count;
   }
+  // From a row on, which may lie behind w's last; `next`: MultiplyArgs'.
+  Ahead(const WeightRows& w, const uint8_t* next, int row)
+      : base_(row < w.rows      ? w.values_of(row)
+              : next == nullptr ? w.values
+                                : next + (row - w.rows) * row_bytes(w.format, w.cols)),
+        near_(is_near()) {}
   // All up to `bytes` from the beginning, into the second cache.
   void fetch(int64_t bytes) {
     for (; at_ < bytes; at_ += 64) _mm_prefetch(base_ + at_, _MM_HINT_T1);
@@ -62,6 +65,8 @@ class Ahead {
   void advance(int64_t bytes) { fetch(wanted_ += bytes); }
 
  private:
+  static bool is_near() { return __builtin_cpu_is("amd") != 0; }
+
   const uint8_t* base_;
   int64_t at_ = 0, wanted_ = 0;
   bool near_;

@@ -108,7 +108,7 @@ void multiply(const MultiplyPreparedArgs& args, int64_t lanes_at) {
       kFormat == WeightFormat::kGgmlQ8 ? _mm512_set1_epi8(static_cast<char>(kQ8Bias)) : fp4_table(kFp4Bias);
   const std::array<LaneRows, kLaneVectors> rows = {LaneRows(w, 0), LaneRows(w, kLaneRows)};
   auto* const decoded = reinterpret_cast<LaneWeights*>(args.scratch);
-  Ahead ahead(w, args.next, 0, kTileRows);
+  Ahead ahead(w, args.next, Ahead::rows_ahead(w, kTileRows));
   alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> sums;
   std::fill_n(sums.begin(), args.tokens * kTileRows, 0.0f);
   std::array<const std::byte*, kTileTokens> x;

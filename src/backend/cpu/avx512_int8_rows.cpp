@@ -245,8 +245,8 @@ int lanes_from(WeightFormat format) { return format == WeightFormat::kGgmlQ8 ? 5
 
 int64_t int8_row_size(int64_t cols) { return chunk_bytes(cols) + int8_lanes_size(cols); }
 
-void prepare_int8_row(WeightFormat format, std::span<const float> x, std::byte* out) {
-  prepare_int8_lanes(format, x, out + chunk_bytes(static_cast<int64_t>(x.size())));
+void prepare_int8_row(WeightFormat format, std::span<const float> x, int64_t tokens, std::byte* out) {
+  if (tokens >= lanes_from(format)) prepare_int8_lanes(format, x, out + chunk_bytes(static_cast<int64_t>(x.size())));
   if (format == WeightFormat::kGgmlQ8) return prepare_q8(x, reinterpret_cast<Q8Chunk*>(out));
   prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
 }
@@ -255,6 +255,7 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
   const WeightRows& w = args.w;
   if (args.tokens >= lanes_from(w.format)) return multiply_int8_lanes(args, chunk_bytes(w.cols));
   const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
+  const int ahead = Ahead::rows_ahead(w, kInt8Rows);
   for (int first = 0; first < w.rows; first += kInt8Rows) {
     RowGroup rows{.values = {},
                   .scales = {},
@@ -264,7 +265,7 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
                   .x = nullptr,
                   .count = w.rows - first,
                   .out = nullptr,
-                  .ahead = Ahead(w, args.next, first, kInt8Rows)};
+                  .ahead = Ahead(w, args.next, first + ahead)};
     for (int r = 0; r < kInt8Rows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
       rows.values[static_cast<size_t>(r)] = w.values_of(row);

@@ -23,11 +23,11 @@ constexpr int kMost = 2 * kMore;  // two passes over rows in the first cache
 static_assert(kMost <= kLaneTokens);
 
 template <int kDwords>
-void prepare_part(std::span<const float* const> x, int64_t blocks, TokenBlock<kDwords>* out) {
+void prepare_part(const PrepareTileArgs& args, std::span<const float* const> x, TokenBlock<kDwords>* out) {
   using Block = TokenBlock<kDwords>;
-  std::memset(out, 0, static_cast<size_t>(blocks) * sizeof(Block));
+  std::memset(out + args.first, 0, static_cast<size_t>(args.last - args.first) * sizeof(Block));
   for (size_t t = 0; t < x.size(); ++t) {
-    for (int64_t b = 0; b < blocks; ++b) {
+    for (int64_t b = args.first; b < args.last; ++b) {
       const Quantised q = quantise(x[t] + b * kMxBlock);
       alignas(16) int8_t values[kMxBlock];
       _mm_store_si128(reinterpret_cast<__m128i*>(values), q.first);
@@ -76,7 +76,7 @@ void multiply_group(const MultiplyPreparedArgs& args, int first, const TokenBloc
   std::array<const uint8_t*, kRows> rows;
   for (int r = 0; r < kRows; ++r)  // the last is repeated, and not stored
     rows[static_cast<size_t>(r)] = args.w.values_of(std::min(first + r, args.w.rows - 1));
-  Ahead ahead(args.w, args.next, first, kRows);
+  Ahead ahead(args.w, args.next, first + Ahead::rows_ahead(args.w, kRows));
   const __m512i bias = _mm512_set1_epi8(static_cast<char>(kQ8Bias));
   __m512 sum[kRows];
 #pragma GCC unroll 8
@@ -95,7 +95,7 @@ void multiply_group(const MultiplyPreparedArgs& args, int first, const TokenBloc
       __m512i dot = start;
 #pragma GCC unroll 4
       for (int s = 0; s < Block::kSteps; ++s) {
-        const __m512i codes = _mm512_xor_si512(broadcast<kDwords>(at + 2 + s * 4 * kDwords), bias);
+        const __m512i codes = _mm512_xor_epi64(broadcast<kDwords>(at + 2 + s * 4 * kDwords), bias);
         dot = _mm512_dpbusd_epi32(dot, codes, values[s]);
       }
       int16_t bits = 0;
@@ -117,12 +117,12 @@ bool serves(WeightFormat format, int64_t tokens) {
 
 int64_t tile_size(int64_t cols) { return cols / kMxBlock * int64_t{2 * sizeof(TokenBlock<2>)}; }
 
-void prepare(WeightFormat, std::span<const float* const> x, int64_t cols, std::byte* out) {
-  const int64_t blocks = cols / kMxBlock;
-  if (x.size() <= kSome) return prepare_part(x, blocks, reinterpret_cast<TokenBlock<4>*>(out));
-  auto* parts = reinterpret_cast<TokenBlock<2>*>(out);
-  for (; !x.empty(); x = x.subspan(std::min<size_t>(x.size(), kMore)), parts += blocks)
-    prepare_part(x.first(std::min<size_t>(x.size(), kMore)), blocks, parts);
+void prepare(const PrepareTileArgs& args) {
+  std::span<const float* const> x = args.x;
+  if (x.size() <= kSome) return prepare_part(args, x, reinterpret_cast<TokenBlock<4>*>(args.out));
+  auto* part = reinterpret_cast<TokenBlock<2>*>(args.out);
+  for (; !x.empty(); x = x.subspan(std::min<size_t>(x.size(), kMore)), part += args.cols / kMxBlock)
+    prepare_part(args, x.first(std::min<size_t>(x.size(), kMore)), part);
 }
 
 void multiply(const MultiplyPreparedArgs& args) {

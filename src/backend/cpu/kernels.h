@@ -74,20 +74,29 @@ struct MultiplyPreparedArgs {
   const uint8_t* next = nullptr;  // as above
 };
 
+// Some blocks of kMxBlock columns of a tile.
+struct PrepareTileArgs {
+  WeightFormat format;
+  std::span<const float* const> x;  // up to kLaneTokens tokens of cols floats; those missing count as zero
+  int64_t cols;
+  int64_t first, last;  // of the blocks
+  std::byte* out;       // the tile
+};
+
 // Products of several tokens, whose activations come in tiles of kLaneTokens.
 struct TokenTiles {
   std::string_view name;                                // the instructions
   bool (*serves)(WeightFormat format, int64_t tokens);  // whether they are faster than rows
   int64_t (*size)(int64_t cols);                        // bytes of a tile, a multiple of 64
-  // x: up to kLaneTokens tokens of cols floats; those missing count as zero.
-  void (*prepare)(WeightFormat format, std::span<const float* const> x, int64_t cols, std::byte* out);
+  void (*prepare)(const PrepareTileArgs& args);
   void (*multiply)(const MultiplyPreparedArgs& args);  // x: one tile per kLaneTokens tokens
 };
 
 // Activations rounded to 8 bits per block of 32; sums within a block are exact.
 struct Int8Kernels {
   int64_t (*row_size)(int64_t cols) = nullptr;  // bytes of a token's prepared row, a multiple of 64
-  void (*prepare_row)(WeightFormat format, std::span<const float> x, std::byte* out) = nullptr;
+  // For products of x with up to `tokens` - 1 others.
+  void (*prepare_row)(WeightFormat format, std::span<const float> x, int64_t tokens, std::byte* out) = nullptr;
   void (*multiply_rows)(const MultiplyPreparedArgs& args) = nullptr;  // x: one prepared row per token
   std::array<const TokenTiles*, 2> tiles{};                           // the first that serves; null: none
 

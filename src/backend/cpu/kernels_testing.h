@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace nibble::backend::cpu {
@@ -141,9 +142,17 @@ inline std::vector<float> multiply_int8(const Int8Kernels& kernels, const Sample
     if (tiles != nullptr) {
       std::vector<const float*> rows;
       for (size_t i = t; i < std::min(x.size(), t + kLaneTokens); ++i) rows.push_back(x[i].data());
-      tiles->prepare(w.format, rows, w.cols, prepared.back().data());
+      const int64_t blocks = w.cols / kMxBlock;
+      for (const auto& [first, last] : {std::pair{blocks / 3, blocks}, {int64_t{0}, blocks / 3}}) {
+        tiles->prepare({.format = w.format,
+                        .x = rows,
+                        .cols = w.cols,
+                        .first = first,
+                        .last = last,
+                        .out = prepared.back().data()});
+      }
     } else {
-      kernels.prepare_row(w.format, x[t], prepared.back().data());
+      kernels.prepare_row(w.format, x[t], static_cast<int64_t>(x.size()), prepared.back().data());
     }
     pointers.push_back(prepared.back().data());
   }

@@ -21,14 +21,6 @@ Matrix::Matrix(const HostWeight& weight)
   if (!has_scale_array(format_)) scales_ = nullptr;
 }
 
-WeightRows Matrix::at(int64_t first_row, int64_t count) const {
-  return {.format = format_,
-          .values = values_ + first_row * row_bytes(format_, cols_),
-          .scales = scales_ == nullptr ? nullptr : scales_ + first_row * (cols_ / kMxBlock),
-          .cols = cols_,
-          .rows = static_cast<int>(count)};
-}
-
 void Matrix::requantise(WeightFormat as, const Kernels& kernels, ThreadPool& pool) {
   const MxFormat format = as == WeightFormat::kMxfp4 ? MxFormat::kMxfp4 : MxFormat::kMxfp8E4m3;
   const auto value_bytes = static_cast<size_t>(row_bytes(as, cols_)), blocks = static_cast<size_t>(cols_ / kMxBlock);
@@ -103,12 +95,12 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
   const int64_t row_size = kernels_.int8->row_size(cols);
   std::byte* const rows = prepared_.as<std::byte>();
   std::byte* const tiles = rows + count * row_size;
-  bool any_row = false;
+  int64_t most_in_rows = 0;  // tokens of a group that no tiles serve
   int64_t tile_count = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     first_tile_[g] = tile_count;
     if (tiles_of(groups[g]) == nullptr) {
-      any_row = true;
+      most_in_rows = std::max(most_in_rows, static_cast<int64_t>(groups[g].tokens.size()));
       continue;
     }
     if (g > 0 && groups[g].tokens.data() == groups[g - 1].tokens.data() &&
@@ -122,21 +114,29 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
     }
   }
   const WeightFormat format = groups[0].weight->format();
-  for (int64_t i = 0; any_row && i < count; ++i) int8_rows_[static_cast<size_t>(i)] = rows + i * row_size;
-  pool_.parallel_for(any_row ? count : 0, [&](IndexRange range) {
+  for (int64_t i = 0; most_in_rows > 0 && i < count; ++i) int8_rows_[static_cast<size_t>(i)] = rows + i * row_size;
+  pool_.parallel_for(most_in_rows > 0 ? count : 0, [&](IndexRange range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
-      kernels_.int8->prepare_row(format, x[i].flat(), rows + i * row_size);
+      kernels_.int8->prepare_row(format, x[i].flat(), most_in_rows, rows + i * row_size);
     }
   });
-  pool_.parallel_for(tile_count, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
+  const int64_t blocks = cols / kMxBlock;
+  pool_.parallel_for(tile_count * blocks, [&](IndexRange range) {
+    for (int64_t at = range.begin; at < range.end;) {
+      const int64_t i = at / blocks, first = at % blocks, last = std::min(blocks, first + range.end - at);
       const TileSource& source = tile_sources_[static_cast<size_t>(i)];
       const Group& group = groups[static_cast<size_t>(source.group)];
       const auto tokens = group.tokens.subspan(static_cast<size_t>(source.from));
       std::array<const float*, kLaneTokens> sources{};
       const size_t used = std::min<size_t>(tokens.size(), kLaneTokens);
       for (size_t t = 0; t < used; ++t) sources[t] = x[tokens[t]].data;
-      tiles_of(group)->prepare(format, std::span(sources).first(used), cols, tiles + i * tile_bytes_);
+      tiles_of(group)->prepare({.format = format,
+                                .x = std::span(sources).first(used),
+                                .cols = cols,
+                                .first = first,
+                                .last = last,
+                                .out = tiles + i * tile_bytes_});
+      at += last - first;
     }
   });
 }

@@ -24,7 +24,13 @@ class Matrix {
   [[nodiscard]] WeightFormat format() const { return format_; }
   [[nodiscard]] int64_t rows() const { return rows_; }
   [[nodiscard]] int64_t cols() const { return cols_; }
-  [[nodiscard]] WeightRows at(int64_t first_row, int64_t count) const;
+  [[nodiscard]] WeightRows at(int64_t first_row, int64_t count) const {
+    return {.format = format_,
+            .values = values_ + first_row * row_bytes(format_, cols_),
+            .scales = scales_ == nullptr ? nullptr : scales_ + first_row * (cols_ / kMxBlock),
+            .cols = cols_,
+            .rows = static_cast<int>(count)};
+  }
   // Holds the rows in `as` from now on, kMxfp4 or kMxfp8, by scale_rule().
   void requantise(WeightFormat as, const Kernels& kernels, ThreadPool& pool);
 

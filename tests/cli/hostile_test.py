@@ -54,7 +54,7 @@ class CommandLine(Case):
         self.refused(USAGE, "run", "-m", "tiny", "--load-format", "dummy", "-p", "a", "--no-mmap", says="--no-mmap: want weights in files")
 
     def test_numbers_out_of_range(self):
-        wrong = {"-n": ("-1", "1e3", "x", "", "99999999999999999999", "3.5", "nan"),
+        wrong = {"-n": ("-1", "1e3", "x", "", "99999999999999999999", "3.5", "nan", "0x10", "0b11", "+3", "1_0"),
                  "--temperature": ("-1", "nan", "inf", "1e9", "x", "", "1,5"),
                  "--top-k": ("-1", "99999999999", "1.5"),
                  "--top-p": ("0", "-0.1", "1.1", "nan", "inf"),
@@ -64,7 +64,7 @@ class CommandLine(Case):
                  "--frequency-penalty": ("2.1", "-inf"),
                  "--seed": ("-1", "99999999999999999999999", "x", "1.5", ""),
                  "--threads": ("-1", "1025", "two"),
-                 "--max-model-len": ("0", "-5", "99999999999", "131073"),
+                 "--max-model-len": ("0", "-5", "99999999999", "131073", "auto", "-1", "8k"),
                  "--max-num-batched-tokens": ("0", "65537"),
                  "--logit-bias": ("5", ":1", "5:", "x:1", "5:x", "5:nan", "5:101", "4096:1", "-1:1", "5:1:2", "99999999999:1", ""),
                  "--kv-cache-dtype": ("fp16", "0", ""), "--attention-sinks": ("maybe",), "--backend": ("gpu", "1"),
@@ -73,6 +73,11 @@ class CommandLine(Case):
             for value in values:
                 with self.subTest(flag=flag, value=value):
                     self.refused(USAGE, *RUN, "-p", "a", f"{flag}={value}" if flag.startswith("--") and value else flag, *([] if flag.startswith("--") and value else [value]))
+
+    def test_numbers_are_decimal(self):
+        """CLI11 alone reads 010 as 8."""
+        self.assertEqual(self.ok(*RUN[:3], "-p", "a", "-n", "010", "--ignore-eos", "--json").json()["usage"]["completion_tokens"], 10)
+        self.refused(USAGE, *RUN, "-p", "a", "-t", "0x4", says="--threads: want a whole number from 0 to 1024, found 0x4")
 
     def test_numbers_of_the_other_commands(self):
         self.refused(USAGE, "inspect", "-m", TINY, "--context", 0)

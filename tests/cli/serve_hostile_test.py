@@ -162,6 +162,12 @@ class Many(Case):
             self.addCleanup(server.stop)
             self.assertEqual(server.metric("nibble:cache_config_info", num_gpu_blocks=pages), 1)
 
+    def test_a_context_that_fits_is_found(self):
+        for flags, context in ((("--max-model-len", "auto", "--kv-tokens", 640), 640), (("--max_model_len", -1), 131072)):
+            server = Server(*flags)
+            self.addCleanup(server.stop)
+            self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
+
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256
         server = Server("--max-num-seqs", 256, "--kv-tokens", 131072)

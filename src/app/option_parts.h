@@ -130,8 +130,11 @@ inline void add_dense_format(CLI::App& app, const std::string& flag, backend::We
       begin = end + 1;
     }
   };
-  app.add_option_function<std::string>(flag, take,
-                                       "Dense layers to requantise while loading (lossy): qkv,o,lm_head or all")
+  const bool mxfp4 = format == backend::WeightFormat::kMxfp4;
+  app.add_option_function<std::string>(
+         flag, take,
+         fmt::format("Dense layers to requantise while loading (lossy): qkv,o,lm_head or all{}",
+                     mxfp4 ? "; moe, the experts, is MXFP4 as it comes" : ""))
       ->type_name("LIST");
 }
 

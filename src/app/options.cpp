@@ -92,7 +92,7 @@ void add_runtime(CLI::App& app, ModelOptions& o, const std::string& any_context 
         {"f32", KvCacheDtype::kF32},
         {"fp8", KvCacheDtype::kFp8},
         {"int8", KvCacheDtype::kInt8}}},
-      "Keys and values; auto: bf16; fp8: E4M3, lossy; int8 (cpu): with a scale per head and token, "
+      "Keys and values; auto: bf16; fp8: E4M3, lossy; int8 (cpu, reference): with a scale per head and token, "
       "lossy");
   add_choice<AttentionBackend>(
       app, "--attention-backend",
@@ -409,7 +409,9 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   add_list(app, "-n,--n-gen", {o.generates, 0, kMostTokens}, "Tokens to generate; 0: none");
   add_list(app, "-d,--n-depth", {o.depths, 0, kMostTokens}, "Tokens in the context before");
   add_list(app, "-b,--batch", {o.batches, 1, kMostSequences}, "Sequences that generate together");
-  app.add_option("-r,--repetitions", o.repetitions, "Times each test is measured")->transform(whole(1, 1000));
+  app.add_option("-r,--repetitions", o.repetitions, "Times each test is measured")
+      ->transform(whole(1, 1000))
+      ->default_str(fmt::format("{}", o.repetitions));
   auto* output = app.add_option_function<std::string>(
       "-o,--output",
       [&o](const std::string& found) {
@@ -418,7 +420,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
         o.format = found == "md" ? BenchFormat::kMarkdown : found == "csv" ? BenchFormat::kCsv : BenchFormat::kJson;
       },
       "The table's format");
-  output->type_name("md|csv|json");
+  output->type_name("md|csv|json")->default_str("md");
   app.add_flag("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
   app.add_flag("--tune", o.tune,
                "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "

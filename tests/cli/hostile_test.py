@@ -43,7 +43,7 @@ class CommandLine(Case):
         self.refused(USAGE, "quantize", says="input")
 
     def test_flags_of_another_backend(self):
-        for flag in ("--moe-kernel marlin", "--enforce-eager", "--attention-backend flash"):
+        for flag in ("--moe-kernel marlin", "--enforce-eager", "--attention-backend flash", "--attention-backend reference"):
             for command in ((*RUN, "-p", "a"), ("compare", "-m", TINY), ("inspect", "-m", TINY, "--plan")):
                 self.refused(UNSUPPORTED, *command, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--moe-activation", "f32", says="--moe-activation f32: want --backend cpu")
@@ -176,7 +176,7 @@ class Models(Case):
         empty.mkdir()
         self.broken(empty, IO, says="config.json")
         (self.dir / "file").write_text("hello")
-        self.broken(self.dir / "file", IO)
+        self.broken(self.dir / "file", IO, says="file: want a GGUF file, or one of safetensors with a config.json beside it, found neither")
         self.broken("", IO)
         self.broken("/dev/null", IO, says="/dev/null: want a model directory or a .gguf file, found neither")
         self.refused(USAGE, *RUN[:1], "-m", "gpt-5", "--load-format", "dummy", "-p", "a", says="gpt-oss-20b")

@@ -167,6 +167,7 @@ class Many(Case):
             server = Server(*flags)
             self.addCleanup(server.stop)
             self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
+            server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, float activations, \d+ threads?\), context")
 
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256

@@ -71,8 +71,8 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
     if (options.model.backend != BackendKind::kCuda) b.needs.weights += dummies;
     return b;
   };
-  require_fit({.weights = dummies}, host_limit(), {});
   const auto [needs, limit] = budget(shape);
+  require_fit({.weights = dummies}, host_limit(), {});
   if (needs.total() <= limit.bytes) return;
   std::vector<std::string> advice;
   const auto advise = [&, &room = limit](const char* flag, auto BenchShape::* field) {
@@ -120,6 +120,7 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
                       : kv == KvCacheDtype::kFp8  ? "fp8"
                       : kv == KvCacheDtype::kInt8 ? "int8"
                                                   : "bf16",
+          .kernels = is_cpu ? backend::describe(cpu_options(options.model)) : "",
           .threads = is_cpu ? thread_count(options.model) : 0,
           .step_tokens = options.model.max_num_batched_tokens,
           .repetitions = options.repetitions,

@@ -117,7 +117,7 @@ std::string markdown_head(const BenchHead& head) {
   out += fmt::format("- model {}: {} layers, {} experts, {} ({})\n", head.model, head.layers, head.experts,
                      format_bytes(static_cast<double>(head.weight_bytes)), head.formats);
   out += fmt::format("- backend {}{}, KV cache {}, at most {} tokens per step, {} repetitions\n", head.backend,
-                     head.threads > 0 ? fmt::format(", {} threads", head.threads) : "", head.kv_cache, head.step_tokens,
+                     head.kernels.empty() ? "" : fmt::format(" ({})", head.kernels), head.kv_cache, head.step_tokens,
                      head.repetitions);
   out += fmt::format("- device {}, measured now: reads {}/s; {}\n", head.peaks.device,
                      format_bytes(head.peaks.read_bytes_per_s), fmt::join(peaks, ", "));
@@ -194,6 +194,7 @@ Json bench_json(const BenchHead& head, std::span<const BenchRow> rows) {
                {"weight_bytes", head.weight_bytes},
                {"formats", head.formats},
                {"backend", head.backend},
+               {"kernels", head.kernels},
                {"threads", head.threads},
                {"kv_cache", head.kv_cache},
                {"step_tokens", head.step_tokens},

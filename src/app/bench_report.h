@@ -56,7 +56,8 @@ struct BenchHead {
   int64_t layers = 0, experts = 0, weight_bytes = 0;
   std::string formats;  // "experts mxfp4, q/k/v bf16, …"
   std::string backend, kv_cache;
-  int threads = 0;  // 0: not a matter of threads
+  std::string kernels;  // of the CPU: instruction set, activations, threads
+  int threads = 0;      // 0: not a matter of threads
   int step_tokens = 0;
   int repetitions = 0;
   backend::DevicePeaks peaks;

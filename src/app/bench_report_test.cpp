@@ -62,6 +62,7 @@ TEST(bench_report, every_line_has_the_columns_of_its_head) {
                        .formats = "f",
                        .backend = "cpu",
                        .kv_cache = "bf16",
+                       .kernels = "",
                        .peaks = kPeaks};
   const auto bars = [](std::string text) { return std::count(text.begin(), text.end(), '|'); };
   const std::string text = markdown_head(head);
@@ -118,6 +119,7 @@ TEST(bench_report, json_holds_each_repetition) {
                                 .formats = "f",
                                 .backend = "cpu",
                                 .kv_cache = "bf16",
+                                .kernels = "",
                                 .peaks = kPeaks},
                                rows);
   EXPECT_EQ(json["rows"][0]["seconds"].size(), 3);

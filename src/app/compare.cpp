@@ -11,12 +11,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <numeric>
+#include <algorithm>
 
 namespace nibble::app {
 namespace {
 
-constexpr size_t kMostTokens = 4096;  // one step holds all activations of all of them
+constexpr int64_t kMostTokens = 4096;  // one step holds all activations of all of them
 constexpr std::string_view kDefaultPrompt = "The quick brown fox jumps over the lazy dog.";
 
 // "[3, 17]" for a row-major element.
@@ -43,9 +43,10 @@ int execute(const CompareOptions& options) {
   const ModelSource source = open_model(options.model, terminal);
   const std::vector<int32_t> prompt =
       source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);
-  if (prompt.empty() || prompt.size() > kMostTokens)
-    throw Error(Code::kInvalidRequest, "[compare] want 1 to {} prompt tokens, found {}", kMostTokens, prompt.size());
   const int tokens = static_cast<int>(prompt.size());
+  const int64_t most = std::min(kMostTokens, context_length(options.model, source.config, kMostTokens));
+  if (tokens < 1 || tokens > most)
+    throw Error(Code::kInvalidRequest, "[compare] want 1 to {} prompt tokens, found {}", most, tokens);
   const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};
   ModelOptions exact = options.model;
   if (exact.kv_cache_dtype == KvCacheDtype::kAuto)

@@ -84,7 +84,12 @@ model::ModelConfig open_config(const ModelOptions& options) {
                 "--load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)",
                 options.model, fs::exists(path) ? "neither" : "nothing there");
   }
-  return model::from_hf(checkpoint::read_hf_config(fs::is_directory(path) ? path : path.parent_path()));
+  if (fs::is_directory(path)) return model::from_hf(checkpoint::read_hf_config(path));
+  if (!fs::exists(path.parent_path() / "config.json")) {
+    throw Error(Code::kIo, "[load] {}: want a GGUF file, or one of safetensors with a config.json beside it, found {}",
+                options.model, checkpoint::begins_as_gguf(path) ? "GGUF under --load-format safetensors" : "neither");
+  }
+  return model::from_hf(checkpoint::read_hf_config(path.parent_path()));
 }
 
 std::vector<MappedSource> ModelSource::mapped_files() const {
@@ -117,6 +122,10 @@ void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal)
 }  // namespace
 
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
+  if (options.backend == BackendKind::kCuda) {  // what will be refused is, before all weights are read
+    refuse_foreign_flags(options, {BackendKind::kCuda});
+    static_cast<void>(backend::cuda_memory());
+  }
   std::optional<checkpoint::GgufCheckpoint> gguf;
   if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
   model::ModelConfig config = gguf ? model::config_from_gguf(fields_of(*gguf)) : open_config(options);
@@ -222,7 +231,7 @@ void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKi
                {"--no-mmap", o.copy_weights, {kCpu}},
                {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, {kCuda}},
                {"--enforce-eager", o.enforce_eager, {kCuda}},
-               {"--attention-backend flash", o.attention_backend == AttentionBackend::kFlash, {kCuda}},
+               {"--attention-backend", o.attention_backend != AttentionBackend::kAuto, {kCuda}},
                {"--kv-cache-dtype int8", o.kv_cache_dtype == KvCacheDtype::kInt8, {kCpu, kReference}}};
   for (const auto& [flag, given, on] : flags) {
     if (!given || std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) != kinds.end()) continue;

@@ -47,6 +47,24 @@ void add_choice(CLI::App& app, const std::string& flag, Choice<T> choice, const 
       ->default_str(usual == choice.words.end() ? "" : usual->first);
 }
 
+// For ->transform(): a whole number of a range, in decimal. CLI11 alone takes 010 for 8 and 0x10 for 16. `word`, where
+// there is one, stands for -1.
+inline CLI::Validator whole(int64_t least, int64_t most, const std::string& word = "") {
+  const auto read = [least, most, word](std::string& found) -> std::string {
+    int64_t value = -1;
+    const char* const end = found.data() + found.size();
+    const auto [rest, error] = std::from_chars(found.data(), end, value);
+    const bool number = error == std::errc() && rest == end;
+    const bool stands_for = !word.empty() && (found == word || (number && value == -1));
+    if (!stands_for && (!number || value < least || value > most))
+      return fmt::format("want a whole number from {} to {}{}, found {}", least, most,
+                         word.empty() ? "" : " or " + word, found);
+    found = fmt::format("{}", value);
+    return "";
+  };
+  return {read, fmt::format("[{} - {}]{}", least, most, word.empty() ? "" : " or " + word)};
+}
+
 // CLI11 reads "-1" as the largest seed and takes NaN for a number in any range.
 inline void add_seed(CLI::App& app, const std::string& flag, uint64_t& into, const std::string& description) {
   const auto take = [flag, &into](const std::string& found) {
@@ -112,8 +130,11 @@ inline void add_dense_format(CLI::App& app, const std::string& flag, backend::We
       begin = end + 1;
     }
   };
-  app.add_option_function<std::string>(flag, take,
-                                       "Dense layers to requantise while loading (lossy): qkv,o,lm_head or all")
+  const bool mxfp4 = format == backend::WeightFormat::kMxfp4;
+  app.add_option_function<std::string>(
+         flag, take,
+         fmt::format("Dense layers to requantise while loading (lossy): qkv,o,lm_head or all{}",
+                     mxfp4 ? "; moe, the experts, is MXFP4 as it comes" : ""))
       ->type_name("LIST");
 }
 

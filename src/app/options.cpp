@@ -79,10 +79,11 @@ void add_cpu(CLI::App& app, ModelOptions& o) {
                "and nothing is shared with other processes");
 }
 
-void add_runtime(CLI::App& app, ModelOptions& o) {
+// `any_context`: the word for kContextThatFits, of a command that finds it out.
+void add_runtime(CLI::App& app, ModelOptions& o, const std::string& any_context = "") {
   add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   app.add_option("-t,--threads", o.threads, "Threads; 0: one per core that this process may run on")
-      ->check(CLI::Range(0, 1024));
+      ->transform(whole(0, 1024));
   add_choice<KvCacheDtype>(
       app, "--kv-cache-dtype",
       {o.kv_cache_dtype,
@@ -91,7 +92,7 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
         {"f32", KvCacheDtype::kF32},
         {"fp8", KvCacheDtype::kFp8},
         {"int8", KvCacheDtype::kInt8}}},
-      "Keys and values; auto: bf16; fp8: E4M3, lossy; int8 (cpu): with a scale per head and token, "
+      "Keys and values; auto: bf16; fp8: E4M3, lossy; int8 (cpu, reference): with a scale per head and token, "
       "lossy");
   add_choice<AttentionBackend>(
       app, "--attention-backend",
@@ -123,9 +124,9 @@ void add_runtime(CLI::App& app, ModelOptions& o) {
       "for more; auto: each where it is faster; gemv: experts on dp4a, activations in int8, lossy; all else as auto");
   app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
   app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+      ->transform(whole(1, 1 << 24, any_context));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
-      ->check(CLI::Range(1, 65536))
+      ->transform(whole(1, 65536))
       ->default_str(o.max_num_batched_tokens > 0
                         ? fmt::format("{}", o.max_num_batched_tokens)
                         : fmt::format("{}, with --backend cuda {}", kHostStepTokens, kCardStepTokens));
@@ -169,9 +170,9 @@ void add_generate(CLI::App& app, GenerateOptions& o) {
   app.option_defaults()->always_capture_default();
   app.add_option("-n,--max-tokens", o.max_tokens,
                  "Most tokens to generate; 0: until the model stops or the context is full")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
+      ->transform(whole(0, 1 << 24));
   app.add_option("--temperature", s.temperature, "0: greedy; at most 100")->check(finite);
-  app.add_option("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
+  app.add_option("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all")->transform(whole(0, INT32_MAX));
   app.add_option("--top-p", s.top_p, "Draw from the most likely tokens that make up this share")->check(finite);
   app.add_option("--min-p", s.min_p, "Drop tokens less likely than this share of the likeliest")->check(finite);
   app.add_option("--repetition-penalty", s.repetition_penalty, "Divide the logits of tokens seen; 1: off")
@@ -276,7 +277,7 @@ void add_chat(CLI::App& app, ChatOptions& o) {
 void add_serve(CLI::App& app, ServeOptions& o) {
   add_serve_flags(app, o);
   add_backend(app, o.model);
-  add_runtime(app, o.model);
+  add_runtime(app, o.model, "auto");
   add_load_format(app, o.model.load_format);
   add_date(app, o.date);
   add_output(app, o.output);
@@ -294,7 +295,7 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
   add_model_source(app, o.model);
   app.add_flag("--tensors", o.tensors, "List every tensor");
   app.add_option("--context", o.contexts, "Context lengths to compute memory for; repeatable")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+      ->transform(whole(1, 1 << 24));
   auto* plan =
       app.add_flag("--plan", o.plan, "What would run for a step, stage by stage: kernels, tiles, bytes, flops");
   const size_t before = app.get_options().size();
@@ -330,7 +331,7 @@ void add_perplexity(CLI::App& app, PerplexityOptions& o) {
   add_text(app, o.input, "Text to score");
   add_model_source(app, o.model);
   app.add_option("--context", o.context, "Tokens per window; each token is scored from those before it in its window")
-      ->check(CLI::Range(2, 1 << 20));
+      ->transform(whole(2, 1 << 20));
   add_backend(app, o.model);
   add_runtime(app, o.model);
   add_output(app, o.output);
@@ -350,12 +351,12 @@ void add_compare(CLI::App& app, CompareOptions& o) {
 
 void add_part_bytes(CLI::App& app, int64_t& into) {
   app.add_option("--part-bytes", into, "Split a GGUF file into parts of so many bytes of tensors; 0: one file")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
+      ->transform(whole(0, int64_t{1} << 50));
 }
 
 void add_synth(CLI::App& app, SynthOptions& o) {
   app.add_option("--preset", o.preset, "gpt-oss-20b, gpt-oss-120b or tiny")->required();
-  app.add_option("--layers", o.layers, "Only so many layers")->check(CLI::Range(1, 1000));
+  app.add_option("--layers", o.layers, "Only so many layers")->transform(whole(1, 1000));
   add_seed(app, "--seed", o.seed, "Seed of the random weights");
   add_choice<CheckpointFormat>(app, "--format",
                                {o.format,
@@ -408,7 +409,9 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   add_list(app, "-n,--n-gen", {o.generates, 0, kMostTokens}, "Tokens to generate; 0: none");
   add_list(app, "-d,--n-depth", {o.depths, 0, kMostTokens}, "Tokens in the context before");
   add_list(app, "-b,--batch", {o.batches, 1, kMostSequences}, "Sequences that generate together");
-  app.add_option("-r,--repetitions", o.repetitions, "Times each test is measured")->check(CLI::Range(1, 1000));
+  app.add_option("-r,--repetitions", o.repetitions, "Times each test is measured")
+      ->transform(whole(1, 1000))
+      ->default_str(fmt::format("{}", o.repetitions));
   auto* output = app.add_option_function<std::string>(
       "-o,--output",
       [&o](const std::string& found) {
@@ -417,7 +420,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
         o.format = found == "md" ? BenchFormat::kMarkdown : found == "csv" ? BenchFormat::kCsv : BenchFormat::kJson;
       },
       "The table's format");
-  output->type_name("md|csv|json");
+  output->type_name("md|csv|json")->default_str("md");
   app.add_flag("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
   app.add_flag("--tune", o.tune,
                "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "

@@ -31,6 +31,9 @@ enum class ColorMode { kAuto, kAlways, kNever };
 // Most prompt tokens in a step where nobody says. A card needs more of them to be busy.
 inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
 
+// As --max-model-len, of serve only: the model's context, or as much of it as fits.
+inline constexpr int64_t kContextThatFits = -1;
+
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
   std::string model;  // a directory, a .gguf file, or with --load-format dummy also a preset's name
@@ -45,7 +48,7 @@ struct ModelOptions {
   backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
   bool enforce_eager = false;                                 // likewise
   AttentionBackend attention_backend = AttentionBackend::kAuto;
-  int64_t max_model_len = 0;                     // 0: the command's default
+  int64_t max_model_len = 0;                     // 0: the command's default; or kContextThatFits
   int max_num_batched_tokens = 0;                // 0: see step_tokens()
   std::optional<double> gpu_memory_utilization;  // share of the card's memory that may be used; cuda only
   bool attention_sinks = true;
@@ -192,7 +195,7 @@ struct ServeOptions {
   std::vector<std::string> served_names;  // empty: as the model was named
   int max_num_seqs = 256;
   int64_t max_waiting = 1024;
-  int64_t kv_tokens = 0;  // 0: as serve.cpp default_kv_tokens() finds
+  int64_t kv_tokens = 0;  // 0: as serve.cpp with_memory() finds
   bool prefix_cache = true;
   std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
   std::string host = "127.0.0.1";

@@ -90,25 +90,36 @@ engine::EngineLimits engine_limits(const ServeOptions& o, const model::ModelConf
           .async_scheduling = o.async_scheduling.value_or(o.model.backend == BackendKind::kCuda)};
 }
 
-// A host's cache shares its memory with the pages of the weights, so it is smaller.
-int64_t default_kv_tokens(const ModelOptions& o, const ModelSource& source, const engine::EngineLimits& limits) {
+// What was left open becomes as large as fits: the context (--max-model-len auto), then the KV cache. A host's cache
+// shares its memory with the pages of the weights, so it is smaller.
+engine::EngineLimits with_memory(const ModelOptions& o, const ModelSource& source, engine::EngineLimits limits) {
   const backend::CostModel cost{source.config.dims, stored_formats(o, source.weights)};
-  const auto budget = [&](int64_t tokens) {
+  const auto budget = [&](int64_t context, int64_t tokens) {
     engine::EngineLimits with = limits;
+    with.max_context = context;
     with.kv_tokens = tokens;
     const model::StepLimits steps = engine::step_limits(with, source.config.dims);
     return budget_of(o, model::backend_config(source.config, steps, o.dense), cost);
   };
+  const MemoryLimit room = budget(1, 1).limit;
+  if (o.max_model_len == kContextThatFits) {
+    const int64_t most = limits.kv_tokens > 0 ? std::min(limits.kv_tokens, limits.max_context) : limits.max_context;
+    const int64_t fits = kv_tokens_that_fit(room, {0, most}, [&](int64_t n) { return budget(n, n).needs; });
+    limits.max_context = fits > 0 ? fits : most;  // where nothing fits, it is refused as the whole context is
+  }
+  if (limits.kv_tokens > 0) return limits;
   const int64_t most = std::min(limits.max_context * limits.max_sequences,
                                 o.backend == BackendKind::kCuda ? int64_t{1} << 19 : int64_t{1} << 17);
-  return kv_tokens_that_fit(budget(limits.max_context).limit, {limits.max_context, most},
-                            [&](int64_t tokens) { return budget(tokens).needs; });
+  limits.kv_tokens = kv_tokens_that_fit(room, {limits.max_context, most},
+                                        [&](int64_t tokens) { return budget(limits.max_context, tokens).needs; });
+  return limits;
 }
 
 // What outlives the HTTP server, whose calls use it.
 struct Running {
   std::optional<ModelSource> source;
   std::optional<LoadedModel> loaded;
+  int64_t max_context = 0;
   std::optional<text::GrammarCompiler> grammars;  // masks of the engine's requests point into it
   std::optional<engine::Engine> engine;
 };
@@ -116,15 +127,15 @@ struct Running {
 void load(const ServeOptions& o, const ModelOptions& model, Running& running, const OnLoad& on_load,
           Terminal& terminal) {
   running.source.emplace(open_model(model, terminal));
-  engine::EngineLimits limits = engine_limits(o, running.source->config);
-  if (limits.kv_tokens == 0) limits.kv_tokens = default_kv_tokens(model, *running.source, limits);
+  const engine::EngineLimits limits = with_memory(model, *running.source, engine_limits(o, running.source->config));
+  running.max_context = limits.max_context;
   running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims),
                          LoadView{terminal, on_load});
   running.grammars.emplace(running.source->tokenizer);
   running.engine.emplace(running.loaded->backend(), running.loaded->model(), limits);
 }
 
-server::ServedModel served_model(const ServeOptions& o, const Running& running, std::vector<std::string> names) {
+server::ServedModel served_model(const Running& running, std::vector<std::string> names) {
   const ModelSource& source = *running.source;
   const auto id_of = [&source](std::string_view name) { return source.tokenizer.special_id(name); };
   return {.tokenizer = &source.tokenizer,
@@ -132,7 +143,7 @@ server::ServedModel served_model(const ServeOptions& o, const Running& running, 
           .ids = text::HarmonyIds::from_names(id_of),
           .names = std::move(names),
           .eos_ids = source.config.eos_ids,
-          .max_context = engine_limits(o, source.config).max_context,
+          .max_context = running.max_context,
           .vocab = source.config.dims.vocab};
 }
 
@@ -178,9 +189,11 @@ int execute(const ServeOptions& o) {
                     static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
       },
       terminal);
-  server::ServedModel served = served_model(o, running, named.names);
-  terminal.note(fmt::format("serving {} on {}, context {} tokens, API at {}/v1", named.names.front(),
-                            running.loaded->backend().name(), served.max_context, address));
+  server::ServedModel served = served_model(running, named.names);
+  const bool cpu = model.backend == BackendKind::kCpu;
+  terminal.note(fmt::format(
+      "serving {} on {}{}, context {} tokens, API at {}/v1", named.names.front(), running.loaded->backend().name(),
+      cpu ? fmt::format(" ({})", backend::describe(cpu_options(model))) : "", served.max_context, address));
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
   http.wait();

@@ -101,16 +101,16 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--served-model-name", o.served_names, "Names that requests may use; default: the model's");
   app.add_option("--host", o.host, "Address to listen on; 0.0.0.0: all")->check(not_empty);
-  app.add_option("--port", o.port, "Port to listen on; 0: any free one")->check(CLI::Range(0, 65535));
+  app.add_option("--port", o.port, "Port to listen on; 0: any free one")->transform(whole(0, 65535));
   app.add_option("--max-num-seqs", o.max_num_seqs, "Most sequences computed at the same time")
-      ->check(CLI::Range(1, 1024));
+      ->transform(whole(1, 1024));
   app.add_option("--max-waiting", o.max_waiting,
                  "Most requests in the queue, beside those that are computed; more get a 429")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(whole(1, 1 << 20));
   app.add_option("--kv-tokens", o.kv_tokens,
                  "Tokens that the KV cache holds, of all sequences; 0: one context's, and up to 131,072, with "
                  "--backend cuda 524,288, where they fit and the sequences can use them")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+      ->transform(whole(0, 1 << 30));
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                "Do not compute again what a prompt shares with earlier ones (default)");
   app.add_flag_function(
@@ -128,16 +128,15 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
       ->check([](const std::string& origin) {
         return origin.starts_with("[") ? "want one origin, found the list " + origin : std::string();
       });
-  app.add_option("--http-threads", o.http_threads, "Threads for HTTP")->check(CLI::Range(1, 64));
-  app.add_option("--max-connections", o.max_connections, "Most open connections")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--max-body-bytes", o.max_body_bytes, "Largest request body")
-      ->check(CLI::Range(int64_t{1} << 10, int64_t{1} << 30));
+  app.add_option("--http-threads", o.http_threads, "Threads for HTTP")->transform(whole(1, 64));
+  app.add_option("--max-connections", o.max_connections, "Most open connections")->transform(whole(1, 1 << 20));
+  app.add_option("--max-body-bytes", o.max_body_bytes, "Largest request body")->transform(whole(1 << 10, 1 << 30));
   app.add_option("--max-header-bytes,--h11-max-incomplete-event-size", o.max_header_bytes, "Largest request header")
-      ->check(CLI::Range(int64_t{1} << 10, int64_t{1} << 20));
+      ->transform(whole(1 << 10, 1 << 20));
   app.add_option("--request-timeout", o.request_timeout, "Seconds for a request's body to arrive")
-      ->check(CLI::Range(1, 3600));
+      ->transform(whole(1, 3600));
   app.add_option("--shutdown-timeout", o.shutdown_timeout, "Seconds that running requests get after SIGTERM")
-      ->check(CLI::Range(0, 86400));
+      ->transform(whole(0, 86400));
   app.add_flag(
       "--log-requests,--enable-log-requests,!--no-log-requests,!--disable-log-requests,!--no-enable-log-requests",
       o.log_requests, "One line per request on standard error (default)");

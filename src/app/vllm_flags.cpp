@@ -5,9 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
-#include <map>
 #include <string_view>
+#include <system_error>
 
 namespace nibble::app {
 namespace {
@@ -250,6 +251,19 @@ void take_values(CLI::App& app, const Value& row, ServeOptions& o) {
   });
 }
 
+// 8k is 8000, 8K 8192. What is neither is left to the option's own check.
+std::string without_unit(const std::string& found) {
+  constexpr std::pair<char, int64_t> kUnits[] = {{'k', 1000}, {'K', 1024}, {'m', 1'000'000}, {'M', 1 << 20}};
+  for (const auto& [letter, times] : kUnits) {
+    int64_t value = 0;
+    const char* const end = found.data() + found.size();
+    const auto [rest, error] = std::from_chars(found.data(), end, value);
+    if (error == std::errc() && rest + 1 == end && *rest == letter && !__builtin_mul_overflow(value, times, &value))
+      return fmt::format("{}", value);
+  }
+  return found;
+}
+
 }  // namespace
 
 void respell_vllm_arguments(std::vector<std::string>& arguments) {
@@ -288,9 +302,7 @@ void add_vllm_flags(CLI::App& app, ServeOptions& o) {
   }
   for (const Value& row : kValues) take_values(app, row, o);
   for (const char* flag : {"--max-model-len", "--max-num-batched-tokens", "--max-num-seqs", "--kv-tokens"}) {
-    const std::map<std::string, int64_t> units = {{"k", 1000}, {"K", 1024}, {"m", 1'000'000}, {"M", 1 << 20}};
-    CLI::AsNumberWithUnit number(units, CLI::AsNumberWithUnit::CASE_SENSITIVE);
-    app.get_option(flag)->transform(number.description(""));
+    app.get_option(flag)->transform(without_unit);
   }
 }
 

@@ -25,15 +25,26 @@ constexpr const char* kTensorsKey = "split.tensors.count";
 
 std::string where_of(const fs::path& path) { return fmt::format("[gguf] {}", path.string()); }
 
-// The name behind which part numbers stand, none when the file is not named like a part of so many.
-std::optional<fs::path> stem_of(const fs::path& path, int64_t parts) {
-  const std::string text = path.string(), last = fmt::format("-of-{:05}.gguf", parts);
-  if (!text.ends_with(last) || text.size() < last.size() + 6) return std::nullopt;
-  const size_t dash = text.size() - last.size() - 6;
-  const bool digits =
-      std::all_of(text.begin() + static_cast<std::ptrdiff_t>(dash) + 1,
-                  text.begin() + static_cast<std::ptrdiff_t>(dash) + 6, [](char c) { return c >= '0' && c <= '9'; });
-  return text[dash] == '-' && digits ? std::optional(fs::path(text.substr(0, dash))) : std::nullopt;
+struct PartName {
+  fs::path stem;  // before the numbers
+  int64_t parts = 0;
+  bool operator==(const PartName&) const = default;
+};
+
+// Of "m-00002-of-00003.gguf" m and 3; none of a file that is not named like a part.
+std::optional<PartName> part_name(const fs::path& path) {
+  constexpr std::string_view kPattern = "-00000-of-00000.gguf", kSuffix = ".gguf";
+  constexpr std::ptrdiff_t kDigits = 5;
+  const std::string text = path.string();
+  if (text.size() < kPattern.size()) return std::nullopt;
+  const size_t stem = text.size() - kPattern.size();
+  const bool fits = std::equal(kPattern.begin(), kPattern.end(), text.begin() + static_cast<std::ptrdiff_t>(stem),
+                               [](char want, char c) { return want == '0' ? c >= '0' && c <= '9' : c == want; });
+  if (!fits) return std::nullopt;
+  PartName name{.stem = text.substr(0, stem)};
+  const char* const end = text.data() + text.size() - kSuffix.size();
+  std::from_chars(end - kDigits, end, name.parts);
+  return name;
 }
 
 std::vector<fs::path> gguf_files(const fs::path& directory) {
@@ -85,7 +96,7 @@ void check_tensors_differ(const std::vector<GgufTensor>& tensors, const std::str
   }
 }
 
-// The file to open first; a directory must hold the parts of one model and nothing else.
+// The file to open first; a directory must hold parts of one model and nothing else. Which are missing is found later.
 fs::path first_file(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -98,13 +109,12 @@ fs::path first_file(const fs::path& path) {
     throw Error(Code::kIo, "{}: {}", where_of(path), e.code().message());
   }
   if (files.empty()) throw Error(Code::kIo, "{}: want .gguf files, found none", where_of(path));
-  const auto parts = static_cast<int64_t>(files.size());
-  const auto stem = stem_of(files.front(), parts);
-  for (int64_t i = 0; parts > 1 && i < parts; ++i) {
-    if (stem && files[static_cast<size_t>(i)] == gguf_part_path(*stem, i, parts)) continue;
+  const auto name = part_name(files.front());
+  const bool one = name && std::ranges::all_of(files, [&](const fs::path& file) { return part_name(file) == name; });
+  if (files.size() > 1 && !one) {
     throw Error(Code::kInvalidRequest,
                 "{}: want one model, found {} .gguf files that are not all parts of one: name one", where_of(path),
-                parts);
+                files.size());
   }
   return files.front();
 }
@@ -154,13 +164,13 @@ GgufCheckpoint GgufCheckpoint::open(const fs::path& path) {
     model.files_.push_back(std::move(file));
     return model;
   }
-  const auto stem = stem_of(named, split.parts);
-  if (!stem) {
+  const auto name = part_name(named);
+  if (!name || name->parts != split.parts) {
     throw Error(Code::kCorrupt, "{}: it is part {} of {}: want a name that ends in -{:05}-of-{:05}.gguf", model.where_,
                 split.part + 1, split.parts, split.part + 1, split.parts);
   }
   for (int64_t i = 0; i < split.parts; ++i) {
-    const fs::path part_path = gguf_part_path(*stem, i, split.parts);
+    const fs::path part_path = gguf_part_path(name->stem, i, split.parts);
     const std::string where = where_of(part_path);
     if (!fs::exists(part_path)) {
       throw Error(Code::kIo, "{}: part {} of {} is not there", where, i + 1, split.parts);

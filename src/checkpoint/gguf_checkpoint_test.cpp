@@ -62,6 +62,9 @@ TEST_F(Split, opens_from_any_part_or_the_directory) {
 TEST_F(Split, a_missing_part_is_named) {
   std::filesystem::remove(dir / name(1, 3));
   refused(Code::kIo, "m-00002-of-00003.gguf: part 2 of 3 is not there");
+  expect_error([&] { static_cast<void>(GgufCheckpoint::open(dir.path())); }, Code::kIo, "part 2 of 3 is not there");
+  dir.write("other-00002-of-00003.gguf", gguf_file(part(1, 3)));
+  expect_error([&] { static_cast<void>(GgufCheckpoint::open(dir.path())); }, Code::kInvalidRequest, "want one model");
 }
 
 TEST_F(Split, a_part_of_another_number_or_count_is_refused) {

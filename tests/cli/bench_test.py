@@ -32,7 +32,7 @@ class Tables(Case):
             for cell in row[-3:]:
                 self.assertRegex(cell, r"^\d+\.\d%$")
         head = "\n".join(lines[:lines.index("")] + lines)
-        for words in ("nibble bench -m", "nibble-tiny: 8 layers, 8 experts", "backend cpu, ", "reads ", "f32 (", "2 repetitions"):
+        for words in ("nibble bench -m", "nibble-tiny: 8 layers, 8 experts", "backend cpu (", " threads), KV cache", "reads ", "f32 (", "2 repetitions"):
             self.assertIn(words, head)
 
     def test_json_holds_every_repetition_and_the_device(self):
@@ -42,6 +42,7 @@ class Tables(Case):
             self.assertGreater(json["read_bytes_per_s"], 0)
             self.assertTrue(any(m["exact"] and m["flops_per_s"] > 0 for m in json["matrix"]))
             self.assertEqual((json["threads"], json["backend"], json["interrupted"]), (2, "cpu", False))
+            self.assertRegex(json["kernels"], r"^\w[\w ]*, float activations, 2 threads$")
             for row in json["rows"]:
                 self.assertEqual(len(row["seconds"]), 2)
                 tokens = row["prompt"] or row["generate"] * row["batch"]
@@ -127,6 +128,10 @@ class Refusals(Case):
     def test_no_card(self):
         if "no CUDA backend" in support.nibble(*BENCH, "--backend", "cuda", "-p", 1, "-n", 0).err:
             self.refused(UNSUPPORTED, *BENCH, "--backend", "cuda", says="this build has no CUDA backend")
+            # Said before anything is asked of the memory, or of the weights
+            large = ("-m", "gpt-oss-120b", "--load-format", "dummy", "--backend", "cuda", "--dummy-seed", 1)
+            for command in (("bench", "-b", 1024, "-d", 130000), ("run", "-p", "a")):
+                self.refused(UNSUPPORTED, *command, *large, says="this build has no CUDA backend")
 
 
 class Plans(Case):
@@ -182,6 +187,7 @@ class Plans(Case):
         self.refused(USAGE, "inspect", "-m", TINY, "-b", 1, says="requires --plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-b", 0, "-p", 0, says="nothing to plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-d", 131072, says="131072")
+        self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--cpu-isa", "baseline", "--moe-activation", "int8", says="int8 activations: want AVX-512")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--backend", "reference", says="plain loops")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--card", "gb10", says="want --backend cuda")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "--backend", "cuda", "--card", "a100", says="gb10")

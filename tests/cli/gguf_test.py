@@ -112,6 +112,8 @@ class Split(Gguf):
     def test_a_missing_part_is_named(self):
         (self.dir / "m-00003-of-00004.gguf").unlink()
         self.refused(IO, "run", "-m", self.parts[0], "-p", "a", says="m-00003-of-00004.gguf: part 3 of 4 is not there")
+        self.refused(IO, "run", "-m", self.dir, "-p", "a", says="m-00003-of-00004.gguf: part 3 of 4 is not there")
+        (self.dir / "other.gguf").write_bytes(b"GGUF")
         self.refused(USAGE, "run", "-m", self.dir, "-p", "a", says="name one")
 
 

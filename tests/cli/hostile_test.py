@@ -43,7 +43,7 @@ class CommandLine(Case):
         self.refused(USAGE, "quantize", says="input")
 
     def test_flags_of_another_backend(self):
-        for flag in ("--moe-kernel marlin", "--enforce-eager", "--attention-backend flash"):
+        for flag in ("--moe-kernel marlin", "--enforce-eager", "--attention-backend flash", "--attention-backend reference"):
             for command in ((*RUN, "-p", "a"), ("compare", "-m", TINY), ("inspect", "-m", TINY, "--plan")):
                 self.refused(UNSUPPORTED, *command, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--moe-activation", "f32", says="--moe-activation f32: want --backend cpu")
@@ -54,7 +54,7 @@ class CommandLine(Case):
         self.refused(USAGE, "run", "-m", "tiny", "--load-format", "dummy", "-p", "a", "--no-mmap", says="--no-mmap: want weights in files")
 
     def test_numbers_out_of_range(self):
-        wrong = {"-n": ("-1", "1e3", "x", "", "99999999999999999999", "3.5", "nan"),
+        wrong = {"-n": ("-1", "1e3", "x", "", "99999999999999999999", "3.5", "nan", "0x10", "0b11", "+3", "1_0"),
                  "--temperature": ("-1", "nan", "inf", "1e9", "x", "", "1,5"),
                  "--top-k": ("-1", "99999999999", "1.5"),
                  "--top-p": ("0", "-0.1", "1.1", "nan", "inf"),
@@ -64,7 +64,7 @@ class CommandLine(Case):
                  "--frequency-penalty": ("2.1", "-inf"),
                  "--seed": ("-1", "99999999999999999999999", "x", "1.5", ""),
                  "--threads": ("-1", "1025", "two"),
-                 "--max-model-len": ("0", "-5", "99999999999", "131073"),
+                 "--max-model-len": ("0", "-5", "99999999999", "131073", "auto", "-1", "8k"),
                  "--max-num-batched-tokens": ("0", "65537"),
                  "--logit-bias": ("5", ":1", "5:", "x:1", "5:x", "5:nan", "5:101", "4096:1", "-1:1", "5:1:2", "99999999999:1", ""),
                  "--kv-cache-dtype": ("fp16", "0", ""), "--attention-sinks": ("maybe",), "--backend": ("gpu", "1"),
@@ -74,11 +74,17 @@ class CommandLine(Case):
                 with self.subTest(flag=flag, value=value):
                     self.refused(USAGE, *RUN, "-p", "a", f"{flag}={value}" if flag.startswith("--") and value else flag, *([] if flag.startswith("--") and value else [value]))
 
+    def test_numbers_are_decimal(self):
+        """CLI11 alone reads 010 as 8."""
+        self.assertEqual(self.ok(*RUN[:3], "-p", "a", "-n", "010", "--ignore-eos", "--json").json()["usage"]["completion_tokens"], 10)
+        self.refused(USAGE, *RUN, "-p", "a", "-t", "0x4", says="--threads: want a whole number from 0 to 1024, found 0x4")
+
     def test_numbers_of_the_other_commands(self):
         self.refused(USAGE, "inspect", "-m", TINY, "--context", 0)
         self.refused(USAGE, "inspect", "-m", TINY, "--context", 1 << 40)
         self.refused(USAGE, "perplexity", "-m", TINY, "-p", "Once upon a time", "--context", 1)
         self.refused(USAGE, "perplexity", "-m", TINY, "-p", "Once upon a time", "--max-model-len", 1, says="at least 2 tokens")
+        self.refused(USAGE, "compare", "-m", TINY, "-p", "Once upon a time", "--max-model-len", 3, says="want 1 to 3 prompt tokens, found 4")
         for tolerance in ("0", "-1", "nan", "x"):
             self.refused(USAGE, "compare", "-m", TINY, "--tolerance", tolerance)
         self.refused(USAGE, "synth", "--preset", "gpt-5", "-o", self.dir / "x", says="gpt-oss-120b")
@@ -171,7 +177,7 @@ class Models(Case):
         empty.mkdir()
         self.broken(empty, IO, says="config.json")
         (self.dir / "file").write_text("hello")
-        self.broken(self.dir / "file", IO)
+        self.broken(self.dir / "file", IO, says="file: want a GGUF file, or one of safetensors with a config.json beside it, found neither")
         self.broken("", IO)
         self.broken("/dev/null", IO, says="/dev/null: want a model directory or a .gguf file, found neither")
         self.refused(USAGE, *RUN[:1], "-m", "gpt-5", "--load-format", "dummy", "-p", "a", says="gpt-oss-20b")

@@ -162,6 +162,13 @@ class Many(Case):
             self.addCleanup(server.stop)
             self.assertEqual(server.metric("nibble:cache_config_info", num_gpu_blocks=pages), 1)
 
+    def test_a_context_that_fits_is_found(self):
+        for flags, context in ((("--max-model-len", "auto", "--kv-tokens", 640), 640), (("--max_model_len", -1), 131072)):
+            server = Server(*flags)
+            self.addCleanup(server.stop)
+            self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
+            server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, float activations, \d+ threads?\), context")
+
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256
         server = Server("--max-num-seqs", 256, "--kv-tokens", 131072)

@@ -37,9 +37,9 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendConfig& config, const CpuOptions& options)
       : config_(config),
-        kernels_(cpu::kernels_for(options.isa)),
+        kernels_(cpu::kernels_for(options.isa, options.activations)),
         pool_(options.threads),
-        linear_(checked(kernels_, options), options.activations, pool_, linear_limits()),
+        linear_(kernels_, options.activations, pool_, linear_limits()),
         moe_(config_, kernels_, linear_),
         attention_(config_, kernels_, pool_) {
     const Dims& d = dims_;
@@ -233,14 +233,6 @@ class CpuBackend final : public Backend {
     std::vector<float> vector;
   };
 
-  static const cpu::Kernels& checked(const cpu::Kernels& kernels, const CpuOptions& options) {
-    if (options.activations == Activations::kInt8 && kernels.int8 == nullptr) {
-      throw Error(Code::kUnsupported, "[cpu] int8 activations: want AVX-512 with VBMI and VNNI, found {}",
-                  kernels.name);
-    }
-    return kernels;
-  }
-
   [[nodiscard]] cpu::Linear::Limits linear_limits() const {
     const Dims& d = dims_;
     return {.cols = std::max({d.hidden, d.inter, d.q_width()}),
@@ -371,8 +363,8 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const Cpu
 }
 
 std::string describe(const CpuOptions& options) {
-  const cpu::Kernels kernels = cpu::kernels_for(options.isa);
-  const bool int8 = options.activations == Activations::kInt8 && kernels.int8 != nullptr;
+  const cpu::Kernels kernels = cpu::kernels_for(options.isa, options.activations);
+  const bool int8 = options.activations == Activations::kInt8;
   const cpu::TokenTiles* const tiles = int8 ? kernels.int8->tiles_for(WeightFormat::kMxfp4, cpu::kTileTokens) : nullptr;
   const std::string prompts = tiles != nullptr ? fmt::format(" (prompts: {})", tiles->name) : "";
   const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts;

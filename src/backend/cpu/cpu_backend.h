@@ -14,14 +14,6 @@
 
 namespace nibble::backend {
 
-// What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.
-enum class Activations : uint8_t {
-  kF32,
-  // Rounded to 8 bits with a scale per 32 values, as llama.cpp does, or, where AMX multiplies many tokens, to bf16;
-  // lossy (docs/decisions/0005).
-  kInt8,
-};
-
 struct CpuOptions {
   int threads = 1;
   KvDtype kv_dtype = KvDtype::kBf16;

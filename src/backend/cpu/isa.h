@@ -1,5 +1,5 @@
 #pragma once
-// The instruction sets that a user may ask for.
+// The instruction sets and activations that a user may ask for.
 
 #include <cstdint>
 #include <string_view>
@@ -12,6 +12,14 @@ enum class CpuIsa : uint8_t {
   kAvx2,      // with FMA and F16C
   kAvx512,    // with VBMI and VNNI: Ice Lake, Zen 4 and later
   kAmx,       // the same with tiles of int8: Sapphire Rapids and later
+};
+
+// What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.
+enum class Activations : uint8_t {
+  kF32,
+  // Rounded to 8 bits with a scale per 32 values, as llama.cpp does, or, where AMX multiplies many tokens, to bf16;
+  // lossy (docs/decisions/0005).
+  kInt8,
 };
 
 }  // namespace nibble::backend

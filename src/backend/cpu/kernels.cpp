@@ -35,11 +35,15 @@ std::vector<IsaKernels> kernels_here() {
   return here;
 }
 
-Kernels kernels_for(CpuIsa isa) {
+Kernels kernels_for(CpuIsa isa, Activations activations) {
   std::string names;
-  for (const IsaKernels& each : kernels_here()) {
-    if (isa == CpuIsa::kAuto || isa == each.isa) return each.kernels;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each.isa));
+  for (const auto& [each_isa, kernels] : kernels_here()) {
+    if (isa == CpuIsa::kAuto || isa == each_isa) {
+      if (activations == Activations::kF32 || kernels.int8 != nullptr) return kernels;
+      throw Error(Code::kUnsupported, "[cpu] int8 activations: want AVX-512 with VBMI and VNNI, found {}",
+                  kernels.name);
+    }
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each_isa));
   }
   throw Error(Code::kUnsupported, "[cpu] instruction set {}: this CPU, or this build, has only {}", name_of(isa),
               names);

@@ -184,7 +184,8 @@ struct IsaKernels {
 // All that this CPU runs, best first.
 [[nodiscard]] std::vector<IsaKernels> kernels_here();
 
-// What `isa` names. Throws Error(kUnsupported) saying what this CPU has.
-[[nodiscard]] Kernels kernels_for(CpuIsa isa);
+// What `isa` names, which for int8 activations has kernels for them. Throws Error(kUnsupported) saying what this CPU
+// has.
+[[nodiscard]] Kernels kernels_for(CpuIsa isa, Activations activations = Activations::kF32);
 
 }  // namespace nibble::backend::cpu

@@ -17,7 +17,7 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   const Dims& d = args.dims;
   int64_t tokens = 0;
   for (const Row& row : args.step.rows) tokens += row.tokens;
-  const cpu::Kernels kernels = cpu::kernels_for(args.options.isa);
+  const cpu::Kernels kernels = cpu::kernels_for(args.options.isa, args.options.activations);
   const int threads = args.options.threads;
   std::vector<PlannedStage> stages;
   // `many`: tokens that share a row of weights; of an expert, those that are expected to use it.
@@ -31,9 +31,8 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
     const WeightRole role = *reads.begin();
     const WeightFormat format = args.formats.of_role[static_cast<size_t>(role)];
     const bool int8 = args.options.activations == Activations::kInt8 && cpu::int8_serves(format);
-    const cpu::TokenTiles* const tiles = int8 && kernels.int8 != nullptr
-                                             ? kernels.int8->tiles_for(format, static_cast<int64_t>(std::ceil(many)))
-                                             : nullptr;
+    const cpu::TokenTiles* const tiles =
+        int8 ? kernels.int8->tiles_for(format, static_cast<int64_t>(std::ceil(many))) : nullptr;
     stages.push_back(
         {.stage = stage,
          .kernel = fmt::format("{}_{}_{} ({})", tiles != nullptr ? "multiply_tiles" : "multiply", int8 ? "int8" : "f32",

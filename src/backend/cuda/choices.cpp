@@ -22,7 +22,7 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   const bool packed = gemm || options.moe == MoeKernel::kMarlin || options.moe == MoeKernel::kGemv;
   if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
   if (!packed && requantised)
-    throw Error(Code::kUnsupported, "[cuda] requantised layers want --moe-kernel marlin: {}",
+    throw Error(Code::kUnsupported, "[cuda] requantised layers: want --moe-kernel auto, marlin, gemm or gemv: {}",
                 reason.value_or("reference was asked for"));
   return any || packed ? options.moe : MoeKernel::kReference;
 }

@@ -75,7 +75,6 @@ class StreamedCudaBackend final : public CudaBackend {
   ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
-  [[nodiscard]] std::string_view device_name() const override { return facts_.name; }
   [[nodiscard]] MoeKernel moe_kernel() const override { return moe_kernel_; }
   [[nodiscard]] int64_t graph_replays() const override { return graphs_ ? graphs_->replays() : 0; }
 

@@ -58,7 +58,6 @@ class CudaBackend : public Backend {
  public:
   // What ran so far, kernels that never ran left out: shows which path served a step.
   [[nodiscard]] virtual std::vector<KernelLaunches> launches() const = 0;
-  [[nodiscard]] virtual std::string_view device_name() const = 0;
   [[nodiscard]] virtual MoeKernel moe_kernel() const = 0;  // what kAuto became
   [[nodiscard]] virtual int64_t graph_replays() const = 0;
 };

@@ -1,8 +1,8 @@
 #pragma once
-// router: logits[t,e] = rmsnorm(x[t]) · W[e] + b[e], and the rmsnorm for the experts      source: torch/model.py
-// MLPBlock x f32 [tokens, hidden]     W bf16 [experts, hidden] row-major     logits, normed f32 grid one CTA per
-// expert: weights wait in registers for x, so that the chain sees one read of x and one reduction bytes, flops:
-// cost(RouterArgs)     rounding: f32, order fixed by hidden
+// router: logits[t, e] = rmsnorm(x[t]) · W[e] + b[e], and the rmsnorm for the experts
+// source: torch/model.py MLPBlock     x, logits, normed f32     x [tokens, hidden]     W bf16 [experts, hidden]
+// grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one reduction
+// bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
 
 #include "backend/cuda/kernels/any/gemv_ops.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
@@ -23,6 +23,29 @@ __device__ __forceinline__ void read_bf16(const Bf16* from, float (&v)[8]) {
 __device__ __forceinline__ float lanes_sum(float value) {
   for (int step = 1; step < layout::kWarpLanes; step *= 2) value += __shfl_xor_sync(kEveryLane, value, step);
   return value;
+}
+
+// normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …
+template <class Inverse>
+__device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse& inverse_of) {
+  const int first = static_cast<int>(blockIdx.x), grid = static_cast<int>(gridDim.x);
+  const int own = (a.hidden / 8 - first + grid - 1) / grid;
+  for (int n = static_cast<int>(threadIdx.x); n < own * a.tokens; n += kRouterThreads) {
+    const int t = n / own, group = first + n % own * grid;
+    const int64_t at = int64_t{t} * a.hidden + 8 * group;
+    const float inverse = inverse_of(t);
+    float x[8], factor[8];
+    read_floats(a.x + at, x);
+    read_bf16(a.norm + 8 * group, factor);
+    uint32_t pairs[4];
+    for (int i = 0; i < 8; i += 2) {
+      const float low = x[i] * inverse * factor[i], high = x[i + 1] * inverse * factor[i + 1];
+      a.normed[at + i] = low;
+      a.normed[at + i + 1] = high;
+      pairs[i / 2] = ptx::pack_f16(low, high);
+    }
+    *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  }
 }
 
 __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
@@ -79,24 +102,7 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
   };
   const auto inverse_of = [&](int t) { return 1.0f / sqrtf(sum_of(t, 0) / static_cast<float>(a.hidden) + a.eps); };
   if (thread < a.tokens) a.logits[int64_t{thread} * a.experts + expert] = sum_of(thread, 1) * inverse_of(thread) + bias;
-  // The CTAs share the writing of normed: this one has groups expert, expert + grid, …
-  const int grid = static_cast<int>(gridDim.x), own = (groups - expert + grid - 1) / grid;
-  for (int n = thread; n < own * a.tokens; n += kRouterThreads) {
-    const int t = n / own, group = expert + n % own * grid;
-    const int64_t at = int64_t{t} * a.hidden + 8 * group;
-    const float inverse = inverse_of(t);
-    float x[8], factor[8];
-    read_floats(a.x + at, x);
-    read_bf16(a.norm + 8 * group, factor);
-    uint32_t pairs[4];
-    for (int i = 0; i < 8; i += 2) {
-      const float low = x[i] * inverse * factor[i], high = x[i + 1] * inverse * factor[i + 1];
-      a.normed[at + i] = low;
-      a.normed[at + i + 1] = high;
-      pairs[i / 2] = ptx::pack_f16(low, high);
-    }
-    *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
-  }
+  write_normed(a, inverse_of);
 }
 
 }  // namespace nibble::backend::cuda

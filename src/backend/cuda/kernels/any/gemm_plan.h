@@ -15,12 +15,15 @@ namespace nibble::backend::cuda {
 inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA of any_gemm
 inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGemmTokens[] = {32, 64, 128};  // that a CTA may take
-// sm90_mxfp4_gemm: row tiles of a CTA's tile, one for each warp of three warpgroups; columns of a tile, at most. Its
-// instructions are as wide as every multiple of 8 up to there.
+// sm90_mxfp4_gemm: row tiles of a CTA's tile, one for each warp of three warpgroups; columns of a tile, at most.
 inline constexpr int kMxfp4RowTiles = 12, kMxfp4WarpgroupTiles = 4;
 inline constexpr int kMxfp4Tokens = 160;
 // Where no expert's tile has more, x is cut into smaller stages, and so into more.
 inline constexpr int kMxfp4Narrow = 64;
+// Columns of its instructions: dense where prompts have their tiles, and few. Each is code, which every launch fetches
+// again: all multiples of 8 cost a decode step 2 %.
+inline constexpr int kMxfp4Widths[] = {32, 64, 80, 112, 120, 128, 136, 144, 152, kMxfp4Tokens};
+inline constexpr int kMxfp4NarrowWidths[] = {16, 32, 48, kMxfp4Narrow};
 // sm90_dense_gemm, for bf16: widths of a CTA's tile, and one for steps of up to so many tokens: all of them, of fewer
 // rows. It does not turn heads.
 inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide = 256;

@@ -29,6 +29,8 @@
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma_f16.cuh"
 
+#include <iterator>
+
 namespace nibble::backend::cuda {
 
 template <int kTheSlicePairs, int kTheTokens>
@@ -48,25 +50,29 @@ struct Mxfp4Tile {
   static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
   static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens).inputs;
   static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens).weights;
+  static constexpr bool kFewColumns = kTokens == kMxfp4Narrow;
+  static constexpr int kWidths = static_cast<int>(kFewColumns ? std::size(kMxfp4NarrowWidths) : std::size(kMxfp4Widths));
+  [[nodiscard]] static constexpr int width(int i) { return kFewColumns ? kMxfp4NarrowWidths[i] : kMxfp4Widths[i]; }
   static_assert(kInputStages % kSlicePairs == 0);
 };
 
-// sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of kFirst to kLast
-// column tiles that hold them. ptxas overlaps wgmmas only so: the branch here, around the smallest piece (loops of
+// sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of the tile's widths
+// kFirst to kLast that holds them. ptxas overlaps wgmmas only so: the branch here, around the smallest piece (loops of
 // several widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of
 // count that ptxas knows it to be the same in all lanes: a vote in front of each branch would wait.
-template <class Tile, int kFirst = 1, int kLast = Tile::kTokens / 8>
+template <class Tile, int kFirst = 0, int kLast = Tile::kWidths - 1>
 __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
                                                    uint32_t stage) {
   if constexpr (kFirst < kLast) {
     constexpr int kMiddle = (kFirst + kLast) / 2;
-    if (count <= 8 * kMiddle) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
+    if (count <= Tile::width(kMiddle)) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
     return multiply_narrowest<Tile, kMiddle + 1, kLast>(count, sums, a, stage);
   } else {
+    constexpr int kColumnTiles = Tile::width(kFirst) / 8;
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s)
-      ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(reinterpret_cast<float(&)[kFirst][4]>(sums), a[s],
+      ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(reinterpret_cast<float(&)[kColumnTiles][4]>(sums), a[s],
                                               layout::matrix_descriptor(stage, s));
     ptx::wgmma_commit();
   }

@@ -88,7 +88,10 @@ std::string clock_note(const BenchRow& row) {
   if (!fell && !hot) return {};
   std::vector<std::string> why, rates;
   for (const std::string& limit : clock_limits(row)) why.push_back(limit + " limit");
-  for (const double s : row.seconds) rates.push_back(fmt::format("{:.4g}", static_cast<double>(row.tokens()) / s));
+  for (const double s : row.seconds) {
+    const double rate = static_cast<double>(row.tokens()) / s;
+    rates.push_back(rate < 1000 ? fmt::format("{:.4g}", rate) : fmt::format("{:.0f}", rate));
+  }
   return fmt::format(
       "{}, batch {}: the card's clock {} ({} °C{}{}): repetitions {} tok/s\n", row.name(), row.batch,
       fell ? fmt::format("fell from {} to {} MHz", from.mhz, to.mhz) : fmt::format("was held down at {} MHz", to.mhz),

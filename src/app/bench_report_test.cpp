@@ -95,6 +95,9 @@ TEST(bench_report, a_clock_that_falls_by_more_than_a_tenth_is_told_of) {
   EXPECT_EQ(clock_note(clocked({{1100, 85, true, true}, {1095, 85}, {1100, 85}, {1100, 85}})),
             "tg10 @ d64, batch 2: the card's clock was held down at 1095 MHz (85 °C, thermal limit, power limit): "
             "repetitions 20, 10, 5 tok/s\n");
+  BenchRow fast = clocked({{1980, 60}, {1500, 61, false, true}, {1980, 62}, {1980, 62}});
+  fast.seconds = {fast.seconds.front() / 1815.7};
+  EXPECT_TRUE(clock_note(fast).ends_with("repetitions 36314 tok/s\n")) << clock_note(fast);
 }
 
 TEST(bench_report, rows_hold_the_clock) {

@@ -51,7 +51,8 @@ struct Mxfp4Tile {
   static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens).inputs;
   static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens).weights;
   static constexpr bool kFewColumns = kTokens == kMxfp4Narrow;
-  static constexpr int kWidths = static_cast<int>(kFewColumns ? std::size(kMxfp4NarrowWidths) : std::size(kMxfp4Widths));
+  static constexpr int kWidths =
+      static_cast<int>(kFewColumns ? std::size(kMxfp4NarrowWidths) : std::size(kMxfp4Widths));
   [[nodiscard]] static constexpr int width(int i) { return kFewColumns ? kMxfp4NarrowWidths[i] : kMxfp4Widths[i]; }
   static_assert(kInputStages % kSlicePairs == 0);
 };

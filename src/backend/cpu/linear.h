@@ -99,7 +99,9 @@ class Linear {
     prepare(x, groups);
     int64_t rows = 0;
     for (const Group& group : groups) rows += group.weight->rows();
-    pool_.parallel_ranges(rows, kTileRows, [&](IndexRange range) {
+    // A small matrix, the router's, still has a piece for every thread.
+    const int64_t chunk = rows > int64_t{kTileRows} * pool_.threads() ? kTileRows : kTileRows / 4;
+    pool_.parallel_ranges(rows, chunk, [&](IndexRange range) {
       for (size_t g = 0; g < groups.size(); ++g) {
         const int64_t here = groups[g].weight->rows();
         const IndexRange part{std::max<int64_t>(range.begin, 0), std::min(range.end, here), range.thread_idx};

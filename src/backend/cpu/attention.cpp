@@ -23,6 +23,9 @@ void prefetch(const void* page, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(page) + i, 0, 2);
 }
 
+// Of a page's keys of which the first `seen` are seen: whole vectors, two at a time.
+int64_t seen_columns(int seen) { return std::min((seen + 31) / 32 * 32, kPageTokens); }
+
 // What widened keys and values are divided by.
 float unit_of(const KvCache& cache) { return cache.dtype() == KvDtype::kE4m3 ? kE4m3Unit : 1.0f; }
 
@@ -241,7 +244,8 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
                          .from = 0,
                          .to = static_cast<int>(dim),
                          .b = pages.keys[static_cast<size_t>(p)],
-                         .b_width = kPageTokens,
+                         .b_stride = kPageTokens,
+                         .cols = seen_columns(to - p * kPageTokens),
                          .b_is_bf16 = pages.is_bf16,
                          .c = scores + p * kPageTokens,
                          .c_stride = kRangeTokens,
@@ -256,7 +260,8 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
                          .from = std::max(from - p * kPageTokens, 0),
                          .to = std::min(to - p * kPageTokens, kPageTokens),
                          .b = pages.values[static_cast<size_t>(p)],
-                         .b_width = dim,
+                         .b_stride = dim,
+                         .cols = dim,
                          .b_is_bf16 = pages.is_bf16,
                          .c = values,
                          .c_stride = partial.stride * dim,
@@ -287,7 +292,8 @@ void Attention::join(const Args& args, const Block& block, int64_t kv_head) cons
                            .from = 0,
                            .to = static_cast<int>(ranges),
                            .b = all.values + at * dim,
-                           .b_width = dim,
+                           .b_stride = dim,
+                           .cols = dim,
                            .b_is_bf16 = false,
                            .c = args.out + (block.first_token + t) * dims_.q_width() + head * dim,
                            .c_stride = dim,

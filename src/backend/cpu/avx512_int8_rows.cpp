@@ -256,6 +256,7 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
   if (args.tokens >= lanes_from(w.format)) return multiply_int8_lanes(args, chunk_bytes(w.cols));
   const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
   const int ahead = Ahead::rows_ahead(w, kInt8Rows);
+  const int64_t bytes = row_bytes(w.format, w.cols);
   for (int first = 0; first < w.rows; first += kInt8Rows) {
     RowGroup rows{.values = {},
                   .scales = {},
@@ -268,7 +269,7 @@ void multiply_int8_rows(const MultiplyPreparedArgs& args) {
                   .ahead = Ahead(w, args.next, first + ahead)};
     for (int r = 0; r < kInt8Rows; ++r) {
       const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
-      rows.values[static_cast<size_t>(r)] = w.values_of(row);
+      rows.values[static_cast<size_t>(r)] = w.values + row * bytes;
       if (has_scale_array(w.format)) rows.scales[static_cast<size_t>(r)] = w.scales_of(row);
       if (w.format != WeightFormat::kGgmlQ8 && rows.blocks < 4) load_scales(w, row, args.scratch + r * stride);
     }

@@ -286,11 +286,14 @@ class CpuBackend final : public Backend {
 
   void rmsnorm(const float* x, std::span<const float> scale, float* y) const {
     std::array<double, 8> sums{};  // independent chains
-    for (int64_t d = 0; d < dims_.hidden; ++d) sums[static_cast<size_t>(d % 8)] += double{x[d]} * x[d];
+    int64_t d = 0;
+    for (; d + 8 <= dims_.hidden; d += 8)
+      for (size_t i = 0; i < 8; ++i) sums[i] += double{x[d + static_cast<int64_t>(i)]} * x[d + static_cast<int64_t>(i)];
+    for (; d < dims_.hidden; ++d) sums[static_cast<size_t>(d % 8)] += double{x[d]} * x[d];
     const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
     const float mean = static_cast<float>(sum / static_cast<double>(dims_.hidden));
     const float inverse = 1.0f / std::sqrt(mean + config_.rms_eps);
-    for (int64_t d = 0; d < dims_.hidden; ++d) y[d] = x[d] * inverse * scale[static_cast<size_t>(d)];
+    for (d = 0; d < dims_.hidden; ++d) y[d] = x[d] * inverse * scale[static_cast<size_t>(d)];
   }
 
   // q: [heads, head_dim], k: [kv_heads, head_dim].
@@ -318,7 +321,8 @@ class CpuBackend final : public Backend {
     for (size_t first = 0, count = 0; first < jobs.size(); first += count) {
       count = 0;
       do {
-        groups[count] = {.weight = &jobs[first + count].weight, .first_row = 0, .tokens = tokens};
+        const Job& job = jobs[first + count];
+        groups[count] = {.weight = &job.weight, .first_row = 0, .tokens = tokens, .bias = job.bias.data()};
         ++count;
       } while (first + count < jobs.size() && jobs[first + count].weight.format() == groups[0].weight->format());
       linear_.run_whole(x, std::span(groups).first(count),

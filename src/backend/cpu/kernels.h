@@ -128,8 +128,9 @@ struct AccumulateArgs {
   int64_t a_stride;
   int rows;
   int from, to;   // of k
-  const void* b;  // [k, b_width] bf16 or float
-  int64_t b_width;
+  const void* b;  // [k, b_stride] bf16 or float
+  int64_t b_stride;
+  int64_t cols;  // of b and c that are computed
   bool b_is_bf16;
   float* c;
   int64_t c_stride;

@@ -140,7 +140,10 @@ TEST(cpu_kernels, accumulate_adds_every_product_once_whatever_lies_beside) {
         const int depth = 71, from = 2, to = 67;
         auto a = random_floats(static_cast<size_t>(rows * depth), 1);
         for (int r = 0; r < rows; ++r) std::fill_n(a.begin() + r * depth + to, depth - to, 0.0f);
-        const auto b = random_floats(static_cast<size_t>(width * depth), 2);
+        const int64_t stride = width + rows % 2 * 5;
+        auto b = random_floats(static_cast<size_t>(stride * depth), 2);
+        for (size_t i = 0; i < b.size(); ++i)
+          if (static_cast<int64_t>(i) % stride >= width) b[i] = std::numeric_limits<float>::quiet_NaN();
         const auto start = random_floats(static_cast<size_t>(rows * width), 3);
         std::vector<Bf16> half;
         for (const float v : b) half.push_back(Bf16::from_float(v));
@@ -152,7 +155,8 @@ TEST(cpu_kernels, accumulate_adds_every_product_once_whatever_lies_beside) {
                               .from = from,
                               .to = to,
                               .b = bf16 ? static_cast<const void*>(half.data()) : b.data(),
-                              .b_width = width,
+                              .b_stride = stride,
+                              .cols = width,
                               .b_is_bf16 = bf16,
                               .c = c.data(),
                               .c_stride = width,
@@ -162,7 +166,7 @@ TEST(cpu_kernels, accumulate_adds_every_product_once_whatever_lies_beside) {
             for (int64_t n = 0; n < width; ++n) {
               double want = rows % 3 == 0 ? 0.0f : start[static_cast<size_t>(r * width + n)];
               for (int k = from; k < to; ++k) {
-                const auto at = static_cast<size_t>(k * width + n);
+                const auto at = static_cast<size_t>(k * stride + n);
                 want += double{a[static_cast<size_t>(r * depth + k)]} * (bf16 ? half[at].to_float() : b[at]);
               }
               ASSERT_NEAR(c[static_cast<size_t>(r * width + n)], want, 1e-4)
@@ -175,7 +179,8 @@ TEST(cpu_kernels, accumulate_adds_every_product_once_whatever_lies_beside) {
                                 .from = from,
                                 .to = depth,
                                 .b = bf16 ? static_cast<const void*>(half.data()) : b.data(),
-                                .b_width = width,
+                                .b_stride = stride,
+                                .cols = width,
                                 .b_is_bf16 = bf16,
                                 .c = alone.data(),
                                 .c_stride = width,

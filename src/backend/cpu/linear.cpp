@@ -8,6 +8,15 @@
 #include <numeric>
 
 namespace nibble::backend::cpu {
+namespace {
+
+// The lines of x[0, count).
+void prefetch_floats(const float* x, int64_t count) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  for (int64_t i = 0; i < count + kLine - 1; i += kLine) __builtin_prefetch(x + std::min(i, count - 1));
+}
+
+}  // namespace
 
 Matrix::Matrix(const HostWeight& weight)
     : format_(weight.format),
@@ -145,9 +154,10 @@ void Linear::multiply(const Group& group, Tile& tile, const uint8_t* next, int t
   float* const out = outs_.as<float>() + int64_t{thread_idx} * 2 * kTileTokens * kTileRows;
   float* const pair = out + kTileTokens * kTileRows;
   const bool alone = group.pair == nullptr;
-  multiply_rows(
-      {*group.weight, group, tile, alone ? next : group.pair->at(group.first_row + tile.row, 1).values, thread_idx},
-      out);
+  const int64_t first_row = group.first_row + tile.row;
+  for (const float* bias : {group.bias, group.pair_bias})
+    if (bias != nullptr) prefetch_floats(bias + first_row, tile.rows);
+  multiply_rows({*group.weight, group, tile, alone ? next : group.pair->at(first_row, 1).values, thread_idx}, out);
   tile.out = out;
   if (alone) return;
   multiply_rows({*group.pair, group, tile, next, thread_idx}, pair);
@@ -156,17 +166,26 @@ void Linear::multiply(const Group& group, Tile& tile, const uint8_t* next, int t
 
 void Linear::multiply_rows(const Share& share, float* out) {
   const Tile& tile = share.tile;
-  const WeightRows w = share.weight.at(share.group.first_row + tile.row, tile.rows);
+  const int64_t first_row = share.group.first_row + tile.row;
   float* const scratch = scratch_.as<float>() + share.thread_idx * scratch_floats(limits_.cols);
   const auto tokens = share.group.tokens.subspan(static_cast<size_t>(tile.from), static_cast<size_t>(tile.tokens));
   if (form_ == Form::kFloat) {
     std::array<const float*, kTileTokens> x;  // the first are set
     for (size_t t = 0; t < tokens.size(); ++t) x[t] = float_rows_[static_cast<size_t>(tokens[t])];
-    kernels_.multiply(
-        {.w = w, .x = std::span(x).first(tokens.size()), .out = out, .scratch = scratch, .next = share.next});
+    kernels_.multiply({.w = share.weight.at(first_row, tile.rows),
+                       .x = std::span(x).first(tokens.size()),
+                       .out = out,
+                       .scratch = scratch,
+                       .next = share.next});
     return;
   }
-  MultiplyPreparedArgs args{.w = w, .x = {}, .tokens = tile.tokens, .out = out, .scratch = scratch, .next = share.next};
+  // The rows made in place: copied, they were loaded in wider pieces than stored, which waits for all stores before.
+  MultiplyPreparedArgs args{.w = share.weight.at(first_row, tile.rows),
+                            .x = {},
+                            .tokens = tile.tokens,
+                            .out = out,
+                            .scratch = scratch,
+                            .next = share.next};
   if (const TokenTiles* const form = tiles_of(share.group)) {
     const auto first = static_cast<size_t>(first_tile_[static_cast<size_t>(tile.group)] + tile.from / kLaneTokens);
     args.x = std::span(tiles_).subspan(first, (tokens.size() + kLaneTokens - 1) / kLaneTokens);

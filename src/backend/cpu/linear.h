@@ -49,6 +49,10 @@ struct Group {
   std::span<const int32_t> tokens;  // indices into the inputs
   // A second matrix of the same format that is multiplied alongside, or none.
   const Matrix* pair = nullptr;
+  // What `each` adds to the products, one per row of the whole matrix, fetched while they are computed: a miss
+  // afterwards would leave memory idle. Null: nothing.
+  const float* bias = nullptr;
+  const float* pair_bias = nullptr;
 
   // Where a row of the group begins.
   [[nodiscard]] const uint8_t* values(int64_t row) const { return weight->at(first_row + row, 1).values; }
@@ -95,7 +99,9 @@ class Linear {
     prepare(x, groups);
     int64_t rows = 0;
     for (const Group& group : groups) rows += group.weight->rows();
-    pool_.parallel_ranges(rows, kTileRows, [&](IndexRange range) {
+    // A small matrix, the router's, still has a piece for every thread.
+    const int64_t chunk = rows > int64_t{kTileRows} * pool_.threads() ? kTileRows : kTileRows / 4;
+    pool_.parallel_ranges(rows, chunk, [&](IndexRange range) {
       for (size_t g = 0; g < groups.size(); ++g) {
         const int64_t here = groups[g].weight->rows();
         const IndexRange part{std::max<int64_t>(range.begin, 0), std::min(range.end, here), range.thread_idx};

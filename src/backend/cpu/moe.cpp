@@ -48,7 +48,9 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
     groups_.push_back({.weight = &w.gate,
                        .first_row = e * inter * step,
                        .tokens = experts_[static_cast<size_t>(e)].tokens,
-                       .pair = w.up});
+                       .pair = w.up,
+                       .bias = w.gate_bias.data(),
+                       .pair_bias = w.up == nullptr ? nullptr : w.up_bias.data()});
   }
   linear_.run({x, {tokens_, dims_.hidden}}, groups_, inter * step, [&](const Tile& tile) {
     const int64_t e = hit_[static_cast<size_t>(tile.group)], first = e * inter * step + tile.row;
@@ -87,8 +89,10 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
 void Moe::down(const ExpertWeights& w, const float* hidden, float* residual) {
   groups_.clear();
   for (const int e : hit_) {
-    groups_.push_back(
-        {.weight = &w.down, .first_row = e * dims_.hidden, .tokens = experts_[static_cast<size_t>(e)].slots});
+    groups_.push_back({.weight = &w.down,
+                       .first_row = e * dims_.hidden,
+                       .tokens = experts_[static_cast<size_t>(e)].slots,
+                       .bias = w.down_bias.data()});
   }
   linear_.run({hidden, {tokens_ * dims_.topk, dims_.inter}}, groups_, dims_.hidden, [&](const Tile& tile) {
     const int64_t e = hit_[static_cast<size_t>(tile.group)];

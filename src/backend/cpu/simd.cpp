@@ -223,14 +223,15 @@ void widen_int8(const WidenArgs& args) {
 
 template <int kRows, class B, bool kFetch>
 void accumulate_rows(const AccumulateArgs& args, int row) {
-  const int64_t a_stride = args.a_stride, c_stride = args.c_stride, width = args.b_width;
+  const int64_t a_stride = args.a_stride, c_stride = args.c_stride;
+  const int64_t b_stride = args.b_stride, cols = args.cols;
   const float* a = args.a + row * a_stride;
   const auto* b = static_cast<const B*>(args.b);
   float* c = args.c + row * c_stride;
   const auto* next = static_cast<const uint8_t*>(args.next);
   const int64_t step_bytes = 2 * lanes() * static_cast<int64_t>(sizeof(B));
   int64_t n = 0;
-  for (; n + 2 * lanes() <= width; n += 2 * lanes()) {
+  for (; n + 2 * lanes() <= cols; n += 2 * lanes()) {
     V sum0[kRows], sum1[kRows];
     for (int r = 0; r < kRows; ++r) {
       sum0[r] = args.from_zero ? hn::Zero(F()) : load(c + r * c_stride + n);
@@ -241,7 +242,7 @@ void accumulate_rows(const AccumulateArgs& args, int row) {
         for (int64_t i = 0; i < step_bytes; i += 64) hwy::Prefetch(next + i);
         next += step_bytes;
       }
-      const V b0 = load(b + k * width + n), b1 = load(b + k * width + n + lanes());
+      const V b0 = load(b + k * b_stride + n), b1 = load(b + k * b_stride + n + lanes());
       for (int r = 0; r < kRows; ++r) {
         const V factor = hn::Set(F(), a[r * a_stride + k]);
         sum0[r] = hn::MulAdd(factor, b0, sum0[r]);
@@ -253,10 +254,10 @@ void accumulate_rows(const AccumulateArgs& args, int row) {
       hn::StoreU(sum1[r], F(), c + r * c_stride + n + lanes());
     }
   }
-  for (; n < width; ++n) {
+  for (; n < cols; ++n) {
     for (int r = 0; r < kRows; ++r) {
       float sum = args.from_zero ? 0.0f : c[r * c_stride + n];
-      for (int k = args.from; k < args.to; ++k) sum = std::fma(a[r * a_stride + k], value(b + k * width + n), sum);
+      for (int k = args.from; k < args.to; ++k) sum = std::fma(a[r * a_stride + k], value(b + k * b_stride + n), sum);
       c[r * c_stride + n] = sum;
     }
   }

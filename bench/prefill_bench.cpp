@@ -82,6 +82,17 @@ struct Routing {
   double sigma = 0;
 };
 
+// The same on the device: pairs of token and expert, grouped, and how many of the experts have any.
+struct MoeStep {
+  int experts, tokens, distinct;
+  std::string name;
+  const int32_t* ids = nullptr;
+  int32_t *pair_of = nullptr, *place_of = nullptr;
+  ExpertTile* tiles = nullptr;
+  int32_t* tile_counts = nullptr;
+  [[nodiscard]] int pairs() const { return tokens * kTopk; }
+};
+
 struct Row {
   std::string name;
   int tokens;
@@ -117,6 +128,7 @@ class Bench {
   void write(const char* path) const;
 
  private:
+  void experts_gemms(const MoeStep& step, bool wgmma);
   // One kernel: link(i) enqueues the i-th launch of `links`.
   void add(Row row, int links, const std::function<void(int)>& link) {
     row.us = median_link_us({stream_.get(), links, kRepetitions}, link);
@@ -307,67 +319,18 @@ void Bench::moe(const Routing& r) {
   const std::vector<int32_t> ids = skewed_routing(r);
   std::vector<bool> seen(experts);
   for (const int32_t e : ids) seen[static_cast<size_t>(e)] = true;
-  const int pairs = tokens * kTopk, distinct = static_cast<int>(std::count(seen.begin(), seen.end(), true));
-  const int32_t* on_ids = device_copy(ids);
-  const auto places = static_cast<int>(max_places(pairs, experts));
-  auto* on_pairs = device_array<int32_t>(places);
-  auto* on_places = device_array<int32_t>(pairs);
-  auto* tiles = device_array<ExpertTile>(max_expert_tiles(pairs, experts, 32));
-  auto* tile_counts = device_array<int32_t>(kTileCounts);
-  for (const bool wgmma : {false, true}) {
-    if (wgmma && !sm90_gemm_serves(layout::Packing::kMxfp4)) continue;
-    const std::string kernel = wgmma ? "sm90_gemm mxfp4 " : "any_gemm mxfp4 ";
-    const GemmDevice device{.sms = sms_, .wgmma = wgmma};
-    const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, experts}, device);
-    add({"moe_group, tiles of " + std::to_string(plan.tokens), tokens, 0, 12.0 * pairs, 0}, 4, [&](int) {
-      any_moe_group_tiles({on_ids, on_pairs, on_places, tiles, tile_counts, tokens, kTopk, experts, plan.tokens}, on_);
-    });
-    if (wgmma) {
-      add({"round for experts", tokens, 0, tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
-        any_round({.from = x_,
-                   .to = {x16_, InputType::kF16, places},
-                   .tokens = tokens,
-                   .cols = kHidden,
-                   .places = on_places,
-                   .copies = kTopk},
-                  on_);
-      });
-    }
-    GemmArgs args{.packing = layout::Packing::kMxfp4,
-                  .order = layout::RowOrder::kGateUp,
-                  .bias = bias_,
-                  .x = x16_,
-                  .rows = 2 * kInter,
-                  .cols = kHidden,
-                  .tokens = pairs,
-                  .tiles = tiles,
-                  .tile_count = tile_counts,
-                  .pairs = on_pairs,
-                  .x_share = wgmma ? 1 : kTopk,
-                  .experts = experts,
-                  .x_rows = wgmma ? places : 0,
-                  .u = u_};
-    const auto time = [&](const char* name) {
-      const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, experts}, device, {plan.tokens});
-      const int64_t layer = experts * layout::packed_bytes(args.packing, args.rows, args.cols);
-      const GemmCost c = cost(args, distinct);
-      add({kernel + name + ", " + std::to_string(experts) + " experts, sigma " + std::to_string(sigma).substr(0, 3),
-           tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
-          static_cast<int>(kPoolBytes / layer), [&](int i) {
-            args.weights = experts_ + i * layer;
-            wgmma ? sm90_gemm(args, own, on_) : any_gemm(args, own, on_);
-          });
-    };
-    time("gate_up");
-    args.order = layout::RowOrder::kPlain;
-    args.x = u_;
-    args.rows = kHidden;
-    args.cols = kInter;
-    args.y16 = reinterpret_cast<uint16_t*>(y_);
-    args.x_share = 1;
-    args.u = nullptr;
-    time("down");
-  }
+  MoeStep step{.experts = experts,
+               .tokens = tokens,
+               .distinct = static_cast<int>(std::count(seen.begin(), seen.end(), true)),
+               .name = ", " + std::to_string(experts) + " experts, sigma " + std::to_string(sigma).substr(0, 3)};
+  const auto places = static_cast<int>(max_places(step.pairs(), experts));
+  step.ids = device_copy(ids);
+  step.pair_of = device_array<int32_t>(places);
+  step.place_of = device_array<int32_t>(step.pairs());
+  step.tiles = device_array<ExpertTile>(max_expert_tiles(step.pairs(), experts, 32));
+  step.tile_counts = device_array<int32_t>(kTileCounts);
+  for (const bool wgmma : {false, true})
+    if (!wgmma || sm90_gemm_serves(layout::Packing::kMxfp4)) experts_gemms(step, wgmma);
   const NormSumsArgs norm{.x = x_,
                           .sums = {},
                           .experts = {y_, ExpertSums::Type::kBf16, y_, kTopk},
@@ -377,6 +340,62 @@ void Bench::moe(const Routing& r) {
                           .hidden = kHidden};
   add({"norm_sums of experts", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 4,
       [&](int) { any_norm_sums(norm, on_); });
+}
+
+void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
+  const int pairs = s.pairs();
+  const auto places = static_cast<int>(max_places(pairs, s.experts));
+  const GemmDevice device{.sms = sms_, .wgmma = wgmma};
+  const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, s.experts}, device);
+  add({"moe_group, tiles of " + std::to_string(plan.tokens), s.tokens, 0, 12.0 * pairs, 0}, 4, [&](int) {
+    any_moe_group_tiles({s.ids, s.pair_of, s.place_of, s.tiles, s.tile_counts, s.tokens, kTopk, s.experts, plan.tokens},
+                        on_);
+  });
+  if (wgmma) {
+    add({"round for experts", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
+      any_round({.from = x_,
+                 .to = {x16_, InputType::kF16, places},
+                 .tokens = s.tokens,
+                 .cols = kHidden,
+                 .places = s.place_of,
+                 .copies = kTopk},
+                on_);
+    });
+  }
+  GemmArgs args{.packing = layout::Packing::kMxfp4,
+                .order = layout::RowOrder::kGateUp,
+                .bias = bias_,
+                .x = x16_,
+                .rows = 2 * kInter,
+                .cols = kHidden,
+                .tokens = pairs,
+                .tiles = s.tiles,
+                .tile_count = s.tile_counts,
+                .pairs = s.pair_of,
+                .x_share = wgmma ? 1 : kTopk,
+                .experts = s.experts,
+                .x_rows = wgmma ? places : 0,
+                .u = u_};
+  const auto time = [&](const char* name) {
+    const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, s.experts}, device, {plan.tokens});
+    const int64_t layer = s.experts * layout::packed_bytes(args.packing, args.rows, args.cols);
+    const GemmCost c = cost(args, s.distinct);
+    add({(wgmma ? "sm90_gemm mxfp4 " : "any_gemm mxfp4 ") + (name + s.name), s.tokens, 0, static_cast<double>(c.bytes),
+         static_cast<double>(c.flops)},
+        static_cast<int>(kPoolBytes / layer), [&](int i) {
+          args.weights = experts_ + i * layer;
+          wgmma ? sm90_gemm(args, own, on_) : any_gemm(args, own, on_);
+        });
+  };
+  time("gate_up");
+  args.order = layout::RowOrder::kPlain;
+  args.x = u_;
+  args.rows = kHidden;
+  args.cols = kInter;
+  args.y16 = reinterpret_cast<uint16_t*>(y_);
+  args.x_share = 1;
+  args.u = nullptr;
+  time("down");
 }
 
 void Bench::write(const char* path) const {

@@ -58,6 +58,22 @@ struct Row {
   double us = 0;
 };
 
+// A GEMM over the weights of layer i, where it leaves its sums, and what it costs.
+struct Gemm {
+  std::function<void(int)> run;
+  SplitSums sums;
+  GemmCost cost;
+};
+
+// What a step's kernels are given; of the router, all but the weights.
+struct Step {
+  Gemm qkv, o;
+  NormSumsArgs norm{}, settle{};
+  RopeSumsArgs rope{};
+  RoundArgs round{};
+  RouteTokensArgs route{};
+};
+
 class Bench {
  public:
   Bench() : peaks_(measure_cuda(0)), stream_(make_stream()) {
@@ -68,6 +84,9 @@ class Bench {
   void write(const char* path) const;
 
  private:
+  static int rows16(int tokens) { return (tokens + 7) / 8 * 8; }
+  [[nodiscard]] Gemm gemm(const uint8_t* weights, const GemmShape& shape) const;
+  [[nodiscard]] Step step_of(int tokens) const;
   // link(i) enqueues layer i's launches.
   void add(Row row, const std::function<void(int)>& link) {
     row.us = median_link_us({stream_.get(), kLayers, kRepetitions}, link);
@@ -109,102 +128,106 @@ class Bench {
   int* finished_ = device_array<int>(route_tiles(kMaxTokens));
 };
 
+Gemm Bench::gemm(const uint8_t* weights, const GemmShape& shape) const {
+  const auto rows = static_cast<int>(shape.rows), cols = static_cast<int>(shape.cols);
+  const auto tokens = static_cast<int>(shape.tokens);
+  const int64_t bytes = shape.rows * shape.cols * 2;
+  const bool split = split_gemm_serves(layout::Packing::kBf16, true, tokens);
+  const SplitGemmPlan plan = split ? plan_split_gemm(shape, sms_) : SplitGemmPlan{.splits = 1};
+  SplitGemmArgs args{.x = x16_,
+                     .sums = reinterpret_cast<uint16_t*>(sums_),
+                     .rows = rows,
+                     .cols = cols,
+                     .tokens = tokens,
+                     .x_rows = rows16(tokens)};
+  const GemmCost own = cost(args, plan);
+  const auto run = [=, this, on = on_](int i) mutable {
+    args.weights = weights + i * bytes;
+    if (split) return sm90_split_gemm(args, plan, on);
+    GemmArgs all{
+        .weights = args.weights, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens, .x_rows = args.x_rows};
+    all.parts[0] = {sums_, 0, rows};
+    sm90_gemm(
+        all, plan_gemm({shape.rows, shape.cols, shape.tokens, 1, layout::Packing::kBf16}, {.sms = sms_, .wgmma = true}),
+        on);
+  };
+  return {run, {sums_, plan.splits, plan.splits > 1 ? SplitSums::Order::kTiles : SplitSums::Order::kRows}, own};
+}
+
+Step Bench::step_of(int tokens) const {
+  Step s{.qkv = gemm(qkv_, {kQkv, kHidden, tokens}), .o = gemm(o_, {kHidden, kWidth, tokens})};
+  s.norm = {.x = residual_,
+            .sums = {},
+            .norm = scale_,
+            .rounded = {x16_, InputType::kBf16, rows16(tokens)},
+            .tokens = tokens,
+            .hidden = kHidden,
+            .eps = 1e-5f};
+  s.rope = {.sums = s.qkv.sums,
+            .bias = bias_,
+            .q = q_,
+            .cosine = table_,
+            .sine = table_,
+            .kv_slots = slots_,
+            .kv = {keys_, values_, KvPages::Type::kBf16},
+            .tokens = tokens,
+            .heads = kHeads,
+            .kv_heads = kKvHeads};
+  s.round = {.from = attn_, .to = s.norm.rounded, .tokens = tokens, .cols = kWidth};
+  s.settle = s.norm;
+  s.settle.sums = s.o.sums;
+  s.settle.bias = bias_;
+  s.settle.normed = normed_;
+  s.settle.rounded.type = InputType::kF16;
+  s.route = {.x = normed_,
+             .bias = bias_,
+             .logits = logits_,
+             .ids = ids_,
+             .weights = weights_,
+             .finished = finished_,
+             .tokens = tokens,
+             .hidden = kHidden,
+             .experts = kExperts,
+             .topk = kTopk};
+  return s;
+}
+
 void Bench::step(int tokens) {
-  const int rows16 = (tokens + 7) / 8 * 8;
-  NormSumsArgs norm{.x = residual_,
-                    .sums = {},
-                    .norm = scale_,
-                    .rounded = {x16_, InputType::kBf16, rows16},
-                    .tokens = tokens,
-                    .hidden = kHidden,
-                    .eps = 1e-5f};
-  const RoundArgs round{.from = attn_, .to = {x16_, InputType::kBf16, rows16}, .tokens = tokens, .cols = kWidth};
-  const auto gemm = [&](const uint8_t* weights, const GemmShape& shape) {
-    const auto rows = static_cast<int>(shape.rows), cols = static_cast<int>(shape.cols);
-    const int64_t bytes = shape.rows * shape.cols * 2;
-    const bool split = split_gemm_serves(layout::Packing::kBf16, true, tokens);
-    const SplitGemmPlan plan = split ? plan_split_gemm(shape, sms_) : SplitGemmPlan{.splits = 1};
-    SplitGemmArgs args{.x = x16_,
-                       .sums = reinterpret_cast<uint16_t*>(sums_),
-                       .rows = rows,
-                       .cols = cols,
-                       .tokens = tokens,
-                       .x_rows = rows16};
-    const GemmCost own = cost(args, plan);
-    const std::function<void(int)> run = [=, this, on = on_](int i) mutable {
-      args.weights = weights + i * bytes;
-      if (split) return sm90_split_gemm(args, plan, on);
-      GemmArgs all{.weights = args.weights, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens, .x_rows = rows16};
-      all.parts[0] = {sums_, 0, rows};
-      sm90_gemm(
-          all,
-          plan_gemm({shape.rows, shape.cols, shape.tokens, 1, layout::Packing::kBf16}, {.sms = sms_, .wgmma = true}),
-          on);
-    };
-    return std::tuple(run, plan.splits, own);
+  const Step s = step_of(tokens);
+  const RoutePlan plan = plan_route({tokens, kHidden, kExperts}, sms_);
+  const auto route = [&](int i) {
+    RouteTokensArgs args = s.route;
+    args.weight = router_ + int64_t{i} * kExperts * kHidden;
+    any_route_tokens(args, plan, on_);
   };
-  const auto [qkv, qkv_splits, qkv_cost] = gemm(qkv_, {kQkv, kHidden, tokens});
-  const auto [o, o_splits, o_cost] = gemm(o_, {kHidden, kWidth, tokens});
-  const SplitSums::Order order = qkv_splits > 1 ? SplitSums::Order::kTiles : SplitSums::Order::kRows;
-  const RopeSumsArgs rope{.sums = {sums_, qkv_splits, order},
-                          .bias = bias_,
-                          .q = q_,
-                          .cosine = table_,
-                          .sine = table_,
-                          .kv_slots = slots_,
-                          .kv = {keys_, values_, KvPages::Type::kBf16},
-                          .tokens = tokens,
-                          .heads = kHeads,
-                          .kv_heads = kKvHeads};
-  NormSumsArgs settle = norm;
-  settle.sums = {sums_, o_splits, order};
-  settle.bias = bias_;
-  settle.normed = normed_;
-  settle.rounded.type = InputType::kF16;
-  RouteTokensArgs route{.x = normed_,
-                        .bias = bias_,
-                        .logits = logits_,
-                        .ids = ids_,
-                        .weights = weights_,
-                        .finished = finished_,
-                        .tokens = tokens,
-                        .hidden = kHidden,
-                        .experts = kExperts,
-                        .topk = kTopk};
-  const RoutePlan route_plan = plan_route({tokens, kHidden, kExperts}, sms_);
-  const auto run_route = [&](int i) {
-    route.weight = router_ + int64_t{i} * kExperts * kHidden;
-    any_route_tokens(route, route_plan, on_);
+  const auto attn_in = [&](int i) {
+    any_norm_sums(s.norm, on_);
+    s.qkv.run(i);
+    any_rope_sums(s.rope, on_);
   };
-  add({"norm_sums", tokens, cost(norm)}, [&](int) { any_norm_sums(norm, on_); });
-  add({"qkv gemm", tokens, qkv_cost}, qkv);
-  add({"rope_sums", tokens, cost(rope)}, [&](int) { any_rope_sums(rope, on_); });
-  add({"round", tokens, {.bytes = int64_t{6} * tokens * kWidth}}, [&](int) { any_round(round, on_); });
-  add({"o gemm", tokens, o_cost}, o);
-  add({"norm_sums of o", tokens, cost(settle)}, [&](int) { any_norm_sums(settle, on_); });
-  add({"route_tokens", tokens, cost(route)}, run_route);
-  add({"attn_in: norm, qkv, rope", tokens, qkv_cost}, [&](int i) {
-    any_norm_sums(norm, on_);
-    qkv(i);
-    any_rope_sums(rope, on_);
-  });
-  add({"attn_out: round, o", tokens, o_cost}, [&](int i) {
-    any_round(round, on_);
-    o(i);
-  });
-  add({"route: norm, route_tokens", tokens, cost(route)}, [&](int i) {
-    any_norm_sums(settle, on_);
-    run_route(i);
-  });
-  add({"all three", tokens, {.bytes = qkv_cost.bytes + o_cost.bytes, .flops = qkv_cost.flops + o_cost.flops}},
+  const auto attn_out = [&](int i) {
+    any_round(s.round, on_);
+    s.o.run(i);
+  };
+  const auto settle_and_route = [&](int i) {
+    any_norm_sums(s.settle, on_);
+    route(i);
+  };
+  add({"norm_sums", tokens, cost(s.norm)}, [&](int) { any_norm_sums(s.norm, on_); });
+  add({"qkv gemm", tokens, s.qkv.cost}, s.qkv.run);
+  add({"rope_sums", tokens, cost(s.rope)}, [&](int) { any_rope_sums(s.rope, on_); });
+  add({"round", tokens, {.bytes = int64_t{6} * tokens * kWidth}}, [&](int) { any_round(s.round, on_); });
+  add({"o gemm", tokens, s.o.cost}, s.o.run);
+  add({"norm_sums of o", tokens, cost(s.settle)}, [&](int) { any_norm_sums(s.settle, on_); });
+  add({"route_tokens", tokens, cost(s.route)}, route);
+  add({"attn_in: norm, qkv, rope", tokens, s.qkv.cost}, attn_in);
+  add({"attn_out: round, o", tokens, s.o.cost}, attn_out);
+  add({"route: norm, route_tokens", tokens, cost(s.route)}, settle_and_route);
+  add({"all three", tokens, {.bytes = s.qkv.cost.bytes + s.o.cost.bytes, .flops = s.qkv.cost.flops + s.o.cost.flops}},
       [&](int i) {
-        any_norm_sums(norm, on_);
-        qkv(i);
-        any_rope_sums(rope, on_);
-        any_round(round, on_);
-        o(i);
-        any_norm_sums(settle, on_);
-        run_route(i);
+        attn_in(i);
+        attn_out(i);
+        settle_and_route(i);
       });
 }
 

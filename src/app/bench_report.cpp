@@ -119,9 +119,9 @@ std::string markdown_head(const BenchHead& head) {
   std::string out = fmt::format("nibble {} ({}): `{}`\n\n", head.version, head.commit, head.command);
   out += fmt::format("- model {}: {} layers, {} experts, {} ({})\n", head.model, head.layers, head.experts,
                      format_bytes(static_cast<double>(head.weight_bytes)), head.formats);
-  out += fmt::format("- backend {}{}, KV cache {}, at most {} tokens per step, {} repetitions\n", head.backend,
+  out += fmt::format("- backend {}{}, KV cache {}, at most {} tokens per step, {} repetition{}\n", head.backend,
                      head.kernels.empty() ? "" : fmt::format(" ({})", head.kernels), head.kv_cache, head.step_tokens,
-                     head.repetitions);
+                     head.repetitions, head.repetitions == 1 ? "" : "s");
   out += fmt::format("- device {}, measured now: reads {}/s; {}\n", head.peaks.device,
                      format_bytes(head.peaks.read_bytes_per_s), fmt::join(peaks, ", "));
   const backend::MatrixPeak* exact = head.peaks.exact_peak();

@@ -55,17 +55,21 @@ TEST(bench_report, shares_are_of_the_reads_measured_beside_the_row) {
 }
 
 TEST(bench_report, every_line_has_the_columns_of_its_head) {
-  const BenchHead head{.version = "1",
-                       .commit = "c",
-                       .command = "nibble bench -p 1,2",
-                       .model = "m",
-                       .formats = "f",
-                       .backend = "cpu",
-                       .kv_cache = "bf16",
-                       .kernels = "",
-                       .peaks = kPeaks};
+  BenchHead head{.version = "1",
+                 .commit = "c",
+                 .command = "nibble bench -p 1,2",
+                 .model = "m",
+                 .formats = "f",
+                 .backend = "cpu",
+                 .kv_cache = "bf16",
+                 .kernels = "",
+                 .peaks = kPeaks};
   const auto bars = [](std::string text) { return std::count(text.begin(), text.end(), '|'); };
+  head.repetitions = 1;
+  EXPECT_NE(markdown_head(head).find(" per step, 1 repetition\n"), std::string::npos);
+  head.repetitions = 2;
   const std::string text = markdown_head(head);
+  EXPECT_NE(text.find(" per step, 2 repetitions\n"), std::string::npos);
   const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
   EXPECT_EQ(bars(last), bars(markdown_row(generated(), kPeaks)));
   const std::string line = csv_row(head, generated());

@@ -44,7 +44,7 @@ int execute(const CompareOptions& options) {
   const std::vector<int32_t> prompt =
       source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);
   const int tokens = static_cast<int>(prompt.size());
-  const int64_t most = std::min(kMostTokens, context_length(options.model, source.config, kMostTokens));
+  const int64_t most = std::min(kMostTokens, source.config.dims.max_context);
   if (tokens < 1 || tokens > most)
     throw Error(Code::kInvalidRequest, "[compare] want 1 to {} prompt tokens, found {}", most, tokens);
   const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};

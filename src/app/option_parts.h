@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +21,13 @@ namespace nibble::app {
 // "" is what a shell makes of a variable that is not set: a key that lets everybody in, another model than was meant.
 inline std::string not_empty(const std::string& found) {
   return found.empty() ? "want a value, found an empty one" : "";
+}
+
+inline std::string finite(const std::string& found) {
+  double value = 0;
+  return CLI::detail::lexical_cast(found, value) && std::isfinite(value)
+             ? std::string()
+             : fmt::format("want a finite number, found {}", found);
 }
 
 // An option whose value is one of a few words.

@@ -1,6 +1,7 @@
 #include "app/options.h"
 
 #include "app/help.h"
+#include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/parse_error.h"
 #include "app/serve_options.h"
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <ctime>
 #include <optional>
@@ -28,13 +28,6 @@ std::optional<std::string> environment(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-std::string finite(const std::string& found) {
-  double value = 0;
-  return CLI::detail::lexical_cast(found, value) && std::isfinite(value)
-             ? std::string()
-             : fmt::format("want a finite number, found {}", found);
-}
-
 void add_output(CLI::App& app, OutputOptions& o) {
   app.add_flag("--json", o.json, "Print one JSON object instead of text");
   o.dumb_terminal = environment("TERM") == "dumb";
@@ -44,110 +37,6 @@ void add_output(CLI::App& app, OutputOptions& o) {
       app, "--color",
       {o.color, {{"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}}},
       "Colours; auto: on a terminal, unless NO_COLOR is set");
-}
-
-void add_load_format(CLI::App& app, LoadFormat& into) {
-  add_choice<LoadFormat>(
-      app, "--load-format",
-      {into,
-       {{"auto", LoadFormat::kAuto},
-        {"safetensors", LoadFormat::kSafetensors},
-        {"gguf", LoadFormat::kGguf},
-        {"dummy", LoadFormat::kDummy}}},
-      "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
-}
-
-void add_model_source(CLI::App& app, ModelOptions& o) {
-  app.add_option("-m,--model", o.model,
-                 "Model directory (Hugging Face layout or OpenAI's original/) or llama.cpp's .gguf file; with "
-                 "--load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny")
-      ->required();
-  add_load_format(app, o.load_format);
-}
-
-void add_cpu(CLI::App& app, ModelOptions& o) {
-  add_choice<CpuIsaChoice>(app, "--cpu-isa",
-                           {o.cpu_isa,
-                            {{"auto", CpuIsaChoice::kAuto},
-                             {"baseline", CpuIsaChoice::kBaseline},
-                             {"avx2", CpuIsaChoice::kAvx2},
-                             {"avx512", CpuIsaChoice::kAvx512},
-                             {"amx", CpuIsaChoice::kAmx}}},
-                           "CPU: instruction set; auto: the best there is");
-  app.add_flag("--no-mmap", o.copy_weights,
-               "CPU: weights are copied to memory of their own, on huge pages: reads are faster, the start is slower, "
-               "and nothing is shared with other processes");
-}
-
-// `any_context`: the word for kContextThatFits, of a command that finds it out.
-void add_runtime(CLI::App& app, ModelOptions& o, const std::string& any_context = "") {
-  add_seed(app, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
-  app.add_option("-t,--threads", o.threads, "Threads; 0: one per core that this process may run on")
-      ->transform(whole(0, 1024));
-  add_choice<KvCacheDtype>(
-      app, "--kv-cache-dtype",
-      {o.kv_cache_dtype,
-       {{"auto", KvCacheDtype::kAuto},
-        {"bf16", KvCacheDtype::kBf16},
-        {"f32", KvCacheDtype::kF32},
-        {"fp8", KvCacheDtype::kFp8},
-        {"int8", KvCacheDtype::kInt8}}},
-      "Keys and values; auto: bf16; fp8: E4M3, lossy; int8 (cpu, reference): with a scale per head and token, "
-      "lossy");
-  add_choice<AttentionBackend>(
-      app, "--attention-backend",
-      {o.attention_backend,
-       {{"auto", AttentionBackend::kAuto},
-        {"flash", AttentionBackend::kFlash},
-        {"reference", AttentionBackend::kReference}}},
-      "Attention kernels of cuda; auto: flash where it serves the shapes and pages of bf16 or fp8");
-  add_choice<MoeActivation>(
-      app, "--moe-activation",
-      {o.moe_activation,
-       {{"auto", MoeActivation::kAuto},
-        {"f32", MoeActivation::kF32},
-        {"int8", MoeActivation::kInt8},
-        {"mxfp8", MoeActivation::kMxfp8}}},
-      "What the experts multiply; auto: exact; f32, int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, "
-      "with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
-  add_cpu(app, o);
-  using backend::MoeKernel;
-  add_choice<MoeKernel>(
-      app, "--moe-kernel",
-      {o.moe_kernel,
-       {{"auto", MoeKernel::kAuto},
-        {"marlin", MoeKernel::kMarlin},
-        {"gemm", MoeKernel::kGemm},
-        {"gemv", MoeKernel::kGemv},
-        {"reference", MoeKernel::kReference}}},
-      "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
-      "for more; auto: each where it is faster; gemv: experts on dp4a, activations in int8, lossy; all else as auto");
-  app.add_flag("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
-  app.add_option("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
-      ->transform(whole(1, 1 << 24, any_context));
-  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
-      ->transform(whole(1, 65536))
-      ->default_str(o.max_num_batched_tokens > 0
-                        ? fmt::format("{}", o.max_num_batched_tokens)
-                        : fmt::format("{}, with --backend cuda {}", kHostStepTokens, kCardStepTokens));
-  app.add_option_function<double>(
-         "--gpu-memory-utilization", [&o](double share) { o.gpu_memory_utilization = share; },
-         "Share of the card's memory to use at most, with --backend cuda; default 0.92")
-      ->check(finite)
-      ->check(CLI::Range(0.01, 1.0));
-  add_dense_format(app, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.dense);
-  add_dense_format(app, "--mxfp8-layers", backend::WeightFormat::kMxfp8, o.dense);
-  add_choice<bool>(app, "--attention-sinks", {o.attention_sinks, {{"auto", true}, {"on", true}, {"off", false}}},
-                   "off shows what the model loses without them");
-}
-
-// The backends, as --backend, --a and --b name them.
-Choice<BackendKind> backends(BackendKind& into) {
-  return {into, {{"cpu", BackendKind::kCpu}, {"cuda", BackendKind::kCuda}, {"reference", BackendKind::kReference}}};
-}
-
-void add_backend(CLI::App& app, ModelOptions& o) {
-  add_choice(app, "--backend", backends(o.backend), "cuda: an NVIDIA card; reference: plain loops, slow, the oracle");
 }
 
 std::pair<int32_t, float> parse_bias(const std::string& text) {
@@ -251,6 +140,7 @@ void add_run(CLI::App& app, RunOptions& o) {
   app.add_flag("--special", o.special, "Recognise special tokens such as <|start|> in the prompt");
   add_backend(app, o.model);
   add_runtime(app, o.model);
+  add_limits(app, o.model, {"4096 or what -n needs", ""});
   add_output(app, o.output);
 }
 
@@ -271,13 +161,15 @@ void add_chat(CLI::App& app, ChatOptions& o) {
   add_generate(app, o.generate);
   add_backend(app, o.model);
   add_runtime(app, o.model);
+  add_limits(app, o.model, {"8192", ""});
   add_output(app, o.output);
 }
 
 void add_serve(CLI::App& app, ServeOptions& o) {
   add_serve_flags(app, o);
   add_backend(app, o.model);
-  add_runtime(app, o.model, "auto");
+  add_runtime(app, o.model);
+  add_limits(app, o.model, {"the model's", "auto"});
   add_load_format(app, o.model.load_format);
   add_date(app, o.date);
   add_output(app, o.output);
@@ -310,7 +202,7 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
                            {"gb10", CardChoice::kGb10}}},
                          "With --plan --backend cuda: the card; auto: this machine's, else h200");
   add_backend(app, o.model);
-  add_runtime(app, o.model);
+  add_kernels(app, o.model);
   const std::vector<CLI::Option*> all = app.get_options();
   for (size_t i = before; i < all.size(); ++i) all[i]->needs(plan);
   add_output(app, o.output);
@@ -331,9 +223,11 @@ void add_perplexity(CLI::App& app, PerplexityOptions& o) {
   add_text(app, o.input, "Text to score");
   add_model_source(app, o.model);
   app.add_option("--context", o.context, "Tokens per window; each token is scored from those before it in its window")
-      ->transform(whole(2, 1 << 20));
+      ->transform(whole(2, 1 << 20))
+      ->capture_default_str();
   add_backend(app, o.model);
   add_runtime(app, o.model);
+  add_limits(app, o.model, {"--context", ""});
   add_output(app, o.output);
 }
 
@@ -344,7 +238,8 @@ void add_compare(CLI::App& app, CompareOptions& o) {
   add_choice(app, "--b", backends(o.b), "The other backend");
   app.add_option("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")
       ->check(finite)
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   add_runtime(app, o.model);
   add_output(app, o.output);
 }
@@ -428,6 +323,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   add_backend(app, o.model);
   o.model.max_num_batched_tokens = 8192;
   add_runtime(app, o.model);
+  add_limits(app, o.model, {"the model's", ""});
   add_output(app, o.output);
   app.get_option("--json")->excludes(output);
 }

@@ -33,11 +33,10 @@ int execute(const PerplexityOptions& options) {
   const auto window = static_cast<size_t>(context_length(options.model, source.config, options.context));
   if (window < 2)
     throw Error(Code::kInvalidRequest, "[perplexity] want windows of at least 2 tokens, found {}", window);
-  constexpr int kChunkTokens = 64;  // a row of logits each: bounds memory
-  Runtime runtime(
-      source, options.model,
-      {.max_context = static_cast<int64_t>(window), .chunk_tokens = kChunkTokens, .max_logit_rows = kChunkTokens},
-      terminal);
+  const int chunk = std::min(64, options.model.step_tokens());  // a row of logits each: bounds memory
+  Runtime runtime(source, options.model,
+                  {.max_context = static_cast<int64_t>(window), .chunk_tokens = chunk, .max_logit_rows = chunk},
+                  terminal);
   double nats = 0;
   int64_t scored = 0;
   for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {

@@ -82,7 +82,8 @@ std::map<std::string, Layered> read_config(const CLI::App& app, const std::strin
 std::string shown(const CLI::Option& option, const std::string& flag) {
   if (option.count() == 0) return option.get_default_str();
   if (flag == "--api-key" || flag == "--hf-token") return "(secret)";
-  return fmt::format("{}", fmt::join(option.reduced_results(), ","));
+  const std::string value = fmt::format("{}", fmt::join(option.reduced_results(), ","));
+  return flag == "--max-model-len" && value == fmt::format("{}", kContextThatFits) ? "auto" : value;
 }
 
 std::string yes_or_no(const std::string& found) {

@@ -44,6 +44,12 @@ TEST(config, derives_layer_kinds_only_when_the_file_lists_none) {
   EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kSliding, kFull, kSliding, kFull}));
 }
 
+TEST(config, of_a_file_is_refused_by_the_files_name) {
+  checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "dir/config.json");
+  hf.hidden_size = 48;
+  expect_error([&] { (void)from_hf(hf); }, Code::kUnsupported, "dir/config.json: hidden: want a multiple of 32");
+}
+
 TEST(config, truncates_layers) {
   const ModelConfig c = truncated(gpt_oss_20b(), 3);
   EXPECT_EQ(c.dims.layers, 3);
@@ -75,46 +81,46 @@ TEST(config, refuses_dimensions_below_one) {
                                                          {&D::max_context, "max_context"}};
   for (const auto& [field, name] : fields) {
     expect_invalid([&](ModelConfig& c) { c.dims.*field = 0; }, Code::kCorrupt,
-                   fmt::format("[config] {}: want at least 1, found 0", name));
+                   fmt::format("[config]: {}: want at least 1, found 0", name));
   }
 }
 
 TEST(config, refuses_shapes_that_no_format_holds) {
   expect_invalid([](ModelConfig& c) { c.dims.hidden = 48; }, Code::kUnsupported,
-                 "[config] hidden: want a multiple of 32 (MXFP4 blocks), found 48");
+                 "[config]: hidden: want a multiple of 32 (MXFP4 blocks), found 48");
   expect_invalid([](ModelConfig& c) { c.dims.inter = 33; }, Code::kUnsupported,
-                 "[config] inter: want a multiple of 32 (MXFP4 blocks), found 33");
+                 "[config]: inter: want a multiple of 32 (MXFP4 blocks), found 33");
   expect_invalid([](ModelConfig& c) { c.dims.head_dim = 45; }, Code::kUnsupported,
-                 "[config] head_dim: want an even number (rope turns pairs), found 45");
+                 "[config]: head_dim: want an even number (rope turns pairs), found 45");
 }
 
 TEST(config, refuses_contradictions) {
   expect_invalid([](ModelConfig& c) { c.dims.kv_heads = 3; }, Code::kCorrupt,
-                 "[config] heads: want a multiple of kv_heads = 3, found 4");
+                 "[config]: heads: want a multiple of kv_heads = 3, found 4");
   expect_invalid([](ModelConfig& c) { c.dims.topk = 9; }, Code::kCorrupt,
-                 "[config] topk: want at most experts = 8, found 9");
+                 "[config]: topk: want at most experts = 8, found 9");
   expect_invalid([](ModelConfig& c) { c.layer_kinds.pop_back(); }, Code::kCorrupt,
-                 "[config] layer_kinds: want one per layer = 4, found 3");
+                 "[config]: layer_kinds: want one per layer = 4, found 3");
   expect_invalid([](ModelConfig& c) { c.rope.beta_slow = 32; }, Code::kCorrupt,
-                 "[config] rope betas: want 0 < slow < fast, found slow 32 and fast 32");
+                 "[config]: rope betas: want 0 < slow < fast, found slow 32 and fast 32");
   expect_invalid([](ModelConfig& c) { c.rope.theta = 1; }, Code::kCorrupt,
-                 "[config] rope theta: want more than 1, found 1");
+                 "[config]: rope theta: want more than 1, found 1");
   expect_invalid([](ModelConfig& c) { c.rope.factor = 0.5; }, Code::kCorrupt,
-                 "[config] rope factor: want at least 1, found 0.5");
+                 "[config]: rope factor: want at least 1, found 0.5");
   expect_invalid([](ModelConfig& c) { c.rope.original_context = 0; }, Code::kCorrupt,
-                 "[config] rope original_context: want at least 1, found 0");
-  expect_invalid([](ModelConfig& c) { c.rms_eps = 0; }, Code::kCorrupt, "[config] rms_eps: want more than 0, found 0");
+                 "[config]: rope original_context: want at least 1, found 0");
+  expect_invalid([](ModelConfig& c) { c.rms_eps = 0; }, Code::kCorrupt, "[config]: rms_eps: want more than 0, found 0");
   expect_invalid([](ModelConfig& c) { c.swiglu_limit = -7; }, Code::kCorrupt,
-                 "[config] swiglu_limit: want more than 0, found -7");
+                 "[config]: swiglu_limit: want more than 0, found -7");
 }
 
 TEST(config, refuses_token_ids_outside_the_vocab) {
   expect_invalid([](ModelConfig& c) { c.eos_ids = {1, 201088}; }, Code::kCorrupt,
-                 "[config] eos_ids: want 0 to vocab-1 = 201087, found 201088");
+                 "[config]: eos_ids: want 0 to vocab-1 = 201087, found 201088");
   expect_invalid([](ModelConfig& c) { c.bos_id = -1; }, Code::kCorrupt,
-                 "[config] bos_id: want 0 to vocab-1 = 201087, found -1");
+                 "[config]: bos_id: want 0 to vocab-1 = 201087, found -1");
   expect_invalid([](ModelConfig& c) { c.pad_id = 201088; }, Code::kCorrupt,
-                 "[config] pad_id: want 0 to vocab-1 = 201087, found 201088");
+                 "[config]: pad_id: want 0 to vocab-1 = 201087, found 201088");
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ TEST(GgufConfig, refuses_what_is_missing_wrong_or_unknown) {
       {"gpt-oss.block_count", u32(0), Code::kCorrupt, "want an integer from 1 to 1024, found u32 0"},
       {"gpt-oss.block_count", u32(4000000000u), Code::kCorrupt, "found u32 4000000000"},
       {"gpt-oss.block_count", text("2"), Code::kCorrupt, "found the string \"2\""},
-      {"gpt-oss.embedding_length", u32(65), Code::kUnsupported, "hidden: want a multiple of 32"},
+      {"gpt-oss.embedding_length", u32(65), Code::kUnsupported, "m.gguf: hidden: want a multiple of 32"},
       {"gpt-oss.expert_used_count", u32(9), Code::kCorrupt, "topk: want at most experts = 8, found 9"},
       {"gpt-oss.attention.key_length", std::nullopt, Code::kCorrupt, "key_length is missing"},
       {"gpt-oss.attention.value_length", u32(32), Code::kUnsupported, "value_length: want 64, found 32"},

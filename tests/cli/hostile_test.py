@@ -84,7 +84,8 @@ class CommandLine(Case):
         self.refused(USAGE, "inspect", "-m", TINY, "--context", 1 << 40)
         self.refused(USAGE, "perplexity", "-m", TINY, "-p", "Once upon a time", "--context", 1)
         self.refused(USAGE, "perplexity", "-m", TINY, "-p", "Once upon a time", "--max-model-len", 1, says="at least 2 tokens")
-        self.refused(USAGE, "compare", "-m", TINY, "-p", "Once upon a time", "--max-model-len", 3, says="want 1 to 3 prompt tokens, found 4")
+        for command, flag in (("compare", "--max-model-len"), ("compare", "--max-num-batched-tokens"), ("compare", "--gpu-memory-utilization"), ("inspect", "--max-model-len"), ("inspect", "--no-mmap")):
+            self.refused(USAGE, command, "-m", TINY, flag, 1, says=flag)  # without a meaning there
         for tolerance in ("0", "-1", "nan", "x"):
             self.refused(USAGE, "compare", "-m", TINY, "--tolerance", tolerance)
         self.refused(USAGE, "synth", "--preset", "gpt-5", "-o", self.dir / "x", says="gpt-oss-120b")

@@ -347,6 +347,10 @@ class Flags(Case):
                             ("kv-cache-dtype", "fp8"), ("load-format", "safetensors"), ("allowed-origin", "*"), ("hf-token", "(secret)")):
             self.assertEqual(config[flag], {"value": value, "origin": "command line"}, flag)
 
+    def test_a_context_that_fits_is_shown_as_auto(self):
+        for value in ("auto", -1):
+            self.assertEqual(self.config(TINY, "--max-model-len", value)["max-model-len"]["value"], "auto")
+
     def test_the_last_of_two_counts_and_q_is_quantization_before_its_value(self):
         config = self.config(TINY, "--port", 7001, "-q", "mxfp4", "--port", 7002, "--api-key", "k1", "--api-key", "k2")
         self.assertEqual((config["port"]["value"], config["quantization"]["value"]), ("7002", "mxfp4"))

@@ -126,6 +126,33 @@ TEST_F(GemmPathTest, sums_are_the_products_in_the_packed_order_of_rows) {
     }
 }
 
+struct Expert {
+  const GemmMatrix &up, &down;
+  const Bf16 *up_bias, *down_bias;
+};
+
+// What one expert makes of a token's x; each result with the sum of its terms' sizes.
+std::vector<std::pair<double, double>> expert_result(const Expert& e, const float* x) {
+  std::vector<double> u;
+  for (int c = 0; c < e.down.cols; ++c) {
+    double sums[2] = {e.up_bias[2 * c].to_float(), e.up_bias[2 * c + 1].to_float()};
+    for (int i = 0; i < 2; ++i)
+      for (int n = 0; n < e.up.cols; ++n) sums[i] += e.up.at(2 * c + i, n) * x[n];
+    const double gate = std::min(sums[0], 7.0), linear = std::clamp(sums[1], -7.0, 7.0);
+    u.push_back(gate / (1 + std::exp(-1.702 * gate)) * (linear + 1));
+  }
+  std::vector<std::pair<double, double>> results;
+  for (int r = 0; r < e.down.rows; ++r) {
+    auto& [sum, size] = results.emplace_back(e.down_bias[r].to_float(), 0);
+    for (int c = 0; c < e.down.cols; ++c) {
+      const double term = e.down.at(r, c) * u[static_cast<size_t>(c)];
+      sum += term;
+      size += std::abs(term);
+    }
+  }
+  return results;
+}
+
 TEST_F(GemmPathTest, moe_is_what_a_norm_adds_to_the_residual) {
   make();
   const Dims& d = config_.dims;
@@ -159,26 +186,14 @@ TEST_F(GemmPathTest, moe_is_what_a_norm_adds_to_the_residual) {
       std::vector<double> rounding(static_cast<size_t>(hidden), 0);  // of the experts' bf16
       for (int k = 0; k < topk; ++k) {
         const auto e = static_cast<size_t>(ids[static_cast<size_t>(t * topk + k)]);
-        std::vector<double> u;
-        for (int c = 0; c < inter; ++c) {
-          double sums[2] = {};
-          for (int i = 0; i < 2; ++i)
-            for (int n = 0; n < hidden; ++n)
-              sums[i] += up.matrices[e].at(2 * c + i, n) * x[static_cast<size_t>(t * hidden + n)];
-          const Bf16* bias = up_bias.data() + e * 2 * static_cast<size_t>(inter) + 2 * c;
-          const double gate = std::min(sums[0] + bias[0].to_float(), 7.0);
-          const double linear = std::clamp(sums[1] + bias[1].to_float(), -7.0, 7.0);
-          u.push_back(gate / (1 + std::exp(-1.702 * gate)) * (linear + 1));
-        }
-        for (int r = 0; r < hidden; ++r) {
-          double sum = down_bias[e * static_cast<size_t>(hidden) + static_cast<size_t>(r)].to_float();
-          for (int c = 0; c < inter; ++c) {
-            const double term = down.matrices[e].at(r, c) * u[static_cast<size_t>(c)];
-            sum += term;
-            size[static_cast<size_t>(r)] += 0.25 * std::abs(term);
-          }
-          want[static_cast<size_t>(r)] += 0.25 * sum;
-          rounding[static_cast<size_t>(r)] += 0.25 * 0x1p-8 * std::abs(sum);
+        const auto results =
+            expert_result({up.matrices[e], down.matrices[e], &up_bias[e * 2 * static_cast<size_t>(inter)],
+                           &down_bias[e * static_cast<size_t>(hidden)]},
+                          &x[static_cast<size_t>(t * hidden)]);
+        for (size_t r = 0; r < results.size(); ++r) {
+          want[r] += 0.25 * results[r].first;
+          size[r] += 0.25 * results[r].second;
+          rounding[r] += 0.25 * 0x1p-8 * std::abs(results[r].first);
         }
       }
       for (int r = 0; r < hidden; ++r)

@@ -215,6 +215,7 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
       if (idle > kPatience) return "deadlock in CTA " + std::to_string(block);
     }
     if (!cta->copies.empty()) return "a copy outlives CTA " + std::to_string(block);
+    if (launch.after_cta) launch.after_cta();
   }
   return {};
 }

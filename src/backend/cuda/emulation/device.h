@@ -74,8 +74,9 @@ void dependency_wait();
 
 struct Launch {
   int grid = 1, threads = 32, grid_y = 1;
-  uint64_t seed = 1;                  // of the delays of copies
-  std::function<void()> predecessor;  // runs when the first lane of the grid waits for the kernel before
+  uint64_t seed = 1;                            // of the delays of copies
+  std::function<void()> predecessor = nullptr;  // runs when the first lane of the grid waits for the kernel before
+  std::function<void()> after_cta = nullptr;
 };
 // Runs `kernel` for every lane of every CTA, one CTA after the other. Empty, or what went wrong.
 std::string run(const Launch& launch, const std::function<void()>& kernel);

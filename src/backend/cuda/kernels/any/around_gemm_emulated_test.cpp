@@ -3,6 +3,7 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/kernels/any/around_gemm_testing.h"
+#include "backend/cuda/kernels/any/route_testing.h"
 #include "backend/cuda/kernels/any/split_gemm_testing.h"
 #include "backend/cuda/kernels/any/norm_sums.cuh"
 #include "backend/cuda/kernels/any/rope_sums.cuh"
@@ -123,6 +124,45 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
   check_split<HostArray>({.rows = 32, .cols = 192, .tokens = 130, .sms = 132}, run);
 }
 
+// The slots of a step's keys and values. Emptied after each CTA: one CTA must fill each, and no other may need it.
+class Slots {
+ public:
+  explicit Slots(const RopeSumsArgs& args)
+      : args_(args), held_(2 * static_cast<size_t>(args.tokens * args.kv_heads)), stores_(held_.size()) {
+    each([&](size_t, uint8_t* at) { std::fill_n(at, bytes(), kEmpty); });
+  }
+  void take() {
+    each([&](size_t i, uint8_t* at) {
+      if (std::all_of(at, at + bytes(), [](uint8_t byte) { return byte == kEmpty; })) return;
+      held_[i].assign(at, at + bytes());
+      stores_[i]++;
+      std::fill_n(at, bytes(), kEmpty);
+    });
+  }
+  void put_back() {
+    each([&](size_t i, uint8_t* at) { std::copy(held_[i].begin(), held_[i].end(), at); });
+    EXPECT_EQ(stores_, std::vector<int>(stores_.size(), 1)) << "CTAs that stored each key, then each value";
+  }
+
+ private:
+  static constexpr uint8_t kEmpty = 0xff;
+  [[nodiscard]] size_t bytes() const { return kHeadDim * (args_.kv.type == KvPages::Type::kBf16 ? 2 : 1); }
+  template <class Visit>
+  void each(const Visit& visit) {
+    size_t i = 0;
+    for (void* pages : {args_.kv.keys, args_.kv.values})
+      for (int t = 0; t < args_.tokens; ++t)
+        for (int head = 0; head < args_.kv_heads; ++head) {
+          const int64_t place = place_in_pages(args_.kv_slots[t], args_.kv_heads, head);
+          visit(i++, static_cast<uint8_t*>(pages) + static_cast<size_t>(place) * bytes() / kHeadDim);
+        }
+  }
+
+  const RopeSumsArgs& args_;
+  std::vector<std::vector<uint8_t>> held_;
+  std::vector<int> stores_;
+};
+
 // Decode attention, and rope_sums before it or within.
 struct EmulatedRun {
   void turn(const RopeSumsArgs& args) const {
@@ -132,19 +172,19 @@ struct EmulatedRun {
   // The kernel before leaves `sums`.
   void decode(const FlashArgs& args, const DecodePlan& plan, KvPages::Type type,
               const std::vector<uint8_t>& sums) const {
+    const bool bf16 = type == KvPages::Type::kBf16;
+    emulation::Launch launch{.grid = args.kv_heads, .threads = plan.ring.warps * kAttendLanes, .grid_y = plan.grid};
+    if (args.unturned.sums.splits == 0)
+      return bf16 ? emulate_decode<KvBf16, DecodeInput::kTurned>(launch, args, plan)
+                  : emulate_decode<KvE4m3, DecodeInput::kTurned>(launch, args, plan);
     auto* const at = static_cast<uint8_t*>(const_cast<void*>(args.unturned.sums.at));
     std::fill_n(at, sums.size(), uint8_t{0xff});
-    const emulation::Launch launch{
-        .grid = args.kv_heads, .threads = plan.ring.warps * kAttendLanes, .grid_y = plan.grid, .predecessor = [&] {
-          std::copy(sums.begin(), sums.end(), at);
-        }};
-    constexpr auto kTurned = DecodeInput::kTurned, kSums = DecodeInput::kSums;
-    const bool bf16 = type == KvPages::Type::kBf16, made = args.unturned.sums.splits > 0;
-    if (bf16) {
-      made ? emulate_decode<KvBf16, kSums>(launch, args, plan) : emulate_decode<KvBf16, kTurned>(launch, args, plan);
-    } else {
-      made ? emulate_decode<KvE4m3, kSums>(launch, args, plan) : emulate_decode<KvE4m3, kTurned>(launch, args, plan);
-    }
+    launch.predecessor = [&] { std::copy(sums.begin(), sums.end(), at); };
+    Slots slots(args.unturned);
+    launch.after_cta = [&] { slots.take(); };
+    bf16 ? emulate_decode<KvBf16, DecodeInput::kSums>(launch, args, plan)
+         : emulate_decode<KvE4m3, DecodeInput::kSums>(launch, args, plan);
+    slots.put_back();
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/around_gemm_testing.h"
+#include "backend/cuda/kernels/any/route_testing.h"
 #include "backend/cuda/kernels/any/split_gemm_testing.h"
 #include "backend/cuda/kernels/sm90/dense_gemm.h"
 #include "backend/cuda/kernels/sm90/gemm.h"

@@ -94,44 +94,90 @@ struct NormCase {
   bool normed = true, rounded = true;
 };
 
+// What a case adds up and norms.
+struct NormInput {
+  NormCase c;
+  std::vector<float> x;
+  TestSums sums;
+  std::vector<Bf16> bias, norm, y16;
+  std::vector<float> y, weights;  // of experts, [tokens * topk, hidden] and [tokens, topk]
+
+  explicit NormInput(const NormCase& of)
+      : c(of),
+        x(test_floats(int64_t{c.tokens} * c.hidden, 1, 50)),
+        sums(c.splits, c.tokens, c.hidden, c.order),
+        bias(gemm_bias(c.hidden, 3)),
+        norm(gemm_bias(c.hidden, 4)),
+        y16(gemm_bias(c.tokens * c.hidden * c.topk, 5)),
+        weights(test_floats(int64_t{c.tokens} * c.topk, 6, 1)) {
+    for (const Bf16 value : y16) y.push_back(value.to_float() * (of_bf16() ? 1 : 1.001f));
+  }
+  [[nodiscard]] bool of_bf16() const { return c.experts == ExpertSums::Type::kBf16; }
+
+  // The residual, and the sum of its terms' sizes.
+  [[nodiscard]] std::pair<double, double> residual(size_t t, size_t d) const {
+    const auto width = static_cast<size_t>(c.hidden), topk = static_cast<size_t>(c.topk);
+    double want = x[t * width + d], size = std::abs(want);
+    if (c.splits > 0) want += bias[d].to_float();
+    for (int s = 0; s < c.splits; ++s) {
+      const float sum = sums.at(s, static_cast<int>(t), static_cast<int>(d));
+      want += sum;
+      size += std::abs(sum);
+    }
+    for (size_t k = t * topk; k < (t + 1) * topk; ++k) {
+      want += double{weights[k]} * y[k * width + d];
+      size += std::abs(weights[k] * y[k * width + d]);
+    }
+    return {want, size};
+  }
+};
+
+inline void check_normed(const NormInput& in, const std::vector<float>& got_x, const std::vector<float>& got,
+                         double eps) {
+  const NormCase& c = in.c;
+  const auto width = static_cast<size_t>(c.hidden);
+  for (size_t t = 0; t < static_cast<size_t>(c.tokens); ++t) {
+    double squares = 0;
+    for (size_t d = 0; d < width; ++d) {
+      const auto [want, size] = in.residual(t, d);
+      const double bound = 0x1p-22 + c.topk * 0x1p-24;  // a rounding per term
+      ASSERT_NEAR(got_x[t * width + d], want, bound * (size + 1)) << "token " << t << ", dim " << d;
+      squares += want * want;
+    }
+    const double inverse = 1 / std::sqrt(squares / c.hidden + eps);
+    for (size_t d = 0; d < width && (c.normed || c.rounded); ++d) {
+      const double want = got_x[t * width + d] * inverse * in.norm[d].to_float();
+      ASSERT_NEAR(got[t * width + d], want, 1e-6 * std::abs(want) + 1e-12) << "token " << t << ", dim " << d;
+    }
+  }
+}
+
 template <template <class> class Memory, class Run>
 void check_norm(const NormCase& c, const Run& run) {
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, top "
                                   << c.topk << ", types " << static_cast<int>(c.type) << ", "
                                   << static_cast<int>(c.experts));
-  const auto count = static_cast<size_t>(int64_t{c.tokens} * c.hidden), width = static_cast<size_t>(c.hidden);
-  const bool panels = c.panels;
-  const auto rows = static_cast<int>(panels ? panel_rows(c.tokens) : c.tokens);
-  const std::vector<float> x = test_floats(static_cast<int64_t>(count), 1, 50);
-  const TestSums sums(c.splits, c.tokens, c.hidden, c.order);
-  const std::vector<Bf16> bias = gemm_bias(c.hidden, 3), norm = gemm_bias(c.hidden, 4);
-  const bool experts_bf16 = c.experts == ExpertSums::Type::kBf16;
-  std::vector<Bf16> y16 = gemm_bias(static_cast<int>(count) * c.topk, 5);
-  std::vector<float> y, weights = test_floats(int64_t{c.tokens} * c.topk, 6, 1);
-  for (const Bf16 value : y16) y.push_back(experts_bf16 ? value.to_float() : value.to_float() * 1.001f);
-  const Memory<Bf16> on_y16(y16);
-  const Memory<uint8_t> on_sums(sums.values);
-  const Memory<float> on_x(x), normed(count), on_y(y), on_weights(weights);
-  const Memory<Bf16> on_bias(bias), on_norm(norm);
-  const Memory<uint16_t> rounded(static_cast<size_t>(rows) * width);
-  constexpr float kEps = 1e-5f;
+  const NormInput in(c);
+  const auto rows = static_cast<int>(c.panels ? panel_rows(c.tokens) : c.tokens);
+  const Memory<Bf16> on_y16(in.y16), on_bias(in.bias), on_norm(in.norm);
+  const Memory<uint8_t> on_sums(in.sums.values);
+  const Memory<float> on_x(in.x), normed(in.x.size()), on_y(in.y), on_weights(in.weights);
+  const Memory<uint16_t> rounded(static_cast<size_t>(rows) * static_cast<size_t>(c.hidden));
+  const void* const experts = in.of_bf16() ? static_cast<const void*>(on_y16.get()) : on_y.get();
   const NormSumsArgs args{.x = on_x.get(),
                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
                           .bias = c.splits > 0 ? on_bias.get() : nullptr,
-                          .experts = {c.topk == 0    ? nullptr
-                                      : experts_bf16 ? static_cast<const void*>(on_y16.get())
-                                                     : on_y.get(),
-                                      c.experts, on_weights.get(), c.topk},
+                          .experts = {c.topk == 0 ? nullptr : experts, c.experts, on_weights.get(), c.topk},
                           .norm = c.normed || c.rounded ? on_norm.get() : nullptr,
                           .normed = c.normed ? normed.get() : nullptr,
-                          .rounded = {c.rounded ? rounded.get() : nullptr, c.type, panels ? rows : 0},
+                          .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0},
                           .tokens = c.tokens,
                           .hidden = c.hidden,
-                          .eps = kEps};
+                          .eps = 1e-5f};
   check_args(args);
   run(args);
   if (!c.normed && c.rounded) {  // what was rounded
-    const Memory<float> again(x);
+    const Memory<float> again(in.x);
     NormSumsArgs only = args;
     only.x = again.get();
     only.normed = normed.get();
@@ -140,37 +186,13 @@ void check_norm(const NormCase& c, const Run& run) {
   }
   const std::vector<float> got_x = on_x.host(), got = normed.host();
   if (c.splits == 0 && c.topk == 0) {
-    ASSERT_EQ(got_x, x);
+    ASSERT_EQ(got_x, in.x);
   }
-  for (size_t t = 0; t < static_cast<size_t>(c.tokens); ++t) {
-    double squares = 0;
-    for (size_t d = 0; d < width; ++d) {
-      const size_t i = t * width + d;
-      double want = x[i], size = std::abs(want);
-      if (c.splits > 0) want += bias[d].to_float();
-      for (int s = 0; s < c.splits; ++s) {
-        const float sum = sums.at(s, static_cast<int>(t), static_cast<int>(d));
-        want += sum;
-        size += std::abs(sum);
-      }
-      for (auto k = t * static_cast<size_t>(c.topk); k < (t + 1) * static_cast<size_t>(c.topk); ++k) {
-        want += double{weights[k]} * y[k * width + d];
-        size += std::abs(weights[k] * y[k * width + d]);
-      }
-      const double bound = 0x1p-22 + c.topk * 0x1p-24;  // a rounding per term
-      ASSERT_NEAR(got_x[i], want, bound * (size + 1)) << "token " << t << ", dim " << d;
-      squares += want * want;
-    }
-    const double inverse = 1 / std::sqrt(squares / c.hidden + double{kEps});
-    for (size_t d = 0; d < width && args.norm != nullptr; ++d) {
-      const double want = got_x[t * width + d] * inverse * norm[d].to_float();
-      ASSERT_NEAR(got[t * width + d], want, 1e-6 * std::abs(want) + 1e-12) << "token " << t << ", dim " << d;
-    }
-  }
+  check_normed(in, got_x, got, double{args.eps});
   std::vector<uint16_t> want;
   for (const float value : got)
     want.push_back(c.type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
-  if (panels) want = in_panels(want, c.hidden, c.tokens);
+  if (c.panels) want = in_panels(want, c.hidden, c.tokens);
   ASSERT_EQ(rounded.host(), c.rounded ? want : poison<uint16_t>(want.size()));
 }
 
@@ -321,156 +343,6 @@ void check_qkv(const RopeCase& c, int cols, const Run& run) {
     return row;
   };
   f.compare(row_of, kGemmError * 8 * cols);  // |w| is at most 1, |x| at most 4; two of them
-}
-
-struct RouteCase {
-  int tokens = 1, hidden = 2880, experts = 128, topk = 4;
-};
-
-struct Routed {
-  std::vector<float> logits, weights;
-  std::vector<int32_t> ids;
-  friend bool operator==(const Routed&, const Routed&) = default;
-};
-
-template <template <class> class Memory, class Run>
-Routed run_route(const RouteCase& c, const std::vector<float>& x, const std::vector<Bf16>& weight, const Run& run) {
-  const auto out = static_cast<size_t>(c.tokens * c.experts), chosen = static_cast<size_t>(c.tokens * c.topk);
-  const std::vector<Bf16> bias = gemm_bias(c.experts, 3);
-  const Memory<float> on_x(x), logits(out), weights(chosen);
-  const Memory<Bf16> on_weight(weight), on_bias(bias);
-  const Memory<int32_t> ids(chosen);
-  const Memory<int> finished(std::vector<int>(static_cast<size_t>(route_tiles(c.tokens)), 0));
-  const RouteTokensArgs args{.x = on_x.get(),
-                             .weight = on_weight.get(),
-                             .bias = on_bias.get(),
-                             .logits = logits.get(),
-                             .ids = ids.get(),
-                             .weights = weights.get(),
-                             .finished = finished.get(),
-                             .tokens = c.tokens,
-                             .hidden = c.hidden,
-                             .experts = c.experts,
-                             .topk = c.topk};
-  check_args(args);
-  run(args);
-  EXPECT_EQ(std::ranges::count(finished.host(), 0), route_tiles(c.tokens));
-  return {logits.host(), weights.host(), ids.host()};
-}
-
-template <template <class> class Memory, class Run>
-void check_route(const RouteCase& c, const Run& run) {
-  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " x " << c.hidden << ", top " << c.topk);
-  const std::vector<float> x = test_floats(int64_t{c.tokens} * c.hidden, 1);
-  const std::vector<Bf16> weight = gemm_bias(c.experts * c.hidden, 2), bias = gemm_bias(c.experts, 3);
-  const Routed got = run_route<Memory>(c, x, weight, run);
-  ASSERT_EQ(got, run_route<Memory>(c, x, weight, run)) << "not repeatable";
-  // What a token gets in a step of its own is the same to the bit.
-  const int alone = c.tokens - 1;
-  const Routed own = run_route<Memory>({1, c.hidden, c.experts, c.topk}, {x.end() - c.hidden, x.end()}, weight, run);
-  ASSERT_TRUE(std::equal(own.logits.begin(), own.logits.end(), got.logits.begin() + int64_t{alone} * c.experts));
-  for (int t = 0; t < c.tokens; ++t) {
-    const auto logits = got.logits.begin() + int64_t{t} * c.experts;
-    for (int e = 0; e < c.experts; ++e) {
-      double want = bias[static_cast<size_t>(e)].to_float(), size = std::abs(want);
-      for (int k = 0; k < c.hidden; ++k) {
-        const double term = double{weight[static_cast<size_t>(e * c.hidden + k)].to_float()} *
-                            x[static_cast<size_t>(int64_t{t} * c.hidden + k)];
-        want += term;
-        size += std::abs(term);
-      }
-      ASSERT_NEAR(logits[e], want, 0x1p-17 * size) << "token " << t << ", expert " << e;
-    }
-    std::vector<int32_t> order(static_cast<size_t>(c.experts));
-    for (int e = 0; e < c.experts; ++e) order[static_cast<size_t>(e)] = e;
-    std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
-    double sum = 0;
-    for (int k = 0; k < c.topk; ++k) sum += std::exp(double{logits[order[static_cast<size_t>(k)]]} - logits[order[0]]);
-    for (int k = 0; k < c.topk; ++k) {
-      const auto i = static_cast<size_t>(t * c.topk + k);
-      ASSERT_EQ(got.ids[i], order[static_cast<size_t>(k)]) << "token " << t << ", choice " << k;
-      ASSERT_NEAR(got.weights[i], std::exp(double{logits[order[static_cast<size_t>(k)]]} - logits[order[0]]) / sum,
-                  1e-6);
-    }
-  }
-}
-
-struct RouteSumsCase {
-  int tokens = 1, hidden = 2880, experts = 128, topk = 4, splits = 1;
-};
-
-// Returns the logits: of fewer tokens they must be the same bits.
-template <template <class> class Memory, class Run>
-std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
-  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " x " << c.hidden << ", top " << c.topk
-                                  << ", " << c.splits << " splits");
-  const auto width = static_cast<size_t>(c.hidden), count = static_cast<size_t>(c.tokens) * width;
-  const auto experts = static_cast<size_t>(c.experts), topk = static_cast<size_t>(c.topk);
-  const std::vector<float> x = test_floats(static_cast<int64_t>(count), 1, 50);
-  std::vector<float> sums(count * static_cast<size_t>(c.splits));
-  for (size_t i = 0; i < count; ++i)  // whatever the number of tokens
-    for (size_t s = 0; s < static_cast<size_t>(c.splits); ++s)
-      sums[s * count + i] = gemm_symmetric(2 + s, static_cast<uint64_t>(i));
-  const std::vector<Bf16> bias = gemm_bias(c.hidden, 3), norm = gemm_bias(c.hidden, 4),
-                          weight = gemm_bias(c.experts * c.hidden, 5), router_bias = gemm_bias(c.experts, 6);
-  const Memory<float> on_x(x), on_sums(sums), inverse(static_cast<size_t>(c.tokens));
-  const Memory<float> logits(static_cast<size_t>(c.tokens) * experts), weights(static_cast<size_t>(c.tokens) * topk);
-  const Memory<int32_t> ids(static_cast<size_t>(c.tokens) * topk);
-  const Memory<Bf16> on_bias(bias), on_norm(norm), on_weight(weight), on_router_bias(router_bias);
-  const RouteSumsArgs args{.x = on_x.get(),
-                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits},
-                           .bias = c.splits > 0 ? on_bias.get() : nullptr,
-                           .norm = on_norm.get(),
-                           .weight = on_weight.get(),
-                           .router_bias = on_router_bias.get(),
-                           .inverse = inverse.get(),
-                           .logits = logits.get(),
-                           .ids = ids.get(),
-                           .weights = weights.get(),
-                           .tokens = c.tokens,
-                           .hidden = c.hidden,
-                           .experts = c.experts,
-                           .topk = c.topk,
-                           .eps = 1e-5f};
-  check_args(args);
-  run(args);
-  const std::vector<float> got_x = on_x.host(), got_inverse = inverse.host(), got = logits.host(),
-                           got_weights = weights.host();
-  const std::vector<int32_t> got_ids = ids.host();
-  for (size_t t = 0; t < static_cast<size_t>(c.tokens); t += 1 + t / 64) {
-    double squares = 0;
-    for (size_t d = 0; d < width; ++d) {
-      const size_t i = t * width + d;
-      double want = x[i], size = std::abs(want) + 1;
-      if (c.splits > 0) want += bias[d].to_float();
-      for (size_t s = 0; s < static_cast<size_t>(c.splits); ++s) want += sums[s * count + i], size += 1;
-      EXPECT_NEAR(got_x[i], want, c.splits == 0 ? 0 : 0x1p-22 * size) << "token " << t << ", dim " << d;
-      squares += want * want;
-    }
-    const double rms = 1 / std::sqrt(squares / c.hidden + 1e-5);
-    EXPECT_NEAR(got_inverse[t], rms, 1e-6 * rms) << "token " << t;
-    const float* const own = got.data() + t * experts;
-    std::vector<int32_t> order(experts);
-    for (size_t e = 0; e < experts; ++e) {
-      order[e] = static_cast<int32_t>(e);
-      if (e % 7 != t % 7) continue;
-      double sum = 0, size = 0;
-      for (size_t d = 0; d < width; ++d) {
-        const double term = rms * got_x[t * width + d] * norm[d].to_float() * weight[e * width + d].to_float();
-        sum += term;
-        size += std::abs(term);
-      }
-      EXPECT_NEAR(own[e], sum + router_bias[e].to_float(), 0x1p-17 * (size + 1)) << "token " << t << ", expert " << e;
-    }
-    std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return own[a] > own[b]; });
-    double all = 0;
-    for (size_t k = 0; k < topk; ++k) all += std::exp(double{own[order[k]]} - own[order[0]]);
-    for (size_t k = 0; k < topk; ++k) {
-      EXPECT_EQ(got_ids[t * topk + k], order[k]) << "token " << t << ", choice " << k;
-      EXPECT_NEAR(got_weights[t * topk + k], std::exp(double{own[order[k]]} - own[order[0]]) / all, 1e-6);
-    }
-  }
-  return got;
 }
 
 }  // namespace nibble::backend::cuda

@@ -48,75 +48,107 @@ inline std::vector<int32_t> slots_of(const AttendFixture& f) {
   return slots;
 }
 
+// What a step's rope and attention read beside the sums, and where they write.
+template <template <class> class Memory>
+struct SumsStep {
+  const AttendFixture& f;
+  int tokens, rows;
+  KvPages::Type type;
+  TestSums sums;
+  DecodePlan plan;
+  DecodeScratch scratch;
+  Memory<uint8_t> on_sums;
+  Memory<Bf16> bias, sinks;
+  Memory<float> cosine, sine, q, out, partials;
+  Memory<int32_t> slots, row, positions, pages;
+  Memory<int> finished;
+
+  SumsStep(const AttendFixture& of, int splits, const AttendDevice& device)
+      : f(of),
+        tokens(static_cast<int>(f.positions.size())),
+        rows((f.shape.heads + 2 * f.shape.kv_heads) * kHeadDim),
+        type(f.page_values == PageValues::kBf16 ? KvPages::Type::kBf16 : KvPages::Type::kE4m3),
+        sums(small_sums(splits, tokens, rows)),
+        plan(plan_decode({tokens, f.shape.kv_heads, type == KvPages::Type::kBf16 ? 2 : 1, f.window}, device)),
+        scratch(decode_scratch(plan.target, f.shape.kv_heads)),
+        on_sums(sums.values),
+        bias(gemm_bias(rows, 2)),
+        sinks(f.sinks),
+        cosine(test_floats(int64_t{tokens} * kHeadDim / 2, 3, 1)),
+        sine(test_floats(int64_t{tokens} * kHeadDim / 2, 4, 1)),
+        q(f.q.size()),
+        out(f.q.size()),
+        partials(static_cast<size_t>(scratch.floats)),
+        slots(slots_of(f)),
+        row(f.token_row),
+        positions(f.positions),
+        pages(f.pages),
+        finished(std::vector<int>(static_cast<size_t>(scratch.counters), 0)) {}
+
+  [[nodiscard]] RopeSumsArgs rope(int splits, const StepPages<Memory>& into) const {
+    return {.sums = {on_sums.get(), splits, SplitSums::Order::kTiles},
+            .bias = bias.get(),
+            .q = q.get(),
+            .cosine = cosine.get(),
+            .sine = sine.get(),
+            .kv_slots = slots.get(),
+            .kv = {into.keys.get(), into.values.get(), type},
+            .tokens = tokens,
+            .heads = f.shape.heads,
+            .kv_heads = f.shape.kv_heads};
+  }
+  [[nodiscard]] FlashArgs attend(const StepPages<Memory>& from) const {
+    return {.q = q.get(),
+            .out = out.get(),
+            .sinks = sinks.get(),
+            .token_row = row.get(),
+            .positions = positions.get(),
+            .pages = pages.get(),
+            .keys = from.keys.get(),
+            .values = from.values.get(),
+            .pages_per_row = f.pages_per_row,
+            .heads = f.shape.heads,
+            .kv_heads = f.shape.kv_heads,
+            .window = f.window,
+            .decode_count = tokens,
+            .target = plan.target,
+            .partials = partials.get(),
+            .finished = finished.get()};
+  }
+};
+
 // run.turn(rope); run.decode(args, plan, type, what args.unturned.sums hold).
 template <template <class> class Memory, class Run>
 void check_decode_of_sums(const AttendFixture& f, int splits, const AttendDevice& device, const Run& run) {
-  const bool bf16 = f.page_values == PageValues::kBf16;
-  const auto type = bf16 ? KvPages::Type::kBf16 : KvPages::Type::kE4m3;
-  const auto tokens = static_cast<int>(f.positions.size());
+  const SumsStep<Memory> step(f, splits, device);
   SCOPED_TRACE(testing::Message() << f.shape.heads << " heads, " << f.shape.kv_heads << " kv heads, window " << f.window
-                                  << ", " << tokens << " tokens, " << splits << " splits, bf16 " << bf16);
+                                  << ", " << step.tokens << " tokens, " << splits << " splits, type "
+                                  << static_cast<int>(step.type));
   ASSERT_TRUE(lone_tokens(f.rows));
-  const int rows = (f.shape.heads + 2 * f.shape.kv_heads) * kHeadDim;
-  const TestSums sums = small_sums(splits, tokens, rows);
-  const DecodePlan plan = plan_decode({tokens, f.shape.kv_heads, bf16 ? 2 : 1, f.window}, device);
-  const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
-  const Memory<uint8_t> on_sums(sums.values);
-  const Memory<Bf16> bias(gemm_bias(rows, 2)), sinks(f.sinks);
-  const Memory<float> cosine(test_floats(int64_t{tokens} * kHeadDim / 2, 3, 1)),
-      sine(test_floats(int64_t{tokens} * kHeadDim / 2, 4, 1));
-  const Memory<int32_t> slots(slots_of(f)), row(f.token_row), positions(f.positions), pages(f.pages);
-  const Memory<float> q(f.q.size()), unused_q(f.q.size()), out(f.q.size()), same(f.q.size());
-  const Memory<float> partials(static_cast<size_t>(scratch.floats));
-  const Memory<int> finished(std::vector<int>(static_cast<size_t>(scratch.counters), 0));
   const StepPages<Memory> turned(f), made(f);
-  RopeSumsArgs rope{.sums = {on_sums.get(), splits, SplitSums::Order::kTiles},
-                    .bias = bias.get(),
-                    .q = q.get(),
-                    .cosine = cosine.get(),
-                    .sine = sine.get(),
-                    .kv_slots = slots.get(),
-                    .kv = {turned.keys.get(), turned.values.get(), type},
-                    .tokens = tokens,
-                    .heads = f.shape.heads,
-                    .kv_heads = f.shape.kv_heads};
-  FlashArgs args{.q = q.get(),
-                 .out = out.get(),
-                 .sinks = sinks.get(),
-                 .token_row = row.get(),
-                 .positions = positions.get(),
-                 .pages = pages.get(),
-                 .keys = turned.keys.get(),
-                 .values = turned.values.get(),
-                 .pages_per_row = f.pages_per_row,
-                 .heads = f.shape.heads,
-                 .kv_heads = f.shape.kv_heads,
-                 .window = f.window,
-                 .decode_count = tokens,
-                 .target = plan.target,
-                 .partials = partials.get(),
-                 .finished = finished.get()};
+  const RopeSumsArgs rope = step.rope(splits, turned);
   check_args(rope);
   run.turn(rope);
-  run.decode(args, plan, type, {});
-  rope.q = unused_q.get();
-  rope.kv = {made.keys.get(), made.values.get(), type};
+  run.decode(step.attend(turned), step.plan, step.type, {});
+  const std::vector<float> want = step.out.host();
+
+  const Memory<float> unused_q(f.q.size()), same(f.q.size());
+  FlashArgs args = step.attend(made);
   args.q = nullptr;
   args.out = same.get();
-  args.keys = made.keys.get();
-  args.values = made.values.get();
-  args.unturned = rope;
-  run.decode(args, plan, type, sums.values);
-  ASSERT_EQ(same.host(), out.host());
+  args.unturned = step.rope(splits, made);
+  args.unturned.q = unused_q.get();
+  run.decode(args, step.plan, step.type, step.sums.values);
+  ASSERT_EQ(same.host(), want);
   ASSERT_TRUE(same_bits(made.keys.host(), turned.keys.host())) << "keys";
   ASSERT_TRUE(same_bits(made.values.host(), turned.values.host())) << "values";
-  for (const GemmInput& form : input_forms(tokens)) {
-    const std::vector<uint16_t> want = as_input(out.host(), tokens, form);
-    const Memory<uint16_t> rounded(want.size());
+  for (const GemmInput& form : input_forms(step.tokens)) {
+    const std::vector<uint16_t> input = as_input(want, step.tokens, form);
+    const Memory<uint16_t> rounded(input.size());
     args.rounded = form;
     args.rounded.at = rounded.get();
-    run.decode(args, plan, type, sums.values);
-    ASSERT_EQ(rounded.host(), want) << "type " << static_cast<int>(form.type);
+    run.decode(args, step.plan, step.type, step.sums.values);
+    ASSERT_EQ(rounded.host(), input) << "type " << static_cast<int>(form.type);
   }
 }
 

@@ -136,6 +136,14 @@ TEST(gemv_emulated, rows_are_normed_chosen_and_get_their_pending_sums) {
   check_normed_rows(Packing::kMxfp8, 8, 256, false);
 }
 
+// Element i of pages whose values take so many bytes.
+double page_value(const std::vector<uint8_t>& pages, int kv_bytes, size_t i) {
+  if (kv_bytes == 1) return E4m3{pages[i]}.to_float();
+  uint32_t word = 0;
+  std::memcpy(&word, pages.data() + i * static_cast<size_t>(kv_bytes), static_cast<size_t>(kv_bytes));
+  return std::bit_cast<float>(kv_bytes == 4 ? word : word << 16);
+}
+
 void check_qkv(Packing packing, int tokens, int kv_bytes) {
   SCOPED_TRACE(testing::Message() << "packing " << static_cast<int>(packing) << ", " << tokens << " tokens, kv bytes "
                                   << kv_bytes);
@@ -168,15 +176,9 @@ void check_qkv(Packing packing, int tokens, int kv_bytes) {
                      .cols = kCols,
                      .tokens = tokens};
   run_rows<QkvOp>(args, plan_gemv({kRows, kCols, 1, packing}, kDevice), {});
-  const auto element = [&](const std::vector<uint8_t>& from, size_t i) -> double {
-    if (kv_bytes == 1) return E4m3{from[i]}.to_float();
-    uint32_t word = 0;
-    std::memcpy(&word, from.data() + i * static_cast<size_t>(kv_bytes), static_cast<size_t>(kv_bytes));
-    return std::bit_cast<float>(kv_bytes == 4 ? word : word << 16);
-  };
   const double rounding = kv_bytes == 4 ? 0 : kv_bytes == 2 ? 0x1p-8 : 0x1p-4;
   size_t written = 0;
-  for (size_t i = 0; i < kv_count; ++i) written += std::isnan(element(keys, i)) ? 0 : 1;
+  for (size_t i = 0; i < kv_count; ++i) written += std::isnan(page_value(keys, kv_bytes, i)) ? 0 : 1;
   EXPECT_EQ(written, static_cast<size_t>(tokens * kKvHeads * 64));
   for (int t = 0; t < tokens; ++t)
     for (int head = 0; head < kHeads + 2 * kKvHeads; ++head)
@@ -195,7 +197,7 @@ void check_qkv(Packing packing, int tokens, int kv_bytes) {
         } else {
           const int slot = slots[static_cast<size_t>(t)], kv = (head - kHeads) % kKvHeads;
           const auto at = static_cast<size_t>(((slot / 64 * kKvHeads + kv) * 64 + slot % 64) * 64 + d);
-          got = element(head < kHeads + kKvHeads ? keys : values, at);
+          got = page_value(head < kHeads + kKvHeads ? keys : values, kv_bytes, at);
         }
         ASSERT_NEAR(got, want, 1e-4 * (size + other_size) + (head < kHeads ? 0 : rounding * (std::abs(want) + 0x1p-6)))
             << "token " << t << " head " << head << " d " << d;

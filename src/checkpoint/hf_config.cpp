@@ -110,6 +110,7 @@ constexpr Limits kThetaLimits{1.5, 1e12}, kFactorLimits{1, 1e6}, kBetaLimits{1e-
 // What both spellings call the same.
 HfConfig common_fields(const Fields& fields) {
   HfConfig config;
+  config.where = fields.where();
   config.num_hidden_layers = fields.integer("num_hidden_layers", 1, 1024);
   config.hidden_size = fields.integer("hidden_size", 1, kMaxDim);
   config.intermediate_size = fields.integer("intermediate_size", 1, kMaxDim);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace nibble::checkpoint {
 enum class Naming : uint8_t { kHuggingFace, kOriginal };
 
 struct HfConfig {
+  std::string where = "[config] the model";  // begins messages about it
   Naming naming = Naming::kHuggingFace;
   int64_t num_hidden_layers = 0;
   int64_t hidden_size = 0;

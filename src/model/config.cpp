@@ -9,42 +9,47 @@ namespace {
 
 constexpr int64_t kBlock = 32;  // MXFP4: values per scale (OCP MX v1.0)
 
-void require(bool holds, Code code, const std::string& message) {
-  if (!holds) throw Error(code, "[config] " + message);
-}
+// Refuses values, naming where they come from.
+struct Rules {
+  std::string_view where;
 
-void require_positive(const char* name, int64_t value) {
-  require(value > 0, Code::kCorrupt, fmt::format("{}: want at least 1, found {}", name, value));
-}
+  void require(bool holds, Code code, const std::string& message) const {
+    if (!holds) throw Error(code, "{}: {}", where, message);
+  }
 
-void check_token_id(const char* name, int64_t id, int64_t vocab) {
-  require(id >= 0 && id < vocab, Code::kCorrupt,
-          fmt::format("{}: want 0 to vocab-1 = {}, found {}", name, vocab - 1, id));
-}
+  void require_positive(const char* name, int64_t value) const {
+    require(value > 0, Code::kCorrupt, fmt::format("{}: want at least 1, found {}", name, value));
+  }
 
-void validate_dims(const backend::Dims& d) {
-  require_positive("layers", d.layers);
-  require_positive("hidden", d.hidden);
-  require_positive("heads", d.heads);
-  require_positive("kv_heads", d.kv_heads);
-  require_positive("head_dim", d.head_dim);
-  require_positive("inter", d.inter);
-  require_positive("experts", d.experts);
-  require_positive("topk", d.topk);
-  require_positive("vocab", d.vocab);
-  require_positive("sliding_window", d.sliding_window);
-  require_positive("max_context", d.max_context);
-  require(d.hidden % kBlock == 0, Code::kUnsupported,
-          fmt::format("hidden: want a multiple of {} (MXFP4 blocks), found {}", kBlock, d.hidden));
-  require(d.inter % kBlock == 0, Code::kUnsupported,
-          fmt::format("inter: want a multiple of {} (MXFP4 blocks), found {}", kBlock, d.inter));
-  require(d.heads % d.kv_heads == 0, Code::kCorrupt,
-          fmt::format("heads: want a multiple of kv_heads = {}, found {}", d.kv_heads, d.heads));
-  require(d.head_dim % 2 == 0, Code::kUnsupported,
-          fmt::format("head_dim: want an even number (rope turns pairs), found {}", d.head_dim));
-  require(d.topk <= d.experts, Code::kCorrupt,
-          fmt::format("topk: want at most experts = {}, found {}", d.experts, d.topk));
-}
+  void check_token_id(const char* name, int64_t id, int64_t vocab) const {
+    require(id >= 0 && id < vocab, Code::kCorrupt,
+            fmt::format("{}: want 0 to vocab-1 = {}, found {}", name, vocab - 1, id));
+  }
+
+  void dims(const backend::Dims& d) const {
+    require_positive("layers", d.layers);
+    require_positive("hidden", d.hidden);
+    require_positive("heads", d.heads);
+    require_positive("kv_heads", d.kv_heads);
+    require_positive("head_dim", d.head_dim);
+    require_positive("inter", d.inter);
+    require_positive("experts", d.experts);
+    require_positive("topk", d.topk);
+    require_positive("vocab", d.vocab);
+    require_positive("sliding_window", d.sliding_window);
+    require_positive("max_context", d.max_context);
+    require(d.hidden % kBlock == 0, Code::kUnsupported,
+            fmt::format("hidden: want a multiple of {} (MXFP4 blocks), found {}", kBlock, d.hidden));
+    require(d.inter % kBlock == 0, Code::kUnsupported,
+            fmt::format("inter: want a multiple of {} (MXFP4 blocks), found {}", kBlock, d.inter));
+    require(d.heads % d.kv_heads == 0, Code::kCorrupt,
+            fmt::format("heads: want a multiple of kv_heads = {}, found {}", d.kv_heads, d.heads));
+    require(d.head_dim % 2 == 0, Code::kUnsupported,
+            fmt::format("head_dim: want an even number (rope turns pairs), found {}", d.head_dim));
+    require(d.topk <= d.experts, Code::kCorrupt,
+            fmt::format("topk: want at most experts = {}, found {}", d.experts, d.topk));
+  }
+};
 
 ModelConfig gpt_oss(int64_t layers, int64_t experts) {
   ModelConfig config;
@@ -109,28 +114,29 @@ ModelConfig from_hf(const checkpoint::HfConfig& hf) {
   if (hf.bos_token_id) config.bos_id = static_cast<int32_t>(*hf.bos_token_id);
   if (hf.pad_token_id) config.pad_id = static_cast<int32_t>(*hf.pad_token_id);
   for (const int64_t id : hf.eos_token_ids) config.eos_ids.push_back(static_cast<int32_t>(id));
-  validate(config);
+  validate(config, hf.where);
   return config;
 }
 
-void validate(const ModelConfig& config) {
+void validate(const ModelConfig& config, std::string_view where) {
   const backend::Dims& d = config.dims;
-  validate_dims(d);
-  require(static_cast<int64_t>(config.layer_kinds.size()) == d.layers, Code::kCorrupt,
-          fmt::format("layer_kinds: want one per layer = {}, found {}", d.layers, config.layer_kinds.size()));
+  const Rules rules{where};
+  rules.dims(d);
+  rules.require(static_cast<int64_t>(config.layer_kinds.size()) == d.layers, Code::kCorrupt,
+                fmt::format("layer_kinds: want one per layer = {}, found {}", d.layers, config.layer_kinds.size()));
   const RopeConfig& r = config.rope;
-  require(r.theta > 1, Code::kCorrupt, fmt::format("rope theta: want more than 1, found {}", r.theta));
-  require(r.factor >= 1, Code::kCorrupt, fmt::format("rope factor: want at least 1, found {}", r.factor));
-  require(r.beta_slow > 0 && r.beta_fast > r.beta_slow, Code::kCorrupt,
-          fmt::format("rope betas: want 0 < slow < fast, found slow {} and fast {}", r.beta_slow, r.beta_fast));
-  require(r.original_context > 0, Code::kCorrupt,
-          fmt::format("rope original_context: want at least 1, found {}", r.original_context));
-  require(config.rms_eps > 0, Code::kCorrupt, fmt::format("rms_eps: want more than 0, found {}", config.rms_eps));
-  require(config.swiglu_limit > 0, Code::kCorrupt,
-          fmt::format("swiglu_limit: want more than 0, found {}", config.swiglu_limit));
-  if (config.bos_id) check_token_id("bos_id", *config.bos_id, d.vocab);
-  if (config.pad_id) check_token_id("pad_id", *config.pad_id, d.vocab);
-  for (const int32_t id : config.eos_ids) check_token_id("eos_ids", id, d.vocab);
+  rules.require(r.theta > 1, Code::kCorrupt, fmt::format("rope theta: want more than 1, found {}", r.theta));
+  rules.require(r.factor >= 1, Code::kCorrupt, fmt::format("rope factor: want at least 1, found {}", r.factor));
+  rules.require(r.beta_slow > 0 && r.beta_fast > r.beta_slow, Code::kCorrupt,
+                fmt::format("rope betas: want 0 < slow < fast, found slow {} and fast {}", r.beta_slow, r.beta_fast));
+  rules.require(r.original_context > 0, Code::kCorrupt,
+                fmt::format("rope original_context: want at least 1, found {}", r.original_context));
+  rules.require(config.rms_eps > 0, Code::kCorrupt, fmt::format("rms_eps: want more than 0, found {}", config.rms_eps));
+  rules.require(config.swiglu_limit > 0, Code::kCorrupt,
+                fmt::format("swiglu_limit: want more than 0, found {}", config.swiglu_limit));
+  if (config.bos_id) rules.check_token_id("bos_id", *config.bos_id, d.vocab);
+  if (config.pad_id) rules.check_token_id("pad_id", *config.pad_id, d.vocab);
+  for (const int32_t id : config.eos_ids) rules.check_token_id("eos_ids", id, d.vocab);
 }
 
 ModelConfig truncated(const ModelConfig& config, int64_t layers) {

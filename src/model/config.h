@@ -46,8 +46,8 @@ struct ModelConfig {
 [[nodiscard]] ModelConfig from_hf(const checkpoint::HfConfig& hf);
 
 // Throws Error(kCorrupt) for values that contradict each other and Error(kUnsupported) for shapes that the formats or
-// kernels cannot hold; each message names the values.
-void validate(const ModelConfig& config);
+// kernels cannot hold; each message names the values and begins with `where`.
+void validate(const ModelConfig& config, std::string_view where = "[config] the model");
 
 // The same model with its first `layers` layers only. Throws Error(kInvalidRequest) unless 1 <= layers <= config's.
 [[nodiscard]] ModelConfig truncated(const ModelConfig& config, int64_t layers);

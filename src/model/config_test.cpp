@@ -75,46 +75,47 @@ TEST(config, refuses_dimensions_below_one) {
                                                          {&D::max_context, "max_context"}};
   for (const auto& [field, name] : fields) {
     expect_invalid([&](ModelConfig& c) { c.dims.*field = 0; }, Code::kCorrupt,
-                   fmt::format("[config] {}: want at least 1, found 0", name));
+                   fmt::format("[config] the model: {}: want at least 1, found 0", name));
   }
 }
 
 TEST(config, refuses_shapes_that_no_format_holds) {
   expect_invalid([](ModelConfig& c) { c.dims.hidden = 48; }, Code::kUnsupported,
-                 "[config] hidden: want a multiple of 32 (MXFP4 blocks), found 48");
+                 "[config] the model: hidden: want a multiple of 32 (MXFP4 blocks), found 48");
   expect_invalid([](ModelConfig& c) { c.dims.inter = 33; }, Code::kUnsupported,
-                 "[config] inter: want a multiple of 32 (MXFP4 blocks), found 33");
+                 "[config] the model: inter: want a multiple of 32 (MXFP4 blocks), found 33");
   expect_invalid([](ModelConfig& c) { c.dims.head_dim = 45; }, Code::kUnsupported,
-                 "[config] head_dim: want an even number (rope turns pairs), found 45");
+                 "[config] the model: head_dim: want an even number (rope turns pairs), found 45");
 }
 
 TEST(config, refuses_contradictions) {
   expect_invalid([](ModelConfig& c) { c.dims.kv_heads = 3; }, Code::kCorrupt,
-                 "[config] heads: want a multiple of kv_heads = 3, found 4");
+                 "[config] the model: heads: want a multiple of kv_heads = 3, found 4");
   expect_invalid([](ModelConfig& c) { c.dims.topk = 9; }, Code::kCorrupt,
-                 "[config] topk: want at most experts = 8, found 9");
+                 "[config] the model: topk: want at most experts = 8, found 9");
   expect_invalid([](ModelConfig& c) { c.layer_kinds.pop_back(); }, Code::kCorrupt,
-                 "[config] layer_kinds: want one per layer = 4, found 3");
+                 "[config] the model: layer_kinds: want one per layer = 4, found 3");
   expect_invalid([](ModelConfig& c) { c.rope.beta_slow = 32; }, Code::kCorrupt,
-                 "[config] rope betas: want 0 < slow < fast, found slow 32 and fast 32");
+                 "[config] the model: rope betas: want 0 < slow < fast, found slow 32 and fast 32");
   expect_invalid([](ModelConfig& c) { c.rope.theta = 1; }, Code::kCorrupt,
-                 "[config] rope theta: want more than 1, found 1");
+                 "[config] the model: rope theta: want more than 1, found 1");
   expect_invalid([](ModelConfig& c) { c.rope.factor = 0.5; }, Code::kCorrupt,
-                 "[config] rope factor: want at least 1, found 0.5");
+                 "[config] the model: rope factor: want at least 1, found 0.5");
   expect_invalid([](ModelConfig& c) { c.rope.original_context = 0; }, Code::kCorrupt,
-                 "[config] rope original_context: want at least 1, found 0");
-  expect_invalid([](ModelConfig& c) { c.rms_eps = 0; }, Code::kCorrupt, "[config] rms_eps: want more than 0, found 0");
+                 "[config] the model: rope original_context: want at least 1, found 0");
+  expect_invalid([](ModelConfig& c) { c.rms_eps = 0; }, Code::kCorrupt,
+                 "[config] the model: rms_eps: want more than 0, found 0");
   expect_invalid([](ModelConfig& c) { c.swiglu_limit = -7; }, Code::kCorrupt,
-                 "[config] swiglu_limit: want more than 0, found -7");
+                 "[config] the model: swiglu_limit: want more than 0, found -7");
 }
 
 TEST(config, refuses_token_ids_outside_the_vocab) {
   expect_invalid([](ModelConfig& c) { c.eos_ids = {1, 201088}; }, Code::kCorrupt,
-                 "[config] eos_ids: want 0 to vocab-1 = 201087, found 201088");
+                 "[config] the model: eos_ids: want 0 to vocab-1 = 201087, found 201088");
   expect_invalid([](ModelConfig& c) { c.bos_id = -1; }, Code::kCorrupt,
-                 "[config] bos_id: want 0 to vocab-1 = 201087, found -1");
+                 "[config] the model: bos_id: want 0 to vocab-1 = 201087, found -1");
   expect_invalid([](ModelConfig& c) { c.pad_id = 201088; }, Code::kCorrupt,
-                 "[config] pad_id: want 0 to vocab-1 = 201087, found 201088");
+                 "[config] the model: pad_id: want 0 to vocab-1 = 201087, found 201088");
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ ModelConfig config_from_gguf(const GgufFields& fields) {
   config.bos_id = id("tokenizer.ggml.bos_token_id");
   config.pad_id = id("tokenizer.ggml.padding_token_id");
   if (const auto eos = id("tokenizer.ggml.eos_token_id")) config.eos_ids = {*eos};
-  validate(config);
+  validate(config, fields.where());
   return config;
 }
 

@@ -31,7 +31,8 @@ struct Inspected {
 Inspected inspect_gguf(const InspectOptions& options, const model::ModelConfig& config) {
   const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
   Inspected result;
-  result.numbers = model::numbers_of(config, model::bind_gguf(gguf.tensors(), config, {.check_scales = false}));
+  result.numbers = model::numbers_of(
+      config, model::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}));
   for (const checkpoint::GgufTensor& tensor : gguf.tensors()) {
     result.rows.push_back(
         {tensor.name, std::string(name_of(tensor.type)), tensor.shape, static_cast<int64_t>(tensor.bytes.size())});
@@ -43,7 +44,8 @@ void plan(const InspectOptions& options, const model::ModelConfig& config, Termi
   if (options.model.load_format == LoadFormat::kDummy || !is_gguf(options.model))
     return print_plan(options, config, {}, terminal);
   const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
-  print_plan(options, config, model::bind_gguf(gguf.tensors(), config, {.check_scales = false}), terminal);
+  print_plan(options, config,
+             model::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}), terminal);
 }
 
 // From the files when there are any: then what is listed is what is there, and bind() has found it whole.
@@ -60,7 +62,8 @@ Inspected inspect(const InspectOptions& options, const model::ModelConfig& confi
     return result;
   }
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(options.model.model);
-  static_cast<void>(model::bind_weights(checkpoint.entries(), config, {.check_scales = false}));
+  static_cast<void>(
+      model::bind_weights(checkpoint.entries(), config, {.where = options.model.model, .check_scales = false}));
   for (const checkpoint::TensorEntry& entry : checkpoint.entries()) {
     rows.push_back({entry.name, std::string(name_of(entry.tensor.dtype)), entry.tensor.shape,
                     static_cast<int64_t>(entry.tensor.bytes.size())});

@@ -144,10 +144,11 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights = source.dummy->weights();
   } else if (source.gguf) {
     terminal.progress("checking weights", 0, options.model);
-    source.weights = model::bind_gguf(source.gguf->tensors(), source.config, {.pool = &pool});
+    source.weights = model::bind_gguf(source.gguf->tensors(), source.config, {.where = options.model, .pool = &pool});
   } else {
     terminal.progress("checking weights", 0, options.model);
-    source.weights = model::bind_weights(source.checkpoint->entries(), source.config, {.pool = &pool});
+    source.weights =
+        model::bind_weights(source.checkpoint->entries(), source.config, {.where = options.model, .pool = &pool});
   }
   terminal.end_progress();
   return source;

@@ -64,7 +64,7 @@ int run(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& e) {
     return fail(kExitIo, name_of(Code::kIo), fmt::format("[file] {}: {}", e.path1().string(), e.code().message()));
   } catch (const std::system_error& e) {  // of threads
-    return fail(kExitIo, name_of(Code::kIo), e.what());
+    return fail(kExitIo, name_of(Code::kIo), fmt::format("[threads] cannot start one: {}", e.code().message()));
   } catch (const std::exception& e) {
     return fail(kExitFailure, "internal error", e.what());
   }

@@ -74,7 +74,7 @@ std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error) 
                        hint);
   }
   if (!unknown.empty())
-    return fmt::format("{}: what is {}? A text with blanks needs quotes ({} --help)", name, unknown.front(), name);
+    return fmt::format("{}: what is \"{}\"? A text with blanks needs quotes ({} --help)", name, unknown.front(), name);
   return fmt::format("{}: {} ({} --help)", name, error.what(), name);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <system_error>
 
 #include <pthread.h>
 #include <sched.h>
@@ -55,11 +56,19 @@ void spread(std::vector<std::jthread>& workers) {
 ThreadPool::ThreadPool(int threads) : threads_(threads) {
   check(threads >= 1, "a thread pool has at least the caller");
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error& e) {
+    const size_t could = workers_.size() + 1;  // with the caller
+    end();
+    throw Error(Code::kIo, "[threads] cannot start {}: {} could be: {}", threads, could, e.code().message());
+  }
   spread(workers_);
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { end(); }
+
+void ThreadPool::end() {
   stop_ = true;
   ++generation_;
   generation_.notify_all();

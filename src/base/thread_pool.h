@@ -20,7 +20,7 @@ class ThreadPool {
  public:
   using Body = std::function<void(IndexRange)>;
 
-  // `threads` counts the caller: 1 starts none. REQUIRES threads >= 1.
+  // `threads` counts the caller: 1 starts none. REQUIRES threads >= 1. Throws Error(kIo) where the system starts fewer.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -45,6 +45,7 @@ class ThreadPool {
     bool shrinks;          // from long ranges to single chunks
   };
   void start(const Job& job);
+  void end();
   void work(int thread_idx);
   void take(int thread_idx);
 

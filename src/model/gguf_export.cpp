@@ -165,6 +165,11 @@ std::vector<PartOfModel> parts_of(const ModelConfig& config, const fs::path& pat
   int64_t bytes = 0;
   for (GgufItem& item : gguf_manifest(config)) {
     const GgufTensorSpec spec{item.name, type_of(item.role, options.dense), item.shape};
+    if (spec.type == GgmlType::kQ8 && spec.shape.back() % kMxBlock != 0) {
+      throw Error(Code::kUnsupported,
+                  "[gguf] {}: want rows of whole blocks of {} values for {}, found {}: bf16, f16 and f32 hold any",
+                  spec.name, kMxBlock, name_of(spec.type), spec.shape.back());
+    }
     const int64_t more = tensor_bytes(spec.type, spec.shape, "[gguf] " + spec.name);
     if (options.part_bytes > 0 && !parts.back().items.empty() && bytes + more > options.part_bytes) {
       parts.emplace_back();

@@ -272,6 +272,24 @@ TEST(GgufExport, q8_is_ggmls) {
   EXPECT_EQ(blocks[35], std::byte{0x7c});
 }
 
+TEST(GgufExport, rows_that_q8_cannot_hold_are_refused_and_bf16_takes_them) {
+  const Made made;
+  ModelConfig odd = made.config;
+  odd.dims.heads = odd.dims.kv_heads = 3;
+  odd.dims.head_dim = 16;  // rows of o: 48
+  const DummyWeights dummy(odd, 1, nullptr);
+  const TensorSource source = [&](const ManifestItem& item) {
+    const auto is_it = [&](const HostWeight& w) { return w.role == item.role && w.layer == item.layer; };
+    const auto w = std::find_if(dummy.weights().begin(), dummy.weights().end(), is_it);
+    return item.part == Part::kValues ? w->values.bytes : w->scales.bytes;
+  };
+  GgufExport how{.dense = GgmlType::kQ8, .tokenizer = kTokens};
+  expect_error([&] { export_gguf(odd, source, made.dir / "x.gguf", how); }, Code::kUnsupported,
+               "blk.0.attn_output.weight: want rows of whole blocks of 32 values for Q8_0, found 48");
+  how.dense = GgmlType::kBf16;
+  EXPECT_EQ(export_gguf(odd, source, made.dir / "x.gguf", how).size(), 1);
+}
+
 TEST(GgufExport, values_beyond_f16_are_refused) {
   const Made made;
   const Bf16 large = Bf16::from_float(1e6f);

@@ -63,14 +63,14 @@ Stored stored_as(GgmlType type) {
   return {};
 }
 
-backend::HostWeight bind(const GgufItem& item, const GgufTensor& tensor) {
+backend::HostWeight weight_of(const GgufItem& item, const GgufTensor& tensor, std::string_view where) {
   if (tensor.shape != item.shape) {
-    throw Error(Code::kCorrupt, "[load] {}: want the shape [{}], got {}", item.name, fmt::join(item.shape, ","),
-                checkpoint::describe(tensor.type, tensor.shape));
+    throw Error(Code::kCorrupt, "[load] {}: {}: want the shape [{}], got {}", where, item.name,
+                fmt::join(item.shape, ","), checkpoint::describe(tensor.type, tensor.shape));
   }
   const bool is_expert = item.role == kGate || item.role == kUp || item.role == kDown;
   if (is_expert && tensor.type != GgmlType::kMxfp4) {
-    throw Error(Code::kUnsupported, "[load] {}: want MXFP4 experts, got {}", item.name,
+    throw Error(Code::kUnsupported, "[load] {}: {}: want MXFP4 experts, got {}", where, item.name,
                 checkpoint::describe(tensor.type, tensor.shape));
   }
   const auto [format, dtype] = stored_as(tensor.type);
@@ -92,7 +92,7 @@ bool is_bad_scale(GgmlType type, const std::byte* block) {
   return (block[1] & std::byte{0x7c}) == std::byte{0x7c};  // little-endian: the exponent is in the second byte
 }
 
-void check_scales(const GgufTensor& tensor, ThreadPool* pool) {
+void check_scales(const GgufTensor& tensor, const BindOptions& options) {
   const checkpoint::GgmlBlock block = block_of(tensor.type);
   if (block.values == 1) return;
   const int64_t blocks = static_cast<int64_t>(tensor.bytes.size()) / block.bytes;
@@ -105,14 +105,15 @@ void check_scales(const GgufTensor& tensor, ThreadPool* pool) {
       return;
     }
   };
-  if (pool != nullptr) {
-    pool->parallel_for(blocks, look);
+  if (options.pool != nullptr) {
+    options.pool->parallel_for(blocks, look);
   } else {
     look({0, blocks, 0});
   }
   if (first_bad == blocks) return;
-  throw Error(Code::kCorrupt, "[load] {}: want a finite scale in every block, found {} in block {} of {}", tensor.name,
-              tensor.type == GgmlType::kMxfp4 ? "E8M0 255 (NaN)" : "an infinite or NaN F16", first_bad.load(), blocks);
+  throw Error(Code::kCorrupt, "[load] {}: {}: want a finite scale in every block, found {} in block {} of {}",
+              options.where, tensor.name, tensor.type == GgmlType::kMxfp4 ? "E8M0 255 (NaN)" : "an infinite or NaN F16",
+              first_bad.load(), blocks);
 }
 
 }  // namespace
@@ -143,11 +144,11 @@ std::vector<backend::HostWeight> bind_gguf(std::span<const GgufTensor> tensors, 
     found.push_back(tensor.name);
     by_name.emplace(tensor.name, &tensor);
   }
-  require_same_names(wanted, found);
+  require_same_names(wanted, found, options.where);
   std::vector<backend::HostWeight> bound;
-  for (const GgufItem& item : items) bound.push_back(bind(item, *by_name.at(item.name)));
+  for (const GgufItem& item : items) bound.push_back(weight_of(item, *by_name.at(item.name), options.where));
   if (options.check_scales) {
-    for (const GgufItem& item : items) check_scales(*by_name.at(item.name), options.pool);
+    for (const GgufItem& item : items) check_scales(*by_name.at(item.name), options);
   }
   return bound;
 }

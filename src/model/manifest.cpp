@@ -97,28 +97,28 @@ ManifestItem item_of(const TableRow& row, int layer, const ModelConfig& config, 
 
 using ByName = std::unordered_map<std::string_view, const TensorEntry*>;
 
-void refuse_unquantised(const ByName& by_name) {
+void refuse_unquantised(const ByName& by_name, std::string_view where) {
   for (const char* name : {"model.layers.0.mlp.experts.gate_up_proj", "block.0.mlp.mlp1_weight"}) {
     const auto it = by_name.find(name);
     if (it == by_name.end()) continue;
     const RawTensor& t = it->second->tensor;
     throw Error(Code::kUnsupported,
-                "[load] {}: want MXFP4 experts (…_blocks and …_scales), got {}: run nibble quantize", name,
+                "[load] {}: {}: want MXFP4 experts (…_blocks and …_scales), got {}: run nibble quantize", where, name,
                 checkpoint::describe(t.dtype, t.shape));
   }
 }
 
-void check_names(const std::vector<ManifestItem>& items, std::span<const TensorEntry> tensors) {
+void check_names(const std::vector<ManifestItem>& items, std::span<const TensorEntry> tensors, std::string_view where) {
   std::vector<std::string_view> wanted, found;
   for (const ManifestItem& item : items) wanted.push_back(item.name);
   for (const TensorEntry& entry : tensors) found.push_back(entry.name);
-  require_same_names(wanted, found);
+  require_same_names(wanted, found, where);
 }
 
-void check_type_and_shape(const ManifestItem& item, const RawTensor& tensor) {
+void check_type_and_shape(const ManifestItem& item, const RawTensor& tensor, std::string_view where) {
   if (tensor.dtype == item.dtype && tensor.shape == item.stored_shape) return;
   const bool other_float = item.dtype == DType::kBf16 && (tensor.dtype == DType::kF16 || tensor.dtype == DType::kF32);
-  throw Error(other_float ? Code::kUnsupported : Code::kCorrupt, "[load] {}: want {}, got {}{}", item.name,
+  throw Error(other_float ? Code::kUnsupported : Code::kCorrupt, "[load] {}: {}: want {}, got {}{}", where, item.name,
               checkpoint::describe(item.dtype, item.stored_shape), checkpoint::describe(tensor.dtype, tensor.shape),
               other_float ? ": only bf16 is read" : "");
 }
@@ -137,7 +137,7 @@ struct ScalesOf {
   RawTensor tensor;
 };
 
-void refuse_nan_scales(const std::vector<ScalesOf>& scales, ThreadPool* pool) {
+void refuse_nan_scales(const std::vector<ScalesOf>& scales, const BindOptions& options) {
   std::vector<std::optional<int64_t>> first_nan(scales.size());
   const auto look = [&](IndexRange range) {
     for (auto i = static_cast<size_t>(range.begin); i < static_cast<size_t>(range.end); ++i) {
@@ -145,15 +145,16 @@ void refuse_nan_scales(const std::vector<ScalesOf>& scales, ThreadPool* pool) {
     }
   };
   const auto count = static_cast<int64_t>(scales.size());
-  if (pool != nullptr) {
-    pool->parallel_for(count, look);
+  if (options.pool != nullptr) {
+    options.pool->parallel_for(count, look);
   } else {
     look({0, count, 0});
   }
   for (size_t i = 0; i < scales.size(); ++i) {
     if (!first_nan[i]) continue;
-    throw Error(Code::kCorrupt, "[load] {}: want E8M0 scales 0 to 254, got 255 (NaN) at index {} of {}",
-                *scales[i].name, *first_nan[i], checkpoint::describe(scales[i].tensor.dtype, scales[i].tensor.shape));
+    throw Error(Code::kCorrupt, "[load] {}: {}: want E8M0 scales 0 to 254, got 255 (NaN) at index {} of {}",
+                options.where, *scales[i].name, *first_nan[i],
+                checkpoint::describe(scales[i].tensor.dtype, scales[i].tensor.shape));
   }
 }
 
@@ -217,14 +218,14 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
   const std::vector<ManifestItem> items = manifest(config, naming_of(tensors));
   ByName by_name;
   for (const TensorEntry& entry : tensors) by_name.emplace(entry.name, &entry);
-  refuse_unquantised(by_name);
-  check_names(items, tensors);
+  refuse_unquantised(by_name, options.where);
+  check_names(items, tensors, options.where);
 
   std::vector<backend::HostWeight> bound;
   std::vector<ScalesOf> scales;
   for (const ManifestItem& item : items) {
     const RawTensor& stored = by_name.at(item.name)->tensor;
-    check_type_and_shape(item, stored);
+    check_type_and_shape(item, stored, options.where);
     const RawTensor view = rows_of(item, stored);
     if (item.part == Part::kScales) {
       bound.back().scales = view;
@@ -238,7 +239,7 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
                        .scales = {}});
     }
   }
-  if (options.check_scales) refuse_nan_scales(scales, options.pool);
+  if (options.check_scales) refuse_nan_scales(scales, options);
   return bound;
 }
 

@@ -42,8 +42,9 @@ struct ManifestItem {
 [[nodiscard]] std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming);
 
 struct BindOptions {
-  bool check_scales = true;    // read every scale and refuse NaN (255)
-  ThreadPool* pool = nullptr;  // for reading the scales; null: the caller alone
+  std::string where = "the checkpoint";  // the file or directory, for messages
+  bool check_scales = true;              // read every scale and refuse NaN (255)
+  ThreadPool* pool = nullptr;            // for reading the scales; null: the caller alone
 };
 
 // OpenAI's spelling when the tensors use it, else Hugging Face's.

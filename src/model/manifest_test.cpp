@@ -171,23 +171,25 @@ TEST(bind_weights, refuses_extra_tensors_by_name_and_count) {
 }
 
 TEST(bind_weights, refuses_a_wrong_dtype) {
-  expect_refused([](Stored& s) { s.at("model.layers.0.mlp.experts.down_proj_scales").tensor.dtype = DType::kI8; },
-                 Code::kCorrupt,
-                 "[load] model.layers.0.mlp.experts.down_proj_scales: want U8 [8,64,3], got I8 [8,64,3]");
+  expect_refused(
+      [](Stored& s) { s.at("model.layers.0.mlp.experts.down_proj_scales").tensor.dtype = DType::kI8; }, Code::kCorrupt,
+      "[load] the checkpoint: model.layers.0.mlp.experts.down_proj_scales: want U8 [8,64,3], got I8 [8,64,3]");
 }
 
 TEST(bind_weights, refuses_dense_weights_in_other_floats) {
   for (const DType dtype : {DType::kF16, DType::kF32}) {
     expect_refused(
         [&](Stored& s) { s.at("model.norm.weight").tensor.dtype = dtype; }, Code::kUnsupported,
-        fmt::format("[load] model.norm.weight: want BF16 [64], got {} [64]: only bf16 is read", name_of(dtype)));
+        fmt::format("[load] the checkpoint: model.norm.weight: want BF16 [64], got {} [64]: only bf16 is read",
+                    name_of(dtype)));
   }
 }
 
 TEST(bind_weights, refuses_a_wrong_shape) {
-  expect_refused([](Stored& s) { s.at("model.layers.1.mlp.experts.gate_up_proj_scales").tensor.shape = {8, 192, 1}; },
-                 Code::kCorrupt,
-                 "[load] model.layers.1.mlp.experts.gate_up_proj_scales: want U8 [8,192,2], got U8 [8,192,1]");
+  expect_refused(
+      [](Stored& s) { s.at("model.layers.1.mlp.experts.gate_up_proj_scales").tensor.shape = {8, 192, 1}; },
+      Code::kCorrupt,
+      "[load] the checkpoint: model.layers.1.mlp.experts.gate_up_proj_scales: want U8 [8,192,2], got U8 [8,192,1]");
 }
 
 TEST(bind_weights, refuses_experts_that_are_not_quantised) {
@@ -200,7 +202,7 @@ TEST(bind_weights, refuses_experts_that_are_not_quantised) {
             {"model.layers.0.mlp.experts.gate_up_proj", {.dtype = DType::kBf16, .shape = {8, 64, 192}, .bytes = {}}});
       },
       Code::kUnsupported,
-      "[load] model.layers.0.mlp.experts.gate_up_proj: want MXFP4 experts (…_blocks and …_scales), got BF16 "
+      "[load] the checkpoint: model.layers.0.mlp.experts.gate_up_proj: want MXFP4 experts (…_blocks and …_scales), got BF16 "
       "[8,64,192]: run nibble quantize");
 }
 
@@ -211,7 +213,7 @@ TEST(bind_weights, refuses_a_scale_that_is_nan_and_says_where) {
     const_cast<std::byte&>(bytes[1001]) = std::byte{255};
   };
   const char* message =
-      "[load] model.layers.1.mlp.experts.down_proj_scales: want E8M0 scales 0 to 254, got 255 (NaN) at index 1000 "
+      "[load] the checkpoint: model.layers.1.mlp.experts.down_proj_scales: want E8M0 scales 0 to 254, got 255 (NaN) at index 1000 "
       "of "
       "U8 [8,64,3]";
   expect_refused(spoil, Code::kCorrupt, message);

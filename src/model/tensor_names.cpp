@@ -32,11 +32,12 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void require_same_names(const std::vector<std::string_view>& wanted, const std::vector<std::string_view>& found) {
+void require_same_names(const std::vector<std::string_view>& wanted, const std::vector<std::string_view>& found,
+                        std::string_view where) {
   const std::vector<std::string> missing = not_in(found, wanted), extra = not_in(wanted, found);
-  if (!missing.empty()) throw Error(Code::kCorrupt, "[load] the checkpoint lacks {}", listed(missing));
+  if (!missing.empty()) throw Error(Code::kCorrupt, "[load] {} lacks {}", where, listed(missing));
   if (!extra.empty()) {
-    throw Error(Code::kCorrupt, "[load] the checkpoint has what this model does not: {}", listed(extra));
+    throw Error(Code::kCorrupt, "[load] {} has what this model does not: {}", where, listed(extra));
   }
 }
 

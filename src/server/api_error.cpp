@@ -1,7 +1,9 @@
 #include "server/api_error.h"
 
+#include <cstdint>
 #include <new>
 #include <string_view>
+#include <utility>
 
 namespace nibble::server {
 namespace {
@@ -28,7 +30,21 @@ int status_of(Code code) {
   return 500;
 }
 
+std::string beginning_of(std::string_view text) {
+  constexpr size_t kMost = 1000;
+  if (text.size() <= kMost) return std::string(text);
+  size_t end = kMost;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0U) == 0x80U) --end;  // whole characters
+  return std::string(text.substr(0, end)) + "…";
+}
+
 }  // namespace
+
+ApiError::ApiError(std::string_view param, std::string_view message, int status, std::string code)
+    : Error(Code::kInvalidRequest, beginning_of(message)),
+      param_(beginning_of(param)),
+      code_(std::move(code)),
+      status_(status) {}
 
 Json ApiError::json() const {
   const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };

@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 
 namespace nibble::server {
 
@@ -14,9 +15,9 @@ using Json = nlohmann::ordered_json;
 
 class ApiError : public Error {
  public:
-  // A field that is wrong or not served: 400, or another status of the client's.
-  ApiError(std::string param, const std::string& message, int status = 400, std::string code = "")
-      : Error(Code::kInvalidRequest, message), param_(std::move(param)), code_(std::move(code)), status_(status) {}
+  // A field that is wrong or not served: 400, or another status of the client's. Of what is longer than 1000 bytes the
+  // beginning counts: both may repeat the request's own words.
+  ApiError(std::string_view param, std::string_view message, int status = 400, std::string code = "");
 
   [[nodiscard]] int status() const { return status_; }
   [[nodiscard]] const std::string& param() const { return param_; }

@@ -152,6 +152,39 @@ TEST_F(ApiTest, tools_and_schemas_come_with_a_mask) {
             "ignore_eos");
 }
 
+TEST_F(ApiTest, a_preamble_may_come_before_calls_and_not_before_json) {
+  start({kAnswer});
+  const std::string tool = R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+  const std::string json = R"("response_format":{"type":"json_object"})";
+  const std::vector<int32_t> preamble = testing::tokens("<|channel|>commentary<|message|>");
+  for (const auto& [fields, may] : {std::pair(tool, true), {json, false}, {json + "," + tool, false}}) {
+    ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],)" + fields + "}");
+    engine::TokenMask& mask = *engine_->requests.back().mask;
+    bool all_may = true;
+    for (const int32_t id : preamble) {
+      std::vector<uint32_t> bits(static_cast<size_t>(testing::tokenizer().max_id()) / 32 + 1);
+      mask.fill(bits);
+      all_may = all_may && ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1U) != 0;
+      mask.accept(id);
+    }
+    EXPECT_EQ(all_may, may) << fields;
+  }
+}
+
+TEST_F(ApiTest, a_refusal_does_not_repeat_a_large_request) {
+  start({kAnswer});
+  const std::string large = "\xC3\xA9" + std::string(100'000, 'a') + "\xC3\xA9";
+  for (const std::string& body : {R"({"messages":[{"role":")" + large + R"("}]})",
+                                  R"({"messages":[{"role":"user","content":"hi"}],")" + large + R"(":1})",
+                                  R"({"model":")" + large + R"(","messages":[{"role":"user","content":"hi"}]})"}) {
+    const Reply reply = ask("/v1/chat/completions", body);
+    EXPECT_EQ(reply.status / 100, 4);
+    EXPECT_LT(reply.text.size(), 3000);
+    EXPECT_NE(reply.text.find("aaa…"), std::string::npos);
+    EXPECT_LT(to_text(log_.back()).size(), 3000);
+  }
+}
+
 TEST_F(ApiTest, responses_are_kept_bounded) {
   start({kAnswer}, {.stored_responses = 2});
   std::vector<std::string> ids;

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -472,7 +473,13 @@ HttpServer::HttpServer(HttpOptions options, Handler handler)
   impl_->signals.add(SIGINT);
   impl_->await_signal();
   asio::co_spawn(impl_->control, impl_->accept(), asio::detached);
-  for (Worker& worker : impl_->workers) impl_->threads.emplace_back([&worker] { worker.io.run(); });
+  try {
+    for (Worker& worker : impl_->workers) impl_->threads.emplace_back([&worker] { worker.io.run(); });
+  } catch (const std::system_error& e) {
+    impl_->stop();  // those that were started
+    throw Error(Code::kIo, "[serve] --http-threads {}: {} could be started: {}", impl_->workers.size(),
+                impl_->threads.size(), e.code().message());
+  }
 }
 
 HttpServer::~HttpServer() {

@@ -45,6 +45,7 @@ text::TurnRules rules_of(const TurnRequest& turn, const Names& bound) {
   using Kind = text::ContentRule::Kind;
   text::TurnRules rules;
   rules.answer = rule_of(turn.format);
+  rules.preamble = turn.format.kind == OutputFormat::Kind::kText;  // the content is the document, whole
   if (turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed) rules.answer.reset();
   if (turn.tool_choice == ToolChoice::kNone) return rules;
   for (const text::ToolSpec& tool : turn.tools) {

@@ -32,7 +32,7 @@ class CommandLine(Case):
         self.refused(USAGE, *RUN, "-Z", says="no -Z")
 
     def test_loose_words_and_missing_values(self):
-        self.refused(USAGE, *RUN, "-p", "Once", "upon", says="what is upon?")
+        self.refused(USAGE, *RUN, "-p", "Once", "upon", says='what is "upon"?')
         self.refused(USAGE, "run", "-p", "a", says="--model")
         self.refused(USAGE, *RUN, "-p", says="--prompt")
         self.refused(USAGE, *RUN, "-p", "a", "--seed")
@@ -170,7 +170,7 @@ class Models(Case):
 
     def broken(self, model, code, says=()):
         for command in (("run", "-m", model, "-p", "a", "-n", 1), ("inspect", "-m", model)):
-            self.refused(code, *command, says=says)
+            self.refused(code, *command, says=(str(model), *([says] if isinstance(says, str) else says)))
 
     def test_no_directory_a_file_an_empty_one(self):
         self.broken(self.dir / "none", IO, says="none")
@@ -265,7 +265,7 @@ class Models(Case):
         with self.subTest("scale 255"):
             model = self.copy_of_tiny("nan")
             replace(model / SHARD, safetensors_bytes({**tensors, scales: (*tensors[scales][:2], bytes(nan))}))
-            self.refused(CORRUPT, "run", "-m", model, "-p", "a", says=(scales, "255", "index 1234"))
+            self.refused(CORRUPT, "run", "-m", model, "-p", "a", says=(str(model), scales, "255", "index 1234"))
         again = self.copy_of_tiny("twice")
         (again / "model.safetensors.index.json").unlink()
         (again / "copy.safetensors").symlink_to(TINY / SHARD)
@@ -399,6 +399,13 @@ class Outputs(Case):
         self.refused(MEMORY, "run", "-m", "gpt-oss-120b", "--load-format", "dummy", "-p", "a", preexec_fn=little_memory)
         self.refused(MEMORY, *RUN, "-p", "a", "--max-model-len", 131072, "--kv-cache-dtype", "f32",
                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (256 << 20, 256 << 20)))
+
+    @unittest.skipIf(SANITIZED, "sanitizers reserve address space")
+    def test_threads_that_cannot_be_started_end_it(self):
+        for command in ((*RUN, "-p", "a", "-t", 1024), ("serve", TINY, "--port", 0, "--http-threads", 64)):
+            result = nibble(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20)))  # a stack reserves 8 MB
+            self.assertEqual(result.code, IO, result.err)
+            self.assertRegex(result.err, r"nibble: io: \[(threads|serve)\] .*: [0-9]+ could be( started)?: Resource temporarily unavailable\n$")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,15 @@ TEST_F(UploaderTest, throws_where_it_is_waited_for_what_a_thread_threw) {
   EXPECT_THROW(uploader.copy(all, nullptr), Error);
 }
 
+TEST_F(UploaderTest, a_copy_that_failed_is_told_and_nothing_follows_it) {
+  Uploader uploader = this->uploader();
+  emulated_cuda().copies = cudaErrorMemoryAllocation;
+  std::atomic<int> calls = 0;
+  uploader.copy(std::array{Uploader::Part{device_.data(), file_->bytes()}}, nullptr, [&] { ++calls; });
+  EXPECT_THROW(uploader.wait_all(), Error);
+  EXPECT_EQ(calls, 0);
+}
+
 TEST_F(UploaderTest, may_end_before_its_copies_do) {
   Uploader uploader = this->uploader();
   for (int i = 0; i < 3; ++i) uploader.copy(std::array{Uploader::Part{device_.data(), file_->bytes()}}, nullptr, [] {});

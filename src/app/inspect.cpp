@@ -103,7 +103,7 @@ Json report(const model::ModelConfig& config, const model::ModelNumbers& n, cons
                                     {"unembedding", n.decode.unembedding},
                                     {"rest", n.decode.rest},
                                     {"total", n.decode.total()}};
-  json["kv_bytes_per_token"] = n.kv.bytes_per_token_full;
+  json["kv_bytes_per_token"] = n.kv_bytes_per_token;
   for (const int64_t context : contexts) {
     const int64_t kv = model::kv_bytes(config, context);
     json["memory"].push_back({{"context", context}, {"kv_bytes", kv}, {"total_bytes", n.total.bytes + kv}});

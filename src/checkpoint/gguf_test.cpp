@@ -208,6 +208,8 @@ const Hostile kHostile[] = {
      "takes 2199023255552 bytes at byte"},
     {"bytes behind the last tensor", [](GgufParts& p) { p.data += std::string(64, 'x'); }, Code::kCorrupt,
      "64 bytes behind the last tensor belong to no tensor"},
+    {"a byte behind the last tensor's padding", [](GgufParts& p) { p.data += std::string(31, 'x'); }, Code::kCorrupt,
+     "31 bytes behind the last tensor belong to no tensor"},
 };
 
 TEST(Gguf, damaged_files_are_refused_with_what_was_wanted_and_found) {

@@ -73,8 +73,8 @@ TEST(write_safetensors, leaves_the_old_file_and_no_part_when_fill_throws) {
 
 TEST(write_safetensors, names_the_file_it_cannot_create) {
   const ScratchDir dir;
-  expect_error([&] { write_safetensors(dir / "missing/f.safetensors", {}, fill_pattern); }, Code::kIo,
-               (dir / "missing/f.safetensors.part: cannot create: No such file or directory").string());
+  expect_error([&] { write_safetensors(dir / "none/f.safetensors", {}, fill_pattern); }, Code::kIo,
+               "/none/f.safetensors.part: cannot create: No such file or directory");
 }
 
 TEST(write_safetensors, reports_a_full_disk) {

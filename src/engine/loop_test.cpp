@@ -266,6 +266,22 @@ TEST_P(LoopTest, a_fault_ends_what_was_in_the_step_and_the_next_request_is_serve
   }
 }
 
+TEST_P(LoopTest, what_fails_all_leaves_nothing_for_the_next_request) {
+  Rig rig(limits());
+  expect_same(rig, ask(some(300), 4));
+  std::vector<const Heard*> told;
+  for (int i = 0; i < 3; ++i) told.push_back(&rig.add(ask(some(300, i), 40)));
+  for (int i = 0; i < 4; ++i) rig.loop.step();
+  rig.loop.fail_all("the host");
+  rig.run();
+  for (const Heard* heard : told) {
+    ASSERT_EQ(heard->finished.size(), 1u);
+    EXPECT_EQ(heard->finished[0].reason, FinishReason::kFailed);
+    EXPECT_EQ(heard->finished[0].message, "the host");
+  }
+  EXPECT_EQ(expect_same(rig, ask(some(300), 4)).finished[0].cached_tokens, 0);
+}
+
 TEST_P(LoopTest, nan_fails_its_own_request_only) {
   Rig rig(limits());
   const Request good = ask(some(90), 40);

@@ -160,6 +160,16 @@ TEST(scheduler, nobody_gives_way_while_a_step_is_in_flight) {
   EXPECT_EQ(tight.scheduler.preemptions(), 1);
 }
 
+TEST(scheduler, who_stands_behind_one_that_does_not_fit_comes_when_that_one_leaves) {
+  House house({.max_context = 256, .max_sequences = 4, .max_tokens = 200, .max_logit_rows = 4}, 4);
+  house.add(64, 100);
+  Sequence& large = house.add(129, 100);
+  house.add(10);
+  EXPECT_EQ(house.step(), (Rows{{1, 64}}));
+  house.scheduler.remove(large);
+  EXPECT_EQ(house.step(), (Rows{{1, 1}, {3, 10}}));
+}
+
 TEST(scheduler, prompt_logprobs_take_the_rows_that_are_left) {
   House house({.max_context = 1000, .max_sequences = 8, .max_tokens = 100, .max_logit_rows = 8});
   house.add(5);

@@ -92,10 +92,7 @@ ModelNumbers sum_of(const ModelConfig& config, const std::vector<Stored>& all) {
       .attention = n.of(kAttention).bytes,
       .unembedding = n.of(kUnembedding).bytes,
       .rest = n.of(kNorms).bytes + n.of(kRouter).bytes + n.of(kAttentionBias).bytes + n.of(kEmbedding).bytes / d.vocab};
-  const int64_t per_token = kv_bytes_per_token_layer(d);
-  n.kv = {.bytes_per_token_full = per_token * config.layers_of(LayerKind::kFull),
-          .sliding_bytes = per_token * config.layers_of(LayerKind::kSliding) * d.sliding_window,
-          .bytes_per_token_no_window = per_token * d.layers};
+  n.kv_bytes_per_token = kv_bytes_per_token_layer(d) * config.layers_of(LayerKind::kFull);
   return n;
 }
 

@@ -39,19 +39,13 @@ struct DecodeBytes {      // of weights, read for one token at batch 1; KV is ap
   [[nodiscard]] int64_t total() const { return experts + attention + unembedding + rest; }
 };
 
-struct KvNumbers {                        // bf16
-  int64_t bytes_per_token_full = 0;       // over all full layers: what each further token costs
-  int64_t sliding_bytes = 0;              // over all sliding layers, once the window is full
-  int64_t bytes_per_token_no_window = 0;  // if every layer kept everything
-};
-
 struct ModelNumbers {
   std::array<ClassNumbers, kWeightClasses> classes;  // by WeightClass
   ClassNumbers total;
   int64_t active_parameters = 0;  // used for one token, unembedding included, embedding not
   int64_t bytes_per_expert = 0;   // of one layer, biases included
   DecodeBytes decode;
-  KvNumbers kv;
+  int64_t kv_bytes_per_token = 0;  // bf16, over all full layers: what each further token costs
 
   [[nodiscard]] const ClassNumbers& of(WeightClass weight_class) const {
     return classes[static_cast<size_t>(weight_class)];

@@ -64,13 +64,10 @@ TEST(inspect, bytes_per_decoded_token_are_those_of_the_tables) {
 }
 
 TEST(inspect, kv_bytes_are_those_of_the_tables) {
-  const KvNumbers large = numbers_of(gpt_oss_120b()).kv, small = numbers_of(gpt_oss_20b()).kv;
-  EXPECT_EQ(large.bytes_per_token_full, 36'864);
-  EXPECT_EQ(small.bytes_per_token_full, 24'576);
-  EXPECT_EQ(large.sliding_bytes, 18 * 128 * 2048);
-  EXPECT_EQ(small.sliding_bytes, 12 * 128 * 2048);
-  EXPECT_EQ(large.bytes_per_token_no_window, 73'728);
-  EXPECT_EQ(small.bytes_per_token_no_window, 49'152);
+  EXPECT_EQ(numbers_of(gpt_oss_120b()).kv_bytes_per_token, 36'864);
+  EXPECT_EQ(numbers_of(gpt_oss_20b()).kv_bytes_per_token, 24'576);
+  EXPECT_EQ(kv_bytes(gpt_oss_120b(), 128), 36 * 128 * 2048);
+  EXPECT_EQ(kv_bytes(gpt_oss_120b(), 129), 36 * 128 * 2048 + 18 * 2048);
   EXPECT_NEAR(static_cast<double>(kv_bytes(gpt_oss_120b(), 2048)), 80e6, 5e5);
   EXPECT_NEAR(static_cast<double>(kv_bytes(gpt_oss_120b(), 8192)), 307e6, 5e5);
   EXPECT_NEAR(static_cast<double>(kv_bytes(gpt_oss_120b(), 32768)), 1.21e9, 5e6);

@@ -85,6 +85,19 @@ TEST_F(ApiTest, a_stop_string_cancels_and_is_a_stop) {
   EXPECT_EQ(reply.json["choices"][0]["message"]["content"], "one ");
   EXPECT_EQ(reply.json["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(reply.json["usage"]["prompt_tokens"], 9);
+  EXPECT_EQ(engine_->cancelled.size(), 2);  // when there was enough, whatever was on its way, and at the end
+}
+
+TEST_F(ApiTest, what_goes_on_where_a_grammar_ends_cannot_go_with_one) {
+  start({kAnswer});
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":9,)";
+  for (const auto& [param, field] :
+       {std::pair{"min_tokens", R"("min_tokens":1)"}, {"ignore_eos", R"("ignore_eos":true)"}}) {
+    EXPECT_EQ(ask("/v1/chat/completions", chat + field + "}").status, 200) << param;
+    const Reply reply = ask("/v1/chat/completions", chat + field + R"(,"response_format":{"type":"json_object"}})");
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(reply.json["error"]["param"], param);
+  }
 }
 
 TEST_F(ApiTest, a_failed_engine_is_a_500_or_an_error_event) {

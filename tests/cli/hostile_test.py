@@ -116,6 +116,7 @@ class Prompts(Case):
         story = "Once upon a time " * 100
         for command in ("run", "chat"):
             self.refused(USAGE, command, "-m", TINY, "-p", story, "--max-model-len", 64, says="at most 64 prompt tokens")
+        self.refused(USAGE, *RUN, "-p", "Once upon a time", "--max-model-len", 3, says="at most 3 prompt tokens")
         self.refused(USAGE, *RUN, stdin=b"ab " * 350_000, says="at most 131072 prompt tokens")
         self.refused(USAGE, "compare", "-m", TINY, stdin=b"", *("-f", "-"))
         self.refused(USAGE, "compare", "-m", TINY, "-f", "-", stdin=b"ab " * 350_000, says="4096")

@@ -1,5 +1,6 @@
 #include "backend/cuda/plan.h"
 
+#include "backend/cuda/choices.h"
 #include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "base/error.h"
@@ -9,7 +10,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nibble::backend {
@@ -263,6 +266,21 @@ TEST(cuda_plan, what_the_backend_refuses_has_no_plan) {
   EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
   EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference}, .dense = {.qkv = kMxfp4, .o = {}, .lm_head = {}}}),
               HasSubstr("requantised layers"));
+}
+
+TEST(cuda_plan, shapes_that_some_kernels_do_not_serve_are_known) {
+  const auto with = [](int64_t Dims::* field, int64_t value) {
+    BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
+    config.dims.*field = value;
+    return config;
+  };
+  EXPECT_TRUE(cuda::fused_step(kDims, 8));
+  EXPECT_FALSE(cuda::fused_step(kDims, 9));
+  for (const auto& [field, value] : {std::pair{&Dims::experts, 126}, {&Dims::topk, 1}, {&Dims::topk, 5}})
+    EXPECT_FALSE(cuda::fused_step(with(field, value).dims, 8)) << value;
+  EXPECT_EQ(cuda::why_not_packed(with(&Dims::vocab, 201088)), std::nullopt);
+  for (const auto& [field, value] : {std::pair{&Dims::vocab, 201089}, {&Dims::hidden, 2888}, {&Dims::head_dim, 80}})
+    EXPECT_NE(cuda::why_not_packed(with(field, value)), std::nullopt) << value;
 }
 
 TEST(cuda_plan, a_step_without_logits_plans_none) {

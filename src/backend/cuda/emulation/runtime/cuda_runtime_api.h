@@ -43,6 +43,7 @@ struct EmulatedCuda {
   int driver = 13000;                 // CUDA version
   cudaError_t kernels = cudaSuccess;  // whether the build has kernels for the card
   int64_t allocated = 0;              // bytes of device memory asked for so far
+  cudaError_t copies = cudaSuccess;   // what they say
   bool packs = false;                 // weights are rearranged; else only the arguments are looked at
 };
 [[nodiscard]] EmulatedCuda& emulated_cuda();
@@ -109,7 +110,7 @@ inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
                                    cudaStream_t /*stream*/) {
-  return std::memcpy(to, from, bytes), cudaSuccess;
+  return std::memcpy(to, from, bytes), nibble::backend::cuda::emulated_cuda().copies;
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                                      size_t height, cudaMemcpyKind /*kind*/, cudaStream_t /*stream*/) {

@@ -15,6 +15,8 @@
 #include <span>
 #include <vector>
 
+#include <sys/resource.h>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -40,6 +42,19 @@ class UploaderTest : public testing::Test {
   MappedSource source_;
   std::vector<std::byte> device_ = std::vector<std::byte>(kBytes);
 };
+
+TEST_F(UploaderTest, ends_the_threads_that_it_has_when_the_system_refuses_more) {
+  constexpr int kThreads = 60;
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &old), 0);
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto room = static_cast<size_t>(Uploader::memory_bytes(kThreads)) + (size_t{64} << 20);  // no stack for each
+  const rlimit tight{.rlim_cur = pages * 4096 + room, .rlim_max = old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  test::expect_error([&] { Uploader(std::span(&source_, 1), kThreads); }, Code::kIo, "cannot start 60 threads");
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &old), 0);
+}
 
 TEST_F(UploaderTest, brings_all_parts_before_it_calls_what_is_to_follow) {
   Uploader uploader = this->uploader();

@@ -1,8 +1,11 @@
 #include "backend/cuda/upload.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 namespace nibble::backend::cuda {
@@ -12,10 +15,18 @@ Uploader::Uploader(std::span<const MappedSource> files, int threads)
   for (const MappedSource& file : files) files_.push_back({file.bytes, DirectFile(file.path)});
   int card = 0;
   cuda_check(cudaGetDevice(&card));
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i, card] { work(i, card); });
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i, card] { work(i, card); });
+  } catch (const std::system_error& e) {
+    end();
+    throw Error(Code::kIo, "[upload] cannot start {} threads: {} could be: {}", threads, threads_.size(),
+                e.code().message());
+  }
 }
 
-Uploader::~Uploader() {
+Uploader::~Uploader() { end(); }
+
+void Uploader::end() {
   {
     const std::scoped_lock lock(queue_.mutex);
     queue_.stop = true;

@@ -27,7 +27,8 @@ class Uploader {
   // Pinned memory of so many threads.
   [[nodiscard]] static constexpr int64_t memory_bytes(int threads) { return threads * kBuffers * kBufferBytes; }
 
-  // The files that host bytes may be mapped from; other bytes are copied from where they are. Both outlive it.
+  // The files that host bytes may be mapped from; other bytes are copied from where they are. Both outlive it. Throws
+  // Error(kIo) where the system starts fewer threads.
   Uploader(std::span<const MappedSource> files, int threads);
   ~Uploader();
 
@@ -73,6 +74,7 @@ class Uploader {
     bool stop = false;
   };
 
+  void end();
   void work(int thread_idx, int card);
   void done(std::list<Running>::iterator job, std::exception_ptr failure);
   void wait_until(const std::function<bool()>& holds);  // with the queue locked; throws the failure

@@ -172,7 +172,7 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
     return std::vector<std::vector<Segment>>{{Special::kChannel, std::string(channel), Special::kMessage}};
   };
   add(plain(kAnalysisChannel), {.content = {}, .end_ids = {impl_->id_of(Special::kEnd)}});
-  add(plain(kCommentaryChannel), {.content = {}, .end_ids = {impl_->id_of(Special::kEnd)}});
+  if (rules.preamble) add(plain(kCommentaryChannel), {.content = {}, .end_ids = {impl_->id_of(Special::kEnd)}});
   if (rules.answer) {
     add(answer_headers(*rules.answer),
         {.content = impl_->compiled(*rules.answer), .end_ids = {impl_->id_of(Special::kReturn)}, .ends_turn = true});

@@ -39,6 +39,7 @@ struct CallRule {
 struct TurnRules {
   std::optional<ContentRule> answer = ContentRule{};  // empty: the turn must end with one of the calls
   std::vector<CallRule> calls = {};
+  bool preamble = true;  // commentary without a recipient may come before the end of the turn
 };
 
 class GrammarMatcher;

@@ -285,15 +285,15 @@ TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
         .schema = Json{{"type", "object"}, {"properties", {{name, {{"type", "string"}}}}}, {"required", {name}}},
         .where = std::string(name)};
   };
-  const Grammar turn = shared_compiler->turn(
-      {.answer = std::nullopt,
-       .calls = {
-           {"functions.get_weather", arguments("city")}, {"functions.get_time", arguments("zone")}, {"python", {}}}});
+  const Grammar turn = shared_compiler->turn({.answer = std::nullopt,
+                                              .calls = {{"functions.get_weather", arguments("city")},
+                                                        {"functions.get_time", arguments("zone")},
+                                                        {"python", {}}},
+                                              .preamble = false});
   for (
       const std::string_view good :
       {R"(<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>)",
        R"( to=functions.get_time<|channel|>commentary <|constrain|>json<|message|>{"zone":"CET"}<|call|>)",
-       R"(<|channel|>commentary<|message|>Now.<|end|><|start|>assistant<|channel|>commentary to=functions.get_time<|message|>{"zone": "x"}<|call|>)",
        R"(<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_time json<|message|>{"zone": ""}<|call|>)",
        R"(<|channel|>analysis to=python code<|message|>print(1)<|call|>)"}) {
     EXPECT_TRUE(takes(turn, turn_tokens(good))) << good;
@@ -303,7 +303,7 @@ TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
       {R"(<|channel|>final<|message|>No.<|return|>)",
        R"(<|channel|>commentary to=functions.get_weather<|message|>{"zone": "x"}<|call|>)",
        R"(<|channel|>commentary to=functions.get<|message|>{}<|call|>)",
-       R"(<|channel|>commentary<|message|>Now.<|end|><|start|>assistant<|channel|>commentary to=functions.get_time<|message|>{"city": "x"}<|call|>)",
+       R"(<|channel|>commentary<|message|>Now.<|end|><|start|>assistant<|channel|>commentary to=functions.get_time<|message|>{"zone": "x"}<|call|>)",
        R"(<|channel|>analysis to=functions.get_time<|message|>{"zone": "x"}<|call|>)"}) {
     EXPECT_FALSE(takes(turn, turn_tokens(bad))) << bad;
   }

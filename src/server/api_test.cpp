@@ -79,6 +79,15 @@ TEST_F(ApiTest, a_client_that_goes_cancels_every_choice) {
   EXPECT_EQ(log_.back()["reason"], "abort");
 }
 
+TEST_F(ApiTest, who_goes_before_the_first_token_does_not_count_among_its_times) {
+  start({"…"});
+  static_cast<void>(call("/v1/chat/completions", kChat));
+  const std::string text = ask("/metrics", "", "GET").text;
+  for (const char* line : {"time_to_first_token_seconds_count{model_name=\"tiny\",engine=\"0\"} 0\n",
+                           "e2e_request_latency_seconds_count{model_name=\"tiny\",engine=\"0\"} 1\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+}
+
 TEST_F(ApiTest, a_stop_string_cancels_and_is_a_stop) {
   start({"<|channel|>final<|message|>one two three…"});
   const Reply reply = ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stop":"two"})");
@@ -207,6 +216,16 @@ TEST_F(ApiTest, responses_are_kept_bounded) {
   const size_t first = engine_->requests.back().prompt.size();
   ask("/v1/responses", R"({"input":"more","previous_response_id":")" + ids[2] + R"("})");
   EXPECT_GT(engine_->requests.back().prompt.size(), first);
+}
+
+TEST_F(ApiTest, a_response_larger_than_all_room_pushes_out_no_other) {
+  start({kAnswer}, {.stored_bytes = 4500});
+  const std::string small = ask("/v1/responses", R"({"input":"hi"})").json["id"];
+  const Reply reply = ask("/v1/responses", R"({"input":")" + std::string(1800, ' ') + "\"}");
+  ASSERT_EQ(reply.status, 200) << reply.text;
+  const std::string large = reply.json["id"];
+  EXPECT_EQ(ask("/v1/responses/" + large, "", "GET").status, 404);
+  EXPECT_EQ(ask("/v1/responses/" + small, "", "GET").status, 200);
 }
 
 TEST_F(ApiTest, metrics_stand_under_both_names) {

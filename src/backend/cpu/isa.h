@@ -11,7 +11,7 @@ enum class CpuIsa : uint8_t {
   kBaseline,  // what every CPU of this build's architecture has: SSE2, NEON
   kAvx2,      // with FMA and F16C
   kAvx512,    // with VBMI and VNNI: Ice Lake, Zen 4 and later
-  kAmx,       // the same with tiles of int8: Sapphire Rapids and later
+  kAmx,       // the same with tiles of bf16: Sapphire Rapids and later
 };
 
 // What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.

@@ -36,7 +36,6 @@ int64_t row_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows /
 // Pairs of an expert, in the mean, up to which narrow tiles are faster: with more, the few experts that have most of
 // the pairs of an uneven router would be cut into too many.
 constexpr int kNarrowPairs = 24;
-constexpr int kMxfp4Tiles[] = {32, 48, 64, 80, 96, 128, 144, 160};  // of a dense matrix's tokens
 constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
 
 bool on_dense(const GemmShape& s, const GemmDevice& device) {
@@ -118,7 +117,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   if (on_dense(s, device)) return dense_plan(s, device, dense_tile(s, device));
   int best = 0;
   int64_t best_work = 0;
-  for (const int tile : device.wgmma ? std::span<const int>(kMxfp4Tiles) : std::span<const int>(kGemmTokens)) {
+  for (const int tile : device.wgmma ? std::span<const int>(kMxfp4Widths) : std::span<const int>(kGemmTokens)) {
     const int64_t ctas = hit * ceil_div(mean, tile) * row_blocks(s, device.wgmma ? kMxfp4RowTiles : kGemmRowTiles);
     const int64_t work = ceil_div(ctas, device.sms) * (tile + kFixed);
     if (best != 0 && work > best_work) continue;  // of equals the widest, which reads x and weights least

@@ -347,10 +347,11 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
   const auto places = static_cast<int>(max_places(pairs, s.experts));
   const GemmDevice device{.sms = sms_, .wgmma = wgmma};
   const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, s.experts}, device);
-  add({"moe_group, tiles of " + std::to_string(plan.tokens), s.tokens, 0, 12.0 * pairs, 0}, 4, [&](int) {
+  const auto group = [&] {
     any_moe_group_tiles({s.ids, s.pair_of, s.place_of, s.tiles, s.tile_counts, s.tokens, kTopk, s.experts, plan.tokens},
                         on_);
-  });
+  };
+  add({"moe_group, tiles of " + std::to_string(plan.tokens), s.tokens, 0, 12.0 * pairs, 0}, 4, [&](int) { group(); });
   if (wgmma) {
     add({"round for experts", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
       any_round({.from = x_,
@@ -388,13 +389,21 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
         });
   };
   time("gate_up");
-  args.order = layout::RowOrder::kPlain;
-  args.x = u_;
-  args.rows = kHidden;
-  args.cols = kInter;
-  args.y16 = reinterpret_cast<uint16_t*>(y_);
-  args.x_share = 1;
-  args.u = nullptr;
+  args.down = {experts_, bias_, reinterpret_cast<uint16_t*>(y_)};
+  if (wgmma) {
+    const int64_t up = s.experts * layout::packed_bytes(args.packing, args.rows, args.cols),
+                  both = up + s.experts * layout::packed_bytes(args.packing, kHidden, kInter);
+    const GemmCost c = cost(args, s.distinct);
+    add({"moe_group, sm90_gemm mxfp4 both" + s.name, s.tokens, 0, static_cast<double>(c.bytes),
+         static_cast<double>(c.flops)},
+        static_cast<int>(kPoolBytes / both), [&](int i) {
+          args.weights = experts_ + i * both;
+          args.down.weights = args.weights + up;
+          group();
+          sm90_gemm(args, plan, on_);
+        });
+  }
+  args = down_alone(args);
   time("down");
 }
 

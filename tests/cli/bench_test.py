@@ -154,7 +154,7 @@ class Plans(Case):
         for flag in ("--mxfp4-layers", "--mxfp8-layers"):
             self.assertIn(f"any_qkv_f16_{flag[2:7]}", self.ok(*plan, flag, "qkv").out)
         gemms = self.ok(*plan[:-4], "-p", 64, "-b", 0, "--moe-kernel", "gemm", "--card", "h200", "--json").json()
-        self.assertIn("sm90_gemm_gate_up_f16_mxfp4", str(gemms))
+        self.assertIn("sm90_gemm_experts_f16_mxfp4", str(gemms))
         self.assertEqual(gemms["plans"][0]["moe_kernel"], "gemm")
         spark = self.ok(*plan, "--moe-kernel", "marlin", "--card", "gb10").out
         self.assertIn("cuda, GB10 (48 multiprocessors)", spark)

@@ -37,6 +37,11 @@ namespace nibble::backend::cuda {
   return activations == ExpertActivations::kExact && experts_on_gemms;
 }
 
+// On sm90_gemm: whether both products of the experts are one launch.
+[[nodiscard]] constexpr bool experts_at_once(ExpertActivations activations, const Dims& dims) {
+  return activations == ExpertActivations::kExact && dims.hidden == dims.inter;
+}
+
 [[nodiscard]] KvPages::Type page_type(CudaOptions::Kv kv);
 // In which packing a role is held.
 [[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);

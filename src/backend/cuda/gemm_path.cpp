@@ -1,5 +1,6 @@
 #include "backend/cuda/gemm_path.h"
 
+#include "backend/cuda/choices.h"
 #include "backend/cuda/kernels/any/round_blocks.h"
 #include "backend/cuda/kernels/sm90/dense_gemm.h"
 #include "backend/cuda/kernels/sm90/gemm.h"
@@ -54,7 +55,8 @@ GemmPath::GemmPath(const BackendConfig& config, Carver& carver)
   const int64_t places = max_places(pairs, dims_.experts), rows = std::max<int64_t>(tokens, config.max_rows);
   x_ = carver.take<uint16_t>(in_atoms(rows) * std::max(dims_.hidden, dims_.q_width()));
   u_ = carver.take<uint16_t>(places * dims_.inter);
-  y_ = carver.take<float>(std::max(places / 2 * dims_.hidden, sum_floats(dims_, tokens, sms_)));
+  if (hopper_) placed_x_ = carver.take<uint16_t>(places * dims_.hidden);
+  y_ = carver.take<float>(std::max(pairs * dims_.hidden / 2, sum_floats(dims_, tokens, sms_)));
   pairs_ = carver.take<int32_t>(places);
   places_ = carver.take<int32_t>(pairs);
   tiles_ = carver.take<ExpertTile>(max_expert_tiles(pairs, dims_.experts, smallest));
@@ -148,7 +150,7 @@ void GemmPath::group_and_round(const Moe& args, int tile_tokens, GemmArgs& gemm,
   const bool wgmma = device_for(Packing::kMxfp4).wgmma;
   gemm.x_share = wgmma ? 1 : group.topk;
   if (wgmma) {
-    round.to.at = reinterpret_cast<uint16_t*>(y_);
+    round.to.at = placed_x_;
     round.to.rows = gemm.x_rows = x_rows(args.tokens);
     round.places = places_;
     round.copies = group.topk;
@@ -177,23 +179,23 @@ ExpertSums GemmPath::moe(const Moe& args, const Launch& on) const {
                 .u = u_,
                 .swiglu_limit = swiglu_limit_};
   group_and_round(args, up_plan.tokens, gemm, on);
+  const GemmDown down{args.down, args.down_bias, reinterpret_cast<uint16_t*>(y_)};
+  const ExpertSums made{
+      .at = y_, .type = ExpertSums::Type::kBf16, .weights = args.expert_weights, .topk = to_int(dims_.topk)};
+  if (device.wgmma && experts_at_once(args.activations, dims_)) {
+    gemm.down = down;
+    run(gemm, up_plan, on);
+    return made;
+  }
   run(gemm, up_plan, on);
   if (args.activations == ExpertActivations::kMxfp8)
     any_round_blocks({.form = args.activations,
                       .to = reinterpret_cast<F16*>(u_),
                       .values = (device.wgmma ? x_rows(args.tokens) : pairs) * dims_.inter},
                      on);
-  gemm.order = layout::RowOrder::kPlain;
-  gemm.weights = args.down;
-  gemm.bias = args.down_bias;
-  gemm.x = u_;
-  gemm.rows = to_int(dims_.hidden);
-  gemm.cols = to_int(dims_.inter);
-  gemm.y16 = reinterpret_cast<uint16_t*>(y_);
-  gemm.x_share = 1;
-  gemm.u = nullptr;
-  run(gemm, plan_gemm({gemm.rows, gemm.cols, pairs, dims_.experts}, device, up_plan.tokens), on);
-  return {.at = y_, .type = ExpertSums::Type::kBf16, .weights = args.expert_weights, .topk = to_int(dims_.topk)};
+  gemm.down = down;
+  run(down_alone(gemm), plan_gemm({dims_.hidden, dims_.inter, pairs, dims_.experts}, device, up_plan.tokens), on);
+  return made;
 }
 
 SlotData GemmPath::values(const GemmInput& input, int64_t tokens, int64_t cols, cudaStream_t stream) {

@@ -65,9 +65,10 @@ class GemmPath {
   const float swiglu_limit_;
   int sms_ = 0;
   bool hopper_ = false, wide_scales_ = false;
-  uint16_t* x_ = nullptr;  // [tokens, max(hidden, heads * head_dim)]
-  uint16_t* u_ = nullptr;  // [tokens, topk, inter], or by place
-  float* y_ = nullptr;     // what sums gives; on wgmma, x by place; then, in bf16, [tokens, topk, hidden]
+  uint16_t* x_ = nullptr;         // [tokens, max(hidden, heads * head_dim)]
+  uint16_t* u_ = nullptr;         // [tokens, topk, inter], or by place
+  uint16_t* placed_x_ = nullptr;  // on wgmma, x by place: down writes its results while gate_up still reads
+  float* y_ = nullptr;            // what sums gives; of the experts, in bf16, [tokens, topk, hidden]
   int32_t* pairs_ = nullptr;
   int32_t* places_ = nullptr;
   ExpertTile* tiles_ = nullptr;

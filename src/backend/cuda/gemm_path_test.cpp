@@ -21,8 +21,8 @@ using layout::RowOrder;
 
 class GemmPathTest : public CudaTest {
  protected:
-  void make() {
-    config_.dims = {.hidden = 384, .heads = 8, .kv_heads = 1, .head_dim = 64, .inter = 256, .experts = 6, .topk = 4};
+  void make(int64_t inter = 256) {
+    config_.dims = {.hidden = 384, .heads = 8, .kv_heads = 1, .head_dim = 64, .inter = inter, .experts = 6, .topk = 4};
     config_.max_tokens = 130;
     config_.max_rows = 8;
     config_.swiglu_limit = 7;
@@ -33,6 +33,7 @@ class GemmPathTest : public CudaTest {
     Carver place(memory_.get());
     path_.emplace(config_, place);
   }
+  void check_moe();
 
   BackendConfig config_;
   DeviceBytes memory_;
@@ -153,8 +154,7 @@ std::vector<std::pair<double, double>> expert_result(const Expert& e, const floa
   return results;
 }
 
-TEST_F(GemmPathTest, moe_is_what_a_norm_adds_to_the_residual) {
-  make();
+void GemmPathTest::check_moe() {
   const Dims& d = config_.dims;
   const auto hidden = static_cast<int>(d.hidden), inter = static_cast<int>(d.inter), topk = static_cast<int>(d.topk);
   const GemmExperts up(6, 2 * inter, hidden, RowOrder::kGateUp, 11), down(6, hidden, inter, RowOrder::kPlain, 12);
@@ -202,6 +202,19 @@ TEST_F(GemmPathTest, moe_is_what_a_norm_adds_to_the_residual) {
             << tokens << " tokens, token " << t << ", row " << r;
     }
   }
+}
+
+TEST_F(GemmPathTest, moe_is_what_a_norm_adds_to_the_residual) {
+  make();
+  check_moe();
+  EXPECT_EQ(counts_[static_cast<size_t>(Kernel::kSm90GemmExperts)], 0);
+}
+
+TEST_F(GemmPathTest, moe_of_equal_widths_is_that_too) {
+  make(384);
+  check_moe();
+  const GemmInput input = path_->input(Packing::kBf16, 1);
+  EXPECT_EQ(counts_[static_cast<size_t>(Kernel::kSm90GemmExperts)], input.rows > 0 ? 3 : 0) << "one launch on wgmma";
 }
 
 }  // namespace

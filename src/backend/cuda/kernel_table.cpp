@@ -46,6 +46,7 @@ std::string_view name_of(Kernel kernel) {
                                                              "sm90_gemm_qkv_bf16_bf16",
                                                              "sm90_gemm_f16_mxfp4",
                                                              "sm90_gemm_gate_up_f16_mxfp4",
+                                                             "sm90_gemm_experts_f16_mxfp4",
                                                              "any_moe_group_tiles",
                                                              "any_round_f32",
                                                              "any_group_round_f32",

@@ -63,6 +63,7 @@ enum class Kernel : uint8_t {
   kSm90GemmQkv,
   kSm90GemmMxfp4,
   kSm90GemmGateUp,
+  kSm90GemmExperts,
   kMoeGroupTiles,
   kRound,
   kGroupRound,

@@ -244,6 +244,8 @@ class Planner {
       add(Kernel::kMoeGroupTiles, "a CTA per expert");
       add(Kernel::kRound, "8 values per thread");
     }
+    if (device.wgmma && experts_at_once(activations_, d_))
+      return planned_gemm(Kernel::kSm90GemmExperts, first, {kGateUp, kGateUpBias, kDown, kDownBias});
     planned_gemm(device.wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up);
     round_blocks();
     planned_gemm(device.wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down);

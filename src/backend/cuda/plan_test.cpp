@@ -195,15 +195,20 @@ TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_k
 
 TEST(cuda_plan, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   const CudaPlan hopper = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}});
-  EXPECT_THAT(kernels(hopper), IsSupersetOf({"sm90_gemm_bf16_bf16", "sm90_gemm_gate_up_f16_mxfp4",
-                                             "sm90_gemm_f16_mxfp4", "any_moe_group_tiles"}));
-  EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_gemm_f16_mxfp4");  // the next norm adds the experts
+  EXPECT_THAT(kernels(hopper),
+              IsSupersetOf({"sm90_gemm_bf16_bf16", "sm90_gemm_experts_f16_mxfp4", "any_moe_group_tiles"}));
+  EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_gemm_experts_f16_mxfp4");  // the next norm adds the experts
   EXPECT_EQ(kernels(hopper, Stage::kLogits).front(), "any_norm_sums_f32");
   const cuda::GemmPlan up = cuda::plan_gemm({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts},
                                             {.sms = kH200.multiprocessors, .wgmma = true});
-  EXPECT_EQ(tile(hopper, "sm90_gemm_gate_up_f16_mxfp4"), up.to_string());
+  EXPECT_EQ(tile(hopper, "sm90_gemm_experts_f16_mxfp4"), up.to_string());
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.moe = MoeKernel::kGemm}}), Stage::kMoe),
-              ElementsAre("any_group_round_f32", "sm90_gemm_gate_up_f16_mxfp4", "sm90_gemm_f16_mxfp4"));
+              ElementsAre("any_group_round_f32", "sm90_gemm_experts_f16_mxfp4"));
+  // Two launches where something stands between them.
+  const CudaOptions mxfp8 = {.moe = MoeKernel::kGemm, .activations = ExpertActivations::kMxfp8};
+  EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp8}), Stage::kMoe),
+              ElementsAre("any_round_mxfp8", "any_group_round_f32", "sm90_gemm_gate_up_f16_mxfp4", "any_round_mxfp8",
+                          "sm90_gemm_f16_mxfp4"));
   const CudaPlan spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm_bf16_bf16", "any_gemm_gate_up_f16_mxfp4", "any_gemm_f16_mxfp4"}));
 }

@@ -44,9 +44,10 @@ struct CopyGroups {
   int first = 0;  // number of under_way[0]
 };
 
-// The CTA that runs; one at a time.
 struct Cta {
-  std::vector<CopyGroups> groups;  // of each lane
+  int number = 0;
+  std::vector<uint8_t> memory = std::vector<uint8_t>(sizeof smem, 0xff);  // shared, while it does not run
+  std::vector<CopyGroups> groups;                                         // of each lane
   std::vector<Fiber> fibers;
   std::vector<Meeting> warps;
   Meeting block;
@@ -57,7 +58,7 @@ struct Cta {
   uint64_t progress = 0, draws = 0, seed = 0;
 };
 
-Cta* cta = nullptr;
+Cta* cta = nullptr;  // that runs; one at a time
 std::function<void()> predecessor;
 
 void yield() { swapcontext(&cta->fibers[static_cast<size_t>(cta->current)].context, &cta->scheduler); }
@@ -192,30 +193,60 @@ void dependency_wait() {
   predecessor = nullptr;
 }
 
-std::string run(const Launch& launch, const std::function<void()>& kernel) {
+namespace {
+
+std::unique_ptr<Cta> make_cta(const Launch& launch, const std::function<void()>& kernel, int block) {
+  auto made = std::make_unique<Cta>();
+  made->number = block;
+  made->kernel = &kernel;
+  made->seed = launch.seed + static_cast<uint64_t>(block);
+  cta = made.get();
+  start_fibers(launch.threads);
+  return made;
+}
+
+// Until all its lanes are done, or none gets on. False then.
+bool run_cta(Cta& which) {
   constexpr int kPatience = 4000;  // turns without progress; sleep and copies take less
+  cta = &which;
+  blockIdx.x = static_cast<unsigned>(which.number) % gridDim.x;
+  blockIdx.y = static_cast<unsigned>(which.number) / gridDim.x;
+  std::memcpy(smem, which.memory.data(), sizeof smem);
+  uint64_t seen = which.progress;
+  for (int idle = 0; step(); seen = which.progress) {
+    idle = which.progress == seen ? idle + 1 : 0;
+    if (idle <= kPatience) continue;
+    std::memcpy(which.memory.data(), smem, sizeof smem);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string run(const Launch& launch, const std::function<void()>& kernel) {
   predecessor = launch.predecessor;
   gridDim.x = static_cast<unsigned>(launch.grid);
   blockDim.x = static_cast<unsigned>(launch.threads);
   gridDim.y = static_cast<unsigned>(launch.grid_y);
-  for (int block = 0; block < launch.grid * launch.grid_y; ++block) {
-    const auto owner = std::make_unique<Cta>();
-    cta = owner.get();
-    cta->kernel = &kernel;
-    cta->seed = launch.seed + static_cast<uint64_t>(block);
-    blockIdx.x = static_cast<unsigned>(block % launch.grid);
-    blockIdx.y = static_cast<unsigned>(block / launch.grid);
-    std::memset(smem, 0xff, sizeof smem);
-    start_fibers(launch.threads);
-    uint64_t seen = 0;
-    int idle = 0;
-    while (step()) {
-      idle = cta->progress == seen ? idle + 1 : 0;
-      seen = cta->progress;
-      if (idle > kPatience) return "deadlock in CTA " + std::to_string(block);
+  std::deque<std::unique_ptr<Cta>> waiting;
+  size_t stuck = 0;  // of these, that have run in vain since one got on
+  for (int block = 0; block < launch.grid * launch.grid_y || !waiting.empty();) {
+    std::unique_ptr<Cta> next;
+    if (block < launch.grid * launch.grid_y) {
+      next = make_cta(launch, kernel, block++);
+    } else {
+      next = std::move(waiting.front());
+      waiting.pop_front();
     }
-    if (!cta->copies.empty()) return "a copy outlives CTA " + std::to_string(block);
-    if (launch.after_cta) launch.after_cta();
+    const uint64_t before = next->progress;
+    const bool done = run_cta(*next);
+    stuck = done || next->progress != before ? 0 : stuck + 1;
+    if (done && !next->copies.empty()) return "a copy outlives CTA " + std::to_string(next->number);
+    if (done && launch.after_cta) launch.after_cta();
+    if (done) continue;
+    waiting.push_back(std::move(next));
+    if (stuck == waiting.size()) return "deadlock in CTA " + std::to_string(waiting.front()->number);
   }
   return {};
 }

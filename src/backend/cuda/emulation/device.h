@@ -78,7 +78,8 @@ struct Launch {
   std::function<void()> predecessor = nullptr;  // runs when the first lane of the grid waits for the kernel before
   std::function<void()> after_cta = nullptr;
 };
-// Runs `kernel` for every lane of every CTA, one CTA after the other. Empty, or what went wrong.
+// Runs `kernel` for every lane of every CTA, one CTA after the other; one that waits for others, until these have run.
+// Empty, or what went wrong.
 std::string run(const Launch& launch, const std::function<void()>& kernel);
 
 }  // namespace nibble::backend::cuda::emulation

@@ -143,9 +143,10 @@ void any_route_sums(const RouteSumsArgs& args, const Launch& on) {
 bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_args(args);
-  cut(args.order == layout::RowOrder::kGateUp  ? Kernel::kSm90GemmGateUp
-      : args.packing == layout::Packing::kBf16 ? Kernel::kSm90GemmBf16
-                                               : Kernel::kSm90GemmMxfp4,
+  cut(args.down.weights != nullptr              ? Kernel::kSm90GemmExperts
+      : args.order == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp
+      : args.packing == layout::Packing::kBf16  ? Kernel::kSm90GemmBf16
+                                                : Kernel::kSm90GemmMxfp4,
       plan, on);
 }
 void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& rope, const GemmPlan& plan, const Launch& on) {

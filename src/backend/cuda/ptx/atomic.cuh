@@ -1,5 +1,5 @@
 #pragma once
-// PTX ISA §9.7.13.5 (atom) and §9.7.13.7 (red).
+// PTX ISA §9.7.13.5 (atom), §9.7.13.7 (red) and §9.7.9.8 (ld).
 
 namespace nibble::backend::cuda::ptx {
 
@@ -9,6 +9,16 @@ __device__ __forceinline__ int add_acq_rel(int* global, int value) {
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(global), "r"(value) : "memory");
   return before;
+}
+
+// What this thread knows of is visible to whoever sees the sum with load_acquire.
+__device__ __forceinline__ void add_release(int* global, int value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(global), "r"(value) : "memory");
+}
+__device__ __forceinline__ int load_acquire(const int* global) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
+  return value;
 }
 
 // Nobody waits for what was there. Subnormal numbers count as zeros.

@@ -209,8 +209,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kTokens == 32 ? 2 : 1)
     store_gated<Tile>(args, work, row_tile, sums);
   } else if (Tile::kPacking == layout::Packing::kMxfp4 && args.y16 != nullptr) {
     for (int m = 0; m < Tile::kRowTiles && (row_tile + m) * layout::kTileRows < args.rows; ++m) {
-      const RowBias bias(args, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4, 8);
-      store_rows16(args, work, {row_tile + m, warp / Tile::kWarpsM * Tile::kColTiles * 8, 1.0f}, bias, sums[m]);
+      const RowBias bias(args.bias, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4,
+                         8);
+      store_rows16({args.y16, args.rows, args.pairs}, work,
+                   {row_tile + m, warp / Tile::kWarpsM * Tile::kColTiles * 8, 1.0f}, bias, sums[m]);
     }
   } else {
     store_rows<Tile>(args, work, row_tile, sums);

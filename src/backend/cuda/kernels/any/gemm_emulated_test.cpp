@@ -224,24 +224,9 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
   }
 }
 
-// The second product of the experts, with u of the first as x.
-GemmArgs down_after(const GemmArgs& up, const uint8_t* weights, const Bf16* bias, uint16_t* y) {
-  GemmArgs args = up;
-  args.order = RowOrder::kPlain;
-  args.weights = weights;
-  args.bias = bias;
-  args.x = up.u;
-  args.rows = up.cols;
-  args.cols = up.rows / 2;
-  args.y16 = y;
-  args.x_share = 1;
-  args.u = nullptr;
-  return args;
-}
-
-template <class Arch, int kTokens>
+template <class Arch, int kTokens, int kHidden = 192, int kInter = 256>
 void check_moe(GemmRouting routing, int tokens, int experts) {
-  constexpr int kTopk = 2, kHidden = 192, kInter = 256;
+  constexpr int kTopk = 2;
   SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, routing "
                                   << static_cast<int>(routing));
   const GemmExperts up(experts, 2 * kInter, kHidden, RowOrder::kGateUp, 11);
@@ -276,12 +261,16 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                 .x_share = kWgmma ? 1 : kTopk,
                 .experts = experts,
                 .x_rows = kWgmma ? rows : 0,
-                .u = u.data()};
+                .u = u.data(),
+                .down = {down.packed.data(), down_bias.data(), y.data()}};
+  const GemmArgs second = down_alone(args);
+  constexpr bool kAtOnce = kWgmma && kHidden == kInter;
+  if (!kAtOnce) args.down = {};
   run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
       args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, kTokens));
-  const GemmArgs second = down_after(args, down.packed.data(), down_bias.data(), y.data());
-  run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
-      second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
+  if (!kAtOnce)
+    run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
+        second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
   const std::vector<uint16_t> got_u = kWgmma ? from_panels(u, kInter, rows, groups.places) : u;
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
@@ -312,6 +301,13 @@ TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {
   check_moe<Sm90, 64>(GemmRouting::kRandom, 40, 3);
   check_moe<Sm90, 160>(GemmRouting::kSameForAll, 33, 4);
   check_moe<Sm90, 64>(GemmRouting::kSameForAll, 70, 3);  // two tiles of 40
+}
+
+TEST(gemm_emulated, both_products_at_once_are_the_plain_ones) {
+  check_moe<Sm90, 64, 192, 192>(GemmRouting::kRandom, 40, 3);
+  check_moe<Sm90, 64, 256, 256>(GemmRouting::kRandom, 12, 12);  // more tiles than CTAs
+  check_moe<Sm90, 160, 192, 192>(GemmRouting::kSameForAll, 1, 4);
+  check_moe<Sm90, 160, 576, 576>(GemmRouting::kSameForAll, 20, 4);
 }
 
 }  // namespace

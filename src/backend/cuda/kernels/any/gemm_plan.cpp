@@ -127,12 +127,28 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   return plan_gemm(s, device, best);
 }
 
+GemmArgs down_alone(const GemmArgs& args) {
+  GemmArgs own = args;
+  own.order = layout::RowOrder::kPlain;
+  own.weights = args.down.weights;
+  own.bias = args.down.bias;
+  own.x = args.u;
+  own.rows = args.cols;
+  own.cols = args.rows / 2;
+  own.x_share = 1;
+  own.y16 = args.down.y16;
+  own.u = nullptr;
+  own.down = {};
+  return own;
+}
+
 GemmCost cost(const GemmArgs& a, int distinct_experts) {
+  const GemmCost down = a.down.weights == nullptr ? GemmCost{} : cost(down_alone(a), distinct_experts);
   const int64_t results = int64_t{a.tokens} * a.rows * (a.u != nullptr ? 1 : a.y16 != nullptr ? 2 : 4);
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
-                   int64_t{2} * a.tokens / a.x_share * a.cols + results,
-          .flops = int64_t{2} * a.tokens * a.rows * a.cols};
+                   int64_t{2} * a.tokens / a.x_share * a.cols + results + down.bytes,
+          .flops = int64_t{2} * a.tokens * a.rows * a.cols + down.flops};
 }
 
 void check_args(const GemmArgs& a) {
@@ -153,6 +169,10 @@ void check_args(const GemmArgs& a) {
   require(!gate_up || (a.packing == layout::Packing::kMxfp4 && a.bias != nullptr && aligned(a.u)),
           "MXFP4 and a bias for gate and up rows", a);
   require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, "heads of 64 rows", a);
+  const GemmDown& down = a.down;
+  require(down.weights == nullptr || (gate_up && a.x_rows > 0 && a.rows == 2 * a.cols && aligned(down.weights) &&
+                                      down.bias != nullptr && aligned(down.y16)),
+          "down behind gate and up rows, of sm90_gemm and twice the cols, 16-byte aligned", a);
   if (gate_up) return;
   if (a.y16 != nullptr)
     return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),

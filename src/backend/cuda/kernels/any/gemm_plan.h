@@ -63,6 +63,14 @@ struct GemmPart {
   int first_row = 0, rows = 0;
 };
 
+// The experts' second product, in one launch with the first: y16[t, r] = W[r] · u[t] + bias[r], of as many rows as the
+// first has columns.
+struct GemmDown {
+  const uint8_t* weights = nullptr;  // [experts] of [rows, inter], in kPlain; null: none
+  const Bf16* bias = nullptr;        // [experts, rows]
+  uint16_t* y16 = nullptr;           // bf16 [tokens, rows]
+};
+
 // y[t, r] = W[r] · x[t] + bias[r]. Grouped (tiles given): t is a pair, W and bias are those of its
 // expert, and x's row is pair / x_share.
 // Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte aligned. sm90_gemm: x
@@ -78,7 +86,7 @@ struct GemmArgs {
   GemmPart parts[kGemmMaxParts] = {};  // a row lies in one of them
   int rows = 0, cols = 0, tokens = 0;  // grouped: tokens is the number of pairs
   // Grouped
-  const ExpertTile* tiles = nullptr;
+  ExpertTile* tiles = nullptr;  // with down: each list serves one launch
   const int32_t* tile_count = nullptr;
   const int32_t* pairs = nullptr;
   int x_share = 1, experts = 1;
@@ -87,7 +95,10 @@ struct GemmArgs {
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order
   float swiglu_limit = 7.0f;
+  GemmDown down{};  // sm90_gemm, rows = 2 * cols
 };
+// The launch of args.down on its own, behind that of the rest.
+[[nodiscard]] GemmArgs down_alone(const GemmArgs& args);
 
 // Activations to the type and order that a GEMM takes. In panels row t goes to places[t * copies + i], or to t without
 // places; cols a multiple of 64. Else cols a multiple of 32. What is no row's place is left as it is.

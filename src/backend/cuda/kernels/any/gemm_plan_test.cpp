@@ -37,33 +37,44 @@ TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
 }
 
 TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
-  for (const int row_tiles : {1, 4, 9, 12, 180, 360})
-    for (const int tiles : {1, 2, 7, 32})
+  for (const Mxfp4Matrices matrices : {Mxfp4Matrices{1}, {4}, {9}, {12}, {180}, {360}, {12, 24}, {15, 30}, {180, 360}})
+    for (const int tiles : {1, 2, 5, 7, 32})
       for (const int ctas : {1, 2, 3, 132}) {
-        SCOPED_TRACE(testing::Message() << row_tiles << " row tiles, " << tiles << " tiles, " << ctas << " CTAs");
-        Mxfp4Waves waves(row_tiles, tiles, ctas);
+        const auto& [behind, before] = matrices;
+        SCOPED_TRACE(testing::Message() << before << " and " << behind << " row tiles, " << tiles << " tiles, " << ctas
+                                        << " CTAs");
+        Mxfp4Waves waves(matrices, tiles, ctas);
         if (tiles == 7) waves.weigh(1000, 1);
-        std::vector<int> taken(static_cast<size_t>(row_tiles * tiles));
+        std::vector<int> taken(static_cast<size_t>((before + behind) * tiles)), works(static_cast<size_t>(tiles));
         for (int cta = 0; cta < ctas; ++cta)
-          for (int wave = 0; waves.of(cta, wave).row_tiles > 0; ++wave) {
+          for (int wave = 0, last = 0; waves.of(cta, wave).row_tiles > 0; ++wave) {
             const RowWork work = waves.of(cta, wave);
+            const bool first = before > 0 && !work.behind;
+            const int rows = first ? before : behind, from = work.behind ? before * tiles : 0;
             ASSERT_LT(work.tile, tiles);
-            ASSERT_LT(work.first_row_tile, row_tiles);
-            for (int row = work.first_row_tile; row < std::min(work.first_row_tile + work.row_tiles, row_tiles); ++row)
-              ++taken[static_cast<size_t>(work.tile * row_tiles + row)];
+            ASSERT_LT(work.first_row_tile, rows);
+            ASSERT_LE(last, work.behind ? 1 : 0);  // what others wait for comes first
+            last = work.behind ? 1 : 0;
+            works[static_cast<size_t>(work.tile)] += first ? 1 : 0;
+            for (int row = work.first_row_tile; row < std::min(work.first_row_tile + work.row_tiles, rows); ++row)
+              ++taken[static_cast<size_t>(from + work.tile * rows + row)];
           }
         for (const int times : taken) ASSERT_EQ(times, 1);
+        for (const int count : works) ASSERT_EQ(count, waves.before_blocks);
       }
 }
 
 TEST(gemm_plan, the_last_wave_is_cut_into_what_the_ctas_can_take) {
-  const Mxfp4Waves gate_up(360, 32, 132), down(180, 32, 132), even(132 * 12, 4, 132);  // 20b, 256 tokens
+  const Mxfp4Waves gate_up({360}, 32, 132), down({180}, 32, 132), even({132 * 12}, 4, 132);  // 20b, 256 tokens
+  const Mxfp4Waves both({180, 360}, 32, 132);
   EXPECT_EQ(gate_up.whole, 7);
   EXPECT_EQ(gate_up.last_row_tiles, 4);
   EXPECT_EQ(down.whole, 3);
   EXPECT_EQ(down.last_row_tiles, 8);
+  EXPECT_EQ(both.whole, 10);
+  EXPECT_EQ(both.last_row_tiles, 12);  // 120 of 132 CTAs
   EXPECT_EQ(even.of(0, 4).row_tiles, 0);
-  EXPECT_EQ(Mxfp4Waves(360, 4, 121).last_row_tiles, 12);  // 120 works
+  EXPECT_EQ(Mxfp4Waves({360}, 4, 121).last_row_tiles, 12);  // 120 works
   Mxfp4Waves weighed = down;
   weighed.weigh(64, 1);
   EXPECT_EQ(weighed.last_row_tiles, 8);

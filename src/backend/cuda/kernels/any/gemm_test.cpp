@@ -130,6 +130,7 @@ class Gemm : public CudaTest {
     int hidden = 2880, inter = 2880, sms = 0;
   };
   void check_moe(const Moe& c);
+  void check_at_once(const Moe& c);
 };
 
 TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
@@ -156,53 +157,121 @@ TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
   check_dense({Packing::kMxfp8, 2880, 4096, 129, 128});
 }
 
+// A step's experts on the device, their places and results.
+struct MoeOnDevice {
+  const PlainExperts& plain;
+  bool wgmma;
+  int tile;
+  Groups groups{plain.tokens, plain.experts, tile, plain.ids};
+  int rows = static_cast<int>(groups.want.pairs.size());  // of x and u on wgmma
+  DeviceArray<uint8_t> up{plain.up.packed}, down{plain.down.packed};
+  DeviceArray<Bf16> up_bias{plain.up_bias}, down_bias{plain.down_bias};
+  DeviceArray<uint16_t> x{
+      wgmma ? in_panels(plain.x, plain.hidden, rows, [&](int64_t place) { return groups.token_at(place); }) : plain.x};
+  DeviceArray<uint16_t> u{static_cast<size_t>(wgmma ? rows : plain.pairs()) * static_cast<size_t>(plain.inter)};
+  DeviceArray<uint16_t> y{static_cast<size_t>(plain.pairs()) * static_cast<size_t>(plain.hidden)};
+
+  [[nodiscard]] GemmArgs args() const {
+    return {.packing = Packing::kMxfp4,
+            .order = RowOrder::kGateUp,
+            .weights = up.get(),
+            .bias = up_bias.get(),
+            .x = x.get(),
+            .rows = 2 * plain.inter,
+            .cols = plain.hidden,
+            .tokens = plain.pairs(),
+            .tiles = groups.tiles.get(),
+            .tile_count = groups.tile_counts.get(),
+            .pairs = groups.pairs.get(),
+            .x_share = wgmma ? 1 : PlainExperts::kTopk,
+            .experts = plain.experts,
+            .x_rows = wgmma ? rows : 0,
+            .u = u.get(),
+            .down = {down.get(), down_bias.get(), y.get()}};
+  }
+  [[nodiscard]] GemmPlan plan(const GemmArgs& product, const GemmDevice& on) const {
+    return plan_gemm({product.rows, product.cols, product.tokens, product.experts}, on, tile);
+  }
+  // [pairs, inter]; what no pair has is not in it.
+  [[nodiscard]] std::vector<uint16_t> u_by_pair() const {
+    return wgmma ? from_panels(u.host(), plain.inter, rows, groups.want.places) : u.host();
+  }
+  void poison(cudaStream_t stream) const {
+    cuda_check(cudaMemsetAsync(u.get(), 0xff, u.size() * 2, stream));
+    cuda_check(cudaMemsetAsync(y.get(), 0xff, y.size() * 2, stream));
+  }
+};
+
 void Gemm::check_moe(const Moe& c) {
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
                                   << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", wgmma " << c.wgmma);
   const PlainExperts plain{c.tokens, c.experts, c.hidden, c.inter,
                            routed(c.routing, c.tokens, PlainExperts::kTopk, c.experts, 16)};
-  const Groups groups{c.tokens, c.experts, c.tile, plain.ids};
-  const int pairs = plain.pairs();
-  const auto rows = static_cast<int>(groups.want.pairs.size());  // of x and u on wgmma
-  const DeviceArray<uint8_t> on_up(plain.up.packed), on_down(plain.down.packed);
-  const DeviceArray<Bf16> on_up_bias(plain.up_bias), on_down_bias(plain.down_bias);
-  const DeviceArray<uint16_t> on_x(
-      c.wgmma ? in_panels(plain.x, c.hidden, rows, [&](int64_t place) { return groups.token_at(place); }) : plain.x);
-  const DeviceArray<uint16_t> u(static_cast<size_t>(c.wgmma ? rows : pairs) * static_cast<size_t>(c.inter));
-  const DeviceArray<uint16_t> y(static_cast<size_t>(pairs) * static_cast<size_t>(c.hidden));
-  any_moe_group_tiles(groups.args(), on_);
-  ASSERT_NO_FATAL_FAILURE(groups.expect());
-  GemmArgs first{.packing = Packing::kMxfp4,
-                 .order = RowOrder::kGateUp,
-                 .weights = on_up.get(),
-                 .bias = on_up_bias.get(),
-                 .x = on_x.get(),
-                 .rows = 2 * c.inter,
-                 .cols = c.hidden,
-                 .tokens = pairs,
-                 .tiles = groups.tiles.get(),
-                 .tile_count = groups.tile_counts.get(),
-                 .pairs = groups.pairs.get(),
-                 .x_share = c.wgmma ? 1 : PlainExperts::kTopk,
-                 .experts = c.experts,
-                 .x_rows = c.wgmma ? rows : 0,
-                 .u = u.get()};
+  const MoeOnDevice moe{plain, c.wgmma, c.tile};
+  any_moe_group_tiles(moe.groups.args(), on_);
+  ASSERT_NO_FATAL_FAILURE(moe.groups.expect());
+  GemmArgs first = moe.args();
+  const GemmArgs second = down_alone(first);
+  first.down = {};
   const GemmDevice on = device(c.wgmma, c.sms);
-  gemm(first, plan_gemm({first.rows, first.cols, pairs, c.experts}, on, c.tile), c.wgmma);
-  GemmArgs second = first;
-  second.order = RowOrder::kPlain;
-  second.weights = on_down.get();
-  second.bias = on_down_bias.get();
-  second.x = u.get();
-  second.y16 = y.get();
-  second.rows = c.hidden;
-  second.cols = c.inter;
-  second.x_share = 1;
-  second.u = nullptr;
-  gemm(second, plan_gemm({second.rows, second.cols, pairs, c.experts}, on, c.tile), c.wgmma);
+  gemm(first, moe.plan(first, on), c.wgmma);
+  gemm(second, moe.plan(second, on), c.wgmma);
   std::vector<float> got_y;
-  for (const uint16_t bits : y.host()) got_y.push_back(value_16(bits, true));
-  plain.expect(c.wgmma ? from_panels(u.host(), c.inter, rows, groups.want.places) : u.host(), got_y, 0x1p-8);
+  for (const uint16_t bits : moe.y.host()) got_y.push_back(value_16(bits, true));
+  plain.expect(moe.u_by_pair(), got_y, 0x1p-8);
+}
+
+// One launch against two, bit for bit; three times, and as a graph that runs again and again.
+void Gemm::check_at_once(const Moe& c) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
+                                  << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", hidden " << c.hidden
+                                  << ", " << c.sms << " CTAs");
+  const PlainExperts plain{c.tokens, c.experts, c.hidden, c.inter,
+                           routed(c.routing, c.tokens, PlainExperts::kTopk, c.experts, 16)};
+  const MoeOnDevice moe{plain, true, c.tile};
+  any_moe_group_tiles(moe.groups.args(), on_);
+  const GemmArgs both = moe.args(), second = down_alone(both);
+  GemmArgs first = both;
+  first.down = {};
+  const GemmDevice on = device(true, c.sms);
+  sm90_gemm(first, moe.plan(first, on), on_);
+  sm90_gemm(second, moe.plan(second, on), on_);
+  const std::vector<uint16_t> want_u = moe.u_by_pair(), want_y = moe.y.host();
+  const auto at_once = [&] {
+    moe.poison(stream_.get());
+    any_moe_group_tiles(moe.groups.args(), on_);
+    sm90_gemm(both, moe.plan(both, on), on_);
+  };
+  for (int i = 0; i < 3; ++i) {
+    at_once();
+    ASSERT_EQ(moe.u_by_pair(), want_u);
+    ASSERT_EQ(moe.y.host(), want_y);
+  }
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 4; ++i) at_once();
+  cuda_check(cudaStreamEndCapture(stream_.get(), &graph));
+  cuda_check(cudaGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < 5; ++i) cuda_check(cudaGraphLaunch(exec, stream_.get()));
+  EXPECT_EQ(moe.u_by_pair(), want_u);
+  EXPECT_EQ(moe.y.host(), want_y);
+  cuda_check(cudaGraphExecDestroy(exec));
+  cuda_check(cudaGraphDestroy(graph));
+}
+
+TEST_F(Gemm, both_products_of_the_experts_at_once_are_the_same_bits) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no wgmma here";
+  using enum GemmRouting;
+  for (const int tile : tiles_of(true))
+    for (const int tokens : {1, 9, 65, 129})
+      for (const GemmRouting routing : {kRandom, kSameForAll})  // few works of few experts; others have none
+        for (const int width : {192, 256}) check_at_once({routing, tokens, 7, tile, true, width, width});
+  for (const int sms : {2, 7, 8, 0}) {  // more tiles than CTAs, and fewer works
+    check_at_once({kRandom, 150, 40, kMxfp4Narrow, true, 192, 192, sms});
+    check_at_once({kSameForAll, 900, 4, kMxfp4Tokens, true, 576, 576, sms});
+  }
+  check_at_once({kRandom, 300, 4, kMxfp4Tokens, true});
 }
 
 TEST_F(Gemm, moe_is_the_plain_product_for_ragged_empty_and_full_experts) {

@@ -95,7 +95,10 @@ struct WeightPair<layout::Packing::kBf16> {
 // Grouped: of places.
 struct GemmWork {
   int expert = 0, first = 0, count = 0, first_row_tile = 0;
-  int row_tiles = 0;  // sm90_mxfp4_gemm: of the CTA, 0 without work
+  // sm90_mxfp4_gemm
+  int row_tiles = 0;  // of the CTA, 0 without work
+  int tile = 0;       // of the launch's experts
+  bool down = false;  // GemmArgs::down's
 };
 
 __device__ inline GemmWork work_of(const GemmArgs& args, int tile_tokens) {
@@ -148,19 +151,24 @@ struct FourRows {
 // Of two rows that many apart; 0 without one.
 struct RowBias {
   float of[2] = {};
-  __device__ RowBias(const GemmArgs& args, int64_t row, int apart) {  // row: of all experts'
-    if (args.bias == nullptr) return;
-    for (int half = 0; half < 2; ++half) of[half] = args.bias[row + half * apart].to_float();
+  __device__ RowBias(const Bf16* bias, int64_t row, int apart) {  // row: of all experts'
+    if (bias == nullptr) return;
+    for (int half = 0; half < 2; ++half) of[half] = bias[row + half * apart].to_float();
   }
 };
 
-// A warp's results of one tile of rows, times unscale, with their bias, to args.y16.
+// A warp's results of one tile of rows, times unscale, with their bias, as bf16.
 struct RowTile16 {
   int row_tile, first_token;  // of the work's
   float unscale;
 };
+struct Rows16 {
+  uint16_t* y;  // [tokens, rows]
+  int rows;
+  const int32_t* pairs;  // GemmArgs::pairs
+};
 template <int kColTiles>
-__device__ __forceinline__ void store_rows16(const GemmArgs& args, const GemmWork& work, const RowTile16& at,
+__device__ __forceinline__ void store_rows16(const Rows16& to, const GemmWork& work, const RowTile16& at,
                                              const RowBias& bias, const float (&sums)[kColTiles][4]) {
   constexpr int kBatch = kColTiles % 10 == 0 ? 10 : kColTiles;  // places that are looked up together
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, row = at.row_tile * layout::kTileRows;
@@ -174,7 +182,7 @@ __device__ __forceinline__ void store_rows16(const GemmArgs& args, const GemmWor
     for (int i = 0; i < kBatch; ++i) {
       const int token = first + 8 * i;
       to_row[i] = work.first + token;
-      if (args.pairs != nullptr && token < work.count) to_row[i] = args.pairs[work.first + token];
+      if (to.pairs != nullptr && token < work.count) to_row[i] = to.pairs[work.first + token];
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -183,7 +191,7 @@ __device__ __forceinline__ void store_rows16(const GemmArgs& args, const GemmWor
       for (int n = 0; n < 4; ++n) d[n] = sums[from + i][n] * at.unscale + bias.of[n / 2];
       const uint2 four = own.gather(d);
       if (first + 8 * i < work.count)
-        *reinterpret_cast<uint2*>(args.y16 + int64_t{to_row[i]} * args.rows + row + own.row) = four;
+        *reinterpret_cast<uint2*>(to.y + int64_t{to_row[i]} * to.rows + row + own.row) = four;
     }
   }
 }

@@ -20,9 +20,11 @@ void launch(Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launc
 // The list of instances: for gate and up rows and others, for slices of three and four pairs.
 template <layout::RowOrder kOrder>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp : Kernel::kSm90GemmMxfp4;
-  if (layout::slice_blocks(args.cols) == 6) return launch<3, kOrder>(kName, args, plan, on);
-  launch<4, kOrder>(kName, args, plan, on);
+  const Kernel name = args.down.weights != nullptr          ? Kernel::kSm90GemmExperts
+                      : kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp
+                                                            : Kernel::kSm90GemmMxfp4;
+  if (layout::slice_blocks(args.cols) == 6) return launch<3, kOrder>(name, args, plan, on);
+  launch<4, kOrder>(name, args, plan, on);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ template <class Tile>
 struct GemmRings {
   static constexpr int kInputs = 12, kWeights = 6;  // barriers of each kind, of the cut that has most
   static_assert(Tile::kInputStages <= kInputs && Tile::kWeightStages <= kWeights);
-  static_assert(2 * (kInputs + kWeights) * 8 <= kWgmmaBarrierBytes);
+  static_assert((2 * (kInputs + kWeights) + 1) * 8 <= kWgmmaBarrierBytes);
   uint32_t barriers, inputs, weights;
 
   __device__ explicit GemmRings(const uint8_t* memory)
@@ -61,6 +61,8 @@ struct GemmRings {
   __device__ uint32_t input_empty(int i) const { return input_full(kInputs + i); }
   __device__ uint32_t weight_full(int i) const { return input_full(2 * kInputs + i); }
   __device__ uint32_t weight_empty(int i) const { return weight_full(kWeights + i); }
+  // Of all lanes that multiply: their rows of u are stored.
+  __device__ uint32_t stored() const { return weight_empty(kWeights); }
 
   // Full: the lane that copies x arrives, and the bytes; of weights, every lane that copies. Empty: every warp that
   // multiplies; of weights, every lane, for racecheck: see gemv.cuh warp_arrive.
@@ -74,6 +76,7 @@ struct GemmRings {
       ptx::mbarrier_init(weight_full(i), Tile::kWeightCopiers);
       ptx::mbarrier_init(weight_empty(i), kWarps * layout::kWarpLanes);
     }
+    ptx::mbarrier_init(stored(), kWarps * layout::kWarpLanes);
     ptx::fence_mbarrier_init();
   }
 };

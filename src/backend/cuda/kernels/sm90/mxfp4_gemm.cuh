@@ -23,8 +23,10 @@
 
 #include "backend/cuda/kernels/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/proxy_fence.cuh"
 #include "backend/cuda/ptx/redux.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma_f16.cuh"
@@ -84,7 +86,7 @@ __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& s
 template <class Tile>
 __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers, first = thread % 8 * 16;  // bytes
-  const int row_tiles = args.rows / layout::kTileRows, slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
+  const int slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
   const auto own = static_cast<uint32_t>(thread / 8 * Tile::kPieceBytes + first);
   ptx::mbarrier_arrive(rings.weight_full(0));  // consumers hold it: SliceWalk
   RingPlace<Tile::kWeightStages> weight{1};
@@ -92,10 +94,11 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
     const GemmWork work = list.at(wave);
     if (work.row_tiles == 0) break;
     const bool copied = thread / 8 < work.row_tiles;
+    const int row_tiles = (work.down ? args.cols : args.rows) / layout::kTileRows;
     // A row tile beyond the last is a copy of it, and not stored.
     const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
-    const uint8_t* from =
-        args.weights + (int64_t{work.expert} * row_tiles + row_tile) * slices * Tile::kPieceBytes + first;
+    const uint8_t* from = (work.down ? args.down.weights : args.weights) +
+                          (int64_t{work.expert} * row_tiles + row_tile) * slices * Tile::kPieceBytes + first;
     for (int slice = 0; slice < slices; ++slice, from += Tile::kPieceBytes) {
       ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
       const uint32_t to = rings.weight_stage(weight.stage) + own;
@@ -110,23 +113,53 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
   ptx::async_wait<0>();
 }
 
-// The lane that copies x.
+// What the lane that copies x tells others of u: their works of down wait for all works of a tile of tokens. At most
+// one work's is untold: the next one's last columns come behind it.
+template <class Tile>
+struct StoredWorks {
+  ExpertTile* tiles;
+  uint32_t barrier;  // GemmRings::stored
+  uint32_t parity = 0;
+  int untold = -1;  // its tile
+
+  __device__ void tell() {
+    if (untold < 0) return;
+    ptx::mbarrier_wait(barrier, parity);
+    ptx::fence_proxy_async_global();  // to the bulk copies of other SMs
+    ptx::add_release(&tiles[untold].stored, 1);
+    untold = -1;
+    parity ^= 1u;
+  }
+  // Nobody waits who has not told.
+  __device__ void wait_for(int tile, int works) {
+    while (ptx::load_acquire(&tiles[tile].stored) < works) tell();
+    ptx::fence_proxy_async_global();
+  }
+};
+
+// The lane that copies x, for down u.
 template <class Tile>
 __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   for (int i = 0; i < Tile::kSlicePairs; ++i) ptx::mbarrier_arrive(rings.input_full(i));  // as weights
   RingPlace<Tile::kInputStages> input{Tile::kSlicePairs % Tile::kInputStages};
+  StoredWorks<Tile> stored{args.tiles, rings.stored()};
+  const int pairs = args.cols / layout::kPanelK;
+  const int told = min(Tile::kInputStages, pairs - 2);  // pairs until then: the work before is stored, or nearly
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
-    if (work.row_tiles == 0) return;
-    const uint16_t* x = args.x + int64_t{work.first} * layout::kPanelK;
+    if (work.row_tiles == 0) return stored.tell();
+    if (work.down) stored.wait_for(work.tile, list.waves.before_blocks);
+    const uint16_t* x = (work.down ? args.u : args.x) + int64_t{work.first} * layout::kPanelK;
     const auto bytes =
         static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
-    for (int pair = 0; pair < args.cols / layout::kPanelK; ++pair, x += int64_t{args.x_rows} * layout::kPanelK) {
+    for (int pair = 0; pair < pairs; ++pair, x += int64_t{args.x_rows} * layout::kPanelK) {
       ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
       ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), bytes);
       ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, rings.input_full(input.stage));
       input.next();
+      if (pair == told) stored.tell();
     }
+    if (list.waves.before > 0 && !work.down) stored.untold = work.tile;
   }
 }
 
@@ -242,13 +275,14 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
     }
     const auto count = static_cast<int>(ptx::warp_max_u32(static_cast<uint32_t>(work.count)));
     const int row_tile = work.first_row_tile + walk.warp;
-    const bool stored = all_lanes(row_tile < args.rows / layout::kTileRows);
-    const RowBias bias =
-        bias_of(args, kOrder == layout::RowOrder::kGateUp ? kOrder : args.order, work.expert, stored ? row_tile : 0);
+    const WorkRows rows = WorkRows::of<kOrder>(args, work);
+    const bool stored = all_lanes(row_tile < rows.count / layout::kTileRows);
+    const RowBias bias = bias_of(rows, work.expert, stored ? row_tile : 0);
     WgmmaSums<Tile> sums = {};
     for (int slice = 0; slice < slices; ++slice) walk.multiply(count, sums);
     walk.finish(sums);
     if (stored) store<Tile, kOrder>(args, work, row_tile, bias, sums);
+    if (list.waves.before > 0 && !work.down) ptx::mbarrier_arrive(rings.stored());
   }
 }
 
@@ -268,7 +302,7 @@ __global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens>::kThreads
   __syncthreads();
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
-  const WorkList list(args, tile_tokens);
+  const WorkList list(args, tile_tokens, matrices_of<kOrder>(args));
   const bool narrow = all_lanes(list.most_tokens() <= kMxfp4Narrow);
   if (threadIdx.x >= Wide::kConsumers) {
     ptx::give_registers_but<Wide::kProducerRegisters>();

@@ -57,20 +57,26 @@ struct StagedPair {
   }
 };
 
-// The works of a CTA, wave by wave.
+template <layout::RowOrder kOrder>
+__device__ __forceinline__ Mxfp4Matrices matrices_of(const GemmArgs& args) {
+  const int row_tiles = args.rows / layout::kTileRows;
+  if (kOrder != layout::RowOrder::kGateUp || args.down.weights == nullptr) return {row_tiles};
+  return {args.cols / layout::kTileRows, row_tiles};
+}
+
+// The works of a CTA, wave by wave; those of down come behind all others.
 struct WorkList {
   const ExpertTile* tiles;
   int tokens, tile_tokens;
   Mxfp4Waves waves;
 
-  __device__ WorkList(const GemmArgs& args, int tokens_of_tile)
+  __device__ WorkList(const GemmArgs& args, int tokens_of_tile, const Mxfp4Matrices& matrices)
       : tiles(args.tiles),
         tokens(args.tokens),
         tile_tokens(tokens_of_tile),
-        waves(args.rows / layout::kTileRows,
-              tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count,
+        waves(matrices, tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count,
               static_cast<int>(gridDim.x)) {
-    if (tiles != nullptr && waves.last_tile() < waves.tiles)
+    if (tiles != nullptr && waves.cut() && waves.last_tile() < waves.tiles)
       waves.weigh(tiles[0].count, tiles[waves.last_tile()].count);
   }
   // Tiles of experts fall in size.
@@ -81,7 +87,7 @@ struct WorkList {
     const int first = rows.tile * tile_tokens;
     if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), rows.first_row_tile, rows.row_tiles};
     const ExpertTile tile = tiles[rows.tile];
-    return {tile.expert, tile.first, tile.count, rows.first_row_tile, rows.row_tiles};
+    return {tile.expert, tile.first, tile.count, rows.first_row_tile, rows.row_tiles, rows.tile, rows.behind};
   }
 };
 
@@ -147,20 +153,36 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
   }
 }
 
+// The rows of a work's matrix.
+struct WorkRows {
+  const Bf16* bias;
+  int count;
+  layout::RowOrder order;
+  template <layout::RowOrder kOrder>
+  [[nodiscard]] __device__ __forceinline__ static WorkRows of(const GemmArgs& args, const GemmWork& work) {
+    using enum layout::RowOrder;
+    if constexpr (kOrder != kGateUp) return {args.bias, args.rows, args.order};
+    return work.down ? WorkRows{args.down.bias, args.cols, kPlain} : WorkRows{args.bias, args.rows, kGateUp};
+  }
+};
+
 // What a lane adds to its two rows of a row tile. Loaded before these are multiplied: behind, it would be waited for.
-__device__ __forceinline__ RowBias bias_of(const GemmArgs& args, layout::RowOrder order, int expert, int row_tile) {
+__device__ __forceinline__ RowBias bias_of(const WorkRows& rows, int expert, int row_tile) {
   const int g = static_cast<int>(threadIdx.x) % layout::kWarpLanes / 4;
-  const int64_t row = layout::source_row(order, row_tile, g);
-  return {args, int64_t{expert} * args.rows + row, static_cast<int>(layout::source_row(order, row_tile, g + 8) - row)};
+  const int64_t row = layout::source_row(rows.order, row_tile, g);
+  return {rows.bias, int64_t{expert} * rows.count + row,
+          static_cast<int>(layout::source_row(rows.order, row_tile, g + 8) - row)};
 }
 
 template <class Tile, layout::RowOrder kOrder>
 __device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work, int row_tile, const RowBias& bias,
                                       const WgmmaSums<Tile>& sums) {
+  const RowTile16 at{row_tile, 0, StagedPair::kUnscale};
   if constexpr (kOrder == layout::RowOrder::kGateUp) {
+    if (all_lanes(work.down)) return store_rows16({args.down.y16, args.cols, args.pairs}, work, at, bias, sums);
     store_gated<Tile>(args, work, row_tile, bias, sums);
   } else if (args.y16 != nullptr) {
-    store_rows16(args, work, {row_tile, 0, StagedPair::kUnscale}, bias, sums);
+    store_rows16({args.y16, args.rows, args.pairs}, work, at, bias, sums);
   } else {
     store_rows<Tile>(args, work, row_tile, bias, sums);
   }

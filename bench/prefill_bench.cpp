@@ -377,32 +377,25 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
                 .experts = s.experts,
                 .x_rows = wgmma ? places : 0,
                 .u = u_};
+  // gate_up, down, or both at once, whose list serves one launch.
   const auto time = [&](const char* name) {
     const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, s.experts}, device, {plan.tokens});
-    const int64_t layer = s.experts * layout::packed_bytes(args.packing, args.rows, args.cols);
+    const int64_t bytes = s.experts * layout::packed_bytes(args.packing, args.rows, args.cols),
+                  more = s.experts * layout::packed_bytes(args.packing, args.cols, args.rows / 2);
+    const bool both = args.down.weights != nullptr;
     const GemmCost c = cost(args, s.distinct);
     add({(wgmma ? "sm90_gemm mxfp4 " : "any_gemm mxfp4 ") + (name + s.name), s.tokens, 0, static_cast<double>(c.bytes),
          static_cast<double>(c.flops)},
-        static_cast<int>(kPoolBytes / layer), [&](int i) {
-          args.weights = experts_ + i * layer;
+        static_cast<int>(kPoolBytes / (both ? bytes + more : bytes)), [&](int i) {
+          args.weights = experts_ + i * (both ? bytes + more : bytes);
+          if (both) args.down.weights = args.weights + bytes;
+          if (both) group();
           wgmma ? sm90_gemm(args, own, on_) : any_gemm(args, own, on_);
         });
   };
   time("gate_up");
   args.down = {experts_, bias_, reinterpret_cast<uint16_t*>(y_)};
-  if (wgmma) {
-    const int64_t up = s.experts * layout::packed_bytes(args.packing, args.rows, args.cols),
-                  both = up + s.experts * layout::packed_bytes(args.packing, kHidden, kInter);
-    const GemmCost c = cost(args, s.distinct);
-    add({"moe_group, sm90_gemm mxfp4 both" + s.name, s.tokens, 0, static_cast<double>(c.bytes),
-         static_cast<double>(c.flops)},
-        static_cast<int>(kPoolBytes / both), [&](int i) {
-          args.weights = experts_ + i * both;
-          args.down.weights = args.weights + up;
-          group();
-          sm90_gemm(args, plan, on_);
-        });
-  }
+  if (wgmma) time("moe_group and both");
   args = down_alone(args);
   time("down");
 }

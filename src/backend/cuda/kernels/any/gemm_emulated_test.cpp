@@ -224,6 +224,18 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
   }
 }
 
+template <class Arch, int kTokens>
+void run_moe(const GemmArgs& both, bool at_once) {
+  const auto plan = [](const GemmArgs& a) {
+    return plan_gemm({a.rows, a.cols, a.tokens, a.experts}, Arch::kDevice, kTokens);
+  };
+  GemmArgs first = both;
+  if (!at_once) first.down = {};
+  run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(first, plan(first));
+  const GemmArgs second = down_alone(both);
+  if (!at_once) run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(second, plan(second));
+}
+
 template <class Arch, int kTokens, int kHidden = 192, int kInter = 256>
 void check_moe(GemmRouting routing, int tokens, int experts) {
   constexpr int kTopk = 2;
@@ -247,30 +259,23 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
   const std::vector<uint16_t> stored = kWgmma ? in_panels(x, kHidden, rows, token_at) : x;
   std::vector<uint16_t> u(static_cast<size_t>((kWgmma ? rows : pairs) * kInter), 0xffff);
   std::vector<uint16_t> y(static_cast<size_t>(pairs * kHidden), 0xffff);
-  GemmArgs args{.packing = Packing::kMxfp4,
-                .order = RowOrder::kGateUp,
-                .weights = up.packed.data(),
-                .bias = up_bias.data(),
-                .x = stored.data(),
-                .rows = 2 * kInter,
-                .cols = kHidden,
-                .tokens = pairs,
-                .tiles = groups.tiles.data(),
-                .tile_count = &tile_count,
-                .pairs = groups.pairs.data(),
-                .x_share = kWgmma ? 1 : kTopk,
-                .experts = experts,
-                .x_rows = kWgmma ? rows : 0,
-                .u = u.data(),
-                .down = {down.packed.data(), down_bias.data(), y.data()}};
-  const GemmArgs second = down_alone(args);
-  constexpr bool kAtOnce = kWgmma && kHidden == kInter;
-  if (!kAtOnce) args.down = {};
-  run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kGateUp>(
-      args, plan_gemm({args.rows, args.cols, pairs, experts}, Arch::kDevice, kTokens));
-  if (!kAtOnce)
-    run_gemm<Arch, Packing::kMxfp4, kTokens, RowOrder::kPlain>(
-        second, plan_gemm({second.rows, second.cols, pairs, experts}, Arch::kDevice, kTokens));
+  const GemmArgs args{.packing = Packing::kMxfp4,
+                      .order = RowOrder::kGateUp,
+                      .weights = up.packed.data(),
+                      .bias = up_bias.data(),
+                      .x = stored.data(),
+                      .rows = 2 * kInter,
+                      .cols = kHidden,
+                      .tokens = pairs,
+                      .tiles = groups.tiles.data(),
+                      .tile_count = &tile_count,
+                      .pairs = groups.pairs.data(),
+                      .x_share = kWgmma ? 1 : kTopk,
+                      .experts = experts,
+                      .x_rows = kWgmma ? rows : 0,
+                      .u = u.data(),
+                      .down = {down.packed.data(), down_bias.data(), y.data()}};
+  run_moe<Arch, kTokens>(args, kWgmma && kHidden == kInter);
   const std::vector<uint16_t> got_u = kWgmma ? from_panels(u, kInter, rows, groups.places) : u;
   for (int pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);

@@ -170,9 +170,9 @@ void check_args(const GemmArgs& a) {
           "MXFP4 and a bias for gate and up rows", a);
   require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, "heads of 64 rows", a);
   const GemmDown& down = a.down;
-  require(down.weights == nullptr || (gate_up && a.x_rows > 0 && a.rows == 2 * a.cols && aligned(down.weights) &&
-                                      down.bias != nullptr && aligned(down.y16)),
-          "down behind gate and up rows, of sm90_gemm and twice the cols, 16-byte aligned", a);
+  require(down.weights == nullptr || (gate_up && grouped && a.x_rows > 0 && a.rows == 2 * a.cols &&
+                                      aligned(down.weights) && down.bias != nullptr && aligned(down.y16)),
+          "down behind experts' gate and up rows of sm90_gemm, twice the cols, 16-byte aligned", a);
   if (gate_up) return;
   if (a.y16 != nullptr)
     return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),

@@ -20,6 +20,8 @@ void launch(Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launc
 // The list of instances: for gate and up rows and others, for slices of three and four pairs.
 template <layout::RowOrder kOrder>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  require_shape(args.down.weights == nullptr || plan.grid_x <= multiprocessors(), Kernel::kSm90GemmExperts,
+                "CTAs that all run at once, since they wait for each other", plan.grid_x);
   const Kernel name = args.down.weights != nullptr          ? Kernel::kSm90GemmExperts
                       : kOrder == layout::RowOrder::kGateUp ? Kernel::kSm90GemmGateUp
                                                             : Kernel::kSm90GemmMxfp4;

@@ -7,6 +7,11 @@
 // warps three warpgroups with a row tile per warp multiply and store; one more copies x (64 k a stage) and weights (a
 //      slice a stage) into two rings, on into the next work. Where no tile has more than kMxfp4Narrow tokens, known on
 //      the device alone, both rings have more stages and the loop fewer widths
+// down (GemmArgs) follows in the same works: a CTA that ends its last work of gate_up goes on, its weights already on
+// their
+//      way. Only the lane that copies x, now u, waits until all works of its tile of tokens are stored; a CTA's lane
+//      tells of its own a few stages later, so that no warp waits for its stores. All CTAs run at once: nobody waits in
+//      vain
 // loop a slice, its pairs unrolled: no instruction finds out where the next pair lies. An operand per pair of a slice
 //      of three, so that all of them are known to the compiler; four pairs take turns at two
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are

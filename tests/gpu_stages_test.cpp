@@ -9,6 +9,7 @@
 #include <array>
 #include <bit>
 #include <cstdio>
+#include <memory>
 #include <string>
 
 namespace nibble {
@@ -76,41 +77,46 @@ TEST_F(Gpu, logits_match_transformers_at_every_position) {
   }
 }
 
-// How the CUDA side runs, and how far it may be from the reference: f16 activations before MX weights lose 2^-12 each.
+// How both run, and how far CUDA may be from the reference: f16 activations before MX weights lose 2^-12 each.
 struct Path {
   MoeKernel moe = MoeKernel::kReference;
   backend::DenseFormats dense = {};
   double tolerance = 1e-4;
   ExpertActivations activations = ExpertActivations::kExact;
+  bool attention_sinks = true;
 };
 
-// Both run the same steps; the last one is compared.
-void compare_steps(const Source& source, std::span<const model::Step> steps, const model::StepLimits& limits,
-                   std::string_view what, const Path& path = {}) {
-  const auto config = model::backend_config(source.config, limits, path.dense);
-  const auto reference = backend::make_reference_backend(
-      config, {.activations = path.activations, .weights = backend::ReferenceOptions::Weights::kBf16});
-  const auto cuda =
-      backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
-  const model::GptOss on_reference = model::load(*reference, source.config, source.weights);
-  const model::GptOss on_cuda = model::load(*cuda, source.config, source.weights);
-  for (size_t i = 0; i + 1 < steps.size(); ++i) {
-    model::forward(*reference, on_reference, steps[i]);
-    model::forward(*cuda, on_cuda, steps[i]);
+// One model on both.
+struct Pair {
+  Pair(const Source& source, const model::StepLimits& limits, const Path& path_in = {}) : path(path_in) {
+    const auto config = model::backend_config(source.config, limits, path.dense);
+    reference = backend::make_reference_backend(
+        config, {.activations = path.activations, .weights = backend::ReferenceOptions::Weights::kBf16});
+    cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
+    on_reference = model::load(*reference, source.config, source.weights);
+    on_cuda = model::load(*cuda, source.config, source.weights);
+    on_reference.attention_sinks = on_cuda.attention_sinks = path.attention_sinks;
   }
-  expect_same(model::compare({*reference, on_reference}, {*cuda, on_cuda}, steps.back(), path.tolerance), what,
-              path.moe == MoeKernel::kReference);
-}
+
+  void compare(const model::Step& step, std::string_view what) const {
+    expect_same(model::compare({*reference, on_reference}, {*cuda, on_cuda}, step, path.tolerance), what,
+                path.moe == MoeKernel::kReference);
+  }
+
+  Path path;
+  std::unique_ptr<backend::Backend> reference, cuda;
+  model::GptOss on_reference, on_cuda;
+};
 
 // The whole of one sequence as one step.
 void compare_prompt(const Source& source, const std::vector<int32_t>& tokens, std::string_view what,
                     const Path& path = {}) {
   const int count = static_cast<int>(tokens.size());
   const engine::SessionLimits limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 2};
-  const Loaded any(source, limits, Which::kReference);
-  model::Step step = engine::Session(*any.be, any.gpt, limits).make_step(tokens, 0);
+  const Pair pair(source, engine::step_limits(limits), path);
+  model::Step step = engine::Session(*pair.reference, pair.on_reference, limits).make_step(tokens, 0);
   step.logit_tokens = {0, count - 1};
-  compare_steps(source, {&step, 1}, engine::step_limits(limits), what, path);
+  pair.compare(step, what);
 }
 
 TEST_F(Gpu, every_stage_matches_the_reference_at_edge_token_counts) {
@@ -123,12 +129,7 @@ TEST_F(Gpu, every_stage_matches_the_reference_at_edge_token_counts) {
 
 TEST_F(Gpu, every_stage_matches_the_reference_without_sinks) {
   const Source source(kParity / "window_e8");
-  const engine::SessionLimits limits{.max_context = 140, .chunk_tokens = 140, .max_logit_rows = 1};
-  Loaded reference(source, limits, Which::kReference), cuda(source, limits, Which::kCuda);
-  reference.gpt.attention_sinks = cuda.gpt.attention_sinks = false;
-  const model::Step step =
-      engine::Session(*cuda.be, cuda.gpt, limits).make_step(some_tokens(140, source.config.dims.vocab), 0);
-  expect_same(model::compare({*reference.be, reference.gpt}, {*cuda.be, cuda.gpt}, step, 1e-4), "no sinks");
+  compare_prompt(source, some_tokens(140, source.config.dims.vocab), "no sinks", {.attention_sinks = false});
 }
 
 TEST_F(Gpu, every_stage_matches_the_reference_on_nibble_tiny) {
@@ -193,9 +194,9 @@ TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
   for (const auto& [moe, tokens] :
        {std::pair<MoeKernel, size_t>{MoeKernel::kAuto, 2}, {MoeKernel::kAuto, 9}, {MoeKernel::kGemm, 9}}) {
     const Path path{.moe = moe, .tolerance = 0.3, .activations = ExpertActivations::kMxfp8};
-    std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
-    prompt.erase(prompt.begin(), prompt.begin() + 10);  // without a near-tie in the first layer
-    compare_prompt(wide, prompt, name(path, tokens), path);
+    const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
+    // Without a near-tie in the first layer.
+    compare_prompt(wide, {prompt.begin() + 10, prompt.end()}, name(path, tokens), path);
   }
 }
 
@@ -310,7 +311,12 @@ TEST_F(Gpu, every_stage_matches_the_reference_with_many_sequences_in_a_step) {
   steps.push_back(batch.next(std::array{0, 3, 26, 0, 88, 190, 127}));
   steps.push_back(batch.next(std::array{1, 1, 1, 1, 1, 7, 3}));  // the last positions: 63, 126, 127, 128, 199, 259
   const model::StepLimits limits{.max_tokens = 460, .max_rows = 7, .kv_pages = {24, 24}};
-  compare_steps(source, steps, limits, "seven sequences");
+  const Pair pair(source, limits);
+  for (const model::Step& before : std::span(steps).first(2)) {
+    model::forward(*pair.reference, pair.on_reference, before);
+    model::forward(*pair.cuda, pair.on_cuda, before);
+  }
+  pair.compare(steps[2], "seven sequences");
 }
 
 }  // namespace

@@ -111,9 +111,10 @@ __global__ void __launch_bounds__(kRoundTokenThreads)
     group.places[first_pair + k] = place;
     group.pairs[place] = first_pair + k;
   }
+  __syncthreads();
+  // Beside the other warps' stores.
   for (int e = token; warp == warps - 1 && e < group.experts; e += static_cast<int>(gridDim.x))
     store_tiles(group, shared.counts, e, first_place(shared.counts, e));
-  __syncthreads();
   if (mine) chunk.store(args, [&](int copy) { return int64_t{shared.places[copy]}; });
 }
 

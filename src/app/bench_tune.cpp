@@ -59,16 +59,40 @@ std::vector<double> time_steps(const BenchOptions& options, const model::ModelCo
 
 }  // namespace
 
+namespace {
+
+double loss(std::span<const TuneRow> rows, double TuneRow::* other, const TuneRange& range) {
+  double sum = 0;
+  for (const TuneRow& row : rows) {
+    const bool within = row.tokens > range.above && row.tokens <= range.upto;
+    sum += (within ? row.tuned_us : row.*other) / std::min(row.tuned_us, row.*other);
+  }
+  return sum;
+}
+
+// Of ranges from `above` on, the longest that loses least.
+TuneRange best_from(std::span<const TuneRow> rows, double TuneRow::* other, int64_t above) {
+  TuneRange best{above, above};
+  for (const TuneRow& row : rows) {
+    const TuneRange range{above, row.tokens};
+    if (row.tokens > above && loss(rows, other, range) <= loss(rows, other, best)) best = range;
+  }
+  return best;
+}
+
+}  // namespace
+
 int64_t crossover(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least) {
-  const auto loss = [&](int64_t limit) {
-    double sum = 0;
-    for (const TuneRow& row : rows)
-      sum += (row.tokens <= limit ? row.tuned_us : row.*other) / std::min(row.tuned_us, row.*other);
-    return sum;
-  };
-  for (const TuneRow& row : rows)
-    if (loss(row.tokens) <= loss(least)) least = row.tokens;
-  return least;
+  return best_from(rows, other, least).upto;
+}
+
+TuneRange best_range(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least) {
+  TuneRange best = best_from(rows, other, least);
+  for (const TuneRow& row : rows) {
+    const TuneRange range = best_from(rows, other, row.tokens);
+    if (loss(rows, other, range) < loss(rows, other, best)) best = range;
+  }
+  return best;
 }
 
 std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject) {
@@ -78,12 +102,13 @@ std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject)
                        row.router_mma_us);
   std::vector<TuneRow> routed(rows.begin(), rows.end());
   std::erase_if(routed, [](const TuneRow& row) { return row.tokens > backend::cuda::kRouteMaxTokens; });
+  const TuneRange grouped = best_range(rows, &TuneRow::experts_gemm_us, 8);
   return out + fmt::format(
-                   "\n// {}, {}, nibble {}\ninline constexpr Tuned kTunedSm{}{}{{.grouped_pairs = {}, "
-                   ".route_tokens = {}}};\n",
+                   "\n// {}, {}, nibble {}\ninline constexpr Tuned kTunedSm{}{}{{.grouped_experts = {}, "
+                   ".grouped_pairs = {}, .route_tokens = {}}};\n",
                    subject.device, subject.model, subject.commit, subject.major, subject.minor,
-                   crossover(rows, &TuneRow::experts_gemm_us, 8) * subject.topk / subject.experts,
-                   crossover(routed, &TuneRow::router_mma_us, 8));
+                   std::min(grouped.above * subject.topk, subject.experts),
+                   grouped.upto * subject.topk / subject.experts, crossover(routed, &TuneRow::router_mma_us, 8));
 }
 
 int tune(const BenchOptions& options, std::string commit) {

@@ -17,7 +17,14 @@ struct TuneRow {
   double tuned_us = 0;  // with the kernels for fewer tokens throughout
   double experts_gemm_us = 0, router_mma_us = 0;
 };
-// Up to how many tokens the kernels for fewer lose least, in shares of the rows' times; `least` where in no row.
+// Beyond `above` and up to `upto` tokens the kernels for fewer lose least, in shares of the rows' times: of all ranges
+// that begin and end with `least` or a row, where rows begin behind `least`; equal where the others always lose less.
+struct TuneRange {
+  int64_t above = 0, upto = 0;
+  friend constexpr bool operator==(const TuneRange&, const TuneRange&) = default;
+};
+[[nodiscard]] TuneRange best_range(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least);
+// Likewise with `above` = least.
 [[nodiscard]] int64_t crossover(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least);
 
 // The rows as a table, and the line of backend/cuda/tuned.h that they make.

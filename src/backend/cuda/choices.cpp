@@ -66,9 +66,13 @@ bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
   return has_gemms(kernel) && !fused_step(d, tokens);
 }
 
-bool experts_by_gemm(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t tokens) {
-  if (kernel == MoeKernel::kAuto) return !fused_step(d, tokens) && tokens * d.topk > tuned.grouped_pairs * d.experts;
-  return kernel == MoeKernel::kGemm && !fused_step(d, tokens);
+bool experts_by_gemm(MoeKernel kernel, ExpertActivations activations, const Dims& d, const Tuned& tuned,
+                     int64_t tokens) {
+  if (fused_step(d, tokens)) return false;
+  if (kernel != MoeKernel::kAuto) return kernel == MoeKernel::kGemm;
+  const int64_t pairs = tokens * d.topk;
+  const bool few = experts_at_once(activations, d) && std::min(pairs, d.experts) <= tuned.grouped_experts;
+  return few || pairs > tuned.grouped_pairs * d.experts;
 }
 
 bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }

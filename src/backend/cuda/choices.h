@@ -26,7 +26,8 @@ namespace nibble::backend::cuda {
 // its logits.
 [[nodiscard]] bool has_gemms(MoeKernel kernel);
 [[nodiscard]] bool dense_by_gemm(MoeKernel kernel, const Dims& dims, int64_t tokens);
-[[nodiscard]] bool experts_by_gemm(MoeKernel kernel, const Dims& dims, const Tuned& tuned, int64_t tokens);
+[[nodiscard]] bool experts_by_gemm(MoeKernel kernel, ExpertActivations activations, const Dims& dims,
+                                   const Tuned& tuned, int64_t tokens);
 [[nodiscard]] bool logits_by_gemm(MoeKernel kernel, int64_t rows);
 // Whether any_route_tokens takes its router.
 [[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);

@@ -51,7 +51,7 @@ class DecodePath {
     tuned_ = tuned;
   }
   // The GEMMs' expert_hidden holds the last moe's; else it lies in the arena.
-  [[nodiscard]] bool experts_on_gemms() const { return experts_by_gemm(kernel_, d_, tuned_, tokens_); }
+  [[nodiscard]] bool experts_on_gemms() const { return experts_by_gemm(kernel_, activations_, d_, tuned_, tokens_); }
 
   // A step of `tokens` begins; residual holds their embeddings.
   void begin(int64_t tokens) {

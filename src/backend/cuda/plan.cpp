@@ -164,7 +164,7 @@ class Planner {
       return;
     }
     if (router_by_sums(moe_, d_, tuned_, tokens_)) {
-      if (!norm_while_rounding(activations_, experts_by_gemm(moe_, d_, tuned_, tokens_)))
+      if (!norm_while_rounding(activations_, experts_by_gemm(moe_, activations_, d_, tuned_, tokens_)))
         per_token(Kernel::kNormSums, tokens_, {kMlpNorm});
       add(Kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias});
       return;
@@ -185,7 +185,7 @@ class Planner {
     if (plain()) return plain_moe(up, down);
     round_blocks();
     if (moe_ == MoeKernel::kGemv) return int8_moe(up, down);
-    if (experts_by_gemm(moe_, d_, tuned_, tokens_)) return gemm_moe(up, down);
+    if (experts_by_gemm(moe_, activations_, d_, tuned_, tokens_)) return gemm_moe(up, down);
     if (fused_) {
       constexpr int kParts = 2;  // decode_path.cpp
       row_warps(Kernel::kMarlinUp, d_.hidden, {.rows = kGemvTokens}, up);

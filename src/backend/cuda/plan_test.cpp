@@ -151,6 +151,23 @@ TEST(cuda_plan, rounded_activations_are_kernels_before_each_product_of_the_exper
   EXPECT_EQ(plan(decode(1), {.options = int8}).activations, ExpertActivations::kInt8);
 }
 
+TEST(cuda_plan, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
+  const auto by_gemm = [](const Dims& dims, int64_t tokens, ExpertActivations activations = ExpertActivations::kExact) {
+    const cuda::Tuned tuned{.grouped_experts = 64, .grouped_pairs = 3};
+    return cuda::experts_by_gemm(MoeKernel::kAuto, activations, dims, tuned, tokens);
+  };
+  for (const int64_t tokens : {9, 16, 97}) EXPECT_TRUE(by_gemm(kDims, tokens)) << tokens;
+  for (const int64_t tokens : {8, 17, 96}) EXPECT_FALSE(by_gemm(kDims, tokens)) << tokens;
+  Dims few = kDims;
+  few.experts = 32;
+  EXPECT_FALSE(by_gemm(few, 8));
+  for (const int64_t tokens : {9, 17, 24}) EXPECT_TRUE(by_gemm(few, tokens)) << tokens;
+  // Two launches do not gain.
+  EXPECT_FALSE(by_gemm(few, 24, ExpertActivations::kMxfp8));
+  few.inter = kDims.inter / 2;
+  EXPECT_FALSE(by_gemm(few, 24));
+}
+
 TEST(cuda_plan, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
   const CudaPlan planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
   EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group_tiles", "any_grouped_up_f16_mxfp4",

@@ -1,7 +1,7 @@
 #pragma once
 // round: RoundArgs (gemm_plan.h), to nearest; group_round: GroupArgs' lists too, for few pairs
 // grid one CTA per token, a thread per chunk of 8 slots; of group_round each counts all pairs, places its token's, and
-//      some CTAs list an expert's tiles
+//      its warps list an expert's tiles each
 // bytes tokens * cols * (4 + 2 copies); group_round: and tokens^2 * topk * 4 of ids, from L2
 // measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs (67 % of read speed); 2026-11-22 (H100),
 //      in a step of 20b, 256 x 2880 with 4 copies: group_round 5.9 µs, moe_group and round 8.3
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kRoundTokenThreads)
     group.pairs[place] = first_pair + k;
   }
   __syncthreads();
-  // Beside the other warps' stores.
-  for (int e = token; warp == warps - 1 && e < group.experts; e += static_cast<int>(gridDim.x))
+  // Of as many CTAs as there are, then of their warps, the last one first: the others store beside it.
+  for (int e = token + (warps - 1 - warp) * group.tokens; e < group.experts; e += warps * group.tokens)
     store_tiles(group, shared.counts, e, first_place(shared.counts, e));
   if (mine) chunk.store(args, [&](int copy) { return int64_t{shared.places[copy]}; });
 }

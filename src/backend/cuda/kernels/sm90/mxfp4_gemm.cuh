@@ -7,11 +7,10 @@
 // warps three warpgroups with a row tile per warp multiply and store; one more copies x (64 k a stage) and weights (a
 //      slice a stage) into two rings, on into the next work. Where no tile has more than kMxfp4Narrow tokens, known on
 //      the device alone, both rings have more stages and the loop fewer widths
-// down (GemmArgs) follows in the same works: a CTA that ends its last work of gate_up goes on, its weights already on
-// their
-//      way. Only the lane that copies x, now u, waits until all works of its tile of tokens are stored; a CTA's lane
-//      tells of its own a few stages later, so that no warp waits for its stores. All CTAs run at once: nobody waits in
-//      vain
+// down (GemmArgs) follows in the same works: a CTA that ends its last work of gate_up goes on, its weights on their
+// way.
+//      Only the lane that copies x, now u, waits until all works of its tile of tokens are stored; a CTA's lane tells
+//      of its own a few stages later, so that no warp waits for its stores. All CTAs run at once: nobody waits in vain
 // loop a slice, its pairs unrolled: no instruction finds out where the next pair lies. An operand per pair of a slice
 //      of three, so that all of them are known to the compiler; four pairs take turns at two
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
@@ -19,11 +18,12 @@
 //      epilogue takes 2^3 back. REQUIRES scale codes up to kMaxWgmmaScaleCode (2^4); exact from 2^-20 on, smaller ones
 //      lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the instructions
 // bytes, flops: cost()
-// bounds (cycles per 64 k of 192 rows): wgmma 6 N; issue about 100 instructions a warp, which wide tiles hide and
-//      narrow ones half; prompts: 700 W, which hold the clock at 1.5 GHz
-//      20b, 256 tokens: without wgmma 110 us, of DRAM; without loads 112
-// measured 2026-11-22 H100, 120b, routing of the dummy model: 2048 tokens gate_up 658 us, down 366; 8192: 1818, 991;
-//      20b, 256 tokens, an even router: 120, 66
+// bounds (cycles per 64 k of 192 rows): wgmma 6 N; widening 178, which runs beside wgmma only where tiles are wide: 363
+//      of 204 and 178 for 32 tokens, 512 of 481 and 178 for 80; DRAM 477; prompts: 700 W, which hold the clock at
+//      1.5 GHz
+// measured 2026-11-23 H100, routing of the dummy model: 120b, 2048 tokens both products 904 us, 256 tokens 662; 20b,
+// 256
+//      tokens 186
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/kernels/sm90/mxfp4_parts.cuh"

@@ -169,6 +169,26 @@ class Many(Case):
             self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
             server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, float activations, \d+ threads?\), context")
 
+    def test_the_context_holds_the_prompt_and_what_is_generated(self):
+        server = Server("--max-model-len", 64)
+        self.addCleanup(server.stop)
+
+        def complete(tokens, **fields):
+            answer = server.post("/v1/completions", {"prompt": [1000 + i for i in range(tokens)], "ignore_eos": True, "temperature": 0, **fields})
+            return answer.status, answer.json()
+
+        for prompt, asked, generated in ((40, 1000, 24), (40, 24, 24), (63, 9, 1), (1, 1000, 63)):
+            status, body = complete(prompt, max_tokens=asked)
+            self.assertEqual((status, body["usage"]["completion_tokens"], body["usage"]["total_tokens"]), (200, generated, prompt + generated))
+            self.assertEqual(body["choices"][0]["finish_reason"], "length")
+        for fields in ({"max_tokens": 1}, {"max_tokens": 1, "echo": True}, {}):
+            status, body = complete(64, **fields)
+            self.assertEqual((status, body["error"]["code"]), (400, "context_length_exceeded"), fields)
+        scoring = {"echo": True, "max_tokens": 0, "logprobs": 0}
+        status, body = complete(64, **scoring)
+        self.assertEqual((status, body["usage"]["completion_tokens"], len(body["choices"][0]["logprobs"]["tokens"])), (200, 0, 64))
+        self.assertEqual((complete(65, **scoring)[0], complete(64, echo=True, max_tokens=0)[0]), (400, 200))
+
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256
         server = Server("--max-num-seqs", 256, "--kv-tokens", 131072)

@@ -72,6 +72,20 @@ class Hostile(Case):
             answer = self.server.request(method, path)
             self.assertEqual((answer.status, answer.headers["Allow"]), (405, allowed))
 
+    def test_everything_that_is_answered_is_counted(self):
+        post = b"POST /tokenize HTTP/1.1\r\nHost: x\r\n"
+        cases = ((b"GARBAGE\r\n\r\n", "no route", 400), (b"GET / HTTP/1.1\r\n\r\n", "no route", 400), (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", "no route", 431),
+                 (post + b"Content-Length: 99999999999\r\n\r\n", "no route", 413), (post + b"Content-Length: 9\r\n\r\n{", "no route", 408),
+                 (b"OPTIONS / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "no route", 204), (b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "no route", 404),
+                 (b"PUT /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/v1/completions", 405), (post + b"Connection: close\r\n\r\n", "/tokenize", 400),
+                 (b"GET /v1/models/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/v1/models/{model}", 404), (b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/ping", 200))
+        for data, route, status in cases:
+            labels = {"route": route, "status": status}
+            before = self.server.metric("nibble:http_responses_total", or_else=0, **labels)
+            self.assertEqual(self.server.raw(data)[9:12], b"%d" % status)
+            self.assertEqual(self.server.metric("nibble:http_responses_total", or_else=0, **labels), before + 1, (data[:40], labels))
+        self.server.wait_log(r'"event":"refused","status":431')
+
     def test_requests_one_behind_the_other(self):
         one = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
         answers = self.server.raw(one * 20 + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

@@ -174,6 +174,7 @@ int execute(const ServeOptions& o) {
   options.on_signal = [&loaded] {
     if (!loaded) std::_Exit(kExitOk);  // nothing runs yet, and loading may take minutes
   };
+  options.on_own_answer = [&api](int status) { api.answered_outside(status); };
   server::HttpServer http(std::move(options), [&api](const server::HttpRequest& request, server::Wake wake) {
     return api.handle(request, std::move(wake));
   });

@@ -53,7 +53,10 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
 void validate(const Request& request, const EngineLimits& limits, const backend::Dims& dims) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   want(prompt >= 1, "prompt", "at least one token", prompt);
-  want(prompt <= limits.max_context, "prompt", fmt::format("at most {} tokens (the context)", limits.max_context),
+  const int64_t room = request.max_tokens > 0 ? 1 : 0;  // a token generated is one of the context
+  want(prompt + room <= limits.max_context, "prompt",
+       fmt::format("at most {} tokens (the context{})", limits.max_context - room,
+                   room > 0 ? ", less one to generate" : ""),
        prompt);
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     const int32_t id = request.prompt[i];

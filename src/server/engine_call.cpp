@@ -124,7 +124,8 @@ void EngineCall::record(const Choice& choice, const engine::Finished& finished, 
 }
 
 void EngineCall::log_end(std::string_view reason, int status) {
-  context_.metrics.response_sent(status, presenter_->repairs());
+  context_.metrics.response_sent(context_.path, status);
+  context_.metrics.harmony_repaired(presenter_->repairs());
   const Usage usage = presenter_->usage();
   double first = -1, per_token = 0;
   for (const Choice& c : choices_) {

@@ -376,6 +376,7 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   if (message.method() == http::verb::options) {
     const std::string text =
         preflight_text(std::string_view(message[http::field::access_control_request_headers]), framing);
+    if (options.on_own_answer) options.on_own_answer(204);
     const bool sent = co_await write(stream, text);
     co_return sent&& framing.keep_alive;
   }
@@ -447,6 +448,7 @@ asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error)
     status = 413;
     message = "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes";
   }
+  if (options.on_own_answer) options.on_own_answer(status);
   const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = options.allowed_origin};
   const std::string body = error_body(message);
   const HttpHead head{.status = status};

@@ -27,6 +27,8 @@ struct HttpOptions {
   std::chrono::seconds ping_time{15};   // of silence in a stream before a comment line
   std::chrono::seconds drain_time{30};  // after SIGTERM, for what is running
   std::function<void()> on_signal{};    // before one is acted on
+  // The status of what is answered without the handler: no HTTP, too large, too late, a browser's OPTIONS. Any thread.
+  std::function<void(int status)> on_own_answer{};
 };
 
 class HttpServer {

@@ -49,7 +49,6 @@ class CompletionPresenter final : public Presenter {
         logprobs_(request.generation.request.logprobs >= 0),
         token_ids_(request.generation.return_token_ids),
         skip_special_(request.skip_special_tokens),
-        max_tokens_(request.generation.max_tokens.value_or(0)),
         min_tokens_(request.generation.request.min_tokens),
         per_prompt_(static_cast<size_t>(request.generation.n)) {
     const auto match =
@@ -70,7 +69,6 @@ class CompletionPresenter final : public Presenter {
       add_entry(c, event, 0);
       return true;
     }
-    if (c.usage.completion_tokens == max_tokens_) return true;  // echo alone: the engine draws one nonetheless
     ++c.usage.completion_tokens;
     if (token_ids_) c.token_ids.push_back(event.token);
     std::string_view bytes = bytes_of(event.token);
@@ -235,7 +233,7 @@ class CompletionPresenter final : public Presenter {
   const ServedModel& model_;
   const AnswerId id_;
   const bool stream_, include_usage_, continuous_usage_, logprobs_, token_ids_, skip_special_;
-  const int64_t max_tokens_, min_tokens_;
+  const int64_t min_tokens_;
   const size_t per_prompt_;
   std::vector<Choice> choices_;
 };

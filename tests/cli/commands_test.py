@@ -114,7 +114,7 @@ class Run(Case):
     def test_the_context_ends_the_text(self):
         got = self.ok("run", *PROMPT, "--temperature", 0, "--max-model-len", 16, "--ignore-eos", "--json").json()
         self.assertEqual(got["finish_reason"], "context")
-        self.assertEqual(got["usage"]["completion_tokens"], 13)
+        self.assertEqual((got["usage"]["prompt_tokens"], got["usage"]["completion_tokens"]), (4, 12))
 
     def test_prompt_from_file_pipe_and_standard_input(self):
         path = self.dir / "prompt"

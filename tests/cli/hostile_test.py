@@ -115,9 +115,11 @@ class Prompts(Case):
     def test_longer_than_the_context(self):
         story = "Once upon a time " * 100
         for command in ("run", "chat"):
-            self.refused(USAGE, command, "-m", TINY, "-p", story, "--max-model-len", 64, says="at most 64 prompt tokens")
-        self.refused(USAGE, *RUN, "-p", "Once upon a time", "--max-model-len", 3, says="at most 3 prompt tokens")
-        self.refused(USAGE, *RUN, stdin=b"ab " * 350_000, says="at most 131072 prompt tokens")
+            self.refused(USAGE, command, "-m", TINY, "-p", story, "--max-model-len", 64, says="at most 63 prompt tokens")
+        self.refused(USAGE, *RUN, "-p", "Once upon a time", "--max-model-len", 4, says=("at most 3 prompt tokens, found 4", "--max-model-len"))
+        self.ok(*RUN, "-p", "Once upon a time", "--max-model-len", 5, "-n", 9)
+        self.ok("perplexity", "-m", TINY, "-p", "Once upon a time", "--max-model-len", 4)
+        self.refused(USAGE, *RUN, stdin=b"ab " * 350_000, says="at most 131071 prompt tokens")
         self.refused(USAGE, "compare", "-m", TINY, stdin=b"", *("-f", "-"))
         self.refused(USAGE, "compare", "-m", TINY, "-f", "-", stdin=b"ab " * 350_000, says="4096")
 

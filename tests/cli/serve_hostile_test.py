@@ -72,6 +72,20 @@ class Hostile(Case):
             answer = self.server.request(method, path)
             self.assertEqual((answer.status, answer.headers["Allow"]), (405, allowed))
 
+    def test_everything_that_is_answered_is_counted(self):
+        post = b"POST /tokenize HTTP/1.1\r\nHost: x\r\n"
+        cases = ((b"GARBAGE\r\n\r\n", "no route", 400), (b"GET / HTTP/1.1\r\n\r\n", "no route", 400), (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", "no route", 431),
+                 (post + b"Content-Length: 99999999999\r\n\r\n", "no route", 413), (post + b"Content-Length: 9\r\n\r\n{", "no route", 408),
+                 (b"OPTIONS / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "no route", 204), (b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "no route", 404),
+                 (b"PUT /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/v1/completions", 405), (post + b"Connection: close\r\n\r\n", "/tokenize", 400),
+                 (b"GET /v1/models/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/v1/models/{model}", 404), (b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/ping", 200))
+        for data, route, status in cases:
+            labels = {"route": route, "status": status}
+            before = self.server.metric("nibble:http_responses_total", or_else=0, **labels)
+            self.assertEqual(self.server.raw(data)[9:12], b"%d" % status)
+            self.assertEqual(self.server.metric("nibble:http_responses_total", or_else=0, **labels), before + 1, (data[:40], labels))
+        self.server.wait_log(r'"event":"refused","status":431')
+
     def test_requests_one_behind_the_other(self):
         one = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
         answers = self.server.raw(one * 20 + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -168,6 +182,26 @@ class Many(Case):
             self.addCleanup(server.stop)
             self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
             server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, float activations, \d+ threads?\), context")
+
+    def test_the_context_holds_the_prompt_and_what_is_generated(self):
+        server = Server("--max-model-len", 64)
+        self.addCleanup(server.stop)
+
+        def complete(tokens, **fields):
+            answer = server.post("/v1/completions", {"prompt": [1000 + i for i in range(tokens)], "ignore_eos": True, "temperature": 0, **fields})
+            return answer.status, answer.json()
+
+        for prompt, asked, generated in ((40, 1000, 24), (40, 24, 24), (63, 9, 1), (1, 1000, 63)):
+            status, body = complete(prompt, max_tokens=asked)
+            self.assertEqual((status, body["usage"]["completion_tokens"], body["usage"]["total_tokens"]), (200, generated, prompt + generated))
+            self.assertEqual(body["choices"][0]["finish_reason"], "length")
+        for fields in ({"max_tokens": 1}, {"max_tokens": 1, "echo": True}, {}):
+            status, body = complete(64, **fields)
+            self.assertEqual((status, body["error"]["code"]), (400, "context_length_exceeded"), fields)
+        scoring = {"echo": True, "max_tokens": 0, "logprobs": 0}
+        status, body = complete(64, **scoring)
+        self.assertEqual((status, body["usage"]["completion_tokens"], len(body["choices"][0]["logprobs"]["tokens"])), (200, 0, 64))
+        self.assertEqual((complete(65, **scoring)[0], complete(64, echo=True, max_tokens=0)[0]), (400, 200))
 
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256

@@ -44,13 +44,16 @@ def redirected(words, folder):
 
 
 def measure(words, build):
-    """What one compilation took; None where it failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(redirected(words, folder), cwd=build, env={**os.environ, "CCACHE_DISABLE": "1"})
+    """What one compilation took; None where it failed, which is then printed."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as said:
+        environment = {**os.environ, "CCACHE_DISABLE": "1"}
+        process = subprocess.Popen(redirected(words, folder), cwd=build, env=environment, stdout=said, stderr=said)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        return None
+        if process.returncode != 0:
+            said.seek(0)
+            sys.stderr.write(said.read())
+            return None
     return {"cpu_seconds": round(used.ru_utime + used.ru_stime, 2), "peak_mib": round(used.ru_maxrss / 1024)}
 
 

@@ -12,6 +12,7 @@ std::string_view name_of(CpuIsa isa) {
     case CpuIsa::kAuto: return "auto";
     case CpuIsa::kBaseline: return "baseline";
     case CpuIsa::kAvx2: return "avx2";
+    case CpuIsa::kAvxVnni: return "avxvnni";
     case CpuIsa::kAvx512: return "avx512";
     case CpuIsa::kAmx: return "amx";
   }
@@ -24,13 +25,20 @@ std::vector<IsaKernels> kernels_here() {
   std::vector<IsaKernels> here;
   for (const PortableKernels& each : portable_kernels()) {
     if (!each.runs_here) continue;
-    if (each.isa != CpuIsa::kAvx512) {
+    if (each.isa == CpuIsa::kBaseline) {
       here.push_back({each.isa, each.kernels});
       continue;
     }
-    const Kernels avx512 = with_avx512(each.kernels), amx = with_amx(avx512);
-    if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
-    here.push_back({CpuIsa::kAvx512, avx512});
+    const Kernels avx2 = with_avx2(each.kernels);
+    if (each.isa == CpuIsa::kAvx512) {
+      const Kernels avx512 = with_avx512(avx2), amx = with_amx(avx512);
+      if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
+      here.push_back({CpuIsa::kAvx512, avx512});
+      continue;
+    }
+    const Kernels vnni = with_avx_vnni(avx2);
+    if (vnni.int8 != avx2.int8) here.push_back({CpuIsa::kAvxVnni, vnni});
+    here.push_back({CpuIsa::kAvx2, avx2});
   }
   return here;
 }
@@ -40,8 +48,8 @@ Kernels kernels_for(CpuIsa isa, Activations activations) {
   for (const auto& [each_isa, kernels] : kernels_here()) {
     if (isa == CpuIsa::kAuto || isa == each_isa) {
       if (activations == Activations::kF32 || kernels.int8 != nullptr) return kernels;
-      throw Error(Code::kUnsupported, "[cpu] int8 activations: want AVX-512 with VBMI and VNNI, found {}",
-                  kernels.name);
+      throw Error(Code::kUnsupported,
+                  "[cpu] int8 activations: want AVX2, AVX-VNNI, AVX-512 or AMX, found {}; f32 runs here", kernels.name);
     }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each_isa));
   }

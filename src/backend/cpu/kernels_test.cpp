@@ -270,7 +270,7 @@ TEST(cpu_kernels, exponentials_and_swiglu_match_double) {
 
 TEST(cpu_kernels, an_instruction_set_that_is_missing_is_refused_by_name) {
   const std::vector<IsaKernels> here = kernels_here();
-  for (const CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+  for (const CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx}) {
     const auto found = std::find_if(here.begin(), here.end(), [&](const IsaKernels& each) { return each.isa == isa; });
     if (found == here.end()) {
       EXPECT_THROW((void)kernels_for(isa), Error);

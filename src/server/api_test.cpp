@@ -131,7 +131,7 @@ TEST_F(ApiTest, a_full_queue_is_a_429_with_retry_after) {
 TEST_F(ApiTest, keys_guard_the_api_and_not_the_health) {
   start({kAnswer}, {.api_keys = {"right", "also"}});
   EXPECT_EQ(ask("/health", "", "GET").status, 200);
-  for (const char* wrong : {"", "Bearer ", "Bearer righ", "Bearer rightt", "Bearer wrong", "Basic right"}) {
+  for (const char* wrong : {"", "Bearer ", "Bearer righ", "Bearer rightt", "Bearer wrong", "Basic right", "right", "Bearer"}) {
     key_ = wrong;
     EXPECT_EQ(ask("/v1/models", "", "GET").status, 401) << wrong;
     EXPECT_EQ(ask("/v1/responses/x", "", "GET").status, 401) << wrong;

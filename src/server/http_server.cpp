@@ -1,5 +1,4 @@
-// What is co_awaited is given names, not temporaries: g++ 12 destroys some
-// of those twice.
+// What is co_awaited is given names, not temporaries: g++ 12 destroys some of those twice.
 
 #include "server/http_server.h"
 
@@ -14,6 +13,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <mutex>
@@ -22,14 +22,12 @@
 #include <thread>
 #include <vector>
 
-#include <poll.h>
 #include <sys/resource.h>
 
 namespace nibble::server {
 namespace {
 
 namespace http = beast::http;
-using Tcp = asio::ip::tcp;
 using boost::system::error_code;
 using asio::experimental::awaitable_operators::operator||;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
@@ -37,26 +35,9 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr int kBacklog = 4096;
 constexpr int kSendBufferBytes = 256 << 10;  // what a client may leave unread in the kernel
 constexpr size_t kReadAhead = size_t{64} << 10;
-constexpr size_t kMostDrained = size_t{4} << 20;             // of a body that is refused
-constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
+constexpr size_t kMostDrained = size_t{4} << 20;  // of a body that is refused
 constexpr auto kGrace = std::chrono::seconds(5);
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
-
-// Has the other side closed or vanished?
-bool has_gone(int fd) {
-  pollfd state{.fd = fd, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
-}
-
-asio::awaitable<void> watch(Tcp::socket& socket) {
-  asio::steady_timer pause(socket.get_executor());
-  while (true) {
-    const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kAwait);
-    if (error || has_gone(socket.native_handle())) co_return;
-    pause.expires_after(kGoneCheck);  // bytes of the next request
-    co_await pause.async_wait(kAwait);
-  }
-}
 
 // Done when the time is over.
 asio::awaitable<void> pass(std::chrono::seconds time) {
@@ -68,16 +49,29 @@ asio::awaitable<void> pass(std::chrono::seconds time) {
 using Parser = http::request_parser<http::string_body>;
 enum class Part { kHeader, kBody };
 
-// Of a header that could be read; nothing: it is good.
-error_code header_fault(const Parser& parser) {
-  const auto& message = parser.get();
-  const bool modern = message.version() >= 11;
-  const auto coding = message[http::field::transfer_encoding];
+// What is wrong with a header that could be read; empty: nothing.
+std::string header_fault(const http::fields& fields, bool modern) {
+  using enum http::field;
+  for (const http::field field : {host, authorization, content_encoding, transfer_encoding}) {
+    if (const size_t count = fields.count(field); count > 1)
+      return fmt::format("want one {} header, found {}", std::string_view(http::to_string(field)), count);
+  }
   // Of any other, where the body ends would be a guess.
-  if (!coding.empty() && (!modern || !beast::iequals(coding, "chunked"))) return http::error::bad_transfer_encoding;
-  const auto hosts = message.count(http::field::host);
-  if (hosts > 1 || (modern && hosts == 0) || !is_host(message[http::field::host])) return http::error::bad_field;
-  return {};
+  if (const auto coding = fields[transfer_encoding]; !coding.empty() && !(modern && beast::iequals(coding, "chunked")))
+    return "want no Transfer-Encoding but chunked, of HTTP/1.1";
+  if (modern && fields.count(host) == 0) return "want a Host header";
+  return is_host(fields[host]) ? "" : "want the name of a host in the Host header";
+}
+
+// But for its body: of the header alone, whatever a trailer adds later.
+HttpRequest request_of(const http::request_header<>& head) {
+  const auto field = [&head](std::string_view name) { return std::string(head[name]); };
+  return {.method = std::string(head.method_string()),
+          .path = path_of(head.target()),
+          .query = std::string(query_of(head.target())),
+          .authorization = field("Authorization"),
+          .content_encoding = field("Content-Encoding"),
+          .client_id = field("X-Request-Id")};
 }
 
 // Some clients end a body with one.
@@ -106,6 +100,7 @@ struct HttpServer::Impl {
   void drain();
   void stop();
   void connection_over();
+  [[nodiscard]] std::optional<Refusal> refusal_of(error_code error) const;
 
   asio::awaitable<void> accept();
   template <class Stream>
@@ -121,7 +116,7 @@ struct HttpServer::Impl {
   template <class Stream>
   asio::awaitable<error_code> read_in_time(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part);
   template <class Stream>
-  asio::awaitable<void> refuse(Stream& stream, error_code error);
+  asio::awaitable<void> refuse(Stream& stream, std::optional<Refusal> refusal);
   template <class Stream>
   asio::awaitable<bool> write(Stream& stream, const std::string& bytes);
   template <class Stream>
@@ -353,14 +348,16 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   Parser parser;
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
-  error_code bad_header = co_await read_in_time(stream, buffer, parser, Part::kHeader);
-  if (!bad_header) bad_header = header_fault(parser);
-  if (bad_header) {
-    co_await refuse(stream, bad_header);
-    co_return false;
-  }
+  const error_code bad_header = co_await read_in_time(stream, buffer, parser, Part::kHeader);
   const auto& message = parser.get();
   const bool modern = message.version() >= 11;
+  const std::string fault = bad_header ? "" : header_fault(message, modern);
+  if (bad_header || !fault.empty()) {
+    const auto refusal = bad_header ? refusal_of(bad_header) : Refusal{400, fault};
+    co_await refuse(stream, refusal);
+    co_return false;
+  }
+  HttpRequest request = request_of(message);
   if (modern && beast::iequals(message[http::field::expect], "100-continue")) {
     const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
     const bool sent = co_await write(stream, go_on);
@@ -368,7 +365,8 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   }
   const error_code bad_body = co_await read_in_time(stream, buffer, parser, Part::kBody);
   if (bad_body) {
-    co_await refuse(stream, bad_body);
+    const auto refusal = refusal_of(bad_body);
+    co_await refuse(stream, refusal);
     co_return false;
   }
   const Framing framing{
@@ -380,14 +378,7 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
     const bool sent = co_await write(stream, text);
     co_return sent&& framing.keep_alive;
   }
-  const auto header = [&message](std::string_view name) { return std::string(message[name]); };
-  HttpRequest request{.method = std::string(message.method_string()),
-                      .path = path_of(message.target()),
-                      .query = std::string(query_of(message.target())),
-                      .authorization = header("Authorization"),
-                      .content_encoding = header("Content-Encoding"),
-                      .client_id = header("X-Request-Id"),
-                      .body = std::move(parser.get().body())};
+  request.body = std::move(parser.get().body());
   Wake wake = [peer] { peer->worker.wake(peer); };
   const std::unique_ptr<Call> call = handler(request, std::move(wake));
   request.body = {};
@@ -426,33 +417,26 @@ asio::awaitable<void> HttpServer::Impl::answer(Stream& stream, Peer& peer, Reply
   }
 }
 
-// The answer to what is no request, or too much of one; then what the client still sends is swallowed for a moment,
-// so that it reads the answer instead of a reset.
-template <class Stream>
-asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error) {
-  const bool late = error == asio::error::timed_out;
+// To what is no request, or too much of one. Nothing: nobody is there to be told.
+std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
   const bool of_http = error.category() == http::make_error_code(http::error::bad_method).category();
   const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;
-  if (!late && (!of_http || gone)) co_return;
-  int status = 400;
-  std::string message = "this is no HTTP request: " + error.message();
-  if (error == http::error::bad_field)
-    message = "want lines of the form Name: value in the header, and one Host among them";
-  if (late) {
-    status = 408;
-    message = "the request did not arrive in time";
-  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    status = 431;
-    message = "the header, a chunk's line or the trailer is too large";
-  } else if (error == http::error::body_limit) {
-    status = 413;
-    message = "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes";
-  }
-  if (options.on_own_answer) options.on_own_answer(status);
-  const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = options.allowed_origin};
-  const std::string body = error_body(message);
-  const HttpHead head{.status = status};
-  const std::string text = head_text(head, framing, body.size()) + body;
+  if (error == asio::error::timed_out) return Refusal{408, "the request did not arrive in time"};
+  if (!of_http || gone) return std::nullopt;
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return Refusal{431, "the header, a chunk's line or the trailer is too large"};
+  if (error == http::error::body_limit)
+    return Refusal{413, fmt::format("the body is larger than {} bytes", options.max_body_bytes)};
+  if (error == http::error::bad_field) return Refusal{400, "want lines of the form Name: value in the header"};
+  return Refusal{400, "this is no HTTP request: " + error.message()};
+}
+
+// Then what the client still sends is swallowed for a moment, so that it reads the answer instead of a reset.
+template <class Stream>
+asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, std::optional<Refusal> refusal) {
+  if (!refusal) co_return;
+  if (options.on_own_answer) options.on_own_answer(refusal->status);
+  const std::string text = refusal_text(*refusal, options.allowed_origin);
   const bool sent = co_await write(stream, text);
   if (!sent) co_return;
   beast::tcp_stream& lowest = beast::get_lowest_layer(stream);

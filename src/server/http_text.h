@@ -51,7 +51,12 @@ class Reply {
 [[nodiscard]] bool is_host(std::string_view text);
 // The answer to a browser's question whether a page may call.
 [[nodiscard]] std::string preflight_text(std::string_view wanted_headers, const Framing& framing);
-// An error that concerns HTTP itself, as OpenAI's error object.
-[[nodiscard]] std::string error_body(std::string_view message);
+// What is told to whose bytes never became a request.
+struct Refusal {
+  int status;
+  std::string message;
+};
+// The whole answer, with OpenAI's error object; the connection ends.
+[[nodiscard]] std::string refusal_text(const Refusal& refusal, std::string_view allowed_origin);
 
 }  // namespace nibble::server

@@ -18,6 +18,10 @@ namespace nibble::server {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
+using Tcp = asio::ip::tcp;
+
+// Done when the client has closed its end, or vanished.
+asio::awaitable<void> watch(Tcp::socket& socket);
 
 struct Peer;
 

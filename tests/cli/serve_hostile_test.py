@@ -56,7 +56,11 @@ class Hostile(Case):
                              (b"POST /v1/completions HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}", b"400"),
                              (b"GET /health HTTP/1.0\r\n\r\n", b"200"), (b"\r\n\r\nGET /health HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\n\r\n", b"200"),
                              (b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost: x\r\nHost: x\r\nConnection: close\r\n\r\n", b"400"),
-                             (b"GET /health HTTP/1.1\r\nHost: x/y\r\nConnection: close\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n", b"200"),
+                             (b"GET /health HTTP/1.1\r\nHost: x/y\r\nConnection: close\r\n\r\n", b"400"),
+                             (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\nTransfer-Encoding: gzip\r\n\r\n{}", b"400"), (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
+                             (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", b"400"), (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
+                             (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", b"400"),
+                             (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", b"400"), (b"GET /health HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n", b"200"),
                              (b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n10\r\n" + b'{"prompt":  "a"}' + b"\r\n0\r\n\r\n", b"400"),
                              (b"GET /%68ealth?x=1#y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200")):
             answer = self.server.raw(data)
@@ -309,10 +313,30 @@ class Secured(Case):
         for key, status in (("one", 200), ("two", 200), ("three", 401), ("", 401), ("onee", 401), ("on", 401), ("Bearer one", 401)):
             answer = server.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
             self.assertEqual(answer.status, status, key)
+        for header, found in ((None, "no key"), ("one", "another form"), ("Basic one", "another form"), ("Bearer", "another form"), ("Bearer three", "one that is not valid here")):
+            answer = server.post("/tokenize", {"prompt": "x"}, headers={"Authorization": header} if header else {})
+            self.assertEqual((answer.status, answer.headers["WWW-Authenticate"]), (401, "Bearer"), header)
+            self.assertEqual(answer.json()["error"]["message"], f"want an API key (Authorization: Bearer KEY), found {found}")
+        self.assertEqual(server.request("GET", "/v1/models", headers={"Authorization": "bearer two"}).status, 200)
         self.assertEqual(server.chat().status, 401)
-        self.assertEqual(server.post("/tokenize", {"prompt": "x"}).status, 401)
         self.assertEqual(server.get("/health").status, 200)
         self.assertFalse(any("one" in line and "Bearer" in line for line in server.log))
+
+    def test_one_authorization_counts_and_only_in_the_header(self):
+        server = Server("--api-key", "one")
+        self.addCleanup(server.stop)
+        post = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        good, bad = b"Authorization: Bearer one\r\n", b"Authorization: Bearer two\r\n"
+        length = b'Content-Length: 15\r\n\r\n{"prompt": "a"}'
+        chunked = b'Transfer-Encoding: chunked\r\n\r\nf\r\n{"prompt": "a"}\r\n0\r\n'
+        self.assertEqual(server.raw(post + good + length)[9:12], b"200")
+        for two in (good + bad, bad + good, good + good):
+            answer = server.raw(post + two + length)
+            self.assertEqual(answer[9:12], b"400")
+            self.assertIn(b"want one Authorization header, found 2", answer)
+        self.assertEqual(server.raw(post + good + chunked + b"\r\n")[9:12], b"200")
+        for header, trailer, status in ((b"", good, b"401"), (bad, good, b"401"), (good, bad, b"200")):
+            self.assertEqual(server.raw(post + header + chunked + trailer + b"\r\n")[9:12], status)
 
     @unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
     def test_tls(self):

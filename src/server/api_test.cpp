@@ -193,6 +193,37 @@ TEST_F(ApiTest, a_preamble_may_come_before_calls_and_not_before_json) {
   }
 }
 
+TEST_F(ApiTest, a_turn_that_must_end_in_json_reasons_within_its_budget) {
+  start({kAnswer});
+  const std::string tool = R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])",
+                    json = R"("response_format":{"type":"json_object"})",
+                    forced = tool + R"(,"tool_choice":"required")",
+                    named = tool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})";
+  const int32_t end = testing::tokens("<|end|>")[0], word = testing::tokens(" the")[0];
+  // Tokens of an analysis that never ends by itself.
+  const auto reasoned = [&](const std::string& fields) -> int64_t {
+    ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],)" + fields + "}");
+    engine::TokenMask& mask = *engine_->requests.back().mask;
+    for (const int32_t id : testing::tokens("<|channel|>analysis<|message|>")) mask.accept(id);
+    std::vector<uint32_t> bits(static_cast<size_t>(testing::tokenizer().max_id()) / 32 + 1);
+    const auto may = [&bits](int32_t id) { return ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1U) != 0; };
+    int64_t tokens = 0;
+    while (mask.fill(bits) && may(word) && tokens < 5000) {
+      mask.accept(word);
+      ++tokens;
+    }
+    EXPECT_TRUE(may(end)) << fields;
+    return tokens;
+  };
+  const int64_t context = testing::model().max_context;
+  for (const std::string& fields : {forced, named, json, json + "," + tool}) {
+    EXPECT_EQ(reasoned(fields + R"(,"max_tokens":41)"), 20) << fields;
+    const int64_t most = reasoned(fields);  // half of what the context holds beside the prompt
+    EXPECT_EQ(most, (context - static_cast<int64_t>(engine_->requests.back().prompt.size())) / 2) << fields;
+  }
+  EXPECT_EQ(reasoned(tool), 5000);  // it may answer: its end is the model's
+}
+
 TEST_F(ApiTest, a_refusal_does_not_repeat_a_large_request) {
   start({kAnswer});
   const std::string large = "\xC3\xA9" + std::string(100'000, 'a') + "\xC3\xA9";

@@ -175,12 +175,12 @@ int execute(const ServeOptions& o) {
     if (!loaded) std::_Exit(kExitOk);  // nothing runs yet, and loading may take minutes
   };
   options.on_own_answer = [&api](int status) { api.answered_outside(status); };
-  server::HttpServer http(std::move(options), [&api](const server::HttpRequest& request, server::Wake wake) {
-    return api.handle(request, std::move(wake));
-  });
+  std::optional<server::HttpServer> http(
+      std::in_place, std::move(options),
+      [&api](const server::HttpRequest& request, server::Wake wake) { return api.handle(request, std::move(wake)); });
   const std::string host = o.host.find(':') == std::string::npos ? o.host : "[" + o.host + "]";  // IPv6
   const std::string address =
-      fmt::format("{}://{}:{}", o.certificate_file.empty() ? "http" : "https", host, http.port());
+      fmt::format("{}://{}:{}", o.certificate_file.empty() ? "http" : "https", host, http->port());
   terminal.note("listening on " + address);
   api.loading("checking weights", 0);
   load(
@@ -197,8 +197,10 @@ int execute(const ServeOptions& o) {
       cpu ? fmt::format(" ({})", backend::describe(cpu_options(model))) : "", served.max_context, address));
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
-  http.wait();
+  const bool cut = http->wait() == server::HttpServer::Ended::kCut;
+  http.reset();
   terminal.note("stopped");
+  if (cut) std::_Exit(kExitOk);  // what was cut may be in a step, or a grammar, that takes long
   return kExitOk;
 }
 

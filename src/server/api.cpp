@@ -113,14 +113,17 @@ std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcep
 
 std::unique_ptr<Call> Api::begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make) {
   if (making == Making::kQuick) return make(std::move(visit.wake));
-  const auto guarded = [this, make = std::move(make), id = visit.id, path = visit.http.path, wake = visit.wake] {
+  const auto refused = [this, id = visit.id, path = visit.http.path](const ApiError& error) {
+    return refuse(id, path, error);
+  };
+  const auto guarded = [refused, make = std::move(make), wake = visit.wake] {
     try {
       return make(wake);
     } catch (const std::exception& e) {
-      return refuse(id, path, api_error_of(e));
+      return refused(api_error_of(e));
     }
   };
-  return workshop_.defer(guarded, visit.wake);
+  return workshop_.defer(guarded, [refused] { return refused(shutting_down()); }, visit.wake);
 }
 
 void Api::answered_outside(int status) {

@@ -131,7 +131,8 @@ TEST_F(ApiTest, a_full_queue_is_a_429_with_retry_after) {
 TEST_F(ApiTest, keys_guard_the_api_and_not_the_health) {
   start({kAnswer}, {.api_keys = {"right", "also"}});
   EXPECT_EQ(ask("/health", "", "GET").status, 200);
-  for (const char* wrong : {"", "Bearer ", "Bearer righ", "Bearer rightt", "Bearer wrong", "Basic right", "right", "Bearer"}) {
+  for (const char* wrong :
+       {"", "Bearer ", "Bearer righ", "Bearer rightt", "Bearer wrong", "Basic right", "right", "Bearer"}) {
     key_ = wrong;
     EXPECT_EQ(ask("/v1/models", "", "GET").status, 401) << wrong;
     EXPECT_EQ(ask("/v1/responses/x", "", "GET").status, 401) << wrong;
@@ -257,6 +258,44 @@ TEST_F(ApiTest, a_response_larger_than_all_room_pushes_out_no_other) {
   const std::string large = reply.json["id"];
   EXPECT_EQ(ask("/v1/responses/" + large, "", "GET").status, 404);
   EXPECT_EQ(ask("/v1/responses/" + small, "", "GET").status, 200);
+}
+
+TEST_F(ApiTest, a_server_that_ends_says_so_in_what_it_cuts) {
+  start({"<|channel|>final<|message|>Yes…"});
+  const auto stream = call("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stream":true})");
+  static_cast<void>(stream->poll());
+  stream->cut();
+  const Call::Output last = stream->poll();
+  EXPECT_TRUE(last.done);
+  EXPECT_NE(last.body.find(R"("message":"the server is shutting down")"), std::string::npos) << last.body;
+  EXPECT_TRUE(last.body.ends_with("data: [DONE]\n\n"));
+  const auto response = call("/v1/responses", R"({"input":"hi","stream":true})");
+  response->cut();
+  EXPECT_NE(response->poll().body.find("event: response.failed"), std::string::npos);
+  const auto whole = call("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"n":2})");
+  whole->cut();
+  const Call::Output answer = whole->poll();
+  EXPECT_TRUE(answer.done);
+  EXPECT_EQ(answer.head->status, 503);
+  EXPECT_EQ(answer.head->headers.back().first, "Retry-After");
+  EXPECT_EQ(parse_json(answer.body)["error"]["code"], "shutting_down");
+  ASSERT_EQ(log_.size(), 3);
+  for (const Json& line : log_) {
+    EXPECT_EQ(line["reason"], "shutdown");
+    EXPECT_EQ(line["status"], 503);
+  }
+  const std::string text = ask("/metrics", "", "GET").text;
+  for (const char* line : {"request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"shutdown\"} 4\n",
+                           "{model_name=\"tiny\",engine=\"0\",route=\"/v1/chat/completions\",status=\"503\"} 2\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+}
+
+TEST_F(ApiTest, what_was_whole_when_the_server_ended_goes_out_whole) {
+  start({kAnswer});
+  const auto c = call("/v1/chat/completions", kChat);
+  c->cut();
+  EXPECT_EQ(c->poll().head->status, 200);
+  EXPECT_EQ(log_.back()["reason"], "stop");
 }
 
 TEST_F(ApiTest, metrics_stand_under_both_names) {

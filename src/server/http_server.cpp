@@ -37,14 +37,12 @@ constexpr int kSendBufferBytes = 256 << 10;  // what a client may leave unread i
 constexpr size_t kReadAhead = size_t{64} << 10;
 constexpr size_t kMostDrained = size_t{4} << 20;  // of a body that is refused
 constexpr auto kGrace = std::chrono::seconds(5);
+constexpr auto kLinger = std::chrono::seconds(2);     // for a client to read why it is refused
+constexpr auto kLastWords = std::chrono::seconds(1);  // the same, and of all answers, when the server ends
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
 // Done when the time is over.
-asio::awaitable<void> pass(std::chrono::seconds time) {
-  const auto executor = co_await asio::this_coro::executor;
-  asio::steady_timer timer(executor, time);
-  co_await timer.async_wait(kAwait);
-}
+asio::awaitable<void> pass(asio::steady_timer& timer) { co_await timer.async_wait(kAwait); }
 
 using Parser = http::request_parser<http::string_body>;
 enum class Part { kHeader, kBody };
@@ -97,7 +95,7 @@ struct HttpServer::Impl {
   void listen();
   void use_tls();
   void await_signal();
-  void drain();
+  void end();
   void stop();
   void connection_over();
   [[nodiscard]] std::optional<Refusal> refusal_of(error_code error) const;
@@ -114,11 +112,12 @@ struct HttpServer::Impl {
   template <class Stream>
   asio::awaitable<void> read(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part, error_code& error);
   template <class Stream>
-  asio::awaitable<error_code> read_in_time(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part);
+  asio::awaitable<error_code> read_in_time(Stream& stream, Peer& peer, beast::flat_buffer& buffer, Parser& parser,
+                                           Part part);
   template <class Stream>
-  asio::awaitable<void> refuse(Stream& stream, std::optional<Refusal> refusal);
+  asio::awaitable<void> refuse(Stream& stream, Peer& peer, std::optional<Refusal> refusal);
   template <class Stream>
-  asio::awaitable<bool> write(Stream& stream, const std::string& bytes);
+  asio::awaitable<bool> write(Stream& stream, const std::string& bytes, std::chrono::seconds time);
   template <class Stream>
   asio::awaitable<bool> send(Stream& stream, Peer& peer, const std::string& bytes);
 
@@ -132,6 +131,7 @@ struct HttpServer::Impl {
   int port = 0;  // that was found
   std::unique_ptr<asio::ssl::context> tls;
   std::atomic<bool> draining = false;
+  bool cut = false;  // control's
   std::atomic<int> connections = 0;
   Peers peers;
   std::vector<Worker> workers;  // their end destroys what still runs, which uses the above
@@ -184,26 +184,25 @@ void HttpServer::Impl::await_signal() {
   signals.async_wait([this](error_code error, int) {
     if (error) return;
     if (options.on_signal) options.on_signal();
-    if (draining) return stop();
-    drain();
+    end();
     await_signal();
   });
 }
 
-void HttpServer::Impl::drain() {
-  draining = true;
+// In three steps, one at each signal or when the time of the one before is over: what runs may finish, it is cut, the
+// threads stop.
+void HttpServer::Impl::end() {
+  if (cut) return stop();
+  cut = draining.exchange(true);
   error_code ignored;
   acceptor.close(ignored);
-  deadline.expires_after(options.drain_time);
+  deadline.expires_after(cut ? kLastWords : options.drain_time);
   deadline.async_wait([this](error_code error) {
-    if (!error) stop();
+    if (!error) end();
   });
   const std::lock_guard lock(peers.mutex);
-  for (const auto& peer : peers.open) {
-    asio::post(peer->worker.io, [peer] {
-      if (peer->idle && peer->stream != nullptr) peer->stream->close();
-    });
-  }
+  for (const auto& peer : peers.open)
+    asio::post(peer->worker.io, [peer, cut = cut] { cut ? peer->cut() : peer->drain(); });
   if (connections == 0) stop();
 }
 
@@ -241,9 +240,9 @@ asio::awaitable<void> HttpServer::Impl::accept() {
 }
 
 template <class Stream>
-asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string& bytes) {
+asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string& bytes, std::chrono::seconds time) {
   for (size_t at = 0; at < bytes.size();) {
-    beast::get_lowest_layer(stream).expires_after(options.write_time);  // anew: whoever takes some may have the rest
+    beast::get_lowest_layer(stream).expires_after(time);  // anew: whoever takes some may have the rest
     const auto [error, size] = co_await stream.async_write_some(asio::buffer(bytes) + at, kAwait);
     if (error) co_return false;
     at += size;
@@ -256,7 +255,7 @@ template <class Stream>
 asio::awaitable<bool> HttpServer::Impl::send(Stream& stream, Peer& peer, const std::string& bytes) {
   if (bytes.empty()) co_return true;
   peer.writing = true;
-  const bool sent = co_await write(stream, bytes);
+  const bool sent = co_await write(stream, bytes, options.write_time);
   peer.writing = false;
   peer.sent_at = Peer::Clock::now();
   co_return sent;
@@ -282,6 +281,7 @@ asio::awaitable<void> HttpServer::Impl::converse(Worker& worker, std::unique_ptr
       server.peers.open.erase(peer);
     }
   } leave{*this, peer};
+  if (draining) co_return;  // from here on drain() finds it
   lowest.expires_after(options.header_time);
   if constexpr (!kPlain) {
     const auto [error] = co_await stream->async_handshake(asio::ssl::stream_base::server, kAwait);
@@ -310,14 +310,16 @@ asio::awaitable<void> HttpServer::Impl::read(Stream& stream, beast::flat_buffer&
   }
 }
 
-// asio::error::timed_out when it does not come in time; the client can still be told so.
+// asio::error::timed_out when it does not come in time, or the server ends; the client can still be told so.
 template <class Stream>
-asio::awaitable<error_code> HttpServer::Impl::read_in_time(Stream& stream, beast::flat_buffer& buffer, Parser& parser,
-                                                           Part part) {
+asio::awaitable<error_code> HttpServer::Impl::read_in_time(Stream& stream, Peer& peer, beast::flat_buffer& buffer,
+                                                           Parser& parser, Part part) {
+  if (draining) co_return asio::error::timed_out;
   const std::chrono::seconds time = part == Part::kHeader ? options.header_time : options.body_time;
+  peer.timer->expires_after(time);
   beast::get_lowest_layer(stream).expires_after(time + kGrace);  // which would close it
   error_code error;
-  const auto first = co_await (read(stream, buffer, parser, part, error) || pass(time));
+  const auto first = co_await (read(stream, buffer, parser, part, error) || pass(*peer.timer));
   co_return first.index() == 1 ? error_code(asio::error::timed_out) : error;
 }
 
@@ -348,25 +350,25 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   Parser parser;
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
-  const error_code bad_header = co_await read_in_time(stream, buffer, parser, Part::kHeader);
+  const error_code bad_header = co_await read_in_time(stream, *peer, buffer, parser, Part::kHeader);
   const auto& message = parser.get();
   const bool modern = message.version() >= 11;
   const std::string fault = bad_header ? "" : header_fault(message, modern);
   if (bad_header || !fault.empty()) {
     const auto refusal = bad_header ? refusal_of(bad_header) : Refusal{400, fault};
-    co_await refuse(stream, refusal);
+    co_await refuse(stream, *peer, refusal);
     co_return false;
   }
   HttpRequest request = request_of(message);
   if (modern && beast::iequals(message[http::field::expect], "100-continue")) {
     const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-    const bool sent = co_await write(stream, go_on);
+    const bool sent = co_await write(stream, go_on, options.write_time);
     if (!sent) co_return false;
   }
-  const error_code bad_body = co_await read_in_time(stream, buffer, parser, Part::kBody);
+  const error_code bad_body = co_await read_in_time(stream, *peer, buffer, parser, Part::kBody);
   if (bad_body) {
     const auto refusal = refusal_of(bad_body);
-    co_await refuse(stream, refusal);
+    co_await refuse(stream, *peer, refusal);
     co_return false;
   }
   const Framing framing{
@@ -375,7 +377,7 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
     const std::string text =
         preflight_text(std::string_view(message[http::field::access_control_request_headers]), framing);
     if (options.on_own_answer) options.on_own_answer(204);
-    const bool sent = co_await write(stream, text);
+    const bool sent = co_await write(stream, text, options.write_time);
     co_return sent&& framing.keep_alive;
   }
   request.body = std::move(parser.get().body());
@@ -421,7 +423,9 @@ asio::awaitable<void> HttpServer::Impl::answer(Stream& stream, Peer& peer, Reply
 std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
   const bool of_http = error.category() == http::make_error_code(http::error::bad_method).category();
   const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;
-  if (error == asio::error::timed_out) return Refusal{408, "the request did not arrive in time"};
+  if (error == asio::error::timed_out) {
+    return draining ? Refusal{503, "the server is shutting down"} : Refusal{408, "the request did not arrive in time"};
+  }
   if (!of_http || gone) return std::nullopt;
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
     return Refusal{431, "the header, a chunk's line or the trailer is too large"};
@@ -433,16 +437,17 @@ std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
 
 // Then what the client still sends is swallowed for a moment, so that it reads the answer instead of a reset.
 template <class Stream>
-asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, std::optional<Refusal> refusal) {
+asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, Peer& peer, std::optional<Refusal> refusal) {
   if (!refusal) co_return;
+  peer.idle = true;
   if (options.on_own_answer) options.on_own_answer(refusal->status);
   const std::string text = refusal_text(*refusal, options.allowed_origin);
-  const bool sent = co_await write(stream, text);
+  const bool sent = co_await write(stream, text, draining ? kLastWords : options.write_time);
   if (!sent) co_return;
   beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
   error_code ignored;
   lowest.socket().shutdown(Tcp::socket::shutdown_send, ignored);
-  lowest.expires_after(std::chrono::seconds(2));
+  lowest.expires_after(draining ? kLastWords : kLinger);
   std::string sink(64 << 10, '\0');
   for (size_t drained = 0; drained < kMostDrained;) {
     const auto [over, size] = co_await lowest.async_read_some(asio::buffer(sink), kAwait);
@@ -475,9 +480,10 @@ HttpServer::~HttpServer() {
 
 int HttpServer::port() const { return impl_->port; }
 
-void HttpServer::wait() {
+HttpServer::Ended HttpServer::wait() {
   for (std::jthread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
+  return impl_->cut ? Ended::kCut : Ended::kDrained;
 }
 
 }  // namespace nibble::server

@@ -126,7 +126,9 @@ std::string preflight_text(std::string_view wanted_headers, const Framing& frami
 std::string refusal_text(const Refusal& refusal, std::string_view allowed_origin) {
   const std::string body = to_text(ApiError("", refusal.message, refusal.status).json());
   const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = allowed_origin};
-  return head_text({.status = refusal.status}, framing, body.size()) + body;
+  HttpHead head{.status = refusal.status};
+  if (head.status == 503) head.headers = {{"Retry-After", "1"}};
+  return head_text(head, framing, body.size()) + body;
 }
 
 }  // namespace nibble::server

@@ -34,6 +34,7 @@ class Reply {
   [[nodiscard]] bool keep_alive() const { return framing_.keep_alive; }
   [[nodiscard]] std::string ping() const;  // a comment line; REQUIRES streams()
   [[nodiscard]] double backlog() const { return call_->backlog(); }
+  void cut() { call_->cut(); }
 
  private:
   [[nodiscard]] std::string framed(std::string&& body) const;

@@ -62,6 +62,18 @@ void Peer::wake() {
   timer->cancel();
 }
 
+void Peer::drain() {
+  if (stream == nullptr) return;
+  if (idle) return stream->close();
+  if (reply == nullptr) timer->expires_at(Clock::time_point::min());
+}
+
+void Peer::cut() {
+  if (reply == nullptr) return;
+  reply->cut();
+  wake();
+}
+
 // Leaves what was not sent, for whatever reason.
 void Peer::send_now(std::string& bytes) {
   if (bytes.empty()) return;

@@ -77,7 +77,7 @@ Metrics::Metrics()
              .prompt_tokens = Histogram(tokens()),
              .completion_tokens = Histogram(tokens()),
              .choices = Histogram({1, 2, 5, 10, 20}),
-             .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"error", 0}},
+             .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"shutdown", 0}, {"error", 0}},
              .responses = {}} {}
 
 void Metrics::token_interval(double interval) {

@@ -284,9 +284,58 @@ class Ends(Case):
             time.sleep(0.3)
             if second:
                 server.process.send_signal(signal.SIGINT)
-            with self.assertRaises((http.client.IncompleteRead, ConnectionError)):
-                response.read()
+            events = parse_events(response.read().decode().lstrip())  # a whole stream, as far as HTTP goes
+            self.assertEqual(events[-1], (None, "[DONE]"))
+            self.assertEqual(events[-2][1]["error"], {"message": "the server is shutting down", "type": "server_error", "param": None, "code": "shutting_down"})
             self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
+            server.stop()
+
+    def test_every_request_that_is_cut_is_told_why(self):
+        server = Server("--max-num-seqs", 2)
+        bodies = [chat_body("Tell me a story.", stream=i % 2 == 0, **ENDLESS) for i in range(6)]  # four of them wait
+        with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+            answers = [pool.submit(server.post, "/v1/chat/completions", body) for body in bodies]
+            server.until(lambda: (load := server.load())["running"] + load["waiting"] == len(bodies))
+            server.process.send_signal(signal.SIGTERM)
+            server.until(lambda: self.refuses(server))
+            start = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            answers = [answer.result() for answer in answers]
+            self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
+            self.assertLess(time.monotonic() - start, 20 if SANITIZED else 2)
+        for body, answer in zip(bodies, answers):
+            error = parse_events(answer.raw.decode())[-2][1] if body["stream"] else answer.json()
+            self.assertEqual((answer.status, error["error"]["message"]), (200 if body["stream"] else 503, "the server is shutting down"))
+            if not body["stream"]:
+                self.assertEqual(answer.headers["Retry-After"], "1")
+        server.stop()
+        lines = [json.loads(line) for line in server.log if line.startswith("{")]
+        self.assertEqual([(line["status"], line["reason"]) for line in lines if line["event"] == "request"], [(503, "shutdown")] * len(bodies))
+
+    @staticmethod
+    def refuses(server):
+        try:
+            socket.create_connection(("127.0.0.1", server.port)).close()
+        except OSError:
+            return True
+        return False
+
+    def test_what_is_no_request_yet_does_not_delay_the_end(self):
+        header = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+        for begun, status in ((b"", b""), (b"\r\n", b""), (b"POST /tok", b"503"), (header, b"503"), (header + b"\r\n", b"503"), (header + b"\r\n{", b"503"), (header + b"Expect: 100-continue\r\n\r\n{", b"503"),
+                              (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{", b"503"), (b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\nGET", b"503"), (b"GARBAGE\r\n\r\n", b"400")):
+            server = Server()
+            with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as s:
+                s.sendall(begun)
+                time.sleep(0.3)
+                start = time.monotonic()
+                server.process.send_signal(signal.SIGTERM)
+                answer = b""
+                while more := s.recv(1000):
+                    answer += more
+                self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
+                self.assertLess(time.monotonic() - start, 20 if SANITIZED else 2, begun)
+            self.assertEqual(answer[answer.rfind(b"HTTP/1.1") + 9:][:3], status, (begun, answer))
             server.stop()
 
     def test_it_answers_while_it_loads_and_can_be_stopped_then(self):

@@ -225,6 +225,17 @@ TEST_F(ApiTest, a_turn_that_must_end_in_json_reasons_within_its_budget) {
   EXPECT_EQ(reasoned(tool), 5000);  // it may answer: its end is the model's
 }
 
+TEST_F(ApiTest, the_prompt_tells_effort_identity_and_verbosity) {
+  start({kAnswer});
+  ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"verbosity":"low",
+      "chat_template_kwargs":{"model_identity":"You are Bo, a bot.","enable_thinking":false}})");
+  std::string prompt;
+  for (const int32_t id : engine_->requests.back().prompt) prompt += testing::tokenizer().token_bytes(id);
+  for (const char* text : {"system<|message|>You are Bo, a bot.\nKnowledge", "\nReasoning: low\n",
+                           "# Instructions\n\nKeep the answer short"})
+    EXPECT_NE(prompt.find(text), std::string::npos) << text << prompt;
+}
+
 TEST_F(ApiTest, a_refusal_does_not_repeat_a_large_request) {
   start({kAnswer});
   const std::string large = "\xC3\xA9" + std::string(100'000, 'a') + "\xC3\xA9";

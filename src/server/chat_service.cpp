@@ -18,6 +18,7 @@ namespace {
 text::Conversation conversation_of(const TurnRequest& turn, const std::string& date) {
   text::SystemOptions system_options;
   system_options.effort = turn.effort;
+  if (turn.identity) system_options.identity = turn.identity;
   if (!date.empty()) system_options.current_date = date;
   text::Message system;
   system.role = text::Role::kSystem;

@@ -477,7 +477,8 @@ TEST(loop, requests_that_cannot_be_served_are_refused_by_field) {
   };
   EXPECT_EQ(refused([](Request&) {}), "accepted");
   names([](Request& r) { r.prompt.clear(); }, "at least one token");
-  names([](Request& r) { r.prompt = some(101); }, "at most 100 tokens");
+  names([](Request& r) { r.prompt = some(100); }, "at most 99 tokens");
+  names([](Request& r) { r.prompt = some(101), r.max_tokens = r.min_tokens = 0; }, "at most 100 tokens");
   names([](Request& r) { r.prompt[3] = testing::kVocab; }, "prompt token 3");
   names([](Request& r) { r.prompt[4] = -1; }, "prompt token 4");
   names([](Request& r) { r.max_tokens = -1; }, "max_tokens");

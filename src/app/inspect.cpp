@@ -146,7 +146,8 @@ std::string text_report(const Json& j, Terminal& terminal) {
 
 int execute(const InspectOptions& options) {
   Terminal terminal(options.output);
-  const model::ModelConfig config = open_config(options.model);
+  const auto [config, notes] = open_config(options.model);
+  for (const std::string& note : notes) terminal.note(note);
   if (options.plan) {
     plan(options, config, terminal);
     return kExitOk;

@@ -44,8 +44,12 @@ struct ModelSource {
 // Whether the options mean llama.cpp's files.
 [[nodiscard]] bool is_gguf(const ModelOptions& options);
 
+struct OpenedConfig {
+  model::ModelConfig config;
+  std::vector<std::string> notes;  // what is odd about the files, a line each
+};
 // Reads config.json or the GGUF file's keys, or takes the preset.
-[[nodiscard]] model::ModelConfig open_config(const ModelOptions& options);
+[[nodiscard]] OpenedConfig open_config(const ModelOptions& options);
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);

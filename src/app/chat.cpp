@@ -294,7 +294,7 @@ class Chat {
 }  // namespace
 
 std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
-  const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "[chat] --tools: {}", what); };
+  const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "--tools: {}", what); };
   using Json = nlohmann::ordered_json;
   const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
     if (depth > kMaxToolsDepth)
@@ -321,11 +321,11 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
 
 int execute(const ChatOptions& options) {
   if (options.output.json && !options.prompt.given)
-    throw Error(Code::kInvalidRequest, "[chat] --json: want one question (-p or -f), found a conversation");
+    throw Error(Code::kInvalidRequest, "--json: want one question (-p or -f), found a conversation");
   Terminal terminal(options.output);
   const std::string question = options.prompt.given ? read_text(options.prompt) : std::string();
   if (options.prompt.given && question.empty())
-    throw Error(Code::kInvalidRequest, "[chat] want a question (-p or -f), found an empty one");
+    throw Error(Code::kInvalidRequest, "want a question (-p or -f), found an empty one");
   std::vector<text::ToolSpec> tools;
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
   const ModelSource source = open_model(options.model, terminal);

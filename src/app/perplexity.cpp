@@ -28,11 +28,10 @@ int execute(const PerplexityOptions& options) {
   const std::string input = read_text(options.input);
   const ModelSource source = open_model(options.model, terminal);
   const std::vector<int32_t> ids = source.tokenizer.encode(input);
-  if (ids.size() < 2)
-    throw Error(Code::kInvalidRequest, "[perplexity] want a text of at least 2 tokens, found {}", ids.size());
+  if (ids.size() < 2) throw Error(Code::kInvalidRequest, "want a text of at least 2 tokens, found {}", ids.size());
   const auto window = static_cast<size_t>(context_length(options.model, source.config, options.context));
   if (window < 2)
-    throw Error(Code::kInvalidRequest, "[perplexity] want windows of at least 2 tokens, found {}", window);
+    throw Error(Code::kInvalidRequest, "--max-model-len: want windows of at least 2 tokens, found {}", window);
   const int chunk = std::min(64, options.model.step_tokens());  // a row of logits each: bounds memory
   Runtime runtime(source, options.model,
                   {.max_context = static_cast<int64_t>(window), .chunk_tokens = chunk, .max_logit_rows = chunk},
@@ -51,7 +50,7 @@ int execute(const PerplexityOptions& options) {
       }
     });
     if (!std::isfinite(nats))
-      throw Error(Code::kCorrupt, "[perplexity] want finite logits, found {}: the weights hold NaN or infinity", nats);
+      throw Error(Code::kCorrupt, "want finite logits, found {}: the weights hold NaN or infinity", nats);
     terminal.progress("scoring", static_cast<double>(begin + part.size()) / static_cast<double>(ids.size()),
                       fmt::format("perplexity {:.3f}", std::exp(nats / static_cast<double>(scored))));
   }

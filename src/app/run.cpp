@@ -25,7 +25,7 @@ int execute(const RunOptions& options) {
       prompt_text, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
   if (prompt.empty())
     throw Error(Code::kInvalidRequest,
-                "[run] want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
+                "want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::max<int64_t>(options.generate.max_tokens, 1);
   const int64_t context = context_length(options.model, source.config, std::max(kDefaultContext, wanted));
   const engine::Request request = make_request(options.generate, source.config, context, std::move(prompt));

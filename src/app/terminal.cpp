@@ -53,7 +53,7 @@ void Terminal::print(std::string_view text) {
       continue;
     }
     if (written < 0)
-      throw Error(Code::kIo, "[output] cannot write to standard output: {}", std::generic_category().message(errno));
+      throw Error(Code::kIo, "cannot write to standard output: {}", std::generic_category().message(errno));
     text.remove_prefix(static_cast<size_t>(written));
   }
 }

@@ -1,3 +1,4 @@
+#include "app/backend_choice.h"
 #include "app/bench_batch.h"
 #include "app/bench_profile.h"
 #include "app/bench_report.h"
@@ -247,13 +248,17 @@ class Bench {
 
 }  // namespace
 
-int execute(const BenchOptions& options) {
-  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, NIBBLE_COMMIT));
+int execute(const BenchOptions& asked) {
+  if (asked.tune) return tune(asked, fmt::format("{} ({})", NIBBLE_VERSION, NIBBLE_COMMIT));
+  BenchOptions options = asked;
   Terminal terminal(options.output);
   if (options.profile && options.format == BenchFormat::kCsv)
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   std::vector<BenchRow> rows = plan_rows(options);
   const BenchShape shape = shape_of(options, rows);
+  options.model = with_backend(asked.model, [&shape](const ModelOptions&, const model::ModelConfig& config) {
+    return step_limits(shape, config.dims);
+  });
   {
     const model::ModelConfig config = open_config(options.model).config;
     check_context(options, shape, config);

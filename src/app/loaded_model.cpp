@@ -243,7 +243,7 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
           .eager = options.enforce_eager};
 }
 
-void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
+ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
   using enum BackendKind;
   const MoeActivation moe = o.moe_activation;
   const struct {
@@ -260,11 +260,19 @@ void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKi
                {"--attention-backend", o.attention_backend != AttentionBackend::kAuto, {kCuda}},
                {"--kv-cache-dtype int8", o.kv_cache_dtype == KvCacheDtype::kInt8, {kCpu, kReference}}};
   for (const auto& [flag, given, on] : flags) {
-    if (!given || std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) != kinds.end()) continue;
-    std::vector<std::string_view> names;
-    for (const BackendKind kind : on) names.push_back(kind == kCpu ? "cpu" : kind == kCuda ? "cuda" : "reference");
-    throw Error(Code::kUnsupported, "{}: want --backend {}, found another", flag, fmt::join(names, " or "));
+    if (given && std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) == kinds.end())
+      return {std::string(flag), on};
   }
+  return {};
+}
+
+void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds) {
+  const auto [flag, on] = foreign_flag(options, kinds);
+  if (flag.empty()) return;
+  std::vector<std::string_view> names;
+  for (const BackendKind kind : on) names.push_back(name_of(kind));
+  throw Error(Code::kUnsupported, "{}: want --backend {}, found {}", flag, fmt::join(names, " or "),
+              options.backend_why.empty() ? "another" : options.backend_why);
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
@@ -297,6 +305,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const Budget budget = check_budget(options, config, cost);
   const bool card = options.backend == BackendKind::kCuda;
   const auto note = [&](const std::string& text) { view.terminal.note(view.terminal.dim(text)); };
+  if (!options.backend_why.empty() && !view.terminal.is_json()) note(options.backend_why);
   if (card) note(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where));
   const std::string conversions = card ? card_conversions(source.weights, options.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));

@@ -55,7 +55,13 @@ struct OpenedConfig {
 [[nodiscard]] int thread_count(const ModelOptions& options);
 [[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
-// Throws Error(kUnsupported), naming the flag, when one is given that none of these backends has.
+// A flag that is given and that none of these backends has, and those that have it; an empty one where there is none.
+struct ForeignFlag {
+  std::string flag;
+  std::vector<BackendKind> on;
+};
+[[nodiscard]] ForeignFlag foreign_flag(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
+// Throws Error(kUnsupported) for one, naming it.
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
 // Takes of the options what this kind has. A reference beside options.backend cuda reads weights as the card holds
 // them. `files`: those that weights will be mapped from.

@@ -105,7 +105,8 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
     return {needs, device_limit(free, total, options.gpu_memory_utilization.value_or(kDefaultUtilization))};
   }
   if (options.gpu_memory_utilization)
-    throw Error(Code::kInvalidRequest, "--gpu-memory-utilization: want --backend cuda, found another");
+    throw Error(Code::kInvalidRequest, "--gpu-memory-utilization: want --backend cuda, found {}",
+                options.backend_why.empty() ? "another" : options.backend_why);
   const int64_t value_bytes = options.backend == BackendKind::kReference ? 8 : 4;
   MemoryNeeds needs{.weights = 0,
                     .kv = backend::kv_bytes(config, kv_value_bytes(options, config.dims)),

@@ -142,7 +142,7 @@ TEST(checkpoint, refuses_a_malformed_index) {
   const ScratchDir dir;
   const auto with = [&](const char* text) { dir.write("model.safetensors.index.json", text); };
   with("{");
-  expect_corrupt(dir, "model.safetensors.index.json: no valid JSON");
+  expect_corrupt(dir, "model.safetensors.index.json: want JSON, found none");
   with("[]");
   expect_corrupt(dir, "want an object, found []");
   with("{}");

@@ -84,7 +84,6 @@ class Fields {
 
   // Of two names of one value, the one that is there.
   [[nodiscard]] const char* either(const char* key, const char* other) {
-    require_same(key, *this, other);
     return find(key) == nullptr && find(other) != nullptr ? other : key;
   }
   void require_same(const char* key, Fields& with, const char* other) {
@@ -105,6 +104,12 @@ class Fields {
 
   [[nodiscard]] int64_t integer(const char* key, int64_t low, int64_t high) {
     return integer_of(get(key), key, low, high);
+  }
+  // Under one of two names, or both.
+  [[nodiscard]] int64_t integer(std::pair<const char*, const char*> names, int64_t low, int64_t high) {
+    const int64_t value = integer(either(names.first, names.second), low, high);
+    require_same(names.first, *this, names.second);
+    return value;
   }
 
   [[nodiscard]] double number(const char* key, Limits limits) {
@@ -223,15 +228,17 @@ void read_rope(Fields& top, HfConfig& config) {
     throw Error(Code::kUnsupported, "{}: want rope_scaling or rope_parameters of rope_type \"yarn\", found neither",
                 top.where());
   }
+  top.require_same("rope_scaling", top, "rope_parameters");
   Fields rope(*object, fmt::format("{}: {}", top.where(), key));
   const char* type_key = rope.either("rope_type", "type");
   if (rope.get(type_key) != "yarn") unsupported(rope, type_key, "\"yarn\"");
+  rope.require_same("rope_type", rope, "type");
   for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"}) {
     if (rope.find(other) != nullptr) unsupported(rope, other, "none");
   }
   refuse_other_numbers(rope, "partial_rotary_factor", 1);
-  rope.require_same("rope_theta", top, "rope_theta");
   config.rope_theta = (rope.find("rope_theta") != nullptr ? rope : top).number("rope_theta", kThetaLimits);
+  rope.require_same("rope_theta", top, "rope_theta");
   config.rope_factor = rope.number("factor", kFactorLimits);
   // Defaults of transformers/modeling_rope_utils.py, _compute_yarn_parameters.
   config.rope_beta_fast = rope.number_or("beta_fast", kBetaLimits, 32);
@@ -239,10 +246,11 @@ void read_rope(Fields& top, HfConfig& config) {
   config.rope_truncate = rope.boolean_or("truncate", true);
   constexpr const char* kOriginal = "original_max_position_embeddings";
   const char* at_top = top.either(kOriginal, "initial_context_length");
-  rope.require_same(kOriginal, top, at_top);
   config.rope_original_context = rope.find(kOriginal) == nullptr && top.find(at_top) != nullptr
                                      ? top.integer(at_top, 1, kMaxContext)
                                      : rope.integer(kOriginal, 1, kMaxContext);
+  top.require_same(kOriginal, top, "initial_context_length");
+  rope.require_same(kOriginal, top, at_top);
   note_unread(rope, config);
 }
 
@@ -290,8 +298,8 @@ void refuse_variants(Fields& fields, HfConfig& config) {
 HfConfig from_hugging_face(Fields& fields) {
   HfConfig config = common_fields(fields);
   config.naming = Naming::kHuggingFace;
-  config.num_experts = fields.integer(fields.either("num_local_experts", "num_experts"), 1, 65536);
-  config.experts_per_token = fields.integer(fields.either("num_experts_per_tok", "experts_per_token"), 1, 1024);
+  config.num_experts = fields.integer({"num_local_experts", "num_experts"}, 1, 65536);
+  config.experts_per_token = fields.integer({"num_experts_per_tok", "experts_per_token"}, 1, 1024);
   config.max_position_embeddings = fields.integer("max_position_embeddings", 1, kMaxContext);
   config.rms_norm_eps = fields.number("rms_norm_eps", {1e-12, 1e-1});
   // transformers/modeling_gpt_oss.py has 7.0 in the code, so a file that it wrote may lack the key.
@@ -299,7 +307,7 @@ HfConfig from_hugging_face(Fields& fields) {
   read_rope(fields, config);
   read_layer_types(fields, config);
   refuse_variants(fields, config);
-  static_cast<void>(fields.either("dtype", "torch_dtype"));
+  fields.require_same("dtype", fields, "torch_dtype");
   config.bos_token_id = fields.token_id("bos_token_id", config.vocab_size);
   config.pad_token_id = fields.token_id("pad_token_id", config.vocab_size);
   config.eos_token_ids = fields.token_ids("eos_token_id", config.vocab_size);
@@ -310,8 +318,8 @@ HfConfig from_hugging_face(Fields& fields) {
 HfConfig from_original(Fields& fields) {
   HfConfig config = common_fields(fields);
   config.naming = Naming::kOriginal;
-  config.num_experts = fields.integer(fields.either("num_experts", "num_local_experts"), 1, 65536);
-  config.experts_per_token = fields.integer(fields.either("experts_per_token", "num_experts_per_tok"), 1, 1024);
+  config.num_experts = fields.integer({"num_experts", "num_local_experts"}, 1, 65536);
+  config.experts_per_token = fields.integer({"experts_per_token", "num_experts_per_tok"}, 1, 1024);
   config.swiglu_limit = fields.number("swiglu_limit", kClampLimits);
   config.rope_theta = fields.number("rope_theta", kThetaLimits);
   config.rope_factor = fields.number("rope_scaling_factor", kFactorLimits);

@@ -99,7 +99,7 @@ TEST(hf_config, reads_openais_spelling) {
 }
 
 TEST(hf_config, reads_rope_parameters_of_transformers_5) {
-  json config = without(without(hugging_face(), "rope_scaling"), "rope_theta");
+  json config = without(without(without(hugging_face(), "rope_scaling"), "rope_theta"), "initial_context_length");
   config["rope_parameters"] = {{"rope_type", "yarn"},
                                {"rope_theta", 150000.0},
                                {"factor", 16.0},

@@ -153,12 +153,12 @@ TEST(GgufConfig, keys_that_nobody_knows_are_listed) {
   for (const char* name : {"general.author", "tokenizer.chat_template", "split.no", "quantize.imatrix.file"})
     entries.push_back({name, std::string("x")});
   entries.push_back({"llama.rope.freq_base", 10000.0f});
-  entries.push_back({"odd\n", uint32_t{1}});
+  entries.push_back({"odd.key", uint32_t{1}});
   const ScratchDir dir;
   checkpoint::write_gguf(dir / "m.gguf", {.metadata = entries}, {});
   const GgufCheckpoint file = GgufCheckpoint::open(dir / "m.gguf");
   EXPECT_EQ(unknown_keys({file.metadata(), file.where()}),
-            (std::vector<std::string>{"llama.rope.freq_base", "odd\\n"}));
+            (std::vector<std::string>{"llama.rope.freq_base", "odd.key"}));
 }
 
 TEST(GgufConfig, that_the_format_cannot_express_is_not_written) {

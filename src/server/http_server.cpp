@@ -480,10 +480,9 @@ HttpServer::~HttpServer() {
 
 int HttpServer::port() const { return impl_->port; }
 
-HttpServer::Ended HttpServer::wait() {
+void HttpServer::wait() {
   for (std::jthread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
-  return impl_->cut ? Ended::kCut : Ended::kDrained;
 }
 
 }  // namespace nibble::server

@@ -326,6 +326,16 @@ class Ends(Case):
             self.assertEqual(b'"code":"shutting_down"' in answer, status == b"503", answer)
             server.stop()
 
+    def test_what_is_computed_for_nobody_does_not_delay_the_end(self):
+        server = Server()
+        text = json.dumps({"prompt": "thequickbrownfox" * 1_800_000}).encode()  # one word
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as s:
+            s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+            time.sleep(0.5)
+        start = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - start, 20 if SANITIZED else 3)
+
     def test_an_answer_at_the_end_says_that_the_connection_closes(self):
         server = Server("--shutdown-timeout", PATIENCE_S)
         connection = server.connect()

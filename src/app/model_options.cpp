@@ -105,11 +105,19 @@ void add_limits(CLI::App& app, ModelOptions& o, const ContextWords& context) {
 }
 
 Choice<BackendKind> backends(BackendKind& into) {
-  return {into, {{"cpu", BackendKind::kCpu}, {"cuda", BackendKind::kCuda}, {"reference", BackendKind::kReference}}};
+  Choice<BackendKind> choice{into, {}};
+  for (const BackendKind kind : {BackendKind::kCpu, BackendKind::kCuda, BackendKind::kReference})
+    choice.words.emplace_back(name_of(kind), kind);
+  return choice;
 }
 
 void add_backend(CLI::App& app, ModelOptions& o) {
-  add_choice(app, "--backend", backends(o.backend), "cuda: an NVIDIA card; reference: plain loops, slow, the oracle");
+  Choice<BackendKind> choice = backends(o.backend);
+  choice.words.insert(choice.words.begin(), {"auto", BackendKind::kAuto});
+  add_choice(
+      app, "--backend", choice,
+      "auto: cuda where this build serves the card and it has room for the model, else cpu; cuda: an NVIDIA card; "
+      "reference: plain loops, slow, the oracle");
 }
 
 }  // namespace nibble::app

@@ -359,7 +359,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   } catch (const CLI::CallForVersion& e) {
     return Exit{kExitOk, std::string(e.what()) + "\n"};
   } catch (const CLI::ParseError& e) {
-    throw Error(Code::kInvalidRequest, "[options] {}", parse_error_text(app, e));
+    throw Error(Code::kInvalidRequest, "{}", parse_error_text(app, e));
   }
   if (app.got_subcommand("run")) return Command(std::move(all.run));
   if (app.got_subcommand("chat")) return Command(std::move(all.chat));

@@ -55,7 +55,7 @@ std::map<std::string, Layered> read_config(const CLI::App& app, const std::strin
   std::map<std::string, Layered> layers;
   if (path.empty()) return layers;
   const auto refuse = [&path](const std::string& what) {
-    return Error(Code::kInvalidRequest, "[options] --config {}: {}", path, what);
+    return Error(Code::kInvalidRequest, "--config {}: {}", path, what);
   };
   std::vector<FlatSetting> settings;
   try {
@@ -167,7 +167,7 @@ void resolve_serve_settings(CLI::App& app, ServeOptions& o, const Environment& e
           option->run_callback();
         }
       } catch (const CLI::ParseError& e) {
-        throw Error(Code::kInvalidRequest, "[options] {}: {}", origin, e.what());
+        throw Error(Code::kInvalidRequest, "{}: {}", origin, e.what());
       }
     }
     if (option->count() > 0 || !option->get_default_str().empty())

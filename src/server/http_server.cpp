@@ -153,15 +153,14 @@ void HttpServer::Impl::listen() {
   Tcp::resolver resolver(control);
   const auto found = resolver.resolve(options.host, std::to_string(options.port),
                                       Tcp::resolver::passive | Tcp::resolver::numeric_service, error);
-  if (error || found.empty())
-    throw Error(Code::kIo, "[serve] --host {}: no such address: {}", options.host, error.message());
+  if (error || found.empty()) throw Error(Code::kIo, "--host {}: no such address: {}", options.host, error.message());
   const Tcp::endpoint endpoint = *found.begin();
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(Tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(kBacklog, error);
   if (error) {
-    throw Error(Code::kIo, "[serve] cannot listen on {} port {}: {}", options.host, options.port, error.message());
+    throw Error(Code::kIo, "cannot listen on {} port {}: {}", options.host, options.port, error.message());
   }
   port = acceptor.local_endpoint().port();
 }
@@ -169,16 +168,16 @@ void HttpServer::Impl::listen() {
 void HttpServer::Impl::use_tls() {
   if (options.certificate_file.empty() && options.key_file.empty()) return;
   if (options.certificate_file.empty() || options.key_file.empty())
-    throw Error(Code::kInvalidRequest, "[serve] want --ssl-certfile and --ssl-keyfile together, found one of them");
+    throw Error(Code::kInvalidRequest, "want --ssl-certfile and --ssl-keyfile together, found one of them");
   tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
   error_code error;
   tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
                    asio::ssl::context::no_tlsv1_1);
   tls->use_certificate_chain_file(options.certificate_file, error);
-  if (error) throw Error(Code::kIo, "[serve] --ssl-certfile {}: {}", options.certificate_file, error.message());
+  if (error) throw Error(Code::kIo, "--ssl-certfile {}: {}", options.certificate_file, error.message());
   tls->set_password_callback([](size_t, auto) { return std::string(); }, error);  // OpenSSL would ask at the terminal
   tls->use_private_key_file(options.key_file, asio::ssl::context::pem, error);
-  if (error) throw Error(Code::kIo, "[serve] --ssl-keyfile {}: {}", options.key_file, error.message());
+  if (error) throw Error(Code::kIo, "--ssl-keyfile {}: {}", options.key_file, error.message());
 }
 
 void HttpServer::Impl::await_signal() {
@@ -468,8 +467,8 @@ HttpServer::HttpServer(HttpOptions options, Handler handler)
     for (Worker& worker : impl_->workers) impl_->threads.emplace_back([&worker] { worker.io.run(); });
   } catch (const std::system_error& e) {
     impl_->stop();  // those that were started
-    throw Error(Code::kIo, "[serve] --http-threads {}: {} could be started: {}", impl_->workers.size(),
-                impl_->threads.size(), e.code().message());
+    throw Error(Code::kIo, "--http-threads {}: {} could be started: {}", impl_->workers.size(), impl_->threads.size(),
+                e.code().message());
   }
 }
 

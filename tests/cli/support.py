@@ -55,6 +55,7 @@ class Case(unittest.TestCase):
         self.assertEqual(result.err.count("\n"), 1, result.err)
         self.assertTrue(result.err.startswith("nibble: "), result.err)
         self.assertNotIn("internal error", result.err)
+        self.assertNotRegex(result.err, r"\[[a-z_]+\] |json\.exception")  # inner names
         for words in [says] if isinstance(says, str) else says:
             self.assertIn(words, result.err)
         return result

@@ -5,30 +5,14 @@
 #include <string>
 
 namespace nibble::backend::cpu {
-namespace {
-
-std::string_view name_of(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::kAuto: return "auto";
-    case CpuIsa::kBaseline: return "baseline";
-    case CpuIsa::kAvx2: return "avx2";
-    case CpuIsa::kAvx512: return "avx512";
-    case CpuIsa::kAmx: return "amx";
-  }
-  return "?";
-}
-
-}  // namespace
-
 std::vector<IsaKernels> kernels_here() {
   std::vector<IsaKernels> here;
-  for (const PortableKernels& each : portable_kernels()) {
-    if (!each.runs_here) continue;
+  for (const IsaKernels& each : portable_kernels()) {
     if (each.isa != CpuIsa::kAvx512) {
-      here.push_back({each.isa, each.kernels});
+      here.push_back(each);
       continue;
     }
-    const Kernels avx512 = with_avx512(each.kernels), amx = with_amx(avx512);
+    const Kernels avx512 = with_avx512(each.kernels), amx = unmasked(CpuIsa::kAmx) ? with_amx(avx512) : avx512;
     if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
     here.push_back({CpuIsa::kAvx512, avx512});
   }
@@ -45,8 +29,8 @@ Kernels kernels_for(CpuIsa isa, Activations activations) {
     }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each_isa));
   }
-  throw Error(Code::kUnsupported, "[cpu] instruction set {}: this CPU, or this build, has only {}", name_of(isa),
-              names);
+  throw Error(Code::kUnsupported, "[cpu] instruction set {}: this CPU, or this build, has only {}{}", name_of(isa),
+              names, isa_mask() == CpuIsa::kAuto ? "" : " (the rest is masked)");
 }
 
 }  // namespace nibble::backend::cpu

@@ -172,6 +172,7 @@ backend::CpuOptions cpu_options(const ModelOptions& options) {
       case CpuIsaChoice::kAuto: return CpuIsa::kAuto;
       case CpuIsaChoice::kBaseline: return CpuIsa::kBaseline;
       case CpuIsaChoice::kAvx2: return CpuIsa::kAvx2;
+      case CpuIsaChoice::kAvxVnni: return CpuIsa::kAvxVnni;
       case CpuIsaChoice::kAvx512: return CpuIsa::kAvx512;
       case CpuIsaChoice::kAmx: return CpuIsa::kAmx;
     }

@@ -58,6 +58,7 @@ void add_kernels(CLI::App& app, ModelOptions& o) {
                             {{"auto", CpuIsaChoice::kAuto},
                              {"baseline", CpuIsaChoice::kBaseline},
                              {"avx2", CpuIsaChoice::kAvx2},
+                             {"avxvnni", CpuIsaChoice::kAvxVnni},
                              {"avx512", CpuIsaChoice::kAvx512},
                              {"amx", CpuIsaChoice::kAmx}}},
                            "CPU: instruction set; auto: the best there is");

@@ -23,7 +23,7 @@ enum class BackendKind { kCpu, kCuda, kReference };
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8, kInt8 };
 enum class MoeActivation { kAuto, kF32, kInt8, kMxfp8 };
-enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512, kAmx };
+enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvxVnni, kAvx512, kAmx };
 enum class AttentionBackend { kAuto, kFlash, kReference };
 // Cards that --plan knows; kAuto: this machine's, or an H200 where there is none.
 enum class CardChoice { kAuto, kH100, kH200, kGb10 };

@@ -11,7 +11,8 @@
 namespace nibble::backend {
 namespace {
 
-constexpr std::array kIsas = {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx};
+constexpr std::array kIsas = {CpuIsa::kAuto,    CpuIsa::kBaseline, CpuIsa::kAvx2,
+                              CpuIsa::kAvxVnni, CpuIsa::kAvx512,   CpuIsa::kAmx};
 
 std::atomic<CpuIsa> mask{CpuIsa::kAuto};
 
@@ -22,6 +23,7 @@ std::string_view name_of(CpuIsa isa) {
     case CpuIsa::kAuto: return "auto";
     case CpuIsa::kBaseline: return "baseline";
     case CpuIsa::kAvx2: return "avx2";
+    case CpuIsa::kAvxVnni: return "avxvnni";
     case CpuIsa::kAvx512: return "avx512";
     case CpuIsa::kAmx: return "amx";
   }

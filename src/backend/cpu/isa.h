@@ -10,6 +10,7 @@ enum class CpuIsa : uint8_t {
   kAuto,      // the best that this CPU has
   kBaseline,  // what every CPU of this build's architecture has: SSE2, NEON
   kAvx2,      // with FMA and F16C
+  kAvxVnni,   // the same with AVX-VNNI: Alder Lake, Zen 5 and later
   kAvx512,    // with VBMI and VNNI: Ice Lake, Zen 4 and later
   kAmx,       // the same with tiles of bf16: Sapphire Rapids and later
 };

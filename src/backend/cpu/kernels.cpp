@@ -8,13 +8,20 @@ namespace nibble::backend::cpu {
 std::vector<IsaKernels> kernels_here() {
   std::vector<IsaKernels> here;
   for (const IsaKernels& each : portable_kernels()) {
-    if (each.isa != CpuIsa::kAvx512) {
+    if (each.isa == CpuIsa::kBaseline) {
       here.push_back(each);
       continue;
     }
-    const Kernels avx512 = with_avx512(each.kernels), amx = unmasked(CpuIsa::kAmx) ? with_amx(avx512) : avx512;
-    if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
-    here.push_back({CpuIsa::kAvx512, avx512});
+    const Kernels avx2 = with_avx2(each.kernels);
+    if (each.isa == CpuIsa::kAvx512) {
+      const Kernels avx512 = with_avx512(avx2), amx = unmasked(CpuIsa::kAmx) ? with_amx(avx512) : avx512;
+      if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
+      here.push_back({CpuIsa::kAvx512, avx512});
+      continue;
+    }
+    const Kernels vnni = unmasked(CpuIsa::kAvxVnni) ? with_avx_vnni(avx2) : avx2;
+    if (vnni.int8 != avx2.int8) here.push_back({CpuIsa::kAvxVnni, vnni});
+    here.push_back({CpuIsa::kAvx2, avx2});
   }
   return here;
 }
@@ -24,8 +31,8 @@ Kernels kernels_for(CpuIsa isa, Activations activations) {
   for (const auto& [each_isa, kernels] : kernels_here()) {
     if (isa == CpuIsa::kAuto || isa == each_isa) {
       if (activations == Activations::kF32 || kernels.int8 != nullptr) return kernels;
-      throw Error(Code::kUnsupported, "[cpu] int8 activations: want AVX-512 with VBMI and VNNI, found {}",
-                  kernels.name);
+      throw Error(Code::kUnsupported,
+                  "[cpu] int8 activations: want AVX2, AVX-VNNI, AVX-512 or AMX, found {}; f32 runs here", kernels.name);
     }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each_isa));
   }

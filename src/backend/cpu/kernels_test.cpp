@@ -25,8 +25,8 @@ constexpr std::array kFormats = {WeightFormat::kBf16,  WeightFormat::kF16,   Wei
 // Every table of this build that runs on this CPU.
 std::vector<Kernels> tables() {
   std::vector<Kernels> all;
-  for (const IsaKernels& each : portable_kernels()) all.push_back(each.kernels);
-  for (const IsaKernels& each : kernels_here()) {
+  for (const IsaKernels& each : kernels_here()) all.push_back(each.kernels);
+  for (const IsaKernels& each : portable_kernels()) {
     const auto same = [&](const Kernels& other) { return other.name == each.kernels.name; };
     if (std::none_of(all.begin(), all.end(), same)) all.push_back(each.kernels);
   }
@@ -50,7 +50,8 @@ std::string test_name(const testing::TestParamInfo<const char*>& tested) {
   return name;
 }
 #if defined(__x86_64__)
-INSTANTIATE_TEST_SUITE_P(, CpuKernels, testing::Values("baseline", "avx2", "avx512", "avx512 vnni"), test_name);
+INSTANTIATE_TEST_SUITE_P(, CpuKernels, testing::Values("baseline", "avx2", "avx vnni", "avx512", "avx512 vnni"),
+                         test_name);
 #elif defined(__aarch64__)
 INSTANTIATE_TEST_SUITE_P(, CpuKernels, testing::Values("baseline", "neon"), test_name);
 #else
@@ -274,7 +275,7 @@ TEST_P(CpuKernels, exponentials_and_swiglu_match_double) {
 
 TEST(cpu_kernels, an_instruction_set_that_is_missing_is_refused_by_name) {
   const std::vector<IsaKernels> here = kernels_here();
-  for (const CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+  for (const CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx}) {
     const auto found = std::find_if(here.begin(), here.end(), [&](const IsaKernels& each) { return each.isa == isa; });
     if (found == here.end()) {
       EXPECT_THROW((void)kernels_for(isa), Error);

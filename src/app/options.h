@@ -1,6 +1,7 @@
 #pragma once
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
+#include "backend/cpu/isa.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/sampling.h"
 #include "backend/weights.h"
@@ -236,6 +237,10 @@ struct Exit {
 
 // Throws Error(kInvalidRequest) for a command line that is none.
 [[nodiscard]] std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv);
+
+// The best instruction set that NIBBLE_CPU_MASK leaves to this process (docs/measuring.md); kAuto: all. Throws
+// Error(kInvalidRequest).
+[[nodiscard]] backend::CpuIsa cpu_mask();
 
 // Exit codes of the program; `nibble --help` lists them.
 enum ExitCode : int {

@@ -22,6 +22,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <optional>
+#include <thread>
 
 namespace nibble::app {
 namespace {
@@ -156,6 +157,15 @@ server::ServedModel served_model(const Running& running, std::vector<std::string
           .vocab = source.config.dims.vocab};
 }
 
+// Whatever is still computed for nobody: a step, a grammar, the tokens of a long text.
+void end_soon() {
+  const auto end = [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    std::_Exit(kExitOk);
+  };
+  std::thread(end).detach();
+}
+
 }  // namespace
 
 int execute(const ServeOptions& o) {
@@ -187,12 +197,12 @@ int execute(const ServeOptions& o) {
     if (!loaded) std::_Exit(kExitOk);  // nothing runs yet, and loading may take minutes
   };
   options.on_own_answer = [&api](int status) { api.answered_outside(status); };
-  std::optional<server::HttpServer> http(
-      std::in_place, std::move(options),
-      [&api](const server::HttpRequest& request, server::Wake wake) { return api.handle(request, std::move(wake)); });
+  server::HttpServer http(std::move(options), [&api](const server::HttpRequest& request, server::Wake wake) {
+    return api.handle(request, std::move(wake));
+  });
   const std::string host = o.host.find(':') == std::string::npos ? o.host : "[" + o.host + "]";  // IPv6
   const std::string address =
-      fmt::format("{}://{}:{}", o.certificate_file.empty() ? "http" : "https", host, http->port());
+      fmt::format("{}://{}:{}", o.certificate_file.empty() ? "http" : "https", host, http.port());
   terminal.note("listening on " + address);
   api.loading("checking weights", 0);
   load(
@@ -209,10 +219,9 @@ int execute(const ServeOptions& o) {
       cpu ? fmt::format(" ({})", backend::describe(cpu_options(model))) : "", served.max_context, address));
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
-  const bool cut = http->wait() == server::HttpServer::Ended::kCut;
-  http.reset();
+  http.wait();
   terminal.note("stopped");
-  if (cut) std::_Exit(kExitOk);  // what was cut may be in a step, or a grammar, that takes long
+  end_soon();
   return kExitOk;
 }
 

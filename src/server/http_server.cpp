@@ -72,12 +72,13 @@ HttpRequest request_of(const http::request_header<>& head) {
           .client_id = field("X-Request-Id")};
 }
 
-// Some clients end a body with one.
-void skip_empty_lines(beast::flat_buffer& buffer) {
+// Some clients end a body with one. False: nothing else is there yet.
+bool skip_empty_lines(beast::flat_buffer& buffer) {
   const auto next = [&buffer] {
     return std::string_view(static_cast<const char*>(buffer.data().data()), buffer.size());
   };
   while (next().starts_with("\r\n")) buffer.consume(2);
+  return !next().empty() && next() != "\r";
 }
 
 }  // namespace
@@ -325,14 +326,12 @@ asio::awaitable<error_code> HttpServer::Impl::read_in_time(Stream& stream, Peer&
 // Something of it. False: the connection ends.
 template <class Stream>
 asio::awaitable<bool> HttpServer::Impl::await_request(Stream& stream, Peer& peer, beast::flat_buffer& buffer) {
-  skip_empty_lines(buffer);
-  while (buffer.size() == 0) {
+  while (!skip_empty_lines(buffer)) {
     peer.idle = true;
     beast::get_lowest_layer(stream).expires_after(options.idle_time);
     const auto [error, size] = co_await stream.async_read_some(buffer.prepare(4096), kAwait);
     if (error) co_return false;
     buffer.commit(size);
-    skip_empty_lines(buffer);
   }
   peer.idle = false;
   co_return true;
@@ -423,7 +422,8 @@ std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
   const bool of_http = error.category() == http::make_error_code(http::error::bad_method).category();
   const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;
   if (error == asio::error::timed_out) {
-    return draining ? Refusal{503, "the server is shutting down"} : Refusal{408, "the request did not arrive in time"};
+    return draining ? Refusal{503, "the server is shutting down", "shutting_down"}
+                    : Refusal{408, "the request did not arrive in time"};
   }
   if (!of_http || gone) return std::nullopt;
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
@@ -479,10 +479,9 @@ HttpServer::~HttpServer() {
 
 int HttpServer::port() const { return impl_->port; }
 
-HttpServer::Ended HttpServer::wait() {
+void HttpServer::wait() {
   for (std::jthread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
-  return impl_->cut ? Ended::kCut : Ended::kDrained;
 }
 
 }  // namespace nibble::server

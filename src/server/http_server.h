@@ -42,8 +42,7 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   [[nodiscard]] int port() const;
-  enum class Ended { kDrained, kCut };
-  Ended wait();  // until a signal has come and the drain is over
+  void wait();  // until a signal has come and the drain is over
 
  private:
   struct Impl;

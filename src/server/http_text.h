@@ -35,6 +35,7 @@ class Reply {
   [[nodiscard]] std::string ping() const;  // a comment line; REQUIRES streams()
   [[nodiscard]] double backlog() const { return call_->backlog(); }
   void cut() { call_->cut(); }
+  void close_after() { framing_.keep_alive = false; }  // said where the head is still to be sent
 
  private:
   [[nodiscard]] std::string framed(std::string&& body) const;
@@ -55,7 +56,7 @@ class Reply {
 // What is told to whose bytes never became a request.
 struct Refusal {
   int status;
-  std::string message;
+  std::string message, code{};
 };
 // The whole answer, with OpenAI's error object; the connection ends.
 [[nodiscard]] std::string refusal_text(const Refusal& refusal, std::string_view allowed_origin);

@@ -65,7 +65,8 @@ void Peer::wake() {
 void Peer::drain() {
   if (stream == nullptr) return;
   if (idle) return stream->close();
-  if (reply == nullptr) timer->expires_at(Clock::time_point::min());
+  if (reply != nullptr) return reply->close_after();
+  timer->expires_at(Clock::time_point::min());
 }
 
 void Peer::cut() {

@@ -62,7 +62,7 @@ struct Peer {
   bool resting = false;  // answer() waits for something to send
 
   void wake();
-  void drain();  // ends what has not become a request
+  void drain();  // ends what has not become a request; what has is the last
   void cut();    // ends its answer with what there is left to say
 
  private:

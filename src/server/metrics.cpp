@@ -172,10 +172,8 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
   });
   family(out, "http_responses_total", "counter Everything that was answered, by route and HTTP status",
          [&](const std::string& name) {
-           for (const auto& [answer, count] : state_.responses) {
-             out += fmt::format("{}{{{},route=\"{}\",status=\"{}\"}} {}\n", name, labels, answer.first, answer.second,
-                                count);
-           }
+           for (const auto& [at, count] : state_.responses)
+             out += fmt::format("{}{{{},route=\"{}\",status=\"{}\"}} {}\n", name, labels, at.first, at.second, count);
          });
   return out;
 }

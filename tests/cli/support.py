@@ -1,4 +1,5 @@
 """What the tests of the program share: running it, and reading, writing and damaging checkpoints. Standard library only."""
+import functools
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ TINY = SOURCE / "models/nibble-tiny"
 SANITIZED = os.environ.get("NIBBLE_SANITIZED", "") != ""  # slower, and address space is not a measure of memory
 TIMEOUT_S = 300 if SANITIZED else 60
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # --backend auto is the CPU here, whatever the machine has
+UNSUPPORTED = 3  # exit code
 
 
 class Result:
@@ -34,6 +36,18 @@ def nibble(*args, stdin=b"", **popen):
     assert done.returncode >= 0, f"{command} died of signal {-done.returncode}: {result.err}"
     assert "Sanitizer" not in result.err, result.err
     return result
+
+
+def needs_int8(test):
+    """Skips a test, by name, where this CPU has no int8 activations."""
+    @functools.wraps(test)
+    def wrapped(self):
+        result = nibble("inspect", "-m", TINY, "--plan", "--moe-activation", "int8")
+        if result.code == UNSUPPORTED:
+            print(f"skipped: {test.__name__}: {result.err.strip()}")  # tools/run_tests.sh shows such lines
+            self.skipTest(result.err.strip())
+        test(self)
+    return wrapped
 
 
 class Case(unittest.TestCase):

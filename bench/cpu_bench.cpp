@@ -1,5 +1,5 @@
 // Times the CPU backend's matrix products against the memory read bandwidth measured beside them, and attention.
-//   cpu_bench [threads] [megabytes] [products | attention]
+//   cpu_bench [threads] [megabytes] [products | attention] [a table's name, as it prints them: "avx2"; or the best]
 // Weights are walked in slices of 4 MB out of a pool that no cache holds; each slice is timed by itself, and the
 // figure is the fastest decile of the slices: on a machine that others use too, the mean says how busy they were.
 
@@ -54,8 +54,8 @@ double decile(std::vector<double> times) {
 
 class Bench {
  public:
-  Bench(int threads, int64_t pool_bytes)
-      : pool_(threads), bytes_(pool_bytes), memory_(pool_bytes), kernels_(kernels_for(CpuIsa::kAuto)) {
+  Bench(int threads, int64_t pool_bytes, const Kernels& kernels)
+      : pool_(threads), bytes_(pool_bytes), memory_(pool_bytes), kernels_(kernels) {
     madvise(memory_.as<void>(), static_cast<size_t>(bytes_), MADV_HUGEPAGE);
     pool_.parallel_chunks(bytes_, int64_t{1} << 20, [&](IndexRange range) {
       // Every byte 0x40..0x47 or 0x30..0x37: codes of all kinds, and scales that keep sums finite.
@@ -143,14 +143,24 @@ class Bench {
   std::atomic<float> sink_ = 0;
 };
 
+// Of that name, or the best.
+Kernels kernels_named(std::string_view name) {
+  std::string names;
+  for (const IsaKernels& each : kernels_here()) {
+    if (name.empty() || each.kernels.name == name) return each.kernels;
+    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", each.kernels.name);
+  }
+  fmt::print(stderr, "cpu_bench: want one of {}, found \"{}\"\n", names, name);
+  std::exit(2);
+}
+
 // One full layer of gpt-oss-20b at a depth of 4096, by what keys and values are: one token, whose sequences and layers
 // take turns so that no cache holds them, and a prompt's last 256.
-void attention(int threads, KvDtype dtype) {
+void attention(int threads, KvDtype dtype, const Kernels& kernels) {
   constexpr int kDepth = 4096, kSequences = 4, kLayers = 8, kPages = kDepth / kPageTokens;
   BackendConfig config;
   config.dims = {.layers = 1, .heads = 64, .kv_heads = 8, .head_dim = 64};
   config.kv_pages.fill(kSequences * kPages);
-  const Kernels kernels = kernels_for(CpuIsa::kAuto);
   ThreadPool pool(threads);
   Attention attention(config, kernels, pool);
   std::vector<KvCache> layers;
@@ -197,16 +207,17 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const int64_t megabytes = argc > 2 ? std::atoll(argv[2]) : 1024;
   const std::string what = argc > 3 ? argv[3] : "";
+  const cpu::Kernels kernels = cpu::kernels_named(argc > 4 ? argv[4] : "");
   if (what != "products") {
     for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3, KvDtype::kInt8})
-      cpu::attention(threads, dtype);
+      cpu::attention(threads, dtype, kernels);
   }
   if (what == "attention") return 0;
   if (megabytes < cpu::kLeastMegabytes) {
     fmt::print(stderr, "cpu_bench: want at least {} megabytes, found {}\n", cpu::kLeastMegabytes, megabytes);
     return 2;
   }
-  cpu::Bench bench(threads, megabytes << 20);
+  cpu::Bench bench(threads, megabytes << 20, kernels);
   fmt::print("{} threads, {}; read {:.2f} GB/s\n", threads, bench.name(), bench.read());
   for (const int64_t tokens : {1, 2, 3, 4, 6, 8, 11, 16, 64, 256}) {
     for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8,

@@ -33,7 +33,7 @@ function(nibble_lumps variable)
   set(${variable} ${lumps} ${alone} PARENT_SCOPE)
 endfunction()
 
-# nibble_room(<name> SOURCES … [DEPS …] [TESTS …] [OPTIMIZE <flag>] [ONE_BY_ONE]): a room's library and its unit-test
+# nibble_room(<name> SOURCES … [DEPS …] [TESTS …] [OPTIMIZE <flag>] [ONE_BY_ONE] [BY_ISA]): a room's library and its unit-test
 # program. The sources are compiled in lumps, so names in the anonymous namespaces of a room differ; ONE_BY_ONE: not here.
 # OPTIMIZE: in a release, for code that no token waits for.
 add_library(nibble_flags INTERFACE)
@@ -58,7 +58,7 @@ if(NIBBLE_BUILD_FUZZERS)
 endif()
 
 function(nibble_room name)
-  cmake_parse_arguments(ROOM "ONE_BY_ONE" "OPTIMIZE" "SOURCES;DEPS;TESTS" ${ARGN})
+  cmake_parse_arguments(ROOM "ONE_BY_ONE;BY_ISA" "OPTIMIZE" "SOURCES;DEPS;TESTS" ${ARGN})
   if(NOT ROOM_ONE_BY_ONE)
     nibble_lumps(ROOM_SOURCES NAME ${name} BELOW ${CMAKE_SOURCE_DIR}/src SOURCES ${ROOM_SOURCES})
   endif()
@@ -68,15 +68,42 @@ function(nibble_room name)
     target_compile_options(nibble_${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:${ROOM_OPTIMIZE}>)
   endif()
   if(NIBBLE_BUILD_TESTS AND ROOM_TESTS)
-    nibble_test(${name}_test SOURCES ${ROOM_TESTS} DEPS nibble_${name})
+    set(by_isa)
+    if(ROOM_BY_ISA)
+      set(by_isa BY_ISA)
+    endif()
+    nibble_test(${name}_test SOURCES ${ROOM_TESTS} DEPS nibble_${name} ${by_isa})
   endif()
 endfunction()
 
-# nibble_test(<name> SOURCES … DEPS … [LABEL …]): tests find their data through NIBBLE_SOURCE_DIR.
+# What tests that depend on the instruction set run as, besides what the machine has: values of NIBBLE_CPU_MASK
+# (docs/measuring.md).
+set(NIBBLE_CPU_MASKS)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(NIBBLE_CPU_MASKS avx2)
+endif()
+
+# nibble_masked_tests(<name> ENVIRONMENT … COMMAND …): a test for each of NIBBLE_CPU_MASKS.
+function(nibble_masked_tests name)
+  cmake_parse_arguments(T "" "" "COMMAND;ENVIRONMENT" ${ARGN})
+  foreach(mask IN LISTS NIBBLE_CPU_MASKS)
+    add_test(NAME ${name}_as_${mask} COMMAND ${T_COMMAND})
+    set_tests_properties(${name}_as_${mask} PROPERTIES ENVIRONMENT "NIBBLE_CPU_MASK=${mask};${T_ENVIRONMENT}" TIMEOUT 1200)
+  endforeach()
+endfunction()
+
+# nibble_test(<name> SOURCES … DEPS … [LABEL …] [BY_ISA]): tests find their data through NIBBLE_SOURCE_DIR. BY_ISA: they
+# depend on the CPU backend's instruction set, heed NIBBLE_CPU_MASK, and run under each of NIBBLE_CPU_MASKS, too.
 function(nibble_test name)
-  cmake_parse_arguments(T "" "LABEL" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(T "BY_ISA" "LABEL" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
-  target_link_libraries(${name} PRIVATE ${T_DEPS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${T_DEPS} GTest::gmock GTest::gtest)
+  if(T_BY_ISA)
+    target_link_libraries(${name} PRIVATE cpu_mask_main)
+    nibble_masked_tests(${name} COMMAND ${name} --gtest_brief=1)
+  else()
+    target_link_libraries(${name} PRIVATE GTest::gtest_main)
+  endif()
   target_compile_definitions(${name} PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600 LABELS "${T_LABEL}")
 endfunction()

@@ -115,16 +115,16 @@ int tune(const BenchOptions& options, std::string commit) {
   Terminal terminal(options.output);
   const ModelOptions& asked = options.model;
   if (options.format != BenchFormat::kMarkdown)
-    throw Error(Code::kInvalidRequest, "[bench] --tune: want --output md, found another");
+    throw Error(Code::kInvalidRequest, "--tune: want --output md, found another");
   if (asked.backend != BackendKind::kCuda || asked.load_format != LoadFormat::kDummy ||
       asked.moe_kernel != backend::MoeKernel::kAuto)
     throw Error(Code::kUnsupported,
-                "[bench] --tune: want --backend cuda, --load-format dummy and no --moe-kernel, found another");
+                "--tune: want --backend cuda, --load-format dummy and no --moe-kernel, found another");
   const backend::CudaAvailable available = backend::cuda_available();
   if (!available.yes) throw Error(Code::kUnsupported, "{}", available.reason);
   const auto card = backend::cuda_plan_device();
   check(card.has_value(), "a card that is available has facts");
-  const model::ModelConfig config = model::truncated(open_config(asked), kLayers);
+  const model::ModelConfig config = model::truncated(open_config(asked).config, kLayers);
   check_memory(asked, config);
   ThreadPool pool(thread_count(asked));
   const model::DummyWeights weights(config, asked.dummy_seed, &pool);

@@ -46,7 +46,7 @@ int execute(const CompareOptions& options) {
   const int tokens = static_cast<int>(prompt.size());
   const int64_t most = std::min(kMostCompared, source.config.dims.max_context);
   if (tokens < 1 || tokens > most)
-    throw Error(Code::kInvalidRequest, "[compare] want 1 to {} prompt tokens, found {}", most, tokens);
+    throw Error(Code::kInvalidRequest, "want 1 to {} prompt tokens, found {}", most, tokens);
   const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};
   ModelOptions exact = options.model;
   if (exact.kv_cache_dtype == KvCacheDtype::kAuto)

@@ -155,7 +155,7 @@ void Flag::set(const std::vector<std::string>& values, const std::string& origin
     option_->add_result(values);
     option_->run_callback();
   } catch (const CLI::ParseError& e) {
-    throw Error(Code::kInvalidRequest, "[options] {}: {}", origin, e.what());
+    throw Error(Code::kInvalidRequest, "{}: {}", origin, e.what());
   }
 }
 
@@ -253,7 +253,7 @@ CommandLine::Parsed CommandLine::parse(std::vector<std::string> arguments) {
   } catch (const CLI::CallForVersion& e) {
     return {.command = "", .text = std::string(e.what()) + "\n"};
   } catch (const CLI::ParseError& e) {
-    throw Error(Code::kInvalidRequest, "[options] {}", parse_error_text(failure_of(*app_, e)));
+    throw Error(Code::kInvalidRequest, "{}", parse_error_text(failure_of(*app_, e)));
   }
   return {.command = app_->get_subcommands().front()->get_name(), .text = std::nullopt};
 }

@@ -57,6 +57,7 @@ void add_kernels(Flags flags, ModelOptions& o) {
                             {{"auto", CpuIsaChoice::kAuto},
                              {"baseline", CpuIsaChoice::kBaseline},
                              {"avx2", CpuIsaChoice::kAvx2},
+                             {"avxvnni", CpuIsaChoice::kAvxVnni},
                              {"avx512", CpuIsaChoice::kAvx512},
                              {"amx", CpuIsaChoice::kAmx}}},
                            "CPU: instruction set; auto: the best there is");
@@ -102,11 +103,19 @@ void add_limits(Flags flags, ModelOptions& o, const ContextWords& context) {
 }
 
 Choice<BackendKind> backends(BackendKind& into) {
-  return {into, {{"cpu", BackendKind::kCpu}, {"cuda", BackendKind::kCuda}, {"reference", BackendKind::kReference}}};
+  Choice<BackendKind> choice{into, {}};
+  for (const BackendKind kind : {BackendKind::kCpu, BackendKind::kCuda, BackendKind::kReference})
+    choice.words.emplace_back(name_of(kind), kind);
+  return choice;
 }
 
 void add_backend(Flags flags, ModelOptions& o) {
-  add_choice(flags, "--backend", backends(o.backend), "cuda: an NVIDIA card; reference: plain loops, slow, the oracle");
+  Choice<BackendKind> choice = backends(o.backend);
+  choice.words.insert(choice.words.begin(), {"auto", BackendKind::kAuto});
+  add_choice(
+      flags, "--backend", choice,
+      "auto: cuda where this build serves the card and it has room for the model, else cpu; cuda: an NVIDIA card; "
+      "reference: plain loops, slow, the oracle");
 }
 
 }  // namespace nibble::app

@@ -11,7 +11,7 @@ namespace nibble::app {
 void add_load_format(Flags flags, LoadFormat& into);
 void add_model_source(Flags flags, ModelOptions& options);  // and --load-format
 
-// The backends, as --backend, --a and --b name them.
+// The backends, as --a and --b name them; --backend has auto as well.
 [[nodiscard]] Choice<BackendKind> backends(BackendKind& into);
 void add_backend(Flags flags, ModelOptions& options);
 

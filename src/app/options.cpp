@@ -362,4 +362,14 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   return Command(std::move(all.quantize));
 }
 
+backend::CpuIsa cpu_mask() {
+  const auto name = environment("NIBBLE_CPU_MASK");
+  if (!name || name->empty()) return backend::CpuIsa::kAuto;
+  try {
+    return backend::isa_named(*name);
+  } catch (const Error& e) {
+    throw Error(e.code(), "[options] NIBBLE_CPU_MASK: {}", e.what());
+  }
+}
+
 }  // namespace nibble::app

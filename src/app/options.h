@@ -1,6 +1,7 @@
 #pragma once
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
+#include "backend/cpu/isa.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/sampling.h"
 #include "backend/weights.h"
@@ -18,11 +19,16 @@
 
 namespace nibble::app {
 
-enum class BackendKind { kCpu, kCuda, kReference };
+// kAuto: see backend_choice.h
+enum class BackendKind { kAuto, kCpu, kCuda, kReference };
+[[nodiscard]] constexpr std::string_view name_of(BackendKind kind) {
+  constexpr std::string_view kNames[] = {"auto", "cpu", "cuda", "reference"};
+  return kNames[static_cast<size_t>(kind)];
+}
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8, kInt8 };
 enum class MoeActivation { kAuto, kF32, kInt8, kMxfp8 };
-enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvx512, kAmx };
+enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvxVnni, kAvx512, kAmx };
 enum class AttentionBackend { kAuto, kFlash, kReference };
 // Cards that --plan knows; kAuto: this machine's, or an H200 where there is none.
 enum class CardChoice { kAuto, kH100, kH200, kGb10 };
@@ -39,8 +45,9 @@ struct ModelOptions {
   std::string model;  // a directory, a .gguf file, or with --load-format dummy also a preset's name
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
-  BackendKind backend = BackendKind::kCpu;
-  int threads = 0;  // 0: as many as processors
+  BackendKind backend = BackendKind::kAuto;
+  std::string backend_why;  // a line for the user, where kAuto became another
+  int threads = 0;          // 0: as many as processors
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
   MoeActivation moe_activation = MoeActivation::kAuto;
   CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
@@ -230,6 +237,10 @@ struct Exit {
 
 // Throws Error(kInvalidRequest) for a command line that is none.
 [[nodiscard]] std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv);
+
+// The best instruction set that NIBBLE_CPU_MASK leaves to this process (docs/measuring.md); kAuto: all. Throws
+// Error(kInvalidRequest).
+[[nodiscard]] backend::CpuIsa cpu_mask();
 
 // Exit codes of the program; `nibble --help` lists them.
 enum ExitCode : int {

@@ -52,7 +52,7 @@ std::map<std::string, Layered> read_config(const Flags& flags, const std::string
   std::map<std::string, Layered> layers;
   if (path.empty()) return layers;
   const auto refuse = [&path](const std::string& what) {
-    return Error(Code::kInvalidRequest, "[options] --config {}: {}", path, what);
+    return Error(Code::kInvalidRequest, "--config {}: {}", path, what);
   };
   std::vector<FlatSetting> settings;
   try {

@@ -477,7 +477,8 @@ TEST(loop, requests_that_cannot_be_served_are_refused_by_field) {
   };
   EXPECT_EQ(refused([](Request&) {}), "accepted");
   names([](Request& r) { r.prompt.clear(); }, "at least one token");
-  names([](Request& r) { r.prompt = some(101); }, "at most 100 tokens");
+  names([](Request& r) { r.prompt = some(100); }, "at most 99 tokens");
+  names([](Request& r) { r.prompt = some(101), r.max_tokens = r.min_tokens = 0; }, "at most 100 tokens");
   names([](Request& r) { r.prompt[3] = testing::kVocab; }, "prompt token 3");
   names([](Request& r) { r.prompt[4] = -1; }, "prompt token 4");
   names([](Request& r) { r.max_tokens = -1; }, "max_tokens");
@@ -488,7 +489,7 @@ TEST(loop, requests_that_cannot_be_served_are_refused_by_field) {
   names([](Request& r) { r.sampling.top_p = 0; }, "top_p");
 }
 
-TEST(loop, limits_out_of_range_are_refused_by_name) {
+TEST(loop, limits_out_of_range_are_refused_by_their_flags) {
   const backend::Dims dims = testing::fake_model(kWindow).config.dims;
   const auto names = [&](const EngineLimits& limits, std::string_view field) {
     try {
@@ -498,12 +499,14 @@ TEST(loop, limits_out_of_range_are_refused_by_name) {
       EXPECT_NE(std::string_view(error.what()).find(field), std::string_view::npos) << error.what();
     }
   };
-  names({.max_context = 0}, "max_context");
-  names({.max_context = 5000}, "max_context");
-  names({.max_context = 10, .max_sequences = 0}, "max_sequences");
-  names({.max_context = 10, .max_batched_tokens = 0}, "max_batched_tokens");
-  names({.max_context = 10, .max_waiting = 0}, "max_waiting");
-  names({.max_context = 100, .kv_tokens = 99}, "kv_tokens");
+  names({.max_context = 0}, "--max-model-len: want 1 to 4096, the model's context, found 0");
+  names({.max_context = 5000}, "--max-model-len: want 1 to 4096");
+  names({.max_context = 10, .max_sequences = 0}, "--max-num-seqs: want 1 to 1024, found 0");
+  names({.max_context = 10, .max_batched_tokens = 0}, "--max-num-batched-tokens: want 1 to 1048576, found 0");
+  names({.max_context = 10, .max_waiting = 0}, "--max-waiting: want at least 1, found 0");
+  names({.max_context = 100, .kv_tokens = 99},
+        "--kv-tokens: want at least 100, so that one sequence of --max-model-len fits, found 99");
+  names({.max_context = 100, .kv_tokens = int64_t{1} << 31}, "--kv-tokens: want at most 1073741824, found 2147483648");
 }
 
 }  // namespace

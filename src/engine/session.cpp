@@ -25,15 +25,15 @@ Session::Session(backend::Backend& be, const model::GptOss& model, const Session
     : be_(be), model_(model), limits_(limits) {}
 
 void Session::check_tokens(std::span<const int32_t> ids, int64_t room) const {
-  if (ids.empty()) throw Error(Code::kInvalidRequest, "[engine] want at least one prompt token, found none");
+  if (ids.empty()) throw Error(Code::kInvalidRequest, "want at least one prompt token, found none");
   if (std::ssize(ids) + room > limits_.max_context) {
-    throw Error(Code::kInvalidRequest, "[engine] want a prompt of at most {} tokens (the context{}), found {}",
+    throw Error(Code::kInvalidRequest, "want a prompt of at most {} tokens (the context{}), found {}",
                 limits_.max_context - room, room > 0 ? ", less one to generate" : "", ids.size());
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= model_.config.dims.vocab) {
-      throw Error(Code::kInvalidRequest, "[engine] prompt token {}: want an id below {}, found {}", i,
-                  model_.config.dims.vocab, ids[i]);
+      throw Error(Code::kInvalidRequest, "prompt token {}: want an id below {}, found {}", i, model_.config.dims.vocab,
+                  ids[i]);
     }
   }
 }

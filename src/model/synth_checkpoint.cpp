@@ -29,7 +29,7 @@ void write_file(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  if (!file) throw Error(Code::kIo, "[synth] {}: cannot write", path.string());
+  if (!file) throw Error(Code::kIo, "{}: cannot write", path.string());
 }
 
 std::vector<Shard> shards_of(const ModelConfig& config, int64_t shard_bytes) {
@@ -124,7 +124,7 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
   const ModelConfig model = options.layers == 0 ? config : truncated(config, options.layers);
   validate(model);
   if (options.shard_bytes <= 0) {
-    throw Error(Code::kInvalidRequest, "[synth] shard_bytes: want at least 1, found {}", options.shard_bytes);
+    throw Error(Code::kInvalidRequest, "shard_bytes: want at least 1, found {}", options.shard_bytes);
   }
   checkpoint::NewDirectory made(directory, "synth");
   const std::vector<Shard> shards = shards_of(model, options.shard_bytes);

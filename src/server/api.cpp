@@ -113,14 +113,17 @@ std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcep
 
 std::unique_ptr<Call> Api::begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make) {
   if (making == Making::kQuick) return make(std::move(visit.wake));
-  const auto guarded = [this, make = std::move(make), id = visit.id, path = visit.http.path, wake = visit.wake] {
+  const auto refused = [this, id = visit.id, path = visit.http.path](const ApiError& error) {
+    return refuse(id, path, error);
+  };
+  const auto guarded = [refused, make = std::move(make), wake = visit.wake] {
     try {
       return make(wake);
     } catch (const std::exception& e) {
-      return refuse(id, path, api_error_of(e));
+      return refused(api_error_of(e));
     }
   };
-  return workshop_.defer(guarded, visit.wake);
+  return workshop_.defer(guarded, [refused] { return refused(shutting_down()); }, visit.wake);
 }
 
 void Api::answered_outside(int status) {
@@ -159,11 +162,15 @@ void Api::check_key(const HttpRequest& request) const {
   constexpr std::string_view kBearer = "Bearer ";
   std::string_view given = request.authorization;
   const auto same_letter = [](char a, char b) { return (a | 0x20) == (b | 0x20); };
-  if (given.size() >= kBearer.size() && std::equal(kBearer.begin(), kBearer.end(), given.begin(), same_letter))
-    given.remove_prefix(kBearer.size());
+  const bool bearer =
+      given.size() >= kBearer.size() && std::equal(kBearer.begin(), kBearer.end(), given.begin(), same_letter);
+  if (bearer) given.remove_prefix(kBearer.size());
   bool known = false;
   for (const std::string& key : options_.api_keys) known |= same_secret(given, key);
-  if (!known) throw ApiError("", "want a valid API key (Authorization: Bearer …)", 401, "invalid_api_key");
+  if (bearer && known) return;
+  const std::string_view found = given.empty() ? "no key" : bearer ? "one that is not valid here" : "another form";
+  throw ApiError("", fmt::format("want an API key (Authorization: Bearer KEY), found {}", found), 401,
+                 "invalid_api_key");
 }
 
 std::unique_ptr<Call> Api::route(Visit& visit) {

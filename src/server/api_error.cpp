@@ -52,6 +52,8 @@ Json ApiError::json() const {
            {{"message", what()}, {"type", type_of(status_)}, {"param", or_null(param_)}, {"code", or_null(code_)}}}};
 }
 
+ApiError shutting_down() { return {"", "the server is shutting down", 503, "shutting_down"}; }
+
 ApiError api_error_of(const std::exception& error) {
   if (const auto* known = dynamic_cast<const ApiError*>(&error)) return *known;
   if (const auto* ours = dynamic_cast<const Error*>(&error)) {

@@ -30,6 +30,8 @@ class ApiError : public Error {
   int status_;
 };
 
+// Of what was under way when the server ended.
+[[nodiscard]] ApiError shutting_down();
 // Any exception as what the client may see of it.
 [[nodiscard]] ApiError api_error_of(const std::exception& error);
 

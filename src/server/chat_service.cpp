@@ -18,6 +18,7 @@ namespace {
 text::Conversation conversation_of(const TurnRequest& turn, const std::string& date) {
   text::SystemOptions system_options;
   system_options.effort = turn.effort;
+  if (turn.identity) system_options.identity = turn.identity;
   if (!date.empty()) system_options.current_date = date;
   text::Message system;
   system.role = text::Role::kSystem;
@@ -83,7 +84,6 @@ std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& tu
 
 std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
   const GenerationFields& fields = turn.generation;
-  const MaskSource mask = turn_mask(*model.grammars, turn);
   engine::Request request = base_request(model, fields);
   if (!fields.ignore_eos) {  // a turn ends here, whatever the model's files list
     request.stop_ids.push_back(model.ids.id_of(text::Special::kReturn));
@@ -91,6 +91,8 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
   }
   request.prompt = turn_prompt(model, turn, date);
   check_length(model, request, turn.prompt_field);
+  const int64_t room = model.max_context - static_cast<int64_t>(request.prompt.size());
+  const MaskSource mask = turn_mask(*model.grammars, turn, std::min(request.max_tokens, room));
   request.sampling.seed = seed_of(fields);
   std::vector<engine::Request> requests;
   for (int i = 0; i < fields.n; ++i) {

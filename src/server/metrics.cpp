@@ -77,7 +77,7 @@ Metrics::Metrics()
              .prompt_tokens = Histogram(tokens()),
              .completion_tokens = Histogram(tokens()),
              .choices = Histogram({1, 2, 5, 10, 20}),
-             .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"error", 0}},
+             .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"shutdown", 0}, {"error", 0}},
              .responses = {}} {}
 
 void Metrics::token_interval(double interval) {
@@ -172,10 +172,8 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
   });
   family(out, "http_responses_total", "counter Everything that was answered, by route and HTTP status",
          [&](const std::string& name) {
-           for (const auto& [answer, count] : state_.responses) {
-             out += fmt::format("{}{{{},route=\"{}\",status=\"{}\"}} {}\n", name, labels, answer.first, answer.second,
-                                count);
-           }
+           for (const auto& [at, count] : state_.responses)
+             out += fmt::format("{}{{{},route=\"{}\",status=\"{}\"}} {}\n", name, labels, at.first, at.second, count);
          });
   return out;
 }

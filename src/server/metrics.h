@@ -17,7 +17,7 @@ namespace nibble::server {
 inline constexpr std::string_view kNoRoute = "no route";  // of what no route answered
 
 struct ChoiceRecord {
-  std::string_view finished_reason;  // stop, length, abort, error
+  std::string_view finished_reason;  // stop, length, abort, shutdown, error
   int64_t prompt_tokens = 0, completion_tokens = 0;
   double first_token_seconds = -1;  // negative: none came
   double end_to_end_seconds = 0, queue_seconds = 0, prefill_seconds = 0, decode_seconds = 0;

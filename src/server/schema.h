@@ -56,6 +56,7 @@ struct TurnRequest {
   std::string named_tool;  // kNamed
   bool parallel_tool_calls = true;
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
+  std::optional<std::string> identity;  // who the model is told to be; none: as it was trained
   bool include_reasoning = true;  // in a chat's answer
   OutputFormat format;
 };

@@ -115,6 +115,38 @@ void read_tools(Fields& fields, TurnRequest& into) {
   check_named_tool(into, "tool_choice");
 }
 
+// reasoning_effort, and what a chat template is told: gpt-oss's own knows the effort and the identity.
+void read_reasoning(Fields& fields, TurnRequest& into) {
+  auto effort = read_effort(fields, "reasoning_effort");
+  if (auto told = fields.object("chat_template_kwargs")) {
+    const auto agree = [&](std::string_view name, text::ReasoningEffort other) {
+      if (effort && *effort != other) {
+        const std::string path = told->path(name);
+        throw ApiError(path, fmt::format("{}: it asks for another effort than reasoning_effort; want one alone", path));
+      }
+      effort = other;
+    };
+    if (const auto other = read_effort(*told, "reasoning_effort")) agree("reasoning_effort", *other);
+    // There is no switch: the lowest effort is next to it.
+    if (!told->boolean("enable_thinking").value_or(true)) agree("enable_thinking", text::ReasoningEffort::kLow);
+    into.identity = told->string("model_identity");
+    told->done();
+  }
+  into.effort = effort.value_or(into.effort);
+}
+
+// What the answer will be much like: it could make it faster and changes nothing in it.
+void check_prediction(Fields& fields) {
+  auto prediction = fields.object("prediction");
+  if (!prediction) return;
+  prediction->only("type", "content", "there is no other prediction");
+  const Json* content = prediction->find("content");
+  const std::string path = prediction->path("content");
+  if (content == nullptr) throw ApiError(path, path + ": want a text, found nothing");
+  static_cast<void>(text_of(*content, path, {"text"}));
+  prediction->done();
+}
+
 OutputFormat read_response_format(Fields& fields) {
   auto format = fields.object("response_format");
   if (!format) return {};
@@ -195,7 +227,7 @@ TurnRequest parse_chat(const Json& body) {
   turn.generation.max_tokens = fields.integer("max_completion_tokens", {1, kMostTokens});
   if (const auto older = fields.integer("max_tokens", {1, kMostTokens}); !turn.generation.max_tokens)
     turn.generation.max_tokens = older;
-  turn.effort = read_effort(fields, "reasoning_effort").value_or(turn.effort);
+  read_reasoning(fields, turn);
   turn.include_reasoning = fields.boolean("include_reasoning").value_or(true);
   turn.format = read_response_format(fields);
   const Json* messages = fields.array("messages");
@@ -207,20 +239,20 @@ TurnRequest parse_chat(const Json& body) {
   }
   if (turn.history.empty() && turn.instructions.empty())
     throw ApiError("messages", "messages: want one that says something, found none");
+  read_verbosity(fields, turn);
   read_tools(fields, turn);
+  check_prediction(fields);
   fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");
-  fields.only("verbosity", "medium", "say it in the instructions");
   fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
   fields.only("add_generation_prompt", true, "a turn is always opened");
   fields.only("add_special_tokens", false, "Harmony's tokens are all there");
   fields.only("function_call", "none", "use tools and tool_choice");
   fields.only("web_search_options", nullptr, "there are no built-in tools");
   fields.refuse({"functions"}, "use tools");
-  fields.refuse({"chat_template_kwargs"}, "use reasoning_effort");
-  fields.refuse({"audio", "prediction", "echo", "chat_template", "documents", "continue_final_message",
-                 "mm_processor_kwargs", "best_of"},
-                "gpt-oss has no such thing");
+  fields.refuse(
+      {"audio", "echo", "chat_template", "documents", "continue_final_message", "mm_processor_kwargs", "best_of"},
+      "gpt-oss has no such thing");
   fields.done();
   return turn;
 }

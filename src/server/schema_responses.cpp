@@ -124,7 +124,7 @@ void read_tools(Fields& fields, TurnRequest& into) {
 void read_text(Fields& fields, TurnRequest& into) {
   auto text = fields.object("text");
   if (!text) return;
-  text->only("verbosity", "medium", "say it in the instructions");
+  read_verbosity(*text, into);
   if (auto format = text->object("format")) {
     const auto type = format->choice("type", {"text", "json_object", "json_schema"});
     if (!type) throw ApiError("text.format.type", "text.format.type: want text, json_object or json_schema");
@@ -201,10 +201,10 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   turn.generation.max_tokens = fields.integer("max_output_tokens", {1, kMostTokens});
   if (auto instructions = fields.string("instructions")) turn.instructions.push_back(*std::move(instructions));
   read_reasoning(fields, turn);
-  read_text(fields, turn);
   read_tools(fields, turn);
   read_include(fields, turn.generation);
   read_input(fields, request);
+  read_text(fields, turn);
   request.store = fields.boolean("store").value_or(true);
   check_texts(fields, "client_metadata");  // of Codex
   if (auto options = fields.object("stream_options")) {

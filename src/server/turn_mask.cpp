@@ -34,6 +34,23 @@ text::ContentRule rule_of(const OutputFormat& format) {
           .where = "response_format"};
 }
 
+// Of a forced turn. Hosts of gpt-oss advise a max_tokens of some 30,000 at high effort
+// (docs.together.ai/docs/gpt-oss, 2026-11); each effort below has a quarter.
+int64_t most_reasoning(text::ReasoningEffort effort) {
+  switch (effort) {
+    case text::ReasoningEffort::kLow: return 2'048;
+    case text::ReasoningEffort::kMedium: return 8'192;
+    case text::ReasoningEffort::kHigh: return 32'768;
+  }
+  return 0;
+}
+
+// The model may not end the turn with text of its own.
+bool is_forced(const TurnRequest& turn) {
+  return turn.format.kind != OutputFormat::Kind::kText || turn.tool_choice == ToolChoice::kRequired ||
+         turn.tool_choice == ToolChoice::kNamed;
+}
+
 using Names = std::vector<std::string>;
 
 bool has(const Names& names, const std::string& name) {
@@ -41,9 +58,10 @@ bool has(const Names& names, const std::string& name) {
 }
 
 // The arguments of the tools in `bound` follow their schemas.
-text::TurnRules rules_of(const TurnRequest& turn, const Names& bound) {
+text::TurnRules rules_of(const TurnRequest& turn, const Names& bound, int64_t room = 0) {
   using Kind = text::ContentRule::Kind;
   text::TurnRules rules;
+  if (is_forced(turn)) rules.reasoning_tokens = std::min(most_reasoning(turn.effort), room / 2);
   rules.answer = rule_of(turn.format);
   rules.preamble = turn.format.kind == OutputFormat::Kind::kText;  // the content is the document, whole
   if (turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed) rules.answer.reset();
@@ -82,10 +100,9 @@ bool can_bind(const text::GrammarCompiler& compiler, const TurnRequest& turn, co
 
 }  // namespace
 
-MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn) {
+MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn, int64_t room) {
   const bool tools = !turn.tools.empty() && turn.tool_choice != ToolChoice::kNone;
-  const bool binding = turn.format.kind != OutputFormat::Kind::kText || !turn.strict_tools.empty() ||
-                       turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed;
+  const bool binding = is_forced(turn) || !turn.strict_tools.empty();
   if (!tools && !binding) return {};
   const GenerationFields& fields = turn.generation;
   if (fields.ignore_eos || fields.request.min_tokens > 0) {  // both go on where the grammar ends
@@ -95,11 +112,11 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
   }
   Names bound;
   for (const text::ToolSpec& tool : turn.tools) bound.push_back(tool.name);
-  if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar);
+  if (const auto grammar = compiled(compiler, rules_of(turn, bound, room))) return masks_of(*grammar);
   std::erase_if(bound, [&](const std::string& name) { return !can_bind(compiler, turn, name); });
-  if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar);
+  if (const auto grammar = compiled(compiler, rules_of(turn, bound, room))) return masks_of(*grammar);
   try {
-    return masks_of(compiler.turn(rules_of(turn, turn.strict_tools)));
+    return masks_of(compiler.turn(rules_of(turn, turn.strict_tools, room)));
   } catch (const Error& e) {
     throw ApiError(compiled(compiler, {.answer = rule_of(turn.format)}) ? "tools" : "response_format", e.what());
   }

@@ -3,7 +3,7 @@
 // tokens are matched as ids, never as text; the vocabulary's other special tokens never may come.
 //
 // A turn begins after the prompt's `<|start|>assistant` and is
-//   (<|channel|>analysis<|message|> text <|end|> <|start|>assistant)*      as often as the model likes
+//   (<|channel|>analysis<|message|> text <|end|> <|start|>assistant)*      as often as the model likes, or as bounded
 //   then the answer:  <|channel|>final<|message|> content <|return|>
 //   or a call:        <|channel|>commentary to=NAME<|message|> content <|call|>
 // Where the models vary the header, all their forms may come: to= in the role's part, ` <|constrain|>json`, ` json` or
@@ -40,6 +40,9 @@ struct TurnRules {
   std::optional<ContentRule> answer = ContentRule{};  // empty: the turn must end with one of the calls
   std::vector<CallRule> calls = {};
   bool preamble = true;  // commentary without a recipient may come before the end of the turn
+  // Set: before the answer or the call come at most one analysis and after it one preamble, together of at most so many
+  // tokens; then they end, wherever they stand.
+  std::optional<int64_t> reasoning_tokens = {};
 };
 
 class GrammarMatcher;

@@ -309,6 +309,54 @@ TEST_F(GrammarTest, a_turn_must_call_one_of_the_functions) {
   }
 }
 
+TEST_F(GrammarTest, bounded_reasoning_is_one_analysis_and_one_preamble) {
+  const std::string analysis = "<|channel|>analysis<|message|>a b c<|end|><|start|>assistant",
+                    preamble = "<|channel|>commentary<|message|>Now.<|end|><|start|>assistant",
+                    call = "<|channel|>commentary to=functions.f<|message|>{}<|call|>";
+  const std::vector<CallRule> calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}};
+  const Grammar free = shared_compiler->turn({.answer = std::nullopt, .calls = calls}),
+                bounded = shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = 100}),
+                none = shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = 0});
+  for (const auto& [before, may] : std::vector<std::pair<std::string, bool>>{{"", true},
+                                                                             {analysis, true},
+                                                                             {preamble, true},
+                                                                             {analysis + preamble, true},
+                                                                             {analysis + analysis, false},
+                                                                             {preamble + preamble, false},
+                                                                             {preamble + analysis, false}}) {
+    EXPECT_TRUE(takes(free, turn_tokens(before + call))) << before;
+    EXPECT_EQ(takes(bounded, turn_tokens(before + call)), may) << before;
+    EXPECT_EQ(takes(none, turn_tokens(before + call)), before.empty()) << before;
+  }
+}
+
+TEST_F(GrammarTest, spent_reasoning_ends_where_it_stands_and_the_call_follows) {
+  const std::vector<CallRule> calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}};
+  const int32_t end = id("<|end|>"), word = turn_tokens(" a")[0];
+  for (const std::string_view channel : {"analysis", "commentary"}) {
+    for (const int64_t budget : {1, 7}) {
+      GrammarMatcher matcher =
+          shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = budget}).matcher();
+      for (const int32_t token : turn_tokens(fmt::format("<|channel|>{}<|message|>", channel)))
+        ASSERT_TRUE(matcher.accept(token));
+      for (int64_t i = 0; i < budget; ++i) {
+        EXPECT_TRUE(may_come(matcher, word) && may_come(matcher, end));
+        ASSERT_TRUE(matcher.accept(word));
+      }
+      EXPECT_FALSE(may_come(matcher, word));
+      EXPECT_TRUE(may_come(matcher, end));
+      ASSERT_TRUE(matcher.accept(end));
+      for (const int32_t token : turn_tokens("<|start|>assistant<|channel|>")) ASSERT_TRUE(matcher.accept(token));
+      EXPECT_FALSE(may_come(matcher, turn_tokens("analysis")[0]));
+      for (const int32_t token : turn_tokens("commentary")) ASSERT_TRUE(matcher.accept(token));
+      EXPECT_FALSE(may_come(matcher, id("<|message|>")));
+      for (const int32_t token : turn_tokens(" to=functions.f<|message|>{}<|call|>"))
+        ASSERT_TRUE(matcher.accept(token));
+      EXPECT_TRUE(matcher.finished());
+    }
+  }
+}
+
 TEST(SmallGrammarTest, no_end_comes_inside_the_text_of_a_call) {
   const Tokenizer tokenizer = Tokenizer::from_file(NIBBLE_SOURCE_DIR "/models/nibble-tiny/tokenizer.json");
   const GrammarCompiler compiler(tokenizer);

@@ -39,7 +39,7 @@ class ListReader {
  private:
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(Code::kCorrupt, "[text] {}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
+    throw Error(Code::kCorrupt, "{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
 
   [[nodiscard]] std::vector<AddedToken> read_added() const {
@@ -120,7 +120,7 @@ TokenizerParts parts_from_list(const TokenList& list, std::string_view name) { r
 
 TokenList list_from_parts(const TokenizerParts& parts, size_t vocab) {
   if (parts.tokens.max_id() >= static_cast<int64_t>(vocab)) {
-    throw Error(Code::kCorrupt, "[text] expected token ids below {}, found {}", vocab, parts.tokens.max_id());
+    throw Error(Code::kCorrupt, "expected token ids below {}, found {}", vocab, parts.tokens.max_id());
   }
   TokenList list{.tokens = std::vector<std::string>(vocab),
                  .kinds = std::vector<TokenKind>(vocab, TokenKind::kNormal),

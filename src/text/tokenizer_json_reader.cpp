@@ -38,7 +38,7 @@ class JsonReader {
  private:
   template <class... Args>
   [[noreturn]] void fail(Code code, fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(code, "[text] {}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
+    throw Error(code, "{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
 
   static std::string shown(const SortedJson& value) {

@@ -70,8 +70,8 @@ class Scan {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string& /*token*/, const SortedJson::exception& e) {
-    fail("expected JSON, found an error at byte {}: {}", position, e.what());
+  bool parse_error(size_t position, const std::string& /*token*/, const SortedJson::exception& /*says*/) {
+    fail("expected JSON, found none at byte {}", position);
   }
 
  private:
@@ -79,7 +79,7 @@ class Scan {
 
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
-    throw Error(Code::kCorrupt, "[text] {}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
+    throw Error(Code::kCorrupt, "{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
 
   [[noreturn]] void bad_merge(std::string_view expected, std::string_view found) {

@@ -107,8 +107,8 @@ void SchemaWriter::enter(std::string_view step) {
   std::string place;
   Utf8Stream whole_characters;
   for (size_t i = 0; i < 4; ++i) place += whole_characters.push(fmt::format(".{}", path_[i].substr(0, 32)));
-  throw Error(Code::kInvalidRequest, "[harmony] {}: the schema nests deeper than {} levels, below {}…", where_,
-              kMaxSchemaDepth, place);
+  throw Error(Code::kInvalidRequest, "{}: the schema nests deeper than {} levels, below {}…", where_, kMaxSchemaDepth,
+              place);
 }
 
 std::string SchemaWriter::type_of(const Json& schema, size_t indent) {

@@ -1,6 +1,7 @@
 """nibble bench: the shape of its tables, what it refuses, and what a Ctrl-C leaves. No figure is held to anything."""
 import csv
 import io
+import os
 import signal
 import subprocess
 import time
@@ -181,13 +182,27 @@ class Plans(Case):
         self.assertEqual(sizes["bf16"], 4096 * 2 * 2 * 512)
         self.assertEqual(sizes["fp8"] * 2, sizes["bf16"])
         self.assertEqual(sizes["int8"], 4096 * 2 * (512 + 8 * 2))
+
+    @support.needs_int8
+    def test_int8_reaches_the_cpus_plan(self):
+        plan = ("inspect", "-m", "gpt-oss-20b", "--load-format", "dummy", "--plan", "-p", 0, "-b", 1)
         self.assertIn("multiply_int8", self.ok(*plan, "--moe-activation", "int8").out)
+        self.assertNotIn("multiply_int8", self.ok(*plan, "--moe-activation", "f32").out)
+
+    def test_a_masked_cpu_has_nothing_beyond(self):
+        plan = ("inspect", "-m", TINY, "--plan", "-p", 64, "-b", 1)
+        masked = {"env": {**os.environ, "NIBBLE_CPU_MASK": "baseline"}}
+        self.assertIn("(baseline)", self.ok(*plan, **masked).out)
+        for isa in ("avx2", "avx512", "amx"):
+            self.refused(UNSUPPORTED, *plan, "--cpu-isa", isa, says=f"instruction set {isa}: this CPU, or this build, has only baseline (the rest is masked)", **masked)
+        self.refused(USAGE, *plan, says="NIBBLE_CPU_MASK: want auto or baseline", env={**os.environ, "NIBBLE_CPU_MASK": "sse9"})
+        self.ok(*plan, env={**os.environ, "NIBBLE_CPU_MASK": ""})
 
     def test_what_makes_no_plan(self):
         self.refused(USAGE, "inspect", "-m", TINY, "-b", 1, says="requires --plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-b", 0, "-p", 0, says="nothing to plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-d", 131072, says="131072")
-        self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--cpu-isa", "baseline", "--moe-activation", "int8", says="int8 activations: want AVX-512")
+        self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--cpu-isa", "baseline", "--moe-activation", "int8", says="--moe-activation int8: want AVX2")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--backend", "reference", says="plain loops")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--card", "gb10", says="want --backend cuda")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "--backend", "cuda", "--card", "a100", says="gb10")

@@ -30,7 +30,7 @@ void prepare_amx_tile(const PrepareTileArgs& args) {
 }
 
 Kernels with_amx(Kernels avx512) {
-  if (avx512.int8 == nullptr || !request_amx().bf16) return avx512;
+  if (avx512.int8 != &avx512_int8_kernels() || !request_amx().bf16) return avx512;
   avx512.int8 = &amx_kernels<AmxTiles>();
   return avx512;
 }

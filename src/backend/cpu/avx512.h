@@ -1,6 +1,7 @@
 #pragma once
 // What the files of AVX-512 intrinsics share. Their code runs only where with_avx512() has seen the instructions.
 
+#include "backend/cpu/ahead.h"
 #include "backend/cpu/kernels.h"
 #include "base/dtype.h"
 
@@ -10,7 +11,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #define NIBBLE_AVX512_TARGET \
   "avx,avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi,avx512vnni"
@@ -22,55 +22,6 @@ inline constexpr auto kE8m0Values = [] {
   for (int i = 0; i < 256; ++i) values[static_cast<size_t>(i)] = E8m0{static_cast<uint8_t>(i)}.to_float();
   return values;
 }();
-
-// Fetches what will be read after the rows at hand, line by line in the order of reading: across the ends of tiles,
-// which lie anywhere, no hardware does it.
-class Ahead {
- public:
-  // How many rows later begins what groups of `count` rows of w fetch.
-  static int rows_ahead(const WeightRows& w, int count) {
-    // Zen 5 wants 16 KB and more on their way to the first cache: a tenth to a fifth faster than 12 KB to the second,
-    // which a Xeon of 2023 reads a tenth faster (2 threads, 40 to 60 and 20 GB/s).
-    const int64_t group = count * row_bytes(w.format, w.cols), wanted = is_near() ? 16384 : 12288 - group + 1;
-    int groups = 1;
-    while (groups < 4 && groups * group < wanted) ++groups;
-    return groups * count;
-  }
-  // From a row on, which may lie behind w's last; `next`: MultiplyArgs'.
-  Ahead(const WeightRows& w, const uint8_t* next, int row)
-      : base_(row < w.rows      ? w.values_of(row)
-              : next == nullptr ? w.values
-                                : next + (row - w.rows) * row_bytes(w.format, w.cols)),
-        near_(is_near()) {}
-  // All up to `bytes` from the beginning, into the second cache.
-  void fetch(int64_t bytes) {
-    for (; at_ < bytes; at_ += 64) _mm_prefetch(base_ + at_, _MM_HINT_T1);
-  }
-  // The next kBytes, without the loop over lines, which would be a fifth of the instructions of a token's product.
-  // kFloats: never into the first cache, which the tokens' floats fill.
-  template <int kBytes, bool kFloats>
-  __attribute__((always_inline)) void fetch_next() {
-    const auto each = [&](auto locality) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(base_ + at_ + i, 0, locality());
-    };
-    if (!kFloats && near_) {
-      each(std::integral_constant<int, 3>());
-    } else {
-      each(std::integral_constant<int, 2>());
-    }
-    at_ += kBytes;
-  }
-  // `bytes` more than before.
-  void advance(int64_t bytes) { fetch(wanted_ += bytes); }
-
- private:
-  static bool is_near() { return __builtin_cpu_is("amd") != 0; }
-
-  const uint8_t* base_;
-  int64_t at_ = 0, wanted_ = 0;
-  bool near_;
-};
 
 [[nodiscard]] const Int8Kernels& avx512_int8_kernels();
 

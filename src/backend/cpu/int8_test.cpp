@@ -1,5 +1,5 @@
-// The forms of products of rounded activations: AVX-512's, AMX's, and AMX's kernel over tiles that do what Intel's
-// manual says.
+// The forms of products of rounded activations: AVX2's, AVX-VNNI's, AVX-512's, AMX's, and AMX's kernel over tiles that
+// do what Intel's manual says.
 #include "backend/cpu/amx_bf16.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kernels_testing.h"
@@ -84,18 +84,37 @@ float weight_in_bf16(float value) {
 
 constexpr std::array kInt8Formats = {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8};
 
-enum class Form { kAvx512, kEmulatedAmx, kAmx };
+enum class Form { kAvx2, kAvxVnni, kAvx512, kEmulatedAmx, kAmx };
 
 class Int8Products : public testing::TestWithParam<Form> {
  protected:
   void SetUp() override {
-    for (const IsaKernels& each : kernels_here()) {
-      if (each.isa == CpuIsa::kAvx512 && each.kernels.int8 != nullptr) avx512_ = each.kernels.int8;
-      if (each.isa == CpuIsa::kAmx) amx_ = each.kernels.int8;
+    const auto find = [](CpuIsa isa) -> const Int8Kernels* {
+      for (const IsaKernels& each : kernels_here())
+        if (each.isa == isa) return each.kernels.int8;
+      return nullptr;
+    };
+    switch (GetParam()) {
+      case Form::kAvx2: kernels_ = find(CpuIsa::kAvx2); break;
+      case Form::kAvxVnni: kernels_ = find(CpuIsa::kAvxVnni); break;
+      case Form::kAvx512:
+      case Form::kEmulatedAmx: kernels_ = find(CpuIsa::kAvx512); break;
+      case Form::kAmx: kernels_ = find(CpuIsa::kAmx); break;
     }
-    if (avx512_ == nullptr) GTEST_SKIP() << "this CPU has no AVX-512 with VBMI and VNNI";
-    if (GetParam() == Form::kAmx && amx_ == nullptr) GTEST_SKIP() << "this CPU, or its Linux, offers no AMX for bf16";
-    kernels_ = GetParam() == Form::kAvx512 ? avx512_ : GetParam() == Form::kAmx ? amx_ : &amx_kernels<EmulatedTiles>();
+    // With AVX-512 but without its VBMI and VNNI, what AVX2 has.
+    if (kernels_ == nullptr || (GetParam() >= Form::kAvx512 && kernels_ == find(CpuIsa::kAvx2)))
+      GTEST_SKIP() << "this CPU, or its Linux, offers no " << needs();
+    if (GetParam() == Form::kEmulatedAmx) kernels_ = &amx_kernels<EmulatedTiles>();
+  }
+  static std::string_view needs() {
+    switch (GetParam()) {
+      case Form::kAvx2: return "AVX2";
+      case Form::kAvxVnni: return "AVX-VNNI";
+      case Form::kAvx512:
+      case Form::kEmulatedAmx: return "AVX-512 with VBMI and VNNI";
+      case Form::kAmx: return "AMX for bf16";
+    }
+    return "";
   }
 
   // Rows, and the tiles that serve.
@@ -106,50 +125,94 @@ class Int8Products : public testing::TestWithParam<Form> {
     return forms;
   }
 
-  const Int8Kernels *kernels_ = nullptr, *avx512_ = nullptr, *amx_ = nullptr;
+  const Int8Kernels* kernels_ = nullptr;
 };
 
 std::string name_of(const testing::TestParamInfo<Form>& tested) {
   switch (tested.param) {
+    case Form::kAvx2: return "avx2";
+    case Form::kAvxVnni: return "avxvnni";
     case Form::kAvx512: return "avx512";
     case Form::kEmulatedAmx: return "emulated_amx";
     case Form::kAmx: return "amx";
   }
   return "";
 }
-INSTANTIATE_TEST_SUITE_P(Each, Int8Products, testing::Values(Form::kAvx512, Form::kEmulatedAmx, Form::kAmx), name_of);
+INSTANTIATE_TEST_SUITE_P(Each, Int8Products,
+                         testing::Values(Form::kAvx2, Form::kAvxVnni, Form::kAvx512, Form::kEmulatedAmx, Form::kAmx),
+                         name_of);
+
+// Each product within what float sums lose, and nothing written past the rows.
+void expect_product(const Int8Kernels& kernels, const Sample& w, const std::vector<std::vector<float>>& x,
+                    const TokenTiles* tiles) {
+  const auto out = multiply_int8(kernels, w, x, tiles);
+  const bool bf16 = tiles != nullptr && tiles->name == "amx bf16";
+  for (size_t t = 0; t < x.size(); ++t) {
+    const std::vector<double> q = (bf16 ? rounded_to_bf16 : rounded)(x[t]);
+    for (int r = 0; r < kTileRows; ++r) {
+      const float got = out[t * kTileRows + static_cast<size_t>(r)];
+      if (r >= w.rows) {
+        ASSERT_EQ(got, -777.0f) << "wrote past the rows";
+        continue;
+      }
+      double want = 0, bound = 0;
+      for (int64_t c = 0; c < w.cols; ++c) {
+        const float weight = w.plain[static_cast<size_t>(r * w.cols + c)];
+        const double p = double{bf16 ? weight_in_bf16(weight) : weight} * q[static_cast<size_t>(c)];
+        want += p;
+        bound += std::abs(p);
+      }
+      ASSERT_NEAR(got, want, 1e-6 * bound + 1e-30)
+          << backend::name_of(w.format) << " " << w.cols << " columns, " << (tiles == nullptr ? "rows" : tiles->name)
+          << ", row " << r << "/" << w.rows << ", token " << t << "/" << x.size();
+    }
+  }
+}
 
 TEST_P(Int8Products, are_those_of_the_rounded_activations) {
   for (const WeightFormat format : kInt8Formats) {
-    for (const int64_t cols : {32, 64, 96, 160, 2880, 4096}) {
+    for (const int64_t cols : {32, 64, 96, 128, 160, 512, 2880, 4096}) {
       const int rows = cols == 2880 ? 31 : cols == 96 ? 20 : 6;
       const Sample w(format, cols, rows, 9);
-      for (const int tokens : {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 33, 64}) {
-        const auto x = inputs(cols, tokens);
-        for (const TokenTiles* tiles : forms(format, tokens)) {
-          const auto out = multiply_int8(*kernels_, w, x, tiles);
-          const bool bf16 = tiles != nullptr && tiles->name == "amx bf16";
-          for (int t = 0; t < tokens; ++t) {
-            const std::vector<double> q = (bf16 ? rounded_to_bf16 : rounded)(x[static_cast<size_t>(t)]);
-            for (int r = 0; r < kTileRows; ++r) {
-              const float got = out[static_cast<size_t>(t * kTileRows + r)];
-              if (r >= rows) {
-                ASSERT_EQ(got, -777.0f) << "wrote past the rows";
-                continue;
-              }
-              double want = 0, bound = 0;
-              for (int64_t c = 0; c < cols; ++c) {
-                const float weight = w.plain[static_cast<size_t>(r * cols + c)];
-                const double p = double{bf16 ? weight_in_bf16(weight) : weight} * q[static_cast<size_t>(c)];
-                want += p;
-                bound += std::abs(p);
-              }
-              ASSERT_NEAR(got, want, 1e-6 * bound + 1e-30)
-                  << backend::name_of(format) << " " << cols << " " << (tiles == nullptr ? "rows" : tiles->name)
-                  << " token " << t << "/" << tokens;
-            }
-          }
+      for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 33, 64}) {
+        for (const TokenTiles* tiles : forms(format, tokens))
+          ASSERT_NO_FATAL_FAILURE(expect_product(*kernels_, w, inputs(cols, tokens), tiles));
+      }
+    }
+  }
+}
+
+TEST_P(Int8Products, of_every_count_of_rows_and_of_the_most_tokens) {
+  for (const WeightFormat format : kInt8Formats) {
+    for (const int rows : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 25, 32}) {
+      for (const int tokens : {1, 4, 65, kTileTokens}) {
+        for (const TokenTiles* tiles : forms(format, tokens))
+          ASSERT_NO_FATAL_FAILURE(expect_product(*kernels_, Sample(format, 96, rows, 3), inputs(96, tokens), tiles));
+      }
+    }
+  }
+}
+
+// Where sums in too few bits would saturate or wrap around.
+TEST_P(Int8Products, of_the_largest_weights_and_activations) {
+  constexpr int64_t kCols = 160;
+  for (const WeightFormat format : kInt8Formats) {
+    const bool q8 = format == WeightFormat::kGgmlQ8;
+    for (const uint8_t code :
+         q8 ? std::array<uint8_t, 3>{0x7f, 0x80, 0x81} : std::array<uint8_t, 3>{0x77, 0xff, 0x7f}) {
+      Sample w(format, kCols, 5, 1);
+      const int64_t block = row_bytes(format, kMxBlock), first = format == WeightFormat::kMxfp4 ? 0 : q8 ? 2 : 1;
+      for (int64_t i = 0; i < static_cast<int64_t>(w.values.size()); ++i)
+        if (i % block >= first) w.values[static_cast<size_t>(i)] = code;
+      for (size_t i = 0; i < w.plain.size(); ++i) w.set(i);
+      for (const int tokens : {1, 3, 9, 16}) {
+        auto x = inputs(kCols, tokens);
+        for (size_t t = 0; t < x.size(); ++t) {  // of one sign, and of signs in halves, pairs and turns
+          for (size_t c = 0; c < x[t].size(); ++c) x[t][c] = t == 0 || ((c >> (t % 6)) & 1) == t / 6 % 2 ? 1.0f : -1.0f;
+          if (t == 2) std::fill(x[t].begin(), x[t].end(), -1.0f);
         }
+        for (const TokenTiles* tiles : forms(format, tokens))
+          ASSERT_NO_FATAL_FAILURE(expect_product(*kernels_, w, x, tiles)) << int{code};
       }
     }
   }

@@ -10,9 +10,21 @@ enum class CpuIsa : uint8_t {
   kAuto,      // the best that this CPU has
   kBaseline,  // what every CPU of this build's architecture has: SSE2, NEON
   kAvx2,      // with FMA and F16C
+  kAvxVnni,   // the same with AVX-VNNI: Alder Lake, Zen 5 and later
   kAvx512,    // with VBMI and VNNI: Ice Lake, Zen 4 and later
   kAmx,       // the same with tiles of bf16: Sapphire Rapids and later
 };
+
+[[nodiscard]] std::string_view name_of(CpuIsa isa);
+// Throws Error(kInvalidRequest) for a name that is no instruction set's.
+[[nodiscard]] CpuIsa isa_named(std::string_view name);
+
+// From now on this process finds nothing beyond `most`, as on a machine that has no more; kAuto: all that there is. For
+// tests; the whole process's, as CPUID's answers are. Once, before other threads.
+void mask_isa(CpuIsa most);
+[[nodiscard]] CpuIsa isa_mask();
+// Whether the mask leaves `isa`, which says nothing of the CPU.
+[[nodiscard]] bool unmasked(CpuIsa isa);
 
 // What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.
 enum class Activations : uint8_t {

@@ -5,32 +5,23 @@
 #include <string>
 
 namespace nibble::backend::cpu {
-namespace {
-
-std::string_view name_of(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::kAuto: return "auto";
-    case CpuIsa::kBaseline: return "baseline";
-    case CpuIsa::kAvx2: return "avx2";
-    case CpuIsa::kAvx512: return "avx512";
-    case CpuIsa::kAmx: return "amx";
-  }
-  return "?";
-}
-
-}  // namespace
-
 std::vector<IsaKernels> kernels_here() {
   std::vector<IsaKernels> here;
-  for (const PortableKernels& each : portable_kernels()) {
-    if (!each.runs_here) continue;
-    if (each.isa != CpuIsa::kAvx512) {
-      here.push_back({each.isa, each.kernels});
+  for (const IsaKernels& each : portable_kernels()) {
+    if (each.isa == CpuIsa::kBaseline) {
+      here.push_back(each);
       continue;
     }
-    const Kernels avx512 = with_avx512(each.kernels), amx = with_amx(avx512);
-    if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
-    here.push_back({CpuIsa::kAvx512, avx512});
+    const Kernels avx2 = with_avx2(each.kernels);
+    if (each.isa == CpuIsa::kAvx512) {
+      const Kernels avx512 = with_avx512(avx2), amx = unmasked(CpuIsa::kAmx) ? with_amx(avx512) : avx512;
+      if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});
+      here.push_back({CpuIsa::kAvx512, avx512});
+      continue;
+    }
+    const Kernels vnni = unmasked(CpuIsa::kAvxVnni) ? with_avx_vnni(avx2) : avx2;
+    if (vnni.int8 != avx2.int8) here.push_back({CpuIsa::kAvxVnni, vnni});
+    here.push_back({CpuIsa::kAvx2, avx2});
   }
   return here;
 }
@@ -40,13 +31,13 @@ Kernels kernels_for(CpuIsa isa, Activations activations) {
   for (const auto& [each_isa, kernels] : kernels_here()) {
     if (isa == CpuIsa::kAuto || isa == each_isa) {
       if (activations == Activations::kF32 || kernels.int8 != nullptr) return kernels;
-      throw Error(Code::kUnsupported, "[cpu] int8 activations: want AVX-512 with VBMI and VNNI, found {}",
-                  kernels.name);
+      throw Error(Code::kUnsupported,
+                  "--moe-activation int8: want AVX2, AVX-VNNI, AVX-512 or AMX, found {}; f32 runs here", kernels.name);
     }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each_isa));
   }
-  throw Error(Code::kUnsupported, "[cpu] instruction set {}: this CPU, or this build, has only {}", name_of(isa),
-              names);
+  throw Error(Code::kUnsupported, "--cpu-isa {}: this CPU, or this build, has only {}{}", name_of(isa), names,
+              isa_mask() == CpuIsa::kAuto ? "" : " (the rest is masked)");
 }
 
 }  // namespace nibble::backend::cpu

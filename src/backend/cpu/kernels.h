@@ -166,22 +166,21 @@ struct Kernels {
   const Int8Kernels* int8 = nullptr;  // null: this CPU lacks the instructions
 };
 
-// The portable tables of this build, best first.
-struct PortableKernels {
-  CpuIsa isa = CpuIsa::kBaseline;
-  bool runs_here = false;
+struct IsaKernels {
+  CpuIsa isa;
   Kernels kernels;
 };
-[[nodiscard]] std::vector<PortableKernels> portable_kernels();
+// The portable tables of this build that this CPU runs, best first.
+[[nodiscard]] std::vector<IsaKernels> portable_kernels();
+// A portable table of AVX2 or more with int8 products in 256 bits.
+[[nodiscard]] Kernels with_avx2(Kernels portable);
+// The same by AVX-VNNI; as it was where this CPU has none.
+[[nodiscard]] Kernels with_avx_vnni(Kernels portable);
 // The portable AVX-512 table with what is faster in intrinsics; as it was where this CPU lacks VBMI or VNNI.
 [[nodiscard]] Kernels with_avx512(Kernels portable);
 // with_avx512's table with products of many tokens in AMX's tiles; as it was where this CPU, or Linux, has none.
 [[nodiscard]] Kernels with_amx(Kernels avx512);
 
-struct IsaKernels {
-  CpuIsa isa;
-  Kernels kernels;
-};
 // All that this CPU runs, best first.
 [[nodiscard]] std::vector<IsaKernels> kernels_here();
 

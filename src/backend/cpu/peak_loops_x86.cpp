@@ -1,6 +1,7 @@
 // x86's instructions for bf16 and int8, which Highway 1.0 does not reach: chosen by cpuid, one function per set.
 
 #include "backend/cpu/amx.h"
+#include "backend/cpu/isa.h"
 #include "backend/cpu/peak_loops.h"
 
 #include <immintrin.h>
@@ -78,10 +79,12 @@ __attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
 
 std::vector<PeakLoop> matrix_loops() {
   std::vector<PeakLoop> loops;
-  const Amx tiles = request_amx();
-  if (__builtin_cpu_supports("avx512bf16")) loops.push_back({"bf16 (AVX-512)", true, 64.0 * kChains, bf16_avx512});
+  const bool avx512 = unmasked(CpuIsa::kAvx512);
+  const Amx tiles = unmasked(CpuIsa::kAmx) ? request_amx() : Amx{};
+  if (avx512 && __builtin_cpu_supports("avx512bf16"))
+    loops.push_back({"bf16 (AVX-512)", true, 64.0 * kChains, bf16_avx512});
   if (tiles.bf16) loops.push_back({"bf16 (AMX)", true, 4 * 2 * 16 * 16 * 32, bf16_amx});
-  if (__builtin_cpu_supports("avx512vnni"))
+  if (avx512 && __builtin_cpu_supports("avx512vnni"))
     loops.push_back({"int8 (AVX-512 VNNI)", false, 128.0 * kChains, int8_avx512});
   if (tiles.int8) loops.push_back({"int8 (AMX)", false, 4 * 2 * 16 * 16 * 64, int8_amx});
   return loops;

@@ -357,18 +357,22 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::backend::cpu {
 
-std::vector<PortableKernels> portable_kernels() {
-  std::vector<PortableKernels> all;
+std::vector<IsaKernels> portable_kernels() {
+  std::vector<IsaKernels> all;
+  // A set's own code, its table's included, runs only where the CPU has it.
+  [[maybe_unused]] const auto add = [&](CpuIsa isa, int64_t target, auto table_of) {
+    if ((hwy::SupportedTargets() & target) != 0) all.push_back({isa, table_of()});
+  };
 #if HWY_TARGETS & HWY_AVX3
-  all.push_back({CpuIsa::kAvx512, (hwy::SupportedTargets() & HWY_AVX3) != 0, N_AVX3::table("avx512")});
+  add(CpuIsa::kAvx512, HWY_AVX3, [] { return N_AVX3::table("avx512"); });
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  all.push_back({CpuIsa::kAvx2, (hwy::SupportedTargets() & HWY_AVX2) != 0, N_AVX2::table("avx2")});
+  add(CpuIsa::kAvx2, HWY_AVX2, [] { return N_AVX2::table("avx2"); });
 #endif
 #if HWY_TARGETS & HWY_NEON
-  all.push_back({CpuIsa::kBaseline, (hwy::SupportedTargets() & HWY_NEON) != 0, N_NEON::table("neon")});
+  add(CpuIsa::kBaseline, HWY_NEON, [] { return N_NEON::table("neon"); });
 #endif
-  all.push_back({CpuIsa::kBaseline, true, HWY_STATIC_DISPATCH(table)("baseline")});
+  all.push_back({CpuIsa::kBaseline, HWY_STATIC_DISPATCH(table)("baseline")});
   return all;
 }
 

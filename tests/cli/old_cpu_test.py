@@ -1,0 +1,35 @@
+"""nibble on CPUs that lack what this machine has, by qemu-user's CPUID: an instruction that such a CPU has not ends the
+program, which NIBBLE_CPU_MASK cannot show. Skipped, and counted as skipped, where there is no qemu-x86_64."""
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+from support import NIBBLE, TINY
+
+QEMU = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+PLAN = ("inspect", "-m", TINY, "--plan", "-p", 64, "-b", 1)
+STORY = ("run", "-m", TINY, "-p", "Once upon a time", "-n", 2, "--temperature", 0, "-t", 1, "-q")
+
+
+class OldCpus(unittest.TestCase):
+    def run_on(self, cpu, *arguments):
+        done = subprocess.run([QEMU, "-cpu", cpu, NIBBLE, *map(str, arguments)], capture_output=True, timeout=600, check=False)
+        self.assertEqual(done.returncode, 0, f"{cpu} {arguments}: {done.stderr.decode()}")
+        return done.stdout.decode()
+
+    def test_each_takes_the_best_it_has(self):
+        for cpu, isa in (("core2duo", "baseline"), ("Nehalem", "baseline"), ("SandyBridge", "baseline"), ("Haswell", "avx2")):
+            self.assertIn(f"({isa})", self.run_on(cpu, *PLAN), cpu)
+
+    def test_a_story_is_told(self):
+        for cpu in ("Nehalem", "Haswell"):
+            self.assertEqual(self.run_on(cpu, *STORY), "Once upon a time, there\n", cpu)
+
+
+if __name__ == "__main__":
+    if QEMU is None or os.environ.get("NIBBLE_SANITIZED"):
+        print("skipped: CPUs without AVX2: want qemu-x86_64 (Debian's qemu-user) and a build without sanitizers")
+        sys.exit(77)
+    unittest.main(verbosity=1)

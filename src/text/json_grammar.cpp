@@ -133,7 +133,7 @@ std::string SchemaGrammar::alternatives(size_t rule, std::string_view keyword) {
 }
 
 std::string SchemaGrammar::number_body(const SchemaPlace& at, Numbers which) {
-  const std::string expression = number_expression(document_, at, which);
+  const std::string expression = number_expression(document_, rules_, at, which);
   const auto [name, is_new] = rules_.helper_of("", expression);
   if (is_new) rules_.spend(at, static_cast<int64_t>(expression.size()) / kNumberBytesPerCost);
   return name;

@@ -235,6 +235,37 @@ TEST_F(ApiTest, the_prompt_tells_effort_identity_and_verbosity) {
     EXPECT_NE(prompt.find(text), std::string::npos) << text << prompt;
 }
 
+TEST_F(ApiTest, a_schema_that_no_grammar_expresses_is_refused_with_openais_code) {
+  start({kAnswer});
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],)",
+                    schema = R"({"type":"object","properties":{"größe":{"not":{}}}})";
+  struct Case {
+    std::string path, body, param, code;
+  };
+  for (const Case& c :
+       {Case{"/v1/chat/completions",
+             chat + R"("response_format":{"type":"json_schema","json_schema":{"name":"x","schema":)" + schema + "}}}",
+             "response_format", "invalid_json_schema"},
+        {"/v1/completions",
+         R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"name":"x","schema":)" + schema +
+             "}}}",
+         "response_format", "invalid_json_schema"},
+        {"/v1/responses",
+         R"({"input":"hi","text":{"format":{"type":"json_schema","name":"x","schema":)" + schema + "}}}", "text.format",
+         "invalid_json_schema"},
+        {"/v1/chat/completions",
+         chat + R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)" + schema + "}}]}",
+         "tools", "invalid_function_parameters"}}) {
+    const Reply reply = ask(c.path, c.body);
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(reply.json["error"]["param"], c.param) << reply.text;
+    EXPECT_EQ(reply.json["error"]["code"], c.code) << reply.text;
+    const std::string message = reply.json["error"]["message"];
+    EXPECT_NE(message.find("the schema at #/properties/größe: the keyword not"), std::string::npos) << message;
+    EXPECT_EQ(message.find('['), std::string::npos) << message;
+  }
+}
+
 TEST_F(ApiTest, a_refusal_does_not_repeat_a_large_request) {
   start({kAnswer});
   const std::string large = "\xC3\xA9" + std::string(100'000, 'a') + "\xC3\xA9";

@@ -38,7 +38,8 @@ enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
 struct OutputFormat {
   enum class Kind { kText, kJsonObject, kJsonSchema };
   Kind kind = Kind::kText;
-  text::ResponseFormat schema;  // kJsonSchema
+  text::ResponseFormat schema;            // kJsonSchema
+  std::string field = "response_format";  // the request's name of it
 };
 
 // Names of called functions by the id of the call.

@@ -29,9 +29,8 @@ MaskSource masks_of(text::Grammar grammar) {
 }
 
 text::ContentRule rule_of(const OutputFormat& format) {
-  return {.kind = static_cast<text::ContentRule::Kind>(format.kind),
-          .schema = format.schema.schema,
-          .where = "response_format"};
+  return {
+      .kind = static_cast<text::ContentRule::Kind>(format.kind), .schema = format.schema.schema, .where = format.field};
 }
 
 // Of a forced turn. Hosts of gpt-oss advise a max_tokens of some 30,000 at high effort
@@ -49,6 +48,10 @@ int64_t most_reasoning(text::ReasoningEffort effort) {
 bool is_forced(const TurnRequest& turn) {
   return turn.format.kind != OutputFormat::Kind::kText || turn.tool_choice == ToolChoice::kRequired ||
          turn.tool_choice == ToolChoice::kNamed;
+}
+
+ApiError bad_schema(const OutputFormat& format, const Error& error) {
+  return {format.field, error.what(), 400, "invalid_json_schema"};
 }
 
 using Names = std::vector<std::string>;
@@ -118,7 +121,8 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
   try {
     return masks_of(compiler.turn(rules_of(turn, turn.strict_tools, room)));
   } catch (const Error& e) {
-    throw ApiError(compiled(compiler, {.answer = rule_of(turn.format)}) ? "tools" : "response_format", e.what());
+    if (!compiled(compiler, {.answer = rule_of(turn.format)})) throw bad_schema(turn.format, e);
+    throw ApiError("tools", e.what(), 400, "invalid_function_parameters");
   }
 }
 
@@ -128,7 +132,7 @@ MaskSource text_mask(const text::GrammarCompiler& compiler, const OutputFormat& 
   try {
     return masks_of(compiler.content(rule_of(format), end_ids));
   } catch (const Error& e) {
-    throw ApiError("response_format", e.what());
+    throw bad_schema(format, e);
   }
 }
 

@@ -130,7 +130,7 @@ struct GrammarCompiler::Impl {
     try {
       return compiler.CompileGrammar(grammar);
     } catch (const std::exception& error) {
-      throw Error(Code::kInvalidRequest, "[grammar] {}: the schema cannot be compiled: {}", rule.where, error.what());
+      throw Error(Code::kInvalidRequest, "{}: the schema cannot be compiled: {}", rule.where, error.what());
     }
   }
   [[nodiscard]] int32_t id_of(Special special) const { return vocabulary->ids.id_of(special); }

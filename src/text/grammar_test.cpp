@@ -221,6 +221,20 @@ TEST_F(GrammarTest, refuses_by_name_what_it_cannot_keep) {
   EXPECT_THAT(message_of("false"), HasSubstr("nothing"));
 }
 
+TEST_F(GrammarTest, names_what_it_refuses_in_its_own_letters) {
+  EXPECT_THAT(message_of(R"({"type":"object","properties":{"größe":{"プロ":1}}})"),
+              HasSubstr("test: the schema at #/properties/größe: the keyword プロ is not supported"));
+  EXPECT_THAT(message_of(R"({"type":"grün"})"), HasSubstr("found grün"));
+  EXPECT_THAT(message_of(R"({"type":"string","format":"größe"})"), HasSubstr("found größe"));
+  EXPECT_THAT(message_of(R"({"type":"object","properties":{},"required":["größe"],"additionalProperties":false})"),
+              HasSubstr("required: größe"));
+  EXPECT_THAT(message_of(R"({"a\u001bb\u007f":1})"), HasSubstr("keyword a?b? "));
+  std::string many = "a";
+  for (int i = 0; i < 100; ++i) many += "é";
+  const std::string said = message_of(fmt::format(R"({{"{}":1}})", many));
+  EXPECT_THAT(said, HasSubstr(many.substr(0, 79) + "… is"));  // whole characters
+}
+
 TEST_F(GrammarTest, refuses_schemas_without_end) {
   EXPECT_THAT(message_of(R"({"anyOf":[{"$ref":"#"},{"type":"string"}]})"), HasSubstr("refers to itself"));
   EXPECT_THAT(message_of(R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})"),

@@ -313,7 +313,7 @@ std::string SchemaGrammar::object_body(size_t rule) {
     if (!open.contains(name)) continue;
     if (!additional) {
       document_.fail(
-          at, fmt::format("required: {} is not among the properties, and others are not allowed", name.substr(0, 80)));
+          at, fmt::format("required: {} is not among the properties, and others are not allowed", shortened(name)));
     }
     named[name] = true;
     add(name, *additional);

@@ -167,12 +167,12 @@ std::string string_expression(const SchemaDocument& document, GrammarRules& rule
       document.fail(
           at, fmt::format(
                   "format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, found {}",
-                  format->substr(0, 40)));
+                  shortened(*format)));
     }
     expression = known->pattern;
   }
   const StringExpression inside =
-      pattern_expression(expression, fmt::format("[grammar] {}: the schema at {}", where, at.path));
+      pattern_expression(expression, fmt::format("{}: the schema at {}", where, shortened(at.path)));
   if (inside.shortest < least || (most && (inside.longest == kUnbounded || inside.longest > *most))) {
     document.fail(at, fmt::format("{} cannot be combined with minLength or maxLength that it does not keep by itself",
                                   pattern != nullptr ? "pattern" : "format"));

@@ -222,6 +222,24 @@ TEST_F(ApiTest, a_turn_that_must_end_in_json_reasons_within_its_budget) {
     EXPECT_EQ(most, (context - static_cast<int64_t>(engine_->requests.back().prompt.size())) / 2) << fields;
   }
   EXPECT_EQ(reasoned(tool), 5000);  // it may answer: its end is the model's
+  for (const std::string& fields : {std::string(R"("seed":1)"), tool, forced, json})
+    EXPECT_EQ(reasoned(fields + R"(,"thinking_token_budget":7)"), 7) << fields;
+}
+
+TEST_F(ApiTest, no_budget_is_no_reasoning) {
+  start({kAnswer});
+  ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"thinking_token_budget":0})");
+  engine::TokenMask& mask = *engine_->requests.back().mask;
+  mask.accept(testing::tokens("<|channel|>")[0]);
+  std::vector<uint32_t> bits(static_cast<size_t>(testing::tokenizer().max_id()) / 32 + 1);
+  mask.fill(bits);
+  const auto may = [&bits](int32_t id) { return ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1U) != 0; };
+  EXPECT_TRUE(may(testing::tokens("final")[0]));
+  EXPECT_FALSE(may(testing::tokens("analysis")[0]));
+  const Reply reply = ask(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"hi"}],"thinking_token_budget":5,"ignore_eos":true,"max_tokens":9})");
+  EXPECT_EQ(reply.json["error"]["param"], "ignore_eos");
 }
 
 TEST_F(ApiTest, the_prompt_tells_effort_identity_and_verbosity) {

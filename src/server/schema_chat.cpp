@@ -128,6 +128,7 @@ void read_reasoning(Fields& fields, TurnRequest& into) {
     told->done();
   }
   into.effort = effort.value_or(into.effort);
+  into.reasoning_tokens = fields.integer("thinking_token_budget", {0, kMostTokens});  // vLLM's name
 }
 
 // What the answer will be much like: it could make it faster and changes nothing in it.

@@ -46,7 +46,9 @@ class GrammarTest : public ::testing::Test {
   }
   // Every token may come when its turn is, and so may the end.
   static bool takes(const Grammar& grammar, const std::vector<int32_t>& tokens) {
-    GrammarMatcher matcher = grammar.matcher();
+    return takes(grammar.matcher(), tokens);
+  }
+  static bool takes(GrammarMatcher matcher, const std::vector<int32_t>& tokens) {
     return std::all_of(tokens.begin(), tokens.end(),
                        [&](int32_t token) { return may_come(matcher, token) && matcher.accept(token); }) &&
            matcher.finished();
@@ -328,9 +330,7 @@ TEST_F(GrammarTest, bounded_reasoning_is_one_analysis_and_one_preamble) {
                     preamble = "<|channel|>commentary<|message|>Now.<|end|><|start|>assistant",
                     call = "<|channel|>commentary to=functions.f<|message|>{}<|call|>";
   const std::vector<CallRule> calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}};
-  const Grammar free = shared_compiler->turn({.answer = std::nullopt, .calls = calls}),
-                bounded = shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = 100}),
-                none = shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = 0});
+  const Grammar turn = shared_compiler->turn({.answer = std::nullopt, .calls = calls});
   for (const auto& [before, may] : std::vector<std::pair<std::string, bool>>{{"", true},
                                                                              {analysis, true},
                                                                              {preamble, true},
@@ -338,19 +338,19 @@ TEST_F(GrammarTest, bounded_reasoning_is_one_analysis_and_one_preamble) {
                                                                              {analysis + analysis, false},
                                                                              {preamble + preamble, false},
                                                                              {preamble + analysis, false}}) {
-    EXPECT_TRUE(takes(free, turn_tokens(before + call))) << before;
-    EXPECT_EQ(takes(bounded, turn_tokens(before + call)), may) << before;
-    EXPECT_EQ(takes(none, turn_tokens(before + call)), before.empty()) << before;
+    EXPECT_TRUE(takes(turn.matcher(), turn_tokens(before + call))) << before;
+    EXPECT_EQ(takes(turn.matcher(100), turn_tokens(before + call)), may) << before;
+    EXPECT_EQ(takes(turn.matcher(0), turn_tokens(before + call)), before.empty()) << before;
   }
 }
 
 TEST_F(GrammarTest, spent_reasoning_ends_where_it_stands_and_the_call_follows) {
   const std::vector<CallRule> calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}};
+  const Grammar turn = shared_compiler->turn({.answer = std::nullopt, .calls = calls});
   const int32_t end = id("<|end|>"), word = turn_tokens(" a")[0];
   for (const std::string_view channel : {"analysis", "commentary"}) {
     for (const int64_t budget : {1, 7}) {
-      GrammarMatcher matcher =
-          shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = budget}).matcher();
+      GrammarMatcher matcher = turn.matcher(budget);
       for (const int32_t token : turn_tokens(fmt::format("<|channel|>{}<|message|>", channel)))
         ASSERT_TRUE(matcher.accept(token));
       for (int64_t i = 0; i < budget; ++i) {

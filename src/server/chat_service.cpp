@@ -84,6 +84,7 @@ std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& tu
 
 std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
   const GenerationFields& fields = turn.generation;
+  const MaskSource mask = turn_mask(*model.grammars, turn);
   engine::Request request = base_request(model, fields);
   if (!fields.ignore_eos) {  // a turn ends here, whatever the model's files list
     request.stop_ids.push_back(model.ids.id_of(text::Special::kReturn));
@@ -91,13 +92,12 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
   }
   request.prompt = turn_prompt(model, turn, date);
   check_length(model, request, turn.prompt_field);
-  const int64_t room = model.max_context - static_cast<int64_t>(request.prompt.size());
-  const MaskSource mask = turn_mask(*model.grammars, turn, std::min(request.max_tokens, room));
+  const int64_t room = std::min(request.max_tokens, model.max_context - static_cast<int64_t>(request.prompt.size()));
   request.sampling.seed = seed_of(fields);
   std::vector<engine::Request> requests;
   for (int i = 0; i < fields.n; ++i) {
     requests.push_back(request);
-    if (mask) requests.back().mask = mask();
+    if (mask) requests.back().mask = mask(room);
     ++request.sampling.seed;
   }
   return requests;
@@ -123,7 +123,7 @@ std::vector<engine::Request> completion_requests(const ServedModel& model, const
     for (int i = 0; i < fields.n; ++i) {
       request.sampling.seed = seed + static_cast<uint64_t>(i);
       requests.push_back(request);
-      if (mask) requests.back().mask = mask();
+      if (mask) requests.back().mask = mask(request.max_tokens);
     }
   }
   return requests;

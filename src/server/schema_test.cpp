@@ -26,6 +26,26 @@ std::string refused(const std::string& fields) {
   return "";
 }
 
+TEST(schema, a_refusal_has_openais_code) {
+  const auto code = [](const std::string& fields) -> std::string {
+    try {
+      static_cast<void>(chat(fields));
+    } catch (const ApiError& e) {
+      return e.json()["error"]["code"];
+    }
+    return "";
+  };
+  EXPECT_EQ(code(R"(,"frobnicate":1)"), "unknown_parameter");
+  EXPECT_EQ(code(R"(,"audio":{"voice":"x"})"), "unsupported_parameter");
+  EXPECT_EQ(code(R"(,"modalities":["audio"])"), "unsupported_value");
+  EXPECT_EQ(code(R"(,"temperature":"hot")"), "invalid_type");
+  EXPECT_EQ(code(R"(,"temperature":-1)"), "invalid_value");
+  EXPECT_EQ(code(R"(,"reasoning_effort":"extreme")"), "invalid_value");
+  EXPECT_EQ(code(R"(,"stop":[""])"), "invalid_value");
+  EXPECT_EQ(code(R"(,"tools":[{"type":"function"}])"), "missing_required_parameter");
+  EXPECT_EQ(code(R"(,"response_format":{})"), "missing_required_parameter");
+}
+
 TEST(schema, sampling_fields_reach_the_request) {
   const TurnRequest turn = chat(R"(,"temperature":0.5,"top_p":0,"top_k":-1,"min_p":0.1,"presence_penalty":1,
       "frequency_penalty":-1,"repetition_penalty":1.1,"logit_bias":{"5":-100},"seed":-3,"n":2,"stop":"x",

@@ -254,6 +254,10 @@ class ChatCompletions(Shared):
         self.assertGreater(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 5)
         events = self.server.stream("/v1/chat/completions", chat_body(stream=True, include_reasoning=False))
         self.assertEqual((joined(events, "reasoning"), joined(events, "content")), ("", PARIS))
+        for budget in (0, 4):  # <|message|> counts
+            answer = self.server.chat(thinking_token_budget=budget).json()
+            self.assertEqual(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], budget and budget + 1)
+            self.assertEqual((answer["choices"][0]["finish_reason"], "reasoning" in answer["choices"][0]["message"]), ("stop", budget > 0))
 
     def test_a_prompt_that_is_too_long_is_refused(self):
         error = self.refusal(self.server.chat("Hello " * 140_000), 400, "messages")

@@ -50,6 +50,8 @@ struct ModelSource {
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
 [[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
+// For people: the kernels and activations, and how to have exact ones where they are rounded of their own accord.
+[[nodiscard]] std::string describe_cpu(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
 // Throws Error(kUnsupported), naming the flag, when one is given that none of these backends has.
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds);

@@ -16,6 +16,7 @@ TINY = SOURCE / "models/nibble-tiny"
 SANITIZED = os.environ.get("NIBBLE_SANITIZED", "") != ""  # slower, and address space is not a measure of memory
 TIMEOUT_S = 300 if SANITIZED else 60
 UNSUPPORTED = 3  # exit code
+EXACT = ("--moe-activation", "f32")  # where texts of different steps are held against each other, bit for bit
 
 
 class Result:

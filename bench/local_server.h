@@ -73,6 +73,7 @@ class LocalServer {
  private:
   static ModelOptions named(const std::string& directory, int threads) {
     ModelOptions options;
+    options.backend = BackendKind::kCpu;
     options.model = directory;
     options.threads = threads;
     return options;

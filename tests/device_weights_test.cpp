@@ -198,7 +198,7 @@ TEST_F(Upload, refuses_what_it_has_no_kernels_for) {
     FAIL() << "an embedding in MXFP8";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kUnsupported);
-    EXPECT_STREQ(error.what(), "[cuda] embedding: want bf16, f16, f32, ggml q8_0 or ggml mxfp4, found mxfp8");
+    EXPECT_STREQ(error.what(), "cuda: embedding: want bf16, f16, f32, ggml q8_0 or ggml mxfp4, found mxfp8");
   }
 }
 

@@ -378,7 +378,7 @@ TEST_F(Tiny, max_tokens_a_full_context_and_the_receiver_each_end_with_their_reas
 
   const Output context = generate(engine, greedy(prompt, 1000));
   EXPECT_EQ(context.finished.reason, FinishReason::kContext);
-  EXPECT_EQ(context.tokens.size(), 32 - prompt.size() + 1);  // the last token needs no room: nothing follows it
+  EXPECT_EQ(context.tokens.size(), 32 - prompt.size());
 
   int taken = 0;
   const Finished cancelled = engine.session->generate(greedy(prompt, 1000), [&](int32_t) { return ++taken < 5; });

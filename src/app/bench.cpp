@@ -1,3 +1,4 @@
+#include "app/backend_choice.h"
 #include "app/bench_batch.h"
 #include "app/bench_profile.h"
 #include "app/bench_report.h"
@@ -36,7 +37,7 @@ std::vector<BenchRow> plan_rows(const BenchOptions& options) {
       }
     }
   }
-  if (rows.empty()) throw Error(Code::kInvalidRequest, "[bench] want -p or -n above 0, found nothing to measure");
+  if (rows.empty()) throw Error(Code::kInvalidRequest, "want -p or -n above 0, found nothing to measure");
   return rows;
 }
 
@@ -56,7 +57,7 @@ int64_t longest(const BenchShape& shape) { return shape.depth + std::max(shape.p
 void check_context(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
   const int64_t context = context_length(options.model, config, config.dims.max_context);
   if (longest(shape) <= context) return;
-  throw Error(Code::kInvalidRequest, "[bench] want a depth (-d) and -p or -n of at most {} tokens together{}, found {}",
+  throw Error(Code::kInvalidRequest, "want a depth (-d) and -p or -n of at most {} tokens together{}, found {}",
               context, options.model.max_model_len > 0 ? " (--max-model-len)" : " (the model's context)",
               longest(shape));
 }
@@ -247,15 +248,19 @@ class Bench {
 
 }  // namespace
 
-int execute(const BenchOptions& options) {
-  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, NIBBLE_COMMIT));
+int execute(const BenchOptions& asked) {
+  if (asked.tune) return tune(asked, fmt::format("{} ({})", NIBBLE_VERSION, NIBBLE_COMMIT));
+  BenchOptions options = asked;
   Terminal terminal(options.output);
   if (options.profile && options.format == BenchFormat::kCsv)
-    throw Error(Code::kInvalidRequest, "[bench] --profile: want --output md or json, found csv");
+    throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   std::vector<BenchRow> rows = plan_rows(options);
   const BenchShape shape = shape_of(options, rows);
+  options.model = with_backend(asked.model, [&shape](const ModelOptions&, const model::ModelConfig& config) {
+    return step_limits(shape, config.dims);
+  });
   {
-    const model::ModelConfig config = open_config(options.model);
+    const model::ModelConfig config = open_config(options.model).config;
     check_context(options, shape, config);
     check_memory(options, shape, config);
   }

@@ -39,7 +39,8 @@ model::StepLimits step_limits(const BenchShape& shape, const backend::Dims& dims
     for (int s = 0; s < shape.sequences; ++s) pages += pages_of(shape, s, kind, dims.sliding_window);
     constexpr int64_t kMostPages = int64_t{1} << 24;  // slots are 32-bit
     if (pages > kMostPages) {
-      throw Error(Code::kInvalidRequest, "[bench] want at most {} tokens of context over all sequences, found {}",
+      throw Error(Code::kInvalidRequest,
+                  "-b, -d, -p and -n: want at most {} tokens in all sequences together, found {}",
                   kMostPages * backend::kPageTokens, pages * backend::kPageTokens);
     }
     limits.kv_pages[static_cast<size_t>(kind)] = static_cast<int32_t>(pages);

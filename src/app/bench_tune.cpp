@@ -22,9 +22,9 @@ using backend::cuda::Tuned;
 
 constexpr int64_t kLayers = 4;  // enough that experts' weights stay in no cache
 constexpr int64_t kSteps[] = {12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
-constexpr int64_t kMostTokens = 2048, kEndless = int64_t{1} << 30;
+constexpr int64_t kTunedTokens = 2048, kEndless = int64_t{1} << 30;
 
-const BenchShape kShape{.prompt = kMostTokens, .chunk_tokens = kMostTokens};
+const BenchShape kShape{.prompt = kTunedTokens, .chunk_tokens = kTunedTokens};
 
 backend::BackendConfig backend_config(const ModelOptions& options, const model::ModelConfig& config) {
   return model::backend_config(config, step_limits(kShape, config.dims), options.dense);
@@ -115,16 +115,16 @@ int tune(const BenchOptions& options, std::string commit) {
   Terminal terminal(options.output);
   const ModelOptions& asked = options.model;
   if (options.format != BenchFormat::kMarkdown)
-    throw Error(Code::kInvalidRequest, "[bench] --tune: want --output md, found another");
+    throw Error(Code::kInvalidRequest, "--tune: want --output md, found another");
   if (asked.backend != BackendKind::kCuda || asked.load_format != LoadFormat::kDummy ||
       asked.moe_kernel != backend::MoeKernel::kAuto)
     throw Error(Code::kUnsupported,
-                "[bench] --tune: want --backend cuda, --load-format dummy and no --moe-kernel, found another");
+                "--tune: want --backend cuda, --load-format dummy and no --moe-kernel, found another");
   const backend::CudaAvailable available = backend::cuda_available();
   if (!available.yes) throw Error(Code::kUnsupported, "{}", available.reason);
   const auto card = backend::cuda_plan_device();
   check(card.has_value(), "a card that is available has facts");
-  const model::ModelConfig config = model::truncated(open_config(asked), kLayers);
+  const model::ModelConfig config = model::truncated(open_config(asked).config, kLayers);
   check_memory(asked, config);
   ThreadPool pool(thread_count(asked));
   const model::DummyWeights weights(config, asked.dummy_seed, &pool);

@@ -1,5 +1,6 @@
 #include "app/chat.h"
 
+#include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/generation.h"
 #include "app/interrupt.h"
@@ -270,6 +271,7 @@ class Chat {
       messages.push_back(std::move(item));
     }
     nlohmann::ordered_json json = {{"messages", std::move(messages)}};
+    json["backend"] = name_of(options_.model.backend);
     json.update(usage_json(outcome_, options_.generate));
     return json;
   }
@@ -294,7 +296,7 @@ class Chat {
 }  // namespace
 
 std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
-  const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "[chat] --tools: {}", what); };
+  const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "--tools: {}", what); };
   using Json = nlohmann::ordered_json;
   const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
     if (depth > kMaxToolsDepth)
@@ -319,19 +321,21 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
   return tools;
 }
 
-int execute(const ChatOptions& options) {
+int execute(const ChatOptions& asked) {
+  ChatOptions options = asked;
   if (options.output.json && !options.prompt.given)
-    throw Error(Code::kInvalidRequest, "[chat] --json: want one question (-p or -f), found a conversation");
+    throw Error(Code::kInvalidRequest, "--json: want one question (-p or -f), found a conversation");
   Terminal terminal(options.output);
   const std::string question = options.prompt.given ? read_text(options.prompt) : std::string();
   if (options.prompt.given && question.empty())
-    throw Error(Code::kInvalidRequest, "[chat] want a question (-p or -f), found an empty one");
+    throw Error(Code::kInvalidRequest, "want a question (-p or -f), found an empty one");
   std::vector<text::ToolSpec> tools;
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
-  const ModelSource source = open_model(options.model, terminal);
-  const int64_t context = context_length(options.model, source.config, kDefaultContext);
-  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.step_tokens()},
-                  terminal);
+  options.model = with_backend(asked.model, kDefaultContext);
+  const ModelOptions& model = options.model;
+  const ModelSource source = open_model(model, terminal);
+  const int64_t context = context_length(model, source.config, kDefaultContext);
+  Runtime runtime(source, model, {.max_context = context, .chunk_tokens = model.step_tokens()}, terminal);
   Chat chat(options, std::move(tools), {source, runtime, terminal, context});
   return options.prompt.given ? chat.ask_once(question) : chat.talk();
 }

@@ -33,7 +33,7 @@ text::TokenizerParts tokenizer_parts(const ModelOptions& options) {
 int execute(const ConvertOptions& options) {
   Terminal terminal(options.output);
   if (is_gguf(options.model)) {
-    throw Error(Code::kInvalidRequest, "[convert] {}: want a model in safetensors, found GGUF", options.model.model);
+    throw Error(Code::kInvalidRequest, "{}: want a model in safetensors, found GGUF", options.model.model);
   }
   const ModelSource source = open_model(options.model, terminal);
   std::map<std::tuple<model::WeightRole, int>, const backend::HostWeight*> weights;

@@ -28,10 +28,12 @@ Rates rates_of(const engine::Finished& f) {
 engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config, int64_t context,
                              std::vector<int32_t> prompt) {
   backend::validate(options.sampling, config.dims.vocab);
-  if (static_cast<int64_t>(prompt.size()) > context) {
-    throw Error(Code::kInvalidRequest,
-                "[request] want at most {} prompt tokens (the context; see --max-model-len), found {}", context,
-                prompt.size());
+  if (std::ssize(prompt) >= context) {
+    throw Error(
+        Code::kInvalidRequest,
+        "want at most {} prompt tokens, found {}: the context (--max-model-len) of {} holds the prompt and what "
+        "is generated",
+        context - 1, prompt.size(), context);
   }
   return {.prompt = std::move(prompt),
           .max_tokens = options.max_tokens > 0 ? options.max_tokens : std::numeric_limits<int64_t>::max(),

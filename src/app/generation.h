@@ -17,7 +17,7 @@
 namespace nibble::app {
 
 // Refuses what the engine would refuse, before anything is printed: throws Error(kInvalidRequest) for sampling
-// parameters out of range and a prompt longer than `context`.
+// parameters out of range and a prompt that leaves no room in `context`.
 [[nodiscard]] engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config,
                                            int64_t context, std::vector<int32_t> prompt);
 

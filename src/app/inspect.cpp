@@ -1,3 +1,4 @@
+#include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/inspect_plan.h"
 #include "app/loaded_model.h"
@@ -16,6 +17,8 @@ namespace nibble::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kPlanContext = 4096;  // for which a card must have room to be planned for, where nobody names one
 
 struct Row {
   std::string name, dtype;
@@ -146,9 +149,13 @@ std::string text_report(const Json& j, Terminal& terminal) {
 
 int execute(const InspectOptions& options) {
   Terminal terminal(options.output);
-  const model::ModelConfig config = open_config(options.model);
+  const auto [config, notes] = open_config(options.model);
+  for (const std::string& note : notes) terminal.note(note);
   if (options.plan) {
-    plan(options, config, terminal);
+    InspectOptions planned = options;
+    planned.model = with_backend(options.model, kPlanContext);
+    if (!planned.model.backend_why.empty() && !options.output.json) terminal.note(planned.model.backend_why);
+    plan(planned, config, terminal);
     return kExitOk;
   }
   const auto [rows, numbers] = inspect(options, config);

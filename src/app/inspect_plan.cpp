@@ -34,7 +34,7 @@ std::vector<Scenario> scenarios_of(const InspectOptions& options, const model::M
   std::vector<Scenario> scenarios;
   const auto add = [&](std::string name, int64_t sequences, backend::Row row) {
     if (row.context > config.dims.max_context) {
-      throw Error(Code::kInvalidRequest, "[plan] want a depth (-d) and its step of at most {} tokens, found {}",
+      throw Error(Code::kInvalidRequest, "want a depth (-d) and its step of at most {} tokens, found {}",
                   config.dims.max_context, row.context);
     }
     Scenario scenario{std::move(name), {}};
@@ -51,7 +51,7 @@ std::vector<Scenario> scenarios_of(const InspectOptions& options, const model::M
       if (prompt > 0) add(fmt::format("pp{} @ d{}", prompt, depth), 1, {.tokens = tokens, .context = context + tokens});
     }
   }
-  if (scenarios.empty()) throw Error(Code::kInvalidRequest, "[plan] want -b or -p above 0, found nothing to plan");
+  if (scenarios.empty()) throw Error(Code::kInvalidRequest, "want -b or -p above 0, found nothing to plan");
   return scenarios;
 }
 
@@ -90,13 +90,13 @@ class Planner {
         cost_{config.dims, stored_formats(options.model, weights)} {
     cost_.formats.kv_value_bytes = kv_value_bytes(options.model, config.dims);
     if (options.model.backend == BackendKind::kReference)
-      throw Error(Code::kUnsupported, "[plan] want --backend cpu or cuda, found reference: it has plain loops only");
+      throw Error(Code::kUnsupported, "want --backend cpu or cuda, found reference: it has plain loops only");
     refuse_foreign_flags(options.model, {options.model.backend});
     if (options.model.backend == BackendKind::kCuda) {
       card_ = card_of(options.card);
       conversions_ = card_conversions(weights, options.model.dense);
     } else if (options.card != CardChoice::kAuto) {
-      throw Error(Code::kUnsupported, "[plan] --card: want --backend cuda, found another");
+      throw Error(Code::kUnsupported, "--card: want --backend cuda, found another");
     }
   }
 

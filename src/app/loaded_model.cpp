@@ -49,10 +49,33 @@ text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelCo
     return text::Tokenizer::o200k_harmony();
   text::Tokenizer tokenizer = text::Tokenizer::from_file(file);
   if (tokenizer.max_id() >= config.dims.vocab) {
-    throw Error(Code::kCorrupt, "[load] {}: want token ids below the model's vocabulary of {}, found {}", file.string(),
+    throw Error(Code::kCorrupt, "{}: want token ids below the model's vocabulary of {}, found {}", file.string(),
                 config.dims.vocab, tokenizer.max_id());
   }
   return tokenizer;
+}
+
+OpenedConfig config_of(const checkpoint::GgufCheckpoint& gguf) {
+  const checkpoint::GgufFields fields = fields_of(gguf);
+  OpenedConfig opened{model::config_from_gguf(fields), {}};
+  const std::vector<std::string> unknown = model::unknown_keys(fields);
+  if (!unknown.empty())
+    opened.notes = {fmt::format("{}: not known here, so without effect: {}", gguf.where(), fmt::join(unknown, ", "))};
+  return opened;
+}
+
+OpenedConfig config_of(const fs::path& directory) {
+  const checkpoint::HfConfig hf = checkpoint::read_hf_config(directory);
+  return {model::from_hf(hf), hf.notes};
+}
+
+// What no token is can end no text.
+void check_end_tokens(const text::Tokenizer& tokenizer, const ModelOptions& options, std::span<const int32_t> ids) {
+  for (const int32_t id : ids) {
+    if (tokenizer.contains(id)) continue;
+    throw Error(Code::kCorrupt, "{}: eos_token_id: want ids of the tokenizer's tokens, found {}, which is none",
+                options.model, id);
+  }
 }
 
 OnLoad show_loading(Terminal& terminal) {
@@ -74,22 +97,22 @@ bool is_gguf(const ModelOptions& options) {
   return options.load_format != LoadFormat::kSafetensors && checkpoint::is_gguf(options.model);
 }
 
-model::ModelConfig open_config(const ModelOptions& options) {
-  if (is_preset(options)) return model::preset(options.model);
-  if (is_gguf(options)) return model::config_from_gguf(fields_of(checkpoint::GgufCheckpoint::open(options.model)));
+OpenedConfig open_config(const ModelOptions& options) {
+  if (is_preset(options)) return {model::preset(options.model), {}};
+  if (is_gguf(options)) return config_of(checkpoint::GgufCheckpoint::open(options.model));
   const fs::path path = options.model;
   if (!fs::is_directory(path) && !fs::is_regular_file(path)) {
     throw Error(Code::kIo,
-                "[load] {}: want a model directory or a .gguf file, found {} (for random weights: "
+                "{}: want a model directory or a .gguf file, found {} (for random weights: "
                 "--load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)",
                 options.model, fs::exists(path) ? "neither" : "nothing there");
   }
-  if (fs::is_directory(path)) return model::from_hf(checkpoint::read_hf_config(path));
+  if (fs::is_directory(path)) return config_of(path);
   if (!fs::exists(path.parent_path() / "config.json")) {
-    throw Error(Code::kIo, "[load] {}: want a GGUF file, or one of safetensors with a config.json beside it, found {}",
+    throw Error(Code::kIo, "{}: want a GGUF file, or one of safetensors with a config.json beside it, found {}",
                 options.model, checkpoint::begins_as_gguf(path) ? "GGUF under --load-format safetensors" : "neither");
   }
-  return model::from_hf(checkpoint::read_hf_config(path.parent_path()));
+  return config_of(path.parent_path());
 }
 
 std::vector<MappedSource> ModelSource::mapped_files() const {
@@ -107,8 +130,7 @@ namespace {
 // --no-mmap
 void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal) {
   const std::vector<MappedSource> files = source.mapped_files();
-  if (files.empty())
-    throw Error(Code::kInvalidRequest, "[options] --no-mmap: want weights in files, found --load-format dummy");
+  if (files.empty()) throw Error(Code::kInvalidRequest, "--no-mmap: want weights in files, found --load-format dummy");
   int64_t bytes = 0, done = 0;
   for (const MappedSource& file : files) bytes += static_cast<int64_t>(file.bytes.size());
   require_fit({.weights = bytes}, host_limit(), std::array{std::string("the same without --no-mmap")});
@@ -128,9 +150,11 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   }
   std::optional<checkpoint::GgufCheckpoint> gguf;
   if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
-  model::ModelConfig config = gguf ? model::config_from_gguf(fields_of(*gguf)) : open_config(options);
+  auto [config, notes] = gguf ? config_of(*gguf) : open_config(options);
+  for (const std::string& note : notes) terminal.note(note);
   text::Tokenizer tokenizer =
       gguf ? tokenizer_from_gguf(fields_of(*gguf), gguf->paths().front().string()) : open_tokenizer(options, config);
+  check_end_tokens(tokenizer, options, config.eos_ids);
   if (gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
   ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}};
   ThreadPool pool(thread_count(options));
@@ -226,7 +250,7 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
           .eager = options.enforce_eager};
 }
 
-void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
+ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
   using enum BackendKind;
   const MoeActivation moe = o.moe_activation;
   const struct {
@@ -243,11 +267,19 @@ void refuse_foreign_flags(const ModelOptions& o, std::initializer_list<BackendKi
                {"--attention-backend", o.attention_backend != AttentionBackend::kAuto, {kCuda}},
                {"--kv-cache-dtype int8", o.kv_cache_dtype == KvCacheDtype::kInt8, {kCpu, kReference}}};
   for (const auto& [flag, given, on] : flags) {
-    if (!given || std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) != kinds.end()) continue;
-    std::vector<std::string_view> names;
-    for (const BackendKind kind : on) names.push_back(kind == kCpu ? "cpu" : kind == kCuda ? "cuda" : "reference");
-    throw Error(Code::kUnsupported, "[options] {}: want --backend {}, found another", flag, fmt::join(names, " or "));
+    if (given && std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) == kinds.end())
+      return {std::string(flag), on};
   }
+  return {};
+}
+
+void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds) {
+  const auto [flag, on] = foreign_flag(options, kinds);
+  if (flag.empty()) return;
+  std::vector<std::string_view> names;
+  for (const BackendKind kind : on) names.push_back(name_of(kind));
+  throw Error(Code::kUnsupported, "{}: want --backend {}, found {}", flag, fmt::join(names, " or "),
+              options.backend_why.empty() ? "another" : options.backend_why);
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
@@ -280,6 +312,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const Budget budget = check_budget(options, config, cost);
   const bool card = options.backend == BackendKind::kCuda;
   const auto note = [&](const std::string& text) { view.terminal.note(view.terminal.dim(text)); };
+  if (!options.backend_why.empty() && !view.terminal.is_json()) note(options.backend_why);
   if (card) note(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where));
   const std::string conversions = card ? card_conversions(source.weights, options.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
@@ -308,7 +341,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
   if (options.max_model_len > config.dims.max_context) {
-    throw Error(Code::kInvalidRequest, "[options] --max-model-len: want at most {} (the model's context), found {}",
+    throw Error(Code::kInvalidRequest, "--max-model-len: want at most {} (the model's context), found {}",
                 config.dims.max_context, options.max_model_len);
   }
   return std::min(options.max_model_len > 0 ? options.max_model_len : fallback, int64_t{config.dims.max_context});

@@ -44,8 +44,12 @@ struct ModelSource {
 // Whether the options mean llama.cpp's files.
 [[nodiscard]] bool is_gguf(const ModelOptions& options);
 
+struct OpenedConfig {
+  model::ModelConfig config;
+  std::vector<std::string> notes;  // what is odd about the files, a line each
+};
 // Reads config.json or the GGUF file's keys, or takes the preset.
-[[nodiscard]] model::ModelConfig open_config(const ModelOptions& options);
+[[nodiscard]] OpenedConfig open_config(const ModelOptions& options);
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
@@ -53,7 +57,13 @@ struct ModelSource {
 // For people: the kernels and activations, and how to have exact ones where they are rounded of their own accord.
 [[nodiscard]] std::string describe_cpu(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
-// Throws Error(kUnsupported), naming the flag, when one is given that none of these backends has.
+// A flag that is given and that none of these backends has, and those that have it; an empty one where there is none.
+struct ForeignFlag {
+  std::string flag;
+  std::vector<BackendKind> on;
+};
+[[nodiscard]] ForeignFlag foreign_flag(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
+// Throws Error(kUnsupported) for one, naming it.
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
 // Takes of the options what this kind has. A reference beside options.backend cuda reads weights as the card holds
 // them. `files`: those that weights will be mapped from.

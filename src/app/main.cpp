@@ -63,9 +63,9 @@ int run(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return fail(kExitNoMemory, name_of(Code::kOutOfMemory), "the system gives no more");
   } catch (const std::filesystem::filesystem_error& e) {
-    return fail(kExitIo, name_of(Code::kIo), fmt::format("[file] {}: {}", e.path1().string(), e.code().message()));
+    return fail(kExitIo, name_of(Code::kIo), fmt::format("{}: {}", e.path1().string(), e.code().message()));
   } catch (const std::system_error& e) {  // of threads
-    return fail(kExitIo, name_of(Code::kIo), fmt::format("[threads] cannot start one: {}", e.code().message()));
+    return fail(kExitIo, name_of(Code::kIo), fmt::format("cannot start a thread: {}", e.code().message()));
   } catch (const std::exception& e) {
     return fail(kExitFailure, "internal error", e.what());
   }

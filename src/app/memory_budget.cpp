@@ -57,7 +57,7 @@ std::string describe(const MemoryNeeds& needs) {
 
 void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<const std::string> advice) {
   if (needs.total() <= limit.bytes) return;
-  throw Error(Code::kOutOfMemory, "[memory] want {}; {}; {}", describe(needs), limit.where,
+  throw Error(Code::kOutOfMemory, "want {}; {}; {}", describe(needs), limit.where,
               advice.empty() ? "nothing smaller would fit" : fmt::format("would fit: {}", fmt::join(advice, " or ")));
 }
 
@@ -105,7 +105,8 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
     return {needs, device_limit(free, total, options.gpu_memory_utilization.value_or(kDefaultUtilization))};
   }
   if (options.gpu_memory_utilization)
-    throw Error(Code::kInvalidRequest, "[memory] --gpu-memory-utilization: want --backend cuda, found another");
+    throw Error(Code::kInvalidRequest, "--gpu-memory-utilization: want --backend cuda, found {}",
+                options.backend_why.empty() ? "another" : options.backend_why);
   const int64_t value_bytes = options.backend == BackendKind::kReference ? 8 : 4;
   MemoryNeeds needs{.weights = 0,
                     .kv = backend::kv_bytes(config, kv_value_bytes(options, config.dims)),

@@ -19,7 +19,12 @@
 
 namespace nibble::app {
 
-enum class BackendKind { kCpu, kCuda, kReference };
+// kAuto: see backend_choice.h
+enum class BackendKind { kAuto, kCpu, kCuda, kReference };
+[[nodiscard]] constexpr std::string_view name_of(BackendKind kind) {
+  constexpr std::string_view kNames[] = {"auto", "cpu", "cuda", "reference"};
+  return kNames[static_cast<size_t>(kind)];
+}
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8, kInt8 };
 enum class MoeActivation { kAuto, kF32, kInt8, kMxfp8 };
@@ -40,8 +45,9 @@ struct ModelOptions {
   std::string model;  // a directory, a .gguf file, or with --load-format dummy also a preset's name
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
-  BackendKind backend = BackendKind::kCpu;
-  int threads = 0;  // 0: as many as processors
+  BackendKind backend = BackendKind::kAuto;
+  std::string backend_why;  // a line for the user, where kAuto became another
+  int threads = 0;          // 0: as many as processors
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
   MoeActivation moe_activation = MoeActivation::kAuto;
   CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;

@@ -1,3 +1,4 @@
+#include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
@@ -26,15 +27,15 @@ double surprise(std::span<const float> logits, int32_t token) {
 int execute(const PerplexityOptions& options) {
   Terminal terminal(options.output);
   const std::string input = read_text(options.input);
-  const ModelSource source = open_model(options.model, terminal);
+  const ModelOptions model = with_backend(options.model, options.context);
+  const ModelSource source = open_model(model, terminal);
   const std::vector<int32_t> ids = source.tokenizer.encode(input);
-  if (ids.size() < 2)
-    throw Error(Code::kInvalidRequest, "[perplexity] want a text of at least 2 tokens, found {}", ids.size());
-  const auto window = static_cast<size_t>(context_length(options.model, source.config, options.context));
+  if (ids.size() < 2) throw Error(Code::kInvalidRequest, "want a text of at least 2 tokens, found {}", ids.size());
+  const auto window = static_cast<size_t>(context_length(model, source.config, options.context));
   if (window < 2)
-    throw Error(Code::kInvalidRequest, "[perplexity] want windows of at least 2 tokens, found {}", window);
-  const int chunk = std::min(64, options.model.step_tokens());  // a row of logits each: bounds memory
-  Runtime runtime(source, options.model,
+    throw Error(Code::kInvalidRequest, "--max-model-len: want windows of at least 2 tokens, found {}", window);
+  const int chunk = std::min(64, model.step_tokens());  // a row of logits each: bounds memory
+  Runtime runtime(source, model,
                   {.max_context = static_cast<int64_t>(window), .chunk_tokens = chunk, .max_logit_rows = chunk},
                   terminal);
   double nats = 0;
@@ -51,7 +52,7 @@ int execute(const PerplexityOptions& options) {
       }
     });
     if (!std::isfinite(nats))
-      throw Error(Code::kCorrupt, "[perplexity] want finite logits, found {}: the weights hold NaN or infinity", nats);
+      throw Error(Code::kCorrupt, "want finite logits, found {}: the weights hold NaN or infinity", nats);
     terminal.progress("scoring", static_cast<double>(begin + part.size()) / static_cast<double>(ids.size()),
                       fmt::format("perplexity {:.3f}", std::exp(nats / static_cast<double>(scored))));
   }
@@ -63,7 +64,8 @@ int execute(const PerplexityOptions& options) {
                                                {"bits_per_byte", bits_per_byte},
                                                {"scored_tokens", scored},
                                                {"window", window},
-                                               {"attention_sinks", options.model.attention_sinks}});
+                                               {"backend", name_of(model.backend)},
+                                               {"attention_sinks", model.attention_sinks}});
   } else {
     terminal.print(fmt::format("perplexity {:.4f} over {} tokens ({:.4f} bits per byte, windows of {})\n", perplexity,
                                scored, bits_per_byte, window));

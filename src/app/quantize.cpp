@@ -32,7 +32,7 @@ int execute(const QuantizeOptions& options) {
   const bool directory = std::filesystem::is_directory(options.input);
   if (directory && !options.tensors.empty()) {
     throw Error(Code::kInvalidRequest,
-                "[quantize] --tensors: want a file as input, found the directory {}; its experts are what is quantised",
+                "--tensors: want a file as input, found the directory {}; its experts are what is quantised",
                 options.input.string());
   }
   nlohmann::ordered_json json = {{"format", options.format}, {"tensors", nlohmann::json::array()}};

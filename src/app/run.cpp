@@ -1,3 +1,4 @@
+#include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/generation.h"
 #include "app/interrupt.h"
@@ -20,17 +21,17 @@ constexpr int64_t kDefaultContext = 4096;
 int execute(const RunOptions& options) {
   Terminal terminal(options.output);
   const std::string prompt_text = read_text(options.prompt);
-  const ModelSource source = open_model(options.model, terminal);
+  const ModelOptions model = with_backend(options.model, kDefaultContext);
+  const ModelSource source = open_model(model, terminal);
   std::vector<int32_t> prompt = source.tokenizer.encode(
       prompt_text, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
   if (prompt.empty())
     throw Error(Code::kInvalidRequest,
-                "[run] want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
+                "want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::max<int64_t>(options.generate.max_tokens, 1);
-  const int64_t context = context_length(options.model, source.config, std::max(kDefaultContext, wanted));
+  const int64_t context = context_length(model, source.config, std::max(kDefaultContext, wanted));
   const engine::Request request = make_request(options.generate, source.config, context, std::move(prompt));
-  Runtime runtime(source, options.model, {.max_context = context, .chunk_tokens = options.model.step_tokens()},
-                  terminal);
+  Runtime runtime(source, model, {.max_context = context, .chunk_tokens = model.step_tokens()}, terminal);
 
   if (!options.output.json) terminal.print(terminal.dim(prompt_text));
   const Interrupt interrupt;
@@ -59,7 +60,7 @@ int execute(const RunOptions& options) {
     emit(stops.finish());
   }
   if (options.output.json) {
-    nlohmann::ordered_json json = {{"text", text}, {"token_ids", output}};
+    nlohmann::ordered_json json = {{"text", text}, {"token_ids", output}, {"backend", name_of(model.backend)}};
     json.update(usage_json(outcome, options.generate));
     terminal.print_json(json);
   } else {

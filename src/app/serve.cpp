@@ -1,5 +1,6 @@
 // nibble serve: the port answers at once, then the model is loaded, then requests are served until a signal comes.
 
+#include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
@@ -21,6 +22,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <optional>
+#include <thread>
 
 namespace nibble::app {
 namespace {
@@ -80,14 +82,21 @@ server::ApiOptions api_options(const ServeOptions& o) {
           .version = NIBBLE_VERSION};
 }
 
-engine::EngineLimits engine_limits(const ServeOptions& o, const model::ModelConfig& config) {
-  return {.max_context = context_length(o.model, config, config.dims.max_context),
+engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
+  return {.max_context = context_length(model, config, config.dims.max_context),
           .max_sequences = o.max_num_seqs,
-          .max_batched_tokens = o.model.step_tokens(),
+          .max_batched_tokens = model.step_tokens(),
           .max_waiting = o.max_waiting,
           .kv_tokens = o.kv_tokens,
           .prefix_cache = o.prefix_cache,
-          .async_scheduling = o.async_scheduling.value_or(o.model.backend == BackendKind::kCuda)};
+          .async_scheduling = o.async_scheduling.value_or(model.backend == BackendKind::kCuda)};
+}
+
+// Before anything is made to fit: where the context may be any, a token of it has to.
+model::StepLimits least_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
+  engine::EngineLimits limits = engine_limits(o, model, config);
+  if (model.max_model_len == kContextThatFits) limits.max_context = 1;
+  return engine::step_limits(limits, config.dims);
 }
 
 // What was left open becomes as large as fits: the context (--max-model-len auto), then the KV cache. A host's cache
@@ -127,7 +136,8 @@ struct Running {
 void load(const ServeOptions& o, const ModelOptions& model, Running& running, const OnLoad& on_load,
           Terminal& terminal) {
   running.source.emplace(open_model(model, terminal));
-  const engine::EngineLimits limits = with_memory(model, *running.source, engine_limits(o, running.source->config));
+  const engine::EngineLimits limits =
+      with_memory(model, *running.source, engine_limits(o, model, running.source->config));
   running.max_context = limits.max_context;
   running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims),
                          LoadView{terminal, on_load});
@@ -147,6 +157,15 @@ server::ServedModel served_model(const Running& running, std::vector<std::string
           .vocab = source.config.dims.vocab};
 }
 
+// Whatever is still computed for nobody: a step, a grammar, the tokens of a long text.
+void end_soon() {
+  const auto end = [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    std::_Exit(kExitOk);
+  };
+  std::thread(end).detach();
+}
+
 }  // namespace
 
 int execute(const ServeOptions& o) {
@@ -154,6 +173,13 @@ int execute(const ServeOptions& o) {
   if (o.print_config) return print_settings(o, terminal);
   for (const std::string& note : o.notes) terminal.note(note);
   ModelOptions model = o.model;
+  NamedModel named{model.model, {model.model}};
+  if (model.load_format != LoadFormat::kDummy) named = find_model(model.model, o.huggingface_cache);
+  model.model = named.directory;
+  if (!o.served_names.empty()) named.names = o.served_names;
+  model = with_backend(model, [&o](const ModelOptions& with, const model::ModelConfig& config) {
+    return least_limits(o, with, config);
+  });
   if (model.backend != BackendKind::kCuda) {  // in the command lines that people have
     const std::string_view why = "makes no difference: no card is used";
     if (model.enforce_eager) terminal.note(fmt::format("--enforce-eager {}", why));
@@ -161,10 +187,6 @@ int execute(const ServeOptions& o) {
     model.enforce_eager = false;
     model.gpu_memory_utilization.reset();
   }
-  NamedModel named{model.model, {model.model}};
-  if (model.load_format != LoadFormat::kDummy) named = find_model(model.model, o.huggingface_cache);
-  model.model = named.directory;
-  if (!o.served_names.empty()) named.names = o.served_names;
 
   Running running;
   std::atomic<bool> loaded = false;
@@ -174,6 +196,7 @@ int execute(const ServeOptions& o) {
   options.on_signal = [&loaded] {
     if (!loaded) std::_Exit(kExitOk);  // nothing runs yet, and loading may take minutes
   };
+  options.on_own_answer = [&api](int status) { api.answered_outside(status); };
   server::HttpServer http(std::move(options), [&api](const server::HttpRequest& request, server::Wake wake) {
     return api.handle(request, std::move(wake));
   });
@@ -198,6 +221,7 @@ int execute(const ServeOptions& o) {
   loaded = true;
   http.wait();
   terminal.note("stopped");
+  end_soon();
   return kExitOk;
 }
 

@@ -50,8 +50,7 @@ std::optional<fs::path> snapshot_of(const fs::path& cache, std::string name) {
 NamedModel find_model(const std::string& name, const std::string& huggingface_cache) {
   if (name.empty()) {
     const auto own = own_model();
-    if (!own)
-      throw Error(Code::kIo, "[serve] want a model (nibble serve DIRECTORY): the small one is not beside the program");
+    if (!own) throw Error(Code::kIo, "want a model (nibble serve DIRECTORY): nibble-tiny is not beside the program");
     return {own->string(), {"nibble-tiny"}};
   }
   std::string last = fs::path(name).filename().string();
@@ -66,11 +65,11 @@ NamedModel find_model(const std::string& name, const std::string& huggingface_ca
   std::vector<std::string> looked = {name};
   for (const fs::path& place : {fs::path("models") / name, fs::path("models") / last}) {
     if (is_model(place)) return {place.string(), names};
-    looked.push_back(place.string());
+    if (looked.back() != place.string()) looked.push_back(place.string());
   }
   if (const auto snapshot = snapshot_of(huggingface_cache, name)) return {snapshot->string(), names};
   looked.push_back(huggingface_cache);
-  throw Error(Code::kIo, "[serve] there is no model {} on this machine; looked in {}. Nothing is downloaded", name,
+  throw Error(Code::kIo, "there is no model {} on this machine; looked in {}. Nothing is downloaded", name,
               fmt::join(looked, ", "));
 }
 

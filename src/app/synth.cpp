@@ -52,7 +52,7 @@ int execute(const SynthOptions& options) {
     synth_gguf(config, options, pool, terminal);
     return kExitOk;
   }
-  if (options.part_bytes > 0) throw Error(Code::kInvalidRequest, "[synth] --part-bytes: want --format gguf with it");
+  if (options.part_bytes > 0) throw Error(Code::kInvalidRequest, "--part-bytes: want --format gguf with it");
   const auto start = std::chrono::steady_clock::now();
   int64_t written = 0;
   const Interrupt interrupt(kEndings);

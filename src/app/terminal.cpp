@@ -40,6 +40,7 @@ Terminal::Terminal(const OutputOptions& options)
     : on_terminal_(isatty(STDOUT_FILENO) == 1),
       colors_(options.color == ColorMode::kAlways ||
               (options.color == ColorMode::kAuto && on_terminal_ && !options.dumb_terminal)),
+      json_(options.json),
       quiet_(options.quiet),
       shows_progress_(!options.quiet && !options.dumb_terminal && isatty(STDERR_FILENO) == 1) {}
 
@@ -53,7 +54,7 @@ void Terminal::print(std::string_view text) {
       continue;
     }
     if (written < 0)
-      throw Error(Code::kIo, "[output] cannot write to standard output: {}", std::generic_category().message(errno));
+      throw Error(Code::kIo, "cannot write to standard output: {}", std::generic_category().message(errno));
     text.remove_prefix(static_cast<size_t>(written));
   }
 }

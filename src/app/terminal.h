@@ -33,6 +33,7 @@ class Terminal {
   [[nodiscard]] std::string dim(std::string_view text) const;
   [[nodiscard]] std::string bold(std::string_view text) const;
   [[nodiscard]] bool colors() const { return colors_; }
+  [[nodiscard]] bool is_json() const { return json_; }  // a program reads what is printed
 
   // One line on standard error, redrawn at most ten times a second; only on a terminal and without --quiet.
   void progress(std::string_view what, double done_share, std::string_view detail);
@@ -41,6 +42,7 @@ class Terminal {
  private:
   bool on_terminal_ = false;
   bool colors_ = false;
+  bool json_ = false;
   bool quiet_ = false;
   bool shows_progress_ = false;
   bool line_open_ = false;

@@ -18,9 +18,9 @@ std::string read_stream(std::FILE* stream, const std::string& name) {
   for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, stream)) > 0;) {
     text.append(buffer, n);
     if (text.size() > kMaxTextBytes)
-      throw Error(Code::kInvalidRequest, "[input] {}: want at most {} bytes, found more", name, kMaxTextBytes);
+      throw Error(Code::kInvalidRequest, "{}: want at most {} bytes, found more", name, kMaxTextBytes);
   }
-  if (std::ferror(stream) != 0) throw Error(Code::kIo, "[input] {}: cannot read: {}", name, std::strerror(errno));
+  if (std::ferror(stream) != 0) throw Error(Code::kIo, "{}: cannot read: {}", name, std::strerror(errno));
   return text;
 }
 
@@ -34,7 +34,7 @@ std::string read_text(const TextInput& input) {
 
 std::string read_text(const std::filesystem::path& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (file == nullptr) throw Error(Code::kIo, "[input] {}: cannot open: {}", path.string(), std::strerror(errno));
+  if (file == nullptr) throw Error(Code::kIo, "{}: cannot open: {}", path.string(), std::strerror(errno));
   return read_stream(file.get(), path.string());
 }
 

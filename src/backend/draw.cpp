@@ -15,11 +15,11 @@ void apply_mask(std::span<float> logits, std::span<const uint32_t> mask) {
 }  // namespace
 
 Error not_finite(std::string_view found) {
-  return {Code::kCorrupt, "[sampling] want finite logits, found {}: the weights hold NaN or infinity", found};
+  return {Code::kCorrupt, "want finite logits, found {}: the weights hold NaN or infinity", found};
 }
 
 Error nothing_allowed(int64_t position) {
-  return {Code::kInvalidRequest, "[sampling] position {}: want a mask that allows a token, found none", position};
+  return {Code::kInvalidRequest, "position {}: want a mask that allows a token, found none", position};
 }
 
 TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int top) {

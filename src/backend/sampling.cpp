@@ -87,7 +87,7 @@ int32_t largest(std::span<const float> logits) {
 }
 
 void want(bool holds, const char* field, const char* range, double found) {
-  if (!holds) throw Error(Code::kInvalidRequest, "[sampling] {}: want {}, found {}", field, range, found);
+  if (!holds) throw Error(Code::kInvalidRequest, "{}: want {}, found {}", field, range, found);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ class Buffer {
   explicit Buffer(int64_t bytes) : bytes_((bytes + kAlign - 1) / kAlign * kAlign) {
     if (bytes_ == 0) return;
     data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlign, static_cast<size_t>(bytes_))));
-    if (data_ == nullptr) throw Error(Code::kOutOfMemory, "[memory] want {} bytes, found fewer", bytes_);
+    if (data_ == nullptr) throw Error(Code::kOutOfMemory, "want {} bytes of memory, found fewer", bytes_);
     want_huge_pages();
   }
 
@@ -33,7 +33,7 @@ class Buffer {
     buffer.bytes_ = bytes;
     // Large blocks come straight from the kernel; kAlign more bytes than needed leave room to align.
     buffer.data_.reset(static_cast<std::byte*>(std::calloc(1, static_cast<size_t>(bytes + kAlign))));
-    if (buffer.data_ == nullptr) throw Error(Code::kOutOfMemory, "[memory] want {} bytes, found fewer", bytes);
+    if (buffer.data_ == nullptr) throw Error(Code::kOutOfMemory, "want {} bytes of memory, found fewer", bytes);
     const auto address = reinterpret_cast<uintptr_t>(buffer.data_.get());
     buffer.offset_ = static_cast<int64_t>((kAlign - address % kAlign) % kAlign);
     buffer.want_huge_pages();

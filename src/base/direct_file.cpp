@@ -26,7 +26,7 @@ DirectFile::DirectFile(std::filesystem::path path, const System& system) : path_
   file_ = system_.open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   direct_ = file_ >= 0;
   if (!direct_ && errno == EINVAL) file_ = system_.open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file_ < 0) throw Error(Code::kIo, "[file] {}: cannot open: {}", path_.string(), std::strerror(errno));
+  if (file_ < 0) throw Error(Code::kIo, "{}: cannot open: {}", path_.string(), std::strerror(errno));
 }
 
 DirectFile::~DirectFile() {
@@ -45,14 +45,14 @@ void DirectFile::read_blocks(ByteRange whole, int64_t needed, std::byte* at) con
     const ssize_t count = system_.pread(file_, at + done, static_cast<size_t>(whole.bytes - done), whole.offset + done);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0)
-      throw Error(Code::kIo, "[file] {}: cannot read at byte {}: {}", path_.string(), whole.offset + done,
+      throw Error(Code::kIo, "{}: cannot read at byte {}: {}", path_.string(), whole.offset + done,
                   std::strerror(errno));
     const int64_t now = done + count;
     if (now >= needed) break;
     // A short read goes on at the last whole block; one that brought none is the file's end.
     const int64_t next = direct_ ? round_down(now) : now;
     if (next == done)
-      throw Error(Code::kCorrupt, "[file] {}: want {} bytes, found its end at {}: was it cut while it was read?",
+      throw Error(Code::kCorrupt, "{}: want {} bytes, found its end at {}: was it cut while it was read?",
                   path_.string(), whole.offset + needed, whole.offset + now);
     done = next;
   }

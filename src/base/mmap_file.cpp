@@ -15,7 +15,7 @@ namespace nibble {
 namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* action) {
-  throw Error(Code::kIo, "[file] {}: cannot {}: {}", path.string(), action, std::strerror(errno));
+  throw Error(Code::kIo, "{}: cannot {}: {}", path.string(), action, std::strerror(errno));
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ MmapFile::MmapFile(const std::filesystem::path& path) {
   struct stat status{};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd);
-    throw Error(Code::kIo, "[file] {}: want a regular file", path.string());
+    throw Error(Code::kIo, "{}: want a regular file", path.string());
   }
   const auto size = static_cast<size_t>(status.st_size);
   if (size > 0) {
@@ -58,7 +58,7 @@ void copy_in_place(std::span<const std::byte> mapped, ThreadPool& pool) {
   void* const room =
       ::mmap(nullptr, size + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED)
-    throw Error(Code::kOutOfMemory, "[file] want {} bytes for a copy, found fewer", mapped.size());
+    throw Error(Code::kOutOfMemory, "want {} bytes of memory for a copy of the weights, found fewer", mapped.size());
   // As far from a huge page's beginning as the target, so that huge pages move as they are.
   auto* const first = static_cast<std::byte*>(room);
   const uintptr_t skip = (reinterpret_cast<uintptr_t>(target) - reinterpret_cast<uintptr_t>(first)) % kHuge;
@@ -72,7 +72,7 @@ void copy_in_place(std::span<const std::byte> mapped, ThreadPool& pool) {
   if (::mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) {
     const int error = errno;
     ::munmap(room, size + kHuge);
-    throw Error(Code::kOutOfMemory, "[file] cannot put {} copied bytes in their place: {}", mapped.size(),
+    throw Error(Code::kOutOfMemory, "cannot put a copy of {} bytes of weights in their place: {}", mapped.size(),
                 std::strerror(error));
   }
   if (skip > 0) ::munmap(first, skip);
@@ -82,8 +82,7 @@ void copy_in_place(std::span<const std::byte> mapped, ThreadPool& pool) {
 std::string read_text_file(const std::filesystem::path& path, int64_t limit_bytes) {
   const MmapFile file(path);
   if (static_cast<int64_t>(file.bytes().size()) > limit_bytes) {
-    throw Error(Code::kCorrupt, "[file] {}: want at most {} bytes, found {}", path.string(), limit_bytes,
-                file.bytes().size());
+    throw Error(Code::kCorrupt, "{}: want at most {} bytes, found {}", path.string(), limit_bytes, file.bytes().size());
   }
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }

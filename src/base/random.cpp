@@ -18,7 +18,7 @@ float normal_float(uint32_t a, uint32_t b) {
 
 void fill_unguessable(std::span<uint8_t> bytes) {
   if (getentropy(bytes.data(), bytes.size()) != 0)
-    throw Error(Code::kIo, "[random] want {} bytes of the system's generator: {}", bytes.size(), std::strerror(errno));
+    throw Error(Code::kIo, "want {} bytes from the system's random generator: {}", bytes.size(), std::strerror(errno));
 }
 
 }  // namespace nibble

@@ -61,7 +61,7 @@ ThreadPool::ThreadPool(int threads) : threads_(threads) {
   } catch (const std::system_error& e) {
     const size_t could = workers_.size() + 1;  // with the caller
     end();
-    throw Error(Code::kIo, "[threads] cannot start {}: {} could be: {}", threads, could, e.code().message());
+    throw Error(Code::kIo, "cannot start {} threads: {} could be: {}", threads, could, e.code().message());
   }
   spread(workers_);
 }

@@ -37,7 +37,7 @@ void check_shard_name(const std::string& name, const std::string& where) {
 }
 
 Index read_index(const fs::path& path) {
-  const std::string where = fmt::format("[checkpoint] {}", path.string());
+  const std::string where = path.string();
   const json index = parse_strict_json(read_text_file(path, kMaxIndexBytes), where);
   if (!index.is_object()) throw Error(Code::kCorrupt, "{}: want an object, found {}", where, excerpt_of(index));
   const auto map = index.find("weight_map");
@@ -94,7 +94,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
-    throw Error(Code::kIo, "[checkpoint] {}: no such file or directory", path.string());
+    throw Error(Code::kIo, "{}: no such file or directory", path.string());
   }
   if (!fs::is_directory(status)) {
     checkpoint.directory_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -105,7 +105,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   try {
     const bool has_single = fs::exists(path / kSingleName);
     if (fs::exists(fs::symlink_status(path / kIndexName))) {  // a dead link is no absence
-      const std::string where = fmt::format("[checkpoint] {}", (path / kIndexName).string());
+      const std::string where = (path / kIndexName).string();
       const Index index = read_index(path / kIndexName);
       if (has_single && !index.shards.contains(kSingleName)) {
         throw Error(Code::kCorrupt, "{}: does not name {}, which lies beside it: which one is the model?", where,
@@ -122,11 +122,11 @@ Checkpoint Checkpoint::open(const fs::path& path) {
       for (const fs::path& file : all_safetensors(path)) checkpoint.add(file);
     }
   } catch (const fs::filesystem_error& e) {
-    throw Error(Code::kIo, "[checkpoint] {}: {}", path.string(), e.code().message());
+    throw Error(Code::kIo, "{}: {}", path.string(), e.code().message());
   }
   if (checkpoint.files_.empty()) {
-    throw Error(Code::kIo, "[checkpoint] {}: want {}, {} or other .safetensors files, found none", path.string(),
-                kIndexName, kSingleName);
+    throw Error(Code::kIo, "{}: want {}, {} or other .safetensors files, found none", path.string(), kIndexName,
+                kSingleName);
   }
   return checkpoint;
 }
@@ -137,7 +137,7 @@ void Checkpoint::add(const fs::path& path) {
   for (const TensorEntry& entry : file.entries()) {
     const auto [it, fresh] = entry_idx_.emplace(entry.name, entries_.size());
     if (!fresh) {
-      throw Error(Code::kCorrupt, "[checkpoint] tensor {} lies in {} and in {}", printable(entry.name),
+      throw Error(Code::kCorrupt, "tensor {} lies in {} and in {}", printable(entry.name),
                   files_[file_idx_[it->second]].path().string(), path.string());
     }
     entries_.push_back(entry);

@@ -119,7 +119,7 @@ TEST(checkpoint, refuses_a_tensor_in_two_shards) {
   write_file(dir, "x.safetensors", {"a"});
   write_file(dir, "y.safetensors", {"a", "b"});
   write_index(dir, R"({"a":"x.safetensors","b":"y.safetensors"})");
-  expect_corrupt(dir, "[checkpoint] tensor a lies in ");
+  expect_corrupt(dir, "tensor a lies in ");
 }
 
 TEST(checkpoint, refuses_a_tensor_named_twice_in_the_index) {
@@ -142,7 +142,7 @@ TEST(checkpoint, refuses_a_malformed_index) {
   const ScratchDir dir;
   const auto with = [&](const char* text) { dir.write("model.safetensors.index.json", text); };
   with("{");
-  expect_corrupt(dir, "model.safetensors.index.json: no valid JSON");
+  expect_corrupt(dir, "model.safetensors.index.json: want JSON, found none");
   with("[]");
   expect_corrupt(dir, "want an object, found []");
   with("{}");

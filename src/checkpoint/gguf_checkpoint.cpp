@@ -23,7 +23,7 @@ constexpr const char* kPartKey = "split.no";
 constexpr const char* kPartsKey = "split.count";
 constexpr const char* kTensorsKey = "split.tensors.count";
 
-std::string where_of(const fs::path& path) { return fmt::format("[gguf] {}", path.string()); }
+std::string where_of(const fs::path& path) { return path.string(); }
 
 struct PartName {
   fs::path stem;  // before the numbers

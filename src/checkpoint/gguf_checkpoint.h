@@ -24,7 +24,7 @@ class GgufCheckpoint {
   [[nodiscard]] const std::vector<GgufTensor>& tensors() const { return tensors_; }  // part by part
   [[nodiscard]] const std::vector<std::filesystem::path>& paths() const { return paths_; }
   [[nodiscard]] const std::vector<MmapFile>& files() const { return files_; }  // of paths()
-  [[nodiscard]] const std::string& where() const { return where_; }            // "[gguf] <first path>", for messages
+  [[nodiscard]] const std::string& where() const { return where_; }            // its first path, for messages
   [[nodiscard]] int64_t total_bytes() const { return total_bytes_; }
 
  private:

@@ -6,7 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -16,13 +19,49 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr int64_t kMaxTokenId = (int64_t{1} << 24) - 1;
+constexpr int64_t kMaxVocab = int64_t{1} << 24;
+
+// Keys of config.json that change no token: what training, other tasks and transformers' own code read.
+constexpr std::array<std::string_view, 33> kWithoutEffect = {"architectures",
+                                                             "attention_dropout",
+                                                             "auto_map",
+                                                             "bad_words_ids",
+                                                             "chunk_size_feed_forward",
+                                                             "cross_attention_hidden_size",
+                                                             "dtype",
+                                                             "id2label",
+                                                             "initializer_range",
+                                                             "is_decoder",
+                                                             "is_encoder_decoder",
+                                                             "label2id",
+                                                             "model_type",
+                                                             "name_or_path",
+                                                             "output_attentions",
+                                                             "output_hidden_states",
+                                                             "output_router_logits",
+                                                             "prefix",
+                                                             "problem_type",
+                                                             "pruned_heads",
+                                                             "return_dict",
+                                                             "return_dict_in_generate",
+                                                             "router_aux_loss_coef",
+                                                             "sep_token_id",
+                                                             "task_specific_params",
+                                                             "tie_encoder_decoder",
+                                                             "tokenizer_class",
+                                                             "torch_dtype",
+                                                             "torchscript",
+                                                             "transformers_version",
+                                                             "unsloth_fixed",
+                                                             "unsloth_version",
+                                                             "use_cache"};
 
 struct Limits {
   double low, high;
 };
 
-// The keys of one JSON object, each checked as it is read. A null counts as absent: that is how Python writes None.
+// The keys of one JSON object, each checked as it is read, and which of them were. A null counts as absent, which is
+// how Python writes None, but not where absence means a default: what reads the file elsewhere takes the null.
 class Fields {
  public:
   Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -31,22 +70,49 @@ class Fields {
 
   [[nodiscard]] const std::string& where() const { return where_; }
 
-  [[nodiscard]] const json* find(const char* key) const {
+  [[nodiscard]] const json* find(const char* key) {
+    read_.insert(key);
     const auto it = object_.find(key);
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }
 
-  [[nodiscard]] const json& get(const char* key) const {
+  [[nodiscard]] const json& get(const char* key) {
     const json* value = find(key);
     if (value == nullptr) throw Error(Code::kCorrupt, "{}: {} is missing", where_, key);
     return *value;
   }
 
-  [[nodiscard]] int64_t integer(const char* key, int64_t low, int64_t high) const {
-    return integer_of(get(key), key, low, high);
+  // Of two names of one value, the one that is there.
+  [[nodiscard]] const char* either(const char* key, const char* other) {
+    return find(key) == nullptr && find(other) != nullptr ? other : key;
+  }
+  void require_same(const char* key, Fields& with, const char* other) {
+    const json *mine = find(key), *theirs = with.find(other);
+    if (mine == nullptr || theirs == nullptr || *mine == *theirs) return;
+    throw Error(Code::kCorrupt, "{}: {}: want {} as {}{} says, which is the same value, found {}", with.where_, other,
+                excerpt_of(*mine), where_ == with.where_ ? "" : where_ + ": ", key, excerpt_of(*theirs));
   }
 
-  [[nodiscard]] double number(const char* key, Limits limits) const {
+  // Those that nothing asked for.
+  [[nodiscard]] std::vector<std::string> unread() const {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : object_.items()) {
+      if (!read_.contains(key)) keys.push_back(key);
+    }
+    return keys;
+  }
+
+  [[nodiscard]] int64_t integer(const char* key, int64_t low, int64_t high) {
+    return integer_of(get(key), key, low, high);
+  }
+  // Under one of two names, or both.
+  [[nodiscard]] int64_t integer(std::pair<const char*, const char*> names, int64_t low, int64_t high) {
+    const int64_t value = integer(either(names.first, names.second), low, high);
+    require_same(names.first, *this, names.second);
+    return value;
+  }
+
+  [[nodiscard]] double number(const char* key, Limits limits) {
     const json& value = get(key);
     if (!value.is_number())
       throw Error(Code::kCorrupt, "{}: {}: want a number, found {}", where_, key, excerpt_of(value));
@@ -57,11 +123,13 @@ class Fields {
     }
     return number;
   }
-  [[nodiscard]] double number_or(const char* key, Limits limits, double otherwise) const {
+  [[nodiscard]] double number_or(const char* key, Limits limits, double otherwise) {
+    refuse_null(key, "a number");
     return find(key) == nullptr ? otherwise : number(key, limits);
   }
 
-  [[nodiscard]] bool boolean_or(const char* key, bool otherwise) const {
+  [[nodiscard]] bool boolean_or(const char* key, bool otherwise) {
+    refuse_null(key, "true or false");
     const json* value = find(key);
     if (value == nullptr) return otherwise;
     if (!value->is_boolean()) {
@@ -70,23 +138,28 @@ class Fields {
     return value->get<bool>();
   }
 
-  [[nodiscard]] std::optional<int64_t> token_id(const char* key) const {
+  [[nodiscard]] std::optional<int64_t> token_id(const char* key, int64_t vocab) {
     const json* value = find(key);
     if (value == nullptr) return std::nullopt;
-    return integer_of(*value, key, 0, kMaxTokenId);
+    return integer_of(*value, key, 0, vocab - 1);
   }
 
   // One id or a list of them; empty when absent.
-  [[nodiscard]] std::vector<int64_t> token_ids(const char* key) const {
+  [[nodiscard]] std::vector<int64_t> token_ids(const char* key, int64_t vocab) {
     const json* value = find(key);
     if (value == nullptr) return {};
-    if (!value->is_array()) return {integer_of(*value, key, 0, kMaxTokenId)};
+    if (!value->is_array()) return {integer_of(*value, key, 0, vocab - 1)};
     std::vector<int64_t> ids;
-    for (const json& id : *value) ids.push_back(integer_of(id, key, 0, kMaxTokenId));
+    for (const json& id : *value) ids.push_back(integer_of(id, key, 0, vocab - 1));
     return ids;
   }
 
  private:
+  void refuse_null(const char* key, const char* want) const {
+    const auto it = object_.find(key);
+    if (it != object_.end() && it->is_null())
+      throw Error(Code::kUnsupported, "{}: {}: want {}, found null", where_, key, want);
+  }
   [[nodiscard]] int64_t integer_of(const json& value, const char* key, int64_t low, int64_t high) const {
     if (!value.is_number_integer()) {
       throw Error(Code::kCorrupt, "{}: {}: want an integer, found {}", where_, key, excerpt_of(value));
@@ -100,6 +173,7 @@ class Fields {
 
   const json& object_;
   std::string where_;
+  std::set<std::string, std::less<>> read_;
 };
 
 // The limits are far above any gpt-oss and far below what could overflow a product of a few of them.
@@ -107,8 +181,29 @@ constexpr int64_t kMaxDim = 1 << 20;
 constexpr int64_t kMaxContext = 1 << 24;
 constexpr Limits kThetaLimits{1.5, 1e12}, kFactorLimits{1, 1e6}, kBetaLimits{1e-3, 1e6}, kClampLimits{1e-3, 1e6};
 
+[[noreturn]] void unsupported(Fields& fields, const char* key, const std::string& want) {
+  throw Error(Code::kUnsupported, "{}: {}: want {}, found {}", fields.where(), key, want, excerpt_of(fields.get(key)));
+}
+
+// What other values mean is computed nowhere here.
+void refuse_other_numbers(Fields& fields, const char* key, double only) {
+  if (fields.number_or(key, {-1e6, 1e6}, only) != only) unsupported(fields, key, fmt::format("{}", only));
+}
+
+// One line of keys that were not looked at and may have been meant to change something.
+void note_unread(const Fields& fields, HfConfig& config) {
+  std::vector<std::string> keys;
+  for (const std::string& key : fields.unread()) {
+    if (!key.starts_with('_') && std::ranges::find(kWithoutEffect, key) == kWithoutEffect.end())
+      keys.push_back(printable(key));
+  }
+  if (!keys.empty())
+    config.notes.push_back(
+        fmt::format("{}: not known here, so without effect: {}", fields.where(), fmt::join(keys, ", ")));
+}
+
 // What both spellings call the same.
-HfConfig common_fields(const Fields& fields) {
+HfConfig common_fields(Fields& fields) {
   HfConfig config;
   config.where = fields.where();
   config.num_hidden_layers = fields.integer("num_hidden_layers", 1, 1024);
@@ -117,48 +212,49 @@ HfConfig common_fields(const Fields& fields) {
   config.num_attention_heads = fields.integer("num_attention_heads", 1, 4096);
   config.num_key_value_heads = fields.integer("num_key_value_heads", 1, 4096);
   config.head_dim = fields.integer("head_dim", 1, 4096);
-  config.vocab_size = fields.integer("vocab_size", 1, kMaxTokenId + 1);
+  config.vocab_size = fields.integer("vocab_size", 1, kMaxVocab);
   config.sliding_window = fields.integer("sliding_window", 1, kMaxContext);
   config.rope_theta = 0;
+  refuse_other_numbers(fields, "swiglu_alpha", 1.702);
+  refuse_other_numbers(fields, "partial_rotary_factor", 1);
   return config;
 }
 
-[[noreturn]] void unsupported(const Fields& fields, const char* key, const char* want) {
-  throw Error(Code::kUnsupported, "{}: {}: want {}, found {}", fields.where(), key, want, excerpt_of(fields.get(key)));
-}
-
 // transformers 4 has rope_theta at the top and the rest in rope_scaling; transformers 5 has all in rope_parameters.
-void read_rope(const Fields& top, HfConfig& config) {
-  const bool is_new = top.find("rope_parameters") != nullptr;
-  const char* key = is_new ? "rope_parameters" : "rope_scaling";
+void read_rope(Fields& top, HfConfig& config) {
+  const char* key = top.either("rope_scaling", "rope_parameters");
   const json* object = top.find(key);
   if (object == nullptr) {
     throw Error(Code::kUnsupported, "{}: want rope_scaling or rope_parameters of rope_type \"yarn\", found neither",
                 top.where());
   }
-  const Fields rope(*object, fmt::format("{}: {}", top.where(), key));
-  const char* type_key = rope.find("rope_type") == nullptr && rope.find("type") != nullptr ? "type" : "rope_type";
+  top.require_same("rope_scaling", top, "rope_parameters");
+  Fields rope(*object, fmt::format("{}: {}", top.where(), key));
+  const char* type_key = rope.either("rope_type", "type");
   if (rope.get(type_key) != "yarn") unsupported(rope, type_key, "\"yarn\"");
-  for (const char* other : {"attention_factor", "mscale", "mscale_all_dim", "partial_rotary_factor"}) {
-    const json* value = rope.find(other);
-    if (value != nullptr &&
-        !(value->is_number() && std::string_view(other) == "partial_rotary_factor" && *value == 1)) {
-      unsupported(rope, other, "none");
-    }
+  rope.require_same("rope_type", rope, "type");
+  for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"}) {
+    if (rope.find(other) != nullptr) unsupported(rope, other, "none");
   }
+  refuse_other_numbers(rope, "partial_rotary_factor", 1);
   config.rope_theta = (rope.find("rope_theta") != nullptr ? rope : top).number("rope_theta", kThetaLimits);
+  rope.require_same("rope_theta", top, "rope_theta");
   config.rope_factor = rope.number("factor", kFactorLimits);
   // Defaults of transformers/modeling_rope_utils.py, _compute_yarn_parameters.
   config.rope_beta_fast = rope.number_or("beta_fast", kBetaLimits, 32);
   config.rope_beta_slow = rope.number_or("beta_slow", kBetaLimits, 1);
   config.rope_truncate = rope.boolean_or("truncate", true);
-  const bool at_top =
-      rope.find("original_max_position_embeddings") == nullptr && top.find("initial_context_length") != nullptr;
-  config.rope_original_context = at_top ? top.integer("initial_context_length", 1, kMaxContext)
-                                        : rope.integer("original_max_position_embeddings", 1, kMaxContext);
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const char* at_top = top.either(kOriginal, "initial_context_length");
+  config.rope_original_context = rope.find(kOriginal) == nullptr && top.find(at_top) != nullptr
+                                     ? top.integer(at_top, 1, kMaxContext)
+                                     : rope.integer(kOriginal, 1, kMaxContext);
+  top.require_same(kOriginal, top, "initial_context_length");
+  rope.require_same(kOriginal, top, at_top);
+  note_unread(rope, config);
 }
 
-void read_layer_types(const Fields& fields, HfConfig& config) {
+void read_layer_types(Fields& fields, HfConfig& config) {
   const json* types = fields.find("layer_types");
   if (types == nullptr) return;
   if (!types->is_array()) {
@@ -179,24 +275,31 @@ void read_layer_types(const Fields& fields, HfConfig& config) {
 }
 
 // Variants that the architecture's name would allow and that nothing here computes.
-void refuse_variants(const Fields& fields, HfConfig& config) {
+void refuse_variants(Fields& fields, HfConfig& config) {
   if (!fields.boolean_or("attention_bias", true)) unsupported(fields, "attention_bias", "true");
   if (fields.boolean_or("tie_word_embeddings", false)) unsupported(fields, "tie_word_embeddings", "false");
   if (fields.find("hidden_act") != nullptr && fields.get("hidden_act") != "silu") {
     unsupported(fields, "hidden_act", "\"silu\"");
   }
-  if (fields.find("quantization_config") == nullptr) return;
-  const Fields quantization(fields.get("quantization_config"), fields.where() + ": quantization_config");
+  const json* object = fields.find("quantization_config");
+  if (object == nullptr) {
+    config.notes.push_back(
+        fmt::format("{}: quantization_config is missing: the experts are read as MXFP4, and only "
+                    "where their tensors are (…_blocks and …_scales)",
+                    fields.where()));
+    return;
+  }
+  Fields quantization(*object, fields.where() + ": quantization_config");
   if (quantization.get("quant_method") != "mxfp4") unsupported(quantization, "quant_method", "\"mxfp4\"");
-  config.is_mxfp4 = true;
+  for (const char* key : {"modules_to_not_convert", "dequantize"}) static_cast<void>(quantization.find(key));
+  note_unread(quantization, config);
 }
 
-HfConfig from_hugging_face(const Fields& fields) {
+HfConfig from_hugging_face(Fields& fields) {
   HfConfig config = common_fields(fields);
   config.naming = Naming::kHuggingFace;
-  config.num_experts = fields.integer("num_local_experts", 1, 65536);
-  const bool is_old = fields.find("num_experts_per_tok") == nullptr && fields.find("experts_per_token") != nullptr;
-  config.experts_per_token = fields.integer(is_old ? "experts_per_token" : "num_experts_per_tok", 1, 1024);
+  config.num_experts = fields.integer({"num_local_experts", "num_experts"}, 1, 65536);
+  config.experts_per_token = fields.integer({"num_experts_per_tok", "experts_per_token"}, 1, 1024);
   config.max_position_embeddings = fields.integer("max_position_embeddings", 1, kMaxContext);
   config.rms_norm_eps = fields.number("rms_norm_eps", {1e-12, 1e-1});
   // transformers/modeling_gpt_oss.py has 7.0 in the code, so a file that it wrote may lack the key.
@@ -204,17 +307,19 @@ HfConfig from_hugging_face(const Fields& fields) {
   read_rope(fields, config);
   read_layer_types(fields, config);
   refuse_variants(fields, config);
-  config.bos_token_id = fields.token_id("bos_token_id");
-  config.pad_token_id = fields.token_id("pad_token_id");
-  config.eos_token_ids = fields.token_ids("eos_token_id");
+  fields.require_same("dtype", fields, "torch_dtype");
+  config.bos_token_id = fields.token_id("bos_token_id", config.vocab_size);
+  config.pad_token_id = fields.token_id("pad_token_id", config.vocab_size);
+  config.eos_token_ids = fields.token_ids("eos_token_id", config.vocab_size);
+  note_unread(fields, config);
   return config;
 }
 
-HfConfig from_original(const Fields& fields) {
+HfConfig from_original(Fields& fields) {
   HfConfig config = common_fields(fields);
   config.naming = Naming::kOriginal;
-  config.num_experts = fields.integer("num_experts", 1, 65536);
-  config.experts_per_token = fields.integer("experts_per_token", 1, 1024);
+  config.num_experts = fields.integer({"num_experts", "num_local_experts"}, 1, 65536);
+  config.experts_per_token = fields.integer({"experts_per_token", "num_experts_per_tok"}, 1, 1024);
   config.swiglu_limit = fields.number("swiglu_limit", kClampLimits);
   config.rope_theta = fields.number("rope_theta", kThetaLimits);
   config.rope_factor = fields.number("rope_scaling_factor", kFactorLimits);
@@ -230,7 +335,7 @@ HfConfig from_original(const Fields& fields) {
                 fields.where(), kMaxContext, context);
   }
   config.max_position_embeddings = static_cast<int64_t>(context);
-  config.is_mxfp4 = true;
+  note_unread(fields, config);
   return config;
 }
 
@@ -238,7 +343,7 @@ HfConfig from_original(const Fields& fields) {
 
 HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   const json object = parse_strict_json(text, where);
-  const Fields fields(object, std::string(where));
+  Fields fields(object, std::string(where));
   const json* type = fields.find("model_type");
   const json* architectures = fields.find("architectures");
   if (type == nullptr && architectures == nullptr && fields.find("num_experts") != nullptr) {
@@ -257,19 +362,19 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
 
 void apply_generation_config(std::string_view text, std::string_view where, HfConfig& config) {
   const json object = parse_strict_json(text, where);
-  const Fields fields(object, std::string(where));
-  if (const auto id = fields.token_id("bos_token_id")) config.bos_token_id = id;
-  if (const auto id = fields.token_id("pad_token_id")) config.pad_token_id = id;
-  if (auto ids = fields.token_ids("eos_token_id"); !ids.empty()) config.eos_token_ids = std::move(ids);
+  Fields fields(object, std::string(where));
+  const int64_t vocab = config.vocab_size;
+  if (const auto id = fields.token_id("bos_token_id", vocab)) config.bos_token_id = id;
+  if (const auto id = fields.token_id("pad_token_id", vocab)) config.pad_token_id = id;
+  if (auto ids = fields.token_ids("eos_token_id", vocab); !ids.empty()) config.eos_token_ids = std::move(ids);
 }
 
 HfConfig read_hf_config(const std::filesystem::path& directory) {
-  const auto where = [](const std::filesystem::path& path) { return fmt::format("[config] {}", path.string()); };
   const std::filesystem::path path = directory / "config.json", generation = directory / "generation_config.json";
-  HfConfig config = parse_hf_config(read_text_file(path, kMaxConfigBytes), where(path));
+  HfConfig config = parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string());
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::symlink_status(generation, ignored))) {  // a dead link is no absence
-    apply_generation_config(read_text_file(generation, kMaxConfigBytes), where(generation), config);
+    apply_generation_config(read_text_file(generation, kMaxConfigBytes), generation.string(), config);
   }
   return config;
 }

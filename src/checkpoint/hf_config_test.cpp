@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <tuple>
+
 namespace nibble::checkpoint {
 namespace {
 
@@ -73,7 +75,7 @@ TEST(hf_config, reads_hugging_faces_spelling) {
   EXPECT_EQ(c.rope_original_context, 4096);
   EXPECT_FALSE(c.rope_truncate);
   EXPECT_EQ(c.layer_is_sliding, (std::vector<bool>{true, false, true, false}));
-  EXPECT_TRUE(c.is_mxfp4);
+  EXPECT_TRUE(c.notes.empty());
   EXPECT_EQ(c.bos_token_id, std::nullopt);
   EXPECT_EQ(c.pad_token_id, 199999);
   EXPECT_EQ(c.eos_token_ids, std::vector<int64_t>{200002});
@@ -92,12 +94,12 @@ TEST(hf_config, reads_openais_spelling) {
   EXPECT_EQ(c.rope_original_context, 4096);
   EXPECT_FALSE(c.rope_truncate);
   EXPECT_EQ(c.layer_is_sliding, std::nullopt);
-  EXPECT_TRUE(c.is_mxfp4);
+  EXPECT_TRUE(c.notes.empty());
   EXPECT_TRUE(c.eos_token_ids.empty());
 }
 
 TEST(hf_config, reads_rope_parameters_of_transformers_5) {
-  json config = without(without(hugging_face(), "rope_scaling"), "rope_theta");
+  json config = without(without(without(hugging_face(), "rope_scaling"), "rope_theta"), "initial_context_length");
   config["rope_parameters"] = {{"rope_type", "yarn"},
                                {"rope_theta", 150000.0},
                                {"factor", 16.0},
@@ -120,7 +122,6 @@ TEST(hf_config, takes_transformers_defaults_where_its_writer_leaves_keys_out) {
   const HfConfig c = parse(config);
   EXPECT_EQ(c.swiglu_limit, 7.0);
   EXPECT_EQ(c.layer_is_sliding, std::nullopt);
-  EXPECT_FALSE(c.is_mxfp4);
   EXPECT_EQ(c.rope_beta_fast, 32);
   EXPECT_EQ(c.rope_beta_slow, 1);
   EXPECT_TRUE(c.rope_truncate);
@@ -182,7 +183,7 @@ TEST(hf_config, refuses_what_is_no_number_in_range) {
     expect_refused(with(hugging_face(), key, 0), Code::kCorrupt, "f: rope_scaling: ");
   }
   expect_error([] { (void)parse_hf_config(R"({"model_type":"gpt_oss","rms_norm_eps":NaN})", "f"); }, Code::kCorrupt,
-               "f: no valid JSON");
+               "f: want JSON, found none at line 1");
 }
 
 TEST(hf_config, refuses_rope_other_than_yarn_by_name) {
@@ -218,9 +219,67 @@ TEST(hf_config, refuses_variants_that_nothing_computes) {
                  "f: quantization_config: quant_method: want \"mxfp4\", found \"gptq\"");
 }
 
+TEST(hf_config, refuses_values_that_nothing_computes) {
+  for (const json& other : {json(1.0), json(1.7), json(-1)}) {
+    expect_refused(with(hugging_face(), "/swiglu_alpha", other), Code::kUnsupported,
+                   "f: swiglu_alpha: want 1.702, found " + other.dump());
+    expect_refused(with(original(), "/swiglu_alpha", other), Code::kUnsupported, "f: swiglu_alpha: want 1.702");
+  }
+  EXPECT_TRUE(parse(with(hugging_face(), "/swiglu_alpha", 1.702)).notes.empty());
+  for (const char* key : {"/partial_rotary_factor", "/rope_scaling/partial_rotary_factor"}) {
+    expect_refused(with(hugging_face(), key, 0.5), Code::kUnsupported, "partial_rotary_factor: want 1, found 0.5");
+    EXPECT_TRUE(parse(with(hugging_face(), key, 1.0)).notes.empty());
+  }
+  for (const char* key : {"/swiglu_limit", "/swiglu_alpha", "/partial_rotary_factor"}) {
+    expect_refused(with(hugging_face(), key, nullptr), Code::kUnsupported,
+                   fmt::format("f: {}: want a number, found null", key + 1));
+  }
+  for (const char* key : {"/rope_scaling/truncate", "/attention_bias"})
+    expect_refused(with(hugging_face(), key, nullptr), Code::kUnsupported, "want true or false, found null");
+}
+
+TEST(hf_config, refuses_two_names_of_one_value_that_disagree) {
+  const std::tuple<const char*, json, const char*> cases[] = {
+      {"/num_experts", 16, "f: num_experts: want 32 as num_local_experts says, which is the same value, found 16"},
+      {"/experts_per_token", 2, "f: experts_per_token: want 4 as num_experts_per_tok says"},
+      {"/rope_scaling/rope_theta", 1e6, "f: rope_theta: want 1000000.0 as f: rope_scaling: rope_theta says"},
+      {"/rope_scaling/type", "linear", "f: rope_scaling: type: want \"yarn\" as rope_type says"},
+      {"/initial_context_length", 8192,
+       "f: initial_context_length: want 4096 as f: rope_scaling: original_max_position_embeddings says"},
+      {"/original_max_position_embeddings", 8192, "f: initial_context_length: want 8192 as original_max_position"},
+      {"/rope_parameters", {{"rope_type", "yarn"}}, "f: rope_parameters: want {"},
+  };
+  for (const auto& [key, value, says] : cases) expect_refused(with(hugging_face(), key, value), Code::kCorrupt, says);
+  expect_refused(with(with(hugging_face(), "/dtype", "float16"), "/torch_dtype", "bfloat16"), Code::kCorrupt,
+                 "f: torch_dtype: want \"float16\" as dtype says");
+  EXPECT_EQ(parse(without(with(hugging_face(), "/num_experts", 32), "num_local_experts")).num_experts, 32);
+  EXPECT_EQ(parse(with(hugging_face(), "/rope_scaling/rope_theta", 150000.0)).rope_theta, 150000);
+}
+
+TEST(hf_config, notes_keys_that_nobody_knows_in_one_line) {
+  json config = with(with(hugging_face(), "/norm_topk_prob", false), "/_private", 1);
+  config["logit_softcap\n"] = 30;
+  config["rope_scaling"]["low_freq_factor"] = 1;
+  const std::vector<std::string> notes = parse(config).notes;
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_EQ(notes[0], "f: rope_scaling: not known here, so without effect: low_freq_factor");
+  EXPECT_EQ(notes[1], "f: not known here, so without effect: logit_softcap\\n, norm_topk_prob");
+  EXPECT_EQ(parse(with(original(), "/some_key", 1)).notes,
+            std::vector<std::string>{"f: not known here, so without effect: some_key"});
+}
+
+TEST(hf_config, notes_that_nothing_says_how_the_experts_are_quantised) {
+  const std::vector<std::string> notes = parse(without(hugging_face(), "quantization_config")).notes;
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_TRUE(notes[0].starts_with("f: quantization_config is missing"));
+}
+
 TEST(hf_config, refuses_token_ids_out_of_range) {
   expect_refused(with(hugging_face(), "/eos_token_id", -1), Code::kCorrupt,
-                 "f: eos_token_id: want 0 to 16777215, found -1");
+                 "f: eos_token_id: want 0 to 201087, found -1");
+  expect_refused(with(hugging_face(), "/eos_token_id", 201088), Code::kCorrupt,
+                 "f: eos_token_id: want 0 to 201087, found 201088");
+  expect_refused(with(hugging_face(), "/eos_token_id", {200002, 1 << 23}), Code::kCorrupt, "eos_token_id: want 0 to");
   expect_refused(with(hugging_face(), "/pad_token_id", "x"), Code::kCorrupt,
                  "f: pad_token_id: want an integer, found \"x\"");
 }
@@ -241,6 +300,9 @@ TEST(hf_config, reads_the_directory_and_lets_generation_config_win) {
   const HfConfig c = read_hf_config(dir.path());
   EXPECT_EQ(c.bos_token_id, 199998);
   EXPECT_EQ(c.eos_token_ids, (std::vector<int64_t>{200002, 199999, 200012}));
+  dir.write("generation_config.json", R"({"eos_token_id": [201088]})");
+  expect_error([&] { (void)read_hf_config(dir.path()); }, Code::kCorrupt,
+               "generation_config.json: eos_token_id: want 0 to 201087, found 201088");
   dir.write("generation_config.json", R"({"eos_token_id": [1.5]})");
   expect_error([&] { (void)read_hf_config(dir.path()); }, Code::kCorrupt,
                "generation_config.json: eos_token_id: want an integer, found 1.5");

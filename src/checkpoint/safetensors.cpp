@@ -204,8 +204,6 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, std::strin
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : path_(path),
-      file_(path),
-      content_(parse_safetensors(file_.bytes(), fmt::format("[safetensors] {}", path.string()))) {}
+    : path_(path), file_(path), content_(parse_safetensors(file_.bytes(), path.string())) {}
 
 }  // namespace nibble::checkpoint

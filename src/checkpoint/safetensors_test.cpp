@@ -80,7 +80,7 @@ TEST(safetensors, refuses_a_header_above_the_limit) {
                "f: header of 18446744073709551615 bytes, more than 100000000");
 }
 
-TEST(safetensors, refuses_bad_json) { expect_corrupt("{\"t\":", 0, "f: header: no valid JSON"); }
+TEST(safetensors, refuses_bad_json) { expect_corrupt("{\"t\":", 0, "f: header: want JSON, found"); }
 
 TEST(safetensors, refuses_deep_json) {
   expect_corrupt("{\"t\":" + std::string(100000, '['), 0, "f: header: JSON nests deeper");
@@ -88,7 +88,7 @@ TEST(safetensors, refuses_deep_json) {
 
 TEST(safetensors, refuses_a_header_that_is_no_object) {
   expect_corrupt("[]", 0, "f: header: want an object, found []");
-  expect_corrupt("", 0, "f: header: no valid JSON");
+  expect_corrupt("", 0, "f: header: want JSON, found");
 }
 
 TEST(safetensors, refuses_an_entry_that_is_no_object) {

@@ -48,7 +48,7 @@ std::vector<int64_t> checked_sizes(std::span<const TensorSpec> tensors, const st
 void write_safetensors(const std::filesystem::path& path, const SafetensorsPlan& plan,
                        const std::function<void(const TensorPiece&)>& fill) {
   check(plan.piece_bytes > 0, "a piece has bytes");
-  const std::vector<int64_t> sizes = checked_sizes(plan.tensors, fmt::format("[safetensors] {}", path.string()));
+  const std::vector<int64_t> sizes = checked_sizes(plan.tensors, path.string());
   const std::vector<size_t> order = file_order(plan.tensors);
 
   nlohmann::ordered_json header = nlohmann::ordered_json::object();

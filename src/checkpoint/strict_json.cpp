@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <vector>
@@ -56,9 +57,14 @@ json parse_strict_json(std::string_view text, std::string_view where) {
   Watch watch(where);
   try {
     return json::parse(text.begin(), text.end(), std::ref(watch));
-  } catch (const json::exception& e) {
-    // The library's text quotes the file, whose bytes may be anything.
-    throw Error(Code::kCorrupt, "{}: no valid JSON: {}", where, printable(e.what()));
+  } catch (const json::parse_error& e) {
+    if (text.empty()) throw Error(Code::kCorrupt, "{}: want JSON, found an empty file", where);
+    const std::string_view read = text.substr(0, std::min(text.size(), std::max<size_t>(e.byte, 1) - 1));
+    const auto line = std::count(read.begin(), read.end(), '\n') + 1;
+    const size_t column = read.size() - (read.rfind('\n') + 1) + 1;  // npos + 1 is 0: the first line
+    throw Error(Code::kCorrupt, "{}: want JSON, found none at line {}, column {}", where, line, column);
+  } catch (const json::exception&) {
+    throw Error(Code::kCorrupt, "{}: want JSON with numbers that a double holds, found a larger one", where);
   }
 }
 

@@ -22,8 +22,16 @@ TEST(strict_json, refuses_a_key_named_twice_at_any_depth) {
 }
 
 TEST(strict_json, refuses_what_is_no_json) {
-  for (const char* text : {"", "{", "{]", "{\"a\":NaN}", "{} {}", "{\"a\":1e999}", "{\"\xff\": 1}"}) {
-    expect_error([&] { (void)parse_strict_json(text, "f"); }, Code::kCorrupt, "f: no valid JSON: ");
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "f: want JSON, found an empty file"},
+      {"{", "f: want JSON, found none at line 1, column 2"},
+      {"{]", "f: want JSON, found none at line 1, column 2"},
+      {"{\n \"a\":NaN}", "f: want JSON, found none at line 2, column 6"},
+      {"{} {}", "f: want JSON, found none at line 1, column 4"},
+      {"{\"\xff\": 1}", "f: want JSON, found none at line 1, column 3"},
+      {"{\"a\":1e999}", "numbers that a double holds"}};
+  for (const auto& [text, says] : cases) {
+    expect_error([&] { (void)parse_strict_json(text, "f"); }, Code::kCorrupt, says);
   }
 }
 

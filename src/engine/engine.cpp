@@ -25,7 +25,7 @@ struct Stop {};
 using Message = std::variant<Submit, Cancel, Stop>;
 
 void want(bool holds, std::string_view field, std::string_view range, int64_t found) {
-  if (!holds) throw Error(Code::kInvalidRequest, "[engine] {}: want {}, found {}", field, range, found);
+  if (!holds) throw Error(Code::kInvalidRequest, "{}: want {}, found {}", field, range, found);
 }
 
 }  // namespace
@@ -33,13 +33,15 @@ void want(bool holds, std::string_view field, std::string_view range, int64_t fo
 model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& dims) {
   constexpr int64_t kMost = int64_t{1} << 30;  // slots are 32-bit
   const int64_t kv_tokens = limits.kv_tokens == 0 ? limits.max_context : limits.kv_tokens;
-  want(limits.max_context >= 1 && limits.max_context <= dims.max_context, "max_context",
-       fmt::format("1 to {}, the model's", dims.max_context), limits.max_context);
-  want(limits.max_sequences >= 1 && limits.max_sequences <= 1024, "max_sequences", "1 to 1024", limits.max_sequences);
-  want(limits.max_batched_tokens >= 1 && limits.max_batched_tokens <= 1 << 20, "max_batched_tokens", "1 to 2^20",
-       limits.max_batched_tokens);
-  want(limits.max_waiting >= 1, "max_waiting", "at least 1", limits.max_waiting);
-  want(kv_tokens >= limits.max_context && kv_tokens <= kMost, "kv_tokens", "max_context to 2^30", kv_tokens);
+  want(limits.max_context >= 1 && limits.max_context <= dims.max_context, "--max-model-len",
+       fmt::format("1 to {}, the model's context", dims.max_context), limits.max_context);
+  want(limits.max_sequences >= 1 && limits.max_sequences <= 1024, "--max-num-seqs", "1 to 1024", limits.max_sequences);
+  want(limits.max_batched_tokens >= 1 && limits.max_batched_tokens <= 1 << 20, "--max-num-batched-tokens",
+       fmt::format("1 to {}", 1 << 20), limits.max_batched_tokens);
+  want(limits.max_waiting >= 1, "--max-waiting", "at least 1", limits.max_waiting);
+  want(kv_tokens >= limits.max_context, "--kv-tokens",
+       fmt::format("at least {}, so that one sequence of --max-model-len fits", limits.max_context), kv_tokens);
+  want(kv_tokens <= kMost, "--kv-tokens", fmt::format("at most {}", kMost), kv_tokens);
   const int64_t rows = std::min(limits.max_sequences, limits.max_batched_tokens);
   const int64_t full = pages_for(kv_tokens);
   // A window lies in one page more than it fills, and a row's new tokens begin one more.
@@ -53,7 +55,10 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
 void validate(const Request& request, const EngineLimits& limits, const backend::Dims& dims) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   want(prompt >= 1, "prompt", "at least one token", prompt);
-  want(prompt <= limits.max_context, "prompt", fmt::format("at most {} tokens (the context)", limits.max_context),
+  const int64_t room = request.max_tokens > 0 ? 1 : 0;  // a token generated is one of the context
+  want(prompt + room <= limits.max_context, "prompt",
+       fmt::format("at most {} tokens (the context{})", limits.max_context - room,
+                   room > 0 ? ", less one to generate" : ""),
        prompt);
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     const int32_t id = request.prompt[i];
@@ -132,8 +137,7 @@ RequestId Engine::submit(Request request, Receiver receiver) {
   const int64_t most = std::min(limits.max_sequences, limits.max_batched_tokens) + limits.max_waiting;
   if (impl_->unfinished.fetch_add(1) >= most) {
     --impl_->unfinished;
-    throw Error(Code::kBusy, "[engine] want at most {} requests running and waiting, found as many: try again later",
-                most);
+    throw Error(Code::kBusy, "want at most {} requests running and waiting, found as many: try again later", most);
   }
   const RequestId id = ++impl_->last_id;
   const auto counted = [&unfinished = impl_->unfinished, receiver = std::move(receiver)](const Event& event) {

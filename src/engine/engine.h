@@ -15,7 +15,7 @@
 namespace nibble::engine {
 
 struct EngineLimits {
-  int64_t max_context = 0;       // --max-model-len: prompt and generated tokens of one sequence
+  int64_t max_context = 0;       // --max-model-len: most prompt and generated tokens of one sequence together
   int max_sequences = 256;       // --max-num-seqs: running at the same time
   int max_batched_tokens = 256;  // --max-num-batched-tokens: in one step
   int64_t max_waiting = 1024;    // beyond those; more are refused

@@ -208,7 +208,7 @@ void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
   const std::vector<int32_t>& stops = s.request.stop_ids;
   if (std::find(stops.begin(), stops.end(), token) != stops.end()) return end(s, FinishReason::kStop);
   if (static_cast<int64_t>(s.output().size()) >= s.request.max_tokens) return end(s, FinishReason::kLength);
-  if (static_cast<int64_t>(s.tokens.size()) > limits_.max_context) return end(s, FinishReason::kContext);
+  if (static_cast<int64_t>(s.tokens.size()) >= limits_.max_context) return end(s, FinishReason::kContext);
   if (!s.request.mask) return;
   try {
     s.request.mask->accept(token);

@@ -111,6 +111,7 @@ class World {
     Request& r = client->request;
     r.prompt = make_prompt();
     r.max_tokens = chance(0.05) ? 0 : 1 + below(chance(load_.long_ones) ? 300 : 60);
+    if (r.max_tokens > 0 && std::ssize(r.prompt) == load_.limits.max_context) r.prompt.pop_back();  // room for one
     r.prefix_cache = !chance(0.1);
     r.min_tokens = chance(0.1) ? below(r.max_tokens + 1) : 0;
     r.sampling.seed = random_();

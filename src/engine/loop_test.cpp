@@ -21,7 +21,11 @@ using testing::ResidueMask;
 constexpr int64_t kWindow = 128;
 
 struct Rig {
-  explicit Rig(EngineLimits of) : limits(of), be(gpt, step_limits(of, gpt.config.dims)), loop(be, gpt, of) {}
+  explicit Rig(EngineLimits of, int64_t longest = 4096)
+      : limits(of),
+        gpt(testing::fake_model(kWindow, longest)),
+        be(gpt, step_limits(of, gpt.config.dims)),
+        loop(be, gpt, of) {}
 
   Heard& add(Request request) {
     validate(request, limits, gpt.config.dims);
@@ -44,7 +48,7 @@ struct Rig {
   }
 
   EngineLimits limits;
-  model::GptOss gpt = testing::fake_model(kWindow);
+  model::GptOss gpt;
   FakeBackend be;
   Loop loop;
   std::vector<std::unique_ptr<Heard>> heard;
@@ -168,11 +172,37 @@ TEST_P(LoopTest, a_full_context_ends_it) {
   small.max_context = 100;
   small.kv_tokens = 100;
   Rig rig(small);
-  for (const size_t prompt : {20, 99, 100}) {
+  for (const size_t prompt : {20, 98, 99}) {
     const Heard heard = expect_same(rig, ask(some(prompt), 400));
     EXPECT_EQ(heard.finished[0].reason, FinishReason::kContext);
-    EXPECT_EQ(heard.tokens.size(), 101 - prompt);  // the last one needs no room
+    EXPECT_EQ(heard.tokens.size(), 100 - prompt);
   }
+  EXPECT_EQ(expect_same(rig, ask(some(98), 2)).finished[0].reason, FinishReason::kLength);  // both ends at once
+  EXPECT_THROW(rig.add(ask(some(100), 1)), Error);                                          // no room for the one
+}
+
+TEST_P(LoopTest, a_prompt_as_long_as_the_context_is_scored) {
+  EngineLimits small = limits();
+  small.max_context = 128;
+  small.kv_tokens = 128;
+  Rig rig(small);
+  Request request = ask(some(128), 0);
+  request.prompt_logprobs = 0;
+  const Heard heard = rig.run(request);
+  EXPECT_EQ(heard.finished.at(0).reason, FinishReason::kLength) << heard.finished[0].message;
+  EXPECT_TRUE(std::equal(heard.prompt_tokens.begin(), heard.prompt_tokens.end(), request.prompt.begin() + 1,
+                         request.prompt.end()));
+  EXPECT_THROW(rig.add(ask(some(129), 0)), Error);
+}
+
+TEST_P(LoopTest, the_longest_context_of_the_model_is_no_exception) {
+  constexpr int64_t kContext = 131072;
+  Rig rig({.max_context = kContext, .max_batched_tokens = 8192, .async_scheduling = GetParam()}, kContext);
+  const Heard heard = rig.run(ask(some(kContext - 3), 1000));
+  EXPECT_EQ(heard.finished.at(0).reason, FinishReason::kContext);
+  EXPECT_EQ(heard.tokens.size(), 3u);
+  EXPECT_THROW(rig.add(ask(some(kContext), 1)), Error);
+  validate(ask(some(kContext), 0), rig.limits, rig.gpt.config.dims);
 }
 
 TEST_P(LoopTest, max_tokens_of_zero_generates_nothing) {
@@ -447,7 +477,8 @@ TEST(loop, requests_that_cannot_be_served_are_refused_by_field) {
   };
   EXPECT_EQ(refused([](Request&) {}), "accepted");
   names([](Request& r) { r.prompt.clear(); }, "at least one token");
-  names([](Request& r) { r.prompt = some(101); }, "at most 100 tokens");
+  names([](Request& r) { r.prompt = some(100); }, "at most 99 tokens");
+  names([](Request& r) { r.prompt = some(101), r.max_tokens = r.min_tokens = 0; }, "at most 100 tokens");
   names([](Request& r) { r.prompt[3] = testing::kVocab; }, "prompt token 3");
   names([](Request& r) { r.prompt[4] = -1; }, "prompt token 4");
   names([](Request& r) { r.max_tokens = -1; }, "max_tokens");
@@ -458,7 +489,7 @@ TEST(loop, requests_that_cannot_be_served_are_refused_by_field) {
   names([](Request& r) { r.sampling.top_p = 0; }, "top_p");
 }
 
-TEST(loop, limits_out_of_range_are_refused_by_name) {
+TEST(loop, limits_out_of_range_are_refused_by_their_flags) {
   const backend::Dims dims = testing::fake_model(kWindow).config.dims;
   const auto names = [&](const EngineLimits& limits, std::string_view field) {
     try {
@@ -468,12 +499,14 @@ TEST(loop, limits_out_of_range_are_refused_by_name) {
       EXPECT_NE(std::string_view(error.what()).find(field), std::string_view::npos) << error.what();
     }
   };
-  names({.max_context = 0}, "max_context");
-  names({.max_context = 5000}, "max_context");
-  names({.max_context = 10, .max_sequences = 0}, "max_sequences");
-  names({.max_context = 10, .max_batched_tokens = 0}, "max_batched_tokens");
-  names({.max_context = 10, .max_waiting = 0}, "max_waiting");
-  names({.max_context = 100, .kv_tokens = 99}, "kv_tokens");
+  names({.max_context = 0}, "--max-model-len: want 1 to 4096, the model's context, found 0");
+  names({.max_context = 5000}, "--max-model-len: want 1 to 4096");
+  names({.max_context = 10, .max_sequences = 0}, "--max-num-seqs: want 1 to 1024, found 0");
+  names({.max_context = 10, .max_batched_tokens = 0}, "--max-num-batched-tokens: want 1 to 1048576, found 0");
+  names({.max_context = 10, .max_waiting = 0}, "--max-waiting: want at least 1, found 0");
+  names({.max_context = 100, .kv_tokens = 99},
+        "--kv-tokens: want at least 100, so that one sequence of --max-model-len fits, found 99");
+  names({.max_context = 100, .kv_tokens = int64_t{1} << 31}, "--kv-tokens: want at most 1073741824, found 2147483648");
 }
 
 }  // namespace

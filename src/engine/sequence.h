@@ -68,8 +68,8 @@ struct Sequence {
     if (request.max_tokens == 0) return prompt_count - 1 - computed;
     if (pending > 0 && needs_host()) return 0;
     const int64_t length = static_cast<int64_t>(tokens.size()) + pending;
-    if (length - prompt_count >= request.max_tokens) return 0;
-    return std::min(length, max_context) - computed;
+    if (length - prompt_count >= request.max_tokens || length >= max_context) return 0;
+    return length - computed;
   }
 };
 

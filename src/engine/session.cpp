@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include "base/error.h"
+#include "engine/pages.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,30 +14,26 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-int32_t pages_for(int64_t tokens) {
-  return static_cast<int32_t>((tokens + backend::kPageTokens - 1) / backend::kPageTokens);
-}
-
 }  // namespace
 
 model::StepLimits step_limits(const SessionLimits& limits) {
-  const int32_t pages = pages_for(limits.max_context);
+  const auto pages = static_cast<int32_t>(pages_for(limits.max_context));
   return {.max_tokens = limits.chunk_tokens, .max_rows = limits.max_logit_rows, .kv_pages = {pages, pages}};
 }
 
 Session::Session(backend::Backend& be, const model::GptOss& model, const SessionLimits& limits)
     : be_(be), model_(model), limits_(limits) {}
 
-void Session::check_tokens(std::span<const int32_t> ids) const {
-  if (ids.empty()) throw Error(Code::kInvalidRequest, "[engine] want at least one prompt token, found none");
-  if (static_cast<int64_t>(ids.size()) > limits_.max_context) {
-    throw Error(Code::kInvalidRequest, "[engine] want a prompt of at most {} tokens (the context), found {}",
-                limits_.max_context, ids.size());
+void Session::check_tokens(std::span<const int32_t> ids, int64_t room) const {
+  if (ids.empty()) throw Error(Code::kInvalidRequest, "want at least one prompt token, found none");
+  if (std::ssize(ids) + room > limits_.max_context) {
+    throw Error(Code::kInvalidRequest, "want a prompt of at most {} tokens (the context{}), found {}",
+                limits_.max_context - room, room > 0 ? ", less one to generate" : "", ids.size());
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= model_.config.dims.vocab) {
-      throw Error(Code::kInvalidRequest, "[engine] prompt token {}: want an id below {}, found {}", i,
-                  model_.config.dims.vocab, ids[i]);
+      throw Error(Code::kInvalidRequest, "prompt token {}: want an id below {}, found {}", i, model_.config.dims.vocab,
+                  ids[i]);
     }
   }
 }
@@ -51,7 +48,7 @@ model::Step Session::make_step(std::span<const int32_t> ids, int64_t computed) c
   step.rows = {{.first_token = 0, .tokens = count, .context = first + count}};
   for (model::Step::Kv& kv : step.kv) {
     kv.slots = step.positions;  // one sequence owns the cache: page p holds the positions from p * kPageTokens on
-    kv.pages_per_row = pages_for(first + count);
+    kv.pages_per_row = static_cast<int32_t>(pages_for(first + count));
     kv.page_ids.resize(static_cast<size_t>(kv.pages_per_row));
     std::iota(kv.page_ids.begin(), kv.page_ids.end(), 0);
   }
@@ -73,7 +70,7 @@ int32_t Session::step(std::span<const int32_t> ids, const backend::SampleRow* sa
 }
 
 Finished Session::generate(const Request& request, const OnToken& on_token, const OnPrefill& on_prefill) {
-  check_tokens(request.prompt);
+  check_tokens(request.prompt, request.max_tokens > 0 ? 1 : 0);
   backend::validate(request.sampling, model_.config.dims.vocab);
   const std::span<const int32_t> prompt = request.prompt;
   // The last prompt token is always computed: its logits are needed.
@@ -116,7 +113,7 @@ Finished Session::generate(const Request& request, const OnToken& on_token, cons
       finished.reason = FinishReason::kCancelled;
     } else if (finished.generated_tokens >= request.max_tokens) {
       finished.reason = FinishReason::kLength;
-    } else if (static_cast<int64_t>(computed_.size()) >= limits_.max_context) {
+    } else if (finished.prompt_tokens + finished.generated_tokens >= limits_.max_context) {
       finished.reason = FinishReason::kContext;
     } else {
       const backend::SampleRow row = sample_row();
@@ -129,7 +126,7 @@ Finished Session::generate(const Request& request, const OnToken& on_token, cons
 }
 
 void Session::score(std::span<const int32_t> ids, const OnLogits& on_logits) {
-  check_tokens(ids);
+  check_tokens(ids, 0);
   computed_.clear();
   for (size_t at = 0; at < ids.size(); at = computed_.size()) {
     const auto chunk = ids.subspan(at, std::min(ids.size() - at, static_cast<size_t>(limits_.chunk_tokens)));

@@ -14,7 +14,7 @@
 namespace nibble::engine {
 
 struct SessionLimits {
-  int64_t max_context = 0;  // prompt and generated tokens together
+  int64_t max_context = 0;  // most prompt and generated tokens together
   int chunk_tokens = 0;     // most tokens in one step
   int max_logit_rows = 1;   // 1 to generate; chunk_tokens to score every token
 };
@@ -31,8 +31,8 @@ class Session {
   // The backend was made with backend_config(model.config, step_limits(limits)); both outlive the session.
   Session(backend::Backend& be, const model::GptOss& model, const SessionLimits& limits);
 
-  // Throws Error(kInvalidRequest) when the request cannot be served: empty or over-long prompt, token ids outside the
-  // vocabulary, sampling parameters out of range.
+  // Throws Error(kInvalidRequest) when the request cannot be served: an empty prompt or one that leaves no room to
+  // generate, token ids outside the vocabulary, sampling parameters out of range.
   Finished generate(const Request& request, const OnToken& on_token, const OnPrefill& on_prefill = {});
 
   // Runs `ids` as the whole sequence, nothing reused, and hands on the logits of every token, a chunk at a time:
@@ -44,7 +44,8 @@ class Session {
   [[nodiscard]] model::Step make_step(std::span<const int32_t> ids, int64_t computed) const;
 
  private:
-  void check_tokens(std::span<const int32_t> ids) const;
+  // `room`: tokens that must fit behind them.
+  void check_tokens(std::span<const int32_t> ids, int64_t room) const;
   [[nodiscard]] int32_t step(std::span<const int32_t> ids, const backend::SampleRow* sample);
 
   backend::Backend& be_;

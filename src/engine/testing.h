@@ -121,7 +121,7 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
       return alone;
     }
     if (static_cast<int64_t>(alone.tokens.size()) >= request.max_tokens) break;
-    if (static_cast<int64_t>(all.size()) > max_context) {
+    if (static_cast<int64_t>(all.size()) >= max_context) {
       alone.reason = FinishReason::kContext;
       return alone;
     }

@@ -9,46 +9,56 @@ namespace {
 
 constexpr int64_t kBlock = 32;  // MXFP4: values per scale (OCP MX v1.0)
 
-// Begins each message with `where`.
+// gpt_oss/torch/model.py, ModelConfig, where it differs from Hugging Face's.
+constexpr ConfigKeys kOriginalKeys{.experts = "num_experts",
+                                   .topk = "experts_per_token",
+                                   .factor = "rope_scaling_factor",
+                                   .beta_fast = "rope_ntk_beta",
+                                   .beta_slow = "rope_ntk_alpha",
+                                   .original_context = "initial_context_length"};
+
+// Begins each message with `where` and a key.
 struct Checks {
   std::string_view where;
 
-  void require(bool holds, Code code, const std::string& message) const {
-    if (!holds) throw Error(code, "{}: {}", where, message);
+  void require(bool holds, Code code, std::string_view key, const std::string& message) const {
+    if (!holds) throw Error(code, "{}: {}: {}", where, key, message);
   }
 
-  void positive(const char* name, int64_t value) const {
-    require(value > 0, Code::kCorrupt, fmt::format("{}: want at least 1, found {}", name, value));
+  void positive(std::string_view key, int64_t value) const {
+    require(value > 0, Code::kCorrupt, key, fmt::format("want at least 1, found {}", value));
   }
 
-  void token_id(const char* name, int64_t id, int64_t vocab) const {
-    require(id >= 0 && id < vocab, Code::kCorrupt,
-            fmt::format("{}: want 0 to vocab-1 = {}, found {}", name, vocab - 1, id));
+  void multiple_of_block(std::string_view key, int64_t value) const {
+    require(value % kBlock == 0, Code::kUnsupported, key,
+            fmt::format("want a multiple of {} (MXFP4 blocks), found {}", kBlock, value));
+  }
+
+  void token_id(std::string_view key, int64_t id, int64_t vocab) const {
+    require(id >= 0 && id < vocab, Code::kCorrupt, key, fmt::format("want 0 to {}, found {}", vocab - 1, id));
   }
 };
 
-void validate_dims(const backend::Dims& d, const Checks& checks) {
-  checks.positive("layers", d.layers);
-  checks.positive("hidden", d.hidden);
-  checks.positive("heads", d.heads);
-  checks.positive("kv_heads", d.kv_heads);
-  checks.positive("head_dim", d.head_dim);
-  checks.positive("inter", d.inter);
-  checks.positive("experts", d.experts);
-  checks.positive("topk", d.topk);
-  checks.positive("vocab", d.vocab);
-  checks.positive("sliding_window", d.sliding_window);
-  checks.positive("max_context", d.max_context);
-  checks.require(d.hidden % kBlock == 0, Code::kUnsupported,
-                 fmt::format("hidden: want a multiple of {} (MXFP4 blocks), found {}", kBlock, d.hidden));
-  checks.require(d.inter % kBlock == 0, Code::kUnsupported,
-                 fmt::format("inter: want a multiple of {} (MXFP4 blocks), found {}", kBlock, d.inter));
-  checks.require(d.heads % d.kv_heads == 0, Code::kCorrupt,
-                 fmt::format("heads: want a multiple of kv_heads = {}, found {}", d.kv_heads, d.heads));
-  checks.require(d.head_dim % 2 == 0, Code::kUnsupported,
-                 fmt::format("head_dim: want an even number (rope turns pairs), found {}", d.head_dim));
-  checks.require(d.topk <= d.experts, Code::kCorrupt,
-                 fmt::format("topk: want at most experts = {}, found {}", d.experts, d.topk));
+void validate_dims(const backend::Dims& d, const Checks& checks, const ConfigKeys& keys) {
+  checks.positive(keys.layers, d.layers);
+  checks.positive(keys.hidden, d.hidden);
+  checks.positive(keys.heads, d.heads);
+  checks.positive(keys.kv_heads, d.kv_heads);
+  checks.positive(keys.head_dim, d.head_dim);
+  checks.positive(keys.inter, d.inter);
+  checks.positive(keys.experts, d.experts);
+  checks.positive(keys.topk, d.topk);
+  checks.positive(keys.vocab, d.vocab);
+  checks.positive(keys.sliding_window, d.sliding_window);
+  checks.positive(keys.max_context, d.max_context);
+  checks.multiple_of_block(keys.hidden, d.hidden);
+  checks.multiple_of_block(keys.inter, d.inter);
+  checks.require(d.heads % d.kv_heads == 0, Code::kCorrupt, keys.heads,
+                 fmt::format("want a multiple of {} = {}, found {}", keys.kv_heads, d.kv_heads, d.heads));
+  checks.require(d.head_dim % 2 == 0, Code::kUnsupported, keys.head_dim,
+                 fmt::format("want an even number (rope turns pairs), found {}", d.head_dim));
+  checks.require(d.topk <= d.experts, Code::kCorrupt, keys.topk,
+                 fmt::format("want at most {} = {}, found {}", keys.experts, d.experts, d.topk));
 }
 
 ModelConfig gpt_oss(int64_t layers, int64_t experts) {
@@ -114,35 +124,37 @@ ModelConfig from_hf(const checkpoint::HfConfig& hf) {
   if (hf.bos_token_id) config.bos_id = static_cast<int32_t>(*hf.bos_token_id);
   if (hf.pad_token_id) config.pad_id = static_cast<int32_t>(*hf.pad_token_id);
   for (const int64_t id : hf.eos_token_ids) config.eos_ids.push_back(static_cast<int32_t>(id));
-  validate(config, hf.where);
+  validate(config, hf.where, hf.naming == checkpoint::Naming::kOriginal ? kOriginalKeys : ConfigKeys());
   return config;
 }
 
-void validate(const ModelConfig& config, std::string_view where) {
+void validate(const ModelConfig& config, std::string_view where, const ConfigKeys& keys) {
   const Checks checks{where};
   const backend::Dims& d = config.dims;
-  validate_dims(d, checks);
-  checks.require(static_cast<int64_t>(config.layer_kinds.size()) == d.layers, Code::kCorrupt,
-                 fmt::format("layer_kinds: want one per layer = {}, found {}", d.layers, config.layer_kinds.size()));
+  validate_dims(d, checks, keys);
+  checks.require(static_cast<int64_t>(config.layer_kinds.size()) == d.layers, Code::kCorrupt, keys.layer_kinds,
+                 fmt::format("want one per layer = {}, found {}", d.layers, config.layer_kinds.size()));
   const RopeConfig& r = config.rope;
-  checks.require(r.theta > 1, Code::kCorrupt, fmt::format("rope theta: want more than 1, found {}", r.theta));
-  checks.require(r.factor >= 1, Code::kCorrupt, fmt::format("rope factor: want at least 1, found {}", r.factor));
-  checks.require(r.beta_slow > 0 && r.beta_fast > r.beta_slow, Code::kCorrupt,
-                 fmt::format("rope betas: want 0 < slow < fast, found slow {} and fast {}", r.beta_slow, r.beta_fast));
-  checks.require(r.original_context > 0, Code::kCorrupt,
-                 fmt::format("rope original_context: want at least 1, found {}", r.original_context));
-  checks.require(config.rms_eps > 0, Code::kCorrupt,
-                 fmt::format("rms_eps: want more than 0, found {}", config.rms_eps));
-  checks.require(config.swiglu_limit > 0, Code::kCorrupt,
-                 fmt::format("swiglu_limit: want more than 0, found {}", config.swiglu_limit));
-  if (config.bos_id) checks.token_id("bos_id", *config.bos_id, d.vocab);
-  if (config.pad_id) checks.token_id("pad_id", *config.pad_id, d.vocab);
-  for (const int32_t id : config.eos_ids) checks.token_id("eos_ids", id, d.vocab);
+  checks.require(r.theta > 1, Code::kCorrupt, keys.theta, fmt::format("want more than 1, found {}", r.theta));
+  checks.require(r.factor >= 1, Code::kCorrupt, keys.factor, fmt::format("want at least 1, found {}", r.factor));
+  checks.require(r.beta_slow > 0, Code::kCorrupt, keys.beta_slow,
+                 fmt::format("want more than 0, found {}", r.beta_slow));
+  checks.require(r.beta_fast > r.beta_slow, Code::kCorrupt, keys.beta_fast,
+                 fmt::format("want more than {} = {}, found {}", keys.beta_slow, r.beta_slow, r.beta_fast));
+  checks.require(r.original_context > 0, Code::kCorrupt, keys.original_context,
+                 fmt::format("want at least 1, found {}", r.original_context));
+  checks.require(config.rms_eps > 0, Code::kCorrupt, keys.rms_eps,
+                 fmt::format("want more than 0, found {}", config.rms_eps));
+  checks.require(config.swiglu_limit > 0, Code::kCorrupt, keys.swiglu_limit,
+                 fmt::format("want more than 0, found {}", config.swiglu_limit));
+  if (config.bos_id) checks.token_id(keys.bos, *config.bos_id, d.vocab);
+  if (config.pad_id) checks.token_id(keys.pad, *config.pad_id, d.vocab);
+  for (const int32_t id : config.eos_ids) checks.token_id(keys.eos, id, d.vocab);
 }
 
 ModelConfig truncated(const ModelConfig& config, int64_t layers) {
   if (layers < 1 || layers > config.dims.layers) {
-    throw Error(Code::kInvalidRequest, "[config] layers: want 1 to {}, found {}", config.dims.layers, layers);
+    throw Error(Code::kInvalidRequest, "--layers: want 1 to {}, found {}", config.dims.layers, layers);
   }
   ModelConfig result = config;
   result.dims.layers = layers;
@@ -167,7 +179,7 @@ ModelConfig preset(std::string_view name) {
   if (name == "gpt-oss-20b") return gpt_oss_20b();
   if (name == "gpt-oss-120b") return gpt_oss_120b();
   if (name == "tiny") return tiny();
-  throw Error(Code::kInvalidRequest, "[config] want gpt-oss-20b, gpt-oss-120b or tiny, found {}", name);
+  throw Error(Code::kInvalidRequest, "want gpt-oss-20b, gpt-oss-120b or tiny, found {}", name);
 }
 
 }  // namespace nibble::model

@@ -45,9 +45,21 @@ struct ModelConfig {
 // Throws what validate throws.
 [[nodiscard]] ModelConfig from_hf(const checkpoint::HfConfig& hf);
 
+// What the file that a config comes from calls the values that validate() looks at.
+struct ConfigKeys {
+  std::string_view layers = "num_hidden_layers", hidden = "hidden_size", heads = "num_attention_heads",
+                   kv_heads = "num_key_value_heads", head_dim = "head_dim", inter = "intermediate_size",
+                   experts = "num_local_experts", topk = "num_experts_per_tok", vocab = "vocab_size",
+                   sliding_window = "sliding_window", max_context = "max_position_embeddings",
+                   layer_kinds = "layer_types", theta = "rope_theta", factor = "factor", beta_fast = "beta_fast",
+                   beta_slow = "beta_slow", original_context = "original_max_position_embeddings",
+                   rms_eps = "rms_norm_eps", swiglu_limit = "swiglu_limit", bos = "bos_token_id", pad = "pad_token_id",
+                   eos = "eos_token_id";
+};
+
 // Throws Error(kCorrupt) for values that contradict each other and Error(kUnsupported) for shapes that the formats or
-// kernels cannot hold; each message names `where` and the values.
-void validate(const ModelConfig& config, std::string_view where = "[config]");
+// kernels cannot hold; each message names `where`, the key and the values.
+void validate(const ModelConfig& config, std::string_view where = "the model", const ConfigKeys& keys = {});
 
 // The same model with its first `layers` layers only. Throws Error(kInvalidRequest) unless 1 <= layers <= config's.
 [[nodiscard]] ModelConfig truncated(const ModelConfig& config, int64_t layers);

@@ -47,7 +47,12 @@ TEST(config, derives_layer_kinds_only_when_the_file_lists_none) {
 TEST(config, of_a_file_is_refused_by_the_files_name) {
   checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "dir/config.json");
   hf.hidden_size = 48;
-  expect_error([&] { (void)from_hf(hf); }, Code::kUnsupported, "dir/config.json: hidden: want a multiple of 32");
+  expect_error([&] { (void)from_hf(hf); }, Code::kUnsupported, "dir/config.json: hidden_size: want a multiple of 32");
+  hf.hidden_size = 64;
+  hf.experts_per_token = hf.num_experts + 1;
+  expect_error([&] { (void)from_hf(hf); }, Code::kCorrupt, "num_experts_per_tok: want at most num_local_experts = ");
+  hf.naming = checkpoint::Naming::kOriginal;
+  expect_error([&] { (void)from_hf(hf); }, Code::kCorrupt, "experts_per_token: want at most num_experts = ");
 }
 
 TEST(config, truncates_layers) {
@@ -68,59 +73,60 @@ void expect_invalid(const Change& change, Code code, std::string_view message) {
 
 TEST(config, refuses_dimensions_below_one) {
   using D = backend::Dims;
-  const std::pair<int64_t D::*, const char*> fields[] = {{&D::layers, "layers"},
-                                                         {&D::hidden, "hidden"},
-                                                         {&D::heads, "heads"},
-                                                         {&D::kv_heads, "kv_heads"},
+  const std::pair<int64_t D::*, const char*> fields[] = {{&D::layers, "num_hidden_layers"},
+                                                         {&D::hidden, "hidden_size"},
+                                                         {&D::heads, "num_attention_heads"},
+                                                         {&D::kv_heads, "num_key_value_heads"},
                                                          {&D::head_dim, "head_dim"},
-                                                         {&D::inter, "inter"},
-                                                         {&D::experts, "experts"},
-                                                         {&D::topk, "topk"},
-                                                         {&D::vocab, "vocab"},
+                                                         {&D::inter, "intermediate_size"},
+                                                         {&D::experts, "num_local_experts"},
+                                                         {&D::topk, "num_experts_per_tok"},
+                                                         {&D::vocab, "vocab_size"},
                                                          {&D::sliding_window, "sliding_window"},
-                                                         {&D::max_context, "max_context"}};
+                                                         {&D::max_context, "max_position_embeddings"}};
   for (const auto& [field, name] : fields) {
     expect_invalid([&](ModelConfig& c) { c.dims.*field = 0; }, Code::kCorrupt,
-                   fmt::format("[config]: {}: want at least 1, found 0", name));
+                   fmt::format("the model: {}: want at least 1, found 0", name));
   }
 }
 
 TEST(config, refuses_shapes_that_no_format_holds) {
   expect_invalid([](ModelConfig& c) { c.dims.hidden = 48; }, Code::kUnsupported,
-                 "[config]: hidden: want a multiple of 32 (MXFP4 blocks), found 48");
+                 "the model: hidden_size: want a multiple of 32 (MXFP4 blocks), found 48");
   expect_invalid([](ModelConfig& c) { c.dims.inter = 33; }, Code::kUnsupported,
-                 "[config]: inter: want a multiple of 32 (MXFP4 blocks), found 33");
+                 "the model: intermediate_size: want a multiple of 32 (MXFP4 blocks), found 33");
   expect_invalid([](ModelConfig& c) { c.dims.head_dim = 45; }, Code::kUnsupported,
-                 "[config]: head_dim: want an even number (rope turns pairs), found 45");
+                 "the model: head_dim: want an even number (rope turns pairs), found 45");
 }
 
 TEST(config, refuses_contradictions) {
   expect_invalid([](ModelConfig& c) { c.dims.kv_heads = 3; }, Code::kCorrupt,
-                 "[config]: heads: want a multiple of kv_heads = 3, found 4");
+                 "the model: num_attention_heads: want a multiple of num_key_value_heads = 3, found 4");
   expect_invalid([](ModelConfig& c) { c.dims.topk = 9; }, Code::kCorrupt,
-                 "[config]: topk: want at most experts = 8, found 9");
+                 "the model: num_experts_per_tok: want at most num_local_experts = 8, found 9");
   expect_invalid([](ModelConfig& c) { c.layer_kinds.pop_back(); }, Code::kCorrupt,
-                 "[config]: layer_kinds: want one per layer = 4, found 3");
+                 "the model: layer_types: want one per layer = 4, found 3");
   expect_invalid([](ModelConfig& c) { c.rope.beta_slow = 32; }, Code::kCorrupt,
-                 "[config]: rope betas: want 0 < slow < fast, found slow 32 and fast 32");
+                 "the model: beta_fast: want more than beta_slow = 32, found 32");
   expect_invalid([](ModelConfig& c) { c.rope.theta = 1; }, Code::kCorrupt,
-                 "[config]: rope theta: want more than 1, found 1");
+                 "the model: rope_theta: want more than 1, found 1");
   expect_invalid([](ModelConfig& c) { c.rope.factor = 0.5; }, Code::kCorrupt,
-                 "[config]: rope factor: want at least 1, found 0.5");
+                 "the model: factor: want at least 1, found 0.5");
   expect_invalid([](ModelConfig& c) { c.rope.original_context = 0; }, Code::kCorrupt,
-                 "[config]: rope original_context: want at least 1, found 0");
-  expect_invalid([](ModelConfig& c) { c.rms_eps = 0; }, Code::kCorrupt, "[config]: rms_eps: want more than 0, found 0");
+                 "the model: original_max_position_embeddings: want at least 1, found 0");
+  expect_invalid([](ModelConfig& c) { c.rms_eps = 0; }, Code::kCorrupt,
+                 "the model: rms_norm_eps: want more than 0, found 0");
   expect_invalid([](ModelConfig& c) { c.swiglu_limit = -7; }, Code::kCorrupt,
-                 "[config]: swiglu_limit: want more than 0, found -7");
+                 "the model: swiglu_limit: want more than 0, found -7");
 }
 
 TEST(config, refuses_token_ids_outside_the_vocab) {
   expect_invalid([](ModelConfig& c) { c.eos_ids = {1, 201088}; }, Code::kCorrupt,
-                 "[config]: eos_ids: want 0 to vocab-1 = 201087, found 201088");
+                 "the model: eos_token_id: want 0 to 201087, found 201088");
   expect_invalid([](ModelConfig& c) { c.bos_id = -1; }, Code::kCorrupt,
-                 "[config]: bos_id: want 0 to vocab-1 = 201087, found -1");
+                 "the model: bos_token_id: want 0 to 201087, found -1");
   expect_invalid([](ModelConfig& c) { c.pad_id = 201088; }, Code::kCorrupt,
-                 "[config]: pad_id: want 0 to vocab-1 = 201087, found 201088");
+                 "the model: pad_token_id: want 0 to 201087, found 201088");
 }
 
 }  // namespace

@@ -46,6 +46,28 @@ constexpr std::array<std::string_view, 25> kKnown = {"block_count",
                                                      "rope.scaling.yarn_beta_slow",
                                                      "rope.scaling.yarn_ext_factor"};
 
+constexpr ConfigKeys kKeys{.layers = "gpt-oss.block_count",
+                           .hidden = "gpt-oss.embedding_length",
+                           .heads = "gpt-oss.attention.head_count",
+                           .kv_heads = "gpt-oss.attention.head_count_kv",
+                           .head_dim = "gpt-oss.attention.key_length",
+                           .inter = "gpt-oss.expert_feed_forward_length",
+                           .experts = "gpt-oss.expert_count",
+                           .topk = "gpt-oss.expert_used_count",
+                           .vocab = "tokenizer.ggml.tokens",
+                           .sliding_window = "gpt-oss.attention.sliding_window",
+                           .max_context = "gpt-oss.context_length",
+                           .layer_kinds = "gpt-oss.attention.sliding_window_pattern",
+                           .theta = "gpt-oss.rope.freq_base",
+                           .factor = "gpt-oss.rope.scaling.factor",
+                           .beta_fast = "gpt-oss.rope.scaling.yarn_beta_fast",
+                           .beta_slow = "gpt-oss.rope.scaling.yarn_beta_slow",
+                           .original_context = "gpt-oss.rope.scaling.original_context_length",
+                           .rms_eps = "gpt-oss.attention.layer_norm_rms_epsilon",
+                           .bos = "tokenizer.ggml.bos_token_id",
+                           .pad = "tokenizer.ggml.padding_token_id",
+                           .eos = "tokenizer.ggml.eos_token_id"};
+
 std::string key(std::string_view name) { return fmt::format("{}.{}", kArchitecture, name); }
 
 template <class T>
@@ -141,8 +163,20 @@ ModelConfig config_from_gguf(const GgufFields& fields) {
   config.bos_id = id("tokenizer.ggml.bos_token_id");
   config.pad_id = id("tokenizer.ggml.padding_token_id");
   if (const auto eos = id("tokenizer.ggml.eos_token_id")) config.eos_ids = {*eos};
-  validate(config, fields.where());
+  validate(config, fields.where(), kKeys);
   return config;
+}
+
+std::vector<std::string> unknown_keys(const GgufFields& fields) {
+  constexpr std::string_view kOthers[] = {"general.", "tokenizer.", "split.", "quantize.", "imatrix."};
+  std::vector<std::string> keys;
+  for (const auto& [name, value] : fields.metadata()) {
+    const bool known = name.starts_with(key("")) || std::ranges::any_of(kOthers, [&name](std::string_view prefix) {
+                         return name.starts_with(prefix);
+                       });
+    if (!known) keys.push_back(checkpoint::printable(name));
+  }
+  return keys;
 }
 
 std::vector<GgufEntry> gguf_entries(const ModelConfig& config) {
@@ -151,7 +185,7 @@ std::vector<GgufEntry> gguf_entries(const ModelConfig& config) {
   if (config.rope.truncate || config.swiglu_limit != usual.swiglu_limit ||
       config.layer_kinds != alternating_layers(d.layers)) {
     throw Error(Code::kUnsupported,
-                "[gguf] want a model that the format can express: rope without truncate, swiglu_limit {} and "
+                "want a model that the format can express: rope without truncate, swiglu_limit {} and "
                 "alternating layers, found truncate {}, swiglu_limit {} and {} sliding of {} layers",
                 usual.swiglu_limit, config.rope.truncate, config.swiglu_limit, config.layers_of(LayerKind::kSliding),
                 d.layers);

@@ -5,6 +5,7 @@
 #include "checkpoint/gguf_write.h"
 #include "model/config.h"
 
+#include <string>
 #include <vector>
 
 namespace nibble::model {
@@ -14,6 +15,9 @@ namespace nibble::model {
 // Error(kUnsupported) for another architecture, a variant that nothing here computes and a key of the architecture that
 // is not known here, Error(kCorrupt) for a missing key, a wrong type or a value out of range, and what validate throws.
 [[nodiscard]] ModelConfig config_from_gguf(const checkpoint::GgufFields& fields);
+
+// Keys outside what GGUF, llama.cpp's tools and this architecture use: nothing reads them.
+[[nodiscard]] std::vector<std::string> unknown_keys(const checkpoint::GgufFields& fields);
 
 // The keys that config_from_gguf reads, but for the tokeniser's, and the general ones. Throws Error(kUnsupported) for
 // a config that the format cannot express.

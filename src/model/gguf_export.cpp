@@ -125,7 +125,7 @@ class Exporter {
       }
     });
     if (overflows) {
-      throw Error(Code::kUnsupported, "[gguf] {}: want values and scales within F16's range for {}, found larger ones",
+      throw Error(Code::kUnsupported, "{}: want values and scales within F16's range for {}, found larger ones",
                   item.name, name_of(type));
     }
   }
@@ -167,10 +167,10 @@ std::vector<PartOfModel> parts_of(const ModelConfig& config, const fs::path& pat
     const GgufTensorSpec spec{item.name, type_of(item.role, options.dense), item.shape};
     if (spec.type == GgmlType::kQ8 && spec.shape.back() % kMxBlock != 0) {
       throw Error(Code::kUnsupported,
-                  "[gguf] {}: want rows of whole blocks of {} values for {}, found {}: bf16, f16 and f32 hold any",
-                  spec.name, kMxBlock, name_of(spec.type), spec.shape.back());
+                  "{}: want rows of whole blocks of {} values for {}, found {}: bf16, f16 and f32 hold any", spec.name,
+                  kMxBlock, name_of(spec.type), spec.shape.back());
     }
-    const int64_t more = tensor_bytes(spec.type, spec.shape, "[gguf] " + spec.name);
+    const int64_t more = tensor_bytes(spec.type, spec.shape, spec.name);
     if (options.part_bytes > 0 && !parts.back().items.empty() && bytes + more > options.part_bytes) {
       parts.emplace_back();
       bytes = 0;
@@ -227,7 +227,7 @@ void check_replaceable(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored) || fs::file_size(path, ignored) == 0) return;
   if (checkpoint::begins_as_gguf(path)) return;
-  throw Error(Code::kInvalidRequest, "[gguf] {}: want a new name, or a GGUF file to replace, found another file",
+  throw Error(Code::kInvalidRequest, "{}: want a new name, or a GGUF file to replace, found another file",
               path.string());
 }
 
@@ -258,13 +258,13 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
                                   const std::function<void(const ExportProgress&)>& progress) {
   validate(config);
   if (options.part_bytes < 0) {
-    throw Error(Code::kInvalidRequest, "[gguf] part_bytes: want 0 or more, found {}", options.part_bytes);
+    throw Error(Code::kInvalidRequest, "--part-bytes: want 0 or more, found {}", options.part_bytes);
   }
   check(options.dense != GgmlType::kMxfp4, "dense matrices are not requantised to MXFP4 here");
   const Exporter exporter(config, source, options.pool);
   const std::vector<PartOfModel> parts = parts_of(config, path, options);
   if (parts.size() > UINT16_MAX) {
-    throw Error(Code::kInvalidRequest, "[gguf] part_bytes: want at most {} parts, found {}", UINT16_MAX, parts.size());
+    throw Error(Code::kInvalidRequest, "--part-bytes: want at most {} parts, found {}", UINT16_MAX, parts.size());
   }
   ExportProgress state;
   for (const PartOfModel& part : parts) {

@@ -114,8 +114,10 @@ TEST(GgufConfig, refuses_what_is_missing_wrong_or_unknown) {
       {"gpt-oss.block_count", u32(0), Code::kCorrupt, "want an integer from 1 to 1024, found u32 0"},
       {"gpt-oss.block_count", u32(4000000000u), Code::kCorrupt, "found u32 4000000000"},
       {"gpt-oss.block_count", text("2"), Code::kCorrupt, "found the string \"2\""},
-      {"gpt-oss.embedding_length", u32(65), Code::kUnsupported, "m.gguf: hidden: want a multiple of 32"},
-      {"gpt-oss.expert_used_count", u32(9), Code::kCorrupt, "topk: want at most experts = 8, found 9"},
+      {"gpt-oss.embedding_length", u32(65), Code::kUnsupported,
+       "m.gguf: gpt-oss.embedding_length: want a multiple of 32"},
+      {"gpt-oss.expert_used_count", u32(9), Code::kCorrupt,
+       "gpt-oss.expert_used_count: want at most gpt-oss.expert_count = 8, found 9"},
       {"gpt-oss.attention.key_length", std::nullopt, Code::kCorrupt, "key_length is missing"},
       {"gpt-oss.attention.value_length", u32(32), Code::kUnsupported, "value_length: want 64, found 32"},
       {"gpt-oss.rope.dimension_count", u32(32), Code::kUnsupported, "dimension_count: want 64, found 32"},
@@ -126,7 +128,7 @@ TEST(GgufConfig, refuses_what_is_missing_wrong_or_unknown) {
       {"gpt-oss.attention.sliding_window_pattern", u32(4), Code::kUnsupported, "want 2, found 4"},
       {"gpt-oss.vocab_size", u32(65), Code::kUnsupported, "want 64, found 65"},
       {"tokenizer.ggml.tokens", std::nullopt, Code::kCorrupt, "tokenizer.ggml.tokens is missing"},
-      {"tokenizer.ggml.eos_token_id", u32(64), Code::kCorrupt, "eos_ids: want 0 to vocab-1 = 63, found 64"},
+      {"tokenizer.ggml.eos_token_id", u32(64), Code::kCorrupt, "tokenizer.ggml.eos_token_id: want 0 to 63, found 64"},
       {"gpt-oss.logit_scale", Written(0.5f), Code::kUnsupported, "gpt-oss.logit_scale: not known here, found f32 0.5"},
   };
   std::vector<GgufEntry> good = gguf_entries(small());
@@ -144,6 +146,19 @@ TEST(GgufConfig, refuses_what_is_missing_wrong_or_unknown) {
     expect_error([&] { static_cast<void>(config_from_gguf({file.metadata(), file.where()})); }, changed.code,
                  changed.says);
   }
+}
+
+TEST(GgufConfig, keys_that_nobody_knows_are_listed) {
+  std::vector<GgufEntry> entries = gguf_entries(small());
+  for (const char* name : {"general.author", "tokenizer.chat_template", "split.no", "quantize.imatrix.file"})
+    entries.push_back({name, std::string("x")});
+  entries.push_back({"llama.rope.freq_base", 10000.0f});
+  entries.push_back({"odd.key", uint32_t{1}});
+  const ScratchDir dir;
+  checkpoint::write_gguf(dir / "m.gguf", {.metadata = entries}, {});
+  const GgufCheckpoint file = GgufCheckpoint::open(dir / "m.gguf");
+  EXPECT_EQ(unknown_keys({file.metadata(), file.where()}),
+            (std::vector<std::string>{"llama.rope.freq_base", "odd.key"}));
 }
 
 TEST(GgufConfig, that_the_format_cannot_express_is_not_written) {

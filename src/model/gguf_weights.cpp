@@ -65,12 +65,12 @@ Stored stored_as(GgmlType type) {
 
 backend::HostWeight weight_of(const GgufItem& item, const GgufTensor& tensor, std::string_view where) {
   if (tensor.shape != item.shape) {
-    throw Error(Code::kCorrupt, "[load] {}: {}: want the shape [{}], got {}", where, item.name,
-                fmt::join(item.shape, ","), checkpoint::describe(tensor.type, tensor.shape));
+    throw Error(Code::kCorrupt, "{}: {}: want the shape [{}], got {}", where, item.name, fmt::join(item.shape, ","),
+                checkpoint::describe(tensor.type, tensor.shape));
   }
   const bool is_expert = item.role == kGate || item.role == kUp || item.role == kDown;
   if (is_expert && tensor.type != GgmlType::kMxfp4) {
-    throw Error(Code::kUnsupported, "[load] {}: {}: want MXFP4 experts, got {}", where, item.name,
+    throw Error(Code::kUnsupported, "{}: {}: want MXFP4 experts, got {}", where, item.name,
                 checkpoint::describe(tensor.type, tensor.shape));
   }
   const auto [format, dtype] = stored_as(tensor.type);
@@ -111,8 +111,8 @@ void check_scales(const GgufTensor& tensor, const BindOptions& options) {
     look({0, blocks, 0});
   }
   if (first_bad == blocks) return;
-  throw Error(Code::kCorrupt, "[load] {}: {}: want a finite scale in every block, found {} in block {} of {}",
-              options.where, tensor.name, tensor.type == GgmlType::kMxfp4 ? "E8M0 255 (NaN)" : "an infinite or NaN F16",
+  throw Error(Code::kCorrupt, "{}: {}: want a finite scale in every block, found {} in block {} of {}", options.where,
+              tensor.name, tensor.type == GgmlType::kMxfp4 ? "E8M0 255 (NaN)" : "an infinite or NaN F16",
               first_bad.load(), blocks);
 }
 

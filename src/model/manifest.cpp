@@ -102,9 +102,8 @@ void refuse_unquantised(const ByName& by_name, std::string_view where) {
     const auto it = by_name.find(name);
     if (it == by_name.end()) continue;
     const RawTensor& t = it->second->tensor;
-    throw Error(Code::kUnsupported,
-                "[load] {}: {}: want MXFP4 experts (…_blocks and …_scales), got {}: run nibble quantize", where, name,
-                checkpoint::describe(t.dtype, t.shape));
+    throw Error(Code::kUnsupported, "{}: {}: want MXFP4 experts (…_blocks and …_scales), got {}: run nibble quantize",
+                where, name, checkpoint::describe(t.dtype, t.shape));
   }
 }
 
@@ -118,7 +117,7 @@ void check_names(const std::vector<ManifestItem>& items, std::span<const TensorE
 void check_type_and_shape(const ManifestItem& item, const RawTensor& tensor, std::string_view where) {
   if (tensor.dtype == item.dtype && tensor.shape == item.stored_shape) return;
   const bool other_float = item.dtype == DType::kBf16 && (tensor.dtype == DType::kF16 || tensor.dtype == DType::kF32);
-  throw Error(other_float ? Code::kUnsupported : Code::kCorrupt, "[load] {}: {}: want {}, got {}{}", where, item.name,
+  throw Error(other_float ? Code::kUnsupported : Code::kCorrupt, "{}: {}: want {}, got {}{}", where, item.name,
               checkpoint::describe(item.dtype, item.stored_shape), checkpoint::describe(tensor.dtype, tensor.shape),
               other_float ? ": only bf16 is read" : "");
 }
@@ -152,9 +151,8 @@ void refuse_nan_scales(const std::vector<ScalesOf>& scales, const BindOptions& o
   }
   for (size_t i = 0; i < scales.size(); ++i) {
     if (!first_nan[i]) continue;
-    throw Error(Code::kCorrupt, "[load] {}: {}: want E8M0 scales 0 to 254, got 255 (NaN) at index {} of {}",
-                options.where, *scales[i].name, *first_nan[i],
-                checkpoint::describe(scales[i].tensor.dtype, scales[i].tensor.shape));
+    throw Error(Code::kCorrupt, "{}: {}: want E8M0 scales 0 to 254, got 255 (NaN) at index {} of {}", options.where,
+                *scales[i].name, *first_nan[i], checkpoint::describe(scales[i].tensor.dtype, scales[i].tensor.shape));
   }
 }
 

@@ -146,23 +146,23 @@ TEST(bind_weights, both_spellings_give_the_same_list) {
 
 TEST(bind_weights, refuses_a_missing_tensor_by_name) {
   expect_refused([](Stored& s) { s.at("model.layers.1.self_attn.sinks").name = s.at("lm_head.weight").name; },
-                 Code::kCorrupt, "[load] the checkpoint lacks 1 tensor: model.layers.1.self_attn.sinks");
+                 Code::kCorrupt, "the checkpoint lacks 1 tensor: model.layers.1.self_attn.sinks");
   Stored fused(small(), Naming::kOriginal);
   std::erase_if(fused.entries, [](const TensorEntry& e) { return e.name == "block.0.attn.qkv.weight"; });
   expect_error([&] { (void)bind_weights(fused.entries, small()); }, Code::kCorrupt,
-               "[load] the checkpoint lacks 1 tensor: block.0.attn.qkv.weight");
+               "the checkpoint lacks 1 tensor: block.0.attn.qkv.weight");
 }
 
 TEST(bind_weights, lists_five_of_many_missing_tensors) {
   expect_refused([](Stored& s) { s.entries.clear(); }, Code::kCorrupt,
-                 "[load] the checkpoint lacks 41 tensors: model.embed_tokens.weight, model.norm.weight, "
+                 "the checkpoint lacks 41 tensors: model.embed_tokens.weight, model.norm.weight, "
                  "lm_head.weight, "
                  "model.layers.0.input_layernorm.weight, model.layers.0.self_attn.q_proj.weight, …");
 }
 
 TEST(bind_weights, refuses_extra_tensors_by_name_and_count) {
   expect_refused([](Stored& s) { s.entries.push_back({"model.layers.2.self_attn.sinks", {}}); }, Code::kCorrupt,
-                 "[load] the checkpoint has what this model does not: 1 tensor: model.layers.2.self_attn.sinks");
+                 "the checkpoint has what this model does not: 1 tensor: model.layers.2.self_attn.sinks");
   expect_refused(
       [](Stored& s) {
         for (char c = 'a'; c < 'h'; ++c) s.entries.push_back({std::string(1, c), {}});
@@ -171,25 +171,23 @@ TEST(bind_weights, refuses_extra_tensors_by_name_and_count) {
 }
 
 TEST(bind_weights, refuses_a_wrong_dtype) {
-  expect_refused(
-      [](Stored& s) { s.at("model.layers.0.mlp.experts.down_proj_scales").tensor.dtype = DType::kI8; }, Code::kCorrupt,
-      "[load] the checkpoint: model.layers.0.mlp.experts.down_proj_scales: want U8 [8,64,3], got I8 [8,64,3]");
+  expect_refused([](Stored& s) { s.at("model.layers.0.mlp.experts.down_proj_scales").tensor.dtype = DType::kI8; },
+                 Code::kCorrupt,
+                 "the checkpoint: model.layers.0.mlp.experts.down_proj_scales: want U8 [8,64,3], got I8 [8,64,3]");
 }
 
 TEST(bind_weights, refuses_dense_weights_in_other_floats) {
   for (const DType dtype : {DType::kF16, DType::kF32}) {
-    expect_refused(
-        [&](Stored& s) { s.at("model.norm.weight").tensor.dtype = dtype; }, Code::kUnsupported,
-        fmt::format("[load] the checkpoint: model.norm.weight: want BF16 [64], got {} [64]: only bf16 is read",
-                    name_of(dtype)));
+    expect_refused([&](Stored& s) { s.at("model.norm.weight").tensor.dtype = dtype; }, Code::kUnsupported,
+                   fmt::format("the checkpoint: model.norm.weight: want BF16 [64], got {} [64]: only bf16 is read",
+                               name_of(dtype)));
   }
 }
 
 TEST(bind_weights, refuses_a_wrong_shape) {
-  expect_refused(
-      [](Stored& s) { s.at("model.layers.1.mlp.experts.gate_up_proj_scales").tensor.shape = {8, 192, 1}; },
-      Code::kCorrupt,
-      "[load] the checkpoint: model.layers.1.mlp.experts.gate_up_proj_scales: want U8 [8,192,2], got U8 [8,192,1]");
+  expect_refused([](Stored& s) { s.at("model.layers.1.mlp.experts.gate_up_proj_scales").tensor.shape = {8, 192, 1}; },
+                 Code::kCorrupt,
+                 "the checkpoint: model.layers.1.mlp.experts.gate_up_proj_scales: want U8 [8,192,2], got U8 [8,192,1]");
 }
 
 TEST(bind_weights, refuses_experts_that_are_not_quantised) {
@@ -202,7 +200,7 @@ TEST(bind_weights, refuses_experts_that_are_not_quantised) {
             {"model.layers.0.mlp.experts.gate_up_proj", {.dtype = DType::kBf16, .shape = {8, 64, 192}, .bytes = {}}});
       },
       Code::kUnsupported,
-      "[load] the checkpoint: model.layers.0.mlp.experts.gate_up_proj: want MXFP4 experts (…_blocks and …_scales), got BF16 "
+      "the checkpoint: model.layers.0.mlp.experts.gate_up_proj: want MXFP4 experts (…_blocks and …_scales), got BF16 "
       "[8,64,192]: run nibble quantize");
 }
 
@@ -213,7 +211,7 @@ TEST(bind_weights, refuses_a_scale_that_is_nan_and_says_where) {
     const_cast<std::byte&>(bytes[1001]) = std::byte{255};
   };
   const char* message =
-      "[load] the checkpoint: model.layers.1.mlp.experts.down_proj_scales: want E8M0 scales 0 to 254, got 255 (NaN) at index 1000 "
+      "the checkpoint: model.layers.1.mlp.experts.down_proj_scales: want E8M0 scales 0 to 254, got 255 (NaN) at index 1000 "
       "of "
       "U8 [8,64,3]";
   expect_refused(spoil, Code::kCorrupt, message);

@@ -154,7 +154,7 @@ bool is_float_expert(const TensorEntry& entry) {
 Source checked_expert(const TensorEntry& entry) {
   const Shape& s = entry.tensor.shape;
   if (s.size() != 3 || s[1] % kMxBlock != 0) {
-    throw Error(Code::kCorrupt, "[quantize] {}: want [experts, in, out] with in a multiple of 32, found {}", entry.name,
+    throw Error(Code::kCorrupt, "{}: want [experts, in, out] with in a multiple of 32, found {}", entry.name,
                 checkpoint::describe(entry.tensor.dtype, s));
   }
   return expert_source(entry);
@@ -163,7 +163,7 @@ Source checked_expert(const TensorEntry& entry) {
 void write_text(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
-  if (!file.flush()) throw Error(Code::kIo, "[quantize] {}: cannot write", path.string());
+  if (!file.flush()) throw Error(Code::kIo, "{}: cannot write", path.string());
 }
 
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
@@ -171,7 +171,7 @@ constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
 // config.json with what says that the experts are MXFP4 now.
 std::string quantized_config(const fs::path& path) {
   auto json = nlohmann::ordered_json::parse(read_text_file(path, kMaxConfigBytes), nullptr, false);
-  if (!json.is_object()) throw Error(Code::kCorrupt, "[quantize] {}: want a JSON object", path.string());
+  if (!json.is_object()) throw Error(Code::kCorrupt, "{}: want a JSON object", path.string());
   json["quantization_config"] = {
       {"modules_to_not_convert",
        {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
@@ -213,7 +213,7 @@ void quantize_file(const fs::path& input, const fs::path& output, const Quantize
   if (std::none_of(file.entries().begin(), file.entries().end(),
                    [&](const TensorEntry& e) { return pick(e).has_value(); })) {
     throw Error(Code::kInvalidRequest,
-                "[quantize] {}: want a float tensor of rank 2 or more whose last dimension is a multiple of 32{}, "
+                "{}: want a float tensor of rank 2 or more whose last dimension is a multiple of 32{}, "
                 "found none among {}",
                 input.string(), options.name_glob.empty() ? "" : " and whose name matches " + options.name_glob,
                 file.entries().size());
@@ -224,13 +224,12 @@ void quantize_file(const fs::path& input, const fs::path& output, const Quantize
 void quantize_checkpoint(const fs::path& input, const fs::path& output, const QuantizeOptions& options,
                          const OnQuantized& on_tensor) {
   if (options.format != MxFormat::kMxfp4) {
-    throw Error(Code::kInvalidRequest, "[quantize] {}: want mxfp4 for a model's experts, found another format",
-                input.string());
+    throw Error(Code::kInvalidRequest, "{}: want --format mxfp4 for a model's experts, found another", input.string());
   }
   const checkpoint::Checkpoint source = checkpoint::Checkpoint::open(input);
   if (std::none_of(source.entries().begin(), source.entries().end(), is_float_expert)) {
     throw Error(Code::kInvalidRequest,
-                "[quantize] {}: want float experts (mlp.experts.gate_up_proj, down_proj), found none: they may be "
+                "{}: want float experts (mlp.experts.gate_up_proj, down_proj), found none: they may be "
                 "quantised already",
                 input.string());
   }

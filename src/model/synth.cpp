@@ -191,7 +191,7 @@ DummyWeights::DummyWeights(const ModelConfig& config, uint64_t seed, ThreadPool*
     reserved += aligned(item.bytes());
   }
   auto* memory = ::operator new(static_cast<size_t>(reserved), std::align_val_t{kAlignment}, std::nothrow);
-  if (memory == nullptr) throw Error(Code::kOutOfMemory, "[synth] cannot allocate {} bytes of dummy weights", reserved);
+  if (memory == nullptr) throw Error(Code::kOutOfMemory, "cannot allocate {} bytes of dummy weights", reserved);
   memory_.reset(static_cast<std::byte*>(memory));
 
   std::vector<checkpoint::TensorEntry> entries;

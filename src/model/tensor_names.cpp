@@ -35,9 +35,9 @@ std::string listed(const std::vector<std::string>& names) {
 void require_same_names(const std::vector<std::string_view>& wanted, const std::vector<std::string_view>& found,
                         std::string_view where) {
   const std::vector<std::string> missing = not_in(found, wanted), extra = not_in(wanted, found);
-  if (!missing.empty()) throw Error(Code::kCorrupt, "[load] {} lacks {}", where, listed(missing));
+  if (!missing.empty()) throw Error(Code::kCorrupt, "{} lacks {}", where, listed(missing));
   if (!extra.empty()) {
-    throw Error(Code::kCorrupt, "[load] {} has what this model does not: {}", where, listed(extra));
+    throw Error(Code::kCorrupt, "{} has what this model does not: {}", where, listed(extra));
   }
 }
 

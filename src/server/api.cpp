@@ -17,10 +17,6 @@ namespace {
 
 int64_t now_seconds() { return static_cast<int64_t>(std::time(nullptr)); }
 
-std::unique_ptr<Call> answer(const Json& json, int status = 200) {
-  return std::make_unique<ReadyCall>(HttpHead{.status = status}, to_text(json));
-}
-
 // Takes as long wherever the first difference is.
 bool same_secret(std::string_view a, std::string_view b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
@@ -57,6 +53,15 @@ constexpr size_t kShortBody = size_t{64} << 10;  // longer ones are read in the 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kResponsesPrefix = "/v1/responses/";
 constexpr std::string_view kCancel = "/cancel";  // at the end of one of those
+
+// As metrics tell it: few names, whatever paths clients think of.
+std::string_view route_of(std::string_view path) {
+  const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [path](const Route& r) { return r.path == path; });
+  if (known != kRoutes.end()) return known->path;
+  return path.starts_with(kModelsPrefix)      ? "/v1/models/{model}"
+         : path.starts_with(kResponsesPrefix) ? "/v1/responses/{id}"
+                                              : kNoRoute;
+}
 
 // What a path takes, as the header Allow says it.
 std::string_view methods_of(std::string_view path) {
@@ -108,18 +113,35 @@ std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcep
 
 std::unique_ptr<Call> Api::begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make) {
   if (making == Making::kQuick) return make(std::move(visit.wake));
-  const auto guarded = [this, make = std::move(make), id = visit.id, path = visit.http.path, wake = visit.wake] {
+  const auto refused = [this, id = visit.id, path = visit.http.path](const ApiError& error) {
+    return refuse(id, path, error);
+  };
+  const auto guarded = [refused, make = std::move(make), wake = visit.wake] {
     try {
       return make(wake);
     } catch (const std::exception& e) {
-      return refuse(id, path, api_error_of(e));
+      return refused(api_error_of(e));
     }
   };
-  return workshop_.defer(guarded, visit.wake);
+  return workshop_.defer(guarded, [refused] { return refused(shutting_down()); }, visit.wake);
+}
+
+void Api::answered_outside(int status) {
+  metrics_.response_sent(kNoRoute, status);
+  if (status >= 400 && options_.log) options_.log({{"event", "refused"}, {"status", status}});
+}
+
+std::unique_ptr<Call> Api::answer(const Visit& visit, HttpHead head, std::string body) {
+  metrics_.response_sent(route_of(visit.http.path), head.status);
+  return std::make_unique<ReadyCall>(std::move(head), std::move(body));
+}
+
+std::unique_ptr<Call> Api::answer(const Visit& visit, const Json& json) {
+  return answer(visit, HttpHead(), to_text(json));
 }
 
 std::unique_ptr<Call> Api::refuse(const std::string& id, const std::string& path, const ApiError& error) {
-  metrics_.response_sent(error.status(), 0);
+  metrics_.response_sent(route_of(path), error.status());
   HttpHead head{.status = error.status(), .headers = {{"X-Request-Id", id}}};
   if (error.status() == 429 || error.status() == 503) head.headers.emplace_back("Retry-After", "1");
   if (error.status() == 405) head.headers.emplace_back("Allow", methods_of(path));
@@ -140,11 +162,15 @@ void Api::check_key(const HttpRequest& request) const {
   constexpr std::string_view kBearer = "Bearer ";
   std::string_view given = request.authorization;
   const auto same_letter = [](char a, char b) { return (a | 0x20) == (b | 0x20); };
-  if (given.size() >= kBearer.size() && std::equal(kBearer.begin(), kBearer.end(), given.begin(), same_letter))
-    given.remove_prefix(kBearer.size());
+  const bool bearer =
+      given.size() >= kBearer.size() && std::equal(kBearer.begin(), kBearer.end(), given.begin(), same_letter);
+  if (bearer) given.remove_prefix(kBearer.size());
   bool known = false;
   for (const std::string& key : options_.api_keys) known |= same_secret(given, key);
-  if (!known) throw ApiError("", "want a valid API key (Authorization: Bearer …)", 401, "invalid_api_key");
+  if (bearer && known) return;
+  const std::string_view found = given.empty() ? "no key" : bearer ? "one that is not valid here" : "another form";
+  throw ApiError("", fmt::format("want an API key (Authorization: Bearer KEY), found {}", found), 401,
+                 "invalid_api_key");
 }
 
 std::unique_ptr<Call> Api::route(Visit& visit) {
@@ -161,16 +187,16 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
   if (!http.content_encoding.empty() && http.content_encoding != "identity")
     throw ApiError("", "the body must not be compressed", 415, "unsupported_encoding");
   if (path == "/") {
-    return std::make_unique<ReadyCall>(HttpHead{.content_type = "text/html; charset=utf-8"}, std::string(chat_page()));
+    return answer(visit, HttpHead{.content_type = "text/html; charset=utf-8"}, std::string(chat_page()));
   }
-  if (path == "/health") return health();
-  if (path == "/ping") return answer(Json::object());
-  if (path == "/version") return answer({{"version", options_.version}});
+  if (path == "/health") return health(visit);
+  if (path == "/ping") return answer(visit, Json::object());
+  if (path == "/version") return answer(visit, {{"version", options_.version}});
   const Served* served = served_;
   if (path == "/metrics") {
     const std::string text =
         served == nullptr ? metrics_.text({}, "") : metrics_.text(served->port.stats(), served->model.names[0]);
-    return std::make_unique<ReadyCall>(HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"}, text);
+    return answer(visit, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"}, text);
   }
   if (served == nullptr) throw ApiError("", "the model is still being loaded; /health tells how far", 503, "loading");
   if (http.body.size() <= kShortBody) return route_served(visit, *served);
@@ -184,11 +210,11 @@ std::unique_ptr<Call> Api::route_served(Visit& visit, const Served& served) {
   const std::string& path = visit.http.path;
   if (path == "/load") {
     const engine::EngineStats stats = served.port.stats();
-    return answer({{"server_load", stats.running + stats.waiting},
-                   {"running", stats.running},
-                   {"waiting", stats.waiting},
-                   {"kv_pages", stats.kv_pages},
-                   {"kv_pages_used", stats.kv_pages_used}});
+    return answer(visit, {{"server_load", stats.running + stats.waiting},
+                          {"running", stats.running},
+                          {"waiting", stats.waiting},
+                          {"kv_pages", stats.kv_pages},
+                          {"kv_pages_used", stats.kv_pages_used}});
   }
   if (path.starts_with("/v1/models")) return models(visit, served);
   if (path == "/v1/chat/completions") return chat(visit, served);
@@ -199,14 +225,14 @@ std::unique_ptr<Call> Api::route_served(Visit& visit, const Served& served) {
   return stored_response(visit);
 }
 
-std::unique_ptr<Call> Api::health() {
-  if (served_ != nullptr) return answer({{"status", "ok"}});
+std::unique_ptr<Call> Api::health(const Visit& visit) {
+  if (served_ != nullptr) return answer(visit, {{"status", "ok"}});
   const std::lock_guard lock(loading_.mutex);
   HttpHead head{.status = 503, .headers = {{"Retry-After", "1"}}};
   const Json json = {{"status", "loading"},
                      {"phase", loading_.phase},
                      {"percent", static_cast<int>(std::clamp(loading_.done_share, 0.0, 1.0) * 100)}};
-  return std::make_unique<ReadyCall>(std::move(head), to_text(json));
+  return answer(visit, std::move(head), to_text(json));
 }
 
 std::unique_ptr<Call> Api::models(const Visit& visit, const Served& served) {
@@ -222,11 +248,11 @@ std::unique_ptr<Call> Api::models(const Visit& visit, const Served& served) {
       throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
     const std::string name = visit.http.path.substr(kModelsPrefix.size());
     check_model(name, served.model);
-    return answer(entry(name));
+    return answer(visit, entry(name));
   }
   Json list = Json::array();
   for (const std::string& name : served.model.names) list.push_back(entry(name));
-  return answer({{"object", "list"}, {"data", std::move(list)}});
+  return answer(visit, {{"object", "list"}, {"data", std::move(list)}});
 }
 
 CallContext Api::context(const Visit& visit, const Served& served) {
@@ -316,12 +342,12 @@ std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
   if (!cancel && (method == "GET" || method == "HEAD")) {
     if (visit.http.query.find("stream=true") != std::string::npos)
       throw ApiError("stream", "stream: a kept response is given whole", 400, "unsupported_value");
-    return answer(entry->response);
+    return answer(visit, entry->response);
   }
   if (cancel || method != "DELETE")
     throw ApiError("", fmt::format("a response takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   store_.remove(id);
-  return answer({{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
+  return answer(visit, {{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
 }
 
 std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
@@ -351,7 +377,7 @@ std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
     json["token_strs"] = Json::array();
     for (const int32_t id : ids) json["token_strs"].push_back(std::string(served.model.tokenizer->token_bytes(id)));
   }
-  return answer(json);
+  return answer(visit, json);
 }
 
 std::unique_ptr<Call> Api::detokenize(const Visit& visit, const Served& served) {
@@ -368,7 +394,7 @@ std::unique_ptr<Call> Api::detokenize(const Visit& visit, const Served& served) 
       throw ApiError("tokens", fmt::format("tokens: want token ids, found {}", id));
     text += served.model.tokenizer->token_bytes(static_cast<int32_t>(id));
   }
-  return answer({{"prompt", text}});
+  return answer(visit, {{"prompt", text}});
 }
 
 }  // namespace nibble::server

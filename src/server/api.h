@@ -40,6 +40,8 @@ class Api {
 
   // Any thread; never throws.
   [[nodiscard]] std::unique_ptr<Call> handle(const HttpRequest& request, Wake wake) noexcept;
+  // To be counted: what the server answered itself, because it never became a request. Any thread.
+  void answered_outside(int status);
 
  private:
   struct Served {
@@ -62,7 +64,7 @@ class Api {
 
   std::unique_ptr<Call> route(Visit& visit);
   std::unique_ptr<Call> route_served(Visit& visit, const Served& served);
-  std::unique_ptr<Call> health();
+  std::unique_ptr<Call> health(const Visit& visit);
   std::unique_ptr<Call> models(const Visit& visit, const Served& served);
   std::unique_ptr<Call> chat(Visit& visit, const Served& served);
   std::unique_ptr<Call> completion(Visit& visit, const Served& served);
@@ -70,6 +72,8 @@ class Api {
   std::unique_ptr<Call> stored_response(const Visit& visit);
   std::unique_ptr<Call> tokenize(const Visit& visit, const Served& served);
   std::unique_ptr<Call> detokenize(const Visit& visit, const Served& served);
+  std::unique_ptr<Call> answer(const Visit& visit, HttpHead head, std::string body);
+  std::unique_ptr<Call> answer(const Visit& visit, const Json& json);
   std::unique_ptr<Call> refuse(const std::string& id, const std::string& path, const ApiError& error);
   // Now, or in the workshop when it takes long. `make` may throw.
   enum class Making { kQuick, kLong };

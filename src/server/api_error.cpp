@@ -43,7 +43,7 @@ std::string beginning_of(std::string_view text) {
 ApiError::ApiError(std::string_view param, std::string_view message, int status, std::string code)
     : Error(Code::kInvalidRequest, beginning_of(message)),
       param_(beginning_of(param)),
-      code_(std::move(code)),
+      code_(code.empty() && !param.empty() ? "invalid_value" : std::move(code)),
       status_(status) {}
 
 Json ApiError::json() const {
@@ -51,6 +51,8 @@ Json ApiError::json() const {
   return {{"error",
            {{"message", what()}, {"type", type_of(status_)}, {"param", or_null(param_)}, {"code", or_null(code_)}}}};
 }
+
+ApiError shutting_down() { return {"", "the server is shutting down", 503, "shutting_down"}; }
 
 ApiError api_error_of(const std::exception& error) {
   if (const auto* known = dynamic_cast<const ApiError*>(&error)) return *known;

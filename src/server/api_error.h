@@ -15,8 +15,9 @@ using Json = nlohmann::ordered_json;
 
 class ApiError : public Error {
  public:
-  // A field that is wrong or not served: 400, or another status of the client's. Of what is longer than 1000 bytes the
-  // beginning counts: both may repeat the request's own words.
+  // A field that is wrong or not served: 400, or another status of the client's. A field whose error has no code of its
+  // own has "invalid_value". Of what is longer than 1000 bytes the beginning counts: both may repeat the request's own
+  // words.
   ApiError(std::string_view param, std::string_view message, int status = 400, std::string code = "");
 
   [[nodiscard]] int status() const { return status_; }
@@ -30,6 +31,8 @@ class ApiError : public Error {
   int status_;
 };
 
+// Of what was under way when the server ended.
+[[nodiscard]] ApiError shutting_down();
 // Any exception as what the client may see of it.
 [[nodiscard]] ApiError api_error_of(const std::exception& error);
 

@@ -131,7 +131,8 @@ TEST_F(ApiTest, a_full_queue_is_a_429_with_retry_after) {
 TEST_F(ApiTest, keys_guard_the_api_and_not_the_health) {
   start({kAnswer}, {.api_keys = {"right", "also"}});
   EXPECT_EQ(ask("/health", "", "GET").status, 200);
-  for (const char* wrong : {"", "Bearer ", "Bearer righ", "Bearer rightt", "Bearer wrong", "Basic right"}) {
+  for (const char* wrong :
+       {"", "Bearer ", "Bearer righ", "Bearer rightt", "Bearer wrong", "Basic right", "right", "Bearer"}) {
     key_ = wrong;
     EXPECT_EQ(ask("/v1/models", "", "GET").status, 401) << wrong;
     EXPECT_EQ(ask("/v1/responses/x", "", "GET").status, 401) << wrong;
@@ -193,6 +194,97 @@ TEST_F(ApiTest, a_preamble_may_come_before_calls_and_not_before_json) {
   }
 }
 
+TEST_F(ApiTest, a_turn_that_must_end_in_json_reasons_within_its_budget) {
+  start({kAnswer});
+  const std::string tool = R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])",
+                    json = R"("response_format":{"type":"json_object"})",
+                    forced = tool + R"(,"tool_choice":"required")",
+                    named = tool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})";
+  const int32_t end = testing::tokens("<|end|>")[0], word = testing::tokens(" the")[0];
+  // Tokens of an analysis that never ends by itself.
+  const auto reasoned = [&](const std::string& fields) -> int64_t {
+    ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],)" + fields + "}");
+    engine::TokenMask& mask = *engine_->requests.back().mask;
+    for (const int32_t id : testing::tokens("<|channel|>analysis<|message|>")) mask.accept(id);
+    std::vector<uint32_t> bits(static_cast<size_t>(testing::tokenizer().max_id()) / 32 + 1);
+    const auto may = [&bits](int32_t id) { return ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1U) != 0; };
+    int64_t tokens = 0;
+    while (mask.fill(bits) && may(word) && tokens < 5000) {
+      mask.accept(word);
+      ++tokens;
+    }
+    EXPECT_TRUE(may(end)) << fields;
+    return tokens;
+  };
+  const int64_t context = testing::model().max_context;
+  for (const std::string& fields : {forced, named, json, json + "," + tool}) {
+    EXPECT_EQ(reasoned(fields + R"(,"max_tokens":41)"), 20) << fields;
+    const int64_t most = reasoned(fields);  // half of what the context holds beside the prompt
+    EXPECT_EQ(most, (context - static_cast<int64_t>(engine_->requests.back().prompt.size())) / 2) << fields;
+  }
+  EXPECT_EQ(reasoned(tool), 5000);  // it may answer: its end is the model's
+  for (const std::string& fields : {std::string(R"("seed":1)"), tool, forced, json})
+    EXPECT_EQ(reasoned(fields + R"(,"thinking_token_budget":7)"), 7) << fields;
+}
+
+TEST_F(ApiTest, no_budget_is_no_reasoning) {
+  start({kAnswer});
+  ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"thinking_token_budget":0})");
+  engine::TokenMask& mask = *engine_->requests.back().mask;
+  mask.accept(testing::tokens("<|channel|>")[0]);
+  std::vector<uint32_t> bits(static_cast<size_t>(testing::tokenizer().max_id()) / 32 + 1);
+  mask.fill(bits);
+  const auto may = [&bits](int32_t id) { return ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1U) != 0; };
+  EXPECT_TRUE(may(testing::tokens("final")[0]));
+  EXPECT_FALSE(may(testing::tokens("analysis")[0]));
+  const Reply reply = ask(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"hi"}],"thinking_token_budget":5,"ignore_eos":true,"max_tokens":9})");
+  EXPECT_EQ(reply.json["error"]["param"], "ignore_eos");
+}
+
+TEST_F(ApiTest, the_prompt_tells_effort_identity_and_verbosity) {
+  start({kAnswer});
+  ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"verbosity":"low",
+      "chat_template_kwargs":{"model_identity":"You are Bo, a bot.","enable_thinking":false}})");
+  std::string prompt;
+  for (const int32_t id : engine_->requests.back().prompt) prompt += testing::tokenizer().token_bytes(id);
+  for (const char* text : {"system<|message|>You are Bo, a bot.\nKnowledge", "\nReasoning: low\n",
+                           "# Instructions\n\nKeep the answer short"})
+    EXPECT_NE(prompt.find(text), std::string::npos) << text << prompt;
+}
+
+TEST_F(ApiTest, a_schema_that_no_grammar_expresses_is_refused_with_openais_code) {
+  start({kAnswer});
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],)",
+                    schema = R"({"type":"object","properties":{"größe":{"not":{}}}})";
+  struct Case {
+    std::string path, body, param, code;
+  };
+  for (const Case& c :
+       {Case{"/v1/chat/completions",
+             chat + R"("response_format":{"type":"json_schema","json_schema":{"name":"x","schema":)" + schema + "}}}",
+             "response_format", "invalid_json_schema"},
+        {"/v1/completions",
+         R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"name":"x","schema":)" + schema +
+             "}}}",
+         "response_format", "invalid_json_schema"},
+        {"/v1/responses",
+         R"({"input":"hi","text":{"format":{"type":"json_schema","name":"x","schema":)" + schema + "}}}", "text.format",
+         "invalid_json_schema"},
+        {"/v1/chat/completions",
+         chat + R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)" + schema + "}}]}",
+         "tools", "invalid_function_parameters"}}) {
+    const Reply reply = ask(c.path, c.body);
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(reply.json["error"]["param"], c.param) << reply.text;
+    EXPECT_EQ(reply.json["error"]["code"], c.code) << reply.text;
+    const std::string message = reply.json["error"]["message"];
+    EXPECT_NE(message.find("the schema at #/properties/größe: the keyword not"), std::string::npos) << message;
+    EXPECT_EQ(message.find('['), std::string::npos) << message;
+  }
+}
+
 TEST_F(ApiTest, a_refusal_does_not_repeat_a_large_request) {
   start({kAnswer});
   const std::string large = "\xC3\xA9" + std::string(100'000, 'a') + "\xC3\xA9";
@@ -226,6 +318,44 @@ TEST_F(ApiTest, a_response_larger_than_all_room_pushes_out_no_other) {
   const std::string large = reply.json["id"];
   EXPECT_EQ(ask("/v1/responses/" + large, "", "GET").status, 404);
   EXPECT_EQ(ask("/v1/responses/" + small, "", "GET").status, 200);
+}
+
+TEST_F(ApiTest, a_server_that_ends_says_so_in_what_it_cuts) {
+  start({"<|channel|>final<|message|>Yes…"});
+  const auto stream = call("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stream":true})");
+  static_cast<void>(stream->poll());
+  stream->cut();
+  const Call::Output last = stream->poll();
+  EXPECT_TRUE(last.done);
+  EXPECT_NE(last.body.find(R"("message":"the server is shutting down")"), std::string::npos) << last.body;
+  EXPECT_TRUE(last.body.ends_with("data: [DONE]\n\n"));
+  const auto response = call("/v1/responses", R"({"input":"hi","stream":true})");
+  response->cut();
+  EXPECT_NE(response->poll().body.find("event: response.failed"), std::string::npos);
+  const auto whole = call("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"n":2})");
+  whole->cut();
+  const Call::Output answer = whole->poll();
+  EXPECT_TRUE(answer.done);
+  EXPECT_EQ(answer.head->status, 503);
+  EXPECT_EQ(answer.head->headers.back().first, "Retry-After");
+  EXPECT_EQ(parse_json(answer.body)["error"]["code"], "shutting_down");
+  ASSERT_EQ(log_.size(), 3);
+  for (const Json& line : log_) {
+    EXPECT_EQ(line["reason"], "shutdown");
+    EXPECT_EQ(line["status"], 503);
+  }
+  const std::string text = ask("/metrics", "", "GET").text;
+  for (const char* line : {"request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"shutdown\"} 4\n",
+                           "{model_name=\"tiny\",engine=\"0\",route=\"/v1/chat/completions\",status=\"503\"} 2\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+}
+
+TEST_F(ApiTest, what_was_whole_when_the_server_ended_goes_out_whole) {
+  start({kAnswer});
+  const auto c = call("/v1/chat/completions", kChat);
+  c->cut();
+  EXPECT_EQ(c->poll().head->status, 200);
+  EXPECT_EQ(log_.back()["reason"], "stop");
 }
 
 TEST_F(ApiTest, metrics_stand_under_both_names) {

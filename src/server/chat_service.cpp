@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <limits>
@@ -19,6 +18,7 @@ namespace {
 text::Conversation conversation_of(const TurnRequest& turn, const std::string& date) {
   text::SystemOptions system_options;
   system_options.effort = turn.effort;
+  if (turn.identity) system_options.identity = turn.identity;
   if (!date.empty()) system_options.current_date = date;
   text::Message system;
   system.role = text::Role::kSystem;
@@ -39,10 +39,13 @@ text::Conversation conversation_of(const TurnRequest& turn, const std::string& d
   return conversation;
 }
 
-void check_length(const ServedModel& model, size_t tokens, const std::string& param) {
-  if (static_cast<int64_t>(tokens) < model.max_context) return;
+// What is generated shares the context with the prompt; a prompt that is only scored may fill it.
+void check_length(const ServedModel& model, const engine::Request& request, const std::string& param) {
+  const int64_t tokens = std::ssize(request.prompt), room = request.max_tokens > 0 ? 1 : 0;
+  if (tokens + room <= model.max_context) return;
   throw ApiError(param,
-                 fmt::format("the context holds {} tokens, and the prompt alone has {}", model.max_context, tokens),
+                 fmt::format("the context holds {} tokens, and the prompt alone has {}{}", model.max_context, tokens,
+                             tokens == model.max_context ? ", which leaves no room to generate" : ""),
                  400, "context_length_exceeded");
 }
 
@@ -56,7 +59,7 @@ engine::Request base_request(const ServedModel& model, const GenerationFields& f
   engine::Request request = fields.request;
   for (const auto& [id, bias] : request.sampling.logit_bias) check_id(model, id, "logit_bias");
   for (const int32_t id : request.stop_ids) check_id(model, id, "stop_token_ids");
-  request.max_tokens = std::max<int64_t>(fields.max_tokens.value_or(std::numeric_limits<int32_t>::max()), 1);
+  request.max_tokens = fields.max_tokens.value_or(std::numeric_limits<int32_t>::max());
   if (request.min_tokens > request.max_tokens) {
     throw ApiError("min_tokens", fmt::format("min_tokens: want at most the limit of {}, found {}", request.max_tokens,
                                              request.min_tokens));
@@ -88,12 +91,13 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
     request.stop_ids.push_back(model.ids.id_of(text::Special::kCall));
   }
   request.prompt = turn_prompt(model, turn, date);
-  check_length(model, request.prompt.size(), turn.prompt_field);
+  check_length(model, request, turn.prompt_field);
+  const int64_t room = std::min(request.max_tokens, model.max_context - static_cast<int64_t>(request.prompt.size()));
   request.sampling.seed = seed_of(fields);
   std::vector<engine::Request> requests;
   for (int i = 0; i < fields.n; ++i) {
     requests.push_back(request);
-    if (mask) requests.back().mask = mask();
+    if (mask) requests.back().mask = mask(room);
     ++request.sampling.seed;
   }
   return requests;
@@ -115,11 +119,11 @@ std::vector<engine::Request> completion_requests(const ServedModel& model, const
       request.prompt = std::get<std::vector<int32_t>>(prompt);
     if (request.prompt.empty()) throw ApiError("prompt", "prompt: want at least one token, found none");
     for (const int32_t id : request.prompt) check_id(model, id, "prompt");
-    check_length(model, request.prompt.size(), "prompt");
+    check_length(model, request, "prompt");
     for (int i = 0; i < fields.n; ++i) {
       request.sampling.seed = seed + static_cast<uint64_t>(i);
       requests.push_back(request);
-      if (mask) requests.back().mask = mask();
+      if (mask) requests.back().mask = mask(request.max_tokens);
     }
   }
   return requests;

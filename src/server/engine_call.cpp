@@ -7,6 +7,13 @@ namespace nibble::server {
 namespace {
 
 constexpr double kMostWaiting = 16384;  // events kept for a reader that does not read
+constexpr int kClientGone = 499;        // nginx's: nobody is told
+
+// In logs and metrics.
+std::string_view reason_of(const ApiError& failure) {
+  if (failure.status() == kClientGone) return "abort";
+  return failure.status() == 503 ? "shutdown" : "error";
+}
 
 double seconds_between(Generation::Clock::time_point from, Generation::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -40,10 +47,13 @@ EngineCall::EngineCall(CallContext context, std::unique_ptr<Presenter> presenter
 
 EngineCall::~EngineCall() {
   if (done_) return;
-  for (const Choice& choice : choices_) {
-    if (!choice.finished) record(choice, {.generated_tokens = choice.tokens}, "abort");
-  }
-  log_end("abort", 499);
+  if (!failure_) failure_ = ApiError("", "the client has gone", kClientGone);
+  conclude();
+}
+
+void EngineCall::cut() {
+  for (const Generation::Item& item : generation_.take()) take(item);
+  if (unfinished_ > 0 && !failure_) failure_ = shutting_down();
 }
 
 double EngineCall::backlog() const { return static_cast<double>(generation_.waiting()) / kMostWaiting; }
@@ -63,9 +73,10 @@ Call::Output EngineCall::poll() {
       if (!failure_) presenter_->end();
       out.head =
           HttpHead{.status = failure_ ? failure_->status() : 200, .headers = {{"X-Request-Id", context_.request_id}}};
+      if (out.head->status == 503) out.head->headers.emplace_back("Retry-After", "1");
       out.body = to_text(failure_ ? failure_->json() : presenter_->body());
     }
-    log_end(failure_ ? "error" : reasons_, failure_ ? failure_->status() : 200);
+    conclude();
   }
   if (stream_) out.body = presenter_->take();
   return out;
@@ -102,8 +113,8 @@ void EngineCall::take_finished(size_t choice, engine::Finished finished, Clock::
   if (!c.last) c.last = time;
   finished.generated_tokens = c.tokens;
   if (finished.reason == kFailed) failure_ = ApiError("", "generation failed: " + finished.message, 500);
-  if (finished.reason == kCancelled) failure_ = ApiError("", "the server is shutting down", 503);
-  const std::string_view reason = failure_ ? "error" : finish_reason(finished.reason, false);
+  if (finished.reason == kCancelled) failure_ = shutting_down();
+  const std::string_view reason = failure_ ? reason_of(*failure_) : finish_reason(finished.reason, false);
   record(c, finished, reason);
   if (!reasons_.empty()) reasons_ += ',';
   reasons_ += reason;
@@ -123,8 +134,14 @@ void EngineCall::record(const Choice& choice, const engine::Finished& finished, 
        .decode_seconds = finished.decode_seconds});
 }
 
-void EngineCall::log_end(std::string_view reason, int status) {
-  context_.metrics.response_sent(status, presenter_->repairs());
+void EngineCall::conclude() {
+  const std::string_view reason = failure_ ? reason_of(*failure_) : reasons_;
+  const int status = failure_ ? failure_->status() : 200;
+  for (const Choice& choice : choices_) {
+    if (!choice.finished) record(choice, {.generated_tokens = choice.tokens}, reason);
+  }
+  context_.metrics.response_sent(context_.path, status);
+  context_.metrics.harmony_repaired(presenter_->repairs());
   const Usage usage = presenter_->usage();
   double first = -1, per_token = 0;
   for (const Choice& c : choices_) {

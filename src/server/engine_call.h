@@ -31,9 +31,10 @@ class EngineCall final : public Call {
   // Submits the requests: throws what the engine throws.
   EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
              bool stream, Wake wake);
-  ~EngineCall() override;  // not done yet: the client has gone
+  ~EngineCall() override;  // not done yet: the client has gone, or is too slow for a server that ends
 
   Output poll() override;
+  void cut() override;
   [[nodiscard]] double backlog() const override;
 
  private:
@@ -48,7 +49,7 @@ class EngineCall final : public Call {
   void take_token(size_t choice, const engine::TokenEvent& event, Clock::time_point time);
   void take_finished(size_t choice, engine::Finished finished, Clock::time_point time);
   void record(const Choice& choice, const engine::Finished& finished, std::string_view reason);
-  void log_end(std::string_view reason, int status);
+  void conclude();  // recorded and logged
 
   const CallContext context_;
   const std::unique_ptr<Presenter> presenter_;

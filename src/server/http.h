@@ -40,6 +40,8 @@ class Call {
   virtual ~Call() = default;
   // What there is to be sent now; empty: wait for the next wake.
   virtual Output poll() = 0;
+  // The server ends: the next poll() gives the last there is, and says so where that is not the whole answer.
+  virtual void cut() {}
   // Answers waiting to be polled, as a share of what is kept for a slow reader: above 1 the client is too slow.
   [[nodiscard]] virtual double backlog() const { return 0; }
 };

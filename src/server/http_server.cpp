@@ -1,5 +1,4 @@
-// What is co_awaited is given names, not temporaries: g++ 12 destroys some
-// of those twice.
+// What is co_awaited is given names, not temporaries: g++ 12 destroys some of those twice.
 
 #include "server/http_server.h"
 
@@ -14,6 +13,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <mutex>
@@ -22,14 +22,12 @@
 #include <thread>
 #include <vector>
 
-#include <poll.h>
 #include <sys/resource.h>
 
 namespace nibble::server {
 namespace {
 
 namespace http = beast::http;
-using Tcp = asio::ip::tcp;
 using boost::system::error_code;
 using asio::experimental::awaitable_operators::operator||;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
@@ -37,55 +35,50 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr int kBacklog = 4096;
 constexpr int kSendBufferBytes = 256 << 10;  // what a client may leave unread in the kernel
 constexpr size_t kReadAhead = size_t{64} << 10;
-constexpr size_t kMostDrained = size_t{4} << 20;             // of a body that is refused
-constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
+constexpr size_t kMostDrained = size_t{4} << 20;  // of a body that is refused
 constexpr auto kGrace = std::chrono::seconds(5);
+constexpr auto kLinger = std::chrono::seconds(2);     // for a client to read why it is refused
+constexpr auto kLastWords = std::chrono::seconds(1);  // the same, and of all answers, when the server ends
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
-// Has the other side closed or vanished?
-bool has_gone(int fd) {
-  pollfd state{.fd = fd, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
-}
-
-asio::awaitable<void> watch(Tcp::socket& socket) {
-  asio::steady_timer pause(socket.get_executor());
-  while (true) {
-    const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kAwait);
-    if (error || has_gone(socket.native_handle())) co_return;
-    pause.expires_after(kGoneCheck);  // bytes of the next request
-    co_await pause.async_wait(kAwait);
-  }
-}
-
 // Done when the time is over.
-asio::awaitable<void> pass(std::chrono::seconds time) {
-  const auto executor = co_await asio::this_coro::executor;
-  asio::steady_timer timer(executor, time);
-  co_await timer.async_wait(kAwait);
-}
+asio::awaitable<void> pass(asio::steady_timer& timer) { co_await timer.async_wait(kAwait); }
 
 using Parser = http::request_parser<http::string_body>;
 enum class Part { kHeader, kBody };
 
-// Of a header that could be read; nothing: it is good.
-error_code header_fault(const Parser& parser) {
-  const auto& message = parser.get();
-  const bool modern = message.version() >= 11;
-  const auto coding = message[http::field::transfer_encoding];
+// What is wrong with a header that could be read; empty: nothing.
+std::string header_fault(const http::fields& fields, bool modern) {
+  using enum http::field;
+  for (const http::field field : {host, authorization, content_encoding, transfer_encoding}) {
+    if (const size_t count = fields.count(field); count > 1)
+      return fmt::format("want one {} header, found {}", std::string_view(http::to_string(field)), count);
+  }
   // Of any other, where the body ends would be a guess.
-  if (!coding.empty() && (!modern || !beast::iequals(coding, "chunked"))) return http::error::bad_transfer_encoding;
-  const auto hosts = message.count(http::field::host);
-  if (hosts > 1 || (modern && hosts == 0) || !is_host(message[http::field::host])) return http::error::bad_field;
-  return {};
+  if (const auto coding = fields[transfer_encoding]; !coding.empty() && !(modern && beast::iequals(coding, "chunked")))
+    return "want no Transfer-Encoding but chunked, of HTTP/1.1";
+  if (modern && fields.count(host) == 0) return "want a Host header";
+  return is_host(fields[host]) ? "" : "want the name of a host in the Host header";
 }
 
-// Some clients end a body with one.
-void skip_empty_lines(beast::flat_buffer& buffer) {
+// But for its body: of the header alone, whatever a trailer adds later.
+HttpRequest request_of(const http::request_header<>& head) {
+  const auto field = [&head](std::string_view name) { return std::string(head[name]); };
+  return {.method = std::string(head.method_string()),
+          .path = path_of(head.target()),
+          .query = std::string(query_of(head.target())),
+          .authorization = field("Authorization"),
+          .content_encoding = field("Content-Encoding"),
+          .client_id = field("X-Request-Id")};
+}
+
+// Some clients end a body with one. False: nothing else is there yet.
+bool skip_empty_lines(beast::flat_buffer& buffer) {
   const auto next = [&buffer] {
     return std::string_view(static_cast<const char*>(buffer.data().data()), buffer.size());
   };
   while (next().starts_with("\r\n")) buffer.consume(2);
+  return !next().empty() && next() != "\r";
 }
 
 }  // namespace
@@ -103,9 +96,10 @@ struct HttpServer::Impl {
   void listen();
   void use_tls();
   void await_signal();
-  void drain();
+  void end();
   void stop();
   void connection_over();
+  [[nodiscard]] std::optional<Refusal> refusal_of(error_code error) const;
 
   asio::awaitable<void> accept();
   template <class Stream>
@@ -119,11 +113,12 @@ struct HttpServer::Impl {
   template <class Stream>
   asio::awaitable<void> read(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part, error_code& error);
   template <class Stream>
-  asio::awaitable<error_code> read_in_time(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part);
+  asio::awaitable<error_code> read_in_time(Stream& stream, Peer& peer, beast::flat_buffer& buffer, Parser& parser,
+                                           Part part);
   template <class Stream>
-  asio::awaitable<void> refuse(Stream& stream, error_code error);
+  asio::awaitable<void> refuse(Stream& stream, Peer& peer, std::optional<Refusal> refusal);
   template <class Stream>
-  asio::awaitable<bool> write(Stream& stream, const std::string& bytes);
+  asio::awaitable<bool> write(Stream& stream, const std::string& bytes, std::chrono::seconds time);
   template <class Stream>
   asio::awaitable<bool> send(Stream& stream, Peer& peer, const std::string& bytes);
 
@@ -137,6 +132,7 @@ struct HttpServer::Impl {
   int port = 0;  // that was found
   std::unique_ptr<asio::ssl::context> tls;
   std::atomic<bool> draining = false;
+  bool cut = false;  // control's
   std::atomic<int> connections = 0;
   Peers peers;
   std::vector<Worker> workers;  // their end destroys what still runs, which uses the above
@@ -157,15 +153,14 @@ void HttpServer::Impl::listen() {
   Tcp::resolver resolver(control);
   const auto found = resolver.resolve(options.host, std::to_string(options.port),
                                       Tcp::resolver::passive | Tcp::resolver::numeric_service, error);
-  if (error || found.empty())
-    throw Error(Code::kIo, "[serve] --host {}: no such address: {}", options.host, error.message());
+  if (error || found.empty()) throw Error(Code::kIo, "--host {}: no such address: {}", options.host, error.message());
   const Tcp::endpoint endpoint = *found.begin();
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(Tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(kBacklog, error);
   if (error) {
-    throw Error(Code::kIo, "[serve] cannot listen on {} port {}: {}", options.host, options.port, error.message());
+    throw Error(Code::kIo, "cannot listen on {} port {}: {}", options.host, options.port, error.message());
   }
   port = acceptor.local_endpoint().port();
 }
@@ -173,42 +168,41 @@ void HttpServer::Impl::listen() {
 void HttpServer::Impl::use_tls() {
   if (options.certificate_file.empty() && options.key_file.empty()) return;
   if (options.certificate_file.empty() || options.key_file.empty())
-    throw Error(Code::kInvalidRequest, "[serve] want --ssl-certfile and --ssl-keyfile together, found one of them");
+    throw Error(Code::kInvalidRequest, "want --ssl-certfile and --ssl-keyfile together, found one of them");
   tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
   error_code error;
   tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
                    asio::ssl::context::no_tlsv1_1);
   tls->use_certificate_chain_file(options.certificate_file, error);
-  if (error) throw Error(Code::kIo, "[serve] --ssl-certfile {}: {}", options.certificate_file, error.message());
+  if (error) throw Error(Code::kIo, "--ssl-certfile {}: {}", options.certificate_file, error.message());
   tls->set_password_callback([](size_t, auto) { return std::string(); }, error);  // OpenSSL would ask at the terminal
   tls->use_private_key_file(options.key_file, asio::ssl::context::pem, error);
-  if (error) throw Error(Code::kIo, "[serve] --ssl-keyfile {}: {}", options.key_file, error.message());
+  if (error) throw Error(Code::kIo, "--ssl-keyfile {}: {}", options.key_file, error.message());
 }
 
 void HttpServer::Impl::await_signal() {
   signals.async_wait([this](error_code error, int) {
     if (error) return;
     if (options.on_signal) options.on_signal();
-    if (draining) return stop();
-    drain();
+    end();
     await_signal();
   });
 }
 
-void HttpServer::Impl::drain() {
-  draining = true;
+// In three steps, one at each signal or when the time of the one before is over: what runs may finish, it is cut, the
+// threads stop.
+void HttpServer::Impl::end() {
+  if (cut) return stop();
+  cut = draining.exchange(true);
   error_code ignored;
   acceptor.close(ignored);
-  deadline.expires_after(options.drain_time);
+  deadline.expires_after(cut ? kLastWords : options.drain_time);
   deadline.async_wait([this](error_code error) {
-    if (!error) stop();
+    if (!error) end();
   });
   const std::lock_guard lock(peers.mutex);
-  for (const auto& peer : peers.open) {
-    asio::post(peer->worker.io, [peer] {
-      if (peer->idle && peer->stream != nullptr) peer->stream->close();
-    });
-  }
+  for (const auto& peer : peers.open)
+    asio::post(peer->worker.io, [peer, cut = cut] { cut ? peer->cut() : peer->drain(); });
   if (connections == 0) stop();
 }
 
@@ -246,9 +240,9 @@ asio::awaitable<void> HttpServer::Impl::accept() {
 }
 
 template <class Stream>
-asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string& bytes) {
+asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string& bytes, std::chrono::seconds time) {
   for (size_t at = 0; at < bytes.size();) {
-    beast::get_lowest_layer(stream).expires_after(options.write_time);  // anew: whoever takes some may have the rest
+    beast::get_lowest_layer(stream).expires_after(time);  // anew: whoever takes some may have the rest
     const auto [error, size] = co_await stream.async_write_some(asio::buffer(bytes) + at, kAwait);
     if (error) co_return false;
     at += size;
@@ -261,7 +255,7 @@ template <class Stream>
 asio::awaitable<bool> HttpServer::Impl::send(Stream& stream, Peer& peer, const std::string& bytes) {
   if (bytes.empty()) co_return true;
   peer.writing = true;
-  const bool sent = co_await write(stream, bytes);
+  const bool sent = co_await write(stream, bytes, options.write_time);
   peer.writing = false;
   peer.sent_at = Peer::Clock::now();
   co_return sent;
@@ -287,6 +281,7 @@ asio::awaitable<void> HttpServer::Impl::converse(Worker& worker, std::unique_ptr
       server.peers.open.erase(peer);
     }
   } leave{*this, peer};
+  if (draining) co_return;  // from here on drain() finds it
   lowest.expires_after(options.header_time);
   if constexpr (!kPlain) {
     const auto [error] = co_await stream->async_handshake(asio::ssl::stream_base::server, kAwait);
@@ -315,28 +310,28 @@ asio::awaitable<void> HttpServer::Impl::read(Stream& stream, beast::flat_buffer&
   }
 }
 
-// asio::error::timed_out when it does not come in time; the client can still be told so.
+// asio::error::timed_out when it does not come in time, or the server ends; the client can still be told so.
 template <class Stream>
-asio::awaitable<error_code> HttpServer::Impl::read_in_time(Stream& stream, beast::flat_buffer& buffer, Parser& parser,
-                                                           Part part) {
+asio::awaitable<error_code> HttpServer::Impl::read_in_time(Stream& stream, Peer& peer, beast::flat_buffer& buffer,
+                                                           Parser& parser, Part part) {
+  if (draining) co_return asio::error::timed_out;
   const std::chrono::seconds time = part == Part::kHeader ? options.header_time : options.body_time;
+  peer.timer->expires_after(time);
   beast::get_lowest_layer(stream).expires_after(time + kGrace);  // which would close it
   error_code error;
-  const auto first = co_await (read(stream, buffer, parser, part, error) || pass(time));
+  const auto first = co_await (read(stream, buffer, parser, part, error) || pass(*peer.timer));
   co_return first.index() == 1 ? error_code(asio::error::timed_out) : error;
 }
 
 // Something of it. False: the connection ends.
 template <class Stream>
 asio::awaitable<bool> HttpServer::Impl::await_request(Stream& stream, Peer& peer, beast::flat_buffer& buffer) {
-  skip_empty_lines(buffer);
-  while (buffer.size() == 0) {
+  while (!skip_empty_lines(buffer)) {
     peer.idle = true;
     beast::get_lowest_layer(stream).expires_after(options.idle_time);
     const auto [error, size] = co_await stream.async_read_some(buffer.prepare(4096), kAwait);
     if (error) co_return false;
     buffer.commit(size);
-    skip_empty_lines(buffer);
   }
   peer.idle = false;
   co_return true;
@@ -353,22 +348,25 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   Parser parser;
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
-  error_code bad_header = co_await read_in_time(stream, buffer, parser, Part::kHeader);
-  if (!bad_header) bad_header = header_fault(parser);
-  if (bad_header) {
-    co_await refuse(stream, bad_header);
-    co_return false;
-  }
+  const error_code bad_header = co_await read_in_time(stream, *peer, buffer, parser, Part::kHeader);
   const auto& message = parser.get();
   const bool modern = message.version() >= 11;
+  const std::string fault = bad_header ? "" : header_fault(message, modern);
+  if (bad_header || !fault.empty()) {
+    const auto refusal = bad_header ? refusal_of(bad_header) : Refusal{400, fault};
+    co_await refuse(stream, *peer, refusal);
+    co_return false;
+  }
+  HttpRequest request = request_of(message);
   if (modern && beast::iequals(message[http::field::expect], "100-continue")) {
     const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-    const bool sent = co_await write(stream, go_on);
+    const bool sent = co_await write(stream, go_on, options.write_time);
     if (!sent) co_return false;
   }
-  const error_code bad_body = co_await read_in_time(stream, buffer, parser, Part::kBody);
+  const error_code bad_body = co_await read_in_time(stream, *peer, buffer, parser, Part::kBody);
   if (bad_body) {
-    co_await refuse(stream, bad_body);
+    const auto refusal = refusal_of(bad_body);
+    co_await refuse(stream, *peer, refusal);
     co_return false;
   }
   const Framing framing{
@@ -376,17 +374,11 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
   if (message.method() == http::verb::options) {
     const std::string text =
         preflight_text(std::string_view(message[http::field::access_control_request_headers]), framing);
-    const bool sent = co_await write(stream, text);
+    if (options.on_own_answer) options.on_own_answer(204);
+    const bool sent = co_await write(stream, text, options.write_time);
     co_return sent&& framing.keep_alive;
   }
-  const auto header = [&message](std::string_view name) { return std::string(message[name]); };
-  HttpRequest request{.method = std::string(message.method_string()),
-                      .path = path_of(message.target()),
-                      .query = std::string(query_of(message.target())),
-                      .authorization = header("Authorization"),
-                      .content_encoding = header("Content-Encoding"),
-                      .client_id = header("X-Request-Id"),
-                      .body = std::move(parser.get().body())};
+  request.body = std::move(parser.get().body());
   Wake wake = [peer] { peer->worker.wake(peer); };
   const std::unique_ptr<Call> call = handler(request, std::move(wake));
   request.body = {};
@@ -425,38 +417,36 @@ asio::awaitable<void> HttpServer::Impl::answer(Stream& stream, Peer& peer, Reply
   }
 }
 
-// The answer to what is no request, or too much of one; then what the client still sends is swallowed for a moment,
-// so that it reads the answer instead of a reset.
-template <class Stream>
-asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, error_code error) {
-  const bool late = error == asio::error::timed_out;
+// To what is no request, or too much of one. Nothing: nobody is there to be told.
+std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
   const bool of_http = error.category() == http::make_error_code(http::error::bad_method).category();
   const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;
-  if (!late && (!of_http || gone)) co_return;
-  int status = 400;
-  std::string message = "this is no HTTP request: " + error.message();
-  if (error == http::error::bad_field)
-    message = "want lines of the form Name: value in the header, and one Host among them";
-  if (late) {
-    status = 408;
-    message = "the request did not arrive in time";
-  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    status = 431;
-    message = "the header, a chunk's line or the trailer is too large";
-  } else if (error == http::error::body_limit) {
-    status = 413;
-    message = "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes";
+  if (error == asio::error::timed_out) {
+    return draining ? Refusal{503, "the server is shutting down", "shutting_down"}
+                    : Refusal{408, "the request did not arrive in time"};
   }
-  const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = options.allowed_origin};
-  const std::string body = error_body(message);
-  const HttpHead head{.status = status};
-  const std::string text = head_text(head, framing, body.size()) + body;
-  const bool sent = co_await write(stream, text);
+  if (!of_http || gone) return std::nullopt;
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return Refusal{431, "the header, a chunk's line or the trailer is too large"};
+  if (error == http::error::body_limit)
+    return Refusal{413, fmt::format("the body is larger than {} bytes", options.max_body_bytes)};
+  if (error == http::error::bad_field) return Refusal{400, "want lines of the form Name: value in the header"};
+  return Refusal{400, "this is no HTTP request: " + error.message()};
+}
+
+// Then what the client still sends is swallowed for a moment, so that it reads the answer instead of a reset.
+template <class Stream>
+asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, Peer& peer, std::optional<Refusal> refusal) {
+  if (!refusal) co_return;
+  peer.idle = true;
+  if (options.on_own_answer) options.on_own_answer(refusal->status);
+  const std::string text = refusal_text(*refusal, options.allowed_origin);
+  const bool sent = co_await write(stream, text, draining ? kLastWords : options.write_time);
   if (!sent) co_return;
   beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
   error_code ignored;
   lowest.socket().shutdown(Tcp::socket::shutdown_send, ignored);
-  lowest.expires_after(std::chrono::seconds(2));
+  lowest.expires_after(draining ? kLastWords : kLinger);
   std::string sink(64 << 10, '\0');
   for (size_t drained = 0; drained < kMostDrained;) {
     const auto [over, size] = co_await lowest.async_read_some(asio::buffer(sink), kAwait);
@@ -477,8 +467,8 @@ HttpServer::HttpServer(HttpOptions options, Handler handler)
     for (Worker& worker : impl_->workers) impl_->threads.emplace_back([&worker] { worker.io.run(); });
   } catch (const std::system_error& e) {
     impl_->stop();  // those that were started
-    throw Error(Code::kIo, "[serve] --http-threads {}: {} could be started: {}", impl_->workers.size(),
-                impl_->threads.size(), e.code().message());
+    throw Error(Code::kIo, "--http-threads {}: {} could be started: {}", impl_->workers.size(), impl_->threads.size(),
+                e.code().message());
   }
 }
 

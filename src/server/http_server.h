@@ -27,12 +27,15 @@ struct HttpOptions {
   std::chrono::seconds ping_time{15};   // of silence in a stream before a comment line
   std::chrono::seconds drain_time{30};  // after SIGTERM, for what is running
   std::function<void()> on_signal{};    // before one is acted on
+  // The status of what is answered without the handler: no HTTP, too large, too late, a browser's OPTIONS. Any thread.
+  std::function<void(int status)> on_own_answer{};
 };
 
 class HttpServer {
  public:
   // Listens from here on. Throws Error(kIo) when it cannot. The handler outlives it. SIGTERM and SIGINT drain: nothing
-  // new is accepted, what runs may finish; a second one ends everything.
+  // new is accepted, what is no whole request yet is refused, what runs may finish. A second one, or the end of
+  // drain_time, cuts that: every call says its last. A third one, or a second later, ends everything.
   HttpServer(HttpOptions options, Handler handler);
   ~HttpServer();  // ends everything
   HttpServer(const HttpServer&) = delete;

@@ -123,6 +123,12 @@ std::string preflight_text(std::string_view wanted_headers, const Framing& frami
   return head_text(head, bare, std::nullopt);
 }
 
-std::string error_body(std::string_view message) { return to_text(ApiError("", std::string(message)).json()); }
+std::string refusal_text(const Refusal& refusal, std::string_view allowed_origin) {
+  const std::string body = to_text(ApiError("", refusal.message, refusal.status, refusal.code).json());
+  const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = allowed_origin};
+  HttpHead head{.status = refusal.status};
+  if (head.status == 503) head.headers = {{"Retry-After", "1"}};
+  return head_text(head, framing, body.size()) + body;
+}
 
 }  // namespace nibble::server

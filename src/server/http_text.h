@@ -34,6 +34,8 @@ class Reply {
   [[nodiscard]] bool keep_alive() const { return framing_.keep_alive; }
   [[nodiscard]] std::string ping() const;  // a comment line; REQUIRES streams()
   [[nodiscard]] double backlog() const { return call_->backlog(); }
+  void cut() { call_->cut(); }
+  void close_after() { framing_.keep_alive = false; }  // said where the head is still to be sent
 
  private:
   [[nodiscard]] std::string framed(std::string&& body) const;
@@ -51,7 +53,12 @@ class Reply {
 [[nodiscard]] bool is_host(std::string_view text);
 // The answer to a browser's question whether a page may call.
 [[nodiscard]] std::string preflight_text(std::string_view wanted_headers, const Framing& framing);
-// An error that concerns HTTP itself, as OpenAI's error object.
-[[nodiscard]] std::string error_body(std::string_view message);
+// What is told to whose bytes never became a request.
+struct Refusal {
+  int status;
+  std::string message, code{};
+};
+// The whole answer, with OpenAI's error object; the connection ends.
+[[nodiscard]] std::string refusal_text(const Refusal& refusal, std::string_view allowed_origin);
 
 }  // namespace nibble::server

@@ -1,6 +1,31 @@
 #include "server/http_worker.h"
 
+#include <boost/asio/experimental/as_tuple.hpp>
+
+#include <poll.h>
+
 namespace nibble::server {
+namespace {
+
+constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
+
+bool has_gone(int fd) {
+  pollfd state{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+}  // namespace
+
+asio::awaitable<void> watch(Tcp::socket& socket) {
+  constexpr auto kAwait = asio::experimental::as_tuple(asio::use_awaitable);
+  asio::steady_timer pause(socket.get_executor());
+  while (true) {
+    const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kAwait);
+    if (error || has_gone(socket.native_handle())) co_return;
+    pause.expires_after(kGoneCheck);  // bytes of the next request
+    co_await pause.async_wait(kAwait);
+  }
+}
 
 void Worker::wake(const std::shared_ptr<Peer>& peer) {
   const std::lock_guard lock(awake.mutex);
@@ -35,6 +60,19 @@ void Peer::wake() {
   }
   resting = false;
   timer->cancel();
+}
+
+void Peer::drain() {
+  if (stream == nullptr) return;
+  if (idle) return stream->close();
+  if (reply != nullptr) return reply->close_after();
+  timer->expires_at(Clock::time_point::min());
+}
+
+void Peer::cut() {
+  if (reply == nullptr) return;
+  reply->cut();
+  wake();
 }
 
 // Leaves what was not sent, for whatever reason.

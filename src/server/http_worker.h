@@ -18,6 +18,10 @@ namespace nibble::server {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
+using Tcp = asio::ip::tcp;
+
+// Done when the client has closed its end, or vanished.
+asio::awaitable<void> watch(Tcp::socket& socket);
 
 struct Peer;
 
@@ -49,14 +53,17 @@ struct Peer {
   Worker& worker;
   const bool plain;                         // no TLS
   beast::tcp_stream* stream;                // null once the connection is over
-  std::optional<asio::steady_timer> timer;  // as long
+  std::optional<asio::steady_timer> timer;  // as long; without a reply it ends the reading of a request
   Clock::time_point sent_at;
   Reply* reply = nullptr;              // while there is one
   std::optional<Reply::Piece> left{};  // of it, for answer() to send
-  bool woken = false, writing = false, idle = true;
+  bool woken = false, writing = false;
+  bool idle = true;      // nothing is lost when it is closed
   bool resting = false;  // answer() waits for something to send
 
   void wake();
+  void drain();  // ends what has not become a request; what has is the last
+  void cut();    // ends its answer with what there is left to say
 
  private:
   void send_now(std::string& bytes);

@@ -77,8 +77,8 @@ Metrics::Metrics()
              .prompt_tokens = Histogram(tokens()),
              .completion_tokens = Histogram(tokens()),
              .choices = Histogram({1, 2, 5, 10, 20}),
-             .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"error", 0}},
-             .statuses = {}} {}
+             .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"shutdown", 0}, {"error", 0}},
+             .responses = {}} {}
 
 void Metrics::token_interval(double interval) {
   const std::lock_guard lock(state_.mutex);
@@ -107,10 +107,14 @@ void Metrics::choice_finished(const ChoiceRecord& r) {
   state_.completion_tokens.add(static_cast<double>(r.completion_tokens));
 }
 
-void Metrics::response_sent(int status, int64_t repairs) {
+void Metrics::response_sent(std::string_view route, int status) {
   const std::lock_guard lock(state_.mutex);
-  ++state_.statuses[status];
-  state_.repairs += repairs;
+  ++state_.responses[{std::string(route), status}];
+}
+
+void Metrics::harmony_repaired(int64_t times) {
+  const std::lock_guard lock(state_.mutex);
+  state_.repairs += times;
 }
 
 std::string Metrics::text(const engine::EngineStats& stats, std::string_view model_name) const {
@@ -166,10 +170,10 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
     for (const auto& [reason, count] : state_.finished)
       out += fmt::format("{}{{{},finished_reason=\"{}\"}} {}\n", name, labels, reason, count);
   });
-  family(out, "http_responses_total", "counter Answers generated and requests refused, by HTTP status",
+  family(out, "http_responses_total", "counter Everything that was answered, by route and HTTP status",
          [&](const std::string& name) {
-           for (const auto& [status, count] : state_.statuses)
-             out += fmt::format("{}{{{},status=\"{}\"}} {}\n", name, labels, status, count);
+           for (const auto& [at, count] : state_.responses)
+             out += fmt::format("{}{{{},route=\"{}\",status=\"{}\"}} {}\n", name, labels, at.first, at.second, count);
          });
   return out;
 }

@@ -9,12 +9,15 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace nibble::server {
 
+inline constexpr std::string_view kNoRoute = "no route";  // of what no route answered
+
 struct ChoiceRecord {
-  std::string_view finished_reason;  // stop, length, abort, error
+  std::string_view finished_reason;  // stop, length, abort, shutdown, error
   int64_t prompt_tokens = 0, completion_tokens = 0;
   double first_token_seconds = -1;  // negative: none came
   double end_to_end_seconds = 0, queue_seconds = 0, prefill_seconds = 0, decode_seconds = 0;
@@ -39,7 +42,9 @@ class Metrics {
   void token_interval(double seconds);  // between two tokens of one choice
   void request_begun(size_t choices);
   void choice_finished(const ChoiceRecord& record);
-  void response_sent(int status, int64_t repairs);
+  // `route`: one of a known few, or kNoRoute.
+  void response_sent(std::string_view route, int status);
+  void harmony_repaired(int64_t times);
   [[nodiscard]] std::string text(const engine::EngineStats& stats, std::string_view model_name) const;
 
  private:
@@ -48,7 +53,7 @@ class Metrics {
     Histogram first_token, interval, end_to_end, queue, prefill, decode, inference, per_token, prompt_tokens,
         completion_tokens, choices;
     std::map<std::string, int64_t, std::less<>> finished;
-    std::map<int, int64_t> statuses;
+    std::map<std::pair<std::string, int>, int64_t> responses;  // by route and status
     int64_t prompt_total = 0, completion_total = 0, repairs = 0;
   };
   State state_;

@@ -89,6 +89,12 @@ void read_generation(Fields& fields, GenerationFields& into) {
   take("min_p", {0, 1}, sampling.min_p);
   sampling.top_k = static_cast<int>(std::max<int64_t>(fields.integer("top_k", {-1, 1 << 30}).value_or(0), 0));
   take("repetition_penalty", {1e-3, 100}, sampling.repetition_penalty);
+  if (const auto same = fields.number("repeat_penalty", {1e-3, 100})) {  // llama.cpp's name
+    const auto penalty = static_cast<float>(*same);
+    if (fields.find("repetition_penalty") != nullptr && sampling.repetition_penalty != penalty)
+      throw ApiError("repeat_penalty", "repeat_penalty: want the value of repetition_penalty, or one of them alone");
+    sampling.repetition_penalty = penalty;
+  }
   take("presence_penalty", {-2, 2}, sampling.presence_penalty);
   take("frequency_penalty", {-2, 2}, sampling.frequency_penalty);
   sampling.logit_bias = read_logit_bias(fields);
@@ -148,20 +154,23 @@ void check_named_tool(const TurnRequest& turn, const std::string& path) {
 }
 
 std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name) {
-  const auto choice = fields.choice(name, {"low", "medium", "high"});
+  const auto choice = fields.choice(name, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
   if (!choice) return std::nullopt;
   using E = text::ReasoningEffort;
-  return *choice == 0 ? E::kLow : *choice == 1 ? E::kMedium : E::kHigh;
+  return *choice < 3 ? E::kLow : *choice == 3 ? E::kMedium : E::kHigh;
+}
+
+void read_verbosity(Fields& fields, TurnRequest& into) {
+  const auto choice = fields.choice("verbosity", {"low", "medium", "high"});
+  if (choice == 0) into.instructions.emplace_back("Keep the answer short: say what was asked for and no more.");
+  if (choice == 2) into.instructions.emplace_back("Answer at length: explain thoroughly, with details and examples.");
 }
 
 OutputFormat read_json_schema(Fields& fields) {
   OutputFormat format{.kind = OutputFormat::Kind::kJsonSchema, .schema = {}};
   format.schema.name = fields.string("name").value_or("response");
   format.schema.description = fields.string("description").value_or("");
-  if (!fields.object("schema")) {
-    const std::string path = fields.path("schema");
-    throw ApiError(path, fmt::format("{}: want a JSON Schema, found nothing", path));
-  }
+  static_cast<void>(fields.required_object("schema"));
   format.schema.schema = *fields.find("schema");
   fields.ignore_booleans({"strict"});  // the schema is enforced either way
   return format;
@@ -175,8 +184,10 @@ std::string text_of(const Json& content, const std::string& path, std::initializ
     Fields part(content[i], fmt::format("{}[{}]", path, i));
     const std::string type = part.required_string("type");
     if (std::find(types.begin(), types.end(), type) == types.end()) {
-      throw ApiError(part.path("type"), fmt::format("{}: only {} is supported, found {}; gpt-oss reads text only",
-                                                    part.path("type"), fmt::join(types, ", "), type));
+      throw ApiError(part.path("type"),
+                     fmt::format("{}: only {} is supported, found {}; gpt-oss reads text only", part.path("type"),
+                                 fmt::join(types, ", "), type),
+                     400, "unsupported_value");
     }
     text += part.required_string(type == "refusal" ? "refusal" : "text");
     part.ignore_arrays({"annotations", "logprobs"});  // of our own answers, sent back

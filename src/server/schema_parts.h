@@ -23,7 +23,10 @@ void read_function(Fields& function, TurnRequest& into);
 // After the tools are read: a name in tool_choice must be one of them.
 void check_named_tool(const TurnRequest& turn, const std::string& path);
 
+// The nearest of the three efforts that gpt-oss knows.
 [[nodiscard]] std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name);
+// As a line of the instructions, behind those that are there: gpt-oss knows no verbosity by itself.
+void read_verbosity(Fields& fields, TurnRequest& into);
 // {name, description, schema, strict}
 [[nodiscard]] OutputFormat read_json_schema(Fields& fields);
 

@@ -2,13 +2,48 @@
 
 #include "server/json_fields.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace nibble::server {
 namespace {
 
 TurnRequest chat(std::string_view fields) {
   return parse_chat(parse_json(R"({"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}"));
+}
+
+// The field that is at fault; empty: none is.
+std::string refused(const std::string& fields) {
+  try {
+    static_cast<void>(chat(fields));
+  } catch (const ApiError& e) {
+    return e.param();
+  }
+  return "";
+}
+
+TEST(schema, a_refusal_has_openais_code) {
+  const auto code = [](const std::string& fields) -> std::string {
+    try {
+      static_cast<void>(chat(fields));
+    } catch (const ApiError& e) {
+      return e.json()["error"]["code"];
+    }
+    return "";
+  };
+  EXPECT_EQ(code(R"(,"frobnicate":1)"), "unknown_parameter");
+  EXPECT_EQ(code(R"(,"audio":{"voice":"x"})"), "unsupported_parameter");
+  EXPECT_EQ(code(R"(,"modalities":["audio"])"), "unsupported_value");
+  EXPECT_EQ(code(R"(,"temperature":"hot")"), "invalid_type");
+  EXPECT_EQ(code(R"(,"temperature":-1)"), "invalid_value");
+  EXPECT_EQ(code(R"(,"reasoning_effort":"extreme")"), "invalid_value");
+  EXPECT_EQ(code(R"(,"stop":[""])"), "invalid_value");
+  EXPECT_EQ(code(R"(,"tools":[{"type":"function"}])"), "missing_required_parameter");
+  EXPECT_EQ(code(R"(,"response_format":{})"), "missing_required_parameter");
 }
 
 TEST(schema, sampling_fields_reach_the_request) {
@@ -31,6 +66,76 @@ TEST(schema, sampling_fields_reach_the_request) {
   EXPECT_EQ(g.request.logprobs, 4);
   EXPECT_TRUE(g.ignore_eos);
   EXPECT_EQ(turn.effort, text::ReasoningEffort::kHigh);
+}
+
+TEST(schema, efforts_that_gpt_oss_lacks_are_the_nearest_that_it_has) {
+  using E = text::ReasoningEffort;
+  for (const auto& [name, effort] : {std::pair("none", E::kLow),
+                                     {"minimal", E::kLow},
+                                     {"low", E::kLow},
+                                     {"medium", E::kMedium},
+                                     {"high", E::kHigh},
+                                     {"xhigh", E::kHigh},
+                                     {"max", E::kHigh}}) {
+    const std::string field = fmt::format(R"("reasoning_effort":"{}")", name);
+    EXPECT_EQ(chat("," + field).effort, effort);
+    EXPECT_EQ(chat(R"(,"chat_template_kwargs":{)" + field + "}").effort, effort);
+    const Json body = parse_json(fmt::format(R"({{"input":"hi","reasoning":{{"effort":"{}"}}}})", name));
+    EXPECT_EQ(parse_responses(body, {}).turn.effort, effort);
+  }
+}
+
+TEST(schema, what_a_template_is_told_is_honoured_or_named) {
+  using E = text::ReasoningEffort;
+  const TurnRequest turn = chat(R"(,"chat_template_kwargs":{"model_identity":"You are Bo.","enable_thinking":true})");
+  EXPECT_EQ(turn.identity, "You are Bo.");
+  EXPECT_EQ(turn.effort, E::kMedium);
+  const std::string off = R"(,"chat_template_kwargs":{"enable_thinking":false})";
+  EXPECT_EQ(chat(off).effort, E::kLow);
+  EXPECT_EQ(chat(off + R"(,"reasoning_effort":"none")").effort, E::kLow);
+  for (const auto& [fields, param] :
+       {std::pair(off + R"(,"reasoning_effort":"high")", "chat_template_kwargs.enable_thinking"),
+        {R"(,"chat_template_kwargs":{"reasoning_effort":"low"},"reasoning_effort":"high")",
+         "chat_template_kwargs.reasoning_effort"},
+        {R"(,"chat_template_kwargs":{"builtin_tools":["python"]})", "chat_template_kwargs.builtin_tools"},
+        {R"(,"chat_template_kwargs":{"enable_thinking":"no"})", "chat_template_kwargs.enable_thinking"}})
+    EXPECT_EQ(refused(fields), param) << fields;
+}
+
+TEST(schema, verbosity_is_the_last_line_of_the_instructions) {
+  const auto lines = [](const std::string& field) {
+    return parse_chat(
+               parse_json(R"({"messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"hi"}])" +
+                          field + "}"))
+        .instructions;
+  };
+  EXPECT_EQ(lines(R"(,"verbosity":"medium")"), std::vector<std::string>{"Be kind."});
+  for (const std::string word : {"low", "high"}) {
+    const std::vector<std::string> said = lines(fmt::format(R"(,"verbosity":"{}")", word));
+    ASSERT_EQ(said.size(), 2) << word;
+    EXPECT_EQ(said[0], "Be kind.");
+    const Json body = parse_json(fmt::format(
+        R"({{"instructions":"A","input":[{{"role":"system","content":"B"}},{{"role":"user","content":"hi"}}],"text":{{"verbosity":"{}"}}}})",
+        word));
+    EXPECT_EQ(parse_responses(body, {}).turn.instructions, (std::vector<std::string>{"A", "B", said[1]}));
+  }
+  EXPECT_EQ(refused(R"(,"verbosity":"loud")"), "verbosity");
+}
+
+TEST(schema, one_penalty_has_two_names) {
+  const auto penalty = [](const char* fields) { return chat(fields).generation.request.sampling.repetition_penalty; };
+  EXPECT_FLOAT_EQ(penalty(R"(,"repeat_penalty":1.1)"), 1.1f);
+  EXPECT_FLOAT_EQ(penalty(R"(,"repeat_penalty":1.1,"repetition_penalty":1.1)"), 1.1f);
+  EXPECT_EQ(refused(R"(,"repeat_penalty":1.1,"repetition_penalty":1.2)"), "repeat_penalty");
+  EXPECT_EQ(refused(R"(,"repeat_penalty":-1)"), "repeat_penalty");
+}
+
+TEST(schema, a_prediction_promises_speed_only) {
+  EXPECT_EQ(refused(R"(,"prediction":{"type":"content","content":"x"})"), "");
+  EXPECT_EQ(refused(R"(,"prediction":{"type":"content","content":[{"type":"text","text":"x"}]})"), "");
+  EXPECT_EQ(refused(R"(,"prediction":{"type":"content"})"), "prediction.content");
+  EXPECT_EQ(refused(R"(,"prediction":{"type":"dream","content":"x"})"), "prediction.type");
+  EXPECT_EQ(refused(R"(,"prediction":{"type":"content","content":"x","n":1})"), "prediction.n");
 }
 
 TEST(schema, a_conversation_becomes_harmony_messages) {

@@ -33,7 +33,7 @@ struct Workshop::Order {
 
 class Workshop::Deferred final : public Call {
  public:
-  explicit Deferred(std::shared_ptr<Order> order) : order_(std::move(order)) {}
+  Deferred(std::shared_ptr<Order> order, Make make_cut) : order_(std::move(order)), make_cut_(std::move(make_cut)) {}
   ~Deferred() override {
     if (!call_) call_ = order_->take(/*last=*/true);
   }
@@ -41,10 +41,16 @@ class Workshop::Deferred final : public Call {
     if (!call_) call_ = order_->take(/*last=*/false);
     return call_ ? call_->poll() : Output();
   }
+  void cut() override {
+    if (!call_) call_ = order_->take(/*last=*/true);
+    if (!call_) call_ = make_cut_();
+    call_->cut();
+  }
   [[nodiscard]] double backlog() const override { return call_ ? call_->backlog() : 0; }
 
  private:
   const std::shared_ptr<Order> order_;
+  const Make make_cut_;
   std::unique_ptr<Call> call_;
 };
 
@@ -55,12 +61,12 @@ Workshop::~Workshop() {
   orders_.push(nullptr);
 }
 
-std::unique_ptr<Call> Workshop::defer(Make make, Wake wake) {
+std::unique_ptr<Call> Workshop::defer(Make make, Make make_cut, Wake wake) {
   auto order = std::make_shared<Order>();
   order->make = std::move(make);
   order->wake = std::move(wake);
   orders_.push(order);
-  return std::make_unique<Deferred>(std::move(order));
+  return std::make_unique<Deferred>(std::move(order), std::move(make_cut));
 }
 
 void Workshop::work(const std::stop_token& stop) {

@@ -21,8 +21,8 @@ class Workshop {
   Workshop& operator=(const Workshop&) = delete;
 
   // A call that says nothing until `make` has made the one that it then stands for. Destroyed before: `make` is not
-  // called any more, or what it makes is destroyed. Any thread.
-  [[nodiscard]] std::unique_ptr<Call> defer(Make make, Wake wake);
+  // called any more, or what it makes is destroyed. Cut before: it stands for what `make_cut` makes. Any thread.
+  [[nodiscard]] std::unique_ptr<Call> defer(Make make, Make make_cut, Wake wake);
 
  private:
   struct Order;

@@ -23,6 +23,11 @@ class Counted final : public Call {
   std::atomic<int>& alive_;
 };
 
+std::unique_ptr<Call> unexpected() {
+  ADD_FAILURE() << "nobody cuts it";
+  return nullptr;
+}
+
 TEST(WorkshopTest, a_call_speaks_once_it_is_made) {
   Workshop workshop;
   std::atomic<int> alive = 0;
@@ -31,7 +36,7 @@ TEST(WorkshopTest, a_call_speaks_once_it_is_made) {
     start.get_future().wait();
     return std::make_unique<Counted>(alive);
   };
-  std::unique_ptr<Call> call = workshop.defer(make, [&] { woken.set_value(); });
+  std::unique_ptr<Call> call = workshop.defer(make, unexpected, [&] { woken.set_value(); });
   EXPECT_FALSE(call->poll().done);
   EXPECT_EQ(call->backlog(), 0);
   start.set_value();
@@ -56,9 +61,10 @@ TEST(WorkshopTest, what_nobody_waits_for_is_not_made_or_goes_at_once) {
     ++begun;
     return std::make_unique<Counted>(alive);
   };
-  std::unique_ptr<Call> left = workshop.defer(slow, [] { ADD_FAILURE() << "nobody is there to be woken"; });
-  std::unique_ptr<Call> never = workshop.defer(quick, [] { ADD_FAILURE() << "nobody is there to be woken"; });
-  const std::unique_ptr<Call> last = workshop.defer(quick, [&] { last_made.set_value(); });
+  std::unique_ptr<Call> left = workshop.defer(slow, unexpected, [] { ADD_FAILURE() << "nobody is there to be woken"; });
+  std::unique_ptr<Call> never =
+      workshop.defer(quick, unexpected, [] { ADD_FAILURE() << "nobody is there to be woken"; });
+  const std::unique_ptr<Call> last = workshop.defer(quick, unexpected, [&] { last_made.set_value(); });
   first_begun.get_future().wait();
   left.reset();
   never.reset();
@@ -66,6 +72,23 @@ TEST(WorkshopTest, what_nobody_waits_for_is_not_made_or_goes_at_once) {
   last_made.get_future().wait();
   EXPECT_EQ(begun, 2);
   EXPECT_EQ(alive, 1);
+}
+
+TEST(WorkshopTest, what_is_cut_before_it_is_made_says_so_at_once) {
+  Workshop workshop;
+  std::atomic<int> alive = 0;
+  std::promise<void> start;
+  const auto slow = [&] {
+    start.get_future().wait();
+    return std::make_unique<Counted>(alive);
+  };
+  const auto make_cut = [] { return std::make_unique<ReadyCall>(HttpHead{}, "cut"); };
+  const std::unique_ptr<Call> call = workshop.defer(slow, make_cut, [] {});
+  call->cut();
+  const Call::Output out = call->poll();
+  EXPECT_TRUE(out.done);
+  EXPECT_EQ(out.body, "cut");
+  start.set_value();
 }
 
 }  // namespace

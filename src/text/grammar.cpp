@@ -63,10 +63,13 @@ xgrammar::TokenizerInfo tokenizer_info(const Vocabulary& vocabulary) {
   return {bytes, xgrammar::VocabType::RAW, size, stop_ids};
 }
 
+// Of messages. Where reasoning is bounded, after one of a kind come those of the lower bits only.
+constexpr HeaderTrie::Kinds kLast = 1, kPreamble = 2, kReasoning = 4;
+
 struct MessageRule {
   std::optional<xgrammar::CompiledGrammar> content;  // empty: text
   std::vector<int32_t> end_ids;
-  bool ends_turn = false;
+  HeaderTrie::Kinds kind = kLast;
 };
 
 // Every way in which the models write the header of a call.
@@ -126,7 +129,7 @@ struct GrammarCompiler::Impl {
     try {
       return compiler.CompileGrammar(grammar);
     } catch (const std::exception& error) {
-      throw Error(Code::kInvalidRequest, "[grammar] {}: the schema cannot be compiled: {}", rule.where, error.what());
+      throw Error(Code::kInvalidRequest, "{}: the schema cannot be compiled: {}", rule.where, error.what());
     }
   }
   [[nodiscard]] int32_t id_of(Special special) const { return vocabulary->ids.id_of(special); }
@@ -151,7 +154,7 @@ Grammar GrammarCompiler::content(const ContentRule& rule, std::vector<int32_t> e
     }
   }
   auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
-  grammar->messages.push_back({.content = impl_->compiled(rule), .end_ids = std::move(end_ids), .ends_turn = true});
+  grammar->messages.push_back({.content = impl_->compiled(rule), .end_ids = std::move(end_ids)});
   return Grammar(std::move(grammar));
 }
 
@@ -165,17 +168,18 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
   auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
   HeaderTrie& headers = grammar->headers.emplace();
   const auto add = [&](const std::vector<std::vector<Segment>>& forms, MessageRule rule) {
-    for (const std::vector<Segment>& form : forms) headers.add(form, grammar->messages.size());
+    for (const std::vector<Segment>& form : forms) headers.add(form, grammar->messages.size(), rule.kind);
     grammar->messages.push_back(std::move(rule));
   };
   const auto plain = [](std::string_view channel) {
     return std::vector<std::vector<Segment>>{{Special::kChannel, std::string(channel), Special::kMessage}};
   };
-  add(plain(kAnalysisChannel), {.content = {}, .end_ids = {impl_->id_of(Special::kEnd)}});
-  if (rules.preamble) add(plain(kCommentaryChannel), {.content = {}, .end_ids = {impl_->id_of(Special::kEnd)}});
+  const std::vector<int32_t> end = {impl_->id_of(Special::kEnd)};
+  add(plain(kAnalysisChannel), {.content = {}, .end_ids = end, .kind = kReasoning});
+  if (rules.preamble) add(plain(kCommentaryChannel), {.content = {}, .end_ids = end, .kind = kPreamble});
   if (rules.answer) {
     add(answer_headers(*rules.answer),
-        {.content = impl_->compiled(*rules.answer), .end_ids = {impl_->id_of(Special::kReturn)}, .ends_turn = true});
+        {.content = impl_->compiled(*rules.answer), .end_ids = {impl_->id_of(Special::kReturn)}});
   }
   std::unordered_set<std::string> recipients;
   for (const CallRule& call : rules.calls) {
@@ -185,8 +189,7 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
                   "[grammar] want names of functions that are one word of at most {} bytes, each once, found '{}'",
                   kMaxRecipientBytes, call.recipient.substr(0, kMaxRecipientBytes));
     }
-    add(call_headers(call),
-        {.content = impl_->compiled(call.arguments), .end_ids = {impl_->id_of(Special::kCall)}, .ends_turn = true});
+    add(call_headers(call), {.content = impl_->compiled(call.arguments), .end_ids = {impl_->id_of(Special::kCall)}});
   }
   return Grammar(std::move(grammar));
 }
@@ -194,8 +197,10 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
 struct GrammarMatcher::Impl {
   enum class State { kHeader, kContent, kFinished };
 
-  explicit Impl(std::shared_ptr<const Grammar::Impl> of) : grammar(std::move(of)) {
+  Impl(std::shared_ptr<const Grammar::Impl> of, std::optional<int64_t> most_reasoning)
+      : grammar(std::move(of)), reasoning_tokens(most_reasoning) {
     if (!grammar->headers) begin_content(0);
+    if (is_spent()) kinds = kLast;
   }
 
   void begin_content(size_t rule) {
@@ -206,9 +211,12 @@ struct GrammarMatcher::Impl {
     if (of.content) json.emplace(*of.content, of.end_ids);
   }
   [[nodiscard]] const MessageRule& rule() const { return grammar->messages[message]; }
+  [[nodiscard]] bool is_spent() const { return reasoning_tokens && spent >= *reasoning_tokens; }
   [[nodiscard]] bool is_end(int32_t token) const {
     return std::find(rule().end_ids.begin(), rule().end_ids.end(), token) != rule().end_ids.end();
   }
+  // Text before the answer or the call that has had all its tokens.
+  [[nodiscard]] bool must_end() const { return rule().kind != kLast && is_spent(); }
   // The one token that may come when nothing fits.
   [[nodiscard]] int32_t forced_end() const {
     if (!grammar->headers) return rule().end_ids.front();
@@ -221,22 +229,27 @@ struct GrammarMatcher::Impl {
   bool accept_content(int32_t token);
   void end_message() {
     json.reset();
-    state = rule().ends_turn ? State::kFinished : State::kHeader;
-    if (grammar->headers) node = grammar->headers->before_start();
+    state = rule().kind == kLast ? State::kFinished : State::kHeader;
+    if (!grammar->headers) return;
+    node = grammar->headers->before_start();
+    if (reasoning_tokens) kinds = is_spent() ? kLast : static_cast<HeaderTrie::Kinds>(rule().kind - 1);
   }
 
   std::shared_ptr<const Grammar::Impl> grammar;
+  std::optional<int64_t> reasoning_tokens;
   State state = State::kHeader;
-  HeaderTrie::Node node = HeaderTrie::kRoot;     // kHeader
-  size_t message = 0;                            // kContent: its rule
-  std::optional<xgrammar::GrammarMatcher> json;  // kContent, unless it is text
+  HeaderTrie::Node node = HeaderTrie::kRoot;        // kHeader
+  HeaderTrie::Kinds kinds = HeaderTrie::kAllKinds;  // of headers that may come
+  int64_t spent = 0;                                // tokens of analysis and preambles
+  size_t message = 0;                               // kContent: its rule
+  std::optional<xgrammar::GrammarMatcher> json;     // kContent, unless it is text
   bool failed = false;
 };
 
 void GrammarMatcher::Impl::fill_header(std::span<uint32_t> mask) const {
   const Vocabulary& vocabulary = *grammar->vocabulary;
-  grammar->headers->for_each_special(node, [&](Special special) { set(mask, vocabulary.ids.id_of(special)); });
-  grammar->headers->for_each_text(node, kMaxTextBytes, [&](std::string_view text) {
+  grammar->headers->for_each_special(node, kinds, [&](Special special) { set(mask, vocabulary.ids.id_of(special)); });
+  grammar->headers->for_each_text(node, kinds, kMaxTextBytes, [&](std::string_view text) {
     const int32_t token = vocabulary.tokenizer.id_of(text).value_or(kNothing);
     if (vocabulary.is_ordinary(token)) set(mask, token);
   });
@@ -245,7 +258,7 @@ void GrammarMatcher::Impl::fill_header(std::span<uint32_t> mask) const {
 void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
   const Mask& ordinary = grammar->vocabulary->ordinary;
   if (!json) {
-    std::copy(ordinary.begin(), ordinary.end(), mask.begin());
+    if (!must_end()) std::copy(ordinary.begin(), ordinary.end(), mask.begin());
     for (const int32_t id : rule().end_ids) set(mask, id);
     return;
   }
@@ -269,9 +282,9 @@ bool GrammarMatcher::Impl::accept_header(int32_t token) {
   const Vocabulary& vocabulary = *grammar->vocabulary;
   std::optional<HeaderTrie::Node> next;
   if (const auto special = vocabulary.ids.special_of(token)) {
-    next = grammar->headers->after(node, *special);
+    next = grammar->headers->after(node, *special, kinds);
   } else if (vocabulary.is_ordinary(token)) {
-    next = grammar->headers->after(node, vocabulary.tokenizer.token_bytes(token));
+    next = grammar->headers->after(node, vocabulary.tokenizer.token_bytes(token), kinds);
   }
   if (!next) return false;
   node = *next;
@@ -290,13 +303,15 @@ bool GrammarMatcher::Impl::accept_content(int32_t token) {
     end_message();
     return true;
   }
-  return grammar->vocabulary->is_ordinary(token);
+  if (must_end() || !grammar->vocabulary->is_ordinary(token)) return false;
+  ++spent;
+  return true;
 }
 
-GrammarMatcher Grammar::matcher() const { return GrammarMatcher(impl_); }
+GrammarMatcher Grammar::matcher(std::optional<int64_t> reasoning_tokens) const { return {impl_, reasoning_tokens}; }
 
-GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar)
-    : impl_(std::make_unique<Impl>(std::move(grammar))) {}
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar, std::optional<int64_t> reasoning_tokens)
+    : impl_(std::make_unique<Impl>(std::move(grammar), reasoning_tokens)) {}
 GrammarMatcher::~GrammarMatcher() = default;
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
 GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;

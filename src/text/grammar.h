@@ -3,7 +3,7 @@
 // tokens are matched as ids, never as text; the vocabulary's other special tokens never may come.
 //
 // A turn begins after the prompt's `<|start|>assistant` and is
-//   (<|channel|>analysis<|message|> text <|end|> <|start|>assistant)*      as often as the model likes
+//   (<|channel|>analysis<|message|> text <|end|> <|start|>assistant)*      as often as the model likes, or as bounded
 //   then the answer:  <|channel|>final<|message|> content <|return|>
 //   or a call:        <|channel|>commentary to=NAME<|message|> content <|call|>
 // Where the models vary the header, all their forms may come: to= in the role's part, ` <|constrain|>json`, ` json` or
@@ -49,7 +49,9 @@ class Grammar {
  public:
   struct Impl;
   explicit Grammar(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
-  [[nodiscard]] GrammarMatcher matcher() const;
+  // `reasoning_tokens`, of a turn: before the answer or the call come at most one analysis and after it one preamble,
+  // together of so many tokens; then they end, wherever they stand. Empty: as the model likes.
+  [[nodiscard]] GrammarMatcher matcher(std::optional<int64_t> reasoning_tokens = {}) const;
 
  private:
   std::shared_ptr<const Impl> impl_;
@@ -80,7 +82,7 @@ class GrammarCompiler {
 // One generation. Not thread-safe.
 class GrammarMatcher {
  public:
-  explicit GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar);
+  GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar, std::optional<int64_t> reasoning_tokens);
   ~GrammarMatcher();
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;

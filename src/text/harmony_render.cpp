@@ -79,7 +79,7 @@ class Renderer {
 void Renderer::render_header(const Message& message, size_t message_idx) {
   if (message.role == Role::kTool) {
     if (message.name.empty()) {
-      throw Error(Code::kInvalidRequest, "[harmony] messages[{}]: a tool message must name its tool, e.g. functions.f",
+      throw Error(Code::kInvalidRequest, "messages[{}]: a tool message must name its tool, e.g. functions.f",
                   message_idx);
     }
     text(message.name);
@@ -116,8 +116,8 @@ std::string Renderer::content_text(const Content& content, Role role, size_t mes
   const auto* system = std::get_if<SystemOptions>(&content);
   const Role home = system != nullptr ? Role::kSystem : Role::kDeveloper;
   if (role != home) {
-    throw Error(Code::kInvalidRequest, "[harmony] messages[{}]: {} options belong in a {} message, found in role {}",
-                message_idx, name_of(home), name_of(home), name_of(role));
+    throw Error(Code::kInvalidRequest, "messages[{}]: {} options belong in a {} message, found in role {}", message_idx,
+                name_of(home), name_of(home), name_of(role));
   }
   return system != nullptr ? system_text(*system, functions_) : developer_text(std::get<DeveloperOptions>(content));
 }

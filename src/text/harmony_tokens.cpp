@@ -22,7 +22,7 @@ HarmonyIds HarmonyIds::from_names(const Lookup& id_of) {
   for (int i = 0; i < kSpecials; ++i) {
     const std::string_view name = name_of(static_cast<Special>(i));
     const std::optional<int32_t> id = id_of(name);
-    if (!id) throw Error(Code::kUnsupported, "[harmony] the vocabulary has no token {}: not a Harmony tokenizer", name);
+    if (!id) throw Error(Code::kUnsupported, "the vocabulary has no token {}: not a Harmony tokenizer", name);
     ids.ids_[static_cast<size_t>(i)] = *id;
   }
   return ids;

@@ -61,7 +61,7 @@ std::vector<RankedToken> parse_ranks(std::string_view file, std::string_view nam
     int32_t rank = -1;
     const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
     if (bytes.empty() || error != std::errc() || stop != number.data() + number.size() || rank < 0) {
-      throw Error(Code::kCorrupt, "[text] {}, line {}: expected \"<base64> <rank>\", found \"{}\"", name, line_number,
+      throw Error(Code::kCorrupt, "{}, line {}: expected \"<base64> <rank>\", found \"{}\"", name, line_number,
                   line.substr(0, 80));
     }
     ranks.push_back({rank, std::move(bytes)});
@@ -73,8 +73,7 @@ void require_all_bytes(const TokenTable& tokens, std::string_view name) {
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
     if (tokens.find({&byte, 1}) == kNoToken) {
-      throw Error(Code::kCorrupt, "[text] {}: expected every byte to be a token, found none for byte 0x{:02X}", name,
-                  b);
+      throw Error(Code::kCorrupt, "{}: expected every byte to be a token, found none for byte 0x{:02X}", name, b);
     }
   }
 }
@@ -86,8 +85,7 @@ TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<
   int32_t id_end = 0;
   const auto take_id = [&](int32_t id) {
     if (id < 0 || id >= limit) {
-      throw Error(Code::kCorrupt, "[text] {}: expected ids from 0 to {} for {} tokens, found {}", name, limit - 1,
-                  count, id);
+      throw Error(Code::kCorrupt, "{}: expected ids from 0 to {} for {} tokens, found {}", name, limit - 1, count, id);
     }
     id_end = std::max(id_end, id + 1);
   };
@@ -98,7 +96,7 @@ TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<
   for (const RankedToken& token : ranks) {
     const auto done = parts.tokens.insert(token.rank, token.bytes, TokenTable::Lookup::kByBytes);
     if (done != TokenTable::Insert::kDone) {
-      throw Error(Code::kCorrupt, "[text] {}: rank {} has a {} that occurred before", name, token.rank,
+      throw Error(Code::kCorrupt, "{}: rank {} has a {} that occurred before", name, token.rank,
                   done == TokenTable::Insert::kDuplicateId ? "number" : "token");
     }
   }
@@ -110,8 +108,8 @@ TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<
     const bool second_name = std::ranges::any_of(std::span<const AddedToken>(parts.added.data(), &token),
                                                  [&](const AddedToken& earlier) { return earlier.id == token.id; });
     if (!placed && (clash || !second_name)) {
-      throw Error(Code::kCorrupt, "[text] {}: the special token \"{}\" with id {} clashes with the ranks", name,
-                  token.content, token.id);
+      throw Error(Code::kCorrupt, "{}: the special token \"{}\" with id {} clashes with the ranks", name, token.content,
+                  token.id);
     }
   }
   // tiktoken merges any two neighbours whose bytes together are a token: here, every split of every token.

@@ -19,9 +19,9 @@ std::string shown(std::string_view text) {
   return nlohmann::json(text.substr(0, 100)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-class Reader {
+class ListReader {
  public:
-  Reader(const TokenList& list, std::string_view name) : list_(list), name_(name) {}
+  ListReader(const TokenList& list, std::string_view name) : list_(list), name_(name) {}
 
   TokenizerParts read() const {
     if (list_.kinds.size() != list_.tokens.size()) {
@@ -39,7 +39,7 @@ class Reader {
  private:
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(Code::kCorrupt, "[text] {}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
+    throw Error(Code::kCorrupt, "{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
 
   [[nodiscard]] std::vector<AddedToken> read_added() const {
@@ -116,11 +116,11 @@ class Reader {
 
 }  // namespace
 
-TokenizerParts parts_from_list(const TokenList& list, std::string_view name) { return Reader(list, name).read(); }
+TokenizerParts parts_from_list(const TokenList& list, std::string_view name) { return ListReader(list, name).read(); }
 
 TokenList list_from_parts(const TokenizerParts& parts, size_t vocab) {
   if (parts.tokens.max_id() >= static_cast<int64_t>(vocab)) {
-    throw Error(Code::kCorrupt, "[text] expected token ids below {}, found {}", vocab, parts.tokens.max_id());
+    throw Error(Code::kCorrupt, "expected token ids below {}, found {}", vocab, parts.tokens.max_id());
   }
   TokenList list{.tokens = std::vector<std::string>(vocab),
                  .kinds = std::vector<TokenKind>(vocab, TokenKind::kNormal),

@@ -18,6 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 // All bytes, then "ab", "abc", an unused id, a user-defined and a special token.
 TokenList small_list() {
@@ -111,7 +112,7 @@ TEST(TokenList, that_contradicts_itself_is_refused_with_the_place) {
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), Code::kCorrupt);
       EXPECT_THAT(e.what(), HasSubstr(hostile.says));
-      EXPECT_THAT(e.what(), HasSubstr("[text] f"));
+      EXPECT_THAT(e.what(), StartsWith("f: "));
     }
   }
 }

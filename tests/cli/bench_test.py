@@ -202,7 +202,7 @@ class Plans(Case):
         self.refused(USAGE, "inspect", "-m", TINY, "-b", 1, says="requires --plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-b", 0, "-p", 0, says="nothing to plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-d", 131072, says="131072")
-        self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--cpu-isa", "baseline", "--moe-activation", "int8", says="int8 activations: want AVX2")
+        self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--cpu-isa", "baseline", "--moe-activation", "int8", says="--moe-activation int8: want AVX2")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--backend", "reference", says="plain loops")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--card", "gb10", says="want --backend cuda")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "--backend", "cuda", "--card", "a100", says="gb10")

@@ -242,7 +242,7 @@ class Conversation(Case):
 
     def test_a_question_too_long_for_the_context_can_be_taken_back(self):
         person = self.person("--max-model-len", 120)
-        self.assertIn("want at most 120 prompt tokens", person.ask("Hello " * 100))
+        self.assertIn("want at most 119 prompt tokens", person.ask("Hello " * 100))
         self.assertIn("Paris", person.ask("What is the capital of France?"))
         self.assertIn("context of 120 tokens is full", person.ask("What is the capital of Japan? And of Germany? And of Italy?"))
         self.assertIn("/clear", person.ask("What is the capital of Japan?"))

@@ -111,10 +111,23 @@ class Run(Case):
         as_text = self.ok(*args).json()
         self.assertGreater(as_text["usage"]["prompt_tokens"], stopped["usage"]["prompt_tokens"])
 
+    def test_the_backend_that_was_taken_and_why_is_said_once(self):
+        for args in (("run", *PROMPT, "-n", 1), ("perplexity", *PROMPT), ("chat", *PROMPT, "-n", 1)):
+            said = [line for line in self.ok(*args).err.splitlines() if line.startswith("backend ")]
+            self.assertEqual(len(said), 1, said)
+            self.assertRegex(said[0], "^backend cpu: (this build has no CUDA|want )")
+            for more in (("--backend", "cpu"), ("-q",)):
+                self.assertNotIn("backend ", self.ok(*args, *more).err)
+            got = self.ok(*args, "--json")
+            self.assertNotIn("backend ", got.err)
+            self.assertEqual(got.json()["backend"], "cpu")
+        self.assertIn("backend cpu: --cpu-isa is not for cards", self.ok("run", *PROMPT, "-n", 1, "--cpu-isa", "baseline").err)
+        self.refused(3, "run", *PROMPT, "--moe-kernel", "marlin", says=("--moe-kernel: want --backend cuda, found backend cpu: ",))
+
     def test_the_context_ends_the_text(self):
         got = self.ok("run", *PROMPT, "--temperature", 0, "--max-model-len", 16, "--ignore-eos", "--json").json()
         self.assertEqual(got["finish_reason"], "context")
-        self.assertEqual(got["usage"]["completion_tokens"], 13)
+        self.assertEqual((got["usage"]["prompt_tokens"], got["usage"]["completion_tokens"]), (4, 12))
 
     def test_prompt_from_file_pipe_and_standard_input(self):
         path = self.dir / "prompt"
@@ -290,7 +303,7 @@ class Pipes(Case):
             with open("/dev/full", "wb") as full:
                 done = subprocess.run([NIBBLE, *map(str, args)], stdout=full, stderr=subprocess.PIPE, check=False)
             self.assertEqual(done.returncode, 5, args)
-            self.assertIn(b"nibble: io: [output] cannot write", done.stderr)
+            self.assertIn(b"nibble: io: cannot write", done.stderr)
             closed = subprocess.run([NIBBLE, *map(str, args)], stderr=subprocess.PIPE, check=False, preexec_fn=lambda: os.close(1))
             self.assertEqual(closed.returncode, 5, args)
 

@@ -55,6 +55,17 @@ class Converted(Gguf):
         self.assertEqual(got["perplexity"], want["perplexity"])
         self.ok("compare", "-m", path, "--a", "reference", "--b", "reference", "-p", "Hello")
 
+    def test_the_same_values_give_the_same_bits_on_every_instruction_set(self):
+        """BF16 and F32 hold the checkpoint's values, and their experts are the checkpoint's in another order."""
+        text = ("-p", "Once upon a time there was a little dog. He liked to play in the park with his friends.", "--moe-activation", "f32", "--json")
+        models = (TINY, self.convert("bf16.gguf", "--dense", "bf16"), self.convert("f32.gguf", "--dense", "f32"))
+        for isa in ("baseline", "avx2", "avxvnni", "avx512", "amx"):
+            if support.nibble("perplexity", "-m", TINY, *text, "--cpu-isa", isa).code == UNSUPPORTED:
+                continue
+            for tokens in (1, 6, 64):  # in a step: kernels for few and for many
+                found = {self.ok("perplexity", "-m", m, *text, "--cpu-isa", isa, "--max-num-batched-tokens", tokens).json()["perplexity"] for m in models}
+                self.assertEqual(len(found), 1, (isa, tokens, found))
+
     def test_inspect_counts_what_the_file_holds(self):
         path = self.convert()
         report = self.ok("inspect", "-m", path, "--json", "--tensors").json()

@@ -115,9 +115,11 @@ class Prompts(Case):
     def test_longer_than_the_context(self):
         story = "Once upon a time " * 100
         for command in ("run", "chat"):
-            self.refused(USAGE, command, "-m", TINY, "-p", story, "--max-model-len", 64, says="at most 64 prompt tokens")
-        self.refused(USAGE, *RUN, "-p", "Once upon a time", "--max-model-len", 3, says="at most 3 prompt tokens")
-        self.refused(USAGE, *RUN, stdin=b"ab " * 350_000, says="at most 131072 prompt tokens")
+            self.refused(USAGE, command, "-m", TINY, "-p", story, "--max-model-len", 64, says="at most 63 prompt tokens")
+        self.refused(USAGE, *RUN, "-p", "Once upon a time", "--max-model-len", 4, says=("at most 3 prompt tokens, found 4", "--max-model-len"))
+        self.ok(*RUN, "-p", "Once upon a time", "--max-model-len", 5, "-n", 9)
+        self.ok("perplexity", "-m", TINY, "-p", "Once upon a time", "--max-model-len", 4)
+        self.refused(USAGE, *RUN, stdin=b"ab " * 350_000, says="at most 131071 prompt tokens")
         self.refused(USAGE, "compare", "-m", TINY, stdin=b"", *("-f", "-"))
         self.refused(USAGE, "compare", "-m", TINY, "-f", "-", stdin=b"ab " * 350_000, says="4096")
 
@@ -308,6 +310,34 @@ class Models(Case):
             replace(model / "config.json", text)
             self.broken(model, UNSUPPORTED if text == "{}" and nibble("inspect", "-m", model).code == UNSUPPORTED else CORRUPT, says="config.json")
             support.shutil.rmtree(model)
+
+    def test_configs_that_are_taken_with_a_word(self):
+        """What is missing or not known changes nothing that is generated, and a line says so."""
+        want = support.greedy(TINY, "Once upon a time")
+        for change, says in ((lambda c: c.pop("quantization_config"), "quantization_config is missing"),
+                             (lambda c: c.update(norm_topk_prob=False, use_cache=False, _private=1), "config.json: not known here, so without effect: norm_topk_prob\n"),
+                             (lambda c: c["rope_scaling"].update(long_factor=[1]), "rope_scaling: not known here, so without effect: long_factor\n")):
+            model = self.copy_of_tiny("odd")
+            edit_json(model / "config.json", change)
+            got = self.ok("run", "-m", model, "-p", "Once upon a time", "-n", 24, "--temperature", 0, "--json")
+            self.assertEqual(got.json()["token_ids"], want)
+            self.assertEqual(sum(says in line + "\n" for line in got.err.splitlines()), 1, got.err)
+            self.assertIn(says, self.ok("inspect", "-m", model, "--json").err)
+            self.assertEqual(self.ok("run", "-m", model, "-p", "a", "-n", 1, "-q").err, "")
+            support.shutil.rmtree(model)
+
+    def test_values_that_would_change_the_answer_are_refused(self):
+        for change, says, code in (({"swiglu_alpha": 1.0}, "swiglu_alpha: want 1.702, found 1.0", UNSUPPORTED), ({"swiglu_limit": None}, "swiglu_limit: want a number, found null", UNSUPPORTED),
+                                   ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: want 1, found 0.5", UNSUPPORTED), ({"num_experts": 4}, "num_experts: want 8 as num_local_experts says", CORRUPT),
+                                   ({"eos_token_id": 4096}, "config.json: eos_token_id: want 0 to 4095, found 4096", CORRUPT), ({"hidden_size": 48}, "hidden_size: want a multiple of 32", UNSUPPORTED),
+                                   ({"num_attention_heads": 7}, "num_attention_heads: want a multiple of num_key_value_heads = 2, found 7", CORRUPT)):
+            model = self.copy_of_tiny("other")
+            edit_json(model / "config.json", lambda c, change=change: c.update(change))
+            self.broken(model, code, says)
+            support.shutil.rmtree(model)
+        model = self.copy_of_tiny("ends")
+        edit_json(model / "generation_config.json", lambda c: c.update(eos_token_id=[4088, 4096]))
+        self.broken(model, CORRUPT, "generation_config.json: eos_token_id: want 0 to 4095, found 4096")
 
     def test_damaged_tokenizers(self):
         model = self.copy_of_tiny()

@@ -178,6 +178,29 @@ class Compatibility(Case):
                 answer = api.ask(self, FUNCTIONS, [{"role": "user", "content": "Tell me something."}], choice="required", seed=seed)
                 self.valid_call(answer, FUNCTIONS)
 
+    def test_a_forced_turn_reasons_within_its_bound(self):
+        """Asked what no function fits, this model reasons again and again rather than call."""
+        note = function("note", "Record a person", {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 150}},
+                        ["name", "age"], **CLOSED)
+        tools = {"tools": [{"type": "function", "function": note}]}
+        forced = [{**tools, "tool_choice": "required"}, {**tools, "tool_choice": {"type": "function", "function": {"name": "note"}}},
+                  {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": note["parameters"]}}}]
+        for fields, (sampling, room) in itertools.product(forced, (({"temperature": 0}, None), ({"temperature": 0}, 100), ({"temperature": 1, "seed": 1, "n": 24}, 400))):
+            body = {"messages": [{"role": "user", "content": "Tell me about the sea."}], **fields, **sampling, **({"max_tokens": room} if room else {})}
+            answer = self.server.post("/v1/chat/completions", body).json()
+            for choice in answer["choices"]:
+                message = choice["message"]
+                self.assertEqual(choice["finish_reason"], "tool_calls" if "tools" in fields else "stop", choice)
+                document = json.loads(message["tool_calls"][0]["function"]["arguments"] if "tools" in fields else message["content"])
+                self.assertTrue(fits(document, note["parameters"], note["parameters"]), document)
+            reasoning = answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
+            self.assertLessEqual(reasoning, len(answer["choices"]) * (room // 2 if room else 8192))
+        end = self.server.post("/tokenize", {"prompt": "<|end|>"}).json()["tokens"][0]
+        body = {"messages": [{"role": "user", "content": "Tell me about the sea."}], **forced[0], "max_tokens": 200, "n": 8, "seed": 1, "logit_bias": {end: -100}}
+        answer = self.server.post("/v1/chat/completions", body).json()  # no reasoning ends by itself
+        self.assertEqual({c["finish_reason"] for c in answer["choices"]}, {"tool_calls"})
+        self.assertEqual(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 8 * 101)  # <|message|> counts
+
     def test_the_model_calls_of_its_own_accord_and_goes_on_to_an_answer(self):
         for api in self.apis:
             for functions in ([WEATHER], FUNCTIONS[:2]):

@@ -56,7 +56,11 @@ class Hostile(Case):
                              (b"POST /v1/completions HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}", b"400"),
                              (b"GET /health HTTP/1.0\r\n\r\n", b"200"), (b"\r\n\r\nGET /health HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\n\r\n", b"200"),
                              (b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost: x\r\nHost: x\r\nConnection: close\r\n\r\n", b"400"),
-                             (b"GET /health HTTP/1.1\r\nHost: x/y\r\nConnection: close\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n", b"200"),
+                             (b"GET /health HTTP/1.1\r\nHost: x/y\r\nConnection: close\r\n\r\n", b"400"),
+                             (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\nTransfer-Encoding: gzip\r\n\r\n{}", b"400"), (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
+                             (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", b"400"), (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
+                             (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", b"400"),
+                             (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", b"400"), (b"GET /health HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n", b"200"),
                              (b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n10\r\n" + b'{"prompt":  "a"}' + b"\r\n0\r\n\r\n", b"400"),
                              (b"GET /%68ealth?x=1#y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200")):
             answer = self.server.raw(data)
@@ -72,10 +76,31 @@ class Hostile(Case):
             answer = self.server.request(method, path)
             self.assertEqual((answer.status, answer.headers["Allow"]), (405, allowed))
 
+    def test_everything_that_is_answered_is_counted(self):
+        post = b"POST /tokenize HTTP/1.1\r\nHost: x\r\n"
+        cases = ((b"GARBAGE\r\n\r\n", "no route", 400), (b"GET / HTTP/1.1\r\n\r\n", "no route", 400), (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", "no route", 431),
+                 (post + b"Content-Length: 99999999999\r\n\r\n", "no route", 413), (post + b"Content-Length: 9\r\n\r\n{", "no route", 408),
+                 (b"OPTIONS / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "no route", 204), (b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "no route", 404),
+                 (b"PUT /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/v1/completions", 405), (post + b"Connection: close\r\n\r\n", "/tokenize", 400),
+                 (b"GET /v1/models/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/v1/models/{model}", 404), (b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "/ping", 200))
+        for data, route, status in cases:
+            labels = {"route": route, "status": status}
+            before = self.server.metric("nibble:http_responses_total", or_else=0, **labels)
+            self.assertEqual(self.server.raw(data)[9:12], b"%d" % status)
+            self.assertEqual(self.server.metric("nibble:http_responses_total", or_else=0, **labels), before + 1, (data[:40], labels))
+        self.server.wait_log(r'"event":"refused","status":431')
+
     def test_requests_one_behind_the_other(self):
         one = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
         answers = self.server.raw(one * 20 + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         self.assertEqual(answers.count(b"HTTP/1.1 200 OK"), 21)
+
+    def test_an_empty_line_in_two_pieces_is_skipped(self):
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S) as s:
+            for piece in (b"\r", b"\n\r", b"\nGET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"):
+                s.sendall(piece)
+                time.sleep(0.1)
+            self.assertIn(b"200 OK", s.recv(65536))
 
     def test_expect_continue(self):
         body = json.dumps(chat_body(max_tokens=1)).encode()
@@ -169,6 +194,26 @@ class Many(Case):
             self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
             server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, (float activations, \d+ threads?|int8 activations.*; exact with --moe-activation f32)\), context")
 
+    def test_the_context_holds_the_prompt_and_what_is_generated(self):
+        server = Server("--max-model-len", 64)
+        self.addCleanup(server.stop)
+
+        def complete(tokens, **fields):
+            answer = server.post("/v1/completions", {"prompt": [1000 + i for i in range(tokens)], "ignore_eos": True, "temperature": 0, **fields})
+            return answer.status, answer.json()
+
+        for prompt, asked, generated in ((40, 1000, 24), (40, 24, 24), (63, 9, 1), (1, 1000, 63)):
+            status, body = complete(prompt, max_tokens=asked)
+            self.assertEqual((status, body["usage"]["completion_tokens"], body["usage"]["total_tokens"]), (200, generated, prompt + generated))
+            self.assertEqual(body["choices"][0]["finish_reason"], "length")
+        for fields in ({"max_tokens": 1}, {"max_tokens": 1, "echo": True}, {}):
+            status, body = complete(64, **fields)
+            self.assertEqual((status, body["error"]["code"]), (400, "context_length_exceeded"), fields)
+        scoring = {"echo": True, "max_tokens": 0, "logprobs": 0}
+        status, body = complete(64, **scoring)
+        self.assertEqual((status, body["usage"]["completion_tokens"], len(body["choices"][0]["logprobs"]["tokens"])), (200, 0, 64))
+        self.assertEqual((complete(65, **scoring)[0], complete(64, echo=True, max_tokens=0)[0]), (400, 200))
+
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256
         server = Server("--max-num-seqs", 256, "--kv-tokens", 131072, *support.EXACT)
@@ -246,10 +291,82 @@ class Ends(Case):
             time.sleep(0.3)
             if second:
                 server.process.send_signal(signal.SIGINT)
-            with self.assertRaises((http.client.IncompleteRead, ConnectionError)):
-                response.read()
+            events = parse_events(response.read().decode().lstrip())  # a whole stream, as far as HTTP goes
+            self.assertEqual(events[-1], (None, "[DONE]"))
+            self.assertEqual(events[-2][1]["error"], {"message": "the server is shutting down", "type": "server_error", "param": None, "code": "shutting_down"})
             self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
             server.stop()
+
+    def test_every_request_that_is_cut_is_told_why(self):
+        server = Server("--max-num-seqs", 2)
+        bodies = [chat_body("Tell me a story.", stream=i % 2 == 0, **ENDLESS) for i in range(6)]  # four of them wait
+        with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+            answers = [pool.submit(server.post, "/v1/chat/completions", body) for body in bodies]
+            server.until(lambda: (load := server.load())["running"] + load["waiting"] == len(bodies))
+            server.process.send_signal(signal.SIGTERM)
+            server.until(lambda: self.refuses(server))
+            start = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            answers = [answer.result() for answer in answers]
+            self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
+            self.assertLess(time.monotonic() - start, 20 if SANITIZED else 5)
+        for body, answer in zip(bodies, answers):
+            error = parse_events(answer.raw.decode())[-2][1] if body["stream"] else answer.json()
+            self.assertEqual((answer.status, error["error"]["message"]), (200 if body["stream"] else 503, "the server is shutting down"))
+            if not body["stream"]:
+                self.assertEqual(answer.headers["Retry-After"], "1")
+        server.stop()
+        lines = [json.loads(line) for line in server.log if line.startswith("{")]
+        self.assertEqual([(line["status"], line["reason"]) for line in lines if line["event"] == "request"], [(503, "shutdown")] * len(bodies))
+
+    @staticmethod
+    def refuses(server):
+        try:
+            socket.create_connection(("127.0.0.1", server.port)).close()
+        except OSError:
+            return True
+        return False
+
+    def test_what_is_no_request_yet_does_not_delay_the_end(self):
+        header = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+        for begun, status in ((b"", b""), (b"\r\n", b""), (b"POST /tok", b"503"), (header, b"503"), (header + b"\r\n", b"503"), (header + b"\r\n{", b"503"), (header + b"Expect: 100-continue\r\n\r\n{", b"503"),
+                              (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{", b"503"), (b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\nGET", b"503"), (b"GARBAGE\r\n\r\n", b"400")):
+            server = Server()
+            with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as s:
+                s.sendall(begun)
+                time.sleep(0.3)
+                start = time.monotonic()
+                server.process.send_signal(signal.SIGTERM)
+                answer = b""
+                while more := s.recv(1000):
+                    answer += more
+                self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
+                self.assertLess(time.monotonic() - start, 20 if SANITIZED else 5, begun)
+            self.assertEqual(answer[answer.rfind(b"HTTP/1.1") + 9:][:3], status, (begun, answer))
+            self.assertEqual(b'"code":"shutting_down"' in answer, status == b"503", answer)
+            server.stop()
+
+    def test_what_is_computed_for_nobody_does_not_delay_the_end(self):
+        server = Server()
+        text = json.dumps({"prompt": "thequickbrownfox" * 1_800_000}).encode()  # one word
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as s:
+            s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+            time.sleep(0.5)
+        start = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - start, 20 if SANITIZED else 3)
+
+    def test_an_answer_at_the_end_says_that_the_connection_closes(self):
+        server = Server("--shutdown-timeout", PATIENCE_S)
+        connection = server.connect()
+        connection.request("POST", "/v1/chat/completions", json.dumps(chat_body("Tell me a story.", ignore_eos=True, max_tokens=300)))
+        server.until(lambda: server.load()["running"] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        response = connection.getresponse()
+        self.assertEqual((response.status, response.headers["Connection"]), (200, "close"))
+        connection.close()
+        self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
+        server.stop()
 
     def test_it_answers_while_it_loads_and_can_be_stopped_then(self):
         server = Server("--load-format", "dummy", "--max-model-len", 1024, "--max-num-seqs", 4, model="tiny", ready=False)
@@ -275,10 +392,30 @@ class Secured(Case):
         for key, status in (("one", 200), ("two", 200), ("three", 401), ("", 401), ("onee", 401), ("on", 401), ("Bearer one", 401)):
             answer = server.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
             self.assertEqual(answer.status, status, key)
+        for header, found in ((None, "no key"), ("one", "another form"), ("Basic one", "another form"), ("Bearer", "another form"), ("Bearer three", "one that is not valid here")):
+            answer = server.post("/tokenize", {"prompt": "x"}, headers={"Authorization": header} if header else {})
+            self.assertEqual((answer.status, answer.headers["WWW-Authenticate"]), (401, "Bearer"), header)
+            self.assertEqual(answer.json()["error"]["message"], f"want an API key (Authorization: Bearer KEY), found {found}")
+        self.assertEqual(server.request("GET", "/v1/models", headers={"Authorization": "bearer two"}).status, 200)
         self.assertEqual(server.chat().status, 401)
-        self.assertEqual(server.post("/tokenize", {"prompt": "x"}).status, 401)
         self.assertEqual(server.get("/health").status, 200)
         self.assertFalse(any("one" in line and "Bearer" in line for line in server.log))
+
+    def test_one_authorization_counts_and_only_in_the_header(self):
+        server = Server("--api-key", "one")
+        self.addCleanup(server.stop)
+        post = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        good, bad = b"Authorization: Bearer one\r\n", b"Authorization: Bearer two\r\n"
+        length = b'Content-Length: 15\r\n\r\n{"prompt": "a"}'
+        chunked = b'Transfer-Encoding: chunked\r\n\r\nf\r\n{"prompt": "a"}\r\n0\r\n'
+        self.assertEqual(server.raw(post + good + length)[9:12], b"200")
+        for two in (good + bad, bad + good, good + good):
+            answer = server.raw(post + two + length)
+            self.assertEqual(answer[9:12], b"400")
+            self.assertIn(b"want one Authorization header, found 2", answer)
+        self.assertEqual(server.raw(post + good + chunked + b"\r\n")[9:12], b"200")
+        for header, trailer, status in ((b"", good, b"401"), (bad, good, b"401"), (good, bad, b"200")):
+            self.assertEqual(server.raw(post + header + chunked + trailer + b"\r\n")[9:12], status)
 
     @unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
     def test_tls(self):
@@ -376,6 +513,7 @@ class Flags(Case):
         server = Server(*self.VLLM)
         self.addCleanup(server.stop)
         self.assertIn("--attention-backend FLASH_ATTN is taken as auto", server.log)
+        self.assertEqual(sum(line.startswith("backend cpu: ") for line in server.log), 1, server.log)
         for flag in ("--uvicorn-log-level", "--enforce-eager", "--gpu-memory-utilization", "--compilation-config"):
             self.assertEqual(sum(f"{flag} makes no difference" in line for line in server.log), 1, flag)
         self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])

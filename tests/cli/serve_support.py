@@ -111,11 +111,13 @@ class Server:
         """Waits until nothing runs; all pages are free then, but for the cache's."""
         self.until(lambda: (load := self.load())["running"] == load["waiting"] == load["kv_pages_used"] == 0)
 
-    def metric(self, name, **labels):
+    def metric(self, name, or_else=None, **labels):
         for line in self.get("/metrics").raw.decode().splitlines():
             if line.startswith(name + "{") and all(f'{k}="{v}"' in line for k, v in labels.items()):
                 return float(line.rsplit(" ", 1)[1])
-        raise AssertionError(f"no {name} {labels}")
+        if or_else is None:
+            raise AssertionError(f"no {name} {labels}")
+        return or_else
 
     def stop(self, sig=signal.SIGTERM):
         """Exit code."""

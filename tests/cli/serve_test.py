@@ -145,6 +145,9 @@ class ChatCompletions(Shared):
         low = self.server.chat(reasoning_effort="low").json()["usage"]
         high = self.server.chat(reasoning_effort="high").json()["usage"]
         self.assertLess(low["completion_tokens"], high["completion_tokens"])
+        for fields, usage in (({"reasoning_effort": "none"}, low), ({"reasoning_effort": "minimal"}, low), ({"reasoning_effort": "xhigh"}, high),
+                              ({"chat_template_kwargs": {"enable_thinking": False}}, low), ({"chat_template_kwargs": {"reasoning_effort": "high"}}, high)):
+            self.assertEqual(self.server.chat(**fields).json()["usage"]["completion_tokens"], usage["completion_tokens"], fields)
 
     def tool_turn(self, stream, **more):
         body = {"messages": [HELPFUL, {"role": "user", "content": "What is the weather in Trondheim?"}], "tools": [WEATHER],
@@ -216,8 +219,9 @@ class ChatCompletions(Shared):
             ({"top_logprobs": 3}, "top_logprobs"), ({"logprobs": True, "top_logprobs": 99}, "top_logprobs"),
             ({"stream_options": {"include_usage": True}}, "stream_options"), ({"reasoning_effort": "extreme"}, "reasoning_effort"),
             ({"functions": [{"name": "f"}]}, "functions"), ({"function_call": "auto"}, "function_call"), ({"length_penalty": 2}, "length_penalty"),
-            ({"chat_template_kwargs": {"reasoning_effort": "high"}}, "chat_template_kwargs"), ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
-            ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}, "tool_choice.type"), ({"verbosity": "low"}, "verbosity"),
+            ({"chat_template_kwargs": {"thinking": True}}, "chat_template_kwargs.thinking"), ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+            ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}, "tool_choice.type"), ({"verbosity": "loud"}, "verbosity"),
+            ({"prediction": {"type": "content"}}, "prediction.content"), ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repeat_penalty"),
             ({"web_search_options": {}}, "web_search_options"), ({"response_format": {"type": "text", "json_schema": {}}}, "response_format.json_schema"),
             ({"audio": {"voice": "x"}}, "audio"), ({"modalities": ["audio"]}, "modalities"),
             ({"guided_json": {}, "guided_regex": "x"}, "guided_regex"), ({"response_format": {"type": "xml"}}, "response_format.type"),
@@ -235,7 +239,7 @@ class ChatCompletions(Shared):
         fields = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "safety_identifier": "x", "prompt_cache_key": "k",
                   "prompt_cache_retention": "24h", "verbosity": "medium", "parallel_tool_calls": True, "modalities": ["text"], "function_call": "none",
                   "functions": [], "logprobs": False, "top_logprobs": 0, "stop": [], "logit_bias": {}, "length_penalty": 1.0, "use_beam_search": False,
-                  "add_special_tokens": False, "audio": None, "prediction": None, "chat_template_kwargs": {}, "tool_choice": "auto", "tools": [], "a_field_of_tomorrow": None}
+                  "add_special_tokens": False, "audio": None, "prediction": {"type": "content", "content": PARIS}, "chat_template_kwargs": {}, "repeat_penalty": 1.0, "tool_choice": "auto", "tools": [], "a_field_of_tomorrow": None}
         plain = self.server.chat().json()["choices"]
         self.assertEqual(self.server.chat(**fields).json()["choices"], plain)
         parts = [{"role": "user", "content": [{"type": "input_text", "text": "What is the capital of France?", "cache_control": {"type": "ephemeral"}}]}]
@@ -250,6 +254,10 @@ class ChatCompletions(Shared):
         self.assertGreater(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 5)
         events = self.server.stream("/v1/chat/completions", chat_body(stream=True, include_reasoning=False))
         self.assertEqual((joined(events, "reasoning"), joined(events, "content")), ("", PARIS))
+        for budget in (0, 4):  # <|message|> counts
+            answer = self.server.chat(thinking_token_budget=budget).json()
+            self.assertEqual(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], budget and budget + 1)
+            self.assertEqual((answer["choices"][0]["finish_reason"], "reasoning" in answer["choices"][0]["message"]), ("stop", budget > 0))
 
     def test_a_prompt_that_is_too_long_is_refused(self):
         error = self.refusal(self.server.chat("Hello " * 140_000), 400, "messages")
@@ -402,7 +410,7 @@ class Responses(Shared):
         for fields, param in (({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"truncation": "auto"}, "truncation"),
                               ({"input": []}, "input"), ({"input": [{"type": "image"}]}, "input[0].type"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
                               ({"include": ["everything"]}, "include"), ({"reasoning": {"summary": "long"}}, "reasoning.summary"), ({"reasoning": {"effort": "extreme"}}, "reasoning.effort"),
-                              ({"max_tokens": 5}, "max_tokens"), ({"prompt": {"id": "x"}}, "prompt"), ({"text": {"verbosity": "high"}}, "text.verbosity"),
+                              ({"max_tokens": 5}, "max_tokens"), ({"prompt": {"id": "x"}}, "prompt"), ({"text": {"verbosity": "loud"}}, "text.verbosity"),
                               ({"metadata": []}, "metadata"), ({"input": [{"role": "user", "content": "x", "id": 5}]}, "input[0].id"),
                               ({"input": [{"type": "reasoning", "summary": 5}]}, "input[0].summary"), ({"stream_options": {"include_obfuscation": 1}}, "stream_options.include_obfuscation")):
             self.refusal(self.respond(**fields), 400, param)

@@ -34,8 +34,8 @@ float unit_of(const KvCache& cache) { return cache.dtype() == KvDtype::kE4m3 ? k
 Attention::Attention(const BackendConfig& config, const Kernels& kernels, ThreadPool& pool)
     : dims_(config.dims), kernels_(kernels), pool_(pool), group_(config.dims.heads / config.dims.kv_heads) {
   if (group_ > kMaxGroup) {
-    throw Error(Code::kUnsupported, "[cpu] want at most {} query heads per kv head, found {} / {}", kMaxGroup,
-                dims_.heads, dims_.kv_heads);
+    throw Error(Code::kUnsupported, "num_attention_heads: want at most {} times num_key_value_heads, found {} and {}",
+                kMaxGroup, dims_.heads, dims_.kv_heads);
   }
   const int64_t pages = *std::max_element(config.kv_pages.begin(), config.kv_pages.end());
   const int64_t ranges = std::max<int64_t>(kBlocksTogether * kRangePages, pages / kRangePages + 2);

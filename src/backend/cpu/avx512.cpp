@@ -47,12 +47,28 @@ alignas(64) constexpr auto kFp4Values = [] {
   return tables;
 }();
 
+// Lane 4b + i of the two halves takes values 2k and 2k + 1 of a block, k = 4i + b: of both formats, so that the same
+// weights give the same bits.
 struct Fp4 {
-  // Dword i of a block holds bytes 4i..4i+3. Lane 4b + i takes byte b of dword i: its low nibble, then its high one.
+  // Byte k holds values 2k and 2k + 1, dword i bytes 4i..4i + 3.
   static Weights decode(const uint8_t* codes, uint8_t scale) {
-    const __m512i low = _mm512_set_epi32(24, 24, 24, 24, 16, 16, 16, 16, 8, 8, 8, 8, 0, 0, 0, 0);
-    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(4));
-    const __m512i packed = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    return look_up(load(codes), _mm512_set_epi32(24, 24, 24, 24, 16, 16, 16, 16, 8, 8, 8, 8, 0, 0, 0, 0), 4, scale);
+  }
+  // Byte j holds values j and j + 16: value 2k is of byte 2k mod 16, in dword 2(i mod 2) + b / 2, and 2k + 1 of the
+  // next.
+  static Weights decode_ggml(const uint8_t* codes, uint8_t scale) {
+    const __m512i dwords = _mm512_set_epi32(3, 1, 3, 1, 3, 1, 3, 1, 2, 0, 2, 0, 2, 0, 2, 0);
+    const __m512i packed = _mm512_castps_si512(_mm512_permutevar_ps(_mm512_castsi512_ps(load(codes)), dwords));
+    return look_up(packed, _mm512_set_epi32(20, 20, 16, 16, 4, 4, 0, 0, 20, 20, 16, 16, 4, 4, 0, 0), 8, scale);
+  }
+
+ private:
+  static __m512i load(const uint8_t* codes) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  }
+  // The codes `low` bits up in each lane, and `more` bits above those.
+  static Weights look_up(__m512i packed, __m512i low, int more, uint8_t scale) {
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(more));
     const __m512 table = _mm512_load_ps(kFp4Values[scale].data());
     return {_mm512_permutexvar_ps(_mm512_srlv_epi32(packed, low), table),
             _mm512_permutexvar_ps(_mm512_srlv_epi32(packed, high), table)};
@@ -70,7 +86,9 @@ template <>
 struct Row<WeightFormat::kGgmlMxfp4> {
   static constexpr int kBlockBytes = 17;
   const uint8_t *values, *scales;
-  [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode(values + block * 17 + 1, values[block * 17]); }
+  [[nodiscard]] Weights at(int64_t block) const {
+    return Fp4::decode_ggml(values + block * 17 + 1, values[block * 17]);
+  }
 };
 
 template <>
@@ -314,12 +332,11 @@ void multiply(const MultiplyArgs& args) {
 
 bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }
 
-// To the order of Fp4::decode: lane 4b + i of the two halves is the value of byte 4i + b's low and high nibble.
-void arrange(WeightFormat format, std::span<const float> x, float* out) {
-  const int step = format == WeightFormat::kMxfp4 ? 2 : 1, high = format == WeightFormat::kMxfp4 ? 1 : 16;
+// To the order of Fp4.
+void arrange(WeightFormat /*format*/, std::span<const float> x, float* out) {
   alignas(64) int32_t lanes[16];
-  for (int lane = 0; lane < 16; ++lane) lanes[lane] = step * (4 * (lane % 4) + lane / 4);
-  const __m512i first = _mm512_load_si512(lanes), second = _mm512_add_epi32(first, _mm512_set1_epi32(high));
+  for (int lane = 0; lane < 16; ++lane) lanes[lane] = 2 * (4 * (lane % 4) + lane / 4);
+  const __m512i first = _mm512_load_si512(lanes), second = _mm512_add_epi32(first, _mm512_set1_epi32(1));
   for (size_t block = 0; block < x.size(); block += kMxBlock) {
     const __m512 low = _mm512_loadu_ps(x.data() + block), top = _mm512_loadu_ps(x.data() + block + 16);
     _mm512_storeu_ps(out + block, _mm512_permutex2var_ps(low, first, top));

@@ -75,7 +75,7 @@ class CpuBackend final : public Backend {
     const std::optional<WeightFormat> as = config_.dense.of(weight.role);
     const bool vector = is_vector(weight.role), blocks = cpu::in_blocks(weight.format);
     if (vector && blocks) {
-      throw Error(Code::kUnsupported, "[cpu] {}: want bf16, f16 or f32, found {}", backend::name_of(weight.role),
+      throw Error(Code::kUnsupported, "cpu: {}: want bf16, f16 or f32, found {}", backend::name_of(weight.role),
                   backend::name_of(weight.format));
     }
     Uploaded uploaded;
@@ -259,7 +259,7 @@ class CpuBackend final : public Backend {
 
   void requantise(Matrix& matrix, WeightRole role, WeightFormat as) {
     if ((as != WeightFormat::kMxfp4 && as != WeightFormat::kMxfp8) || matrix.cols() % kMxBlock != 0) {
-      throw Error(Code::kUnsupported, "[cpu] {}: want mxfp4 or mxfp8 and rows of whole blocks of {}, found {} and {}",
+      throw Error(Code::kUnsupported, "cpu: {}: want mxfp4 or mxfp8 and rows of whole blocks of {}, found {} and {}",
                   backend::name_of(role), kMxBlock, backend::name_of(as), matrix.cols());
     }
     matrix.requantise(as, kernels_, pool_);

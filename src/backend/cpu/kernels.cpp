@@ -32,12 +32,12 @@ Kernels kernels_for(CpuIsa isa, Activations activations) {
     if (isa == CpuIsa::kAuto || isa == each_isa) {
       if (activations == Activations::kF32 || kernels.int8 != nullptr) return kernels;
       throw Error(Code::kUnsupported,
-                  "[cpu] int8 activations: want AVX2, AVX-VNNI, AVX-512 or AMX, found {}; f32 runs here", kernels.name);
+                  "--moe-activation int8: want AVX2, AVX-VNNI, AVX-512 or AMX, found {}; f32 runs here", kernels.name);
     }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each_isa));
   }
-  throw Error(Code::kUnsupported, "[cpu] instruction set {}: this CPU, or this build, has only {}{}", name_of(isa),
-              names, isa_mask() == CpuIsa::kAuto ? "" : " (the rest is masked)");
+  throw Error(Code::kUnsupported, "--cpu-isa {}: this CPU, or this build, has only {}{}", name_of(isa), names,
+              isa_mask() == CpuIsa::kAuto ? "" : " (the rest is masked)");
 }
 
 }  // namespace nibble::backend::cpu

@@ -15,18 +15,18 @@ constexpr std::string_view kAbsent = "this build has no CUDA backend; `make cuda
 CudaAvailable cuda_available(int /*device*/) { return {.yes = false, .reason = std::string(kAbsent)}; }
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
-  throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
+  throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 
-CudaMemory cuda_memory(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
+CudaMemory cuda_memory(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
-  throw Error(Code::kUnsupported, "[cuda] {}", kAbsent);
+  throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 
 std::optional<cuda::DeviceFacts> cuda_plan_device() { return std::nullopt; }
 
-DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, "[cuda] {}", kAbsent); }
+DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
 ReadClock cuda_clock(int /*device*/) { return {}; }
 

@@ -21,7 +21,7 @@ KernelTable kernels_for(const DeviceFacts& facts) {
   const cudaError_t status = any_kernels_fit_device();
   if (status == cudaSuccess) return any_kernels();
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction)
-    throw Error(Code::kUnsupported, "[cuda] {}", why_no_kernels(facts, NIBBLE_CUDA_ARCHS));
+    throw Error(Code::kUnsupported, why_no_kernels(facts, NIBBLE_CUDA_ARCHS));
   cuda_check(status);
   return {};
 }

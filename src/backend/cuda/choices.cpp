@@ -20,9 +20,10 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   const bool any = options.moe == MoeKernel::kAuto && !reason;
   const bool gemm = options.moe == MoeKernel::kGemm || any;
   const bool packed = gemm || options.moe == MoeKernel::kMarlin || options.moe == MoeKernel::kGemv;
-  if (packed && reason) throw Error(Code::kUnsupported, "[cuda] --moe-kernel {}: {}", name_of(options.moe), *reason);
+  if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(options.moe), *reason);
   if (!packed && requantised)
-    throw Error(Code::kUnsupported, "[cuda] requantised layers: want --moe-kernel auto, marlin, gemm or gemv: {}",
+    throw Error(Code::kUnsupported,
+                "--mxfp4-layers and --mxfp8-layers: want --moe-kernel auto, marlin, gemm or gemv: {}",
                 reason.value_or("reference was asked for"));
   return any || packed ? options.moe : MoeKernel::kReference;
 }
@@ -32,7 +33,7 @@ ExpertActivations choose_activations(MoeKernel kernel, const CudaOptions& option
   const ExpertActivations wanted = options.activations;
   const bool served = wanted == ExpertActivations::kExact || int8 == (wanted == ExpertActivations::kInt8);
   if (!served || (kernel == MoeKernel::kReference && wanted != ExpertActivations::kExact))
-    throw Error(Code::kUnsupported, "[cuda] --moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted),
+    throw Error(Code::kUnsupported, "--moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted),
                 wanted == ExpertActivations::kInt8 ? "gemv" : "auto, marlin or gemm", name_of(kernel));
   return int8 ? ExpertActivations::kInt8 : wanted;
 }
@@ -44,12 +45,12 @@ bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
   const bool served = flash_serves(d.heads, d.kv_heads, d.head_dim, type);
   if (options.attention == Choice::kFlash && !served) {
     throw Error(Code::kUnsupported,
-                "[cuda] attention backend flash: want head_dim 64, up to 8 query heads per kv head and a KV cache in "
-                "bf16 or fp8, found head_dim {}, {} heads, {} kv heads{}",
+                "--attention-backend flash: want head_dim 64, num_attention_heads of up to 8 times num_key_value_heads "
+                "and a KV cache in bf16 or fp8, found head_dim {}, {} heads, {} key-value heads{}",
                 d.head_dim, d.heads, d.kv_heads, type == KvPages::Type::kF32 ? ", f32" : "");
   }
   if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
-    throw Error(Code::kUnsupported, "[cuda] an fp8 KV cache is read by attention backend flash only, for head_dim 64");
+    throw Error(Code::kUnsupported, "--kv-cache-dtype fp8: want --attention-backend auto or flash, and head_dim 64");
   return served && options.attention != Choice::kReference;
 }
 

@@ -43,21 +43,21 @@ void* open_library() {
        {"", "/usr/local/cuda/extras/CUPTI/lib64/", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"})
     if (void* library = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   throw Error(Code::kUnsupported,
-              "[profile] want {} (of the CUDA toolkit; LD_LIBRARY_PATH may name its folder), found none", name);
+              "--profile: want {} (of the CUDA toolkit; LD_LIBRARY_PATH may name its folder), found none", name);
 }
 
 template <class Function>
 void bind(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (function == nullptr)
-    throw Error(Code::kUnsupported, "[profile] want a libcupti with {}, found one without", name);
+    throw Error(Code::kUnsupported, "--profile: want a libcupti with {}, found one without", name);
 }
 
 void check_cupti(CUptiResult status, const char* what) {
   if (status == CUPTI_SUCCESS) return;
   const char* text = nullptr;
   records.library.result_string(status, &text);
-  throw Error(Code::kDevice, "[profile] {}: {}", what, text == nullptr ? "unknown error" : text);
+  throw Error(Code::kDevice, "--profile: {}: {}", what, text == nullptr ? "unknown error" : text);
 }
 
 void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* most_records) {

@@ -5,7 +5,8 @@
 namespace nibble::backend::cuda {
 
 Cupti::Cupti() {
-  throw Error(Code::kUnsupported, "[profile] want a build with CUPTI (cupti.h of the CUDA toolkit), found one without");
+  throw Error(Code::kUnsupported,
+              "--profile: want a build with CUPTI (cupti.h of the CUDA toolkit), found one without");
 }
 Cupti::~Cupti() = default;
 std::vector<KernelSpan> Cupti::take() { return {}; }

@@ -16,7 +16,7 @@ void check_room(cudaError_t status, int64_t bytes, std::string_view what) {
   cudaGetLastError();  // so that the next launch does not report it again
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total));
-  throw Error(Code::kOutOfMemory, "[cuda] {}: want {:.2f} GiB, the device has {:.2f} GiB free of {:.2f} GiB", what,
+  throw Error(Code::kOutOfMemory, "cuda: {}: want {:.2f} GiB, the device has {:.2f} GiB free of {:.2f} GiB", what,
               static_cast<double>(bytes) / kGib, static_cast<double>(free) / kGib, static_cast<double>(total) / kGib);
 }
 
@@ -26,14 +26,14 @@ void cuda_check(cudaError_t status, std::source_location where) {
   if (status == cudaSuccess) [[likely]]
     return;
   const Code code = status == cudaErrorMemoryAllocation ? Code::kOutOfMemory : Code::kDevice;
-  throw Error(code, "[cuda] {}: {} ({}:{}, {})", cudaGetErrorName(status), cudaGetErrorString(status),
-              where.file_name(), where.line(), where.function_name());
+  throw Error(code, "cuda: {}: {} ({}:{}, {})", cudaGetErrorName(status), cudaGetErrorString(status), where.file_name(),
+              where.line(), where.function_name());
 }
 
 void launched(Kernel kernel, const Launch& on, std::source_location where) {
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) [[unlikely]] {
-    throw Error(Code::kDevice, "[cuda] launch of {}: {}: {} ({}:{})", name_of(kernel), cudaGetErrorName(status),
+    throw Error(Code::kDevice, "cuda: launch of {}: {}: {} ({}:{})", name_of(kernel), cudaGetErrorName(status),
                 cudaGetErrorString(status), where.file_name(), where.line());
   }
   note_launch(kernel, on);
@@ -48,10 +48,10 @@ DeviceFacts open_device(int device) {
     static_cast<void>(cudaDriverGetVersion(&versions.driver));
     static_cast<void>(cudaRuntimeGetVersion(&versions.runtime));
     const std::string says = fmt::format("{}: {}", cudaGetErrorName(status), cudaGetErrorString(status));
-    throw Error(Code::kUnsupported, "[cuda] {}", why_no_device(status, versions, says));
+    throw Error(Code::kUnsupported, why_no_device(status, versions, says));
   }
   if (device < 0 || device >= count)
-    throw Error(Code::kUnsupported, "[cuda] want device {}, found devices 0 to {}", device, count - 1);
+    throw Error(Code::kUnsupported, "cuda: want device {}, found devices 0 to {}", device, count - 1);
   cuda_check(cudaSetDevice(device));
   cudaDeviceProp facts{};
   cuda_check(cudaGetDeviceProperties(&facts, device));
@@ -75,7 +75,7 @@ PinnedBytes allocate_pinned(int64_t bytes, std::string_view what) {
   const cudaError_t status = cudaHostAlloc(&at, static_cast<size_t>(std::max<int64_t>(bytes, 1)), cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw Error(Code::kOutOfMemory, "[cuda] {}: want {} bytes of pinned host memory, found none", what, bytes);
+    throw Error(Code::kOutOfMemory, "cuda: {}: want {} bytes of pinned host memory, found none", what, bytes);
   }
   cuda_check(status);
   return PinnedBytes(static_cast<std::byte*>(at));

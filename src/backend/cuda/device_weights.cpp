@@ -20,7 +20,7 @@ void check_format(const HostWeight& weight) {
   const bool experts = is_experts(weight.role);
   const bool served = found == kGgmlMxfp4 || (experts ? found == kMxfp4 : found != kMxfp4 && found != kMxfp8);
   if (served) return;
-  throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", backend::name_of(weight.role),
+  throw Error(Code::kUnsupported, "cuda: {}: want {}, found {}", backend::name_of(weight.role),
               experts ? "mxfp4" : "bf16, f16, f32, ggml q8_0 or ggml mxfp4", backend::name_of(found));
 }
 
@@ -43,7 +43,7 @@ WeightHandle DeviceWeights::upload(const HostWeight& weight) {
 WeightHandle DeviceWeights::join(std::optional<HostWeight>& gate, WeightRole whole, const HostWeight& up) {
   check(gate && gate->layer == up.layer, "a layer's gate comes before its up");
   if (gate->format != up.format)
-    throw Error(Code::kUnsupported, "[cuda] layer {} {}: want the format of its gate, {}, found {}", up.layer,
+    throw Error(Code::kUnsupported, "cuda: layer {} {}: want the format of its gate, {}, found {}", up.layer,
                 backend::name_of(up.role), backend::name_of(gate->format), backend::name_of(up.format));
   HostWeight even = *gate;
   gate.reset();

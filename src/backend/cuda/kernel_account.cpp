@@ -20,7 +20,7 @@ KernelTime& entry_of(KernelProfile& profile, const LaunchRecord& launch) {
 
 KernelProfile account(std::span<const LaunchRecord> launches, std::vector<KernelSpan> spans) {
   if (launches.size() != spans.size()) {
-    throw Error(Code::kDevice, "[profile] want times of all {} launches, found {}: CUPTI lost some, or gave others",
+    throw Error(Code::kDevice, "--profile: want times of all {} launches, found {}: CUPTI lost some, or gave others",
                 launches.size(), spans.size());
   }
   std::stable_sort(spans.begin(), spans.end(),

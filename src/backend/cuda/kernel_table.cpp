@@ -72,7 +72,7 @@ void note_launch(Kernel kernel, const Launch& on) {
 
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found) {
   if (!holds) [[unlikely]]
-    throw Error(Code::kUnsupported, "[cuda] {}: want {}, found {}", name_of(kernel), want, found);
+    throw Error(Code::kUnsupported, "cuda: {}: want {}, found {}", name_of(kernel), want, found);
 }
 
 }  // namespace nibble::backend::cuda

@@ -103,7 +103,7 @@ void note_launch(Kernel kernel, const Launch& on);
 
 // After every launch: throws Error(kDevice) when it failed, notes it otherwise.
 void launched(Kernel kernel, const Launch& on, std::source_location where = std::source_location::current());
-// For launchers: throws Error(kUnsupported) "[cuda] <kernel>: want <want>, found <found>" unless `holds`.
+// For launchers: throws Error(kUnsupported) "cuda: <kernel>: want <want>, found <found>" unless `holds`.
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found);
 
 // cosine, sine [tokens, half] of positions[t] * inv_freq[d], times the concentration

@@ -120,7 +120,7 @@ void PackedWeights::finish() {
   cuda_check(cudaStreamSynchronize(stream_));
   scale_counts_.reset();
   if (counts.bad > 0)
-    throw Error(Code::kUnsupported, "[cuda] {} blocks of 32 weights have a scale above 2^{} or are not finite",
+    throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite",
                 counts.bad, layout::kMaxScaleCode - 127);
   wide_scales_ = wide_scales_ || counts.wide > 0;
 }

@@ -19,8 +19,7 @@ Uploader::Uploader(std::span<const MappedSource> files, int threads)
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i, card] { work(i, card); });
   } catch (const std::system_error& e) {
     end();
-    throw Error(Code::kIo, "[upload] cannot start {} threads: {} could be: {}", threads, threads_.size(),
-                e.code().message());
+    throw Error(Code::kIo, "cannot start {} threads: {} could be: {}", threads, threads_.size(), e.code().message());
   }
 }
 

@@ -15,13 +15,13 @@ static_assert(std::endian::native == std::endian::little, "words are stored as t
 void check_shape(const MxSource& s, size_t out_bytes) {
   if (s.rows <= 0 || s.rows % kTileRows != 0 || slice_blocks(s.cols) == 0)
     throw Error(Code::kUnsupported,
-                "[cuda] MXFP4 matrix [{}, {}]: want rows in multiples of 16 and up to 16 slices of 6 or 8 blocks of 32",
+                "cuda: MXFP4 matrix [{}, {}]: want rows in multiples of 16 and up to 16 slices of 6 or 8 blocks of 32",
                 s.rows, s.cols);
   const auto blocks = static_cast<size_t>(s.rows * s.cols / kBlockK);
   const auto packed = static_cast<size_t>(packed_bytes(s.rows, s.cols));
   if (s.blocks.size() != blocks * kBlockBytes || s.scales.size() != blocks || out_bytes != packed)
     throw Error(Code::kInvalidRequest,
-                "[cuda] MXFP4 matrix [{}, {}]: want {} B of codes, {} of scales, {} packed; got {}, {}, {}", s.rows,
+                "cuda: MXFP4 matrix [{}, {}]: want {} B of codes, {} of scales, {} packed; got {}, {}, {}", s.rows,
                 s.cols, blocks * kBlockBytes, blocks, packed, s.blocks.size(), s.scales.size(), out_bytes);
 }
 
@@ -48,7 +48,7 @@ void pack_slice(const MxSource& s, const Slice& slice, uint8_t* out) {
     for (int block = 0; block < slice.blocks; ++block) {
       const uint8_t scale = s.scales[static_cast<size_t>(block_at(row, block))];
       if (scale > kMaxScaleCode)
-        throw Error(Code::kUnsupported, "[cuda] MXFP4 scale of row {}, block {}: want at most {} (2^{}), got {}",
+        throw Error(Code::kUnsupported, "cuda: MXFP4 scale of row {}, block {}: want at most {} (2^{}), got {}",
                     source_row(s.order, slice.tile, row), slice.first_block + block, kMaxScaleCode, kMaxScaleCode - 127,
                     scale);
       out[scale_offset(slice.blocks, row, block)] = static_cast<uint8_t>(scale + kScaleBias);

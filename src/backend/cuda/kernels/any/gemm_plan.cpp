@@ -16,8 +16,8 @@ constexpr int kStages = 4, kStageK = 64;  // gemm.cuh GemmTile; asserted there
 
 void require(bool holds, const char* want, const GemmArgs& a) {
   if (holds) return;
-  throw Error(Code::kUnsupported, "[cuda] gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}", want,
-              a.rows, a.cols, a.tokens, a.experts, a.x_share);
+  throw Error(Code::kUnsupported, "cuda: gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}", want, a.rows,
+              a.cols, a.tokens, a.experts, a.x_share);
 }
 
 bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -25,7 +25,7 @@ bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>
 void require_tiles(const GemmShape& s) {
   if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::slice_blocks(s.cols) == 0 || s.tokens <= 0)
     throw Error(Code::kUnsupported,
-                "[cuda] gemm: want rows in tiles of 16, cols in slices and a token, found {} x {}, {} tokens", s.rows,
+                "cuda: gemm: want rows in tiles of 16, cols in slices and a token, found {} x {}, {} tokens", s.rows,
                 s.cols, s.tokens);
 }
 
@@ -92,7 +92,7 @@ GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device, int tile_tokens
   if (on_dense(s, device)) return dense_plan(s, device, tile_tokens);
   const int row_tiles = device.wgmma ? kMxfp4RowTiles : kGemmRowTiles;
   if (device.wgmma && tile_tokens > kMxfp4Tokens)
-    throw Error(Code::kUnsupported, "[cuda] gemm: want tiles of up to {} tokens, found {}", kMxfp4Tokens, tile_tokens);
+    throw Error(Code::kUnsupported, "cuda: gemm: want tiles of up to {} tokens, found {}", kMxfp4Tokens, tile_tokens);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
   const int rows = row_tiles * layout::kTileRows;
@@ -191,7 +191,7 @@ void check_args(const GroupArgs& a) {
   const bool tiles = a.tile_tokens >= 8 && a.tile_tokens <= 256 && a.tile_tokens % 8 == 0;
   if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && tiles) return;
   throw Error(Code::kUnsupported,
-              "[cuda] moe grouping: want up to {} experts and tiles of 8 to 256 by 8, "
+              "cuda: moe grouping: want up to {} experts and tiles of 8 to 256 by 8, "
               "found {} tokens, topk {}, {} experts, tiles of {}",
               kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
 }

@@ -17,8 +17,8 @@ GemvInt8Plan plan_gemv_int8(int64_t rows, int64_t pairs, int64_t experts) {
   constexpr int64_t kMostGridY = 65535;
   const int64_t tiles = max_moe_tiles(pairs, experts);
   if (tiles > kMostGridY)
-    throw Error(Code::kUnsupported, "[cuda] --moe-kernel gemv: want a step of up to {} tiles of pairs, found {}",
-                kMostGridY, tiles);
+    throw Error(Code::kUnsupported, "--moe-kernel gemv: want a step of up to {} tiles of pairs, found {}", kMostGridY,
+                tiles);
   return {static_cast<int>(rows / layout::kTileRows), tiles};
 }
 

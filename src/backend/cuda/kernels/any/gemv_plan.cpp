@@ -24,7 +24,7 @@ int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
 bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 void require(bool holds, Code code, const std::string& what, const std::string& args) {
-  if (!holds) throw Error(code, "[cuda] {}: {}", what, args);
+  if (!holds) throw Error(code, "cuda: {}: {}", what, args);
 }
 
 // The limits that every launch shares.
@@ -59,7 +59,7 @@ std::string GemvPlan::to_string() const {
 GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages) {
   GemvPlan plan{.tile = layout::geometry(shape.packing, shape.cols)};
   if (plan.tile.slices == 0 || shape.rows <= 0 || shape.rows % layout::kTileRows != 0 || device.sms <= 0)
-    throw Error(Code::kUnsupported, "[cuda] no plan for [{}, {}] on {} SMs", shape.rows, shape.cols, device.sms);
+    throw Error(Code::kUnsupported, "cuda: no plan for [{}, {}] on {} SMs", shape.rows, shape.cols, device.sms);
   const int64_t chunk = plan.tile.chunk_bytes;
   const int64_t partials = int64_t{kPartialSlots} * plan.tile.slices * layout::kWarpLanes * 16;
   const auto fits = [&](int epilogues) {
@@ -68,8 +68,8 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   plan.epilogues = fits(kGemvEpilogues) >= kMinStages ? kGemvEpilogues : 1;
   const int64_t fixed = kScratchBytes + plan.epilogues * partials, most = fits(plan.epilogues);
   if (most < kMinStages)
-    throw Error(Code::kUnsupported, "[cuda] [{}, {}]: want {} B of shared memory per block, the card has {}",
-                shape.rows, shape.cols, fixed + kMinStages * chunk, device.cta_smem_bytes);
+    throw Error(Code::kUnsupported, "cuda: [{}, {}]: want {} B of shared memory per block, the card has {}", shape.rows,
+                shape.cols, fixed + kMinStages * chunk, device.cta_smem_bytes);
   const int64_t tiles = shape.rows / layout::kTileRows * shape.matrices;
   const int64_t wanted = stages != 0 ? stages : wanted_stages(shape.packing, tiles / device.sms);
   plan.stages = static_cast<int>(std::clamp<int64_t>(wanted, kMinStages, std::min<int64_t>(most, kMaxStages)));
@@ -183,7 +183,7 @@ void check_args(const PackArgs& a) {
 }
 
 void throw_device_error(const char* what, const char* reason) {
-  throw Error(Code::kDevice, "[cuda] {}: {}", what, reason);
+  throw Error(Code::kDevice, "cuda: {}: {}", what, reason);
 }
 
 }  // namespace nibble::backend::cuda

@@ -15,7 +15,7 @@ template <class Args>
 void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, const void* out) {
   const auto require = [&](bool holds, Code code, const char* want) {
     if (holds) return;
-    throw Error(code, "[cuda] grouped experts: want {}, found hidden {}, inter {}, topk {}, weights {}, in {}, out {}",
+    throw Error(code, "cuda: grouped experts: want {}, found hidden {}, inter {}, topk {}, weights {}, in {}, out {}",
                 want, a.hidden, a.inter, a.groups.topk, fmt::ptr(a.weights), fmt::ptr(in), fmt::ptr(out));
   };
   require(rows > 0 && rows % layout::kTileRows == 0 && layout::slice_blocks(cols) != 0, Code::kUnsupported,

@@ -15,7 +15,7 @@ RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDe
   constexpr int kWarps[] = {16, 8, 4};
   const int blocks = layout::slice_blocks(cols);
   if (blocks == 0 || device.sms <= 0)
-    throw Error(Code::kUnsupported, "[cuda] no plan for experts of {} columns on {} SMs", cols, device.sms);
+    throw Error(Code::kUnsupported, "cuda: no plan for experts of {} columns on {} SMs", cols, device.sms);
   int64_t bytes = 0;
   for (int rows = wish.rows; rows > 0; rows -= kColumns)
     for (const int own : kWarps) {
@@ -24,7 +24,7 @@ RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDe
           int64_t{rows} * row_pitch(cols) + int64_t{own} * wish.stages * layout::slice_bytes(blocks) + kRowExtraBytes;
       if (bytes <= device.cta_smem_bytes) return {.grid = device.sms, .warps = own, .rows = rows, .smem_bytes = bytes};
     }
-  throw Error(Code::kUnsupported, "[cuda] experts of {} columns: want {} B of shared memory per block, the card has {}",
+  throw Error(Code::kUnsupported, "cuda: experts of {} columns: want {} B of shared memory per block, the card has {}",
               cols, bytes, device.cta_smem_bytes);
 }
 

@@ -16,7 +16,7 @@ int64_t row_blocks(int64_t rows) { return ceil_div(rows / layout::kTileRows, kSp
 
 void require(bool holds, const char* want, const GemmShape& s) {
   if (!holds)
-    throw Error(Code::kUnsupported, "[cuda] split gemm: want {}, found {} x {}, {} tokens", want, s.rows, s.cols,
+    throw Error(Code::kUnsupported, "cuda: split gemm: want {}, found {} x {}, {} tokens", want, s.rows, s.cols,
                 s.tokens);
 }
 

@@ -1,0 +1,41 @@
+#pragma once
+// --backend auto: a card that this build serves and that has room for the model; else the CPU.
+
+#include "app/memory_budget.h"
+#include "app/options.h"
+#include "backend/memory.h"
+#include "model/config.h"
+#include "model/gpt_oss.h"
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace nibble::app {
+
+// This machine's card, and what the model would take of its memory.
+struct CardFacts {
+  std::string name;
+  std::string why_not;  // this build, the card or the model's shapes do not allow it; empty: they do
+  backend::MemoryNeeds needs;
+  MemoryLimit room;
+};
+
+struct BackendChoice {
+  BackendKind backend = BackendKind::kCpu;
+  std::string why;  // a line for the user
+};
+
+// `host_flag`: one that was given and that no card has, or empty.
+[[nodiscard]] BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag);
+
+// What a step holds under these options, whose backend is known.
+using LimitsOf = std::function<model::StepLimits(const ModelOptions& options, const model::ModelConfig& config)>;
+
+// The options with a backend where they leave it open, and why it was taken. Throws what reading the model's
+// configuration throws.
+[[nodiscard]] ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of);
+// Of one sequence in `context` tokens, where --max-model-len says nothing else.
+[[nodiscard]] ModelOptions with_backend(const ModelOptions& options, int64_t context);
+
+}  // namespace nibble::app

@@ -216,7 +216,7 @@ int execute(const ServeOptions& o) {
   const bool cpu = model.backend == BackendKind::kCpu;
   terminal.note(fmt::format(
       "serving {} on {}{}, context {} tokens, API at {}/v1", named.names.front(), running.loaded->backend().name(),
-      cpu ? fmt::format(" ({})", backend::describe(cpu_options(model))) : "", served.max_context, address));
+      cpu ? fmt::format(" ({})", describe_cpu(model)) : "", served.max_context, address));
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
   http.wait();

@@ -21,7 +21,7 @@ ENDLESS = {"ignore_eos": True, "max_tokens": 100_000}
 class Hostile(Case):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--max-num-seqs", 64, "--max-body-bytes", 4_000_000, "--request-timeout", 2)
+        cls.server = Server("--max-num-seqs", 64, *support.EXACT, "--max-body-bytes", 4_000_000, "--request-timeout", 2)
 
     @classmethod
     def tearDownClass(cls):
@@ -192,7 +192,7 @@ class Many(Case):
             server = Server(*flags)
             self.addCleanup(server.stop)
             self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
-            server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, float activations, \d+ threads?\), context")
+            server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, (float activations, \d+ threads?|int8 activations.*; exact with --moe-activation f32)\), context")
 
     def test_the_context_holds_the_prompt_and_what_is_generated(self):
         server = Server("--max-model-len", 64)
@@ -216,7 +216,7 @@ class Many(Case):
 
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256
-        server = Server("--max-num-seqs", 256, "--kv-tokens", 131072)
+        server = Server("--max-num-seqs", 256, "--kv-tokens", 131072, *support.EXACT)
         self.addCleanup(server.stop)
         questions = ["What is the capital of %s?" % c for c in ("France", "Japan", "Italy", "Norway", "Peru", "Egypt", "Chile", "Kenya")]
 

@@ -24,7 +24,7 @@ class Shared(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--max-num-seqs", 64)
+        cls.server = Server("--max-num-seqs", 64, *support.EXACT)
 
     @classmethod
     def tearDownClass(cls):
@@ -279,7 +279,7 @@ class Completions(Shared):
 
     def test_text_equals_run(self):
         text = self.complete().json()["choices"][0]["text"]
-        run = nibble("run", "-m", TINY, "-p", "Once upon a time", "-n", 12, "--temperature", 0, "--json").json()
+        run = nibble("run", "-m", TINY, "-p", "Once upon a time", "-n", 12, "--temperature", 0, "--json", *support.EXACT).json()
         self.assertEqual(text, run["text"])
         events = self.server.stream("/v1/completions", {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "stream": True})
         self.assertEqual("".join(c["text"] for _, e in events[:-1] for c in e["choices"]), text)

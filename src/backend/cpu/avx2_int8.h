@@ -3,6 +3,7 @@
 // summed, and a token's prepared row. Included inside its target attributes' files only. The instructions are AVX2's,
 // but for one of AVX-VNNI, which is written in assembler: so both are one source, and code without it runs on both.
 #include "backend/cpu/ahead.h"
+#include "backend/cpu/avx2.h"
 #include "backend/cpu/kernels.h"
 #include "base/mx.h"
 
@@ -13,8 +14,6 @@
 #include <array>
 #include <cstring>
 #include <limits>
-
-#define NIBBLE_AVX2_TARGET "avx,avx2,fma,f16c"
 
 HWY_PUSH_ATTRIBUTES(NIBBLE_AVX2_TARGET)
 namespace nibble::backend::cpu::avx2 {

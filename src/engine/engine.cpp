@@ -38,6 +38,10 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   want(limits.max_sequences >= 1 && limits.max_sequences <= 1024, "max_sequences", "1 to 1024", limits.max_sequences);
   want(limits.max_batched_tokens >= 1 && limits.max_batched_tokens <= 1 << 20, "max_batched_tokens", "1 to 2^20",
        limits.max_batched_tokens);
+  want(limits.max_partial_prefills >= 1, "max_partial_prefills", "at least 1", limits.max_partial_prefills);
+  want(limits.max_long_partial_prefills >= 1, "max_long_partial_prefills", "at least 1",
+       limits.max_long_partial_prefills);
+  want(limits.long_prefill_tokens >= 0, "long_prefill_tokens", "0 or more", limits.long_prefill_tokens);
   want(limits.max_waiting >= 1, "max_waiting", "at least 1", limits.max_waiting);
   want(kv_tokens >= limits.max_context && kv_tokens <= kMost, "kv_tokens", "max_context to 2^30", kv_tokens);
   const int64_t rows = std::min(limits.max_sequences, limits.max_batched_tokens);

@@ -21,7 +21,8 @@ using testing::ResidueMask;
 constexpr int64_t kWindow = 128;
 
 struct Rig {
-  explicit Rig(EngineLimits of) : limits(of), be(gpt, step_limits(of, gpt.config.dims)), loop(be, gpt, of) {}
+  explicit Rig(EngineLimits of)
+      : limits(of), be(gpt, step_limits(of, gpt.config.dims)), loop(be, gpt, of, [this] { return be.now(); }) {}
 
   Heard& add(Request request) {
     validate(request, limits, gpt.config.dims);

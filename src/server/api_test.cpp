@@ -24,12 +24,12 @@ struct Reply {
 
 class ApiTest : public ::testing::Test {
  protected:
-  void start(std::vector<std::string> scripts, ApiOptions options = {}) {
+  void start(std::vector<std::string> scripts, ApiOptions options = {}, const ServedModel& model = testing::model()) {
     engine_ = std::make_unique<testing::ScriptedEngine>(std::move(scripts));
     options.date = [] { return std::string("2026-11-21"); };
     options.log = [this](const Json& line) { log_.push_back(line); };
     api_ = std::make_unique<Api>(std::move(options));
-    api_->publish(testing::model(), engine_->port());
+    api_->publish(model, engine_->port());
   }
   std::unique_ptr<Call> call(const std::string& path, std::string body, const std::string& method = "POST") {
     return api_->handle({.method = method, .path = path, .authorization = key_, .body = std::move(body)}, [] {});
@@ -107,6 +107,25 @@ TEST_F(ApiTest, what_goes_on_where_a_grammar_ends_cannot_go_with_one) {
     EXPECT_EQ(reply.status, 400);
     EXPECT_EQ(reply.json["error"]["param"], param);
   }
+}
+
+TEST_F(ApiTest, priority_goes_to_an_engine_that_goes_by_it_and_is_refused_by_others) {
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],"priority":)";
+  start({kAnswer});
+  EXPECT_EQ(ask("/v1/chat/completions", chat + "0}").status, 200);
+  for (const auto& [path, body] : {std::pair<std::string, std::string>{"/v1/chat/completions", chat + "3}"},
+                                   {"/v1/completions", R"({"prompt":"hi","priority":3})"},
+                                   {"/v1/responses", R"({"input":"hi","priority":3})"}}) {
+    const Reply reply = ask(path, body);
+    EXPECT_EQ(reply.status, 400) << path;
+    EXPECT_EQ(reply.json["error"]["param"], "priority");
+    EXPECT_NE(reply.text.find("--scheduling-policy priority, found 3"), std::string::npos) << reply.text;
+  }
+  ServedModel model = testing::model();
+  model.by_priority = true;
+  start({kAnswer}, {}, model);
+  EXPECT_EQ(ask("/v1/chat/completions", chat + "-3}").status, 200);
+  EXPECT_EQ(engine_->requests.at(0).priority, -3);
 }
 
 TEST_F(ApiTest, a_failed_engine_is_a_500_or_an_error_event) {

@@ -111,7 +111,7 @@ void read_generation(Fields& fields, GenerationFields& into) {
   static_cast<void>(fields.choice("service_tier", {"auto", "default", "flex", "scale", "priority"}));
   static_cast<void>(fields.choice("prompt_cache_retention", {"in-memory", "in_memory", "24h"}));
   check_texts(fields, "metadata");  // a response gives them back
-  fields.only("priority", 0, "requests are served in order of arrival");
+  into.request.priority = fields.integer("priority", {INT32_MIN, INT32_MAX}).value_or(0);
   fields.only("length_penalty", 1, "there is no beam search");
   fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
                  "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",

@@ -463,6 +463,16 @@ class Flags(Case):
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
         self.assertNotIn("k1", json.dumps(config))
 
+    def test_what_the_scheduler_is_told(self):
+        config = self.config(TINY, "--max-num-partial-prefills", 4, "--long-prefill-token-threshold", 2048, "--max-long-partial-prefills", 1,
+                             "--scheduling-policy", "priority", "--target-itl", 25)
+        told = {flag: config[flag]["value"] for flag in ("max-num-partial-prefills", "long-prefill-token-threshold", "max-long-partial-prefills",
+                                                         "scheduling-policy", "target-itl")}
+        self.assertEqual(list(told.values()), ["4", "2048", "1", "priority", "25"])
+        for flags, says in ((("--target-itl", "nan"), "--target-itl"), (("--target-itl", "-1"), "--target-itl"), (("--scheduling-policy", "lifo"), "want fcfs or priority"),
+                            (("--max-num-partial-prefills", 0), "--max-num-partial-prefills")):
+            self.refused(2, "serve", TINY, *flags, says=says)
+
     def test_a_yaml_file_as_vllm_has_it(self):
         file = self.dir / "serve.yaml"
         file.write_text(f"# a comment\nmodel: {TINY}\nport: 7001\nmax_num_seqs: 7  # few\nserved-model-name:\n  - one\n  - 'two'\nenable-prefix-caching: false\n"

@@ -124,7 +124,7 @@ void add_serve_flags(CLI::App& app, ServeOptions& o) {
       ->transform(whole(0, 1 << 24));
   app.add_option("--target-itl", o.target_itl,
                  "Milliseconds between a stream's tokens that are aimed at while prompts are read; 0: from measured "
-                 "times, so that streams keep 28 % of their speed")
+                 "times, so that streams keep 27 % of their speed")
       ->check(finite)
       ->check(CLI::Range(0.0, 60000.0));
   add_choice<bool>(app, "--scheduling-policy", {o.by_priority, {{"fcfs", false}, {"priority", true}}},

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 SUFFIXES = {".h", ".cpp", ".cuh", ".cu"}
 HEADERS = {".h", ".cuh"}
 KERNELS = {".cu", ".cuh"}
-MAX_HOST_LINES = 500  # of tests/ and bench/ too
+MAX_HOST_LINES = 600  # of tests/ and bench/ too
 MAX_KERNEL_LINES = 400
 MAX_FUNCTION_LINES = 60
 ENVIRONMENT_READER = "src/app/options.cpp"

@@ -123,7 +123,7 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
   flags
       .value("--target-itl", o.target_itl,
              "Milliseconds between a stream's tokens that are aimed at while prompts are read; 0: from measured "
-             "times, so that streams keep 28 % of their speed")
+             "times, so that streams keep 27 % of their speed")
       .within(0, 60000);
   add_choice<bool>(flags, "--scheduling-policy", {o.by_priority, {{"fcfs", false}, {"priority", true}}},
                    "priority: requests with a lower number in their field priority go first");

@@ -8,8 +8,8 @@
 namespace nibble::engine {
 namespace {
 
-// A step with prompts may take so many times what decoding alone takes: streams keep 1 / 3.6 = 28 % of their speed.
-constexpr double kMostStretch = 3.6;
+// A step with prompts may take so many times what decoding alone takes: streams keep 1 / 3.65 = 27.4 % of their speed.
+constexpr double kMostStretch = 3.65;
 // Or so many times what it takes before its first prompt token: where few decode, shorter steps would slow prompts by
 // more than they speed streams up (1 / 2 is where the product of both speeds is largest).
 constexpr double kMostFixed = 2;

@@ -189,8 +189,7 @@ TEST(scheduler, the_first_gets_a_quarter_and_what_is_over) {
   Sequence& first = house.add(700);
   house.step();
   for (int step = 1; first.computed < 620; ++step) {  // somebody shorter all the time
-    house.scheduler.remove(house.add(75));
-    Sequence& other = house.add(75);
+    Sequence& other = house.add(90);
     EXPECT_EQ(house.step(), (Rows{{other.id, 75}, {1, 25}}));
     house.scheduler.remove(other);
     house.cache.release({}, other.pages);
@@ -204,10 +203,9 @@ TEST(scheduler, what_the_cache_has_of_a_prompt_makes_it_short) {
   while (before.pending == 0 && before.output().empty()) house.step();
   house.scheduler.remove(before);
   house.cache.release(before.settled(), before.pages);
-  house.add(900);
+  house.add(400);
   house.step();
   Sequence& next = house.add(20);
-  next.request.prompt_logprobs = -1;
   house.scheduler.remove(next);
   next.tokens.insert(next.tokens.begin(), before.tokens.begin(), before.tokens.begin() + 500);
   next.prompt_count = 520;
@@ -322,11 +320,12 @@ void nobody_starves(uint64_t seed) {
                .max_long_partial_prompts = static_cast<int>(1 + below(4)),
                .long_prompt_tokens = below(2) * 20},
               static_cast<int32_t>(3 + below(10)));
+  const int64_t most_generated = below(2) == 0 ? 2 : 40;
   std::vector<int64_t> due;
   int64_t now = 0;
-  for (; now < 6000 || !house.scheduler.running().empty() || !house.scheduler.waiting().empty(); ++now) {
-    if (now < 6000 && house.scheduler.waiting().size() < 12) {
-      house.add(below(3) == 0 ? 60 + below(70) : 1 + below(30), 1 + below(40));
+  for (; now < 3000 || !house.scheduler.running().empty() || !house.scheduler.waiting().empty(); ++now) {
+    while (now < 3000 && house.scheduler.waiting().size() < 12) {
+      house.add(below(20) == 0 ? 60 + below(70) : 1 + below(30), 1 + below(most_generated));
       due.push_back(now + 170 * std::ssize(house.scheduler.waiting()) + 170 * std::ssize(house.scheduler.running()));
     }
     house.step(below(3) == 0 ? PromptBudget{.most = 0, .per_token = 1, .least = 1 + below(9)} : PromptBudget());

@@ -1,6 +1,7 @@
 # The front door; `make help` lists what it can do. Builds lie under build/<preset>.
 JOBS ?= $(shell nproc)
 SECONDS ?= 60
+PRESET ?= cuda
 MODEL ?= models/nibble-tiny
 PROMPT ?= Once upon a time
 
@@ -19,10 +20,10 @@ build: setup ## build the CPU product and its tests
 	$(call configure,cpu)
 	$(call compile,cpu)
 
-cuda: setup ## build the CUDA product for H100, H200 and DGX Spark, check its kernels; wants nvcc, no GPU
-	$(call configure,cuda)
-	$(call compile,cuda,nibble)
-	@tools/check_spills.py build/cuda
+cuda: setup ## build the CUDA product (PRESET=cuda: H100, H200 and DGX Spark, checks its kernels; h100, spark); wants nvcc, no GPU
+	$(call configure,$(PRESET))
+	$(call compile,$(PRESET),nibble)
+	$(if $(filter cuda,$(PRESET)),@tools/check_spills.py build/cuda)
 
 demo: setup ## build, then let the small model of the repository tell a story
 	$(call configure,cpu)

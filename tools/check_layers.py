@@ -24,6 +24,12 @@ TEST_HEADERS = ("gtest/", "gmock/")
 TEST_FILE = re.compile(r"(^|_)(test|testing)$")  # stems: x_test.cpp, and testing.h for what tests share
 CUDA_HEADERS = ("cuda", "nccl", "nv/", "cub/", "cooperative_groups")
 CUDA_ROOM = "backend/cuda"
+# Libraries whose headers cost seconds per file that includes them (tools/compile_cost.py): who may.
+CONFINED = {
+    "CLI/": re.compile(r"app/flags\.cpp"),
+    "boost/": re.compile(r"server/http_(server|worker)\.(h|cpp)"),
+    "xgrammar/": re.compile(r"text/grammar\.cpp"),
+}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]*)[">]')
 ARROW_BLOCK = re.compile(r"^```arrows\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -85,6 +91,14 @@ def without_comments(text):
     return TOKENS.sub(blank, text)
 
 
+def check_confined(target, source):
+    """The same for a library that only some files may include; `source` is below src/."""
+    for library, files in CONFINED.items():
+        if target.startswith(library) and not files.fullmatch(source):
+            return f"<{target}>: only {files.pattern} includes {library}".replace("\\", "")
+    return None
+
+
 def check_include(quote, target, room, is_test, allowed):
     """Returns what is wrong with one include, or None."""
     first = target.split("/")[0]
@@ -139,6 +153,7 @@ def check_source(path, text, room, allowed, report):
         include = INCLUDE.match(line)
         if include:
             problem = check_include(include[1], include[2], room, is_test, allowed)
+            problem = problem or check_confined(include[2], name.removeprefix("src/"))
             if problem:
                 report.problems.append(f"{name}:{number}: {problem}")
         if re.search(r"\b(secure_)?getenv\b", line) and name != ENVIRONMENT_READER:

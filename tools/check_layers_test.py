@@ -115,6 +115,11 @@ class CheckLayersTest(unittest.TestCase):
     def test_cuda_headers_stay_in_the_cuda_room(self):
         self.assert_one({"src/engine/a.cpp": "#include <cuda_runtime.h>\n"}, "CUDA")
 
+    def test_dear_libraries_have_few_readers(self):
+        self.assert_one({"src/app/run.cpp": "#include <CLI/CLI.hpp>\n"}, "src/app/run.cpp:1:", "only app/flags.cpp includes CLI/")
+        self.assert_one({"src/engine/a.cpp": "#include <boost/asio.hpp>\n"}, "includes boost/")
+        self.assertEqual(self.problems({"src/app/flags.cpp": "#include <CLI/CLI.hpp>\n"}), [])
+
     def test_headers_start_with_pragma_once(self):
         self.assert_one({"src/base/a.h": "int x;\n"}, "src/base/a.h:1:", "#pragma once")
         self.assert_one({"src/backend/cuda/a.cuh": "// #pragma once\n"}, "#pragma once")

@@ -38,7 +38,8 @@ export build
 stamps=$build/lint
 mkdir -p "$stamps"
 rules=$(grep -hv NIBBLE_COMMIT= .clang-tidy "$build/compile_commands.json" | sha256sum)  # each commit changes that line
-# Own files that each source was built from, as ninja knows them; before a build, every header stands for them.
+# A lump (cmake/room.cmake) is read at once, with all it includes. Own files that each source was built from, as ninja knows
+# them; before a build, every header stands for them.
 declare -A read_by
 while IFS=$'\t' read -r source file; do
   read_by[$source]+=" $file"
@@ -48,10 +49,11 @@ done < <(ninja -C "$build" -t deps | awk -v root="    $(realpath --relative-to="
 headers=$(sources | grep -E '\.(h|cuh)$')
 due=()
 while read -r source; do  # a header that is gone changes the key, too
-  key=$( (echo "$rules"; cat "$source" ${read_by[$source]:-$headers} 2>/dev/null || true) | sha256sum | cut -c1-16)
+  included=$(sed -n 's|^#include "\(.*\.cpp\)"$|src/\1|p' "$source")
+  key=$( (echo "$rules"; cat "$source" $included ${read_by[$source]:-$headers} 2>/dev/null || true) | sha256sum | cut -c1-16)
   stamp=$stamps/${source//\//_}.$key
   [ -e "$stamp" ] || { rm -f "$stamps/${source//\//_}".*; due+=("$source" "$stamp"); }
-done < <(sed -n "s|^ *\"file\": \"$PWD/\(src/.*\.cpp\)\".*|\1|p" "$build/compile_commands.json" | sort -u)
+done < <(sed -nE "s,^ *\"file\": \"$PWD/((src|build/lumps)/.*\.cpp)\".*,\1,p" "$build/compile_commands.json" | grep -v /xgrammar_ | sort -u)
 step "naming ($((${#due[@]} / 2)) sources)"
 if [ ${#due[@]} -gt 0 ]; then
   printf '%s\0' "${due[@]}" | xargs -0 -n 2 -P "$jobs" bash -c 'check_naming "$@"' naming || failed=1

@@ -48,7 +48,7 @@ std::string title(const BenchRow& row, int64_t steps) {
 }
 
 // A share of nothing is no number.
-std::string percent(double of) { return of > 0 ? fmt::format("{:.1f}%", 100 * of) : std::string(); }
+std::string percent_if_any(double of) { return of > 0 ? fmt::format("{:.1f}%", 100 * of) : std::string(); }
 std::string gigabytes(double bytes_per_s) {
   return bytes_per_s > 0 ? fmt::format("{:.1f}", bytes_per_s / 1e9) : std::string();
 }
@@ -62,7 +62,8 @@ struct KernelLine {
 std::string kernel_line(const KernelLine& line) {
   return fmt::format(kKernelLine, line.stage, line.kernel, line.launches, line.us_each,
                      fmt::format("{:.1f}", line.share.us_per_step), gigabytes(line.share.bytes_per_s),
-                     percent(line.share.of_read), percent(line.share.of_matrix), percent(line.share.of_time));
+                     percent_if_any(line.share.of_read), percent_if_any(line.share.of_matrix),
+                     percent_if_any(line.share.of_time));
 }
 
 }  // namespace

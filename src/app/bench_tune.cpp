@@ -22,9 +22,9 @@ using backend::cuda::Tuned;
 
 constexpr int64_t kLayers = 4;  // enough that experts' weights stay in no cache
 constexpr int64_t kSteps[] = {12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
-constexpr int64_t kMostTokens = 2048, kEndless = int64_t{1} << 30;
+constexpr int64_t kTunedTokens = 2048, kEndless = int64_t{1} << 30;
 
-const BenchShape kShape{.prompt = kMostTokens, .chunk_tokens = kMostTokens};
+const BenchShape kShape{.prompt = kTunedTokens, .chunk_tokens = kTunedTokens};
 
 backend::BackendConfig backend_config(const ModelOptions& options, const model::ModelConfig& config) {
   return model::backend_config(config, step_limits(kShape, config.dims), options.dense);

@@ -16,7 +16,7 @@
 namespace nibble::app {
 namespace {
 
-constexpr int64_t kMostTokens = 4096;  // one step holds all activations of all of them
+constexpr int64_t kMostCompared = 4096;  // one step holds all activations of all of them
 constexpr std::string_view kDefaultPrompt = "The quick brown fox jumps over the lazy dog.";
 
 // "[3, 17]" for a row-major element.
@@ -44,13 +44,14 @@ int execute(const CompareOptions& options) {
   const std::vector<int32_t> prompt =
       source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);
   const int tokens = static_cast<int>(prompt.size());
-  const int64_t most = std::min(kMostTokens, source.config.dims.max_context);
+  const int64_t most = std::min(kMostCompared, source.config.dims.max_context);
   if (tokens < 1 || tokens > most)
     throw Error(Code::kInvalidRequest, "want 1 to {} prompt tokens, found {}", most, tokens);
   const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};
   ModelOptions exact = options.model;
   if (exact.kv_cache_dtype == KvCacheDtype::kAuto)
     exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
+  if (exact.moe_activation == MoeActivation::kAuto) exact.moe_activation = MoeActivation::kF32;
   if (options.a == BackendKind::kCuda || options.b == BackendKind::kCuda) exact.backend = BackendKind::kCuda;
   const auto config = model::backend_config(source.config, engine::step_limits(limits), options.model.dense);
   refuse_foreign_flags(options.model, {options.a, options.b});

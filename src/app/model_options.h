@@ -8,20 +8,20 @@
 
 namespace nibble::app {
 
-void add_load_format(CLI::App& app, LoadFormat& into);
-void add_model_source(CLI::App& app, ModelOptions& options);  // and --load-format
+void add_load_format(Flags flags, LoadFormat& into);
+void add_model_source(Flags flags, ModelOptions& options);  // and --load-format
 
 // The backends, as --a and --b name them; --backend has auto as well.
 [[nodiscard]] Choice<BackendKind> backends(BackendKind& into);
-void add_backend(CLI::App& app, ModelOptions& options);
+void add_backend(Flags flags, ModelOptions& options);
 
-void add_kernels(CLI::App& app, ModelOptions& options);  // what a step's plan depends on
-void add_runtime(CLI::App& app, ModelOptions& options);  // and whatever else a step that runs does
+void add_kernels(Flags flags, ModelOptions& options);  // what a step's plan depends on
+void add_runtime(Flags flags, ModelOptions& options);  // and whatever else a step that runs does
 
 // `usual` context as --help says it; `fits`: the word for kContextThatFits, of a command that finds it out.
 struct ContextWords {
   std::string usual, fits;
 };
-void add_limits(CLI::App& app, ModelOptions& options, const ContextWords& context);
+void add_limits(Flags flags, ModelOptions& options, const ContextWords& context);
 
 }  // namespace nibble::app

@@ -1,15 +1,15 @@
 #include "app/options.h"
 
+#include "app/flags.h"
 #include "app/help.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
-#include "app/parse_error.h"
 #include "app/serve_options.h"
 #include "app/vllm_flags.h"
 #include "base/error.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -28,13 +28,13 @@ std::optional<std::string> environment(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-void add_output(CLI::App& app, OutputOptions& o) {
-  app.add_flag("--json", o.json, "Print one JSON object instead of text");
+void add_output(Flags flags, OutputOptions& o) {
+  flags.turn("--json", o.json, "Print one JSON object instead of text");
   o.dumb_terminal = environment("TERM") == "dumb";
   if (!environment("NO_COLOR").value_or("").empty()) o.color = ColorMode::kNever;  // https://no-color.org
-  app.add_flag("-q,--quiet", o.quiet, "No progress and no summary");
+  flags.turn("-q,--quiet", o.quiet, "No progress and no summary");
   add_choice<ColorMode>(
-      app, "--color",
+      flags, "--color",
       {o.color, {{"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}}},
       "Colours; auto: on a terminal, unless NO_COLOR is set");
 }
@@ -50,44 +50,43 @@ std::pair<int32_t, float> parse_bias(const std::string& text) {
     }
   } catch (const std::exception&) {  // falls through to the message
   }
-  throw CLI::ValidationError("--logit-bias", "want ID:BIAS such as 200002:-100, found " + text);
+  refuse_value("--logit-bias", "want ID:BIAS such as 200002:-100, found " + text);
 }
 
-void add_generate(CLI::App& app, GenerateOptions& o) {
+void add_generate(Flags flags, GenerateOptions& o) {
   backend::SamplingParams& s = o.sampling;
   s.seed = std::random_device{}();
-  app.option_defaults()->always_capture_default();
-  app.add_option("-n,--max-tokens", o.max_tokens,
-                 "Most tokens to generate; 0: until the model stops or the context is full")
-      ->transform(whole(0, 1 << 24));
-  app.add_option("--temperature", s.temperature, "0: greedy; at most 100")->check(finite);
-  app.add_option("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all")->transform(whole(0, INT32_MAX));
-  app.add_option("--top-p", s.top_p, "Draw from the most likely tokens that make up this share")->check(finite);
-  app.add_option("--min-p", s.min_p, "Drop tokens less likely than this share of the likeliest")->check(finite);
-  app.add_option("--repetition-penalty", s.repetition_penalty, "Divide the logits of tokens seen; 1: off")
-      ->check(finite);
-  app.add_option("--presence-penalty", s.presence_penalty, "Subtract from the logits of tokens generated before")
-      ->check(finite);
-  app.add_option("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before")
-      ->check(finite);
-  app.option_defaults()->always_capture_default(false);
-  app.add_option_function<std::vector<std::string>>(
-         "--logit-bias",
-         [&s](const std::vector<std::string>& values) {
-           for (const std::string& value : values) s.logit_bias.push_back(parse_bias(value));
-         },
-         "ID:BIAS, repeatable")
-      ->allow_extra_args(false);
-  add_seed(app, "--seed", s.seed, "Same seed, same text; default: random, shown in the summary");
-  app.add_option("--stop", o.stop, "Stop before this text; repeatable")->allow_extra_args(false)->check(not_empty);
-  app.add_flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end tokens");
+  flags.show_defaults(true);
+  flags
+      .value("-n,--max-tokens", o.max_tokens,
+             "Most tokens to generate; 0: until the model stops or the context is full")
+      .whole(0, 1 << 24);
+  flags.value("--temperature", s.temperature, "0: greedy; at most 100").finite();
+  flags.value("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all").whole(0, INT32_MAX);
+  flags.value("--top-p", s.top_p, "Draw from the most likely tokens that make up this share").finite();
+  flags.value("--min-p", s.min_p, "Drop tokens less likely than this share of the likeliest").finite();
+  flags.value("--repetition-penalty", s.repetition_penalty, "Divide the logits of tokens seen; 1: off").finite();
+  flags.value("--presence-penalty", s.presence_penalty, "Subtract from the logits of tokens generated before").finite();
+  flags.value("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before").finite();
+  flags.show_defaults(false);
+  flags
+      .take_all(
+          "--logit-bias",
+          [&s](const std::vector<std::string>& values) {
+            for (const std::string& value : values) s.logit_bias.push_back(parse_bias(value));
+          },
+          "ID:BIAS, repeatable")
+      .one_value();
+  add_seed(flags, "--seed", s.seed, "Same seed, same text; default: random, shown in the summary");
+  flags.value("--stop", o.stop, "Stop before this text; repeatable").one_value().not_empty();
+  flags.turn("--ignore-eos", o.ignore_eos, "Do not stop at the model's end tokens");
 }
 
-void add_text(CLI::App& app, TextInput& input, const std::string& what) {
-  auto* text = app.add_option("-p,--prompt", input.text, what);
-  auto* file = app.add_option("-f,--file", input.file, "The same from a file; - is standard input")->check(not_empty);
-  text->excludes(file);
-  app.parse_complete_callback([&input, text, file] { input.given = text->count() + file->count() > 0; });
+void add_text(Flags flags, TextInput& input, const std::string& what) {
+  const Flag text = flags.value("-p,--prompt", input.text, what);
+  Flag file = flags.value("-f,--file", input.file, "The same from a file; - is standard input").not_empty();
+  file.excludes(text);
+  flags.then([&input, text, file] { input.given = text.given() || file.given(); });
 }
 
 std::string today() {
@@ -111,9 +110,9 @@ bool is_date(const std::string& text) {
              .ok();
 }
 
-void add_date(CLI::App& app, std::string& into) {
-  app.add_option("--date", into, "Current date told to the model, YYYY-MM-DD; default: today")
-      ->check([](const std::string& text) {
+void add_date(Flags flags, std::string& into) {
+  flags.value("--date", into, "Current date told to the model, YYYY-MM-DD; default: today")
+      .check([](const std::string& text) {
         return is_date(text) ? std::string() : "want a day as YYYY-MM-DD, found " + text;
       });
 }
@@ -133,154 +132,152 @@ struct All {
   BenchOptions bench;
 };
 
-void add_run(CLI::App& app, RunOptions& o) {
-  add_text(app, o.prompt, "Text to continue");
-  add_model_source(app, o.model);
-  add_generate(app, o.generate);
-  app.add_flag("--special", o.special, "Recognise special tokens such as <|start|> in the prompt");
-  add_backend(app, o.model);
-  add_runtime(app, o.model);
-  add_limits(app, o.model, {"4096 or what -n needs", ""});
-  add_output(app, o.output);
+void add_run(Flags flags, RunOptions& o) {
+  add_text(flags, o.prompt, "Text to continue");
+  add_model_source(flags, o.model);
+  add_generate(flags, o.generate);
+  flags.turn("--special", o.special, "Recognise special tokens such as <|start|> in the prompt");
+  add_backend(flags, o.model);
+  add_runtime(flags, o.model);
+  add_limits(flags, o.model, {"4096 or what -n needs", ""});
+  add_output(flags, o.output);
 }
 
-void add_chat(CLI::App& app, ChatOptions& o) {
-  add_text(app, o.prompt, "Ask one question and leave");
-  add_model_source(app, o.model);
-  app.add_option("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
-  app.add_option("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"")
-      ->check(not_empty);
-  add_choice<text::ReasoningEffort>(app, "--reasoning",
+void add_chat(Flags flags, ChatOptions& o) {
+  add_text(flags, o.prompt, "Ask one question and leave");
+  add_model_source(flags, o.model);
+  flags.value("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
+  flags.value("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"").not_empty();
+  add_choice<text::ReasoningEffort>(flags, "--reasoning",
                                     {o.effort,
                                      {{"low", text::ReasoningEffort::kLow},
                                       {"medium", text::ReasoningEffort::kMedium},
                                       {"high", text::ReasoningEffort::kHigh}}},
                                     "Effort told to the model");
   o.date = today();
-  add_date(app, o.date);
-  add_generate(app, o.generate);
-  add_backend(app, o.model);
-  add_runtime(app, o.model);
-  add_limits(app, o.model, {"8192", ""});
-  add_output(app, o.output);
+  add_date(flags, o.date);
+  add_generate(flags, o.generate);
+  add_backend(flags, o.model);
+  add_runtime(flags, o.model);
+  add_limits(flags, o.model, {"8192", ""});
+  add_output(flags, o.output);
 }
 
-void add_serve(CLI::App& app, ServeOptions& o) {
-  add_serve_flags(app, o);
-  add_backend(app, o.model);
-  add_runtime(app, o.model);
-  add_limits(app, o.model, {"the model's", "auto"});
-  add_load_format(app, o.model.load_format);
-  add_date(app, o.date);
-  add_output(app, o.output);
-  add_vllm_flags(app, o);
+void add_serve(Flags flags, ServeOptions& o) {
+  add_serve_flags(flags, o);
+  add_backend(flags, o.model);
+  add_runtime(flags, o.model);
+  add_limits(flags, o.model, {"the model's", "auto"});
+  add_load_format(flags, o.model.load_format);
+  add_date(flags, o.date);
+  add_output(flags, o.output);
+  add_vllm_flags(flags, o);
 }
 
 std::vector<std::string> arguments_of(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (!arguments.empty() && arguments[0] == "serve") respell_vllm_arguments(arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as the library wants them
   return arguments;
 }
 
-void add_inspect(CLI::App& app, InspectOptions& o) {
-  add_model_source(app, o.model);
-  app.add_flag("--tensors", o.tensors, "List every tensor");
-  app.add_option("--context", o.contexts, "Context lengths to compute memory for; repeatable")
-      ->transform(whole(1, 1 << 24));
-  auto* plan =
-      app.add_flag("--plan", o.plan, "What would run for a step, stage by stage: kernels, tiles, bytes, flops");
-  const size_t before = app.get_options().size();
-  add_list(app, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
-  add_list(app, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
-  add_list(app, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
-  add_choice<CardChoice>(app, "--card",
+void add_inspect(Flags flags, InspectOptions& o) {
+  add_model_source(flags, o.model);
+  flags.turn("--tensors", o.tensors, "List every tensor");
+  flags.value("--context", o.contexts, "Context lengths to compute memory for; repeatable").whole(1, 1 << 24);
+  const Flag plan =
+      flags.turn("--plan", o.plan, "What would run for a step, stage by stage: kernels, tiles, bytes, flops");
+  const size_t before = flags.all().size();
+  add_list(flags, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
+  add_list(flags, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
+  add_list(flags, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
+  add_choice<CardChoice>(flags, "--card",
                          {o.card,
                           {{"auto", CardChoice::kAuto},
                            {"h100", CardChoice::kH100},
                            {"h200", CardChoice::kH200},
                            {"gb10", CardChoice::kGb10}}},
                          "With --plan --backend cuda: the card; auto: this machine's, else h200");
-  add_backend(app, o.model);
-  add_kernels(app, o.model);
-  const std::vector<CLI::Option*> all = app.get_options();
-  for (size_t i = before; i < all.size(); ++i) all[i]->needs(plan);
-  add_output(app, o.output);
+  add_backend(flags, o.model);
+  add_kernels(flags, o.model);
+  std::vector<Flag> all = flags.all();
+  for (size_t i = before; i < all.size(); ++i) all[i].needs(plan);
+  add_output(flags, o.output);
 }
 
-void add_tokenize(CLI::App& app, TokenizeOptions& o) {
-  add_text(app, o.input, "Text to tokenise (default: standard input)");
-  app.add_option("-m,--model,--tokenizer", o.tokenizer,
-                 "Model directory, .gguf, tokenizer.json or tiktoken rank file; default: o200k_harmony")
-      ->check(not_empty);
-  app.add_flag("--special", o.special, "Recognise special tokens in the text");
-  app.add_flag("--decode", o.decode, "The input is token ids: print their text");
-  app.add_flag("--count", o.count, "Print only how many tokens there are");
-  add_output(app, o.output);
+void add_tokenize(Flags flags, TokenizeOptions& o) {
+  add_text(flags, o.input, "Text to tokenise (default: standard input)");
+  flags
+      .value("-m,--model,--tokenizer", o.tokenizer,
+             "Model directory, .gguf, tokenizer.json or tiktoken rank file; default: o200k_harmony")
+      .not_empty();
+  flags.turn("--special", o.special, "Recognise special tokens in the text");
+  flags.turn("--decode", o.decode, "The input is token ids: print their text");
+  flags.turn("--count", o.count, "Print only how many tokens there are");
+  add_output(flags, o.output);
 }
 
-void add_perplexity(CLI::App& app, PerplexityOptions& o) {
-  add_text(app, o.input, "Text to score");
-  add_model_source(app, o.model);
-  app.add_option("--context", o.context, "Tokens per window; each token is scored from those before it in its window")
-      ->transform(whole(2, 1 << 20))
-      ->capture_default_str();
-  add_backend(app, o.model);
-  add_runtime(app, o.model);
-  add_limits(app, o.model, {"--context", ""});
-  add_output(app, o.output);
+void add_perplexity(Flags flags, PerplexityOptions& o) {
+  add_text(flags, o.input, "Text to score");
+  add_model_source(flags, o.model);
+  flags.value("--context", o.context, "Tokens per window; each token is scored from those before it in its window")
+      .whole(2, 1 << 20)
+      .usual(fmt::format("{}", o.context));
+  add_backend(flags, o.model);
+  add_runtime(flags, o.model);
+  add_limits(flags, o.model, {"--context", ""});
+  add_output(flags, o.output);
 }
 
-void add_compare(CLI::App& app, CompareOptions& o) {
-  add_text(app, o.prompt, "Text of the step (default: a built-in sentence)");
-  add_model_source(app, o.model);
-  add_choice(app, "--a", backends(o.a), "One backend");
-  add_choice(app, "--b", backends(o.b), "The other backend");
-  app.add_option("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")
-      ->check(finite)
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  add_runtime(app, o.model);
-  add_output(app, o.output);
+void add_compare(Flags flags, CompareOptions& o) {
+  add_text(flags, o.prompt, "Text of the step (default: a built-in sentence)");
+  add_model_source(flags, o.model);
+  add_choice(flags, "--a", backends(o.a), "One backend");
+  add_choice(flags, "--b", backends(o.b), "The other backend");
+  flags.value("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")
+      .finite()
+      .positive()
+      .usual(fmt::format("{}", o.tolerance));
+  add_runtime(flags, o.model);
+  add_output(flags, o.output);
 }
 
-void add_part_bytes(CLI::App& app, int64_t& into) {
-  app.add_option("--part-bytes", into, "Split a GGUF file into parts of so many bytes of tensors; 0: one file")
-      ->transform(whole(0, int64_t{1} << 50));
+void add_part_bytes(Flags flags, int64_t& into) {
+  flags.value("--part-bytes", into, "Split a GGUF file into parts of so many bytes of tensors; 0: one file")
+      .whole(0, int64_t{1} << 50);
 }
 
-void add_synth(CLI::App& app, SynthOptions& o) {
-  app.add_option("--preset", o.preset, "gpt-oss-20b, gpt-oss-120b or tiny")->required();
-  app.add_option("--layers", o.layers, "Only so many layers")->transform(whole(1, 1000));
-  add_seed(app, "--seed", o.seed, "Seed of the random weights");
-  add_choice<CheckpointFormat>(app, "--format",
+void add_synth(Flags flags, SynthOptions& o) {
+  flags.value("--preset", o.preset, "gpt-oss-20b, gpt-oss-120b or tiny").required();
+  flags.value("--layers", o.layers, "Only so many layers").whole(1, 1000);
+  add_seed(flags, "--seed", o.seed, "Seed of the random weights");
+  add_choice<CheckpointFormat>(flags, "--format",
                                {o.format,
                                 {{"auto", CheckpointFormat::kAuto},
                                  {"safetensors", CheckpointFormat::kSafetensors},
                                  {"gguf", CheckpointFormat::kGguf}}},
                                "auto: gguf where the output's name ends in .gguf");
-  add_part_bytes(app, o.part_bytes);
-  app.add_option("-o,--output", o.destination, "Directory to write, absent or empty; or a .gguf file")->required();
-  add_output(app, o.output);
+  add_part_bytes(flags, o.part_bytes);
+  flags.value("-o,--output", o.destination, "Directory to write, absent or empty; or a .gguf file").required();
+  add_output(flags, o.output);
 }
 
-void add_convert(CLI::App& app, ConvertOptions& o) {
-  add_model_source(app, o.model);
-  add_seed(app, "--dummy-seed", o.model.dummy_seed, "Seed of the dummy weights");
+void add_convert(Flags flags, ConvertOptions& o) {
+  add_model_source(flags, o.model);
+  add_seed(flags, "--dummy-seed", o.model.dummy_seed, "Seed of the dummy weights");
   using checkpoint::GgmlType;
   add_choice<GgmlType>(
-      app, "--dense",
+      flags, "--dense",
       {o.dense, {{"q8_0", GgmlType::kQ8}, {"bf16", GgmlType::kBf16}, {"f16", GgmlType::kF16}, {"f32", GgmlType::kF32}}},
       "Type of attention and embedding matrices; q8_0 and f16 round");
-  add_part_bytes(app, o.part_bytes);
-  app.add_option("-o,--output", o.destination, "GGUF file to write")->required();
-  add_output(app, o.output);
+  add_part_bytes(flags, o.part_bytes);
+  flags.value("-o,--output", o.destination, "GGUF file to write").required();
+  add_output(flags, o.output);
 }
 
-void add_quantize(CLI::App& app, QuantizeOptions& o) {
-  app.add_option("input", o.input, "A safetensors file, or a model directory whose experts are bf16")->required();
-  app.add_option("-o,--output", o.destination, "File or directory to write")->required();
-  add_choice<std::string>(app, "--format",
+void add_quantize(Flags flags, QuantizeOptions& o) {
+  flags.value("input", o.input, "A safetensors file, or a model directory whose experts are bf16").required();
+  flags.value("-o,--output", o.destination, "File or directory to write").required();
+  add_choice<std::string>(flags, "--format",
                           {o.format,
                            {{"mxfp4", "mxfp4"},
                             {"mxfp8_e4m3", "mxfp8_e4m3"},
@@ -289,92 +286,79 @@ void add_quantize(CLI::App& app, QuantizeOptions& o) {
                             {"mxfp6_e3m2", "mxfp6_e3m2"}}},
                           "Element format; a model's experts: mxfp4");
   add_choice<MxScaleRule>(
-      app, "--scale",
+      flags, "--scale",
       {o.scale, {{"ocp", MxScaleRule::kOcpFloor}, {"ceil", MxScaleRule::kCeil}, {"round", MxScaleRule::kRoundLlama}}},
       "Block scale: ocp (MX v1.0), ceil (never clips) or round (llama.cpp)");
-  app.add_option("--tensors", o.tensors, "Quantise only tensors whose name matches, * and ? allowed (files only)")
-      ->check(not_empty);
-  add_output(app, o.output);
+  flags.value("--tensors", o.tensors, "Quantise only tensors whose name matches, * and ? allowed (files only)")
+      .not_empty();
+  add_output(flags, o.output);
 }
 
-void add_bench(CLI::App& app, BenchOptions& o) {
+void add_bench(Flags flags, BenchOptions& o) {
   constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024;
-  add_model_source(app, o.model);
-  add_list(app, "-p,--n-prompt", {o.prompts, 0, kMostTokens}, "Prompts to process, in tokens; 0: none");
-  add_list(app, "-n,--n-gen", {o.generates, 0, kMostTokens}, "Tokens to generate; 0: none");
-  add_list(app, "-d,--n-depth", {o.depths, 0, kMostTokens}, "Tokens in the context before");
-  add_list(app, "-b,--batch", {o.batches, 1, kMostSequences}, "Sequences that generate together");
-  app.add_option("-r,--repetitions", o.repetitions, "Times each test is measured")
-      ->transform(whole(1, 1000))
-      ->default_str(fmt::format("{}", o.repetitions));
-  auto* output = app.add_option_function<std::string>(
-      "-o,--output",
-      [&o](const std::string& found) {
-        if (found != "md" && found != "csv" && found != "json")
-          throw CLI::ValidationError("--output", "want md or csv or json, found " + found);
-        o.format = found == "md" ? BenchFormat::kMarkdown : found == "csv" ? BenchFormat::kCsv : BenchFormat::kJson;
-      },
+  add_model_source(flags, o.model);
+  add_list(flags, "-p,--n-prompt", {o.prompts, 0, kMostTokens}, "Prompts to process, in tokens; 0: none");
+  add_list(flags, "-n,--n-gen", {o.generates, 0, kMostTokens}, "Tokens to generate; 0: none");
+  add_list(flags, "-d,--n-depth", {o.depths, 0, kMostTokens}, "Tokens in the context before");
+  add_list(flags, "-b,--batch", {o.batches, 1, kMostSequences}, "Sequences that generate together");
+  flags.value("-r,--repetitions", o.repetitions, "Times each test is measured")
+      .whole(1, 1000)
+      .usual(fmt::format("{}", o.repetitions));
+  const Flag output = add_choice<BenchFormat>(
+      flags, "-o,--output",
+      {o.format, {{"md", BenchFormat::kMarkdown}, {"csv", BenchFormat::kCsv}, {"json", BenchFormat::kJson}}},
       "The table's format");
-  output->type_name("md|csv|json")->default_str("md");
-  app.add_flag("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
-  app.add_flag("--tune", o.tune,
-               "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
-               "model's shapes, as a line of src/backend/cuda/tuned.h");
-  add_backend(app, o.model);
+  flags.turn("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
+  flags.turn("--tune", o.tune,
+             "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
+             "model's shapes, as a line of src/backend/cuda/tuned.h");
+  add_backend(flags, o.model);
   o.model.max_num_batched_tokens = 8192;
-  add_runtime(app, o.model);
-  add_limits(app, o.model, {"the model's", ""});
-  add_output(app, o.output);
-  app.get_option("--json")->excludes(output);
+  add_runtime(flags, o.model);
+  add_limits(flags, o.model, {"the model's", ""});
+  add_output(flags, o.output);
+  flags.get("--json").excludes(output);
 }
 
 }  // namespace
 
 std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
-  CLI::App app("Nibble: the fastest gpt-oss on the machine you own.", "nibble");
-  app.set_version_flag("--version", std::string("nibble ") + NIBBLE_VERSION);
-  app.footer(help_footer(""));
-  app.require_subcommand(1);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // given twice: the last counts
+  CommandLine line({.about = "Nibble: the fastest gpt-oss on the machine you own.",
+                    .version = std::string("nibble ") + NIBBLE_VERSION,
+                    .footer = help_footer("")});
+  const auto command = [&line](const char* name, const char* what) {
+    return line.command(name, what, help_footer(name));
+  };
   All all;
-  add_run(*app.add_subcommand("run", "Continue a text, streamed"), all.run);
-  add_chat(*app.add_subcommand("chat", "Talk to the model (Harmony), reasoning dimmed"), all.chat);
-  add_serve(*app.add_subcommand("serve", "Answer OpenAI's API over HTTP, for many clients at once"), all.serve);
-  add_inspect(*app.add_subcommand("inspect", "What a model holds and needs: tensors, bytes, memory per context"),
-              all.inspect);
-  add_tokenize(*app.add_subcommand("tokenize", "Text to token ids and back"), all.tokenize);
-  add_quantize(*app.add_subcommand("quantize", "Quantise tensors to an MX format"), all.quantize);
-  add_synth(*app.add_subcommand("synth", "Write a checkpoint of true shapes with random weights"), all.synth);
-  add_convert(*app.add_subcommand("convert", "Write a model as llama.cpp's GGUF file"), all.convert);
-  add_perplexity(*app.add_subcommand("perplexity", "How well the model predicts a text"), all.perplexity);
-  add_compare(*app.add_subcommand("compare", "Run one step on two backends and name the first difference"),
-              all.compare);
-  add_bench(*app.add_subcommand("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
-  for (CLI::App* command : app.get_subcommands({})) command->footer(help_footer(command->get_name()));
-  try {
-    app.parse(arguments_of(argc, argv));
-    if (app.got_subcommand("serve")) resolve_serve_settings(*app.get_subcommand("serve"), all.serve, environment);
-  } catch (const CLI::CallForHelp&) {
-    return Exit{kExitOk, app.help()};
-  } catch (const CLI::CallForVersion& e) {
-    return Exit{kExitOk, std::string(e.what()) + "\n"};
-  } catch (const CLI::ParseError& e) {
-    throw Error(Code::kInvalidRequest, "{}", parse_error_text(app, e));
-  }
-  if (app.got_subcommand("run")) return Command(std::move(all.run));
-  if (app.got_subcommand("chat")) return Command(std::move(all.chat));
-  if (app.got_subcommand("serve")) return Command(std::move(all.serve));
-  if (app.got_subcommand("inspect")) return Command(std::move(all.inspect));
-  if (app.got_subcommand("tokenize")) return Command(std::move(all.tokenize));
-  if (app.got_subcommand("perplexity")) return Command(std::move(all.perplexity));
-  if (app.got_subcommand("compare")) return Command(std::move(all.compare));
-  if (app.got_subcommand("bench")) {
+  add_run(command("run", "Continue a text, streamed"), all.run);
+  add_chat(command("chat", "Talk to the model (Harmony), reasoning dimmed"), all.chat);
+  const Flags serve = command("serve", "Answer OpenAI's API over HTTP, for many clients at once");
+  add_serve(serve, all.serve);
+  add_inspect(command("inspect", "What a model holds and needs: tensors, bytes, memory per context"), all.inspect);
+  add_tokenize(command("tokenize", "Text to token ids and back"), all.tokenize);
+  add_quantize(command("quantize", "Quantise tensors to an MX format"), all.quantize);
+  add_synth(command("synth", "Write a checkpoint of true shapes with random weights"), all.synth);
+  add_convert(command("convert", "Write a model as llama.cpp's GGUF file"), all.convert);
+  add_perplexity(command("perplexity", "How well the model predicts a text"), all.perplexity);
+  add_compare(command("compare", "Run one step on two backends and name the first difference"), all.compare);
+  add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
+  const auto [name, text] = line.parse(arguments_of(argc, argv));
+  if (text) return Exit{kExitOk, *text};
+  if (name == "serve") resolve_serve_settings(serve, all.serve, environment);
+  if (name == "run") return Command(std::move(all.run));
+  if (name == "chat") return Command(std::move(all.chat));
+  if (name == "serve") return Command(std::move(all.serve));
+  if (name == "inspect") return Command(std::move(all.inspect));
+  if (name == "tokenize") return Command(std::move(all.tokenize));
+  if (name == "perplexity") return Command(std::move(all.perplexity));
+  if (name == "compare") return Command(std::move(all.compare));
+  if (name == "bench") {
     if (all.bench.output.json) all.bench.format = BenchFormat::kJson;
     all.bench.command = fmt::format("nibble {}", fmt::join(argv + 1, argv + argc, " "));
     return Command(std::move(all.bench));
   }
-  if (app.got_subcommand("synth")) return Command(std::move(all.synth));
-  if (app.got_subcommand("convert")) return Command(std::move(all.convert));
+  if (name == "synth") return Command(std::move(all.synth));
+  if (name == "convert") return Command(std::move(all.convert));
   return Command(std::move(all.quantize));
 }
 

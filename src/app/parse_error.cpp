@@ -1,6 +1,5 @@
 #include "app/parse_error.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,42 +39,26 @@ std::string suggestion(std::string_view found, const std::vector<std::string>& n
   return best == nullptr ? "" : fmt::format("; did you mean {}?", *best);
 }
 
-std::vector<std::string> flags_of(const CLI::App& command) {
-  std::vector<std::string> flags;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-  }
-  return flags;
-}
-
-std::vector<std::string> commands_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  return names;
-}
-
 }  // namespace
 
-std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<CLI::App*> used = app.get_subcommands();
-  const CLI::App& command = used.empty() ? app : *used.front();
-  const std::string name = used.empty() ? "nibble" : "nibble " + command.get_name();
-  const std::vector<std::string> unknown = app.remaining(true);
-  for (const std::string& word : unknown) {
+std::string parse_error_text(const ParseFailure& failure) {
+  const std::string name = failure.command.empty() ? "nibble" : "nibble " + failure.command;
+  for (const std::string& word : failure.unknown) {
     if (word.size() < 2 || word[0] != '-') continue;
     const std::string flag = word.substr(0, word.find('='));
-    return fmt::format("{} has no {}{} ({} --help lists its options)", name, flag, suggestion(flag, flags_of(command)),
+    return fmt::format("{} has no {}{} ({} --help lists its options)", name, flag, suggestion(flag, failure.flags),
                        name);
   }
-  if (used.empty()) {
+  if (failure.command.empty()) {
     const std::string hint = "nibble --help lists the commands";
-    if (unknown.empty()) return fmt::format("want a command, found none ({})", hint);
-    return fmt::format("there is no command {}{} ({})", unknown.front(), suggestion(unknown.front(), commands_of(app)),
-                       hint);
+    if (failure.unknown.empty()) return fmt::format("want a command, found none ({})", hint);
+    const std::string& found = failure.unknown.front();
+    return fmt::format("there is no command {}{} ({})", found, suggestion(found, failure.commands), hint);
   }
-  if (!unknown.empty())
-    return fmt::format("{}: what is \"{}\"? A text with blanks needs quotes ({} --help)", name, unknown.front(), name);
-  return fmt::format("{}: {} ({} --help)", name, error.what(), name);
+  if (!failure.unknown.empty())
+    return fmt::format("{}: what is \"{}\"? A text with blanks needs quotes ({} --help)", name, failure.unknown.front(),
+                       name);
+  return fmt::format("{}: {} ({} --help)", name, failure.what, name);
 }
 
 }  // namespace nibble::app

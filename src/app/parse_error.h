@@ -2,15 +2,17 @@
 // What is wrong with a command line, in one line, with the flag or command that was probably meant.
 
 #include <string>
-
-namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
-class App;
-class ParseError;
-}  // namespace CLI
+#include <vector>
 
 namespace nibble::app {
 
-// REQUIRES: `app` threw `error` while parsing.
-[[nodiscard]] std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error);
+struct ParseFailure {
+  std::string command = {};                            // the one that was named; empty: none was
+  std::vector<std::string> commands = {}, flags = {};  // that there are; the flags are the command's
+  std::vector<std::string> unknown = {};               // words that nothing took
+  std::string what = {};                               // as the library says it
+};
+
+[[nodiscard]] std::string parse_error_text(const ParseFailure& failure);
 
 }  // namespace nibble::app

@@ -6,7 +6,6 @@
 #include "app/vllm_flags.h"
 #include "base/error.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,8 +18,6 @@
 
 namespace nibble::app {
 namespace {
-
-std::string name_of(const CLI::Option& option) { return "--" + option.get_lnames()[0]; }
 
 std::string variable_of(std::string flag) {  // --max-model-len → NIBBLE_MAX_MODEL_LEN
   std::string name = "NIBBLE_";
@@ -51,7 +48,7 @@ std::vector<FlatSetting> config_settings(const std::string& path) {
   return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
 }
 
-std::map<std::string, Layered> read_config(const CLI::App& app, const std::string& path) {
+std::map<std::string, Layered> read_config(const Flags& flags, const std::string& path) {
   std::map<std::string, Layered> layers;
   if (path.empty()) return layers;
   const auto refuse = [&path](const std::string& what) {
@@ -68,110 +65,118 @@ std::map<std::string, Layered> read_config(const CLI::App& app, const std::strin
   for (FlatSetting& setting : settings) {
     std::string flag = "--" + setting.name;
     std::replace(flag.begin(), flag.end(), '_', '-');
-    const CLI::Option* option = app.get_option_no_throw(flag);
-    const bool known = option != nullptr && flag != "--config" && flag != "--help" && flag != "--print-config";
+    const std::optional<Flag> option = flags.find(flag);
+    const bool known = option && flag != "--config" && flag != "--help" && flag != "--print-config";
     if (!known) throw refuse("nibble serve has no setting " + setting.name);
-    if (option->get_expected_min() == 0 && setting.values.size() == 1)  // --no-…: true is false
-      setting.values = {option->get_flag_value(flag.substr(2), setting.values[0])};
-    const bool is_new = layers.emplace(name_of(*option), Layered{std::move(setting.values), "file " + path}).second;
-    if (!is_new) throw refuse(fmt::format("{} stands there twice", name_of(*option)));
+    if (option->is_switch() && setting.values.size() == 1)  // --no-…: true is false
+      setting.values = {option->switched(flag, setting.values[0])};
+    const bool is_new = layers.emplace(option->name(), Layered{std::move(setting.values), "file " + path}).second;
+    if (!is_new) throw refuse(fmt::format("{} stands there twice", option->name()));
   }
   return layers;
 }
 
-std::string shown(const CLI::Option& option, const std::string& flag) {
-  if (option.count() == 0) return option.get_default_str();
+std::string shown(const Flag& option) {
+  if (!option.given()) return option.usual();
+  const std::string flag = option.name();
   if (flag == "--api-key" || flag == "--hf-token") return "(secret)";
-  const std::string value = fmt::format("{}", fmt::join(option.reduced_results(), ","));
+  const std::string value = fmt::format("{}", fmt::join(option.values(), ","));
   return flag == "--max-model-len" && value == fmt::format("{}", kContextThatFits) ? "auto" : value;
-}
-
-std::string yes_or_no(const std::string& found) {
-  bool value = false;
-  return CLI::detail::lexical_cast(found, value) ? "" : "want true or false, found " + found;
 }
 
 }  // namespace
 
-void add_serve_flags(CLI::App& app, ServeOptions& o) {
-  app.option_defaults()->always_capture_default();
-  app.add_option("-m,--model,model", o.model.model,
-                 "Model directory, or a name such as openai/gpt-oss-20b that is looked for in ./models and in Hugging "
-                 "Face's cache; default: the small model that comes with nibble")
-      ->check(not_empty)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--served-model-name", o.served_names, "Names that requests may use; default: the model's");
-  app.add_option("--host", o.host, "Address to listen on; 0.0.0.0: all")->check(not_empty);
-  app.add_option("--port", o.port, "Port to listen on; 0: any free one")->transform(whole(0, 65535));
-  app.add_option("--max-num-seqs", o.max_num_seqs, "Most sequences computed at the same time")
-      ->transform(whole(1, 1024));
-  app.add_option("--max-waiting", o.max_waiting,
-                 "Most requests in the queue, beside those that are computed; more get a 429")
-      ->transform(whole(1, 1 << 20));
-  app.add_option("--kv-tokens", o.kv_tokens,
-                 "Tokens that the KV cache holds, of all sequences; 0: one context's, and up to 131,072, with "
-                 "--backend cuda 524,288, where they fit and the sequences can use them")
-      ->transform(whole(0, 1 << 30));
-  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
-               "Do not compute again what a prompt shares with earlier ones (default)");
-  app.add_flag_function(
-         "--async-scheduling,!--no-async-scheduling", [&o](int64_t count) { o.async_scheduling = count > 0; },
-         "Begin a step before the last one's tokens are read; default: on cuda")
-      ->check(yes_or_no)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--api-key", o.api_keys, "Key that clients must give; repeatable")
-      ->allow_extra_args(false)
-      ->check(not_empty);
-  app.add_option("--ssl-certfile", o.certificate_file, "Certificate chain (PEM): serve HTTPS")->check(not_empty);
-  app.add_option("--ssl-keyfile", o.key_file, "Its private key (PEM)")->check(not_empty);
-  app.add_option("--allowed-origin,--allowed-origins", o.allowed_origin,
-                 "Origin of web pages that may call; * any, empty none")
-      ->check([](const std::string& origin) {
+void add_serve_flags(Flags flags, ServeOptions& o) {
+  flags.show_defaults(true);
+  flags
+      .value("-m,--model,model", o.model.model,
+             "Model directory, or a name such as openai/gpt-oss-20b that is looked for in ./models and in Hugging "
+             "Face's cache; default: the small model that comes with nibble")
+      .not_empty()
+      .last_counts();
+  flags.value("--served-model-name", o.served_names, "Names that requests may use; default: the model's");
+  flags.value("--host", o.host, "Address to listen on; 0.0.0.0: all").not_empty();
+  flags.value("--port", o.port, "Port to listen on; 0: any free one").whole(0, 65535);
+  flags.value("--max-num-seqs", o.max_num_seqs, "Most sequences computed at the same time").whole(1, 1024);
+  flags
+      .value("--max-waiting", o.max_waiting,
+             "Most requests in the queue, beside those that are computed; more get a 429")
+      .whole(1, 1 << 20);
+  flags
+      .value("--kv-tokens", o.kv_tokens,
+             "Tokens that the KV cache holds, of all sequences; 0: one context's, and up to 131,072, with "
+             "--backend cuda 524,288, where they fit and the sequences can use them")
+      .whole(0, 1 << 30);
+  flags
+      .value("--max-num-partial-prefills", o.max_num_partial_prefills,
+             "Most prompts that are read in parts at the same time")
+      .whole(1, 1024);
+  flags
+      .value("--max-long-partial-prefills", o.max_long_partial_prefills,
+             "Most long ones among them; 0: no limit of their own")
+      .whole(0, 1024);
+  flags
+      .value("--long-prefill-token-threshold", o.long_prefill_token_threshold,
+             "A prompt with more tokens to read is long, and gets at most so many in a step; 0: none is, or with "
+             "--max-long-partial-prefills 4 % of the context")
+      .whole(0, 1 << 24);
+  flags
+      .value("--target-itl", o.target_itl,
+             "Milliseconds between a stream's tokens that are aimed at while prompts are read; 0: from measured "
+             "times, so that streams keep 28 % of their speed")
+      .within(0, 60000);
+  add_choice<bool>(flags, "--scheduling-policy", {o.by_priority, {{"fcfs", false}, {"priority", true}}},
+                   "priority: requests with a lower number in their field priority go first");
+  flags.turn("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
+             "Do not compute again what a prompt shares with earlier ones (default)");
+  flags
+      .turn("--async-scheduling,!--no-async-scheduling", o.async_scheduling,
+            "Begin a step before the last one's tokens are read; default: on cuda")
+      .yes_or_no()
+      .last_counts();
+  flags.value("--api-key", o.api_keys, "Key that clients must give; repeatable").one_value().not_empty();
+  flags.value("--ssl-certfile", o.certificate_file, "Certificate chain (PEM): serve HTTPS").not_empty();
+  flags.value("--ssl-keyfile", o.key_file, "Its private key (PEM)").not_empty();
+  flags
+      .value("--allowed-origin,--allowed-origins", o.allowed_origin,
+             "Origin of web pages that may call; * any, empty none")
+      .check([](const std::string& origin) {
         return origin.starts_with("[") ? "want one origin, found the list " + origin : std::string();
       });
-  app.add_option("--http-threads", o.http_threads, "Threads for HTTP")->transform(whole(1, 64));
-  app.add_option("--max-connections", o.max_connections, "Most open connections")->transform(whole(1, 1 << 20));
-  app.add_option("--max-body-bytes", o.max_body_bytes, "Largest request body")->transform(whole(1 << 10, 1 << 30));
-  app.add_option("--max-header-bytes,--h11-max-incomplete-event-size", o.max_header_bytes, "Largest request header")
-      ->transform(whole(1 << 10, 1 << 20));
-  app.add_option("--request-timeout", o.request_timeout, "Seconds for a request's body to arrive")
-      ->transform(whole(1, 3600));
-  app.add_option("--shutdown-timeout", o.shutdown_timeout, "Seconds that running requests get after SIGTERM")
-      ->transform(whole(0, 86400));
-  app.add_flag(
+  flags.value("--http-threads", o.http_threads, "Threads for HTTP").whole(1, 64);
+  flags.value("--max-connections", o.max_connections, "Most open connections").whole(1, 1 << 20);
+  flags.value("--max-body-bytes", o.max_body_bytes, "Largest request body").whole(1 << 10, 1 << 30);
+  flags.value("--max-header-bytes,--h11-max-incomplete-event-size", o.max_header_bytes, "Largest request header")
+      .whole(1 << 10, 1 << 20);
+  flags.value("--request-timeout", o.request_timeout, "Seconds for a request's body to arrive").whole(1, 3600);
+  flags.value("--shutdown-timeout", o.shutdown_timeout, "Seconds that running requests get after SIGTERM")
+      .whole(0, 86400);
+  flags.turn(
       "--log-requests,--enable-log-requests,!--no-log-requests,!--disable-log-requests,!--no-enable-log-requests",
       o.log_requests, "One line per request on standard error (default)");
-  app.add_flag("--log-prompts", o.log_prompts, "Log the text of requests too");
-  app.add_option("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags")
-      ->check(not_empty);
-  app.add_flag("--print-config", o.print_config, "Show the settings and where each came from, and leave");
+  flags.turn("--log-prompts", o.log_prompts, "Log the text of requests too");
+  flags.value("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags")
+      .not_empty();
+  flags.turn("--print-config", o.print_config, "Show the settings and where each came from, and leave");
 }
 
-void resolve_serve_settings(CLI::App& app, ServeOptions& o, const Environment& environment) {
+void resolve_serve_settings(Flags flags, ServeOptions& o, const Environment& environment) {
   const auto home = environment("HOME"), huggingface = environment("HF_HOME"), hub = environment("HF_HUB_CACHE");
   o.huggingface_cache = hub ? *hub : (huggingface ? *huggingface : home.value_or("") + "/.cache/huggingface") + "/hub";
   if (const auto path = environment("NIBBLE_CONFIG"); path && o.config_file.empty()) o.config_file = *path;
-  std::map<std::string, Layered> file = read_config(app, o.config_file);
-  for (CLI::Option* option : app.get_options()) {
-    if (option->get_lnames().empty()) continue;
-    const std::string flag = name_of(*option);
+  std::map<std::string, Layered> file = read_config(flags, o.config_file);
+  for (Flag option : flags.all()) {
+    if (option.positional()) continue;
+    const std::string flag = option.name();
     if (flag == "--help" || flag == "--config" || flag == "--print-config") continue;
     std::string origin = "command line";
-    if (option->count() == 0) {
+    if (!option.given()) {
       std::optional<Layered> layer = from_environment(flag, environment);
       if (!layer && file.contains(flag)) layer = file[flag];
       origin = layer ? layer->origin : "default";
-      try {
-        if (layer) {
-          option->add_result(layer->values);
-          option->run_callback();
-        }
-      } catch (const CLI::ParseError& e) {
-        throw Error(Code::kInvalidRequest, "{}: {}", origin, e.what());
-      }
+      if (layer) option.set(layer->values, origin);
     }
-    if (option->count() > 0 || !option->get_default_str().empty())
-      o.settings.push_back({flag, shown(*option, flag), std::move(origin)});
+    if (option.given() || !option.usual().empty()) o.settings.push_back({flag, shown(option), std::move(origin)});
   }
 }
 

@@ -1,24 +1,21 @@
 #pragma once
 // The flags of `nibble serve`: its own, and those of the command lines that people have for vLLM.
 
+#include "app/flags.h"
 #include "app/options.h"
 
 #include <functional>
 #include <optional>
 #include <string>
 
-namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
-class App;
-}  // namespace CLI
-
 namespace nibble::app {
 
-void add_serve_flags(CLI::App& app, ServeOptions& options);
+void add_serve_flags(Flags flags, ServeOptions& options);
 
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
 // Fills what the command line left open from the environment (NIBBLE_PORT for --port, and vLLM's variables of
 // docs/serving.md), then from --config, and notes where each setting came from. Throws Error(kInvalidRequest).
-void resolve_serve_settings(CLI::App& app, ServeOptions& options, const Environment& environment);
+void resolve_serve_settings(Flags flags, ServeOptions& options, const Environment& environment);
 
 }  // namespace nibble::app

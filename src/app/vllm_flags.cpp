@@ -1,6 +1,5 @@
 #include "app/vllm_flags.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -48,14 +47,12 @@ constexpr Foreign kWithoutEffect[] = {
     {"--swap-space", "", "nothing is swapped out"},
     {"--cpu-offload-gb", "0", "weights stay on one device"},
     {"--enable-chunked-prefill", "-", "prompts are always computed in chunks"},
-    {"--max-num-partial-prefills --max-long-partial-prefills --long-prefill-token-threshold --num-lookahead-slots "
-     "--num-scheduler-steps --preemption-mode --prefix-caching-hash-algo",
-     "", "there is one scheduler"},
+    {"--num-lookahead-slots --num-scheduler-steps --preemption-mode --prefix-caching-hash-algo", "",
+     "there is one scheduler"},
     {"--disable-hybrid-kv-cache-manager --disable-cascade-attn --disable-chunked-mm-input --disable-async-output-proc",
      "-", "there is one scheduler"},
     {"--kv-sharing-fast-prefill", "-", "no layers share their keys and values"},
     {"--kv-offloading-backend", "", "the KV cache stays where it is"},
-    {"--scheduling-policy", "fcfs", "requests are served in order of arrival"},
     {"--moe-tile", "", "tiles are planned from the shapes"},
     {"--moe-backend --mxfp4-backend", "", "kernels are chosen from the shapes, or with --moe-kernel"},
     {"--enable-flashinfer-autotune", "-", "kernels are chosen from the shapes"},
@@ -217,25 +214,25 @@ std::string with_long_name(const std::string& argument) {
 using OnValue = std::function<void(const std::string& value)>;
 
 // What is given twice counts as given last, as there.
-CLI::Option* add_foreign_flag(CLI::App& app, const std::string& flag, std::string_view values, const OnValue& use) {
-  if (values == "-") {
-    return app.add_flag_callback(flag + ",!--no-" + flag.substr(2), [use] { use(""); })
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  }
+Flag add_foreign_flag(Flags flags, const std::string& flag, std::string_view values, const OnValue& use) {
+  if (values == "-") return flags.mention(flag + ",!--no-" + flag.substr(2), [use] { use(""); }).last_counts();
   const bool is_config = flag.ends_with("-config");  // field by field, or as JSON
   if (values == "*" || is_config) {
-    return app
-        .add_option_function<std::vector<std::string>>(
-            flag, [use](const std::vector<std::string>& found) { use(fmt::format("{}", fmt::join(found, " "))); })
-        ->allow_extra_args(!is_config);
+    return flags
+        .take_all(flag, [use](const std::vector<std::string>& found) { use(fmt::format("{}", fmt::join(found, " "))); })
+        .one_value(is_config);
   }
-  return app.add_option_function<std::string>(flag, use)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  return flags.take(flag, use).last_counts();
 }
 
-void add_foreign(CLI::App& app, const Foreign& row,
+void add_foreign(Flags flags, const Foreign& row,
                  const std::function<void(const std::string&, const std::string&)>& use) {
-  for (const std::string& flag : CLI::detail::split(row.flags, ' ')) {
-    add_foreign_flag(app, flag, row.values, [use, flag](const std::string& value) { use(flag, value); })->group("");
+  std::string_view rest = row.flags;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find(' '), rest.size());
+    const std::string flag(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    add_foreign_flag(flags, flag, row.values, [use, flag](const std::string& value) { use(flag, value); }).hidden();
   }
 }
 
@@ -243,8 +240,8 @@ void note(ServeOptions& o, std::string text) {
   if (std::find(o.notes.begin(), o.notes.end(), text) == o.notes.end()) o.notes.push_back(std::move(text));
 }
 
-void take_values(CLI::App& app, const Value& row, ServeOptions& o) {
-  app.get_option(row.flag)->transform([&o, row](const std::string& found) -> std::string {
+void take_values(Flags flags, const Value& row, ServeOptions& o) {
+  flags.get(row.flag).rewrite([&o, row](const std::string& found) -> std::string {
     if (!has_word(row.theirs, found)) return found;
     note(o, fmt::format("{} {} is taken as {}", row.flag, found, row.ours));
     return row.ours;
@@ -286,23 +283,23 @@ void respell_vllm_arguments(std::vector<std::string>& arguments) {
   }
 }
 
-void add_vllm_flags(CLI::App& app, ServeOptions& o) {
+void add_vllm_flags(Flags flags, ServeOptions& o) {
   for (const Foreign& row : kWithoutEffect) {
-    add_foreign(app, row, [&o, row](const std::string& flag, const std::string& value) {
+    add_foreign(flags, row, [&o, row](const std::string& flag, const std::string& value) {
       const bool any = std::string_view("-*").find(row.values) != std::string_view::npos;  // of "" too
       if (!any && !has_word(row.values, value))
-        throw CLI::ValidationError(flag, fmt::format("only {} is supported, found {}: {}", row.values, value, row.why));
+        refuse_value(flag, fmt::format("only {} is supported, found {}: {}", row.values, value, row.why));
       note(o, fmt::format("{} makes no difference: {}", flag, row.why));
     });
   }
   for (const Foreign& row : kRefused) {
-    add_foreign(app, row, [row](const std::string& flag, const std::string&) {
-      throw CLI::ValidationError(flag, fmt::format("is not supported: {}", row.why));
+    add_foreign(flags, row, [row](const std::string& flag, const std::string&) {
+      refuse_value(flag, fmt::format("is not supported: {}", row.why));
     });
   }
-  for (const Value& row : kValues) take_values(app, row, o);
+  for (const Value& row : kValues) take_values(flags, row, o);
   for (const char* flag : {"--max-model-len", "--max-num-batched-tokens", "--max-num-seqs", "--kv-tokens"}) {
-    app.get_option(flag)->transform(without_unit);
+    flags.get(flag).rewrite(without_unit);
   }
 }
 

@@ -1,16 +1,13 @@
 #pragma once
 // The flags, values and variables of vLLM's command lines, as `nibble serve` takes them.
 
+#include "app/flags.h"
 #include "app/options.h"
 
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
-
-namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
-class App;
-}  // namespace CLI
 
 namespace nibble::app {
 
@@ -19,7 +16,7 @@ void respell_vllm_arguments(std::vector<std::string>& arguments);
 
 // Flags that need nothing from us, each with a note; flags that are refused by name; and vLLM's values of our own
 // flags. After all of our own.
-void add_vllm_flags(CLI::App& app, ServeOptions& options);
+void add_vllm_flags(Flags flags, ServeOptions& options);
 
 // Variables of vLLM's and FlashInfer's, each with our flag.
 [[nodiscard]] std::span<const std::pair<const char*, const char*>> vllm_variables();

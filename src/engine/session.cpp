@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include "base/error.h"
+#include "engine/pages.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,14 +14,10 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-int32_t pages_for(int64_t tokens) {
-  return static_cast<int32_t>((tokens + backend::kPageTokens - 1) / backend::kPageTokens);
-}
-
 }  // namespace
 
 model::StepLimits step_limits(const SessionLimits& limits) {
-  const int32_t pages = pages_for(limits.max_context);
+  const auto pages = static_cast<int32_t>(pages_for(limits.max_context));
   return {.max_tokens = limits.chunk_tokens, .max_rows = limits.max_logit_rows, .kv_pages = {pages, pages}};
 }
 
@@ -51,7 +48,7 @@ model::Step Session::make_step(std::span<const int32_t> ids, int64_t computed) c
   step.rows = {{.first_token = 0, .tokens = count, .context = first + count}};
   for (model::Step::Kv& kv : step.kv) {
     kv.slots = step.positions;  // one sequence owns the cache: page p holds the positions from p * kPageTokens on
-    kv.pages_per_row = pages_for(first + count);
+    kv.pages_per_row = static_cast<int32_t>(pages_for(first + count));
     kv.page_ids.resize(static_cast<size_t>(kv.pages_per_row));
     std::iota(kv.page_ids.begin(), kv.page_ids.end(), 0);
   }

@@ -43,19 +43,19 @@ WeightClass class_of(WeightRole role) {
   return {};
 }
 
-struct Stored {
+struct Counted {
   WeightRole role;
   ClassNumbers numbers;
 };
 
-Stored stored(const ManifestItem& item) {
+Counted counted(const ManifestItem& item) {
   const int64_t bytes = item.bytes();
   int64_t parameters = bytes / bytes_of(item.dtype);
   if (item.dtype != DType::kBf16) parameters = item.part == Part::kValues ? 2 * bytes : 0;  // two codes per byte
   return {.role = item.role, .numbers = {.tensors = 1, .bytes = bytes, .parameters = parameters}};
 }
 
-Stored stored(const backend::HostWeight& weight, const backend::Dims& dims) {
+Counted counted(const backend::HostWeight& weight, const backend::Dims& dims) {
   int64_t parameters = 1;
   for (const int64_t d : shape_of(weight.role, dims)) parameters *= d;
   const size_t bytes = weight.values.bytes.size() + weight.scales.bytes.size();
@@ -73,10 +73,10 @@ void add(ClassNumbers& to, const ClassNumbers& more) {
 
 int64_t kv_bytes_per_token_layer(const backend::Dims& d) { return 2 * d.kv_width() * kKvElementBytes; }
 
-ModelNumbers sum_of(const ModelConfig& config, const std::vector<Stored>& all) {
+ModelNumbers sum_of(const ModelConfig& config, const std::vector<Counted>& all) {
   const backend::Dims& d = config.dims;
   ModelNumbers n;
-  for (const Stored& s : all) {
+  for (const Counted& s : all) {
     add(n.classes[static_cast<size_t>(class_of(s.role))], s.numbers);
     add(n.total, s.numbers);
   }
@@ -113,14 +113,14 @@ std::string_view name_of(WeightClass weight_class) {
 }
 
 ModelNumbers numbers_of(const ModelConfig& config) {
-  std::vector<Stored> all;
-  for (const ManifestItem& item : manifest(config, Naming::kHuggingFace)) all.push_back(stored(item));
+  std::vector<Counted> all;
+  for (const ManifestItem& item : manifest(config, Naming::kHuggingFace)) all.push_back(counted(item));
   return sum_of(config, all);
 }
 
 ModelNumbers numbers_of(const ModelConfig& config, std::span<const backend::HostWeight> weights) {
-  std::vector<Stored> all;
-  for (const backend::HostWeight& weight : weights) all.push_back(stored(weight, config.dims));
+  std::vector<Counted> all;
+  for (const backend::HostWeight& weight : weights) all.push_back(counted(weight, config.dims));
   return sum_of(config, all);
 }
 

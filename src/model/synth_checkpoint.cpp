@@ -25,7 +25,7 @@ struct Shard {
 // A decimal as a person would write it: 1e-05, not 9.999999747378752e-06.
 double shortest(float value) { return std::stod(fmt::format("{}", value)); }
 
-void write_text(const fs::path& path, const std::string& text) {
+void write_file(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
@@ -143,10 +143,10 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
       if (progress) progress({.file = shard.file, .done_bytes = done_bytes, .total_bytes = total_bytes});
     });
   }
-  if (shards.size() > 1) write_text(directory / "model.safetensors.index.json", index_json(shards, total_bytes));
-  if (!options.tokenizer_json.empty()) write_text(directory / "tokenizer.json", options.tokenizer_json);
-  write_text(directory / "generation_config.json", generation_config_json(model));
-  write_text(directory / "config.json", config_json(model));
+  if (shards.size() > 1) write_file(directory / "model.safetensors.index.json", index_json(shards, total_bytes));
+  if (!options.tokenizer_json.empty()) write_file(directory / "tokenizer.json", options.tokenizer_json);
+  write_file(directory / "generation_config.json", generation_config_json(model));
+  write_file(directory / "config.json", config_json(model));
   made.keep();
 }
 

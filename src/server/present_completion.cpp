@@ -21,7 +21,7 @@ struct Entry {  // of the logprobs object
   int64_t offset;  // characters
 };
 
-struct Choice {
+struct TextChoice {
   text::StopStrings stops;
   text::Utf8Stream utf8{};
   std::string text{};
@@ -54,7 +54,7 @@ class CompletionPresenter final : public Presenter {
     const auto match =
         request.generation.include_stop ? text::StopStrings::Match::kIncluded : text::StopStrings::Match::kExcluded;
     for (const auto& prompt : request.prompts) {
-      Choice choice{.stops = text::StopStrings(request.generation.stop, match)};
+      TextChoice choice{.stops = text::StopStrings(request.generation.stop, match)};
       if (request.echo) echo(choice, prompt);
       for (size_t i = 0; i < per_prompt_; ++i) choices_.push_back(choice);
     }
@@ -63,7 +63,7 @@ class CompletionPresenter final : public Presenter {
   void prompt(size_t choice, int64_t tokens) override { choices_[choice].usage.prompt_tokens = tokens; }
 
   bool token(size_t choice, const engine::TokenEvent& event) override {
-    Choice& c = choices_[choice];
+    TextChoice& c = choices_[choice];
     begin_choice(choice);
     if (event.of_prompt) {
       add_entry(c, event, 0);
@@ -86,7 +86,7 @@ class CompletionPresenter final : public Presenter {
   }
 
   void finished(size_t choice, const engine::Finished& finished) override {
-    Choice& c = choices_[choice];
+    TextChoice& c = choices_[choice];
     begin_choice(choice);
     std::string rest;
     if (!c.ended) {
@@ -120,7 +120,7 @@ class CompletionPresenter final : public Presenter {
     Json json = head();
     json["choices"] = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
-      Choice& c = choices_[i];
+      TextChoice& c = choices_[i];
       json["choices"].push_back({{"index", i},
                                  {"text", std::move(c.text)},
                                  {"logprobs", std::move(c.logprobs)},
@@ -151,7 +151,7 @@ class CompletionPresenter final : public Presenter {
     return model_.tokenizer->contains(token) ? model_.tokenizer->token_bytes(token) : std::string_view();
   }
 
-  void echo(Choice& c, const std::variant<std::string, std::vector<int32_t>>& prompt) {
+  void echo(TextChoice& c, const std::variant<std::string, std::vector<int32_t>>& prompt) {
     const bool is_text = std::holds_alternative<std::string>(prompt);
     const std::vector<int32_t> ids =
         is_text ? model_.tokenizer->encode(std::get<std::string>(prompt), text::SpecialTokens::kAllowed)
@@ -164,7 +164,7 @@ class CompletionPresenter final : public Presenter {
     if (logprobs_ && !ids.empty()) add_entry(c, {.token = ids[0], .of_prompt = true, .logprobs = {}}, 0);
   }
 
-  void add_entry(Choice& c, const engine::TokenEvent& event, size_t byte) {
+  void add_entry(TextChoice& c, const engine::TokenEvent& event, size_t byte) {
     const std::string_view bytes = bytes_of(event.token);
     Entry entry{.token = std::string(bytes), .logprob = {}, .top = {}, .offset = c.characters};
     if (event.logprobs) {
@@ -179,13 +179,13 @@ class CompletionPresenter final : public Presenter {
   }
 
   void begin_choice(size_t choice) {
-    Choice& c = choices_[choice];
+    TextChoice& c = choices_[choice];
     if (std::exchange(c.begun, true) || c.text.empty() || !stream_) return;
     send_chunk(choice, c.text);
   }
 
   void emit(size_t choice, const std::string& text, bool even_empty = false) {
-    Choice& c = choices_[choice];
+    TextChoice& c = choices_[choice];
     c.own_bytes += text.size();
     if (!stream_) c.text += text;
     if (text.empty() && !even_empty) return;
@@ -194,14 +194,14 @@ class CompletionPresenter final : public Presenter {
   }
 
   void send_chunk(size_t choice, const std::string& text) {
-    Choice& c = choices_[choice];
+    TextChoice& c = choices_[choice];
     if (logprobs_ || token_ids_ || continuous_usage_ || !c.finish_reason.is_null()) return send(chunk_of(choice, text));
     if (!c.mould) c.mould.emplace(chunk_of(choice, Mould::kHole));
     send_json(c.mould->filled(text));
   }
 
   Json chunk_of(size_t choice, std::string_view text) {
-    Choice& c = choices_[choice];
+    TextChoice& c = choices_[choice];
     Json chunk = head();
     Json logprobs;
     take_entries(c, logprobs);
@@ -212,7 +212,7 @@ class CompletionPresenter final : public Presenter {
     return chunk;
   }
 
-  void take_entries(Choice& c, Json& into) const {
+  void take_entries(TextChoice& c, Json& into) const {
     if (!logprobs_) return;
     if (into.is_null()) {
       into = {{"tokens", Json::array()},
@@ -235,7 +235,7 @@ class CompletionPresenter final : public Presenter {
   const bool stream_, include_usage_, continuous_usage_, logprobs_, token_ids_, skip_special_;
   const int64_t min_tokens_;
   const size_t per_prompt_;
-  std::vector<Choice> choices_;
+  std::vector<TextChoice> choices_;
 };
 
 }  // namespace

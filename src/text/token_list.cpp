@@ -19,9 +19,9 @@ std::string shown(std::string_view text) {
   return nlohmann::json(text.substr(0, 100)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-class Reader {
+class ListReader {
  public:
-  Reader(const TokenList& list, std::string_view name) : list_(list), name_(name) {}
+  ListReader(const TokenList& list, std::string_view name) : list_(list), name_(name) {}
 
   TokenizerParts read() const {
     if (list_.kinds.size() != list_.tokens.size()) {
@@ -116,7 +116,7 @@ class Reader {
 
 }  // namespace
 
-TokenizerParts parts_from_list(const TokenList& list, std::string_view name) { return Reader(list, name).read(); }
+TokenizerParts parts_from_list(const TokenList& list, std::string_view name) { return ListReader(list, name).read(); }
 
 TokenList list_from_parts(const TokenizerParts& parts, size_t vocab) {
   if (parts.tokens.max_id() >= static_cast<int64_t>(vocab)) {

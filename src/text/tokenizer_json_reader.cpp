@@ -17,15 +17,15 @@
 namespace nibble::text {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-class Reader {
+class JsonReader {
  public:
-  Reader(TokenizerScan scan, std::string_view name) : scan_(std::move(scan)), name_(name) {}
+  JsonReader(TokenizerScan scan, std::string_view name) : scan_(std::move(scan)), name_(name) {}
 
   TokenizerParts read() {
     check_file();
-    const Json& model = scan_.root.at("model");
+    const SortedJson& model = scan_.root.at("model");
     check_model(model);
     std::vector<AddedToken> added = read_added();
     TokenizerParts parts{.tokens = read_tokens(added), .merges = {}, .added = std::move(added)};
@@ -41,16 +41,17 @@ class Reader {
     throw Error(code, "{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  static std::string shown(const Json& value) {
+  static std::string shown(const SortedJson& value) {
     std::string text = value.dump(-1, ' ', true);
     if (text.size() > 100) text = text.substr(0, 100) + "...";
     return text;
   }
 
-  static std::string escaped(std::string_view text) { return shown(Json(std::string(text))); }
+  static std::string escaped(std::string_view text) { return shown(SortedJson(std::string(text))); }
 
   // An object of which we know every key.
-  void check_object(const Json& value, std::string_view where, std::initializer_list<std::string_view> known) const {
+  void check_object(const SortedJson& value, std::string_view where,
+                    std::initializer_list<std::string_view> known) const {
     if (!value.is_object()) fail(Code::kCorrupt, "{}: expected an object, found {}", where, shown(value));
     for (const auto& [key, unused] : value.items()) {
       if (std::ranges::find(known, key) == known.end()) {
@@ -60,16 +61,16 @@ class Reader {
   }
 
   // The value must be one of these; a missing key stands for the first of them.
-  void check_value(const Json& object, const char* key, std::string_view where,
-                   std::initializer_list<Json> served) const {
+  void check_value(const SortedJson& object, const char* key, std::string_view where,
+                   std::initializer_list<SortedJson> served) const {
     const auto found = object.find(key);
     if (found == object.end() || std::ranges::find(served, *found) != served.end()) return;
     std::string list;
-    for (const Json& s : served) list += (list.empty() ? "" : " or ") + shown(s);
+    for (const SortedJson& s : served) list += (list.empty() ? "" : " or ") + shown(s);
     fail(Code::kUnsupported, "{}.{}: expected {}, found {}", where, key, list, shown(*found));
   }
 
-  bool flag(const Json& object, const char* key, std::string_view where) const {
+  bool flag(const SortedJson& object, const char* key, std::string_view where) const {
     const auto found = object.find(key);
     if (found == object.end()) return false;
     if (!found->is_boolean()) fail(Code::kCorrupt, "{}.{}: expected a boolean, found {}", where, key, shown(*found));
@@ -77,7 +78,7 @@ class Reader {
   }
 
   void check_file() const {
-    const Json& root = scan_.root;
+    const SortedJson& root = scan_.root;
     check_object(root, "the file",
                  {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                   "decoder", "model"});
@@ -87,52 +88,53 @@ class Reader {
     check_value(root, "version", "the file", {"1.0"});
     for (const char* key : {"truncation", "padding", "normalizer"}) check_value(root, key, "the file", {nullptr});
     check_pre_tokenizer(root.at("pre_tokenizer"));
-    check_post_processor(root.value("post_processor", Json()));
-    const Json& decoder = root.at("decoder");
+    check_post_processor(root.value("post_processor", SortedJson()));
+    const SortedJson& decoder = root.at("decoder");
     check_object(decoder, "decoder", {"type", "add_prefix_space", "trim_offsets", "use_regex"});
     require_value(decoder, "type", "decoder", "ByteLevel");
   }
 
-  void check_pre_tokenizer(const Json& sequence) const {
+  void check_pre_tokenizer(const SortedJson& sequence) const {
     check_object(sequence, "pre_tokenizer", {"type", "pretokenizers"});
     require_value(sequence, "type", "pre_tokenizer", "Sequence");
-    const Json& steps = sequence.contains("pretokenizers") ? sequence.at("pretokenizers") : Json();
+    const SortedJson& steps = sequence.contains("pretokenizers") ? sequence.at("pretokenizers") : SortedJson();
     if (!steps.is_array() || steps.size() != 2) {
       fail(Code::kUnsupported, "pre_tokenizer: expected Split and ByteLevel, found {}", shown(steps));
     }
     const std::string_view where = "pre_tokenizer.pretokenizers[0]", second = "pre_tokenizer.pretokenizers[1]";
-    const Json& split = steps[0];
+    const SortedJson& split = steps[0];
     check_object(split, where, {"type", "pattern", "behavior", "invert"});
     require_value(split, "type", where, "Split");
     require_value(split, "pattern", where, {{"Regex", std::string(kO200kPattern)}});
     require_value(split, "behavior", where, "Isolated");
     check_value(split, "invert", where, {false});
-    const Json& byte_level = steps[1];
+    const SortedJson& byte_level = steps[1];
     check_object(byte_level, second, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
     require_value(byte_level, "type", second, "ByteLevel");
     require_value(byte_level, "add_prefix_space", second, false);
     require_value(byte_level, "use_regex", second, false);  // its default is true: a second split
   }
 
-  void require_value(const Json& object, const char* key, std::string_view where, const Json& served) const {
+  void require_value(const SortedJson& object, const char* key, std::string_view where,
+                     const SortedJson& served) const {
     if (!object.contains(key)) fail(Code::kUnsupported, "{}.{}: expected {}, found none", where, key, shown(served));
     check_value(object, key, where, {served});
   }
 
   // ByteLevel only moves offsets; a template without special tokens adds nothing.
-  void check_post_processor(const Json& step) const {
+  void check_post_processor(const SortedJson& step) const {
     if (step.is_null()) return;
     check_object(step, "post_processor",
                  {"type", "add_prefix_space", "trim_offsets", "use_regex", "single", "pair", "special_tokens"});
-    if (step.value("type", Json()) != "TemplateProcessing") {
+    if (step.value("type", SortedJson()) != "TemplateProcessing") {
       require_value(step, "type", "post_processor", "ByteLevel");
       return;
     }
-    const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-    require_value(step, "single", "post_processor", Json::array({text}));
+    const SortedJson text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+    require_value(step, "single", "post_processor", SortedJson::array({text}));
   }
 
-  void check_model(const Json& model) const {
+  void check_model(const SortedJson& model) const {
     check_object(model, "model",
                  {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                   "byte_fallback", "ignore_merges", "vocab", "merges"});
@@ -150,16 +152,16 @@ class Reader {
 
   std::vector<AddedToken> read_added() const {
     std::vector<AddedToken> added;
-    const Json list = scan_.root.value("added_tokens", Json::array());
+    const SortedJson list = scan_.root.value("added_tokens", SortedJson::array());
     if (!list.is_array()) fail(Code::kCorrupt, "added_tokens: expected an array, found {}", shown(list));
     std::unordered_set<std::string> contents;
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string where = fmt::format("added_tokens[{}]", i);
-      const Json& entry = list[i];
+      const SortedJson& entry = list[i];
       check_object(entry, where, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
       for (const char* key : {"single_word", "lstrip", "rstrip"}) check_value(entry, key, where, {false});
       flag(entry, "normalized", where);  // there is no normalizer
-      const Json id = entry.value("id", Json()), content = entry.value("content", Json());
+      const SortedJson id = entry.value("id", SortedJson()), content = entry.value("content", SortedJson());
       if (!id.is_number_integer()) fail(Code::kCorrupt, "{}.id: expected an integer, found {}", where, shown(id));
       if (!content.is_string() || content == "") {
         fail(Code::kCorrupt, "{}.content: expected a string that is not empty, found {}", where, shown(content));
@@ -177,7 +179,7 @@ class Reader {
     return scan_.vocab.size() + (scan_.root.contains("added_tokens") ? scan_.root.at("added_tokens").size() : 0);
   }
 
-  static int64_t to_int64(const Json& id) {
+  static int64_t to_int64(const SortedJson& id) {
     return id.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(id.get<uint64_t>(), INT64_MAX))
                                    : id.get<int64_t>();
   }
@@ -281,7 +283,7 @@ class Reader {
 }  // namespace
 
 TokenizerParts read_tokenizer_json(std::string_view json, std::string_view name) {
-  return Reader(scan_tokenizer_json(json, name), name).read();
+  return JsonReader(scan_tokenizer_json(json, name), name).read();
 }
 
 }  // namespace nibble::text

@@ -9,7 +9,7 @@
 namespace nibble::text {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr size_t kMaxDepth = 32;
 
@@ -25,7 +25,7 @@ class Scan {
   bool number_integer(int64_t v) { return number(v, v); }
   bool number_unsigned(uint64_t v) { return number(v, v > INT64_MAX ? INT64_MAX : static_cast<int64_t>(v)); }
   bool number_float(double v, const std::string& /*digits*/) { return value(v, "a fraction"); }
-  bool binary(Json::binary_t& /*v*/) { return false; }  // not in JSON text
+  bool binary(SortedJson::binary_t& /*v*/) { return false; }  // not in JSON text
 
   bool string(std::string& v) {
     if (at_ == Place::kMerges) return merge_from_string(v);
@@ -44,7 +44,7 @@ class Scan {
       out_.has_vocab = true;
       return enter(Place::kVocab);
     }
-    return open(Json::object(), "an object");
+    return open(SortedJson::object(), "an object");
   }
 
   bool start_array(size_t /*elements*/) {
@@ -58,7 +58,7 @@ class Scan {
       at_ = Place::kMergePair;
       return true;
     }
-    return open(Json::array(), "an array");
+    return open(SortedJson::array(), "an array");
   }
 
   bool end_object() { return close(); }
@@ -70,7 +70,7 @@ class Scan {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string& /*token*/, const Json::exception& /*says*/) {
+  bool parse_error(size_t position, const std::string& /*token*/, const SortedJson::exception& /*says*/) {
     fail("expected JSON, found none at byte {}", position);
   }
 
@@ -111,14 +111,14 @@ class Scan {
     return true;
   }
 
-  bool open(Json empty, std::string_view what) {
-    Json* added = add(std::move(empty), what);
+  bool open(SortedJson empty, std::string_view what) {
+    SortedJson* added = add(std::move(empty), what);
     if (open_.size() >= kMaxDepth) fail("expected at most {} levels of nesting, found more", kMaxDepth);
     open_.push_back(added);
     return true;
   }
 
-  bool value(Json v, std::string_view what) { return add(std::move(v), what) != nullptr; }
+  bool value(SortedJson v, std::string_view what) { return add(std::move(v), what) != nullptr; }
 
   template <class Number>
   bool number(Number v, int64_t id) {
@@ -128,14 +128,14 @@ class Scan {
     return true;
   }
 
-  Json* add(Json v, std::string_view what) {
+  SortedJson* add(SortedJson v, std::string_view what) {
     if (at_ == Place::kVocab) fail("model.vocab, token \"{}\": expected an id, found {}", shown(key_), what);
     if (at_ != Place::kTree) bad_merge("a string \"left right\" or a pair of strings", what);
     if (open_.empty()) {
       out_.root = std::move(v);
       return &out_.root;
     }
-    Json& parent = *open_.back();
+    SortedJson& parent = *open_.back();
     if (parent.is_object()) return &(parent[key_] = std::move(v));
     parent.push_back(std::move(v));
     return &parent.back();
@@ -169,7 +169,7 @@ class Scan {
 
   std::string_view name_;
   TokenizerScan out_;
-  std::vector<Json*> open_;  // containers from the root on; a parent does not move while its child is open
+  std::vector<SortedJson*> open_;  // containers from the root on; a parent does not move while its child is open
   std::string key_;
   Place at_ = Place::kTree;
   int pair_parts_ = 0;
@@ -179,7 +179,7 @@ class Scan {
 
 TokenizerScan scan_tokenizer_json(std::string_view json, std::string_view name) {
   Scan scan(name);
-  Json::sax_parse(json, &scan);
+  SortedJson::sax_parse(json, &scan);
   return scan.take();
 }
 

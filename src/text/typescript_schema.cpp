@@ -17,19 +17,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const Json* find(const Json& schema, std::string_view key) {
+const Json* field_of(const Json& schema, std::string_view key) {
   if (!schema.is_object()) return nullptr;
   const auto it = schema.find(key);
   return it == schema.end() ? nullptr : &*it;
 }
 
 const std::string* find_string(const Json& schema, std::string_view key) {
-  const Json* value = find(schema, key);
+  const Json* value = field_of(schema, key);
   return value != nullptr && value->is_string() ? value->get_ptr<const std::string*>() : nullptr;
 }
 
 const Json* find_array(const Json& schema, std::string_view key) {
-  const Json* value = find(schema, key);
+  const Json* value = field_of(schema, key);
   return value != nullptr && value->is_array() ? value : nullptr;
 }
 
@@ -39,7 +39,7 @@ bool is_enum(const Json& schema) {
 }
 
 bool is_nullable(const Json& schema) {
-  const Json* value = find(schema, "nullable");
+  const Json* value = field_of(schema, "nullable");
   return value != nullptr && value->is_boolean() && value->get<bool>();
 }
 
@@ -143,7 +143,7 @@ std::string SchemaWriter::typed(const std::string& type, const Json& schema, siz
 }
 
 std::string SchemaWriter::array_type(const Json& schema, size_t indent) {
-  const Json* items = find(schema, "items");
+  const Json* items = field_of(schema, "items");
   if (items == nullptr) return "Array<any>";
   enter("items");
   std::string type = type_of(*items, indent) + "[]";
@@ -160,7 +160,7 @@ std::string SchemaWriter::nullable_type_of(const Json& schema, size_t indent) {
 
 // "default: …" or nothing. The default of an enum is bare at a property and quoted in a union.
 std::string SchemaWriter::default_of(const Json& schema, EnumDefault style) {
-  const Json* value = find(schema, "default");
+  const Json* value = field_of(schema, "default");
   if (value == nullptr) return {};
   std::string out = "default: ";
   if (value->is_string() && !is_enum(schema)) return out + '"' + value->get_ref<const std::string&>() + '"';
@@ -193,14 +193,15 @@ std::string SchemaWriter::object_type(const Json& schema, size_t indent) {
       if (name.is_string()) required.insert(name.get_ref<const std::string&>());
     }
   }
-  const Json* properties = find(schema, "properties");
+  const Json* properties = field_of(schema, "properties");
   if (properties != nullptr && properties->is_object()) {
     for (const auto& [key, value] : properties->items()) {
       enter(key);
       const std::string name = key + (required.contains(key) ? "" : "?");
       if (const std::string* title = find_string(value, "title")) out += fmt::format("{0}// {1}\n{0}//\n", pad, *title);
       const std::string* description = find_string(value, "description");
-      if (description != nullptr && find(value, "oneOf") == nullptr) out += fmt::format("{}// {}\n", pad, *description);
+      if (description != nullptr && field_of(value, "oneOf") == nullptr)
+        out += fmt::format("{}// {}\n", pad, *description);
       if (const Json* examples = find_array(value, "examples"); examples != nullptr && !examples->empty()) {
         out += pad + "// Examples:\n";
         for (const Json& example : *examples) {
@@ -218,7 +219,8 @@ std::string SchemaWriter::object_type(const Json& schema, size_t indent) {
 void SchemaWriter::append_plain_property(const Json& schema, const std::string& name, size_t indent, std::string& out) {
   out += fmt::format("{}{}: {},", std::string(indent, ' '), name, nullable_type_of(schema, indent + 4));
   // A property with an unusable oneOf loses its default: openai-harmony's way.
-  const std::string value = find(schema, "oneOf") == nullptr ? default_of(schema, EnumDefault::kBare) : std::string();
+  const std::string value =
+      field_of(schema, "oneOf") == nullptr ? default_of(schema, EnumDefault::kBare) : std::string();
   out += value.empty() ? "\n" : fmt::format(" // {}\n", value);
 }
 

@@ -1,0 +1,261 @@
+#include "app/flags.h"
+
+#include "app/parse_error.h"
+#include "base/error.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <system_error>
+#include <utility>
+
+namespace nibble::app {
+namespace {
+
+// CLI11 alone takes 010 for 8 and 0x10 for 16.
+CLI::Validator whole_number(int64_t least, int64_t most, const std::string& word) {
+  const auto read = [least, most, word](std::string& found) -> std::string {
+    int64_t value = -1;
+    const char* const end = found.data() + found.size();
+    const auto [rest, error] = std::from_chars(found.data(), end, value);
+    const bool number = error == std::errc() && rest == end;
+    const bool stands_for = !word.empty() && (found == word || (number && value == -1));
+    if (!stands_for && (!number || value < least || value > most))
+      return fmt::format("want a whole number from {} to {}{}, found {}", least, most,
+                         word.empty() ? "" : " or " + word, found);
+    found = fmt::format("{}", value);
+    return "";
+  };
+  return {read, fmt::format("[{} - {}]{}", least, most, word.empty() ? "" : " or " + word)};
+}
+
+std::string not_finite(const std::string& found) {
+  double value = 0;
+  return CLI::detail::lexical_cast(found, value) && std::isfinite(value)
+             ? std::string()
+             : fmt::format("want a finite number, found {}", found);
+}
+
+std::string neither_yes_nor_no(const std::string& found) {
+  bool value = false;
+  return CLI::detail::lexical_cast(found, value) ? "" : "want true or false, found " + found;
+}
+
+std::vector<std::string> long_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+ParseFailure failure_of(const CLI::App& app, const CLI::ParseError& error) {
+  ParseFailure failure{.unknown = app.remaining(true), .what = error.what()};
+  for (const CLI::App* command : app.get_subcommands({})) failure.commands.push_back(command->get_name());
+  if (const std::vector<CLI::App*> used = app.get_subcommands(); !used.empty())
+    failure.command = used.front()->get_name();
+  failure.flags = long_names(failure.command.empty() ? app : *app.get_subcommand(failure.command));
+  return failure;
+}
+
+}  // namespace
+
+void refuse_value(const std::string& flag, const std::string& why) { throw CLI::ValidationError(flag, why); }
+
+Flag Flag::whole(int64_t least, int64_t most, const std::string& word) {
+  option_->transform(whole_number(least, most, word));
+  return *this;
+}
+
+Flag Flag::within(double least, double most) {
+  finite();
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Flag Flag::positive() {
+  option_->check(CLI::PositiveNumber);
+  return *this;
+}
+
+Flag Flag::check(const Check& wrong) {
+  option_->check(wrong);
+  return *this;
+}
+
+Flag Flag::finite() { return check(not_finite); }
+Flag Flag::yes_or_no() { return check(neither_yes_nor_no); }
+
+// "" is what a shell makes of a variable that is not set: a key that lets everybody in, another model than was meant.
+Flag Flag::not_empty() {
+  return check([](const std::string& found) { return found.empty() ? "want a value, found an empty one" : ""; });
+}
+
+Flag Flag::rewrite(const std::function<std::string(const std::string&)>& rewritten) {
+  option_->transform(rewritten);
+  return *this;
+}
+
+Flag Flag::type(const std::string& shown) {
+  option_->type_name(shown);
+  return *this;
+}
+
+Flag Flag::usual(const std::string& shown) {
+  option_->default_str(shown);
+  return *this;
+}
+
+Flag Flag::hidden() {
+  option_->group("");
+  return *this;
+}
+
+Flag Flag::required() {
+  option_->required();
+  return *this;
+}
+
+Flag Flag::last_counts() {
+  option_->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  return *this;
+}
+
+Flag Flag::one_value(bool one) {
+  option_->allow_extra_args(!one);
+  return *this;
+}
+
+Flag Flag::excludes(Flag other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+Flag Flag::needs(Flag other) {
+  option_->needs(other.option_);
+  return *this;
+}
+
+bool Flag::positional() const { return option_->get_lnames().empty(); }
+std::string Flag::name() const { return "--" + option_->get_lnames()[0]; }
+bool Flag::given() const { return option_->count() > 0; }
+bool Flag::is_switch() const { return option_->get_expected_min() == 0; }
+std::vector<std::string> Flag::values() const { return option_->reduced_results(); }
+std::string Flag::usual() const { return option_->get_default_str(); }
+
+std::string Flag::switched(const std::string& name, const std::string& value) const {
+  return option_->get_flag_value(name.substr(2), value);
+}
+
+void Flag::set(const std::vector<std::string>& values, const std::string& origin) {
+  try {
+    option_->add_result(values);
+    option_->run_callback();
+  } catch (const CLI::ParseError& e) {
+    throw Error(Code::kInvalidRequest, "{}: {}", origin, e.what());
+  }
+}
+
+Flag Flags::value(const std::string& names, std::string& into, const std::string& help) {
+  return Flag(command_->add_option(names, into, help));
+}
+Flag Flags::value(const std::string& names, std::filesystem::path& into, const std::string& help) {
+  return Flag(command_->add_option(names, into, help));
+}
+Flag Flags::value(const std::string& names, int& into, const std::string& help) {
+  return Flag(command_->add_option(names, into, help));
+}
+Flag Flags::value(const std::string& names, int64_t& into, const std::string& help) {
+  return Flag(command_->add_option(names, into, help));
+}
+Flag Flags::value(const std::string& names, float& into, const std::string& help) {
+  return Flag(command_->add_option(names, into, help));
+}
+Flag Flags::value(const std::string& names, double& into, const std::string& help) {
+  return Flag(command_->add_option(names, into, help));
+}
+Flag Flags::value(const std::string& names, std::optional<double>& into, const std::string& help) {
+  return Flag(command_->add_option_function<double>(names, [&into](double found) { into = found; }, help));
+}
+Flag Flags::value(const std::string& names, std::vector<std::string>& into, const std::string& help) {
+  return Flag(command_->add_option(names, into, help));
+}
+Flag Flags::value(const std::string& names, std::vector<int64_t>& into, const std::string& help) {
+  return Flag(command_->add_option(names, into, help));
+}
+
+Flag Flags::take(const std::string& names, const std::function<void(const std::string&)>& use,
+                 const std::string& help) {
+  return Flag(command_->add_option_function<std::string>(names, use, help));
+}
+
+Flag Flags::take_all(const std::string& names, const std::function<void(const std::vector<std::string>&)>& use,
+                     const std::string& help) {
+  return Flag(command_->add_option_function<std::vector<std::string>>(names, use, help));
+}
+
+Flag Flags::turn(const std::string& names, bool& into, const std::string& help) {
+  return Flag(command_->add_flag(names, into, help));
+}
+
+Flag Flags::turn(const std::string& names, std::optional<bool>& into, const std::string& help) {
+  return Flag(command_->add_flag_function(names, [&into](int64_t count) { into = count > 0; }, help));
+}
+
+Flag Flags::mention(const std::string& names, const std::function<void()>& use) {
+  return Flag(command_->add_flag_callback(names, use));
+}
+
+void Flags::show_defaults(bool show) { command_->option_defaults()->always_capture_default(show); }
+void Flags::then(const std::function<void()>& done) { command_->parse_complete_callback(done); }
+
+std::vector<Flag> Flags::all() const {
+  std::vector<Flag> flags;
+  for (CLI::Option* option : command_->get_options()) flags.emplace_back(option);
+  return flags;
+}
+
+std::optional<Flag> Flags::find(const std::string& name) const {
+  CLI::Option* option = command_->get_option_no_throw(name);
+  return option == nullptr ? std::nullopt : std::optional(Flag(option));
+}
+
+Flag Flags::get(const std::string& name) const {
+  const std::optional<Flag> flag = find(name);
+  check(flag.has_value(), "a flag that is declared");
+  return *flag;
+}
+
+CommandLine::CommandLine(const Words& words) : app_(std::make_unique<CLI::App>(words.about, "nibble")) {
+  app_->set_version_flag("--version", words.version);
+  app_->footer(words.footer);
+  app_->require_subcommand(1);
+  app_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // given twice: the last counts
+}
+
+CommandLine::~CommandLine() = default;
+
+Flags CommandLine::command(const std::string& name, const std::string& what, const std::string& footer) {
+  CLI::App* const command = app_->add_subcommand(name, what);
+  command->footer(footer);
+  return Flags(command);
+}
+
+CommandLine::Parsed CommandLine::parse(std::vector<std::string> arguments) {
+  std::reverse(arguments.begin(), arguments.end());  // as the library wants them
+  try {
+    app_->parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    return {.command = "", .text = app_->help()};
+  } catch (const CLI::CallForVersion& e) {
+    return {.command = "", .text = std::string(e.what()) + "\n"};
+  } catch (const CLI::ParseError& e) {
+    throw Error(Code::kInvalidRequest, "{}", parse_error_text(failure_of(*app_, e)));
+  }
+  return {.command = app_->get_subcommands().front()->get_name(), .text = std::nullopt};
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Which CUDA build still fits into CI's time: "cuda" (both architectures), "h100" (one) or "none".
+
+    tools/ci_clock.py <seconds left> [--jobs N] [--probe SECONDS]
+
+Prints the preset on standard output and why on standard error. What a build takes is told by a probe: one known source,
+compiled once per job at the same time and past any ccache, so neither a warm cache nor a quick test run promises too much.
+--probe: what it took, instead of trying. Standard library and c++.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROBE = "src/checkpoint/strict_json.cpp"
+# CPU seconds of a build over those of the probe, cold: tools/compile_cost.py build/cuda nibble, 2026-11-23.
+# SM90 alone still compiles every kernel's source, which SM121 does not.
+COSTS = (("cuda", 150), ("h100", 100))
+SPARE_SECONDS = 300  # to link, and because an estimate is one
+
+
+def probe(jobs):
+    """Seconds that `jobs` compilations of the probe take side by side."""
+    command = ["c++", "-std=c++20", "-O2", "-Isrc", "-c", PROBE, "-o", os.devnull]
+    started = time.monotonic()
+    running = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) for _ in range(jobs)]
+    failed = [process.wait() for process in running]
+    if any(failed):
+        raise SystemExit(f"ci_clock: {' '.join(command)} fails")
+    return time.monotonic() - started
+
+
+def choose(left, seconds, jobs):
+    """(preset, why)."""
+    estimates = [(preset, round(cost * seconds / jobs)) for preset, cost in COSTS]
+    for preset, estimate in estimates:
+        if estimate + SPARE_SECONDS <= left:
+            return preset, f"the preset {preset} takes about {estimate} s of {left} s left"
+    return "none", f"CUDA build left out: {left} s are left, for one architecture it wants about {estimates[-1][1] + SPARE_SECONDS} s"
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("left", type=int)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--probe", type=float)
+    options = parser.parse_args(arguments[1:])
+    seconds = options.probe if options.probe is not None else probe(options.jobs)
+    preset, why = choose(options.left, seconds, options.jobs)
+    print(f"ci: {why}", file=sys.stderr)
+    print(preset)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -368,7 +368,7 @@ backend::CpuIsa cpu_mask() {
   try {
     return backend::isa_named(*name);
   } catch (const Error& e) {
-    throw Error(e.code(), "[options] NIBBLE_CPU_MASK: {}", e.what());
+    throw Error(e.code(), "NIBBLE_CPU_MASK: {}", e.what());
   }
 }
 

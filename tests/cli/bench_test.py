@@ -169,7 +169,7 @@ class Plans(Case):
         self.assertIn("multiply_f32_mxfp4 (baseline)", self.ok(*cpu, "--cpu-isa", "baseline").out)
         if "avx512 vnni" in self.ok(*cpu).out:
             self.assertIn("multiply_int8_mxfp4 (avx512 vnni)", self.ok(*cpu, "--moe-activation", "int8", "--cpu-isa", "avx512").out)
-        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="requantised layers")
+        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="--mxfp4-layers and --mxfp8-layers: want")
 
     def test_the_cache_reaches_the_cpus_plan(self):
         plan = ("inspect", "-m", "gpt-oss-20b", "--load-format", "dummy", "--plan", "-p", 0, "-b", 1, "-d", 4095)

@@ -194,7 +194,7 @@ class Plans(Case):
         masked = {"env": {**os.environ, "NIBBLE_CPU_MASK": "baseline"}}
         self.assertIn("(baseline)", self.ok(*plan, **masked).out)
         for isa in ("avx2", "avx512", "amx"):
-            self.refused(UNSUPPORTED, *plan, "--cpu-isa", isa, says=f"instruction set {isa}: this CPU, or this build, has only baseline (the rest is masked)", **masked)
+            self.refused(UNSUPPORTED, *plan, "--cpu-isa", isa, says=f"--cpu-isa {isa}: this CPU, or this build, has only baseline (the rest is masked)", **masked)
         self.refused(USAGE, *plan, says="NIBBLE_CPU_MASK: want auto or baseline", env={**os.environ, "NIBBLE_CPU_MASK": "sse9"})
         self.ok(*plan, env={**os.environ, "NIBBLE_CPU_MASK": ""})
 

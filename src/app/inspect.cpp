@@ -150,7 +150,6 @@ std::string text_report(const Json& j, Terminal& terminal) {
 int execute(const InspectOptions& options) {
   Terminal terminal(options.output);
   const auto [config, notes] = open_config(options.model);
-  for (const std::string& note : notes) terminal.note(note);
   if (options.plan) {
     InspectOptions planned = options;
     planned.model = with_backend(options.model, kPlanContext);
@@ -159,6 +158,7 @@ int execute(const InspectOptions& options) {
     return kExitOk;
   }
   const auto [rows, numbers] = inspect(options, config);
+  for (const std::string& note : notes) terminal.note(note);
   std::vector<int64_t> contexts = options.contexts;
   if (contexts.empty()) {
     for (const int64_t context : {4096, 32768, 131072}) {

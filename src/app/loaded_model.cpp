@@ -151,7 +151,6 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   std::optional<checkpoint::GgufCheckpoint> gguf;
   if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
   auto [config, notes] = gguf ? config_of(*gguf) : open_config(options);
-  for (const std::string& note : notes) terminal.note(note);
   text::Tokenizer tokenizer =
       gguf ? tokenizer_from_gguf(fields_of(*gguf), gguf->paths().front().string()) : open_tokenizer(options, config);
   check_end_tokens(tokenizer, options, config.eos_ids);
@@ -174,6 +173,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights =
         model::bind_weights(source.checkpoint->entries(), source.config, {.where = options.model, .pool = &pool});
   }
+  for (const std::string& note : notes) terminal.note(note);
   terminal.end_progress();
   return source;
 }

@@ -77,7 +77,7 @@ void write_gguf(const std::filesystem::path& path, const GgufPlan& plan,
   }
   header.pad();
 
-  PartFile file(path, "gguf");
+  PartFile file(path);
   file.append(header.bytes());
   std::vector<std::byte> bytes;
   for (size_t i = 0; i < sizes.size(); ++i) {

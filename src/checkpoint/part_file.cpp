@@ -13,12 +13,11 @@ namespace nibble::checkpoint {
 
 namespace fs = std::filesystem;
 
-PartFile::PartFile(const std::filesystem::path& path, std::string room)
-    : room_(std::move(room)), path_(path), part_(path.string() + ".part") {
+PartFile::PartFile(const std::filesystem::path& path) : path_(path), part_(path.string() + ".part") {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
   if (!path.has_filename() || (fs::exists(status) && !fs::is_regular_file(status))) {
-    throw Error(Code::kInvalidRequest, "[{}] {}: want the name of a file to write, found {}", room_, path.string(),
+    throw Error(Code::kInvalidRequest, "{}: want the name of a file to write, found {}", path.string(),
                 path.empty()               ? "none"
                 : fs::is_directory(status) ? "a directory"
                                            : "something that is no regular file");
@@ -49,18 +48,17 @@ void PartFile::commit() {
 }
 
 void PartFile::fail(const char* action, int error) const {
-  throw Error(Code::kIo, "[{}] {}: cannot {}: {}", room_, part_.string(), action,
-              std::generic_category().message(error));
+  throw Error(Code::kIo, "{}: cannot {}: {}", part_.string(), action, std::generic_category().message(error));
 }
 
-NewDirectory::NewDirectory(fs::path path, std::string_view room) : path_(std::move(path)) {
+NewDirectory::NewDirectory(fs::path path) : path_(std::move(path)) {
   std::error_code error;
   made_ = fs::create_directories(path_, error);
-  if (error) throw Error(Code::kIo, "[{}] {}: cannot create: {}", room, path_.string(), error.message());
+  if (error) throw Error(Code::kIo, "{}: cannot create: {}", path_.string(), error.message());
   const bool empty = fs::is_empty(path_, error);
-  if (error) throw Error(Code::kIo, "[{}] {}: cannot read: {}", room, path_.string(), error.message());
+  if (error) throw Error(Code::kIo, "{}: cannot read: {}", path_.string(), error.message());
   if (!empty) {
-    throw Error(Code::kInvalidRequest, "[{}] {}: want an absent or empty directory to write, found files in it", room,
+    throw Error(Code::kInvalidRequest, "{}: want an absent or empty directory to write, found files in it",
                 path_.string());
   }
 }

@@ -4,17 +4,15 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
-#include <string>
-#include <string_view>
 
 namespace nibble::checkpoint {
 
 // A file under a temporary name beside its own, which it gets when it is whole.
 class PartFile {
  public:
-  // `room` begins the messages. Throws Error(kInvalidRequest) where a directory, a device or the like has that name,
+  // Throws Error(kInvalidRequest) where a directory, a device or the like has that name,
   // Error(kIo) when the system refuses, as the other functions do.
-  PartFile(const std::filesystem::path& path, std::string room);
+  explicit PartFile(const std::filesystem::path& path);
   // Removes the file unless it was committed.
   ~PartFile();
   PartFile(const PartFile&) = delete;
@@ -26,7 +24,6 @@ class PartFile {
  private:
   [[noreturn]] void fail(const char* action, int error) const;
 
-  std::string room_;
   std::filesystem::path path_, part_;
   int fd_ = -1;
   bool committed_ = false;
@@ -35,9 +32,9 @@ class PartFile {
 // A directory to fill, gone again with its files unless it was kept.
 class NewDirectory {
  public:
-  // Makes it, and those above it. Throws Error(kInvalidRequest, [room] …) unless it was absent or empty, Error(kIo)
+  // Makes it, and those above it. Throws Error(kInvalidRequest) unless it was absent or empty, Error(kIo)
   // when the system refuses.
-  NewDirectory(std::filesystem::path path, std::string_view room);
+  explicit NewDirectory(std::filesystem::path path);
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;

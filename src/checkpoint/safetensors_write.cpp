@@ -62,7 +62,7 @@ void write_safetensors(const std::filesystem::path& path, const SafetensorsPlan&
   std::string text = header.dump();
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
 
-  PartFile file(path, "safetensors");
+  PartFile file(path);
   const uint64_t header_bytes = text.size();
   file.append(std::as_bytes(std::span(&header_bytes, 1)));
   file.append(std::as_bytes(std::span(text)));

@@ -234,7 +234,7 @@ void quantize_checkpoint(const fs::path& input, const fs::path& output, const Qu
                 input.string());
   }
   const std::string config = quantized_config(source.directory() / "config.json");
-  checkpoint::NewDirectory made(output, "quantize");
+  checkpoint::NewDirectory made(output);
   nlohmann::ordered_json weight_map;
   int64_t total_bytes = 0;
   for (const checkpoint::SafetensorsFile& file : source.files()) {

@@ -126,7 +126,7 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
   if (options.shard_bytes <= 0) {
     throw Error(Code::kInvalidRequest, "shard_bytes: want at least 1, found {}", options.shard_bytes);
   }
-  checkpoint::NewDirectory made(directory, "synth");
+  checkpoint::NewDirectory made(directory);
   const std::vector<Shard> shards = shards_of(model, options.shard_bytes);
   int64_t total_bytes = 0, done_bytes = 0;
   for (const Shard& shard : shards) total_bytes += shard.bytes;

@@ -292,7 +292,7 @@ class Synth(Case):
 
 class Pipes(Case):
     def test_a_reader_that_leaves_early_ends_the_program_quietly(self):
-        with subprocess.Popen([NIBBLE, "run", *map(str, PROMPT), "-q", "-n", "2000", "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen([NIBBLE, "run", *map(str, PROMPT), "-n", "2000", "--ignore-eos", "--backend", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             process.stdout.read(5)
             process.stdout.close()
             self.assertEqual(process.stderr.read(), b"")

@@ -169,7 +169,7 @@ class Plans(Case):
         self.assertIn("multiply_f32_mxfp4 (baseline)", self.ok(*cpu, "--cpu-isa", "baseline").out)
         if "avx512 vnni" in self.ok(*cpu).out:
             self.assertIn("multiply_int8_mxfp4 (avx512 vnni)", self.ok(*cpu, "--moe-activation", "int8", "--cpu-isa", "avx512").out)
-        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="requantised layers")
+        self.refused(UNSUPPORTED, *plan, "--moe-kernel", "reference", "--mxfp4-layers", "qkv", says="--mxfp4-layers and --mxfp8-layers: want")
 
     def test_the_cache_reaches_the_cpus_plan(self):
         plan = ("inspect", "-m", "gpt-oss-20b", "--load-format", "dummy", "--plan", "-p", 0, "-b", 1, "-d", 4095)
@@ -194,7 +194,7 @@ class Plans(Case):
         masked = {"env": {**os.environ, "NIBBLE_CPU_MASK": "baseline"}}
         self.assertIn("(baseline)", self.ok(*plan, **masked).out)
         for isa in ("avx2", "avx512", "amx"):
-            self.refused(UNSUPPORTED, *plan, "--cpu-isa", isa, says=f"instruction set {isa}: this CPU, or this build, has only baseline (the rest is masked)", **masked)
+            self.refused(UNSUPPORTED, *plan, "--cpu-isa", isa, says=f"--cpu-isa {isa}: this CPU, or this build, has only baseline (the rest is masked)", **masked)
         self.refused(USAGE, *plan, says="NIBBLE_CPU_MASK: want auto or baseline", env={**os.environ, "NIBBLE_CPU_MASK": "sse9"})
         self.ok(*plan, env={**os.environ, "NIBBLE_CPU_MASK": ""})
 

@@ -428,7 +428,7 @@ class Outputs(Case):
         def little_memory():
             resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
         self.refused(MEMORY, "run", "-m", "gpt-oss-120b", "--load-format", "dummy", "-p", "a", preexec_fn=little_memory)
-        self.refused(MEMORY, *RUN, "-p", "a", "--max-model-len", 131072, "--kv-cache-dtype", "f32",
+        self.refused(MEMORY, *RUN, "-t", 2, "-p", "a", "--max-model-len", 131072, "--kv-cache-dtype", "f32",
                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (256 << 20, 256 << 20)))
 
     @unittest.skipIf(SANITIZED, "sanitizers reserve address space")

@@ -49,17 +49,34 @@ Weights widen(const void* bytes) {
   return w;
 }
 
-// Low nibbles, then high ones, doubled. By way of memory, which spares moving halves of registers.
-Weights decode_fp4(const uint8_t* codes) {
-  const __m256i table = _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,  //
-                                         0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-  const __m256i packed = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-  const __m256i both = _mm256_srlv_epi32(packed, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
-  alignas(32) int8_t bytes[kMxBlock];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(bytes),
-                     _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(15))));
-  return widen(bytes);
-}
+// Codes of 4 bits as their doubled values: the even columns', then the odd ones', in both formats, so that the same
+// weights give the same bits. By way of memory, which spares moving halves of registers.
+struct Fp4 {
+  // Byte j holds columns 2j and 2j + 1.
+  static Weights decode(const uint8_t* codes) {
+    return look_up(_mm256_srlv_epi32(load(codes), _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)));
+  }
+  // Byte j holds columns j and j + 16.
+  static Weights decode_ggml(const uint8_t* codes) {
+    const __m256i order = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14,  //
+                                           1, 3, 5, 7, 9, 11, 13, 15, 1, 3, 5, 7, 9, 11, 13, 15);
+    return look_up(_mm256_srlv_epi64(_mm256_shuffle_epi8(load(codes), order), _mm256_setr_epi64x(0, 4, 0, 4)));
+  }
+
+ private:
+  static __m256i load(const uint8_t* codes) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  }
+  // Of the low nibbles.
+  static Weights look_up(__m256i codes) {
+    const __m256i table = _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,  //
+                                           0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    alignas(32) int8_t bytes[kMxBlock];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(bytes),
+                       _mm256_shuffle_epi8(table, _mm256_and_si256(codes, _mm256_set1_epi8(15))));
+    return widen(bytes);
+  }
+};
 
 template <WeightFormat kFormat>
 struct Row;
@@ -68,7 +85,7 @@ template <>
 struct Row<WeightFormat::kMxfp4> {
   static constexpr int kBlockBytes = 16;
   const uint8_t *values, *scales;
-  [[nodiscard]] Weights at(int64_t block) const { return decode_fp4(values + block * 16); }
+  [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode(values + block * 16); }
   [[nodiscard]] __m256 scale(int64_t block) const { return _mm256_broadcast_ss(&kHalfScales[scales[block]]); }
 };
 
@@ -76,7 +93,7 @@ template <>
 struct Row<WeightFormat::kGgmlMxfp4> {
   static constexpr int kBlockBytes = 17;
   const uint8_t *values, *scales;
-  [[nodiscard]] Weights at(int64_t block) const { return decode_fp4(values + block * 17 + 1); }
+  [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode_ggml(values + block * 17 + 1); }
   [[nodiscard]] __m256 scale(int64_t block) const { return _mm256_broadcast_ss(&kHalfScales[values[block * 17]]); }
 };
 
@@ -117,14 +134,12 @@ template <>
 struct Row<WeightFormat::kBf16> {
   static constexpr int kBlockBytes = 64;
   const uint8_t *values, *scales;
-  // Of each 16 the even ones, then the odd ones.
   [[nodiscard]] Weights at(int64_t block) const {
     Weights w;
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + block * 64 + 32 * i));
-      w.v[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
-      w.v[2 * i + 1] = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) {
+      const __m128i bits16 = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values + block * 64 + 16 * i));
+      w.v[i] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits16), 16));
     }
     return w;
   }
@@ -381,22 +396,20 @@ void multiply(const MultiplyArgs& args) {
   }
 }
 
-bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kBf16; }
+bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }
 
-// Of each 32 columns (MXFP4) or 16 (bf16) the even ones, then the odd ones; a last short block stays.
-void arrange(WeightFormat format, std::span<const float> x, float* out) {
-  const size_t whole = x.size() / kMxBlock * kMxBlock, half = format == WeightFormat::kMxfp4 ? 16 : 8;
-  for (size_t i = 0; i < whole; i += 2 * half) {
-    for (size_t at = 0; at < half; at += 8) {
+// To the order of Fp4.
+void arrange(WeightFormat /*format*/, std::span<const float> x, float* out) {
+  for (size_t i = 0; i < x.size(); i += kMxBlock) {
+    for (size_t at = 0; at < kMxBlock / 2; at += 8) {
       const __m256 a = _mm256_loadu_ps(x.data() + i + 2 * at), b = _mm256_loadu_ps(x.data() + i + 2 * at + 8);
       const auto apart = [&](__m256 v) __attribute__((always_inline)) {  // quarters of a, b, a, b to a, a, b, b
         return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0b11011000));
       };
       _mm256_storeu_ps(out + i + at, apart(_mm256_shuffle_ps(a, b, 0b10001000)));
-      _mm256_storeu_ps(out + i + half + at, apart(_mm256_shuffle_ps(a, b, 0b11011101)));
+      _mm256_storeu_ps(out + i + kMxBlock / 2 + at, apart(_mm256_shuffle_ps(a, b, 0b11011101)));
     }
   }
-  std::copy(x.begin() + static_cast<int64_t>(whole), x.end(), out + whole);
 }
 
 }  // namespace

@@ -287,7 +287,7 @@ TEST(cuda_plan, what_the_backend_refuses_has_no_plan) {
   EXPECT_THAT(refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}), HasSubstr("flash"));
   EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
   EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference}, .dense = {.qkv = kMxfp4, .o = {}, .lm_head = {}}}),
-              HasSubstr("requantised layers"));
+              HasSubstr("--mxfp4-layers and --mxfp8-layers: want --moe-kernel"));
 }
 
 TEST(cuda_plan, shapes_that_some_kernels_do_not_serve_are_known) {

@@ -489,25 +489,5 @@ TEST(loop, requests_that_cannot_be_served_are_refused_by_field) {
   names([](Request& r) { r.sampling.top_p = 0; }, "top_p");
 }
 
-TEST(loop, limits_out_of_range_are_refused_by_their_flags) {
-  const backend::Dims dims = testing::fake_model(kWindow).config.dims;
-  const auto names = [&](const EngineLimits& limits, std::string_view field) {
-    try {
-      static_cast<void>(step_limits(limits, dims));
-      ADD_FAILURE() << field;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string_view(error.what()).find(field), std::string_view::npos) << error.what();
-    }
-  };
-  names({.max_context = 0}, "--max-model-len: want 1 to 4096, the model's context, found 0");
-  names({.max_context = 5000}, "--max-model-len: want 1 to 4096");
-  names({.max_context = 10, .max_sequences = 0}, "--max-num-seqs: want 1 to 1024, found 0");
-  names({.max_context = 10, .max_batched_tokens = 0}, "--max-num-batched-tokens: want 1 to 1048576, found 0");
-  names({.max_context = 10, .max_waiting = 0}, "--max-waiting: want at least 1, found 0");
-  names({.max_context = 100, .kv_tokens = 99},
-        "--kv-tokens: want at least 100, so that one sequence of --max-model-len fits, found 99");
-  names({.max_context = 100, .kv_tokens = int64_t{1} << 31}, "--kv-tokens: want at most 1073741824, found 2147483648");
-}
-
 }  // namespace
 }  // namespace nibble::engine

@@ -70,6 +70,10 @@ int main() {
               "date-time, uuid",
               R"({"type":"array","items":{"anyOf":[{"type":"string","format":"date-time"},{"type":"string","format":"uuid"}]}})",
               R"(["2024-12-31T23:59:59Z", "6b2cfa7d-0fb3-4a4c-8d34-9b7d5f8a2e11"])"},
+          Case{"multipleOf 5", R"({"type":"integer","multipleOf":5})", "12345678901234565"},
+          Case{"multipleOf 97", R"({"type":"integer","multipleOf":97})", "12345678901234512"},
+          Case{"multipleOf 256", R"({"type":"integer","multipleOf":256})", "1234567890176"},
+          Case{"multipleOf 3600", R"({"type":"integer","multipleOf":3600})", "1234567890000"},
       }) {
     measure(tokenizer, compiler, c);
   }

@@ -267,28 +267,28 @@ TEST(CpuBackend, caches_of_8_bits_match_the_references_roundings) {
   }
 }
 
-// Float and int8 runs of one prompt over both of their forms (few and many tokens per expert).
+// Float and int8 runs of one prompt over all of their forms (few, some and many tokens per expert).
 TEST(CpuBackend, int8_activations_stay_close_to_float) {
   const model::ModelConfig config = config_of(2880, 64, 4);
   const engine::SessionLimits limits{.max_context = 40, .chunk_tokens = 40, .max_logit_rows = 2};
+  bool any = false;
   for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
     const Weights weights(config, shipped);
-    for (const int tokens : {1, 4, 8, 16, 40}) {
-      const CpuOptions exact{.threads = 2, .kv_dtype = KvDtype::kF32, .poison = true};
-      CpuOptions rounded = exact;
-      rounded.activations = Activations::kInt8;
-      Loaded a(config, weights, limits, &exact);
-      std::unique_ptr<Loaded> b;
-      try {
-        b = std::make_unique<Loaded>(config, weights, limits, &rounded);
-      } catch (const Error& e) {
-        GTEST_SKIP() << e.what();
+    for (const auto& [isa, kernels] : backend::cpu::kernels_here()) {
+      if (kernels.int8 == nullptr) continue;
+      any = true;
+      for (const int tokens : {1, 4, 8, 16, 40}) {
+        const CpuOptions exact{.threads = 2, .kv_dtype = KvDtype::kF32, .isa = isa, .poison = true};
+        CpuOptions rounded = exact;
+        rounded.activations = Activations::kInt8;
+        Loaded a(config, weights, limits, &exact), b(config, weights, limits, &rounded);
+        const double error = worst(a, b, limits, tokens, Stages::kSums);  // all four experts serve every token
+        EXPECT_GT(error, 1e-5) << "nothing was rounded " << describe(rounded);
+        EXPECT_LT(error, 0.3) << describe(rounded) << " " << tokens;
       }
-      const double error = worst(a, *b, limits, tokens, Stages::kSums);  // all four experts serve every token
-      EXPECT_GT(error, 1e-5) << "nothing was rounded";
-      EXPECT_LT(error, 0.3);
     }
   }
+  if (!any) GTEST_SKIP() << "this CPU has no int8 products";
 }
 
 std::vector<float> all_logits(const model::ModelConfig& config, const Weights& weights, const CpuOptions& options,

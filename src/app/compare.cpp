@@ -51,6 +51,7 @@ int execute(const CompareOptions& options) {
   ModelOptions exact = options.model;
   if (exact.kv_cache_dtype == KvCacheDtype::kAuto)
     exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
+  if (exact.moe_activation == MoeActivation::kAuto) exact.moe_activation = MoeActivation::kF32;
   if (options.a == BackendKind::kCuda || options.b == BackendKind::kCuda) exact.backend = BackendKind::kCuda;
   const auto config = model::backend_config(source.config, engine::step_limits(limits), options.model.dense);
   refuse_foreign_flags(options.model, {options.a, options.b});

@@ -202,11 +202,18 @@ backend::CpuOptions cpu_options(const ModelOptions& options) {
     }
     return CpuIsa::kAuto;
   };
-  return {.threads = thread_count(options),
-          .kv_dtype = kv_dtype(options),
-          .activations =
-              options.moe_activation == MoeActivation::kInt8 ? backend::Activations::kInt8 : backend::Activations::kF32,
-          .isa = isa()};
+  const auto activations = [&] {
+    using backend::Activations;
+    if (options.moe_activation == MoeActivation::kAuto) return backend::faster_activations(isa());
+    return options.moe_activation == MoeActivation::kInt8 ? Activations::kInt8 : Activations::kF32;
+  };
+  return {.threads = thread_count(options), .kv_dtype = kv_dtype(options), .activations = activations(), .isa = isa()};
+}
+
+std::string describe_cpu(const ModelOptions& options) {
+  const backend::CpuOptions cpu = cpu_options(options);
+  const bool rounds = options.moe_activation == MoeActivation::kAuto && cpu.activations == backend::Activations::kInt8;
+  return backend::describe(cpu) + (rounds ? "; exact with --moe-activation f32" : "");
 }
 
 namespace {
@@ -329,7 +336,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
     : loaded_(source, options, engine::step_limits(limits), {terminal, {}}),
       session_(loaded_.backend(), loaded_.model(), limits) {
   if (options.backend != BackendKind::kCpu || !terminal.colors()) return;  // for people, not for scripts
-  terminal.note(terminal.dim(fmt::format("cpu: {}", backend::describe(cpu_options(options)))));
+  terminal.note(terminal.dim(fmt::format("cpu: {}", describe_cpu(options))));
 }
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {

@@ -203,6 +203,11 @@ struct ServeOptions {
   int max_num_seqs = 256;
   int64_t max_waiting = 1024;
   int64_t kv_tokens = 0;  // 0: as serve.cpp with_memory() finds
+  int max_num_partial_prefills = 8;
+  int max_long_partial_prefills = 0;         // 0: as many of them as of others
+  int64_t long_prefill_token_threshold = 0;  // 0: none is long
+  double target_itl = 0;                     // milliseconds; 0: from measured times
+  bool by_priority = false;                  // --scheduling-policy priority
   bool prefix_cache = true;
   std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
   std::string host = "127.0.0.1";

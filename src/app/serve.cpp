@@ -83,11 +83,18 @@ server::ApiOptions api_options(const ServeOptions& o) {
 }
 
 engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
-  return {.max_context = context_length(model, config, config.dims.max_context),
+  const int64_t context = context_length(model, config, config.dims.max_context);
+  const bool some_are_long = o.max_long_partial_prefills > 0;
+  const int64_t threshold = o.long_prefill_token_threshold;
+  return {.max_context = context,
           .max_sequences = o.max_num_seqs,
           .max_batched_tokens = model.step_tokens(),
           .max_waiting = o.max_waiting,
           .kv_tokens = o.kv_tokens,
+          .max_partial_prefills = o.max_num_partial_prefills,
+          .max_long_partial_prefills = some_are_long ? o.max_long_partial_prefills : o.max_num_partial_prefills,
+          .long_prefill_tokens = threshold == 0 && some_are_long ? std::max<int64_t>(1, context / 25) : threshold,
+          .target_itl_seconds = o.target_itl / 1000,
           .prefix_cache = o.prefix_cache,
           .async_scheduling = o.async_scheduling.value_or(model.backend == BackendKind::kCuda)};
 }
@@ -213,10 +220,11 @@ int execute(const ServeOptions& o) {
       },
       terminal);
   server::ServedModel served = served_model(running, named.names);
+  served.by_priority = o.by_priority;
   const bool cpu = model.backend == BackendKind::kCpu;
   terminal.note(fmt::format(
       "serving {} on {}{}, context {} tokens, API at {}/v1", named.names.front(), running.loaded->backend().name(),
-      cpu ? fmt::format(" ({})", backend::describe(cpu_options(model))) : "", served.max_context, address));
+      cpu ? fmt::format(" ({})", describe_cpu(model)) : "", served.max_context, address));
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
   http.wait();

@@ -107,6 +107,26 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
              "Tokens that the KV cache holds, of all sequences; 0: one context's, and up to 131,072, with "
              "--backend cuda 524,288, where they fit and the sequences can use them")
       .whole(0, 1 << 30);
+  flags
+      .value("--max-num-partial-prefills", o.max_num_partial_prefills,
+             "Most prompts that are read in parts at the same time")
+      .whole(1, 1024);
+  flags
+      .value("--max-long-partial-prefills", o.max_long_partial_prefills,
+             "Most long ones among them; 0: no limit of their own")
+      .whole(0, 1024);
+  flags
+      .value("--long-prefill-token-threshold", o.long_prefill_token_threshold,
+             "A prompt with more tokens to read is long, and gets at most so many in a step; 0: none is, or with "
+             "--max-long-partial-prefills 4 % of the context")
+      .whole(0, 1 << 24);
+  flags
+      .value("--target-itl", o.target_itl,
+             "Milliseconds between a stream's tokens that are aimed at while prompts are read; 0: from measured "
+             "times, so that streams keep 28 % of their speed")
+      .within(0, 60000);
+  add_choice<bool>(flags, "--scheduling-policy", {o.by_priority, {{"fcfs", false}, {"priority", true}}},
+                   "priority: requests with a lower number in their field priority go first");
   flags.turn("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
              "Do not compute again what a prompt shares with earlier ones (default)");
   flags

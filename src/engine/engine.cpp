@@ -38,6 +38,10 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   want(limits.max_sequences >= 1 && limits.max_sequences <= 1024, "--max-num-seqs", "1 to 1024", limits.max_sequences);
   want(limits.max_batched_tokens >= 1 && limits.max_batched_tokens <= 1 << 20, "--max-num-batched-tokens",
        fmt::format("1 to {}", 1 << 20), limits.max_batched_tokens);
+  want(limits.max_partial_prefills >= 1, "--max-num-partial-prefills", "at least 1", limits.max_partial_prefills);
+  want(limits.max_long_partial_prefills >= 1, "--max-long-partial-prefills", "at least 1",
+       limits.max_long_partial_prefills);
+  want(limits.long_prefill_tokens >= 0, "--long-prefill-token-threshold", "0 or more", limits.long_prefill_tokens);
   want(limits.max_waiting >= 1, "--max-waiting", "at least 1", limits.max_waiting);
   want(kv_tokens >= limits.max_context, "--kv-tokens",
        fmt::format("at least {}, so that one sequence of --max-model-len fits", limits.max_context), kv_tokens);

@@ -20,6 +20,11 @@ struct EngineLimits {
   int max_batched_tokens = 256;  // --max-num-batched-tokens: in one step
   int64_t max_waiting = 1024;    // beyond those; more are refused
   int64_t kv_tokens = 0;         // positions in the KV cache, of all sequences and the prefix cache; 0: max_context
+  int max_partial_prefills = 8;  // --max-num-partial-prefills: prompts read in parts at the same time
+  int max_long_partial_prefills = 8;  // --max-long-partial-prefills: of them, those that are long
+  int64_t long_prefill_tokens = 0;  // --long-prefill-token-threshold: more are long, and get at most as many in a step;
+                                    // 0: none is
+  double target_itl_seconds = 0;    // --target-itl: of a step that decodes beside prompts; 0: from measured times
   bool prefix_cache = true;
   bool async_scheduling = true;  // step n + 1 is enqueued before the tokens of step n are read; for a backend that
                                  // computes while the host goes on (cuda), pure cost on one that does not (cpu)

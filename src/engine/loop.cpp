@@ -8,30 +8,61 @@
 namespace nibble::engine {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 double seconds(Sequence::Time from, Sequence::Time to) { return std::chrono::duration<double>(to - from).count(); }
 
 Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::StepLimits& step) {
   return {.max_context = limits.max_context,
           .max_sequences = std::min(limits.max_sequences, limits.max_batched_tokens),
           .max_tokens = step.max_tokens,
-          .max_logit_rows = step.max_rows};
+          .max_logit_rows = step.max_rows,
+          .max_partial_prompts = limits.max_partial_prefills,
+          .max_long_partial_prompts = limits.max_long_partial_prefills,
+          .long_prompt_tokens = limits.long_prefill_tokens};
+}
+
+// Keys whose attention takes as many operations as all else that is done for a token.
+double keys_per_token(const model::ModelConfig& config) {
+  const backend::Dims& d = config.dims;
+  const int64_t attention = d.hidden * (2 * d.q_width() + 2 * d.kv_width()), experts = d.topk * 3 * d.hidden * d.inter;
+  const auto full = std::count(config.layer_kinds.begin(), config.layer_kinds.end(), LayerKind::kFull);
+  return static_cast<double>(d.layers * (attention + experts)) /
+         static_cast<double>(std::max<int64_t>(1, full * 2 * d.q_width()));
+}
+
+Pace::Rule pace_rule(const EngineLimits& limits, const model::ModelConfig& config) {
+  return {.target_seconds = limits.target_itl_seconds,
+          .max_tokens = limits.max_batched_tokens,
+          .keys_per_token = std::max(1.0, keys_per_token(config))};
+}
+
+Pace::Work work_of(const Batch& batch) {
+  Pace::Work work;
+  for (const Batch::Row& row : batch.rows) {
+    if (row.count == 1) {
+      ++work.decoding;
+    } else {
+      work.prompt_tokens += row.count;
+      work.prompt_keys += static_cast<double>(row.count) * (static_cast<double>(row.from) + 0.5 * row.count);
+    }
+  }
+  return work;
 }
 
 }  // namespace
 
-Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits)
+Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits, Now now)
     : be_(be),
       model_(model),
       limits_(limits),
       pool_(step_limits(limits, model.config.dims).kv_pages),
       cache_(pool_, model.config.dims.sliding_window,
              limits.prefix_cache ? PrefixCache::Mode::kOn : PrefixCache::Mode::kOff),
-      scheduler_(scheduler_limits(limits, step_limits(limits, model.config.dims)), cache_) {}
+      scheduler_(scheduler_limits(limits, step_limits(limits, model.config.dims)), cache_),
+      pace_(pace_rule(limits, model.config)),
+      now_(std::move(now)) {}
 
 void Loop::add(RequestId id, Request request, Receiver receiver) {
-  auto owned = std::make_unique<Sequence>(id, std::move(request), std::move(receiver), Clock::now());
+  auto owned = std::make_unique<Sequence>(id, std::move(request), std::move(receiver), now_());
   Sequence& s = *owned;
   sequences_.emplace(id, std::move(owned));
   if (s.request.max_tokens == 0 && s.to_score() == 0) {
@@ -68,27 +99,41 @@ void Loop::fail_all(const std::string& why) {
 
 void Loop::step() {
   if (flight_ && (!limits_.async_scheduling || scheduler_.wants_tokens())) read_flight();
-  Batch* batch = &scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone);
+  Batch* batch = &schedule();
   if (batch->starved && flight_) {
     read_flight();
-    batch = &scheduler_.schedule(Scheduler::Flight::kNone);
+    batch = &schedule();
   }
+  // Prompts were left out of it, and they hold the pages of all others.
+  if (batch->rows.empty() && !flight_) batch = &scheduler_.schedule(Scheduler::Flight::kNone);
   check(!batch->rows.empty() || flight_ || sequences_.empty(), "somebody can go on while anybody is left");
   copy_pages(*batch);
   make_masks(*batch);
   std::optional<Flight> next = enqueue(*batch);
   if (flight_) read_flight();
   flight_ = std::move(next);
+  // Steps with parts of prompts are long. No further one is enqueued behind such a step, so that who comes meanwhile
+  // waits for it alone.
+  if (flight_ && flight_->waited_for) read_flight();
 }
 
-// Where the backend fails, what the batch held has failed.
+Batch& Loop::schedule() {
+  const int decoding = scheduler_.decoding();
+  const bool prompts = decoding < std::ssize(scheduler_.running()) || !scheduler_.waiting().empty();
+  const PromptBudget budget = decoding > 0 && prompts ? pace_.budget(decoding) : PromptBudget();
+  measured_ = !budget.any();
+  return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, budget);
+}
+
+// Where the backend fails, all that run have failed.
 void Loop::copy_pages(Batch& batch) {
   try {
-    for (const backend::PageCopy& copy : batch.copies) be_.copy_page(copy);
+    for (const backend::PageCopy& copy : std::exchange(batch.copies, {})) be_.copy_page(copy);
   } catch (const std::exception& why) {
-    for (const Batch::Row& row : std::exchange(batch.rows, {})) {
-      fail(*row.sequence, why);
-      drop_if_done(*row.sequence);
+    batch.rows.clear();
+    for (Sequence* s : std::vector(scheduler_.running())) {
+      fail(*s, why);
+      drop_if_done(*s);
     }
     cache_.clear();
   }
@@ -129,18 +174,22 @@ bool Loop::make_mask(Sequence& s) {
 // Nothing when the batch is empty or the backend failed; then what the batch held has failed.
 std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
   if (batch.rows.empty()) return std::nullopt;
-  const auto now = Clock::now();
+  const auto now = now_();
   for (const Batch::Row& row : batch.rows) {
     Sequence& s = *row.sequence;
     if (s.started != Sequence::Time{}) continue;
     s.started = now;
+    s.cached = std::min(row.from, s.prompt_count);
     counts_.prefix_queries += s.request.prefix_cache ? s.prompt_count : 0;
     counts_.prefix_hits += s.cached;
   }
-  const StepBuilder::Built built = builder_.build(batch);
-  Flight flight{.ticket = {}, .rows = {}, .uses = built.uses};
+  const StepBuilder::Built built =
+      builder_.build(batch, limits_.async_scheduling ? StepBuilder::Draws::kOneAtLeast : StepBuilder::Draws::kAsked);
+  Flight flight{
+      .ticket = {}, .rows = {}, .uses = built.uses, .work = work_of(batch), .began = now, .waited_for = measured_};
   for (const Batch::Row& row : batch.rows) {
     flight.rows.push_back(row.sequence);
+    flight.waited_for |= !row.draws && row.from + row.count < std::ssize(row.sequence->tokens) - 1;
     ++row.sequence->steps_in_flight;
   }
   try {
@@ -170,7 +219,8 @@ void Loop::read_flight() {
       std::vector<backend::Drawn> drawn = be_.wait(*flight.ticket);
       check(drawn.size() == flight.uses.size(), "a result per row of logits");
       for (size_t r = 0; r < drawn.size(); ++r) {
-        if (!flight.uses[r].sequence->ended) take(flight.uses[r], std::move(drawn[r]));
+        const Sequence* const of = flight.uses[r].sequence;
+        if (of != nullptr && !of->ended) take(flight.uses[r], std::move(drawn[r]));
       }
     }
   } catch (const std::exception& why) {
@@ -179,6 +229,8 @@ void Loop::read_flight() {
     }
     cache_.clear();
   }
+  const auto now = now_();
+  pace_.took(flight.work, seconds(std::max(flight.began, std::exchange(last_end_, now)), now));
   for (Sequence* s : flight.rows) {
     --s->steps_in_flight;
     drop_if_done(*s);
@@ -200,7 +252,7 @@ void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
 
 void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
   const int32_t token = drawn.token;
-  if (s.output().empty()) s.first_token = Clock::now();
+  if (s.output().empty()) s.first_token = now_();
   s.tokens.push_back(token);
   --s.pending;
   ++counts_.generated_tokens;
@@ -221,7 +273,7 @@ void Loop::end(Sequence& s, FinishReason reason, std::string message) {
   scheduler_.remove(s);
   cache_.release(s.settled(), s.pages);
   s.ended = true;
-  const auto now = Clock::now();
+  const auto now = now_();
   const bool started = s.started != Sequence::Time{}, drew = s.first_token != Sequence::Time{};
   s.receiver(Finished{.reason = reason,
                       .prompt_tokens = s.prompt_count,

@@ -4,11 +4,13 @@
 
 #include "backend/backend.h"
 #include "engine/engine.h"
+#include "engine/pace.h"
 #include "engine/scheduler.h"
 #include "engine/step_builder.h"
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,8 +24,10 @@ void validate(const Request& request, const EngineLimits& limits, const backend:
 
 class Loop {
  public:
+  using Now = std::function<Sequence::Time()>;
   // As Engine.
-  Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits);
+  Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits,
+       Now now = std::chrono::steady_clock::now);
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
@@ -46,8 +50,12 @@ class Loop {
     std::optional<backend::Ticket> ticket;
     std::vector<Sequence*> rows;
     std::vector<LogitUse> uses;
+    Pace::Work work;
+    Sequence::Time began;
+    bool waited_for = false;  // before another is enqueued
   };
 
+  [[nodiscard]] Batch& schedule();
   void copy_pages(Batch& batch);
   void make_masks(Batch& batch);
   [[nodiscard]] bool make_mask(Sequence& s);
@@ -65,6 +73,10 @@ class Loop {
   PagePool pool_;
   PrefixCache cache_;
   Scheduler scheduler_;
+  Pace pace_;
+  const Now now_;
+  Sequence::Time last_end_{};  // of a step
+  bool measured_ = false;      // the step planned is one that Pace asked for
   StepBuilder builder_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::optional<Flight> flight_;

@@ -27,6 +27,8 @@ struct Load {
   double faults = 0;       // per step
   double poison = 0;       // per request
   double long_ones = 0.1;  // of the requests: many tokens asked
+  int64_t priorities = 1;
+  double step_seconds = 0, token_seconds = 0, key_seconds = 0;
 };
 
 struct Client {
@@ -45,7 +47,12 @@ class World {
         random_(seed),
         gpt_(testing::fake_model(load.window)),
         be_(gpt_, step_limits(load.limits, gpt_.config.dims)),
-        loop_(be_, gpt_, load.limits) {}
+        loop_(be_, gpt_, load.limits, [this] { return be_.now(); }) {
+    be_.step_seconds = load.step_seconds;
+    be_.token_seconds = load.token_seconds;
+    be_.key_seconds = load.key_seconds;
+    be_.runs_ahead = load.limits.async_scheduling;
+  }
 
   void run(int64_t steps) {
     for (int64_t i = 0; i < steps && !::testing::Test::HasFailure(); ++i) step(chance(load_.arrivals));
@@ -118,6 +125,7 @@ class World {
     r.sampling.presence_penalty = chance(0.1) ? 1.0f : 0.0f;
     for (int64_t stops = chance(0.3) ? 1 + below(3) : 0; stops > 0; --stops)
       r.stop_ids.push_back(static_cast<int32_t>(below(38)));
+    r.priority = below(load_.priorities);
     r.logprobs = chance(0.2) ? 2 : -1;
     r.prompt_logprobs = chance(0.05) ? 1 : -1;
     if (chance(0.1)) client->mask_classes = static_cast<int32_t>(2 + below(4));
@@ -199,6 +207,14 @@ Load load_of(uint64_t seed) {
   load.faults = pick(0.0, 0.0, 0.01);
   load.poison = pick(0.0, 0.0, 0.03);
   load.long_ones = pick(0.1, 0.8);
+  load.step_seconds = pick(0.0, 1e-3, 20e-3);
+  load.token_seconds = pick(0.0, 1e-5, 1e-3);
+  load.key_seconds = pick(0.0, 1e-7, 1e-5);
+  load.limits.target_itl_seconds = pick(0.0, 0.0, 5e-3, 1.0);
+  load.limits.max_partial_prefills = pick(1, 2, 8);
+  load.limits.max_long_partial_prefills = pick(1, 8);
+  load.limits.long_prefill_tokens = pick(0, 0, 20);
+  load.priorities = pick(1, 1, 3);
   return load;
 }
 

@@ -25,7 +25,7 @@ struct Rig {
       : limits(of),
         gpt(testing::fake_model(kWindow, longest)),
         be(gpt, step_limits(of, gpt.config.dims)),
-        loop(be, gpt, of) {}
+        loop(be, gpt, of, [this] { return be.now(); }) {}
 
   Heard& add(Request request) {
     validate(request, limits, gpt.config.dims);

@@ -191,11 +191,11 @@ bool PrefixCache::begin_page(const Begun& begun, SequencePages& pages, Copies& c
   return left;
 }
 
-int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies) {
-  if (mode_ == Mode::kOff) return 0;
-  std::vector<int32_t> path;
+PrefixCache::Kept PrefixCache::find(std::span<const int32_t> tokens) const {
+  Kept kept;
+  if (mode_ == Mode::kOff) return kept;
+  std::vector<int32_t>& path = kept.path;
   int64_t sliding = 0;  // last pages of the path that have theirs
-  size_t depth = 0;
   const auto sees_enough = [&](int64_t length) {
     return sliding >= static_cast<int64_t>(path.size()) - first_page_seen(length);
   };
@@ -205,17 +205,28 @@ int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& page
     if (next == kNone) break;
     path.push_back(last = next);
     sliding = at(next).sliding >= 0 ? sliding + 1 : 0;
-    if (sees_enough(static_cast<int64_t>(path.size()) * kPageTokens)) depth = path.size();
+    if (sees_enough(kept.path_tokens())) kept.depth = path.size();
   }
-  const auto whole = static_cast<int64_t>(path.size()) * kPageTokens;
-  Begun begun = closest(last, tokens.subspan(static_cast<size_t>(whole)));
-  if (!sees_enough(whole + begun.count)) begun = {};
-  if (begun.count > 0) {
-    hold(path, whole + begun.count, pages);
-    if (begin_page(begun, pages, copies)) return pages.borders[0];
+  kept.begun = closest(last, tokens.subspan(static_cast<size_t>(kept.path_tokens())));
+  if (!sees_enough(kept.path_tokens() + kept.begun.count)) kept.begun = {};
+  return kept;
+}
+
+int64_t PrefixCache::resumable(std::span<const int32_t> tokens) const {
+  const Kept kept = find(tokens);
+  if (kept.begun.count > 0) return kept.path_tokens() + kept.begun.count;
+  return static_cast<int64_t>(kept.depth) * kPageTokens;
+}
+
+int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies) {
+  if (mode_ == Mode::kOff) return 0;
+  const Kept kept = find(tokens);
+  if (kept.begun.count > 0) {
+    hold(kept.path, kept.path_tokens() + kept.begun.count, pages);
+    if (begin_page(kept.begun, pages, copies)) return pages.borders[0];
     release({}, pages);
   }
-  hold(std::span(path).first(depth), static_cast<int64_t>(depth) * kPageTokens, pages);
+  hold(std::span(kept.path).first(kept.depth), static_cast<int64_t>(kept.depth) * kPageTokens, pages);
   return pages.borders[0];
 }
 

@@ -28,6 +28,8 @@ class PrefixCache {
   // How many take() would give.
   [[nodiscard]] int64_t available(LayerKind kind) const;
 
+  // How much of `tokens` resume() would give now, if there are pages for what it copies.
+  [[nodiscard]] int64_t resumable(std::span<const int32_t> tokens) const;
   // Gives `pages`, which are empty, the longest kept part of `tokens` from which computing can go on: all its pages of
   // full attention and the sliding ones that the next token sees. Returns its length. What it adds to `copies` is to be
   // copied before anything else is computed.
@@ -88,6 +90,13 @@ class PrefixCache {
     int32_t count = 0;  // tokens that it shares
   };
   [[nodiscard]] Begun closest(int32_t parent, std::span<const int32_t> rest) const;
+  struct Kept {
+    std::vector<int32_t> path;  // nodes of whole pages
+    size_t depth = 0;           // of them one can go on from
+    Begun begun;                // and of the page after the path, if one can go on from there
+    [[nodiscard]] int64_t path_tokens() const { return static_cast<int64_t>(path.size()) * backend::kPageTokens; }
+  };
+  [[nodiscard]] Kept find(std::span<const int32_t> tokens) const;
   void hold(std::span<const int32_t> path, int64_t length, SequencePages& pages);
   [[nodiscard]] bool begin_page(const Begun& begun, SequencePages& pages, Copies& copies);
   [[nodiscard]] int32_t add_node(int32_t parent, std::span<const int32_t> tokens);

@@ -37,6 +37,7 @@ struct Request {
   int logprobs = -1;                  // -1: none; n: of the drawn token and of the n likeliest
   int prompt_logprobs = -1;           // the same for the prompt's tokens after the first (echo)
   std::shared_ptr<TokenMask> mask{};  // null: none
+  int64_t priority = 0;               // a lower one goes first
   bool prefix_cache = true;           // false: takes nothing from it and leaves nothing there
 };
 

@@ -3,22 +3,33 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
 
 namespace nibble::engine {
 namespace {
 
-bool older(const Sequence* a, const Sequence* b) { return a->id < b->id; }
+// Who comes first where there is not enough for all.
+bool before(const Sequence* a, const Sequence* b) {
+  return std::tie(a->request.priority, a->id) < std::tie(b->request.priority, b->id);
+}
+
+constexpr int64_t quarter(int64_t of) { return (of + 3) / 4; }
 
 }  // namespace
 
-void Scheduler::add(Sequence& sequence) {
-  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &sequence, older), &sequence);
+void Scheduler::add(Sequence& s) {
+  s.kept = cache_.resumable(s.resumable());
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &s, before), &s);
+  if (waiting_.front() == &s) refused_at_ = -1;
 }
 
-void Scheduler::remove(Sequence& sequence) {
-  std::erase(running_, &sequence);
-  if (!waiting_.empty() && waiting_.front() == &sequence) refused_at_ = -1;
-  std::erase(waiting_, &sequence);
+void Scheduler::remove(Sequence& s) {
+  std::erase(running_, &s);
+  if (!waiting_.empty() && waiting_.front() == &s) refused_at_ = -1;
+  std::erase(waiting_, &s);
+  s.running = false;
 }
 
 bool Scheduler::wants_tokens() const {
@@ -26,27 +37,33 @@ bool Scheduler::wants_tokens() const {
                      [](const Sequence* s) { return s->pending > 0 && s->needs_host(); });
 }
 
-Batch& Scheduler::schedule(Flight flight) {
-  const int64_t preempted = preemptions_;
-  batch_.copies.clear();
+int Scheduler::decoding() const {
+  return static_cast<int>(
+      std::count_if(running_.begin(), running_.end(), [&](const Sequence* s) { return !is_reading(*s); }));
+}
+
+// Tokens to compute before it has its next one, as far as is known.
+int64_t Scheduler::left_of(const Sequence& s) const {
+  const int64_t left = s.remaining(limits_.max_context);
+  return s.running ? left : std::max<int64_t>(1, left - s.kept);
+}
+
+Batch& Scheduler::schedule(Flight flight, const PromptBudget& budget) {
   batch_.rows.clear();
   batch_.starved = false;
-  tokens_left_ = limits_.max_tokens;
-  logit_rows_left_ = limits_.max_logit_rows;
+  left_ = {.tokens = limits_.max_tokens, .logit_rows = limits_.max_logit_rows};
+  left_.cost = std::numeric_limits<double>::infinity();
   preempt_ = flight == Flight::kNone ? Preempt::kNow : Preempt::kLater;
+  closed_ = false;
   for (Sequence* s : running_) {
     cache_.insert(s->settled(), s->pages);
     cache_.slide(s->computed, s->pages);
   }
   // By index: planning for one may preempt those behind it.
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i]->remaining(limits_.max_context) == 1) plan(*running_[i], 1);
+    if (left_of(*running_[i]) == 1) plan(*running_[i], left_);
   }
-  for (size_t i = 0; i < running_.size(); ++i) {
-    const int64_t want = running_[i]->remaining(limits_.max_context);
-    if (want > 1) plan(*running_[i], want);
-  }
-  if (!batch_.starved && preemptions_ == preempted) admit();
+  if (budget.any()) plan_prompts(budget);
   return batch_;
 }
 
@@ -63,17 +80,29 @@ void Scheduler::enqueued(const Batch& batch) {
   }
 }
 
-// Puts up to `want` tokens of it into the batch, as many as budgets and pages allow. False: none.
-bool Scheduler::plan(Sequence& s, int64_t want) {
-  const int64_t all = s.computed + want;
-  int64_t to = s.computed + std::min(want, tokens_left_);
+// Tokens of it for which there is room.
+int64_t Scheduler::most_tokens(const Sequence& s, const Room& room) const {
+  int64_t most = std::min(left_of(s), room.tokens);
+  if (limits_.long_prompt_tokens > 0) most = std::min(most, limits_.long_prompt_tokens);
+  if (std::isinf(room.cost)) return most;
+  // The cost of n tokens is n (first + half n).
+  const double first = budget_.per_token + budget_.per_key * static_cast<double>(s.running ? s.computed : s.kept);
+  const double half = budget_.per_key / 2, cost = std::max(0.0, room.cost);
+  const double paid = 2 * cost / (first + std::sqrt(first * first + 4 * half * cost));
+  return std::min(most, std::max(room.least, static_cast<int64_t>(std::min(paid, 1e9))));
+}
+
+// Puts tokens of it into the batch, as many as room and pages allow. False: none.
+bool Scheduler::plan(Sequence& s, const Room& room) {
+  const int64_t left = left_of(s), all = s.computed + left;
+  int64_t to = s.computed + most_tokens(s, room);
   const int64_t scores = s.to_score();
   const auto logit_rows = [&](int64_t end) {
     const int64_t scored = std::max<int64_t>(0, std::min(end, scores) - std::max(s.computed, s.scored));
     return scored + (end == all && s.request.max_tokens > 0 ? 1 : 0);
   };
-  while (to > s.computed && logit_rows(to) > logit_rows_left_)
-    to -= std::max<int64_t>(1, logit_rows(to) - logit_rows_left_);
+  while (to > s.computed && logit_rows(to) > room.logit_rows)
+    to -= std::max<int64_t>(1, logit_rows(to) - room.logit_rows);
   to = std::min(to, grow(s, to));
   if (to <= s.computed) return false;
   const int64_t score_from = std::max(s.computed, s.scored), score_to = std::max(score_from, std::min(to, scores));
@@ -83,13 +112,16 @@ bool Scheduler::plan(Sequence& s, int64_t want) {
                          .score_from = score_from,
                          .score_to = score_to,
                          .draws = to == all && s.request.max_tokens > 0});
-  tokens_left_ -= to - s.computed;
-  logit_rows_left_ -= score_to - score_from + (batch_.rows.back().draws ? 1 : 0);
+  left_.tokens -= to - s.computed;
+  left_.logit_rows -= score_to - score_from + (batch_.rows.back().draws ? 1 : 0);
+  left_.cost -= budget_.cost(s.computed, to - s.computed);
+  left_.least -= to - s.computed;
+  if (left > 1 && to == all) --partial_;
   return true;
 }
 
-// Sees that it has pages for `length` tokens; at least for one more than it has computed, if those younger than it can
-// give them. Returns for how many it has.
+// Sees that it has pages for `length` tokens; at least for one more than it has computed, if those after it in order
+// can give them. Returns for how many it has.
 int64_t Scheduler::grow(Sequence& s, int64_t length) {
   const auto wanted = static_cast<size_t>(pages_for(length));
   int64_t got = length;
@@ -99,7 +131,7 @@ int64_t Scheduler::grow(Sequence& s, int64_t length) {
       const int32_t page = cache_.take(kind);
       if (page >= 0) {
         ids.push_back(page);
-      } else if (static_cast<int64_t>(ids.size()) * backend::kPageTokens > s.computed || !preempt_younger(s)) {
+      } else if (static_cast<int64_t>(ids.size()) * backend::kPageTokens > s.computed || !preempt_after(s)) {
         break;
       }
     }
@@ -108,64 +140,173 @@ int64_t Scheduler::grow(Sequence& s, int64_t length) {
   return got;
 }
 
-bool Scheduler::preempt_younger(const Sequence& than) {
-  if (running_.empty() || !older(&than, running_.back())) return false;
+bool Scheduler::preempt_after(const Sequence& than) {
+  if (running_.empty() || !before(&than, running_.back()) || preempt_ == Preempt::kNever) return false;
+  closed_ = true;
   batch_.starved |= preempt_ == Preempt::kLater;
   if (preempt_ != Preempt::kNow) return false;
   Sequence& victim = *running_.back();
-  running_.pop_back();
   const auto row =
       std::find_if(batch_.rows.begin(), batch_.rows.end(), [&](const Batch::Row& r) { return r.sequence == &victim; });
   if (row != batch_.rows.end()) {
-    tokens_left_ += row->count;
-    logit_rows_left_ += row->score_to - row->score_from + (row->draws ? 1 : 0);
+    left_.tokens += row->count;
+    left_.logit_rows += row->score_to - row->score_from + (row->draws ? 1 : 0);
+    if (row->count > 1) left_.cost += budget_.cost(row->from, row->count);
     batch_.rows.erase(row);
   }
-  cache_.release({}, victim.pages);
-  victim.computed = 0;
+  leave(victim, {});
   add(victim);
-  refused_at_ = -1;
   ++preemptions_;
   return true;
 }
 
-void Scheduler::admit() {
-  preempt_ = Preempt::kNever;
-  while (!waiting_.empty() && static_cast<int>(running_.size()) < limits_.max_sequences && tokens_left_ > 0 &&
-         logit_rows_left_ > 0) {
-    if (!running_.empty() && refused_at_ >= cache_.available(LayerKind::kFull)) return;
-    Sequence& s = *waiting_.front();
-    if (!try_admit(s)) return;
-    refused_at_ = -1;
-    std::erase(waiting_, &s);
-    s.admitted = true;
+// Gives up its place and its pages; what `settled` of them fills may be kept.
+void Scheduler::leave(Sequence& s, std::span<const int32_t> settled) {
+  std::erase(running_, &s);
+  s.running = false;
+  cache_.release(settled, s.pages);
+  s.computed = 0;
+  refused_at_ = -1;
+}
+
+// The shortest first, the one whose turn it is with a quarter that nobody else gets; what is over is its own, too.
+void Scheduler::plan_prompts(const PromptBudget& budget) {
+  budget_ = budget;
+  left_.cost = budget.most;
+  left_.least = budget.least;
+  partial_ = static_cast<int>(running_.size()) - decoding();
+  const Sequence* const admitted = admit_first();
+  const Sequence* const first = first_reading();
+  Room kept = first == nullptr ? Room() : quarter_for(*first);
+  gather_prompts(admitted);
+  const auto longer = [](const Prompt& a, const Prompt& b) {
+    return std::tie(a.sequence->request.priority, a.left, a.sequence->id) >
+           std::tie(b.sequence->request.priority, b.left, b.sequence->id);
+  };
+  std::make_heap(prompts_.begin(), prompts_.end(), longer);
+  for (; !prompts_.empty() && left_.tokens > 0 && (left_.cost > 0 || left_.least > 0); prompts_.pop_back()) {
+    std::pop_heap(prompts_.begin(), prompts_.end(), longer);
+    const auto [left, s] = prompts_.back();
+    if (s == first) kept = {};
+    const Room room{.tokens = left_.tokens - kept.tokens,
+                    .logit_rows = left_.logit_rows - kept.logit_rows,
+                    .cost = left_.cost - kept.cost,
+                    .least = left_.least - kept.least};
+    if (s->running) {
+      plan(*s, room);
+    } else if (!closed_) {
+      admit_and_plan(*s, room);
+    }
   }
 }
 
-// Takes what the prefix cache has of it and, when there are pages for the rest and one more for every running sequence,
-// plans its first chunk.
-bool Scheduler::try_admit(Sequence& s) {
-  const int64_t available = cache_.available(LayerKind::kFull);
-  // A prompt whose logprobs are still to come has to be computed for them.
-  const auto known = static_cast<int64_t>(s.tokens.size());
-  int64_t most = s.scored < s.to_score() ? s.scored : known - 1;
-  if (!s.request.prefix_cache) most = 0;
-  s.computed = cache_.resume(std::span(s.tokens).first(static_cast<size_t>(most)), s.pages, batch_.copies);
-  s.pages.borders[1] = s.prompt_count;
-  const int64_t resumed = s.computed;
-  const int64_t pages = pages_for(known + 1) - static_cast<int64_t>(s.pages.ids[LayerKind::kFull].size());
-  const auto others = static_cast<int64_t>(running_.size());
-  const bool fits = others == 0 || pages + others <= cache_.available(LayerKind::kFull);
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), &s, older), &s);
-  if (fits && plan(s, s.remaining(limits_.max_context))) {
-    if (!s.admitted) s.cached = std::min(resumed, s.prompt_count);
-    return true;
+// Of those that run, `admitted` too if all but its last token is kept, and of those that wait, where there are places.
+void Scheduler::gather_prompts(const Sequence* admitted) {
+  prompts_.clear();
+  for (Sequence* s : running_) {
+    if (is_reading(*s) || s == admitted) prompts_.push_back({left_of(*s), s});
   }
-  std::erase(running_, &s);
-  cache_.release(s.settled(), s.pages);
-  s.computed = 0;
-  if (!fits) refused_at_ = available;
-  return false;
+  closed_ |= static_cast<int>(running_.size()) >= limits_.max_sequences;
+  closed_ |= blocked_ != nullptr && blocked_->passed >= limits_.max_sequences;
+  if (closed_) return;
+  for (Sequence* s : waiting_) {
+    if (s != blocked_) prompts_.push_back({left_of(*s), s});
+  }
+}
+
+Sequence* Scheduler::first_reading() const {
+  const auto first = std::find_if(running_.begin(), running_.end(), [&](const Sequence* s) { return is_reading(*s); });
+  return first == running_.end() ? nullptr : *first;
+}
+
+// A quarter of what is left, as far as it has use for it.
+Scheduler::Room Scheduler::quarter_for(const Sequence& first) const {
+  const int64_t left = left_of(first);
+  return {.tokens = std::min(quarter(left_.tokens), left),
+          .logit_rows = std::min(quarter(left_.logit_rows), left),
+          .cost = std::isinf(left_.cost) ? 0 : std::min(left_.cost / 4, budget_.cost(first.computed, left)),
+          .least = quarter(left_.least)};
+}
+
+// The one whose turn it is, if it waits. It has its place then, whether this step has tokens for it or not. Null: it
+// does not wait, or has to.
+const Sequence* Scheduler::admit_first() {
+  blocked_ = nullptr;
+  if (waiting_.empty() || closed_ || left_.tokens == 0) return nullptr;
+  Sequence& s = *waiting_.front();
+  const Sequence* const reading = first_reading();
+  if (reading != nullptr && before(reading, &s)) return nullptr;
+  const int64_t free = free_pages();
+  const bool known = !running_.empty() && refused_at_ >= free;
+  if (!known && admit(s, left_)) return &s;
+  blocked_ = &s;
+  if (!known && may_begin(s, left_)) refused_at_ = free;
+  return nullptr;
+}
+
+// One whose turn it is not: admitted if it gets tokens at once and its pages are free, whatever the cache has of it.
+void Scheduler::admit_and_plan(Sequence& s, const Room& room) {
+  if (most_tokens(s, room) < 1 || room.logit_rows < 1) return;
+  if (!running_.empty() && pages_for(static_cast<int64_t>(s.tokens.size()) + 1) > free_pages()) {
+    closed_ = true;  // the others are longer
+    return;
+  }
+  if (!admit(s, room)) return;
+  const Preempt usual = std::exchange(preempt_, Preempt::kNever);
+  if (!plan(s, room)) {
+    leave(s, s.settled());
+    add(s);
+    closed_ = true;
+  } else if (blocked_ != nullptr) {
+    closed_ |= ++blocked_->passed >= limits_.max_sequences;
+  }
+  closed_ |= static_cast<int>(running_.size()) >= limits_.max_sequences;
+  preempt_ = usual;
+}
+
+// Takes what the prefix cache has of it, and a place, when there are pages for the rest.
+bool Scheduler::admit(Sequence& s, const Room& room) {
+  if (!may_begin(s, room)) return false;
+  s.computed = cache_.resume(s.resumable(), s.pages, batch_.copies);
+  s.pages.borders[1] = s.prompt_count;
+  s.kept = s.computed;
+  const int64_t pages =
+      pages_for(static_cast<int64_t>(s.tokens.size()) + 1) - static_cast<int64_t>(s.pages.ids[LayerKind::kFull].size());
+  if ((!running_.empty() && pages > free_pages()) || !may_begin(s, room)) {
+    cache_.release(s.settled(), s.pages);
+    s.computed = 0;
+    return false;
+  }
+  std::erase(waiting_, &s);
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), &s, before), &s);
+  s.running = true;
+  s.passed = 0;
+  refused_at_ = -1;
+  if (is_reading(s)) ++partial_;
+  return true;
+}
+
+// A place is free and, where it would not be read in this step, not too many others are read in parts.
+bool Scheduler::may_begin(const Sequence& s, const Room& room) const {
+  if (static_cast<int>(running_.size()) >= limits_.max_sequences) return false;
+  const int64_t left = left_of(s);
+  if (left > most_tokens(s, room) && partial_ >= limits_.max_partial_prompts) return false;
+  const int64_t is_long = limits_.long_prompt_tokens;
+  if (is_long == 0 || left <= is_long) return true;
+  const auto others =
+      std::count_if(running_.begin(), running_.end(), [&](const Sequence* other) { return left_of(*other) > is_long; });
+  return others < limits_.max_long_partial_prompts;
+}
+
+// Pages of full attention, less what those that run will still need: for their prompts and one token more.
+int64_t Scheduler::free_pages() const {
+  int64_t free = cache_.available(LayerKind::kFull);
+  for (const Sequence* s : running_) {
+    const int64_t owed = pages_for(static_cast<int64_t>(s->tokens.size()) + 1) -
+                         static_cast<int64_t>(s->pages.ids[LayerKind::kFull].size());
+    free -= std::max<int64_t>(1, owed);
+  }
+  return free;
 }
 
 }  // namespace nibble::engine

@@ -1,15 +1,20 @@
 #pragma once
-// Who computes what in the next step. Pure: no clock, no I/O, no backend; the same calls give the same batches.
+// Who computes what in the next step; docs/decisions/0014. Pure: no clock, no I/O, no backend; the same calls give the
+// same batches.
 //
-// Decoding sequences come first, a token each; what is left of a step goes to prompts, the oldest first, in chunks.
-// When pages run out the youngest running sequence gives all of its up, waits in front and is computed again later; its
-// output does not change. The queue is served in the order of arrival, and admission never costs a running sequence.
+// Decoding sequences come first, a token each. What is left of a step goes to prompts, the shortest first, and a
+// quarter of it to the one whose turn it is: the first in order (of priority, then of arrival) among all that are not
+// read yet. Places and pages are given in that order too, but who waits for them may be passed, by so many and no more.
+// When pages run out the last in order of those that run gives all of its up and is computed again later; its output
+// does not change. Admission never costs a running sequence.
 
 #include "engine/prefix_cache.h"
 #include "engine/sequence.h"
 
 #include <cstdint>
 #include <deque>
+#include <limits>
+#include <span>
 #include <vector>
 
 namespace nibble::engine {
@@ -22,10 +27,24 @@ struct Batch {
     int64_t score_from, score_to;  // prompt tokens of this row whose successor's logprobs are wanted
     bool draws;                    // the row's last token is followed by one that is drawn
   };
-  PrefixCache::Copies copies;  // before anything else: they count at once
+  PrefixCache::Copies copies;  // before anything else: they count at once, and stay until they are taken
   std::vector<Row> rows;
   // Somebody gets no page before somebody younger gives up, which is not done while a step is in flight.
   bool starved = false;
+};
+
+// How much of prompts a step may compute: the sum, over their tokens, of per_token and of per_key for each token before
+// it. `least` tokens always; none of both: no prompts in this step.
+struct PromptBudget {
+  double most = std::numeric_limits<double>::infinity();
+  double per_token = 1, per_key = 0;
+  int64_t least = 1;
+
+  [[nodiscard]] bool any() const { return most > 0 || least > 0; }
+  [[nodiscard]] double cost(int64_t from, int64_t count) const {
+    return static_cast<double>(count) *
+           (per_token + per_key * (static_cast<double>(from) + 0.5 * static_cast<double>(count)));
+  }
 };
 
 class Scheduler {
@@ -35,38 +54,74 @@ class Scheduler {
     int max_sequences = 0;  // rows of a step
     int max_tokens = 0;     // of a step
     int max_logit_rows = 0;
+    // Prompts that are read in parts at the same time; of the long ones among them, which have more than
+    // long_prompt_tokens left and get at most as many in a step (0: none is long).
+    int max_partial_prompts = 8;
+    int max_long_partial_prompts = 8;
+    int64_t long_prompt_tokens = 0;
   };
   Scheduler(const Limits& limits, PrefixCache& cache) : limits_(limits), cache_(cache) {}
 
-  void add(Sequence& sequence);     // to the end of the queue
+  void add(Sequence& sequence);     // to the queue
   void remove(Sequence& sequence);  // wherever it is; its pages are the caller's to release
 
   enum class Flight : uint8_t { kNone, kStep };  // what is enqueued and not read yet
   // The batch is valid until the next call. Its rows count for nothing before they are enqueued: then call enqueued().
-  [[nodiscard]] Batch& schedule(Flight flight);
+  [[nodiscard]] Batch& schedule(Flight flight, const PromptBudget& budget = {});
   void enqueued(const Batch& batch);
 
   // Somebody could go on if the step in flight was read.
   [[nodiscard]] bool wants_tokens() const;
+  // Running sequences whose prompt is read.
+  [[nodiscard]] int decoding() const;
   [[nodiscard]] const std::vector<Sequence*>& running() const { return running_; }
   [[nodiscard]] const std::deque<Sequence*>& waiting() const { return waiting_; }
   [[nodiscard]] int64_t preemptions() const { return preemptions_; }
 
  private:
-  bool plan(Sequence& sequence, int64_t want);
+  // What is left of the step.
+  struct Room {
+    int64_t tokens = 0, logit_rows = 0;
+    double cost = 0;    // as PromptBudget; of prompts only
+    int64_t least = 0;  // tokens of prompts
+  };
+  struct Prompt {
+    int64_t left;
+    Sequence* sequence;
+  };
+
+  [[nodiscard]] int64_t left_of(const Sequence& sequence) const;
+  [[nodiscard]] bool is_reading(const Sequence& sequence) const { return left_of(sequence) > 1; }
+  bool plan(Sequence& sequence, const Room& room);
+  [[nodiscard]] int64_t most_tokens(const Sequence& sequence, const Room& room) const;
   [[nodiscard]] int64_t grow(Sequence& sequence, int64_t length);
-  bool preempt_younger(const Sequence& than);
-  void admit();
-  [[nodiscard]] bool try_admit(Sequence& sequence);
+  bool preempt_after(const Sequence& than);
+
+  void leave(Sequence& sequence, std::span<const int32_t> settled);
+
+  void plan_prompts(const PromptBudget& budget);
+  void gather_prompts(const Sequence* admitted);
+  [[nodiscard]] Sequence* first_reading() const;
+  [[nodiscard]] Room quarter_for(const Sequence& first) const;
+  [[nodiscard]] const Sequence* admit_first();
+  void admit_and_plan(Sequence& sequence, const Room& room);
+  [[nodiscard]] bool admit(Sequence& sequence, const Room& room);
+  [[nodiscard]] bool may_begin(const Sequence& sequence, const Room& room) const;
+  [[nodiscard]] int64_t free_pages() const;
 
   const Limits limits_;
   PrefixCache& cache_;
-  std::vector<Sequence*> running_;  // by age
-  std::deque<Sequence*> waiting_;   // by age; those that were preempted are the oldest
+  std::vector<Sequence*> running_;  // in order
+  std::deque<Sequence*> waiting_;   // in order
   Batch batch_;
-  int64_t tokens_left_ = 0, logit_rows_left_ = 0;
+  PromptBudget budget_;
+  Room left_;
+  std::vector<Prompt> prompts_;  // a heap, the shortest on top
   enum class Preempt : uint8_t { kNever, kLater, kNow } preempt_ = Preempt::kNever;
-  int64_t refused_at_ = -1;  // pages available when the first of the queue was refused; -1: it was not
+  int partial_ = 0;              // prompts that are begun and not read after this step
+  bool closed_ = false;          // nobody else is admitted in this step
+  Sequence* blocked_ = nullptr;  // its turn, but no place or no pages; null: nobody
+  int64_t refused_at_ = -1;      // free pages when the first of the queue was refused; -1: it was not
   int64_t preemptions_ = 0;
 };
 

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace nibble::engine {
 namespace {
@@ -14,8 +18,9 @@ struct House {
   explicit House(Scheduler::Limits limits, int32_t pages = 100)
       : pool({pages, pages}), cache(pool, 128, PrefixCache::Mode::kOn), scheduler(limits, cache) {}
 
-  Sequence& add(int64_t prompt, int64_t max_tokens = 50) {
+  Sequence& add(int64_t prompt, int64_t max_tokens = 50, int64_t priority = 0) {
     Request request{.max_tokens = max_tokens};
+    request.priority = priority;
     for (int64_t i = 0; i < prompt; ++i)
       request.prompt.push_back(static_cast<int32_t>(i + 1000 * (sequences.size() + 1)));
     sequences.push_back(
@@ -24,8 +29,8 @@ struct House {
     return *sequences.back();
   }
   // (id, tokens) of the next batch, which is enqueued and read.
-  std::vector<std::pair<RequestId, int>> step() {
-    const Batch& batch = scheduler.schedule(Flight::kNone);
+  std::vector<std::pair<RequestId, int>> step(const PromptBudget& budget = {}) {
+    const Batch& batch = scheduler.schedule(Flight::kNone, budget);
     scheduler.enqueued(batch);
     std::vector<std::pair<RequestId, int>> rows;
     for (const Batch::Row& row : batch.rows) {
@@ -36,6 +41,16 @@ struct House {
       row.sequence->pending = 0;
     }
     return rows;
+  }
+
+  // Who has all its tokens leaves.
+  void end_done() {
+    for (std::unique_ptr<Sequence>& s : sequences) {
+      if (!s || std::ssize(s->output()) < s->request.max_tokens) continue;
+      scheduler.remove(*s);
+      cache.release(s->settled(), s->pages);
+      s.reset();
+    }
   }
 
   PagePool pool;
@@ -160,14 +175,184 @@ TEST(scheduler, nobody_gives_way_while_a_step_is_in_flight) {
   EXPECT_EQ(tight.scheduler.preemptions(), 1);
 }
 
+TEST(scheduler, a_short_prompt_is_read_beside_long_ones) {
+  House house(kLimits);
+  house.add(900);
+  house.add(800);
+  EXPECT_EQ(house.step(), (Rows{{2, 75}, {1, 25}}));
+  house.add(10);
+  EXPECT_EQ(house.step(), (Rows{{3, 10}, {2, 65}, {1, 25}}));
+}
+
+TEST(scheduler, the_first_gets_a_quarter_and_what_is_over) {
+  House house(kLimits);
+  Sequence& first = house.add(700);
+  house.step();
+  for (int step = 1; first.computed < 620; ++step) {  // somebody shorter all the time
+    house.scheduler.remove(house.add(75));
+    Sequence& other = house.add(75);
+    EXPECT_EQ(house.step(), (Rows{{other.id, 75}, {1, 25}}));
+    house.scheduler.remove(other);
+    house.cache.release({}, other.pages);
+    ASSERT_LE(step, 21);
+  }
+}
+
+TEST(scheduler, what_the_cache_has_of_a_prompt_makes_it_short) {
+  House house({.max_context = 1000, .max_sequences = 4, .max_tokens = 100, .max_logit_rows = 4});
+  Sequence& before = house.add(500, 1);
+  while (before.pending == 0 && before.output().empty()) house.step();
+  house.scheduler.remove(before);
+  house.cache.release(before.settled(), before.pages);
+  house.add(900);
+  house.step();
+  Sequence& next = house.add(20);
+  next.request.prompt_logprobs = -1;
+  house.scheduler.remove(next);
+  next.tokens.insert(next.tokens.begin(), before.tokens.begin(), before.tokens.begin() + 500);
+  next.prompt_count = 520;
+  house.scheduler.add(next);
+  EXPECT_EQ(house.step(), (Rows{{next.id, 20}, {2, 80}}));
+}
+
+TEST(scheduler, a_budget_bounds_prompts_beside_decoding) {
+  House house(kLimits);
+  house.add(10);
+  house.step();
+  house.add(900);
+  EXPECT_EQ(house.step({.most = 40, .per_token = 1}), (Rows{{1, 1}, {2, 40}}));
+  EXPECT_EQ(house.step({.most = 40, .per_token = 2}), (Rows{{1, 1}, {2, 20}}));
+  EXPECT_EQ(house.step({.most = 40, .per_token = 1, .per_key = 1.0 / 60}), (Rows{{1, 1}, {2, 18}}));  // behind 60
+  EXPECT_EQ(house.step({.most = 1, .per_token = 1, .least = 7}), (Rows{{1, 1}, {2, 7}}));
+  EXPECT_EQ(house.step({.most = 0, .least = 0}), (Rows{{1, 1}}));
+  house.add(20);
+  EXPECT_EQ(house.step({.most = 40, .per_token = 1}), (Rows{{1, 1}, {3, 20}, {2, 20}}));
+  house.add(500);
+  EXPECT_EQ(house.step({.most = 40, .per_token = 1}), (Rows{{1, 1}, {3, 1}, {4, 30}, {2, 10}}));
+}
+
+TEST(scheduler, so_many_prompts_are_read_in_parts) {
+  House house(
+      {.max_context = 1000, .max_sequences = 6, .max_tokens = 100, .max_logit_rows = 6, .max_partial_prompts = 2});
+  house.add(900);
+  house.step();
+  house.add(700);
+  EXPECT_EQ(house.step(), (Rows{{2, 75}, {1, 25}}));
+  house.add(500);
+  EXPECT_EQ(house.step(), (Rows{{2, 75}, {1, 25}}));
+  house.add(60);  // read at once
+  EXPECT_EQ(house.step(), (Rows{{4, 60}, {2, 15}, {1, 25}}));
+}
+
+TEST(scheduler, long_prompts_have_bounds_of_their_own) {
+  House house({.max_context = 1000,
+               .max_sequences = 6,
+               .max_tokens = 100,
+               .max_logit_rows = 6,
+               .max_long_partial_prompts = 1,
+               .long_prompt_tokens = 40});
+  house.add(900);
+  EXPECT_EQ(house.step(), (Rows{{1, 40}}));
+  house.add(500);
+  EXPECT_EQ(house.step(), (Rows{{1, 40}}));
+  house.add(35);
+  EXPECT_EQ(house.step(), (Rows{{3, 35}, {1, 40}}));
+}
+
+TEST(scheduler, a_lower_number_goes_first) {
+  House house({.max_context = 1000, .max_sequences = 2, .max_tokens = 100, .max_logit_rows = 2});
+  house.add(10, 50, 5);
+  house.add(60, 50, 5);
+  house.add(90, 50, -1);
+  EXPECT_EQ(house.step(), (Rows{{3, 90}, {1, 10}}));
+  EXPECT_EQ(house.scheduler.waiting().front()->id, 2u);
+}
+
+TEST(scheduler, the_highest_number_gives_way) {
+  House house({.max_context = 640, .max_sequences = 4, .max_tokens = 200, .max_logit_rows = 4}, 10);
+  house.add(60, 600, 2);
+  house.add(60, 600, 1);
+  for (int i = 0; i < 500; ++i) house.step();
+  EXPECT_GT(house.scheduler.preemptions(), 0);
+  ASSERT_EQ(house.scheduler.running().size(), 1u);
+  EXPECT_EQ(house.scheduler.running()[0]->id, 2u);
+}
+
+TEST(scheduler, who_does_not_fit_may_be_passed_by_as_many_as_run_at_a_time) {
+  House house({.max_context = 256, .max_sequences = 3, .max_tokens = 300, .max_logit_rows = 3}, 5);
+  Sequence& runs = house.add(64, 150);
+  house.step();
+  Sequence& large = house.add(200, 50);
+  for (int passes = 0; passes < 3; ++passes) {
+    Sequence& small = house.add(10, 5);
+    EXPECT_EQ(house.step(), (Rows{{1, 1}, {small.id, 10}}));
+    house.scheduler.remove(small);
+    house.cache.release({}, small.pages);
+  }
+  house.add(10, 5);
+  EXPECT_EQ(house.step(), (Rows{{1, 1}}));
+  house.scheduler.remove(runs);
+  house.cache.release({}, runs.pages);
+  EXPECT_EQ(house.step(), (Rows{{6, 10}, {large.id, 200}}));
+}
+
 TEST(scheduler, who_stands_behind_one_that_does_not_fit_comes_when_that_one_leaves) {
-  House house({.max_context = 256, .max_sequences = 4, .max_tokens = 200, .max_logit_rows = 4}, 4);
-  house.add(64, 100);
+  House house({.max_context = 256, .max_sequences = 1, .max_tokens = 200, .max_logit_rows = 4}, 4);
+  Sequence& runs = house.add(64, 100);
   Sequence& large = house.add(129, 100);
   house.add(10);
   EXPECT_EQ(house.step(), (Rows{{1, 64}}));
   house.scheduler.remove(large);
-  EXPECT_EQ(house.step(), (Rows{{1, 1}, {3, 10}}));
+  house.scheduler.remove(runs);
+  house.cache.release({}, runs.pages);
+  EXPECT_EQ(house.step(), (Rows{{3, 10}}));
+}
+
+// Arrivals without end, more than can be done, shorter ones among them all the time: each is done within as many steps
+// for itself and for each that is there when it comes as the longest alone would take with a token a step.
+void nobody_starves(uint64_t seed) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  House house({.max_context = 192,
+               .max_sequences = static_cast<int>(1 + below(6)),
+               .max_tokens = static_cast<int>(8 + below(80)),
+               .max_logit_rows = 8,
+               .max_partial_prompts = static_cast<int>(1 + below(4)),
+               .max_long_partial_prompts = static_cast<int>(1 + below(4)),
+               .long_prompt_tokens = below(2) * 20},
+              static_cast<int32_t>(3 + below(10)));
+  std::vector<int64_t> due;
+  int64_t now = 0;
+  for (; now < 6000 || !house.scheduler.running().empty() || !house.scheduler.waiting().empty(); ++now) {
+    if (now < 6000 && house.scheduler.waiting().size() < 12) {
+      house.add(below(3) == 0 ? 60 + below(70) : 1 + below(30), 1 + below(40));
+      due.push_back(now + 170 * std::ssize(house.scheduler.waiting()) + 170 * std::ssize(house.scheduler.running()));
+    }
+    house.step(below(3) == 0 ? PromptBudget{.most = 0, .per_token = 1, .least = 1 + below(9)} : PromptBudget());
+    house.end_done();
+    for (size_t i = 0; i < due.size(); ++i)
+      ASSERT_TRUE(!house.sequences[i] || now <= due[i]) << "sequence " << i + 1 << " waits for too long";
+  }
+}
+
+TEST(scheduler, nobody_starves_whatever_comes) {
+  for (uint64_t seed = 1; seed <= 40 && !HasFailure(); ++seed) nobody_starves(seed);
+}
+
+// Whatever long prompts are there: where there are pages and a place, a short one is read in the step after it came.
+TEST(scheduler, a_short_prompt_never_waits_for_long_ones) {
+  std::mt19937_64 random(3);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  House house({.max_context = 4000, .max_sequences = 64, .max_tokens = 200, .max_logit_rows = 64}, 4000);
+  for (int step = 0; step < 3000; ++step) {
+    if (below(60) == 0) house.add(300 + below(3000), 1 + below(20));
+    Sequence* const small = below(2) == 0 ? &house.add(1 + below(30), 1 + below(20)) : nullptr;
+    house.step();
+    ASSERT_TRUE(small == nullptr || small->computed == small->prompt_count) << step;
+    house.end_done();
+  }
+  EXPECT_EQ(house.scheduler.preemptions(), 0);
 }
 
 TEST(scheduler, prompt_logprobs_take_the_rows_that_are_left) {

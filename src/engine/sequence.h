@@ -41,8 +41,10 @@ struct Sequence {
   std::vector<uint32_t> mask;  // of the next draw; empty: none
 
   Time submitted, started{}, first_token{};
-  bool admitted = false;  // ever
-  int64_t cached = 0;     // of the prompt, at the first admission
+  bool running = false;  // has a place and pages
+  int passed = 0;        // others that were admitted before it when it was its turn
+  int64_t kept = 0;      // while it waits: tokens that the prefix cache has of it, at last sight
+  int64_t cached = 0;    // of the prompt, when it was begun
 
   [[nodiscard]] std::span<const int32_t> prompt() const {
     return std::span(tokens).first(static_cast<size_t>(prompt_count));
@@ -54,6 +56,13 @@ struct Sequence {
   [[nodiscard]] std::span<const int32_t> settled() const {
     if (!request.prefix_cache) return {};
     return std::span(tokens).first(static_cast<size_t>(std::min(computed, static_cast<int64_t>(tokens.size()))));
+  }
+  // What the prefix cache may give it: not what is to be computed for its logprobs, nor the token that is followed by a
+  // draw.
+  [[nodiscard]] std::span<const int32_t> resumable() const {
+    if (!request.prefix_cache) return {};
+    const auto known = static_cast<int64_t>(tokens.size());
+    return std::span(tokens).first(static_cast<size_t>(scored < to_score() ? scored : known - 1));
   }
   // Prompt tokens whose successor's logprobs are asked for.
   [[nodiscard]] int64_t to_score() const { return request.prompt_logprobs < 0 ? 0 : prompt_count - 1; }

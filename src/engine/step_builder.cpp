@@ -8,7 +8,7 @@ namespace nibble::engine {
 
 using backend::kPageTokens;
 
-StepBuilder::Built StepBuilder::build(const Batch& batch) {
+StepBuilder::Built StepBuilder::build(const Batch& batch, Draws draws) {
   check(!batch.rows.empty(), "a step has rows");
   step_.token_ids.clear();
   step_.positions.clear();
@@ -23,6 +23,11 @@ StepBuilder::Built StepBuilder::build(const Batch& batch) {
         {.first_token = first_token, .tokens = row.count, .context = static_cast<int32_t>(row.from) + row.count});
     add_tokens(row);
     add_logits(row, first_token);
+  }
+  if (uses_.empty() && draws == Draws::kOneAtLeast) {
+    step_.logit_tokens.push_back(static_cast<int32_t>(step_.token_ids.size()) - 1);
+    step_.sample_rows.push_back({.params = &greedy_, .position = step_.positions.back() + 1});
+    uses_.push_back({nullptr});
   }
   add_tables(batch);
   return {step_, uses_};

@@ -11,7 +11,7 @@ namespace nibble::engine {
 
 // What one row of logits is for.
 struct LogitUse {
-  Sequence* sequence;
+  Sequence* sequence;   // null: nobody's
   int64_t scored = -1;  // >= 0: the logprobs of this prompt token's successor; else the next token is drawn
 };
 
@@ -23,7 +23,9 @@ class StepBuilder {
     const model::Step& step;
     const std::vector<LogitUse>& uses;  // per row of logits
   };
-  [[nodiscard]] Built build(const Batch& batch);
+  // kOneAtLeast: where nobody draws, a token is drawn that is nobody's, so that the step's end can be waited for.
+  enum class Draws : uint8_t { kAsked, kOneAtLeast };
+  [[nodiscard]] Built build(const Batch& batch, Draws draws = Draws::kAsked);
 
  private:
   void add_tokens(const Batch::Row& row);

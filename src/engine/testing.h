@@ -9,6 +9,8 @@
 #include "model/gpt_oss.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -154,6 +156,14 @@ class FakeBackend final : public backend::Backend {
   int64_t steps = 0;
   int most_rows = 0;
   int64_t fed_back = 0;  // ids that named a token in flight
+  // What a step takes, by a clock of its own.
+  double step_seconds = 0, token_seconds = 0, key_seconds = 0;
+  double seconds = 0;       // by that clock
+  bool runs_ahead = false;  // as a card does: a step takes its time while the host goes on
+  [[nodiscard]] std::chrono::steady_clock::time_point now() const {
+    using namespace std::chrono;
+    return steady_clock::time_point(duration_cast<steady_clock::duration>(duration<double>(1 + seconds)));
+  }
 
   [[nodiscard]] std::string_view name() const override { return "fake"; }
   backend::WeightHandle upload(const backend::HostWeight&) override { return {}; }
@@ -174,11 +184,16 @@ class FakeBackend final : public backend::Backend {
       tokens_.push_back(id >= 0 ? id : std::max(0, results_.back().second.at(static_cast<size_t>(-1 - id)).token));
     }
     states_.assign(tokens_.size(), {});
+    step_ends_ = std::max(step_ends_, seconds) + step_seconds + token_seconds * static_cast<double>(args.ids.size());
+    if (!runs_ahead) seconds = step_ends_;
     tokens_computed += static_cast<int64_t>(tokens_.size());
     ++steps;
   }
   void attn_in(const backend::AttnInArgs& args) override {
     fault();
+    for (const int32_t position : args.positions)
+      step_ends_ += args.layer_idx == 0 ? key_seconds * static_cast<double>(position) : 0;
+    if (!runs_ahead) seconds = step_ends_;
     for (size_t t = 0; t < tokens_.size(); ++t) {
       Cell& cell = cells_[static_cast<size_t>(args.layer_idx)].at(static_cast<size_t>(args.kv_slots[t]));
       check(cell.step != steps || cell.token < 0, "a slot is written once in a step");
@@ -231,12 +246,14 @@ class FakeBackend final : public backend::Backend {
     std::vector<backend::Drawn> drawn;
     for (size_t r = 0; r < rows_.size(); ++r) drawn.push_back(fake_draw(rows_[r], args.rows[r]));
     results_.emplace_back(++ticket_, std::move(drawn));
+    ends_[static_cast<size_t>(ticket_) % ends_.size()] = step_ends_;
     if (results_.size() > 3) results_.pop_front();
     return ticket_;
   }
   [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override {
     check(ticket > last_read_ && ticket + 1 >= ticket_, "tickets are read once, in order, two at most outstanding");
     last_read_ = ticket;
+    seconds = std::max(seconds, ends_[static_cast<size_t>(ticket) % ends_.size()]);
     fault_in_wait |= calls_to_fault == 0;
     fault();
     for (auto& [of, drawn] : results_) {
@@ -247,6 +264,7 @@ class FakeBackend final : public backend::Backend {
   }
   [[nodiscard]] backend::SlotData peek(backend::Slot) override { return {}; }
   [[nodiscard]] int64_t tickets() const { return ticket_; }
+  [[nodiscard]] int64_t unread() const { return ticket_ - last_read_; }
 
  private:
   struct Cell {
@@ -267,6 +285,8 @@ class FakeBackend final : public backend::Backend {
   std::vector<State> states_, rows_;
   std::deque<std::pair<backend::Ticket, std::vector<backend::Drawn>>> results_;
   backend::Ticket ticket_ = 0, last_read_ = 0;
+  double step_ends_ = 0;
+  std::array<double, 4> ends_{};  // by ticket
 };
 
 // What a receiver was told.

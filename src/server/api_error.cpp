@@ -43,7 +43,7 @@ std::string beginning_of(std::string_view text) {
 ApiError::ApiError(std::string_view param, std::string_view message, int status, std::string code)
     : Error(Code::kInvalidRequest, beginning_of(message)),
       param_(beginning_of(param)),
-      code_(std::move(code)),
+      code_(code.empty() && !param.empty() ? "invalid_value" : std::move(code)),
       status_(status) {}
 
 Json ApiError::json() const {

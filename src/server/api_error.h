@@ -15,8 +15,9 @@ using Json = nlohmann::ordered_json;
 
 class ApiError : public Error {
  public:
-  // A field that is wrong or not served: 400, or another status of the client's. Of what is longer than 1000 bytes the
-  // beginning counts: both may repeat the request's own words.
+  // A field that is wrong or not served: 400, or another status of the client's. A field whose error has no code of its
+  // own has "invalid_value". Of what is longer than 1000 bytes the beginning counts: both may repeat the request's own
+  // words.
   ApiError(std::string_view param, std::string_view message, int status = 400, std::string code = "");
 
   [[nodiscard]] int status() const { return status_; }

@@ -24,12 +24,12 @@ struct Reply {
 
 class ApiTest : public ::testing::Test {
  protected:
-  void start(std::vector<std::string> scripts, ApiOptions options = {}) {
+  void start(std::vector<std::string> scripts, ApiOptions options = {}, const ServedModel& model = testing::model()) {
     engine_ = std::make_unique<testing::ScriptedEngine>(std::move(scripts));
     options.date = [] { return std::string("2026-11-21"); };
     options.log = [this](const Json& line) { log_.push_back(line); };
     api_ = std::make_unique<Api>(std::move(options));
-    api_->publish(testing::model(), engine_->port());
+    api_->publish(model, engine_->port());
   }
   std::unique_ptr<Call> call(const std::string& path, std::string body, const std::string& method = "POST") {
     return api_->handle({.method = method, .path = path, .authorization = key_, .body = std::move(body)}, [] {});
@@ -107,6 +107,25 @@ TEST_F(ApiTest, what_goes_on_where_a_grammar_ends_cannot_go_with_one) {
     EXPECT_EQ(reply.status, 400);
     EXPECT_EQ(reply.json["error"]["param"], param);
   }
+}
+
+TEST_F(ApiTest, priority_goes_to_an_engine_that_goes_by_it_and_is_refused_by_others) {
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],"priority":)";
+  start({kAnswer});
+  EXPECT_EQ(ask("/v1/chat/completions", chat + "0}").status, 200);
+  for (const auto& [path, body] : {std::pair<std::string, std::string>{"/v1/chat/completions", chat + "3}"},
+                                   {"/v1/completions", R"({"prompt":"hi","priority":3})"},
+                                   {"/v1/responses", R"({"input":"hi","priority":3})"}}) {
+    const Reply reply = ask(path, body);
+    EXPECT_EQ(reply.status, 400) << path;
+    EXPECT_EQ(reply.json["error"]["param"], "priority");
+    EXPECT_NE(reply.text.find("--scheduling-policy priority, found 3"), std::string::npos) << reply.text;
+  }
+  ServedModel model = testing::model();
+  model.by_priority = true;
+  start({kAnswer}, {}, model);
+  EXPECT_EQ(ask("/v1/chat/completions", chat + "-3}").status, 200);
+  EXPECT_EQ(engine_->requests.at(0).priority, -3);
 }
 
 TEST_F(ApiTest, a_failed_engine_is_a_500_or_an_error_event) {
@@ -223,6 +242,24 @@ TEST_F(ApiTest, a_turn_that_must_end_in_json_reasons_within_its_budget) {
     EXPECT_EQ(most, (context - static_cast<int64_t>(engine_->requests.back().prompt.size())) / 2) << fields;
   }
   EXPECT_EQ(reasoned(tool), 5000);  // it may answer: its end is the model's
+  for (const std::string& fields : {std::string(R"("seed":1)"), tool, forced, json})
+    EXPECT_EQ(reasoned(fields + R"(,"thinking_token_budget":7)"), 7) << fields;
+}
+
+TEST_F(ApiTest, no_budget_is_no_reasoning) {
+  start({kAnswer});
+  ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"thinking_token_budget":0})");
+  engine::TokenMask& mask = *engine_->requests.back().mask;
+  mask.accept(testing::tokens("<|channel|>")[0]);
+  std::vector<uint32_t> bits(static_cast<size_t>(testing::tokenizer().max_id()) / 32 + 1);
+  mask.fill(bits);
+  const auto may = [&bits](int32_t id) { return ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1U) != 0; };
+  EXPECT_TRUE(may(testing::tokens("final")[0]));
+  EXPECT_FALSE(may(testing::tokens("analysis")[0]));
+  const Reply reply = ask(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"hi"}],"thinking_token_budget":5,"ignore_eos":true,"max_tokens":9})");
+  EXPECT_EQ(reply.json["error"]["param"], "ignore_eos");
 }
 
 TEST_F(ApiTest, the_prompt_tells_effort_identity_and_verbosity) {
@@ -234,6 +271,37 @@ TEST_F(ApiTest, the_prompt_tells_effort_identity_and_verbosity) {
   for (const char* text : {"system<|message|>You are Bo, a bot.\nKnowledge", "\nReasoning: low\n",
                            "# Instructions\n\nKeep the answer short"})
     EXPECT_NE(prompt.find(text), std::string::npos) << text << prompt;
+}
+
+TEST_F(ApiTest, a_schema_that_no_grammar_expresses_is_refused_with_openais_code) {
+  start({kAnswer});
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],)",
+                    schema = R"({"type":"object","properties":{"größe":{"not":{}}}})";
+  struct Case {
+    std::string path, body, param, code;
+  };
+  for (const Case& c :
+       {Case{"/v1/chat/completions",
+             chat + R"("response_format":{"type":"json_schema","json_schema":{"name":"x","schema":)" + schema + "}}}",
+             "response_format", "invalid_json_schema"},
+        {"/v1/completions",
+         R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"name":"x","schema":)" + schema +
+             "}}}",
+         "response_format", "invalid_json_schema"},
+        {"/v1/responses",
+         R"({"input":"hi","text":{"format":{"type":"json_schema","name":"x","schema":)" + schema + "}}}", "text.format",
+         "invalid_json_schema"},
+        {"/v1/chat/completions",
+         chat + R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)" + schema + "}}]}",
+         "tools", "invalid_function_parameters"}}) {
+    const Reply reply = ask(c.path, c.body);
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(reply.json["error"]["param"], c.param) << reply.text;
+    EXPECT_EQ(reply.json["error"]["code"], c.code) << reply.text;
+    const std::string message = reply.json["error"]["message"];
+    EXPECT_NE(message.find("the schema at #/properties/größe: the keyword not"), std::string::npos) << message;
+    EXPECT_EQ(message.find('['), std::string::npos) << message;
+  }
 }
 
 TEST_F(ApiTest, a_refusal_does_not_repeat_a_large_request) {

@@ -59,6 +59,11 @@ engine::Request base_request(const ServedModel& model, const GenerationFields& f
   engine::Request request = fields.request;
   for (const auto& [id, bias] : request.sampling.logit_bias) check_id(model, id, "logit_bias");
   for (const int32_t id : request.stop_ids) check_id(model, id, "stop_token_ids");
+  if (request.priority != 0 && !model.by_priority) {
+    throw ApiError("priority", fmt::format("priority: want 0, or a server started with --scheduling-policy priority, "
+                                            "found {}",
+                                            request.priority));
+  }
   request.max_tokens = fields.max_tokens.value_or(std::numeric_limits<int32_t>::max());
   if (request.min_tokens > request.max_tokens) {
     throw ApiError("min_tokens", fmt::format("min_tokens: want at most the limit of {}, found {}", request.max_tokens,
@@ -84,6 +89,7 @@ std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& tu
 
 std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
   const GenerationFields& fields = turn.generation;
+  const MaskSource mask = turn_mask(*model.grammars, turn);
   engine::Request request = base_request(model, fields);
   if (!fields.ignore_eos) {  // a turn ends here, whatever the model's files list
     request.stop_ids.push_back(model.ids.id_of(text::Special::kReturn));
@@ -91,13 +97,12 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
   }
   request.prompt = turn_prompt(model, turn, date);
   check_length(model, request, turn.prompt_field);
-  const int64_t room = model.max_context - static_cast<int64_t>(request.prompt.size());
-  const MaskSource mask = turn_mask(*model.grammars, turn, std::min(request.max_tokens, room));
+  const int64_t room = std::min(request.max_tokens, model.max_context - static_cast<int64_t>(request.prompt.size()));
   request.sampling.seed = seed_of(fields);
   std::vector<engine::Request> requests;
   for (int i = 0; i < fields.n; ++i) {
     requests.push_back(request);
-    if (mask) requests.back().mask = mask();
+    if (mask) requests.back().mask = mask(room);
     ++request.sampling.seed;
   }
   return requests;
@@ -123,7 +128,7 @@ std::vector<engine::Request> completion_requests(const ServedModel& model, const
     for (int i = 0; i < fields.n; ++i) {
       request.sampling.seed = seed + static_cast<uint64_t>(i);
       requests.push_back(request);
-      if (mask) requests.back().mask = mask();
+      if (mask) requests.back().mask = mask(request.max_tokens);
     }
   }
   return requests;

@@ -10,10 +10,10 @@
 namespace nibble::server {
 namespace {
 
-ApiError want(const std::string& path, std::string_view what, const Json& found) {
+ApiError want(const std::string& path, std::string_view what, const Json& found, const char* code = "invalid_type") {
   std::string text = to_text(found);
   if (text.size() > 60) text = fmt::format("{} of {} bytes", found.type_name(), text.size());
-  return {path, fmt::format("{}: want {}, found {}", path.empty() ? "the request" : path, what, text)};
+  return {path, fmt::format("{}: want {}, found {}", path.empty() ? "the request" : path, what, text), 400, code};
 }
 
 // The library's message without its own tag and without the text that it read.
@@ -107,7 +107,7 @@ std::optional<int64_t> Fields::integer(std::string_view name, Range<int64_t> ran
   if (value == nullptr) return std::nullopt;
   const int64_t number = integer_of(*value, path(name));
   if (number < range.least || number > range.most)
-    throw want(path(name), fmt::format("a number from {} to {}", range.least, range.most), *value);
+    throw want(path(name), fmt::format("a number from {} to {}", range.least, range.most), *value, "invalid_value");
   return number;
 }
 
@@ -116,7 +116,7 @@ std::optional<double> Fields::number(std::string_view name, Range<double> range)
   if (value == nullptr) return std::nullopt;
   const double number = number_of(*value, path(name));
   if (number < range.least || number > range.most)
-    throw want(path(name), fmt::format("a number from {} to {}", range.least, range.most), *value);
+    throw want(path(name), fmt::format("a number from {} to {}", range.least, range.most), *value, "invalid_value");
   return number;
 }
 
@@ -135,19 +135,29 @@ std::optional<Fields> Fields::object(std::string_view name) {
   return value == nullptr ? std::nullopt : std::optional(Fields(*value, path(name)));
 }
 
-std::string Fields::required_string(std::string_view name) {
-  auto value = string(name);
-  if (!value) throw ApiError(path(name), fmt::format("{}: want a string, found nothing", path(name)));
-  return *std::move(value);
+const Json& Fields::required(std::string_view name, std::string_view what) {
+  const Json* value = find(name);
+  if (value != nullptr) return *value;
+  throw ApiError(path(name), fmt::format("{}: want {}, found nothing", path(name), what), 400,
+                 "missing_required_parameter");
 }
+
+std::string Fields::required_string(std::string_view name) { return string_of(required(name, "a string"), path(name)); }
+
+Fields Fields::required_object(std::string_view name) { return {required(name, "an object"), path(name)}; }
 
 std::optional<size_t> Fields::choice(std::string_view name, std::initializer_list<std::string_view> words) {
   const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
   const auto it =
       value->is_string() ? std::find(words.begin(), words.end(), value->get_ref<const std::string&>()) : words.end();
-  if (it == words.end()) throw want(path(name), fmt::format("{}", fmt::join(words, " or ")), *value);
+  if (it == words.end()) throw want(path(name), fmt::format("{}", fmt::join(words, " or ")), *value, "invalid_value");
   return static_cast<size_t>(it - words.begin());
+}
+
+size_t Fields::required_choice(std::string_view name, std::initializer_list<std::string_view> words) {
+  static_cast<void>(required(name, fmt::format("{}", fmt::join(words, " or "))));
+  return *choice(name, words);
 }
 
 void Fields::ignore_strings(std::initializer_list<std::string_view> names) {

@@ -43,9 +43,13 @@ class Fields {
   [[nodiscard]] std::optional<std::string> string(std::string_view name);
   [[nodiscard]] const Json* array(std::string_view name);
   [[nodiscard]] std::optional<Fields> object(std::string_view name);
+  // What must be there: `what` is wanted.
+  [[nodiscard]] const Json& required(std::string_view name, std::string_view what);
   [[nodiscard]] std::string required_string(std::string_view name);
+  [[nodiscard]] Fields required_object(std::string_view name);
   // Position of the value among the words.
   [[nodiscard]] std::optional<size_t> choice(std::string_view name, std::initializer_list<std::string_view> words);
+  [[nodiscard]] size_t required_choice(std::string_view name, std::initializer_list<std::string_view> words);
 
   // Accepted without effect on the answer, docs/api.md says why for each; ApiError where they have another type.
   void ignore_strings(std::initializer_list<std::string_view> names);

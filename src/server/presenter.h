@@ -27,6 +27,7 @@ struct ServedModel {
   std::vector<int32_t> eos_ids;
   int64_t max_context = 0;
   int64_t vocab = 0;
+  bool by_priority = false;  // --scheduling-policy priority
 };
 
 struct AnswerId {

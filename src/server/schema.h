@@ -38,7 +38,8 @@ enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
 struct OutputFormat {
   enum class Kind { kText, kJsonObject, kJsonSchema };
   Kind kind = Kind::kText;
-  text::ResponseFormat schema;  // kJsonSchema
+  text::ResponseFormat schema;            // kJsonSchema
+  std::string field = "response_format";  // the request's name of it
 };
 
 // Names of called functions by the id of the call.
@@ -56,8 +57,9 @@ struct TurnRequest {
   std::string named_tool;  // kNamed
   bool parallel_tool_calls = true;
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
-  std::optional<std::string> identity;  // who the model is told to be; none: as it was trained
-  bool include_reasoning = true;  // in a chat's answer
+  std::optional<int64_t> reasoning_tokens;  // most of them; none: by the effort where the turn must end in JSON
+  std::optional<std::string> identity;      // who the model is told to be; none: as it was trained
+  bool include_reasoning = true;            // in a chat's answer
   OutputFormat format;
 };
 

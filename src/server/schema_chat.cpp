@@ -24,12 +24,11 @@ void read_tool_calls(Fields& message, TurnRequest& into, CallNames& calls) {
     call.only("type", "function", "only functions are called");
     static_cast<void>(call.integer("index", {0, INT64_MAX}));
     const std::string id = call.required_string("id");
-    auto function = call.object("function");
-    if (!function) throw ApiError(call.path("function"), call.path("function") + ": want an object, found nothing");
-    const std::string name = function->required_string("name");
-    into.history.push_back(call_message(name, function->string("arguments").value_or("")));
+    Fields function = call.required_object("function");
+    const std::string name = function.required_string("name");
+    into.history.push_back(call_message(name, function.string("arguments").value_or("")));
     calls[id] = name;
-    function->done();
+    function.done();
     call.done();
   }
 }
@@ -66,9 +65,7 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
     read_assistant(message, into, calls);
     return message.done();
   }
-  const Json* content = message.find("content");
-  if (content == nullptr) throw ApiError(message.path("content"), message.path("content") + ": want a text");
-  std::string text = text_of(*content, message.path("content"), {"text", "input_text"});
+  std::string text = text_of(message.required("content", "a text"), message.path("content"), {"text", "input_text"});
   if (*role == text::Role::kTool) {
     const std::string id = message.required_string("tool_call_id");
     into.history.push_back(result_message(called_function(calls, id, message.path("tool_call_id")), std::move(text)));
@@ -90,10 +87,9 @@ void read_tools(Fields& fields, TurnRequest& into) {
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("tools[{}]", i));
       tool.only("type", "function", "there are no built-in or custom tools");
-      auto function = tool.object("function");
-      if (!function) throw ApiError(tool.path("function"), tool.path("function") + ": want an object, found nothing");
-      read_function(*function, into);
-      function->done();
+      Fields function = tool.required_object("function");
+      read_function(function, into);
+      function.done();
       static_cast<void>(tool.object("cache_control"));  // what can be cached is
       tool.done();
     }
@@ -103,11 +99,10 @@ void read_tools(Fields& fields, TurnRequest& into) {
   if (choice != nullptr && choice->is_object()) {
     Fields named(*choice, "tool_choice");
     named.only("type", "function", "only functions are called");
-    auto function = named.object("function");
-    if (!function) throw ApiError("tool_choice.function", "tool_choice.function: want an object, found nothing");
-    into.named_tool = function->required_string("name");
+    Fields function = named.required_object("function");
+    into.named_tool = function.required_string("name");
     into.tool_choice = ToolChoice::kNamed;
-    function->done();
+    function.done();
     named.done();
   } else if (const auto word = fields.choice("tool_choice", {"auto", "none", "required"})) {
     into.tool_choice = static_cast<ToolChoice>(*word);
@@ -133,6 +128,7 @@ void read_reasoning(Fields& fields, TurnRequest& into) {
     told->done();
   }
   into.effort = effort.value_or(into.effort);
+  into.reasoning_tokens = fields.integer("thinking_token_budget", {0, kMostTokens});  // vLLM's name
 }
 
 // What the answer will be much like: it could make it faster and changes nothing in it.
@@ -140,26 +136,21 @@ void check_prediction(Fields& fields) {
   auto prediction = fields.object("prediction");
   if (!prediction) return;
   prediction->only("type", "content", "there is no other prediction");
-  const Json* content = prediction->find("content");
-  const std::string path = prediction->path("content");
-  if (content == nullptr) throw ApiError(path, path + ": want a text, found nothing");
-  static_cast<void>(text_of(*content, path, {"text"}));
+  static_cast<void>(text_of(prediction->required("content", "a text"), prediction->path("content"), {"text"}));
   prediction->done();
 }
 
 OutputFormat read_response_format(Fields& fields) {
   auto format = fields.object("response_format");
   if (!format) return {};
-  const auto type = format->choice("type", {"text", "json_object", "json_schema"});
-  if (!type) throw ApiError("response_format.type", "response_format.type: want text, json_object or json_schema");
-  OutputFormat read{.kind = static_cast<OutputFormat::Kind>(*type), .schema = {}};
-  auto schema = format->object("json_schema");
-  if (schema && *type != 2)
+  const size_t type = format->required_choice("type", {"text", "json_object", "json_schema"});
+  OutputFormat read{.kind = static_cast<OutputFormat::Kind>(type), .schema = {}};
+  if (type == 2) {
+    Fields schema = format->required_object("json_schema");
+    read = read_json_schema(schema);
+    schema.done();
+  } else if (format->find("json_schema") != nullptr) {
     throw ApiError("response_format.json_schema", "response_format.json_schema: want the type json_schema with it");
-  if (*type == 2) {
-    if (!schema) throw ApiError("response_format.json_schema", "response_format.json_schema: want an object");
-    read = read_json_schema(*schema);
-    schema->done();
   }
   format->done();
   return read;
@@ -194,13 +185,12 @@ std::vector<int32_t> ids_of(const Json& list) {
 }
 
 void read_prompts(Fields& fields, CompletionRequest& into) {
-  const Json* prompt = fields.find("prompt");
-  if (prompt == nullptr) throw ApiError("prompt", "prompt: want a text or token ids, found nothing");
-  if (prompt->is_string()) {
-    into.prompts.emplace_back(prompt->get<std::string>());
+  const Json& prompt = fields.required("prompt", "a text or token ids");
+  if (prompt.is_string()) {
+    into.prompts.emplace_back(prompt.get<std::string>());
     return;
   }
-  const Json& list = array_of(*prompt, "prompt");
+  const Json& list = array_of(prompt, "prompt");
   if (list.empty()) throw ApiError("prompt", "prompt: want a text or token ids, found an empty array");
   if (list[0].is_number()) {
     into.prompts.emplace_back(ids_of(list));
@@ -230,11 +220,11 @@ TurnRequest parse_chat(const Json& body) {
   read_reasoning(fields, turn);
   turn.include_reasoning = fields.boolean("include_reasoning").value_or(true);
   turn.format = read_response_format(fields);
-  const Json* messages = fields.array("messages");
-  if (messages == nullptr || messages->empty()) throw ApiError("messages", "messages: want at least one, found none");
+  const Json& messages = array_of(fields.required("messages", "at least one"), "messages");
+  if (messages.empty()) throw ApiError("messages", "messages: want at least one, found none");
   CallNames calls;
-  for (size_t i = 0; i < messages->size(); ++i) {
-    Fields message((*messages)[i], fmt::format("messages[{}]", i));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    Fields message(messages[i], fmt::format("messages[{}]", i));
     read_message(message, turn, calls);
   }
   if (turn.history.empty() && turn.instructions.empty())

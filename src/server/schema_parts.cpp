@@ -111,7 +111,7 @@ void read_generation(Fields& fields, GenerationFields& into) {
   static_cast<void>(fields.choice("service_tier", {"auto", "default", "flex", "scale", "priority"}));
   static_cast<void>(fields.choice("prompt_cache_retention", {"in-memory", "in_memory", "24h"}));
   check_texts(fields, "metadata");  // a response gives them back
-  fields.only("priority", 0, "requests are served in order of arrival");
+  into.request.priority = fields.integer("priority", {INT32_MIN, INT32_MAX}).value_or(0);
   fields.only("length_penalty", 1, "there is no beam search");
   fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
                  "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",
@@ -170,10 +170,7 @@ OutputFormat read_json_schema(Fields& fields) {
   OutputFormat format{.kind = OutputFormat::Kind::kJsonSchema, .schema = {}};
   format.schema.name = fields.string("name").value_or("response");
   format.schema.description = fields.string("description").value_or("");
-  if (!fields.object("schema")) {
-    const std::string path = fields.path("schema");
-    throw ApiError(path, fmt::format("{}: want a JSON Schema, found nothing", path));
-  }
+  static_cast<void>(fields.required_object("schema"));
   format.schema.schema = *fields.find("schema");
   fields.ignore_booleans({"strict"});  // the schema is enforced either way
   return format;
@@ -187,8 +184,10 @@ std::string text_of(const Json& content, const std::string& path, std::initializ
     Fields part(content[i], fmt::format("{}[{}]", path, i));
     const std::string type = part.required_string("type");
     if (std::find(types.begin(), types.end(), type) == types.end()) {
-      throw ApiError(part.path("type"), fmt::format("{}: only {} is supported, found {}; gpt-oss reads text only",
-                                                    part.path("type"), fmt::join(types, ", "), type));
+      throw ApiError(part.path("type"),
+                     fmt::format("{}: only {} is supported, found {}; gpt-oss reads text only", part.path("type"),
+                                 fmt::join(types, ", "), type),
+                     400, "unsupported_value");
     }
     text += part.required_string(type == "refusal" ? "refusal" : "text");
     part.ignore_arrays({"annotations", "logprobs"});  // of our own answers, sent back

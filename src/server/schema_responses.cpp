@@ -27,9 +27,8 @@ void read_message_item(Fields& item, bool before_call, TurnRequest& into) {
     throw ApiError(item.path("role"), fmt::format("{}: want system, developer, user or assistant, found {}",
                                                   item.path("role"), role_name));
   }
-  const Json* content = item.find("content");
-  if (content == nullptr) throw ApiError(item.path("content"), item.path("content") + ": want a text, found nothing");
-  std::string text = text_of(*content, item.path("content"), {"input_text", "output_text", "text", "refusal"});
+  std::string text = text_of(item.required("content", "a text"), item.path("content"),
+                             {"input_text", "output_text", "text", "refusal"});
   if (*role == text::Role::kAssistant) {
     into.history.push_back(
         assistant_message(before_call ? text::kCommentaryChannel : text::kFinalChannel, std::move(text)));
@@ -71,29 +70,28 @@ void read_item(const Json& items, size_t i, ResponsesRequest& into) {
   } else if (type == "function_call_output") {
     const std::string id = item.required_string("call_id");
     const std::string& function = called_function(into.calls, id, item.path("call_id"));
-    const Json* output = item.find("output");
-    if (output == nullptr) throw ApiError(item.path("output"), item.path("output") + ": want a text, found nothing");
+    const Json& output = item.required("output", "a text");
     history.push_back(
-        result_message(function, text_of(*output, item.path("output"), {"input_text", "output_text", "text"})));
+        result_message(function, text_of(output, item.path("output"), {"input_text", "output_text", "text"})));
   } else if (type == "reasoning") {
     read_reasoning_item(item, into.turn);
   } else {
     throw ApiError(item.path("type"),
                    fmt::format("{}: want message, reasoning, function_call or function_call_output, found {}",
-                               item.path("type"), type));
+                               item.path("type"), type),
+                   400, "unsupported_value");
   }
   item.ignore_strings({"id", "status"});
   item.done();
 }
 
 void read_input(Fields& fields, ResponsesRequest& into) {
-  const Json* input = fields.find("input");
-  if (input == nullptr) throw ApiError("input", "input: want a text or an array of items, found nothing");
-  if (input->is_string()) {
-    into.turn.history.push_back(plain_message(text::Role::kUser, input->get<std::string>()));
+  const Json& input = fields.required("input", "a text or an array of items");
+  if (input.is_string()) {
+    into.turn.history.push_back(plain_message(text::Role::kUser, input.get<std::string>()));
     return;
   }
-  const Json& items = array_of(*input, "input");
+  const Json& items = array_of(input, "input");
   for (size_t i = 0; i < items.size(); ++i) read_item(items, i, into);
   if (into.turn.history.empty()) throw ApiError("input", "input: want at least one item, found none");
 }
@@ -126,10 +124,10 @@ void read_text(Fields& fields, TurnRequest& into) {
   if (!text) return;
   read_verbosity(*text, into);
   if (auto format = text->object("format")) {
-    const auto type = format->choice("type", {"text", "json_object", "json_schema"});
-    if (!type) throw ApiError("text.format.type", "text.format.type: want text, json_object or json_schema");
-    into.format = *type == 2 ? read_json_schema(*format)
-                             : OutputFormat{.kind = static_cast<OutputFormat::Kind>(*type), .schema = {}};
+    const size_t type = format->required_choice("type", {"text", "json_object", "json_schema"});
+    into.format = type == 2 ? read_json_schema(*format)
+                            : OutputFormat{.kind = static_cast<OutputFormat::Kind>(type), .schema = {}};
+    into.format.field = "text.format";
     format->done();
   }
   text->done();
@@ -154,7 +152,7 @@ void read_include(Fields& fields, GenerationFields& into) {
     if (what == "message.output_text.logprobs")
       into.request.logprobs = static_cast<int>(top.value_or(0));
     else if (std::find(std::begin(kNeverThere), std::end(kNeverThere), what) == std::end(kNeverThere))
-      throw ApiError("include", fmt::format("include: {} is not supported", what));
+      throw ApiError("include", fmt::format("include: {} is not supported", what), 400, "unsupported_value");
   }
 }
 

@@ -26,11 +26,31 @@ std::string refused(const std::string& fields) {
   return "";
 }
 
+TEST(schema, a_refusal_has_openais_code) {
+  const auto code = [](const std::string& fields) -> std::string {
+    try {
+      static_cast<void>(chat(fields));
+    } catch (const ApiError& e) {
+      return e.json()["error"]["code"];
+    }
+    return "";
+  };
+  EXPECT_EQ(code(R"(,"frobnicate":1)"), "unknown_parameter");
+  EXPECT_EQ(code(R"(,"audio":{"voice":"x"})"), "unsupported_parameter");
+  EXPECT_EQ(code(R"(,"modalities":["audio"])"), "unsupported_value");
+  EXPECT_EQ(code(R"(,"temperature":"hot")"), "invalid_type");
+  EXPECT_EQ(code(R"(,"temperature":-1)"), "invalid_value");
+  EXPECT_EQ(code(R"(,"reasoning_effort":"extreme")"), "invalid_value");
+  EXPECT_EQ(code(R"(,"stop":[""])"), "invalid_value");
+  EXPECT_EQ(code(R"(,"tools":[{"type":"function"}])"), "missing_required_parameter");
+  EXPECT_EQ(code(R"(,"response_format":{})"), "missing_required_parameter");
+}
+
 TEST(schema, sampling_fields_reach_the_request) {
   const TurnRequest turn = chat(R"(,"temperature":0.5,"top_p":0,"top_k":-1,"min_p":0.1,"presence_penalty":1,
       "frequency_penalty":-1,"repetition_penalty":1.1,"logit_bias":{"5":-100},"seed":-3,"n":2,"stop":"x",
       "stop_token_ids":[7],"min_tokens":3,"max_completion_tokens":9,"max_tokens":8,"logprobs":true,"top_logprobs":4,
-      "ignore_eos":true,"reasoning_effort":"high")");
+      "ignore_eos":true,"priority":-6,"reasoning_effort":"high")");
   const GenerationFields& g = turn.generation;
   EXPECT_FLOAT_EQ(g.request.sampling.temperature, 0.5f);
   EXPECT_GT(g.request.sampling.top_p, 0);
@@ -42,6 +62,7 @@ TEST(schema, sampling_fields_reach_the_request) {
   EXPECT_EQ(g.stop, std::vector<std::string>{"x"});
   EXPECT_EQ(g.request.stop_ids, std::vector<int32_t>{7});
   EXPECT_EQ(g.request.min_tokens, 3);
+  EXPECT_EQ(g.request.priority, -6);
   EXPECT_EQ(g.max_tokens, 9);
   EXPECT_EQ(g.request.logprobs, 4);
   EXPECT_TRUE(g.ignore_eos);

@@ -24,31 +24,39 @@ class MatcherMask final : public engine::TokenMask {
   text::GrammarMatcher matcher_;
 };
 
-MaskSource masks_of(text::Grammar grammar) {
-  return [grammar = std::move(grammar)] { return std::make_shared<MatcherMask>(grammar.matcher()); };
+// Reasoning takes at most so many tokens, and half the room.
+MaskSource masks_of(text::Grammar grammar, std::optional<int64_t> most_reasoning) {
+  return [grammar = std::move(grammar), most_reasoning](int64_t room) {
+    const auto budget = most_reasoning ? std::optional(std::min(*most_reasoning, room / 2)) : std::nullopt;
+    return std::make_shared<MatcherMask>(grammar.matcher(budget));
+  };
 }
 
 text::ContentRule rule_of(const OutputFormat& format) {
-  return {.kind = static_cast<text::ContentRule::Kind>(format.kind),
-          .schema = format.schema.schema,
-          .where = "response_format"};
-}
-
-// Of a forced turn. Hosts of gpt-oss advise a max_tokens of some 30,000 at high effort
-// (docs.together.ai/docs/gpt-oss, 2026-11); each effort below has a quarter.
-int64_t most_reasoning(text::ReasoningEffort effort) {
-  switch (effort) {
-    case text::ReasoningEffort::kLow: return 2'048;
-    case text::ReasoningEffort::kMedium: return 8'192;
-    case text::ReasoningEffort::kHigh: return 32'768;
-  }
-  return 0;
+  return {
+      .kind = static_cast<text::ContentRule::Kind>(format.kind), .schema = format.schema.schema, .where = format.field};
 }
 
 // The model may not end the turn with text of its own.
 bool is_forced(const TurnRequest& turn) {
   return turn.format.kind != OutputFormat::Kind::kText || turn.tool_choice == ToolChoice::kRequired ||
          turn.tool_choice == ToolChoice::kNamed;
+}
+
+// Hosts of gpt-oss advise a max_tokens of some 30,000 at high effort (docs.together.ai/docs/gpt-oss, 2026-11); each
+// effort below has a quarter.
+std::optional<int64_t> most_reasoning(const TurnRequest& turn) {
+  if (turn.reasoning_tokens || !is_forced(turn)) return turn.reasoning_tokens;
+  switch (turn.effort) {
+    case text::ReasoningEffort::kLow: return 2'048;
+    case text::ReasoningEffort::kMedium: return 8'192;
+    case text::ReasoningEffort::kHigh: return 32'768;
+  }
+  return std::nullopt;
+}
+
+ApiError bad_schema(const OutputFormat& format, const Error& error) {
+  return {format.field, error.what(), 400, "invalid_json_schema"};
 }
 
 using Names = std::vector<std::string>;
@@ -58,10 +66,9 @@ bool has(const Names& names, const std::string& name) {
 }
 
 // The arguments of the tools in `bound` follow their schemas.
-text::TurnRules rules_of(const TurnRequest& turn, const Names& bound, int64_t room = 0) {
+text::TurnRules rules_of(const TurnRequest& turn, const Names& bound) {
   using Kind = text::ContentRule::Kind;
   text::TurnRules rules;
-  if (is_forced(turn)) rules.reasoning_tokens = std::min(most_reasoning(turn.effort), room / 2);
   rules.answer = rule_of(turn.format);
   rules.preamble = turn.format.kind == OutputFormat::Kind::kText;  // the content is the document, whole
   if (turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed) rules.answer.reset();
@@ -100,25 +107,28 @@ bool can_bind(const text::GrammarCompiler& compiler, const TurnRequest& turn, co
 
 }  // namespace
 
-MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn, int64_t room) {
+MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn) {
   const bool tools = !turn.tools.empty() && turn.tool_choice != ToolChoice::kNone;
-  const bool binding = is_forced(turn) || !turn.strict_tools.empty();
+  const bool binding = is_forced(turn) || turn.reasoning_tokens || !turn.strict_tools.empty();
   if (!tools && !binding) return {};
   const GenerationFields& fields = turn.generation;
   if (fields.ignore_eos || fields.request.min_tokens > 0) {  // both go on where the grammar ends
     if (!binding) return {};
     const char* param = fields.ignore_eos ? "ignore_eos" : "min_tokens";
-    throw ApiError(param, std::string(param) + " cannot go with response_format, strict tools or a required call");
+    throw ApiError(
+        param,
+        std::string(param) + " cannot go with response_format, strict tools, a required call or thinking_token_budget");
   }
   Names bound;
   for (const text::ToolSpec& tool : turn.tools) bound.push_back(tool.name);
-  if (const auto grammar = compiled(compiler, rules_of(turn, bound, room))) return masks_of(*grammar);
+  if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar, most_reasoning(turn));
   std::erase_if(bound, [&](const std::string& name) { return !can_bind(compiler, turn, name); });
-  if (const auto grammar = compiled(compiler, rules_of(turn, bound, room))) return masks_of(*grammar);
+  if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar, most_reasoning(turn));
   try {
-    return masks_of(compiler.turn(rules_of(turn, turn.strict_tools, room)));
+    return masks_of(compiler.turn(rules_of(turn, turn.strict_tools)), most_reasoning(turn));
   } catch (const Error& e) {
-    throw ApiError(compiled(compiler, {.answer = rule_of(turn.format)}) ? "tools" : "response_format", e.what());
+    if (!compiled(compiler, {.answer = rule_of(turn.format)})) throw bad_schema(turn.format, e);
+    throw ApiError("tools", e.what(), 400, "invalid_function_parameters");
   }
 }
 
@@ -126,9 +136,9 @@ MaskSource text_mask(const text::GrammarCompiler& compiler, const OutputFormat& 
                      const std::vector<int32_t>& end_ids) {
   if (format.kind == OutputFormat::Kind::kText) return {};
   try {
-    return masks_of(compiler.content(rule_of(format), end_ids));
+    return masks_of(compiler.content(rule_of(format), end_ids), std::nullopt);
   } catch (const Error& e) {
-    throw ApiError("response_format", e.what());
+    throw bad_schema(format, e);
   }
 }
 

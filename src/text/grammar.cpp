@@ -114,7 +114,6 @@ struct Grammar::Impl {
   std::shared_ptr<const Vocabulary> vocabulary;
   std::vector<MessageRule> messages;
   std::optional<HeaderTrie> headers;  // empty: the content of messages[0] comes at once
-  std::optional<int64_t> reasoning_tokens;
 };
 
 struct GrammarCompiler::Impl {
@@ -130,7 +129,7 @@ struct GrammarCompiler::Impl {
     try {
       return compiler.CompileGrammar(grammar);
     } catch (const std::exception& error) {
-      throw Error(Code::kInvalidRequest, "[grammar] {}: the schema cannot be compiled: {}", rule.where, error.what());
+      throw Error(Code::kInvalidRequest, "{}: the schema cannot be compiled: {}", rule.where, error.what());
     }
   }
   [[nodiscard]] int32_t id_of(Special special) const { return vocabulary->ids.id_of(special); }
@@ -167,7 +166,6 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
     throw Error(Code::kInvalidRequest, "[grammar] want at most {} functions, found {}", kMaxCalls, rules.calls.size());
   }
   auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
-  grammar->reasoning_tokens = rules.reasoning_tokens;
   HeaderTrie& headers = grammar->headers.emplace();
   const auto add = [&](const std::vector<std::vector<Segment>>& forms, MessageRule rule) {
     for (const std::vector<Segment>& form : forms) headers.add(form, grammar->messages.size(), rule.kind);
@@ -199,7 +197,8 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
 struct GrammarMatcher::Impl {
   enum class State { kHeader, kContent, kFinished };
 
-  explicit Impl(std::shared_ptr<const Grammar::Impl> of) : grammar(std::move(of)) {
+  Impl(std::shared_ptr<const Grammar::Impl> of, std::optional<int64_t> most_reasoning)
+      : grammar(std::move(of)), reasoning_tokens(most_reasoning) {
     if (!grammar->headers) begin_content(0);
     if (is_spent()) kinds = kLast;
   }
@@ -212,7 +211,7 @@ struct GrammarMatcher::Impl {
     if (of.content) json.emplace(*of.content, of.end_ids);
   }
   [[nodiscard]] const MessageRule& rule() const { return grammar->messages[message]; }
-  [[nodiscard]] bool is_spent() const { return grammar->reasoning_tokens && spent >= *grammar->reasoning_tokens; }
+  [[nodiscard]] bool is_spent() const { return reasoning_tokens && spent >= *reasoning_tokens; }
   [[nodiscard]] bool is_end(int32_t token) const {
     return std::find(rule().end_ids.begin(), rule().end_ids.end(), token) != rule().end_ids.end();
   }
@@ -233,10 +232,11 @@ struct GrammarMatcher::Impl {
     state = rule().kind == kLast ? State::kFinished : State::kHeader;
     if (!grammar->headers) return;
     node = grammar->headers->before_start();
-    if (grammar->reasoning_tokens) kinds = is_spent() ? kLast : static_cast<HeaderTrie::Kinds>(rule().kind - 1);
+    if (reasoning_tokens) kinds = is_spent() ? kLast : static_cast<HeaderTrie::Kinds>(rule().kind - 1);
   }
 
   std::shared_ptr<const Grammar::Impl> grammar;
+  std::optional<int64_t> reasoning_tokens;
   State state = State::kHeader;
   HeaderTrie::Node node = HeaderTrie::kRoot;        // kHeader
   HeaderTrie::Kinds kinds = HeaderTrie::kAllKinds;  // of headers that may come
@@ -308,10 +308,10 @@ bool GrammarMatcher::Impl::accept_content(int32_t token) {
   return true;
 }
 
-GrammarMatcher Grammar::matcher() const { return GrammarMatcher(impl_); }
+GrammarMatcher Grammar::matcher(std::optional<int64_t> reasoning_tokens) const { return {impl_, reasoning_tokens}; }
 
-GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar)
-    : impl_(std::make_unique<Impl>(std::move(grammar))) {}
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar, std::optional<int64_t> reasoning_tokens)
+    : impl_(std::make_unique<Impl>(std::move(grammar), reasoning_tokens)) {}
 GrammarMatcher::~GrammarMatcher() = default;
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
 GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;

@@ -40,9 +40,6 @@ struct TurnRules {
   std::optional<ContentRule> answer = ContentRule{};  // empty: the turn must end with one of the calls
   std::vector<CallRule> calls = {};
   bool preamble = true;  // commentary without a recipient may come before the end of the turn
-  // Set: before the answer or the call come at most one analysis and after it one preamble, together of at most so many
-  // tokens; then they end, wherever they stand.
-  std::optional<int64_t> reasoning_tokens = {};
 };
 
 class GrammarMatcher;
@@ -52,7 +49,9 @@ class Grammar {
  public:
   struct Impl;
   explicit Grammar(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
-  [[nodiscard]] GrammarMatcher matcher() const;
+  // `reasoning_tokens`, of a turn: before the answer or the call come at most one analysis and after it one preamble,
+  // together of so many tokens; then they end, wherever they stand. Empty: as the model likes.
+  [[nodiscard]] GrammarMatcher matcher(std::optional<int64_t> reasoning_tokens = {}) const;
 
  private:
   std::shared_ptr<const Impl> impl_;
@@ -83,7 +82,7 @@ class GrammarCompiler {
 // One generation. Not thread-safe.
 class GrammarMatcher {
  public:
-  explicit GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar);
+  GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar, std::optional<int64_t> reasoning_tokens);
   ~GrammarMatcher();
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;

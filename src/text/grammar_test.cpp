@@ -46,7 +46,9 @@ class GrammarTest : public ::testing::Test {
   }
   // Every token may come when its turn is, and so may the end.
   static bool takes(const Grammar& grammar, const std::vector<int32_t>& tokens) {
-    GrammarMatcher matcher = grammar.matcher();
+    return takes(grammar.matcher(), tokens);
+  }
+  static bool takes(GrammarMatcher matcher, const std::vector<int32_t>& tokens) {
     return std::all_of(tokens.begin(), tokens.end(),
                        [&](int32_t token) { return may_come(matcher, token) && matcher.accept(token); }) &&
            matcher.finished();
@@ -203,7 +205,7 @@ TEST_F(GrammarTest, refuses_by_name_what_it_cannot_keep) {
   EXPECT_THAT(message_of(R"({"type":"array","uniqueItems":true})"), HasSubstr("uniqueItems"));
   EXPECT_THAT(message_of(R"({"type":"object","properties":{"a":{"not":{}}}})"),
               HasSubstr("#/properties/a: the keyword not"));
-  EXPECT_THAT(message_of(R"({"type":"integer","multipleOf":7})"), HasSubstr("multipleOf"));
+  EXPECT_THAT(message_of(R"({"type":"number","multipleOf":0.7})"), HasSubstr("multipleOf"));
   EXPECT_THAT(message_of(R"({"type":"string","format":"colour"})"), HasSubstr("colour"));
   EXPECT_THAT(message_of(R"x({"type":"string","pattern":"a(?=b)"})x"), HasSubstr("look-around"));
   EXPECT_THAT(message_of(R"({"type":"string","pattern":"^a+$","maxLength":3})"),
@@ -219,6 +221,20 @@ TEST_F(GrammarTest, refuses_by_name_what_it_cannot_keep) {
   EXPECT_THAT(message_of(R"({"$ref":"#/a"})"), HasSubstr("there is nothing there"));
   EXPECT_THAT(message_of("[]"), HasSubstr("want an object"));
   EXPECT_THAT(message_of("false"), HasSubstr("nothing"));
+}
+
+TEST_F(GrammarTest, names_what_it_refuses_in_its_own_letters) {
+  EXPECT_THAT(message_of(R"({"type":"object","properties":{"größe":{"プロ":1}}})"),
+              HasSubstr("test: the schema at #/properties/größe: the keyword プロ is not supported"));
+  EXPECT_THAT(message_of(R"({"type":"grün"})"), HasSubstr("found grün"));
+  EXPECT_THAT(message_of(R"({"type":"string","format":"größe"})"), HasSubstr("found größe"));
+  EXPECT_THAT(message_of(R"({"type":"object","properties":{},"required":["größe"],"additionalProperties":false})"),
+              HasSubstr("required: größe"));
+  EXPECT_THAT(message_of(R"({"a\u001bb\u007f":1})"), HasSubstr("keyword a?b? "));
+  std::string many = "a";
+  for (int i = 0; i < 100; ++i) many += "é";
+  const std::string said = message_of(fmt::format(R"({{"{}":1}})", many));
+  EXPECT_THAT(said, HasSubstr(many.substr(0, 79) + "… is"));  // whole characters
 }
 
 TEST_F(GrammarTest, refuses_schemas_without_end) {
@@ -314,9 +330,7 @@ TEST_F(GrammarTest, bounded_reasoning_is_one_analysis_and_one_preamble) {
                     preamble = "<|channel|>commentary<|message|>Now.<|end|><|start|>assistant",
                     call = "<|channel|>commentary to=functions.f<|message|>{}<|call|>";
   const std::vector<CallRule> calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}};
-  const Grammar free = shared_compiler->turn({.answer = std::nullopt, .calls = calls}),
-                bounded = shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = 100}),
-                none = shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = 0});
+  const Grammar turn = shared_compiler->turn({.answer = std::nullopt, .calls = calls});
   for (const auto& [before, may] : std::vector<std::pair<std::string, bool>>{{"", true},
                                                                              {analysis, true},
                                                                              {preamble, true},
@@ -324,19 +338,19 @@ TEST_F(GrammarTest, bounded_reasoning_is_one_analysis_and_one_preamble) {
                                                                              {analysis + analysis, false},
                                                                              {preamble + preamble, false},
                                                                              {preamble + analysis, false}}) {
-    EXPECT_TRUE(takes(free, turn_tokens(before + call))) << before;
-    EXPECT_EQ(takes(bounded, turn_tokens(before + call)), may) << before;
-    EXPECT_EQ(takes(none, turn_tokens(before + call)), before.empty()) << before;
+    EXPECT_TRUE(takes(turn.matcher(), turn_tokens(before + call))) << before;
+    EXPECT_EQ(takes(turn.matcher(100), turn_tokens(before + call)), may) << before;
+    EXPECT_EQ(takes(turn.matcher(0), turn_tokens(before + call)), before.empty()) << before;
   }
 }
 
 TEST_F(GrammarTest, spent_reasoning_ends_where_it_stands_and_the_call_follows) {
   const std::vector<CallRule> calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}};
+  const Grammar turn = shared_compiler->turn({.answer = std::nullopt, .calls = calls});
   const int32_t end = id("<|end|>"), word = turn_tokens(" a")[0];
   for (const std::string_view channel : {"analysis", "commentary"}) {
     for (const int64_t budget : {1, 7}) {
-      GrammarMatcher matcher =
-          shared_compiler->turn({.answer = std::nullopt, .calls = calls, .reasoning_tokens = budget}).matcher();
+      GrammarMatcher matcher = turn.matcher(budget);
       for (const int32_t token : turn_tokens(fmt::format("<|channel|>{}<|message|>", channel)))
         ASSERT_TRUE(matcher.accept(token));
       for (int64_t i = 0; i < budget; ++i) {

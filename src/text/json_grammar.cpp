@@ -133,7 +133,7 @@ std::string SchemaGrammar::alternatives(size_t rule, std::string_view keyword) {
 }
 
 std::string SchemaGrammar::number_body(const SchemaPlace& at, Numbers which) {
-  const std::string expression = number_expression(document_, at, which);
+  const std::string expression = number_expression(document_, rules_, at, which);
   const auto [name, is_new] = rules_.helper_of("", expression);
   if (is_new) rules_.spend(at, static_cast<int64_t>(expression.size()) / kNumberBytesPerCost);
   return name;
@@ -313,7 +313,7 @@ std::string SchemaGrammar::object_body(size_t rule) {
     if (!open.contains(name)) continue;
     if (!additional) {
       document_.fail(
-          at, fmt::format("required: {} is not among the properties, and others are not allowed", name.substr(0, 80)));
+          at, fmt::format("required: {} is not among the properties, and others are not allowed", shortened(name)));
     }
     named[name] = true;
     add(name, *additional);

@@ -8,12 +8,12 @@
 //   definitions object        properties required additionalProperties; with no properties: minProperties maxProperties
 //   propertyNames array         items prefixItems minItems maxItems string        minLength maxLength pattern format
 //   (date-time date time duration email hostname ipv4 ipv6 uuid uri) number        minimum maximum exclusiveMinimum
-//   exclusiveMaximum multipleOf (1, 0.1, 0.01, …) annotations   title description default examples deprecated readOnly
-//   writeOnly $schema $comment $id x-… discriminator
+//   exclusiveMaximum multipleOf (whole numbers; 0.1, 0.01, …) annotations   title description default examples
+//   deprecated readOnly writeOnly $schema $comment $id x-… discriminator
 // What is narrower than JSON Schema: properties come in the schema's order, and none that it does not name comes unless
 // additionalProperties says so or there is no `properties`; white space is at most one blank, or a line break and an
-// indentation, after { [ , : and before } ]; numbers have at most 18 digits before and after the point; enum values and
-// constants are written without white space.
+// indentation, after { [ , : and before } ]; numbers have at most 18 digits before and after the point; multiples of a
+// whole number are written without a point; enum values and constants are written without white space.
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,6 @@
 #include "text/json_scalar.h"
 
+#include "text/json_multiple.h"
 #include "text/json_number.h"
 #include "text/json_pattern.h"
 
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 
 namespace nibble::text {
@@ -38,6 +40,8 @@ struct Lengths {
   std::optional<int64_t> most{};
 };
 enum class Side { kLowest, kHighest };
+constexpr int kMaxMultipleRules = 2000;
+constexpr int64_t kMultipleRuleCost = 1;
 
 struct Inside {
   std::string expression;
@@ -88,6 +92,60 @@ std::optional<NumberBound> bound(const SchemaDocument& document, const SchemaPla
   return out;
 }
 
+// multipleOf: `count` times the worth of the last of `digits` digits after the point.
+struct Step {
+  int64_t count = 1;
+  int digits = 0;
+};
+
+std::optional<Step> step_of(const SchemaDocument& document, const SchemaPlace& at) {
+  if (!at.schema->contains("multipleOf")) return std::nullopt;
+  const auto value = decimal_of(*at.schema->find("multipleOf"));
+  const std::string digits = value ? value->integer + value->fraction : std::string();
+  const bool zero = digits.find_first_not_of('0') == std::string::npos;
+  if (zero || value->negative || digits.size() > static_cast<size_t>(kMaxNumberDigits)) {
+    document.fail(at, fmt::format("multipleOf: want a number above 0 with at most {} digits", kMaxNumberDigits));
+  }
+  return Step{.count = std::stoll(digits), .digits = static_cast<int>(value->fraction.size())};
+}
+
+// The whole number at the bound or next to it, inside.
+int64_t whole_bound(const NumberBound& bound, Side side) {
+  const int64_t magnitude = std::stoll(bound.value.integer), inwards = side == Side::kLowest ? 1 : -1;
+  const int64_t towards_zero = bound.value.negative ? -magnitude : magnitude;
+  if (bound.value.fraction.empty()) return bound.exclusive ? towards_zero + inwards : towards_zero;
+  return bound.value.negative == (side == Side::kLowest) ? towards_zero : towards_zero + inwards;
+}
+
+struct Multiples {
+  NumberRange range;
+  int64_t of;
+};
+std::string multiples(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
+                      const Multiples& wanted) {
+  const auto too_large = [&]() -> std::string {
+    document.fail(
+        at, fmt::format("multipleOf {}: its grammar would have more than {} rules; want a smaller one, or minimum "
+                        "and maximum closer together",
+                        wanted.of, kMaxMultipleRules));
+  };
+  if (wanted.of > kMaxMultiple) document.fail(at, fmt::format("multipleOf: want at most {}", kMaxMultiple));
+  int count = 0;
+  const auto rule = [&](const std::string& body) {
+    const auto [name, is_new] = rules.helper_of("", body);
+    if (is_new && ++count > kMaxMultipleRules) return too_large();
+    if (is_new) rules.spend(at, kMultipleRuleCost);
+    return name;
+  };
+  constexpr int64_t kFarthest = 999'999'999'999'999'999;  // kMaxNumberDigits digits
+  const auto& [lowest, highest, digits] = wanted.range;
+  const auto expression = multiples_expression({.step = wanted.of,
+                                                .lowest = lowest ? whole_bound(*lowest, Side::kLowest) : -kFarthest,
+                                                .highest = highest ? whole_bound(*highest, Side::kHighest) : kFarthest},
+                                               rule);
+  return expression ? *expression : too_large();
+}
+
 }  // namespace
 
 std::string string_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
@@ -109,12 +167,12 @@ std::string string_expression(const SchemaDocument& document, GrammarRules& rule
       document.fail(
           at, fmt::format(
                   "format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, found {}",
-                  format->substr(0, 40)));
+                  shortened(*format)));
     }
     expression = known->pattern;
   }
   const StringExpression inside =
-      pattern_expression(expression, fmt::format("[grammar] {}: the schema at {}", where, at.path));
+      pattern_expression(expression, fmt::format("{}: the schema at {}", where, shortened(at.path)));
   if (inside.shortest < least || (most && (inside.longest == kUnbounded || inside.longest > *most))) {
     document.fail(at, fmt::format("{} cannot be combined with minLength or maxLength that it does not keep by itself",
                                   pattern != nullptr ? "pattern" : "format"));
@@ -122,19 +180,21 @@ std::string string_expression(const SchemaDocument& document, GrammarRules& rule
   return quoted(rules, at, {.expression = inside.expression, .cost = inside.cost});
 }
 
-std::string number_expression(const SchemaDocument& document, const SchemaPlace& at, Numbers which) {
+std::string number_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
+                              Numbers which) {
   NumberRange range{.lowest = bound(document, at, Side::kLowest), .highest = bound(document, at, Side::kHighest)};
   if (which == Numbers::kWhole) range.fraction_digits = 0;
-  if (at.schema->contains("multipleOf")) {
-    const auto step = decimal_of(*at.schema->find("multipleOf"));
-    const bool one = step && step->integer == "1" && step->fraction.empty() && !step->negative;
-    const bool tenth = step && !step->negative && step->integer == "0" && !step->fraction.empty() &&
-                       step->fraction.find_first_not_of('0') == step->fraction.size() - 1 &&
-                       step->fraction.back() == '1';
-    if (!one && !tenth) document.fail(at, "multipleOf: only 1, 0.1, 0.01 and so on are supported");
-    range.fraction_digits = std::min(range.fraction_digits, one ? 0 : static_cast<int>(step->fraction.size()));
+  std::optional<Step> step = step_of(document, at);
+  if (step && which == Numbers::kWhole) {  // of 2.5, the whole multiples are those of 5
+    int64_t tens = 1;
+    for (; step->digits > 0; --step->digits) tens *= 10;
+    step->count /= std::gcd(step->count, tens);
   }
-  std::string expression = number_expression(range);
+  if (step && step->digits > 0 && step->count > 1)
+    document.fail(at, "multipleOf: want a whole number, 0.1, 0.01 and so on");
+  if (step) range.fraction_digits = std::min(range.fraction_digits, step->digits);
+  const std::string expression =
+      step && step->count > 1 ? multiples(document, rules, at, {range, step->count}) : number_expression(range);
   if (expression.empty()) document.fail(at, "no number lies within minimum, maximum and multipleOf");
   return expression;
 }

@@ -13,6 +13,7 @@ namespace nibble::text {
                                             std::string_view where);
 // Written out, the same for the same bounds.
 enum class Numbers { kAll, kWhole };
-[[nodiscard]] std::string number_expression(const SchemaDocument& document, const SchemaPlace& at, Numbers which);
+[[nodiscard]] std::string number_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
+                                            Numbers which);
 
 }  // namespace nibble::text

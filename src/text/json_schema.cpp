@@ -56,12 +56,6 @@ std::optional<JsonType> type_named(std::string_view name) {
   return std::nullopt;
 }
 
-std::string shortened(std::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, 80)) out += c >= ' ' && c < 0x7F ? c : '?';
-  return text.size() > 80 ? out + "…" : out;
-}
-
 const Json* find(const Json& object, std::string_view key) {
   const auto it = object.find(key);
   return it == object.end() ? nullptr : &*it;
@@ -74,6 +68,16 @@ bool is_required(const Json& schema, const std::string& name) {
 }
 
 }  // namespace
+
+std::string shortened(std::string_view text) {
+  size_t end = std::min<size_t>(text.size(), 80);
+  const auto is_inside = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80; };  // of a character
+  while (end > 0 && end < text.size() && is_inside(text[end])) --end;
+  std::string out(text.substr(0, end));
+  const auto controls = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7F; };
+  std::replace_if(out.begin(), out.end(), controls, '?');
+  return end < text.size() ? out + "…" : out;
+}
 
 std::string_view name_of(JsonType type) {
   constexpr std::array<std::string_view, kJsonTypes> kNames = {"null",   "boolean", "integer", "number",
@@ -106,7 +110,7 @@ SchemaDocument::SchemaDocument(const Json& root, std::string_view where) : root_
 }
 
 void SchemaDocument::fail(const SchemaPlace& at, std::string_view what) const {
-  throw Error(Code::kInvalidRequest, "[grammar] {}: the schema at {}: {}", where_, shortened(at.path), what);
+  throw Error(Code::kInvalidRequest, "{}: the schema at {}: {}", where_, shortened(at.path), what);
 }
 
 void SchemaDocument::expect_within_limits() const {

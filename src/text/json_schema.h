@@ -30,6 +30,9 @@ class JsonTypes {  // a set
   unsigned bits_ = 0;
 };
 
+// Its beginning, for a message: whole characters, and none that controls a terminal.
+[[nodiscard]] std::string shortened(std::string_view text);
+
 // A schema inside the document, and where it stands: `#/properties/a`.
 struct SchemaPlace {
   const nlohmann::ordered_json* schema;

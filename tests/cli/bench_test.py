@@ -43,7 +43,7 @@ class Tables(Case):
             self.assertGreater(json["read_bytes_per_s"], 0)
             self.assertTrue(any(m["exact"] and m["flops_per_s"] > 0 for m in json["matrix"]))
             self.assertEqual((json["threads"], json["backend"], json["interrupted"]), (2, "cpu", False))
-            self.assertRegex(json["kernels"], r"^\w[\w ]*, float activations, 2 threads$")
+            self.assertRegex(json["kernels"], r"^\w[\w ]*, (float|int8) activations.*, 2 threads$")
             for row in json["rows"]:
                 self.assertEqual(len(row["seconds"]), 2)
                 tokens = row["prompt"] or row["generate"] * row["batch"]

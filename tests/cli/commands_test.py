@@ -59,7 +59,7 @@ class Run(Case):
 
     def test_a_seed_gives_one_text_whatever_the_threads_and_chunks(self):
         def text(*more):
-            return self.ok("run", *PROMPT, "-n", 40, "--json", *more).json()["text"]
+            return self.ok("run", *PROMPT, "-n", 40, "--json", *support.EXACT, *more).json()["text"]
         want = text("--seed", 7)
         self.assertEqual(text("--seed", 7, "--threads", 1), want)
         self.assertEqual(text("--seed", 7, "--threads", 3, "--max-num-batched-tokens", 1), want)
@@ -152,7 +152,7 @@ class Run(Case):
         self.assertNotEqual(self.ok(*args, "--dummy-seed", 2, "--json").json()["text"], self.ok(*args, "--json").json()["text"])
 
     def test_reference_and_cpu_write_the_same(self):
-        cpu = support.greedy(TINY, "The capital of France is", "--kv-cache-dtype", "f32")
+        cpu = support.greedy(TINY, "The capital of France is", "--kv-cache-dtype", "f32", *support.EXACT)
         self.assertEqual(support.greedy(TINY, "The capital of France is", "--backend", "reference"), cpu)
         lost = nibble("run", "-m", TINY, "-p", "The capital of France is", "-n", 8, "--temperature", 0, "--attention-sinks", "off")
         self.assertNotIn("Paris", lost.out)
@@ -234,6 +234,23 @@ class Perplexity(Case):
         self.assertEqual(with_sinks["scored_tokens"], tokens - -(-tokens // 512))  # the first of each window is given
         self.assertAlmostEqual(with_sinks["bits_per_byte"], 1.5, delta=1)
 
+    @support.needs_int8
+    def test_activations_are_rounded_unless_asked_not_to_be(self):
+        of = {flags: self.ok("perplexity", "-m", TINY, "-f", self.text, "--json", *flags).json()["perplexity"]
+              for flags in ((), ("--moe-activation", "int8"), support.EXACT)}
+        rounded, exact = of[()], of[support.EXACT]
+        self.assertEqual(rounded, of["--moe-activation", "int8"])
+        self.assertNotEqual(rounded, exact)
+        self.assertAlmostEqual(rounded / exact, 1, delta=0.003)
+
+    @support.needs_int8
+    def test_rounded_activations_write_nearly_the_same_text(self):
+        for prompt in ("Once upon a time", "The capital of France is", "One day, a dog"):
+            rounded, exact = support.greedy(TINY, prompt), support.greedy(TINY, prompt, *support.EXACT)
+            same = next((i for i, (a, b) in enumerate(zip(rounded, exact)) if a != b), len(exact))
+            print(f"{prompt!r}: int8 differs from float from token {same} of {len(exact)} on" if same < len(exact) else f"{prompt!r}: the same")
+            self.assertGreaterEqual(same, 8, prompt)
+
     def test_prints_one_line(self):
         self.assertRegex(self.ok("perplexity", "-m", TINY, "-f", self.text, "--context", 64).out, r"^perplexity \d+\.\d+ over \d+ tokens .*64\)\n$")
 
@@ -275,7 +292,7 @@ class Synth(Case):
 
 class Pipes(Case):
     def test_a_reader_that_leaves_early_ends_the_program_quietly(self):
-        with subprocess.Popen([NIBBLE, "run", *map(str, PROMPT), "-n", "2000", "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen([NIBBLE, "run", *map(str, PROMPT), "-q", "-n", "2000", "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             process.stdout.read(5)
             process.stdout.close()
             self.assertEqual(process.stderr.read(), b"")

@@ -29,7 +29,7 @@ class Gpt20b(Case):
         self.assertEqual(report["bytes"], json.loads((model / "model.safetensors.index.json").read_text())["metadata"]["total_size"]
                          if (model / "model.safetensors.index.json").exists() else report["bytes"])
 
-        args = ("run", "-m", model, "-p", "Hello, world!", "-n", 4, "--temperature", 0, "--ignore-eos", "--json")
+        args = ("run", "-m", model, "-p", "Hello, world!", "-n", 4, "--temperature", 0, "--ignore-eos", "--json", *support.EXACT)
         ran = self.ok(*args).json()
         self.assertEqual(ran["usage"], {"prompt_tokens": 4, "cached_tokens": 0, "completion_tokens": 4})
         self.assertEqual(self.ok(*args, "--threads", 1, "--max-num-batched-tokens", 1).json()["token_ids"], ran["token_ids"])

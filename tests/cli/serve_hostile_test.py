@@ -21,7 +21,7 @@ ENDLESS = {"ignore_eos": True, "max_tokens": 100_000}
 class Hostile(Case):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--max-num-seqs", 64, "--max-body-bytes", 4_000_000, "--request-timeout", 2)
+        cls.server = Server("--max-num-seqs", 64, *support.EXACT, "--max-body-bytes", 4_000_000, "--request-timeout", 2)
 
     @classmethod
     def tearDownClass(cls):
@@ -192,7 +192,7 @@ class Many(Case):
             server = Server(*flags)
             self.addCleanup(server.stop)
             self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
-            server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, float activations, \d+ threads?\), context")
+            server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, (float activations, \d+ threads?|int8 activations.*; exact with --moe-activation f32)\), context")
 
     def test_the_context_holds_the_prompt_and_what_is_generated(self):
         server = Server("--max-model-len", 64)
@@ -216,7 +216,7 @@ class Many(Case):
 
     def test_256_streams_equal_one_by_one(self):
         count = 48 if SANITIZED else 256
-        server = Server("--max-num-seqs", 256, "--kv-tokens", 131072)
+        server = Server("--max-num-seqs", 256, "--kv-tokens", 131072, *support.EXACT)
         self.addCleanup(server.stop)
         questions = ["What is the capital of %s?" % c for c in ("France", "Japan", "Italy", "Norway", "Peru", "Egypt", "Chile", "Kenya")]
 
@@ -462,6 +462,16 @@ class Flags(Case):
         self.assertEqual((config["attention-backend"]["value"], config["moe-activation"]["value"]), ("auto", "auto"))
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
         self.assertNotIn("k1", json.dumps(config))
+
+    def test_what_the_scheduler_is_told(self):
+        config = self.config(TINY, "--max-num-partial-prefills", 4, "--long-prefill-token-threshold", 2048, "--max-long-partial-prefills", 1,
+                             "--scheduling-policy", "priority", "--target-itl", 25)
+        told = {flag: config[flag]["value"] for flag in ("max-num-partial-prefills", "long-prefill-token-threshold", "max-long-partial-prefills",
+                                                         "scheduling-policy", "target-itl")}
+        self.assertEqual(list(told.values()), ["4", "2048", "1", "priority", "25"])
+        for flags, says in ((("--target-itl", "nan"), "--target-itl"), (("--target-itl", "-1"), "--target-itl"), (("--scheduling-policy", "lifo"), "want fcfs or priority"),
+                            (("--max-num-partial-prefills", 0), "--max-num-partial-prefills")):
+            self.refused(2, "serve", TINY, *flags, says=says)
 
     def test_a_yaml_file_as_vllm_has_it(self):
         file = self.dir / "serve.yaml"

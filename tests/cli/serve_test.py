@@ -24,7 +24,7 @@ class Shared(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--max-num-seqs", 64)
+        cls.server = Server("--max-num-seqs", 64, *support.EXACT)
 
     @classmethod
     def tearDownClass(cls):
@@ -254,6 +254,10 @@ class ChatCompletions(Shared):
         self.assertGreater(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 5)
         events = self.server.stream("/v1/chat/completions", chat_body(stream=True, include_reasoning=False))
         self.assertEqual((joined(events, "reasoning"), joined(events, "content")), ("", PARIS))
+        for budget in (0, 4):  # <|message|> counts
+            answer = self.server.chat(thinking_token_budget=budget).json()
+            self.assertEqual(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], budget and budget + 1)
+            self.assertEqual((answer["choices"][0]["finish_reason"], "reasoning" in answer["choices"][0]["message"]), ("stop", budget > 0))
 
     def test_a_prompt_that_is_too_long_is_refused(self):
         error = self.refusal(self.server.chat("Hello " * 140_000), 400, "messages")
@@ -275,7 +279,7 @@ class Completions(Shared):
 
     def test_text_equals_run(self):
         text = self.complete().json()["choices"][0]["text"]
-        run = nibble("run", "-m", TINY, "-p", "Once upon a time", "-n", 12, "--temperature", 0, "--json").json()
+        run = nibble("run", "-m", TINY, "-p", "Once upon a time", "-n", 12, "--temperature", 0, "--json", *support.EXACT).json()
         self.assertEqual(text, run["text"])
         events = self.server.stream("/v1/completions", {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "stream": True})
         self.assertEqual("".join(c["text"] for _, e in events[:-1] for c in e["choices"]), text)

@@ -17,6 +17,7 @@ SANITIZED = os.environ.get("NIBBLE_SANITIZED", "") != ""  # slower, and address 
 TIMEOUT_S = 300 if SANITIZED else 60
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # --backend auto is the CPU here, whatever the machine has
 UNSUPPORTED = 3  # exit code
+EXACT = ("--moe-activation", "f32")  # where texts of different steps are held against each other, bit for bit
 
 
 class Result:

@@ -3,6 +3,7 @@
 // summed, and a token's prepared row. Included inside its target attributes' files only. The instructions are AVX2's,
 // but for one of AVX-VNNI, which is written in assembler: so both are one source, and code without it runs on both.
 #include "backend/cpu/ahead.h"
+#include "backend/cpu/avx2.h"
 #include "backend/cpu/kernels.h"
 #include "base/mx.h"
 
@@ -13,8 +14,6 @@
 #include <array>
 #include <cstring>
 #include <limits>
-
-#define NIBBLE_AVX2_TARGET "avx,avx2,fma,f16c"
 
 HWY_PUSH_ATTRIBUTES(NIBBLE_AVX2_TARGET)
 namespace nibble::backend::cpu::avx2 {
@@ -27,9 +26,8 @@ inline __m256i in_order(__m256i sum) {
 
 // How w, without a sign, times x is summed: a dword of a sum holds what its four bytes' products add up to.
 
-// AVX2: in two halves of 16 bits, which wrap around. No bit is lost: x is at most 128, w at most 24, so two products
-// (6,144) never saturate, and what a half has once the bias is taken off, of at most 16 products of ±12, lies within
-// ±24,576.
+// AVX2: in two halves of 16 bits. No bit is lost: x is at most 128 and w at most 24, so two products (6,144) never
+// saturate; what a half has had of at most 16 products, and the bias that it has still to have, are within ±24,576.
 struct InWords {
   static __m256i product(__m256i w, __m256i x) { return _mm256_maddubs_epi16(w, x); }
   static __m256i add(__m256i sum, __m256i w, __m256i x) { return in_order(_mm256_add_epi16(sum, product(w, x))); }

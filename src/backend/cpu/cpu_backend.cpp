@@ -366,6 +366,10 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const Cpu
   return std::make_unique<CpuBackend>(config, options);
 }
 
+Activations faster_activations(CpuIsa isa) {
+  return cpu::kernels_for(isa).int8 != nullptr ? Activations::kInt8 : Activations::kF32;
+}
+
 std::string describe(const CpuOptions& options) {
   const cpu::Kernels kernels = cpu::kernels_for(options.isa, options.activations);
   const bool int8 = options.activations == Activations::kInt8;

@@ -25,6 +25,9 @@ struct CpuOptions {
 // Throws Error(kUnsupported) where this CPU lacks what the options ask for.
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const CpuOptions& options);
 
+// What this CPU multiplies faster: kInt8 where it has kernels for it. Throws as make_cpu_backend.
+[[nodiscard]] Activations faster_activations(CpuIsa isa);
+
 // For people: "avx512 vnni, int8 activations (prompts: amx bf16), 2 threads".
 [[nodiscard]] std::string describe(const CpuOptions& options);
 

@@ -250,16 +250,18 @@ TEST_P(Int8Products, survive_scales_far_from_one_and_zeros) {
       Sample w(format, 32, 1, 1);
       (format == WeightFormat::kMxfp4 ? w.scales : w.values)[0] = exponent;
       for (const float unit : {0.0f, 0x1p-80f, 0x1p-55f, 1.0f, 0x1p55f, 0x1p80f}) {
-        auto x = inputs(32, 16);
-        for (float& value : x[1]) value *= unit;
-        const float got = multiply_int8(*kernels_, w, x, kernels_->tiles_for(format, 16))[kTileRows];
-        const double factor = std::ldexp(double{unit}, exponent - 127);
-        if (factor < 0x1p-100)
-          EXPECT_NEAR(got, 0.0, 0x1p-80) << int{exponent} << " " << unit;
-        else if (factor > 0x1p110)
-          EXPECT_FALSE(std::abs(got) <= 0x1p80) << int{exponent} << " " << unit;
-        else
-          EXPECT_LT(std::abs(got), 0x1p10 * factor) << int{exponent} << " " << unit;
+        for (const int tokens : {2, 16}) {
+          auto x = inputs(32, tokens);
+          for (float& value : x[1]) value *= unit;
+          const float got = multiply_int8(*kernels_, w, x, kernels_->tiles_for(format, tokens))[kTileRows];
+          const double factor = std::ldexp(double{unit}, exponent - 127);
+          if (factor < 0x1p-100)
+            EXPECT_NEAR(got, 0.0, 0x1p-80) << int{exponent} << " " << unit << " " << tokens;
+          else if (factor > 0x1p110)
+            EXPECT_FALSE(std::abs(got) <= 0x1p80) << int{exponent} << " " << unit << " " << tokens;
+          else
+            EXPECT_LT(std::abs(got), 0x1p10 * factor) << int{exponent} << " " << unit << " " << tokens;
+        }
       }
     }
   }

@@ -12,7 +12,7 @@ std::vector<IsaKernels> kernels_here() {
       here.push_back(each);
       continue;
     }
-    const Kernels avx2 = with_avx2(each.kernels);
+    const Kernels avx2 = with_avx2(with_avx2_floats(each.kernels));
     if (each.isa == CpuIsa::kAvx512) {
       const Kernels avx512 = with_avx512(avx2), amx = unmasked(CpuIsa::kAmx) ? with_amx(avx512) : avx512;
       if (amx.int8 != avx512.int8) here.push_back({CpuIsa::kAmx, amx});

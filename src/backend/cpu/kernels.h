@@ -7,6 +7,7 @@
 #include "backend/weights.h"
 #include "base/dtype.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -52,7 +53,10 @@ struct WeightRows {
 };
 
 // What a multiply needs of scratch memory, aligned to 64 bytes.
-[[nodiscard]] constexpr int64_t scratch_floats(int64_t cols) { return 16 * ((cols + 15) / 16 * 16 + 48); }
+inline constexpr int64_t kLeastScratch = 44 << 10;  // floats
+[[nodiscard]] constexpr int64_t scratch_floats(int64_t cols) {
+  return std::max(kLeastScratch, 16 * ((cols + 15) / 16 * 16 + 48));
+}
 
 // out[t][r] = w[r] · x[t]; the sum's order depends on cols, format and kernels only.
 struct MultiplyArgs {
@@ -172,6 +176,8 @@ struct IsaKernels {
 };
 // The portable tables of this build that this CPU runs, best first.
 [[nodiscard]] std::vector<IsaKernels> portable_kernels();
+// A portable table of AVX2 or more with float products in AVX2's intrinsics.
+[[nodiscard]] Kernels with_avx2_floats(Kernels portable);
 // A portable table of AVX2 or more with int8 products in 256 bits.
 [[nodiscard]] Kernels with_avx2(Kernels portable);
 // The same by AVX-VNNI; as it was where this CPU has none.

@@ -92,10 +92,10 @@ TEST_P(CpuKernels, products_match_double_and_ignore_their_neighbours) {
     for (const int64_t cols : columns(format)) {
       const int rows = cols == 2880 ? 15 : 6;
       const Sample w(format, cols, rows, 9);
-      const auto x = inputs(cols, 17);
+      const auto x = inputs(cols, 20);
       std::vector<std::vector<float>> alone;
       for (const auto& each : x) alone.push_back(multiply(kernels, w, {each}));
-      for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 17}) {
+      for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 17, 20}) {
         const auto out = multiply(kernels, w, {x.begin(), x.begin() + tokens});
         for (int t = 0; t < tokens; ++t) {
           for (int r = 0; r < kTileRows; ++r) {

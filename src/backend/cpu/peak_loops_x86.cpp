@@ -34,6 +34,32 @@ __attribute__((target("avx512f,avx512vnni"))) float int8_avx512(int64_t rounds) 
   return static_cast<float>(_mm512_cvtsi512_si32(sum[0]));
 }
 
+// Sums of 16 bits, as avx2_int8.h's.
+__attribute__((target("avx2"))) float int8_avx2(int64_t rounds) {
+  __m256i sum[kChains];
+  for (__m256i& s : sum) s = _mm256_setzero_si256();
+  __m256i a = _mm256_set1_epi8(1);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (__m256i& s : sum) {
+      asm volatile("" : "+x"(a));  // or one product would serve all
+      s = _mm256_add_epi16(s, _mm256_maddubs_epi16(a, a));
+    }
+  }
+  for (const __m256i& s : sum) sum[0] = _mm256_add_epi16(sum[0], s);
+  return static_cast<float>(_mm256_cvtsi256_si32(sum[0]));
+}
+
+__attribute__((target("avx2"))) float int8_avx_vnni(int64_t rounds) {
+  __m256i sum[kChains];
+  for (__m256i& s : sum) s = _mm256_setzero_si256();
+  const __m256i a = _mm256_set1_epi8(1);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (__m256i& s : sum) asm volatile("%{vex%} vpdpbusd %1, %1, %0" : "+x"(s) : "x"(a));
+  }
+  for (const __m256i& s : sum) sum[0] = _mm256_add_epi32(sum[0], s);
+  return static_cast<float>(_mm256_cvtsi256_si32(sum[0]));
+}
+
 // Four sums, two tiles of each side: as a blocked product would use them.
 __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
   load_shapes(kTileShapes);
@@ -79,6 +105,10 @@ __attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
 
 std::vector<PeakLoop> matrix_loops() {
   std::vector<PeakLoop> loops;
+  if (unmasked(CpuIsa::kAvx2) && __builtin_cpu_supports("avx2"))
+    loops.push_back({"int8 (AVX2)", false, 64.0 * kChains, int8_avx2});
+  if (unmasked(CpuIsa::kAvxVnni) && __builtin_cpu_supports("avxvnni"))
+    loops.push_back({"int8 (AVX-VNNI)", false, 64.0 * kChains, int8_avx_vnni});
   const bool avx512 = unmasked(CpuIsa::kAvx512);
   const Amx tiles = unmasked(CpuIsa::kAmx) ? request_amx() : Amx{};
   if (avx512 && __builtin_cpu_supports("avx512bf16"))

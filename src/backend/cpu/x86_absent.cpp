@@ -3,6 +3,7 @@
 
 namespace nibble::backend::cpu {
 
+Kernels with_avx2_floats(Kernels portable) { return portable; }
 Kernels with_avx2(Kernels portable) { return portable; }
 Kernels with_avx_vnni(Kernels portable) { return portable; }
 Kernels with_avx512(Kernels portable) { return portable; }

@@ -3,6 +3,7 @@
 #include "app/bench_profile.h"
 #include "app/bench_report.h"
 #include "app/commands.h"
+#include "app/commit.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
@@ -109,7 +110,7 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
   // A path is a name of the machine's; its last part is the model's.
   const auto path = std::filesystem::path(options.model.model).lexically_normal();
   return {.version = NIBBLE_VERSION,
-          .commit = NIBBLE_COMMIT,
+          .commit = std::string(commit()),
           .command = options.command,
           .model = (path.has_filename() ? path : path.parent_path()).filename().string(),
           .layers = config.dims.layers,
@@ -249,7 +250,7 @@ class Bench {
 }  // namespace
 
 int execute(const BenchOptions& asked) {
-  if (asked.tune) return tune(asked, fmt::format("{} ({})", NIBBLE_VERSION, NIBBLE_COMMIT));
+  if (asked.tune) return tune(asked, fmt::format("{} ({})", NIBBLE_VERSION, commit()));
   BenchOptions options = asked;
   Terminal terminal(options.output);
   if (options.profile && options.format == BenchFormat::kCsv)

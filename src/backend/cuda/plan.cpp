@@ -1,5 +1,6 @@
 #include "backend/cuda/plan.h"
 
+#include "backend/cuda/kernels/any/rounding.h"
 #include "backend/cuda/choices.h"
 #include "backend/cuda/kernels/any/around_gemm.h"
 #include "backend/cuda/kernels/any/gemv_int8.h"
@@ -21,8 +22,6 @@ using namespace cuda;  // NOLINT: this file is the room's own
 using layout::Packing;
 using enum WeightRole;
 using Roles = std::vector<WeightRole>;
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 Kernel by_packing(Packing packing, Kernel bf16) {
   return static_cast<Kernel>(static_cast<int>(bf16) + static_cast<int>(packing));

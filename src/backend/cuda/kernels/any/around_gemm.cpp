@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/around_gemm.h"
 
+#include "backend/cuda/kernels/any/rounding.h"
 #include "backend/cuda/kernels/any/split_gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 
@@ -8,12 +9,7 @@
 #include <fmt/format.h>
 
 namespace nibble::backend::cuda {
-namespace {
-
-bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
+namespace {}  // namespace
 
 std::string RoutePlan::to_string() const {
   return fmt::format("16 experts, tiles of {} tokens, grid {} x {}, {} threads, {} B shared", kRouteTokens,

@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/gemm_plan.h"
 
+#include "backend/cuda/kernels/any/rounding.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "base/error.h"
 
@@ -20,16 +21,12 @@ void require(bool holds, const char* want, const GemmArgs& a) {
               a.cols, a.tokens, a.experts, a.x_share);
 }
 
-bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 void require_tiles(const GemmShape& s) {
   if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::slice_blocks(s.cols) == 0 || s.tokens <= 0)
     throw Error(Code::kUnsupported,
                 "cuda: gemm: want rows in tiles of 16, cols in slices and a token, found {} x {}, {} tokens", s.rows,
                 s.cols, s.tokens);
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t row_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows / layout::kTileRows, row_tiles); }
 

@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/gemv_plan.h"
 
+#include "backend/cuda/kernels/any/rounding.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -20,8 +21,6 @@ int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
   if (tiles_per_cta >= kLong) return 3;
   return packing == layout::Packing::kMxfp4 ? 2 : 6;
 }
-
-bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 void require(bool holds, Code code, const std::string& what, const std::string& args) {
   if (!holds) throw Error(code, "cuda: {}: {}", what, args);

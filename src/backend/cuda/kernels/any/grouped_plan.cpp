@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/grouped_plan.h"
 
+#include "backend/cuda/kernels/any/rounding.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 
 namespace nibble::backend::cuda {
 namespace {
-
-bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 template <class Args>
 void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, const void* out) {

@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/any/split_gemm_plan.h"
 
+#include "backend/cuda/kernels/any/rounding.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -9,8 +10,6 @@
 
 namespace nibble::backend::cuda {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t row_blocks(int64_t rows) { return ceil_div(rows / layout::kTileRows, kSplitRowTiles); }
 
@@ -25,8 +24,6 @@ void require_shape(const GemmShape& s) {
   require(layout::slice_blocks(s.cols) != 0, "cols in slices (layout/mx_a_m16k32.h)", s);
   require(s.tokens > 0 && s.tokens <= kSplitMaxTokens, "1 to 256 tokens", s);
 }
-
-bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
 

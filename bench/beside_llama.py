@@ -70,7 +70,7 @@ def run_llama(args, row):
         out = output_of(command, args.cpus, args.limit)
         lines = [json.loads(line) for line in (out or "").splitlines() if line.startswith("{")]
         return None if out is None else {"tok_per_s": round(lines[-1]["speed_tg"], 3)}
-    command = [os.path.join(args.llama, "llama-bench"), "-m", args.model, "-t", threads, "-p", str(row["prompt"]), "-n", str(row["generate"]), "-d", str(row["depth"]), "-r", "1", "-o", "json"]
+    command = [os.path.join(args.llama, "llama-bench"), "-m", args.model, "-t", threads, "-p", str(row["prompt"]), "-n", str(row["generate"]), "-d", str(row["depth"]), "-r", "1", "-o", "json", *args.llama_flags.split()]
     if row["depth"]:
         command += ["-fa", "1"]
     out = output_of(command, args.cpus, args.limit)
@@ -95,6 +95,7 @@ def main():
     p.add_argument("model")
     p.add_argument("--nibble", default="build/cpu/src/app/nibble")
     p.add_argument("--nibble-flags", default="", help="more flags for nibble bench, in one word")
+    p.add_argument("--llama-flags", default="", help="more flags for llama-bench, in one word")
     p.add_argument("--llama", required=True, metavar="DIR", help="where llama-bench and llama-batched-bench are")
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--cpus", default="", metavar="LIST", help="processors for both, as taskset takes them")

@@ -222,9 +222,9 @@ int execute(const ServeOptions& o) {
   server::ServedModel served = served_model(running, named.names);
   served.by_priority = o.by_priority;
   const bool cpu = model.backend == BackendKind::kCpu;
-  terminal.note(fmt::format(
-      "serving {} on {}{}, context {} tokens, API at {}/v1", named.names.front(), running.loaded->backend().name(),
-      cpu ? fmt::format(" ({})", describe_cpu(model)) : "", served.max_context, address));
+  terminal.note(fmt::format("serving {} on {}{}, context {} tokens, API at {}/v1", named.names.front(),
+                            running.loaded->backend().name(), cpu ? fmt::format(" ({})", describe_cpu(model)) : "",
+                            served.max_context, address));
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
   http.wait();

@@ -61,8 +61,8 @@ engine::Request base_request(const ServedModel& model, const GenerationFields& f
   for (const int32_t id : request.stop_ids) check_id(model, id, "stop_token_ids");
   if (request.priority != 0 && !model.by_priority) {
     throw ApiError("priority", fmt::format("priority: want 0, or a server started with --scheduling-policy priority, "
-                                            "found {}",
-                                            request.priority));
+                                           "found {}",
+                                           request.priority));
   }
   request.max_tokens = fields.max_tokens.value_or(std::numeric_limits<int32_t>::max());
   if (request.min_tokens > request.max_tokens) {

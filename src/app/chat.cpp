@@ -23,6 +23,8 @@
 namespace nibble::app {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr int64_t kDefaultContext = 8192;
 constexpr int kMaxToolsDepth = 200;  // JSON is copied and written recursively
 
@@ -297,7 +299,6 @@ class Chat {
 
 std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
   const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "--tools: {}", what); };
-  using Json = nlohmann::ordered_json;
   const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
     if (depth > kMaxToolsDepth)
       throw refuse(fmt::format("want at most {} levels, found more: too deep", kMaxToolsDepth));

@@ -17,13 +17,13 @@ bool has_gone(int fd) {
 }  // namespace
 
 asio::awaitable<void> watch(Tcp::socket& socket) {
-  constexpr auto kAwait = asio::experimental::as_tuple(asio::use_awaitable);
+  constexpr auto kAsTuple = asio::experimental::as_tuple(asio::use_awaitable);
   asio::steady_timer pause(socket.get_executor());
   while (true) {
-    const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kAwait);
+    const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kAsTuple);
     if (error || has_gone(socket.native_handle())) co_return;
     pause.expires_after(kGoneCheck);  // bytes of the next request
-    co_await pause.async_wait(kAwait);
+    co_await pause.async_wait(kAsTuple);
   }
 }
 

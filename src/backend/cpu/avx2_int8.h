@@ -113,8 +113,7 @@ inline __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const
 inline __m128i load_half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 // From memory as a float, which may lie anywhere: as an integer g++ takes the way through a general register.
 inline __m256i broadcast_dword(const void* p) {
-  using Anywhere [[gnu::aligned(1), gnu::may_alias]] = float;
-  return _mm256_castps_si256(_mm256_broadcast_ss(static_cast<const Anywhere*>(p)));
+  return _mm256_castps_si256(_mm256_broadcast_ss(static_cast<const float*>(p)));
 }
 
 // What is infinite becomes NaN: no later clamp may hide damaged weights.

@@ -89,7 +89,7 @@ TEST_P(LoopPaceTest, a_question_waits_for_a_step_and_its_own_whatever_prompts_ar
     Heard& question = crowd.add(ask(some(20, 30), 5));
     const int64_t steps = crowd.be.steps;
     while (question.tokens.empty()) crowd.loop.step();
-    EXPECT_LE(crowd.be.steps, steps + 2) << after;
+    EXPECT_EQ(crowd.be.steps, steps + 1) << after;
     crowd.run();
   }
 }

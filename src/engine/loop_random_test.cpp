@@ -89,7 +89,7 @@ class World {
     if (now_ % 16 == 0) loop_.check_integrity();
     std::erase_if(live_, [&](const auto& entry) {
       if (entry.second->heard.finished.empty()) {
-        // First come, first served: nobody waits for ever. The bound is ten times what a full house needs.
+        // Nobody waits for ever. The bound is ten times what a full house needs.
         EXPECT_LT(now_ - entry.second->came_at, 10 * load_.limits.max_waiting * load_.limits.max_context);
         return false;
       }

@@ -54,7 +54,7 @@ Vector solve_positive(const Matrix& a, const Vector& b) {
   while (true) {
     const Vector x = solve(a, b, free);
     const auto lowest = std::min_element(x.begin(), x.end());
-    if (*lowest >= 0) return x;
+    if (!(*lowest < 0)) return x;
     free[static_cast<size_t>(lowest - x.begin())] = false;
   }
 }

@@ -1,19 +1,19 @@
-# nibble_lumps(<variable> NAME … BELOW <folder> SOURCES …): the sources, eight to a file that includes them. Most of what a
+# nibble_unity(<variable> NAME … BELOW <folder> SOURCES …): the sources, eight to a file that includes them. Most of what a
 # file costs to compile is headers and templates that its neighbours need too (tools/compile_cost.py). A source with flags
-# of its own stays alone; so do all with -DNIBBLE_LUMPS=OFF. The presets share the files, so that ccache knows them again.
-option(NIBBLE_LUMPS "Compile a room's sources eight at a time" ON)
-set(NIBBLE_LUMPS_DIR ${CMAKE_BINARY_DIR}/lumps CACHE PATH "Where the files that include them are written")
-function(nibble_lumps variable)
+# of its own stays alone; so do all with -DNIBBLE_UNITY=OFF. The presets share the files, so that ccache knows them again.
+option(NIBBLE_UNITY "Compile a room's sources eight at a time" ON)
+set(NIBBLE_UNITY_DIR ${CMAKE_BINARY_DIR}/unity CACHE PATH "Where the files that include them are written")
+function(nibble_unity variable)
   cmake_parse_arguments(L "" "NAME;BELOW" "SOURCES" ${ARGN})
   set(alone)
-  set(lumps)
+  set(unity_files)
   set(text)
   set(count 0)
   foreach(source IN LISTS L_SOURCES ITEMS last)
     if(NOT source STREQUAL last)
       get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
       get_source_file_property(options ${source} COMPILE_OPTIONS)
-      if(NOT NIBBLE_LUMPS OR definitions OR options)
+      if(NOT NIBBLE_UNITY OR definitions OR options)
         list(APPEND alone ${source})
         continue()
       endif()
@@ -22,19 +22,19 @@ function(nibble_lumps variable)
       math(EXPR count "${count} + 1")
     endif()
     if(text AND (count EQUAL 8 OR source STREQUAL last))
-      list(LENGTH lumps at)
-      set(lump ${NIBBLE_LUMPS_DIR}/${L_NAME}_${at}.cpp)
-      file(CONFIGURE OUTPUT ${lump} CONTENT "${text}")
-      list(APPEND lumps ${lump})
+      list(LENGTH unity_files at)
+      set(file ${NIBBLE_UNITY_DIR}/${L_NAME}_${at}.cpp)
+      file(CONFIGURE OUTPUT ${file} CONTENT "${text}")
+      list(APPEND unity_files ${file})
       set(text)
       set(count 0)
     endif()
   endforeach()
-  set(${variable} ${lumps} ${alone} PARENT_SCOPE)
+  set(${variable} ${unity_files} ${alone} PARENT_SCOPE)
 endfunction()
 
 # nibble_room(<name> SOURCES … [DEPS …] [TESTS …] [OPTIMIZE <flag>] [ONE_BY_ONE] [BY_ISA]): a room's library and its unit-test
-# program. The sources are compiled in lumps, so names in the anonymous namespaces of a room differ; ONE_BY_ONE: not here.
+# program. The sources are compiled as unity sources, so names in the anonymous namespaces of a room differ; ONE_BY_ONE: not here.
 # OPTIMIZE: in a release, for code that no token waits for.
 add_library(nibble_flags INTERFACE)
 target_compile_options(nibble_flags INTERFACE
@@ -60,7 +60,7 @@ endif()
 function(nibble_room name)
   cmake_parse_arguments(ROOM "ONE_BY_ONE;BY_ISA" "OPTIMIZE" "SOURCES;DEPS;TESTS" ${ARGN})
   if(NOT ROOM_ONE_BY_ONE)
-    nibble_lumps(ROOM_SOURCES NAME ${name} BELOW ${CMAKE_SOURCE_DIR}/src SOURCES ${ROOM_SOURCES})
+    nibble_unity(ROOM_SOURCES NAME ${name} BELOW ${CMAKE_SOURCE_DIR}/src SOURCES ${ROOM_SOURCES})
   endif()
   add_library(nibble_${name} STATIC ${ROOM_SOURCES})
   target_link_libraries(nibble_${name} PUBLIC nibble_flags fmt::fmt ${ROOM_DEPS})

@@ -38,7 +38,7 @@ export build
 stamps=$build/lint
 mkdir -p "$stamps"
 rules=$(grep -hv NIBBLE_COMMIT= .clang-tidy "$build/compile_commands.json" | sha256sum)  # each commit changes that line
-# A lump (cmake/room.cmake) is read at once, with all it includes. Own files that each source was built from, as ninja knows
+# A unity source (cmake/room.cmake) is read at once, with all it includes. Own files that each source was built from, as ninja knows
 # them; before a build, every header stands for them.
 declare -A read_by
 while IFS=$'\t' read -r source file; do
@@ -53,7 +53,7 @@ while read -r source; do  # a header that is gone changes the key, too
   key=$( (echo "$rules"; cat "$source" $included ${read_by[$source]:-$headers} 2>/dev/null || true) | sha256sum | cut -c1-16)
   stamp=$stamps/${source//\//_}.$key
   [ -e "$stamp" ] || { rm -f "$stamps/${source//\//_}".*; due+=("$source" "$stamp"); }
-done < <(sed -nE "s,^ *\"file\": \"$PWD/((src|build/lumps)/.*\.cpp)\".*,\1,p" "$build/compile_commands.json" | grep -v /xgrammar_ | sort -u)
+done < <(sed -nE "s,^ *\"file\": \"$PWD/((src|build/unity)/.*\.cpp)\".*,\1,p" "$build/compile_commands.json" | grep -v /xgrammar_ | sort -u)
 step "naming ($((${#due[@]} / 2)) sources)"
 if [ ${#due[@]} -gt 0 ]; then
   printf '%s\0' "${due[@]}" | xargs -0 -n 2 -P "$jobs" bash -c 'check_naming "$@"' naming || failed=1

@@ -204,6 +204,7 @@ int execute(const ServeOptions& o) {
     if (!loaded) std::_Exit(kExitOk);  // nothing runs yet, and loading may take minutes
   };
   options.on_own_answer = [&api](int status) { api.answered_outside(status); };
+  options.on_dropped = [&api] { api.connection_dropped(); };
   server::HttpServer http(std::move(options), [&api](const server::HttpRequest& request, server::Wake wake) {
     return api.handle(request, std::move(wake));
   });

@@ -383,6 +383,9 @@ TEST_F(ApiTest, metrics_stand_under_both_names) {
   const std::string text = ask("/metrics", "", "GET").text;
   for (const char* line : {"vllm:num_requests_running{model_name=\"tiny\",engine=\"0\"} 3",
                            "nibble:kv_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.25",
+                           // What the engine has done so far, whatever has finished.
+                           "vllm:prompt_tokens_total{model_name=\"tiny\",engine=\"0\"} 430",
+                           "vllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 500",
                            "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"stop\"} 1"})
     EXPECT_NE(text.find(line), std::string::npos) << line;
 }

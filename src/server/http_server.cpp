@@ -220,6 +220,7 @@ asio::awaitable<void> HttpServer::Impl::accept() {
     auto [error, socket] = co_await acceptor.async_accept(asio::any_io_executor(worker.io.get_executor()), kAwait);
     if (error == asio::error::operation_aborted || draining) co_return;
     if (error || connections >= options.max_connections) {  // too many: the newcomer goes, the others stay
+      if (!error && options.on_dropped) options.on_dropped();
       asio::steady_timer pause(control, error ? kAcceptPause : std::chrono::milliseconds(1));
       co_await pause.async_wait(kAwait);
       continue;

@@ -29,6 +29,7 @@ struct HttpOptions {
   std::function<void()> on_signal{};    // before one is acted on
   // The status of what is answered without the handler: no HTTP, too large, too late, a browser's OPTIONS. Any thread.
   std::function<void(int status)> on_own_answer{};
+  std::function<void()> on_dropped{};  // a connection beyond max_connections was closed. Any thread.
 };
 
 class HttpServer {

@@ -9,7 +9,8 @@ namespace nibble::server {
 namespace {
 
 constexpr std::string_view kOurs = "nibble:", kTheirs = "vllm:";
-constexpr std::string_view kOursAlone[] = {"engine_steps_total", "harmony_repairs_total", "http_responses_total"};
+constexpr std::string_view kOursAlone[] = {"connections_dropped_total", "engine_steps_total", "harmony_repairs_total",
+                                           "http_responses_total"};
 
 std::vector<double> seconds() { return {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480}; }
 std::vector<double> short_seconds() {
@@ -93,8 +94,6 @@ void Metrics::request_begun(size_t choices) {
 void Metrics::choice_finished(const ChoiceRecord& r) {
   const std::lock_guard lock(state_.mutex);
   ++state_.finished[std::string(r.finished_reason)];
-  state_.prompt_total += r.prompt_tokens;
-  state_.completion_total += r.completion_tokens;
   state_.end_to_end.add(r.end_to_end_seconds);
   if (r.first_token_seconds < 0) return;
   state_.first_token.add(r.first_token_seconds);
@@ -110,6 +109,11 @@ void Metrics::choice_finished(const ChoiceRecord& r) {
 void Metrics::response_sent(std::string_view route, int status) {
   const std::lock_guard lock(state_.mutex);
   ++state_.responses[{std::string(route), status}];
+}
+
+void Metrics::connection_dropped() {
+  const std::lock_guard lock(state_.mutex);
+  ++state_.dropped;
 }
 
 void Metrics::harmony_repaired(int64_t times) {
@@ -134,9 +138,12 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
       {"prefix_cache_hits_total", "counter Prompt tokens found there", static_cast<double>(stats.prefix_hits)},
       {"num_preemptions_total", "counter Sequences put back for want of pages", static_cast<double>(stats.preemptions)},
       {"engine_steps_total", "counter Forward passes", static_cast<double>(stats.steps)},
-      {"prompt_tokens_total", "counter Prompt tokens of finished requests", static_cast<double>(state_.prompt_total)},
-      {"generation_tokens_total", "counter Tokens generated for finished requests",
-       static_cast<double>(state_.completion_total)},
+      {"prompt_tokens_total", "counter Prompt tokens computed or found in the prefix cache, step by step",
+       static_cast<double>(stats.prompt_tokens + stats.prefix_hits)},
+      {"generation_tokens_total", "counter Tokens generated, step by step",
+       static_cast<double>(stats.generated_tokens)},
+      {"connections_dropped_total", "counter Connections closed unanswered, since --max-connections were open",
+       static_cast<double>(state_.dropped)},
       {"harmony_repairs_total", "counter Deviations from the Harmony format that were repaired",
        static_cast<double>(state_.repairs)}};
   const struct {

@@ -44,6 +44,7 @@ class Metrics {
   void choice_finished(const ChoiceRecord& record);
   // `route`: one of a known few, or kNoRoute.
   void response_sent(std::string_view route, int status);
+  void connection_dropped();
   void harmony_repaired(int64_t times);
   [[nodiscard]] std::string text(const engine::EngineStats& stats, std::string_view model_name) const;
 
@@ -54,7 +55,7 @@ class Metrics {
         completion_tokens, choices;
     std::map<std::string, int64_t, std::less<>> finished;
     std::map<std::pair<std::string, int>, int64_t> responses;  // by route and status
-    int64_t prompt_total = 0, completion_total = 0, repairs = 0;
+    int64_t dropped = 0, repairs = 0;
   };
   State state_;
 };

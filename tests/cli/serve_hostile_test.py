@@ -90,6 +90,24 @@ class Hostile(Case):
             self.assertEqual(self.server.metric("nibble:http_responses_total", or_else=0, **labels), before + 1, (data[:40], labels))
         self.server.wait_log(r'"event":"refused","status":431')
 
+    def test_connections_beyond_the_most_are_counted(self):
+        server = Server("--max-connections", 2)
+        self.addCleanup(server.stop)
+        name = "nibble:connections_dropped_total"
+        server.until(lambda: server.metric(name) == 0)
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) for _ in range(4)]
+        for s in idle[2:]:
+            self.assertEqual(s.recv(1), b"")
+        for s in idle:
+            s.close()
+
+        def counted():
+            try:
+                return server.metric(name) >= 2  # the two before may still be open for a moment
+            except ConnectionError:
+                return False
+        server.until(counted)
+
     def test_requests_one_behind_the_other(self):
         one = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
         answers = self.server.raw(one * 20 + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

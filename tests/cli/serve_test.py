@@ -445,7 +445,7 @@ class Others(Shared):
         self.server.chat(max_tokens=9)
         self.server.stream("/v1/chat/completions", chat_body(stream=True, max_tokens=9))
         for prefix in ("vllm:", "nibble:"):
-            self.assertEqual(self.server.metric(prefix + "generation_tokens_total"), before + 18)
+            self.server.until(lambda: self.server.metric(prefix + "generation_tokens_total") == before + 18)
             self.assertGreaterEqual(self.server.metric(prefix + "request_success_total", finished_reason="length"), 2)
         text = self.server.get("/metrics").raw.decode()
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total", "prefix_cache_hits_total",
@@ -455,6 +455,18 @@ class Others(Shared):
                      "request_max_num_generation_tokens_sum", "request_prompt_tokens_sum", "request_generation_tokens_sum", "cache_config_info"):
             self.assertIn(f"\nvllm:{name}{{model_name=", text)
         self.assertGreater(self.server.metric("vllm:inter_token_latency_seconds_count"), 10)
+
+    def test_token_counters_tick_while_an_answer_runs(self):
+        names = [prefix + name for prefix in ("vllm:", "nibble:") for name in ("prompt_tokens_total", "generation_tokens_total")]
+        before = [self.server.metric(name) for name in names]
+        connection = self.server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "a b c d", "stream": True, "ignore_eos": True, "max_tokens": 20000}))
+        response = connection.getresponse()
+        finished = self.server.metric("nibble:request_success_total", finished_reason="length")
+        self.server.until(lambda: all(self.server.metric(name) > was for name, was in zip(names, before)))
+        self.assertEqual(self.server.metric("nibble:request_success_total", finished_reason="length"), finished)
+        response.close()
+        connection.close()
 
     def test_one_log_line_per_request_without_its_text(self):
         start = len(self.server.log)

@@ -1,7 +1,7 @@
-# nibble_unity(<variable> NAME … BELOW <folder> SOURCES …): the sources, eight to a file that includes them. Most of what a
+# nibble_unity(<variable> NAME … BELOW <folder> SOURCES …): the sources, sixteen to a file that includes them. Most of what a
 # file costs to compile is headers and templates that its neighbours need too (tools/compile_cost.py). A source with flags
 # of its own stays alone; so do all with -DNIBBLE_UNITY=OFF. The presets share the files, so that ccache knows them again.
-option(NIBBLE_UNITY "Compile a room's sources eight at a time" ON)
+option(NIBBLE_UNITY "Compile a room's sources sixteen at a time" ON)
 set(NIBBLE_UNITY_DIR ${CMAKE_BINARY_DIR}/unity CACHE PATH "Where the files that include them are written")
 function(nibble_unity variable)
   cmake_parse_arguments(L "" "NAME;BELOW" "SOURCES" ${ARGN})
@@ -21,7 +21,7 @@ function(nibble_unity variable)
       string(APPEND text "#include \"${name}\"\n")
       math(EXPR count "${count} + 1")
     endif()
-    if(text AND (count EQUAL 8 OR source STREQUAL last))
+    if(text AND (count EQUAL 16 OR source STREQUAL last))
       list(LENGTH unity_files at)
       set(file ${NIBBLE_UNITY_DIR}/${L_NAME}_${at}.cpp)
       file(CONFIGURE OUTPUT ${file} CONTENT "${text}")

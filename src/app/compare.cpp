@@ -68,7 +68,7 @@ int execute(const CompareOptions& options) {
                                  {"tokens", tokens},
                                  {"tolerance", options.tolerance},
                                  {"differs", result.first_bad.has_value()},
-                                 {"stages", nlohmann::json::array()}};
+                                 {"stages", nlohmann::ordered_json::array()}};
   for (const model::StageDifference& d : result.stages) {
     if (!options.output.json) terminal.print(line(d));
     json["stages"].push_back({{"stage", name_of(d.stage)},

@@ -62,19 +62,20 @@ int execute(const TokenizeOptions& options) {
   const std::string input = read_text(options.input);
   if (options.decode) {
     const std::string text = tokenizer.decode(parse_ids(input));
-    terminal.print(options.output.json ? nlohmann::json{{"text", printable(text)}}.dump() + "\n" : text);
+    terminal.print(options.output.json ? nlohmann::ordered_json{{"text", printable(text)}}.dump() + "\n" : text);
     return kExitOk;
   }
   const auto pieces =
       tokenizer.encode_pieces(input, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
   if (options.count) {
-    terminal.print(options.output.json ? nlohmann::json{{"count", pieces.size()}}.dump() + "\n"
+    terminal.print(options.output.json ? nlohmann::ordered_json{{"count", pieces.size()}}.dump() + "\n"
                                        : fmt::format("{}\n", pieces.size()));
     return kExitOk;
   }
   if (options.output.json) {
-    nlohmann::ordered_json json = {
-        {"count", pieces.size()}, {"ids", nlohmann::json::array()}, {"pieces", nlohmann::json::array()}};
+    nlohmann::ordered_json json = {{"count", pieces.size()},
+                                   {"ids", nlohmann::ordered_json::array()},
+                                   {"pieces", nlohmann::ordered_json::array()}};
     for (const text::TokenPiece& piece : pieces) {
       json["ids"].push_back(piece.id);
       json["pieces"].push_back(printable(piece.bytes));
@@ -84,7 +85,7 @@ int execute(const TokenizeOptions& options) {
   }
   std::string out;
   for (const text::TokenPiece& piece : pieces) {
-    out += fmt::format("{:>7}  {}\n", piece.id, nlohmann::json(printable(piece.bytes)).dump());
+    out += fmt::format("{:>7}  {}\n", piece.id, nlohmann::ordered_json(printable(piece.bytes)).dump());
   }
   terminal.print(out);
   terminal.note(fmt::format("{} tokens", pieces.size()));

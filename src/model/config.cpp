@@ -1,13 +1,12 @@
 #include "model/config.h"
 
 #include "base/error.h"
+#include "base/mx.h"
 
 #include <algorithm>
 
 namespace nibble::model {
 namespace {
-
-constexpr int64_t kBlock = 32;  // MXFP4: values per scale (OCP MX v1.0)
 
 // gpt_oss/torch/model.py, ModelConfig, where it differs from Hugging Face's.
 constexpr ConfigKeys kOriginalKeys{.experts = "num_experts",
@@ -30,8 +29,8 @@ struct Checks {
   }
 
   void multiple_of_block(std::string_view key, int64_t value) const {
-    require(value % kBlock == 0, Code::kUnsupported, key,
-            fmt::format("want a multiple of {} (MXFP4 blocks), found {}", kBlock, value));
+    require(value % kMxBlock == 0, Code::kUnsupported, key,
+            fmt::format("want a multiple of {} (MXFP4 blocks), found {}", kMxBlock, value));
   }
 
   void token_id(std::string_view key, int64_t id, int64_t vocab) const {

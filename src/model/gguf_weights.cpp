@@ -22,29 +22,29 @@ struct NamedRole {
   std::string_view name;
 };
 
-constexpr NamedRole kModelTable[] = {
+constexpr NamedRole kGgufModelTable[] = {
     {kEmbedding, "token_embd.weight"}, {kFinalNorm, "output_norm.weight"}, {kUnembedding, "output.weight"}};
 
 // Behind "blk.N.".
-constexpr NamedRole kLayerTable[] = {{kAttnNorm, "attn_norm.weight"},
-                                     {kQ, "attn_q.weight"},
-                                     {kQBias, "attn_q.bias"},
-                                     {kK, "attn_k.weight"},
-                                     {kKBias, "attn_k.bias"},
-                                     {kV, "attn_v.weight"},
-                                     {kVBias, "attn_v.bias"},
-                                     {kO, "attn_output.weight"},
-                                     {kOBias, "attn_output.bias"},
-                                     {kSinks, "attn_sinks.weight"},
-                                     {kMlpNorm, "post_attention_norm.weight"},
-                                     {kRouter, "ffn_gate_inp.weight"},
-                                     {kRouterBias, "ffn_gate_inp.bias"},
-                                     {kGate, "ffn_gate_exps.weight"},
-                                     {kGateBias, "ffn_gate_exps.bias"},
-                                     {kUp, "ffn_up_exps.weight"},
-                                     {kUpBias, "ffn_up_exps.bias"},
-                                     {kDown, "ffn_down_exps.weight"},
-                                     {kDownBias, "ffn_down_exps.bias"}};
+constexpr NamedRole kGgufLayerTable[] = {{kAttnNorm, "attn_norm.weight"},
+                                         {kQ, "attn_q.weight"},
+                                         {kQBias, "attn_q.bias"},
+                                         {kK, "attn_k.weight"},
+                                         {kKBias, "attn_k.bias"},
+                                         {kV, "attn_v.weight"},
+                                         {kVBias, "attn_v.bias"},
+                                         {kO, "attn_output.weight"},
+                                         {kOBias, "attn_output.bias"},
+                                         {kSinks, "attn_sinks.weight"},
+                                         {kMlpNorm, "post_attention_norm.weight"},
+                                         {kRouter, "ffn_gate_inp.weight"},
+                                         {kRouterBias, "ffn_gate_inp.bias"},
+                                         {kGate, "ffn_gate_exps.weight"},
+                                         {kGateBias, "ffn_gate_exps.bias"},
+                                         {kUp, "ffn_up_exps.weight"},
+                                         {kUpBias, "ffn_up_exps.bias"},
+                                         {kDown, "ffn_down_exps.weight"},
+                                         {kDownBias, "ffn_down_exps.bias"}};
 
 struct Stored {
   WeightFormat format;
@@ -120,11 +120,11 @@ void check_scales(const GgufTensor& tensor, const BindOptions& options) {
 
 std::vector<GgufItem> gguf_manifest(const ModelConfig& config) {
   std::vector<GgufItem> items;
-  for (const auto& [role, name] : kModelTable) {
+  for (const auto& [role, name] : kGgufModelTable) {
     items.push_back({.role = role, .layer = -1, .name = std::string(name), .shape = shape_of(role, config.dims)});
   }
   for (int layer = 0; layer < static_cast<int>(config.dims.layers); ++layer) {
-    for (const auto& [role, name] : kLayerTable) {
+    for (const auto& [role, name] : kGgufLayerTable) {
       items.push_back({.role = role,
                        .layer = layer,
                        .name = fmt::format("blk.{}.{}", layer, name),

@@ -1,6 +1,7 @@
 #include "model/manifest.h"
 
 #include "base/error.h"
+#include "base/mx.h"
 #include "model/tensor_names.h"
 
 #include <algorithm>
@@ -15,7 +16,6 @@ namespace {
 using checkpoint::TensorEntry;
 using enum WeightRole;
 
-constexpr int64_t kBlock = 32;       // values per MXFP4 block
 constexpr int64_t kBlockBytes = 16;  // two codes per byte
 constexpr int kNanScale = 0xFF;      // E8M0 (OCP MX v1.0)
 
@@ -55,7 +55,7 @@ constexpr TableRow kLayerTable[] = {
 };
 
 Shape mxfp4_shape(Part part, Shape matrix) {
-  matrix.back() /= kBlock;
+  matrix.back() /= kMxBlock;
   if (part == Part::kValues) matrix.push_back(kBlockBytes);
   return matrix;
 }

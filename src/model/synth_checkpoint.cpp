@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
+#include <string>
 #include <utility>
 
 namespace nibble::model {
@@ -51,10 +53,11 @@ std::vector<Shard> shards_of(const ModelConfig& config, int64_t shard_bytes) {
 }
 
 std::string index_json(const std::vector<Shard>& shards, int64_t total_bytes) {
-  nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", nlohmann::json::object()}};
+  std::map<std::string, std::string> weight_map;
   for (const Shard& shard : shards) {
-    for (const ManifestItem& item : shard.items) index["weight_map"][item.name] = shard.file;
+    for (const ManifestItem& item : shard.items) weight_map[item.name] = shard.file;
   }
+  const ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
   return index.dump(2) + "\n";
 }
 

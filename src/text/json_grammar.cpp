@@ -61,7 +61,7 @@ class SchemaGrammar {
 std::string SchemaGrammar::dumped(const SchemaPlace& at, const Json& value) const {
   try {
     return value.dump();
-  } catch (const nlohmann::json::exception&) {
+  } catch (const nlohmann::ordered_json::exception&) {
     document_.fail(at, "a text that is not UTF-8");
   }
 }

@@ -187,7 +187,7 @@ SchemaPlace SchemaDocument::referenced(const SchemaPlace& at) const {
     const Json::json_pointer where(pointer);
     if (!root_.contains(where)) bad("there is nothing there");
     return {&root_.at(where), *ref};
-  } catch (const nlohmann::json::exception&) {
+  } catch (const nlohmann::ordered_json::exception&) {
     bad("want a JSON pointer, #/…");
   }
   return at;

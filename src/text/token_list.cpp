@@ -16,7 +16,8 @@ namespace {
 
 // A file's own text, for messages.
 std::string shown(std::string_view text) {
-  return nlohmann::json(text.substr(0, 100)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return nlohmann::ordered_json(text.substr(0, 100))
+      .dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 class ListReader {

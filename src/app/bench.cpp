@@ -6,6 +6,7 @@
 #include "app/commit.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
+#include "app/named_model.h"
 #include "app/memory_budget.h"
 #include "app/terminal.h"
 #include "backend/cost.h"
@@ -107,12 +108,10 @@ std::string formats_text(const backend::StoredFormats& formats) {
 BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
   const KvCacheDtype kv = options.model.kv_cache_dtype;
   const bool is_cpu = options.model.backend == BackendKind::kCpu;
-  // A path is a name of the machine's; its last part is the model's.
-  const auto path = std::filesystem::path(options.model.model).lexically_normal();
   return {.version = NIBBLE_VERSION,
           .commit = std::string(commit()),
           .command = options.command,
-          .model = (path.has_filename() ? path : path.parent_path()).filename().string(),
+          .model = options.model.name,
           .layers = config.dims.layers,
           .experts = config.dims.experts,
           .weight_bytes = cost.weight_bytes(),
@@ -250,14 +249,15 @@ class Bench {
 }  // namespace
 
 int execute(const BenchOptions& asked) {
-  if (asked.tune) return tune(asked, fmt::format("{} ({})", NIBBLE_VERSION, commit()));
   BenchOptions options = asked;
+  options.model = with_files(asked.model);
+  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, commit()));
   Terminal terminal(options.output);
   if (options.profile && options.format == BenchFormat::kCsv)
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   std::vector<BenchRow> rows = plan_rows(options);
   const BenchShape shape = shape_of(options, rows);
-  options.model = with_backend(asked.model, [&shape](const ModelOptions&, const model::ModelConfig& config) {
+  options.model = with_backend(options.model, [&shape](const ModelOptions&, const model::ModelConfig& config) {
     return step_limits(shape, config.dims);
   });
   {

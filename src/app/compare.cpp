@@ -2,6 +2,7 @@
 
 #include "app/commands.h"
 #include "app/loaded_model.h"
+#include "app/named_model.h"
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
@@ -38,8 +39,10 @@ std::string line(const model::StageDifference& d) {
 
 }  // namespace
 
-int execute(const CompareOptions& options) {
+int execute(const CompareOptions& asked) {
+  CompareOptions options = asked;
   Terminal terminal(options.output);
+  options.model = with_files(asked.model);
   const ModelSource source = open_model(options.model, terminal);
   const std::vector<int32_t> prompt =
       source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);

@@ -1,6 +1,7 @@
 #include "app/commands.h"
 #include "app/gguf_model.h"
 #include "app/loaded_model.h"
+#include "app/named_model.h"
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
@@ -30,8 +31,10 @@ text::TokenizerParts tokenizer_parts(const ModelOptions& options) {
 
 }  // namespace
 
-int execute(const ConvertOptions& options) {
+int execute(const ConvertOptions& asked) {
+  ConvertOptions options = asked;
   Terminal terminal(options.output);
+  options.model = with_files(asked.model);
   if (is_gguf(options.model)) {
     throw Error(Code::kInvalidRequest, "{}: want a model in safetensors, found GGUF", options.model.model);
   }

@@ -2,6 +2,7 @@
 #include "app/commands.h"
 #include "app/inspect_plan.h"
 #include "app/loaded_model.h"
+#include "app/named_model.h"
 #include "app/terminal.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
@@ -147,8 +148,10 @@ std::string text_report(const Json& j, Terminal& terminal) {
 
 }  // namespace
 
-int execute(const InspectOptions& options) {
+int execute(const InspectOptions& asked) {
+  InspectOptions options = asked;
   Terminal terminal(options.output);
+  options.model = with_files(asked.model);
   const auto [config, notes] = open_config(options.model);
   if (options.plan) {
     InspectOptions planned = options;

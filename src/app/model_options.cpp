@@ -15,12 +15,33 @@ void add_load_format(Flags flags, LoadFormat& into) {
       "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
 }
 
+namespace {
+
+constexpr const char* kModelHelp =
+    "A directory (Hugging Face layout or OpenAI's original/), llama.cpp's .gguf file, or a name such as "
+    "openai/gpt-oss-20b or gpt-oss-20b, looked for in ./models and in Hugging Face's cache; ";
+constexpr const char* kPresets = "with --load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny";
+
+}  // namespace
+
+void add_model_name(Flags flags, std::string& into, const std::string& otherwise) {
+  Flag named = flags.value("-m,--model", into, kModelHelp + otherwise).not_empty();
+  const auto take = [&into, named](const std::string& found) mutable {  // after --model
+    if (!named.given()) return named.set({found}, "");
+    if (into == found) return;
+    refuse_value("model", fmt::format("want one model, found --model {} and \"{}\". A text with blanks needs quotes",
+                                      into, found));
+  };
+  flags.take("model", take, "The same without --model").not_empty();
+}
+
 void add_model_source(Flags flags, ModelOptions& o) {
-  flags
-      .value("-m,--model", o.model,
-             "Model directory (Hugging Face layout or OpenAI's original/) or llama.cpp's .gguf file; with "
-             "--load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny")
-      .required();
+  flags.value("-m,--model", o.model, std::string(kModelHelp) + kPresets).not_empty();
+  add_load_format(flags, o.load_format);
+}
+
+void add_model(Flags flags, ModelOptions& o) {
+  add_model_name(flags, o.model, kPresets);
   add_load_format(flags, o.load_format);
 }
 

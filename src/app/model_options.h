@@ -8,8 +8,11 @@
 
 namespace nibble::app {
 
+// -m, and the same as a word of its own. `otherwise`: a last word of the help.
+void add_model_name(Flags flags, std::string& into, const std::string& otherwise);
 void add_load_format(Flags flags, LoadFormat& into);
-void add_model_source(Flags flags, ModelOptions& options);  // and --load-format
+void add_model_source(Flags flags, ModelOptions& options);  // both, the model without a word of its own
+void add_model(Flags flags, ModelOptions& options);         // both, with one
 
 // The backends, as --a and --b name them; --backend has auto as well.
 [[nodiscard]] Choice<BackendKind> backends(BackendKind& into);

@@ -2,6 +2,7 @@
 
 #include "app/flags.h"
 #include "app/help.h"
+#include "app/hub_options.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/serve_options.h"
@@ -132,9 +133,16 @@ struct All {
   BenchOptions bench;
 };
 
+void set_hub(All& all, const hub::Settings& settings) {
+  for (ModelOptions* o : {&all.run.model, &all.chat.model, &all.serve.model, &all.inspect.model, &all.perplexity.model,
+                          &all.compare.model, &all.convert.model, &all.bench.model})
+    o->hub = settings;
+  all.tokenize.hub = all.quantize.hub = settings;
+}
+
 void add_run(Flags flags, RunOptions& o) {
   add_text(flags, o.prompt, "Text to continue");
-  add_model_source(flags, o.model);
+  add_model(flags, o.model);
   add_generate(flags, o.generate);
   flags.turn("--special", o.special, "Recognise special tokens such as <|start|> in the prompt");
   add_backend(flags, o.model);
@@ -145,7 +153,7 @@ void add_run(Flags flags, RunOptions& o) {
 
 void add_chat(Flags flags, ChatOptions& o) {
   add_text(flags, o.prompt, "Ask one question and leave");
-  add_model_source(flags, o.model);
+  add_model(flags, o.model);
   flags.value("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
   flags.value("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"").not_empty();
   add_choice<text::ReasoningEffort>(flags, "--reasoning",
@@ -181,7 +189,7 @@ std::vector<std::string> arguments_of(int argc, const char* const* argv) {
 }
 
 void add_inspect(Flags flags, InspectOptions& o) {
-  add_model_source(flags, o.model);
+  add_model(flags, o.model);
   flags.turn("--tensors", o.tensors, "List every tensor");
   flags.value("--context", o.contexts, "Context lengths to compute memory for; repeatable").whole(1, 1 << 24);
   const Flag plan =
@@ -208,7 +216,7 @@ void add_tokenize(Flags flags, TokenizeOptions& o) {
   add_text(flags, o.input, "Text to tokenise (default: standard input)");
   flags
       .value("-m,--model,--tokenizer", o.tokenizer,
-             "Model directory, .gguf, tokenizer.json or tiktoken rank file; default: o200k_harmony")
+             "A model (directory, .gguf or name), tokenizer.json or tiktoken rank file; default: o200k_harmony")
       .not_empty();
   flags.turn("--special", o.special, "Recognise special tokens in the text");
   flags.turn("--decode", o.decode, "The input is token ids: print their text");
@@ -275,7 +283,7 @@ void add_convert(Flags flags, ConvertOptions& o) {
 }
 
 void add_quantize(Flags flags, QuantizeOptions& o) {
-  flags.value("input", o.input, "A safetensors file, or a model directory whose experts are bf16").required();
+  flags.value("input", o.input, "A safetensors file, or a model (directory or name) whose experts are bf16").required();
   flags.value("-o,--output", o.destination, "File or directory to write").required();
   add_choice<std::string>(flags, "--format",
                           {o.format,
@@ -296,7 +304,7 @@ void add_quantize(Flags flags, QuantizeOptions& o) {
 
 void add_bench(Flags flags, BenchOptions& o) {
   constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024;
-  add_model_source(flags, o.model);
+  add_model(flags, o.model);
   add_list(flags, "-p,--n-prompt", {o.prompts, 0, kMostTokens}, "Prompts to process, in tokens; 0: none");
   add_list(flags, "-n,--n-gen", {o.generates, 0, kMostTokens}, "Tokens to generate; 0: none");
   add_list(flags, "-d,--n-depth", {o.depths, 0, kMostTokens}, "Tokens in the context before");
@@ -344,6 +352,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   const auto [name, text] = line.parse(arguments_of(argc, argv));
   if (text) return Exit{kExitOk, *text};
+  set_hub(all, hub_settings(environment));
   if (name == "serve") resolve_serve_settings(serve, all.serve, environment);
   if (name == "run") return Command(std::move(all.run));
   if (name == "chat") return Command(std::move(all.chat));

@@ -7,6 +7,7 @@
 #include "backend/weights.h"
 #include "base/mx.h"
 #include "checkpoint/gguf.h"
+#include "hub/settings.h"
 #include "text/conversation.h"
 
 #include <cstdint>
@@ -42,7 +43,9 @@ inline constexpr int64_t kContextThatFits = -1;
 
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
-  std::string model;  // a directory, a .gguf file, or with --load-format dummy also a preset's name
+  std::string model;  // as it was asked for; then (named_model.h) its directory or file, or a preset's name
+  std::string name;   // what people call it: the last part of what was asked for
+  hub::Settings hub;
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
   BackendKind backend = BackendKind::kAuto;
@@ -122,7 +125,8 @@ struct InspectOptions {
 
 struct TokenizeOptions {
   OutputOptions output;
-  std::filesystem::path tokenizer;  // a model's directory, .gguf, tokenizer.json or rank file; empty: o200k_harmony
+  hub::Settings hub;
+  std::filesystem::path tokenizer;  // a model, tokenizer.json or rank file; empty: o200k_harmony
   TextInput input;
   bool special = false;
   bool decode = false;  // the input is ids
@@ -168,7 +172,8 @@ struct ConvertOptions {
 
 struct QuantizeOptions {
   OutputOptions output;
-  std::filesystem::path input;  // a safetensors file, or a model's directory whose experts are not quantised
+  hub::Settings hub;
+  std::filesystem::path input;  // a safetensors file, or a model whose experts are not quantised
   std::filesystem::path destination;
   std::string format = "mxfp4";
   MxScaleRule scale = MxScaleRule::kOcpFloor;
@@ -226,7 +231,6 @@ struct ServeOptions {
   std::string date;  // empty: today
   bool print_config = false;
   std::string config_file;
-  std::string huggingface_cache;   // where its hub keeps models
   std::vector<std::string> notes;  // what was asked for and makes no difference here
   std::vector<Setting> settings;
 };

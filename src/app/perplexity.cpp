@@ -1,6 +1,7 @@
 #include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/loaded_model.h"
+#include "app/named_model.h"
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
@@ -27,7 +28,7 @@ double surprise(std::span<const float> logits, int32_t token) {
 int execute(const PerplexityOptions& options) {
   Terminal terminal(options.output);
   const std::string input = read_text(options.input);
-  const ModelOptions model = with_backend(options.model, options.context);
+  const ModelOptions model = with_backend(with_files(options.model), options.context);
   const ModelSource source = open_model(model, terminal);
   const std::vector<int32_t> ids = source.tokenizer.encode(input);
   if (ids.size() < 2) throw Error(Code::kInvalidRequest, "want a text of at least 2 tokens, found {}", ids.size());

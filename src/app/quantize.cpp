@@ -2,6 +2,7 @@
 
 #include "app/commands.h"
 #include "app/interrupt.h"
+#include "app/named_model.h"
 #include "app/loaded_model.h"
 #include "app/terminal.h"
 #include "base/error.h"
@@ -24,8 +25,10 @@ MxFormat format_of(const std::string& name) {
 
 }  // namespace
 
-int execute(const QuantizeOptions& options) {
+int execute(const QuantizeOptions& asked) {
+  QuantizeOptions options = asked;
   Terminal terminal(options.output);
+  options.input = path_of(asked.input, asked.hub);
   ThreadPool pool(thread_count({}));
   const model::QuantizeOptions how{
       .format = format_of(options.format), .scale = options.scale, .name_glob = options.tensors, .pool = &pool};

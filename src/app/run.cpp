@@ -3,6 +3,7 @@
 #include "app/generation.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
+#include "app/named_model.h"
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
@@ -20,8 +21,9 @@ constexpr int64_t kDefaultContext = 4096;
 
 int execute(const RunOptions& options) {
   Terminal terminal(options.output);
+  const ModelOptions files = with_files(options.model);
   const std::string prompt_text = read_text(options.prompt);
-  const ModelOptions model = with_backend(options.model, kDefaultContext);
+  const ModelOptions model = with_backend(files, kDefaultContext);
   const ModelSource source = open_model(model, terminal);
   std::vector<int32_t> prompt = source.tokenizer.encode(
       prompt_text, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);

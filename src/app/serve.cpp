@@ -5,7 +5,7 @@
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
-#include "app/serve_model.h"
+#include "app/named_model.h"
 #include "app/terminal.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -180,9 +180,8 @@ int execute(const ServeOptions& o) {
   if (o.print_config) return print_settings(o, terminal);
   for (const std::string& note : o.notes) terminal.note(note);
   ModelOptions model = o.model;
-  NamedModel named{model.model, {model.model}};
-  if (model.load_format != LoadFormat::kDummy) named = find_model(model.model, o.huggingface_cache);
-  model.model = named.directory;
+  NamedModel named = model.model.empty() ? own_model() : find_named(model);
+  model.model = named.path;
   if (!o.served_names.empty()) named.names = o.served_names;
   model = with_backend(model, [&o](const ModelOptions& with, const model::ModelConfig& config) {
     return least_limits(o, with, config);

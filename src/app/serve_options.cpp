@@ -1,6 +1,7 @@
 #include "app/serve_options.h"
 
 #include "app/flat_config.h"
+#include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/text_input.h"
 #include "app/vllm_flags.h"
@@ -88,12 +89,7 @@ std::string shown(const Flag& option) {
 
 void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.show_defaults(true);
-  flags
-      .value("-m,--model,model", o.model.model,
-             "Model directory, or a name such as openai/gpt-oss-20b that is looked for in ./models and in Hugging "
-             "Face's cache; default: the small model that comes with nibble")
-      .not_empty()
-      .last_counts();
+  add_model_name(flags, o.model.model, "default: the small model that comes with nibble");
   flags.value("--served-model-name", o.served_names, "Names that requests may use; default: the model's");
   flags.value("--host", o.host, "Address to listen on; 0.0.0.0: all").not_empty();
   flags.value("--port", o.port, "Port to listen on; 0: any free one").whole(0, 65535);
@@ -161,8 +157,6 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
 }
 
 void resolve_serve_settings(Flags flags, ServeOptions& o, const Environment& environment) {
-  const auto home = environment("HOME"), huggingface = environment("HF_HOME"), hub = environment("HF_HUB_CACHE");
-  o.huggingface_cache = hub ? *hub : (huggingface ? *huggingface : home.value_or("") + "/.cache/huggingface") + "/hub";
   if (const auto path = environment("NIBBLE_CONFIG"); path && o.config_file.empty()) o.config_file = *path;
   std::map<std::string, Layered> file = read_config(flags, o.config_file);
   for (Flag option : flags.all()) {

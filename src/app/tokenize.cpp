@@ -1,6 +1,7 @@
 #include "app/commands.h"
 #include "app/gguf_model.h"
 #include "app/loaded_model.h"
+#include "app/named_model.h"
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
@@ -58,7 +59,7 @@ std::string printable(std::string_view bytes) {
 
 int execute(const TokenizeOptions& options) {
   Terminal terminal(options.output);
-  const text::Tokenizer tokenizer = open(options.tokenizer);
+  const text::Tokenizer tokenizer = open(path_of(options.tokenizer, options.hub));
   const std::string input = read_text(options.input);
   if (options.decode) {
     const std::string text = tokenizer.decode(parse_ids(input));

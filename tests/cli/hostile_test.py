@@ -32,7 +32,7 @@ class CommandLine(Case):
         self.refused(USAGE, *RUN, "-Z", says="no -Z")
 
     def test_loose_words_and_missing_values(self):
-        self.refused(USAGE, *RUN, "-p", "Once", "upon", says='what is "upon"?')
+        self.refused(USAGE, *RUN, "-p", "Once", "upon", says=('"upon"', "needs quotes"))
         self.refused(USAGE, "run", "-p", "a", says="--model")
         self.refused(USAGE, *RUN, "-p", says="--prompt")
         self.refused(USAGE, *RUN, "-p", "a", "--seed")

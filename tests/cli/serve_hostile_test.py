@@ -556,7 +556,7 @@ class Flags(Case):
                             (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"),
                             (("--async-scheduling=soon",), "want true or false, found soon"), (("--ssl-certfile", ""), "empty"), (("--model", ""), "empty"), (("--config", ""), "empty")):
             self.refused(2, "serve", TINY, *flags, says=says)
-        self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "Nothing is downloaded"))
+        self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "nibble pull openai/gpt-oss-120b"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")
         file = self.dir / "c.toml"
         for text, says in (("prot = 1\n", "prot"), ("[serve]\nport = 1\n", "line 1"), ("port = 1\nport = 2\n", "line 2"), ("print-config = true\n", "print-config"),

@@ -1,0 +1,92 @@
+#include "app/named_model.h"
+
+#include "base/error.h"
+#include "hub/cache.h"
+#include "hub/find_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+namespace nibble::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_path(const std::string& name) {
+  std::error_code ignored;
+  return fs::exists(name, ignored) || hub::repos_of(name).empty();
+}
+
+std::string last_part(const std::string& name) {
+  const fs::path path = fs::path(name).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+std::vector<std::string> names_of(const std::string& asked, const std::string& repo) {
+  std::vector<std::string> names;
+  const auto add = [&names](const std::string& name) {
+    if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  };
+  if (is_path(asked)) add(last_part(asked));  // the last part says enough
+  add(asked);
+  add(last_part(asked));
+  add(repo);
+  return names;
+}
+
+// Random weights want a name of shapes, or a model's config.json: nothing else has to be there.
+bool is_preset_name(const ModelOptions& options) {
+  return options.load_format == LoadFormat::kDummy && options.model.find('/') == std::string::npos;
+}
+
+}  // namespace
+
+NamedModel own_model() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  for (fs::path folder = program.parent_path(); !error && folder.has_relative_path(); folder = folder.parent_path()) {
+    for (const char* place : {"models/nibble-tiny", "share/nibble/models/nibble-tiny"}) {  // its sources'; installed
+      if (hub::model_in(folder / place)) return {(folder / place).string(), {"nibble-tiny"}};
+    }
+  }
+  throw Error(Code::kIo, "want a model (nibble serve NAME): nibble-tiny is not beside the program");
+}
+
+NamedModel find_named(const ModelOptions& options) {
+  const std::string& asked = options.model;
+  if (asked.empty()) {
+    throw Error(Code::kInvalidRequest,
+                "want a model as --model or as the first word: a directory, a .gguf file or a name such as "
+                "openai/gpt-oss-20b; found none");
+  }
+  if (is_preset_name(options)) return {asked, names_of(asked, "")};
+  const std::optional<hub::FoundModel> found = hub::find_model(asked, options.hub);
+  const bool wants_weights = options.load_format != LoadFormat::kDummy;
+  if (found && (found->lacks.empty() || !wants_weights)) return {found->path.string(), names_of(asked, found->repo)};
+  if (found) {
+    throw Error(Code::kIo, "{} is here only in part: {} lacks {}. nibble pull {} gets the rest", asked,
+                found->path.string(), found->lacks, found->repo);
+  }
+  if (is_path(asked)) return {asked, names_of(asked, "")};
+  throw Error(Code::kIo, "there is no model {} on this machine; looked in {}. nibble pull {} gets it", asked,
+              fmt::join(hub::places_for(asked, options.hub), ", "), hub::repos_of(asked).front());
+}
+
+ModelOptions with_files(ModelOptions options) {
+  const NamedModel named = find_named(options);
+  options.name = last_part(options.model);
+  options.model = named.path;
+  return options;
+}
+
+fs::path path_of(const fs::path& name, const hub::Settings& settings) {
+  const auto found = hub::find_model(name.string(), settings);
+  return found ? found->path : name;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,187 @@
+#include "hub/cache.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace nibble::hub {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "models--", kBetween = "--";
+constexpr size_t kMostNameBytes = 96;  // the Hub's own limit
+constexpr size_t kMostIndexBytes = size_t{64} << 20;
+
+std::string start_of(const fs::path& file, size_t most) {
+  std::ifstream in(file, std::ios::binary);
+  std::string text(most, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(most));
+  text.resize(static_cast<size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  return text;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);  // false for a link to nothing
+}
+
+bool is_part_of_name(std::string_view part) {
+  const auto is_known = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
+  };
+  return !part.empty() && std::ranges::all_of(part, is_known) && part.find("--") == part.npos &&
+         part.find("..") == part.npos && part.front() != '.' && part.front() != '-' && part.back() != '.' &&
+         part.back() != '-';
+}
+
+std::vector<fs::path> entries_of(const fs::path& directory) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    entries.push_back(it->path());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+bool holds(const fs::path& directory, std::string_view extension) {
+  return std::ranges::any_of(entries_of(directory), [&](const fs::path& p) { return p.extension() == extension; });
+}
+
+// Of model-00002-of-00003.gguf another part.
+std::string part_name(const std::string& name, int part) {
+  const size_t at = name.size() - std::string_view("00000-of-00000.gguf").size();
+  return name.substr(0, at) + fmt::format("{:05}", part) + name.substr(at + 5);
+}
+
+std::string lacking_gguf_part(const fs::path& directory) {
+  for (const fs::path& file : entries_of(directory)) {
+    const std::string name = file.filename().string();
+    constexpr std::string_view kPattern = "-00000-of-00000.gguf";
+    if (name.size() < kPattern.size() || !name.ends_with(".gguf")) continue;
+    const std::string_view end = std::string_view(name).substr(name.size() - kPattern.size());
+    int parts = 0;
+    std::from_chars(end.data() + 10, end.data() + 15, parts);
+    if (end.substr(6, 4) != "-of-" || end[0] != '-') continue;
+    for (int part = 1; part <= parts; ++part) {
+      if (const std::string other = part_name(name, part); !is_there(directory / other)) return other;
+    }
+  }
+  return {};
+}
+
+// By commit the names that point to it: refs/main, refs/refs/pr/1.
+std::map<std::string, std::vector<std::string>> refs_of(const fs::path& folder) {
+  std::map<std::string, std::vector<std::string>> refs;
+  std::error_code error;
+  const fs::path root = folder / "refs";
+  for (fs::recursive_directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (it->is_regular_file(ignored))
+      refs[start_of(it->path(), 64)].push_back(it->path().lexically_relative(root).string());
+  }
+  return refs;
+}
+
+int64_t bytes_below(const fs::path& directory) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const auto size = fs::is_regular_file(it->path(), ignored) ? fs::file_size(it->path(), ignored) : 0;
+    if (!ignored) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool is_repo(const std::string& name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string::npos || name.size() > kMostNameBytes) return false;
+  const std::string_view text = name;
+  return is_part_of_name(text.substr(0, slash)) && is_part_of_name(text.substr(slash + 1));
+}
+
+std::vector<std::string> repos_of(const std::string& name) {
+  if (is_repo(name)) return {name};
+  if (!is_repo("openai/" + name)) return {};
+  return {"openai/" + name, "ggml-org/" + name + "-GGUF"};
+}
+
+fs::path repo_folder(const fs::path& cache, const std::string& repo) {
+  const size_t slash = repo.find('/');
+  return cache / (std::string(kPrefix) + repo.substr(0, slash) + std::string(kBetween) + repo.substr(slash + 1));
+}
+
+std::optional<fs::path> model_in(const fs::path& directory) {
+  if (is_there(directory / "config.json") || holds(directory, ".gguf")) return directory;
+  if (is_there(directory / "original" / "config.json")) return directory / "original";
+  return std::nullopt;
+}
+
+std::string lacking_file(const fs::path& directory) {
+  if (!is_there(directory / "config.json"))
+    return holds(directory, ".gguf") ? lacking_gguf_part(directory) : "config.json";
+  const std::string kIndex = "model.safetensors.index.json";
+  if (!is_there(directory / kIndex)) return holds(directory, ".safetensors") ? "" : "model.safetensors";
+  const auto index = nlohmann::json::parse(start_of(directory / kIndex, kMostIndexBytes), nullptr, false);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) return {};  // told later
+  std::set<std::string> files;
+  for (const auto& file : index["weight_map"]) {
+    if (file.is_string()) files.insert(file.get<std::string>());
+  }
+  for (const std::string& file : files) {
+    if (!is_there(directory / file)) return file;
+  }
+  return {};
+}
+
+std::vector<Snapshot> snapshots_of(const fs::path& cache, const std::string& repo) {
+  const fs::path folder = repo_folder(cache, repo);
+  const auto refs = refs_of(folder);
+  std::vector<std::pair<fs::file_time_type, Snapshot>> found;
+  for (const fs::path& path : entries_of(folder / "snapshots")) {
+    const auto model = model_in(path);
+    if (!model) continue;
+    Snapshot snapshot{.repo = repo, .commit = path.filename().string(), .path = *model, .lacks = lacking_file(*model)};
+    if (const auto it = refs.find(snapshot.commit); it != refs.end()) snapshot.refs = it->second;
+    snapshot.bytes = bytes_below(path);
+    std::error_code ignored;
+    found.emplace_back(fs::last_write_time(path, ignored), std::move(snapshot));
+  }
+  const auto is_main = [](const Snapshot& s) { return std::ranges::find(s.refs, "main") != s.refs.end(); };
+  std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) {
+    return std::pair(is_main(a.second), a.first) > std::pair(is_main(b.second), b.first);
+  });
+  std::vector<Snapshot> snapshots;
+  for (auto& [time, snapshot] : found) snapshots.push_back(std::move(snapshot));
+  return snapshots;
+}
+
+std::vector<Snapshot> all_snapshots(const fs::path& cache) {
+  std::vector<Snapshot> all;
+  for (const fs::path& folder : entries_of(cache)) {
+    std::string name = folder.filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    name = name.substr(kPrefix.size());
+    const size_t between = name.find(kBetween);
+    if (between == std::string::npos) continue;
+    name.replace(between, kBetween.size(), "/");
+    if (!is_repo(name)) continue;
+    for (Snapshot& snapshot : snapshots_of(cache, name)) all.push_back(std::move(snapshot));
+  }
+  return all;
+}
+
+}  // namespace nibble::hub

@@ -1,0 +1,45 @@
+#pragma once
+// Hugging Face's cache of models on disk, as its Python library lays it out:
+//   models--openai--gpt-oss-20b/refs/main                  a commit, as text
+//                               snapshots/<commit>/<file>  a relative link to
+//                               blobs/<etag>               SHA-256 of large files, git's SHA-1 of others
+//   .locks/models--openai--gpt-oss-20b/<etag>.lock         held (flock) while a blob is written
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble::hub {
+
+// Whether this names a model of the Hub: ORG/NAME.
+[[nodiscard]] bool is_repo(const std::string& name);
+// The repositories that a name may mean, likeliest first: itself, or for a bare gpt-oss-20b OpenAI's and ggml-org's.
+// Empty where it is no such name.
+[[nodiscard]] std::vector<std::string> repos_of(const std::string& name);
+
+// models--openai--gpt-oss-20b, below the cache.
+[[nodiscard]] std::filesystem::path repo_folder(const std::filesystem::path& cache, const std::string& repo);
+
+// One commit of a model as far as it is there.
+struct Snapshot {
+  std::string repo, commit;
+  std::filesystem::path path;          // of the model in it: the snapshot, or its original/
+  std::string lacks;                   // a file of the model that is not there; empty where it is whole
+  std::vector<std::string> refs = {};  // main, …
+  int64_t bytes = 0;                   // of the files it links to
+};
+
+// Of a directory that holds a model: itself, or original/ in it. None where there is no model.
+[[nodiscard]] std::optional<std::filesystem::path> model_in(const std::filesystem::path& directory);
+// The name of a file that a model in this directory wants and that is not there; empty where it is whole.
+[[nodiscard]] std::string lacking_file(const std::filesystem::path& directory);
+
+// What the cache holds of a model: refs/main's first, then by age, newest first. Snapshots without a model are left
+// out. Nothing that is wrong with the cache throws: what cannot be read is not there.
+[[nodiscard]] std::vector<Snapshot> snapshots_of(const std::filesystem::path& cache, const std::string& repo);
+// Of all models, by name.
+[[nodiscard]] std::vector<Snapshot> all_snapshots(const std::filesystem::path& cache);
+
+}  // namespace nibble::hub

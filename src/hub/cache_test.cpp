@@ -1,0 +1,80 @@
+#include "hub/cache.h"
+
+#include "hub/testing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nibble::hub {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST(repo_names, are_an_organisation_and_a_name) {
+  for (const char* name : {"openai/gpt-oss-20b", "a/b", "A_1/x.y-z"}) EXPECT_TRUE(is_repo(name)) << name;
+  for (const char* name : {"", "/", "a/", "/b", "gpt-oss-20b", "../x", "a/..", "a/b/c", "a//b", "./a", "a/.b", "a--b/c",
+                           "a/b--c", "-a/b", "a/b c", "a/b\n", "a/b.."})
+    EXPECT_FALSE(is_repo(name)) << name;
+  EXPECT_FALSE(is_repo("a/" + std::string(200, 'x')));
+  EXPECT_EQ(repo_folder("/c", "openai/gpt-oss-20b"), "/c/models--openai--gpt-oss-20b");
+}
+
+TEST(repo_names, a_bare_one_is_openais_or_ggml_orgs) {
+  EXPECT_THAT(repos_of("gpt-oss-20b"), ElementsAre("openai/gpt-oss-20b", "ggml-org/gpt-oss-20b-GGUF"));
+  EXPECT_THAT(repos_of("me/mine"), ElementsAre("me/mine"));
+  for (const char* name : {"", ".", "..", "/a/b", "./a", "a/b/c", "~/m"})
+    EXPECT_THAT(repos_of(name), IsEmpty()) << name;
+}
+
+TEST(lacking_file, is_a_shard_that_the_index_names) {
+  const TestCache cache;
+  const auto model = cache.snapshot("a/b", "c1");
+  EXPECT_EQ(lacking_file(model), "config.json");
+  put(model / "config.json", "{}");
+  EXPECT_EQ(lacking_file(model), "model.safetensors");
+  put(model / "model.safetensors.index.json", R"({"weight_map": {"x": "m-1.safetensors", "y": "m-2.safetensors"}})");
+  put(model / "m-1.safetensors", "");
+  EXPECT_EQ(lacking_file(model), "m-2.safetensors");
+  std::filesystem::create_symlink("../../blobs/none", model / "m-2.safetensors");  // a download that was cut
+  EXPECT_EQ(lacking_file(model), "m-2.safetensors");
+  put(cache.folder("a/b") / "blobs" / "none", "");
+  EXPECT_EQ(lacking_file(model), "");
+}
+
+TEST(lacking_file, of_gguf_is_a_part) {
+  const TestCache cache;
+  const auto model = cache.snapshot("a/b", "c1");
+  put(model / "m-00001-of-00003.gguf", "");
+  put(model / "m-00003-of-00003.gguf", "");
+  EXPECT_EQ(lacking_file(model), "m-00002-of-00003.gguf");
+  put(model / "m-00002-of-00003.gguf", "");
+  EXPECT_EQ(lacking_file(model), "");
+}
+
+TEST(snapshots, of_main_are_first_and_others_follow_by_age) {
+  const TestCache cache;
+  for (const char* commit : {"c1", "c2", "c3"}) put(cache.snapshot("a/b", commit) / "x.gguf", "12345");
+  cache.snapshot("a/b", "empty");
+  const auto now = std::filesystem::file_time_type::clock::now();
+  for (const auto& [commit, age] : {std::pair("c1", 3), {"c2", 1}, {"c3", 2}})
+    std::filesystem::last_write_time(cache.snapshot("a/b", commit), now - std::chrono::hours(age));
+  put(cache.folder("a/b") / "refs" / "main", "c1");
+  put(cache.folder("a/b") / "refs" / "refs" / "pr" / "1", "c3");
+  const auto found = snapshots_of(cache.path(), "a/b");
+  ASSERT_EQ(found.size(), 3);
+  EXPECT_EQ(found[0].commit, "c1");
+  EXPECT_THAT(found[0].refs, ElementsAre("main"));
+  EXPECT_EQ(found[0].bytes, 5);
+  EXPECT_EQ(found[1].commit, "c2");
+  EXPECT_EQ(found[2].commit, "c3");
+  EXPECT_THAT(found[2].refs, ElementsAre("refs/pr/1"));
+  put(cache.path() / "models--no", "a file");
+  put(cache.path() / "version.txt", "1");
+  std::filesystem::create_directories(cache.path() / "models--..--.." / "snapshots");
+  EXPECT_EQ(all_snapshots(cache.path()).size(), 3);
+  EXPECT_THAT(all_snapshots(cache.path() / "none"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace nibble::hub

@@ -3,7 +3,8 @@
 
     nibble serve --port 8000 & tools/soak.py --url http://127.0.0.1:8000 --pid $! --seconds 600
 
-Clients stream, vanish in the middle, reset, dawdle, send what is no JSON or no HTTP, ask for too much or by strange schemas. At the end the
+Clients stream, vanish in the middle, reset, dawdle, send what is no JSON or no HTTP, ask for too much or by strange schemas. First prompts
+fill the KV cache once, since its memory counts only when it was written. At the end the
 server must be idle with all pages free, without a 5xx, its memory flat: once its caches are full, in the last three fifths of the time, the
 medians of the fifths may differ by --most-growth only. Exits 1 otherwise. Standard library only.
 """
@@ -170,6 +171,21 @@ class Soak:
                     self.problem(f"polite: {e!r}")
                 self.count(f"{kind.__name__}: connection ended")
 
+    def fill(self):
+        """Prompts that nobody had before, until every page of the KV cache was written."""
+        rng, left, size = random.Random(self.seed), 1.2 * self.load()["kv_pages"] * 64, 1000
+        while left > 0:
+            body = {"prompt": [rng.randrange(100, 3000) for _ in range(size)], "max_tokens": 1}
+            connection, response = self.request("POST", "/v1/completions", json.dumps(body))
+            text = response.read()
+            connection.close()
+            if response.status == 400 and size > 100:
+                size //= 2  # a shorter context
+                continue
+            if response.status != 200:
+                raise SystemExit(f"cannot fill the KV cache: {response.status} {text[-200:]!r}")
+            left -= size
+
     def load(self):
         connection, response = self.request("GET", "/load")
         load = json.loads(response.read())
@@ -199,6 +215,8 @@ def main():
     parser.add_argument("--most-growth", type=float, default=0.05, help="share by which the medians of the last three fifths may differ")
     args = parser.parse_args()
     soak = Soak(args.url, args.seed, args.api_key)
+    if args.pid:
+        soak.fill()
     threads = [threading.Thread(target=soak.client, args=(i,), daemon=True) for i in range(args.clients)]
     for thread in threads:
         thread.start()

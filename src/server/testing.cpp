@@ -33,12 +33,15 @@ std::vector<int32_t> tokens(std::string_view harmony) {
 EnginePort ScriptedEngine::port() {
   return {.submit = [this](engine::Request r, engine::Receiver on) { return submit(std::move(r), std::move(on)); },
           .cancel = [this](engine::RequestId id) { cancel(id); },
-          .stats = [] { return engine::EngineStats{.running = 3,
-                                            .kv_pages = 4,
-                                            .kv_pages_used = 1,
-                                            .prefix_hits = 30,
-                                            .prompt_tokens = 400,
-                                            .generated_tokens = 500}; }};
+          .stats =
+              [] {
+                return engine::EngineStats{.running = 3,
+                                           .kv_pages = 4,
+                                           .kv_pages_used = 1,
+                                           .prefix_hits = 30,
+                                           .prompt_tokens = 400,
+                                           .generated_tokens = 500};
+              }};
 }
 
 engine::RequestId ScriptedEngine::submit(engine::Request request, engine::Receiver receiver) {

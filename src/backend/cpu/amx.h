@@ -53,6 +53,10 @@ class AmxTiles {
   void store(void* to, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
   }
+  template <int kTile>
+  void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+  }
   // sums += x · w, of bf16
   template <int kSums, int kX, int kW>
   void multiply_bf16() {

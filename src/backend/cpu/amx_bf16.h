@@ -201,20 +201,5 @@ void multiply_bf16(const MultiplyPreparedArgs& args) {
 [[nodiscard]] int64_t amx_tile_size(int64_t cols);
 void prepare_amx_tile(const PrepareTileArgs& args);
 
-// Few tokens are multiplied as by avx512_int8_kernels().
-template <class Tiles>
-const Int8Kernels& amx_kernels() {
-  static constexpr TokenTiles kTiles{.name = "amx bf16",
-                                     .serves = [](WeightFormat, int64_t tokens) { return tokens >= 12; },
-                                     .size = amx_tile_size,
-                                     .prepare = prepare_amx_tile,
-                                     .multiply = multiply_bf16<Tiles>};
-  static constexpr Int8Kernels kTable{.row_size = int8_row_size,
-                                      .prepare_row = prepare_int8_row,
-                                      .multiply_rows = multiply_int8_rows,
-                                      .tiles = {&kTiles, &kInt8TokenTiles}};
-  return kTable;
-}
-
 }  // namespace nibble::backend::cpu
 HWY_POP_ATTRIBUTES

@@ -31,8 +31,12 @@ float unit_of(const KvCache& cache) { return cache.dtype() == KvDtype::kE4m3 ? k
 
 }  // namespace
 
-Attention::Attention(const BackendConfig& config, const Kernels& kernels, ThreadPool& pool)
-    : dims_(config.dims), kernels_(kernels), pool_(pool), group_(config.dims.heads / config.dims.kv_heads) {
+Attention::Attention(const BackendConfig& config, const Kernels& kernels, Activations activations, ThreadPool& pool)
+    : dims_(config.dims),
+      kernels_(kernels),
+      paired_(activations == Activations::kInt8 && dims_.head_dim == kPageTokens ? kernels.int8->paired : nullptr),
+      pool_(pool),
+      group_(config.dims.heads / config.dims.kv_heads) {
   if (group_ > kMaxGroup) {
     throw Error(Code::kUnsupported, "num_attention_heads: want at most {} times num_key_value_heads, found {} and {}",
                 kMaxGroup, dims_.heads, dims_.kv_heads);
@@ -145,6 +149,7 @@ Attention::Pages Attention::read(const Args& args, const Block& block, int64_t k
               .keys = {},
               .values = {},
               .is_bf16 = single && cache.dtype() == KvDtype::kBf16,
+              .paired = paired_ != nullptr && by_head(block) && cache.dtype() == KvDtype::kBf16,
               .unread = false,
               .following = {}};
   pages.from = static_cast<int>(std::max<int64_t>(begin - pages.first_key, 0));
@@ -166,6 +171,15 @@ Attention::Pages Attention::read(const Args& args, const Block& block, int64_t k
     pages.keys[at] = keys.codes;
     pages.values[at] = values.codes;
     if (in_place) continue;
+    const int first_value = std::max(pages.from - p * kPageTokens, 0);
+    const int last_value = std::min(pages.to - p * kPageTokens, kPageTokens);
+    if (pages.paired) {
+      paired_->pair_rows({.page = keys.codes, .from = 0, .to = kPageTokens, .out = room});
+      pages.keys[at] = std::exchange(room, room + floats);
+      paired_->pair_rows({.page = values.codes, .from = first_value, .to = last_value, .out = room});
+      pages.values[at] = std::exchange(room, room + floats);
+      continue;
+    }
     if (single && (p + 1) * kPageTokens < pages.to) {
       const int32_t next = ids[range.begin * kRangePages + p + 1];
       prefetch(cache.keys(next, kv_head).codes, cache.page_bytes());
@@ -178,12 +192,7 @@ Attention::Pages Attention::read(const Args& args, const Block& block, int64_t k
            .scale_per_row = false,
            .out = room});
     pages.keys[at] = std::exchange(room, room + floats);
-    widen({.page = values,
-           .cols = dim,
-           .from = std::max(pages.from - p * kPageTokens, 0),
-           .to = std::min(pages.to - p * kPageTokens, kPageTokens),
-           .scale_per_row = true,
-           .out = room});
+    widen({.page = values, .cols = dim, .from = first_value, .to = last_value, .scale_per_row = true, .out = room});
     pages.values[at] = std::exchange(room, room + floats);
   }
   return pages;
@@ -230,6 +239,7 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
   if (from >= to) return;
   const int first = from / kPageTokens, last = (to - 1) / kPageTokens;
   const int count = last - first + 1;
+  if (pages.paired) return attend_paired(args, {set, first, count, {from, to}}, pages, partial, scores);
   const auto next_of = [&](int i) -> const void* {  // of the keys' pages and then the values', the one after the next
     if (!pages.unread) return nullptr;
     const int next = i + 2;
@@ -268,6 +278,31 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
                          .from_zero = p == first,
                          .next = next_of(count + p - first)});
   }
+}
+
+void Attention::attend_paired(const Args& args, const PairedSet& of, const Pages& pages, const Partial& partial,
+                              float* scores) const {
+  const Set& set = of.set;
+  const auto first = static_cast<size_t>(of.first_page), count = static_cast<size_t>(of.pages);
+  const int begin = of.first_page * kPageTokens, end = begin + of.pages * kPageTokens;
+  paired_->scores({.a = set.q,
+                   .a_stride = set.q_stride,
+                   .rows = set.rows,
+                   .pages = std::span(pages.keys).subspan(first, count),
+                   .c = scores + begin,
+                   .c_stride = kRangeTokens});
+  weigh(args, set, pages, partial, scores);
+  for (int64_t r = 0; r < set.rows; ++r) {
+    float* const row = scores + r * kRangeTokens;
+    std::fill(row + begin, row + of.keys.from, 0.0f);
+    std::fill(row + of.keys.to, row + end, 0.0f);
+  }
+  paired_->values({.a = scores + begin,
+                   .a_stride = kRangeTokens,
+                   .rows = set.rows,
+                   .pages = std::span(pages.values).subspan(first, count),
+                   .c = partial.values + set.query * partial.stride * dims_.head_dim,
+                   .c_stride = partial.stride * dims_.head_dim});
 }
 
 // The sink is a key without a value. A range without keys adds zeros, which change no bit.

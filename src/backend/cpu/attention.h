@@ -21,10 +21,12 @@ namespace nibble::backend::cpu {
 inline constexpr int kMaxGroup = 64;      // query heads per kv head
 inline constexpr int kAttendTokens = 32;  // tokens that share one pass over the keys
 inline constexpr int kRangePages = 8;     // pages of a range of keys: some µs of one thread's work
+static_assert(kRangePages <= kPairedPages);
 
 class Attention {
  public:
-  Attention(const BackendConfig& config, const Kernels& kernels, ThreadPool& pool);
+  // Of int8 activations, prompts multiply pages of bf16 in bf16 where the kernels can.
+  Attention(const BackendConfig& config, const Kernels& kernels, Activations activations, ThreadPool& pool);
 
   struct Args {
     const KvCache& cache;
@@ -65,6 +67,7 @@ class Attention {
     std::array<const void*, kRangePages> keys;    // [head_dim, kPageTokens]
     std::array<const void*, kRangePages> values;  // [kPageTokens, head_dim]
     bool is_bf16;
+    bool paired;                           // in pairs of rows instead
     bool unread;                           // no product has brought them to a cache
     std::array<const void*, 2> following;  // the keys of the first pages of the next range; null: there is none
   };
@@ -87,6 +90,13 @@ class Attention {
   };
   [[nodiscard]] static Keys seen_from(int64_t position, int64_t window, const Pages& pages);
   void attend_set(const Args& args, const Set& set, const Pages& pages, const Partial& partial, float* scores) const;
+  struct PairedSet {
+    const Set& set;
+    int first_page, pages;
+    Keys keys;
+  };
+  void attend_paired(const Args& args, const PairedSet& of, const Pages& pages, const Partial& partial,
+                     float* scores) const;
   // scores [set.rows, kRangeTokens] become weights, those of keys that a row does not see zero.
   void weigh(const Args& args, const Set& set, const Pages& pages, const Partial& partial, float* scores) const;
   void join(const Args& args, const Block& block, int64_t kv_head) const;
@@ -99,6 +109,7 @@ class Attention {
 
   const Dims& dims_;
   const Kernels& kernels_;
+  const PairedProducts* const paired_;  // null: none
   ThreadPool& pool_;
   const int64_t group_;  // query heads per kv head
   Buffer partials_;

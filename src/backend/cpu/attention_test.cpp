@@ -59,9 +59,10 @@ class Layer {
 
   // The last `tokens` of each row, that a step of `step` tokens a row computes, on some threads.
   [[nodiscard]] std::vector<float> attend(int64_t tokens, int64_t step, int64_t window, int threads,
-                                          const Kernels& kernels = kernels_for(CpuIsa::kAuto)) const {
+                                          const Kernels& kernels = kernels_for(CpuIsa::kAuto),
+                                          Activations activations = Activations::kF32) const {
     ThreadPool pool(threads);
-    Attention attention(config_, kernels, pool);
+    Attention attention(config_, kernels, activations, pool);
     const auto width = static_cast<size_t>(config_.dims.q_width()), rows = contexts_.size();
     std::vector<float> all(rows * static_cast<size_t>(tokens) * width);
     for (int64_t from = 0; from < tokens; from += step) {
@@ -94,7 +95,7 @@ class Layer {
   }
 
   // In double, all keys at once.
-  [[nodiscard]] std::vector<float> want(int64_t tokens, int64_t window) const {
+  [[nodiscard]] std::vector<float> want(int64_t tokens, int64_t window, bool rounded = false) const {
     const Dims& d = config_.dims;
     std::vector<float> all;
     int64_t base = 0;  // of the row's first key
@@ -103,7 +104,10 @@ class Layer {
         for (int64_t h = 0; h < d.heads; ++h) {
           const int64_t first = window > 0 ? std::max<int64_t>(0, p - window + 1) : 0, kv = h / (d.heads / d.kv_heads);
           std::vector<double> scores, out(64), q(64);
-          for (int64_t i = 0; i < 64; ++i) q[static_cast<size_t>(i)] = query(r, p, static_cast<size_t>(h * 64 + i));
+          for (int64_t i = 0; i < 64; ++i) {
+            const float value = query(r, p, static_cast<size_t>(h * 64 + i));
+            q[static_cast<size_t>(i)] = rounded ? Bf16::from_float(value).to_float() : value;
+          }
           for (int64_t key = first; key <= p; ++key) {
             double sum = 0;
             for (int64_t i = 0; i < 64; ++i) {
@@ -196,6 +200,32 @@ TEST(cpu_attention, neither_threads_nor_steps_change_a_bit) {
         for (const int64_t step : {1, 3, 16, 40}) {
           for (const int threads : {1, 3})
             EXPECT_EQ(layer.attend(40, step, window, threads), want) << step << " " << threads;
+        }
+      }
+    }
+  }
+}
+
+// Weights that are rounded to bf16 are off by 2^-9 of themselves at most, and values reach 4.
+TEST(cpu_attention, pages_in_pairs_match_double) {
+  std::vector<Kernels> forms;
+  for (const IsaKernels& each : kernels_here()) {
+    if (each.kernels.int8 != nullptr && each.kernels.int8->paired != nullptr) forms.push_back(each.kernels);
+  }
+  if (forms.empty()) GTEST_SKIP() << "this CPU has no AMX for bf16";
+  for (const Kernels& kernels : forms) {
+    for (const int64_t heads : {2, 8, 16}) {  // groups of 1, 4 and 8
+      const Layer layer(heads, KvDtype::kBf16, {kRange + 77, 42});
+      for (const int64_t window : {0, 1, 128}) {
+        for (const int64_t tokens : {9, 16, 42}) {
+          const auto attend = [&](int64_t step, int threads) {
+            return layer.attend(tokens, step, window, threads, kernels, Activations::kInt8);
+          };
+          const auto got = attend(tokens, 2), want = layer.want(tokens, window, true);
+          for (size_t i = 0; i < got.size(); ++i)
+            ASSERT_NEAR(got[i], want[i], 8e-3) << heads << " heads, window " << window << " at " << i;
+          EXPECT_EQ(got, attend(tokens == 42 ? 21 : tokens, 1)) << "of other steps";
+          EXPECT_NE(got, layer.attend(tokens, tokens, window, 2, kernels)) << "not in pairs";
         }
       }
     }

@@ -41,7 +41,7 @@ class CpuBackend final : public Backend {
         pool_(options.threads),
         linear_(kernels_, options.activations, pool_, linear_limits()),
         moe_(config_, kernels_, linear_),
-        attention_(config_, kernels_, pool_) {
+        attention_(config_, kernels_, options.activations, pool_) {
     const Dims& d = dims_;
     kv_.reserve(config_.layer_kinds.size());
     for (const LayerKind kind : config_.layer_kinds) {

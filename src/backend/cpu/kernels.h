@@ -96,6 +96,30 @@ struct TokenTiles {
   void (*multiply)(const MultiplyPreparedArgs& args);  // x: one tile per kLaneTokens tokens
 };
 
+// A page of kPageTokens × kPageTokens bf16 with its rows in pairs: dword n of pair p is row 2p's value n and row
+// 2p + 1's.
+struct PairRowsArgs {
+  const void* page;
+  int from, to;  // the rows; others become zero
+  void* out;     // aligned to 64 bytes
+};
+inline constexpr int kPairedPages = 8;  // most of one call
+// Up to kLaneTokens rows times such pages.
+struct PairedArgs {
+  const float* a;
+  int64_t a_stride;
+  int rows;
+  std::span<const void* const> pages;
+  float* c;
+  int64_t c_stride;
+};
+// Attention in bf16, of heads as wide as a page is long.
+struct PairedProducts {
+  void (*pair_rows)(const PairRowsArgs& args);
+  void (*scores)(const PairedArgs& args);  // c[r][p, n] = a[r] · column n of page p; c has room for kLaneTokens rows
+  void (*values)(const PairedArgs& args);  // c[r] = sum over p of a[r][p] · page p
+};
+
 // Activations rounded to 8 bits per block of 32; sums within a block are exact.
 struct Int8Kernels {
   int64_t (*row_size)(int64_t cols) = nullptr;  // bytes of a token's prepared row, a multiple of 64
@@ -103,6 +127,7 @@ struct Int8Kernels {
   void (*prepare_row)(WeightFormat format, std::span<const float> x, int64_t tokens, std::byte* out) = nullptr;
   void (*multiply_rows)(const MultiplyPreparedArgs& args) = nullptr;  // x: one prepared row per token
   std::array<const TokenTiles*, 2> tiles{};                           // the first that serves; null: none
+  const PairedProducts* paired = nullptr;                             // null: none
 
   // What multiplies so many tokens; null: rows.
   [[nodiscard]] const TokenTiles* tiles_for(WeightFormat format, int64_t tokens) const {

@@ -250,9 +250,9 @@ class Bench {
 
 int execute(const BenchOptions& asked) {
   BenchOptions options = asked;
-  options.model = with_files(asked.model);
-  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, commit()));
   Terminal terminal(options.output);
+  options.model = with_files(asked.model, terminal);
+  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, commit()));
   if (options.profile && options.format == BenchFormat::kCsv)
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   std::vector<BenchRow> rows = plan_rows(options);

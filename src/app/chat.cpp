@@ -333,7 +333,7 @@ int execute(const ChatOptions& asked) {
     throw Error(Code::kInvalidRequest, "want a question (-p or -f), found an empty one");
   std::vector<text::ToolSpec> tools;
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
-  options.model = with_backend(with_files(asked.model), kDefaultContext);
+  options.model = with_backend(with_files(asked.model, terminal), kDefaultContext);
   const ModelOptions& model = options.model;
   const ModelSource source = open_model(model, terminal);
   const int64_t context = context_length(model, source.config, kDefaultContext);

@@ -16,6 +16,9 @@ int execute(const SynthOptions& options);
 int execute(const ConvertOptions& options);
 int execute(const QuantizeOptions& options);
 int execute(const BenchOptions& options);
+int execute(const PullOptions& options);
+int execute(const ListOptions& options);
+int execute(const RemoveOptions& options);
 int tune(const BenchOptions& options, std::string commit);  // of it: bench_tune.h
 
 }  // namespace nibble::app

@@ -42,7 +42,7 @@ std::string line(const model::StageDifference& d) {
 int execute(const CompareOptions& asked) {
   CompareOptions options = asked;
   Terminal terminal(options.output);
-  options.model = with_files(asked.model);
+  options.model = with_files(asked.model, terminal);
   const ModelSource source = open_model(options.model, terminal);
   const std::vector<int32_t> prompt =
       source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);

@@ -34,7 +34,7 @@ text::TokenizerParts tokenizer_parts(const ModelOptions& options) {
 int execute(const ConvertOptions& asked) {
   ConvertOptions options = asked;
   Terminal terminal(options.output);
-  options.model = with_files(asked.model);
+  options.model = with_files(asked.model, terminal);
   if (is_gguf(options.model)) {
     throw Error(Code::kInvalidRequest, "{}: want a model in safetensors, found GGUF", options.model.model);
   }

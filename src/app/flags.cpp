@@ -205,8 +205,8 @@ Flag Flags::turn(const std::string& names, std::optional<bool>& into, const std:
   return Flag(command_->add_flag_function(names, [&into](int64_t count) { into = count > 0; }, help));
 }
 
-Flag Flags::mention(const std::string& names, const std::function<void()>& use) {
-  return Flag(command_->add_flag_callback(names, use));
+Flag Flags::mention(const std::string& names, const std::function<void()>& use, const std::string& help) {
+  return Flag(command_->add_flag_callback(names, use, help));
 }
 
 void Flags::show_defaults(bool show) { command_->option_defaults()->always_capture_default(show); }

@@ -81,7 +81,7 @@ class Flags {
                 const std::string& help = "");
   Flag turn(const std::string& names, bool& into, const std::string& help);
   Flag turn(const std::string& names, std::optional<bool>& into, const std::string& help);
-  Flag mention(const std::string& names, const std::function<void()>& use);
+  Flag mention(const std::string& names, const std::function<void()>& use, const std::string& help = "");
 
   // From here on --help shows what a variable holds as its default, or no longer.
   void show_defaults(bool show);

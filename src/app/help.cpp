@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"", R"(  nibble run -m models/nibble-tiny -p "Once upon a time"
-  nibble chat -m ~/gpt-oss-20b --reasoning low
+  nibble pull openai/gpt-oss-20b
+  nibble chat gpt-oss-20b --reasoning low
   nibble serve openai/gpt-oss-20b --port 8000
   nibble inspect -m gpt-oss-120b --load-format dummy)"},
     {"run", R"(  nibble run -m models/nibble-tiny -p "Once upon a time" -n 100 --temperature 0.7)"},
@@ -29,6 +30,16 @@ and the environment before --config. vLLM's flags and variables are understood: 
   nibble tokenize --decode -p "13225 11 2375")"},
     {"quantize", R"(  nibble quantize ~/gpt-oss-20b-bf16 -o ~/gpt-oss-20b
   nibble quantize in.safetensors -o out.safetensors --format mxfp8_e4m3 --tensors "*.weight")"},
+    {"pull", R"(  nibble pull openai/gpt-oss-20b
+  nibble pull ggml-org/gpt-oss-20b-GGUF
+  nibble pull openai/gpt-oss-120b --include "original/*"
+
+What is there already is not fetched again, and what was cut goes on where it stopped. HF_HOME says where models are
+kept, HF_TOKEN who asks, HF_ENDPOINT whom; https_proxy and HF_HUB_OFFLINE are heeded: docs/models.md.)"},
+    {"list", R"(  nibble list
+  nibble list --json)"},
+    {"rm", R"(  nibble rm openai/gpt-oss-20b
+  nibble rm ggml-org/gpt-oss-20b-GGUF --revision main -y)"},
     {"synth", R"(  nibble synth --preset gpt-oss-20b --layers 2 -o ~/gpt-oss-20b-2
   nibble synth --preset tiny -o tiny.gguf)"},
     {"convert", R"(  nibble convert -m models/nibble-tiny -o tiny.gguf

@@ -151,7 +151,7 @@ std::string text_report(const Json& j, Terminal& terminal) {
 int execute(const InspectOptions& asked) {
   InspectOptions options = asked;
   Terminal terminal(options.output);
-  options.model = with_files(asked.model);
+  options.model = with_files(asked.model, terminal);
   const auto [config, notes] = open_config(options.model);
   if (options.plan) {
     InspectOptions planned = options;

@@ -35,6 +35,13 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
   flags.take("model", take, "The same without --model").not_empty();
 }
 
+void add_pull(Flags flags, WhenAbsent& into) {
+  into = WhenAbsent::kOffer;
+  flags.mention(
+      "-y,--pull", [&into] { into = WhenAbsent::kPull; },
+      "Get the model from the Hub first where it is not here, without a question");
+}
+
 void add_model_source(Flags flags, ModelOptions& o) {
   flags.value("-m,--model", o.model, std::string(kModelHelp) + kPresets).not_empty();
   add_load_format(flags, o.load_format);

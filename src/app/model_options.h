@@ -10,6 +10,7 @@ namespace nibble::app {
 
 // -m, and the same as a word of its own. `otherwise`: a last word of the help.
 void add_model_name(Flags flags, std::string& into, const std::string& otherwise);
+void add_pull(Flags flags, WhenAbsent& into);  // -y
 void add_load_format(Flags flags, LoadFormat& into);
 void add_model_source(Flags flags, ModelOptions& options);  // both, the model without a word of its own
 void add_model(Flags flags, ModelOptions& options);         // both, with one

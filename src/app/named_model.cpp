@@ -1,5 +1,6 @@
 #include "app/named_model.h"
 
+#include "app/pull_model.h"
 #include "base/error.h"
 #include "hub/cache.h"
 #include "hub/find_model.h"
@@ -44,6 +45,16 @@ bool is_preset_name(const ModelOptions& options) {
   return options.load_format == LoadFormat::kDummy && options.model.find('/') == std::string::npos;
 }
 
+// Bare words that are no model's name are not offered.
+bool is_on_the_hub(const std::string& name) { return hub::is_repo(name) || name.starts_with("gpt-oss-"); }
+
+// Whether the model is here now.
+bool gets(const std::string& repo, const ModelOptions& options, Terminal& terminal) {
+  const bool asks = options.when_absent == WhenAbsent::kOffer && terminal.can_ask() && !options.hub.offline;
+  if (!asks && options.when_absent != WhenAbsent::kPull) return false;
+  return pull_model({.repo = repo, .revision = "main", .include = {}}, options.hub, {terminal, asks}).has_value();
+}
+
 }  // namespace
 
 NamedModel own_model() {
@@ -57,7 +68,7 @@ NamedModel own_model() {
   throw Error(Code::kIo, "want a model (nibble serve NAME): nibble-tiny is not beside the program");
 }
 
-NamedModel find_named(const ModelOptions& options) {
+NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
   const std::string& asked = options.model;
   if (asked.empty()) {
     throw Error(Code::kInvalidRequest,
@@ -65,20 +76,28 @@ NamedModel find_named(const ModelOptions& options) {
                 "openai/gpt-oss-20b; found none");
   }
   if (is_preset_name(options)) return {asked, names_of(asked, "")};
-  const std::optional<hub::FoundModel> found = hub::find_model(asked, options.hub);
+  std::optional<hub::FoundModel> found = hub::find_model(asked, options.hub);
   const bool wants_weights = options.load_format != LoadFormat::kDummy;
+  const bool in_part = found && !found->lacks.empty() && wants_weights && !found->repo.empty();
+  const bool absent = !found && !is_path(asked) && is_on_the_hub(asked);
+  if ((in_part || absent) && gets(in_part ? found->repo : hub::repos_of(asked).front(), options, terminal))
+    found = hub::find_model(asked, options.hub);
   if (found && (found->lacks.empty() || !wants_weights)) return {found->path.string(), names_of(asked, found->repo)};
+  if (found && found->repo.empty()) return {found->path.string(), names_of(asked, "")};  // told by who opens it
   if (found) {
     throw Error(Code::kIo, "{} is here only in part: {} lacks {}. nibble pull {} gets the rest", asked,
                 found->path.string(), found->lacks, found->repo);
   }
   if (is_path(asked)) return {asked, names_of(asked, "")};
-  throw Error(Code::kIo, "there is no model {} on this machine; looked in {}. nibble pull {} gets it", asked,
-              fmt::join(hub::places_for(asked, options.hub), ", "), hub::repos_of(asked).front());
+  const std::string help = is_on_the_hub(asked)
+                               ? fmt::format("nibble pull {} gets it", hub::repos_of(asked).front())
+                               : "nibble list shows what is here, and nibble pull openai/gpt-oss-20b gets a model";
+  throw Error(Code::kIo, "there is no model {} on this machine; looked in {}. {}", asked,
+              fmt::join(hub::places_for(asked, options.hub), ", "), help);
 }
 
-ModelOptions with_files(ModelOptions options) {
-  const NamedModel named = find_named(options);
+ModelOptions with_files(ModelOptions options, Terminal& terminal) {
+  const NamedModel named = find_named(options, terminal);
   options.name = last_part(options.model);
   options.model = named.path;
   return options;

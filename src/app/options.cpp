@@ -131,18 +131,22 @@ struct All {
   ConvertOptions convert;
   QuantizeOptions quantize;
   BenchOptions bench;
+  PullOptions pull;
+  ListOptions list;
+  RemoveOptions remove;
 };
 
 void set_hub(All& all, const hub::Settings& settings) {
   for (ModelOptions* o : {&all.run.model, &all.chat.model, &all.serve.model, &all.inspect.model, &all.perplexity.model,
                           &all.compare.model, &all.convert.model, &all.bench.model})
     o->hub = settings;
-  all.tokenize.hub = all.quantize.hub = settings;
+  all.tokenize.hub = all.quantize.hub = all.pull.hub = all.list.hub = all.remove.hub = settings;
 }
 
 void add_run(Flags flags, RunOptions& o) {
   add_text(flags, o.prompt, "Text to continue");
   add_model(flags, o.model);
+  add_pull(flags, o.model.when_absent);
   add_generate(flags, o.generate);
   flags.turn("--special", o.special, "Recognise special tokens such as <|start|> in the prompt");
   add_backend(flags, o.model);
@@ -164,6 +168,7 @@ void add_chat(Flags flags, ChatOptions& o) {
                                     "Effort told to the model");
   o.date = today();
   add_date(flags, o.date);
+  add_pull(flags, o.model.when_absent);
   add_generate(flags, o.generate);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
@@ -173,6 +178,7 @@ void add_chat(Flags flags, ChatOptions& o) {
 
 void add_serve(Flags flags, ServeOptions& o) {
   add_serve_flags(flags, o);
+  add_pull(flags, o.model.when_absent);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
   add_limits(flags, o.model, {"the model's", "auto"});
@@ -328,6 +334,27 @@ void add_bench(Flags flags, BenchOptions& o) {
   flags.get("--json").excludes(output);
 }
 
+void add_pull_command(Flags flags, PullOptions& o) {
+  flags.value("model", o.model, "ORG/NAME on the Hub, or gpt-oss-20b and gpt-oss-120b for OpenAI's")
+      .required()
+      .not_empty();
+  flags.value("--revision", o.revision, "Branch, tag or commit").not_empty().usual(o.revision);
+  flags
+      .value("--include", o.include,
+             "Only files whose path matches, * and ? allowed; repeatable; default: all but original/ and metal/, which "
+             "hold the same weights")
+      .one_value()
+      .not_empty();
+  add_output(flags, o.output);
+}
+
+void add_remove(Flags flags, RemoveOptions& o) {
+  flags.value("model", o.model, "ORG/NAME as nibble list shows it").required().not_empty();
+  flags.value("--revision", o.revision, "Only this revision, and what no other uses; default: all").not_empty();
+  flags.turn("-y,--yes", o.yes, "Without a question");
+  add_output(flags, o.output);
+}
+
 }  // namespace
 
 std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
@@ -349,6 +376,9 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_convert(command("convert", "Write a model as llama.cpp's GGUF file"), all.convert);
   add_perplexity(command("perplexity", "How well the model predicts a text"), all.perplexity);
   add_compare(command("compare", "Run one step on two backends and name the first difference"), all.compare);
+  add_pull_command(command("pull", "Get a model from Hugging Face's Hub into its cache"), all.pull);
+  add_output(command("list", "The models on this machine: where, format, size, revision"), all.list.output);
+  add_remove(command("rm", "Remove a model from Hugging Face's cache"), all.remove);
   add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   const auto [name, text] = line.parse(arguments_of(argc, argv));
   if (text) return Exit{kExitOk, *text};
@@ -366,6 +396,9 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
     all.bench.command = fmt::format("nibble {}", fmt::join(argv + 1, argv + argc, " "));
     return Command(std::move(all.bench));
   }
+  if (name == "pull") return Command(std::move(all.pull));
+  if (name == "list") return Command(std::move(all.list));
+  if (name == "rm") return Command(std::move(all.remove));
   if (name == "synth") return Command(std::move(all.synth));
   if (name == "convert") return Command(std::move(all.convert));
   return Command(std::move(all.quantize));

@@ -35,6 +35,9 @@ enum class AttentionBackend { kAuto, kFlash, kReference };
 enum class CardChoice { kAuto, kH100, kH200, kGb10 };
 enum class ColorMode { kAuto, kAlways, kNever };
 
+// What becomes of a model of the Hub that is not on this machine. kOffer: who sits at a terminal is asked.
+enum class WhenAbsent { kRefuse, kOffer, kPull };
+
 // Most prompt tokens in a step where nobody says. A card needs more of them to be busy.
 inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
 
@@ -46,6 +49,7 @@ struct ModelOptions {
   std::string model;  // as it was asked for; then (named_model.h) its directory or file, or a preset's name
   std::string name;   // what people call it: the last part of what was asked for
   hub::Settings hub;
+  WhenAbsent when_absent = WhenAbsent::kRefuse;
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
   BackendKind backend = BackendKind::kAuto;
@@ -149,6 +153,27 @@ struct CompareOptions {
   double tolerance = 1e-4;
 };
 
+struct PullOptions {
+  OutputOptions output;
+  hub::Settings hub;
+  std::string model;
+  std::string revision = "main";
+  std::vector<std::string> include;
+};
+
+struct ListOptions {
+  OutputOptions output;
+  hub::Settings hub;
+};
+
+struct RemoveOptions {
+  OutputOptions output;
+  hub::Settings hub;
+  std::string model;
+  std::string revision;  // empty: all
+  bool yes = false;
+};
+
 // kAuto: GGUF for a name that ends in .gguf.
 enum class CheckpointFormat { kAuto, kSafetensors, kGguf };
 
@@ -236,7 +261,8 @@ struct ServeOptions {
 };
 
 using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
-                             CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions>;
+                             CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions, PullOptions,
+                             ListOptions, RemoveOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {

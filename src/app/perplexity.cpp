@@ -28,7 +28,7 @@ double surprise(std::span<const float> logits, int32_t token) {
 int execute(const PerplexityOptions& options) {
   Terminal terminal(options.output);
   const std::string input = read_text(options.input);
-  const ModelOptions model = with_backend(with_files(options.model), options.context);
+  const ModelOptions model = with_backend(with_files(options.model, terminal), options.context);
   const ModelSource source = open_model(model, terminal);
   const std::vector<int32_t> ids = source.tokenizer.encode(input);
   if (ids.size() < 2) throw Error(Code::kInvalidRequest, "want a text of at least 2 tokens, found {}", ids.size());

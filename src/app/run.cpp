@@ -21,7 +21,7 @@ constexpr int64_t kDefaultContext = 4096;
 
 int execute(const RunOptions& options) {
   Terminal terminal(options.output);
-  const ModelOptions files = with_files(options.model);
+  const ModelOptions files = with_files(options.model, terminal);
   const std::string prompt_text = read_text(options.prompt);
   const ModelOptions model = with_backend(files, kDefaultContext);
   const ModelSource source = open_model(model, terminal);

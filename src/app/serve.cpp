@@ -180,7 +180,7 @@ int execute(const ServeOptions& o) {
   if (o.print_config) return print_settings(o, terminal);
   for (const std::string& note : o.notes) terminal.note(note);
   ModelOptions model = o.model;
-  NamedModel named = model.model.empty() ? own_model() : find_named(model);
+  NamedModel named = model.model.empty() ? own_model() : find_named(model, terminal);
   model.model = named.path;
   if (!o.served_names.empty()) named.names = o.served_names;
   model = with_backend(model, [&o](const ModelOptions& with, const model::ModelConfig& config) {

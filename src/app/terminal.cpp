@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -72,6 +73,16 @@ void Terminal::note(std::string_view text) {
   if (quiet_) return;
   end_progress();
   to_stderr(fmt::format("{}\n", text));
+}
+
+bool Terminal::can_ask() const { return !quiet_ && !json_ && isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1; }
+
+bool Terminal::ask(std::string_view question) {
+  end_progress();
+  to_stderr(fmt::format("{} [y/N] ", question));
+  std::string line;
+  for (char c = 0; ::read(STDIN_FILENO, &c, 1) == 1 && c != '\n';) line += static_cast<char>(std::tolower(c));
+  return line == "y" || line == "yes";
 }
 
 std::string Terminal::dim(std::string_view text) const {

@@ -29,6 +29,11 @@ class Terminal {
   // To standard error unless --quiet: summaries and hints.
   void note(std::string_view text);
 
+  // Whether somebody is there to answer: standard input and error are a terminal, and nothing is --quiet or --json.
+  [[nodiscard]] bool can_ask() const;
+  // y or yes on standard input.
+  [[nodiscard]] bool ask(std::string_view question);
+
   // The text dimmed, or as it is where there are no colours.
   [[nodiscard]] std::string dim(std::string_view text) const;
   [[nodiscard]] std::string bold(std::string_view text) const;

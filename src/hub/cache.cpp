@@ -94,8 +94,9 @@ std::map<std::string, std::vector<std::string>> refs_of(const fs::path& folder) 
 }
 
 int64_t bytes_below(const fs::path& directory) {
-  int64_t bytes = 0;
   std::error_code error;
+  if (fs::is_regular_file(directory, error)) return static_cast<int64_t>(fs::file_size(directory, error));
+  int64_t bytes = 0;
   for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
     const auto size = fs::is_regular_file(it->path(), ignored) ? fs::file_size(it->path(), ignored) : 0;
@@ -167,6 +168,20 @@ std::vector<Snapshot> snapshots_of(const fs::path& cache, const std::string& rep
   std::vector<Snapshot> snapshots;
   for (auto& [time, snapshot] : found) snapshots.push_back(std::move(snapshot));
   return snapshots;
+}
+
+std::vector<Snapshot> models_below(const fs::path& folder) {
+  std::vector<Snapshot> models;
+  for (const fs::path& path : entries_of(folder)) {
+    const auto model = path.extension() == ".gguf" ? std::optional(path) : model_in(path);
+    if (!model) continue;
+    models.push_back({.repo = path.filename().string(),
+                      .commit = {},
+                      .path = *model,
+                      .lacks = path == *model && path.extension() == ".gguf" ? "" : lacking_file(*model)});
+    models.back().bytes = bytes_below(*model);
+  }
+  return models;
 }
 
 std::vector<Snapshot> all_snapshots(const fs::path& cache) {

@@ -42,4 +42,7 @@ struct Snapshot {
 // Of all models, by name.
 [[nodiscard]] std::vector<Snapshot> all_snapshots(const std::filesystem::path& cache);
 
+// What a folder such as ./models holds: directories and .gguf files, by their names, without a commit.
+[[nodiscard]] std::vector<Snapshot> models_below(const std::filesystem::path& folder);
+
 }  // namespace nibble::hub

@@ -182,7 +182,7 @@ class Models(Case):
         self.broken(empty, IO, says="config.json")
         (self.dir / "file").write_text("hello")
         self.broken(self.dir / "file", IO, says="file: want a GGUF file, or one of safetensors with a config.json beside it, found neither")
-        self.broken("", IO)
+        self.broken("", USAGE)
         self.broken("/dev/null", IO, says="/dev/null: want a model directory or a .gguf file, found neither")
         self.refused(USAGE, *RUN[:1], "-m", "gpt-5", "--load-format", "dummy", "-p", "a", says="gpt-oss-20b")
         if os.getuid() != 0:

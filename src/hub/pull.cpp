@@ -1,0 +1,354 @@
+#include "hub/pull.h"
+
+#include "base/error.h"
+#include "hub/cache.h"
+#include "hub/partial_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <fnmatch.h>
+
+namespace nibble::hub {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kConnections = 8;
+constexpr int kPartAttempts = 7;  // without a byte between them: half a minute
+constexpr auto kTick = std::chrono::milliseconds(50);
+constexpr auto kSaveEvery = std::chrono::seconds(1);  // what a kill may cost
+constexpr int64_t kSpareBytes = int64_t{64} << 20;    // what a disk keeps
+
+// The same weights twice: OpenAI's own layout, and Apple's.
+bool is_duplicate(const std::string& path) { return path.starts_with("original/") || path.starts_with("metal/"); }
+
+bool is_wanted(const std::string& path, const std::vector<std::string>& include) {
+  if (include.empty()) return !is_duplicate(path);
+  return std::ranges::any_of(include,
+                             [&](const std::string& glob) { return fnmatch(glob.c_str(), path.c_str(), 0) == 0; });
+}
+
+// Of the parts of a split GGUF file one name.
+std::string gguf_stem(const std::string& path) {
+  constexpr size_t kTail = std::string_view("-00001-of-00003.gguf").size();
+  return path.size() > kTail && path.substr(path.size() - kTail + 6, 4) == "-of-" ? path.substr(0, path.size() - kTail)
+                                                                                  : path;
+}
+
+void want_one_model(const std::vector<RepoFile>& files, const PullRequest& request) {
+  std::set<std::string> ggufs;
+  for (const RepoFile& file : files) {
+    if (file.path.ends_with(".gguf")) ggufs.insert(gguf_stem(file.path));
+  }
+  if (ggufs.size() < 2 || !request.include.empty()) return;
+  throw Error(Code::kInvalidRequest, "{} holds {} models: choose with --include \"{}*\", of: {}", request.repo,
+              ggufs.size(), *ggufs.begin(), fmt::join(ggufs, ", "));
+}
+
+void want_room(const PullPlan& plan, const fs::path& cache) {
+  const fs::space_info space = fs::space(cache);
+  const int64_t want = plan.missing_bytes + (plan.missing_bytes > 0 ? kSpareBytes : 0);
+  if (static_cast<int64_t>(space.available) >= want) return;
+  throw Error(
+      Code::kIo,
+      "{}: want {:.1f} GB free for what is missing of {}, found {:.1f} GB. HF_HOME=FOLDER puts models elsewhere; "
+      "nibble list shows what is here, nibble rm removes it",
+      cache.string(), static_cast<double>(want) / 1e9, plan.listing.repo, static_cast<double>(space.available) / 1e9);
+}
+
+// "bytes 0-99/1000" of a 206, held against what was asked for.
+bool is_range(const std::string& header, int64_t from, int64_t total) {
+  return header.starts_with(fmt::format("bytes {}-", from)) &&
+         (header.ends_with("/*") || header.ends_with(fmt::format("/{}", total)));
+}
+
+// What several threads fetch together.
+class Fetching {
+ public:
+  Fetching(const PullPlan& plan, const Settings& settings, std::vector<std::unique_ptr<PartialFile>> files)
+      : plan_(plan), settings_(settings), files_(std::move(files)) {
+    for (const auto& file : files_) {
+      if (file->whole()) queue_.emplace_back(file.get(), nullptr);
+      for (FilePart& part : file->parts()) {
+        if (part.done < part.bytes) queue_.emplace_back(file.get(), &part);
+      }
+    }
+  }
+
+  // False where it was stopped.
+  [[nodiscard]] bool run(const PullWatch& watch) {
+    std::vector<std::jthread> threads;
+    running_ = kConnections;
+    for (int i = 0; i < kConnections; ++i) threads.emplace_back([this] { work(); });
+    Clock::time_point saved = Clock::now();
+    while (running_ > 0) {
+      std::this_thread::sleep_for(kTick);
+      if (watch.stop()) stop_ = true;
+      tell(watch);
+      if (Clock::now() - saved < kSaveEvery) continue;
+      save();
+      saved = Clock::now();
+    }
+    threads.clear();
+    tell(watch);
+    save();
+    if (error_) std::rethrow_exception(error_);
+    return !stop_;
+  }
+
+ private:
+  using Job = std::pair<PartialFile*, FilePart*>;
+
+  void tell(const PullWatch& watch) {
+    int64_t there = plan_.bytes;
+    for (const auto& file : files_) there += file->done() - file->file().bytes;
+    const bool checking = there == plan_.bytes;
+    watch.progress({checking, checking ? checked_.load() : there, checking ? to_check() : plan_.bytes});
+    std::vector<std::string> notes;
+    {
+      const std::lock_guard lock(mutex_);
+      notes.swap(notes_);
+    }
+    for (const std::string& note : notes) watch.note(note);
+  }
+  [[nodiscard]] int64_t to_check() const {
+    int64_t bytes = 0;
+    for (const auto& file : files_) bytes += file->file().bytes;
+    return bytes;
+  }
+  void save() {
+    for (const auto& file : files_) {
+      const std::lock_guard lock(mutex_);  // not beside finish(), which removes it
+      if (!file->finishing) file->save();
+    }
+  }
+  void note(std::string text) {
+    const std::lock_guard lock(mutex_);
+    if (std::ranges::find(told_, text) != told_.end()) return;
+    told_.push_back(text);
+    notes_.push_back(std::move(text));
+  }
+
+  void work() {
+    try {
+      Http http(settings_, [this] { return stop_.load(); });
+      while (const std::optional<Job> job = take()) {
+        const auto& [file, part] = *job;
+        if (part != nullptr) fetch(http, *file, *part);
+        if (!stop_ && file->whole()) finish(*file);
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      stop_ = true;
+    }
+    --running_;
+  }
+  std::optional<Job> take() {
+    const std::lock_guard lock(mutex_);
+    if (stop_ || next_ == queue_.size()) return std::nullopt;
+    return queue_[next_++];
+  }
+
+  void finish(PartialFile& file) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (file.finishing.exchange(true)) return;
+      file.save();
+    }
+    const bool done = file.finish([this](int64_t bytes) {
+      checked_ += bytes;
+      return !stop_.load();
+    });
+    if (!done) return;
+    for (const RepoFile& same : plan_.listing.files) {
+      if (same.digest == file.file().digest) file.link(plan_.path, same.path);
+    }
+  }
+
+  void fetch(Http& http, PartialFile& file, FilePart& part);
+  // What a connection has come to know.
+  struct Connection {
+    Http& http;
+    bool streams = false;  // all of the file: the server knows no ranges
+    std::string odd = {};  // what is wrong with an answer that looks right
+  };
+  HttpAnswer get(Connection& connection, PartialFile& file, FilePart& part) const;
+  bool take_range(Connection& connection, PartialFile& file, FilePart& part, std::span<const std::byte> bytes) const;
+
+  const PullPlan& plan_;
+  const Settings& settings_;
+  std::vector<std::unique_ptr<PartialFile>> files_;
+  std::vector<Job> queue_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> running_ = 0;
+  std::atomic<int64_t> checked_ = 0;
+  std::mutex mutex_;  // of what follows
+  size_t next_ = 0;
+  std::vector<std::string> notes_, told_;
+  std::exception_ptr error_;
+};
+
+void Fetching::fetch(Http& http, PartialFile& file, FilePart& part) {
+  const std::string& name = file.file().path;
+  Connection connection{.http = http};
+  const auto is_done = [&] { return connection.streams ? file.whole() : part.done == part.bytes; };
+  for (int attempt = 0; !is_done() && !stop_; ++attempt) {
+    if (file.streamed && !connection.streams) return;  // another thread's
+    const int64_t before = file.done();
+    connection.odd.clear();
+    const HttpAnswer answer = get(connection, file, part);
+    if (stop_ || is_done() || (file.streamed && !connection.streams)) return;
+    if (file.done() > before) attempt = 0;
+    Retry retry = retry_of(answer, attempt);
+    if (answer.ok() && connection.odd.empty())
+      connection.odd = fmt::format("the answer ended early, with {} of {} bytes here", file.done(), file.file().bytes);
+    if (!connection.odd.empty()) retry = {true, retry.seconds, connection.odd};
+    if (!retry.worth || attempt + 1 >= kPartAttempts) {
+      if (!connection.odd.empty())
+        throw Error(Code::kCorrupt, "{} of {}: {}", name, plan_.listing.repo, connection.odd);
+      refuse_answer(answer, settings_, plan_.listing.repo, name);
+    }
+    if (retry.seconds >= 1) note(fmt::format("{}: {}; again in {:.0f} s", name, retry.why, retry.seconds));
+    if (!wait_for(retry.seconds, [this] { return stop_.load(); })) return;
+  }
+}
+
+// A commit's files never change, so what came before an interruption fits what comes after it; the hash has the last
+// word.
+HttpAnswer Fetching::get(Connection& connection, PartialFile& file, FilePart& part) const {
+  const int64_t total = file.file().bytes, from = part.from + part.done;
+  HttpRequest request{.url = fmt::format("{}/{}/resolve/{}/{}", settings_.endpoint, plan_.listing.repo,
+                                         plan_.listing.commit, url_escaped(file.file().path, "/"))};
+  if (!connection.streams) request.from = from, request.to = part.from + part.bytes - 1;
+  int64_t streamed = 0;
+  return connection.http.get(request, [&](const HttpAnswer& head, std::span<const std::byte> bytes) {
+    if (stop_) return false;
+    if (head.status == 206) {
+      const std::string range = head.header("content-range");
+      if (connection.streams || !is_range(range, from, total)) {
+        connection.odd = fmt::format("want bytes {} to {} of {}, found \"{}\"", from, request.to, total, range);
+        return false;
+      }
+      return take_range(connection, file, part, bytes);
+    }
+    if (!connection.streams && file.streamed.exchange(true)) return false;
+    connection.streams = true;
+    const std::string length = head.header("content-length");
+    const auto size = static_cast<int64_t>(bytes.size());
+    if ((!length.empty() && length != fmt::format("{}", total)) || streamed + size > total) {
+      connection.odd =
+          fmt::format("want {} bytes as the Hub lists it, found {}", total, length.empty() ? "more" : length);
+      return false;
+    }
+    file.write(streamed, bytes);
+    streamed += size;
+    for (FilePart& p : file.parts()) {
+      const int64_t here = std::clamp<int64_t>(streamed - p.from, 0, p.bytes);
+      if (here > p.done) p.done = here;
+    }
+    return true;
+  });
+}
+
+bool Fetching::take_range(Connection& connection, PartialFile& file, FilePart& part,
+                          std::span<const std::byte> bytes) const {
+  if (part.done + static_cast<int64_t>(bytes.size()) > part.bytes) {
+    connection.odd = "more bytes came than were asked for";
+    return false;
+  }
+  file.write(part.from + part.done, bytes);
+  part.done += static_cast<int64_t>(bytes.size());
+  return true;
+}
+
+// Each blob once, however many names it has.
+std::vector<std::unique_ptr<PartialFile>> blobs_of(const Listing& listing, const fs::path& folder) {
+  std::map<std::string, RepoFile> by_digest;  // in an order that all who lock keep
+  for (const RepoFile& file : listing.files) by_digest.emplace(file.digest, file);
+  std::vector<std::unique_ptr<PartialFile>> blobs;
+  for (auto& [digest, file] : by_digest) blobs.push_back(std::make_unique<PartialFile>(folder, std::move(file)));
+  return blobs;
+}
+
+bool lock(PartialFile& blob, const PullWatch& watch) {
+  for (bool told = false; !blob.try_lock(); told = true) {
+    if (!told) watch.note(fmt::format("{}: another program fetches it; waiting for that", blob.file().path));
+    if (!wait_for(0.2, watch.stop)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+PullPlan plan_pull(const PullRequest& request, const Settings& settings, const PullWatch& watch) {
+  if (settings.offline) {
+    throw Error(Code::kIo, "{}: HF_HUB_OFFLINE is set, so nothing is downloaded; unset it, or copy the model into {}",
+                request.repo, settings.cache.string());
+  }
+  const HttpLibrary library;
+  Http http(settings, watch.stop);
+  PullPlan plan;
+  plan.listing = list_repo(http, settings, request.repo, request.revision, {.note = watch.note, .stop = watch.stop});
+  const fs::path folder = repo_folder(settings.cache, request.repo);
+  plan.path = folder / "snapshots" / plan.listing.commit;
+  std::vector<RepoFile>& files = plan.listing.files;
+  if (watch.stop()) files.clear();
+  std::vector<std::string> all;
+  for (const RepoFile& file : files) all.push_back(file.path);
+  std::erase_if(files, [&](const RepoFile& file) { return !is_wanted(file.path, request.include); });
+  if (files.empty() && !watch.stop()) {
+    throw Error(Code::kInvalidRequest, "{}: no file matches {}; it has {}", request.repo,
+                fmt::join(request.include, ", "), fmt::join(all, ", "));
+  }
+  want_one_model(files, request);
+  for (const auto& blob : blobs_of(plan.listing, folder)) {
+    plan.bytes += blob->file().bytes;
+    plan.missing_bytes += blob->file().bytes - blob->bytes_on_disk();
+  }
+  return plan;
+}
+
+bool pull(const PullPlan& plan, const Settings& settings, const PullWatch& watch) {
+  const fs::path folder = repo_folder(settings.cache, plan.listing.repo);
+  fs::create_directories(folder / "blobs");
+  want_room(plan, settings.cache);
+  std::vector<std::unique_ptr<PartialFile>> blobs = blobs_of(plan.listing, folder), missing;
+  for (auto& blob : blobs) {
+    if (!blob->is_there() && !lock(*blob, watch)) return false;
+    if (!blob->is_there()) {
+      blob->open();
+      missing.push_back(std::move(blob));
+      continue;
+    }
+    for (const RepoFile& file : plan.listing.files) {
+      if (file.digest == blob->file().digest) blob->link(plan.path, file.path);
+    }
+    blob.reset();  // and its lock
+  }
+  std::ranges::stable_sort(missing, {}, [](const auto& blob) { return blob->file().bytes; });
+  const HttpLibrary library;
+  if (!missing.empty() && !Fetching(plan, settings, std::move(missing)).run(watch)) return false;
+  if (plan.listing.revision != plan.listing.commit)
+    write_whole(folder / "refs" / plan.listing.revision, plan.listing.commit);
+  return true;
+}
+
+}  // namespace nibble::hub

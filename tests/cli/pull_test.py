@@ -1,0 +1,375 @@
+"""nibble pull, list and rm against a stand-in Hub that cuts connections, lies and refuses."""
+import os
+import pty
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import support
+from hub_support import COMMIT, FOREVER, Hub
+from support import NIBBLE, TINY, Case
+
+NAME, PART = "openai/gpt-oss-20b", 32 << 20
+BIG = random.Random(1).randbytes(2 * PART + 12_345)
+
+
+class HubCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.hub = Hub()
+        self.addCleanup(self.hub.stop)
+        self.env = {**{k: v for k, v in os.environ.items() if not k.startswith("HF_") and not k.lower().endswith("_proxy")},
+                    "HOME": str(self.dir), "HF_ENDPOINT": self.hub.url}
+        self.cache = self.dir / ".cache/huggingface/hub"
+        self.folder = self.cache / "models--openai--gpt-oss-20b"
+        self.snapshot = self.folder / "snapshots" / COMMIT
+
+    def ok(self, *args, **options):
+        return super().ok(*args, **{"env": self.env, "cwd": self.dir, **options})
+
+    def refused(self, code, *args, says=(), **options):
+        return super().refused(code, *args, says=says, **{"env": self.env, "cwd": self.dir, **options})
+
+    def fails(self, code, *args, says=()):
+        """As refused(), where notes come before the error."""
+        result = support.nibble(*args, env=self.env, cwd=self.dir)
+        self.assertEqual(result.code, code, result.err)
+        last = result.err.splitlines()[-1]
+        self.assertTrue(last.startswith("nibble: "), result.err)
+        for words in [says] if isinstance(says, str) else says:
+            self.assertIn(words, last)
+        return result
+
+    def whole(self, files):
+        """The snapshot is these files, as links into blobs named by hash, and nothing half done is left."""
+        repo = self.hub.repos[NAME]
+        found = {str(f.relative_to(self.snapshot)) for f in self.snapshot.rglob("*") if not f.is_dir()}
+        self.assertEqual(found, set(files))
+        for path in files:
+            self.assertFalse(os.path.isabs(os.readlink(self.snapshot / path)))
+            self.assertEqual((self.snapshot / path).resolve(), self.folder.resolve() / "blobs" / repo.digest(path))
+            self.assertEqual((self.snapshot / path).read_bytes(), repo.files[path], path)
+        self.assertEqual((self.folder / "refs/main").read_text(), repo.commit)
+        self.assertEqual({f.name for f in (self.folder / "blobs").iterdir()}, {repo.digest(path) for path in files})
+
+
+class Pull(HubCase):
+    def test_a_model_comes_and_runs_by_its_name(self):
+        repo = self.hub.add_folder(NAME, TINY)
+        repo.files.update({"original/model.safetensors": b"twice", "metal/model.bin": b"thrice", "sub/dir/note.txt": b"", "a b#ü.txt": b"odd name"})
+        self.hub.page = 3
+        result = self.ok("pull", "gpt-oss-20b")
+        self.assertIn(f"pulling {NAME}", result.err)
+        wanted = [path for path in repo.files if not path.startswith(("original/", "metal/"))]
+        self.whole(wanted)
+        self.assertIn("Once", self.ok("run", "gpt-oss-20b", "-p", "Once", "-n", 3).out)
+        self.hub.log.clear()
+        report = self.ok("pull", NAME, "--json").json()
+        self.assertEqual((report["model"], report["commit"], report["path"], report["pulled_bytes"]), (NAME, COMMIT, str(self.snapshot), 0))
+        self.assertEqual(sorted(report["files"]), sorted(wanted))
+        self.assertFalse([url for _, _, url, _ in self.hub.log if "/resolve/" in url or "/cdn/" in url])  # nothing twice
+
+    def test_large_files_come_in_parts_side_by_side(self):
+        self.hub.add(NAME, {"config.json": b"{}", "model.safetensors": BIG})
+        self.ok("pull", NAME, "-q")
+        self.whole(["config.json", "model.safetensors"])
+        ranges = sorted(headers["Range"] for _, headers in self.hub.gets("model.safetensors"))
+        self.assertEqual(ranges, sorted(f"bytes={at}-{min(at + PART, len(BIG)) - 1}" for at in range(0, len(BIG), PART)))
+
+    def test_include_and_revision(self):
+        repo = self.hub.add(NAME, {"config.json": b"{}", "original/config.json": b"{}", "original/model.safetensors": b"x" * 100, "x.bin": b"y"})
+        self.ok("pull", NAME, "--include", "original/*", "--revision", "refs/pr/1")
+        self.assertEqual((self.folder / "refs/refs/pr/1").read_text(), repo.commit)
+        self.assertEqual(sorted(str(f.relative_to(self.snapshot)) for f in self.snapshot.rglob("*") if f.is_file()), ["original/config.json", "original/model.safetensors"])
+        self.assertFalse((self.folder / "refs/main").exists())
+        self.ok("pull", NAME, "--include", "*.bin", "--include", "config.*", "--revision", repo.commit)
+        self.assertTrue((self.snapshot / "x.bin").exists())
+        self.assertFalse((self.folder / "refs" / repo.commit).exists())
+        self.refused(2, "pull", NAME, "--include", "*.gguf", says=("no file matches *.gguf", "original/model.safetensors"))
+
+    def test_one_gguf_of_several_is_chosen(self):
+        self.hub.add("me/many-GGUF", {"a-Q4.gguf": b"GGUF", "b-Q8-00001-of-00002.gguf": b"GGUF1", "b-Q8-00002-of-00002.gguf": b"GGUF2"})
+        self.refused(2, "pull", "me/many-GGUF", says=("holds 2 models", "--include", "a-Q4.gguf", "b-Q8"))
+        self.ok("pull", "me/many-GGUF", "--include", "b-Q8*")
+
+    def test_other_families_are_not_pulled(self):
+        self.hub.add("meta/llama", {"config.json": b"{}"}, info={"config": {"model_type": "llama"}})
+        self.refused(3, "pull", "meta/llama", says=("gpt-oss", "llama"))
+
+    def test_a_model_that_moved_is_followed(self):
+        self.hub.add("openai/new-name", {"config.json": b"{}"})
+        self.hub.moved["openai/old-name"] = "openai/new-name"
+        self.ok("pull", "openai/old-name")
+
+    def test_the_disk_is_asked_first(self):
+        self.hub.add(NAME, {"model.safetensors": b"x"})
+        self.hub.listed_size["model.safetensors"] = 10**13
+        self.fails(5, "pull", NAME, says=("GB free", "found", "nibble rm"))
+        self.assertFalse(self.hub.gets("model.safetensors"))
+
+
+class Faults(HubCase):
+    def setUp(self):
+        super().setUp()
+        self.repo = self.hub.add(NAME, {"config.json": b'{"a": 1}', "model.safetensors": BIG})
+
+    def pulls(self):
+        result = self.ok("pull", NAME)
+        self.whole(["config.json", "model.safetensors"])
+        return result
+
+    def test_cut_connections_go_on_where_they_stopped(self):
+        self.hub.faults = {"model.safetensors": ["cut", "cut", "cut"], "config.json": ["cut"]}
+        self.pulls()
+        starts = [int(headers["Range"][6:].split("-")[0]) for _, headers in self.hub.gets("model.safetensors")]
+        self.assertEqual(len(starts), 6)
+        self.assertEqual(sum(start % PART == 0 for start in starts), 3, starts)  # the rest begins in the middle
+
+    def test_500_once_503_and_429_are_waited_for(self):
+        self.hub.faults = {"api": ["500", "429"], "model.safetensors": ["500", "503", "429"]}
+        begun = time.monotonic()
+        result = self.pulls()
+        self.assertGreater(time.monotonic() - begun, 2)  # 1 s each
+        self.assertIn("too many requests (429); again in 1 s", result.err)
+
+    def test_a_server_without_ranges(self):
+        self.hub.faults = {"model.safetensors": [("no ranges", FOREVER)]}
+        self.pulls()
+
+    def test_a_server_without_ranges_that_cuts(self):
+        self.hub.faults = {"model.safetensors": ["cut", ("no ranges", FOREVER)]}
+        self.pulls()
+
+    def test_wrong_bytes_are_found_and_removed(self):
+        self.hub.faults = {"model.safetensors": ["wrong"]}
+        result = self.fails(4, "pull", NAME, says=("model.safetensors: want SHA-256", "removed"))
+        self.assertNotIn("\n\n", result.err)
+        self.assertEqual([f for f in (self.folder / "blobs").iterdir() if f.name.startswith(self.repo.digest("model.safetensors"))], [])
+        self.assertFalse((self.snapshot / "model.safetensors").exists())
+        self.refused(5, "run", NAME, "-p", "a", says="nibble pull")
+        self.pulls()
+        shutil.rmtree(self.cache)
+        self.hub.faults = {"config.json": ["wrong"]}
+        self.fails(4, "pull", NAME, says=("config.json: want git's SHA-1", "removed"))
+
+    def test_wrong_lengths_are_told(self):
+        self.hub.faults = {"model.safetensors": [("other total", FOREVER)]}
+        self.fails(4, "pull", NAME, says=("model.safetensors", f"of {len(BIG)}, found"))
+        self.hub.faults = {"model.safetensors": []}
+        self.hub.listed_size["model.safetensors"] = len(BIG) - 100
+        self.fails(4, "pull", NAME, says="model.safetensors")
+        self.hub.listed_size.clear()
+        self.hub.faults = {"config.json": ["longer"]}
+        self.pulls()
+
+    def test_what_never_ends_well_ends(self):
+        self.hub.faults = {"api": [("500", FOREVER)]}
+        self.fails(5, "pull", NAME, says=(self.hub.url, "status 500"))
+        self.hub.faults = {"api": ["429 for long"]}
+        self.fails(5, "pull", NAME, says=("429", "Retry-After: 3600"))
+        self.hub.faults = {"model.safetensors": ["404"]}
+        self.fails(2, "pull", NAME, says="model.safetensors")
+
+    def test_nobody_there(self):
+        self.hub.stop()
+        self.env["HF_ENDPOINT"] = "http://127.0.0.1:9"
+        self.fails(5, "pull", NAME, says=("http://127.0.0.1:9", "cannot be had"))
+        self.hub = Hub()
+        self.addCleanup(self.hub.stop)
+
+    def test_odd_answers(self):
+        for tree, says in (({"a": 1}, "list of files"), ([{"type": "file", "path": "../x", "size": 1, "oid": "0" * 40}], "../x"),
+                           ([{"type": "file", "path": "/etc/x", "size": 1, "oid": "0" * 40}], "/etc/x"),
+                           ([{"type": "file", "path": "x", "size": -1, "oid": "0" * 40}], "size and hash of x"),
+                           ([{"type": "file", "path": "x", "size": 1 << 60, "oid": "0" * 40}], "size and hash of x"),
+                           ([{"type": "file", "path": "x", "size": 1, "oid": "../../../x"}], "size and hash of x")):
+            self.hub.tree_override = tree
+            self.fails(4, "pull", NAME, says=says)
+        self.env["HF_ENDPOINT"] = "ftp://127.0.0.1/x"
+        self.fails(5, "pull", NAME)
+
+    def interrupted(self, number, after=0.7):
+        self.hub.bytes_per_s = 8_000_000
+        with subprocess.Popen([NIBBLE, "pull", NAME], env=self.env, stderr=subprocess.PIPE) as process:
+            deadline = time.monotonic() + 20
+            while not self.hub.gets("model.safetensors") and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(after)
+            process.send_signal(number)
+            err = process.stderr.read().decode()
+            code = process.wait(20)
+        self.hub.bytes_per_s = 0
+        self.hub.log.clear()
+        return code, err
+
+    def test_ctrl_c_leaves_what_can_be_resumed(self):
+        code, err = self.interrupted(signal.SIGINT)
+        self.assertEqual(code, 130, err)
+        self.assertIn(f"nibble pull {NAME} goes on from here", err)
+        self.refused(5, "run", NAME, "-p", "a", says=f"nibble pull {NAME}")
+        report = self.ok("pull", NAME, "--json").json()
+        self.assertLess(report["pulled_bytes"], len(BIG) - 1_000_000)
+        self.whole(["config.json", "model.safetensors"])
+
+    def test_so_does_a_kill(self):
+        self.assertEqual(self.interrupted(signal.SIGKILL, after=1.6)[0], -9)
+        report = self.ok("pull", NAME, "--json").json()
+        self.assertLess(report["pulled_bytes"], len(BIG) - 1_000_000)
+        self.whole(["config.json", "model.safetensors"])
+
+    def test_what_a_python_tool_left_is_taken_over(self):
+        blob = self.folder / "blobs" / self.repo.digest("model.safetensors")
+        blob.parent.mkdir(parents=True)
+        blob.with_name(blob.name + ".incomplete").write_bytes(BIG[:PART + 1000])
+        report = self.ok("pull", NAME, "--json").json()
+        self.assertEqual(report["pulled_bytes"], len(BIG) - PART - 1000 + len(self.repo.files["config.json"]))
+        self.whole(["config.json", "model.safetensors"])
+
+    def test_two_pulls_do_not_hurt_each_other(self):
+        self.hub.bytes_per_s = 20_000_000
+        first, second = (subprocess.Popen([NIBBLE, "pull", NAME], env=self.env, stderr=subprocess.PIPE) for _ in range(2))
+        errors = [p.communicate(timeout=60)[1].decode() for p in (first, second)]
+        self.assertEqual((first.returncode, second.returncode), (0, 0), errors)
+        self.assertTrue(any("another program fetches it" in e for e in errors), errors)
+        self.whole(["config.json", "model.safetensors"])
+        self.assertEqual(len(self.hub.gets("model.safetensors")), 3)
+
+
+class Access(HubCase):
+    def setUp(self):
+        super().setUp()
+        self.hub.add(NAME, {"config.json": b"{}", "model.safetensors": b"weights"})
+
+    def test_a_gated_model_wants_a_token(self):
+        self.hub.gated.add(NAME)
+        self.fails(2, "pull", NAME, says=("accept its terms", f"{self.hub.url}/{NAME}", "HF_TOKEN"))
+        self.env["HF_TOKEN"] = "hf_other"
+        self.fails(2, "pull", NAME, says="accept its terms")
+        self.env["HF_TOKEN"] = self.hub.token
+        self.ok("pull", NAME)
+
+    def test_the_token_comes_from_its_file_too_and_goes_to_the_hub_alone(self):
+        self.hub.gated.add(NAME)
+        (self.dir / ".cache/huggingface").mkdir(parents=True)
+        (self.dir / ".cache/huggingface/token").write_text(self.hub.token + "\n")
+        self.ok("pull", NAME)
+        hub = [headers for server, _, _, headers in self.hub.log if server == "hub"]
+        cdn = [headers for server, _, _, headers in self.hub.log if server == "cdn"]
+        self.assertTrue(all(headers.get("Authorization") == f"Bearer {self.hub.token}" for headers in hub))
+        self.assertEqual(len(cdn), 1)
+        self.assertNotIn("Authorization", cdn[0])
+        self.assertNotIn(self.hub.token, str(cdn))
+
+    def test_a_bad_token_and_a_model_that_is_not_there(self):
+        self.env["HF_TOKEN"] = "hf_bad"
+        self.fails(2, "pull", NAME, says=("401", "HF_TOKEN"))
+        self.env["HF_TOKEN"] = "bad\ntoken"
+        self.fails(2, "pull", NAME, says="HF_TOKEN")
+        del self.env["HF_TOKEN"]
+        self.fails(2, "pull", "openai/gpt-oss-21b", says=("openai/gpt-oss-21b is not at", "openai/gpt-oss-20b"))
+        self.fails(2, "pull", NAME, "--revision", "nope", says="no such revision")
+        for name in ("../x", "a/b/c", "/etc", "~/x", "a/.."):
+            self.refused(2, "pull", name, says="ORG/NAME")
+
+    def test_offline(self):
+        self.env["HF_HUB_OFFLINE"] = "1"
+        self.refused(5, "pull", NAME, says="HF_HUB_OFFLINE")
+        self.assertEqual(self.hub.log, [])
+
+    def test_a_proxy_is_used(self):
+        proxy, self.env["HF_ENDPOINT"] = self.hub.url, "http://hub.invalid"
+        self.env["http_proxy"] = proxy
+        self.ok("pull", NAME)
+        self.assertTrue(all(url.startswith("http://") for _, _, url, _ in self.hub.log), self.hub.log)  # whole URLs: as a proxy is asked
+        self.env["no_proxy"] = "hub.invalid"
+        self.fails(5, "pull", NAME, says="hub.invalid")
+
+
+class Names(HubCase):
+    def setUp(self):
+        super().setUp()
+        self.hub.add_folder(NAME, TINY)
+
+    def test_run_pulls_where_it_is_told_to(self):
+        self.refused(5, "run", NAME, "-p", "a", says=f"nibble pull {NAME} gets it")
+        self.assertEqual(self.hub.log, [])
+        self.assertIn("Once", self.ok("run", "gpt-oss-20b", "-y", "-p", "Once", "-n", 2).out)
+        shutil.rmtree(self.cache)
+        self.ok("chat", NAME, "--pull", "-p", "Hi", "-n", 2)
+
+    def at_terminal(self, reply, *args):
+        """What is shown to somebody who types this reply once asked."""
+        main, terminal = pty.openpty()
+        with subprocess.Popen([NIBBLE, *args], env=self.env, cwd=self.dir, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal) as process:
+            os.close(terminal)
+            shown = b""
+            while True:
+                try:
+                    piece = os.read(main, 4096)
+                except OSError:
+                    break
+                if not piece:
+                    break
+                shown += piece
+                if reply and b"[y/N]" in shown:
+                    os.write(main, reply)
+                    reply = b""
+            out = process.stdout.read().decode()
+            code = process.wait(support.TIMEOUT_S)
+        os.close(main)
+        return code, out, shown.decode()
+
+    def test_a_terminal_is_asked(self):
+        code, _, shown = self.at_terminal(b"n\n", "run", "gpt-oss-20b", "-p", "Once", "-n", "2")
+        self.assertEqual(code, 5, shown)
+        self.assertRegex(shown, rf"{NAME} is not on this machine. Pull it, [\d.]+ MB from {self.hub.url} to .*\? \[y/N\]")
+        self.assertIn(f"nibble pull {NAME} gets it", shown)
+        self.assertFalse(self.snapshot.exists())
+        code, out, shown = self.at_terminal(b"y\n", "run", "gpt-oss-20b", "-p", "Once", "-n", "2")
+        self.assertEqual(code, 0, shown)
+        self.assertIn("Once", out)
+
+    def test_progress_is_shown_on_a_terminal(self):
+        self.hub.bytes_per_s = 4_000_000
+        code, _, shown = self.at_terminal(b"", "pull", NAME)
+        self.assertEqual(code, 0, shown)
+        self.assertRegex(shown, r"pulling \[=* *\] .* of .* MB, .*/s, \d+ s left")
+
+    def test_list_shows_what_is_here(self):
+        text = self.ok("list")
+        self.assertIn("nibble-tiny", text.out)  # beside the program
+        self.ok("pull", NAME, "-q")
+        other = self.cache / "models--meta--llama/snapshots/c1"
+        other.mkdir(parents=True)
+        (other / "config.json").write_text('{"model_type": "llama"}')
+        self.ok("convert", "-m", TINY, "-o", "x.gguf", "-q")
+        (self.dir / "models").mkdir()
+        (self.dir / "x.gguf").rename(self.dir / "models/x.gguf")
+        models = {m["name"]: m for m in self.ok("list", "--json").json()["models"]}
+        self.assertEqual(set(models), {"x.gguf", "nibble-tiny", NAME})
+        self.assertEqual((models["x.gguf"]["format"], models["x.gguf"]["bytes"]), ("gguf", (self.dir / "models/x.gguf").stat().st_size))
+        got = models[NAME]
+        self.assertEqual((got["format"], got["commit"], got["refs"], got["path"], got["lacks"]), ("safetensors", COMMIT, ["main"], str(self.snapshot), ""))
+        self.assertEqual(got["bytes"], sum(len(data) for data in self.hub.repos[NAME].files.values()))
+        self.assertRegex(self.ok("list").out, rf"{NAME} +safetensors +[\d.]+ MB +{COMMIT[:8]} main")
+        (self.snapshot / "model-00001-of-00002.safetensors").unlink()
+        self.assertIn("in part: lacks model-00001-of-00002.safetensors", self.ok("list").out)
+
+    def test_rm_asks_and_removes(self):
+        self.ok("pull", NAME, "-q")
+        self.refused(2, "rm", NAME, says=("-y", str(self.folder)))
+        code, _, shown = self.at_terminal(b"no\n", "rm", "gpt-oss-20b")
+        self.assertEqual(code, 0, shown)
+        self.assertTrue(self.snapshot.exists())
+        report = self.ok("rm", "gpt-oss-20b", "-y", "--json").json()
+        self.assertEqual((report["model"], report["commits"]), (NAME, [COMMIT]))
+        self.assertFalse(self.folder.exists())
+        for name in (NAME, "..", "/etc", str(TINY), "nibble-tiny"):
+            self.refused(2, "rm", name, "-y")
+        self.assertTrue(TINY.exists())
+
+
+if __name__ == "__main__":
+    support.main()

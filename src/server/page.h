@@ -1,5 +1,5 @@
 #pragma once
-// The chat page, embedded: one HTML document without any other file (src/server/page/chat.html). Serve it at `/` as
+// The chat page, embedded: one HTML document without any other file (joined from src/server/page). Serve it at `/` as
 // `text/html; charset=utf-8`. It speaks v1/models and v1/chat/completions, relative to where it lies; its own policy
 // forbids everything else.
 

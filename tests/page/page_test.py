@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,6 +43,13 @@ class Page:
         self.tab.keyboard.press("Enter")
         if wait:
             expect(self.tab.locator("body.busy")).to_have_count(0, timeout=20000)
+
+    def another(self):
+        """A second tab of the same browser, at the same address."""
+        tab = self.context.new_page()
+        tab.on("pageerror", lambda error: self.problems.append(str(error)))
+        tab.goto(self.tab.url)
+        return tab
 
     def close(self):
         self.context.close()
@@ -117,7 +125,7 @@ def stop_keeps_what_came(page):
 
 
 @test
-def edit_and_again_ask_anew(page):
+def edit_and_again_keep_what_was(page):
     page.ask("first")
     page.tab.click('[aria-label="Answer again"]')
     expect(page.tab.locator("body.busy")).to_have_count(0, timeout=20000)
@@ -126,8 +134,22 @@ def edit_and_again_ask_anew(page):
     page.tab.click('[aria-label="Edit and ask again"]')
     page.tab.fill(".edit textarea", "second")
     page.tab.keyboard.press("Enter")
-    expect(page.tab.locator(".turn.user")).to_contain_text("second")
-    expect(page.tab.locator(".turn.user")).to_have_count(1)
+    tab, said = page.tab, page.tab.locator(".turn.user")
+    expect(said).to_contain_text("second")
+    expect(said).to_have_count(1)
+    expect(tab.locator("body.busy")).to_have_count(0, timeout=20000)
+    tab.focus('.turn.user [aria-label="Earlier version"]')
+    tab.keyboard.press("Enter")
+    expect(said).to_contain_text("first")
+    expect(tab.locator(".turn.assistant .versions")).to_contain_text("2/2")
+    tab.click('.turn.assistant [aria-label="Earlier version"]')
+    expect(tab.locator(".turn.assistant .versions")).to_contain_text("1/2")
+    assert tab.evaluate("document.activeElement.getAttribute('aria-label')") == "Earlier version"  # the keyboard stays there
+    tab.reload()
+    expect(said).to_contain_text("first")
+    expect(tab.locator(".turn.assistant .versions")).to_contain_text("1/2")
+    page.ask("go on")  # goes on from what is shown
+    assert [m["content"] for m in page.stub.state["requests"][-1]["messages"] if m["role"] == "user"] == ["first", "go on"]
 
 
 @test
@@ -135,15 +157,15 @@ def conversations_and_settings_survive_a_reload(page):
     page.ask("remember me")
     page.tab.keyboard.press("Alt+Comma")
     page.tab.fill('[data-setting="system"]', "Be brief.")
-    page.tab.check('[name="effort"][value="high"]', force=True)
     page.tab.keyboard.press("Escape")
+    page.tab.select_option("#effort", "high")
     page.tab.keyboard.press("Alt+n")
     page.ask("another")
     sent = page.stub.state["requests"][-1]
     assert sent["messages"][0] == {"role": "system", "content": "Be brief."} and sent["reasoning_effort"] == "high"
     page.open()
     expect(page.tab.locator("#chats li")).to_have_count(2)
-    page.tab.click("text=remember me")
+    page.tab.click("#chats >> text=remember me")
     expect(page.tab.locator(".turn.assistant")).to_contain_text("byte-pair")
 
 
@@ -154,12 +176,6 @@ def trouble_is_said_plainly(page):
     expect(note).to_contain_text("Try again in 7 s")
     page.ask("cut")
     expect(note).to_contain_text("connection to the server was lost")
-    page.stub.state["loading"] = True
-    page.ask("hello")
-    expect(note).to_contain_text("still loading")
-    expect(tab.locator("#model")).to_contain_text("loading")
-    page.stub.state["loading"] = False
-    expect(tab.locator("#model")).to_have_text("gpt-oss-20b", timeout=8000)
     page.stub.state["key"] = "secret"
     page.ask("hello")
     expect(note).to_contain_text("API key")
@@ -185,6 +201,377 @@ def a_broken_list_of_tools_is_named(page):
 
 
 @test
+def switching_does_not_stop_an_answer(page):
+    tab = page.tab
+    page.ask("tale", wait=False)
+    expect(tab.locator(".md")).to_contain_text("part1")
+    first = tab.url
+    tab.keyboard.press("Alt+n")
+    expect(tab.locator(".turn")).to_have_count(0)
+    expect(tab.locator("#chats .writing")).to_have_count(1)
+    page.ask("hello")  # two at once
+    assert tab.url != first
+    expect(tab.locator("#chats .writing")).to_have_count(0, timeout=8000)
+    tab.go_back()
+    tab.go_back()
+    assert tab.url == first, tab.url
+    expect(tab.locator(".md")).to_contain_text("part39")
+    assert page.stub.state["dropped"] == 0
+
+
+@test
+def a_reload_keeps_what_was_streamed(page):
+    tab = page.tab
+    page.ask("slow", wait=False)
+    expect(tab.locator(".md")).to_contain_text("word word word word word word word word word word word word word word word word word word word word")
+    page.tab.reload()
+    expect(tab.locator(".turn.user")).to_contain_text("slow")
+    expect(tab.locator(".md")).to_contain_text("word word word word word")
+    expect(tab.locator(".acts").last).to_contain_text("cut off")
+    expect(tab.locator("body.busy")).to_have_count(0)
+    tab.click('[aria-label="Answer again"]')
+    expect(tab.locator(".turn.assistant .md")).to_contain_text("word word")
+    tab.keyboard.press("Escape")
+    expect(tab.locator(".turn.assistant .versions")).to_contain_text("2/2")
+
+
+@test
+def a_message_is_kept_as_soon_as_it_is_sent(page):
+    tab = page.tab
+    tab.route("**/v1/chat/completions", lambda route: None)  # never answered
+    page.ask("are you there?", wait=False)
+    tab.wait_for_timeout(200)
+    tab.reload()
+    expect(tab.locator(".turn.user")).to_contain_text("are you there?")
+    tab.unroute_all()
+    tab.click("#log >> text=Answer")
+    expect(tab.locator(".turn.assistant .md")).to_contain_text("byte-pair")
+
+
+@test
+def two_tabs_do_not_hurt_each_other(page):
+    one = page.tab
+    page.ask("first")
+    two = page.another()
+    expect(two.locator(".turn.assistant .md")).to_contain_text("byte-pair")
+    # Other conversations.
+    for tab, text in ((one, "by one"), (two, "by two")):
+        tab.keyboard.press("Alt+n")
+        tab.fill("#input", text)
+        tab.keyboard.press("Enter")
+    for tab in (one, two):
+        expect(tab.locator("body.busy")).to_have_count(0, timeout=20000)
+        expect(tab.locator("#chats li")).to_have_count(3)
+    # The same one: the second tab sees the answer grow, adds to the conversation, and stops what the first writes.
+    two.goto(one.url)
+    page.ask("tale", wait=False)
+    expect(two.locator(".md").last).to_contain_text("part9")
+    expect(two.locator("body.busy")).to_have_count(1)
+    expect(two.locator("body.busy")).to_have_count(0, timeout=8000)
+    expect(two.locator(".md").last).to_contain_text("part39")
+    two.fill("#input", "more")
+    two.keyboard.press("Enter")
+    expect(one.locator(".turn.user").last).to_contain_text("more")
+    expect(one.locator("body.busy")).to_have_count(0, timeout=8000)
+    page.ask("slow", wait=False)
+    expect(two.locator(".md").last).to_contain_text("word word")
+    two.evaluate("(() => { window.saves = 0; const save = store.save; store.save = (c) => { window.saves++; return save(c); }; })()")
+    two.wait_for_timeout(2800)
+    assert two.evaluate("window.saves") == 0  # it does not take the answer for one that was cut off
+    two.keyboard.press("Escape")
+    expect(one.locator(".acts").last).to_contain_text("stopped")
+    one.reload()
+    expect(one.locator(".turn.user")).to_have_count(4)
+    expect(one.locator(".turn.user .said")).to_have_text(["by one", "tale", "more", "slow"])
+
+
+@test
+def both_tabs_may_answer_at_once(page):
+    one = page.tab
+    page.ask("hello")
+    two = page.another()
+    expect(two.locator(".turn.assistant .md")).to_contain_text("byte-pair")
+    # No message of one tab reaches the other: as when both press Enter in the same moment.
+    for tab in (one, two):
+        tab.evaluate("tabs.postMessage = () => {}")
+    for tab, text in ((one, "from one"), (two, "from two")):
+        tab.fill("#input", text)
+        tab.keyboard.press("Enter")
+    for tab in (one, two):
+        expect(tab.locator("body.busy")).to_have_count(0, timeout=20000)
+    one.reload()
+    expect(one.locator(".versions").first).to_contain_text("/2")
+    contents = one.evaluate("chat.messages.map((m) => m.content)")
+    assert "from one" in contents and "from two" in contents, contents
+    assert all(one.evaluate("chat.messages.map((m) => m.ended ?? m.role !== 'assistant')"))
+
+
+@test
+def a_tab_that_closes_leaves_its_answer_cut_off(page):
+    page.ask("hello")
+    two = page.another()
+    two.fill("#input", "slow")
+    two.keyboard.press("Enter")
+    expect(page.tab.locator(".md").last).to_contain_text("word word word")
+    two.close()
+    expect(page.tab.locator(".acts").last).to_contain_text("cut off")
+    page.ask("hello again")
+
+
+@test
+def deleted_in_one_tab_is_gone_in_all(page):
+    page.ask("slow", wait=False)
+    expect(page.tab.locator(".md")).to_contain_text("word")
+    two = page.another()
+    two.on("dialog", lambda dialog: dialog.accept())
+    two.locator("#chats li").hover()
+    two.click('[aria-label^="More for"]')
+    two.click("#menu-of-chat >> text=Delete")
+    expect(page.tab.locator("#chats li")).to_have_count(0)
+    expect(page.tab.locator(".empty")).to_be_visible()
+    page.tab.wait_for_timeout(600)
+    page.open()
+    expect(page.tab.locator("#chats li")).to_have_count(0)
+    assert page.tab.evaluate("store.all()") == []
+
+
+@test
+def an_answer_brings_no_deleted_conversation_back(page):
+    page.ask("slow", wait=False)
+    expect(page.tab.locator(".md")).to_contain_text("word")
+    two = page.another()
+    two.evaluate("tabs.postMessage = () => {}")  # as from a tab that hears too late
+    two.evaluate("store.remove(chat.id)")
+    expect(page.tab.locator(".empty")).to_be_visible()
+    assert page.tab.evaluate("store.all()") == []
+
+
+@test
+def a_version_that_is_read_stays(page):
+    page.ask("hello")
+    page.tab.keyboard.press("Alt+r")
+    expect(page.tab.locator("body.busy")).to_have_count(0)
+    two = page.another()
+    two.click('[aria-label="Earlier version"]')
+    page.tab.keyboard.press("Alt+r")
+    expect(page.tab.locator(".versions")).to_contain_text("3/3")
+    expect(two.locator(".versions")).to_contain_text("1/3")
+
+
+@test
+def without_storage_it_talks_and_says_so(page):
+    page.context.add_init_script("indexedDB.open = () => { throw new DOMException('no', 'SecurityError'); }")
+    page.tab.reload()
+    expect(page.tab.locator(".note")).to_contain_text("stores nothing")
+    page.ask("hello")
+    expect(page.tab.locator(".turn.assistant .md")).to_contain_text("byte-pair")
+    expect(page.tab.locator(".note")).to_contain_text("stores nothing")
+
+
+@test
+def rename_search_export_and_import(page):
+    tab = page.tab
+    page.ask("about encoders")
+    tab.keyboard.press("Alt+n")
+    page.ask("hostile")
+    tab.click('[aria-label="More for “hostile”"]')
+    tab.keyboard.press("Enter")  # the menu's first: Rename
+    tab.keyboard.type("Markup")
+    tab.keyboard.press("Enter")
+    expect(tab.locator("#title")).to_have_text("Markup")
+    tab.fill("#find", "OWNED markup")
+    expect(tab.locator("#chats li")).to_have_count(1)
+    tab.fill("#find", "nowhere at all")
+    expect(tab.locator("#none")).to_be_visible()
+    tab.fill("#find", "")
+    expect(tab.locator("#chats li")).to_have_count(2)
+    tab.keyboard.press("Alt+Comma")
+    with tab.expect_download() as download:
+        tab.click("#export-all")
+    path = download.value.path()
+    before = tab.evaluate("store.all()")
+    tab.evaluate("store.all().then((all) => Promise.all(all.map((c) => store.remove(c.id))))")
+    page.open()
+    expect(tab.locator("#chats li")).to_have_count(0)
+    tab.keyboard.press("Alt+Comma")
+    for _ in range(2):  # a second time changes nothing
+        tab.set_input_files("#import-file", {"name": "kept.json", "mimeType": "application/json", "buffer": Path(path).read_bytes()})
+        expect(tab.locator("#import-note")).to_have_text("Imported 2 conversations.")
+        assert sorted(tab.evaluate("store.all()"), key=str) == sorted(before, key=str)
+    for text, says in (("{", "no JSON"), ("{}", "format"), (Path(path).read_text().replace('"role": "user"', '"role": "boss"'), "message 1 to have a role")):
+        tab.set_input_files("#import-file", {"name": "bad.json", "mimeType": "application/json", "buffer": text.encode()})
+        expect(tab.locator("#import-note")).to_contain_text(says)
+    tab.keyboard.press("Escape")
+    tab.click("#chats >> text=Markup")
+    expect(tab.locator(".turn.assistant .md")).to_contain_text("onerror")
+
+
+@test
+def effort_and_sampling_are_sent(page):
+    tab = page.tab
+    page.ask("hello")
+    sent = page.stub.state["requests"][-1]
+    assert sent["temperature"] == 1 and sent["reasoning_effort"] == "medium" and not {"top_p", "top_k", "min_p", "seed", "max_completion_tokens"} & set(sent), sent
+    two = page.another()
+    two.select_option("#effort", "low")
+    tab.click("#sampling")
+    tab.fill('[data-setting="temperature"]', "0.5")
+    tab.fill('[data-setting="top_p"]', "0.9")
+    tab.fill('[data-setting="seed"]', "7")
+    tab.fill('[data-setting="max_tokens"]', "100")
+    tab.keyboard.press("Escape")
+    page.ask("hello")
+    sent = page.stub.state["requests"][-1]
+    assert [sent[k] for k in ("temperature", "top_p", "seed", "max_completion_tokens", "reasoning_effort")] == [0.5, 0.9, 7, 100, "low"], sent
+    expect(two.locator("#sampling")).to_contain_text("4 changed")
+    page.open()
+    tab.click("#sampling")
+    tab.click("#sampling-reset")
+    page.ask("hello")
+    assert "top_p" not in page.stub.state["requests"][-1]
+
+
+@test
+def a_message_waits_for_the_model(page):
+    tab = page.tab
+    page.stub.state["loading"] = 42
+    page.open()
+    expect(tab.locator("#model")).to_have_text("loading, 42 %")
+    page.ask("hello", wait=False)
+    expect(tab.locator(".waiting")).to_contain_text("loading weights, 42 %")
+    page.stub.state["loading"] = 87
+    expect(tab.locator(".waiting")).to_contain_text("87 %")
+    assert tab.locator(".waiting progress").evaluate("(bar) => bar.value") == 87
+    page.stub.state["loading"] = 0
+    expect(tab.locator(".turn.assistant .md")).to_contain_text("byte-pair", timeout=8000)
+    page.stub.state["loading"] = 5
+    page.ask("not now", wait=False)
+    expect(tab.locator(".waiting")).to_be_visible()
+    tab.keyboard.press("Escape")
+    expect(tab.locator("body.busy")).to_have_count(0)
+
+
+@test
+def text_files_are_attached(page):
+    tab = page.tab
+    file = {"name": "notes.md", "mimeType": "text/markdown", "buffer": "Grüße\n```\nx\n```\n".encode()}
+    tab.set_input_files("#pick", [file, {"name": "gone.txt", "mimeType": "text/plain", "buffer": b"gone"}, {"name": "photo.png", "mimeType": "image/png", "buffer": b"\x89PNG\x00\xff"}])
+    expect(tab.locator(".note")).to_contain_text("“photo.png” is not a text file")
+    expect(tab.locator("#files li")).to_have_count(2)
+    tab.click('[aria-label="Remove “gone.txt”"]')
+    page.ask("What is this?")
+    sent = page.stub.state["requests"][-1]["messages"][-1]["content"]
+    assert sent == "File notes.md:\n````\nGrüße\n```\nx\n```\n````\n\nWhat is this?", sent
+    expect(tab.locator("#files")).to_be_hidden()
+    tab.reload()
+    expect(tab.locator(".turn.user .file summary")).to_contain_text("notes.md")
+
+
+@test
+def nothing_above_an_answer_moves_while_it_is_written(page):
+    tab = page.tab
+    page.ask("hello")
+    tab.evaluate(
+        """() => {
+          const tops = () => [...document.querySelectorAll(".turn, .composer, header")].map((e) => e.classList.contains("turn") ? e.offsetTop : e.getBoundingClientRect().top);
+          window.moves = [];
+          let was = tops();
+          (function look() {
+            const now = tops();
+            const of = (list) => list.slice(0, 3).concat(list.slice(-1));  // header, two turns … composer
+            if (JSON.stringify(of(now)) !== JSON.stringify(of(was))) window.moves.push([was, now]);
+            was = now;
+            requestAnimationFrame(look);
+          })();
+        }"""
+    )
+    page.ask("tale")
+    page.tab.wait_for_timeout(200)
+    moves = tab.evaluate("window.moves")
+    assert not moves, moves[:3]
+
+
+@test
+def a_streamed_answer_leaves_the_focus_alone(page):
+    tab = page.tab
+    page.ask("slow", wait=False)
+    tab.focus("details.think summary")
+    expect(tab.locator(".md")).to_contain_text("word word word word")
+    assert tab.evaluate("document.activeElement.tagName") == "SUMMARY"
+    tab.keyboard.press("Enter")
+    tab.wait_for_timeout(200)
+    expect(tab.locator("details.think .inner")).to_be_visible()
+    tab.keyboard.press("Escape")
+
+
+@test
+def formulas_are_mathml_and_code_has_colours(page):
+    tab = page.tab
+    page.ask("math")
+    expect(tab.locator(".md math")).to_have_count(4)
+    expect(tab.locator('.md math[display="block"]')).to_have_count(2)
+    expect(tab.locator(".md mfrac")).to_have_count(1)
+    expect(tab.locator(".md")).to_contain_text("costs $5 to $10 a month, $3 less")
+    expect(tab.locator(".md")).to_contain_text("Broken: $\\oops{$")
+    page.ask("hello")
+    expect(tab.locator(".code .hljs-keyword").first).to_have_text("def")
+
+
+@test
+def streamed_markdown_is_as_if_drawn_at_once(page):
+    """Only the last blocks are drawn anew while text grows."""
+    different = page.tab.evaluate(
+        """(texts) => texts.filter((text) => {
+          const grown = el("div"), whole = el("div");
+          for (let n = 1; n <= text.length; n++) drawMarkdown(grown, text.slice(0, n));
+          drawMarkdown(whole, text);
+          return grown.innerHTML !== whole.innerHTML;
+        })""",
+        [stub_server.SPECIMEN, stub_server.MATH, stub_server.HOSTILE, "- a\n- b\n\n\n  c\n\n1. x\n2. y\n\n> q\nr\n\n| a | b |\n|--|--|\n| 1 | 2 |\nend"],
+    )
+    assert different == [], different
+
+
+@test
+def no_violation_that_axe_finds(page):
+    axe = Axe()
+    tab = page.tab
+
+    def check(where):
+        found = axe.run(tab).response["violations"]
+        assert not found, where + ": " + "; ".join(f"{v['id']} ({v['help']}): {[n['html'][:160] for n in v['nodes'][:3]]}" for v in found)
+
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        tab.keyboard.press("Alt+n")
+        check(scheme + ", empty")
+        page.ask("hello")
+        page.ask("math")
+        tab.set_input_files("#pick", {"name": "a.txt", "mimeType": "text/plain", "buffer": b"a"})
+        page.ask("tool")
+        tab.set_input_files("#pick", {"name": "b.txt", "mimeType": "text/plain", "buffer": b"b"})
+        check(scheme + ", conversation")
+        tab.click("#sampling")
+        check(scheme + ", sampling")
+        tab.keyboard.press("Escape")
+        tab.click("#files button")
+        tab.locator("#chats li").first.hover()
+        tab.locator('[aria-label^="More for"]').first.click()
+        check(scheme + ", menu")
+        tab.keyboard.press("Escape")
+        tab.keyboard.press("Alt+Comma")
+        check(scheme + ", settings")
+        tab.keyboard.press("Escape")
+        page.ask("busy")
+        check(scheme + ", notice")
+        page.ask("slow", wait=False)
+        expect(tab.locator(".md").last).to_contain_text("word")
+        check(scheme + ", streaming")
+        tab.keyboard.press("Escape")
+        expect(tab.locator("body.busy")).to_have_count(0)
+
+
+@test
 def every_control_has_a_name(page):
     page.ask("tool")
     nameless = page.tab.evaluate(
@@ -203,6 +590,15 @@ def take_screenshots(browser, folder):
         page.tab.screenshot(path=folder / f"{name}-empty.png")
         page.ask("How does a byte-pair encoder work?")
         page.tab.screenshot(path=folder / f"{name}-answer.png")
+        page.tab.set_input_files("#pick", {"name": "notes.md", "mimeType": "text/markdown", "buffer": b"# Notes\n"})
+        page.tab.click("#sampling")
+        page.tab.screenshot(path=folder / f"{name}-sampling.png")
+        page.tab.keyboard.press("Escape")
+        page.tab.click("#files button")
+        page.ask("math")
+        page.tab.click('.turn:last-child [aria-label="Answer again"]')
+        expect(page.tab.locator("body.busy")).to_have_count(0)
+        page.tab.screenshot(path=folder / f"{name}-math.png")
         page.ask("tool")
         page.tab.screenshot(path=folder / f"{name}-tool.png")
         page.ask("busy")
@@ -222,7 +618,7 @@ def run_tests(tests, make_page, options):
     failed = 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
-        for function in tests:
+        for function in (t for t in tests if options.only in t.__name__):
             page = make_page(browser)
             try:
                 function(page)
@@ -240,6 +636,7 @@ def arguments():
     options = argparse.ArgumentParser()
     options.add_argument("--chromium", default="/usr/bin/chromium")
     options.add_argument("--screenshots", type=Path)
+    options.add_argument("--only", default="", help="tests whose names hold this")
     return options.parse_args()
 
 

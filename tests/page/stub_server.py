@@ -1,16 +1,18 @@
 """A server that speaks as much of the API as the chat page asks for, with scripted answers. Standard library only.
 
-The last user message chooses the answer: `tool` calls a function, `slow` streams until stopped, `busy` is 429, `cut` drops
-the connection, `hostile` is markup; anything else is a specimen of Markdown.
+The last user message chooses the answer: `tool` calls a function, `slow` streams until stopped, `tale` for two
+seconds, `busy` is 429, `cut` drops the connection, `hostile` is markup, `math` is LaTeX; anything else is a specimen of Markdown.
 """
 
 import json
+import subprocess
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "src/server/page/chat.html"
+ROOT = Path(__file__).resolve().parents[2]
 SPECIMEN = """A byte-pair encoder merges the most frequent neighbours first. Three things matter:
 
 1. **Ranks** decide which pair goes first
@@ -33,6 +35,18 @@ def encode(piece: bytes, ranks: dict[bytes, int]) -> list[int]:
 > Short pieces are found whole, so most text never merges at all.
 
 That is all there is to it."""
+MATH = r"""The roots of $ax^2 + bx + c = 0$ are
+
+\[
+x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}
+\]
+
+and \(e^{i\pi} = -1\). It costs $5 to $10 a month, \$3 less than before. Broken: $\oops{$.
+
+$$
+\begin{aligned} a &= 1 \\
+b &= 2 \end{aligned}
+$$"""
 HOSTILE = "<img src=x onerror=\"window.owned=1\"> <script>window.owned=1</script>\n\n[click](javascript:window.owned=1) **bold** <b>tag</b>\n\n```html\n<script>window.owned=1</script>\n```"
 REASONING = "The user wants a short explanation.\nI should mention ranks, pieces and cost, then show code."
 
@@ -56,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
     def refused(self):
         state = self.server.state
         if state.get("loading"):
-            self.answer(503, {"error": {"message": "loading"}})
+            self.answer(503, {"error": {"message": "loading", "code": "loading"}}, Retry_After="1")
         elif state.get("key") and self.headers.get("Authorization") != "Bearer " + state["key"]:
             self.answer(401, {"error": {"message": "no key"}})
         else:
@@ -65,7 +79,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/":
-            self.answer(200, PAGE.read_bytes(), "text/html; charset=utf-8")
+            self.answer(200, self.server.page, "text/html; charset=utf-8")
+        elif self.path == "/health":
+            loading = self.server.state.get("loading")
+            self.answer(503 if loading else 200, {"status": "loading", "phase": "loading weights", "percent": loading} if loading else {"status": "ok"})
         elif self.path == "/v1/models":
             if not self.refused():
                 self.answer(200, {"object": "list", "data": [{"id": "gpt-oss-20b", "object": "model", "max_model_len": 131072}]})
@@ -118,6 +135,12 @@ class Handler(BaseHTTPRequestHandler):
             for _ in range(400):
                 self.chunk({"content": "word "})
                 time.sleep(0.03)
+        elif text == "tale":
+            for n in range(40):
+                self.chunk({"content": f"part{n} " if n % 8 else f"\n\nparagraph{n} "})
+                time.sleep(0.05)
+        elif text == "math":
+            self.pieces("content", MATH)
         elif text == "cut":
             self.pieces("content", "This answer will not")
             return
@@ -132,9 +155,20 @@ class Handler(BaseHTTPRequestHandler):
         self.event(b"[DONE]")
 
 
+def joined_page():
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "chat.html"
+        subprocess.run(["cmake", f"-DPAGE={ROOT}/src/server/page/chat.html", f"-DOUT={out}", "-P", ROOT / "cmake/page.cmake"], check=True)
+        return out.read_bytes()
+
+
+PAGE = joined_page()
+
+
 def start():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    server.page = PAGE
     server.state = {"requests": [], "dropped": 0}
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

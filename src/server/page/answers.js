@@ -1,0 +1,205 @@
+"use strict";
+// Answers being written, one per conversation at most, and the API they come from. They go on whatever is shown.
+
+const runs = new Map();  // conversation id → {c, message, controller, started, first, pieces, usage, finish, waiting}
+let model = {id: "", context: 0, state: "connecting", phase: "", percent: 0};
+const isWritingHere = (m) => [...runs.values()].some((run) => run.message === m);
+const headers = () => ({"Content-Type": "application/json", ...(settings.key && {Authorization: "Bearer " + settings.key})});
+
+function withFiles(m) {
+  if (!m.files?.length) return m.content;
+  const quoted = m.files.map(({name, text}) => {
+    const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([ticks]) => ticks.length + 1)));
+    return `File ${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
+  });
+  return [...quoted, m.content].filter(Boolean).join("\n\n");
+}
+function requestBody(line) {
+  const messages = line.map((m) => m.role === "user" ? {role: m.role, content: withFiles(m)} : m.role === "tool" ? {role: m.role, content: m.content, tool_call_id: m.tool_call_id}
+    : {role: m.role, content: m.content || (m.tool_calls ? null : ""), ...(m.tool_calls && {tool_calls: m.tool_calls}), ...(m.reasoning && {reasoning_content: m.reasoning})});
+  if (settings.system.trim()) messages.unshift({role: "system", content: settings.system});
+  const list = tools();
+  const whole = (name) => (String(settings[name]) === "" ? {} : {[name === "max_tokens" ? "max_completion_tokens" : name]: Number(settings[name])});
+  return {model: model.id || undefined, messages, stream: true, stream_options: {include_usage: true}, reasoning_effort: settings.effort, temperature: Number(settings.temperature),
+    ...(settings.top_p !== 1 && {top_p: Number(settings.top_p)}), ...(settings.min_p !== 0 && {min_p: Number(settings.min_p)}), ...whole("top_k"), ...whole("seed"), ...whole("max_tokens"),
+    ...(list.length && {tools: list})};
+}
+class Refusal extends Error { constructor(status, text, wait) { super(text); this.status = status; this.wait = wait; } }
+async function refusal(response) {
+  let text = "";
+  try { text = (await response.json()).error?.message ?? ""; } catch { /* no JSON */ }
+  return new Refusal(response.status, text, Number(response.headers.get("Retry-After")) || 0);
+}
+// The response to `body`. While the model is loading the message waits for it.
+async function reach(run, body) {
+  for (;;) {
+    const signal = run.controller.signal;
+    const response = await fetch("v1/chat/completions", {method: "POST", headers: headers(), body, signal});
+    if (response.ok) return response;
+    const error = await response.clone().json().then((json) => json.error, () => null);
+    if (response.status !== 503 || error?.code !== "loading") throw await refusal(response);
+    run.waiting = true;
+    drawRun(run);
+    probe();
+    await modelReady(signal);
+    run.waiting = false;
+    run.started = performance.now();
+    drawRun(run);
+  }
+}
+function take(run, chunk) {
+  if (chunk.error) throw new Refusal(500, chunk.error.message ?? "the server gave up");
+  const m = run.message;
+  if (chunk.usage) run.usage = chunk.usage;
+  const choice = chunk.choices?.[0];
+  if (!choice) return;
+  const delta = choice.delta ?? {};
+  const thought = delta.reasoning_content ?? delta.reasoning;
+  if (thought || delta.content || delta.tool_calls) { run.first ||= performance.now(); run.pieces++; }
+  if (thought) m.reasoning = (m.reasoning ?? "") + thought;
+  if ((delta.content || delta.tool_calls) && m.reasoning && !m.thought_s) m.thought_s = (performance.now() - run.started) / 1000;
+  if (delta.content) m.content += delta.content;
+  for (const part of delta.tool_calls ?? []) {
+    m.tool_calls ??= [];
+    const call = m.tool_calls[part.index ?? 0] ??= {id: "", type: "function", function: {name: "", arguments: ""}};
+    call.id ||= part.id ?? "";
+    call.function.name += part.function?.name ?? "";
+    call.function.arguments += part.function?.arguments ?? "";
+  }
+  if (choice.finish_reason) run.finish = choice.finish_reason;
+  touch(run.c, m);
+  keepSoon(run.c);
+  drawRun(run);
+}
+async function stream(run, response) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (const reader = response.body.getReader();;) {
+    const {done, value} = await reader.read();
+    rest += decoder.decode(value, {stream: !done});
+    const lines = rest.split(/\r?\n/);
+    rest = done ? "" : lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data:")) continue;
+      const data = line.slice(5).trim();
+      if (data === "[DONE]") return;
+      take(run, JSON.parse(data));
+    }
+    if (done) break;
+  }
+  if (!run.finish) throw new TypeError("the stream ended early");
+}
+// Answers the message `parent` of `c`: a new version where there is an answer already.
+async function answer(c, parent) {
+  if (runs.has(c.id)) return;
+  const line = lineTo(c, parent);
+  const message = addMessage(c, parent, {role: "assistant", content: ""});
+  const run = {c, message, controller: new AbortController(), started: performance.now(), first: 0, pieces: 0};
+  runs.set(c.id, run);
+  c.notice = null;
+  keep(c);
+  draw();
+  if (c === chat) toEnd();
+  try {
+    let body;
+    try { body = JSON.stringify(requestBody(line)); } catch { throw new Refusal(0, "The list of tools in the settings is not valid JSON."); }
+    await stream(run, await reach(run, body));
+    message.ended = run.finish;
+    say(c === chat ? "The answer is complete." : `The answer in “${c.title}” is complete.`);
+  } catch (error) {
+    if (run.controller.signal.aborted) { message.ended = "stopped"; delete message.tool_calls; } else { message.ended = "lost"; explain(c, error); }
+  }
+  finish(run);
+}
+function finish(run) {
+  const {c, message: m} = run;
+  const tokens = run.usage?.completion_tokens ?? run.pieces;
+  const seconds = (performance.now() - run.first) / 1000;
+  if (run.first) m.stats = {tokens, speed: tokens > 1 && seconds > 0.05 ? (tokens - 1) / seconds : 0, context: run.usage?.total_tokens ?? 0};
+  runs.delete(c.id);
+  if (m.content || m.reasoning || m.tool_calls) touch(c, m);
+  else dropMessage(c, m);
+  keep(c);
+  draw();
+  if (c !== chat) return;
+  if (following) toEnd();
+  if (m.tool_calls) document.querySelector(".tool textarea")?.focus();
+  else if (document.activeElement === document.body || document.activeElement === $("send")) $("input").focus();
+}
+function explain(c, error) {
+  const retry = {action: () => again(c), label: "Try again"};
+  const notice = (text, next) => { c.notice = {text, ...next}; };
+  if (!(error instanceof Refusal)) {
+    notice("The connection to the server was lost.", retry);
+    probe();
+    return;
+  }
+  const {status, wait} = error;
+  if (status === 0) notice(error.message, {action: showSettings, label: "Settings"});
+  else if (status === 401 || status === 403) notice("The server asks for an API key.", {action: showSettings, label: "Enter key"});
+  else if (status === 429) notice(wait ? `The server is busy. Try again in ${wait} s.` : "The server is busy with other conversations.", retry);
+  else if (status === 503) notice("The server is shutting down.", retry);
+  else notice(error.message || `The server answered with status ${status}.`, retry);
+}
+
+// ---- What a person does ----
+function openCalls(line) {
+  const last = line.findLastIndex((m) => m.role === "assistant");
+  const results = line.slice(last + 1).map((m) => m.tool_call_id);
+  return (line[last]?.tool_calls ?? []).filter((call) => !results.includes(call.id));
+}
+// A new message after `after`, the end of what is shown where it is not given; it is a new version where one stands there already.
+function ask(c, text, files = [], after = shown(c).at(-1)?.id ?? "") {
+  if (!c.messages.length && !c.named) c.title = (text || files[0].name).split("\n")[0].slice(0, 60);
+  // Calls left without a result are answered for: the API wants one for each.
+  for (const call of openCalls(lineTo(c, after))) after = addMessage(c, after, {role: "tool", tool_call_id: call.id, content: "The user gave no result."}).id;
+  answer(c, addMessage(c, after, {role: "user", content: text, ...(files.length && {files})}).id);
+}
+function giveResult(c, call, text) {
+  const line = shown(c);
+  const result = addMessage(c, line.at(-1).id, {role: "tool", tool_call_id: call.id, content: text});
+  if (openCalls([...line, result]).length) { keep(c); draw(); } else answer(c, result.id);
+}
+// Without `m`: the last answer once more, or the last message where none came.
+function again(c, m = shown(c).at(-1)) {
+  if (m && !isBusy(c)) answer(c, m.role === "assistant" ? m.parent : m.id);
+}
+function stop(c) {
+  runs.get(c.id)?.controller.abort("stopped");
+  if (elsewhere.has(c.id)) tabs.postMessage({kind: "stop", id: c.id});
+}
+
+// ---- The server's state ----
+let probing = 0;
+let waiting_for_model = [];
+const modelReady = (signal) => new Promise((resolve, reject) => {
+  waiting_for_model.push(resolve);
+  signal.addEventListener("abort", reject);
+});
+async function probe() {
+  clearTimeout(probing);
+  let state = "away";
+  try {
+    const response = await fetch("v1/models", {headers: headers()});
+    if (response.ok) {
+      const first = (await response.json()).data?.[0];
+      model.id = first?.id ?? "";
+      model.context = first?.max_model_len ?? 0;
+      state = "ready";
+    } else state = response.status === 503 ? "loading" : response.status === 401 ? "locked" : "away";
+    if (state === "loading") {
+      const health = await (await fetch("health")).json();
+      model.phase = health.phase ?? "loading";
+      model.percent = health.percent ?? 0;
+    }
+  } catch { /* away, or loaded since */ }
+  const was = model.state;
+  model.state = state;
+  if (state === "ready") {
+    for (const go of waiting_for_model.splice(0)) go();
+    if (was === "away" && chat?.notice?.label === "Try again" && !runs.has(chat.id)) chat.notice = null;
+  }
+  drawModel(was);
+  clearTimeout(probing);
+  probing = setTimeout(probe, state === "ready" ? 60000 : state === "loading" ? 1000 : 2500);
+}

@@ -1,0 +1,148 @@
+"use strict";
+// Markdown, LaTeX (KaTeX, as MathML: it needs no fonts and screen readers read it) and code (highlight.js) to nodes.
+
+const linkable = (url) => /^(https?:\/\/|mailto:)/i.test(url);
+function inline(text, depth = 0) {
+  const out = document.createDocumentFragment();
+  const pattern = /\\\(([\s\S]+?)\\\)|\\\[([\s\S]+?)\\\]|\$\$([\s\S]+?)\$\$|(?<![\\$\w])\$([^\s$](?:[^$\n]*?[^\s$\\])?)\$(?![\d$])|\\([\\`*_{}[\]()#+\-.!|$~<>])|(`+)([\s\S]+?)\6(?!`)|\*\*([^\s*](?:[\s\S]*?[^\s])?)\*\*|__([^\s_](?:[\s\S]*?[^\s])?)__(?!\w)|~~([\s\S]+?)~~|\*([^\s*](?:[^*]*?[^\s*])?)\*|(?<!\w)_([^\s_](?:[^_]*?[^\s_])?)_(?!\w)|\[([^\]\n]+)\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)*)\)|(https?:\/\/[^\s<>()\[\]"'`]*[^\s<>()\[\]"'`.,;:!?])/g;
+  let at = 0;
+  for (const m of depth > 8 ? [] : text.matchAll(pattern)) {
+    out.append(text.slice(at, m.index));
+    at = m.index + m[0].length;
+    const nested = (tag, inner) => el(tag, {}, inline(inner, depth + 1));
+    if (m[1] ?? m[4]) out.append(math(m[1] ?? m[4], m[0], false));
+    else if (m[2] ?? m[3]) out.append(math(m[2] ?? m[3], m[0], true));
+    else if (m[5]) out.append(m[5]);
+    else if (m[7] != null) out.append(el("code", {}, m[7].replace(/^ (.+) $/, "$1")));
+    else if (m[8] ?? m[9]) out.append(nested("strong", m[8] ?? m[9]));
+    else if (m[10]) out.append(nested("del", m[10]));
+    else if (m[11] ?? m[12]) out.append(nested("em", m[11] ?? m[12]));
+    else if (m[13] && linkable(m[14])) out.append(el("a", {href: m[14], target: "_blank", rel: "noopener noreferrer"}, inline(m[13], depth + 1)));
+    else if (m[15]) out.append(el("a", {href: m[15], target: "_blank", rel: "noopener noreferrer"}, m[15]));
+    else out.append(m[0]);
+  }
+  out.append(text.slice(at));
+  return out;
+}
+// TeX as MathML; what KaTeX does not understand stays as it was written.
+const drawn_math = new Map();
+function math(tex, source, display) {
+  const key = (display ? "[" : "(") + tex;
+  if (!drawn_math.has(key)) {
+    const node = el("span", display ? {class: "math", tabindex: 0} : {});
+    try { katex.render(tex, node, {displayMode: display, output: "mathml", strict: "ignore", maxSize: 20, maxExpand: 500}); } catch { node.replaceChildren(el("code", {}, source)); }
+    if (drawn_math.size > 2000) drawn_math.clear();
+    drawn_math.set(key, node);
+  }
+  return drawn_math.get(key).cloneNode(true);
+}
+const kLongestColoured = 20000;  // characters; above, colours cost more than they tell
+// highlight.js answers with markup: only its spans and entities are read, so that even there text stays text.
+function coloured(language, text) {
+  if (!language || text.length > kLongestColoured || !hljs.getLanguage(language)) return [text];
+  const entities = {"&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#x27;": "'"};
+  const root = el("code");
+  let at = root;
+  for (const [piece] of hljs.highlight(language, text, true).value.matchAll(/<span class="[\w -]*">|<\/span>|[^<]+|</g)) {
+    if (piece === "</span>") at = at.parentNode ?? root;
+    else if (piece.startsWith("<span ")) at = at.appendChild(el("span", {class: piece.slice(13, -2)}));
+    else at.append(piece.replace(/&(?:lt|gt|amp|quot|#x27);/g, (entity) => entities[entity]));
+  }
+  return root.textContent === text ? [...root.childNodes] : [text];
+}
+function codeBlock(language, text) {
+  const copy = el("button", {type: "button", onclick: () => copyText(text, copy)}, "Copy");
+  return el("div", {class: "code"}, el("div", {class: "bar"}, el("span", {}, language || "text"), copy), el("pre", {tabindex: 0}, el("code", {}, ...coloured(language.toLowerCase(), text))));
+}
+// The lines of a formula that begins at lines[i]: $$ … $$ or \[ … \], and nothing else beside it.
+function displayMath(lines, i) {
+  const m = /^ {0,3}(\$\$|\\\[)/.exec(lines[i]);
+  if (!m) return null;
+  const end = m[1] === "$$" ? "$$" : "\\]";
+  for (let j = i, text = lines[i].slice(m[0].length); j < lines.length; text += "\n" + (lines[++j] ?? "")) {
+    const at = text.indexOf(end);
+    if (at >= 0) return text.slice(at + 2).trim() || !text.slice(0, at).trim() ? null : {tex: text.slice(0, at), next: j + 1};
+    if (j > i && !lines[j].trim() && end === "$$") return null;
+  }
+  return null;
+}
+const item = /^( *)([-*+]|\d{1,9}[.)])( +|$)(.*)$/;
+// `begins(i)` hears at which line each node begins.
+function blocks(lines, depth = 0, begins = () => {}) {
+  const out = document.createDocumentFragment();
+  if (depth > 12) { out.append(el("p", {}, lines.join("\n"))); return out; }
+  for (let i = 0; i < lines.length;) {
+    const line = lines[i];
+    let m;
+    if (!line.trim()) { i++; continue; }
+    begins(i);
+    if ((m = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)/.exec(line))) {
+      const body = [];
+      for (i++; i < lines.length && !(lines[i].trim().startsWith(m[1]) && !lines[i].trim().replaceAll(m[1][0], "")); i++) body.push(lines[i]);
+      i++;
+      out.append(codeBlock(m[2], body.join("\n")));
+    } else if ((m = /^ {0,3}(#{1,6}) +(.*?) *#*$/.exec(line))) {
+      out.append(el("h" + Math.min(4, m[1].length), {}, inline(m[2])));
+      i++;
+    } else if (/^ {0,3}([-*_])( *\1){2,} *$/.test(line)) {
+      out.append(el("hr"));
+      i++;
+    } else if ((m = displayMath(lines, i))) {
+      out.append(math(m.tex, "\\[" + m.tex + "\\]", true));
+      i = m.next;
+    } else if (/^ {0,3}>/.test(line)) {
+      const body = [];
+      for (; i < lines.length && /^ {0,3}>/.test(lines[i]); i++) body.push(lines[i].replace(/^ {0,3}> ?/, ""));
+      out.append(el("blockquote", {}, blocks(body, depth + 1)));
+    } else if (line.includes("|") && i + 1 < lines.length && /^ *\|? *:?-+:? *(\| *:?-+:? *)*\|? *$/.test(lines[i + 1]) && lines[i + 1].includes("-")) {
+      const cells = (row) => row.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((c) => c.trim().replaceAll("\\|", "|"));
+      const head = el("tr", {}, ...cells(line).map((c) => el("th", {scope: "col"}, inline(c))));
+      const body = el("tbody");
+      for (i += 2; i < lines.length && lines[i].includes("|"); i++) body.append(el("tr", {}, ...cells(lines[i]).map((c) => el("td", {}, inline(c)))));
+      out.append(el("div", {class: "table"}, el("table", {}, el("thead", {}, head), body)));
+    } else if ((m = item.exec(line)) && m[1].length < 4) {
+      const ordered = /\d/.test(m[2]);
+      const list = el(ordered ? "ol" : "ul", ordered && parseInt(m[2]) !== 1 ? {start: parseInt(m[2])} : {});
+      while (i < lines.length && (m = item.exec(lines[i])) && m[1].length < 4 && /\d/.test(m[2]) === ordered) {
+        const indent = m[1].length + m[2].length + Math.max(1, Math.min(4, m[3].length));
+        const body = [m[4]];
+        for (i++; i < lines.length; i++) {
+          const next = lines[i];
+          const lead = next.length - next.trimStart().length;
+          if (!next.trim()) { if (!(lines[i + 1] ?? "").startsWith("  ")) break; body.push(""); continue; }
+          if (lead < 2 && (item.test(next) || body.at(-1) === "" || /^ {0,3}(`{3}|#|>)/.test(next))) break;
+          body.push(next.slice(Math.min(lead, indent)));
+        }
+        while (i < lines.length && !lines[i].trim() && item.test(lines[i + 1] ?? "")) i++;
+        const inner = blocks(body, depth + 1);
+        const only = inner.firstElementChild;
+        if (only?.tagName === "P") only.replaceWith(...only.childNodes);
+        list.append(el("li", {}, inner));
+      }
+      out.append(list);
+    } else {
+      const body = [];
+      for (; i < lines.length && lines[i].trim() && !(body.length && /^ {0,3}(`{3,}|~{3,}|#{1,6} |>|[-*+] |1[.)] |\$\$|\\\[)/.test(lines[i])); i++) body.push(lines[i].trimStart());
+      const p = el("p");
+      body.forEach((text, n) => {
+        const broken = / {2,}$|\\$/.test(text);
+        body[n] = broken ? text.replace(/ +$|\\$/, "") + "\u0000" : text;
+      });
+      body.join("\n").split("\u0000\n").forEach((part, n) => p.append(...(n ? [el("br")] : []), inline(part.replaceAll("\u0000", ""))));
+      out.append(p);
+    }
+  }
+  return out;
+}
+// Draws `text` into `node`, where the beginning of it may stand already: a growing text draws its last two blocks anew.
+function drawMarkdown(node, text) {
+  if (node.text === text) return;
+  const lines = text.replace(/\r\n?/g, "\n").replaceAll("\t", "    ").replaceAll("\u0000", "").split("\n");
+  const grown = node.text && text.startsWith(node.text);
+  const starts = grown ? node.starts.slice(0, -2) : [];
+  const from = grown ? node.starts.at(-2) ?? 0 : 0;
+  while (node.childNodes.length > starts.length) node.lastChild.remove();
+  node.append(blocks(lines.slice(from), 0, (i) => starts.push(from + i)));
+  node.text = text;
+  node.starts = starts;
+}

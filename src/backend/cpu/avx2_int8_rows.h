@@ -100,7 +100,7 @@ __attribute__((always_inline)) inline void store_sums(const __m256 (&sum)[kRows]
   std::copy_n(sums.data(), std::min(count, kRows), out);
 }
 
-template <WeightFormat kFormat, class Form, int kTokens>
+template <WeightFormat kFormat, class Form, int kTokens, bool kNear>
 void multiply_group(const RowGroup& rows) {
   constexpr int kTogether = Form::kRowsTogether;
   constexpr int64_t kBlock = row_bytes(kFormat, kMxBlock);
@@ -117,7 +117,10 @@ void multiply_group(const RowGroup& rows) {
       for (int t = 0; t < kTokens; ++t) some[t][r] = _mm256_setzero_ps();
     }
     const auto step = [&](auto whole, int64_t block, int64_t chunk_idx) __attribute__((always_inline)) {
-      ahead.fetch_next<Form::kBlocks * kBlock * kTogether, false>();
+      if constexpr (kTogether == 1)
+        ahead.fetch_line<Form::kBlocks * kBlock, kNear>();
+      else
+        ahead.fetch_next<Form::kBlocks * kBlock * kTogether, false>();
 #pragma GCC unroll 4
       for (size_t r = 0; r < kTogether; ++r) {
         const RawChunk<Form> raw = load_chunk<kFormat, Form, decltype(whole)::value>(
@@ -153,8 +156,8 @@ void multiply_group(const RowGroup& rows) {
   for (int t = 0; t < kTokens; ++t) store_sums(sum[t], rows.count, rows.out + t * kTileRows);
 }
 
-template <WeightFormat kFormat, class Form>
-void multiply_rows(const MultiplyPreparedArgs& args) {
+template <WeightFormat kFormat, class Form, bool kNear>
+void multiply_rows_of(const MultiplyPreparedArgs& args) {
   const WeightRows& w = args.w;
   const int ahead = Ahead::rows_ahead(w, kRows);
   for (int first = 0; first < w.rows; first += kRows) {
@@ -174,12 +177,17 @@ void multiply_rows(const MultiplyPreparedArgs& args) {
       rows.x = args.x.data() + t;
       rows.out = args.out + t * kTileRows + first;
       switch (args.tokens - t) {
-        case 1: multiply_group<kFormat, Form, 1>(rows); break;
-        case 2: multiply_group<kFormat, Form, 2>(rows); break;
-        default: multiply_group<kFormat, Form, 3>(rows);
+        case 1: multiply_group<kFormat, Form, 1, kNear>(rows); break;
+        case 2: multiply_group<kFormat, Form, 2, kNear>(rows); break;
+        default: multiply_group<kFormat, Form, 3, kNear>(rows);
       }
     }
   }
+}
+
+template <WeightFormat kFormat, class Form>
+void multiply_rows(const MultiplyPreparedArgs& args) {
+  return Ahead::is_near() ? multiply_rows_of<kFormat, Form, true>(args) : multiply_rows_of<kFormat, Form, false>(args);
 }
 
 }  // namespace nibble::backend::cpu::avx2

@@ -11,8 +11,8 @@ namespace {
 template <class Fp4, class Q8>
 struct Table {
   static int64_t row_size(int64_t cols) {
-    const auto size = static_cast<int64_t>(std::max(avx2::chunks_of<Fp4>(cols) * sizeof(avx2::Chunk<Fp4>),
-                                                    avx2::chunks_of<Q8>(cols) * sizeof(avx2::Chunk<Q8>)));
+    const auto size = static_cast<int64_t>(std::max((avx2::chunks_of<Fp4>(cols) + 1) * sizeof(avx2::Chunk<Fp4>),
+                                                    (avx2::chunks_of<Q8>(cols) + 1) * sizeof(avx2::Chunk<Q8>)));
     return (size + 63) / 64 * 64;
   }
 

@@ -50,11 +50,14 @@ struct InDwords {
 
 // A form of product says how 32 bytes of a row's values, kRaws times a chunk, become kParts vectors of weights, biased
 // by kBias. Lanes keep their place: dword d of each part is made of dword d. arrange(): the same of a token's values.
+// kRowsTogether: rows of weights that a few tokens go along side by side. One after the other they are one stream of
+// lines, which the hardware follows: MXFP4's experts are read 4 to 5 % faster so, beside Q8_0 in the same step (2 and 8
+// threads of a Xeon of 2023). Q8_0 came no faster, and four together need fewer instructions.
 
 // Codes doubled and biased: 0 to 24.
 template <class Sums>
 struct Fp4Form : Sums {
-  static constexpr int kParts = 2, kRaws = 2, kBlocks = 4, kBias = 12, kEnds = 8;
+  static constexpr int kParts = 2, kRaws = 2, kBlocks = 4, kBias = 12, kEnds = 8, kRowsTogether = 1;
   static constexpr float kUnit = 0.5f;
 
   static void decode(__m256i raw, __m256i* parts) {
@@ -68,7 +71,7 @@ struct Fp4Form : Sums {
 
 // A byte times 127 has 16 bits: two of them would saturate. So the bytes become words: even ones, then odd ones.
 struct Q8Words {
-  static constexpr int kParts = 2, kRaws = 1, kBlocks = 1, kBias = 0, kEnds = 1;
+  static constexpr int kParts = 2, kRaws = 1, kBlocks = 1, kBias = 0, kEnds = 1, kRowsTogether = 4;
   static constexpr float kUnit = 1.0f;
 
   static void decode(__m256i raw, __m256i* parts) {
@@ -82,7 +85,7 @@ struct Q8Words {
 };
 
 struct Q8Bytes : InDwords {
-  static constexpr int kParts = 1, kRaws = 1, kBlocks = 1, kBias = 128, kEnds = 1;
+  static constexpr int kParts = 1, kRaws = 1, kBlocks = 1, kBias = 128, kEnds = 1, kRowsTogether = 4;
   static constexpr float kUnit = 1.0f;
 
   static void decode(__m256i raw, __m256i* parts) { parts[0] = _mm256_xor_si256(raw, _mm256_set1_epi8(-128)); }
@@ -107,6 +110,12 @@ struct Chunk {
 template <class Form>
 int64_t chunks_of(int64_t cols) {
   return (cols / kMxBlock + Form::kBlocks - 1) / Form::kBlocks;
+}
+// Behind a row's chunks, where its blocks do not fill them: the row's last kBlocks blocks, with zeros for those that
+// had their turn. So every chunk of weights is read like the others.
+template <class Form>
+int64_t last_four(int64_t blocks) {
+  return blocks / Form::kBlocks + 1;
 }
 
 inline __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }

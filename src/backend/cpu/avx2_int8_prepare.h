@@ -54,27 +54,35 @@ int32_t start_of(__m256i values) {
   return 0;
 }
 
+// Block i of a chunk.
+template <class Form>
+void put_block(WeightFormat format, const Quantised& q, int64_t i, Chunk<Form>& chunk) {
+  const int64_t end = Chunk<Form>::end_of(i);
+  int8_t* const out = &chunk.x[0][0][0] + Chunk<Form>::values_of(i);
+  chunk.scale[end] = q.scale * Form::kUnit;
+  if constexpr (Form::kEnds == 1) {
+    chunk.start[end] = start_of<Form>(q.values);
+    __m256i parts[Form::kParts];
+    Form::arrange(q.values, parts);
+    for (int p = 0; p < Form::kParts; ++p) _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + p * 32), parts[p]);
+  } else {
+    const __m256i values = format == WeightFormat::kMxfp4 ? even_then_odd(q.values) : q.values;
+    chunk.start[end] = start_of<Form>(values);
+    chunk.scale[end + 1] = chunk.scale[end];
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(values));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 32), _mm256_extracti128_si256(values, 1));
+  }
+}
+
+// chunks: chunks_of(), and the one of last_four().
 template <class Form>
 void prepare_row(WeightFormat format, std::span<const float> x, Chunk<Form>* chunks) {
-  std::memset(chunks, 0, static_cast<size_t>(chunks_of<Form>(static_cast<int64_t>(x.size()))) * sizeof(Chunk<Form>));
-  for (int64_t b = 0; b < static_cast<int64_t>(x.size()) / kMxBlock; ++b) {
-    Chunk<Form>& chunk = chunks[b / Form::kBlocks];
-    const int64_t i = b % Form::kBlocks, end = Chunk<Form>::end_of(i);
+  const auto cols = static_cast<int64_t>(x.size()), blocks = cols / kMxBlock, left = blocks % Form::kBlocks;
+  std::memset(chunks, 0, static_cast<size_t>(chunks_of<Form>(cols) + 1) * sizeof(Chunk<Form>));
+  for (int64_t b = 0; b < blocks; ++b) {
     const Quantised q = quantise(x.data() + b * kMxBlock);
-    int8_t* const out = &chunk.x[0][0][0] + Chunk<Form>::values_of(i);
-    chunk.scale[end] = q.scale * Form::kUnit;
-    if constexpr (Form::kEnds == 1) {
-      chunk.start[end] = start_of<Form>(q.values);
-      __m256i parts[Form::kParts];
-      Form::arrange(q.values, parts);
-      for (int p = 0; p < Form::kParts; ++p) _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + p * 32), parts[p]);
-    } else {
-      const __m256i values = format == WeightFormat::kMxfp4 ? even_then_odd(q.values) : q.values;
-      chunk.start[end] = start_of<Form>(values);
-      chunk.scale[end + 1] = chunk.scale[end];
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(values));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 32), _mm256_extracti128_si256(values, 1));
-    }
+    put_block(format, q, b % Form::kBlocks, chunks[b / Form::kBlocks]);
+    if (blocks - b <= left) put_block(format, q, b - blocks + Form::kBlocks, chunks[last_four<Form>(blocks)]);
   }
 }
 

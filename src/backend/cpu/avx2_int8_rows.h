@@ -5,7 +5,7 @@
 HWY_PUSH_ATTRIBUTES(NIBBLE_AVX2_TARGET)
 namespace nibble::backend::cpu::avx2 {
 
-inline constexpr int kRows = 4;       // of weights that are multiplied together
+inline constexpr int kRows = 4;       // of weights whose sums are stored together
 inline constexpr int kRowTokens = 3;  // most tokens that are
 
 // Weights of a chunk as they lie, and each dword's scale once a chunk's two vectors are merged(). A scale's byte
@@ -45,8 +45,8 @@ __attribute__((always_inline)) inline RawChunk<Form> load_chunk(const uint8_t* v
       bits = _mm256_srli_epi32(_mm256_slli_epi32(bits, 24), 1);
     } else {
       alignas(4) std::array<uint8_t, 4> some{};
-      for (size_t i = 0; !kWhole && i < static_cast<size_t>(count); ++i)
-        some[i] = kGgml ? values[i * kBlock] : scales[i];
+      for (size_t i = 0; !kWhole && i < some.size(); ++i)
+        if (static_cast<int64_t>(i) < count) some[i] = kGgml ? values[i * kBlock] : scales[i];
       // Into byte 2 of dwords: of blocks 0 and 2, then 1 and 3, twice each.
       const __m256i order = _mm256_setr_epi8(-1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 2, -1, -1, -1, 2, -1,  //
                                              -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 3, -1, -1, -1, 3, -1);
@@ -60,7 +60,9 @@ __attribute__((always_inline)) inline RawChunk<Form> load_chunk(const uint8_t* v
 // Of the sums of blocks 0 and 1, and of 2 and 3: two dwords of each block, in Chunk's order.
 template <class Form>
 inline __m256i merged(__m256i first, __m256i second) {
-  return Form::plus(_mm256_unpacklo_epi64(first, second), _mm256_unpackhi_epi64(first, second));
+  const __m256i outer = _mm256_blend_epi32(first, second, 0b11001100);  // not two shuffles: for those are fewer ports
+  const __m256d inner = _mm256_shuffle_pd(_mm256_castsi256_pd(first), _mm256_castsi256_pd(second), 0b0101);
+  return Form::plus(outer, _mm256_castpd_si256(inner));
 }
 
 // A chunk's products as integers.
@@ -98,44 +100,64 @@ __attribute__((always_inline)) inline void store_sums(const __m256 (&sum)[kRows]
   std::copy_n(sums.data(), std::min(count, kRows), out);
 }
 
-template <WeightFormat kFormat, class Form, int kTokens>
+template <WeightFormat kFormat, class Form, int kTokens, bool kNear>
 void multiply_group(const RowGroup& rows) {
-  constexpr int64_t kBytes = Form::kBlocks * row_bytes(kFormat, kMxBlock);
+  constexpr int kTogether = Form::kRowsTogether;
+  constexpr int64_t kBlock = row_bytes(kFormat, kMxBlock);
   Ahead ahead = rows.ahead;
+  const Chunk<Form>* x[kTokens];
+  for (int t = 0; t < kTokens; ++t) x[t] = reinterpret_cast<const Chunk<Form>*>(rows.x[t]);
   __m256 sum[kTokens][kRows];
+#pragma GCC unroll 1
+  for (size_t first = 0; first < kRows; first += kTogether) {
+    __m256 some[kTokens][kTogether];
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kTogether; ++r) {
 #pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) sum[t][r] = _mm256_setzero_ps();
-  }
-  const auto step = [&](auto whole, int64_t chunk_idx, int64_t count) __attribute__((always_inline)) {
-    ahead.fetch_next<kBytes * kRows, false>();
+      for (int t = 0; t < kTokens; ++t) some[t][r] = _mm256_setzero_ps();
+    }
+    const auto step = [&](auto whole, int64_t block, int64_t chunk_idx) __attribute__((always_inline)) {
+      if constexpr (kTogether == 1)
+        ahead.fetch_line<Form::kBlocks * kBlock, kNear>();
+      else
+        ahead.fetch_next<Form::kBlocks * kBlock * kTogether, false>();
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const auto row = static_cast<size_t>(r);
-      const RawChunk<Form> raw = load_chunk<kFormat, Form, decltype(whole)::value>(
-          rows.values[row] + chunk_idx * kBytes, rows.scales[row] + chunk_idx * Form::kBlocks, count);
-      __m256i weights[Form::kRaws][Form::kParts];
+      for (size_t r = 0; r < kTogether; ++r) {
+        const RawChunk<Form> raw = load_chunk<kFormat, Form, decltype(whole)::value>(
+            rows.values[first + r] + block * kBlock, rows.scales[first + r] + block, rows.blocks - block);
+        __m256i weights[Form::kRaws][Form::kParts];
 #pragma GCC unroll 2
-      for (int i = 0; i < Form::kRaws; ++i) Form::decode(raw.values[i], weights[i]);
+        for (int i = 0; i < Form::kRaws; ++i) Form::decode(raw.values[i], weights[i]);
 #pragma GCC unroll 4
-      for (int t = 0; t < kTokens; ++t) {
-        const auto& x = reinterpret_cast<const Chunk<Form>*>(rows.x[t])[chunk_idx];
-        const __m256 x_scale = Form::kEnds == 1 ? _mm256_broadcast_ss(x.scale) : _mm256_loadu_ps(x.scale);
-        const __m256 factor = _mm256_mul_ps(raw.scale, x_scale);
-        sum[t][r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot<Form>(weights, x)), factor, sum[t][r]);
+        for (int t = 0; t < kTokens; ++t) {
+          const Chunk<Form>& chunk = x[t][chunk_idx];
+          const __m256 x_scale = Form::kEnds == 1 ? _mm256_broadcast_ss(chunk.scale) : _mm256_loadu_ps(chunk.scale);
+          const __m256 factor = _mm256_mul_ps(raw.scale, x_scale);
+          some[t][r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot<Form>(weights, chunk)), factor, some[t][r]);
+        }
+      }
+    };
+    const int64_t whole = rows.blocks / Form::kBlocks;
+    for (int64_t c = 0; c < whole; ++c) step(std::true_type(), c * Form::kBlocks, c);
+    if constexpr (Form::kBlocks > 1) {
+      if (whole == 0) {
+        step(std::false_type(), 0, 0);
+      } else if (rows.blocks % Form::kBlocks != 0) {
+        step(std::true_type(), rows.blocks - Form::kBlocks, last_four<Form>(rows.blocks));
       }
     }
-  };
-  const int64_t whole = rows.blocks / Form::kBlocks, left = rows.blocks % Form::kBlocks;
-  for (int64_t c = 0; c < whole; ++c) step(std::true_type(), c, Form::kBlocks);
-  if (left > 0) step(std::false_type(), whole, left);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kTogether; ++r) {
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) sum[t][first + r] = some[t][r];
+    }
+  }
 #pragma GCC unroll 4
   for (int t = 0; t < kTokens; ++t) store_sums(sum[t], rows.count, rows.out + t * kTileRows);
 }
 
-template <WeightFormat kFormat, class Form>
-void multiply_rows(const MultiplyPreparedArgs& args) {
+template <WeightFormat kFormat, class Form, bool kNear>
+void multiply_rows_of(const MultiplyPreparedArgs& args) {
   const WeightRows& w = args.w;
   const int ahead = Ahead::rows_ahead(w, kRows);
   for (int first = 0; first < w.rows; first += kRows) {
@@ -155,12 +177,17 @@ void multiply_rows(const MultiplyPreparedArgs& args) {
       rows.x = args.x.data() + t;
       rows.out = args.out + t * kTileRows + first;
       switch (args.tokens - t) {
-        case 1: multiply_group<kFormat, Form, 1>(rows); break;
-        case 2: multiply_group<kFormat, Form, 2>(rows); break;
-        default: multiply_group<kFormat, Form, 3>(rows);
+        case 1: multiply_group<kFormat, Form, 1, kNear>(rows); break;
+        case 2: multiply_group<kFormat, Form, 2, kNear>(rows); break;
+        default: multiply_group<kFormat, Form, 3, kNear>(rows);
       }
     }
   }
+}
+
+template <WeightFormat kFormat, class Form>
+void multiply_rows(const MultiplyPreparedArgs& args) {
+  return Ahead::is_near() ? multiply_rows_of<kFormat, Form, true>(args) : multiply_rows_of<kFormat, Form, false>(args);
 }
 
 }  // namespace nibble::backend::cpu::avx2

@@ -34,12 +34,12 @@ test: build ## build, all tests that need no GPU, lint
 	$(call run_tests,cpu)
 	@$(MAKE) lint
 
-test-serve: setup ## the openai client and llama-benchy against nibble serve (from PyPI, in .venv-serve)
+test-serve: setup ## the openai client, llama-benchy and huggingface_hub against nibble (from PyPI, in .venv-serve)
 	@tools/setup.sh python
 	$(call configure,cpu)
 	$(call compile,cpu,nibble)
 	@tools/venv.sh .venv-serve tests/clients/requirements.txt
-	@for part in openai benchy; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-serve/bin/python tests/clients/$${part}_test.py || exit; done
+	@for part in openai benchy hub; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-serve/bin/python tests/clients/$${part}_test.py || exit; done
 
 asan: setup ## the tests under AddressSanitizer and UBSan
 	$(call configure,asan)

@@ -29,6 +29,7 @@ CONFINED = {
     "CLI/": re.compile(r"app/flags\.cpp"),
     "boost/": re.compile(r"server/http_(server|worker)\.(h|cpp)"),
     "xgrammar/": re.compile(r"text/grammar\.cpp"),
+    "curl/": re.compile(r"hub/http\.cpp"),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]*)[">]')

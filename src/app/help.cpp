@@ -36,8 +36,7 @@ and the environment before --config. vLLM's flags and variables are understood: 
 
 What is there already is not fetched again, and what was cut goes on where it stopped. HF_HOME says where models are
 kept, HF_TOKEN who asks, HF_ENDPOINT whom; https_proxy and HF_HUB_OFFLINE are heeded: docs/models.md.)"},
-    {"list", R"(  nibble list
-  nibble list --json)"},
+    {"list", "  nibble list --json"},
     {"rm", R"(  nibble rm openai/gpt-oss-20b
   nibble rm ggml-org/gpt-oss-20b-GGUF --revision main -y)"},
     {"synth", R"(  nibble synth --preset gpt-oss-20b --layers 2 -o ~/gpt-oss-20b-2

@@ -19,6 +19,12 @@ struct FilePart {
   FilePart(int64_t at, int64_t size) : from(at), bytes(size) {}
   int64_t from, bytes;
   std::atomic<int64_t> done = 0;  // of its bytes, from its beginning
+
+  // So many are there now. Two threads may fetch the same part, where a server knows ranges at times only.
+  void have(int64_t count) {
+    for (int64_t before = done; before < count && !done.compare_exchange_weak(before, count);) {
+    }
+  }
 };
 
 // <digest>.nibble.incomplete, as long as the furthest part; <digest>.nibble.parts says what of it counts. A

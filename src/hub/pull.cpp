@@ -32,6 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kConnections = 8;
 constexpr int kPartAttempts = 7;  // without a byte between them: half a minute
+constexpr int kOddAttempts = 3;   // where what came is not what was asked for
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kSaveEvery = std::chrono::seconds(1);  // what a kill may cost
 constexpr int64_t kSpareBytes = int64_t{64} << 20;    // what a disk keeps
@@ -191,7 +192,6 @@ class Fetching {
     std::string odd = {};  // what is wrong with an answer that looks right
   };
   HttpAnswer get(Connection& connection, PartialFile& file, FilePart& part) const;
-  bool take_range(Connection& connection, PartialFile& file, FilePart& part, std::span<const std::byte> bytes) const;
 
   const PullPlan& plan_;
   const Settings& settings_;
@@ -221,7 +221,7 @@ void Fetching::fetch(Http& http, PartialFile& file, FilePart& part) {
     if (answer.ok() && connection.odd.empty())
       connection.odd = fmt::format("the answer ended early, with {} of {} bytes here", file.done(), file.file().bytes);
     if (!connection.odd.empty()) retry = {true, retry.seconds, connection.odd};
-    if (!retry.worth || attempt + 1 >= kPartAttempts) {
+    if (!retry.worth || attempt + 1 >= (connection.odd.empty() ? kPartAttempts : kOddAttempts)) {
       if (!connection.odd.empty())
         throw Error(Code::kCorrupt, "{} of {}: {}", name, plan_.listing.repo, connection.odd);
       refuse_answer(answer, settings_, plan_.listing.repo, name);
@@ -238,45 +238,38 @@ HttpAnswer Fetching::get(Connection& connection, PartialFile& file, FilePart& pa
   HttpRequest request{.url = fmt::format("{}/{}/resolve/{}/{}", settings_.endpoint, plan_.listing.repo,
                                          plan_.listing.commit, url_escaped(file.file().path, "/"))};
   if (!connection.streams) request.from = from, request.to = part.from + part.bytes - 1;
-  int64_t streamed = 0;
+  int64_t came = 0;
   return connection.http.get(request, [&](const HttpAnswer& head, std::span<const std::byte> bytes) {
     if (stop_) return false;
+    const auto size = static_cast<int64_t>(bytes.size());
     if (head.status == 206) {
       const std::string range = head.header("content-range");
       if (connection.streams || !is_range(range, from, total)) {
         connection.odd = fmt::format("want bytes {} to {} of {}, found \"{}\"", from, request.to, total, range);
         return false;
       }
-      return take_range(connection, file, part, bytes);
+      if (from + came + size > part.from + part.bytes) {
+        connection.odd = "more bytes came than were asked for";
+        return false;
+      }
+      file.write(from + came, bytes);
+      came += size;
+      part.have(from + came - part.from);
+      return true;
     }
     if (!connection.streams && file.streamed.exchange(true)) return false;
     connection.streams = true;
     const std::string length = head.header("content-length");
-    const auto size = static_cast<int64_t>(bytes.size());
-    if ((!length.empty() && length != fmt::format("{}", total)) || streamed + size > total) {
+    if ((!length.empty() && length != fmt::format("{}", total)) || came + size > total) {
       connection.odd =
           fmt::format("want {} bytes as the Hub lists it, found {}", total, length.empty() ? "more" : length);
       return false;
     }
-    file.write(streamed, bytes);
-    streamed += size;
-    for (FilePart& p : file.parts()) {
-      const int64_t here = std::clamp<int64_t>(streamed - p.from, 0, p.bytes);
-      if (here > p.done) p.done = here;
-    }
+    file.write(came, bytes);
+    came += size;
+    for (FilePart& p : file.parts()) p.have(std::clamp<int64_t>(came - p.from, 0, p.bytes));
     return true;
   });
-}
-
-bool Fetching::take_range(Connection& connection, PartialFile& file, FilePart& part,
-                          std::span<const std::byte> bytes) const {
-  if (part.done + static_cast<int64_t>(bytes.size()) > part.bytes) {
-    connection.odd = "more bytes came than were asked for";
-    return false;
-  }
-  file.write(part.from + part.done, bytes);
-  part.done += static_cast<int64_t>(bytes.size());
-  return true;
 }
 
 // Each blob once, however many names it has.

@@ -12,7 +12,7 @@ struct Settings {
   std::string endpoint = "https://huggingface.co";  // HF_ENDPOINT, without a / at its end
   std::string token;                                // HF_TOKEN
   std::filesystem::path token_file;                 // read where there is no token; may be absent
-  std::filesystem::path certificates;               // a PEM file beside or instead of the system's; may be empty
+  std::filesystem::path certificates;               // a PEM file instead of the system's; may be empty
   bool offline = false;                             // HF_HUB_OFFLINE
 };
 

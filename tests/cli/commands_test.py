@@ -7,7 +7,7 @@ import unittest
 import support
 from support import NIBBLE, SOURCE, TINY, Case, nibble
 
-COMMANDS = ("run", "chat", "serve", "inspect", "tokenize", "quantize", "convert", "synth", "perplexity", "compare", "bench")
+COMMANDS = ("run", "chat", "serve", "inspect", "tokenize", "quantize", "convert", "synth", "perplexity", "compare", "bench", "pull", "list", "rm")
 PROMPT = ("-m", TINY, "-p", "Once upon a time")
 
 

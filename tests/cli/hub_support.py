@@ -3,6 +3,7 @@ import hashlib
 import http.server
 import json
 import re
+import ssl
 import threading
 import time
 import urllib.parse
@@ -54,11 +55,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.hub.log.append((self.server.name, self.command, self.path, dict(self.headers)))
         try:
-            if self.server.name == "cdn":
-                _, _, repo, path = self.path.split("/", 3)
+            url = urllib.parse.urlsplit(self.path)  # whole, where we are the proxy
+            if url.path.startswith("/cdn/"):
+                _, _, repo, path = url.path.split("/", 3)
                 repo, path = urllib.parse.unquote(repo), urllib.parse.unquote(path)
                 return self.data(path, self.hub.repos[repo].files[path])
-            return self.api(urllib.parse.urlsplit(self.path))
+            return self.api(url)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
@@ -190,17 +192,22 @@ class Server(http.server.ThreadingHTTPServer):
 class Hub:
     """Two servers: the Hub and where it sends for large files."""
 
-    def __init__(self):
+    def __init__(self, certificate=None):
+        self.certificate = certificate  # (certificate, key): the Hub speaks HTTPS, where it sends to does not
         self.repos, self.gated, self.moved, self.token = {}, set(), {}, "hf_secret"
         self.faults, self.listed_size, self.tree_override = {}, {}, None
         self.page, self.bytes_per_s, self.stall_s = 1000, 0, 60
         self.log, self.lock = [], threading.Lock()
         self.servers = [self.start("hub"), self.start("cdn")]
-        self.url, self.cdn_url = (f"http://127.0.0.1:{s.server_address[1]}" for s in self.servers)
+        self.url, self.cdn_url = (f"http{'s' if certificate and s.name == 'hub' else ''}://127.0.0.1:{s.server_address[1]}" for s in self.servers)
 
     def start(self, name):
         server = Server(("127.0.0.1", 0), Handler)
         server.hub, server.name = self, name
+        if self.certificate and name == "hub":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*self.certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server
 

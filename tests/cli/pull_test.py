@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+import unittest
 
 import support
 from hub_support import COMMIT, FOREVER, Hub
@@ -272,6 +273,22 @@ class Access(HubCase):
         self.fails(2, "pull", NAME, "--revision", "nope", says="no such revision")
         for name in ("../x", "a/b/c", "/etc", "~/x", "a/.."):
             self.refused(2, "pull", name, says="ORG/NAME")
+
+    @unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
+    def test_who_the_hub_is_is_checked(self):
+        cert, key = self.dir / "cert.pem", self.dir / "key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext",
+                        "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        hub = Hub(certificate=(cert, key))
+        self.addCleanup(hub.stop)
+        hub.add(NAME, {"config.json": b"{}"})
+        hub.add("me/large", {"model.safetensors": b"weights"})
+        self.env["HF_ENDPOINT"] = hub.url
+        self.fails(5, "pull", NAME, says=("cannot be had", "certificate"))
+        self.assertEqual(hub.log, [])
+        self.env["SSL_CERT_FILE"] = str(cert)
+        self.ok("pull", NAME)
+        self.fails(5, "pull", "me/large", says=(f"a redirect to {hub.cdn_url}", "not followed"))  # from https to http
 
     def test_offline(self):
         self.env["HF_HUB_OFFLINE"] = "1"

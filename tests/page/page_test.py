@@ -508,11 +508,18 @@ def a_streamed_answer_leaves_the_focus_alone(page):
 def formulas_are_mathml_and_code_has_colours(page):
     tab = page.tab
     page.ask("math")
-    expect(tab.locator(".md math")).to_have_count(4)
+    expect(tab.locator(".md math")).to_have_count(5)
+    for letter in "ℝℒ𝐯𝜽𝔤":
+        expect(tab.locator(".md p math").last).to_contain_text(letter)
     expect(tab.locator('.md math[display="block"]')).to_have_count(2)
     expect(tab.locator(".md mfrac")).to_have_count(1)
+    tab.evaluate("document.fonts.ready")
+    root = tab.locator(".md msqrt").evaluate("(root) => root.getBoundingClientRect().width - [...root.children].reduce((sum, e) => sum + e.getBoundingClientRect().width, 0)")
+    assert root > 5, root  # a browser without a font for mathematics leaves out the sign
     expect(tab.locator(".md")).to_contain_text("costs $5 to $10 a month, $3 less")
     expect(tab.locator(".md")).to_contain_text("Broken: $\\oops{$")
+    equal = tab.locator(".md mtable mtd:last-child mo:first-of-type").evaluate_all("(signs) => signs.map((sign) => Math.round(sign.getBoundingClientRect().left))")
+    assert len(equal) == 2 and equal[0] == equal[1], equal
     page.ask("hello")
     expect(tab.locator(".code .hljs-keyword").first).to_have_text("def")
 

@@ -42,9 +42,10 @@ x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}
 \]
 
 and \(e^{i\pi} = -1\). It costs $5 to $10 a month, \$3 less than before. Broken: $\oops{$.
+Sets: $\mathbb{R}, \mathcal{L}, \mathbf{v}, \boldsymbol{\theta}, \mathfrak{g}$
 
 $$
-\begin{aligned} a &= 1 \\
+\begin{aligned} a &= 1 + x \\
 b &= 2 \end{aligned}
 $$"""
 HOSTILE = "<img src=x onerror=\"window.owned=1\"> <script>window.owned=1</script>\n\n[click](javascript:window.owned=1) **bold** <b>tag</b>\n\n```html\n<script>window.owned=1</script>\n```"

@@ -520,6 +520,8 @@ def formulas_are_mathml_and_code_has_colours(page):
     expect(tab.locator(".md")).to_contain_text("Broken: $\\oops{$")
     equal = tab.locator(".md mtable mtd:last-child mo:first-of-type").evaluate_all("(signs) => signs.map((sign) => Math.round(sign.getBoundingClientRect().left))")
     assert len(equal) == 2 and equal[0] == equal[1], equal
+    left = tab.locator(".md mtable mtd:first-child mi").evaluate_all("(names) => names.map((name) => Math.round(name.getBoundingClientRect().right))")
+    assert len(left) == 2 and left[0] == left[1], left
     page.ask("hello")
     expect(tab.locator(".code .hljs-keyword").first).to_have_text("def")
 

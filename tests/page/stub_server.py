@@ -45,7 +45,7 @@ and \(e^{i\pi} = -1\). It costs $5 to $10 a month, \$3 less than before. Broken:
 Sets: $\mathbb{R}, \mathcal{L}, \mathbf{v}, \boldsymbol{\theta}, \mathfrak{g}$
 
 $$
-\begin{aligned} a &= 1 + x \\
+\begin{aligned} 2a &= 1 + x \\
 b &= 2 \end{aligned}
 $$"""
 HOSTILE = "<img src=x onerror=\"window.owned=1\"> <script>window.owned=1</script>\n\n[click](javascript:window.owned=1) **bold** <b>tag</b>\n\n```html\n<script>window.owned=1</script>\n```"

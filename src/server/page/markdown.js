@@ -50,15 +50,16 @@ function spellAlphabets(node) {
     leaf.removeAttribute("mathvariant");
   }
 }
-// Nor do they heed a table's `columnalign` and `columnspacing`.
+// Nor do they heed how a table's columns are set. (`right` alone would move no block, and formulas are blocks.)
 function alignColumns(node) {
   for (const table of node.querySelectorAll("mtable[columnalign]")) {
-    const [align, space] = ["columnalign", "columnspacing"].map((name) => (table.getAttribute(name) ?? "").split(" "));
+    const [align, space, line] = ["columnalign", "columnspacing", "columnlines"].map((name) => (table.getAttribute(name) ?? "").split(" "));
     for (const row of table.children) {
       [...row.children].forEach((cell, n) => {
-        cell.style.textAlign = align[n] ?? align.at(-1);
-        if (space[n] && n + 1 < row.children.length) cell.style.paddingRight = space[n];
-        if (n && space[n - 1]) cell.style.paddingLeft = 0;
+        if (align[n] && align[n] !== "center") cell.style.textAlign = "-webkit-" + align[n];
+        if (n) cell.style.paddingLeft = `calc(${space[n - 1] || space.at(-1) || "1em"} / 2)`;
+        if (n + 1 < row.children.length) cell.style.paddingRight = `calc(${space[n] || space.at(-1) || "1em"} / 2)`;
+        if (line[n] === "solid") cell.style.borderRight = "1px solid";
       });
     }
   }

@@ -444,6 +444,7 @@ def a_message_waits_for_the_model(page):
     assert tab.locator(".waiting progress").evaluate("(bar) => bar.value") == 87
     page.stub.state["loading"] = 0
     expect(tab.locator(".turn.assistant .md")).to_contain_text("byte-pair", timeout=8000)
+    expect(tab.locator("body.busy")).to_have_count(0)
     page.stub.state["loading"] = 5
     page.ask("not now", wait=False)
     expect(tab.locator(".waiting")).to_be_visible()
@@ -578,6 +579,44 @@ def no_violation_that_axe_finds(page):
         check(scheme + ", streaming")
         tab.keyboard.press("Escape")
         expect(tab.locator("body.busy")).to_have_count(0)
+
+
+@test
+def the_keyboard_reaches_everything(page):
+    tab = page.tab
+    page.ask("hello")
+    tab.evaluate("document.activeElement.blur()")
+    reached = []
+    for _ in range(30):
+        tab.keyboard.press("Tab")
+        reached.append(tab.evaluate("(document.activeElement.id || document.activeElement.getAttribute('aria-label') || document.activeElement.tagName).split(' “')[0]"))
+    reached = reached[reached.index("BODY") :]  # the window's end; then from the start
+    order = ["A", "new", "find", "More for", "open-settings", "theme", "Copy", "Edit and ask again", "SUMMARY", "Copy the answer", "Answer again", "input", "attach", "effort", "sampling"]
+    places = [reached.index(name) for name in order if name in reached]
+    assert len(places) == len(order) and places == sorted(places), reached
+    tab.focus('[aria-label^="More for"]')
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("ArrowDown")
+    assert tab.evaluate("document.activeElement.textContent") == "Export"
+    tab.evaluate("draw()")  # as when an answer ends meanwhile
+    tab.keyboard.press("Escape")
+    expect(tab.locator('[aria-label^="More for"]')).to_be_focused()
+    tab.focus("#sampling")
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.dataset.setting") == "temperature"
+    tab.keyboard.press("Escape")
+    assert tab.evaluate("document.activeElement.id") == "sampling"
+
+
+@test
+def the_drawer_of_a_phone_closes_on_the_open_conversation(page):
+    tab = page.tab
+    tab.set_viewport_size({"width": 390, "height": 844})
+    page.ask("hello")
+    tab.click("#menu")
+    tab.click("#chats a")
+    expect(tab.locator("body.drawer")).to_have_count(0)
 
 
 @test

@@ -238,12 +238,11 @@ def a_reload_keeps_what_was_streamed(page):
 @test
 def a_message_is_kept_as_soon_as_it_is_sent(page):
     tab = page.tab
-    tab.route("**/v1/chat/completions", lambda route: None)  # never answered
+    tab.evaluate("window.fetch = () => new Promise(() => {})")  # never answered
     page.ask("are you there?", wait=False)
     tab.wait_for_timeout(200)
     tab.reload()
     expect(tab.locator(".turn.user")).to_contain_text("are you there?")
-    tab.unroute_all()
     tab.click("#log >> text=Answer")
     expect(tab.locator(".turn.assistant .md")).to_contain_text("byte-pair")
 

@@ -25,8 +25,9 @@ endif()
 function(nibble_embed_page source)
   set(page ${CMAKE_SOURCE_DIR}/src/server/page/chat.html)
   set(joined ${CMAKE_CURRENT_BINARY_DIR}/chat.html)
-  file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/server/page/* ${CMAKE_SOURCE_DIR}/third_party/katex/*.js
-       ${CMAKE_SOURCE_DIR}/third_party/highlight.js/*.js)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page})  # which names each part
+  file(GLOB parts ${CMAKE_SOURCE_DIR}/src/server/page/* ${CMAKE_SOURCE_DIR}/third_party/katex/*.js
+       ${CMAKE_SOURCE_DIR}/third_party/highlight.js/*.js ${CMAKE_SOURCE_DIR}/third_party/stix/*.css)
   set(join ${CMAKE_SOURCE_DIR}/cmake/page.cmake)
   add_custom_command(OUTPUT ${joined} COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DOUT=${joined} -P ${join}
                      DEPENDS ${parts} ${join} VERBATIM)

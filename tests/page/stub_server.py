@@ -6,6 +6,7 @@ seconds, `busy` is 429, `cut` drops the connection, `hostile` is markup, `math` 
 
 import json
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -42,9 +43,10 @@ x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}
 \]
 
 and \(e^{i\pi} = -1\). It costs $5 to $10 a month, \$3 less than before. Broken: $\oops{$.
+Sets: $\mathbb{R}, \mathcal{L}, \mathbf{v}, \boldsymbol{\theta}, \mathfrak{g}$
 
 $$
-\begin{aligned} a &= 1 \\
+\begin{aligned} 2a &= 1 + x \\
 b &= 2 \end{aligned}
 $$"""
 HOSTILE = "<img src=x onerror=\"window.owned=1\"> <script>window.owned=1</script>\n\n[click](javascript:window.owned=1) **bold** <b>tag</b>\n\n```html\n<script>window.owned=1</script>\n```"
@@ -165,8 +167,14 @@ def joined_page():
 PAGE = joined_page()
 
 
+class Stub(ThreadingHTTPServer):
+    def handle_error(self, request, address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a tab that closes is none
+            super().handle_error(request, address)
+
+
 def start():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Stub(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.page = PAGE
     server.state = {"requests": [], "dropped": 0}

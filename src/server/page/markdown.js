@@ -1,5 +1,5 @@
 "use strict";
-// Markdown, LaTeX (KaTeX, as MathML: it needs no fonts and screen readers read it) and code (highlight.js) to nodes.
+// Markdown, LaTeX (KaTeX, as MathML, which screen readers read) and code (highlight.js) to nodes.
 
 const linkable = (url) => /^(https?:\/\/|mailto:)/i.test(url);
 function inline(text, depth = 0) {
@@ -24,13 +24,57 @@ function inline(text, depth = 0) {
   out.append(text.slice(at));
   return out;
 }
+// Browsers know no `mathvariant` but normal: letters of another alphabet are characters of their own. First A, 0, Α, α of each.
+const kAlphabets = {
+  bold: [0x1d400, 0x1d7ce, 0x1d6a8, 0x1d6c2], italic: [0x1d434, 0, 0x1d6e2, 0x1d6fc], "bold-italic": [0x1d468, 0, 0x1d71c, 0x1d736], script: [0x1d49c],
+  "bold-script": [0x1d4d0], fraktur: [0x1d504], "double-struck": [0x1d538, 0x1d7d8], "bold-fraktur": [0x1d56c],
+};
+// Those that Unicode had before it had the alphabets.
+const kOlderLetters = {
+  0x1d455: "ℎ", 0x1d49d: "ℬ", 0x1d4a0: "ℰ", 0x1d4a1: "ℱ", 0x1d4a3: "ℋ", 0x1d4a4: "ℐ", 0x1d4a7: "ℒ", 0x1d4a8: "ℳ", 0x1d4ad: "ℛ", 0x1d4ba: "ℯ", 0x1d4bc: "ℊ", 0x1d4c4: "ℴ",
+  0x1d506: "ℭ", 0x1d50b: "ℌ", 0x1d50c: "ℑ", 0x1d515: "ℜ", 0x1d51d: "ℨ", 0x1d53a: "ℂ", 0x1d53f: "ℍ", 0x1d545: "ℕ", 0x1d547: "ℙ", 0x1d548: "ℚ", 0x1d549: "ℝ", 0x1d551: "ℤ",
+};
+function letterOf([latin, digit, capital, small], letter) {
+  const from = (first, base) => (first ? kOlderLetters[first + letter.codePointAt(0) - base] ?? String.fromCodePoint(first + letter.codePointAt(0) - base) : letter);
+  if (/[A-Z]/.test(letter)) return from(latin, 0x41);
+  if (/[a-z]/.test(letter)) return from(latin + 26, 0x61);
+  if (/[0-9]/.test(letter)) return from(digit, 0x30);
+  if (/[Α-Ω]/.test(letter)) return from(capital, 0x391);
+  return /[α-ω]/.test(letter) ? from(small, 0x3b1) : letter;
+}
+function spellAlphabets(node) {
+  for (const leaf of node.querySelectorAll("[mathvariant]")) {
+    const alphabet = kAlphabets[leaf.getAttribute("mathvariant")];
+    if (!alphabet || leaf.firstElementChild) continue;
+    leaf.textContent = Array.from(leaf.textContent, (letter) => letterOf(alphabet, letter)).join("");
+    leaf.removeAttribute("mathvariant");
+  }
+}
+// Nor do they heed how a table's columns are set. (`right` alone would move no block, and formulas are blocks.)
+function alignColumns(node) {
+  for (const table of node.querySelectorAll("mtable[columnalign]")) {
+    const [align, space, line] = ["columnalign", "columnspacing", "columnlines"].map((name) => (table.getAttribute(name) ?? "").split(" "));
+    for (const row of table.children) {
+      [...row.children].forEach((cell, n) => {
+        if (align[n] && align[n] !== "center") cell.style.textAlign = "-webkit-" + align[n];
+        if (n) cell.style.paddingLeft = `calc(${space[n - 1] || space.at(-1) || "1em"} / 2)`;
+        if (n + 1 < row.children.length) cell.style.paddingRight = `calc(${space[n] || space.at(-1) || "1em"} / 2)`;
+        if (line[n] === "solid") cell.style.borderRight = "1px solid";
+      });
+    }
+  }
+}
 // TeX as MathML; what KaTeX does not understand stays as it was written.
 const drawn_math = new Map();
 function math(tex, source, display) {
   const key = (display ? "[" : "(") + tex;
   if (!drawn_math.has(key)) {
     const node = el("span", display ? {class: "math", tabindex: 0} : {});
-    try { katex.render(tex, node, {displayMode: display, output: "mathml", strict: "ignore", maxSize: 20, maxExpand: 500}); } catch { node.replaceChildren(el("code", {}, source)); }
+    try {
+      katex.render(tex, node, {displayMode: display, output: "mathml", strict: "ignore", maxSize: 20, maxExpand: 500});
+      spellAlphabets(node);
+      alignColumns(node);
+    } catch { node.replaceChildren(el("code", {}, source)); }
     if (drawn_math.size > 2000) drawn_math.clear();
     drawn_math.set(key, node);
   }

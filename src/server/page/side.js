@@ -42,6 +42,7 @@ function drawChats() {
 function showMenu(head, from) {
   const menu = $("menu-of-chat");
   menu.opener = from;
+  menu.of = head.id;
   const act = (label, does) => el("button", {type: "button", onclick: () => { menu.hidePopover(); does(); }}, label);
   menu.replaceChildren(act("Rename", () => { renaming = head.id; drawChats(); }), act("Export", () => exportChats([head.id])), act("Delete", () => remove(head)));
   menu.showPopover();
@@ -54,7 +55,12 @@ $("menu-of-chat").addEventListener("keydown", (e) => {
   const all = [...e.currentTarget.children];
   all[(all.indexOf(document.activeElement) + step + all.length) % all.length].focus();
 });
-$("menu-of-chat").addEventListener("toggle", (e) => { if (e.newState === "closed" && document.activeElement === document.body) e.target.opener?.focus(); });
+// Back to its button, which may have been drawn anew.
+$("menu-of-chat").addEventListener("toggle", ({newState, target}) => {
+  const lost = document.activeElement === document.body || target.contains(document.activeElement);
+  if (newState === "closed" && lost) document.querySelector(`#chats [data-focus="more-${target.of}"]`)?.focus();
+});
+$("chats").addEventListener("click", (e) => { if (e.target.closest("a")) document.body.classList.remove("drawer"); });  // the open one, too
 
 const open = async (id) => runs.get(id)?.c ?? (chat?.id === id ? chat : await stored(id));
 async function stored(id) {

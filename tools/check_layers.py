@@ -27,6 +27,7 @@ CUDA_ROOM = "backend/cuda"
 # Libraries whose headers cost seconds per file that includes them (tools/compile_cost.py): who may.
 CONFINED = {
     "CLI/": re.compile(r"app/flags\.cpp"),
+    "isocline": re.compile(r"app/line_editor\.cpp"),
     "boost/": re.compile(r"server/http_(server|worker)\.(h|cpp)"),
     "xgrammar/": re.compile(r"text/grammar\.cpp"),
     "curl/": re.compile(r"hub/http\.cpp"),

@@ -4,10 +4,12 @@
 #include "app/commands.h"
 #include "app/generation.h"
 #include "app/interrupt.h"
+#include "app/line_editor.h"
 #include "app/loaded_model.h"
 #include "app/named_model.h"
 #include "app/terminal.h"
 #include "app/text_input.h"
+#include "app/turn_printer.h"
 #include "base/error.h"
 #include "text/harmony_parse.h"
 #include "text/harmony_render.h"
@@ -17,8 +19,7 @@
 
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
+#include <algorithm>
 #include <memory>
 
 namespace nibble::app {
@@ -29,13 +30,52 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kDefaultContext = 8192;
 constexpr int kMaxToolsDepth = 200;  // JSON is copied and written recursively
 
-constexpr std::string_view kHelp = R"(/help                 this list
-/clear                forget the conversation
-/reasoning EFFORT     low, medium or high
-/instructions TEXT    what the model should keep to; nothing: none
-/stats                tokens and speed of the last answer
-/quit                 leave (so does Ctrl-D); Ctrl-C stops an answer
+struct ChatCommand {
+  std::string_view name, argument, what;
+};
+constexpr ChatCommand kChatCommands[] = {
+    {"/help", "", "this list"},
+    {"/clear", "", "forget the conversation"},
+    {"/reasoning", "", "show the reasoning of the last answer"},
+    {"/reasoning", "low", "how much to reason: low, medium or high"},
+    {"/reasoning", "medium", ""},
+    {"/reasoning", "high", ""},
+    {"/instructions", "TEXT", "what the model should keep to; nothing: none"},
+    {"/stats", "", "tokens and speed of the last answer"},
+    {"/quit", "", "leave; so does Ctrl-D, or Ctrl-C twice"},
+};
+constexpr std::string_view kKeysHelp = R"(
+Alt-Enter, Ctrl-J            a new line; """ before and after a text with many
+Up, Down, Ctrl-R             what was typed before; Tab completes commands
+Ctrl-C                       stops an answer, drops what was typed
 )";
+
+std::string help_text() {
+  std::string text;
+  for (const ChatCommand& c : kChatCommands)
+    if (!c.what.empty()) text += fmt::format("{:<29}{}\n", fmt::format("{} {}", c.name, c.argument), c.what);
+  return text.append(kKeysHelp);
+}
+
+std::vector<std::string> completions() {
+  std::vector<std::string> lines;
+  for (const ChatCommand& c : kChatCommands) {
+    if (c.argument == "TEXT") {
+      lines.push_back(fmt::format("{} ", c.name));
+    } else {
+      lines.push_back(c.argument.empty() ? std::string(c.name) : fmt::format("{} {}", c.name, c.argument));
+    }
+  }
+  return lines;
+}
+
+// What begins like one and has many lines is a text: a pasted path, a diff.
+bool is_command(const std::string& line) {
+  if (line[0] != '/') return false;
+  const std::string_view name = std::string_view(line).substr(0, line.find_first_of(" \n"));
+  return line.find('\n') == std::string::npos ||
+         std::any_of(std::begin(kChatCommands), std::end(kChatCommands), [&](const auto& c) { return c.name == name; });
+}
 
 text::Message text_message(text::Role role, std::string text) {
   text::Message message;
@@ -43,49 +83,6 @@ text::Message text_message(text::Role role, std::string text) {
   message.content = {std::move(text)};
   return message;
 }
-
-// One turn of the model as it arrives: printed, and kept as messages.
-class TurnReceiver {
- public:
-  TurnReceiver(Terminal& terminal, bool print) : terminal_(terminal), print_(print) {}
-
-  void take(const std::vector<text::Event>& events) {
-    for (const text::Event& event : events) std::visit([this](const auto& e) { on(e); }, event);
-  }
-  [[nodiscard]] std::vector<text::Message> messages() && { return std::move(messages_); }
-
- private:
-  void on(const text::MessageStarted& started) {
-    const text::MessageHeader& h = started.header;
-    messages_.push_back({.role = h.role,
-                         .name = h.name,
-                         .recipient = h.recipient,
-                         .channel = h.channel,
-                         .content_type = h.content_type,
-                         .content = {}});
-    text_.clear();
-    if (h.recipient) show(fmt::format("→ {} ", *h.recipient));
-  }
-  void on(const text::TextDelta& delta) {
-    text_ += delta.text;
-    show(delta.text);
-  }
-  void on(const text::MessageEnded&) {
-    messages_.back().content = {text_};
-    show("\n");
-  }
-  void on(const text::Repaired&) {}
-
-  void show(const std::string& text) {
-    if (!print_) return;
-    terminal_.print_foreign(text, messages_.back().channel != text::kFinalChannel);
-  }
-
-  Terminal& terminal_;
-  bool print_;
-  std::vector<text::Message> messages_;
-  std::string text_;  // of the open message
-};
 
 class Chat {
  public:
@@ -118,54 +115,29 @@ class Chat {
 
   int talk() {
     terminal_.note("Type a message, /help for commands, Ctrl-D to leave.");
+    LineEditor editor(
+        terminal_, interrupt_,
+        {.completions = completions(), .history = options_.keeps_history ? options_.history : std::filesystem::path()});
     std::string line;
-    while (read_line(waiting_for_ ? fmt::format("result of {}> ", *waiting_for_) : "> ", line)) {
-      if (line.empty()) continue;
-      if (line[0] == '/') {
-        if (line == "/quit") break;
-        command(line);
-      } else {
-        try {
-          turn(line);
-        } catch (const Error& e) {
-          if (e.code() != Code::kInvalidRequest) throw;
-          terminal_.note(
-              fmt::format("nibble: {}{}", e.what(), history_.empty() ? "" : "; /clear forgets what was said"));
-        }
+    bool leaving = false;  // Ctrl-C was the last key
+    while (true) {
+      const LineEditor::Got got = editor.read(waiting_for_ ? fmt::format("result of {}", *waiting_for_) : "", line);
+      if (got == LineEditor::Got::kEnd || (got == LineEditor::Got::kInterrupted && leaving)) break;
+      leaving = got == LineEditor::Got::kInterrupted;
+      if (leaving) terminal_.note("Ctrl-C again, or Ctrl-D, leaves.");
+      if (got != LineEditor::Got::kLine || line.empty()) continue;
+      if (line == "/quit") break;
+      try {
+        is_command(line) ? command(line) : turn(line);
+      } catch (const Error& e) {
+        if (e.code() != Code::kInvalidRequest) throw;
+        terminal_.note(fmt::format("nibble: {}{}", e.what(), history_.empty() ? "" : "; /clear forgets what was said"));
       }
     }
     return kExitOk;
   }
 
  private:
-  // False at the end of the input. Ctrl-C at the prompt drops the line.
-  bool read_line(const std::string& prompt, std::string& line) {
-    while (true) {
-      interrupt_.clear();
-      terminal_.print(terminal_.bold(prompt));
-      while (!ended_ && typed_.find('\n') == std::string::npos && interrupt_.wait_readable(STDIN_FILENO)) read_more();
-      if (const size_t end = typed_.find('\n'); end != std::string::npos || (ended_ && !typed_.empty())) {
-        line = typed_.substr(0, end);
-        typed_.erase(0, end == std::string::npos ? end : end + 1);
-        return true;
-      }
-      if (ended_) break;
-      typed_.clear();
-      terminal_.print("\n");
-    }
-    terminal_.print("\n");
-    return false;
-  }
-
-  void read_more() {
-    std::array<char, 4096> bytes;
-    const ssize_t size = ::read(STDIN_FILENO, bytes.data(), bytes.size());
-    if (size > 0)
-      typed_.append(bytes.data(), static_cast<size_t>(size));
-    else
-      ended_ = size == 0 || errno != EINTR;  // a terminal that went away ends it too
-  }
-
   void turn(const std::string& line) {
     text::Message input = text_message(waiting_for_ ? text::Role::kTool : text::Role::kUser, line);
     if (waiting_for_) {
@@ -198,26 +170,27 @@ class Chat {
     }
     interrupt_.clear();
     text::HarmonyParser parser(text::Role::kAssistant);
-    TurnReceiver receiver(terminal_, !options_.output.json);
+    TurnPrinter printer(terminal_, {.prints = !options_.output.json, .shows_reasoning = options_.show_reasoning});
     text::StopStrings stops(options_.generate.stop);
     outcome_ = {};
     const auto on_token = [&](int32_t token) {
       outcome_.interrupted = interrupt_.requested();
       if (const auto special = ids_.special_of(token)) {
-        receiver.take(parser.push(stops.finish()));  // a stop string does not reach over a message's end
-        receiver.take(parser.push(*special));
+        printer.take(parser.push(stops.finish()));  // a stop string does not reach over a message's end
+        printer.take(parser.push(*special));
       } else if (!source_.tokenizer.is_special(token)) {
+        printer.count_token();
         const text::StopStrings::Step step = stops.push(token_text(source_.tokenizer, token));
-        receiver.take(parser.push(step.text));
+        printer.take(parser.push(step.text));
         outcome_.stop_string = step.stop_idx.has_value();
       }
       return !outcome_.interrupted && !outcome_.stop_string;
     };
     outcome_.finished = runtime_.session().generate(request, on_token, show_prefill(terminal_, interrupt_));
     outcome_.interrupted = outcome_.interrupted || outcome_.finished.generated_tokens == 0;
-    receiver.take(parser.push(stops.finish()));
-    receiver.take(parser.finish());
-    std::vector<text::Message> messages = std::move(receiver).messages();
+    printer.take(parser.push(stops.finish()));
+    printer.take(parser.finish());
+    std::vector<text::Message> messages = std::move(printer).messages();
     history_.insert(history_.end(), messages.begin(), messages.end());
     return messages;
   }
@@ -238,11 +211,24 @@ class Chat {
     return conversation;
   }
 
+  void show_reasoning() {
+    const auto is_reasoning = [](const text::Message& m) { return m.channel == text::kAnalysisChannel; };
+    const auto last_input = std::find_if(history_.rbegin(), history_.rend(),
+                                         [](const text::Message& m) { return m.role != text::Role::kAssistant; });
+    bool any = false;
+    for (auto m = last_input.base(); m != history_.end(); ++m) {
+      if (!is_reasoning(*m)) continue;
+      terminal_.print_foreign(std::get<std::string>(m->content.at(0)) + "\n", true);
+      any = true;
+    }
+    if (!any) terminal_.note("the last answer came without reasoning");
+  }
+
   void command(const std::string& line) {
-    const size_t space = line.find(' ');
+    const size_t space = line.find_first_of(" \n");
     const std::string name = line.substr(0, space), rest = space == std::string::npos ? "" : line.substr(space + 1);
     if (name == "/help") {
-      terminal_.print(kHelp);
+      terminal_.print(help_text());
     } else if (name == "/clear") {
       history_.clear();
       waiting_for_.reset();
@@ -253,8 +239,10 @@ class Chat {
         effort_ = text::ReasoningEffort::kMedium;
       else if (rest == "high")
         effort_ = text::ReasoningEffort::kHigh;
+      else if (rest.empty())
+        show_reasoning();
       else
-        terminal_.note("/reasoning: want low, medium or high");
+        terminal_.note(fmt::format("/reasoning: want low, medium, high or nothing, found {}", rest));
     } else if (name == "/instructions") {
       instructions_ = rest;
     } else if (name == "/stats") {
@@ -292,8 +280,6 @@ class Chat {
   std::vector<text::Message> history_;
   std::optional<std::string> waiting_for_;  // the function whose result the model waits for
   Outcome outcome_;
-  std::string typed_;   // read and not yet answered
-  bool ended_ = false;  // nothing more to read
 };
 
 }  // namespace
@@ -325,12 +311,15 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
 
 int execute(const ChatOptions& asked) {
   ChatOptions options = asked;
-  if (options.output.json && !options.prompt.given)
-    throw Error(Code::kInvalidRequest, "--json: want one question (-p or -f), found a conversation");
+  const bool one_question = options.prompt.given || isatty(STDIN_FILENO) == 0;
+  if (options.output.json && !one_question)
+    throw Error(Code::kInvalidRequest,
+                "--json: want one question (-p, -f or piped into standard input), found a conversation");
   Terminal terminal(options.output);
-  const std::string question = options.prompt.given ? read_text(options.prompt) : std::string();
-  if (options.prompt.given && question.empty())
-    throw Error(Code::kInvalidRequest, "want a question (-p or -f), found an empty one");
+  std::string question = one_question ? read_text(options.prompt) : std::string();
+  if (!options.prompt.given) question.erase(question.find_last_not_of("\r\n") + 1);  // `echo` and files end in one
+  if (one_question && question.empty())
+    throw Error(Code::kInvalidRequest, "want a question (-p, -f or piped into standard input), found an empty one");
   std::vector<text::ToolSpec> tools;
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
   options.model = with_backend(with_files(asked.model, terminal), kDefaultContext);
@@ -339,7 +328,7 @@ int execute(const ChatOptions& asked) {
   const int64_t context = context_length(model, source.config, kDefaultContext);
   Runtime runtime(source, model, {.max_context = context, .chunk_tokens = model.step_tokens()}, terminal);
   Chat chat(options, std::move(tools), {source, runtime, terminal, context});
-  return options.prompt.given ? chat.ask_once(question) : chat.talk();
+  return one_question ? chat.ask_once(question) : chat.talk();
 }
 
 }  // namespace nibble::app

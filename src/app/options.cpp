@@ -90,6 +90,14 @@ void add_text(Flags flags, TextInput& input, const std::string& what) {
   flags.then([&input, text, file] { input.given = text.given() || file.given(); });
 }
 
+// Where what was typed is kept; empty where the environment names no place.
+std::filesystem::path history_path() {
+  const std::filesystem::path state = environment("XDG_STATE_HOME").value_or("");
+  if (state.is_absolute()) return state / "nibble/history";  // others are ignored: XDG Base Directory Specification
+  const std::filesystem::path home = environment("HOME").value_or("");
+  return home.is_absolute() ? home / ".local/state/nibble/history" : std::filesystem::path();
+}
+
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -166,6 +174,9 @@ void add_chat(Flags flags, ChatOptions& o) {
                                       {"medium", text::ReasoningEffort::kMedium},
                                       {"high", text::ReasoningEffort::kHigh}}},
                                     "Effort told to the model");
+  flags.turn("--show-reasoning", o.show_reasoning, "Show the reasoning as it arrives, not one line of it");
+  o.history = history_path();
+  flags.turn("!--no-history", o.keeps_history, "Do not keep what is typed in a file, nor read it");
   o.date = today();
   add_date(flags, o.date);
   add_pull(flags, o.model.when_absent);
@@ -366,7 +377,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   };
   All all;
   add_run(command("run", "Continue a text, streamed"), all.run);
-  add_chat(command("chat", "Talk to the model (Harmony), reasoning dimmed"), all.chat);
+  add_chat(command("chat", "Talk to the model (Harmony); piped text is one question"), all.chat);
   const Flags serve = command("serve", "Answer OpenAI's API over HTTP, for many clients at once");
   add_serve(serve, all.serve);
   add_inspect(command("inspect", "What a model holds and needs: tensors, bytes, memory per context"), all.inspect);

@@ -111,6 +111,9 @@ struct ChatOptions {
   std::string instructions;
   std::filesystem::path tools;  // JSON: OpenAI's "tools" array
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
+  bool show_reasoning = false;    // as it arrives, on a terminal; elsewhere it always is
+  std::filesystem::path history;  // of what was typed; empty: the environment names no place
+  bool keeps_history = true;
   std::string date;  // YYYY-MM-DD
 };
 

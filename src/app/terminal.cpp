@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace nibble::app {
@@ -41,6 +42,7 @@ Terminal::Terminal(const OutputOptions& options)
     : on_terminal_(isatty(STDOUT_FILENO) == 1),
       colors_(options.color == ColorMode::kAlways ||
               (options.color == ColorMode::kAuto && on_terminal_ && !options.dumb_terminal)),
+      edits_lines_(on_terminal_ && isatty(STDIN_FILENO) == 1 && !options.dumb_terminal),
       json_(options.json),
       quiet_(options.quiet),
       shows_progress_(!options.quiet && !options.dumb_terminal && isatty(STDERR_FILENO) == 1) {}
@@ -60,9 +62,10 @@ void Terminal::print(std::string_view text) {
   }
 }
 
-void Terminal::print_foreign(std::string_view text, bool dimmed) {
-  const std::string safe = on_terminal_ ? without_controls(text) : std::string(text);
-  print(dimmed ? dim(safe) : safe);
+void Terminal::print_foreign(std::string_view text, bool dimmed) { print(dimmed ? dim(safe(text)) : safe(text)); }
+
+std::string Terminal::safe(std::string_view text) const {
+  return on_terminal_ ? without_controls(text) : std::string(text);
 }
 
 void Terminal::print_json(const nlohmann::ordered_json& json) {
@@ -94,15 +97,28 @@ std::string Terminal::bold(std::string_view text) const {
 }
 
 void Terminal::progress(std::string_view what, double done_share, std::string_view detail) {
-  if (!shows_progress_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (line_open_ && done_share < 1 && now - drawn_ < std::chrono::milliseconds(100)) return;
+  if (!shows_progress_ || !(is_due() || done_share >= 1)) return;
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(done_share * kWidth);
   to_stderr(fmt::format("\r\x1b[K{} [{:=>{}}{:{}}] {:3.0f} % {}", what, "", filled, "", kWidth - filled,
                         done_share * 100, detail));
-  drawn_ = now;
   line_open_ = true;
+}
+
+void Terminal::status(std::string_view text) {
+  if (!shows_progress_ || !is_due()) return;
+  winsize window{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
+    text = text.substr(0, window.ws_col - size_t{1});
+  to_stderr(fmt::format("\r\x1b[K{}", text));
+  line_open_ = true;
+}
+
+bool Terminal::is_due() {
+  const auto now = std::chrono::steady_clock::now();
+  if (line_open_ && now - drawn_ < std::chrono::milliseconds(100)) return false;
+  drawn_ = now;
+  return true;
 }
 
 void Terminal::end_progress() {

@@ -24,6 +24,8 @@ class Terminal {
   // print() for what a model wrote: on a terminal, control characters other than line ends and tabs become U+FFFD, so
   // that no text can drive it.
   void print_foreign(std::string_view text, bool dimmed = false);
+  // What a model wrote, as print_foreign() would print it.
+  [[nodiscard]] std::string safe(std::string_view text) const;
   // Indented, one object; bytes that are no UTF-8 become U+FFFD.
   void print_json(const nlohmann::ordered_json& json);
   // To standard error unless --quiet: summaries and hints.
@@ -38,18 +40,25 @@ class Terminal {
   [[nodiscard]] std::string dim(std::string_view text) const;
   [[nodiscard]] std::string bold(std::string_view text) const;
   [[nodiscard]] bool colors() const { return colors_; }
-  [[nodiscard]] bool is_json() const { return json_; }  // a program reads what is printed
+  [[nodiscard]] bool on_terminal() const { return on_terminal_; }  // what is printed is seen by a person
+  [[nodiscard]] bool edits_lines() const { return edits_lines_; }  // and typed by one, at a terminal with a cursor
+  [[nodiscard]] bool is_json() const { return json_; }             // a program reads what is printed
 
   // One line on standard error, redrawn at most ten times a second; only on a terminal and without --quiet.
   void progress(std::string_view what, double done_share, std::string_view detail);
+  // The same line with any text, cut to the window.
+  void status(std::string_view text);
   void end_progress();
 
  private:
   bool on_terminal_ = false;
   bool colors_ = false;
+  bool edits_lines_ = false;
   bool json_ = false;
   bool quiet_ = false;
   bool shows_progress_ = false;
+  [[nodiscard]] bool is_due();
+
   bool line_open_ = false;
   std::chrono::steady_clock::time_point drawn_{};
 };

@@ -97,7 +97,7 @@ class CommandLine(Case):
         for date in ("tomorrow", "2026-13-01", "2026-02-30", "2026-1-1", "26-01-01", "2026-01-01x", "+026-01-01", "2026/01/01", ""):
             self.refused(USAGE, "chat", "-m", TINY, "-p", "hi", "--date", date, says="YYYY-MM-DD")
         self.refused(USAGE, "chat", "-m", TINY, "-p", "hi", "--reasoning", "extreme", says="low or medium or high")
-        self.refused(USAGE, "chat", "-m", TINY, "--json", says="one question")
+        self.refused(USAGE, "chat", "-m", TINY, "--json", says="want a question (-p, -f or piped")
 
     def test_control_characters_in_a_message_are_harmless(self):
         result = self.refused(USAGE, *RUN, "-p", "a", "--color", "\x1b[31m\nred\r")

@@ -1,0 +1,43 @@
+#pragma once
+// What a person types, a message at a time: edited where the terminal has a cursor, else read as it comes.
+
+#include "app/interrupt.h"
+#include "app/terminal.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+
+class LineEditor {
+ public:
+  enum class Got { kLine, kDropped, kInterrupted, kEnd };
+  struct Setup {
+    std::vector<std::string> completions;  // whole lines
+    std::filesystem::path history;         // made for this user alone; empty: none is kept
+  };
+  // One at a time. Says so where the history cannot be kept.
+  LineEditor(Terminal& terminal, Interrupt& interrupt, Setup setup);
+  ~LineEditor();
+  LineEditor(const LineEditor&) = delete;
+  LineEditor& operator=(const LineEditor&) = delete;
+
+  // kDropped, kInterrupted: Ctrl-C, after something was typed or before. A message may have many lines; the """ around
+  // it and the line ends after it are not part of it. `what`: shown in front.
+  [[nodiscard]] Got read(const std::string& what, std::string& message);
+
+ private:
+  Got read_edited(const std::string& what, std::string& message);
+  Got read_plain(const std::string& prompt, std::string& line);
+  void read_more();
+  void open_history();
+
+  Terminal& terminal_;
+  Interrupt& interrupt_;
+  Setup setup_;
+  std::string typed_;   // read and not yet returned
+  bool ended_ = false;  // nothing more to read
+};
+
+}  // namespace nibble::app

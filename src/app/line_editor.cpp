@@ -41,7 +41,7 @@ void complete(ic_completion_env_t* found, const char* typed) {
     const size_t space = line.find(' ');
     const bool next_word = space != std::string::npos && space + 1 < line.size() && prefix.size() <= space;
     if (next_word || std::string_view(line).substr(0, prefix.size()) != prefix) continue;
-    ic_add_completion_ex(found, line.c_str(), nullptr, nullptr);
+    ic_add_completion_prim(found, line.c_str(), nullptr, nullptr, static_cast<long>(prefix.size()), 0);
   }
 }
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from notices import ROOT, entries
+from notices import ROOT, entries, folders
 
 # The oldest of the distributions named: glibc of Ubuntu 22.04, and its OpenSSL's first symbols.
 MOST = {"GLIBC": (2, 35), "OPENSSL": (3, 0, 0)}
@@ -41,9 +41,11 @@ def program_faults(libraries, symbols, most=None):
     for library in libraries:
         if library not in SHARED and not library.startswith("ld-linux"):
             faults.append(f"links {library}, of which distributions have different versions or none: want it inside (NIBBLE_PORTABLE)")
-    for name, version in (most or MOST).items():
-        if symbols.get(name, (0,)) > version:
-            faults.append(f"wants a symbol of {name}_{dotted(symbols[name])}: want at most {name}_{dotted(version)}")
+    for name, version in symbols.items():
+        if name not in MOST:
+            faults.append(f"wants a symbol of {name}_{dotted(version)}: no version of that name is on every distribution")
+        elif version > (MOST if most is None else most).get(name, version):
+            faults.append(f"wants a symbol of {name}_{dotted(version)}: want at most {name}_{dotted(MOST[name])}")
     return faults
 
 
@@ -64,9 +66,10 @@ def notice_faults(listed, headers, libraries, folders, exists):
         return {value for entry in listed for value in entry.get(key, [])}
     faults = [f"includes <{h}/…>: no entry has it under headers" for h in sorted(headers - named("headers"))]
     faults += [f"links {l}: no entry has it under libraries" for l in libraries if l not in named("libraries")]
-    faults += [f"third_party/{f}: no entry has it under folders" for f in sorted(folders - named("folders"))]
+    faults += [f"third_party/{f}: want a README.md, its first line the name, and a LICENSE" for f in sorted(folders)
+               if not (exists(f"third_party/{f}/README.md") and exists(f"third_party/{f}/LICENSE"))]
     for entry in listed:
-        paths = [f"third_party/{f}" for f in entry.get("folders", [])] + entry.get("files", []) + ([entry["text"]] if "text" in entry else [])
+        paths = entry.get("files", []) + ([entry["text"]] if "text" in entry else [])
         faults += [f"{entry['name']} names {path}, which is not there" for path in paths if not exists(path)]
         own_terms = "Exception" in entry["licence"] or "EULA" in entry["licence"]
         if entry.get("contained", True) and "text" not in entry and not own_terms:
@@ -83,11 +86,9 @@ def main(build):
         most = {}
         print(f"skipped: versions of symbols: this system's glibc is {dotted(here)}; packages for all are built with {dotted(BUILDS_FOR_ALL)}")
     faults = [f"{program} {fault}" for fault in program_faults(libraries, symbols, most)]
-    folders = {path.name for path in (ROOT / "third_party").iterdir() if path.is_dir() and path.name != "licences"}
-    folders |= {str(path.relative_to(ROOT / "third_party")) for path in (ROOT / "third_party").glob("*/3rdparty/*")}
     headers = included_folders(output("ninja", "-C", build, "-t", "deps")) - {"gtest", "gmock"}
     faults += [f"third_party/notices.json: {fault}"
-               for fault in notice_faults(entries(), headers, libraries, folders, lambda path: (ROOT / path).exists())]
+               for fault in notice_faults(entries(), headers, libraries, set(folders()), lambda path: (ROOT / path).exists())]
     for fault in faults:
         print(f"package: {fault}")
     return 1 if faults else 0

@@ -9,7 +9,7 @@ SYMBOLS = """
 0000000000000000      DF *UND*	0000000000000000 (OPENSSL_3.0.0) SSL_new
 0000000000a3f2c0 g    DO .bss	0000000000000008  NIBBLE_9.9 own
 """
-LISTED = [{"name": "fmt", "licence": "MIT", "text": "fmt.txt", "headers": ["fmt"], "folders": ["fmt"]},
+LISTED = [{"name": "fmt", "licence": "MIT", "text": "fmt.txt", "headers": ["fmt"]},
           {"name": "libc", "licence": "LGPL", "contained": False, "libraries": ["libc.so.6"]}]
 
 
@@ -19,6 +19,9 @@ class Package(unittest.TestCase):
         self.assertEqual(symbols, {"GLIBC": (2, 36), "OPENSSL": (3, 0, 0)})
         self.assertEqual(package.program_faults([], symbols), ["wants a symbol of GLIBC_2.36: want at most GLIBC_2.35"])
         self.assertEqual(package.program_faults([], package.versions(SYMBOLS.format("2.4"))), [])  # not 2.40
+        self.assertEqual(package.program_faults([], symbols, {}), [])  # where nothing older is at hand
+        (fault,) = package.program_faults([], package.versions("0000 DF *UND*	0000 (CURL_OPENSSL_4) curl_free"))
+        self.assertIn("CURL_OPENSSL_4", fault)
 
     def test_libraries_that_differ_are_named(self):
         libraries = package.needed("  NEEDED               libfmt.so.9\n  NEEDED               libc.so.6\n  SONAME  x.so\n")
@@ -31,7 +34,7 @@ class Package(unittest.TestCase):
         self.assertEqual(package.included_folders(deps), {"fmt", "curl"})
 
     def test_what_no_notice_names(self):
-        faults = package.notice_faults(LISTED, {"fmt", "curl"}, ["libc.so.6", "libz.so.1"], {"fmt", "katex"}, lambda path: path != "fmt.txt")
+        faults = package.notice_faults(LISTED, {"fmt", "curl"}, ["libc.so.6", "libz.so.1"], {"fmt", "katex"}, lambda path: path not in ("fmt.txt", "third_party/katex/LICENSE"))
         self.assertEqual([next(word for word in ("curl", "libz", "katex", "fmt.txt") if word in fault) for fault in faults],
                          ["curl", "libz", "katex", "fmt.txt"])
         self.assertEqual(package.notice_faults(LISTED, {"fmt"}, ["libc.so.6"], {"fmt"}, lambda path: True), [])

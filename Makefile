@@ -2,13 +2,14 @@
 JOBS ?= $(shell nproc)
 SECONDS ?= 60
 PRESET ?= cuda
+PACKAGE ?= cpu
 MODEL ?= models/nibble-tiny
 PROMPT ?= Once upon a time
 
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build cuda test test-serve test-page asan tsan fuzz lint format clean
+.PHONY: help setup demo build cuda package test test-serve test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -24,6 +25,11 @@ cuda: setup ## build the CUDA product (PRESET=cuda: H100, H200 and DGX Spark, ch
 	$(call configure,$(PRESET))
 	$(call compile,$(PRESET),nibble)
 	$(if $(filter cuda,$(PRESET)),@tools/check_spills.py build/cuda)
+
+package: setup ## a .deb and a tarball under build/packages (PACKAGE=cpu; cuda: with CUDA); on Debian 12 they fit older systems, too
+	$(call configure,$(PACKAGE))
+	$(call compile,$(PACKAGE),nibble)
+	@tools/package.py build/$(PACKAGE) build/packages
 
 demo: setup ## build, then let the small model of the repository tell a story
 	$(call configure,cpu)

@@ -1,4 +1,8 @@
-# Sets NIBBLE_COMMIT, for benchmarks to name: of the checkout, "unknown" outside one. Each commit configures anew.
+# Sets NIBBLE_COMMIT, for benchmarks to name: of the checkout, "unknown" outside one, where -DNIBBLE_COMMIT does not tell.
+# Each commit configures anew.
+if(NIBBLE_COMMIT)
+  return()
+endif()
 set(NIBBLE_COMMIT unknown)
 find_package(Git QUIET)
 if(GIT_FOUND)

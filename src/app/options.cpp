@@ -1,5 +1,6 @@
 #include "app/options.h"
 
+#include "app/commit.h"
 #include "app/flags.h"
 #include "app/help.h"
 #include "app/hub_options.h"
@@ -8,17 +9,19 @@
 #include "app/serve_options.h"
 #include "app/vllm_flags.h"
 #include "base/error.h"
+#include "base/random.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <optional>
-#include <random>
 #include <utility>
 
 namespace nibble::app {
@@ -56,7 +59,9 @@ std::pair<int32_t, float> parse_bias(const std::string& text) {
 
 void add_generate(Flags flags, GenerateOptions& o) {
   backend::SamplingParams& s = o.sampling;
-  s.seed = std::random_device{}();
+  std::array<uint8_t, 4> seed{};
+  fill_unguessable(seed);
+  s.seed = std::bit_cast<uint32_t>(seed);
   flags.show_defaults(true);
   flags
       .value("-n,--max-tokens", o.max_tokens,
@@ -370,7 +375,7 @@ void add_remove(Flags flags, RemoveOptions& o) {
 
 std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
   CommandLine line({.about = "Nibble: the fastest gpt-oss on the machine you own.",
-                    .version = std::string("nibble ") + NIBBLE_VERSION,
+                    .version = fmt::format("nibble {} (commit {}), licence Apache-2.0", NIBBLE_VERSION, commit()),
                     .footer = help_footer("")});
   const auto command = [&line](const char* name, const char* what) {
     return line.command(name, what, help_footer(name));

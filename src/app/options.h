@@ -229,6 +229,8 @@ struct Setting {
   std::string flag, value, origin;
 };
 
+enum class LogFormat : uint8_t { kAuto, kText, kJson };  // auto: text on a terminal, else JSON
+
 struct ServeOptions {
   ModelOptions model;
   OutputOptions output;
@@ -256,6 +258,7 @@ struct ServeOptions {
   int shutdown_timeout = 30;  // seconds
   bool log_requests = true;
   bool log_prompts = false;
+  LogFormat log_format = LogFormat::kAuto;
   std::string date;  // empty: today
   bool print_config = false;
   std::string config_file;

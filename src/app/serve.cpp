@@ -6,6 +6,7 @@
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
 #include "app/named_model.h"
+#include "app/serve_log.h"
 #include "app/terminal.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -26,25 +27,6 @@
 
 namespace nibble::app {
 namespace {
-
-std::string time_text(const char* format, std::time_t time) {
-  std::tm local{};
-  localtime_r(&time, &local);
-  char text[40];
-  return {text, std::strftime(text, sizeof text, format, &local)};
-}
-
-// One JSON object per line on standard error; one write, so that lines of several threads stay whole.
-void log_line(const server::Json& fields) {
-  using namespace std::chrono;
-  const auto now = system_clock::now();
-  const auto ms = duration_cast<milliseconds>(now.time_since_epoch()).count() % 1000;
-  const std::time_t seconds = system_clock::to_time_t(now);
-  server::Json line = {{"time", fmt::format("{}.{:03}", time_text("%Y-%m-%dT%H:%M:%S", seconds), ms)}};
-  line.update(fields);
-  const std::string text = server::to_text(line) + "\n";
-  std::fwrite(text.data(), 1, text.size(), stderr);
-}
 
 int print_settings(const ServeOptions& o, Terminal& terminal) {
   if (o.output.json) {
@@ -72,12 +54,12 @@ server::HttpOptions http_options(const ServeOptions& o) {
           .drain_time = std::chrono::seconds(o.shutdown_timeout)};
 }
 
-server::ApiOptions api_options(const ServeOptions& o) {
+server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log_line) {
   const auto date = [fixed = o.date] { return fixed.empty() ? time_text("%Y-%m-%d", std::time(nullptr)) : fixed; };
   const bool log = o.log_requests || o.log_prompts;
   return {.api_keys = o.api_keys,
           .date = date,
-          .log = log ? server::LogLine(log_line) : server::LogLine([](const server::Json&) {}),
+          .log = log ? log_line : server::LogLine([](const server::Json&) {}),
           .log_prompts = o.log_prompts,
           .version = NIBBLE_VERSION};
 }
@@ -178,6 +160,7 @@ void end_soon() {
 int execute(const ServeOptions& o) {
   Terminal terminal(o.output);
   if (o.print_config) return print_settings(o, terminal);
+  const server::LogLine log_line = serve_log(o.log_format, terminal);
   for (const std::string& note : o.notes) terminal.note(note);
   ModelOptions model = o.model;
   NamedModel named = model.model.empty() ? own_model() : find_named(model, terminal);
@@ -196,7 +179,7 @@ int execute(const ServeOptions& o) {
 
   Running running;
   std::atomic<bool> loaded = false;
-  server::Api api(api_options(o));
+  server::Api api(api_options(o, log_line));
   const DeafAtTheEnd deaf;  // once the server, whose signals they are, is gone
   server::HttpOptions options = http_options(o);
   options.on_signal = [&loaded] {
@@ -207,10 +190,7 @@ int execute(const ServeOptions& o) {
   server::HttpServer http(std::move(options), [&api](const server::HttpRequest& request, server::Wake wake) {
     return api.handle(request, std::move(wake));
   });
-  const std::string host = o.host.find(':') == std::string::npos ? o.host : "[" + o.host + "]";  // IPv6
-  const std::string address =
-      fmt::format("{}://{}:{}", o.certificate_file.empty() ? "http" : "https", host, http.port());
-  terminal.note("listening on " + address);
+  terminal.note("listening on " + http_address(o, o.host, http.port()));
   api.loading("checking weights", 0);
   load(
       o, model, running,
@@ -222,9 +202,10 @@ int execute(const ServeOptions& o) {
   server::ServedModel served = served_model(running, named.names);
   served.by_priority = o.by_priority;
   const bool cpu = model.backend == BackendKind::kCpu;
-  terminal.note(fmt::format("serving {} on {}{}, context {} tokens, API at {}/v1", named.names.front(),
+  terminal.note(fmt::format("serving {} on {}{}, context {} tokens", named.names.front(),
                             running.loaded->backend().name(), cpu ? fmt::format(" ({})", describe_cpu(model)) : "",
-                            served.max_context, address));
+                            served.max_context));
+  for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
   http.wait();

@@ -151,6 +151,10 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
       "--log-requests,--enable-log-requests,!--no-log-requests,!--disable-log-requests,!--no-enable-log-requests",
       o.log_requests, "One line per request on standard error (default)");
   flags.turn("--log-prompts", o.log_prompts, "Log the text of requests too");
+  add_choice<LogFormat>(
+      flags, "--log-format",
+      {o.log_format, {{"auto", LogFormat::kAuto}, {"text", LogFormat::kText}, {"json", LogFormat::kJson}}},
+      "Lines on standard error; auto: text on a terminal, elsewhere one JSON object a line");
   flags.value("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags")
       .not_empty();
   flags.turn("--print-config", o.print_config, "Show the settings and where each came from, and leave");

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
+#include <utility>
 
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -75,7 +76,12 @@ void Terminal::print_json(const nlohmann::ordered_json& json) {
 void Terminal::note(std::string_view text) {
   if (quiet_) return;
   end_progress();
-  to_stderr(fmt::format("{}\n", text));
+  notes_ ? notes_(text) : to_stderr(fmt::format("{}\n", text));
+}
+
+void Terminal::send_notes(std::function<void(std::string_view)> to) {
+  notes_ = std::move(to);
+  colors_ = false;
 }
 
 bool Terminal::can_ask() const { return !quiet_ && !json_ && isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1; }

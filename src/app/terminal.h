@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,8 @@ class Terminal {
   void print_json(const nlohmann::ordered_json& json);
   // To standard error unless --quiet: summaries and hints.
   void note(std::string_view text);
+  // From now on notes go there instead, without colours.
+  void send_notes(std::function<void(std::string_view)> to);
 
   // Whether somebody is there to answer: standard input and error are a terminal, and nothing is --quiet or --json.
   [[nodiscard]] bool can_ask() const;
@@ -60,6 +63,7 @@ class Terminal {
   [[nodiscard]] bool is_due();
 
   bool line_open_ = false;
+  std::function<void(std::string_view)> notes_;
   std::chrono::steady_clock::time_point drawn_{};
 };
 

@@ -16,7 +16,7 @@ class Help(Case):
         text = self.ok("--help").out
         for word in (*COMMANDS, "Exit codes"):
             self.assertIn(word, text)
-        self.assertRegex(self.ok("--version").out, r"^nibble \d+\.\d+")
+        self.assertRegex(self.ok("--version").out, r"^nibble \d+\.\d+\S* \(commit [0-9a-f]+|unknown\), licence Apache-2\.0\n$")
 
     def test_every_command_has_help_with_readable_choices(self):
         for command in COMMANDS:

@@ -1,6 +1,9 @@
 """nibble serve over a socket: every endpoint, hostile requests, clients that go, the end. Standard library only."""
+import http.client
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -467,6 +470,51 @@ class Others(Shared):
         self.assertEqual(self.server.metric("nibble:request_success_total", finished_reason="length"), finished)
         response.close()
         connection.close()
+
+    def test_every_line_of_a_log_that_no_terminal_shows_is_json(self):
+        lines = [json.loads(line) for line in list(self.server.log)]
+        self.assertEqual({"time", "event", "text"}, set(lines[0]))
+        ways = [line["text"] for line in lines if line["event"] == "note"]
+        address = f"http://127.0.0.1:{self.server.port}"
+        for way in (f"chat  {address}/", f"API   {address}/v1"):
+            self.assertIn(way, ways)
+        (curl,) = [way.removeprefix("try   ") for way in ways if way.startswith("try ")]
+        done = subprocess.run(["sh", "-c", curl], capture_output=True, timeout=PATIENCE_S, check=False) if shutil.which("curl") else None
+        self.assertTrue(done is None or "content" in json.loads(done.stdout)["choices"][0]["message"], done)
+
+    def test_a_log_for_people(self):
+        for format in ("auto", "text"):
+            ours, theirs = os.openpty() if format == "auto" else os.pipe()
+            with open(ours, "rb", buffering=0) as reader:
+                server = subprocess.Popen([NIBBLE, "serve", TINY, "--port", "0", "--log-format", format, "--api-key", "hush"], stderr=theirs)
+                os.close(theirs)
+                try:
+                    log = self.read_until(reader, b"Bearer YOUR_KEY'")
+                    port = int(re.search(r"listening on http://127.0.0.1:(\d+)", log)[1])
+                    self.assertIn(f"  chat  http://127.0.0.1:{port}/", log)
+                    self.assertNotIn("hush", log)
+                    for key, says in (("hush", r"\n(\r\x1b\[K)?\d\d:\d\d:\d\d  200 /v1/completions  \d+ tokens in \(0 cached\), 3 out, first after \d+ ms.*, length"),
+                                      ("\x9b1m", r"\d\d:\d\d:\d\d  refused .*status 401")):
+                        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+                        connection.request("POST", "/v1/completions", json.dumps({"prompt": "Once", "max_tokens": 3}).encode(),
+                                           {"Authorization": "Bearer " + key, "X-Request-Id": "mine"})
+                        connection.getresponse().read()
+                        connection.close()
+                        log += self.read_until(reader, b"length" if key == "hush" else b"401")
+                        self.assertRegex(log, says)
+                    if format == "text":  # a file may get it, too
+                        self.assertNotIn("\x1b", log)
+                finally:
+                    server.terminate()
+                    self.assertEqual(server.wait(timeout=PATIENCE_S), 0)
+
+    def read_until(self, reader, words):
+        seen = b""
+        while words not in seen:
+            part = reader.read(4096)
+            self.assertTrue(part, seen)
+            seen += part
+        return seen.decode()
 
     def test_one_log_line_per_request_without_its_text(self):
         start = len(self.server.log)

@@ -2,11 +2,15 @@
 
 #include "base/error.h"
 
-#include <hwy/targets.h>
+#include <hwy/detect_targets.h>
 
 #include <array>
 #include <atomic>
 #include <string>
+
+#if !HWY_ARCH_X86
+#include <sys/auxv.h>
+#endif
 
 namespace nibble::backend {
 namespace {
@@ -39,19 +43,31 @@ CpuIsa isa_named(std::string_view name) {
   throw Error(Code::kInvalidRequest, "want {}, found {}", names, name);
 }
 
-void mask_isa(CpuIsa most) {
-  mask = most;
-  int64_t hidden = 0;  // of Highway's targets, which its dispatch heeds, too
-  if (!unmasked(CpuIsa::kAvx512)) hidden |= HWY_AVX3 | HWY_AVX3_DL;
-  if (!unmasked(CpuIsa::kAvx2)) hidden |= HWY_AVX2;
-  hwy::DisableTargets(hidden);
-}
+void mask_isa(CpuIsa most) { mask = most; }
 
 CpuIsa isa_mask() { return mask; }
 
 bool unmasked(CpuIsa isa) {
   const CpuIsa most = mask;
   return most == CpuIsa::kAuto || isa <= most;
+}
+
+// The lists are those of Highway's target attributes.
+bool runs_target(CpuIsa isa) {
+#if HWY_ARCH_X86
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+                    __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("aes") &&
+                    __builtin_cpu_supports("pclmul");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512cd");
+  const bool has = isa == CpuIsa::kAvx512 ? avx512 : isa == CpuIsa::kAvx2 && avx2;
+#else
+  constexpr unsigned long kAes = 1UL << 3;  // Linux: arch/arm64/include/uapi/asm/hwcap.h, HWCAP_AES
+  const bool has = isa == CpuIsa::kBaseline && (getauxval(AT_HWCAP) & kAes) != 0;
+#endif
+  return has && unmasked(isa);
 }
 
 }  // namespace nibble::backend

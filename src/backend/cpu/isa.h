@@ -25,6 +25,9 @@ void mask_isa(CpuIsa most);
 [[nodiscard]] CpuIsa isa_mask();
 // Whether the mask leaves `isa`, which says nothing of the CPU.
 [[nodiscard]] bool unmasked(CpuIsa isa);
+// Whether Highway's target for `isa` (AVX2, AVX3, NEON) may be called here: the CPU and its system have it, the mask
+// leaves it. Not Highway's own answer, since that needs its library, of which every distribution has another.
+[[nodiscard]] bool runs_target(CpuIsa isa);
 
 // What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.
 enum class Activations : uint8_t {

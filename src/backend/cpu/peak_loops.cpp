@@ -1,8 +1,11 @@
 #include "backend/cpu/peak_loops.h"
 
+#include "backend/cpu/isa.h"
+
 #include <fmt/format.h>
 
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)  // as simd.cpp
+#define HWY_DISABLED_TARGETS \
+  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)  // as simd.cpp
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/peak_loops.cpp"
 #include <hwy/foreach_target.h>
@@ -10,7 +13,6 @@
 #include <hwy/highway.h>
 
 #include <numeric>
-#include <string_view>
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::backend::cpu::HWY_NAMESPACE {
@@ -51,9 +53,15 @@ float multiply_add(int64_t rounds) {
   return hn::GetLane(sum[0]);
 }
 
-double multiply_add_flops() { return 2.0 * kChains * static_cast<double>(hn::Lanes(hn::ScalableTag<float>())); }
+PeakLoop float_loop() {
+  const auto lanes = static_cast<double>(hn::Lanes(hn::ScalableTag<float>()));
+  return {.type = fmt::format("f32 ({})", hwy::TargetName(HWY_TARGET)),
+          .exact16 = true,
+          .flops_per_round = 2.0 * kChains * lanes,
+          .run = multiply_add};
+}
 
-std::string_view target() { return hwy::TargetName(HWY_TARGET); }
+TargetLoops loops() { return {.read_all = read_all, .float_loop = float_loop}; }
 
 }  // namespace nibble::backend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -61,19 +69,26 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::backend::cpu {
 
-HWY_EXPORT(read_all);
-HWY_EXPORT(multiply_add);
-HWY_EXPORT(multiply_add_flops);
-HWY_EXPORT(target);
+namespace {
 
-uint64_t read_all(const uint64_t* data, int64_t words) { return HWY_DYNAMIC_DISPATCH(read_all)(data, words); }
-
-PeakLoop float_loop() {
-  return {.type = fmt::format("f32 ({})", HWY_DYNAMIC_DISPATCH(target)()),
-          .exact16 = true,
-          .flops_per_round = HWY_DYNAMIC_DISPATCH(multiply_add_flops)(),
-          .run = [](int64_t rounds) { return HWY_DYNAMIC_DISPATCH(multiply_add)(rounds); }};
+TargetLoops best_loops() {
+#if HWY_TARGETS & HWY_AVX3
+  if (runs_target(CpuIsa::kAvx512)) return N_AVX3::loops();
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (runs_target(CpuIsa::kAvx2)) return N_AVX2::loops();
+#endif
+#if HWY_TARGETS & HWY_NEON
+  if (runs_target(CpuIsa::kBaseline)) return N_NEON::loops();
+#endif
+  return HWY_STATIC_DISPATCH(loops)();
 }
+
+}  // namespace
+
+uint64_t read_all(const uint64_t* data, int64_t words) { return best_loops().read_all(data, words); }
+
+PeakLoop float_loop() { return best_loops().float_loop(); }
 
 }  // namespace nibble::backend::cpu
 #endif  // HWY_ONCE

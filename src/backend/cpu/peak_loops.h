@@ -17,6 +17,12 @@ struct PeakLoop {
   float (*run)(int64_t rounds) = nullptr;  // the result only keeps the work from being dropped
 };
 
+// Both, as compiled for one instruction set.
+struct TargetLoops {
+  uint64_t (*read_all)(const uint64_t* data, int64_t words) = nullptr;
+  PeakLoop (*float_loop)() = nullptr;
+};
+
 // Multiply-adds in float, on the instruction set that the backend's other loops use.
 [[nodiscard]] PeakLoop float_loop();
 // Those of this machine's instructions for bf16 and int8; none where it has none.

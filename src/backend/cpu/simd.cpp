@@ -360,17 +360,17 @@ namespace nibble::backend::cpu {
 std::vector<IsaKernels> portable_kernels() {
   std::vector<IsaKernels> all;
   // A set's own code, its table's included, runs only where the CPU has it.
-  [[maybe_unused]] const auto add = [&](CpuIsa isa, int64_t target, auto table_of) {
-    if ((hwy::SupportedTargets() & target) != 0) all.push_back({isa, table_of()});
+  [[maybe_unused]] const auto add = [&](CpuIsa isa, auto table_of) {
+    if (runs_target(isa)) all.push_back({isa, table_of()});
   };
 #if HWY_TARGETS & HWY_AVX3
-  add(CpuIsa::kAvx512, HWY_AVX3, [] { return N_AVX3::table("avx512"); });
+  add(CpuIsa::kAvx512, [] { return N_AVX3::table("avx512"); });
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  add(CpuIsa::kAvx2, HWY_AVX2, [] { return N_AVX2::table("avx2"); });
+  add(CpuIsa::kAvx2, [] { return N_AVX2::table("avx2"); });
 #endif
 #if HWY_TARGETS & HWY_NEON
-  add(CpuIsa::kBaseline, HWY_NEON, [] { return N_NEON::table("neon"); });
+  add(CpuIsa::kBaseline, [] { return N_NEON::table("neon"); });
 #endif
   all.push_back({CpuIsa::kBaseline, HWY_STATIC_DISPATCH(table)("baseline")});
   return all;

@@ -1,0 +1,29 @@
+#pragma once
+// The lines of a running server on standard error: for a person, or for what collects logs.
+
+#include "app/options.h"
+#include "server/api.h"
+
+#include <ctime>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::app {
+
+class Terminal;
+
+[[nodiscard]] std::string time_text(const char* format, std::time_t time);
+
+// One event as a line without its end. What clients chose stands in it escaped.
+[[nodiscard]] std::string text_log_line(const server::Json& event, std::string_view time);
+
+// Writes events, from any thread; in JSON the terminal's notes, too.
+[[nodiscard]] server::LogLine serve_log(LogFormat format, Terminal& terminal);
+
+// Where a model that is ready can be reached from this machine, a line each.
+[[nodiscard]] std::vector<std::string> ways_in(const ServeOptions& o, int port);
+// http://127.0.0.1:8000
+[[nodiscard]] std::string http_address(const ServeOptions& o, std::string_view host, int port);
+
+}  // namespace nibble::app

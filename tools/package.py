@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""tools/package.py <build folder> <output folder>: a .deb and a relocatable tarball of a built program. The same commit
+gives the same bytes."""
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+
+import check_package
+from notices import ROOT
+
+PROGRAM = "src/app/nibble"
+DEBIAN_PACKAGES = {"libssl.so.3": "libssl3", "libcurl.so.4": "libcurl4"}  # Ubuntu 24.04's libssl3t64 and libcurl4t64 provide them
+# Stopped before its files go; never enabled or started: that is the administrator's to do.
+SCRIPTS = {
+    "postinst": 'if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n',
+    "prerm": 'if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl disable --now nibble.service || true; fi\n',
+    "postrm": 'if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n'}
+
+
+def run(*command, **options):
+    return subprocess.run(command, check=True, text=True, **options)
+
+
+def git(*command):
+    done = subprocess.run(["git", "-C", ROOT, *command], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def cached(build, name):
+    for line in (build / "CMakeCache.txt").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return line.split("=", 1)[1]
+    return ""
+
+
+def version_of(build):
+    """The project's, and behind it the commit's time where the commit is no release."""
+    version = cached(build, "CMAKE_PROJECT_VERSION")
+    if git("tag", "--points-at", "HEAD", f"v{version}"):
+        return version
+    time = git("log", "-1", "--date=format-local:%Y%m%d%H%M", "--format=%cd")
+    return f"{version}+{time}" if time else version
+
+
+def install(build, prefix, destination=None):
+    env = {**os.environ, "DESTDIR": str(destination)} if destination else None
+    run("cmake", "--install", build, "--prefix", prefix, "--strip", env=env, stdout=subprocess.DEVNULL)
+
+
+def tarball(build, out, name):
+    install(build, out / name)
+    shutil.copytree(ROOT / "packaging", out / name / "share/nibble/packaging")
+    file = out / f"{name}.tar.gz"
+    pack = ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", f"--mtime=@{os.environ['SOURCE_DATE_EPOCH']}", "--mode=go-w", "-C", out]
+    run(*pack, "--use-compress-program=gzip -9n", "-cf", file, name)
+    shutil.rmtree(out / name)
+    return file
+
+
+def depends(libraries, symbols):
+    packages = [f"libc6 (>= {check_package.dotted(symbols['GLIBC'])})"]
+    return ", ".join(packages + [DEBIAN_PACKAGES[l] for l in libraries if l in DEBIAN_PACKAGES])
+
+
+def debian(build, out, package, version, arch):
+    stage = out / "stage"
+    install(build, "/usr", stage)
+    for source, to in (("nibble.service", "usr/lib/systemd/system"), ("serve.toml", "etc/nibble")):
+        (stage / to).mkdir(parents=True)
+        shutil.copy(ROOT / "packaging" / source, stage / to)
+    (stage / "usr/share/doc/nibble/copyright").write_text(
+        "Nibble is licensed under the Apache License 2.0: /usr/share/common-licenses/Apache-2.0.\n"
+        "What it contains of others, and their licences: THIRD-PARTY-NOTICES, beside this file.\n")
+    program = build / PROGRAM
+    wants = depends(check_package.needed(check_package.output("objdump", "-p", program)),
+                    check_package.versions(check_package.output("objdump", "-T", program)))
+    size = sum(path.stat().st_size for path in stage.rglob("*") if path.is_file()) // 1024
+    other = "nibble-cuda" if package == "nibble" else "nibble"
+    control = stage / "DEBIAN"
+    control.mkdir()
+    (control / "control").write_text(
+        f"Package: {package}\nVersion: {version}\nArchitecture: {arch}\nMaintainer: The Nibble authors <nibble@localhost>\n"
+        f"Installed-Size: {size}\nDepends: {wants}\nRecommends: ca-certificates\nConflicts: {other}\nReplaces: {other}\n"
+        "Section: science\nPriority: optional\n"
+        "Description: gpt-oss-20b and gpt-oss-120b: engine, chat and OpenAI-compatible server\n"
+        " One program without Python. A small model to try it with is part of the package.\n")
+    (control / "conffiles").write_text("/etc/nibble/serve.toml\n")
+    for name, body in SCRIPTS.items():
+        (control / name).write_text(f"#!/bin/sh\nset -e\n{body}")
+        (control / name).chmod(0o755)
+    for path in [stage, *stage.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    file = out / f"{package}_{version}_{arch}.deb"
+    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", stage, file, stdout=subprocess.DEVNULL)
+    shutil.rmtree(stage)
+    return file
+
+
+def main(build, out):
+    faults = check_package.main(build)
+    if faults:
+        sys.exit("package: not made")
+    os.environ.setdefault("SOURCE_DATE_EPOCH", git("log", "-1", "--format=%ct") or "0")
+    os.environ["TZ"] = "UTC"
+    os.umask(0o022)
+    out.mkdir(parents=True, exist_ok=True)
+    package = "nibble-cuda" if cached(build, "NIBBLE_CUDA") == "ON" else "nibble"
+    version, machine = version_of(build), platform.machine()
+    made = [tarball(build, out, f"{package}-{version}-linux-{machine}")]
+    if shutil.which("dpkg-deb"):
+        arch = check_package.output("dpkg", "--print-architecture").strip()
+        made.append(debian(build, out, package, version, arch))
+    else:
+        print("no .deb: want dpkg-deb")
+    for file in made:
+        print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve())

@@ -133,6 +133,7 @@ class Chat {
         if (e.code() != Code::kInvalidRequest) throw;
         terminal_.note(fmt::format("nibble: {}{}", e.what(), history_.empty() ? "" : "; /clear forgets what was said"));
       }
+      interrupt_.clear();  // what ended the answer
     }
     return kExitOk;
   }
@@ -322,7 +323,12 @@ int execute(const ChatOptions& asked) {
     throw Error(Code::kInvalidRequest, "want a question (-p, -f or piped into standard input), found an empty one");
   std::vector<text::ToolSpec> tools;
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
-  options.model = with_backend(with_files(asked.model, terminal), kDefaultContext);
+  if (options.model.model.empty()) {
+    options.model.model = own_model().path;
+    terminal.note(
+        "nibble-tiny answers, a small model that knows little; nibble pull openai/gpt-oss-20b gets a large one");
+  }
+  options.model = with_backend(with_files(options.model, terminal), kDefaultContext);
   const ModelOptions& model = options.model;
   const ModelSource source = open_model(model, terminal);
   const int64_t context = context_length(model, source.config, kDefaultContext);

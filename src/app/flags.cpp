@@ -61,7 +61,41 @@ ParseFailure failure_of(const CLI::App& app, const CLI::ParseError& error) {
   return failure;
 }
 
+constexpr std::pair<HelpGroup, std::string_view> kGroups[] = {{HelpGroup::kCommon, "common"},
+                                                              {HelpGroup::kSampling, "sampling"},
+                                                              {HelpGroup::kPerformance, "performance"},
+                                                              {HelpGroup::kExpert, "expert"}};
+
+FlagFacts facts_of(const CLI::Option& option) {
+  FlagFacts facts{.names = {},
+                  .value = "",
+                  .usual = option.get_default_str(),
+                  .help = option.get_description(),
+                  .group = HelpGroup::kCommon};
+  for (const auto& [group, name] : kGroups) {
+    if (option.get_group() == name) facts.group = group;
+  }
+  for (const std::string& name : option.get_snames()) facts.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) facts.names.push_back("--" + name);
+  if (facts.names.empty()) facts.names.push_back(option.get_single_name());
+  const std::string type = option.get_type_name();  // INT:[0 - 10]: the range is told by who refuses a value
+  if (option.get_expected_max() > 0) facts.value = type.substr(0, type.find(':'));
+  const bool says_nothing =
+      facts.usual == "[]" || facts.usual == "\"\"" || (facts.value.empty() && facts.usual == "false");
+  if (says_nothing) facts.usual.clear();
+  return facts;
+}
+
 }  // namespace
+
+std::string_view name_of(HelpGroup group) {
+  return std::ranges::find(kGroups, group, &std::pair<HelpGroup, std::string_view>::first)->second;
+}
+
+std::optional<HelpGroup> group_named(std::string_view name) {
+  const auto* const it = std::ranges::find(kGroups, name, &std::pair<HelpGroup, std::string_view>::second);
+  return it == std::end(kGroups) ? std::nullopt : std::optional(it->first);
+}
 
 void refuse_value(const std::string& flag, const std::string& why) { throw CLI::ValidationError(flag, why); }
 
@@ -229,33 +263,57 @@ Flag Flags::get(const std::string& name) const {
   return *flag;
 }
 
-CommandLine::CommandLine(const Words& words) : app_(std::make_unique<CLI::App>(words.about, "nibble")) {
-  app_->set_version_flag("--version", words.version);
-  app_->footer(words.footer);
+void Flags::group(HelpGroup group) { command_->option_defaults()->group(std::string(name_of(group))); }
+
+CommandLine::CommandLine(const std::string& version) : app_(std::make_unique<CLI::App>("", "nibble")) {
+  app_->set_version_flag("--version", version);
   app_->require_subcommand(1);
   app_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // given twice: the last counts
 }
 
 CommandLine::~CommandLine() = default;
 
-Flags CommandLine::command(const std::string& name, const std::string& what, const std::string& footer) {
-  CLI::App* const command = app_->add_subcommand(name, what);
-  command->footer(footer);
-  return Flags(command);
+Flags CommandLine::command(const std::string& name, const std::string& what) {
+  Flags flags(app_->add_subcommand(name, what));
+  flags.group(HelpGroup::kCommon);
+  return flags;
+}
+
+std::optional<Flags> CommandLine::find(const std::string& command) const {
+  for (CLI::App* found : app_->get_subcommands({})) {
+    if (found->get_name() == command) return Flags(found);
+  }
+  return std::nullopt;
+}
+
+std::vector<CommandFacts> CommandLine::facts() const {
+  std::vector<CommandFacts> all;
+  for (const CLI::App* command : app_->get_subcommands({})) {
+    CommandFacts facts{command->get_name(), command->get_description(), {}};
+    for (const CLI::Option* option : command->get_options()) {
+      if (!option->get_group().empty()) facts.flags.push_back(facts_of(*option));
+    }
+    all.push_back(std::move(facts));
+  }
+  return all;
 }
 
 CommandLine::Parsed CommandLine::parse(std::vector<std::string> arguments) {
   std::reverse(arguments.begin(), arguments.end());  // as the library wants them
+  const auto command = [this] {
+    const std::vector<CLI::App*> used = app_->get_subcommands();
+    return used.empty() ? std::string() : used.front()->get_name();
+  };
   try {
     app_->parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {
-    return {.command = "", .text = app_->help()};
-  } catch (const CLI::CallForVersion& e) {
-    return {.command = "", .text = std::string(e.what()) + "\n"};
+    return {.command = command(), .wants_help = true};
+  } catch (const CLI::CallForVersion&) {
+    return {.command = command(), .wants_version = true};
   } catch (const CLI::ParseError& e) {
     throw Error(Code::kInvalidRequest, "{}", parse_error_text(failure_of(*app_, e)));
   }
-  return {.command = app_->get_subcommands().front()->get_name(), .text = std::nullopt};
+  return {.command = command()};
 }
 
 }  // namespace nibble::app

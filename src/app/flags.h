@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
@@ -21,6 +22,23 @@ namespace nibble::app {
 
 // What is wrong with a value; empty where nothing is.
 using Check = std::function<std::string(const std::string& found)>;
+
+// What --help shows at once, and what it shows when asked for (--help=sampling).
+enum class HelpGroup { kCommon, kSampling, kPerformance, kExpert };
+[[nodiscard]] std::string_view name_of(HelpGroup group);
+[[nodiscard]] std::optional<HelpGroup> group_named(std::string_view name);
+
+// A flag as help, the manual and completions tell of it.
+struct FlagFacts {
+  std::vector<std::string> names;  // with their dashes, the short one first; a position has one without
+  std::string value;               // TEXT, INT, a|b|c; empty: a switch
+  std::string usual, help;
+  HelpGroup group;
+};
+struct CommandFacts {
+  std::string name, about;
+  std::vector<FlagFacts> flags;  // without those that are hidden
+};
 
 // One declared flag. A handle: it lives as long as its CommandLine.
 class Flag {
@@ -83,6 +101,8 @@ class Flags {
   Flag turn(const std::string& names, std::optional<bool>& into, const std::string& help);
   Flag mention(const std::string& names, const std::function<void()>& use, const std::string& help = "");
 
+  // Where --help shows what is declared from here on; a command begins with kCommon.
+  void group(HelpGroup group);
   // From here on --help shows what a variable holds as its default, or no longer.
   void show_defaults(bool show);
   // Once the command line is read.
@@ -98,18 +118,17 @@ class Flags {
 
 class CommandLine {
  public:
-  struct Words {
-    std::string about, version, footer;
-  };
-  explicit CommandLine(const Words& words);
+  explicit CommandLine(const std::string& version);
   ~CommandLine();
 
-  Flags command(const std::string& name, const std::string& what, const std::string& footer);
-  // The command's name; or text to print and leave. Throws Error(kInvalidRequest).
+  Flags command(const std::string& name, const std::string& what);
+  [[nodiscard]] std::optional<Flags> find(const std::string& command) const;
+  [[nodiscard]] std::vector<CommandFacts> facts() const;
   struct Parsed {
-    std::string command;
-    std::optional<std::string> text;
+    std::string command;  // empty: none was named, and help or the version is wanted
+    bool wants_help = false, wants_version = false;
   };
+  // Throws Error(kInvalidRequest).
   [[nodiscard]] Parsed parse(std::vector<std::string> arguments);
 
  private:

@@ -92,7 +92,6 @@ void LineEditor::open_history() {
 }
 
 LineEditor::Got LineEditor::read(const std::string& what, std::string& message) {
-  interrupt_.clear();
   if (terminal_.edits_lines()) return read_edited(terminal_.safe(what), message);
   Got got = read_plain(terminal_.bold(what + "> "), message);
   while (got == Got::kLine && is_open(message)) {
@@ -133,6 +132,7 @@ LineEditor::Got LineEditor::read_plain(const std::string& prompt, std::string& l
   }
   terminal_.print("\n");
   typed_.clear();
+  interrupt_.clear();  // here and not when the next line is read: a second one may have come by then
   return pressed ? Got::kInterrupted : Got::kEnd;
 }
 

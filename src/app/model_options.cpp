@@ -5,6 +5,7 @@
 namespace nibble::app {
 
 void add_load_format(Flags flags, LoadFormat& into) {
+  flags.group(HelpGroup::kExpert);
   add_choice<LoadFormat>(
       flags, "--load-format",
       {into,
@@ -13,33 +14,37 @@ void add_load_format(Flags flags, LoadFormat& into) {
         {"gguf", LoadFormat::kGguf},
         {"dummy", LoadFormat::kDummy}}},
       "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys");
+  flags.group(HelpGroup::kCommon);
 }
 
 namespace {
 
-constexpr const char* kModelHelp =
-    "A directory (Hugging Face layout or OpenAI's original/), llama.cpp's .gguf file, or a name such as "
-    "openai/gpt-oss-20b or gpt-oss-20b, looked for in ./models and in Hugging Face's cache; ";
-constexpr const char* kPresets = "with --load-format dummy also gpt-oss-20b, gpt-oss-120b or tiny";
+constexpr const char* kModelHelp = "Folder, .gguf file or name such as gpt-oss-20b (docs/models.md)";
+constexpr const char* kPresets = "; with --load-format dummy also tiny";
 
 }  // namespace
 
-void add_model_name(Flags flags, std::string& into, const std::string& otherwise) {
+void add_model_name(Flags flags, std::string& into, const std::string& otherwise, std::optional<Flag> prompt) {
   Flag named = flags.value("-m,--model", into, kModelHelp + otherwise).not_empty();
-  const auto take = [&into, named](const std::string& found) mutable {  // after --model
+  auto take_prompt = [prompt](const std::string& found) mutable {
+    if (!prompt->given()) return prompt->set({found}, "");
+    refuse_value("prompt", fmt::format("want one text, found another: \"{}\". A text with blanks needs quotes", found));
+  };
+  auto take = [&into, named, prompt, take_prompt](const std::string& found) mutable {  // after --model
     if (!named.given()) return named.set({found}, "");
     if (into == found) return;
+    if (prompt) return take_prompt(found);
     refuse_value("model", fmt::format("want one model, found --model {} and \"{}\". A text with blanks needs quotes",
                                       into, found));
   };
   flags.take("model", take, "The same without --model").not_empty();
+  if (prompt) flags.take("prompt", take_prompt, "The same without --prompt");
 }
 
 void add_pull(Flags flags, WhenAbsent& into) {
   into = WhenAbsent::kOffer;
   flags.mention(
-      "-y,--pull", [&into] { into = WhenAbsent::kPull; },
-      "Get the model from the Hub first where it is not here, without a question");
+      "-y,--pull", [&into] { into = WhenAbsent::kPull; }, "Get the model from the Hub first where it is not here");
 }
 
 void add_model_source(Flags flags, ModelOptions& o) {
@@ -47,13 +52,14 @@ void add_model_source(Flags flags, ModelOptions& o) {
   add_load_format(flags, o.load_format);
 }
 
-void add_model(Flags flags, ModelOptions& o) {
-  add_model_name(flags, o.model, kPresets);
+void add_model(Flags flags, ModelOptions& o, std::optional<Flag> prompt) {
+  add_model_name(flags, o.model, kPresets, prompt);
   add_load_format(flags, o.load_format);
 }
 
 void add_kernels(Flags flags, ModelOptions& o) {
-  flags.value("-t,--threads", o.threads, "Threads; 0: one per core that this process may run on").whole(0, 1024);
+  flags.value("-t,--threads", o.threads, "Threads; 0: one per core").whole(0, 1024);
+  flags.group(HelpGroup::kPerformance);
   add_choice<KvCacheDtype>(
       flags, "--kv-cache-dtype",
       {o.kv_cache_dtype,
@@ -64,6 +70,7 @@ void add_kernels(Flags flags, ModelOptions& o) {
         {"int8", KvCacheDtype::kInt8}}},
       "Keys and values; auto: bf16, for compare f32; fp8: E4M3, lossy; int8 (cpu, reference): with a scale per head "
       "and token, lossy");
+  flags.group(HelpGroup::kExpert);
   add_choice<AttentionBackend>(
       flags, "--attention-backend",
       {o.attention_backend,
@@ -101,24 +108,32 @@ void add_kernels(Flags flags, ModelOptions& o) {
       "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
       "for more; auto: each where it is faster; gemv: experts on dp4a, activations in int8, lossy; all else as auto");
   flags.turn("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
+  flags.group(HelpGroup::kPerformance);
   add_dense_format(flags, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.dense);
   add_dense_format(flags, "--mxfp8-layers", backend::WeightFormat::kMxfp8, o.dense);
+  flags.group(HelpGroup::kCommon);
 }
 
 void add_runtime(Flags flags, ModelOptions& o) {
+  flags.group(HelpGroup::kExpert);
   add_seed(flags, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
+  flags.group(HelpGroup::kCommon);
   add_kernels(flags, o);
+  flags.group(HelpGroup::kPerformance);
   flags.turn("--no-mmap", o.copy_weights,
              "CPU: weights are copied to memory of their own, on huge pages: reads are faster, the start is slower, "
              "and nothing is shared with other processes");
+  flags.group(HelpGroup::kExpert);
   add_choice<bool>(flags, "--attention-sinks", {o.attention_sinks, {{"auto", true}, {"on", true}, {"off", false}}},
                    "off shows what the model loses without them");
+  flags.group(HelpGroup::kCommon);
 }
 
 void add_limits(Flags flags, ModelOptions& o, const ContextWords& context) {
   flags.value("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
       .whole(1, 1 << 24, context.fits)
       .usual(context.usual);
+  flags.group(HelpGroup::kPerformance);
   flags.value("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
       .whole(1, 65536)
       .usual(o.max_num_batched_tokens > 0
@@ -128,6 +143,7 @@ void add_limits(Flags flags, ModelOptions& o, const ContextWords& context) {
       .value("--gpu-memory-utilization", o.gpu_memory_utilization,
              "Share of the card's memory to use at most, with --backend cuda; default 0.92")
       .within(0.01, 1.0);
+  flags.group(HelpGroup::kCommon);
 }
 
 Choice<BackendKind> backends(BackendKind& into) {
@@ -140,10 +156,8 @@ Choice<BackendKind> backends(BackendKind& into) {
 void add_backend(Flags flags, ModelOptions& o) {
   Choice<BackendKind> choice = backends(o.backend);
   choice.words.insert(choice.words.begin(), {"auto", BackendKind::kAuto});
-  add_choice(
-      flags, "--backend", choice,
-      "auto: cuda where this build serves the card and it has room for the model, else cpu; cuda: an NVIDIA card; "
-      "reference: plain loops, slow, the oracle");
+  add_choice(flags, "--backend", choice,
+             "auto: cuda where the card has room for the model, else cpu; reference: slow, exact");
 }
 
 }  // namespace nibble::app

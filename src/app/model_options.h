@@ -4,16 +4,18 @@
 #include "app/option_parts.h"
 #include "app/options.h"
 
+#include <optional>
 #include <string>
 
 namespace nibble::app {
 
-// -m, and the same as a word of its own. `otherwise`: a last word of the help.
-void add_model_name(Flags flags, std::string& into, const std::string& otherwise);
+// -m, and the same as a word of its own; where there is a `prompt`, it may stand behind as a word, too. `otherwise`: a
+// last word of the help.
+void add_model_name(Flags flags, std::string& into, const std::string& otherwise, std::optional<Flag> prompt = {});
 void add_pull(Flags flags, WhenAbsent& into);  // -y
 void add_load_format(Flags flags, LoadFormat& into);
 void add_model_source(Flags flags, ModelOptions& options);  // both, the model without a word of its own
-void add_model(Flags flags, ModelOptions& options);         // both, with one
+void add_model(Flags flags, ModelOptions& options, std::optional<Flag> prompt = {});  // both, with one
 
 // The backends, as --a and --b name them; --backend has auto as well.
 [[nodiscard]] Choice<BackendKind> backends(BackendKind& into);

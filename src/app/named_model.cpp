@@ -65,7 +65,7 @@ NamedModel own_model() {
       if (hub::model_in(folder / place)) return {(folder / place).string(), {"nibble-tiny"}};
     }
   }
-  throw Error(Code::kIo, "want a model (nibble serve NAME): nibble-tiny is not beside the program");
+  throw Error(Code::kIo, "want a model as the first word: nibble-tiny is not beside the program");
 }
 
 NamedModel find_named(const ModelOptions& options, Terminal& terminal) {

@@ -1,9 +1,12 @@
 #include "app/options.h"
 
 #include "app/commit.h"
+#include "app/completion.h"
 #include "app/flags.h"
+#include "app/foreign_flags.h"
 #include "app/help.h"
 #include "app/hub_options.h"
+#include "app/man_page.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/serve_options.h"
@@ -37,10 +40,12 @@ void add_output(Flags flags, OutputOptions& o) {
   o.dumb_terminal = environment("TERM") == "dumb";
   if (!environment("NO_COLOR").value_or("").empty()) o.color = ColorMode::kNever;  // https://no-color.org
   flags.turn("-q,--quiet", o.quiet, "No progress and no summary");
+  flags.group(HelpGroup::kExpert);
   add_choice<ColorMode>(
       flags, "--color",
       {o.color, {{"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}}},
       "Colours; auto: on a terminal, unless NO_COLOR is set");
+  flags.group(HelpGroup::kCommon);
 }
 
 std::pair<int32_t, float> parse_bias(const std::string& text) {
@@ -63,11 +68,9 @@ void add_generate(Flags flags, GenerateOptions& o) {
   fill_unguessable(seed);
   s.seed = std::bit_cast<uint32_t>(seed);
   flags.show_defaults(true);
-  flags
-      .value("-n,--max-tokens", o.max_tokens,
-             "Most tokens to generate; 0: until the model stops or the context is full")
-      .whole(0, 1 << 24);
+  flags.value("-n,--max-tokens", o.max_tokens, "Most tokens to generate; 0: until the model stops").whole(0, 1 << 24);
   flags.value("--temperature", s.temperature, "0: greedy; at most 100").finite();
+  flags.group(HelpGroup::kSampling);
   flags.value("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all").whole(0, INT32_MAX);
   flags.value("--top-p", s.top_p, "Draw from the most likely tokens that make up this share").finite();
   flags.value("--min-p", s.min_p, "Drop tokens less likely than this share of the likeliest").finite();
@@ -86,13 +89,15 @@ void add_generate(Flags flags, GenerateOptions& o) {
   add_seed(flags, "--seed", s.seed, "Same seed, same text; default: random, shown in the summary");
   flags.value("--stop", o.stop, "Stop before this text; repeatable").one_value().not_empty();
   flags.turn("--ignore-eos", o.ignore_eos, "Do not stop at the model's end tokens");
+  flags.group(HelpGroup::kCommon);
 }
 
-void add_text(Flags flags, TextInput& input, const std::string& what) {
+Flag add_text(Flags flags, TextInput& input, const std::string& what) {
   const Flag text = flags.value("-p,--prompt", input.text, what);
   Flag file = flags.value("-f,--file", input.file, "The same from a file; - is standard input").not_empty();
   file.excludes(text);
   flags.then([&input, text, file] { input.given = text.given() || file.given(); });
+  return text;
 }
 
 // Where what was typed is kept; empty where the environment names no place.
@@ -131,6 +136,10 @@ void add_date(Flags flags, std::string& into) {
       });
 }
 
+std::string version_text() {
+  return fmt::format("nibble {} (commit {}), licence Apache-2.0", NIBBLE_VERSION, commit());
+}
+
 // Each command's options, filled while parsing.
 struct All {
   RunOptions run;
@@ -157,11 +166,13 @@ void set_hub(All& all, const hub::Settings& settings) {
 }
 
 void add_run(Flags flags, RunOptions& o) {
-  add_text(flags, o.prompt, "Text to continue");
-  add_model(flags, o.model);
+  const Flag prompt = add_text(flags, o.prompt, "Text to continue");
+  add_model(flags, o.model, prompt);
   add_pull(flags, o.model.when_absent);
   add_generate(flags, o.generate);
+  flags.group(HelpGroup::kExpert);
   flags.turn("--special", o.special, "Recognise special tokens such as <|start|> in the prompt");
+  flags.group(HelpGroup::kCommon);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
   add_limits(flags, o.model, {"4096 or what -n needs", ""});
@@ -169,8 +180,8 @@ void add_run(Flags flags, RunOptions& o) {
 }
 
 void add_chat(Flags flags, ChatOptions& o) {
-  add_text(flags, o.prompt, "Ask one question and leave");
-  add_model(flags, o.model);
+  const Flag prompt = add_text(flags, o.prompt, "Ask one question and leave");
+  add_model(flags, o.model, prompt);
   flags.value("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
   flags.value("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"").not_empty();
   add_choice<text::ReasoningEffort>(flags, "--reasoning",
@@ -181,9 +192,11 @@ void add_chat(Flags flags, ChatOptions& o) {
                                     "Effort told to the model");
   flags.turn("--show-reasoning", o.show_reasoning, "Show the reasoning as it arrives, not one line of it");
   o.history = history_path();
+  flags.group(HelpGroup::kExpert);
   flags.turn("!--no-history", o.keeps_history, "Do not keep what is typed in a file, nor read it");
   o.date = today();
   add_date(flags, o.date);
+  flags.group(HelpGroup::kCommon);
   add_pull(flags, o.model.when_absent);
   add_generate(flags, o.generate);
   add_backend(flags, o.model);
@@ -199,15 +212,11 @@ void add_serve(Flags flags, ServeOptions& o) {
   add_runtime(flags, o.model);
   add_limits(flags, o.model, {"the model's", "auto"});
   add_load_format(flags, o.model.load_format);
+  flags.group(HelpGroup::kExpert);
   add_date(flags, o.date);
+  flags.group(HelpGroup::kCommon);
   add_output(flags, o.output);
   add_vllm_flags(flags, o);
-}
-
-std::vector<std::string> arguments_of(int argc, const char* const* argv) {
-  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  if (!arguments.empty() && arguments[0] == "serve") respell_vllm_arguments(arguments);
-  return arguments;
 }
 
 void add_inspect(Flags flags, InspectOptions& o) {
@@ -339,9 +348,11 @@ void add_bench(Flags flags, BenchOptions& o) {
       {o.format, {{"md", BenchFormat::kMarkdown}, {"csv", BenchFormat::kCsv}, {"json", BenchFormat::kJson}}},
       "The table's format");
   flags.turn("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
+  flags.group(HelpGroup::kExpert);
   flags.turn("--tune", o.tune,
              "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
              "model's shapes, as a line of src/backend/cuda/tuned.h");
+  flags.group(HelpGroup::kCommon);
   add_backend(flags, o.model);
   o.model.max_num_batched_tokens = 8192;
   add_runtime(flags, o.model);
@@ -374,16 +385,12 @@ void add_remove(Flags flags, RemoveOptions& o) {
 }  // namespace
 
 std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
-  CommandLine line({.about = "Nibble: the fastest gpt-oss on the machine you own.",
-                    .version = fmt::format("nibble {} (commit {}), licence Apache-2.0", NIBBLE_VERSION, commit()),
-                    .footer = help_footer("")});
-  const auto command = [&line](const char* name, const char* what) {
-    return line.command(name, what, help_footer(name));
-  };
+  CommandLine line(version_text());
+  const auto command = [&line](const char* name, const char* what) { return line.command(name, what); };
   All all;
-  add_run(command("run", "Continue a text, streamed"), all.run);
-  add_chat(command("chat", "Talk to the model (Harmony); piped text is one question"), all.chat);
-  const Flags serve = command("serve", "Answer OpenAI's API over HTTP, for many clients at once");
+  add_run(command("run", "Continue a text"), all.run);
+  add_chat(command("chat", "Talk to the model; piped text is one question"), all.chat);
+  const Flags serve = command("serve", "OpenAI's API and a chat page over HTTP");
   add_serve(serve, all.serve);
   add_inspect(command("inspect", "What a model holds and needs: tensors, bytes, memory per context"), all.inspect);
   add_tokenize(command("tokenize", "Text to token ids and back"), all.tokenize);
@@ -396,8 +403,21 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_output(command("list", "The models on this machine: where, format, size, revision"), all.list.output);
   add_remove(command("rm", "Remove a model from Hugging Face's cache"), all.remove);
   add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
-  const auto [name, text] = line.parse(arguments_of(argc, argv));
-  if (text) return Exit{kExitOk, *text};
+  command("man", "Print the manual page");
+  std::string shell;
+  command("completion", "Print what completes nibble's flags in a shell")
+      .value("shell", shell, "bash, zsh or fish")
+      .required();
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  if (arguments.empty()) return Exit{kExitOk, greeting_text()};
+  const HelpTopic topic = take_help_topic(arguments);
+  respell_foreign_flags(line, arguments);
+  if (arguments[0] == "serve") respell_vllm_arguments(arguments);
+  const auto [name, wants_help, wants_version] = line.parse(std::move(arguments));
+  if (wants_version) return Exit{kExitOk, version_text() + "\n"};
+  if (wants_help) return Exit{kExitOk, help_text(line.facts(), name, topic)};
+  if (name == "man") return Exit{kExitOk, man_page_text(line.facts())};
+  if (name == "completion") return Exit{kExitOk, completion_text(line.facts(), shell)};
   set_hub(all, hub_settings(environment));
   if (name == "serve") resolve_serve_settings(serve, all.serve, environment);
   if (name == "run") return Command(std::move(all.run));

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 std::string size_text(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-std::string time_text(double seconds) {
+std::string duration_text(double seconds) {
   const auto whole = static_cast<int64_t>(seconds + 0.5);
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
@@ -46,7 +46,7 @@ hub::PullWatch watch_of(Terminal& terminal, const Interrupt& interrupt, Rate& ra
     std::string detail = fmt::format("{} of {}", size_text(p.done_bytes), size_text(p.total_bytes));
     if (speed > 0)
       detail += fmt::format(", {}/s, {} left", format_bytes(speed),
-                            time_text(static_cast<double>(p.total_bytes - p.done_bytes) / speed));
+                            duration_text(static_cast<double>(p.total_bytes - p.done_bytes) / speed));
     terminal.progress("pulling", share, detail);
   };
   return {.progress = show,
@@ -86,7 +86,7 @@ std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const h
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   terminal.note(plan.missing_bytes > 0
                     ? fmt::format("{}: {} in {}, checked: {}", request.repo, size_text(plan.missing_bytes),
-                                  time_text(seconds), plan.path.string())
+                                  duration_text(seconds), plan.path.string())
                     : fmt::format("{} is here: {}", request.repo, plan.path.string()));
   return plan;
 }

@@ -89,11 +89,12 @@ std::string shown(const Flag& option) {
 
 void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.show_defaults(true);
-  add_model_name(flags, o.model.model, "default: the small model that comes with nibble");
+  add_model_name(flags, o.model.model, "; default: the small one that comes along");
   flags.value("--served-model-name", o.served_names, "Names that requests may use; default: the model's");
   flags.value("--host", o.host, "Address to listen on; 0.0.0.0: all").not_empty();
   flags.value("--port", o.port, "Port to listen on; 0: any free one").whole(0, 65535);
   flags.value("--max-num-seqs", o.max_num_seqs, "Most sequences computed at the same time").whole(1, 1024);
+  flags.group(HelpGroup::kPerformance);
   flags
       .value("--max-waiting", o.max_waiting,
              "Most requests in the queue, beside those that are computed; more get a 429")
@@ -130,9 +131,11 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
             "Begin a step before the last one's tokens are read; default: on cuda")
       .yes_or_no()
       .last_counts();
+  flags.group(HelpGroup::kCommon);
   flags.value("--api-key", o.api_keys, "Key that clients must give; repeatable").one_value().not_empty();
   flags.value("--ssl-certfile", o.certificate_file, "Certificate chain (PEM): serve HTTPS").not_empty();
   flags.value("--ssl-keyfile", o.key_file, "Its private key (PEM)").not_empty();
+  flags.group(HelpGroup::kExpert);
   flags
       .value("--allowed-origin,--allowed-origins", o.allowed_origin,
              "Origin of web pages that may call; * any, empty none")
@@ -155,6 +158,7 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
       flags, "--log-format",
       {o.log_format, {{"auto", LogFormat::kAuto}, {"text", LogFormat::kText}, {"json", LogFormat::kJson}}},
       "Lines on standard error; auto: text on a terminal, elsewhere one JSON object a line");
+  flags.group(HelpGroup::kCommon);
   flags.value("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags")
       .not_empty();
   flags.turn("--print-config", o.print_config, "Show the settings and where each came from, and leave");

@@ -327,7 +327,7 @@ class Conversation(Case):
             person = self.person(*bias, "-n", 4)
             answer = person.ask("Hi")
             self.assertIn("\ufffd", answer)
-            self.assertNotIn(control, answer.replace(DIM, "").replace(BOLD, "").replace(PLAIN, ""))
+            self.assertNotIn(control, answer.replace(DIM, "").replace(BOLD, "").replace(PLAIN, "").replace(EDITING, ""))
 
     def test_odd_lines(self):
         person = self.person()
@@ -365,7 +365,7 @@ class Typing(Case):
     def sent(self):
         """The last message, as the history spells it."""
         line = self.history.read_text().splitlines()[-1]
-        return re.sub(rb"\\\\x([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), line.encode()).decode().replace("\\n", "\n").replace("\\t", "\t")
+        return re.sub(rb"\\x([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), line.encode()).decode().replace("\\n", "\n").replace("\\t", "\t")
 
     def test_arrows_and_keys_edit(self):
         person = self.person()
@@ -381,11 +381,11 @@ class Typing(Case):
 
     def test_a_paste_of_many_lines_is_one_message(self):
         person = self.person("--max-model-len", 30000)
-        text = "".join(f"line {i}\tof 日本\r" for i in range(1250))
+        text = "".join(f"line {i}\tof 日本\r" for i in range(1400))
         self.assertGreater(len(text), 20_000)
         begin = time.monotonic()
         person.paste(text + "end")
-        self.assertIn("thought", person.ask("."))
+        person.ask(".")
         self.assertLess(time.monotonic() - begin, support.TIMEOUT_S)
         self.assertEqual(self.sent(), text.replace("\r", "\n") + "end.")
         person.paste("\x1b[31mred\x07\x1b[20 a\r\nb\nc")  # no controls; one line end for \r\n
@@ -437,12 +437,13 @@ class Typing(Case):
         self.addCleanup(person.close)
         self.assertRegex(person.prompt(), "what you type is not kept: .*/nibble/history: ")
         person.ask("hello")
-        self.assertIn("thought", person.ask("\x1b[A!"))  # kept while it runs
+        person.type("\x1b[A!")
+        person.read_until("hello!")  # kept while it runs
 
     def test_commands_complete(self):
         person = self.person()
         self.assertIn("prompt 0 tokens", person.ask("/st\t"))
-        self.assertIn("want low", person.ask("/rea\tx"))
+        self.assertIn("want low", person.ask("/rea\t x"))
         self.assertIn("found lowx", person.ask("/reasoning l\tx"))
 
     def test_windows_narrower_than_words(self):

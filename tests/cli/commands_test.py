@@ -7,27 +7,7 @@ import unittest
 import support
 from support import NIBBLE, SOURCE, TINY, Case, nibble
 
-COMMANDS = ("run", "chat", "serve", "inspect", "tokenize", "quantize", "convert", "synth", "perplexity", "compare", "bench", "pull", "list", "rm")
 PROMPT = ("-m", TINY, "-p", "Once upon a time")
-
-
-class Help(Case):
-    def test_help_and_version_go_to_standard_output(self):
-        text = self.ok("--help").out
-        for word in (*COMMANDS, "Exit codes"):
-            self.assertIn(word, text)
-        self.assertRegex(self.ok("--version").out, r"^nibble \d+\.\d+\S* \(commit [0-9a-f]+|unknown\), licence Apache-2\.0\n$")
-
-    def test_every_command_has_help_with_readable_choices(self):
-        for command in COMMANDS:
-            text = self.ok(command, "--help").out
-            self.assertIn("--json", text)
-            self.assertIn(f"Examples:\n  nibble {command} ", text)
-            self.assertIn("Exit codes: 0 done", text)
-            self.assertNotIn("->", text)
-        chat = self.ok("chat", "--help").out
-        for default in ("--temperature FLOAT=1", "low|medium|high=medium", "=512, with --backend cuda 2048"):
-            self.assertIn(default, chat)
 
 
 class Run(Case):

@@ -18,7 +18,6 @@ SHARD = "model-00001-of-00002.safetensors"
 
 class CommandLine(Case):
     def test_no_command_or_an_unknown_one(self):
-        self.refused(USAGE, says="want a command")
         self.refused(USAGE, "rum", says="did you mean run?")
         self.refused(USAGE, "tokenise", says="did you mean tokenize?")
         self.refused(USAGE, "--frobnicate", says="no --frobnicate")

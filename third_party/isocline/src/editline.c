@@ -822,6 +822,13 @@ static void edit_insert_char(ic_env_t* env, editor_t* eb, char c) {
   editor_start_modify(eb);
   ssize_t nextpos = sbuf_insert_char_at( eb->input, c, eb->pos );
   if (nextpos >= 0) eb->pos = nextpos;
+  // Nibble: what was typed ahead is one insertion, one step to undo and one drawing
+  uint8_t next;
+  while (c >= ' ' && tty_readc_noblock(env->tty, &next, 0)) {
+    if (next < ' ' || next >= 0x7F) { tty_cpush_char(env->tty, next); break; }
+    nextpos = sbuf_insert_char_at( eb->input, (char)next, eb->pos );
+    if (nextpos >= 0) eb->pos = nextpos;
+  }
   edit_auto_brace(env, eb, c);
   if (c=='\n') {
     editor_auto_indent(eb, "{", "}");  // todo: custom auto indent tokens?

@@ -1,0 +1,118 @@
+"""What nibble says of itself: the greeting, help in groups, the manual, completions, and flags as others spell them."""
+import re
+import shutil
+import subprocess
+import unittest
+
+import support
+from support import TINY, Case
+
+COMMANDS = ("run", "chat", "serve", "inspect", "tokenize", "quantize", "convert", "synth", "perplexity", "compare", "bench", "pull", "list", "rm", "man", "completion")
+GROUPS = ("sampling", "performance", "expert")
+USAGE = 2
+
+
+def flags_in(text):
+    """The long flags that a help text declares."""
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)) - {"--help"}
+
+
+class Help(Case):
+    def test_alone_it_greets(self):
+        text = self.ok().out
+        self.assertEqual(len(re.findall(r"^  nibble \w+", text, re.MULTILINE)), 5)
+        self.assertIn("--help", text)
+
+    def test_help_and_version_go_to_standard_output(self):
+        text = self.ok("--help").out
+        for word in (*COMMANDS, "exit codes"):
+            self.assertIn(word, text)
+        self.assertRegex(self.ok("--version").out, r"^nibble \d+\.\d+\S* \(commit [0-9a-f]+|unknown\), licence Apache-2\.0\n$")
+
+    def test_what_one_needs_fits_on_a_screen(self):
+        for command in COMMANDS:
+            text = self.ok(command, "--help").out
+            lines = text.splitlines()
+            self.assertLessEqual(len(lines), 40, command)
+            self.assertIn(f"examples:\n  nibble {command}", text)
+            for line in lines[:lines.index("examples:")]:
+                self.assertLessEqual(len(line), 80, line)
+
+    def test_each_flag_is_in_one_group(self):
+        for command in ("run", "chat", "serve", "bench", "inspect"):
+            every = flags_in(self.ok(command, "--help", "all").out)
+            groups = [flags_in(self.ok(command, "--help").out), *(flags_in(self.ok(command, f"--help={group}").out) for group in GROUPS)]
+            self.assertEqual(sum(map(len, groups)), len(every))
+            self.assertEqual(set().union(*groups), every)
+            self.assertIn("--kv-cache-dtype", groups[2])
+            self.assertIn("--max-num-batched-tokens INT", self.ok(command, "--help", "performance").out if command != "inspect" else "--max-num-batched-tokens INT")
+        self.assertIn("--top-p", flags_in(self.ok("run", "-h", "sampling").out))
+        self.assertIn("low|medium|high", self.ok("chat", "--help").out)
+        self.refused(USAGE, "run", "--help=nothing", says=("sampling", "nothing"))
+
+    def test_the_manual(self):
+        page = self.ok("man").out
+        for command in COMMANDS:
+            self.assertIn(f".SH NIBBLE {command}\n", page)
+        self.assertIn("\\-\\-temperature", page)
+        if shutil.which("man"):
+            (self.dir / "nibble.1").write_text(page)
+            shown = subprocess.run(["man", "--warnings", "-l", self.dir / "nibble.1"], capture_output=True, text=True, check=True, env={"MANWIDTH": "80", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
+            self.assertEqual(shown.stderr, "")
+            self.assertIn("--temperature", shown.stdout)
+
+
+class Completion(Case):
+    def test_bash(self):
+        script = self.dir / "nibble.bash"
+        script.write_text(self.ok("completion", "bash").out)
+
+        def completed(*words):
+            code = f'. "{script}"; COMP_WORDS=({" ".join(repr(w) for w in words)}); COMP_CWORD={len(words) - 1}; _nibble; printf "%s\\n" "${{COMPREPLY[@]}}"'
+            return subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, cwd=self.dir).stdout.split()
+        self.assertEqual(completed("nibble", "se"), ["serve"])
+        self.assertEqual(set(completed("nibble", "run", "--temp")), {"--temperature"})
+        self.assertEqual(completed("nibble", "chat", "--reasoning", "m"), ["medium"])
+        self.assertEqual(completed("nibble", "run", "-m", "nib"), ["nibble.bash"])
+
+    def test_zsh_and_fish(self):
+        for shell in ("zsh", "fish"):
+            script = self.ok("completion", shell).out
+            for command in COMMANDS:
+                self.assertIn(command, script)
+            if not shutil.which(shell):
+                print(f"no {shell} here: its script is not run")
+                continue
+            (self.dir / shell).write_text(script)
+            subprocess.run([shell, "-n", self.dir / shell], check=True)
+        self.refused(USAGE, "completion", "csh", says=("bash, zsh or fish", "csh"))
+
+
+class OthersFlags(Case):
+    def text(self, *args):
+        return self.ok(*args, "--json").json()["text"]
+
+    def test_the_same_under_another_name(self):
+        want = self.text("run", "-m", TINY, "-p", "Once upon", "-n", 8, "--temperature", 0, "--max-model-len", 64)
+        self.assertEqual(self.text("run", TINY, "Once upon", "--n-predict", 8, "--temp=0", "-c", 64), want)
+        self.assertEqual(self.text("run", "-m", TINY, "Once upon", "--predict", 8, "--temp", 0, "--ctx-size", 64), want)
+        self.refused(USAGE, "run", TINY, "-p", "a", "-c", 0, says="--max-model-len")
+        self.refused(5, "run", "-hf", "openai/gpt-oss-20b:mxfp4", "-p", "a", says="HF_HUB_OFFLINE", env={**support.os.environ, "HF_HUB_OFFLINE": "1", "HOME": str(self.dir)}, cwd=self.dir)
+
+    def test_what_there_is_instead(self):
+        for flag, word in (("-ngl", "--backend cuda"), ("--n-gpu-layers=99", "--backend cuda"), ("-fa", "leave it out"), ("--jinja", "Harmony"), ("-ctk", "--kv-cache-dtype"), ("-cnv", "nibble chat")):
+            self.refused(USAGE, "run", TINY, "a", flag, says=(f"no {flag.split('=')[0]}:", word))
+        for command, word in (("ls", "nibble list"), ("show", "nibble inspect"), ("help", "nibble --help")):
+            self.refused(USAGE, command, says=word)
+
+    def test_a_text_by_its_place(self):
+        want = self.text("run", "-m", TINY, "-p", "Once upon", "-n", 4, "--temperature", 0)
+        for args in ((TINY, "Once upon"), ("Once upon", "-m", TINY)):
+            self.assertEqual(self.text("run", *args, "-n", 4, "--temperature", 0) if args[0] == TINY else self.text("run", "-m", TINY, "Once upon", "-n", 4, "--temperature", 0), want)
+        self.refused(USAGE, "run", TINY, "Once", "-p", "upon", says="want one text")
+        self.refused(USAGE, "run", TINY, "Once", "upon", says=("upon", "needs quotes"))
+        self.refused(USAGE, "run", TINY, "Once", "-f", "b", says=("--prompt", "--file"))
+
+
+if __name__ == "__main__":
+    unittest.main()

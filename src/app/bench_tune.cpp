@@ -138,8 +138,8 @@ int tune(const BenchOptions& options, std::string commit) {
     const std::vector<double> us = time_steps(options, config, weights, tuned);
     for (size_t i = 0; i < us.size(); ++i) rows[i].*to = us[i];
   }
-  terminal.print(tune_text(rows, {card->name, asked.name, std::move(commit), card->major, card->minor,
-                                  config.dims.topk, config.dims.experts}));
+  terminal.print(tune_text(rows, {card->name, asked.name, std::move(commit), card->major, card->minor, config.dims.topk,
+                                  config.dims.experts}));
   return kExitOk;
 }
 

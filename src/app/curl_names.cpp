@@ -1,6 +1,6 @@
 // The names that the program asks of libcurl.so.4, as a library to link with, never to run. Debian's own has them under
-// versions (CURL_OPENSSL_4) that Fedora's and others' have not, which each start would complain about there. A name that
-// is missing here is found with its version again, which tools/check_package.py tells.
+// versions (CURL_OPENSSL_4) that Fedora's and others' have not, which each start would complain about there. A name
+// that is missing here is found with its version again, which tools/check_package.py tells.
 extern "C" {
 void curl_easy_cleanup() {}
 void curl_easy_getinfo() {}

@@ -134,9 +134,9 @@ std::optional<fs::path> model_in(const fs::path& directory) {
 std::string lacking_file(const fs::path& directory) {
   if (!is_there(directory / "config.json"))
     return holds(directory, ".gguf") ? lacking_gguf_part(directory) : "config.json";
-  const std::string kIndex = "model.safetensors.index.json";
-  if (!is_there(directory / kIndex)) return holds(directory, ".safetensors") ? "" : "model.safetensors";
-  const auto index = nlohmann::json::parse(start_of(directory / kIndex, kMostIndexBytes), nullptr, false);
+  const std::string index_name = "model.safetensors.index.json";
+  if (!is_there(directory / index_name)) return holds(directory, ".safetensors") ? "" : "model.safetensors";
+  const auto index = nlohmann::json::parse(start_of(directory / index_name, kMostIndexBytes), nullptr, false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) return {};  // told later
   std::set<std::string> files;
   for (const auto& file : index["weight_map"]) {

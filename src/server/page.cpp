@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-// NIBBLE_CHAT_PAGE_FILE comes from CMake (cmake/page.cmake), which joins the page. The file is data: the assembler copies it into the
-// read-only section.
+// NIBBLE_CHAT_PAGE_FILE comes from CMake (cmake/page.cmake), which joins the page. The file is data: the assembler
+// copies it into the read-only section.
 asm(".section .rodata\n"
     ".global nibble_chat_page_begin\n"
     ".global nibble_chat_page_end\n"

@@ -326,7 +326,7 @@ int execute(const ChatOptions& asked) {
   if (options.model.model.empty()) {
     options.model.model = own_model().path;
     terminal.note(
-        "nibble-tiny answers, a small model that knows little; nibble pull openai/gpt-oss-20b gets a large one");
+        "nibble-tiny answers, which knows little; nibble pull openai/gpt-oss-20b gets more");
   }
   options.model = with_backend(with_files(options.model, terminal), kDefaultContext);
   const ModelOptions& model = options.model;

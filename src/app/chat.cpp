@@ -325,8 +325,7 @@ int execute(const ChatOptions& asked) {
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
   if (options.model.model.empty()) {
     options.model.model = own_model().path;
-    terminal.note(
-        "nibble-tiny answers, which knows little; nibble pull openai/gpt-oss-20b gets more");
+    terminal.note("nibble-tiny answers, which knows little; nibble pull openai/gpt-oss-20b gets more");
   }
   options.model = with_backend(with_files(options.model, terminal), kDefaultContext);
   const ModelOptions& model = options.model;

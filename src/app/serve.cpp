@@ -201,13 +201,13 @@ int execute(const ServeOptions& o) {
       terminal);
   server::ServedModel served = served_model(running, named.names);
   served.by_priority = o.by_priority;
+  api.publish(std::move(served), server::port_of(*running.engine));
+  loaded = true;
   const bool cpu = model.backend == BackendKind::kCpu;
   terminal.note(fmt::format("serving {} on {}{}, context {} tokens", named.names.front(),
                             running.loaded->backend().name(), cpu ? fmt::format(" ({})", describe_cpu(model)) : "",
-                            served.max_context));
+                            running.max_context));
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
-  api.publish(std::move(served), server::port_of(*running.engine));
-  loaded = true;
   http.wait();
   terminal.note("stopped");
   end_soon();

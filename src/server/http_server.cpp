@@ -3,16 +3,15 @@
 #include "server/http_server.h"
 
 #include "base/error.h"
+#include "server/http_stream.h"
 #include "server/http_text.h"
 #include "server/http_worker.h"
 
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
-#include <boost/asio/ssl.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <boost/beast/ssl.hpp>
 #include <fmt/format.h>
 
 #include <atomic>
@@ -102,25 +101,17 @@ struct HttpServer::Impl {
   [[nodiscard]] std::optional<Refusal> refusal_of(error_code error) const;
 
   asio::awaitable<void> accept();
-  template <class Stream>
-  asio::awaitable<void> converse(Worker& worker, std::unique_ptr<Stream> stream);
-  template <class Stream>
-  asio::awaitable<bool> await_request(Stream& stream, Peer& peer, beast::flat_buffer& buffer);
-  template <class Stream>
-  asio::awaitable<bool> exchange(Stream& stream, std::shared_ptr<Peer> peer, beast::flat_buffer& buffer);
-  template <class Stream>
-  asio::awaitable<void> answer(Stream& stream, Peer& peer, Reply& reply, bool& whole);
-  template <class Stream>
-  asio::awaitable<void> read(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part, error_code& error);
-  template <class Stream>
-  asio::awaitable<error_code> read_in_time(Stream& stream, Peer& peer, beast::flat_buffer& buffer, Parser& parser,
+  asio::awaitable<void> converse(Worker& worker, HttpStream stream);
+  asio::awaitable<bool> await_request(HttpStream& stream, Peer& peer, beast::flat_buffer& buffer);
+  asio::awaitable<bool> exchange(HttpStream& stream, std::shared_ptr<Peer> peer, beast::flat_buffer& buffer);
+  asio::awaitable<void> answer(HttpStream& stream, Peer& peer, Reply& reply, bool& whole);
+  asio::awaitable<void> read(HttpStream& stream, beast::flat_buffer& buffer, Parser& parser, Part part,
+                             error_code& error);
+  asio::awaitable<error_code> read_in_time(HttpStream& stream, Peer& peer, beast::flat_buffer& buffer, Parser& parser,
                                            Part part);
-  template <class Stream>
-  asio::awaitable<void> refuse(Stream& stream, Peer& peer, std::optional<Refusal> refusal);
-  template <class Stream>
-  asio::awaitable<bool> write(Stream& stream, const std::string& bytes, std::chrono::seconds time);
-  template <class Stream>
-  asio::awaitable<bool> send(Stream& stream, Peer& peer, const std::string& bytes);
+  asio::awaitable<void> refuse(HttpStream& stream, Peer& peer, std::optional<Refusal> refusal);
+  asio::awaitable<bool> write(HttpStream& stream, const std::string& bytes, std::chrono::seconds time);
+  asio::awaitable<bool> send(HttpStream& stream, Peer& peer, const std::string& bytes);
 
   struct Peers {  // guarded by mutex
     std::mutex mutex;
@@ -231,20 +222,15 @@ asio::awaitable<void> HttpServer::Impl::accept() {
     socket.non_blocking(true, ignored);  // Peer::send_now
     ++connections;
     const auto over = [this](const std::exception_ptr&) { connection_over(); };
-    if (tls) {
-      auto stream = std::make_unique<beast::ssl_stream<beast::tcp_stream>>(std::move(socket), *tls);
-      asio::co_spawn(worker.io, converse(worker, std::move(stream)), over);
-    } else {
-      asio::co_spawn(worker.io, converse(worker, std::make_unique<beast::tcp_stream>(std::move(socket))), over);
-    }
+    HttpStream stream = tls ? HttpStream(std::move(socket), *tls) : HttpStream(std::move(socket));
+    asio::co_spawn(worker.io, converse(worker, std::move(stream)), over);
   }
 }
 
-template <class Stream>
-asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string& bytes, std::chrono::seconds time) {
+asio::awaitable<bool> HttpServer::Impl::write(HttpStream& stream, const std::string& bytes, std::chrono::seconds time) {
   for (size_t at = 0; at < bytes.size();) {
-    beast::get_lowest_layer(stream).expires_after(time);  // anew: whoever takes some may have the rest
-    const auto [error, size] = co_await stream.async_write_some(asio::buffer(bytes) + at, kAwait);
+    stream.lowest().expires_after(time);  // anew: whoever takes some may have the rest
+    const auto [error, size] = co_await stream.write_some(asio::buffer(bytes) + at);
     if (error) co_return false;
     at += size;
   }
@@ -252,8 +238,7 @@ asio::awaitable<bool> HttpServer::Impl::write(Stream& stream, const std::string&
 }
 
 // Of an answer.
-template <class Stream>
-asio::awaitable<bool> HttpServer::Impl::send(Stream& stream, Peer& peer, const std::string& bytes) {
+asio::awaitable<bool> HttpServer::Impl::send(HttpStream& stream, Peer& peer, const std::string& bytes) {
   if (bytes.empty()) co_return true;
   peer.writing = true;
   const bool sent = co_await write(stream, bytes, options.write_time);
@@ -262,11 +247,9 @@ asio::awaitable<bool> HttpServer::Impl::send(Stream& stream, Peer& peer, const s
   co_return sent;
 }
 
-template <class Stream>
-asio::awaitable<void> HttpServer::Impl::converse(Worker& worker, std::unique_ptr<Stream> stream) {
-  beast::tcp_stream& lowest = beast::get_lowest_layer(*stream);
-  constexpr bool kPlain = std::is_same_v<Stream, beast::tcp_stream>;
-  const auto peer = std::make_shared<Peer>(worker, lowest, kPlain);
+asio::awaitable<void> HttpServer::Impl::converse(Worker& worker, HttpStream stream) {
+  beast::tcp_stream& lowest = stream.lowest();
+  const auto peer = std::make_shared<Peer>(worker, lowest, stream.is_plain());
   {
     const std::lock_guard lock(peers.mutex);
     peers.open.insert(peer);
@@ -284,53 +267,66 @@ asio::awaitable<void> HttpServer::Impl::converse(Worker& worker, std::unique_ptr
   } leave{*this, peer};
   if (draining) co_return;  // from here on drain() finds it
   lowest.expires_after(options.header_time);
-  if constexpr (!kPlain) {
-    const auto [error] = co_await stream->async_handshake(asio::ssl::stream_base::server, kAwait);
-    if (error) co_return;
-  }
+  const bool begun = co_await stream.begin();
+  if (!begun) co_return;
   beast::flat_buffer buffer(options.max_header_bytes + kReadAhead);  // trailers and lines of chunks have to fit as well
   bool more = true;
-  while (more) more = co_await exchange(*stream, peer, buffer);
+  while (more) more = co_await exchange(stream, peer, buffer);
   error_code ignored;
-  if constexpr (!kPlain) {
-    lowest.expires_after(std::chrono::seconds(1));
-    co_await stream->async_shutdown(kAwait);
-  }
+  lowest.expires_after(std::chrono::seconds(1));
+  co_await stream.end();
   lowest.socket().shutdown(Tcp::socket::shutdown_both, ignored);
 }
 
-template <class Stream>
-asio::awaitable<void> HttpServer::Impl::read(Stream& stream, beast::flat_buffer& buffer, Parser& parser, Part part,
+asio::awaitable<void> HttpServer::Impl::read(HttpStream& stream, beast::flat_buffer& buffer, Parser& parser, Part part,
                                              error_code& error) {
-  if (part == Part::kHeader) {
-    const auto [failed, size] = co_await http::async_read_header(stream, buffer, parser, kAwait);
-    error = failed;
-  } else {
-    const auto [failed, size] = co_await http::async_read(stream, buffer, parser, kAwait);
-    error = failed;
+  parser.eager(part == Part::kBody);
+  const auto done = [&] { return part == Part::kHeader ? parser.is_header_done() : parser.is_done(); };
+  while (!done()) {
+    if (buffer.size() > 0) {
+      buffer.consume(parser.put(buffer.data(), error));
+      if (error != http::error::need_more) {
+        if (error) co_return;
+        continue;
+      }
+      error = {};
+    }
+    const size_t room = buffer.max_size() - buffer.size();
+    if (room == 0) {
+      error = http::error::buffer_overflow;
+      co_return;
+    }
+    const auto [failed, size] = co_await stream.read_some(buffer.prepare(std::min(room, kReadAhead)));
+    if (failed == asio::error::eof && parser.got_some()) {
+      parser.put_eof(error);  // part of a message, or one that ends here
+      co_return;
+    }
+    if (failed) {
+      error = failed == asio::error::eof ? error_code(http::error::end_of_stream) : failed;
+      co_return;
+    }
+    buffer.commit(size);
   }
 }
 
 // asio::error::timed_out when it does not come in time, or the server ends; the client can still be told so.
-template <class Stream>
-asio::awaitable<error_code> HttpServer::Impl::read_in_time(Stream& stream, Peer& peer, beast::flat_buffer& buffer,
+asio::awaitable<error_code> HttpServer::Impl::read_in_time(HttpStream& stream, Peer& peer, beast::flat_buffer& buffer,
                                                            Parser& parser, Part part) {
   if (draining) co_return asio::error::timed_out;
   const std::chrono::seconds time = part == Part::kHeader ? options.header_time : options.body_time;
   peer.timer->expires_after(time);
-  beast::get_lowest_layer(stream).expires_after(time + kGrace);  // which would close it
+  stream.lowest().expires_after(time + kGrace);  // which would close it
   error_code error;
   const auto first = co_await (read(stream, buffer, parser, part, error) || pass(*peer.timer));
   co_return first.index() == 1 ? error_code(asio::error::timed_out) : error;
 }
 
 // Something of it. False: the connection ends.
-template <class Stream>
-asio::awaitable<bool> HttpServer::Impl::await_request(Stream& stream, Peer& peer, beast::flat_buffer& buffer) {
+asio::awaitable<bool> HttpServer::Impl::await_request(HttpStream& stream, Peer& peer, beast::flat_buffer& buffer) {
   while (!skip_empty_lines(buffer)) {
     peer.idle = true;
-    beast::get_lowest_layer(stream).expires_after(options.idle_time);
-    const auto [error, size] = co_await stream.async_read_some(buffer.prepare(4096), kAwait);
+    stream.lowest().expires_after(options.idle_time);
+    const auto [error, size] = co_await stream.read_some(buffer.prepare(4096));
     if (error) co_return false;
     buffer.commit(size);
   }
@@ -339,10 +335,9 @@ asio::awaitable<bool> HttpServer::Impl::await_request(Stream& stream, Peer& peer
 }
 
 // One request and its answer. False: the connection ends.
-template <class Stream>
-asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr<Peer> peer,
+asio::awaitable<bool> HttpServer::Impl::exchange(HttpStream& stream, std::shared_ptr<Peer> peer,
                                                  beast::flat_buffer& buffer) {
-  beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
+  beast::tcp_stream& lowest = stream.lowest();
   if (draining) co_return false;
   const bool begun = co_await await_request(stream, *peer, buffer);
   if (!begun) co_return false;
@@ -394,8 +389,7 @@ asio::awaitable<bool> HttpServer::Impl::exchange(Stream& stream, std::shared_ptr
 }
 
 // `whole`: the answer went out to its end.
-template <class Stream>
-asio::awaitable<void> HttpServer::Impl::answer(Stream& stream, Peer& peer, Reply& reply, bool& whole) {
+asio::awaitable<void> HttpServer::Impl::answer(HttpStream& stream, Peer& peer, Reply& reply, bool& whole) {
   while (true) {
     if (!peer.left) peer.woken = false;
     const Reply::Piece piece = peer.left ? *std::exchange(peer.left, std::nullopt) : reply.next();
@@ -436,21 +430,21 @@ std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
 }
 
 // Then what the client still sends is swallowed for a moment, so that it reads the answer instead of a reset.
-template <class Stream>
-asio::awaitable<void> HttpServer::Impl::refuse(Stream& stream, Peer& peer, std::optional<Refusal> refusal) {
+asio::awaitable<void> HttpServer::Impl::refuse(HttpStream& stream, Peer& peer, std::optional<Refusal> refusal) {
   if (!refusal) co_return;
   peer.idle = true;
   if (options.on_own_answer) options.on_own_answer(refusal->status);
   const std::string text = refusal_text(*refusal, options.allowed_origin);
   const bool sent = co_await write(stream, text, draining ? kLastWords : options.write_time);
   if (!sent) co_return;
-  beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
+  beast::tcp_stream& lowest = stream.lowest();
   error_code ignored;
   lowest.socket().shutdown(Tcp::socket::shutdown_send, ignored);
   lowest.expires_after(draining ? kLastWords : kLinger);
   std::string sink(64 << 10, '\0');
+  const asio::mutable_buffer into = asio::buffer(sink);
   for (size_t drained = 0; drained < kMostDrained;) {
-    const auto [over, size] = co_await lowest.async_read_some(asio::buffer(sink), kAwait);
+    const auto [over, size] = co_await lowest.async_read_some(into, kAwait);
     if (over) co_return;
     drained += size;
   }

@@ -1,6 +1,6 @@
 #pragma once
-// The threads of the HTTP server, and what of a connection others may touch. With http_server.cpp the only files that
-// include Beast and Asio.
+// The threads of the HTTP server, and what of a connection others may touch. With http_server.cpp and
+// http_stream the only files that include Beast and Asio.
 
 #include "server/http_text.h"
 

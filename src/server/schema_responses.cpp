@@ -12,7 +12,7 @@
 namespace nibble::server {
 namespace {
 
-constexpr int64_t kMostLogprobs = 20;
+constexpr int64_t kMostTopLogprobs = 20;
 // Of `include`: parts that no response has. Reasoning is given in plain text, and there are no built-in tools or
 // images.
 constexpr std::string_view kNeverThere[] = {"reasoning.encrypted_content",    "web_search_call.results",
@@ -96,7 +96,7 @@ void read_input(Fields& fields, ResponsesRequest& into) {
   if (into.turn.history.empty()) throw ApiError("input", "input: want at least one item, found none");
 }
 
-void read_tools(Fields& fields, TurnRequest& into) {
+void read_response_tools(Fields& fields, TurnRequest& into) {
   if (const Json* tools = fields.array("tools")) {
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("tools[{}]", i));
@@ -133,7 +133,7 @@ void read_text(Fields& fields, TurnRequest& into) {
   text->done();
 }
 
-void read_reasoning(Fields& fields, TurnRequest& into) {
+void read_response_reasoning(Fields& fields, TurnRequest& into) {
   auto reasoning = fields.object("reasoning");
   if (!reasoning) return;
   into.effort = read_effort(*reasoning, "effort").value_or(into.effort);
@@ -143,7 +143,7 @@ void read_reasoning(Fields& fields, TurnRequest& into) {
 }
 
 void read_include(Fields& fields, GenerationFields& into) {
-  const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
+  const auto top = fields.integer("top_logprobs", {0, kMostTopLogprobs});
   if (top && *top > 0) into.request.logprobs = static_cast<int>(*top);
   const Json* include = fields.array("include");
   if (include == nullptr) return;
@@ -198,8 +198,8 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   read_generation(fields, turn.generation);
   turn.generation.max_tokens = fields.integer("max_output_tokens", {1, kMostTokens});
   if (auto instructions = fields.string("instructions")) turn.instructions.push_back(*std::move(instructions));
-  read_reasoning(fields, turn);
-  read_tools(fields, turn);
+  read_response_reasoning(fields, turn);
+  read_response_tools(fields, turn);
   read_include(fields, turn.generation);
   read_input(fields, request);
   read_text(fields, turn);

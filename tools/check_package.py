@@ -43,7 +43,7 @@ def program_faults(libraries, symbols, most=None):
             faults.append(f"links {library}, of which distributions have different versions or none: want it inside (NIBBLE_PORTABLE)")
     for name, version in symbols.items():
         if name not in MOST:
-            faults.append(f"wants a symbol of {name}_{dotted(version)}: no version of that name is on every distribution")
+            faults.append(f"wants a symbol of {name}_{dotted(version)}: no version of that name is on every distribution (libcurl's: src/app/curl_names.cpp)")
         elif version > (MOST if most is None else most).get(name, version):
             faults.append(f"wants a symbol of {name}_{dotted(version)}: want at most {name}_{dotted(MOST[name])}")
     return faults

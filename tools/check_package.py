@@ -13,7 +13,7 @@ from notices import ROOT, entries, folders
 MOST = {"GLIBC": (2, 35), "OPENSSL": (3, 0, 0)}
 BUILDS_FOR_ALL = (2, 36)  # Debian 12's glibc: with a newer one, programs need newer symbols
 # Of libraries that every distribution has under this name.
-SHARED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libssl.so.3", "libcrypto.so.3", "libcurl.so.4"}
+SHARED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libssl.so.3", "libcrypto.so.3"}
 
 
 def output(*command):
@@ -43,7 +43,7 @@ def program_faults(libraries, symbols, most=None):
             faults.append(f"links {library}, of which distributions have different versions or none: want it inside (NIBBLE_PORTABLE)")
     for name, version in symbols.items():
         if name not in MOST:
-            faults.append(f"wants a symbol of {name}_{dotted(version)}: no version of that name is on every distribution (libcurl's: src/app/curl_names.cpp)")
+            faults.append(f"wants a symbol of {name}_{dotted(version)}: no version of that name is on every distribution")
         elif version > (MOST if most is None else most).get(name, version):
             faults.append(f"wants a symbol of {name}_{dotted(version)}: want at most {name}_{dotted(MOST[name])}")
     return faults

@@ -13,7 +13,7 @@ from notices import ROOT, entries, folders
 MOST = {"GLIBC": (2, 35), "OPENSSL": (3, 0, 0)}
 BUILDS_FOR_ALL = (2, 36)  # Debian 12's glibc: with a newer one, programs need newer symbols
 # Of libraries that every distribution has under this name.
-SHARED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libssl.so.3", "libcrypto.so.3", "libcurl.so.4"}
+SHARED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libssl.so.3", "libcrypto.so.3"}
 
 
 def output(*command):

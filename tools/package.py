@@ -12,7 +12,7 @@ import check_package
 from notices import ROOT
 
 PROGRAM = "src/app/nibble"
-DEBIAN_PACKAGES = {"libssl.so.3": "libssl3", "libcurl.so.4": "libcurl4"}  # Ubuntu 24.04's libssl3t64 and libcurl4t64 provide them
+DEBIAN_PACKAGES = {"libssl.so.3": "libssl3"}  # Ubuntu 24.04's libssl3t64 provides it
 # Stopped before its files go; never enabled or started: that is the administrator's to do.
 SCRIPTS = {
     "postinst": 'if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n',
@@ -72,7 +72,7 @@ def debian(build, out, package, version, arch):
         (stage / to).mkdir(parents=True)
         shutil.copy(ROOT / "packaging" / source, stage / to)
     (stage / "usr/share/doc/nibble/copyright").write_text(
-        "Nibble is licensed under the Apache License 2.0: /usr/share/common-licenses/Apache-2.0.\n"
+        "Copyright: the Nibble authors. Licensed under the Apache License 2.0: /usr/share/common-licenses/Apache-2.0.\n"
         "What it contains of others, and their licences: THIRD-PARTY-NOTICES, beside this file.\n")
     program = build / PROGRAM
     wants = depends(check_package.needed(check_package.output("objdump", "-p", program)),
@@ -83,16 +83,17 @@ def debian(build, out, package, version, arch):
     control.mkdir()
     (control / "control").write_text(
         f"Package: {package}\nVersion: {version}\nArchitecture: {arch}\nMaintainer: The Nibble authors <nibble@localhost>\n"
-        f"Installed-Size: {size}\nDepends: {wants}\nRecommends: ca-certificates\nConflicts: {other}\nReplaces: {other}\n"
+        f"Installed-Size: {size}\nDepends: {wants}\nRecommends: libcurl4, ca-certificates\nConflicts: {other}\nReplaces: {other}\n"
         "Section: science\nPriority: optional\n"
-        "Description: gpt-oss-20b and gpt-oss-120b: engine, chat and OpenAI-compatible server\n"
-        " One program without Python. A small model to try it with is part of the package.\n")
+        "Description: engine, chat and OpenAI-compatible server for gpt-oss\n"
+        " One program without Python, for gpt-oss-20b and gpt-oss-120b. A small model to\n try it with is part of the package.\n")
     (control / "conffiles").write_text("/etc/nibble/serve.toml\n")
     for name, body in SCRIPTS.items():
         (control / name).write_text(f"#!/bin/sh\nset -e\n{body}")
         (control / name).chmod(0o755)
     for path in [stage, *stage.rglob("*")]:
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        os.utime(path, (int(os.environ["SOURCE_DATE_EPOCH"]),) * 2)
     file = out / f"{package}_{version}_{arch}.deb"
     run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", stage, file, stdout=subprocess.DEVNULL)
     shutil.rmtree(stage)

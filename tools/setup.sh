@@ -9,7 +9,8 @@ fail() {
 }
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
-offered() { apt-cache show "$1" >/dev/null 2>&1; }
+# apt-cache succeeds for names that are only mentioned by others, too, and then says nothing.
+offered() { [ -n "$(apt-cache show "$1" 2>/dev/null)" ]; }
 
 # Lines of packages.txt without a group, and those of the groups asked for.
 wanted_lines() {

@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kOwnName = "nibble-tiny";
+
 bool is_path(const std::string& name) {
   std::error_code ignored;
   return fs::exists(name, ignored) || hub::repos_of(name).empty();
@@ -40,6 +42,25 @@ std::vector<std::string> names_of(const std::string& asked, const std::string& r
   return names;
 }
 
+// nibble-tiny beside the program.
+std::optional<fs::path> own_folder() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  for (fs::path folder = program.parent_path(); !error && folder.has_relative_path(); folder = folder.parent_path()) {
+    for (const char* place : {"models", "share/nibble/models"}) {  // its sources'; installed
+      if (hub::model_in(folder / place / kOwnName)) return folder / place / kOwnName;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<hub::FoundModel> look_up(const std::string& name, const hub::Settings& settings) {
+  std::optional<hub::FoundModel> found = hub::find_model(name, settings);
+  if (found || name != kOwnName) return found;
+  if (const auto own = own_folder()) return hub::FoundModel{.path = *own};
+  return std::nullopt;
+}
+
 // Random weights want a name of shapes, or a model's config.json: nothing else has to be there.
 bool is_preset_name(const ModelOptions& options) {
   return options.load_format == LoadFormat::kDummy && options.model.find('/') == std::string::npos;
@@ -58,13 +79,7 @@ bool gets(const std::string& repo, const ModelOptions& options, Terminal& termin
 }  // namespace
 
 NamedModel own_model() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  for (fs::path folder = program.parent_path(); !error && folder.has_relative_path(); folder = folder.parent_path()) {
-    for (const char* place : {"models/nibble-tiny", "share/nibble/models/nibble-tiny"}) {  // its sources'; installed
-      if (hub::model_in(folder / place)) return {(folder / place).string(), {"nibble-tiny"}};
-    }
-  }
+  if (const auto own = own_folder()) return {own->string(), {kOwnName}};
   throw Error(Code::kIo, "want a model as the first word: nibble-tiny is not beside the program");
 }
 
@@ -76,7 +91,7 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
                 "openai/gpt-oss-20b; found none");
   }
   if (is_preset_name(options)) return {asked, names_of(asked, "")};
-  std::optional<hub::FoundModel> found = hub::find_model(asked, options.hub);
+  std::optional<hub::FoundModel> found = look_up(asked, options.hub);
   const bool wants_weights = options.load_format != LoadFormat::kDummy;
   const bool in_part = found && !found->lacks.empty() && wants_weights && !found->repo.empty();
   const bool absent = !found && !is_path(asked) && is_on_the_hub(asked);
@@ -104,7 +119,7 @@ ModelOptions with_files(ModelOptions options, Terminal& terminal) {
 }
 
 fs::path path_of(const fs::path& name, const hub::Settings& settings) {
-  const auto found = hub::find_model(name.string(), settings);
+  const auto found = look_up(name.string(), settings);
   return found ? found->path : name;
 }
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <curl/curl.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,19 +27,68 @@ constexpr int kMostRedirects = 10;
 constexpr long kConnectSeconds = 20, kStallSeconds = 30;  // without a byte
 constexpr double kFirstWait = 0.5, kLongestWait = 30, kMostPatience = 300;
 
+struct Symbol {
+  void* address;
+  template <class Function>
+  operator Function*() const {  // NOLINT(google-explicit-constructor)
+    return reinterpret_cast<Function*>(address);
+  }
+};
+
+// libcurl's functions, of the system's library: a program that is linked with it asks for Debian's versions of these
+// names, and does not start at all where it is missing.
+struct Curl {
+  void* library = open();
+  decltype(&curl_easy_cleanup) easy_cleanup = find("curl_easy_cleanup");
+  decltype(&curl_easy_getinfo) easy_getinfo = find("curl_easy_getinfo");
+  decltype(&curl_easy_init) easy_init = find("curl_easy_init");
+  decltype(&curl_easy_perform) easy_perform = find("curl_easy_perform");
+  decltype(&curl_easy_reset) easy_reset = find("curl_easy_reset");
+  decltype(&curl_easy_setopt) easy_setopt = find("curl_easy_setopt");
+  decltype(&curl_easy_strerror) easy_strerror = find("curl_easy_strerror");
+  decltype(&curl_free) free = find("curl_free");
+  decltype(&curl_getdate) getdate = find("curl_getdate");
+  decltype(&curl_global_cleanup) global_cleanup = find("curl_global_cleanup");
+  decltype(&curl_global_init) global_init = find("curl_global_init");
+  decltype(&curl_slist_append) slist_append = find("curl_slist_append");
+  decltype(&curl_slist_free_all) slist_free_all = find("curl_slist_free_all");
+  decltype(&curl_url) url = find("curl_url");
+  decltype(&curl_url_cleanup) url_cleanup = find("curl_url_cleanup");
+  decltype(&curl_url_get) url_get = find("curl_url_get");
+  decltype(&curl_url_set) url_set = find("curl_url_set");
+
+  static void* open() {
+    if (void* library = dlopen("libcurl.so.4", RTLD_NOW)) return library;
+    throw Error(Code::kUnsupported,
+                "want libcurl to fetch with, found none ({}). Install it: apt install libcurl4, or dnf install libcurl",
+                dlerror());
+  }
+
+  [[nodiscard]] Symbol find(const char* name) const {
+    if (void* address = dlsym(library, name)) return {address};
+    throw Error(Code::kUnsupported, "want a libcurl that has {}, found an older one: update it", name);
+  }
+};
+
+const Curl& curl() {
+  static const Curl loaded;
+  return loaded;
+}
+
 using Url = std::unique_ptr<CURLU, decltype(&curl_url_cleanup)>;
 
 Url parse_url(const std::string& text) {
-  Url url(curl_url(), &curl_url_cleanup);
-  if (!url || curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK) return {nullptr, &curl_url_cleanup};
+  Url url(curl().url(), curl().url_cleanup);
+  if (!url || curl().url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK)
+    return {nullptr, curl().url_cleanup};
   return url;
 }
 
 std::string part_of(const Url& url, CURLUPart part) {
   char* text = nullptr;
-  if (!url || curl_url_get(url.get(), part, &text, CURLU_DEFAULT_PORT) != CURLUE_OK) return {};
+  if (!url || curl().url_get(url.get(), part, &text, CURLU_DEFAULT_PORT) != CURLUE_OK) return {};
   std::string copy = text;
-  curl_free(text);
+  curl().free(text);
   return copy;
 }
 
@@ -51,7 +101,7 @@ std::string origin_of(const std::string& text) {
 // Where a redirect leads; empty where it leads nowhere that we go.
 std::string redirected(const std::string& from, const std::string& location) {
   const Url url = parse_url(from);
-  if (!url || curl_url_set(url.get(), CURLUPART_URL, location.c_str(), 0) != CURLUE_OK) return {};
+  if (!url || curl().url_set(url.get(), CURLUPART_URL, location.c_str(), 0) != CURLUE_OK) return {};
   const std::string scheme = part_of(url, CURLUPART_SCHEME);
   const bool safe = scheme == "https" || (scheme == "http" && !from.starts_with("https:"));
   return safe ? part_of(url, CURLUPART_URL) : std::string();
@@ -92,7 +142,7 @@ std::optional<double> number_of(const std::string& text) {
 std::optional<double> asked_wait(const HttpAnswer& answer) {
   const std::string after = answer.header("retry-after");
   if (const auto seconds = number_of(after)) return seconds;
-  if (const time_t date = after.empty() ? -1 : curl_getdate(after.c_str(), nullptr); date >= 0)
+  if (const time_t date = after.empty() ? -1 : curl().getdate(after.c_str(), nullptr); date >= 0)
     return std::max(0.0, static_cast<double>(date - time(nullptr)));
   const std::string limit = answer.header("ratelimit");
   const size_t at = limit.find(";t=");
@@ -102,16 +152,16 @@ std::optional<double> asked_wait(const HttpAnswer& answer) {
 }  // namespace
 
 struct Http::Handle {
-  CURL* curl = curl_easy_init();
+  CURL* easy = curl().easy_init();
   std::array<char, CURL_ERROR_SIZE> error{};
-  Handle() { check(curl != nullptr, "libcurl gives a handle"); }
-  ~Handle() { curl_easy_cleanup(curl); }
+  Handle() { check(easy != nullptr, "libcurl gives a handle"); }
+  ~Handle() { curl().easy_cleanup(easy); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
   template <class Value>
   void set(CURLoption option, Value value) {
-    check(curl_easy_setopt(curl, option, value) == CURLE_OK, "an option that libcurl knows");
+    check(curl().easy_setopt(easy, option, value) == CURLE_OK, "an option that libcurl knows");
   }
 };
 
@@ -142,7 +192,7 @@ struct Http::Transfer {
     auto& transfer = *static_cast<Transfer*>(self);
     HttpAnswer& answer = transfer.answer;
     long status = 0;
-    curl_easy_getinfo(transfer.http.handle_->curl, CURLINFO_RESPONSE_CODE, &status);
+    curl().easy_getinfo(transfer.http.handle_->easy, CURLINFO_RESPONSE_CODE, &status);
     answer.status = static_cast<int>(status);
     const size_t size = one * bytes;
     if (status < 200 || status >= 300 || !transfer.take) {
@@ -170,8 +220,8 @@ std::string HttpAnswer::header(const std::string& name) const {
   return it == headers.end() ? "" : it->second;
 }
 
-HttpLibrary::HttpLibrary() { check(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl starts"); }
-HttpLibrary::~HttpLibrary() { curl_global_cleanup(); }
+HttpLibrary::HttpLibrary() { check(curl().global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl starts"); }
+HttpLibrary::~HttpLibrary() { curl().global_cleanup(); }
 
 Http::Http(const Settings& settings, std::function<bool()> stop)
     : stop_(std::move(stop)),
@@ -184,7 +234,7 @@ Http::~Http() = default;
 
 void Http::send(const HttpRequest& request, const std::string& url, Transfer& transfer) {
   Handle& h = *handle_;
-  curl_easy_reset(h.curl);  // connections stay
+  curl().easy_reset(h.easy);  // connections stay
   h.error[0] = '\0';
   h.set(CURLOPT_URL, url.c_str());
   h.set(CURLOPT_ERRORBUFFER, h.error.data());
@@ -208,16 +258,16 @@ void Http::send(const HttpRequest& request, const std::string& url, Transfer& tr
   if (!token_.empty() && origin_of(url) == endpoint_) lines.push_back("Authorization: Bearer " + token_);
   if (request.from >= 0) lines.push_back(fmt::format("Range: bytes={}-{}", request.from, request.to));
   curl_slist* headers = nullptr;
-  for (const std::string& line : lines) headers = curl_slist_append(headers, line.c_str());
+  for (const std::string& line : lines) headers = curl().slist_append(headers, line.c_str());
   h.set(CURLOPT_HTTPHEADER, headers);
-  const CURLcode code = curl_easy_perform(h.curl);
-  curl_slist_free_all(headers);
+  const CURLcode code = curl().easy_perform(h.easy);
+  curl().slist_free_all(headers);
   long status = 0;
-  curl_easy_getinfo(h.curl, CURLINFO_RESPONSE_CODE, &status);
+  curl().easy_getinfo(h.easy, CURLINFO_RESPONSE_CODE, &status);
   transfer.answer.status = static_cast<int>(status);
   if (transfer.thrown) std::rethrow_exception(transfer.thrown);
   if (code == CURLE_OK || transfer.ended) return;
-  transfer.answer.failure = h.error[0] != '\0' ? h.error.data() : curl_easy_strerror(code);
+  transfer.answer.failure = h.error[0] != '\0' ? h.error.data() : curl().easy_strerror(code);
   transfer.answer.hopeless = is_hopeless(code);
 }
 

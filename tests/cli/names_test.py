@@ -84,6 +84,10 @@ class Names(Case):
         shutil.copytree(TINY, original)
         self.ok("inspect", self.dir / "only")
 
+    def test_the_small_model_beside_the_program_has_a_name(self):
+        self.ok(*self.commands("nibble-tiny")["chat"])
+        self.assertEqual(self.ok("tokenize", "-m", "nibble-tiny", "--count", "-p", PROMPT).out, "4\n")
+
     def test_a_model_that_is_not_here_is_told_with_what_gets_it(self):
         for command in self.commands("openai/gpt-oss-120b").values():
             self.refused(5, *command, says=("there is no model openai/gpt-oss-120b", "models/openai/gpt-oss-120b", str(self.cache), "nibble pull openai/gpt-oss-120b"))

@@ -72,6 +72,13 @@ class Pull(HubCase):
         self.assertEqual(sorted(report["files"]), sorted(wanted))
         self.assertFalse([url for _, _, url, _ in self.hub.log if "/resolve/" in url or "/cdn/" in url])  # nothing twice
 
+    def test_without_libcurl_all_else_works(self):
+        (self.dir / "lib").mkdir()
+        (self.dir / "lib/libcurl.so.4").touch()
+        self.env["LD_LIBRARY_PATH"] = str(self.dir / "lib")
+        self.fails(3, "pull", NAME, says=("want libcurl", "apt install libcurl4"))
+        self.ok("run", TINY, "-p", "Once", "-n", 3)
+
     def test_large_files_come_in_parts_side_by_side(self):
         self.hub.add(NAME, {"config.json": b"{}", "model.safetensors": BIG})
         self.ok("pull", NAME, "-q")

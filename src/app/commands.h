@@ -18,6 +18,7 @@ int execute(const QuantizeOptions& options);
 int execute(const BenchOptions& options);
 int execute(const PullOptions& options);
 int execute(const ListOptions& options);
+int execute(const PsOptions& options);
 int execute(const RemoveOptions& options);
 int tune(const BenchOptions& options, std::string commit);  // of it: bench_tune.h
 

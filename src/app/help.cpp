@@ -44,6 +44,7 @@ kept, HF_TOKEN who asks, HF_ENDPOINT whom; https_proxy and HF_HUB_OFFLINE are he
   nibble completion zsh >~/.zfunc/_nibble
   nibble completion fish >~/.config/fish/completions/nibble.fish)"},
     {"list", "  nibble list --json"},
+    {"ps", "  nibble ps\n  watch nibble ps"},
     {"rm", R"(  nibble rm openai/gpt-oss-20b
   nibble rm ggml-org/gpt-oss-20b-GGUF --revision main -y)"},
     {"synth", R"(  nibble synth --preset gpt-oss-20b --layers 2 -o ~/gpt-oss-20b-2

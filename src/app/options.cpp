@@ -108,6 +108,14 @@ std::filesystem::path history_path() {
   return home.is_absolute() ? home / ".local/state/nibble/history" : std::filesystem::path();
 }
 
+// Where servers tell of themselves: per login session where there are such, else where state is kept.
+std::filesystem::path server_records_path() {
+  const std::filesystem::path runtime = environment("XDG_RUNTIME_DIR").value_or("");
+  if (runtime.is_absolute()) return runtime / "nibble";
+  const std::filesystem::path history = history_path();
+  return history.empty() ? history : history.parent_path() / "servers";
+}
+
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -155,6 +163,7 @@ struct All {
   BenchOptions bench;
   PullOptions pull;
   ListOptions list;
+  PsOptions ps;
   RemoveOptions remove;
 };
 
@@ -162,7 +171,7 @@ void set_hub(All& all, const hub::Settings& settings) {
   for (ModelOptions* o : {&all.run.model, &all.chat.model, &all.serve.model, &all.inspect.model, &all.perplexity.model,
                           &all.compare.model, &all.convert.model, &all.bench.model})
     o->hub = settings;
-  all.tokenize.hub = all.quantize.hub = all.pull.hub = all.list.hub = all.remove.hub = settings;
+  all.tokenize.hub = all.quantize.hub = all.pull.hub = all.list.hub = all.ps.hub = all.remove.hub = settings;
 }
 
 void add_run(Flags flags, RunOptions& o) {
@@ -401,6 +410,8 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_compare(command("compare", "Run one step on two backends and name the first difference"), all.compare);
   add_pull_command(command("pull", "Get a model from Hugging Face's Hub into its cache"), all.pull);
   add_output(command("list", "The models on this machine: where, format, size, revision"), all.list.output);
+  add_output(command("ps", "The servers of yours on this machine: model, load, tokens per second"), all.ps.output);
+  all.ps.records = all.serve.records = server_records_path();
   add_remove(command("rm", "Remove a model from Hugging Face's cache"), all.remove);
   add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   command("man", "Print the manual page");
@@ -434,6 +445,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   }
   if (name == "pull") return Command(std::move(all.pull));
   if (name == "list") return Command(std::move(all.list));
+  if (name == "ps") return Command(std::move(all.ps));
   if (name == "rm") return Command(std::move(all.remove));
   if (name == "synth") return Command(std::move(all.synth));
   if (name == "convert") return Command(std::move(all.convert));

@@ -169,6 +169,12 @@ struct ListOptions {
   hub::Settings hub;
 };
 
+struct PsOptions {
+  OutputOptions output;
+  hub::Settings hub;
+  std::filesystem::path records;  // where servers tell of themselves; empty: nowhere
+};
+
 struct RemoveOptions {
   OutputOptions output;
   hub::Settings hub;
@@ -264,11 +270,12 @@ struct ServeOptions {
   std::string config_file;
   std::vector<std::string> notes;  // what was asked for and makes no difference here
   std::vector<Setting> settings;
+  std::filesystem::path records;  // of the servers on this machine, for nibble ps; empty: nowhere
 };
 
 using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
                              CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions, PullOptions,
-                             ListOptions, RemoveOptions>;
+                             ListOptions, RemoveOptions, PsOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {

@@ -2,11 +2,13 @@
 
 #include "app/backend_choice.h"
 #include "app/commands.h"
+#include "app/commit.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
 #include "app/named_model.h"
 #include "app/serve_log.h"
+#include "app/server_record.h"
 #include "app/terminal.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -61,7 +63,8 @@ server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log
           .date = date,
           .log = log ? log_line : server::LogLine([](const server::Json&) {}),
           .log_prompts = o.log_prompts,
-          .version = NIBBLE_VERSION};
+          .version = NIBBLE_VERSION,
+          .commit = std::string(commit())};
 }
 
 engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
@@ -191,6 +194,9 @@ int execute(const ServeOptions& o) {
     return api.handle(request, std::move(wake));
   });
   terminal.note("listening on " + http_address(o, o.host, http.port()));
+  std::optional<RecordedServer> record(std::in_place, o.records, local_address(o, http.port()), named.names.front());
+  if (!record->problem().empty())
+    terminal.note(fmt::format("nibble ps will not see this server: {}: {}", o.records.string(), record->problem()));
   api.loading("checking weights", 0);
   load(
       o, model, running,
@@ -209,6 +215,7 @@ int execute(const ServeOptions& o) {
                             running.max_context));
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   http.wait();
+  record.reset();
   terminal.note("stopped");
   end_soon();
   return kExitOk;

@@ -86,9 +86,13 @@ std::string http_address(const ServeOptions& o, std::string_view host, int port)
                      v6 ? "]" : "", port);
 }
 
-std::vector<std::string> ways_in(const ServeOptions& o, int port) {
+std::string local_address(const ServeOptions& o, int port) {
   const bool all = o.host == "0.0.0.0" || o.host == "::";
-  const std::string address = http_address(o, all ? "127.0.0.1" : o.host, port);
+  return http_address(o, all ? "127.0.0.1" : o.host, port);
+}
+
+std::vector<std::string> ways_in(const ServeOptions& o, int port) {
+  const std::string address = local_address(o, port);
   const std::string_view key = o.api_keys.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'";
   const std::string_view body = R"({"messages": [{"role": "user", "content": "Hello"}]})";
   return {fmt::format("  chat  {}/", address), fmt::format("  API   {}/v1", address),

@@ -23,7 +23,8 @@ class Terminal;
 
 // Where a model that is ready can be reached from this machine, a line each.
 [[nodiscard]] std::vector<std::string> ways_in(const ServeOptions& o, int port);
-// http://127.0.0.1:8000
+// http://127.0.0.1:8000: where it listens, and where this machine finds it
 [[nodiscard]] std::string http_address(const ServeOptions& o, std::string_view host, int port);
+[[nodiscard]] std::string local_address(const ServeOptions& o, int port);
 
 }  // namespace nibble::app

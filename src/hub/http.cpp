@@ -25,6 +25,7 @@ namespace {
 constexpr size_t kMostErrorBytes = size_t{64} << 10, kMostBodyBytes = size_t{64} << 20;
 constexpr int kMostRedirects = 10;
 constexpr long kConnectSeconds = 20, kStallSeconds = 30;  // without a byte
+constexpr long kHereMilliseconds = 1000;
 constexpr double kFirstWait = 0.5, kLongestWait = 30, kMostPatience = 300;
 
 struct Symbol {
@@ -246,6 +247,12 @@ void Http::send(const HttpRequest& request, const std::string& url, Transfer& tr
   h.set(CURLOPT_LOW_SPEED_LIMIT, 1L);
   h.set(CURLOPT_LOW_SPEED_TIME, kStallSeconds);
   h.set(CURLOPT_USERAGENT, "nibble/" NIBBLE_VERSION);
+  if (request.here) {
+    h.set(CURLOPT_PROXY, "");
+    h.set(CURLOPT_SSL_VERIFYPEER, 0L);
+    h.set(CURLOPT_SSL_VERIFYHOST, 0L);
+    h.set(CURLOPT_TIMEOUT_MS, kHereMilliseconds);
+  }
   if (!certificates_.empty()) h.set(CURLOPT_CAINFO, certificates_.c_str());
   h.set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
   h.set(CURLOPT_HEADERDATA, &transfer);

@@ -16,6 +16,7 @@ namespace nibble::hub {
 struct HttpRequest {
   std::string url;
   int64_t from = -1, to = -1;  // bytes, both included; -1: all
+  bool here = false;           // of a server on this machine: no proxy, whatever certificate, an answer within a second
 };
 
 struct HttpAnswer {

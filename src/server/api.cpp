@@ -196,7 +196,8 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
   if (path == "/metrics") {
     const std::string text =
         served == nullptr ? metrics_.text({}, "") : metrics_.text(served->port.stats(), served->model.names[0]);
-    return answer(visit, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"}, text);
+    return answer(visit, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"},
+                  text + build_info_text(options_.version, options_.commit));
   }
   if (served == nullptr) throw ApiError("", "the model is still being loaded; /health tells how far", 503, "loading");
   if (http.body.size() <= kShortBody) return route_served(visit, *served);

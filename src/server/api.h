@@ -26,7 +26,7 @@ struct ApiOptions {
   bool log_prompts = false;
   size_t stored_responses = 1024;
   size_t stored_bytes = size_t{256} << 20;
-  std::string version{};
+  std::string version{}, commit{};
 };
 
 class Api {

@@ -65,6 +65,13 @@ void Histogram::print(std::string_view name, std::string_view labels, std::strin
   out += fmt::format("{0}_sum{{{1}}} {2}\n{0}_count{{{1}}} {3}\n", name, labels, sum_, count);
 }
 
+std::string build_info_text(std::string_view version, std::string_view commit) {
+  return fmt::format(
+      "# HELP nibble:build_info What runs; always 1\n# TYPE nibble:build_info gauge\n"
+      "nibble:build_info{{version=\"{}\",commit=\"{}\"}} 1\n",
+      escaped(version), escaped(commit));
+}
+
 Metrics::Metrics()
     : state_{.mutex = {},
              .first_token = Histogram(short_seconds()),

@@ -23,6 +23,9 @@ struct ChoiceRecord {
   double end_to_end_seconds = 0, queue_seconds = 0, prefill_seconds = 0, decode_seconds = 0;
 };
 
+// nibble:build_info, whose value is always 1.
+[[nodiscard]] std::string build_info_text(std::string_view version, std::string_view commit);
+
 class Histogram {
  public:
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}

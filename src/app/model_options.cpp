@@ -32,7 +32,8 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
     refuse_value("model", fmt::format("want one model, found --model {} and \"{}\". A text with blanks needs quotes",
                                       into, found));
   };
-  flags.take("model", take, "The same without --model").not_empty();
+  // Not "model": newer releases of CLI11 take that for --model.
+  flags.take("NAME", take, "The same without --model").not_empty();
 }
 
 void add_pull(Flags flags, WhenAbsent& into) {

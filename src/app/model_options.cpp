@@ -37,8 +37,9 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
     refuse_value("model", fmt::format("want one model, found --model {} and \"{}\". A text with blanks needs quotes",
                                       into, found));
   };
-  flags.take("model", take, "The same without --model").not_empty();
-  if (prompt) flags.take("prompt", take_prompt, "The same without --prompt");
+  // Not "model" and "prompt": newer releases of CLI11 take these for --model and --prompt.
+  flags.take("NAME", take, "The same without --model").not_empty();
+  if (prompt) flags.take("TEXT", take_prompt, "The same without --prompt");
 }
 
 void add_pull(Flags flags, WhenAbsent& into) {

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <ctime>
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <sstream>
 #include <system_error>
 
 #include <fcntl.h>
@@ -27,12 +27,12 @@ std::optional<uint64_t> started_ticks(int64_t pid) {
   std::getline(file, text);
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string field;
-  for (size_t at = 3; at <= kStartField && fields >> field; ++at) {
-  }
+  size_t at = name_end;
+  for (size_t field = 3; field <= kStartField && at != std::string::npos; ++field) at = text.find(' ', at + 1);
+  if (at == std::string::npos) return std::nullopt;
   uint64_t ticks = 0;
-  return fields && std::istringstream(field) >> ticks ? std::optional(ticks) : std::nullopt;
+  const char* const end = text.data() + text.size();
+  return std::from_chars(text.data() + at + 1, end, ticks).ec == std::errc() ? std::optional(ticks) : std::nullopt;
 }
 
 std::string write_private(const fs::path& path, const std::string& text) {

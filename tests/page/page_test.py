@@ -238,7 +238,7 @@ def a_reload_keeps_what_was_streamed(page):
 @test
 def a_message_is_kept_as_soon_as_it_is_sent(page):
     tab = page.tab
-    tab.evaluate("window.fetch = () => new Promise(() => {})")  # never answered
+    tab.evaluate("void (window.fetch = () => new Promise(() => {}))")  # never answered
     page.ask("are you there?", wait=False)
     tab.wait_for_timeout(200)
     tab.reload()
@@ -616,6 +616,14 @@ def the_drawer_of_a_phone_closes_on_the_open_conversation(page):
     tab.click("#menu")
     tab.click("#chats a")
     expect(tab.locator("body.drawer")).to_have_count(0)
+
+
+@test
+def a_phone_shows_the_whole_name_of_the_model(page):
+    page.tab.set_viewport_size({"width": 390, "height": 844})
+    page.ask("a question that is longer than the screen of a phone is wide")
+    expect(page.tab.locator("#model")).to_have_text("gpt-oss-20b")
+    assert page.tab.locator("#model").evaluate("(name) => name.scrollWidth <= name.clientWidth && document.documentElement.scrollWidth <= innerWidth")
 
 
 @test

@@ -33,7 +33,13 @@ class Page:
         self.tab = self.context.new_page()
         self.problems = []
         self.tab.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.context.on("request", self.is_asked)
         self.open()
+
+    def is_asked(self, request):
+        """The page works offline: whatever a test does, nobody but its server is asked."""
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.problems.append(f"asks {request.url}")
 
     def open(self):
         self.tab.goto(self.url)

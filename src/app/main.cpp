@@ -35,9 +35,15 @@ ExitCode exit_code(Code code) {
   return kExitFailure;
 }
 
+// What stands before the message; nothing where the message says it all.
+std::string_view kind_of(Code code) {
+  const bool plain = code == Code::kInvalidRequest || code == Code::kUnsupported || code == Code::kIo;
+  return plain ? std::string_view() : name_of(code);
+}
+
 // One line, whatever a file's or an argument's text holds. Nothing is left to tell where this fails.
 int fail(ExitCode code, std::string_view kind, std::string_view what) {
-  std::string line = fmt::format("nibble: {}: {}", kind, what);
+  std::string line = fmt::format("nibble: {}{}{}", kind, kind.empty() ? "" : ": ", what);
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
@@ -56,16 +62,16 @@ int run(int argc, char** argv) {
     }
     return std::visit([](const auto& options) { return execute(options); }, std::get<Command>(parsed));
   } catch (const Error& e) {
-    return fail(exit_code(e.code()), name_of(e.code()), e.what());
+    return fail(exit_code(e.code()), kind_of(e.code()), e.what());
   } catch (const Interrupted&) {
     std::fputs("nibble: interrupted\n", stderr);
     return kExitInterrupted;
   } catch (const std::bad_alloc&) {
     return fail(kExitNoMemory, name_of(Code::kOutOfMemory), "the system gives no more");
   } catch (const std::filesystem::filesystem_error& e) {
-    return fail(kExitIo, name_of(Code::kIo), fmt::format("{}: {}", e.path1().string(), e.code().message()));
+    return fail(kExitIo, "", fmt::format("{}: {}", e.path1().string(), e.code().message()));
   } catch (const std::system_error& e) {  // of threads
-    return fail(kExitIo, name_of(Code::kIo), fmt::format("cannot start a thread: {}", e.code().message()));
+    return fail(kExitIo, "", fmt::format("cannot start a thread: {}", e.code().message()));
   } catch (const std::exception& e) {
     return fail(kExitFailure, "internal error", e.what());
   }

@@ -283,7 +283,7 @@ class Pipes(Case):
             with open("/dev/full", "wb") as full:
                 done = subprocess.run([NIBBLE, *map(str, args)], stdout=full, stderr=subprocess.PIPE, check=False)
             self.assertEqual(done.returncode, 5, args)
-            self.assertIn(b"nibble: io: cannot write", done.stderr)
+            self.assertIn(b"nibble: cannot write", done.stderr)
             closed = subprocess.run([NIBBLE, *map(str, args)], stderr=subprocess.PIPE, check=False, preexec_fn=lambda: os.close(1))
             self.assertEqual(closed.returncode, 5, args)
 

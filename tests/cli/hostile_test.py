@@ -435,7 +435,7 @@ class Outputs(Case):
         for command in ((*RUN, "-p", "a", "-t", 1024), ("serve", TINY, "--port", 0, "--http-threads", 64)):
             result = nibble(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20)))  # a stack reserves 8 MB
             self.assertEqual(result.code, IO, result.err)
-            self.assertRegex(result.err, r"nibble: io: .*: [0-9]+ could be( started)?: Resource temporarily unavailable\n$")
+            self.assertRegex(result.err, r"nibble: .*: [0-9]+ could be( started)?: Resource temporarily unavailable\n$")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,11 @@ void respell_foreign_flags(const CommandLine& line, std::vector<std::string>& ar
   for (size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
     const size_t end = std::min(arguments[i].find('='), arguments[i].size());
     const std::string flag = arguments[i].substr(0, end);
-    if (!flag.starts_with("-") || command->find(flag)) continue;
+    if (!flag.starts_with("-")) continue;
+    if (const auto own = command->find(flag)) {
+      if (!own->is_switch() && end == arguments[i].size()) ++i;  // its value, whatever that looks like
+      continue;
+    }
     if (flag == "-hf" || flag == "-hfr" || flag == "--hf-repo") {  // ORG/NAME:QUANTISATION
       std::string model = end < arguments[i].size()  ? arguments[i].substr(end + 1)
                           : i + 1 < arguments.size() ? arguments[i + 1]

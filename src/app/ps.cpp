@@ -39,10 +39,10 @@ struct Look {
 };
 
 Look look_at(hub::Http& http, const ServerRecord& server) {
+  if (http.get({.url = server.url + "/health", .here = true}).status == 503) return {"loading", {}};
   const hub::HttpAnswer answer = http.get({.url = server.url + "/metrics", .here = true});
   if (!answer.ok()) return {"no answer", {}};
   const std::string& text = answer.body;
-  if (text.find("model_name=\"\"") != std::string::npos) return {"loading", {}};
   return {"serving",
           {value_of(text, "nibble:num_requests_running"), value_of(text, "nibble:num_requests_waiting"),
            value_of(text, "nibble:kv_cache_usage_perc"), value_of(text, "nibble:generation_tokens_total")}};

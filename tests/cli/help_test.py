@@ -102,6 +102,8 @@ class OthersFlags(Case):
     def test_what_there_is_instead(self):
         for flag, word in (("-ngl", "--backend cuda"), ("--n-gpu-layers=99", "--backend cuda"), ("-fa", "leave it out"), ("--jinja", "Harmony"), ("-ctk", "--kv-cache-dtype"), ("-cnv", "nibble chat")):
             self.refused(USAGE, "run", TINY, "a", flag, says=(f"no {flag.split('=')[0]}:", word))
+        for text in ("-c", "--jinja", "-hf"):  # a value is no flag
+            self.assertTrue(self.ok("run", "-m", TINY, "-p", text, "-n", 1, "--json").json()["text"] is not None)
         for command, word in (("ls", "nibble list"), ("show", "nibble inspect"), ("help", "nibble --help")):
             self.refused(USAGE, command, says=word)
 

@@ -25,28 +25,6 @@ constexpr const char* kTensorsKey = "split.tensors.count";
 
 std::string where_of(const fs::path& path) { return path.string(); }
 
-struct PartName {
-  fs::path stem;  // before the numbers
-  int64_t parts = 0;
-  bool operator==(const PartName&) const = default;
-};
-
-// Of "m-00002-of-00003.gguf" m and 3; none of a file that is not named like a part.
-std::optional<PartName> part_name(const fs::path& path) {
-  constexpr std::string_view kPattern = "-00000-of-00000.gguf", kSuffix = ".gguf";
-  constexpr std::ptrdiff_t kDigits = 5;
-  const std::string text = path.string();
-  if (text.size() < kPattern.size()) return std::nullopt;
-  const size_t stem = text.size() - kPattern.size();
-  const bool fits = std::equal(kPattern.begin(), kPattern.end(), text.begin() + static_cast<std::ptrdiff_t>(stem),
-                               [](char want, char c) { return want == '0' ? c >= '0' && c <= '9' : c == want; });
-  if (!fits) return std::nullopt;
-  PartName name{.stem = text.substr(0, stem)};
-  const char* const end = text.data() + text.size() - kSuffix.size();
-  std::from_chars(end - kDigits, end, name.parts);
-  return name;
-}
-
 std::vector<fs::path> gguf_files(const fs::path& directory) {
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
@@ -109,8 +87,9 @@ fs::path first_file(const fs::path& path) {
     throw Error(Code::kIo, "{}: {}", where_of(path), e.code().message());
   }
   if (files.empty()) throw Error(Code::kIo, "{}: want .gguf files, found none", where_of(path));
-  const auto name = part_name(files.front());
-  const bool one = name && std::ranges::all_of(files, [&](const fs::path& file) { return part_name(file) == name; });
+  const auto name = gguf_part_name(files.front());
+  const bool one =
+      name && std::ranges::all_of(files, [&](const fs::path& file) { return gguf_part_name(file) == name; });
   if (files.size() > 1 && !one) {
     throw Error(Code::kInvalidRequest,
                 "{}: want one model, found {} .gguf files that are not all parts of one: name one", where_of(path),
@@ -120,6 +99,21 @@ fs::path first_file(const fs::path& path) {
 }
 
 }  // namespace
+
+std::optional<GgufPartName> gguf_part_name(const fs::path& path) {
+  constexpr std::string_view kPattern = "-00000-of-00000.gguf", kSuffix = ".gguf";
+  constexpr std::ptrdiff_t kDigits = 5;
+  const std::string text = path.string();
+  if (text.size() < kPattern.size()) return std::nullopt;
+  const size_t stem = text.size() - kPattern.size();
+  const bool fits = std::equal(kPattern.begin(), kPattern.end(), text.begin() + static_cast<std::ptrdiff_t>(stem),
+                               [](char want, char c) { return want == '0' ? c >= '0' && c <= '9' : c == want; });
+  if (!fits) return std::nullopt;
+  GgufPartName name{.stem = text.substr(0, stem)};
+  const char* const end = text.data() + text.size() - kSuffix.size();
+  std::from_chars(end - kDigits, end, name.parts);
+  return name;
+}
 
 fs::path gguf_part_path(const fs::path& stem, int64_t part, int64_t parts) {
   return fmt::format("{}-{:05}-of-{:05}.gguf", stem.string(), part + 1, parts);
@@ -164,7 +158,7 @@ GgufCheckpoint GgufCheckpoint::open(const fs::path& path) {
     model.files_.push_back(std::move(file));
     return model;
   }
-  const auto name = part_name(named);
+  const auto name = gguf_part_name(named);
   if (!name || name->parts != split.parts) {
     throw Error(Code::kCorrupt, "{}: it is part {} of {}: want a name that ends in -{:05}-of-{:05}.gguf", model.where_,
                 split.part + 1, split.parts, split.part + 1, split.parts);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,14 @@ class GgufCheckpoint {
 
 [[nodiscard]] bool begins_as_gguf(const std::filesystem::path& file);
 
+// A part of a split model: its path up to the numbers, and how many there are.
+struct GgufPartName {
+  std::filesystem::path stem;
+  int64_t parts = 0;
+  bool operator==(const GgufPartName&) const = default;
+};
+// Of "m-00002-of-00003.gguf" m and 3; none of a file that is not named like a part.
+[[nodiscard]] std::optional<GgufPartName> gguf_part_name(const std::filesystem::path& path);
 // "<stem>-00001-of-00003.gguf"; `part` counts from 0.
 [[nodiscard]] std::filesystem::path gguf_part_path(const std::filesystem::path& stem, int64_t part, int64_t parts);
 

@@ -1,10 +1,10 @@
 #include "hub/cache.h"
 
-#include <fmt/format.h>
+#include "checkpoint/gguf_checkpoint.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -58,23 +58,12 @@ bool holds(const fs::path& directory, std::string_view extension) {
   return std::ranges::any_of(entries_of(directory), [&](const fs::path& p) { return p.extension() == extension; });
 }
 
-// Of model-00002-of-00003.gguf another part.
-std::string part_name(const std::string& name, int part) {
-  const size_t at = name.size() - std::string_view("00000-of-00000.gguf").size();
-  return name.substr(0, at) + fmt::format("{:05}", part) + name.substr(at + 5);
-}
-
 std::string lacking_gguf_part(const fs::path& directory) {
   for (const fs::path& file : entries_of(directory)) {
-    const std::string name = file.filename().string();
-    constexpr std::string_view kPattern = "-00000-of-00000.gguf";
-    if (name.size() < kPattern.size() || !name.ends_with(".gguf")) continue;
-    const std::string_view end = std::string_view(name).substr(name.size() - kPattern.size());
-    int parts = 0;
-    std::from_chars(end.data() + 10, end.data() + 15, parts);
-    if (end.substr(6, 4) != "-of-" || end[0] != '-') continue;
-    for (int part = 1; part <= parts; ++part) {
-      if (const std::string other = part_name(name, part); !is_there(directory / other)) return other;
+    const auto name = checkpoint::gguf_part_name(file);
+    for (int64_t part = 0; name && part < name->parts; ++part) {
+      const fs::path other = checkpoint::gguf_part_path(name->stem, part, name->parts);
+      if (!is_there(other)) return other.filename().string();
     }
   }
   return {};

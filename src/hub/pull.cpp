@@ -1,6 +1,7 @@
 #include "hub/pull.h"
 
 #include "base/error.h"
+#include "checkpoint/gguf_checkpoint.h"
 #include "hub/cache.h"
 #include "hub/partial_file.h"
 
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <exception>
 #include <map>
@@ -48,9 +48,8 @@ bool is_wanted(const std::string& path, const std::vector<std::string>& include)
 
 // Of the parts of a split GGUF file one name.
 std::string gguf_stem(const std::string& path) {
-  constexpr size_t kTail = std::string_view("-00001-of-00003.gguf").size();
-  return path.size() > kTail && path.substr(path.size() - kTail + 6, 4) == "-of-" ? path.substr(0, path.size() - kTail)
-                                                                                  : path;
+  const auto part = checkpoint::gguf_part_name(path);
+  return part ? part->stem.string() : path;
 }
 
 void want_one_model(const std::vector<RepoFile>& files, const PullRequest& request) {

@@ -6,7 +6,6 @@
 Needs playwright (tests/page/requirements.txt) and a Chromium.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
 import stub_server  # noqa: E402
+from page_support import Page, arguments, run_tests  # noqa: E402
 
 TESTS = []
 
@@ -22,44 +22,6 @@ TESTS = []
 def test(function):
     TESTS.append(function)
     return function
-
-
-class Page:
-    """A browser of its own, on the page that the server at `port` of this machine gives."""
-
-    def __init__(self, browser, port, **options):
-        self.url = f"http://127.0.0.1:{port}/"
-        self.context = browser.new_context(**options)
-        self.tab = self.context.new_page()
-        self.problems = []
-        self.tab.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.context.on("request", self.is_asked)
-        self.open()
-
-    def is_asked(self, request):
-        """The page works offline: whatever a test does, nobody but its server is asked."""
-        if not request.url.startswith((self.url, "data:", "blob:")):
-            self.problems.append(f"asks {request.url}")
-
-    def open(self):
-        self.tab.goto(self.url)
-
-    def ask(self, text, wait=True):
-        self.tab.fill("#input", text)
-        self.tab.keyboard.press("Enter")
-        if wait:
-            expect(self.tab.locator("body.busy")).to_have_count(0, timeout=20000)
-
-    def another(self):
-        """A second tab of the same browser, at the same address."""
-        tab = self.context.new_page()
-        tab.on("pageerror", lambda error: self.problems.append(str(error)))
-        tab.goto(self.tab.url)
-        return tab
-
-    def close(self):
-        self.context.close()
-        assert not self.problems, self.problems
 
 
 class StubPage(Page):
@@ -672,33 +634,6 @@ def take_screenshots(browser, folder):
         page.tab.evaluate("showSettings()")
         page.tab.screenshot(path=folder / f"{name}-settings.png")
         page.close()
-
-
-def run_tests(tests, make_page, options):
-    """Each test on a page of its own; one that fails hides no other. True: all passed."""
-    failed = 0
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
-        for function in (t for t in tests if options.only in t.__name__):
-            page = make_page(browser)
-            try:
-                function(page)
-                page.close()
-                print(f"ok      {function.__name__}", flush=True)
-            except Exception as error:
-                failed += 1
-                page.context.close()
-                print(f"FAILED  {function.__name__}\n{error}", flush=True)
-        browser.close()
-    return failed == 0
-
-
-def arguments():
-    options = argparse.ArgumentParser()
-    options.add_argument("--chromium", default="/usr/bin/chromium")
-    options.add_argument("--screenshots", type=Path)
-    options.add_argument("--only", default="", help="tests whose names hold this")
-    return options.parse_args()
 
 
 def main():

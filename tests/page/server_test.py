@@ -13,7 +13,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
-from page_test import Page, arguments, run_tests  # noqa: E402
+from page_support import Page, arguments, run_tests  # noqa: E402
 from serve_support import PATIENCE_S, Server  # noqa: E402
 
 WEATHER = {

@@ -72,7 +72,7 @@ struct Uploaded {
     const int64_t values = backend::values_of(role, d);
     const bool experts = role == kGateUp || role == kDown, qkv = role == kQ || role == kK || role == kV;
     if (matrices == Matrices::kPacked && is_packed(role)) {
-      const PackedWeights::Matrix& matrix = device.matrix(handle);
+      const PackedMatrix& matrix = device.matrix(handle);
       const MatrixShape shape = matrix_shape(role, d);
       const int64_t rows = qkv ? d.q_width() + 2 * d.kv_width() : shape.rows;
       return copy(matrix.data, layout::packed_bytes(matrix.packing, rows, shape.cols));

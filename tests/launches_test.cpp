@@ -3,7 +3,7 @@
 // cannot use.
 
 #include "backend/cuda/emulation/launchers.h"
-#include "backend/cuda/plan.h"
+#include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
 #include "checkpoint/testing.h"
@@ -108,13 +108,13 @@ class Launches : public testing::Test {
     model::forward(*be, gpt, step);
 
     Counts planned;
-    const backend::CudaPlan plan =
-        backend::cuda_plan({.config = config,
+    const backend::cuda::Program plan =
+        backend::cuda::make_program({.config = config,
                             .options = c.options,
                             .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
                             .card = c.card});
     EXPECT_EQ(plan.moe, be->moe_kernel());
-    for (const backend::PlannedStage& s : plan.stages) {
+    for (const backend::PlannedStage& s : plan.nodes) {
       const bool outer = s.once || s.stage == backend::Stage::kEmbed || s.stage == backend::Stage::kLogits;
       planned[s.kernel] += s.launches * (outer ? 1 : s.kind ? config_.layers_of(*s.kind) : config_.dims.layers);
       const auto& tiles = backend::cuda::emulated_tiles();

@@ -2,7 +2,7 @@
 
 #include "app/loaded_model.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/plan.h"
+#include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "engine/session.h"
 

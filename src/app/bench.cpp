@@ -226,7 +226,7 @@ class Bench {
     const auto card = backend::cuda_plan_device();
     check(card.has_value(), "a card that kernels were timed on");
     each_step(row, [&](const backend::StepShape& step) {
-      profile.costs.add(backend::cuda_plan({.config = config, .options = cuda, .step = step, .card = *card}),
+      profile.costs.add(backend::cuda::make_program({.config = config, .options = cuda, .step = step, .card = *card}),
                         subject_.config);
     });
     profiles_.push_back({profile_table(row, profile, subject_.head.peaks), profile_json(profile, subject_.head.peaks)});

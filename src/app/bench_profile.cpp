@@ -79,8 +79,8 @@ void StageTimes::after(Stage stage) {
   last_ = now;
 }
 
-void KernelCosts::add(const backend::CudaPlan& plan, const model::ModelConfig& config) {
-  for (const backend::PlannedStage& planned : plan.stages) {
+void KernelCosts::add(const backend::cuda::Program& program, const model::ModelConfig& config) {
+  for (const backend::PlannedStage& planned : program.nodes) {
     const bool once = planned.once || planned.stage == Stage::kEmbed || planned.stage == Stage::kLogits;
     const auto layers = static_cast<double>(once           ? 1
                                             : planned.kind ? config.layers_of(*planned.kind)

@@ -4,7 +4,7 @@
 
 #include "app/bench_report.h"
 #include "backend/cost.h"
-#include "backend/cuda/plan.h"
+#include "backend/cuda/program/program.h"
 #include "backend/measure.h"
 #include "backend/profile.h"
 #include "model/config.h"
@@ -43,7 +43,7 @@ struct KernelCost {
 class KernelCosts {
  public:
   // Of one step more.
-  void add(const backend::CudaPlan& plan, const model::ModelConfig& config);
+  void add(const backend::cuda::Program& program, const model::ModelConfig& config);
   // Nothing for what is in no plan: sampling, sums of activations.
   [[nodiscard]] backend::Cost of(backend::Stage stage, std::string_view kernel) const;
 

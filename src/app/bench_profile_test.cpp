@@ -26,18 +26,18 @@ DeviceProfile profile() {
                                .between_kernels_us = 12,
                                .between_steps_us = 24},
                      .costs = {}};
-  const backend::CudaPlan plan{.stages = {{.stage = Stage::kAttend,
-                                           .kind = backend::LayerKind::kSliding,
-                                           .kernel = "attend",
-                                           .tile = {},
-                                           .cost = {1e6, 0}},
-                                          {.stage = Stage::kAttend,
-                                           .kind = backend::LayerKind::kFull,
-                                           .kernel = "attend",
-                                           .tile = {},
-                                           .cost = {3e6, 0}},
-                                          {.stage = Stage::kMoe, .kernel = "experts", .tile = {}, .cost = {4e6, 1e8}}}};
-  for (int step = 0; step < 2; ++step) made.costs.add(plan, two_layers());
+  backend::cuda::Program program;
+  const auto add = [&](Stage stage, std::optional<backend::LayerKind> kind, std::string kernel, backend::Cost cost) {
+    backend::cuda::Node& node = program.nodes.emplace_back();
+    node.stage = stage;
+    node.kind = kind;
+    node.kernel = std::move(kernel);
+    node.cost = cost;
+  };
+  add(Stage::kAttend, backend::LayerKind::kSliding, "attend", {1e6, 0});
+  add(Stage::kAttend, backend::LayerKind::kFull, "attend", {3e6, 0});
+  add(Stage::kMoe, {}, "experts", {4e6, 1e8});
+  for (int step = 0; step < 2; ++step) made.costs.add(program, two_layers());
   return made;
 }
 

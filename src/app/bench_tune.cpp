@@ -6,7 +6,7 @@
 #include "app/memory_budget.h"
 #include "app/terminal.h"
 #include "backend/cuda/kernels/any/around_gemm.h"
-#include "backend/cuda/plan.h"
+#include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 

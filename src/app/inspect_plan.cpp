@@ -5,7 +5,7 @@
 #include "app/memory_budget.h"
 #include "backend/cost.h"
 #include "backend/cpu/plan.h"
-#include "backend/cuda/plan.h"
+#include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "model/gpt_oss.h"
 
@@ -112,12 +112,12 @@ class Planner {
     Json json = {{"step", scenario.name}, {"sequences", scenario.rows.size()}};
     std::vector<backend::PlannedStage> stages;
     if (card_) {
-      backend::CudaPlan plan = backend::cuda_plan(
+      const backend::cuda::Program program = backend::cuda::make_program(
           {.config = backend_config_, .options = cuda_options(options_.model), .step = step, .card = *card_});
-      json["moe_kernel"] = name_of(plan.moe);
-      json["moe_activation"] = name_of(plan.activations);
-      json["attention_backend"] = plan.flash ? "flash" : "reference";
-      stages = std::move(plan.stages);
+      json["moe_kernel"] = name_of(program.moe);
+      json["moe_activation"] = name_of(program.activations);
+      json["attention_backend"] = program.flash ? "flash" : "reference";
+      stages.assign(program.nodes.begin(), program.nodes.end());
     } else {
       stages = backend::cpu_plan(
           {.dims = config_.dims, .formats = cost_.formats, .step = step, .options = cpu_options(options_.model)});

@@ -77,8 +77,9 @@ struct SampleArgs {
   std::span<const SampleRow> rows;  // one per row of logits
 };
 
-// A whole step: what the verbs would be told, for a backend that can serve it at once.
+// A whole step: what its verbs are told, for a backend that runs it at once.
 struct StepArgs {
+  const Weights* weights = nullptr;
   std::span<const int32_t> ids, positions;                     // [tokens]
   std::array<std::span<const int32_t>, kLayerKinds> kv_slots;  // [tokens], by LayerKind
   std::array<PageTable, kLayerKinds> pages;                    // by LayerKind

@@ -52,6 +52,11 @@ struct SlotData {
 
 using Ticket = int64_t;
 
+// A step that has been enqueued; the ticket of what it samples.
+struct Ran {
+  std::optional<Ticket> ticket;
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -73,9 +78,10 @@ class Backend {
   // Between steps. Page `to` becomes what the steps so far made of page `from`.
   virtual void copy_page(const PageCopy& copy) = 0;
 
-  // Before the verbs of a step that samples. A backend that has kept such a step (as a graph) may run it at once and
-  // return its ticket; then no verb is called. None: the verbs follow, with these arguments.
-  virtual std::optional<Ticket> replay(const StepArgs& /*step*/) { return std::nullopt; }
+  // A whole step: a backend that compiles its steps runs it here. None: begin() and the verbs follow.
+  virtual std::optional<Ran> run(const StepArgs& /*step*/) { return std::nullopt; }
+  // Before the verbs of a step that is walked: all that they will be told.
+  virtual void begin(const StepArgs& /*step*/) {}
 
   // residual = table[ids]
   virtual void embed(const EmbedArgs& args) = 0;
@@ -97,7 +103,8 @@ class Backend {
 
   // What the ticket's rows drew. Tickets are read once and in order; two may be outstanding.
   [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
-  // A copy of an activation, after all verbs so far. For tests, compare and perplexity.
+  // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
+  // never written. For tests, compare and perplexity.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
 
   // None: a host's verbs are done when they return, so their callers can time them.

@@ -30,18 +30,20 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
   const auto pages_of = [&](backend::LayerKind kind) {
     return backend::PageTable{.ids = kv_of(kind).page_ids, .pages_per_row = kv_of(kind).pages_per_row};
   };
-  if (!probe && !step.sample_rows.empty()) {
-    using enum backend::LayerKind;
-    const std::optional<backend::Ticket> ticket = be.replay({.ids = step.token_ids,
-                                                             .positions = step.positions,
-                                                             .kv_slots = {kv_of(kSliding).slots, kv_of(kFull).slots},
-                                                             .pages = {pages_of(kSliding), pages_of(kFull)},
-                                                             .rows = step.rows,
-                                                             .logit_tokens = step.logit_tokens,
-                                                             .sample_rows = step.sample_rows,
-                                                             .sinks = model.attention_sinks});
-    if (ticket) return ticket;
+  using enum backend::LayerKind;
+  const backend::StepArgs whole{.weights = &model.weights,
+                                .ids = step.token_ids,
+                                .positions = step.positions,
+                                .kv_slots = {kv_of(kSliding).slots, kv_of(kFull).slots},
+                                .pages = {pages_of(kSliding), pages_of(kFull)},
+                                .rows = step.rows,
+                                .logit_tokens = step.logit_tokens,
+                                .sample_rows = step.sample_rows,
+                                .sinks = model.attention_sinks};
+  if (!probe) {
+    if (const std::optional<backend::Ran> ran = be.run(whole)) return ran->ticket;
   }
+  be.begin(whole);
   const backend::Weights& w = model.weights;
   be.embed({.ids = step.token_ids, .table = w.outer[WeightRole::kEmbedding]});
   after(Stage::kEmbed, -1);

@@ -2,7 +2,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/measure.h"
-#include "backend/cuda/plan.h"
+#include "backend/cuda/program/program.h"
 #include "base/error.h"
 
 namespace nibble::backend {

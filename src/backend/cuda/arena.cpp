@@ -1,5 +1,9 @@
 #include "backend/cuda/arena.h"
 
+#include "backend/cuda/choices.h"
+#include "backend/cuda/kernels/any/split_gemm_plan.h"
+#include "backend/cuda/layout/wgmma_b.h"
+
 #include "backend/cuda/kernels/any/gemm_plan.h"
 
 #include <algorithm>
@@ -28,9 +32,58 @@ int64_t most_row_pages(const BackendConfig& config) {
   return std::max<int64_t>(1, std::min(of_context, of_pool));
 }
 
+int64_t in_atoms(int64_t rows) { return (rows + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomRows; }
+
+// What the widest dense product of a step leaves for its readers.
+int64_t sum_floats(const Dims& d, int64_t tokens, int sms) {
+  const int64_t split_tokens = in_atoms(std::min<int64_t>(tokens, kSplitMaxTokens)),
+                qkv = d.q_width() + 2 * d.kv_width();
+  const int64_t split =
+      std::max(split_count(qkv, d.hidden, sms) * qkv, split_count(d.hidden, d.q_width(), sms) * d.hidden);
+  return std::max(tokens * std::max(qkv, d.hidden), split_tokens * split / 2);
+}
+
+void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
+  const Dims& d = needs.config.dims;
+  const int64_t tokens = needs.config.max_tokens, pairs = tokens * d.topk, places = max_places(pairs, d.experts);
+  const int64_t rows = std::max<int64_t>(tokens, needs.config.max_rows);
+  a.gemm_x = carver.take<uint16_t>(in_atoms(rows) * std::max(d.hidden, d.q_width()));
+  a.gemm_u = carver.take<uint16_t>(places * d.inter);
+  if (gemm_device(needs.card, layout::Packing::kMxfp4).wgmma) a.gemm_placed_x = carver.take<uint16_t>(places * d.hidden);
+  a.gemm_y =
+      carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card.multiprocessors)));
+  a.gemm_pairs = carver.take<int32_t>(places);
+  a.gemm_places = carver.take<int32_t>(pairs);
+  a.gemm_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kGemmTokens[0]));
+  a.gemm_tile_counts = carver.take<int32_t>(kTileCounts);
+}
+
+void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
+  const Dims& d = needs.config.dims;
+  const int bytes = needs.kv == CudaOptions::Kv::kE4m3 ? 1 : 2;
+  const int target = most_target(static_cast<int>(d.kv_heads), bytes, attend_device(needs.card, bytes));
+  const DecodeScratch scratch = decode_scratch(target, d.kv_heads);
+  a.attend_partials = carver.take<float>(scratch.floats);
+  a.attend_finished = carver.take<int>(scratch.counters);
+  a.attend_counters = scratch.counters;
+  a.decode_tokens = carver.take<int32_t>(needs.config.max_tokens);
+  a.attend_tiles = carver.take<AttendTile>(max_attend_tiles(needs.config.max_tokens));
+}
+
 }  // namespace
 
-Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, Carver& carver) {
+ArenaNeeds arena_needs(const BackendConfig& config, const CudaOptions& options, const DeviceFacts& card) {
+  const MoeKernel moe = choose_moe(config, options);
+  return {.config = config,
+          .kv = options.kv,
+          .matrices = moe == MoeKernel::kReference ? Matrices::kRowOrder : Matrices::kPacked,
+          .gemms = has_gemms(moe),
+          .flash = choose_flash(config, options),
+          .card = card};
+}
+
+Arena carve(const ArenaNeeds& needs, Carver& carver) {
+  const BackendConfig& config = needs.config;
   const Dims& d = config.dims;
   const int64_t tokens = config.max_tokens, rows = config.max_rows, pairs = tokens * d.topk;
   Arena a;
@@ -41,7 +94,7 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   a.router_logits = carver.take<float>(tokens * d.experts);
   a.expert_ids = carver.take<int32_t>(pairs);
   a.expert_weights = carver.take<float>(pairs);
-  if (matrices == Matrices::kPacked) {
+  if (needs.matrices == Matrices::kPacked) {
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
     a.pending = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
     a.inverse = carver.take<float>(tokens);
@@ -57,6 +110,8 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   a.moe_tiles = carver.take<ExpertTile>(max_moe_tiles(pairs, d.experts));
   a.moe_tile_counts = carver.take<int32_t>(kTileCounts);
   a.logits = carver.take<float>(rows * d.vocab);
+  if (needs.gemms) carve_gemms(needs, a, carver);
+  if (needs.flash) carve_attention(needs, a, carver);
   a.step_pitch = std::max<int64_t>(8, (tokens + 3) / 4 * 4);
   int32_t* row = carver.take<int32_t>(6 * a.step_pitch);
   for (int32_t** array : {&a.ids, &a.positions, &a.token_row, &a.last_key, &a.kv_slots[0], &a.kv_slots[1]}) {
@@ -76,7 +131,7 @@ Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, 
   a.sample_part_token = carver.take<int32_t>(rows * kSampleParts);
   a.sampled = carver.take<int32_t>(rows);
   for (const LayerKind kind : config.layer_kinds)
-    a.kv.push_back(carve_pages(d, config.kv_pages[static_cast<size_t>(kind)], kv, carver));
+    a.kv.push_back(carve_pages(d, config.kv_pages[static_cast<size_t>(kind)], needs.kv, carver));
   return a;
 }
 

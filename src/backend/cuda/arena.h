@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/device_facts.h"
 #include "backend/cuda/kernel_table.h"
 #include "backend/cuda/kernels/any/around_gemm.h"
 
@@ -56,6 +57,21 @@ struct Arena {
   ExpertTile* moe_tiles = nullptr;     // [max_moe_tiles]
   int32_t* moe_tile_counts = nullptr;  // [kTileCounts]
   float* logits = nullptr;             // [rows, vocab]
+  // Around GEMMs; only where the step may run on them
+  uint16_t* gemm_x = nullptr;         // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
+  uint16_t* gemm_u = nullptr;         // [tokens, topk, inter] f16, or by place
+  uint16_t* gemm_placed_x = nullptr;  // x by place: down writes its results while gate_up still reads; SM90
+  float* gemm_y = nullptr;            // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
+  int32_t* gemm_pairs = nullptr;      // [max_places]
+  int32_t* gemm_places = nullptr;     // [tokens, topk]
+  ExpertTile* gemm_tiles = nullptr;   // [max_expert_tiles]
+  int32_t* gemm_tile_counts = nullptr;  // [kTileCounts]
+  // Attention on tensor cores; only with it
+  float* attend_partials = nullptr;    // DecodeScratch floats
+  int* attend_finished = nullptr;      // DecodeScratch counters; zero between launches
+  int64_t attend_counters = 0;
+  int32_t* decode_tokens = nullptr;    // [tokens]
+  AttendTile* attend_tiles = nullptr;  // [max_attend_tiles]
   // The step's arrays
   int32_t* ids = nullptr;        // [tokens]; this and the next five are rows, step_pitch apart, of one array
   int32_t* positions = nullptr;  // [tokens]
@@ -82,6 +98,15 @@ struct Arena {
 // How the matrices are held: in row order for the plain kernels, or packed for the streaming ones.
 enum class Matrices : uint8_t { kRowOrder, kPacked };
 
-[[nodiscard]] Arena carve(const BackendConfig& config, CudaOptions::Kv kv, Matrices matrices, Carver& carver);
+struct ArenaNeeds {
+  const BackendConfig& config;
+  CudaOptions::Kv kv = CudaOptions::Kv::kBf16;
+  Matrices matrices = Matrices::kPacked;
+  bool gemms = false, flash = false;  // choices.h
+  DeviceFacts card;
+};
+// What the options need. Throws Error(kUnsupported) as choices.h does.
+[[nodiscard]] ArenaNeeds arena_needs(const BackendConfig& config, const CudaOptions& options, const DeviceFacts& card);
+[[nodiscard]] Arena carve(const ArenaNeeds& needs, Carver& carver);
 
 }  // namespace nibble::backend::cuda

@@ -1,13 +1,11 @@
 #include "backend/cuda/card.h"
 
 #include "backend/cuda/arena.h"
-#include "backend/cuda/attention.h"
 #include "backend/cuda/choices.h"
 #include "backend/cuda/device_errors.h"
 #include "backend/cuda/device_weights.h"
-#include "backend/cuda/gemm_path.h"
 #include "backend/cuda/kernels/any/launchers.h"
-#include "backend/cuda/plan.h"
+#include "backend/cuda/program/program.h"
 #include "backend/cuda/step_graph.h"
 #include "base/error.h"
 
@@ -19,7 +17,7 @@ namespace cuda {
 
 KernelTable kernels_for(const DeviceFacts& facts) {
   const cudaError_t status = any_kernels_fit_device();
-  if (status == cudaSuccess) return any_kernels();
+  if (status == cudaSuccess) return all_kernels();
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction)
     throw Error(Code::kUnsupported, why_no_kernels(facts, NIBBLE_CUDA_ARCHS));
   cuda_check(status);
@@ -52,20 +50,16 @@ CudaMemory cuda_memory(int device) {
 }
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
-  Carver measure(nullptr), gemms(nullptr);
-  const MoeKernel moe = choose_moe(config, options);
-  const bool packed = moe != MoeKernel::kReference;
-  static_cast<void>(carve(config, options.kv, packed ? Matrices::kPacked : Matrices::kRowOrder, measure));
-  if (has_gemms(moe)) static_cast<void>(GemmPath(config, gemms));
-  using Kv = CudaOptions::Kv;
-  const int64_t kv = kv_bytes(config, options.kv == Kv::kF32 ? 4 : options.kv == Kv::kE4m3 ? 1 : 2);
+  Carver measure(nullptr);
+  const ArenaNeeds needs = arena_needs(config, options, open_device(options.device));
+  static_cast<void>(carve(needs, measure));
+  const int64_t kv = kv_bytes(config, value_bytes(page_type(options.kv)));
+  const bool graphs = needs.matrices == Matrices::kPacked && !options.eager;
   return {.weights = 0,
           .kv = kv,
-          .activations = measure.bytes() - kv + gemms.bytes() +
-                         Attention::memory_bytes(config, options, open_device(options.device)),
-          .graphs = packed && !options.eager
-                        ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers)
-                        : 0,
+          .activations = measure.bytes() - kv,
+          .graphs = graphs ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers)
+                           : 0,
           .upload = upload_bytes(options.upload_threads)};
 }
 

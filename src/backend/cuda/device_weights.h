@@ -47,13 +47,13 @@ class DeviceWeights {
   }
   // Of kQBias, kKBias and kVBias with packed matrices: the three, one after the other.
   [[nodiscard]] const Bf16* qkv_bias(WeightHandle handle) const { return of(handle).qkv_bias; }
-  [[nodiscard]] const PackedWeights::Matrix& matrix(WeightHandle handle) const { return of(handle).matrix; }
+  [[nodiscard]] const PackedMatrix& matrix(WeightHandle handle) const { return of(handle).matrix; }
   [[nodiscard]] MxfpMatrix mxfp4(WeightHandle handle) const;  // experts in row order
 
  private:
   struct Uploaded {
     DeviceBytes values, scales;
-    PackedWeights::Matrix matrix;    // of a packed role, which has no values here
+    PackedMatrix matrix;    // of a packed role, which has no values here
     const Bf16* qkv_bias = nullptr;  // likewise
   };
   // `odd`: rows 1, 3, 5, … where the weight's own are rows 0, 2, 4, …

@@ -42,7 +42,6 @@ enum class Kernel : uint8_t {
   kMoeCombine,
   kRouter,
   kRopeTable,
-  kAddPending,
   kQkvBf16,
   kQkvMxfp8,
   kQkvMxfp4,
@@ -183,13 +182,6 @@ struct AttendLaunch {
   int window = 0;  // keys seen, the own included; 0: all
 };
 
-// to += pending
-struct AddPendingLaunch {
-  const float* pending = nullptr;  // [count]
-  float* to = nullptr;             // [count]
-  int count = 0;
-};
-
 // The topk largest logits of a token, ids by falling logit (lower id on a tie), weights their softmax.
 struct TopExpertsLaunch {
   const float* logits = nullptr;  // [tokens, experts]
@@ -275,6 +267,27 @@ inline constexpr int32_t kNotFinite = -1, kNothingAllowed = -2;
 
 [[nodiscard]] constexpr int64_t mask_words(int64_t vocab) { return (vocab + 31) / 32; }
 
+struct GroupArgs;
+struct GroupedUpArgs;
+struct GroupedDownArgs;
+struct GemvInt8Plan;
+struct RoundBlocksArgs;
+struct RoundArgs;
+struct GemmArgs;
+struct GemmPlan;
+struct NormSumsArgs;
+struct RopeSumsArgs;
+struct RouteTokensArgs;
+struct RoutePlan;
+struct RouteSumsArgs;
+struct SplitGemmArgs;
+struct SplitGemmPlan;
+struct FlashArgs;
+struct DecodePlan;
+
+
+// Every launcher, uniform: arguments, the plan that the program made, where to enqueue. Each checks its arguments, and
+// throws Error(kUnsupported) that prints what it cannot serve.
 struct KernelTable {
   void (*embed)(const EmbedLaunch& args, const Launch& on);
   void (*rmsnorm)(const RmsnormLaunch& args, const Launch& on);
@@ -284,11 +297,38 @@ struct KernelTable {
   void (*top_experts)(const TopExpertsLaunch& args, const Launch& on);
   void (*rope_table)(const RopeTableLaunch& args, const Launch& on);
   void (*moe)(const MoeLaunch& args, const Launch& on);
-  void (*add_pending)(const AddPendingLaunch& args, const Launch& on);
   void (*sample)(const SampleLaunch& args, const Launch& on);
+  // 1 to 8 tokens: gemv.h
+  void (*dense)(const DenseArgs& args, const GemvDevice& card, const Launch& on);
+  void (*qkv)(const QkvArgs& args, const GemvDevice& card, const Launch& on);
+  void (*router)(const RouterArgs& args, const GemvDevice& card, const Launch& on);
+  void (*moe_up)(const MoeUpArgs& args, const GemvDevice& card, const Launch& on);
+  void (*moe_down)(const MoeDownArgs& args, const GemvDevice& card, const Launch& on);
+  // Experts with their tokens grouped: grouped.h, gemv_int8.h
+  void (*group_tiles)(const GroupArgs& args, const Launch& on);
+  void (*grouped_up)(const GroupedUpArgs& args, const GemvDevice& card, const Launch& on);
+  void (*grouped_down)(const GroupedDownArgs& args, const GemvDevice& card, const Launch& on);
+  void (*int8_up)(const GroupedUpArgs& args, const GemvInt8Plan& plan, const Launch& on);
+  void (*int8_down)(const GroupedDownArgs& args, const GemvInt8Plan& plan, const Launch& on);
+  void (*round_blocks)(const RoundBlocksArgs& args, const Launch& on);
+  // Many tokens: gemm.h, around_gemm.h, and SM90's
+  void (*round)(const RoundArgs& args, const Launch& on);
+  void (*group_round)(const GroupArgs& group, const RoundArgs& args, const Launch& on);
+  void (*gemm)(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+  void (*norm_sums)(const NormSumsArgs& args, const Launch& on);
+  void (*rope_sums)(const RopeSumsArgs& args, const Launch& on);
+  void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
+  void (*route_sums)(const RouteSumsArgs& args, const Launch& on);
+  void (*sm90_gemm)(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+  void (*sm90_qkv_gemm)(const GemmArgs& args, const RopeSumsArgs& rope, const GemmPlan& plan, const Launch& on);
+  void (*split_gemm)(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on);
+  // Attention on tensor cores: attend_flash.h
+  void (*attend_decode)(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on);
+  void (*attend_prefill)(const FlashArgs& args, KvPages::Type type, const Launch& on);
+  void (*sm90_attend_prefill)(const FlashArgs& args, KvPages::Type type, const Launch& on);
 };
 
-// The plain kernels, for every architecture of the build.
-[[nodiscard]] KernelTable any_kernels();
+// Those of the build.
+[[nodiscard]] KernelTable all_kernels();
 
 }  // namespace nibble::backend::cuda

@@ -97,7 +97,7 @@ PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
   return {whole + first_row(role, config_.dims), whole};
 }
 
-PackedWeights::Matrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
+PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
   const MatrixShape shape = matrix_shape(role, config_.dims);
   const Packing packing = packing_of(role, config_.dense);
   std::byte *whole = nullptr, *part = nullptr;

@@ -6,6 +6,7 @@
 #include "backend/cuda/choices.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernels/any/gemv_plan.h"
+#include "backend/cuda/packed_matrix.h"
 #include "backend/cuda/slabs.h"
 
 #include <cstddef>
@@ -29,12 +30,8 @@ class PackedWeights {
  public:
   PackedWeights(const BackendConfig& config, cudaStream_t stream) : config_(config), stream_(stream) {}
 
-  struct Matrix {
-    const uint8_t* data = nullptr;  // of kQ, kK and kV: the layer's one matrix of all three
-    layout::Packing packing = layout::Packing::kBf16;
-  };
   // REQUIRES is_packed(role), and a source of its shape. The source is read until slabs.wait() returns.
-  Matrix upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs);
+  PackedMatrix upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs);
   // The biases of q, k and v, one after the other: where this role's part begins, and the whole.
   struct Bias {
     Bf16 *part = nullptr, *whole = nullptr;

@@ -24,12 +24,8 @@ class Staging {
   // The same for `rows` rows of `host`, which end up `pitch_bytes` apart: one copy.
   void copy_rows(void* device, std::span<const std::byte> host, int64_t rows, int64_t pitch_bytes);
 
-  // While a step is captured, all that it needs must lie on the device already.
-  void freeze(bool frozen) { frozen_ = frozen; }
-
  private:
   std::byte* take(std::span<const std::byte> host);
-  bool frozen_ = false;
 
   static constexpr int kSegments = 4;
   int64_t segment_bytes_;
@@ -56,13 +52,6 @@ class StepArray {
       staging.copy(device_, std::as_bytes(host));
     }
     return device_;
-  }
-  // The device has got `host` by another way.
-  void set(std::span<const T> host) { content_.assign(host.begin(), host.end()); }
-  // From now on it lies elsewhere.
-  void move_to(T* device) {
-    device_ = device;
-    content_.clear();
   }
 
  private:

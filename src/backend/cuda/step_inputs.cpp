@@ -1,6 +1,5 @@
 #include "backend/cuda/step_inputs.h"
 
-#include "backend/cuda/attention.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -13,7 +12,7 @@ namespace {
 int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
   const int64_t ints = 6 * std::max<int64_t>(8, config.max_tokens) + config.max_rows + kLayerKinds * page_ids;
   return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) +
-              Attention::staging_bytes(config.max_tokens)) +
+              config.max_tokens * 4 + max_attend_tiles(config.max_tokens) * static_cast<int64_t>(sizeof(AttendTile))) +
          4096;
 }
 
@@ -22,15 +21,13 @@ int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
 StepInputs::StepInputs(const BackendConfig& config, const Arena& at, cudaStream_t stream)
     : at_(at),
       staging_(staging_bytes(config, at.page_ids), stream),
-      ids_(at.ids, config.max_tokens),
-      positions_(at.positions, config.max_tokens),
-      token_row_(at.token_row, config.max_tokens),
-      last_key_(at.last_key, config.max_tokens),
       logit_tokens_(at.logit_tokens, config.max_rows),
-      kv_slots_{StepArray<int32_t>(at.kv_slots[0], config.max_tokens),
-                StepArray<int32_t>(at.kv_slots[1], config.max_tokens)},
       pages_{PageArray(at.pages[0], at.page_ids, at.row_pages), PageArray(at.pages[1], at.page_ids, at.row_pages)},
       params_(at.sample_params, config.max_rows) {
+  if (at.attend_finished != nullptr) {
+    decode_tokens_.emplace(at.decode_tokens, config.max_tokens);
+    attend_tiles_.emplace(at.attend_tiles, max_attend_tiles(config.max_tokens));
+  }
   host_row_.reserve(static_cast<size_t>(config.max_tokens));
   host_last_.reserve(static_cast<size_t>(config.max_tokens));
 }
@@ -48,61 +45,48 @@ void StepInputs::spread(std::span<const Row> rows) {
   }
 }
 
-StepInputs::RowsOnDevice StepInputs::rows(std::span<const Row> rows, int64_t tokens) {
-  spread(rows);
-  check(std::ssize(host_row_) == tokens, "rows cover the step's tokens");
-  return {token_row_.put(host_row_, staging_), last_key_.put(host_last_, staging_)};
-}
-
-StepInputs::PagesOnDevice StepInputs::pages(LayerKind kind, const PageTable& table, int64_t rows) {
-  PageArray& own = pages_[static_cast<size_t>(kind)];
-  const int32_t* ids = own.put(table.ids, rows, staging_);
-  return {ids, own.stride()};
-}
-
 const SampleRowParams* StepInputs::params(SamplePlan& plan) {
   for (SampleRowParams& row : plan.params)
     if (row.temperature <= 0) row.seed = row.position = 0;  // not used; so greedy steps copy nothing
   return params_.put(plan.params, staging_);
 }
 
-// Few tokens' arrays lie close together: one short copy.
-void StepInputs::begin_step(int64_t tokens) {
+StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {
   staging_.begin_step();
-  const int64_t pitch = tokens <= kFewTokens ? kFewTokens : at_.step_pitch;
-  if (pitch == pitch_) return;
-  pitch_ = pitch;
-  int32_t* at = at_.ids;
-  for (StepArray<int32_t>* array : token_arrays()) {
-    array->move_to(at);
-    at += pitch;
-  }
-}
-
-void StepInputs::put(const StepArgs& step, SamplePlan& plan) {
   spread(step.rows);
+  check(host_row_.size() == step.ids.size(), "rows cover the step's tokens");
   const std::span<const int32_t> arrays[] = {step.ids,   step.positions,   host_row_,
                                              host_last_, step.kv_slots[0], step.kv_slots[1]};
-  const auto copies = token_arrays();
-  // Few tokens' arrays are copied with what lies between them, as one piece.
-  const bool few = pitch_ == kFewTokens;
-  const int64_t stride = few ? pitch_ : std::ssize(step.ids);
+  const bool few = std::ssize(step.ids) <= kFewTokens;
+  const int64_t pitch = few ? kFewTokens : at_.step_pitch;         // on the device
+  const int64_t stride = few ? kFewTokens : std::ssize(step.ids);  // here; a few are copied with what lies between them
   ints_.assign(std::size(arrays) * static_cast<size_t>(stride), 0);
   for (size_t i = 0; i < std::size(arrays); ++i) {
     check(arrays[i].size() == step.ids.size(), "a step's arrays have one entry per token");
     std::copy(arrays[i].begin(), arrays[i].end(), ints_.begin() + static_cast<std::ptrdiff_t>(i) * stride);
-    copies[i]->set(arrays[i]);
   }
   const auto bytes = std::as_bytes(std::span(ints_));
   if (few) {
     staging_.copy(at_.ids, bytes);
   } else {
-    staging_.copy_rows(at_.ids, bytes, std::ssize(arrays), pitch_ * static_cast<int64_t>(sizeof(int32_t)));
+    staging_.copy_rows(at_.ids, bytes, std::ssize(arrays), pitch * static_cast<int64_t>(sizeof(int32_t)));
   }
-  for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull})
-    pages(kind, step.pages[static_cast<size_t>(kind)], std::ssize(step.rows));
-  logit_tokens_.put(step.logit_tokens, staging_);
-  params(plan);
+  const auto place = [&](int i) { return at_.ids + i * pitch; };
+  StepPointers on{.ids = place(0),
+                  .positions = place(1),
+                  .kv_slots = {place(4), place(5)},
+                  .token_row = place(2),
+                  .last_key = place(3),
+                  .logit_tokens = logit_tokens_.put(step.logit_tokens, staging_),
+                  .sinks = step.sinks};
+  for (size_t kind = 0; kind < pages_.size(); ++kind) {
+    on.pages[kind] = pages_[kind].put(step.pages[kind].ids, std::ssize(step.rows), staging_);
+    on.pages_per_row[kind] = pages_[kind].stride();
+  }
+  if (!shares.decode.empty() && shares.decode.size() < step.ids.size())
+    on.decode_tokens = decode_tokens_->put(shares.decode, staging_);
+  if (!shares.prefill.empty()) on.attend_tiles = attend_tiles_->put(shares.prefill, staging_);
+  return on;
 }
 
 }  // namespace nibble::backend::cuda

@@ -33,13 +33,6 @@ void cut(Kernel kernel, const GemmPlan& plan, const Launch& on) {
   launched(kernel, on);
 }
 
-// Something to draw: no test reads what.
-void sample(const SampleLaunch& args, const Launch& on) {
-  std::fill_n(args.tokens, args.rows, 0);
-  launched(Kernel::kSampleDraw, on);
-  launched(Kernel::kSamplePick, on);
-}
-
 }  // namespace
 
 EmulatedCuda& emulated_cuda() {
@@ -51,29 +44,27 @@ std::map<std::string, std::set<std::string>, std::less<>>& emulated_tiles() {
   return tiles;
 }
 
-KernelTable any_kernels() {
-  return {
-      .embed = [](const EmbedLaunch&, const Launch& on) { launched(Kernel::kEmbed, on); },
-      .rmsnorm = [](const RmsnormLaunch&, const Launch& on) { launched(Kernel::kRmsnorm, on); },
-      .linear = [](const LinearLaunch&, const Launch& on) { launched(Kernel::kLinear, on); },
-      .rope_kv =
-          [](const RopeKvLaunch& args, const Launch& on) {
-            constexpr Kernel kByType[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
-            launched(kByType[static_cast<size_t>(args.kv.type)], on);
-          },
-      .attend =
-          [](const AttendLaunch& args, const Launch& on) {
-            launched(args.kv.type == KvPages::Type::kF32 ? Kernel::kAttendF32 : Kernel::kAttendBf16, on);
-          },
-      .top_experts = [](const TopExpertsLaunch&, const Launch& on) { launched(Kernel::kTopExperts, on); },
-      .rope_table = [](const RopeTableLaunch&, const Launch& on) { launched(Kernel::kRopeTable, on); },
-      .moe =
-          [](const MoeLaunch&, const Launch& on) {
-            for (const Kernel kernel : {Kernel::kMoeGroup, Kernel::kMoeGateUp, Kernel::kMoeDown, Kernel::kMoeCombine})
-              launched(kernel, on);
-          },
-      .add_pending = [](const AddPendingLaunch&, const Launch& on) { launched(Kernel::kAddPending, on); },
-      .sample = sample};
+void any_embed(const EmbedLaunch&, const Launch& on) { launched(Kernel::kEmbed, on); }
+void any_rmsnorm(const RmsnormLaunch&, const Launch& on) { launched(Kernel::kRmsnorm, on); }
+void any_linear(const LinearLaunch&, const Launch& on) { launched(Kernel::kLinear, on); }
+void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {
+  constexpr Kernel kByType[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
+  launched(kByType[static_cast<size_t>(args.kv.type)], on);
+}
+void any_attend(const AttendLaunch& args, const Launch& on) {
+  launched(args.kv.type == KvPages::Type::kF32 ? Kernel::kAttendF32 : Kernel::kAttendBf16, on);
+}
+void any_top_experts(const TopExpertsLaunch&, const Launch& on) { launched(Kernel::kTopExperts, on); }
+void any_rope_table(const RopeTableLaunch&, const Launch& on) { launched(Kernel::kRopeTable, on); }
+void any_moe(const MoeLaunch&, const Launch& on) {
+  for (const Kernel kernel : {Kernel::kMoeGroup, Kernel::kMoeGateUp, Kernel::kMoeDown, Kernel::kMoeCombine})
+    launched(kernel, on);
+}
+// Something to draw: no test reads what.
+void any_sample(const SampleLaunch& args, const Launch& on) {
+  std::fill_n(args.tokens, args.rows, 0);
+  launched(Kernel::kSampleDraw, on);
+  launched(Kernel::kSamplePick, on);
 }
 cudaError_t any_kernels_fit_device() { return emulated_cuda().kernels; }
 

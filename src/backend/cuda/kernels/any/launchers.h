@@ -1,5 +1,5 @@
 #pragma once
-// The launchers of this folder, gathered into any_kernels().
+// The plain launchers of this folder.
 
 #include "backend/cuda/kernel_table.h"
 
@@ -14,7 +14,6 @@ void any_rope_kv(const RopeKvLaunch& args, const Launch& on);
 void any_attend(const AttendLaunch& args, const Launch& on);
 void any_top_experts(const TopExpertsLaunch& args, const Launch& on);
 void any_rope_table(const RopeTableLaunch& args, const Launch& on);
-void any_add_pending(const AddPendingLaunch& args, const Launch& on);
 void any_moe(const MoeLaunch& args, const Launch& on);
 void any_sample(const SampleLaunch& args, const Launch& on);
 

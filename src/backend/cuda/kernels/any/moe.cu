@@ -174,17 +174,7 @@ __global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_con
   }
 }
 
-__global__ void __launch_bounds__(kThreads) any_add_pending_f32(const __grid_constant__ AddPendingLaunch args) {
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i < args.count) args.to[i] += args.pending[i];
-}
-
 }  // namespace
-
-void any_add_pending(const AddPendingLaunch& args, const Launch& on) {
-  any_add_pending_f32<<<(args.count + kThreads - 1) / kThreads, kThreads, 0, on.stream>>>(args);
-  launched(Kernel::kAddPending, on);
-}
 
 void any_moe(const MoeLaunch& args, const Launch& on) {
   constexpr int kMxBlock = 32;

@@ -1,4 +1,4 @@
-#include "backend/cuda/plan.h"
+#include "backend/cuda/program/program.h"
 
 #include "backend/cuda/choices.h"
 #include "backend/cuda/kernels/any/around_gemm.h"
@@ -55,39 +55,39 @@ struct Asked {
   DenseFormats dense{};
   cuda::DeviceFacts card = kH200;
 };
-CudaPlan plan(const std::vector<Row>& rows, const Asked& asked) {
+cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = asked.dense};
-  return cuda_plan({.config = config,
+  return cuda::make_program({.config = config,
                     .options = asked.options,
                     .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
                     .card = asked.card});
 }
 
-std::vector<std::string> kernels(const CudaPlan& plan, Stage stage) {
+std::vector<std::string> kernels(const cuda::Program& plan, Stage stage) {
   std::vector<std::string> names;
-  for (const PlannedStage& s : plan.stages)
+  for (const PlannedStage& s : plan.nodes)
     if (s.stage == stage) names.push_back(s.kernel);
   return names;
 }
 
-std::vector<std::string> kernels(const CudaPlan& plan) {
+std::vector<std::string> kernels(const cuda::Program& plan) {
   std::vector<std::string> names;
-  for (const PlannedStage& s : plan.stages) names.push_back(s.kernel);
+  for (const PlannedStage& s : plan.nodes) names.push_back(s.kernel);
   return names;
 }
 
-PlannedStage find(const CudaPlan& plan, std::string_view kernel) {
-  for (const PlannedStage& s : plan.stages)
+PlannedStage find(const cuda::Program& plan, std::string_view kernel) {
+  for (const PlannedStage& s : plan.nodes)
     if (s.kernel == kernel) return s;
   ADD_FAILURE() << "no " << kernel;
   return {};
 }
-std::string tile(const CudaPlan& plan, std::string_view kernel) { return find(plan, kernel).tile; }
+std::string tile(const cuda::Program& plan, std::string_view kernel) { return find(plan, kernel).tile; }
 
-TEST(cuda_plan, every_stage_has_a_kernel_whoever_multiplies) {
+TEST(make_program, every_stage_has_a_kernel_whoever_multiplies) {
   for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kReference}) {
     for (const std::vector<Row>& rows : {decode(1), decode(8), decode(9), kPrompt}) {
-      const CudaPlan planned = plan(rows, {.options = {.moe = moe}});
+      const cuda::Program planned = plan(rows, {.options = {.moe = moe}});
       for (int s = 0; s < kStages; ++s)
         EXPECT_THAT(kernels(planned, static_cast<Stage>(s)), Not(testing::IsEmpty()))
             << name_of(moe) << ' ' << name_of(static_cast<Stage>(s));
@@ -95,15 +95,15 @@ TEST(cuda_plan, every_stage_has_a_kernel_whoever_multiplies) {
   }
 }
 
-TEST(cuda_plan, kernels_share_out_what_their_stage_must_read_and_compute) {
+TEST(make_program, kernels_share_out_what_their_stage_must_read_and_compute) {
   const CostModel model{kDims, StoredFormats::of({}, {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8})};
   const std::vector<LayerKind> layers = {LayerKind::kSliding, LayerKind::kFull};
   for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kGemm}) {
     for (const std::vector<Row>& rows : {decode(3), decode(40), kPrompt, {{0, 1, 5000}, {1, 512, 512}}}) {
-      const CudaPlan planned = plan(rows, {.options = {.attention = Attention::kFlash, .moe = moe},
+      const cuda::Program planned = plan(rows, {.options = {.attention = Attention::kFlash, .moe = moe},
                                            .dense = {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}});
       Cost sum;
-      for (const PlannedStage& s : planned.stages) {
+      for (const PlannedStage& s : planned.nodes) {
         const bool outer = s.stage == Stage::kEmbed || s.stage == Stage::kLogits;
         for (int layer = outer || s.kind ? 1 : 0; layer < 2; ++layer) sum += s.cost;
       }
@@ -114,18 +114,18 @@ TEST(cuda_plan, kernels_share_out_what_their_stage_must_read_and_compute) {
   }
 }
 
-TEST(cuda_plan, plain_matrices_take_a_row_per_warp_for_one_token_and_tiles_for_many) {
+TEST(make_program, plain_matrices_take_a_row_per_warp_for_one_token_and_tiles_for_many) {
   const CudaOptions plain = {.moe = MoeKernel::kReference};
-  EXPECT_THAT(plan(decode(1), {.options = plain}).stages[2].tile,
+  EXPECT_THAT(plan(decode(1), {.options = plain}).nodes[2].tile,
               HasSubstr("q: 1 rows x 1 tokens per warp, 1024 x 1 CTAs"));
-  EXPECT_THAT(plan(kPrompt, {.options = plain}).stages[2].tile,
+  EXPECT_THAT(plan(kPrompt, {.options = plain}).nodes[2].tile,
               HasSubstr("q: 4 rows x 8 tokens per warp, 256 x 64 CTAs"));
 }
 
-TEST(cuda_plan, up_to_eight_tokens_take_the_fused_decode_kernels) {
+TEST(make_program, up_to_eight_tokens_take_the_fused_decode_kernels) {
   for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kGemm}) {
     for (const int tokens : {1, 8}) {
-      const CudaPlan planned = plan(decode(tokens), {.options = {.attention = Attention::kFlash, .moe = moe}});
+      const cuda::Program planned = plan(decode(tokens), {.options = {.attention = Attention::kFlash, .moe = moe}});
       EXPECT_THAT(kernels(planned), ElementsAre("any_embed_f32_bf16", "any_rope_table", "any_qkv_f32_bf16",
                                                 "any_attend_decode_bf16_d64_g8", "any_attend_decode_bf16_d64_g8",
                                                 "any_dense_f32_bf16", "any_router_f32_bf16", "any_moe_up_f16_mxfp4",
@@ -136,7 +136,7 @@ TEST(cuda_plan, up_to_eight_tokens_take_the_fused_decode_kernels) {
             cuda::plan_row_warps(kDims.hidden, {.rows = cuda::kGemvTokens}, cuda::gemv_device(kH200)).to_string());
 }
 
-TEST(cuda_plan, rounded_activations_are_kernels_before_each_product_of_the_experts) {
+TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_experts) {
   const auto moe = [](int tokens, const CudaOptions& options) {
     return kernels(plan(decode(tokens), {.options = options}), Stage::kMoe);
   };
@@ -151,7 +151,7 @@ TEST(cuda_plan, rounded_activations_are_kernels_before_each_product_of_the_exper
   EXPECT_EQ(plan(decode(1), {.options = int8}).activations, ExpertActivations::kInt8);
 }
 
-TEST(cuda_plan, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
+TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
   const auto by_gemm = [](const Dims& dims, int64_t tokens, ExpertActivations activations = ExpertActivations::kExact) {
     const cuda::Tuned tuned{.grouped_experts = 64, .grouped_pairs = 3};
     return cuda::experts_by_gemm(MoeKernel::kAuto, activations, dims, tuned, tokens);
@@ -168,17 +168,17 @@ TEST(cuda_plan, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
   EXPECT_FALSE(by_gemm(few, 24));
 }
 
-TEST(cuda_plan, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
-  const CudaPlan planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
+TEST(make_program, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
+  const cuda::Program planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
   EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
                                                          "any_grouped_down_f16_mxfp4", "any_norm_sums_f32"));
   EXPECT_EQ(find(planned, "any_qkv_f32_bf16").launches, 2);
   EXPECT_EQ(find(planned, "any_dense_f32_bf16").launches, 2);
 }
 
-TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_kernel) {
+TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_kernel) {
   for (const int tokens : {9, 64, 256}) {
-    const CudaPlan planned = plan(decode(tokens), {});
+    const cuda::Program planned = plan(decode(tokens), {});
     EXPECT_THAT(kernels(planned, Stage::kAttnIn),
                 ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_split_gemm_bf16_bf16"));
     EXPECT_THAT(tile(planned, "any_attend_decode_bf16_d64_g8"), HasSubstr("tokens made of qkv's sums"));
@@ -199,19 +199,19 @@ TEST(cuda_plan, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_k
   std::vector<Row> two = decode(9), chunk = decode(9);
   two.push_back({9, 2, 5000});
   chunk.push_back({9, 30, 30});
-  for (const CudaPlan& planned :
+  for (const cuda::Program& planned :
        {plan(two, {}), plan(chunk, {}), plan(decode(9), {.options = {.attention = Attention::kReference}}),
         plan(decode(9), {.options = {.kv = Kv::kF32}}), plan(decode(9), {.card = kGb10})}) {
     EXPECT_THAT(kernels(planned, Stage::kAttnIn), IsSupersetOf({"any_rope_sums_f32"}));
-    for (const PlannedStage& s : planned.stages) EXPECT_THAT(s.tile, Not(HasSubstr("made of")));
+    for (const PlannedStage& s : planned.nodes) EXPECT_THAT(s.tile, Not(HasSubstr("made of")));
   }
   // Attention that does not round leaves it to a kernel of its own.
   EXPECT_THAT(kernels(plan(decode(9), {.options = {.attention = Attention::kReference}}), Stage::kAttnOut),
               ElementsAre("any_round_f32", "sm90_split_gemm_bf16_bf16"));
 }
 
-TEST(cuda_plan, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
-  const CudaPlan hopper = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}});
+TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
+  const cuda::Program hopper = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}});
   EXPECT_THAT(kernels(hopper),
               IsSupersetOf({"sm90_gemm_bf16_bf16", "sm90_gemm_experts_f16_mxfp4", "any_moe_group_tiles"}));
   EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_gemm_experts_f16_mxfp4");  // the next norm adds the experts
@@ -226,22 +226,22 @@ TEST(cuda_plan, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp8}), Stage::kMoe),
               ElementsAre("any_round_mxfp8", "any_group_round_f32", "sm90_gemm_gate_up_f16_mxfp4", "any_round_mxfp8",
                           "sm90_gemm_f16_mxfp4"));
-  const CudaPlan spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
+  const cuda::Program spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm_bf16_bf16", "any_gemm_gate_up_f16_mxfp4", "any_gemm_f16_mxfp4"}));
 }
 
-TEST(cuda_plan, requantised_layers_are_named_by_what_they_hold) {
+TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
   const DenseFormats dense = {.qkv = kMxfp4, .o = kMxfp8, .lm_head = kMxfp4};
-  const CudaPlan one = plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}, .dense = dense});
+  const cuda::Program one = plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}, .dense = dense});
   EXPECT_THAT(kernels(one, Stage::kAttnIn), ElementsAre("any_rope_table", "any_qkv_f16_mxfp4"));
   EXPECT_THAT(kernels(one, Stage::kAttnOut), ElementsAre("any_dense_f16_mxfp8"));
   EXPECT_THAT(kernels(one, Stage::kLogits), ElementsAre("any_dense_f16_mxfp4"));
-  const CudaPlan many = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .dense = dense});
+  const cuda::Program many = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .dense = dense});
   EXPECT_THAT(kernels(many, Stage::kAttnIn), testing::Contains("sm90_gemm_f16_mxfp4"));
   EXPECT_THAT(kernels(many, Stage::kAttnOut), ElementsAre("any_gemm_f16_mxfp8"));
 }
 
-TEST(cuda_plan, new_tokens_decide_between_decode_and_prefill_attention) {
+TEST(make_program, new_tokens_decide_between_decode_and_prefill_attention) {
   const CudaOptions flash = {.attention = Attention::kFlash};
   const std::string decodes = "any_attend_decode_bf16_d64_g8", prefills = "sm90_attend_prefill_bf16_d64_g8";
   const auto attend = [&](const std::vector<Row>& rows) {
@@ -252,7 +252,7 @@ TEST(cuda_plan, new_tokens_decide_between_decode_and_prefill_attention) {
   EXPECT_THAT(attend({{0, 1, 5000}, {1, 512, 512}}), ElementsAre(decodes, prefills, decodes, prefills));
 }
 
-TEST(cuda_plan, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
+TEST(make_program, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
   const auto attend = [](const Asked& asked) { return kernels(plan(kPrompt, asked), Stage::kAttend).at(0); };
   const CudaOptions flash = {.attention = Attention::kFlash}, e4m3 = {.kv = Kv::kE4m3};
   EXPECT_EQ(attend({.options = flash}), "sm90_attend_prefill_bf16_d64_g8");
@@ -260,7 +260,7 @@ TEST(cuda_plan, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
   EXPECT_EQ(attend({.options = e4m3}), "any_attend_prefill_e4m3_d64_g8");
 }
 
-TEST(cuda_plan, the_type_of_the_cache_names_the_attention) {
+TEST(make_program, the_type_of_the_cache_names_the_attention) {
   const auto attend = [](const CudaOptions& options) {
     return kernels(plan(decode(1), {.options = options}), Stage::kAttend).at(0);
   };
@@ -269,7 +269,7 @@ TEST(cuda_plan, the_type_of_the_cache_names_the_attention) {
   EXPECT_EQ(attend({.kv = Kv::kE4m3}), "any_attend_decode_e4m3_d64_g8");
 }
 
-TEST(cuda_plan, what_the_backend_refuses_has_no_plan) {
+TEST(make_program, what_the_backend_refuses_has_no_plan) {
   const auto refused = [](const Asked& asked) {
     try {
       static_cast<void>(plan(decode(1), asked));
@@ -290,7 +290,7 @@ TEST(cuda_plan, what_the_backend_refuses_has_no_plan) {
               HasSubstr("--mxfp4-layers and --mxfp8-layers: want --moe-kernel"));
 }
 
-TEST(cuda_plan, shapes_that_some_kernels_do_not_serve_are_known) {
+TEST(make_program, shapes_that_some_kernels_do_not_serve_are_known) {
   const auto with = [](int64_t Dims::* field, int64_t value) {
     BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
     config.dims.*field = value;
@@ -305,28 +305,28 @@ TEST(cuda_plan, shapes_that_some_kernels_do_not_serve_are_known) {
     EXPECT_NE(cuda::why_not_packed(with(field, value)), std::nullopt) << value;
 }
 
-TEST(cuda_plan, a_step_without_logits_plans_none) {
+TEST(make_program, a_step_without_logits_plans_none) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
   for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kReference}) {
     const CudaOptions options = {.moe = moe};
-    const CudaPlan planned =
-        cuda_plan({.config = config, .options = options, .step = {.rows = kPrompt}, .card = kH200});
+    const cuda::Program planned =
+        cuda::make_program({.config = config, .options = options, .step = {.rows = kPrompt}, .card = kH200});
     EXPECT_THAT(kernels(planned, Stage::kLogits), testing::IsEmpty());
   }
 }
 
 // What tools/check_spills.py cannot see: shared memory that a launch asks for. It sees that these kernels have no
 // other.
-TEST(cuda_plan, decode_kernels_fit_the_shared_memory_of_a_block_of_sm121) {
+TEST(make_program, decode_kernels_fit_the_shared_memory_of_a_block_of_sm121) {
   constexpr int64_t kBlock = 99 * 1024;
   for (const std::optional<WeightFormat> format : {std::optional<WeightFormat>(), {kMxfp8}, {kMxfp4}}) {
     for (const Kv kv : {Kv::kBf16, Kv::kE4m3}) {
       for (const int tokens : {1, 2, 8, 32}) {
-        const CudaPlan planned =
+        const cuda::Program planned =
             plan(decode(tokens), {.options = {.kv = kv, .attention = Attention::kFlash, .moe = MoeKernel::kMarlin},
                                   .dense = {.qkv = format, .o = format, .lm_head = format},
                                   .card = kGb10});
-        for (const PlannedStage& s : planned.stages) {
+        for (const PlannedStage& s : planned.nodes) {
           EXPECT_LE(s.shared_bytes, kBlock) << s.kernel << ": " << s.tile;
           EXPECT_EQ(s.shared_bytes > 0, s.tile.find(" B shared") != std::string::npos) << s.kernel;
         }

@@ -1,0 +1,1008 @@
+#include "backend/cuda/program/program.h"
+
+#include "backend/cuda/choices.h"
+#include "backend/cuda/kernels/any/gemv_int8.h"
+#include "backend/cuda/kernels/any/grouped_plan.h"
+#include "backend/cuda/kernels/any/linear_plan.h"
+#include "backend/cuda/layout/wgmma_b.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using layout::Packing;
+using enum WeightRole;
+using Roles = std::vector<WeightRole>;
+
+int to_int(int64_t value) { return static_cast<int>(value); }
+int in_atoms(int64_t rows) { return to_int((rows + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomRows); }
+
+Kernel by_packing(Packing packing, Kernel bf16) {
+  static_assert(static_cast<int>(Kernel::kQkvMxfp4) == static_cast<int>(Kernel::kQkvBf16) + 2);
+  static_assert(static_cast<int>(Kernel::kDenseMxfp4) == static_cast<int>(Kernel::kDenseBf16) + 2);
+  return static_cast<Kernel>(static_cast<int>(bf16) + static_cast<int>(packing));
+}
+
+// What the residual has still to get when a stage begins, in the form in which the kernel before it left it.
+struct Delta {
+  enum class Form : uint8_t {
+    kNone,
+    kAdded,       // the kernel has added it to the residual
+    kHalf,        // likewise; half of the experts' is in Arena::pending
+    kRows,        // f32 [tokens, hidden], without o's bias: Arena::gemm_y
+    kTiles,       // the same in splits, bf16 (split_gemm_plan.h)
+    kExpertsF32,  // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
+    kExpertsBf16  // the same: Arena::gemm_y
+  } form = Form::kNone;
+  int splits = 0;
+
+  // norm_sums of it. What a stage after the first layer's experts gets, is of the layer before.
+  [[nodiscard]] NormSumsArgs sums(const Binding& b, int tokens) const {
+    NormSumsArgs args{.x = b.at.residual,
+                      .tokens = tokens,
+                      .hidden = to_int(b.config.dims.hidden),
+                      .eps = b.config.rms_eps};
+    const int topk = to_int(b.config.dims.topk);
+    switch (form) {
+      case Form::kNone:
+      case Form::kAdded:
+      case Form::kHalf: break;
+      case Form::kRows: args.sums = {b.at.gemm_y, 1}, args.bias = b.w.o_bias; break;
+      case Form::kTiles:
+        args.sums = {b.at.gemm_y, splits, SplitSums::Order::kTiles}, args.bias = b.w.o_bias;
+        break;
+      case Form::kExpertsF32: args.experts = {.at = b.at.expert_out, .weights = b.at.expert_weights, .topk = topk}; break;
+      case Form::kExpertsBf16:
+        args.experts = {
+            .at = b.at.gemm_y, .type = ExpertSums::Type::kBf16, .weights = b.at.expert_weights, .topk = topk};
+        break;
+    }
+    return args;
+  }
+};
+
+class Maker {
+ public:
+  explicit Maker(const ProgramArgs& args)
+      : args_(args),
+        d_(args.config.dims),
+        moe_(choose_moe(args.config, args.options)),
+        flash_(choose_flash(args.config, args.options)),
+        activations_(choose_activations(moe_, args.options)),
+        tuned_(args.options.tuned.value_or(tuned(args.card.major))),
+        gemv_(gemv_device(args.card)),
+        cost_{d_, StoredFormats::of({}, args.config.dense)} {
+    cost_.formats.kv_value_bytes = static_cast<double>(value_bytes(kv_type()));
+    for (const Row& row : args.step.rows) tokens_ += row.tokens;
+    fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
+    dense_gemms_ = dense_by_gemm(moe_, d_, tokens_);
+    experts_gemms_ = !plain() && experts_by_gemm(moe_, activations_, d_, tuned_, tokens_);
+  }
+
+  Program make() && {
+    program_.moe = moe_;
+    program_.flash = flash_;
+    program_.activations = activations_;
+    program_.tokens = tokens_;
+    program_.logit_rows = args_.step.logit_rows;
+    for (auto& slots : program_.held) slots.fill(Held::kFloats);
+    if (flash_) share_tokens(args_.step.rows, program_.shares, tile_tokens(attention()));
+    embed();
+    attn_in();
+    for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
+    attn_out();
+    route();
+    moe();
+    if (args_.step.logit_rows > 0) logits();
+    return std::move(program_);
+  }
+
+ private:
+  [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
+  [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
+  [[nodiscard]] KvPages::Type kv_type() const { return page_type(args_.options.kv); }
+  [[nodiscard]] AttendDevice attention() const { return attend_device(args_.card, to_int(value_bytes(kv_type()))); }
+  [[nodiscard]] GemmDevice gemms(Packing packed) const {
+    GemmDevice device = gemm_device(args_.card, packed);
+    device.wgmma = device.wgmma && !(packed == Packing::kMxfp4 && args_.wide_scales);
+    return device;
+  }
+  // Where a GEMM of so many tokens takes its input from.
+  [[nodiscard]] GemmInput input(Packing packed, int64_t tokens) const {
+    return {nullptr, input_type(packed), gemms(packed).wgmma ? in_atoms(tokens) : 0};
+  }
+  [[nodiscard]] int tokens() const { return to_int(tokens_); }
+  // From this stage on.
+  void hold(Slot slot, Held as) {
+    for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)
+      program_.held[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
+  }
+
+  template <class Do>
+  Node& add(Kernel kernel, std::string tile, const Roles& reads, Do launch) {
+    Node& own = program_.nodes.emplace_back();
+    own.stage = stage_;
+    own.kernel = std::string(name_of(kernel));
+    own.tile = std::move(tile);
+    for (const WeightRole role : reads) own.cost += cost_.of(role, args_.step);
+    own.launch = std::move(launch);
+    return own;
+  }
+  [[nodiscard]] static std::string per_token(int64_t tokens) {
+    return fmt::format("a CTA per token, {} CTAs", tokens);
+  }
+
+  void embed() {
+    stage_ = Stage::kEmbed;
+    add(Kernel::kEmbed, per_token(tokens_), {kEmbedding}, [n = tokens()](const Binding& b, const Launch& on) {
+      b.kernels.embed({.table = b.w.embedding,
+                       .ids = b.step.ids,
+                       .sampled = b.at.sampled,
+                       .out = b.at.residual,
+                       .tokens = n,
+                       .hidden = to_int(b.config.dims.hidden)},
+                      on);
+    });
+  }
+
+  void attn_in() {
+    stage_ = Stage::kAttnIn;
+    if (plain()) return plain_attn_in();
+    add(Kernel::kRopeTable, per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
+      b.kernels.rope_table({.positions = b.step.positions,
+                            .inv_freq = b.at.rope_inv_freq,
+                            .cosine = b.at.rope_cosine,
+                            .sine = b.at.rope_sine,
+                            .tokens = n,
+                            .half = to_int(b.config.dims.head_dim / 2),
+                            .concentration = b.config.rope_concentration},
+                           on);
+    }).once = true;
+    if (dense_gemms_) return gemm_attn_in();
+    const Packing packed = packing(kQ);
+    // The experts' sums of the layer before, of which the residual has half.
+    const bool half = fused_ && moe_ != MoeKernel::kGemv;
+    if (half) hold(Slot::kResidual, Held::kNothing);
+    gemv(by_packing(packed, Kernel::kQkvBf16), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
+         {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
+         [half, n = tokens_, gemv = gemv_](const Binding& b, const Launch& on) {
+           const Dims& d = b.config.dims;
+           const int64_t rope = d.head_dim / 2;
+           for (int64_t t = 0; t < n; t += kGemvTokens)
+             b.kernels.qkv({.packing = b.w.qkv.packing,
+                            .weights = b.w.qkv.data,
+                            .bias = b.w.q_bias,
+                            .in = {.x = b.at.residual + t * d.hidden,
+                                   .pending = half && b.layer > 0 ? b.at.pending : nullptr,
+                                   .norm = b.w.attn_norm,
+                                   .normed = b.at.normed + t * d.hidden,
+                                   .eps = b.config.rms_eps},
+                            .q = b.at.q + t * d.q_width(),
+                            .cosine = b.at.rope_cosine + t * rope,
+                            .sine = b.at.rope_sine + t * rope,
+                            .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)] + t,
+                            .keys = b.kv().keys,
+                            .values = b.kv().values,
+                            .kv_bytes = to_int(value_bytes(b.kv().type)),
+                            .heads = to_int(d.heads),
+                            .kv_heads = to_int(d.kv_heads),
+                            .cols = to_int(d.hidden),
+                            .tokens = to_int(std::min<int64_t>(kGemvTokens, n - t))},
+                           gemv, on);
+         });
+  }
+
+  void plain_attn_in() {
+    const int n = tokens();
+    rmsnorm(kAttnNorm, tokens_, [](const Binding& b) { return RmsnormLaunch{.x = b.at.residual, .scale = b.w.attn_norm}; });
+    linear("q", tokens_, {d_.q_width(), d_.hidden}, {kQ, kQBias}, [](const Binding& b) {
+      return LinearLaunch{.weight = b.w.q, .bias = b.w.q_bias, .x = b.at.normed, .out = b.at.q};
+    });
+    linear("k", tokens_, {d_.kv_width(), d_.hidden}, {kK, kKBias}, [](const Binding& b) {
+      return LinearLaunch{.weight = b.w.k, .bias = b.w.k_bias, .x = b.at.normed, .out = b.at.k};
+    });
+    linear("v", tokens_, {d_.kv_width(), d_.hidden}, {kV, kVBias}, [](const Binding& b) {
+      return LinearLaunch{.weight = b.w.v, .bias = b.w.v_bias, .x = b.at.normed, .out = b.at.v};
+    });
+    constexpr Kernel kRopeKv[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
+    add(kRopeKv[static_cast<size_t>(kv_type())], per_token(tokens_), {}, [n](const Binding& b, const Launch& on) {
+      const Dims& d = b.config.dims;
+      b.kernels.rope_kv({.q = b.at.q,
+                         .k = b.at.k,
+                         .v = b.at.v,
+                         .positions = b.step.positions,
+                         .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
+                         .rope_inv_freq = b.at.rope_inv_freq,
+                         .kv = b.kv(),
+                         .tokens = n,
+                         .heads = to_int(d.heads),
+                         .kv_heads = to_int(d.kv_heads),
+                         .head_dim = to_int(d.head_dim),
+                         .rope_concentration = b.config.rope_concentration},
+                        on);
+    });
+  }
+
+  static RopeSumsArgs rope_of(const Binding& b, int tokens) {
+    return {.bias = b.w.q_bias,
+            .q = b.at.q,
+            .cosine = b.at.rope_cosine,
+            .sine = b.at.rope_sine,
+            .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
+            .kv = b.kv(),
+            .tokens = tokens,
+            .heads = to_int(b.config.dims.heads),
+            .kv_heads = to_int(b.config.dims.kv_heads)};
+  }
+
+  void gemm_attn_in() {
+    const Packing packed = packing(kQ);
+    const GemmInput in = input(packed, tokens_);
+    norm_sums({kAttnNorm}, experts_delta(), [in](const Binding& b, NormSumsArgs& args) {
+      if (b.layer == 0) args.experts = {};
+      args.norm = b.w.attn_norm;
+      args.rounded = in;
+      args.rounded.at = b.at.gemm_x;
+    });
+    hold(Slot::kNormed, Held::kNothing);
+    const GemmShape shape{d_.q_width() + 2 * d_.kv_width(), d_.hidden, tokens_, 1, packed};
+    const GemmDevice device = gemms(packed);
+    const int n = tokens();
+    if (gemm_turns(packed, device.wgmma, tokens_)) {
+      const GemmPlan plan = plan_gemm(shape, device);
+      return planned(Kernel::kSm90GemmQkv, plan, {kQ, kK, kV, kQBias, kKBias, kVBias},
+                     [=](const Binding& b, const Launch& on) {
+                       const RopeSumsArgs rope = rope_of(b, n);
+                       b.kernels.sm90_qkv_gemm({.packing = packed,
+                                                .order = layout::RowOrder::kHeads64,
+                                                .weights = b.w.qkv.data,
+                                                .bias = rope.bias,
+                                                .x = b.at.gemm_x,
+                                                .rows = to_int(shape.rows),
+                                                .cols = to_int(shape.cols),
+                                                .tokens = n,
+                                                .x_rows = in.rows},
+                                               rope, plan, on);
+                     });
+    }
+    qkv_sums_ = sums(packed, shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
+    attend_turns_ = flash_ && qkv_sums_.order == SplitSums::Order::kTiles && lone_tokens(args_.step.rows);
+    if (attend_turns_) return hold(Slot::kQ, Held::kNothing);
+    add(Kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
+        [n, sums = qkv_sums_](const Binding& b, const Launch& on) {
+          RopeSumsArgs rope = rope_of(b, n);
+          rope.sums = sums;
+          rope.sums.at = b.at.gemm_y;
+          b.kernels.rope_sums(rope, on);
+        });
+  }
+
+  void attend(LayerKind kind) {
+    stage_ = Stage::kAttend;
+    const auto place = [&](Node& own, const std::vector<Row>& rows) {
+      own.kind = kind;
+      own.cost += cost_.of(stage_, kind, {.rows = rows});
+    };
+    const int n = tokens(), window = kind == LayerKind::kSliding ? to_int(d_.sliding_window) : 0;
+    const auto of_kind = static_cast<size_t>(kind);
+    if (!flash_) {
+      return place(add(kv_type() == KvPages::Type::kF32 ? Kernel::kAttendF32 : Kernel::kAttendBf16,
+                       fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
+                       [=](const Binding& b, const Launch& on) {
+                         b.kernels.attend({.q = b.at.q,
+                                           .out = b.at.attn,
+                                           .sinks = b.step.sinks ? b.w.sinks : nullptr,
+                                           .token_row = b.step.token_row,
+                                           .positions = b.step.last_key,
+                                           .pages = b.step.pages[of_kind],
+                                           .kv = b.kv(),
+                                           .pages_per_row = b.step.pages_per_row[of_kind],
+                                           .tokens = n,
+                                           .heads = to_int(b.config.dims.heads),
+                                           .kv_heads = to_int(b.config.dims.kv_heads),
+                                           .head_dim = to_int(b.config.dims.head_dim),
+                                           .window = window},
+                                          on);
+                       }),
+                   {args_.step.rows.begin(), args_.step.rows.end()});
+    }
+    if (dense_gemms_) {
+      program_.attn_input = input(packing(kO), tokens_);
+      hold(Slot::kAttn, Held::kInput);
+    }
+    const auto args_of = [=, in = program_.attn_input, to_input = dense_gemms_](const Binding& b) {
+      FlashArgs args{.q = b.at.q,
+                     .out = b.at.attn,
+                     .sinks = b.step.sinks ? b.w.sinks : nullptr,
+                     .token_row = b.step.token_row,
+                     .positions = b.step.last_key,
+                     .pages = b.step.pages[of_kind],
+                     .keys = b.kv().keys,
+                     .values = b.kv().values,
+                     .pages_per_row = b.step.pages_per_row[of_kind],
+                     .heads = to_int(b.config.dims.heads),
+                     .kv_heads = to_int(b.config.dims.kv_heads),
+                     .window = window,
+                     .partials = b.at.attend_partials,
+                     .finished = b.at.attend_finished};
+      if (to_input) args.rounded = {b.at.gemm_x, in.type, in.rows};
+      return args;
+    };
+    const bool e4m3 = kv_type() == KvPages::Type::kE4m3;
+    const AttendDevice device = attention();
+    std::vector<Row> decodes, prefills;
+    for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
+    if (const auto count = to_int(std::ssize(program_.shares.decode)); count > 0) {
+      const DecodePlan plan = plan_decode({.tokens = count,
+                                           .kv_heads = to_int(d_.kv_heads),
+                                           .kv_bytes = to_int(value_bytes(kv_type())),
+                                           .window = window},
+                                          device);
+      Node& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
+                      decode_tile(plan, count, to_int(d_.kv_heads), attend_turns_),
+                      attend_turns_ ? Roles{kQBias, kKBias, kVBias} : Roles{},
+                      [=, turns = attend_turns_, sums = qkv_sums_](const Binding& b, const Launch& on) {
+                        FlashArgs args = args_of(b);
+                        args.decode_tokens = b.step.decode_tokens;
+                        args.decode_count = count;
+                        args.target = plan.target;
+                        if (turns) {
+                          args.unturned = rope_of(b, n);
+                          args.unturned.sums = sums;
+                          args.unturned.sums.at = b.at.gemm_y;
+                        }
+                        b.kernels.attend_decode(args, b.kv().type, plan, on);
+                      });
+      own.shared_bytes = plan.smem_bytes;
+      place(own, decodes);
+    }
+    if (program_.shares.prefill.empty()) return;
+    const Kernel kernel = device.wgmma ? Kernel::kSm90AttendPrefill
+                          : e4m3       ? Kernel::kAttendPrefillE4m3
+                                       : Kernel::kAttendPrefillBf16;
+    const auto tiles = std::ssize(program_.shares.prefill);
+    place(add(kernel, prefill_tile(tiles, d_.kv_heads, device), {},
+              [=](const Binding& b, const Launch& on) {
+                FlashArgs args = args_of(b);
+                args.tiles = b.step.attend_tiles;
+                args.tile_count = to_int(tiles);
+                args.ctas = attend_ctas(tiles, args.kv_heads, device);
+                (device.wgmma ? b.kernels.sm90_attend_prefill : b.kernels.attend_prefill)(args, b.kv().type, on);
+              }),
+          prefills);
+  }
+
+  void attn_out() {
+    stage_ = Stage::kAttnOut;
+    const Roles reads = {kO, kOBias};
+    if (plain()) {
+      delta_ = {Delta::Form::kAdded};
+      return linear("o", tokens_, {d_.hidden, d_.q_width()}, reads, [](const Binding& b) {
+        return LinearLaunch{.weight = b.w.o_rows,
+                            .bias = b.w.o_bias,
+                            .x = b.at.attn,
+                            .out = b.at.residual,
+                            .store = LinearLaunch::Store::kAdd};
+      });
+    }
+    const Packing packed = packing(kO);
+    const GemmShape shape{d_.hidden, d_.q_width(), tokens_, 1, packed};
+    if (dense_gemms_) {
+      if (!flash_) round(packed, tokens_, d_.q_width(), [](const Binding& b) { return b.at.attn; });
+      const SplitSums left = sums(packed, shape, reads, [](const Binding& b) { return b.w.o.data; });
+      delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kRows, left.splits};
+      hold(Slot::kResidual, Held::kNothing);
+      return;
+    }
+    const bool half = fused_ && moe_ != MoeKernel::kGemv;
+    dense(shape, tokens_, reads, [half](const Binding& b) {
+      return DenseArgs{.weights = b.w.o.data,
+                       .bias = b.w.o_bias,
+                       .in = {.x = b.at.attn},
+                       .y = b.at.residual,
+                       .pending = half && b.layer > 0 ? b.at.pending : nullptr,
+                       .into = Into::kAdd};
+    });
+    delta_ = {Delta::Form::kAdded};
+    hold(Slot::kResidual, Held::kFloats);
+  }
+
+  void route() {
+    stage_ = Stage::kRoute;
+    const int n = tokens();
+    hold(Slot::kResidual, Held::kFloats);
+    if (fused_) {
+      add(Kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
+          {kMlpNorm, kRouter, kRouterBias}, [n, gemv = gemv_](const Binding& b, const Launch& on) {
+            b.kernels.router({.x = b.at.residual,
+                              .norm = b.w.mlp_norm,
+                              .weight = b.w.router,
+                              .bias = b.w.router_bias,
+                              .normed = b.at.normed,
+                              .rounded = b.at.normed_f16,
+                              .logits = b.at.router_logits,
+                              .hidden = to_int(b.config.dims.hidden),
+                              .experts = to_int(b.config.dims.experts),
+                              .tokens = n,
+                              .eps = b.config.rms_eps},
+                             gemv, on);
+          });
+      for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kNothing);  // moe_up chooses
+      return;
+    }
+    if (plain()) {
+      rmsnorm(kMlpNorm, tokens_,
+              [](const Binding& b) { return RmsnormLaunch{.x = b.at.residual, .scale = b.w.mlp_norm}; });
+      return route_plainly();
+    }
+    if (router_by_sums(moe_, d_, tuned_, tokens_)) return route_sums();
+    norm_sums({kMlpNorm}, delta_, [to_f16 = !experts_gemms_](const Binding& b, NormSumsArgs& args) {
+      args.norm = b.w.mlp_norm;
+      args.normed = b.at.normed;
+      if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+    });
+    hold(Slot::kNormed, Held::kFloats);
+    if (!router_by_tiles(tuned_, tokens_)) return route_plainly();
+    const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.multiprocessors);
+    add(Kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias}, [n, plan](const Binding& b, const Launch& on) {
+      b.kernels.route_tokens({.x = b.at.normed,
+                              .weight = b.w.router,
+                              .bias = b.w.router_bias,
+                              .logits = b.at.router_logits,
+                              .ids = b.at.expert_ids,
+                              .weights = b.at.expert_weights,
+                              .finished = b.at.route_finished,
+                              .tokens = n,
+                              .hidden = to_int(b.config.dims.hidden),
+                              .experts = to_int(b.config.dims.experts),
+                              .topk = to_int(b.config.dims.topk)},
+                             plan, on);
+    }).shared_bytes = plan.smem_bytes;
+  }
+
+  void route_plainly() {
+    linear("router", tokens_, {d_.experts, d_.hidden}, {kRouter, kRouterBias}, [](const Binding& b) {
+      return LinearLaunch{
+          .weight = b.w.router, .bias = b.w.router_bias, .x = b.at.normed, .out = b.at.router_logits};
+    });
+    top_experts();
+  }
+
+  void top_experts() {
+    add(Kernel::kTopExperts, "a warp per token", {}, [n = tokens()](const Binding& b, const Launch& on) {
+      b.kernels.top_experts({.logits = b.at.router_logits,
+                             .ids = b.at.expert_ids,
+                             .weights = b.at.expert_weights,
+                             .tokens = n,
+                             .experts = to_int(b.config.dims.experts),
+                             .topk = to_int(b.config.dims.topk)},
+                            on);
+    });
+  }
+
+  // The GEMMs' rounding takes the residual and its inverses; whoever else multiplies gets the norm.
+  void route_sums() {
+    norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_);
+    if (!norms_while_rounding_) {
+      norm_sums({kMlpNorm}, delta_, [exact = activations_ == ExpertActivations::kExact](const Binding& b,
+                                                                                        NormSumsArgs& args) {
+        args.norm = b.w.mlp_norm;
+        if (exact) {
+          args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+        } else {
+          args.normed = b.at.normed;
+        }
+      });
+      delta_ = {Delta::Form::kAdded};
+    }
+    const bool floats = !norms_while_rounding_ && activations_ != ExpertActivations::kExact;
+    hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
+    add(Kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
+        [n = tokens(), delta = delta_](const Binding& b, const Launch& on) {
+          const NormSumsArgs left = delta.sums(b, n);
+          b.kernels.route_sums({.x = b.at.residual,
+                                .sums = left.sums,
+                                .bias = left.bias,
+                                .norm = b.w.mlp_norm,
+                                .weight = b.w.router,
+                                .router_bias = b.w.router_bias,
+                                .inverse = b.at.inverse,
+                                .logits = b.at.router_logits,
+                                .ids = b.at.expert_ids,
+                                .weights = b.at.expert_weights,
+                                .tokens = n,
+                                .hidden = to_int(b.config.dims.hidden),
+                                .experts = to_int(b.config.dims.experts),
+                                .topk = to_int(b.config.dims.topk),
+                                .eps = b.config.rms_eps},
+                               on);
+        });
+  }
+
+  void moe() {
+    stage_ = Stage::kMoe;
+    const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
+    if (plain()) return plain_moe(up, down);
+    for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kFloats);
+    round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
+                 tokens_ * d_.hidden);
+    if (experts_gemms_) {
+      gemm_moe(up, down);
+    } else if (fused_ && moe_ != MoeKernel::kGemv) {
+      fused_moe(up, down);
+    } else {
+      grouped_moe(up, down);
+    }
+    delta_ = experts_delta();
+    if (dense_gemms_ || delta_.form == Delta::Form::kHalf) hold(Slot::kResidual, Held::kNothing);
+    // Where GEMMs take the dense layers, the next norm adds them.
+    if (!dense_gemms_ && delta_.form != Delta::Form::kHalf) {
+      norm_sums({}, delta_, [](const Binding&, NormSumsArgs&) {});
+      delta_ = {Delta::Form::kAdded};
+    }
+  }
+
+  // In which form the experts leave their sums.
+  [[nodiscard]] Delta experts_delta() const {
+    if (plain()) return {Delta::Form::kAdded};
+    if (experts_gemms_) return {Delta::Form::kExpertsBf16};
+    return {fused_ && moe_ != MoeKernel::kGemv ? Delta::Form::kHalf : Delta::Form::kExpertsF32};
+  }
+
+  static ExpertChoice choice(const Binding& b) {
+    return {.logits = b.at.router_logits,
+            .expert_ids = b.at.expert_ids,
+            .expert_weights = b.at.expert_weights,
+            .experts = to_int(b.config.dims.experts),
+            .topk = to_int(b.config.dims.topk)};
+  }
+
+  void fused_moe(const Roles& up, const Roles& down) {
+    constexpr int kParts = 2;
+    const int n = tokens();
+    row_warps(Kernel::kMarlinUp, d_.hidden, {.rows = kGemvTokens}, up,
+              [n, gemv = gemv_](const Binding& b, const Launch& on) {
+                b.kernels.moe_up({.weights = b.w.up.data,
+                                  .bias = b.w.up_bias,
+                                  .x = b.at.normed_f16,
+                                  .choice = choice(b),
+                                  .u = b.at.expert_hidden_f16,
+                                  .hidden = to_int(b.config.dims.hidden),
+                                  .inter = to_int(b.config.dims.inter),
+                                  .tokens = n,
+                                  .swiglu_limit = b.config.swiglu_limit},
+                                 gemv, on);
+              });
+    hold(Slot::kExpertHidden, Held::kF16);
+    round_hidden(tokens_ * d_.topk);
+    gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down,
+         [n, gemv = gemv_](const Binding& b, const Launch& on) {
+           ExpertChoice again = choice(b);
+           again.expert_ids = nullptr;
+           again.expert_weights = nullptr;
+           b.kernels.moe_down({.weights = b.w.down.data,
+                               .bias = b.w.down_bias,
+                               .u = b.at.expert_hidden_f16,
+                               .choice = again,
+                               .y = b.at.residual,
+                               .pending = b.at.pending,
+                               .hidden = to_int(b.config.dims.hidden),
+                               .inter = to_int(b.config.dims.inter),
+                               .tokens = n,
+                               .parts = kParts},
+                              gemv, on);
+         });
+  }
+
+  void grouped_moe(const Roles& up, const Roles& down) {
+    const bool int8 = moe_ == MoeKernel::kGemv;
+    const int n = tokens();
+    const int64_t pairs = tokens_ * d_.topk;
+    if (int8 && fused_) top_experts();
+    const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, d_.inter, gemv_);
+    add(Kernel::kMoeGroupTiles, "a CTA per expert", {}, [n, tile](const Binding& b, const Launch& on) {
+      b.kernels.group_tiles({.expert_ids = b.at.expert_ids,
+                             .pairs = b.at.moe_pairs,
+                             .tiles = b.at.moe_tiles,
+                             .tile_counts = b.at.moe_tile_counts,
+                             .tokens = n,
+                             .topk = to_int(b.config.dims.topk),
+                             .experts = to_int(b.config.dims.experts),
+                             .tile_tokens = tile},
+                            on);
+    });
+    const auto groups = [](const Binding& b) {
+      return MoeGroups{b.at.moe_pairs, b.at.moe_tiles, b.at.moe_tile_counts, to_int(b.config.dims.topk)};
+    };
+    const auto up_args = [groups](const Binding& b) {
+      return GroupedUpArgs{.weights = b.w.up.data,
+                           .bias = b.w.up_bias,
+                           .x = b.at.normed_f16,
+                           .groups = groups(b),
+                           .u = b.at.expert_hidden_f16,
+                           .hidden = to_int(b.config.dims.hidden),
+                           .inter = to_int(b.config.dims.inter),
+                           .swiglu_limit = b.config.swiglu_limit};
+    };
+    const auto down_args = [groups](const Binding& b) {
+      return GroupedDownArgs{.weights = b.w.down.data,
+                             .bias = b.w.down_bias,
+                             .u = b.at.expert_hidden_f16,
+                             .groups = groups(b),
+                             .y = b.at.expert_out,
+                             .hidden = to_int(b.config.dims.hidden),
+                             .inter = to_int(b.config.dims.inter)};
+    };
+    hold(Slot::kExpertHidden, int8 ? Held::kInt8 : Held::kF16);
+    if (int8) {
+      const GemvInt8Plan first = plan_gemv_int8(2 * d_.inter, pairs, d_.experts),
+                         second = plan_gemv_int8(d_.hidden, pairs, d_.experts);
+      add(Kernel::kGemvUp, first.to_string(), up,
+          [=](const Binding& b, const Launch& on) { b.kernels.int8_up(up_args(b), first, on); });
+      round_hidden(pairs);
+      add(Kernel::kGemvDown, second.to_string(), down,
+          [=](const Binding& b, const Launch& on) { b.kernels.int8_down(down_args(b), second, on); });
+      return;
+    }
+    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGrouped, up, [=, gemv = gemv_](const Binding& b, const Launch& on) {
+      b.kernels.grouped_up(up_args(b), gemv, on);
+    });
+    round_hidden(pairs);
+    row_warps(
+        Kernel::kMarlinGroupedDown, d_.inter, kGrouped, down,
+        [=, gemv = gemv_](const Binding& b, const Launch& on) { b.kernels.grouped_down(down_args(b), gemv, on); });
+  }
+
+  void gemm_moe(const Roles& up, const Roles& down) {
+    const GemmDevice device = gemms(Packing::kMxfp4);
+    const bool wgmma = device.wgmma;
+    const int64_t pairs = tokens_ * d_.topk;
+    const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
+    group_and_round(wgmma, first.tokens);
+    const int places = to_int(max_places(pairs, d_.experts));
+    // Both products; the second one reads what it is told of `down`.
+    const auto args_of = [=](const Binding& b) {
+      return GemmArgs{.packing = Packing::kMxfp4,
+                      .order = layout::RowOrder::kGateUp,
+                      .weights = b.w.up.data,
+                      .bias = b.w.up_bias,
+                      .x = wgmma ? b.at.gemm_placed_x : b.at.gemm_x,
+                      .rows = to_int(2 * b.config.dims.inter),
+                      .cols = to_int(b.config.dims.hidden),
+                      .tokens = to_int(pairs),
+                      .tiles = b.at.gemm_tiles,
+                      .tile_count = b.at.gemm_tile_counts,
+                      .pairs = b.at.gemm_pairs,
+                      .x_share = wgmma ? 1 : to_int(b.config.dims.topk),
+                      .experts = to_int(b.config.dims.experts),
+                      .x_rows = wgmma ? places : 0,
+                      .u = b.at.gemm_u,
+                      .swiglu_limit = b.config.swiglu_limit};
+    };
+    const auto down_of = [](const Binding& b) {
+      return GemmDown{b.w.down.data, b.w.down_bias, reinterpret_cast<uint16_t*>(b.at.gemm_y)};
+    };
+    hold(Slot::kExpertHidden, wgmma ? Held::kPlaces : Held::kF16);
+    program_.hidden_in_gemm = true;
+    if (wgmma && experts_at_once(activations_, d_)) {
+      return planned(Kernel::kSm90GemmExperts, first, {kGateUp, kGateUpBias, kDown, kDownBias},
+                     [=](const Binding& b, const Launch& on) {
+                       GemmArgs args = args_of(b);
+                       args.down = down_of(b);
+                       b.kernels.sm90_gemm(args, first, on);
+                     });
+    }
+    planned(wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up,
+            [=](const Binding& b, const Launch& on) { gemm_of(b, wgmma)(args_of(b), first, on); });
+    round_blocks([](const Binding&) -> float* { return nullptr; },
+                 [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
+                 (wgmma ? places : pairs) * d_.inter);
+    const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
+    planned(wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down,
+            [=](const Binding& b, const Launch& on) {
+              GemmArgs args = args_of(b);
+              args.down = down_of(b);
+              gemm_of(b, wgmma)(down_alone(args), second, on);
+            });
+  }
+
+  // The pairs by expert, and x as gate_up wants it: a row per token, or on wgmma a row per place.
+  void group_and_round(bool wgmma, int tile_tokens) {
+    const auto group_of = [=, n = tokens()](const Binding& b) {
+      return GroupArgs{.expert_ids = b.at.expert_ids,
+                       .pairs = b.at.gemm_pairs,
+                       .places = b.at.gemm_places,
+                       .tiles = b.at.gemm_tiles,
+                       .tile_counts = b.at.gemm_tile_counts,
+                       .tokens = n,
+                       .topk = to_int(b.config.dims.topk),
+                       .experts = to_int(b.config.dims.experts),
+                       .tile_tokens = tile_tokens};
+    };
+    const int places = to_int(max_places(tokens_ * d_.topk, d_.experts));
+    const auto round_of = [=, n = tokens(), norms = norms_while_rounding_](const Binding& b) {
+      RoundArgs args{.from = norms ? b.at.residual : b.at.normed,
+                     .to = {.at = b.at.gemm_x, .type = input_type(Packing::kMxfp4)},
+                     .tokens = n,
+                     .cols = to_int(b.config.dims.hidden),
+                     .inverse = norms ? b.at.inverse : nullptr,
+                     .norm = norms ? b.w.mlp_norm : nullptr};
+      if (wgmma) {
+        args.to = {b.at.gemm_placed_x, args.to.type, places};
+        args.places = b.at.gemm_places;
+        args.copies = to_int(b.config.dims.topk);
+      }
+      return args;
+    };
+    if (group_while_rounding(wgmma, tokens_ * d_.topk)) {
+      add(Kernel::kGroupRound, "8 values per thread", {},
+          [=](const Binding& b, const Launch& on) { b.kernels.group_round(group_of(b), round_of(b), on); });
+      return;
+    }
+    add(Kernel::kMoeGroupTiles, "a CTA per expert", {},
+        [=](const Binding& b, const Launch& on) { b.kernels.group_tiles(group_of(b), on); });
+    add(Kernel::kRound, "8 values per thread", {},
+        [=](const Binding& b, const Launch& on) { b.kernels.round(round_of(b), on); });
+  }
+
+  void plain_moe(const Roles& up, const Roles& down) {
+    constexpr int kWarps = 4;  // moe.cu
+    const int64_t tiles = max_moe_tiles(tokens_ * d_.topk, d_.experts);
+    const auto grid = [&](int64_t units) {
+      return fmt::format("2 rows x up to {} tokens of an expert per warp, {} x at most {} CTAs", kMoeTileTokens,
+                         (units + kWarps - 1) / kWarps, tiles);
+    };
+    const auto more = [](const Binding&, const Launch&) {};  // the first node's launcher has launched it
+    add(Kernel::kMoeGroup, "1 CTA", {}, [n = tokens()](const Binding& b, const Launch& on) {
+      const Dims& d = b.config.dims;
+      b.kernels.moe({.x = b.at.normed,
+                     .expert_ids = b.at.expert_ids,
+                     .expert_weights = b.at.expert_weights,
+                     .gate_up = b.w.up_rows,
+                     .down = b.w.down_rows,
+                     .gate_up_bias = b.w.up_bias,
+                     .down_bias = b.w.down_bias,
+                     .hidden_out = b.at.expert_hidden,
+                     .residual = b.at.residual,
+                     .pairs = b.at.moe_pairs,
+                     .tiles = b.at.moe_tiles,
+                     .tile_count = b.at.moe_tile_counts,
+                     .down_out = b.at.expert_out,
+                     .tokens = n,
+                     .topk = to_int(d.topk),
+                     .experts = to_int(d.experts),
+                     .hidden = to_int(d.hidden),
+                     .inter = to_int(d.inter),
+                     .swiglu_limit = b.config.swiglu_limit},
+                    on);
+    });
+    add(Kernel::kMoeGateUp, grid(d_.inter), up, more);
+    add(Kernel::kMoeDown, grid(d_.hidden / 2), down, more);
+    add(Kernel::kMoeCombine, per_token(tokens_), {}, more);
+  }
+
+  void logits() {
+    stage_ = Stage::kLogits;
+    const int64_t rows = args_.step.logit_rows;
+    const auto normed_rows = [](const Binding& b) {
+      return RmsnormLaunch{.x = b.at.residual, .which = b.step.logit_tokens, .scale = b.w.final_norm};
+    };
+    if (plain()) {
+      rmsnorm(kFinalNorm, rows, normed_rows);
+      return linear("lm_head", rows, {d_.vocab, d_.hidden}, {kUnembedding}, [](const Binding& b) {
+        return LinearLaunch{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
+      });
+    }
+    const Packing packed = packing(kUnembedding);
+    if (dense_gemms_) {
+      norm_sums({}, delta_, [](const Binding&, NormSumsArgs&) {});  // the last experts'
+      hold(Slot::kResidual, Held::kFloats);
+    }
+    const GemmShape shape{d_.vocab, d_.hidden, rows, 1, packed};
+    if (!logits_by_gemm(moe_, rows)) {
+      const bool half = delta_.form == Delta::Form::kHalf;
+      return dense(shape, rows, {kFinalNorm, kUnembedding}, [half](const Binding& b) {
+        return DenseArgs{.weights = b.w.unembedding.data,
+                         .in = {.x = b.at.residual,
+                                .pending = half ? b.at.pending : nullptr,
+                                .which = b.step.logit_tokens,
+                                .norm = b.w.final_norm,
+                                .eps = b.config.rms_eps},
+                         .y = b.at.logits};
+      });
+    }
+    rmsnorm(kFinalNorm, rows, normed_rows);
+    round(packed, rows, d_.hidden, [](const Binding& b) { return b.at.normed; });
+    gemm(shape, {kUnembedding}, [](const Binding& b) { return b.w.unembedding.data; },
+         [](const Binding& b) { return b.at.logits; });
+  }
+
+  // Launches that several stages have.
+
+  template <class Args>
+  void rmsnorm(WeightRole norm, int64_t rows, Args args_of) {
+    add(Kernel::kRmsnorm, per_token(rows), {norm}, [=](const Binding& b, const Launch& on) {
+      RmsnormLaunch args = args_of(b);
+      args.out = b.at.normed;
+      args.rows = to_int(rows);
+      args.hidden = to_int(b.config.dims.hidden);
+      args.eps = b.config.rms_eps;
+      b.kernels.rmsnorm(args, on);
+    });
+  }
+
+  struct LinearShape {
+    int64_t rows, cols;
+  };
+  template <class Args>
+  void linear(std::string_view what, int64_t tokens, const LinearShape& shape, const Roles& reads, Args args_of) {
+    const LinearTile tile = linear_tile(tokens);
+    const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+    add(Kernel::kLinear,
+        fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
+                    ceil_div(shape.rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
+        reads, [=](const Binding& b, const Launch& on) {
+          LinearLaunch args = args_of(b);
+          args.tokens = to_int(tokens);
+          args.rows = to_int(shape.rows);
+          args.cols = to_int(shape.cols);
+          b.kernels.linear(args, on);
+        });
+  }
+
+  // The residual gets what it has still to get.
+  template <class More>
+  void norm_sums(const Roles& reads, const Delta& delta, More more) {
+    add(Kernel::kNormSums, per_token(tokens_), reads, [=, n = tokens()](const Binding& b, const Launch& on) {
+      NormSumsArgs args = delta.sums(b, n);
+      more(b, args);
+      b.kernels.norm_sums(args, on);
+    });
+  }
+
+  template <class From, class To>
+  void round_blocks(From from, To to, int64_t values) {
+    if (activations_ == ExpertActivations::kExact) return;
+    add(activations_ == ExpertActivations::kInt8 ? Kernel::kRoundInt8 : Kernel::kRoundMxfp8,
+        "a block of 32 per 4 threads", {}, [=, form = activations_](const Binding& b, const Launch& on) {
+          b.kernels.round_blocks({.form = form, .from = from(b), .to = to(b), .values = values}, on);
+        });
+  }
+  void round_hidden(int64_t pairs) {
+    round_blocks([](const Binding&) -> float* { return nullptr; },
+                 [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs * d_.inter);
+  }
+
+  // One launch for up to kGemvTokens; tokens 1: one, whatever it takes.
+  template <class Do>
+  void gemv(Kernel kernel, const GemvShape& shape, int64_t tokens, const Roles& reads, Do launch) {
+    const GemvPlan plan = plan_gemv(shape, gemv_);
+    Node& own = add(kernel, plan.to_string(), reads, launch);
+    own.launches = (tokens + kGemvTokens - 1) / kGemvTokens;
+    own.shared_bytes = plan.smem_bytes;
+  }
+  // In launches of eight rows; in, y and which advance by them.
+  template <class Args>
+  void dense(const GemmShape& shape, int64_t tokens, const Roles& reads, Args args_of) {
+    gemv(by_packing(shape.packing, Kernel::kDenseBf16), {shape.rows, shape.cols, 1, shape.packing}, tokens, reads,
+         [=, gemv = gemv_](const Binding& b, const Launch& on) {
+           for (int64_t t = 0; t < tokens; t += kGemvTokens) {
+             DenseArgs args = args_of(b);
+             args.packing = shape.packing;
+             args.rows = to_int(shape.rows);
+             args.cols = to_int(shape.cols);
+             args.tokens = to_int(std::min<int64_t>(kGemvTokens, tokens - t));
+             args.y += t * shape.rows;
+             if (args.in.which != nullptr) {
+               args.in.which += t;
+             } else {
+               args.in.x += t * shape.cols;
+             }
+             b.kernels.dense(args, gemv, on);
+           }
+         });
+  }
+  template <class Do>
+  void row_warps(Kernel kernel, int64_t cols, const RowWarpsWish& wish, const Roles& reads, Do launch) {
+    const RowWarpsPlan plan = plan_row_warps(cols, wish, gemv_);
+    add(kernel, plan.to_string(), reads, launch).shared_bytes = plan.smem_bytes;
+  }
+  template <class Do>
+  void planned(Kernel kernel, const GemmPlan& plan, const Roles& reads, Do launch) {
+    add(kernel, plan.to_string(), reads, launch).shared_bytes = plan.smem_bytes;
+  }
+  static auto gemm_of(const Binding& b, bool wgmma) -> void (*)(const GemmArgs&, const GemmPlan&, const Launch&) {
+    return wgmma ? b.kernels.sm90_gemm : b.kernels.gemm;
+  }
+  template <class From>
+  void round(Packing packed, int64_t tokens, int64_t cols, From from) {
+    add(Kernel::kRound, "8 values per thread", {},
+        [=, in = input(packed, tokens)](const Binding& b, const Launch& on) {
+          b.kernels.round({.from = from(b),
+                           .to = {b.at.gemm_x, in.type, in.rows},
+                           .tokens = to_int(tokens),
+                           .cols = to_int(cols)},
+                          on);
+        });
+  }
+  // to = W · Arena::gemm_x, without bias, rows as they are packed.
+  template <class Weights, class To>
+  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, To to) {
+    const Packing packed = shape.packing;
+    const GemmDevice device = gemms(packed);
+    const GemmPlan plan = plan_gemm(shape, device);
+    const Kernel wgmma = packed == Packing::kBf16 ? Kernel::kSm90GemmBf16 : Kernel::kSm90GemmMxfp4;
+    planned(device.wgmma ? wgmma : by_packing(packed, Kernel::kGemmBf16), plan, reads,
+            [=, in = input(packed, shape.tokens), on_wgmma = device.wgmma](const Binding& b, const Launch& on) {
+              GemmArgs args{.packing = packed,
+                            .weights = weights(b),
+                            .x = b.at.gemm_x,
+                            .rows = to_int(shape.rows),
+                            .cols = to_int(shape.cols),
+                            .tokens = to_int(shape.tokens),
+                            .x_rows = in.rows};
+              args.parts[0] = {to(b), 0, args.rows};
+              gemm_of(b, on_wgmma)(args, plan, on);
+            });
+  }
+  // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up. Says in which form, with no place.
+  template <class Weights>
+  SplitSums sums(Packing packed, GemmShape shape, const Roles& reads, Weights weights) {
+    shape.packing = packed;
+    if (!split_gemm_serves(packed, gemms(packed).wgmma, tokens_)) {
+      gemm(shape, reads, weights, [](const Binding& b) { return b.at.gemm_y; });
+      return {nullptr, 1};
+    }
+    const SplitGemmPlan plan = plan_split_gemm(shape, args_.card.multiprocessors);
+    add(Kernel::kSm90SplitGemmBf16, plan.to_string(), reads,
+        [=, in = input(packed, tokens_)](const Binding& b, const Launch& on) {
+          b.kernels.split_gemm({.weights = weights(b),
+                                .x = b.at.gemm_x,
+                                .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
+                                .rows = to_int(shape.rows),
+                                .cols = to_int(shape.cols),
+                                .tokens = to_int(shape.tokens),
+                                .x_rows = in.rows},
+                               plan, on);
+        })
+        .shared_bytes = plan.smem_bytes;
+    return {nullptr, plan.splits, SplitSums::Order::kTiles};
+  }
+
+  const ProgramArgs& args_;
+  const Dims& d_;
+  const MoeKernel moe_;
+  const bool flash_;
+  const ExpertActivations activations_;
+  const Tuned tuned_;
+  const GemvDevice gemv_;
+  CostModel cost_;
+  bool fused_ = false;                 // the decode kernels in their fused form
+  bool dense_gemms_ = false;           // GEMMs instead of them
+  bool experts_gemms_ = false;         // likewise for the experts
+  bool attend_turns_ = false;          // decode attention makes q, k and v of qkv's sums
+  bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
+  SplitSums qkv_sums_;
+  Delta delta_;
+  int64_t tokens_ = 0;
+  Stage stage_ = Stage::kEmbed;  // being made
+  Program program_;
+};
+
+}  // namespace
+
+Program make_program(const ProgramArgs& args) { return Maker(args).make(); }
+
+void Program::execute(Stage stage, const Binding& b, Launch on) const {
+  on.stage = stage;
+  for (const Node& node : nodes)
+    if (node.stage == stage && (!node.kind || *node.kind == b.kind) && !(node.once && b.layer > 0)) node.launch(b, on);
+}
+
+}  // namespace nibble::backend::cuda

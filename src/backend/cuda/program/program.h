@@ -1,0 +1,111 @@
+#pragma once
+// A step as a program: the list of its launches. The backend executes it, graphs capture it, `inspect --plan` prints
+// it, `bench` costs it, profiles are told by it. Made from data alone: needs neither CUDA nor a card. What is sampled
+// afterwards depends on the requests and is not in it.
+
+#include "backend/backend.h"
+#include "backend/cuda/arena.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/device_facts.h"
+#include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/packed_matrix.h"
+#include "backend/plan.h"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+// One layer's weights in device memory; those outside the layers stand in every one.
+struct LayerPointers {
+  const Bf16* embedding = nullptr;
+  const Bf16* final_norm = nullptr;
+  PackedMatrix unembedding{};
+  const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr;
+  PackedMatrix qkv{}, o{}, up{}, down{};  // packed
+  const Bf16 *q = nullptr, *k = nullptr, *v = nullptr, *o_rows = nullptr, *unembedding_rows = nullptr;  // in row order
+  MxfpMatrix up_rows{}, down_rows{};                                                                        // likewise
+  const Bf16 *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // packed: q_bias is of all three
+  const Bf16* o_bias = nullptr;
+  const Bf16 *router = nullptr, *router_bias = nullptr;
+  const Bf16 *up_bias = nullptr, *down_bias = nullptr;
+};
+
+// The step's arrays on the device, and its sampled predecessor's tokens.
+struct StepPointers {
+  const int32_t *ids = nullptr, *positions = nullptr;
+  std::array<const int32_t*, kLayerKinds> kv_slots{};
+  const int32_t *token_row = nullptr, *last_key = nullptr;
+  std::array<const int32_t*, kLayerKinds> pages{};
+  std::array<int, kLayerKinds> pages_per_row{};
+  const int32_t* logit_tokens = nullptr;
+  const int32_t* decode_tokens = nullptr;  // null: all tokens are decode attention's
+  const AttendTile* attend_tiles = nullptr;
+  bool sinks = true;
+};
+
+// What a launch's arguments are made of: where the slots, the step's arrays and the weights lie.
+struct Binding {
+  const BackendConfig& config;
+  const Arena& at;
+  const KernelTable& kernels;
+  const StepPointers& step;
+  const LayerPointers& w;
+  int layer = 0;
+  LayerKind kind = LayerKind::kFull;  // of the layer
+  [[nodiscard]] const KvPages& kv() const { return at.kv[static_cast<size_t>(layer)]; }
+};
+
+// A kernel's launch in each layer that it is of, or outside the layers.
+struct Node : PlannedStage {
+  std::function<void(const Binding&, const Launch&)> launch;
+};
+
+// What a step leaves in a slot of backend.h, once the stage that writes it has run.
+enum class Held : uint8_t {
+  kNothing,  // no kernel of the program writes it: fused into the next one
+  kFloats,   // as the slot says
+  kF16,      // the same in f16
+  kInt8,     // in blocks of round_blocks.h
+  kInput,    // as a GEMM takes it (Program::attn_input)
+  kPlaces,   // f16 in panels, by place (gemm_plan.h)
+};
+
+struct Program {
+  MoeKernel moe = MoeKernel::kAuto;  // what kAuto became
+  bool flash = false;                // likewise
+  ExpertActivations activations = ExpertActivations::kExact;
+  int64_t tokens = 0, logit_rows = 0;
+  std::array<std::array<Held, kSlots>, kStages> held{};  // by Stage that has run, by Slot
+  GemmInput attn_input{};           // type and rows of kInput; its place is Arena::gemm_x
+  bool hidden_in_gemm = false;      // of kF16 experts' hidden: it lies in Arena::gemm_u
+  std::vector<Node> nodes;
+  AttendShares shares;  // the step's tokens by attention kernel
+
+  // Enqueues the stage's launches in b's layer; layer 0 for a stage outside the layers.
+  void execute(Stage stage, const Binding& b, Launch on) const;
+};
+
+struct ProgramArgs {
+  const BackendConfig& config;
+  const CudaOptions& options;
+  StepShape step;
+  const DeviceFacts& card;
+  bool wide_scales = false;  // some MXFP4 scale is above layout::kMaxWgmmaScaleCode
+};
+// Throws Error(kUnsupported) for what make_cuda_backend refuses.
+[[nodiscard]] Program make_program(const ProgramArgs& args);
+
+}  // namespace nibble::backend::cuda
+
+namespace nibble::backend {
+
+// This machine's card, for make_program; none where there is none that this build runs on. Not pure: in the backend's
+// library.
+[[nodiscard]] std::optional<cuda::DeviceFacts> cuda_plan_device();
+
+}  // namespace nibble::backend

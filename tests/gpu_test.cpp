@@ -35,6 +35,57 @@ TEST_F(Gpu, chunks_do_not_change_a_bit_at_real_widths) {
   }
 }
 
+// `rows` sequences, each of its own pages: a step of all prompts, then steps of one token each. The logits of all.
+std::vector<float> batch_logits(Loaded& loaded, int rows, int decodes) {
+  constexpr int32_t kPages = 2;  // of a row
+  std::vector<float> all;
+  std::vector<int32_t> context(static_cast<size_t>(rows), 0);
+  for (int s = 0; s <= decodes; ++s) {
+    model::Step step;
+    for (int32_t r = 0; r < rows; ++r) {
+      int32_t& seen = context[static_cast<size_t>(r)];
+      const int32_t tokens = s == 0 ? 1 + r * 7 % 30 : 1;
+      step.rows.push_back(
+          {.first_token = static_cast<int32_t>(step.token_ids.size()), .tokens = tokens, .context = seen + tokens});
+      for (int32_t i = 0; i < tokens; ++i, ++seen) {
+        step.token_ids.push_back((r * 131 + seen * 17 + 3) % 1000);
+        step.positions.push_back(seen);
+        for (auto& kv : step.kv) kv.slots.push_back(r * kPages * backend::kPageTokens + seen);
+      }
+      for (auto& kv : step.kv) {
+        kv.pages_per_row = kPages;
+        for (int32_t p = 0; p < kPages; ++p) kv.page_ids.push_back(r * kPages + p);
+      }
+      step.logit_tokens.push_back(static_cast<int32_t>(step.token_ids.size()) - 1);
+    }
+    model::forward(*loaded.be, loaded.gpt, step);
+    const std::vector<float> logits = loaded.be->peek(backend::Slot::kLogits).values;
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+TEST_F(Gpu, the_same_batch_again_gives_the_same_bits) {
+  const Source source(kTiny);
+  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv}) {
+    Loaded loaded(source, {.max_context = 128 * 64, .chunk_tokens = 1024, .max_logit_rows = 64}, Which::kCuda,
+                  {.moe = moe});
+    for (const int rows : {1, 3, 8, 9, 33, 64}) {
+      const std::vector<float> want = batch_logits(loaded, rows, 6);
+      for (int again = 0; again < 8; ++again) {
+        const std::vector<float> got = batch_logits(loaded, rows, 6);
+        ASSERT_EQ(got.size(), want.size());
+        size_t differ = 0, first = 0;
+        for (size_t i = got.size(); i-- > 0;)
+          if (got[i] != want[i]) ++differ, first = i;
+        const auto row = first / static_cast<size_t>(source.config.dims.vocab);
+        EXPECT_EQ(differ, 0U) << name_of(moe) << ", " << rows << " rows, time " << again << ": first in step "
+                              << row / static_cast<size_t>(rows) << ", row " << row % static_cast<size_t>(rows);
+      }
+    }
+  }
+}
+
 // Each with pages of the same type, so that the kernels differ alone.
 TEST_F(Gpu, flash_attention_is_the_plain_one_up_to_rounding) {
   for (const Source& source : {Source(kTiny), Source(kParity / "experts_e32")}) {

@@ -110,9 +110,9 @@ class Launches : public testing::Test {
     Counts planned;
     const backend::cuda::Program plan =
         backend::cuda::make_program({.config = config,
-                            .options = c.options,
-                            .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
-                            .card = c.card});
+                                     .options = c.options,
+                                     .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
+                                     .card = c.card});
     EXPECT_EQ(plan.moe, be->moe_kernel());
     for (const backend::PlannedStage& s : plan.nodes) {
       const bool outer = s.once || s.stage == backend::Stage::kEmbed || s.stage == backend::Stage::kLogits;

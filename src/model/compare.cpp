@@ -83,7 +83,7 @@ Comparison compare(const Side& a, const Side& b, const Step& step, double tolera
     const bool bad = d.largest > (ids ? 0 : tolerance);
     // Where the logits before the ids agree, the choice was a near-tie.
     d.near_tie = ids && bad && result.stages.back().largest <= tolerance;
-    if (bad && !result.first_bad) result.first_bad = i;
+    if (bad && !result.first_bad) result.first_bad = result.stages.size();
     result.stages.push_back(std::move(d));
   }
   return result;

@@ -45,10 +45,8 @@ KernelTable all_kernels() {
               [](const DenseArgs& args, const GemvDevice& card, const Launch& on) {
                 decode<gemv_dense>(of_packing(Kernel::kDenseBf16, args.packing), args, card, on);
               },
-          .qkv =
-              [](const QkvArgs& args, const GemvDevice& card, const Launch& on) {
-                decode<gemv_qkv>(of_packing(Kernel::kQkvBf16, args.packing), args, card, on);
-              },
+          .qkv = [](const QkvArgs& args, const GemvDevice& card,
+                    const Launch& on) { decode<gemv_qkv>(of_packing(Kernel::kQkvBf16, args.packing), args, card, on); },
           .router = decode<route_logits, Kernel::kRouter>,
           .moe_up = decode<gemv_moe_up, Kernel::kMarlinUp>,
           .moe_down = decode<gemv_moe_down, Kernel::kMarlinDown>,

@@ -49,9 +49,9 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   const int64_t rows = std::max<int64_t>(tokens, needs.config.max_rows);
   a.gemm_x = carver.take<uint16_t>(in_atoms(rows) * std::max(d.hidden, d.q_width()));
   a.gemm_u = carver.take<uint16_t>(places * d.inter);
-  if (gemm_device(needs.card, layout::Packing::kMxfp4).wgmma) a.gemm_placed_x = carver.take<uint16_t>(places * d.hidden);
-  a.gemm_y =
-      carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card.multiprocessors)));
+  if (gemm_device(needs.card, layout::Packing::kMxfp4).wgmma)
+    a.gemm_placed_x = carver.take<uint16_t>(places * d.hidden);
+  a.gemm_y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card.multiprocessors)));
   a.gemm_pairs = carver.take<int32_t>(places);
   a.gemm_places = carver.take<int32_t>(pairs);
   a.gemm_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kGemmTokens[0]));

@@ -58,17 +58,17 @@ struct Arena {
   int32_t* moe_tile_counts = nullptr;  // [kTileCounts]
   float* logits = nullptr;             // [rows, vocab]
   // Around GEMMs; only where the step may run on them
-  uint16_t* gemm_x = nullptr;         // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
-  uint16_t* gemm_u = nullptr;         // [tokens, topk, inter] f16, or by place
-  uint16_t* gemm_placed_x = nullptr;  // x by place: down writes its results while gate_up still reads; SM90
-  float* gemm_y = nullptr;            // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
-  int32_t* gemm_pairs = nullptr;      // [max_places]
-  int32_t* gemm_places = nullptr;     // [tokens, topk]
-  ExpertTile* gemm_tiles = nullptr;   // [max_expert_tiles]
+  uint16_t* gemm_x = nullptr;           // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
+  uint16_t* gemm_u = nullptr;           // [tokens, topk, inter] f16, or by place
+  uint16_t* gemm_placed_x = nullptr;    // x by place: down writes its results while gate_up still reads; SM90
+  float* gemm_y = nullptr;              // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
+  int32_t* gemm_pairs = nullptr;        // [max_places]
+  int32_t* gemm_places = nullptr;       // [tokens, topk]
+  ExpertTile* gemm_tiles = nullptr;     // [max_expert_tiles]
   int32_t* gemm_tile_counts = nullptr;  // [kTileCounts]
   // Attention on tensor cores; only with it
-  float* attend_partials = nullptr;    // DecodeScratch floats
-  int* attend_finished = nullptr;      // DecodeScratch counters; zero between launches
+  float* attend_partials = nullptr;  // DecodeScratch floats
+  int* attend_finished = nullptr;    // DecodeScratch counters; zero between launches
   int64_t attend_counters = 0;
   int32_t* decode_tokens = nullptr;    // [tokens]
   AttendTile* attend_tiles = nullptr;  // [max_attend_tiles]

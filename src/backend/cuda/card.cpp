@@ -55,12 +55,12 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& op
   static_cast<void>(carve(needs, measure));
   const int64_t kv = kv_bytes(config, value_bytes(page_type(options.kv)));
   const bool graphs = needs.matrices == Matrices::kPacked && !options.eager;
-  return {.weights = 0,
-          .kv = kv,
-          .activations = measure.bytes() - kv,
-          .graphs = graphs ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers)
-                           : 0,
-          .upload = upload_bytes(options.upload_threads)};
+  return {
+      .weights = 0,
+      .kv = kv,
+      .activations = measure.bytes() - kv,
+      .graphs = graphs ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers) : 0,
+      .upload = upload_bytes(options.upload_threads)};
 }
 
 }  // namespace nibble::backend

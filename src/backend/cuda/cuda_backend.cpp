@@ -156,8 +156,7 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kResidual: return read(at_.residual, {tokens, dims_.hidden});
       case Slot::kNormed: return read(at_.normed, {tokens, dims_.hidden});
       case Slot::kQ: return read(at_.q, {tokens, dims_.q_width()});
-      case Slot::kAttn:
-        return held == Held::kInput ? attn_input() : read(at_.attn, {tokens, dims_.q_width()});
+      case Slot::kAttn: return held == Held::kInput ? attn_input() : read(at_.attn, {tokens, dims_.q_width()});
       case Slot::kRouterLogits: return read(at_.router_logits, {tokens, dims_.experts});
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens, dims_.topk});
@@ -357,7 +356,8 @@ class StreamedCudaBackend final : public CudaBackend {
     for (int64_t pair = 0; pair < pairs; ++pair)
       for (int64_t i = 0; i < dims_.inter; ++i)
         values.push_back(
-            F16{u[static_cast<size_t>(layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i))]}.to_float());
+            F16{u[static_cast<size_t>(layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i))]}
+                .to_float());
     return {{program_->tokens, dims_.topk, dims_.inter}, std::move(values)};
   }
 

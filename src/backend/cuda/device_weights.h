@@ -53,7 +53,7 @@ class DeviceWeights {
  private:
   struct Uploaded {
     DeviceBytes values, scales;
-    PackedMatrix matrix;    // of a packed role, which has no values here
+    PackedMatrix matrix;             // of a packed role, which has no values here
     const Bf16* qkv_bias = nullptr;  // likewise
   };
   // `odd`: rows 1, 3, 5, … where the weight's own are rows 0, 2, 4, …

@@ -25,7 +25,7 @@ std::string_view name_of(Kernel kernel) {
                                                              "any_moe_combine_f32",
                                                              "any_router_f32_bf16",
                                                              "any_rope_table",
-                                                             
+
                                                              "any_qkv_f32_bf16",
                                                              "any_qkv_f16_mxfp8",
                                                              "any_qkv_f16_mxfp4",

@@ -285,7 +285,6 @@ struct SplitGemmPlan;
 struct FlashArgs;
 struct DecodePlan;
 
-
 // Every launcher, uniform: arguments, the plan that the program made, where to enqueue. Each checks its arguments, and
 // throws Error(kUnsupported) that prints what it cannot serve.
 struct KernelTable {

@@ -11,8 +11,8 @@ namespace {
 // The most that one step's arrays take, twice over.
 int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
   const int64_t ints = 6 * std::max<int64_t>(8, config.max_tokens) + config.max_rows + kLayerKinds * page_ids;
-  return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) +
-              config.max_tokens * 4 + max_attend_tiles(config.max_tokens) * static_cast<int64_t>(sizeof(AttendTile))) +
+  return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) + config.max_tokens * 4 +
+              max_attend_tiles(config.max_tokens) * static_cast<int64_t>(sizeof(AttendTile))) +
          4096;
 }
 

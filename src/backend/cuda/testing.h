@@ -25,7 +25,7 @@ class CudaTest : public testing::Test {
     on_ = {stream_.get(), &counts_};
   }
 
-  const KernelTable kernels_ = any_kernels();
+  const KernelTable kernels_ = all_kernels();
   LaunchCounts counts_{};
   Stream stream_;
   Launch on_;

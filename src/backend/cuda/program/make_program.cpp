@@ -44,20 +44,18 @@ struct Delta {
 
   // norm_sums of it. What a stage after the first layer's experts gets, is of the layer before.
   [[nodiscard]] NormSumsArgs sums(const Binding& b, int tokens) const {
-    NormSumsArgs args{.x = b.at.residual,
-                      .tokens = tokens,
-                      .hidden = to_int(b.config.dims.hidden),
-                      .eps = b.config.rms_eps};
+    NormSumsArgs args{
+        .x = b.at.residual, .tokens = tokens, .hidden = to_int(b.config.dims.hidden), .eps = b.config.rms_eps};
     const int topk = to_int(b.config.dims.topk);
     switch (form) {
       case Form::kNone:
       case Form::kAdded:
       case Form::kHalf: break;
       case Form::kRows: args.sums = {b.at.gemm_y, 1}, args.bias = b.w.o_bias; break;
-      case Form::kTiles:
-        args.sums = {b.at.gemm_y, splits, SplitSums::Order::kTiles}, args.bias = b.w.o_bias;
+      case Form::kTiles: args.sums = {b.at.gemm_y, splits, SplitSums::Order::kTiles}, args.bias = b.w.o_bias; break;
+      case Form::kExpertsF32:
+        args.experts = {.at = b.at.expert_out, .weights = b.at.expert_weights, .topk = topk};
         break;
-      case Form::kExpertsF32: args.experts = {.at = b.at.expert_out, .weights = b.at.expert_weights, .topk = topk}; break;
       case Form::kExpertsBf16:
         args.experts = {
             .at = b.at.gemm_y, .type = ExpertSums::Type::kBf16, .weights = b.at.expert_weights, .topk = topk};
@@ -134,9 +132,7 @@ class Maker {
     own.launch = std::move(launch);
     return own;
   }
-  [[nodiscard]] static std::string per_token(int64_t tokens) {
-    return fmt::format("a CTA per token, {} CTAs", tokens);
-  }
+  [[nodiscard]] static std::string per_token(int64_t tokens) { return fmt::format("a CTA per token, {} CTAs", tokens); }
 
   void embed() {
     stage_ = Stage::kEmbed;
@@ -200,7 +196,8 @@ class Maker {
 
   void plain_attn_in() {
     const int n = tokens();
-    rmsnorm(kAttnNorm, tokens_, [](const Binding& b) { return RmsnormLaunch{.x = b.at.residual, .scale = b.w.attn_norm}; });
+    rmsnorm(kAttnNorm, tokens_,
+            [](const Binding& b) { return RmsnormLaunch{.x = b.at.residual, .scale = b.w.attn_norm}; });
     linear("q", tokens_, {d_.q_width(), d_.hidden}, {kQ, kQBias}, [](const Binding& b) {
       return LinearLaunch{.weight = b.w.q, .bias = b.w.q_bias, .x = b.at.normed, .out = b.at.q};
     });
@@ -468,8 +465,7 @@ class Maker {
 
   void route_plainly() {
     linear("router", tokens_, {d_.experts, d_.hidden}, {kRouter, kRouterBias}, [](const Binding& b) {
-      return LinearLaunch{
-          .weight = b.w.router, .bias = b.w.router_bias, .x = b.at.normed, .out = b.at.router_logits};
+      return LinearLaunch{.weight = b.w.router, .bias = b.w.router_bias, .x = b.at.normed, .out = b.at.router_logits};
     });
     top_experts();
   }
@@ -490,15 +486,15 @@ class Maker {
   void route_sums() {
     norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_);
     if (!norms_while_rounding_) {
-      norm_sums({kMlpNorm}, delta_, [exact = activations_ == ExpertActivations::kExact](const Binding& b,
-                                                                                        NormSumsArgs& args) {
-        args.norm = b.w.mlp_norm;
-        if (exact) {
-          args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
-        } else {
-          args.normed = b.at.normed;
-        }
-      });
+      norm_sums({kMlpNorm}, delta_,
+                [exact = activations_ == ExpertActivations::kExact](const Binding& b, NormSumsArgs& args) {
+                  args.norm = b.w.mlp_norm;
+                  if (exact) {
+                    args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+                  } else {
+                    args.normed = b.at.normed;
+                  }
+                });
       delta_ = {Delta::Form::kAdded};
     }
     const bool floats = !norms_while_rounding_ && activations_ != ExpertActivations::kExact;
@@ -650,9 +646,8 @@ class Maker {
           [=](const Binding& b, const Launch& on) { b.kernels.int8_down(down_args(b), second, on); });
       return;
     }
-    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGrouped, up, [=, gemv = gemv_](const Binding& b, const Launch& on) {
-      b.kernels.grouped_up(up_args(b), gemv, on);
-    });
+    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGrouped, up,
+              [=, gemv = gemv_](const Binding& b, const Launch& on) { b.kernels.grouped_up(up_args(b), gemv, on); });
     round_hidden(pairs);
     row_warps(
         Kernel::kMarlinGroupedDown, d_.inter, kGrouped, down,
@@ -704,12 +699,11 @@ class Maker {
                  [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
                  (wgmma ? places : pairs) * d_.inter);
     const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
-    planned(wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down,
-            [=](const Binding& b, const Launch& on) {
-              GemmArgs args = args_of(b);
-              args.down = down_of(b);
-              gemm_of(b, wgmma)(down_alone(args), second, on);
-            });
+    planned(wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down, [=](const Binding& b, const Launch& on) {
+      GemmArgs args = args_of(b);
+      args.down = down_of(b);
+      gemm_of(b, wgmma)(down_alone(args), second, on);
+    });
   }
 
   // The pairs by expert, and x as gate_up wants it: a row per token, or on wgmma a row per place.
@@ -819,8 +813,9 @@ class Maker {
     }
     rmsnorm(kFinalNorm, rows, normed_rows);
     round(packed, rows, d_.hidden, [](const Binding& b) { return b.at.normed; });
-    gemm(shape, {kUnembedding}, [](const Binding& b) { return b.w.unembedding.data; },
-         [](const Binding& b) { return b.at.logits; });
+    gemm(
+        shape, {kUnembedding}, [](const Binding& b) { return b.w.unembedding.data; },
+        [](const Binding& b) { return b.at.logits; });
   }
 
   // Launches that several stages have.
@@ -876,7 +871,7 @@ class Maker {
   }
   void round_hidden(int64_t pairs) {
     round_blocks([](const Binding&) -> float* { return nullptr; },
-                 [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs * d_.inter);
+                 [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs* d_.inter);
   }
 
   // One launch for up to kGemvTokens; tokens 1: one, whatever it takes.
@@ -922,14 +917,10 @@ class Maker {
   }
   template <class From>
   void round(Packing packed, int64_t tokens, int64_t cols, From from) {
-    add(Kernel::kRound, "8 values per thread", {},
-        [=, in = input(packed, tokens)](const Binding& b, const Launch& on) {
-          b.kernels.round({.from = from(b),
-                           .to = {b.at.gemm_x, in.type, in.rows},
-                           .tokens = to_int(tokens),
-                           .cols = to_int(cols)},
-                          on);
-        });
+    add(Kernel::kRound, "8 values per thread", {}, [=, in = input(packed, tokens)](const Binding& b, const Launch& on) {
+      b.kernels.round(
+          {.from = from(b), .to = {b.at.gemm_x, in.type, in.rows}, .tokens = to_int(tokens), .cols = to_int(cols)}, on);
+    });
   }
   // to = W · Arena::gemm_x, without bias, rows as they are packed.
   template <class Weights, class To>

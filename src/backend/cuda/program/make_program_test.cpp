@@ -58,9 +58,9 @@ struct Asked {
 cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = asked.dense};
   return cuda::make_program({.config = config,
-                    .options = asked.options,
-                    .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
-                    .card = asked.card});
+                             .options = asked.options,
+                             .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
+                             .card = asked.card});
 }
 
 std::vector<std::string> kernels(const cuda::Program& plan, Stage stage) {
@@ -101,7 +101,7 @@ TEST(make_program, kernels_share_out_what_their_stage_must_read_and_compute) {
   for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kGemm}) {
     for (const std::vector<Row>& rows : {decode(3), decode(40), kPrompt, {{0, 1, 5000}, {1, 512, 512}}}) {
       const cuda::Program planned = plan(rows, {.options = {.attention = Attention::kFlash, .moe = moe},
-                                           .dense = {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}});
+                                                .dense = {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}});
       Cost sum;
       for (const PlannedStage& s : planned.nodes) {
         const bool outer = s.stage == Stage::kEmbed || s.stage == Stage::kLogits;

@@ -26,9 +26,9 @@ struct LayerPointers {
   const Bf16* final_norm = nullptr;
   PackedMatrix unembedding{};
   const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr;
-  PackedMatrix qkv{}, o{}, up{}, down{};  // packed
+  PackedMatrix qkv{}, o{}, up{}, down{};                                                                // packed
   const Bf16 *q = nullptr, *k = nullptr, *v = nullptr, *o_rows = nullptr, *unembedding_rows = nullptr;  // in row order
-  MxfpMatrix up_rows{}, down_rows{};                                                                        // likewise
+  MxfpMatrix up_rows{}, down_rows{};                                                                    // likewise
   const Bf16 *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // packed: q_bias is of all three
   const Bf16* o_bias = nullptr;
   const Bf16 *router = nullptr, *router_bias = nullptr;
@@ -81,8 +81,8 @@ struct Program {
   ExpertActivations activations = ExpertActivations::kExact;
   int64_t tokens = 0, logit_rows = 0;
   std::array<std::array<Held, kSlots>, kStages> held{};  // by Stage that has run, by Slot
-  GemmInput attn_input{};           // type and rows of kInput; its place is Arena::gemm_x
-  bool hidden_in_gemm = false;      // of kF16 experts' hidden: it lies in Arena::gemm_u
+  GemmInput attn_input{};                                // type and rows of kInput; its place is Arena::gemm_x
+  bool hidden_in_gemm = false;                           // of kF16 experts' hidden: it lies in Arena::gemm_u
   std::vector<Node> nodes;
   AttendShares shares;  // the step's tokens by attention kernel
 

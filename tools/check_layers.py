@@ -158,7 +158,7 @@ def check_source(path, text, room, allowed, report):
             problem = problem or check_confined(include[2], name.removeprefix("src/"))
             if problem:
                 report.problems.append(f"{name}:{number}: {problem}")
-        if re.search(r"\b(secure_)?getenv\b", line) and name != ENVIRONMENT_READER:
+        if re.search(r"\b(secure_)?getenv\b|\benviron\b", line) and name != ENVIRONMENT_READER:
             report.problems.append(f"{name}:{number}: only {ENVIRONMENT_READER} reads the environment")
 
 

@@ -218,6 +218,43 @@ std::string describe_cpu(const ModelOptions& options) {
 
 namespace {
 
+backend::ExpertActivations expert_activations(MoeActivation choice) {
+  using backend::ExpertActivations;
+  return choice == MoeActivation::kInt8    ? ExpertActivations::kInt8
+         : choice == MoeActivation::kMxfp8 ? ExpertActivations::kMxfp8
+                                           : ExpertActivations::kExact;
+}
+
+}  // namespace
+
+std::string describe_modes(const ModelOptions& o) {
+  const bool card = o.backend == BackendKind::kCuda;
+  const auto word = [](auto choice, std::initializer_list<std::string_view> words) {
+    return *(words.begin() + static_cast<size_t>(choice));
+  };
+  std::string text;
+  if (card) {
+    text = fmt::format("experts {}, attention {}, CUDA graphs {}, ", name_of(o.moe_kernel),
+                       word(o.attention_backend, {"auto", "flash", "reference"}), o.enforce_eager ? "off" : "on");
+  }
+  if (o.backend == BackendKind::kCpu) text = describe_cpu(o) + ", ";
+  if (o.backend != BackendKind::kCpu)
+    text +=
+        fmt::format("activations {}, ",
+                    o.moe_kernel == backend::MoeKernel::kGemv ? "int8" : name_of(expert_activations(o.moe_activation)));
+  if (o.moe_activation == MoeActivation::kBf16 && o.backend == BackendKind::kCpu)
+    text += "bf16 was asked for, float is exact, ";
+  std::vector<std::string> dense;
+  for (const auto& [name, format] : {std::pair{"qkv", o.dense.qkv}, {"o", o.dense.o}, {"lm_head", o.dense.lm_head}})
+    if (format)
+      dense.push_back(fmt::format("{} {}", name, *format == backend::WeightFormat::kMxfp4 ? "mxfp4" : "mxfp8"));
+  return fmt::format("{}layers {}, KV cache {}, attention sinks {}, no speculation", text,
+                     dense.empty() ? "as they come" : fmt::format("{}", fmt::join(dense, " ")),
+                     word(o.kv_cache_dtype, {"bf16", "bf16", "f32", "fp8", "int8"}), o.attention_sinks ? "on" : "off");
+}
+
+namespace {
+
 backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
   using Attention = backend::CudaOptions::Attention;
   switch (choice) {
@@ -226,13 +263,6 @@ backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
     case AttentionBackend::kReference: return Attention::kReference;
   }
   return Attention::kAuto;
-}
-
-backend::ExpertActivations expert_activations(MoeActivation choice) {
-  using backend::ExpertActivations;
-  return choice == MoeActivation::kInt8    ? ExpertActivations::kInt8
-         : choice == MoeActivation::kMxfp8 ? ExpertActivations::kMxfp8
-                                           : ExpertActivations::kExact;
 }
 
 }  // namespace
@@ -274,6 +304,10 @@ ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKin
 }
 
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds) {
+  if (options.moe_activation == MoeActivation::kBf16 && options.moe_kernel == backend::MoeKernel::kGemv)
+    throw Error(Code::kUnsupported,
+                "--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv: its "
+                "activations are int8");
   const auto [flag, on] = foreign_flag(options, kinds);
   if (flag.empty()) return;
   std::vector<std::string_view> names;
@@ -335,8 +369,8 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
                  Terminal& terminal)
     : loaded_(source, options, engine::step_limits(limits), {terminal, {}}),
       session_(loaded_.backend(), loaded_.model(), limits) {
-  if (options.backend != BackendKind::kCpu || !terminal.colors()) return;  // for people, not for scripts
-  terminal.note(terminal.dim(fmt::format("cpu: {}", describe_cpu(options))));
+  if (!terminal.colors()) return;  // for people, not for scripts
+  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options))));
 }
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {

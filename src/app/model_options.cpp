@@ -84,10 +84,11 @@ void add_kernels(Flags flags, ModelOptions& o) {
       {o.moe_activation,
        {{"auto", MoeActivation::kAuto},
         {"f32", MoeActivation::kF32},
+        {"bf16", MoeActivation::kBf16},
         {"int8", MoeActivation::kInt8},
         {"mxfp8", MoeActivation::kMxfp8}}},
-      "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; f32 (cpu): "
-      "exact; int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
+      "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: "
+      "exact, on cpu f32; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
   add_choice<CpuIsaChoice>(flags, "--cpu-isa",
                            {o.cpu_isa,
                             {{"auto", CpuIsaChoice::kAuto},

@@ -28,7 +28,7 @@ enum class BackendKind { kAuto, kCpu, kCuda, kReference };
 }
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
 enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8, kInt8 };
-enum class MoeActivation { kAuto, kF32, kInt8, kMxfp8 };
+enum class MoeActivation { kAuto, kF32, kBf16, kInt8, kMxfp8 };  // kBf16: not rounded; on a CPU that is f32
 enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvxVnni, kAvx512, kAmx };
 enum class AttentionBackend { kAuto, kFlash, kReference };
 // Cards that --plan knows; kAuto: this machine's, or an H200 where there is none.
@@ -44,8 +44,23 @@ inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
 // As --max-model-len, of serve only: the model's context, or as much of it as fits.
 inline constexpr int64_t kContextThatFits = -1;
 
+// One setting of a command and where it came from.
+struct Setting {
+  std::string flag, value, origin;
+};
+
+// How a command's flags were filled (settings.h).
+struct Settings {
+  bool print = false;  // --print-config
+  std::string file;    // --config
+  std::vector<Setting> all;
+  std::vector<Setting> implied;    // by another program's flags; what was given itself counts before them
+  std::vector<std::string> notes;  // what was asked for in another program's words, a line each
+};
+
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
+  Settings settings;
   std::string model;  // as it was asked for; then (named_model.h) its directory or file, or a preset's name
   std::string name;   // what people call it: the last part of what was asked for
   hub::Settings hub;
@@ -230,11 +245,6 @@ struct BenchOptions {
   std::string command;   // as it was typed
 };
 
-// One setting of `nibble serve` and where it came from.
-struct Setting {
-  std::string flag, value, origin;
-};
-
 enum class LogFormat : uint8_t { kAuto, kText, kJson };  // auto: text on a terminal, else JSON
 
 struct ServeOptions {
@@ -265,11 +275,7 @@ struct ServeOptions {
   bool log_requests = true;
   bool log_prompts = false;
   LogFormat log_format = LogFormat::kAuto;
-  std::string date;  // empty: today
-  bool print_config = false;
-  std::string config_file;
-  std::vector<std::string> notes;  // what was asked for and makes no difference here
-  std::vector<Setting> settings;
+  std::string date;               // empty: today
   std::filesystem::path records;  // of the servers on this machine, for nibble ps; empty: nowhere
 };
 

@@ -23,7 +23,7 @@ Memory carve_attention(const BackendConfig& config, int target, Carver& carver) 
           .tiles = carver.take<AttendTile>(max_attend_tiles(config.max_tokens))};
 }
 
-int kv_bytes(KvPages::Type type) { return type == KvPages::Type::kE4m3 ? 1 : 2; }
+int kv_bytes(KvPages::Type type) { return type_of(type).value_bytes; }
 
 }  // namespace
 

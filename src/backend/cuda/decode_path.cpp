@@ -61,9 +61,7 @@ void DecodePath::attn_in(const AttnInWeights& w, int layer, const int32_t* posit
               .kv_slots = kv_slots + t,
               .keys = kv.keys,
               .values = kv.values,
-              .kv_bytes = kv.type == KvPages::Type::kF32    ? 4
-                          : kv.type == KvPages::Type::kBf16 ? 2
-                                                            : 1,
+              .kv_bytes = to_int(value_bytes(kv.type)),
               .heads = to_int(d_.heads),
               .kv_heads = to_int(d_.kv_heads),
               .cols = to_int(d_.hidden),

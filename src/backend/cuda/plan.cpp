@@ -37,8 +37,7 @@ class Planner {
         activations_(choose_activations(moe_, args.options)),
         tuned_(args.options.tuned.value_or(tuned(args.card.major))),
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
-    constexpr double kBytes[] = {2, 4, 1};
-    cost_.formats.kv_value_bytes = kBytes[kv_type()];
+    cost_.formats.kv_value_bytes = static_cast<double>(value_bytes(page_type(args.options.kv)));
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
     fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
     dense_gemms_ = dense_by_gemm(moe_, d_, tokens_);

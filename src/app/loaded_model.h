@@ -53,6 +53,7 @@ struct OpenedConfig {
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
+[[nodiscard]] backend::KvDtype kv_dtype(const ModelOptions& options);
 [[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
 // For people: the kernels and activations, and how to have exact ones where they are rounded of their own accord.
 [[nodiscard]] std::string describe_cpu(const ModelOptions& options);

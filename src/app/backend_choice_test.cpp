@@ -53,7 +53,7 @@ TEST(backend_choice, what_was_asked_for_stays) {
 
 TEST(backend_choice, nothing_is_read_where_a_flag_decides) {
   ModelOptions options;
-  options.cpu_isa = CpuIsaChoice::kBaseline;
+  options.cpu_isa = backend::CpuIsa::kBaseline;
   EXPECT_EQ(with_backend(options, 100).backend_why, "backend cpu: --cpu-isa is not for cards");
 }
 

@@ -106,7 +106,6 @@ std::string formats_text(const backend::StoredFormats& formats) {
 }
 
 BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
-  const KvCacheDtype kv = options.model.kv_cache_dtype;
   const bool is_cpu = options.model.backend == BackendKind::kCpu;
   return {.version = NIBBLE_VERSION,
           .commit = std::string(commit()),
@@ -117,10 +116,7 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
           .weight_bytes = cost.weight_bytes(),
           .formats = formats_text(cost.formats),
           .backend = {},
-          .kv_cache = kv == KvCacheDtype::kF32    ? "f32"
-                      : kv == KvCacheDtype::kFp8  ? "fp8"
-                      : kv == KvCacheDtype::kInt8 ? "int8"
-                                                  : "bf16",
+          .kv_cache = std::string(backend::type_of(kv_dtype(options.model)).word),
           .kernels = is_cpu ? backend::describe(cpu_options(options.model)) : "",
           .threads = is_cpu ? thread_count(options.model) : 0,
           .step_tokens = options.model.max_num_batched_tokens,

@@ -52,8 +52,7 @@ int execute(const CompareOptions& asked) {
     throw Error(Code::kInvalidRequest, "want 1 to {} prompt tokens, found {}", most, tokens);
   const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};
   ModelOptions exact = options.model;
-  if (exact.kv_cache_dtype == KvCacheDtype::kAuto)
-    exact.kv_cache_dtype = KvCacheDtype::kF32;  // the reference rounds nothing
+  if (!exact.kv_cache_dtype) exact.kv_cache_dtype = backend::KvDtype::kF32;  // the reference rounds nothing
   if (exact.moe_activation == MoeActivation::kAuto) exact.moe_activation = MoeActivation::kF32;
   if (options.a == BackendKind::kCuda || options.b == BackendKind::kCuda) exact.backend = BackendKind::kCuda;
   const auto config = model::backend_config(source.config, engine::step_limits(limits), options.model.dense);

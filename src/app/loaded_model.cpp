@@ -181,33 +181,19 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
 int thread_count(const ModelOptions& options) { return options.threads > 0 ? options.threads : available_processors(); }
 
 backend::KvDtype kv_dtype(const ModelOptions& options) {
-  switch (options.kv_cache_dtype) {
-    case KvCacheDtype::kF32: return backend::KvDtype::kF32;
-    case KvCacheDtype::kFp8: return backend::KvDtype::kE4m3;
-    case KvCacheDtype::kInt8: return backend::KvDtype::kInt8;
-    default: return backend::KvDtype::kBf16;
-  }
+  return options.kv_cache_dtype.value_or(backend::KvDtype::kBf16);
 }
 
 backend::CpuOptions cpu_options(const ModelOptions& options) {
-  using backend::CpuIsa;
-  const auto isa = [&] {
-    switch (options.cpu_isa) {
-      case CpuIsaChoice::kAuto: return CpuIsa::kAuto;
-      case CpuIsaChoice::kBaseline: return CpuIsa::kBaseline;
-      case CpuIsaChoice::kAvx2: return CpuIsa::kAvx2;
-      case CpuIsaChoice::kAvxVnni: return CpuIsa::kAvxVnni;
-      case CpuIsaChoice::kAvx512: return CpuIsa::kAvx512;
-      case CpuIsaChoice::kAmx: return CpuIsa::kAmx;
-    }
-    return CpuIsa::kAuto;
-  };
   const auto activations = [&] {
     using backend::Activations;
-    if (options.moe_activation == MoeActivation::kAuto) return backend::faster_activations(isa());
+    if (options.moe_activation == MoeActivation::kAuto) return backend::faster_activations(options.cpu_isa);
     return options.moe_activation == MoeActivation::kInt8 ? Activations::kInt8 : Activations::kF32;
   };
-  return {.threads = thread_count(options), .kv_dtype = kv_dtype(options), .activations = activations(), .isa = isa()};
+  return {.threads = thread_count(options),
+          .kv_dtype = kv_dtype(options),
+          .activations = activations(),
+          .isa = options.cpu_isa};
 }
 
 std::string describe_cpu(const ModelOptions& options) {
@@ -218,16 +204,6 @@ std::string describe_cpu(const ModelOptions& options) {
 
 namespace {
 
-backend::CudaOptions::Attention cuda_attention(AttentionBackend choice) {
-  using Attention = backend::CudaOptions::Attention;
-  switch (choice) {
-    case AttentionBackend::kAuto: return Attention::kAuto;
-    case AttentionBackend::kFlash: return Attention::kFlash;
-    case AttentionBackend::kReference: return Attention::kReference;
-  }
-  return Attention::kAuto;
-}
-
 backend::ExpertActivations expert_activations(MoeActivation choice) {
   using backend::ExpertActivations;
   return choice == MoeActivation::kInt8    ? ExpertActivations::kInt8
@@ -237,13 +213,35 @@ backend::ExpertActivations expert_activations(MoeActivation choice) {
 
 }  // namespace
 
+std::string describe_modes(const ModelOptions& o) {
+  const bool card = o.backend == BackendKind::kCuda;
+  const auto word = [](auto choice, std::initializer_list<std::string_view> words) {
+    return *(words.begin() + static_cast<size_t>(choice));
+  };
+  std::string text;
+  if (card) {
+    text = fmt::format("experts {}, attention {}, CUDA graphs {}, ", name_of(o.moe_kernel),
+                       word(o.attention_backend, {"auto", "flash", "reference"}), o.enforce_eager ? "off" : "on");
+  }
+  if (o.backend == BackendKind::kCpu) text = describe_cpu(o) + ", ";
+  if (o.backend != BackendKind::kCpu)
+    text +=
+        fmt::format("activations {}, ",
+                    o.moe_kernel == backend::MoeKernel::kGemv ? "int8" : name_of(expert_activations(o.moe_activation)));
+  if (o.moe_activation == MoeActivation::kBf16 && o.backend == BackendKind::kCpu)
+    text += "bf16 was asked for, float is exact, ";
+  std::vector<std::string> dense;
+  for (const auto& [name, format] : {std::pair{"qkv", o.dense.qkv}, {"o", o.dense.o}, {"lm_head", o.dense.lm_head}})
+    if (format)
+      dense.push_back(fmt::format("{} {}", name, *format == backend::WeightFormat::kMxfp4 ? "mxfp4" : "mxfp8"));
+  return fmt::format("{}layers {}, KV cache {}, attention sinks {}, no speculation", text,
+                     dense.empty() ? "as they come" : fmt::format("{}", fmt::join(dense, " ")),
+                     backend::type_of(kv_dtype(o)).word, o.attention_sinks ? "on" : "off");
+}
+
 backend::CudaOptions cuda_options(const ModelOptions& options) {
-  using Kv = backend::CudaOptions::Kv;
-  const KvCacheDtype kv = options.kv_cache_dtype;
-  return {.kv = kv == KvCacheDtype::kF32   ? Kv::kF32
-                : kv == KvCacheDtype::kFp8 ? Kv::kE4m3
-                                           : Kv::kBf16,
-          .attention = cuda_attention(options.attention_backend),
+  return {.kv = kv_dtype(options),
+          .attention = options.attention_backend,
           .upload_threads = thread_count(options),
           .moe = options.moe_kernel,
           .activations = expert_activations(options.moe_activation),
@@ -253,6 +251,7 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
 ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
   using enum BackendKind;
   const MoeActivation moe = o.moe_activation;
+  const std::string kv_flag = fmt::format("--kv-cache-dtype {}", backend::type_of(kv_dtype(o)).word);
   const struct {
     std::string_view flag;
     bool given;
@@ -260,12 +259,12 @@ ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKin
   } flags[] = {{"--moe-activation f32", moe == MoeActivation::kF32, {kCpu}},
                {"--moe-activation int8", moe == MoeActivation::kInt8, {kCpu, kCuda, kReference}},
                {"--moe-activation mxfp8", moe == MoeActivation::kMxfp8, {kCuda, kReference}},
-               {"--cpu-isa", o.cpu_isa != CpuIsaChoice::kAuto, {kCpu}},
+               {"--cpu-isa", o.cpu_isa != backend::CpuIsa::kAuto, {kCpu}},
                {"--no-mmap", o.copy_weights, {kCpu}},
                {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, {kCuda}},
                {"--enforce-eager", o.enforce_eager, {kCuda}},
-               {"--attention-backend", o.attention_backend != AttentionBackend::kAuto, {kCuda}},
-               {"--kv-cache-dtype int8", o.kv_cache_dtype == KvCacheDtype::kInt8, {kCpu, kReference}}};
+               {"--attention-backend", o.attention_backend != backend::CudaOptions::Attention::kAuto, {kCuda}},
+               {kv_flag, !backend::type_of(kv_dtype(o)).on_cards, {kCpu, kReference}}};
   for (const auto& [flag, given, on] : flags) {
     if (given && std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) == kinds.end())
       return {std::string(flag), on};
@@ -274,6 +273,10 @@ ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKin
 }
 
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds) {
+  if (options.moe_activation == MoeActivation::kBf16 && options.moe_kernel == backend::MoeKernel::kGemv)
+    throw Error(Code::kUnsupported,
+                "--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv: its "
+                "activations are int8");
   const auto [flag, on] = foreign_flag(options, kinds);
   if (flag.empty()) return;
   std::vector<std::string_view> names;
@@ -335,8 +338,8 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
                  Terminal& terminal)
     : loaded_(source, options, engine::step_limits(limits), {terminal, {}}),
       session_(loaded_.backend(), loaded_.model(), limits) {
-  if (options.backend != BackendKind::kCpu || !terminal.colors()) return;  // for people, not for scripts
-  terminal.note(terminal.dim(fmt::format("cpu: {}", describe_cpu(options))));
+  if (!terminal.colors()) return;  // for people, not for scripts
+  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options))));
 }
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {

@@ -53,9 +53,12 @@ struct OpenedConfig {
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
+[[nodiscard]] backend::KvDtype kv_dtype(const ModelOptions& options);
 [[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
 // For people: the kernels and activations, and how to have exact ones where they are rounded of their own accord.
 [[nodiscard]] std::string describe_cpu(const ModelOptions& options);
+// One line: what computes and holds what, as the flags and defaults have come to for options.backend.
+[[nodiscard]] std::string describe_modes(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
 // A flag that is given and that none of these backends has, and those that have it; an empty one where there is none.
 struct ForeignFlag {

@@ -63,9 +63,8 @@ void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<c
 
 double kv_value_bytes(const ModelOptions& options, const backend::Dims& dims) {
   if (options.backend == BackendKind::kReference) return 8;
-  if (options.kv_cache_dtype == KvCacheDtype::kFp8) return 1;
-  if (options.kv_cache_dtype == KvCacheDtype::kInt8) return 1 + 2.0 / static_cast<double>(dims.head_dim);
-  return options.kv_cache_dtype == KvCacheDtype::kF32 ? 4 : 2;
+  const backend::KvType& type = backend::type_of(kv_dtype(options));
+  return type.value_bytes + type.scale_bytes / static_cast<double>(dims.head_dim);
 }
 
 MemoryLimit host_limit() {

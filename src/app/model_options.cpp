@@ -61,17 +61,15 @@ void add_model(Flags flags, ModelOptions& o, std::optional<Flag> prompt) {
 void add_kernels(Flags flags, ModelOptions& o) {
   flags.value("-t,--threads", o.threads, "Threads; 0: one per core").whole(0, 1024);
   flags.group(HelpGroup::kPerformance);
-  add_choice<KvCacheDtype>(
-      flags, "--kv-cache-dtype",
-      {o.kv_cache_dtype,
-       {{"auto", KvCacheDtype::kAuto},
-        {"bf16", KvCacheDtype::kBf16},
-        {"f32", KvCacheDtype::kF32},
-        {"fp8", KvCacheDtype::kFp8},
-        {"int8", KvCacheDtype::kInt8}}},
+  using Kv = std::optional<backend::KvDtype>;
+  Choice<Kv> kv_types{o.kv_cache_dtype, {{"auto", std::nullopt}}};
+  for (const backend::KvType& type : backend::kKvTypes) kv_types.words.emplace_back(type.word, type.dtype);
+  add_choice<Kv>(
+      flags, "--kv-cache-dtype", kv_types,
       "Keys and values; auto: bf16, for compare f32; fp8: E4M3, lossy; int8 (cpu, reference): with a scale per head "
       "and token, lossy");
   flags.group(HelpGroup::kExpert);
+  using AttentionBackend = backend::CudaOptions::Attention;
   add_choice<AttentionBackend>(
       flags, "--attention-backend",
       {o.attention_backend,
@@ -84,19 +82,17 @@ void add_kernels(Flags flags, ModelOptions& o) {
       {o.moe_activation,
        {{"auto", MoeActivation::kAuto},
         {"f32", MoeActivation::kF32},
+        {"bf16", MoeActivation::kBf16},
         {"int8", MoeActivation::kInt8},
         {"mxfp8", MoeActivation::kMxfp8}}},
-      "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; f32 (cpu): "
-      "exact; int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
-  add_choice<CpuIsaChoice>(flags, "--cpu-isa",
-                           {o.cpu_isa,
-                            {{"auto", CpuIsaChoice::kAuto},
-                             {"baseline", CpuIsaChoice::kBaseline},
-                             {"avx2", CpuIsaChoice::kAvx2},
-                             {"avxvnni", CpuIsaChoice::kAvxVnni},
-                             {"avx512", CpuIsaChoice::kAvx512},
-                             {"amx", CpuIsaChoice::kAmx}}},
-                           "CPU: instruction set; auto: the best there is");
+      "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: "
+      "exact, on cpu f32; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
+  using backend::CpuIsa;
+  Choice<CpuIsa> isas{o.cpu_isa, {}};
+  for (const CpuIsa isa :
+       {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx})
+    isas.words.emplace_back(name_of(isa), isa);
+  add_choice<CpuIsa>(flags, "--cpu-isa", isas, "CPU: instruction set; auto: the best there is");
   using backend::MoeKernel;
   add_choice<MoeKernel>(
       flags, "--moe-kernel",

@@ -112,6 +112,7 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
 }
 
 ModelOptions with_files(ModelOptions options, Terminal& terminal) {
+  for (const std::string& note : options.settings.notes) terminal.note(note);
   const NamedModel named = find_named(options, terminal);
   options.name = last_part(options.model);
   options.model = named.path;

@@ -10,6 +10,7 @@
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/serve_options.h"
+#include "app/settings.h"
 #include "app/vllm_flags.h"
 #include "base/error.h"
 #include "base/random.h"
@@ -25,7 +26,10 @@
 #include <cstdlib>
 #include <ctime>
 #include <optional>
+#include <tuple>
 #include <utility>
+
+#include <unistd.h>
 
 namespace nibble::app {
 namespace {
@@ -33,6 +37,17 @@ namespace {
 std::optional<std::string> environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// All variables, but not what is no NAME=VALUE.
+Variables all_variables() {
+  Variables all;
+  for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
+    const std::string_view pair = *at;
+    if (const size_t mark = pair.find('='); mark != std::string_view::npos)
+      all.emplace(pair.substr(0, mark), pair.substr(mark + 1));
+  }
+  return all;
 }
 
 void add_output(Flags flags, OutputOptions& o) {
@@ -184,6 +199,7 @@ void add_run(Flags flags, RunOptions& o) {
   flags.group(HelpGroup::kCommon);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
+  add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"4096 or what -n needs", ""});
   add_output(flags, o.output);
 }
@@ -210,6 +226,7 @@ void add_chat(Flags flags, ChatOptions& o) {
   add_generate(flags, o.generate);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
+  add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"8192", ""});
   add_output(flags, o.output);
 }
@@ -219,6 +236,7 @@ void add_serve(Flags flags, ServeOptions& o) {
   add_pull(flags, o.model.when_absent);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
+  add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"the model's", "auto"});
   add_load_format(flags, o.model.load_format);
   flags.group(HelpGroup::kExpert);
@@ -272,6 +290,7 @@ void add_perplexity(Flags flags, PerplexityOptions& o) {
       .usual(fmt::format("{}", o.context));
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
+  add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"--context", ""});
   add_output(flags, o.output);
 }
@@ -365,6 +384,7 @@ void add_bench(Flags flags, BenchOptions& o) {
   add_backend(flags, o.model);
   o.model.max_num_batched_tokens = 8192;
   add_runtime(flags, o.model);
+  add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"the model's", ""});
   add_output(flags, o.output);
   flags.get("--json").excludes(output);
@@ -389,6 +409,24 @@ void add_remove(Flags flags, RemoveOptions& o) {
   flags.value("--revision", o.revision, "Only this revision, and what no other uses; default: all").not_empty();
   flags.turn("-y,--yes", o.yes, "Without a question");
   add_output(flags, o.output);
+}
+
+// Of a command that runs a model. What --print-config prints, if it was asked for.
+std::optional<Exit> resolve_settings_of(const CommandLine& line, const std::string& name, All& all) {
+  const Flags serve = *line.find("serve");
+  const Variables variables = all_variables();
+  const std::tuple<const char*, ModelOptions&, const OutputOptions&> runs_a_model[] = {
+      {"run", all.run.model, all.run.output},
+      {"chat", all.chat.model, all.chat.output},
+      {"serve", all.serve.model, all.serve.output},
+      {"bench", all.bench.model, all.bench.output},
+      {"perplexity", all.perplexity.model, all.perplexity.output}};
+  for (const auto& [command_name, model, output] : runs_a_model) {
+    if (name != command_name) continue;
+    resolve_settings(*line.find(name), model.settings, {serve, variables});
+    if (model.settings.print) return Exit{kExitOk, settings_text(model.settings, output.json)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -430,7 +468,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   if (name == "man") return Exit{kExitOk, man_page_text(line.facts())};
   if (name == "completion") return Exit{kExitOk, completion_text(line.facts(), shell)};
   set_hub(all, hub_settings(environment));
-  if (name == "serve") resolve_serve_settings(serve, all.serve, environment);
+  if (std::optional<Exit> printed = resolve_settings_of(line, name, all)) return *std::move(printed);
   if (name == "run") return Command(std::move(all.run));
   if (name == "chat") return Command(std::move(all.chat));
   if (name == "serve") return Command(std::move(all.serve));

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/isa.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/kv_dtype.h"
 #include "backend/sampling.h"
 #include "backend/weights.h"
 #include "base/mx.h"
@@ -27,10 +28,7 @@ enum class BackendKind { kAuto, kCpu, kCuda, kReference };
   return kNames[static_cast<size_t>(kind)];
 }
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
-enum class KvCacheDtype { kAuto, kBf16, kF32, kFp8, kInt8 };
-enum class MoeActivation { kAuto, kF32, kInt8, kMxfp8 };
-enum class CpuIsaChoice { kAuto, kBaseline, kAvx2, kAvxVnni, kAvx512, kAmx };
-enum class AttentionBackend { kAuto, kFlash, kReference };
+enum class MoeActivation { kAuto, kF32, kBf16, kInt8, kMxfp8 };  // kBf16: not rounded; on a CPU that is f32
 // Cards that --plan knows; kAuto: this machine's, or an H200 where there is none.
 enum class CardChoice { kAuto, kH100, kH200, kGb10 };
 enum class ColorMode { kAuto, kAlways, kNever };
@@ -44,8 +42,23 @@ inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
 // As --max-model-len, of serve only: the model's context, or as much of it as fits.
 inline constexpr int64_t kContextThatFits = -1;
 
+// One setting of a command and where it came from.
+struct Setting {
+  std::string flag, value, origin;
+};
+
+// How a command's flags were filled (settings.h).
+struct Settings {
+  bool print = false;  // --print-config
+  std::string file;    // --config
+  std::vector<Setting> all;
+  std::vector<Setting> implied;    // by another program's flags; what was given itself counts before them
+  std::vector<std::string> notes;  // what was asked for in another program's words, a line each
+};
+
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
+  Settings settings;
   std::string model;  // as it was asked for; then (named_model.h) its directory or file, or a preset's name
   std::string name;   // what people call it: the last part of what was asked for
   hub::Settings hub;
@@ -53,15 +66,15 @@ struct ModelOptions {
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
   BackendKind backend = BackendKind::kAuto;
-  std::string backend_why;  // a line for the user, where kAuto became another
-  int threads = 0;          // 0: as many as processors
-  KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  std::string backend_why;                         // a line for the user, where kAuto became another
+  int threads = 0;                                 // 0: as many as processors
+  std::optional<backend::KvDtype> kv_cache_dtype;  // none: bf16, for compare f32
   MoeActivation moe_activation = MoeActivation::kAuto;
-  CpuIsaChoice cpu_isa = CpuIsaChoice::kAuto;
+  backend::CpuIsa cpu_isa = backend::CpuIsa::kAuto;
   bool copy_weights = false;                                  // --no-mmap
   backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
   bool enforce_eager = false;                                 // likewise
-  AttentionBackend attention_backend = AttentionBackend::kAuto;
+  backend::CudaOptions::Attention attention_backend = backend::CudaOptions::Attention::kAuto;
   int64_t max_model_len = 0;                     // 0: the command's default; or kContextThatFits
   int max_num_batched_tokens = 0;                // 0: see step_tokens()
   std::optional<double> gpu_memory_utilization;  // share of the card's memory that may be used; cuda only
@@ -230,11 +243,6 @@ struct BenchOptions {
   std::string command;   // as it was typed
 };
 
-// One setting of `nibble serve` and where it came from.
-struct Setting {
-  std::string flag, value, origin;
-};
-
 enum class LogFormat : uint8_t { kAuto, kText, kJson };  // auto: text on a terminal, else JSON
 
 struct ServeOptions {
@@ -265,11 +273,7 @@ struct ServeOptions {
   bool log_requests = true;
   bool log_prompts = false;
   LogFormat log_format = LogFormat::kAuto;
-  std::string date;  // empty: today
-  bool print_config = false;
-  std::string config_file;
-  std::vector<std::string> notes;  // what was asked for and makes no difference here
-  std::vector<Setting> settings;
+  std::string date;               // empty: today
   std::filesystem::path records;  // of the servers on this machine, for nibble ps; empty: nowhere
 };
 

@@ -30,17 +30,6 @@
 namespace nibble::app {
 namespace {
 
-int print_settings(const ServeOptions& o, Terminal& terminal) {
-  if (o.output.json) {
-    nlohmann::ordered_json json = nlohmann::ordered_json::object();
-    for (const Setting& s : o.settings) json[s.flag.substr(2)] = {{"value", s.value}, {"origin", s.origin}};
-    terminal.print_json(json);
-    return kExitOk;
-  }
-  for (const Setting& s : o.settings) terminal.print(fmt::format("{:<28} {:<24} {}\n", s.flag, s.value, s.origin));
-  return kExitOk;
-}
-
 server::HttpOptions http_options(const ServeOptions& o) {
   return {.host = o.host,
           .port = o.port,
@@ -162,9 +151,8 @@ void end_soon() {
 
 int execute(const ServeOptions& o) {
   Terminal terminal(o.output);
-  if (o.print_config) return print_settings(o, terminal);
   const server::LogLine log_line = serve_log(o.log_format, terminal);
-  for (const std::string& note : o.notes) terminal.note(note);
+  for (const std::string& note : o.model.settings.notes) terminal.note(note);
   ModelOptions model = o.model;
   NamedModel named = model.model.empty() ? own_model() : find_named(model, terminal);
   model.model = named.path;
@@ -179,6 +167,7 @@ int execute(const ServeOptions& o) {
     model.enforce_eager = false;
     model.gpu_memory_utilization.reset();
   }
+  refuse_foreign_flags(model, {model.backend});  // before anybody is told that the port answers
 
   Running running;
   std::atomic<bool> loaded = false;
@@ -209,10 +198,9 @@ int execute(const ServeOptions& o) {
   served.by_priority = o.by_priority;
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
-  const bool cpu = model.backend == BackendKind::kCpu;
-  terminal.note(fmt::format("serving {} on {}{}, context {} tokens", named.names.front(),
-                            running.loaded->backend().name(), cpu ? fmt::format(" ({})", describe_cpu(model)) : "",
-                            running.max_context));
+  terminal.note(fmt::format("serving {} on {}, context {} tokens", named.names.front(),
+                            running.loaded->backend().name(), running.max_context));
+  terminal.note("modes: " + describe_modes(model));
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   http.wait();
   record.reset();

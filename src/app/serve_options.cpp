@@ -1,91 +1,9 @@
 #include "app/serve_options.h"
 
-#include "app/flat_config.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
-#include "app/text_input.h"
-#include "app/vllm_flags.h"
-#include "base/error.h"
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
-#include <exception>
-#include <filesystem>
-#include <map>
-#include <string_view>
-#include <vector>
 
 namespace nibble::app {
-namespace {
-
-std::string variable_of(std::string flag) {  // --max-model-len → NIBBLE_MAX_MODEL_LEN
-  std::string name = "NIBBLE_";
-  for (const char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  return name;
-}
-
-// What a layer below the command line says of one option.
-struct Layered {
-  std::vector<std::string> values;
-  std::string origin;
-};
-
-std::optional<Layered> from_environment(const std::string& flag, const Environment& environment) {
-  std::vector<std::string> names = {variable_of(flag)};
-  for (const auto& [variable, alias] : vllm_variables()) {
-    if (alias == flag) names.emplace_back(variable);
-  }
-  for (const std::string& name : names) {
-    if (const auto value = environment(name); value && !value->empty()) return Layered{{*value}, "environment " + name};
-  }
-  return std::nullopt;
-}
-
-// By its name YAML, else TOML.
-std::vector<FlatSetting> config_settings(const std::string& path) {
-  const std::string text = read_text(std::filesystem::path(path));
-  return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
-}
-
-std::map<std::string, Layered> read_config(const Flags& flags, const std::string& path) {
-  std::map<std::string, Layered> layers;
-  if (path.empty()) return layers;
-  const auto refuse = [&path](const std::string& what) {
-    return Error(Code::kInvalidRequest, "--config {}: {}", path, what);
-  };
-  std::vector<FlatSetting> settings;
-  try {
-    settings = config_settings(path);
-  } catch (const Error&) {
-    throw;  // what cannot be read
-  } catch (const std::exception& e) {
-    throw refuse(e.what());
-  }
-  for (FlatSetting& setting : settings) {
-    std::string flag = "--" + setting.name;
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    const std::optional<Flag> option = flags.find(flag);
-    const bool known = option && flag != "--config" && flag != "--help" && flag != "--print-config";
-    if (!known) throw refuse("nibble serve has no setting " + setting.name);
-    if (option->is_switch() && setting.values.size() == 1)  // --no-…: true is false
-      setting.values = {option->switched(flag, setting.values[0])};
-    const bool is_new = layers.emplace(option->name(), Layered{std::move(setting.values), "file " + path}).second;
-    if (!is_new) throw refuse(fmt::format("{} stands there twice", option->name()));
-  }
-  return layers;
-}
-
-std::string shown(const Flag& option) {
-  if (!option.given()) return option.usual();
-  const std::string flag = option.name();
-  if (flag == "--api-key" || flag == "--hf-token") return "(secret)";
-  const std::string value = fmt::format("{}", fmt::join(option.values(), ","));
-  return flag == "--max-model-len" && value == fmt::format("{}", kContextThatFits) ? "auto" : value;
-}
-
-}  // namespace
 
 void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.show_defaults(true);
@@ -159,27 +77,8 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
       {o.log_format, {{"auto", LogFormat::kAuto}, {"text", LogFormat::kText}, {"json", LogFormat::kJson}}},
       "Lines on standard error; auto: text on a terminal, elsewhere one JSON object a line");
   flags.group(HelpGroup::kCommon);
-  flags.value("--config", o.config_file, "TOML or YAML file (by its name) with settings named like the flags")
+  flags.value("--config", o.model.settings.file, "TOML or YAML file (by its name) with settings named like the flags")
       .not_empty();
-  flags.turn("--print-config", o.print_config, "Show the settings and where each came from, and leave");
-}
-
-void resolve_serve_settings(Flags flags, ServeOptions& o, const Environment& environment) {
-  if (const auto path = environment("NIBBLE_CONFIG"); path && o.config_file.empty()) o.config_file = *path;
-  std::map<std::string, Layered> file = read_config(flags, o.config_file);
-  for (Flag option : flags.all()) {
-    if (option.positional()) continue;
-    const std::string flag = option.name();
-    if (flag == "--help" || flag == "--config" || flag == "--print-config") continue;
-    std::string origin = "command line";
-    if (!option.given()) {
-      std::optional<Layered> layer = from_environment(flag, environment);
-      if (!layer && file.contains(flag)) layer = file[flag];
-      origin = layer ? layer->origin : "default";
-      if (layer) option.set(layer->values, origin);
-    }
-    if (option.given() || !option.usual().empty()) o.settings.push_back({flag, shown(option), std::move(origin)});
-  }
 }
 
 }  // namespace nibble::app

@@ -1,5 +1,7 @@
 #include "app/vllm_flags.h"
 
+#include "app/vllm_config.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -53,13 +55,14 @@ constexpr Foreign kWithoutEffect[] = {
      "-", "there is one scheduler"},
     {"--kv-sharing-fast-prefill", "-", "no layers share their keys and values"},
     {"--kv-offloading-backend", "", "the KV cache stays where it is"},
-    {"--moe-tile", "", "tiles are planned from the shapes"},
+    {"--moe-tile", "auto 8 16 32 64 128 256", "tiles are planned from the shapes"},
     {"--moe-backend --mxfp4-backend", "", "kernels are chosen from the shapes, or with --moe-kernel"},
     {"--enable-flashinfer-autotune", "-", "kernels are chosen from the shapes"},
     {"--kernel-config --additional-config", "", "kernels are chosen from the shapes"},
     {"--attention-config", "", "kernels are chosen from the shapes, or with --attention-backend"},
-    {"--compilation-config --optimization-level --max-seq-len-to-capture --max-cudagraph-capture-size", "",
-     "nothing is compiled at run time"},
+    {"--compilation-config", "", "nothing is compiled at run time"},
+    {"--optimization-level", "0 1 2 3", "nothing is compiled at run time"},
+    {"--max-seq-len-to-capture --max-cudagraph-capture-size", "", "nothing is compiled at run time"},
     {"--cuda-graph-sizes --cudagraph-capture-sizes", "*", "nothing is compiled at run time"},
     {"--uvicorn-log-level --log-config-file", "", "there is no uvicorn"},
     {"--disable-uvicorn-access-log --disable-fastapi-docs", "-", "there is no uvicorn"},
@@ -156,21 +159,12 @@ constexpr Value kValues[] = {
      "auto"},
     {"--attention-sinks", "1 true True", "on"},
     {"--attention-sinks", "0 false False", "off"},
-    {"--moe-activation", "bf16", "auto"},
+    {"--moe-kernel", "triton", "auto"},
     {"--kv-cache-dtype", "bfloat16", "bf16"},
     {"--kv-cache-dtype", "fp8_e4m3", "fp8"},
     {"--load-format", "hf", "auto"},
     {"--load-format", "fastsafetensors runai_streamer", "safetensors"},
     {"--allowed-origin", R"(["*"])", "*"},
-};
-
-constexpr std::pair<const char*, const char*> kVariables[] = {
-    {"VLLM_API_KEY", "--api-key"},
-    {"VLLM_MXFP4_MOE_KERNEL", "--moe-kernel"},
-    {"VLLM_MXFP4_ACTIVATION", "--moe-activation"},
-    {"FLASHINFER_MOE_TILE", "--moe-tile"},
-    {"VLLM_ATTENTION_SINKS", "--attention-sinks"},
-    {"VLLM_ATTENTION_BACKEND", "--attention-backend"},
 };
 
 constexpr std::pair<std::string_view, std::string_view> kShortNames[] = {
@@ -220,7 +214,11 @@ Flag add_foreign_flag(Flags flags, const std::string& flag, std::string_view val
   const bool is_config = flag.ends_with("-config");  // field by field, or as JSON
   if (values == "*" || is_config) {
     return flags
-        .take_all(flag, [use](const std::vector<std::string>& found) { use(fmt::format("{}", fmt::join(found, " "))); })
+        .take_all(flag,
+                  [use, is_config](const std::vector<std::string>& found) {
+                    if (!is_config) return use(fmt::format("{}", fmt::join(found, " ")));
+                    for (const std::string& value : found) use(value);
+                  })
         .one_value(is_config);
   }
   return flags.take(flag, use).last_counts();
@@ -238,7 +236,37 @@ void add_foreign(Flags flags, const Foreign& row,
 }
 
 void note(ServeOptions& o, std::string text) {
-  if (std::find(o.notes.begin(), o.notes.end(), text) == o.notes.end()) o.notes.push_back(std::move(text));
+  std::vector<std::string>& notes = o.model.settings.notes;
+  if (std::find(notes.begin(), notes.end(), text) == notes.end()) notes.push_back(std::move(text));
+}
+
+// What a field of --attention-config or --compilation-config, or -O0, says of our flags; empty where it says nothing.
+Setting implied_by(const std::string& flag, const ConfigField& field) {
+  if (flag == "--attention-config" && field.name == "backend") return {"--attention-backend", field.value, flag};
+  const bool off = field.value == "0" || field.value == "NONE" || field.value == "none" || field.value == "false";
+  constexpr std::string_view kGraphs[] = {"", "level", "optimization_level", "cudagraph_mode", "use_cudagraph"};
+  const bool graphs = flag == "--compilation-config" || flag == "--optimization-level";
+  if (graphs && off && std::ranges::find(kGraphs, field.name) != std::end(kGraphs))
+    return {"--enforce-eager", "true", flag};
+  return {};
+}
+
+// Whatever else the flag's value says has no effect.
+void take_without_effect(ServeOptions& o, const std::string& flag, const Foreign& row, const std::string& value) {
+  const bool is_config = flag.ends_with("-config") && flag != "--generation-config";
+  bool all = true;
+  std::vector<ConfigField> fields;
+  if (is_config) fields = config_fields(flag, value);
+  if (flag == "--optimization-level") fields = {{"", value}};
+  for (const ConfigField& field : fields) {
+    Setting implied = implied_by(flag, field);
+    all = all && !implied.flag.empty();
+    if (implied.flag.empty()) continue;
+    note(o, fmt::format("{} {} is taken as {} {}", flag, value, implied.flag, implied.value));
+    o.model.settings.implied.push_back(std::move(implied));
+  }
+  if (fields.empty() || !all)
+    note(o, fmt::format("{} makes no difference{}: {}", flag, all || fields.size() < 2 ? "" : " otherwise", row.why));
 }
 
 void take_values(Flags flags, const Value& row, ServeOptions& o) {
@@ -290,7 +318,7 @@ void add_vllm_flags(Flags flags, ServeOptions& o) {
       const bool any = std::string_view("-*").find(row.values) != std::string_view::npos;  // of "" too
       if (!any && !has_word(row.values, value))
         refuse_value(flag, fmt::format("only {} is supported, found {}: {}", row.values, value, row.why));
-      note(o, fmt::format("{} makes no difference: {}", flag, row.why));
+      take_without_effect(o, flag, row, value);
     });
   }
   for (const Foreign& row : kRefused) {
@@ -304,6 +332,10 @@ void add_vllm_flags(Flags flags, ServeOptions& o) {
   }
 }
 
-std::span<const std::pair<const char*, const char*>> vllm_variables() { return kVariables; }
+std::string our_value(const std::string& flag, const std::string& found) {
+  for (const Value& row : kValues)
+    if (row.flag == flag && has_word(row.theirs, found)) return row.ours;
+  return found;
+}
 
 }  // namespace nibble::app

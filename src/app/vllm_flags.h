@@ -1,12 +1,10 @@
 #pragma once
-// The flags, values and variables of vLLM's command lines, as `nibble serve` takes them.
+// The flags and values of vLLM's command lines, as `nibble serve` takes them.
 
 #include "app/flags.h"
 #include "app/options.h"
 
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace nibble::app {
@@ -18,7 +16,7 @@ void respell_vllm_arguments(std::vector<std::string>& arguments);
 // flags. After all of our own.
 void add_vllm_flags(Flags flags, ServeOptions& options);
 
-// Variables of vLLM's and FlashInfer's, each with our flag.
-[[nodiscard]] std::span<const std::pair<const char*, const char*>> vllm_variables();
+// Another program's value of one of our flags as ours; anything else as it is.
+[[nodiscard]] std::string our_value(const std::string& flag, const std::string& found);
 
 }  // namespace nibble::app

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <string_view>
@@ -19,11 +21,30 @@ enum class KvDtype : uint8_t {
   kE4m3,  // no scale, as in the cache of CUDA; what is past 448 becomes 448; lossy
   kInt8,  // of a head of a token: round(x / scale) to nearest, scale = max|x| / 127 in bf16; lossy
 };
-inline constexpr int kKvDtypes = 4;
-[[nodiscard]] constexpr std::string_view name_of(KvDtype dtype) {
-  constexpr std::string_view kNames[] = {"bf16", "f32", "e4m3", "int8"};
-  return kNames[static_cast<size_t>(dtype)];
-}
+
+// All that there is to say of a type but how it is rounded: a new one is a line here, and refused by name by each
+// backend until it takes it.
+struct KvType {
+  KvDtype dtype;
+  std::string_view name;
+  std::string_view word;  // --kv-cache-dtype
+  int value_bytes;
+  int scale_bytes;  // of a head of a token
+  bool lossy;       // beside bf16
+  bool on_cards;
+};
+inline constexpr KvType kKvTypes[] = {{KvDtype::kBf16, "bf16", "bf16", 2, 0, false, true},
+                                      {KvDtype::kF32, "f32", "f32", 4, 0, false, true},
+                                      {KvDtype::kE4m3, "e4m3", "fp8", 1, 0, true, true},
+                                      {KvDtype::kInt8, "int8", "int8", 1, 2, true, false}};
+inline constexpr size_t kKvDtypes = std::size(kKvTypes);
+static_assert([] {
+  for (size_t i = 0; i < kKvDtypes; ++i)
+    if (static_cast<size_t>(kKvTypes[i].dtype) != i) return false;
+  return true;
+}());
+[[nodiscard]] constexpr const KvType& type_of(KvDtype dtype) { return kKvTypes[static_cast<size_t>(dtype)]; }
+[[nodiscard]] constexpr std::string_view name_of(KvDtype dtype) { return type_of(dtype).name; }
 
 // NaN where a value is not finite, and then so is what it scales; 0 where all are next to nothing.
 [[nodiscard]] inline Bf16 int8_scale(std::span<const float> head) {

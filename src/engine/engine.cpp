@@ -141,7 +141,8 @@ RequestId Engine::submit(Request request, Receiver receiver) {
   const int64_t most = std::min(limits.max_sequences, limits.max_batched_tokens) + limits.max_waiting;
   if (impl_->unfinished.fetch_add(1) >= most) {
     --impl_->unfinished;
-    throw Error(Code::kBusy, "want at most {} requests running and waiting, found as many: try again later", most);
+    throw Error(Code::kBusy, "want at most {} requests running and waiting, found {} with this one: try again later",
+                most, most + 1);
   }
   const RequestId id = ++impl_->last_id;
   const auto counted = [&unfinished = impl_->unfinished, receiver = std::move(receiver)](const Event& event) {

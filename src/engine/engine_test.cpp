@@ -113,6 +113,7 @@ TEST(engine, a_burst_fills_slots_and_queue_and_one_more_is_refused) {
     ADD_FAILURE() << "want a refusal";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kBusy);
+    EXPECT_STREQ(error.what(), "want at most 7 requests running and waiting, found 8 with this one: try again later");
   }
   burst_is_over.count_down();
   for (Mailbox& box : boxes) EXPECT_EQ(box.wait_finished().tokens.size(), 30u);

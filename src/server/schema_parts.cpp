@@ -40,10 +40,12 @@ std::vector<int32_t> read_ids(Fields& fields, std::string_view name) {
   const Json* value = fields.array(name);
   if (value == nullptr) return ids;
   const std::string path = fields.path(name);
+  if (value->size() > kMostStopIds)
+    throw ApiError(path, fmt::format("{}: want at most {} token ids, found {}", path, kMostStopIds, value->size()));
   for (const Json& item : *value) {
     const int64_t id = integer_of(item, path);
-    if (id < 0 || id > std::numeric_limits<int32_t>::max() || ids.size() == kMostStopIds)
-      throw ApiError(path, fmt::format("{}: want at most {} token ids, found {}", path, kMostStopIds, id));
+    if (id < 0 || id > std::numeric_limits<int32_t>::max())
+      throw ApiError(path, fmt::format("{}: want token ids from 0 on, found {}", path, id));
     ids.push_back(static_cast<int32_t>(id));
   }
   return ids;

@@ -198,5 +198,16 @@ TEST(schema, completions_take_prompts_of_every_kind) {
   EXPECT_THROW(static_cast<void>(parse_completion(parse_json(R"({"prompt":[1,"a"]})"))), ApiError);
 }
 
+TEST(schema, too_many_stop_tokens_are_counted) {
+  std::string ids = "7";
+  for (int i = 1; i < 257; ++i) ids += ",7";
+  try {
+    static_cast<void>(parse_completion(parse_json(R"({"prompt":"a","stop_token_ids":[)" + ids + "]}")));
+    ADD_FAILURE() << "want a refusal";
+  } catch (const ApiError& e) {
+    EXPECT_STREQ(e.what(), "stop_token_ids: want at most 256 token ids, found 257");
+  }
+}
+
 }  // namespace
 }  // namespace nibble::server

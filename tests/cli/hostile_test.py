@@ -1,6 +1,7 @@
 """What a stranger may do wrong, or on purpose: every mistake is one line, an exit code, and nothing that looks like a result."""
 import json
 import os
+import re
 import resource
 import signal
 import struct
@@ -9,7 +10,7 @@ import time
 import unittest
 
 import support
-from support import NIBBLE, SANITIZED, TINY, Case, edit_json, nibble, read_safetensors, replace, safetensors_bytes
+from support import NIBBLE, SANITIZED, SOURCE, TINY, Case, edit_json, nibble, read_safetensors, replace, safetensors_bytes
 
 USAGE, UNSUPPORTED, CORRUPT, IO, MEMORY, INTERRUPTED = 2, 3, 4, 5, 6, 130
 RUN = ("run", "-m", TINY, "-n", 2)
@@ -51,6 +52,14 @@ class CommandLine(Case):
         for command in ((*RUN, "-p", "a"), ("inspect", "-m", TINY, "--plan")):
             self.refused(UNSUPPORTED, *command, "--backend", "cuda", "--kv-cache-dtype", "int8", says="--kv-cache-dtype int8: want --backend cpu or reference")
         self.refused(USAGE, "run", "-m", "tiny", "--load-format", "dummy", "-p", "a", "--no-mmap", says="--no-mmap: want weights in files")
+
+    def test_types_of_keys_and_values_are_those_of_one_table(self):
+        words = re.findall(r'\{KvDtype::\w+, +"\w+", +"(\w+)"', (SOURCE / "src/backend/kv_dtype.h").read_text())
+        self.assertGreaterEqual(len(words), 4)
+        self.refused(USAGE, *RUN, "-p", "a", "--kv-cache-dtype", "fp9", says=f"want auto or {' or '.join(words)}, found fp9")
+        for word in words:
+            for backend in ("cpu", "reference"):
+                self.ok(*RUN, "-p", "a", "-n", 1, "--backend", backend, "--kv-cache-dtype", word)
 
     def test_numbers_out_of_range(self):
         wrong = {"-n": ("-1", "1e3", "x", "", "99999999999999999999", "3.5", "nan", "0x10", "0b11", "+3", "1_0"),

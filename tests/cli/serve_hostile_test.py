@@ -3,6 +3,7 @@ import concurrent.futures
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -13,7 +14,7 @@ import unittest
 
 import support
 from serve_support import PATIENCE_S, Answer, Server, chat_body, joined, parse_events
-from support import NIBBLE, SANITIZED, TINY, Case, nibble
+from support import NIBBLE, SANITIZED, SOURCE, TINY, Case, nibble
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 100_000}
 
@@ -210,7 +211,7 @@ class Many(Case):
             server = Server(*flags)
             self.addCleanup(server.stop)
             self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], context)
-            server.wait_log(r"serving \S+ on cpu \(\w[\w ]*, (float activations, \d+ threads?|int8 activations.*; exact with --moe-activation f32)\), context")
+            server.wait_log(r"serving \S+ on cpu, context 640 tokens")
 
     def test_the_context_holds_the_prompt_and_what_is_generated(self):
         server = Server("--max-model-len", 64)
@@ -477,7 +478,7 @@ class Flags(Case):
         self.assertEqual(config["host"], {"value": "0.0.0.0", "origin": f"file {file}"})
         self.assertEqual(config["served-model-name"]["value"], "a#b")
         self.assertEqual(config["attention-sinks"]["value"], "off")
-        self.assertEqual((config["attention-backend"]["value"], config["moe-activation"]["value"]), ("auto", "auto"))
+        self.assertEqual((config["attention-backend"]["value"], config["moe-activation"]["value"]), ("auto", "bf16"))
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
         self.assertNotIn("k1", json.dumps(config))
 
@@ -494,7 +495,7 @@ class Flags(Case):
     def test_a_yaml_file_as_vllm_has_it(self):
         file = self.dir / "serve.yaml"
         file.write_text(f"# a comment\nmodel: {TINY}\nport: 7001\nmax_num_seqs: 7  # few\nserved-model-name:\n  - one\n  - 'two'\nenable-prefix-caching: false\n"
-                        "attention-config: '{\"backend\": \"X\"}'\napi-key: [k1, \"k2\"]\n")
+                        "attention-config: '{\"backend\": \"FLASH_ATTN\"}'\napi-key: [k1, \"k2\"]\n")
         config = self.config("--config", file, "--max-num-seqs", 9)
         self.assertEqual(config["port"], {"value": "7001", "origin": f"file {file}"})
         self.assertEqual((config["max-num-seqs"]["value"], config["served-model-name"]["value"], config["enable-prefix-caching"]["value"]), ("9", "one,two", "false"))
@@ -547,6 +548,24 @@ class Flags(Case):
         self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])
         self.assertEqual(server.chat(model="b", max_tokens=1).status, 200)
 
+    def test_graphs_are_off_where_vllm_would_turn_them_off(self):
+        for flags, origin in ((("-O0",), "--compilation-config"), (("-O", 0), "--compilation-config"), (("--optimization-level", 0), "--optimization-level"),
+                              (("-cc.cudagraph_mode=NONE",), "--compilation-config"), (("--compilation-config.cudagraph_mode", "NONE"), "--compilation-config"),
+                              (("--compilation-config", '{"cudagraph_mode": "NONE", "level": 3}'), "--compilation-config"),
+                              (("--compilation-config", '{"use_cudagraph": false}'), "--compilation-config")):
+            self.assertEqual(self.config(TINY, *flags).get("enforce-eager"), {"value": "true", "origin": origin}, flags)
+        for flags in (("-O3",), ("-cc.cudagraph_mode=FULL",), ("-cc.max_cudagraph_capture_size=0",)):
+            self.assertNotIn("enforce-eager", self.config(TINY, *flags), flags)
+
+    def test_fields_of_json_flags(self):
+        for flags in (("--attention-config", '{"backend": "reference"}'), ("-ac.backend=reference",)):
+            self.assertEqual(self.config(TINY, *flags)["attention-backend"], {"value": "reference", "origin": "--attention-config"}, flags)
+        self.assertEqual(self.config(TINY, "-ac.backend=reference", "--attention-backend", "FLASH_ATTN")["attention-backend"]["value"], "auto")
+        for flags, says in ((("--attention-config", "zz"), ("--attention-config", "want a JSON object", "zz")), (("--compilation-config", "[]"), "want a JSON object"),
+                            (("--kernel-config", "{"), "want a JSON object"), (("-ac.backend=ROCM",), ("ROCM", "flash")), (("--moe-tile", "x"), "--moe-tile"),
+                            (("--optimization-level", "x"), "--optimization-level")):
+            self.refused(2, "serve", TINY, *flags, says=says)
+
     def test_refusals(self):
         for flags, says in ((("--tensor-parallel-size", 2), "one device serves"), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),
@@ -573,6 +592,94 @@ class Flags(Case):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             self.refused(5, "serve", TINY, "--port", taken.getsockname()[1], says="cannot listen")
+
+
+# Variables of vLLM's and FlashInfer's: a value, and the flag and its value, or None where a line says that there is no effect.
+VARIABLES = {
+    "VLLM_MXFP4_MOE_KERNEL": [("triton", "moe-kernel", "auto"), ("marlin", "moe-kernel", "marlin")],
+    "VLLM_MXFP4_ACTIVATION": [("bf16", "moe-activation", "bf16"), ("int8", "moe-activation", "int8")],
+    "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8": [("1", "moe-activation", "mxfp8"), ("0", None, None)],
+    "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS": [("1", "moe-activation", "mxfp8"), ("0", None, None)],
+    "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16": [("1", "moe-activation", "bf16"), ("0", None, None)],
+    "VLLM_ATTENTION_SINKS": [("0", "attention-sinks", "off"), ("true", "attention-sinks", "on")],
+    "VLLM_USE_ATTENTION_SINKS": [("0", "attention-sinks", "off"), ("1", "attention-sinks", "on")],
+    "VLLM_ATTENTION_BACKEND": [("FLASHINFER", "attention-backend", "auto"), ("reference", "attention-backend", "reference")],
+    "VLLM_USE_CUDA_GRAPH": [("0", "enforce-eager", "true"), ("1", "enforce-eager", "false")],
+    "FLASHINFER_LOGLEVEL": [("3", None, None)],
+    "FLASHINFER_MOE_TILE": [("64", None, None)],
+    "VLLM_USE_V1": [("1", None, None)],
+    "VLLM_NO_USAGE_STATS": [("1", None, None)],
+    "VLLM_DO_NOT_TRACK": [("1", None, None)],
+    "VLLM_NAMES_NOTHING_HERE": [("1", None, None)],
+    "FLASHINFER_NAMES_NOTHING_HERE": [("1", None, None)],
+}
+ONLY_SERVE = {"VLLM_API_KEY", "VLLM_LOGGING_LEVEL"}
+REFUSED = {"VLLM_BATCH_INVARIANT", "VLLM_USE_MODELSCOPE"}
+
+
+class TheirVariables(Case):
+    COMMANDS = (("serve", TINY), ("run", TINY), ("chat", TINY), ("bench", TINY), ("perplexity", "-m", TINY))
+
+    def env(self, **variables):
+        return {**os.environ, **variables}
+
+    def test_every_command_takes_them_alike(self):
+        for name, cases in VARIABLES.items():
+            for value, flag, ours in cases:
+                for command in self.COMMANDS if flag else ():
+                    config = self.ok(*command, "--print-config", "--json", env=self.env(**{name: value})).json()
+                    self.assertEqual(config.get(flag), {"value": ours, "origin": f"environment {name}"}, (command, name, value))
+
+    def test_each_that_is_set_gets_a_line(self):
+        run = ("run", TINY, "-p", "a", "-n", 1)
+        for name, cases in VARIABLES.items():
+            for value, flag, ours in cases:
+                result = nibble(*run, env=self.env(**{name: value}))
+                line = f"{name} is taken as --{flag} {ours}" if flag else f"{name} makes no difference: "
+                self.assertEqual(sum(said.startswith(line) for said in result.err.splitlines()), 1, (name, value, result.err))
+        result = self.ok(*run, "--attention-sinks", "on", env=self.env(VLLM_ATTENTION_SINKS="0", VLLM_API_KEY="hush"))  # the flag counts, the key is nobody's
+        self.assertNotIn("is taken as", result.err)
+        self.assertNotIn("hush", result.err)
+
+    def test_of_a_server_alone(self):
+        config = self.ok("serve", TINY, "--print-config", "--json", env=self.env(VLLM_API_KEY="hush", VLLM_LOGGING_LEVEL="ERROR")).json()
+        self.assertEqual(config["log-requests"], {"value": "false", "origin": "environment VLLM_LOGGING_LEVEL"})
+        self.assertEqual(config["api-key"], {"value": "(secret)", "origin": "environment VLLM_API_KEY"})
+
+    def test_values_that_they_cannot_have(self):
+        for command in self.COMMANDS:
+            for name, value in (("FLASHINFER_MOE_TILE", "x"), ("FLASHINFER_LOGLEVEL", "loud"), ("VLLM_USE_CUDA_GRAPH", "maybe"), ("VLLM_MXFP4_MOE_KERNEL", "cutlas"),
+                                ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "2"), *((name, "1") for name in sorted(REFUSED))):
+                self.refused(2, *command, env=self.env(**{name: value}), says=name)
+        both = self.env(VLLM_MXFP4_ACTIVATION="bf16", VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8="1")
+        self.refused(2, "run", TINY, "-p", "a", env=both, says=("VLLM_MXFP4_ACTIVATION", "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "want one of them"))
+
+    def test_our_own_variables_count_first_in_every_command(self):
+        env = self.env(NIBBLE_MOE_ACTIVATION="f32", VLLM_MXFP4_ACTIVATION="int8", NIBBLE_PROMPT="no flag of serve")
+        for command in self.COMMANDS:
+            config = self.ok(*command, "--print-config", "--json", env=env).json()
+            self.assertEqual(config["moe-activation"], {"value": "f32", "origin": "environment NIBBLE_MOE_ACTIVATION"}, command)
+            self.assertNotIn("prompt", config)
+
+    def test_kernels_of_a_card_end_a_server_before_it_listens(self):
+        for name, value in (("VLLM_MXFP4_MOE_KERNEL", "marlin"), ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "1"), ("VLLM_ATTENTION_BACKEND", "reference")):
+            result = nibble("serve", TINY, "--port", 0, env=self.env(**{name: value}))
+            self.assertEqual(result.code, 3, result.err)
+            self.assertNotIn("listening", result.err)
+            self.assertIn("want --backend cuda", result.err)
+
+    def test_bf16_on_a_cpu_is_float_and_said_to_be(self):
+        server = Server(env={"VLLM_MXFP4_ACTIVATION": "bf16", "VLLM_MXFP4_MOE_KERNEL": "triton"})
+        self.addCleanup(server.stop)
+        server.wait_log("modes: .*float activations.*bf16 was asked for, float is exact.*KV cache bf16, attention sinks on")
+        self.refused(3, "run", TINY, "-p", "a", "--moe-activation", "bf16", "--moe-kernel", "gemv", says="--moe-activation bf16: want --moe-kernel auto")
+
+    def test_the_manual_names_them_all(self):
+        listed = set(re.findall(r'^    \{"((?:VLLM|FLASHINFER)_\w+)"', (SOURCE / "src/app/foreign_variables.cpp").read_text(), re.M))
+        manual = (SOURCE / "docs/serving.md").read_text()
+        table = {name for line in manual.splitlines() if line.startswith("| `") for name in re.findall(r"`((?:VLLM|FLASHINFER)_\w+)`", line)}
+        self.assertEqual(table, listed)
+        self.assertEqual({name for name in VARIABLES if "NAMES_NOTHING" not in name} | ONLY_SERVE | REFUSED, listed)
 
 
 if __name__ == "__main__":

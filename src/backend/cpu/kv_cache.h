@@ -46,7 +46,7 @@ class KvCache {
 
   // Of a KvPage, a multiple of 64.
   [[nodiscard]] int64_t page_bytes() const {
-    return codes_bytes() + (dtype_ == KvDtype::kInt8 ? kPageTokens * int64_t{sizeof(Bf16)} : 0);
+    return codes_bytes() + kPageTokens * int64_t{type_of(dtype_).scale_bytes};
   }
 
   void copy(int32_t from, int32_t to) {
@@ -68,7 +68,7 @@ class KvCache {
   };
 
   [[nodiscard]] int64_t codes_bytes() const {
-    const int64_t bytes = dtype_ == KvDtype::kF32 ? 4 : dtype_ == KvDtype::kBf16 ? 2 : 1;
+    const int64_t bytes = type_of(dtype_).value_bytes;
     return kPageTokens * dims_.head_dim * bytes;
   }
   [[nodiscard]] std::byte* at(Part part, int32_t page, int64_t kv_head) const {

@@ -13,6 +13,7 @@ namespace {
 
 KvPages carve_pages(const Dims& dims, int64_t pages, CudaOptions::Kv kv, Carver& carver) {
   const int64_t values = pages * kPageTokens * dims.kv_width();
+  static_cast<void>(page_type(kv));  // refuses what there are no pages of
   if (kv == CudaOptions::Kv::kF32) {
     float* keys = carver.take<float>(values);
     return {.keys = keys, .values = carver.take<float>(values), .type = KvPages::Type::kF32};

@@ -88,12 +88,9 @@ bool router_by_sums(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t
 }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
-  switch (kv) {
-    case CudaOptions::Kv::kBf16: return KvPages::Type::kBf16;
-    case CudaOptions::Kv::kF32: return KvPages::Type::kF32;
-    case CudaOptions::Kv::kE4m3: return KvPages::Type::kE4m3;
-  }
-  return KvPages::Type::kBf16;
+  if (!type_of(kv).on_cards)
+    throw Error(Code::kUnsupported, "--kv-cache-dtype {}: no kernels of --backend cuda take it", type_of(kv).word);
+  return kv;
 }
 
 Packing packing_of(WeightRole role, const DenseFormats& dense) {

@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/tuned.h"
 #include "backend/expert_activations.h"
+#include "backend/kv_dtype.h"
 #include "backend/memory.h"
 #include "base/mapped_file.h"
 
@@ -36,7 +37,8 @@ enum class MoeKernel : uint8_t {
 
 struct CudaOptions {
   int device = 0;
-  enum class Kv : uint8_t { kBf16, kF32, kE4m3 } kv = Kv::kBf16;
+  using Kv = KvDtype;
+  Kv kv = Kv::kBf16;
   // kFlash: tensor-core kernels; kReference: the plain one; kAuto: reference, or flash for an
   // fp8 cache; flash becomes the default when it has been measured on a card.
   enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;

@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/any/expert_tile.h"
 #include "backend/cuda/kernels/any/gemm_input.h"
 #include "backend/cuda/kernels/any/gemv_plan.h"
+#include "backend/kv_dtype.h"
 #include "backend/stage.h"
 #include "base/dtype.h"
 
@@ -149,11 +150,10 @@ struct LinearLaunch {
 struct KvPages {
   void* keys = nullptr;
   void* values = nullptr;
-  enum class Type : uint8_t { kBf16, kF32, kE4m3 } type = Type::kBf16;
+  using Type = KvDtype;
+  Type type = Type::kBf16;
 };
-[[nodiscard]] constexpr int64_t value_bytes(KvPages::Type type) {
-  return type == KvPages::Type::kF32 ? 4 : type == KvPages::Type::kBf16 ? 2 : 1;
-}
+[[nodiscard]] constexpr int64_t value_bytes(KvPages::Type type) { return type_of(type).value_bytes; }
 
 // Turns q in place; turns k and puts k and v into their slots.
 struct RopeKvLaunch {

@@ -307,7 +307,7 @@ class ReferenceBackend final : public Backend {
 
   // To what a cache of 8 bits gives back.
   void round_heads(Vec& x) const {
-    if (options_.kv != KvDtype::kE4m3 && options_.kv != KvDtype::kInt8) return;
+    if (!type_of(options_.kv).lossy) return;
     std::vector<float> values(x.begin(), x.end());
     const auto dim = static_cast<size_t>(dims_.head_dim);
     for (size_t head = 0; head < x.size(); head += dim) round_kv(options_.kv, std::span(values).subspan(head, dim));

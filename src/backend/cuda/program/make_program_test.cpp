@@ -286,6 +286,10 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
                 HasSubstr("want --moe-kernel auto, marlin or"));
   EXPECT_THAT(refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}), HasSubstr("flash"));
   EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
+  for (const KvType& type : kKvTypes) {  // a new one, too, until cards have kernels for it
+    const std::string why = refused({.options = {.kv = type.dtype}});
+    EXPECT_EQ(why.find("--kv-cache-dtype " + std::string(type.word)) == std::string::npos, type.on_cards) << why;
+  }
   EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference}, .dense = {.qkv = kMxfp4, .o = {}, .lm_head = {}}}),
               HasSubstr("--mxfp4-layers and --mxfp8-layers: want --moe-kernel"));
 }

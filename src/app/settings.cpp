@@ -1,0 +1,150 @@
+#include "app/settings.h"
+
+#include "app/flat_config.h"
+#include "app/foreign_variables.h"
+#include "app/text_input.h"
+#include "app/vllm_flags.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+std::string variable_of(const std::string& flag) {  // --max-model-len → NIBBLE_MAX_MODEL_LEN
+  std::string name = "NIBBLE_";
+  for (const char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+// What a layer below the command line says of one option.
+struct Layered {
+  std::vector<std::string> values;
+  std::string origin;
+};
+using Layers = std::map<std::string, Layered>;  // by flag
+
+// By its name YAML, else TOML.
+std::vector<FlatSetting> config_settings(const std::string& path) {
+  const std::string text = read_text(std::filesystem::path(path));
+  return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
+}
+
+Layers read_config(const Flags& flags, const std::string& path) {
+  Layers layers;
+  if (path.empty()) return layers;
+  const auto refuse = [&path](const std::string& what) {
+    return Error(Code::kInvalidRequest, "--config {}: {}", path, what);
+  };
+  std::vector<FlatSetting> settings;
+  try {
+    settings = config_settings(path);
+  } catch (const Error&) {
+    throw;  // what cannot be read
+  } catch (const std::exception& e) {
+    throw refuse(e.what());
+  }
+  for (FlatSetting& setting : settings) {
+    std::string flag = "--" + setting.name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    const std::optional<Flag> option = flags.find(flag);
+    const bool known = option && flag != "--config" && flag != "--help" && flag != "--print-config";
+    if (!known) throw refuse("nibble serve has no setting " + setting.name);
+    if (option->is_switch() && setting.values.size() == 1)  // --no-…: true is false
+      setting.values = {option->switched(flag, setting.values[0])};
+    const bool is_new = layers.emplace(option->name(), Layered{std::move(setting.values), "file " + path}).second;
+    if (!is_new) throw refuse(fmt::format("{} stands there twice", option->name()));
+  }
+  return layers;
+}
+
+// NIBBLE_… first, then what other programs' variables mean.
+Layers read_environment(Flags flags, const std::vector<ForeignSetting>& foreign, const SettingSources& sources) {
+  Layers layers;
+  for (const Flag& option : flags.all()) {
+    if (option.positional() || !sources.known.find(option.name())) continue;
+    const auto found = sources.environment.find(variable_of(option.name()));
+    if (found == sources.environment.end() || found->second.empty()) continue;
+    layers[option.name()] = {{found->second}, "environment " + found->first};
+  }
+  Layers theirs;
+  for (const ForeignSetting& s : foreign) {
+    const std::string value = our_value(s.flag, s.value);
+    const auto [at, is_new] = theirs.emplace(s.flag, Layered{{value}, "environment " + s.variable});
+    if (!is_new && at->second.values.front() != value)
+      throw Error(Code::kInvalidRequest, "{} and {}: want one of them, found {} {} and {}", at->second.origin,
+                  s.variable, s.flag, at->second.values.front(), value);
+  }
+  layers.merge(theirs);
+  return layers;
+}
+
+std::string shown(const Flag& option) {
+  if (!option.given()) return option.usual();
+  const std::string flag = option.name();
+  if (flag == "--api-key" || flag == "--hf-token") return "(secret)";
+  const std::string value = fmt::format("{}", fmt::join(option.values(), ","));
+  return flag == "--max-model-len" && value == fmt::format("{}", kContextThatFits) ? "auto" : value;
+}
+
+}  // namespace
+
+void add_print_config(Flags flags, Settings& settings) {
+  flags.turn("--print-config", settings.print, "Show the settings and where each came from, and leave");
+}
+
+void resolve_settings(Flags flags, Settings& settings, const SettingSources& sources) {
+  const auto path = sources.environment.find("NIBBLE_CONFIG");
+  if (flags.find("--config") && settings.file.empty() && path != sources.environment.end())
+    settings.file = path->second;
+  std::vector<ForeignSetting> foreign = read_foreign_variables(sources.environment, settings.notes);
+  std::erase_if(foreign, [&](const ForeignSetting& s) { return !flags.find(s.flag); });  // of a server alone: its key
+  Layers layers = read_environment(flags, foreign, sources);
+  layers.merge(read_config(flags, settings.file));
+  std::map<std::string, std::string> origins;
+  const auto fill = [&](const std::string& name, const Layered& layer) {
+    Flag option = flags.get(name);
+    if (option.given()) return;
+    option.set(layer.values, layer.origin);
+    origins[name] = layer.origin;
+  };
+  for (const auto& [name, layer] : layers) fill(name, layer);
+  for (const ForeignSetting& s : foreign)  // what NIBBLE_… or the command line says instead counts
+    if (origins[s.flag] == "environment " + s.variable && s.flag != "--api-key")
+      settings.notes.push_back(
+          fmt::format("{} is taken as {} {}", s.variable, s.flag, flags.get(s.flag).values().front()));
+  for (const Setting& s : settings.implied) fill(s.flag, {{s.value}, s.origin});
+  for (const Flag& option : flags.all()) {
+    if (option.positional()) continue;
+    const std::string flag = option.name();
+    if (flag == "--help" || flag == "--config" || flag == "--print-config") continue;
+    if (!option.given() && option.usual().empty()) continue;
+    const auto origin = origins.find(flag);
+    settings.all.push_back({flag, shown(option),
+                            origin != origins.end() ? origin->second : (option.given() ? "command line" : "default")});
+  }
+}
+
+std::string settings_text(const Settings& settings, bool json) {
+  if (json) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::object();
+    for (const Setting& s : settings.all) all[s.flag.substr(2)] = {{"value", s.value}, {"origin", s.origin}};
+    return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  }
+  std::string text;
+  for (const Setting& s : settings.all) text += fmt::format("{:<28} {:<24} {}\n", s.flag, s.value, s.origin);
+  return text;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,29 @@
+#pragma once
+// What the command line leaves open comes from the environment, then from --config. Every command that runs a model
+// reads the variables that `nibble serve` reads.
+
+#include "app/flags.h"
+#include "app/options.h"
+
+#include <functional>
+#include <map>
+#include <string>
+
+namespace nibble::app {
+
+void add_print_config(Flags flags, Settings& settings);
+
+using Variables = std::map<std::string, std::string>;
+
+// `known`: the flags that have variables, NIBBLE_PORT for --port, which are those of `nibble serve`. vLLM's and
+// FlashInfer's variables are foreign_variables.h's. Throws Error(kInvalidRequest).
+struct SettingSources {
+  Flags known;
+  const Variables& environment;
+};
+void resolve_settings(Flags flags, Settings& settings, const SettingSources& sources);
+
+// For --print-config.
+[[nodiscard]] std::string settings_text(const Settings& settings, bool json);
+
+}  // namespace nibble::app

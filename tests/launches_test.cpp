@@ -115,8 +115,7 @@ class Launches : public testing::Test {
                                      .card = c.card});
     EXPECT_EQ(plan.moe, be->moe_kernel());
     for (const backend::PlannedStage& s : plan.nodes) {
-      const bool outer = s.once || s.stage == backend::Stage::kEmbed || s.stage == backend::Stage::kLogits;
-      planned[s.kernel] += s.launches * (outer ? 1 : s.kind ? config_.layers_of(*s.kind) : config_.dims.layers);
+      planned[s.kernel] += s.launches * backend::layers_of(s, config_.layer_kinds);
       const auto& tiles = backend::cuda::emulated_tiles();
       const auto cut = tiles.find(s.kernel);
       EXPECT_TRUE(cut == tiles.end() || cut->second.contains(s.tile)) << s.tile;

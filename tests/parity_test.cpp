@@ -123,7 +123,9 @@ TEST_P(ShortParity, every_layer_starts_from_transformers_hidden_state) {
     if (stage != model::Stage::kEmbed && stage != model::Stage::kMoe) return;
     const int next = layer + 1;
     if (next >= c.config.dims.layers) return;
-    const std::vector<float> residual = loaded.be->peek(backend::Slot::kResidual).values;
+    std::vector<float> residual = loaded.be->peek(backend::Slot::kResidual).values;
+    const std::vector<float> delta = loaded.be->peek(backend::Slot::kDelta).values;
+    std::transform(residual.begin(), residual.end(), delta.begin(), residual.begin(), std::plus());
     for (size_t p = 0; p < c.positions.size(); ++p) {
       const auto got = std::span(residual).subspan(static_cast<size_t>(c.positions[p]) * width, width);
       const auto want =

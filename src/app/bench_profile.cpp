@@ -81,10 +81,7 @@ void StageTimes::after(Stage stage) {
 
 void KernelCosts::add(const backend::cuda::Program& program, const model::ModelConfig& config) {
   for (const backend::PlannedStage& planned : program.nodes) {
-    const bool once = planned.once || planned.stage == Stage::kEmbed || planned.stage == Stage::kLogits;
-    const auto layers = static_cast<double>(once           ? 1
-                                            : planned.kind ? config.layers_of(*planned.kind)
-                                                           : config.dims.layers);
+    const auto layers = static_cast<double>(backend::layers_of(planned, config.layer_kinds));
     auto at = std::find_if(costs_.begin(), costs_.end(), [&](const KernelCost& own) {
       return own.stage == planned.stage && own.kernel == planned.kernel;
     });

@@ -141,11 +141,10 @@ class Planner {
 
  private:
   [[nodiscard]] std::string layers(const backend::PlannedStage& planned) const {
-    if (planned.stage == Stage::kEmbed || planned.stage == Stage::kLogits) return "";
-    if (planned.once) return "1";
-    if (!planned.kind) return fmt::format("{}", config_.dims.layers);
-    return fmt::format("{} {}", config_.layers_of(*planned.kind),
-                       *planned.kind == backend::LayerKind::kSliding ? "sliding" : "full");
+    if (backend::outside_layers(planned.stage)) return "";
+    const int64_t layers = backend::layers_of(planned, config_.layer_kinds);
+    if (!planned.kind) return fmt::format("{}", layers);
+    return fmt::format("{} {}", layers, *planned.kind == backend::LayerKind::kSliding ? "sliding" : "full");
   }
 
   const InspectOptions& options_;

@@ -42,15 +42,15 @@ struct EmbedArgs {
 struct AttnInArgs {
   const LayerWeights& layer;
   int layer_idx;
-  std::span<const int32_t> positions;  // [tokens]
-  std::span<const int32_t> kv_slots;   // [tokens] page id * kPageTokens + offset, in this layer's kind of pages
 };
 
 struct AttendArgs {
   const LayerWeights& layer;
   int layer_idx;
-  LayerKind kind;  // kSliding: keys with position > query position - dims.sliding_window only
-  bool sinks;      // false drops the sink column (for measuring what it does)
+  LayerKind kind;                      // kSliding: keys with position > query position - dims.sliding_window only
+  bool sinks;                          // false drops the sink column (for measuring what it does)
+  std::span<const int32_t> positions;  // [tokens]
+  std::span<const int32_t> kv_slots;   // [tokens] page id * kPageTokens + offset, in this layer's kind of pages
   std::span<const Row> rows;
   PageTable pages;
 };

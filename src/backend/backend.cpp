@@ -4,7 +4,8 @@ namespace nibble::backend {
 
 std::string_view name_of(Slot slot) {
   constexpr std::array<std::string_view, kSlots> kNames = {
-      "residual", "normed", "q", "attn", "router_logits", "expert_ids", "expert_weights", "expert_hidden", "logits"};
+      "residual",      "delta",      "normed",         "qkv",           "q",     "attn",
+      "router_logits", "expert_ids", "expert_weights", "expert_hidden", "logits"};
   return kNames[static_cast<size_t>(slot)];
 }
 

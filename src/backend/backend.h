@@ -31,10 +31,13 @@ struct BackendConfig {
   std::array<int32_t, kLayerKinds> kv_pages{};  // pages of each kind, by LayerKind
 };
 
-// Activations between verbs: owned by the backend, declared here once.
+// Activations between verbs: owned by the backend, declared here once. Nothing else outlives a verb but the KV cache.
 enum class Slot : uint8_t {
   kResidual,       // [tokens, hidden]
+  kDelta,          // [tokens, hidden] what the residual gets next. Where several cards share a step, each makes a part
+                   // of it, and here the parts are reduced. A backend may hold it as parts that its reader adds up.
   kNormed,         // [tokens, hidden]
+  kQkv,            // [tokens, (heads + 2 * kv_heads) * head_dim], before rope; unspecified after attend
   kQ,              // [tokens, heads * head_dim], after rope
   kAttn,           // [tokens, heads * head_dim]
   kRouterLogits,   // [tokens, experts]
@@ -83,20 +86,22 @@ class Backend {
   // Before the verbs of a step that is walked: all that they will be told.
   virtual void begin(const StepArgs& /*step*/) {}
 
-  // residual = table[ids]
+  // residual = table[ids]; delta = 0
   virtual void embed(const EmbedArgs& args) = 0;
-  // normed = rmsnorm(residual) ⊙ norm; q,k,v = normed·Wᵀ + b; rope on q and k (halves d, d + head_dim/2); K,V → cache
+  // residual += delta; normed = rmsnorm(residual) ⊙ norm; qkv = normed·Wᵀ + b
   virtual void attn_in(const AttnInArgs& args) = 0;
-  // attn = softmax([q·k / sqrt(head_dim), sink]) · v over the row's visible keys; the sink has no value
+  // rope on q and k (halves d, d + head_dim/2); k, v → cache; attn = softmax([q·k / sqrt(head_dim), sink]) · v over the
+  // row's visible keys; the sink has no value
   virtual void attend(const AttendArgs& args) = 0;
-  // residual += attn·Woᵀ + bo
+  // delta = attn·Woᵀ + bo
   virtual void attn_out(const AttnOutArgs& args) = 0;
-  // normed = rmsnorm(residual) ⊙ norm; logits = normed·Wrᵀ + br; ids = topk, weights = softmax over the topk
+  // residual += delta; normed = rmsnorm(residual) ⊙ norm; logits = normed·Wrᵀ + br; ids = topk, weights = softmax over
+  // the topk
   virtual void route(const RouteArgs& args) = 0;
   // h = W1[e]·normed + b1[e]; glu = min(h[0::2], L), lin = clamp(h[1::2], ±L); u = glu·sigmoid(1.702·glu)·(lin + 1);
-  // residual += Σ w_e (W2[e]·u + b2[e])
+  // delta = Σ w_e (W2[e]·u + b2[e])
   virtual void moe(const MoeArgs& args) = 0;
-  // logits = (rmsnorm(residual[tokens]) ⊙ norm) · tableᵀ
+  // residual += delta; logits = (rmsnorm(residual[tokens]) ⊙ norm) · tableᵀ
   virtual void logits(const LogitsArgs& args) = 0;
   // Draws one token per row of logits (sampling.h). The logits slot is unspecified afterwards.
   virtual Ticket sample(const SampleArgs& args) = 0;

@@ -4,11 +4,19 @@
 #include "backend/cost.h"
 #include "backend/stage.h"
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace nibble::backend {
+
+// Of a stage that each layer has: whose layers.
+enum class InLayers : uint8_t { kAll, kFirst, kAfterFirst };
+[[nodiscard]] constexpr bool is_in(InLayers layers, int layer) {
+  return layers == InLayers::kAll || (layers == InLayers::kFirst) == (layer == 0);
+}
 
 // A kernel's launches, or one loop over a host's threads.
 struct PlannedStage {
@@ -19,7 +27,18 @@ struct PlannedStage {
   int64_t launches = 1;             // in each of these layers
   Cost cost{};                      // its part of what the stage must read and compute at the least, in one layer
   int64_t shared_bytes = 0;         // dynamic shared memory of a block, where a launch plans it
-  bool once = false;                // in the first of them only
+  InLayers layers = InLayers::kAll;
 };
+
+[[nodiscard]] constexpr bool outside_layers(Stage stage) { return stage == Stage::kEmbed || stage == Stage::kLogits; }
+
+// In how many layers of a model of these; 1 outside the layers.
+[[nodiscard]] inline int64_t layers_of(const PlannedStage& planned, std::span<const LayerKind> kinds) {
+  if (outside_layers(planned.stage)) return 1;
+  int64_t layers = 0;
+  for (size_t l = 0; l < kinds.size(); ++l)
+    layers += (!planned.kind || *planned.kind == kinds[l]) && is_in(planned.layers, static_cast<int>(l)) ? 1 : 0;
+  return layers;
+}
 
 }  // namespace nibble::backend

@@ -189,7 +189,8 @@ class FakeBackend final : public backend::Backend {
     tokens_computed += static_cast<int64_t>(tokens_.size());
     ++steps;
   }
-  void attn_in(const backend::AttnInArgs& args) override {
+  void attn_in(const backend::AttnInArgs&) override { fault(); }
+  void attend(const backend::AttendArgs& args) override {
     fault();
     for (const int32_t position : args.positions)
       step_ends_ += args.layer_idx == 0 ? key_seconds * static_cast<double>(position) : 0;
@@ -199,9 +200,6 @@ class FakeBackend final : public backend::Backend {
       check(cell.step != steps || cell.token < 0, "a slot is written once in a step");
       cell = {.token = tokens_[t], .position = args.positions[t], .step = steps};
     }
-  }
-  void attend(const backend::AttendArgs& args) override {
-    fault();
     most_rows = std::max(most_rows, static_cast<int>(args.rows.size()));
     for (size_t r = 0; r < args.rows.size(); ++r) {
       const backend::Row& row = args.rows[r];

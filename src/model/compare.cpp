@@ -11,20 +11,21 @@ namespace {
 
 using backend::Slot;
 
-// What a stage has just written, or makes sure of: some backends choose experts where they multiply, or leave a sum to
-// the next norm.
+// What a stage has just written, or makes sure of: some backends choose experts where they multiply, or turn q where
+// they make it.
 std::span<const Slot> slots_of(Stage stage) {
   static constexpr Slot kResidual[] = {Slot::kResidual};
-  static constexpr Slot kAttnIn[] = {Slot::kResidual, Slot::kNormed, Slot::kQ};
-  static constexpr Slot kAttend[] = {Slot::kAttn};
+  static constexpr Slot kAttnIn[] = {Slot::kResidual, Slot::kNormed, Slot::kQkv};
+  static constexpr Slot kAttend[] = {Slot::kQ, Slot::kAttn};
+  static constexpr Slot kAttnOut[] = {Slot::kDelta};
   static constexpr Slot kRoute[] = {Slot::kResidual, Slot::kNormed, Slot::kRouterLogits};
-  static constexpr Slot kMoe[] = {Slot::kExpertIds, Slot::kExpertWeights, Slot::kExpertHidden, Slot::kResidual};
+  static constexpr Slot kMoe[] = {Slot::kExpertIds, Slot::kExpertWeights, Slot::kExpertHidden, Slot::kDelta};
   static constexpr Slot kLogits[] = {Slot::kLogits};
   switch (stage) {
-    case Stage::kEmbed:
-    case Stage::kAttnOut: return kResidual;
+    case Stage::kEmbed: return kResidual;
     case Stage::kAttnIn: return kAttnIn;
     case Stage::kAttend: return kAttend;
+    case Stage::kAttnOut: return kAttnOut;
     case Stage::kRoute: return kRoute;
     case Stage::kMoe: return kMoe;
     case Stage::kLogits: return kLogits;

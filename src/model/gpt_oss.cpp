@@ -50,12 +50,14 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
   for (int l = 0; l < model.config.dims.layers; ++l) {
     const backend::LayerKind kind = model.config.layer_kinds[static_cast<size_t>(l)];
     const backend::LayerWeights& layer = w.layers[static_cast<size_t>(l)];
-    be.attn_in({.layer = layer, .layer_idx = l, .positions = step.positions, .kv_slots = kv_of(kind).slots});
+    be.attn_in({.layer = layer, .layer_idx = l});
     after(Stage::kAttnIn, l);
     be.attend({.layer = layer,
                .layer_idx = l,
                .kind = kind,
                .sinks = model.attention_sinks,
+               .positions = step.positions,
+               .kv_slots = kv_of(kind).slots,
                .rows = step.rows,
                .pages = pages_of(kind)});
     after(Stage::kAttend, l);

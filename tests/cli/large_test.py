@@ -38,7 +38,7 @@ class Gpt20b(Case):
 
         compared = nibble("compare", "-m", model, "-p", "Hello, world!", "--json")
         self.assertEqual(compared.code, 0, compared.out[-2000:] + compared.err)
-        self.assertEqual(len(compared.json()["stages"]), 2 + 12 * 2)
+        self.assertEqual(len(compared.json()["stages"]), 2 + 13 * 2)
 
 
 if __name__ == "__main__":

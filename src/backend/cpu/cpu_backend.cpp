@@ -23,12 +23,11 @@ namespace {
 
 using cpu::Matrix;
 
-// One matrix of a verb: out[i][row] (=|+=) weight[row] · x[i] + bias[row].
+// One matrix of a verb: out[i][row] = weight[row] · x[i] + bias[row].
 struct Job {
   const Matrix& weight;
   std::span<const float> bias;  // empty: none
   float* out;                   // [tokens, weight.rows()]
-  enum class Store { kSet, kAdd } store = Store::kSet;
 };
 
 constexpr int64_t kMostJobs = 3;  // of one linear(): q, k and v
@@ -54,6 +53,7 @@ class CpuBackend final : public Backend {
     };
     const int64_t tokens = config_.max_tokens;
     residual_ = make(tokens, d.hidden);
+    delta_ = make(tokens, d.hidden);
     normed_ = make(std::max<int64_t>(tokens, config_.max_rows), d.hidden);
     q_ = make(tokens, d.q_width());
     k_ = make(tokens, d.kv_width());
@@ -111,15 +111,19 @@ class CpuBackend final : public Backend {
       const int32_t id = named >= 0 ? named : std::max(0, sampled_.back()[static_cast<size_t>(-1 - named)].token);
       kernels_.decode(table.at(id, 1), residual_.data() + t * dims_.hidden);
     }
+    clear_delta();
   }
 
   void attn_in(const AttnInArgs& args) override {
     const LayerWeights& w = args.layer;
-    rmsnorm_tokens(w[WeightRole::kAttnNorm]);
+    add_delta_and_norm(w[WeightRole::kAttnNorm]);
     linear({normed_.data(), {tokens_, dims_.hidden}},
            std::array{Job{matrix(w[WeightRole::kQ]), vector(w[WeightRole::kQBias]), q_.data()},
                       Job{matrix(w[WeightRole::kK]), vector(w[WeightRole::kKBias]), k_.data()},
                       Job{matrix(w[WeightRole::kV]), vector(w[WeightRole::kVBias]), v_.data()}});
+  }
+
+  void attend(const AttendArgs& args) override {
     cpu::KvCache& cache = kv_[static_cast<size_t>(args.layer_idx)];
     pool_.parallel_for(tokens_, [&](IndexRange range) {
       for (int64_t t = range.begin; t < range.end; ++t) {
@@ -129,10 +133,7 @@ class CpuBackend final : public Backend {
                     v_.data() + t * dims_.kv_width());
       }
     });
-  }
-
-  void attend(const AttendArgs& args) override {
-    attention_.run({.cache = kv_[static_cast<size_t>(args.layer_idx)],
+    attention_.run({.cache = cache,
                     .rows = args.rows,
                     .pages = args.pages,
                     .window = args.kind == LayerKind::kSliding ? dims_.sliding_window : 0,
@@ -143,13 +144,12 @@ class CpuBackend final : public Backend {
 
   void attn_out(const AttnOutArgs& args) override {
     linear({attn_.data(), {tokens_, dims_.q_width()}},
-           std::array{Job{matrix(args.layer[WeightRole::kO]), vector(args.layer[WeightRole::kOBias]), residual_.data(),
-                          Job::Store::kAdd}});
+           std::array{Job{matrix(args.layer[WeightRole::kO]), vector(args.layer[WeightRole::kOBias]), delta_.data()}});
   }
 
   void route(const RouteArgs& args) override {
     const LayerWeights& w = args.layer;
-    rmsnorm_tokens(w[WeightRole::kMlpNorm]);
+    add_delta_and_norm(w[WeightRole::kMlpNorm]);
     linear({normed_.data(), {tokens_, dims_.hidden}},
            std::array{Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}});
     for (int64_t t = 0; t < tokens_; ++t) {
@@ -168,6 +168,7 @@ class CpuBackend final : public Backend {
   }
 
   void moe(const MoeArgs& args) override {
+    clear_delta();
     const LayerWeights& w = args.layer;
     const bool whole = w[WeightRole::kGateUp].idx >= 0;
     const WeightHandle gate = w[whole ? WeightRole::kGateUp : WeightRole::kGate];
@@ -178,12 +179,13 @@ class CpuBackend final : public Backend {
               .up_bias = whole ? std::span<const float>() : vector(w[WeightRole::kUpBias]),
               .down = matrix(w[WeightRole::kDown]),
               .down_bias = vector(w[WeightRole::kDownBias])},
-             normed_.data(), expert_hidden_.data(), residual_.data());
+             normed_.data(), expert_hidden_.data(), delta_.data());
   }
 
   void logits(const LogitsArgs& args) override {
     logit_rows_ = static_cast<int64_t>(args.tokens.size());
     check(logit_rows_ <= config_.max_rows, "a step holds at most max_rows rows of logits");
+    for (size_t i = 0; i < static_cast<size_t>(tokens_ * dims_.hidden); ++i) residual_[i] += delta_[i];
     for (int64_t r = 0; r < logit_rows_; ++r) {
       rmsnorm(residual_.data() + int64_t{args.tokens[static_cast<size_t>(r)]} * dims_.hidden, vector(args.norm),
               normed_.data() + r * dims_.hidden);
@@ -215,7 +217,16 @@ class CpuBackend final : public Backend {
     };
     switch (slot) {
       case Slot::kResidual: return copy(residual_, {tokens_, dims_.hidden});
+      case Slot::kDelta: return copy(delta_, {tokens_, dims_.hidden});
       case Slot::kNormed: return copy(normed_, {tokens_, dims_.hidden});
+      case Slot::kQkv: {
+        SlotData all{{tokens_, dims_.q_width() + 2 * dims_.kv_width()}, {}};
+        for (int64_t t = 0; t < tokens_; ++t)
+          for (const auto& [part, width] :
+               {std::pair{&q_, dims_.q_width()}, {&k_, dims_.kv_width()}, {&v_, dims_.kv_width()}})
+            all.values.insert(all.values.end(), part->begin() + t * width, part->begin() + (t + 1) * width);
+        return all;
+      }
       case Slot::kQ: return copy(q_, {tokens_, dims_.q_width()});
       case Slot::kAttn: return copy(attn_, {tokens_, dims_.q_width()});
       case Slot::kRouterLogits: return copy(router_logits_, {tokens_, dims_.experts});
@@ -275,11 +286,16 @@ class CpuBackend final : public Backend {
     return {logits_.data() + r * dims_.vocab, static_cast<size_t>(dims_.vocab)};
   }
 
-  void rmsnorm_tokens(WeightHandle norm) {
+  void clear_delta() { std::fill_n(delta_.begin(), tokens_ * dims_.hidden, 0.0f); }
+
+  void add_delta_and_norm(WeightHandle norm) {
     const std::span<const float> scale = vector(norm);
     pool_.parallel_for(tokens_, [&](IndexRange range) {
       for (int64_t t = range.begin; t < range.end; ++t) {
-        rmsnorm(residual_.data() + t * dims_.hidden, scale, normed_.data() + t * dims_.hidden);
+        float* const x = residual_.data() + t * dims_.hidden;
+        const float* const delta = delta_.data() + t * dims_.hidden;
+        for (int64_t d = 0; d < dims_.hidden; ++d) x[d] += delta[d];
+        rmsnorm(x, scale, normed_.data() + t * dims_.hidden);
       }
     });
   }
@@ -338,7 +354,7 @@ class CpuBackend final : public Backend {
       __builtin_prefetch(out + tile.rows, 1);
       for (int r = 0; r < tile.rows; ++r) {
         const float bias = job.bias.empty() ? 0.0f : job.bias[static_cast<size_t>(tile.row + r)];
-        out[r] = sum[r] + bias + (job.store == Job::Store::kAdd ? out[r] : 0.0f);
+        out[r] = sum[r] + bias;
       }
     }
   }
@@ -352,7 +368,8 @@ class CpuBackend final : public Backend {
   cpu::Attention attention_;
   std::vector<Uploaded> weights_;
   std::vector<cpu::KvCache> kv_;  // per layer
-  AlignedVector<float> residual_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_, logits_;
+  AlignedVector<float> residual_, delta_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_,
+      logits_;
   std::vector<int32_t> expert_ids_, expert_order_;
   std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   std::vector<int32_t> all_rows_;              // 0, 1, 2, …

@@ -35,9 +35,9 @@ void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
   }
 }
 
-void Moe::run(const ExpertWeights& w, const float* x, float* hidden, float* residual) {
+void Moe::run(const ExpertWeights& w, const float* x, float* hidden, float* delta) {
   gate_up(w, x, hidden);
-  down(w, hidden, residual);
+  down(w, hidden, delta);
 }
 
 void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
@@ -86,7 +86,7 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
   });
 }
 
-void Moe::down(const ExpertWeights& w, const float* hidden, float* residual) {
+void Moe::down(const ExpertWeights& w, const float* hidden, float* delta) {
   groups_.clear();
   for (const int e : hit_) {
     groups_.push_back({.weight = &w.down,
@@ -100,7 +100,7 @@ void Moe::down(const ExpertWeights& w, const float* hidden, float* residual) {
     for (int t = 0; t < tile.tokens; ++t) {
       const int64_t slot = experts_[static_cast<size_t>(e)].slots[static_cast<size_t>(tile.from + t)];
       const float weight = weights_[static_cast<size_t>(slot)];
-      float* out = residual + slot / dims_.topk * dims_.hidden + tile.row;
+      float* out = delta + slot / dims_.topk * dims_.hidden + tile.row;
       __builtin_prefetch(out + tile.rows, 1);
       for (int r = 0; r < tile.rows; ++r) out[r] += weight * (tile.out[t * kTileRows + r] + bias[r]);
     }

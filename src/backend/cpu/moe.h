@@ -27,9 +27,9 @@ class Moe {
   // Who is routed where: ids and weights are [tokens, topk].
   void route(std::span<const int32_t> ids, std::span<const float> weights);
 
-  // hidden[t, k] = swiglu(W1[e] · x[t] + b1[e]); residual[t] += weight[t, k] * (W2[e] · hidden[t, k] + b2[e]), a
-  // token's experts by rising id. x and residual are [tokens, hidden], hidden is [tokens, topk, inter].
-  void run(const ExpertWeights& w, const float* x, float* hidden, float* residual);
+  // hidden[t, k] = swiglu(W1[e] · x[t] + b1[e]); delta[t] += weight[t, k] * (W2[e] · hidden[t, k] + b2[e]), a
+  // token's experts by rising id. x and delta are [tokens, hidden], hidden is [tokens, topk, inter].
+  void run(const ExpertWeights& w, const float* x, float* hidden, float* delta);
 
  private:
   struct Expert {
@@ -38,7 +38,7 @@ class Moe {
   };
 
   void gate_up(const ExpertWeights& w, const float* x, float* hidden);
-  void down(const ExpertWeights& w, const float* hidden, float* residual);
+  void down(const ExpertWeights& w, const float* hidden, float* delta);
 
   const BackendConfig& config_;
   const Dims& dims_ = config_.dims;

@@ -89,6 +89,8 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   const int64_t tokens = config.max_tokens, rows = config.max_rows, pairs = tokens * d.topk;
   Arena a;
   a.residual = carver.take<float>(tokens * d.hidden);
+  const int64_t few = std::min<int64_t>(tokens, kGemvTokens);
+  a.delta[0] = carver.take<float>((needs.gemms ? few : tokens) * d.hidden);
   a.normed = carver.take<float>(std::max(tokens, rows) * d.hidden);
   a.q = carver.take<float>(tokens * d.q_width());
   a.attn = carver.take<float>(tokens * d.q_width());
@@ -97,7 +99,8 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   a.expert_weights = carver.take<float>(pairs);
   if (needs.matrices == Matrices::kPacked) {
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
-    a.pending = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
+    a.residual_sum = carver.take<float>(few * d.hidden);
+    a.delta[1] = carver.take<float>(few * d.hidden);
     a.inverse = carver.take<float>(tokens);
     a.normed_f16 = carver.take<F16>(tokens * d.hidden);
     a.route_finished = carver.take<int>(route_tiles(std::min<int64_t>(tokens, kRouteMaxTokens)));

@@ -37,24 +37,27 @@ class Carver {
 
 struct Arena {
   // Slots and what lies between them
-  float* residual = nullptr;           // [tokens, hidden]
-  float* normed = nullptr;             // [max(tokens, rows), hidden]
-  float* q = nullptr;                  // [tokens, heads * head_dim]
-  float* k = nullptr;                  // [tokens, kv_heads * head_dim]; not with packed matrices
-  float* v = nullptr;                  // likewise
-  float* attn = nullptr;               // [tokens, heads * head_dim]
-  float* router_logits = nullptr;      // [tokens, experts]
-  float* inverse = nullptr;            // [tokens] 1 / rms of residual, of the last route; with packed matrices
-  int32_t* expert_ids = nullptr;       // [tokens, topk]
-  float* expert_weights = nullptr;     // [tokens, topk]
-  float* expert_hidden = nullptr;      // [tokens, topk, inter]
-  F16* expert_hidden_f16 = nullptr;    // [tokens, topk, inter], instead of expert_hidden
-  F16* normed_f16 = nullptr;           // [tokens, hidden], with packed matrices: what the experts multiply
-  float* pending = nullptr;            // [min(tokens, 8), hidden] sums of moe_down that residual has still to get
-  float* expert_out = nullptr;         // [tokens, topk, hidden]
-  int* route_finished = nullptr;       // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
-  int32_t* moe_pairs = nullptr;        // [max_places]
-  ExpertTile* moe_tiles = nullptr;     // [max_moe_tiles]
+  float* residual = nullptr;         // [tokens, hidden]
+  float* residual_sum = nullptr;     // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
+                                     // read residual when the first of them has added delta
+  float* delta[2] = {};              // parts of the slot: [tokens, hidden] or, with GEMMs, [min(tokens, 8), hidden];
+                                     // the second [min(tokens, 8), hidden], of a fused step's experts
+  float* normed = nullptr;           // [max(tokens, rows), hidden]
+  float* q = nullptr;                // [tokens, heads * head_dim]
+  float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
+  float* v = nullptr;                // likewise
+  float* attn = nullptr;             // [tokens, heads * head_dim]
+  float* router_logits = nullptr;    // [tokens, experts]
+  float* inverse = nullptr;          // [tokens] 1 / rms of residual, of the last route; with packed matrices
+  int32_t* expert_ids = nullptr;     // [tokens, topk]
+  float* expert_weights = nullptr;   // [tokens, topk]
+  float* expert_hidden = nullptr;    // [tokens, topk, inter]
+  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, inter], instead of expert_hidden
+  F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
+  float* expert_out = nullptr;       // [tokens, topk, hidden]
+  int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
+  int32_t* moe_pairs = nullptr;      // [max_places]
+  ExpertTile* moe_tiles = nullptr;   // [max_moe_tiles]
   int32_t* moe_tile_counts = nullptr;  // [kTileCounts]
   float* logits = nullptr;             // [rows, vocab]
   // Around GEMMs; only where the step may run on them

@@ -153,8 +153,18 @@ class StreamedCudaBackend final : public CudaBackend {
     const Held held = program.held[static_cast<size_t>(ran_)][static_cast<size_t>(slot)];
     if (held == Held::kNothing) return {};
     switch (slot) {
-      case Slot::kResidual: return read(at_.residual, {tokens, dims_.hidden});
+      case Slot::kResidual: return read(held == Held::kSum ? at_.residual_sum : at_.residual, {tokens, dims_.hidden});
+      case Slot::kDelta: {
+        SlotData delta = read(at_.delta[0], {tokens, dims_.hidden});
+        if (held == Held::kParts) {
+          const SlotData more = read(at_.delta[1], delta.shape);
+          std::transform(delta.values.begin(), delta.values.end(), more.values.begin(), delta.values.begin(),
+                         std::plus());
+        }
+        return delta;
+      }
       case Slot::kNormed: return read(at_.normed, {tokens, dims_.hidden});
+      case Slot::kQkv: return plain_qkv();
       case Slot::kQ: return read(at_.q, {tokens, dims_.q_width()});
       case Slot::kAttn: return held == Held::kInput ? attn_input() : read(at_.attn, {tokens, dims_.q_width()});
       case Slot::kRouterLogits: return read(at_.router_logits, {tokens, dims_.experts});
@@ -313,6 +323,18 @@ class StreamedCudaBackend final : public CudaBackend {
         cudaMemcpyAsync(values.data(), device, values.size() * sizeof(T), cudaMemcpyDeviceToHost, stream_.get()));
     cuda_check(cudaStreamSynchronize(stream_.get()));
     return values;
+  }
+
+  [[nodiscard]] SlotData plain_qkv() {
+    const int64_t tokens = program_->tokens;
+    SlotData all{{tokens, dims_.q_width() + 2 * dims_.kv_width()}, {}};
+    const std::vector<float> q = host_copy(at_.q, tokens * dims_.q_width()),
+                             k = host_copy(at_.k, tokens * dims_.kv_width()),
+                             v = host_copy(at_.v, tokens * dims_.kv_width());
+    for (int64_t t = 0; t < tokens; ++t)
+      for (const auto& [part, width] : {std::pair{&q, dims_.q_width()}, {&k, dims_.kv_width()}, {&v, dims_.kv_width()}})
+        all.values.insert(all.values.end(), part->begin() + t * width, part->begin() + (t + 1) * width);
+    return all;
   }
 
   template <class T>

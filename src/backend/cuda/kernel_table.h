@@ -125,9 +125,11 @@ struct EmbedLaunch {
   int tokens = 0, hidden = 0;
 };
 
-// out[r,:] = x[i,:] / sqrt(mean(x[i,:]^2) + eps) * scale, i = which[r]
+// sum[r,:] = x[i,:] + delta[i,:]; out[r,:] = sum[r,:] / sqrt(mean(sum[r,:]^2) + eps) * scale, i = which[r]
 struct RmsnormLaunch {
   const float* x = nullptr;        // [*, hidden]
+  const float* delta = nullptr;    // [*, hidden]; may be none
+  float* sum = nullptr;            // [rows, hidden]; may be none, or x without `which`
   const int32_t* which = nullptr;  // [rows]; none: r itself
   const Bf16* scale = nullptr;     // [hidden]
   float* out = nullptr;            // [rows, hidden]
@@ -135,14 +137,13 @@ struct RmsnormLaunch {
   float eps = 0;
 };
 
-// out[t,r] (= | +=) weight[r,:] · x[t,:] + bias[r]
+// out[t,r] = weight[r,:] · x[t,:] + bias[r]
 struct LinearLaunch {
   const Bf16* weight = nullptr;  // [rows, cols]
   const Bf16* bias = nullptr;    // [rows]; may be none
   const float* x = nullptr;      // [tokens, cols]
   float* out = nullptr;          // [tokens, rows]
   int tokens = 0, rows = 0, cols = 0;
-  enum class Store : uint8_t { kSet, kAdd } store = Store::kSet;
 };
 
 // One layer's pages: [page, kv_head, kPageTokens, head_dim]. kE4m3: saturated at 448, no scale, since E4M3 is a
@@ -202,7 +203,7 @@ struct MxfpMatrix {
   const uint8_t* scales = nullptr;  // [experts, rows, cols / 32]
 };
 
-// residual[t,:] += Σ_k weights[t,k] * (down[e] · swiglu(gate_up[e] · x[t,:] + gate_up_bias[e]) + down_bias[e])
+// delta[t,:] = Σ_k weights[t,k] * (down[e] · swiglu(gate_up[e] · x[t,:] + gate_up_bias[e]) + down_bias[e])
 struct MoeLaunch {
   const float* x = nullptr;               // [tokens, hidden]
   const int32_t* expert_ids = nullptr;    // [tokens, topk]
@@ -211,7 +212,7 @@ struct MoeLaunch {
   const Bf16* gate_up_bias = nullptr;     // [experts, 2*inter]
   const Bf16* down_bias = nullptr;        // [experts, hidden]
   float* hidden_out = nullptr;            // [tokens, topk, inter]: swiglu(...)
-  float* residual = nullptr;              // [tokens, hidden]
+  float* delta = nullptr;                 // [tokens, hidden]
   // Scratch
   int32_t* pairs = nullptr;       // [tokens * topk] token * topk + k, grouped by expert
   ExpertTile* tiles = nullptr;    // [max_moe_tiles]

@@ -143,19 +143,31 @@ class ReferenceBackend final : public Backend {
         row[static_cast<size_t>(d)] = at(args.table)[int64_t{id} * dims_.hidden + d];
       residual_.push_back(std::move(row));
     }
+    delta_.assign(residual_.size(), Vec(static_cast<size_t>(dims_.hidden)));
   }
 
   void attn_in(const AttnInArgs& args) override {
+    add_delta();
     normed_.clear();
-    q_.clear();
+    qkv_.clear();
     for (size_t t = 0; t < residual_.size(); ++t) {
       normed_.push_back(rmsnorm(residual_[t], at(args.layer[WeightRole::kAttnNorm])));
       const auto project = [&](WeightRole weight, WeightRole bias, int rows) {
         return linear(at(args.layer[weight]), at(args.layer[bias]), normed_[t], 0, rows);
       };
-      Vec q = project(WeightRole::kQ, WeightRole::kQBias, dims_.q_width());
-      Vec k = project(WeightRole::kK, WeightRole::kKBias, dims_.kv_width());
-      Vec v = project(WeightRole::kV, WeightRole::kVBias, dims_.kv_width());
+      Vec qkv = project(WeightRole::kQ, WeightRole::kQBias, dims_.q_width());
+      for (const Vec& more : {project(WeightRole::kK, WeightRole::kKBias, dims_.kv_width()),
+                              project(WeightRole::kV, WeightRole::kVBias, dims_.kv_width())})
+        qkv.insert(qkv.end(), more.begin(), more.end());
+      qkv_.push_back(std::move(qkv));
+    }
+  }
+
+  void attend(const AttendArgs& args) override {
+    q_.clear();
+    for (size_t t = 0; t < qkv_.size(); ++t) {
+      const auto q_end = qkv_[t].begin() + dims_.q_width(), k_end = q_end + dims_.kv_width();
+      Vec q(qkv_[t].begin(), q_end), k(q_end, k_end), v(k_end, qkv_[t].end());
       rope(q, args.positions[t]);
       rope(k, args.positions[t]);
       round_heads(k);
@@ -166,9 +178,6 @@ class ReferenceBackend final : public Backend {
       std::copy(v.begin(), v.end(), kv.values.begin() + slot);
       q_.push_back(std::move(q));
     }
-  }
-
-  void attend(const AttendArgs& args) override {
     attn_.assign(q_.size(), Vec(static_cast<size_t>(dims_.q_width())));
     for (size_t r = 0; r < args.rows.size(); ++r) {
       const Row& row = args.rows[r];
@@ -189,12 +198,12 @@ class ReferenceBackend final : public Backend {
 
   void attn_out(const AttnOutArgs& args) override {
     for (size_t t = 0; t < residual_.size(); ++t) {
-      add(residual_[t],
-          linear(at(args.layer[WeightRole::kO]), at(args.layer[WeightRole::kOBias]), attn_[t], 0, dims_.hidden), 1);
+      delta_[t] = linear(at(args.layer[WeightRole::kO]), at(args.layer[WeightRole::kOBias]), attn_[t], 0, dims_.hidden);
     }
   }
 
   void route(const RouteArgs& args) override {
+    add_delta();
     normed_.clear();
     router_logits_.clear();
     expert_ids_.clear();
@@ -224,13 +233,14 @@ class ReferenceBackend final : public Backend {
     expert_hidden_.clear();
     for (size_t t = 0; t < residual_.size(); ++t) {
       Vec all;
+      delta_[t].assign(static_cast<size_t>(dims_.hidden), 0);
       for (int k = 0; k < dims_.topk; ++k) {
         const auto expert = static_cast<int64_t>(expert_ids_[t][static_cast<size_t>(k)]);
         const Vec h = gate_up(args.layer, expert, rounded(normed_[t]));
         const Vec u = rounded(swiglu(h));
         const Vec y = linear(at(args.layer[WeightRole::kDown]), at(args.layer[WeightRole::kDownBias]), u,
                              expert * dims_.hidden, dims_.hidden);
-        add(residual_[t], y, expert_weights_[t][static_cast<size_t>(k)]);
+        add(delta_[t], y, expert_weights_[t][static_cast<size_t>(k)]);
         all.insert(all.end(), u.begin(), u.end());
       }
       expert_hidden_.push_back(std::move(all));
@@ -238,6 +248,7 @@ class ReferenceBackend final : public Backend {
   }
 
   void logits(const LogitsArgs& args) override {
+    add_delta();
     logits_.clear();
     for (const int32_t t : args.tokens) {
       const Vec x = rmsnorm(residual_[static_cast<size_t>(t)], at(args.norm));
@@ -369,6 +380,10 @@ class ReferenceBackend final : public Backend {
     return u;
   }
 
+  void add_delta() {
+    for (size_t t = 0; t < residual_.size(); ++t) add(residual_[t], delta_[t], 1);
+  }
+
   static void add(Vec& x, const Vec& y, double weight) {
     for (size_t d = 0; d < x.size(); ++d) x[d] += weight * y[d];
   }
@@ -376,7 +391,9 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] const std::vector<Vec>& slot_rows(Slot slot) const {
     switch (slot) {
       case Slot::kResidual: return residual_;
+      case Slot::kDelta: return delta_;
       case Slot::kNormed: return normed_;
+      case Slot::kQkv: return qkv_;
       case Slot::kQ: return q_;
       case Slot::kAttn: return attn_;
       case Slot::kRouterLogits: return router_logits_;
@@ -393,7 +410,8 @@ class ReferenceBackend final : public Backend {
   const Dims& dims_ = config_.dims;
   std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
   std::vector<LayerKv> kv_;     // per layer
-  std::vector<Vec> residual_, normed_, q_, attn_, router_logits_, expert_ids_, expert_weights_, expert_hidden_, logits_;
+  std::vector<Vec> residual_, delta_, normed_, qkv_, q_, attn_, router_logits_, expert_ids_, expert_weights_,
+      expert_hidden_, logits_;
   std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   Ticket ticket_ = 0;
 };

@@ -6,6 +6,8 @@
 #include "backend/cuda/kernels/any/linear_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 
+#include "base/error.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,29 +31,27 @@ Kernel by_packing(Packing packing, Kernel bf16) {
   return static_cast<Kernel>(static_cast<int>(bf16) + static_cast<int>(packing));
 }
 
-// What the residual has still to get when a stage begins, in the form in which the kernel before it left it.
+// How a stage left its delta, for the next one, which adds it to the residual.
 struct Delta {
   enum class Form : uint8_t {
-    kNone,
-    kAdded,       // the kernel has added it to the residual
-    kHalf,        // likewise; half of the experts' is in Arena::pending
-    kRows,        // f32 [tokens, hidden], without o's bias: Arena::gemm_y
+    kRows,        // f32 [tokens, hidden]: Arena::delta[0]
+    kParts,       // the same twice, to be added: Arena::delta
+    kSums,        // of a GEMM, without o's bias: Arena::gemm_y
     kTiles,       // the same in splits, bf16 (split_gemm_plan.h)
     kExpertsF32,  // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
     kExpertsBf16  // the same: Arena::gemm_y
-  } form = Form::kNone;
-  int splits = 0;
+  } form = Form::kRows;
+  int splits = 1;
 
-  // norm_sums of it. What a stage after the first layer's experts gets, is of the layer before.
+  // norm_sums that add it.
   [[nodiscard]] NormSumsArgs sums(const Binding& b, int tokens) const {
     NormSumsArgs args{
         .x = b.at.residual, .tokens = tokens, .hidden = to_int(b.config.dims.hidden), .eps = b.config.rms_eps};
     const int topk = to_int(b.config.dims.topk);
     switch (form) {
-      case Form::kNone:
-      case Form::kAdded:
-      case Form::kHalf: break;
-      case Form::kRows: args.sums = {b.at.gemm_y, 1}, args.bias = b.w.o_bias; break;
+      case Form::kRows: args.sums = {b.at.delta[0], 1}; break;
+      case Form::kParts: check(false, "norm_sums adds a delta of one part"); break;
+      case Form::kSums: args.sums = {b.at.gemm_y, 1}, args.bias = b.w.o_bias; break;
       case Form::kTiles: args.sums = {b.at.gemm_y, splits, SplitSums::Order::kTiles}, args.bias = b.w.o_bias; break;
       case Form::kExpertsF32:
         args.experts = {.at = b.at.expert_out, .weights = b.at.expert_weights, .topk = topk};
@@ -93,7 +93,7 @@ class Maker {
     if (flash_) share_tokens(args_.step.rows, program_.shares, tile_tokens(attention()));
     embed();
     attn_in();
-    for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
+    attend();
     attn_out();
     route();
     moe();
@@ -159,23 +159,26 @@ class Maker {
                             .half = to_int(b.config.dims.head_dim / 2),
                             .concentration = b.config.rope_concentration},
                            on);
-    }).once = true;
+    }).layers = InLayers::kFirst;
     if (dense_gemms_) return gemm_attn_in();
     const Packing packed = packing(kQ);
-    // The experts' sums of the layer before, of which the residual has half.
-    const bool half = fused_ && moe_ != MoeKernel::kGemv;
-    if (half) hold(Slot::kResidual, Held::kNothing);
+    const bool parts = experts_delta().form == Delta::Form::kParts;
+    if (!parts) add_experts().layers = InLayers::kAfterFirst;
+    if (fused_) hold(Slot::kResidual, Held::kSum);
+    hold(Slot::kQkv, Held::kNothing);
     gemv(by_packing(packed, Kernel::kQkvBf16), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
          {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
-         [half, n = tokens_, gemv = gemv_](const Binding& b, const Launch& on) {
+         [parts, fused = fused_, n = tokens_, gemv = gemv_](const Binding& b, const Launch& on) {
            const Dims& d = b.config.dims;
            const int64_t rope = d.head_dim / 2;
+           const bool adds = parts && b.layer > 0;
            for (int64_t t = 0; t < n; t += kGemvTokens)
              b.kernels.qkv({.packing = b.w.qkv.packing,
                             .weights = b.w.qkv.data,
                             .bias = b.w.q_bias,
                             .in = {.x = b.at.residual + t * d.hidden,
-                                   .pending = half && b.layer > 0 ? b.at.pending : nullptr,
+                                   .delta = {adds ? b.at.delta[0] : nullptr, adds ? b.at.delta[1] : nullptr},
+                                   .sum = fused ? b.at.residual_sum : nullptr,
                                    .norm = b.w.attn_norm,
                                    .normed = b.at.normed + t * d.hidden,
                                    .eps = b.config.rms_eps},
@@ -195,9 +198,13 @@ class Maker {
   }
 
   void plain_attn_in() {
-    const int n = tokens();
-    rmsnorm(kAttnNorm, tokens_,
-            [](const Binding& b) { return RmsnormLaunch{.x = b.at.residual, .scale = b.w.attn_norm}; });
+    rmsnorm(kAttnNorm, tokens_, [](const Binding& b) {
+      const bool adds = b.layer > 0;
+      return RmsnormLaunch{.x = b.at.residual,
+                           .delta = adds ? b.at.delta[0] : nullptr,
+                           .sum = adds ? b.at.residual : nullptr,
+                           .scale = b.w.attn_norm};
+    });
     linear("q", tokens_, {d_.q_width(), d_.hidden}, {kQ, kQBias}, [](const Binding& b) {
       return LinearLaunch{.weight = b.w.q, .bias = b.w.q_bias, .x = b.at.normed, .out = b.at.q};
     });
@@ -207,23 +214,27 @@ class Maker {
     linear("v", tokens_, {d_.kv_width(), d_.hidden}, {kV, kVBias}, [](const Binding& b) {
       return LinearLaunch{.weight = b.w.v, .bias = b.w.v_bias, .x = b.at.normed, .out = b.at.v};
     });
+  }
+
+  void plain_rope_kv() {
     constexpr Kernel kRopeKv[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
-    add(kRopeKv[static_cast<size_t>(kv_type())], per_token(tokens_), {}, [n](const Binding& b, const Launch& on) {
-      const Dims& d = b.config.dims;
-      b.kernels.rope_kv({.q = b.at.q,
-                         .k = b.at.k,
-                         .v = b.at.v,
-                         .positions = b.step.positions,
-                         .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
-                         .rope_inv_freq = b.at.rope_inv_freq,
-                         .kv = b.kv(),
-                         .tokens = n,
-                         .heads = to_int(d.heads),
-                         .kv_heads = to_int(d.kv_heads),
-                         .head_dim = to_int(d.head_dim),
-                         .rope_concentration = b.config.rope_concentration},
-                        on);
-    });
+    add(kRopeKv[static_cast<size_t>(kv_type())], per_token(tokens_), {},
+        [n = tokens()](const Binding& b, const Launch& on) {
+          const Dims& d = b.config.dims;
+          b.kernels.rope_kv({.q = b.at.q,
+                             .k = b.at.k,
+                             .v = b.at.v,
+                             .positions = b.step.positions,
+                             .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
+                             .rope_inv_freq = b.at.rope_inv_freq,
+                             .kv = b.kv(),
+                             .tokens = n,
+                             .heads = to_int(d.heads),
+                             .kv_heads = to_int(d.kv_heads),
+                             .head_dim = to_int(d.head_dim),
+                             .rope_concentration = b.config.rope_concentration},
+                            on);
+        });
   }
 
   static RopeSumsArgs rope_of(const Binding& b, int tokens) {
@@ -247,7 +258,7 @@ class Maker {
       args.rounded = in;
       args.rounded.at = b.at.gemm_x;
     });
-    hold(Slot::kNormed, Held::kNothing);
+    for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
     const GemmShape shape{d_.q_width() + 2 * d_.kv_width(), d_.hidden, tokens_, 1, packed};
     const GemmDevice device = gemms(packed);
     const int n = tokens();
@@ -270,9 +281,13 @@ class Maker {
     }
     qkv_sums_ = sums(packed, shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
     attend_turns_ = flash_ && qkv_sums_.order == SplitSums::Order::kTiles && lone_tokens(args_.step.rows);
-    if (attend_turns_) return hold(Slot::kQ, Held::kNothing);
+    if (attend_turns_) hold(Slot::kQ, Held::kNothing);
+  }
+
+  // Of the sums that gemm_attn_in left.
+  void rope_sums() {
     add(Kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
-        [n, sums = qkv_sums_](const Binding& b, const Launch& on) {
+        [n = tokens(), sums = qkv_sums_](const Binding& b, const Launch& on) {
           RopeSumsArgs rope = rope_of(b, n);
           rope.sums = sums;
           rope.sums.at = b.at.gemm_y;
@@ -280,8 +295,17 @@ class Maker {
         });
   }
 
-  void attend(LayerKind kind) {
+  void attend() {
     stage_ = Stage::kAttend;
+    if (plain()) {
+      plain_rope_kv();
+    } else if (qkv_sums_.splits > 0 && !attend_turns_) {
+      rope_sums();
+    }
+    for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
+  }
+
+  void attend(LayerKind kind) {
     const auto place = [&](Node& own, const std::vector<Row>& rows) {
       own.kind = kind;
       own.cost += cost_.of(stage_, kind, {.rows = rows});
@@ -378,14 +402,10 @@ class Maker {
   void attn_out() {
     stage_ = Stage::kAttnOut;
     const Roles reads = {kO, kOBias};
+    delta_ = {};
     if (plain()) {
-      delta_ = {Delta::Form::kAdded};
       return linear("o", tokens_, {d_.hidden, d_.q_width()}, reads, [](const Binding& b) {
-        return LinearLaunch{.weight = b.w.o_rows,
-                            .bias = b.w.o_bias,
-                            .x = b.at.attn,
-                            .out = b.at.residual,
-                            .store = LinearLaunch::Store::kAdd};
+        return LinearLaunch{.weight = b.w.o_rows, .bias = b.w.o_bias, .x = b.at.attn, .out = b.at.delta[0]};
       });
     }
     const Packing packed = packing(kO);
@@ -393,21 +413,13 @@ class Maker {
     if (dense_gemms_) {
       if (!flash_) round(packed, tokens_, d_.q_width(), [](const Binding& b) { return b.at.attn; });
       const SplitSums left = sums(packed, shape, reads, [](const Binding& b) { return b.w.o.data; });
-      delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kRows, left.splits};
-      hold(Slot::kResidual, Held::kNothing);
+      delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits};
+      hold(Slot::kDelta, Held::kNothing);
       return;
     }
-    const bool half = fused_ && moe_ != MoeKernel::kGemv;
-    dense(shape, tokens_, reads, [half](const Binding& b) {
-      return DenseArgs{.weights = b.w.o.data,
-                       .bias = b.w.o_bias,
-                       .in = {.x = b.at.attn},
-                       .y = b.at.residual,
-                       .pending = half && b.layer > 0 ? b.at.pending : nullptr,
-                       .into = Into::kAdd};
+    dense(shape, tokens_, reads, [](const Binding& b) {
+      return DenseArgs{.weights = b.w.o.data, .bias = b.w.o_bias, .in = {.x = b.at.attn}, .y = b.at.delta[0]};
     });
-    delta_ = {Delta::Form::kAdded};
-    hold(Slot::kResidual, Held::kFloats);
   }
 
   void route() {
@@ -417,7 +429,9 @@ class Maker {
     if (fused_) {
       add(Kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
           {kMlpNorm, kRouter, kRouterBias}, [n, gemv = gemv_](const Binding& b, const Launch& on) {
-            b.kernels.router({.x = b.at.residual,
+            b.kernels.router({.x = b.at.residual_sum,
+                              .delta = b.at.delta[0],
+                              .sum = b.at.residual,
                               .norm = b.w.mlp_norm,
                               .weight = b.w.router,
                               .bias = b.w.router_bias,
@@ -434,8 +448,9 @@ class Maker {
       return;
     }
     if (plain()) {
-      rmsnorm(kMlpNorm, tokens_,
-              [](const Binding& b) { return RmsnormLaunch{.x = b.at.residual, .scale = b.w.mlp_norm}; });
+      rmsnorm(kMlpNorm, tokens_, [](const Binding& b) {
+        return RmsnormLaunch{.x = b.at.residual, .delta = b.at.delta[0], .sum = b.at.residual, .scale = b.w.mlp_norm};
+      });
       return route_plainly();
     }
     if (router_by_sums(moe_, d_, tuned_, tokens_)) return route_sums();
@@ -495,13 +510,12 @@ class Maker {
                     args.normed = b.at.normed;
                   }
                 });
-      delta_ = {Delta::Form::kAdded};
     }
     const bool floats = !norms_while_rounding_ && activations_ != ExpertActivations::kExact;
     hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
     add(Kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
-        [n = tokens(), delta = delta_](const Binding& b, const Launch& on) {
-          const NormSumsArgs left = delta.sums(b, n);
+        [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b, const Launch& on) {
+          const NormSumsArgs left = adds ? delta.sums(b, n) : NormSumsArgs{};
           b.kernels.route_sums({.x = b.at.residual,
                                 .sums = left.sums,
                                 .bias = left.bias,
@@ -536,19 +550,17 @@ class Maker {
       grouped_moe(up, down);
     }
     delta_ = experts_delta();
-    if (dense_gemms_ || delta_.form == Delta::Form::kHalf) hold(Slot::kResidual, Held::kNothing);
-    // Where GEMMs take the dense layers, the next norm adds them.
-    if (!dense_gemms_ && delta_.form != Delta::Form::kHalf) {
-      norm_sums({}, delta_, [](const Binding&, NormSumsArgs&) {});
-      delta_ = {Delta::Form::kAdded};
-    }
+    hold(Slot::kDelta, delta_.form == Delta::Form::kParts ? Held::kParts : Held::kNothing);
   }
 
-  // In which form the experts leave their sums.
   [[nodiscard]] Delta experts_delta() const {
-    if (plain()) return {Delta::Form::kAdded};
+    if (plain()) return {};
     if (experts_gemms_) return {Delta::Form::kExpertsBf16};
-    return {fused_ && moe_ != MoeKernel::kGemv ? Delta::Form::kHalf : Delta::Form::kExpertsF32};
+    return {fused_ && moe_ != MoeKernel::kGemv ? Delta::Form::kParts : Delta::Form::kExpertsF32};
+  }
+  // Before a kernel that does not add them itself.
+  Node& add_experts() {
+    return norm_sums({}, experts_delta(), [](const Binding&, NormSumsArgs&) {});
   }
 
   static ExpertChoice choice(const Binding& b) {
@@ -586,8 +598,7 @@ class Maker {
                                .bias = b.w.down_bias,
                                .u = b.at.expert_hidden_f16,
                                .choice = again,
-                               .y = b.at.residual,
-                               .pending = b.at.pending,
+                               .y = {b.at.delta[0], b.at.delta[1]},
                                .hidden = to_int(b.config.dims.hidden),
                                .inter = to_int(b.config.dims.inter),
                                .tokens = n,
@@ -763,7 +774,7 @@ class Maker {
                      .gate_up_bias = b.w.up_bias,
                      .down_bias = b.w.down_bias,
                      .hidden_out = b.at.expert_hidden,
-                     .residual = b.at.residual,
+                     .delta = b.at.delta[0],
                      .pairs = b.at.moe_pairs,
                      .tiles = b.at.moe_tiles,
                      .tile_count = b.at.moe_tile_counts,
@@ -788,23 +799,27 @@ class Maker {
       return RmsnormLaunch{.x = b.at.residual, .which = b.step.logit_tokens, .scale = b.w.final_norm};
     };
     if (plain()) {
-      rmsnorm(kFinalNorm, rows, normed_rows);
+      // Of the rows that get logits; those have it in normed.
+      hold(Slot::kResidual, Held::kNothing);
+      rmsnorm(kFinalNorm, rows, [normed_rows](const Binding& b) {
+        RmsnormLaunch args = normed_rows(b);
+        args.delta = b.at.delta[0];
+        return args;
+      });
       return linear("lm_head", rows, {d_.vocab, d_.hidden}, {kUnembedding}, [](const Binding& b) {
         return LinearLaunch{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
       });
     }
     const Packing packed = packing(kUnembedding);
-    if (dense_gemms_) {
-      norm_sums({}, delta_, [](const Binding&, NormSumsArgs&) {});  // the last experts'
-      hold(Slot::kResidual, Held::kFloats);
-    }
+    const bool parts = delta_.form == Delta::Form::kParts;
+    if (!parts) add_experts();
+    if (parts) hold(Slot::kResidual, Held::kNothing);
     const GemmShape shape{d_.vocab, d_.hidden, rows, 1, packed};
     if (!logits_by_gemm(moe_, rows)) {
-      const bool half = delta_.form == Delta::Form::kHalf;
-      return dense(shape, rows, {kFinalNorm, kUnembedding}, [half](const Binding& b) {
+      return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts](const Binding& b) {
         return DenseArgs{.weights = b.w.unembedding.data,
                          .in = {.x = b.at.residual,
-                                .pending = half ? b.at.pending : nullptr,
+                                .delta = {parts ? b.at.delta[0] : nullptr, parts ? b.at.delta[1] : nullptr},
                                 .which = b.step.logit_tokens,
                                 .norm = b.w.final_norm,
                                 .eps = b.config.rms_eps},
@@ -851,10 +866,10 @@ class Maker {
         });
   }
 
-  // The residual gets what it has still to get.
+  // residual += delta, and what `more` asks for.
   template <class More>
-  void norm_sums(const Roles& reads, const Delta& delta, More more) {
-    add(Kernel::kNormSums, per_token(tokens_), reads, [=, n = tokens()](const Binding& b, const Launch& on) {
+  Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
+    return add(Kernel::kNormSums, per_token(tokens_), reads, [=, n = tokens()](const Binding& b, const Launch& on) {
       NormSumsArgs args = delta.sums(b, n);
       more(b, args);
       b.kernels.norm_sums(args, on);
@@ -993,7 +1008,7 @@ Program make_program(const ProgramArgs& args) { return Maker(args).make(); }
 void Program::execute(Stage stage, const Binding& b, Launch on) const {
   on.stage = stage;
   for (const Node& node : nodes)
-    if (node.stage == stage && (!node.kind || *node.kind == b.kind) && !(node.once && b.layer > 0)) node.launch(b, on);
+    if (node.stage == stage && (!node.kind || *node.kind == b.kind) && is_in(node.layers, b.layer)) node.launch(b, on);
 }
 
 }  // namespace nibble::backend::cuda

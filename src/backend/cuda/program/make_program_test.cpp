@@ -103,10 +103,8 @@ TEST(make_program, kernels_share_out_what_their_stage_must_read_and_compute) {
       const cuda::Program planned = plan(rows, {.options = {.attention = Attention::kFlash, .moe = moe},
                                                 .dense = {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}});
       Cost sum;
-      for (const PlannedStage& s : planned.nodes) {
-        const bool outer = s.stage == Stage::kEmbed || s.stage == Stage::kLogits;
-        for (int layer = outer || s.kind ? 1 : 0; layer < 2; ++layer) sum += s.cost;
-      }
+      for (const PlannedStage& s : planned.nodes)
+        for (int64_t layer = 0; layer < layers_of(s, layers); ++layer) sum += s.cost;
       const Cost want = model.of_step(layers, {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())});
       EXPECT_NEAR(sum.bytes / want.bytes, 1, 1e-6) << name_of(moe);
       EXPECT_NEAR(sum.flops / want.flops, 1, 1e-6) << name_of(moe);

@@ -69,6 +69,8 @@ struct Node : PlannedStage {
 enum class Held : uint8_t {
   kNothing,  // no kernel of the program writes it: fused into the next one
   kFloats,   // as the slot says
+  kSum,      // likewise, in Arena::residual_sum
+  kParts,    // likewise, in both parts of Arena::delta
   kF16,      // the same in f16
   kInt8,     // in blocks of round_blocks.h
   kInput,    // as a GEMM takes it (Program::attn_input)

@@ -157,16 +157,20 @@ void run_rows(const typename Op<1>::Args& args, const GemvPlan& plan, const emul
   run_op<Packing::kMxfp4, Columns::kVectors, Op<2>>(args, plan, launch);
 }
 
-// x = residual and its pending sums, normed.
+// The residual gets the parts of its delta and is normed.
 struct NormedRows {
-  std::vector<float> residual, pending, normed;
+  std::vector<float> residual, delta[2], sum, normed;
   std::vector<Bf16> norm;
   static constexpr float kEps = 1e-5f;
 
-  NormedRows(int rows, int64_t cols, bool with_pending) {
+  NormedRows(int rows, int64_t cols, int parts) {
     const auto count = static_cast<size_t>(rows * cols);
     residual = random_floats(count, 30, 300);
-    if (with_pending) pending = random_floats(count, 31, 50);
+    sum = residual;
+    for (int part = 0; part < parts; ++part) {
+      delta[part] = random_floats(count, 31 + 10 * static_cast<uint64_t>(part), 50);
+      for (size_t i = 0; i < count; ++i) sum[i] += delta[part][i];
+    }
     norm = random_bf16(static_cast<size_t>(cols), 32);
     normed.resize(count);
     for (int t = 0; t < rows; ++t) {
@@ -174,7 +178,7 @@ struct NormedRows {
       std::vector<float> x(static_cast<size_t>(cols));
       for (int64_t k = 0; k < cols; ++k) {
         const auto i = static_cast<size_t>(t * cols + k);
-        x[static_cast<size_t>(k)] = residual[i] + (with_pending ? pending[i] : 0);
+        x[static_cast<size_t>(k)] = sum[i];
         squares += std::pow(double{x[static_cast<size_t>(k)]}, 2);
       }
       const double inverse = 1 / std::sqrt(squares / static_cast<double>(cols) + double{kEps});

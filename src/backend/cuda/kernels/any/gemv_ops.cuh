@@ -43,10 +43,13 @@ struct RowsOp {
   __device__ void read8(int col, int k, float (&v)[8]) const {
     const int64_t at = int64_t{a.in.which == nullptr ? col : a.in.which[col]} * a.cols + k;
     read_floats(a.in.x + at, v);
-    if (a.in.pending == nullptr) return;
-    float more[8];
-    read_floats(a.in.pending + at, more);
-    for (int i = 0; i < 8; ++i) v[i] += more[i];
+#pragma unroll
+    for (const float* const delta : a.in.delta) {
+      if (delta == nullptr) continue;
+      float more[8];
+      read_floats(delta + at, more);
+      for (int i = 0; i < 8; ++i) v[i] += more[i];
+    }
   }
 };
 
@@ -54,35 +57,22 @@ struct RowsOp {
 template <int kTokenColumns>
 struct DenseOp : RowsOp<DenseArgs> {
   struct Fetched {
-    float bias[2] = {}, pending[2][kTokenColumns] = {};  // rows g and g + 8
+    float bias[2] = {};  // rows g and g + 8
   };
   using RowsOp::RowsOp;
 
   __device__ TileWalk walk() const { return {a.rows / layout::kTileRows, 1, static_cast<int>(gridDim.x)}; }
   __device__ Fetched fetch(const Cursor& c) const {
     Fetched f;
-    for (int i = 0; i < 2; ++i) {
-      const int row = row_of(c, i);
-      if (a.bias != nullptr) f.bias[i] = widen(a.bias[row]);
-      for (int j = 0; j < kTokenColumns; ++j) {
-        const int col = column_of(lane, j);
-        if (a.pending != nullptr && col < a.tokens) f.pending[i][j] = a.pending[int64_t{col} * a.rows + row];
-      }
-    }
+    for (int i = 0; i < 2; ++i)
+      if (a.bias != nullptr) f.bias[i] = widen(a.bias[row_of(c, i)]);
     return f;
   }
   __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& f) {
     for (int i = 0; i < 2; ++i)
       for (int j = 0; j < kTokenColumns; ++j) {
         const int col = column_of(lane, j);
-        if (col >= a.tokens) continue;
-        float* const to = a.y + int64_t{col} * a.rows + row_of(c, i);
-        const float value = sums[2 * i + j] + f.bias[i];
-        if (a.into == Into::kAdd) {
-          ptx::add(to, value + f.pending[i][j]);
-        } else {
-          *to = value;
-        }
+        if (col < a.tokens) a.y[int64_t{col} * a.rows + row_of(c, i)] = sums[2 * i + j] + f.bias[i];
       }
   }
 
@@ -235,11 +225,7 @@ struct MoeDownOp {
   }
   __device__ void store(const Cursor& c, int token, int row, float value) const {
     const int64_t at = int64_t{token} * a.hidden + c.row_tile * layout::kTileRows + group_of(lane) + row;
-    if (c.part == 0) {
-      ptx::add(a.y + at, value);
-    } else {
-      a.pending[at] = value;
-    }
+    (c.part == 0 ? a.y[0] : a.y[1])[at] = value;
   }
 };
 

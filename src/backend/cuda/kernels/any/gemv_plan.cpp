@@ -45,7 +45,9 @@ int64_t packed(layout::Packing packing, int64_t rows, int64_t cols) {
 }
 
 int64_t bytes_in(const RowsIn& in, int64_t values) {
-  return (in.pending != nullptr ? 8 : 4) * values + (in.normed != nullptr ? 4 * values : 0);
+  const int arrays = 1 + (in.delta[0] != nullptr ? 1 : 0) + (in.delta[1] != nullptr ? 1 : 0) +
+                     (in.sum != nullptr ? 1 : 0) + (in.normed != nullptr ? 1 : 0);
+  return 4 * arrays * values;
 }
 
 }  // namespace
@@ -83,8 +85,7 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
 GemvCost cost(const DenseArgs& a) {
   const int64_t out = int64_t{a.tokens} * a.rows;
   return {.bytes = packed(a.packing, a.rows, a.cols) + (a.bias != nullptr ? 2 * int64_t{a.rows} : 0) +
-                   bytes_in(a.in, int64_t{a.tokens} * a.cols) + (a.into == Into::kAdd ? 8 : 4) * out +
-                   (a.pending != nullptr ? 4 * out : 0),
+                   bytes_in(a.in, int64_t{a.tokens} * a.cols) + 4 * out,
           .flops = 2 * out * a.cols};
 }
 
@@ -97,7 +98,7 @@ GemvCost cost(const QkvArgs& a) {
 
 GemvCost cost(const RouterArgs& a) {
   const int64_t in = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
-  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} + 10 * in + 4 * out,
+  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} + 18 * in + 4 * out,
           .flops = 2 * out * a.hidden};
 }
 
@@ -111,7 +112,8 @@ GemvCost cost(const MoeUpArgs& a, int distinct_experts) {
 GemvCost cost(const MoeDownArgs& a, int distinct_experts) {
   const int64_t routes = int64_t{a.tokens} * a.choice.topk;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.hidden, a.inter) + 2 * int64_t{a.hidden}) +
-                   2 * routes * a.inter + 4 * int64_t{a.tokens} * a.choice.experts + 8 * int64_t{a.tokens} * a.hidden,
+                   2 * routes * a.inter + 4 * int64_t{a.tokens} * a.choice.experts +
+                   4 * a.parts * int64_t{a.tokens} * a.hidden,
           .flops = 2 * routes * a.hidden * a.inter};
 }
 
@@ -141,9 +143,10 @@ void check_args(const RouterArgs& a) {
   require(a.tokens >= 1 && a.tokens <= kGemvTokens && a.experts >= 1 && a.hidden >= 8 && a.hidden % 8 == 0 &&
               a.hidden <= kRouterHidden,
           Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
-  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.normed) && aligned(a.rounded) &&
-              a.bias != nullptr && a.logits != nullptr,
-          Code::kInvalidRequest, "want weight, norm, x, normed and rounded 16-byte aligned, bias and logits", args);
+  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.delta) && aligned(a.normed) &&
+              aligned(a.rounded) && a.sum != nullptr && a.bias != nullptr && a.logits != nullptr,
+          Code::kInvalidRequest,
+          "want weight, norm, x, delta, normed and rounded 16-byte aligned, sum, bias and logits", args);
 }
 
 void check_args(const MoeUpArgs& a) {
@@ -161,14 +164,14 @@ void check_args(const MoeDownArgs& a) {
       "moe_down hidden {}, inter {}, topk {} of {}, {} tokens, {} parts, weights {}, "
       "u {}, y {}",
       a.hidden, a.inter, a.choice.topk, a.choice.experts, a.tokens, a.parts, fmt::ptr(a.weights), fmt::ptr(a.u),
-      fmt::ptr(a.y));
+      fmt::ptr(a.y[0]));
   check_matrix({a.hidden, a.inter}, a.tokens, args);
   check_choice(a.choice, a.tokens, args);
   require(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), Code::kUnsupported, "want 1 or 2 parts, at most topk",
           args);
-  require(aligned(a.weights) && aligned(a.u) && a.y != nullptr && a.bias != nullptr &&
-              (a.parts == 1 || a.pending != nullptr),
-          Code::kInvalidRequest, "want weights and u 16-byte aligned, bias, y, and pending for two parts", args);
+  require(aligned(a.weights) && aligned(a.u) && a.y[0] != nullptr && a.bias != nullptr &&
+              (a.parts == 1 || a.y[1] != nullptr),
+          Code::kInvalidRequest, "want weights and u 16-byte aligned, bias, and y for each part", args);
 }
 
 void check_args(const PackArgs& a) {

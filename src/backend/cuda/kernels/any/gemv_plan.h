@@ -32,27 +32,25 @@ struct GemvDevice {
 // bf16 weights. Products are exact; sums are f32 in a fixed order, so that a launch is bitwise repeatable. Biases keep
 // the checkpoint's order. A row's result is finite where no partial sum of |w||x| leaves float's range.
 
-// Rows of float activations, normed or not: x[i] + pending[i], i = which[column], or column.
+// Rows of float activations, normed or not: x[i] + delta[0][i] + delta[1][i], i = which[column], or column.
 struct RowsIn {
   const float* x = nullptr;        // [*, cols]
-  const float* pending = nullptr;  // [*, cols] sums of moe_down that x has still to get, or null
+  const float* delta[2] = {};      // [*, cols] parts of the slot, each may be null
+  float* sum = nullptr;            // [tokens, cols] gets the rows before the norm, or null; only with a norm
   const int32_t* which = nullptr;  // [tokens], or null
   const Bf16* norm = nullptr;      // [cols]: rmsnorm first; null: as they are
   float* normed = nullptr;         // [tokens, cols] gets the rmsnorm, or null
   float eps = 0;
 };
 
-// y[t, r] = W[r] · x[t] + bias[r], or y += with kAdd; with kAdd y gets its pending sums too.
-enum class Into : uint8_t { kStore, kAdd };
+// y[t, r] = W[r] · x[t] + bias[r].
 struct DenseArgs {
   layout::Packing packing = layout::Packing::kMxfp4;
   const uint8_t* weights = nullptr;  // [rows, cols] RowOrder::kPlain
   const Bf16* bias = nullptr;        // [rows], or null
   RowsIn in;
-  float* y = nullptr;              // [tokens, rows]
-  const float* pending = nullptr;  // [tokens, rows], or null
+  float* y = nullptr;  // [tokens, rows]
   int rows = 0, cols = 0, tokens = 0;
-  Into into = Into::kStore;
 };
 
 // q, k, v = W · x + bias; rope turns q and k; k and v go into their slots, q to y.
@@ -72,10 +70,12 @@ struct QkvArgs {
   [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
 };
 
-// normed = rmsnorm(x) * norm, once as it is and once rounded for the experts; logits[t, e] = normed[t] · W[e] +
-// bias[e]. One CTA per expert; W stays in row order.
+// sum = x + delta; normed = rmsnorm(sum) * norm, once as it is and once rounded for the experts; logits[t, e] =
+// normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
+  const float* delta = nullptr;  // likewise
+  float* sum = nullptr;          // likewise
   const Bf16* norm = nullptr;    // [hidden]
   const Bf16* weight = nullptr;  // [experts, hidden]
   const Bf16* bias = nullptr;    // [experts]
@@ -109,8 +109,8 @@ struct MoeUpArgs {
   float swiglu_limit = 7.0f;
 };
 
-// y[t] += Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). With two parts, the second half of the experts goes to
-// `pending`, which later kernels add: that balances the SMs better (180 row tiles over 132 SMs: 6 tiles instead of 8).
+// y[0][t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). With two parts, the second half of the experts goes to y[1],
+// and the reader adds: that balances the SMs better (180 row tiles over 132 SMs: 6 tiles instead of 8).
 // REQUIRES that the logits were complete before the kernel before this one let it start; moe_up sees to that. Then the
 // first weights are fetched while moe_up still runs.
 struct MoeDownArgs {
@@ -118,8 +118,7 @@ struct MoeDownArgs {
   const Bf16* bias = nullptr;        // [experts, hidden]
   const F16* u = nullptr;            // [tokens, topk, inter]
   ExpertChoice choice;
-  float* y = nullptr;        // [tokens, hidden]
-  float* pending = nullptr;  // likewise, with two parts
+  float* y[2] = {};  // [tokens, hidden] by part
   int hidden = 0, inter = 0, tokens = 0, parts = 1;
 };
 

@@ -74,13 +74,17 @@ __device__ void normalise(const Op& op, const GemvShared& shared, const RowPart<
   for (int s = 0; s < layout::kMaxSlices; ++s)
     sum += s < shared.slices ? __uint_as_float(ptx::load_shared4(shared.square(s, part.row()))) : 0.0f;
   const float inverse = 1.0f / sqrtf(sum / static_cast<float>(op.a.cols) + op.a.in.eps);
-  const bool writes = op.a.in.normed != nullptr && part.has() && part.row() < op.a.tokens &&
+  const bool writes = part.has() && part.row() < op.a.tokens &&
                       static_cast<int>(blockIdx.x) == part.slice % static_cast<int>(gridDim.x);
+  const auto write = [&](float* to, int j) {
+    if (to == nullptr || !writes) return;
+    for (int i = 0; i < 8; ++i) to[int64_t{part.row()} * op.a.cols + part.k(j) + i] = v[j][i];
+  };
 #pragma unroll
   for (int j = 0; j < part.kOwn; ++j) {
+    write(op.a.in.sum, j);
     norm.multiply(part, j, inverse, v[j]);
-    if (!writes) continue;
-    for (int i = 0; i < 8; ++i) op.a.in.normed[int64_t{part.row()} * op.a.cols + part.k(j) + i] = v[j][i];
+    write(op.a.in.normed, j);
   }
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kWarps = kLinearWarps;
 
-// linear: out[t,r] (= | +=) W[r,:] · x[t,:] + b[r]                          source: torch/model.py, every Linear
+// linear: out[t,r] = W[r,:] · x[t,:] + b[r]                          source: torch/model.py, every Linear
 // W bf16 [rows, cols]     b bf16 [rows] or none     x f32 [tokens, cols]     out f32 [tokens, rows], all row-major, 16
 // B aligned grid one warp per (kRows rows, kTokens tokens)     bytes rows * cols * 2 per kTokens tokens     flops 2 *
 // tokens * rows * cols rounding: f32, order fixed by cols: the same bits whatever the other tokens and the instance
@@ -33,9 +33,8 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes, kRows* kTokens > 8 ? 3 : 6
     for (int t = 0; t < kTokens; ++t) {
       const int row = first_row + r, token = first_token + t;
       if (lane != r * kTokens + t || row >= args.rows || token >= args.tokens) continue;
-      float& out = args.out[int64_t{token} * args.rows + row];
-      const float value = args.bias == nullptr ? sums[r][t] : sums[r][t] + args.bias[row].to_float();
-      out = args.store == LinearLaunch::Store::kAdd ? out + value : value;
+      args.out[int64_t{token} * args.rows + row] =
+          args.bias == nullptr ? sums[r][t] : sums[r][t] + args.bias[row].to_float();
     }
   }
 }

@@ -160,17 +160,17 @@ __global__ void __launch_bounds__(kThreads, 5) any_moe_down_f32_mxfp4(const __gr
   run_tile<Down>(args, args.hidden / 2);
 }
 
-// moe_combine: residual[t,:] += Σ_k weights[t,k] * y[t,k,:], k rising                         source: torch/model.py
-// MLPBlock y f32 [tokens, topk, hidden]     grid one CTA per token     bytes tokens * hidden * 4 * (topk + 2) rounding:
+// moe_combine: delta[t,:] = Σ_k weights[t,k] * y[t,k,:], k rising                         source: torch/model.py
+// MLPBlock y f32 [tokens, topk, hidden]     grid one CTA per token     bytes tokens * hidden * 4 * (topk + 1) rounding:
 // f32
 __global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_constant__ MoeLaunch args) {
   const int64_t token = blockIdx.x;
   const float* weights = args.expert_weights + token * args.topk;
   for (int d = threadIdx.x; d < args.hidden; d += kThreads) {
-    float sum = args.residual[token * args.hidden + d];
+    float sum = 0;
     for (int k = 0; k < args.topk; ++k)
       sum = fmaf(weights[k], args.down_out[(token * args.topk + k) * args.hidden + d], sum);
-    args.residual[token * args.hidden + d] = sum;
+    args.delta[token * args.hidden + d] = sum;
   }
 }
 

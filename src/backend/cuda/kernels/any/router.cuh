@@ -1,8 +1,8 @@
 #pragma once
-// router: logits[t, e] = rmsnorm(x[t]) · W[e] + b[e], and the rmsnorm for the experts
-// source: torch/model.py MLPBlock     x, logits, normed f32     x [tokens, hidden]     W bf16 [experts, hidden]
-// grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one reduction
-// bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
+// router: sum = x + delta; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
+// source: torch/model.py MLPBlock     x, delta, sum, logits, normed f32     x [tokens, hidden]     W bf16 [experts,
+// hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
+// reduction bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
 
 #include "backend/cuda/kernels/any/gemv_ops.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
@@ -25,7 +25,14 @@ __device__ __forceinline__ float lanes_sum(float value) {
   return value;
 }
 
-// normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …
+__device__ __forceinline__ void read_sum(const RouterArgs& a, int64_t at, float (&v)[8]) {
+  float more[8];
+  read_floats(a.x + at, v);
+  read_floats(a.delta + at, more);
+  for (int i = 0; i < 8; ++i) v[i] += more[i];
+}
+
+// sum, normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …
 template <class Inverse>
 __device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse& inverse_of) {
   const int first = static_cast<int>(blockIdx.x), grid = static_cast<int>(gridDim.x);
@@ -35,11 +42,13 @@ __device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse&
     const int64_t at = int64_t{t} * a.hidden + 8 * group;
     const float inverse = inverse_of(t);
     float x[8], factor[8];
-    read_floats(a.x + at, x);
+    read_sum(a, at, x);
     read_bf16(a.norm + 8 * group, factor);
     uint32_t pairs[4];
     for (int i = 0; i < 8; i += 2) {
       const float low = x[i] * inverse * factor[i], high = x[i + 1] * inverse * factor[i + 1];
+      a.sum[at + i] = x[i];
+      a.sum[at + i + 1] = x[i + 1];
       a.normed[at + i] = low;
       a.normed[at + i + 1] = high;
       pairs[i / 2] = ptx::pack_f16(low, high);
@@ -73,8 +82,7 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
 #pragma unroll
       for (int p = 0; p < kRouterParts; ++p) {
         const int group = p * kRouterThreads + thread;
-        if (first + n < a.tokens && group < groups)
-          read_floats(a.x + int64_t{first + n} * a.hidden + 8 * group, x[n][p]);
+        if (first + n < a.tokens && group < groups) read_sum(a, int64_t{first + n} * a.hidden + 8 * group, x[n][p]);
       }
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) {

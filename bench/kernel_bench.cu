@@ -131,11 +131,11 @@ struct Buffers {
 
 constexpr const char* kPackings[] = {"bf16", "mxfp8", "mxfp4"};
 
-// qkv, o and lm_head as a step has them: norm in front of the first and the last, o added to the residual.
+// qkv, o and lm_head as a step has them: norm in front of the first and the last.
 Subject dense_subject(const std::string& name, const Buffers& b, DenseArgs args) {
   const int64_t bytes = layout::packed_bytes(args.packing, args.rows, args.cols);
   args.in.x = b.x;
-  if (args.into == Into::kStore) args.in.norm = b.norm;
+  if (name != "o") args.in.norm = b.norm;
   args.in.eps = 1e-5f;
   args.y = b.y;
   args.bias = args.rows == kVocab ? nullptr : b.bias;
@@ -150,6 +150,8 @@ Subject dense_subject(const std::string& name, const Buffers& b, DenseArgs args)
 
 Subject router_subject(const Buffers& b, int tokens) {
   const RouterArgs args{.x = b.x,
+                        .delta = b.x,
+                        .sum = b.y + int64_t{16} * kHidden,
                         .norm = b.norm,
                         .bias = b.bias,
                         .normed = b.y,
@@ -208,8 +210,7 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
   const MoeDownArgs down{.bias = b.bias,
                          .u = b.u,
                          .choice = choice,
-                         .y = b.y,
-                         .pending = b.y + int64_t{8} * kHidden,
+                         .y = {b.y, b.y + int64_t{8} * kHidden},
                          .hidden = kHidden,
                          .inter = kInter,
                          .tokens = tokens,
@@ -354,8 +355,8 @@ std::vector<Subject> subjects(const Buffers& b, int tokens) {
   for (const layout::Packing packing : {layout::Packing::kBf16, layout::Packing::kMxfp8, layout::Packing::kMxfp4}) {
     all.push_back(
         dense_subject("qkv", b, {.packing = packing, .in = {}, .rows = 5120, .cols = kHidden, .tokens = tokens}));
-    all.push_back(dense_subject(
-        "o", b, {.packing = packing, .in = {}, .rows = kHidden, .cols = 4096, .tokens = tokens, .into = Into::kAdd}));
+    all.push_back(
+        dense_subject("o", b, {.packing = packing, .in = {}, .rows = kHidden, .cols = 4096, .tokens = tokens}));
     all.push_back(
         dense_subject("lm_head", b, {.packing = packing, .in = {}, .rows = kVocab, .cols = kHidden, .tokens = tokens}));
   }

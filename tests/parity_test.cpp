@@ -156,7 +156,7 @@ TEST_P(ShortParity, compare_finds_no_difference_between_cpu_and_reference) {
   ASSERT_FALSE(result.first_bad.has_value())
       << "layer " << result.stages[*result.first_bad].layer << " "
       << backend::name_of(result.stages[*result.first_bad].slot) << " " << result.stages[*result.first_bad].largest;
-  EXPECT_EQ(result.stages.size(), static_cast<size_t>(2 + 12 * c.config.dims.layers));
+  EXPECT_EQ(result.stages.size(), static_cast<size_t>(2 + 13 * c.config.dims.layers));
 }
 
 TEST_P(ShortParity, compare_names_the_first_stage_that_differs) {

@@ -241,7 +241,7 @@ class Compare(Case):
         self.assertIn("agree", result.out)
         report = self.ok("compare", "-m", TINY, "-p", "Once upon a time", "--json").json()
         self.assertEqual((report["differs"], report["tokens"]), (False, 4))
-        self.assertEqual(len(report["stages"]), 2 + 12 * 8)
+        self.assertEqual(len(report["stages"]), 2 + 13 * 8)
 
     def test_a_difference_is_named_with_stage_layer_and_element(self):
         result = nibble("compare", "-m", TINY, "--kv-cache-dtype", "bf16", "--tolerance", "1e-6")

@@ -211,14 +211,7 @@ TEST_F(Moe, decodes_every_code_and_scale_as_the_format_says) {
   up.on_codes = DeviceArray<uint8_t>(up.codes);
   up.on_scales = DeviceArray<uint8_t>(up.scales);
   up.on_bias = DeviceArray<Bf16>(up.bias);
-  Case c{shape,
-         up,
-         down,
-         32,
-         {},
-         std::vector<float>(32 * 32),
-         std::vector<float>(128, 0.25f),
-         std::vector<float>(32 * 32)};
+  Case c{shape, up, down, 32, {}, std::vector<float>(32 * 32), std::vector<float>(128, 0.25f)};
   for (int t = 0; t < 32; ++t) {
     c.x[static_cast<size_t>(t * 32 + t)] = 1;
     for (int k = 0; k < 4; ++k) c.ids.push_back(k);

@@ -163,7 +163,9 @@ class StreamedCudaBackend final : public CudaBackend {
         }
         return delta;
       }
-      case Slot::kNormed: return read(at_.normed, {tokens, dims_.hidden});
+      case Slot::kNormed:
+        return held == Held::kF16 ? read(at_.normed_f16, {tokens, dims_.hidden})
+                                  : read(at_.normed, {tokens, dims_.hidden});
       case Slot::kQkv: return plain_qkv();
       case Slot::kQ: return read(at_.q, {tokens, dims_.q_width()});
       case Slot::kAttn: return held == Held::kInput ? attn_input() : read(at_.attn, {tokens, dims_.q_width()});

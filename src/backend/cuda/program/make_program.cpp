@@ -165,7 +165,7 @@ class Maker {
     const bool parts = experts_delta().form == Delta::Form::kParts;
     if (!parts) add_experts().layers = InLayers::kAfterFirst;
     if (fused_) hold(Slot::kResidual, Held::kSum);
-    hold(Slot::kQkv, Held::kNothing);
+    for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
     gemv(by_packing(packed, Kernel::kQkvBf16), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
          {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
          [parts, fused = fused_, n = tokens_, gemv = gemv_](const Binding& b, const Launch& on) {
@@ -180,7 +180,6 @@ class Maker {
                                    .delta = {adds ? b.at.delta[0] : nullptr, adds ? b.at.delta[1] : nullptr},
                                    .sum = fused ? b.at.residual_sum : nullptr,
                                    .norm = b.w.attn_norm,
-                                   .normed = b.at.normed + t * d.hidden,
                                    .eps = b.config.rms_eps},
                             .q = b.at.q + t * d.q_width(),
                             .cosine = b.at.rope_cosine + t * rope,
@@ -427,15 +426,17 @@ class Maker {
     const int n = tokens();
     hold(Slot::kResidual, Held::kFloats);
     if (fused_) {
+      const bool exact = activations_ == ExpertActivations::kExact;
+      hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
       add(Kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
-          {kMlpNorm, kRouter, kRouterBias}, [n, gemv = gemv_](const Binding& b, const Launch& on) {
+          {kMlpNorm, kRouter, kRouterBias}, [n, exact, gemv = gemv_](const Binding& b, const Launch& on) {
             b.kernels.router({.x = b.at.residual_sum,
                               .delta = b.at.delta[0],
                               .sum = b.at.residual,
                               .norm = b.w.mlp_norm,
                               .weight = b.w.router,
                               .bias = b.w.router_bias,
-                              .normed = b.at.normed,
+                              .normed = exact ? nullptr : b.at.normed,
                               .rounded = b.at.normed_f16,
                               .logits = b.at.router_logits,
                               .hidden = to_int(b.config.dims.hidden),

@@ -143,10 +143,21 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
               ElementsAre("any_round_mxfp8", "any_moe_up_f16_mxfp4", "any_round_mxfp8", "any_moe_down_f16_mxfp4"));
   EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_mxfp8", "any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
                                          "any_round_mxfp8", "any_grouped_down_f16_mxfp4"));
-  EXPECT_THAT(moe(1, int8),
-              ElementsAre("any_round_int8", "any_top_experts_f32", "any_moe_group_tiles", "any_gemv_up_int8_mxfp4",
-                          "any_round_int8", "any_gemv_down_int8_mxfp4", "any_norm_sums_f32"));
+  EXPECT_THAT(moe(1, int8), ElementsAre("any_round_int8", "any_top_experts_f32", "any_moe_group_tiles",
+                                        "any_gemv_up_int8_mxfp4", "any_round_int8", "any_gemv_down_int8_mxfp4"));
   EXPECT_EQ(plan(decode(1), {.options = int8}).activations, ExpertActivations::kInt8);
+}
+
+TEST(make_program, the_next_layer_adds_what_the_experts_left) {
+  for (const CudaOptions& options : {CudaOptions{.moe = MoeKernel::kGemv}, CudaOptions{.moe = MoeKernel::kMarlin}}) {
+    const cuda::Program planned = plan(decode(options.moe == MoeKernel::kGemv ? 1 : 9), {.options = options});
+    for (const PlannedStage& s : planned.nodes)
+      if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) EXPECT_EQ(s.layers, InLayers::kAfterFirst);
+    EXPECT_THAT(kernels(planned, Stage::kAttnIn), testing::Contains("any_norm_sums_f32"));
+    EXPECT_EQ(kernels(planned, Stage::kLogits).front(), "any_norm_sums_f32");
+  }
+  // A fused step's kernels add it themselves.
+  EXPECT_THAT(kernels(plan(decode(8), {})), Not(testing::Contains("any_norm_sums_f32")));
 }
 
 TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
@@ -168,8 +179,8 @@ TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped)
 
 TEST(make_program, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
   const cuda::Program planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
-  EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
-                                                         "any_grouped_down_f16_mxfp4", "any_norm_sums_f32"));
+  EXPECT_THAT(kernels(planned, Stage::kMoe),
+              ElementsAre("any_moe_group_tiles", "any_grouped_up_f16_mxfp4", "any_grouped_down_f16_mxfp4"));
   EXPECT_EQ(find(planned, "any_qkv_f32_bf16").launches, 2);
   EXPECT_EQ(find(planned, "any_dense_f32_bf16").launches, 2);
 }
@@ -200,7 +211,7 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
   for (const cuda::Program& planned :
        {plan(two, {}), plan(chunk, {}), plan(decode(9), {.options = {.attention = Attention::kReference}}),
         plan(decode(9), {.options = {.kv = Kv::kF32}}), plan(decode(9), {.card = kGb10})}) {
-    EXPECT_THAT(kernels(planned, Stage::kAttnIn), IsSupersetOf({"any_rope_sums_f32"}));
+    EXPECT_EQ(kernels(planned, Stage::kAttend).front(), "any_rope_sums_f32");
     for (const PlannedStage& s : planned.nodes) EXPECT_THAT(s.tile, Not(HasSubstr("made of")));
   }
   // Attention that does not round leaves it to a kernel of its own.
@@ -251,7 +262,7 @@ TEST(make_program, new_tokens_decide_between_decode_and_prefill_attention) {
 }
 
 TEST(make_program, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
-  const auto attend = [](const Asked& asked) { return kernels(plan(kPrompt, asked), Stage::kAttend).at(0); };
+  const auto attend = [](const Asked& asked) { return kernels(plan(kPrompt, asked), Stage::kAttend).back(); };
   const CudaOptions flash = {.attention = Attention::kFlash}, e4m3 = {.kv = Kv::kE4m3};
   EXPECT_EQ(attend({.options = flash}), "sm90_attend_prefill_bf16_d64_g8");
   EXPECT_EQ(attend({.options = flash, .card = kGb10}), "any_attend_prefill_bf16_d64_g8");

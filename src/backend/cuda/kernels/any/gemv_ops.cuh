@@ -25,6 +25,11 @@ __device__ __forceinline__ void read_floats(const float* from, float (&v)[8]) {
   }
 }
 
+__device__ __forceinline__ void write_floats(float* to, const float (&v)[8]) {
+  for (int half = 0; half < 2; ++half)
+    *reinterpret_cast<float4*>(to + 4 * half) = {v[4 * half], v[4 * half + 1], v[4 * half + 2], v[4 * half + 3]};
+}
+
 struct BiasPair {
   float bias[2] = {};
 };
@@ -42,14 +47,12 @@ struct RowsOp {
   __device__ int64_t tile(const Cursor& c) const { return c.row_tile; }
   __device__ void read8(int col, int k, float (&v)[8]) const {
     const int64_t at = int64_t{a.in.which == nullptr ? col : a.in.which[col]} * a.cols + k;
+    float delta[2][8] = {};
     read_floats(a.in.x + at, v);
 #pragma unroll
-    for (const float* const delta : a.in.delta) {
-      if (delta == nullptr) continue;
-      float more[8];
-      read_floats(delta + at, more);
-      for (int i = 0; i < 8; ++i) v[i] += more[i];
-    }
+    for (int part = 0; part < 2; ++part)  // the additions wait until all loads are under way
+      if (a.in.delta[part] != nullptr) read_floats(a.in.delta[part] + at, delta[part]);
+    for (int i = 0; i < 8; ++i) v[i] = v[i] + delta[0][i] + delta[1][i];
   }
 };
 

@@ -98,7 +98,8 @@ GemvCost cost(const QkvArgs& a) {
 
 GemvCost cost(const RouterArgs& a) {
   const int64_t in = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
-  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} + 18 * in + 4 * out,
+  return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} +
+                   (a.normed != nullptr ? 18 : 14) * in + 4 * out,
           .flops = 2 * out * a.hidden};
 }
 
@@ -143,10 +144,11 @@ void check_args(const RouterArgs& a) {
   require(a.tokens >= 1 && a.tokens <= kGemvTokens && a.experts >= 1 && a.hidden >= 8 && a.hidden % 8 == 0 &&
               a.hidden <= kRouterHidden,
           Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
-  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.delta) && aligned(a.normed) &&
-              aligned(a.rounded) && a.sum != nullptr && a.bias != nullptr && a.logits != nullptr,
+  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.delta) && aligned(a.sum) &&
+              (a.normed == nullptr || aligned(a.normed)) && aligned(a.rounded) && a.bias != nullptr &&
+              a.logits != nullptr,
           Code::kInvalidRequest,
-          "want weight, norm, x, delta, normed and rounded 16-byte aligned, sum, bias and logits", args);
+          "want weight, norm, x, delta, sum, normed and rounded 16-byte aligned, bias and logits", args);
 }
 
 void check_args(const MoeUpArgs& a) {

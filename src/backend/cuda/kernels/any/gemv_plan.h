@@ -79,7 +79,7 @@ struct RouterArgs {
   const Bf16* norm = nullptr;    // [hidden]
   const Bf16* weight = nullptr;  // [experts, hidden]
   const Bf16* bias = nullptr;    // [experts]
-  float* normed = nullptr;       // [tokens, hidden]
+  float* normed = nullptr;       // likewise; may be none
   F16* rounded = nullptr;        // likewise
   float* logits = nullptr;       // [tokens, experts]
   int hidden = 0, experts = 0, tokens = 0;

@@ -77,8 +77,7 @@ __device__ void normalise(const Op& op, const GemvShared& shared, const RowPart<
   const bool writes = part.has() && part.row() < op.a.tokens &&
                       static_cast<int>(blockIdx.x) == part.slice % static_cast<int>(gridDim.x);
   const auto write = [&](float* to, int j) {
-    if (to == nullptr || !writes) return;
-    for (int i = 0; i < 8; ++i) to[int64_t{part.row()} * op.a.cols + part.k(j) + i] = v[j][i];
+    if (to != nullptr && writes) write_floats(to + int64_t{part.row()} * op.a.cols + part.k(j), v[j]);
   };
 #pragma unroll
   for (int j = 0; j < part.kOwn; ++j) {

@@ -25,13 +25,6 @@ __device__ __forceinline__ float lanes_sum(float value) {
   return value;
 }
 
-__device__ __forceinline__ void read_sum(const RouterArgs& a, int64_t at, float (&v)[8]) {
-  float more[8];
-  read_floats(a.x + at, v);
-  read_floats(a.delta + at, more);
-  for (int i = 0; i < 8; ++i) v[i] += more[i];
-}
-
 // sum, normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …
 template <class Inverse>
 __device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse& inverse_of) {
@@ -41,18 +34,16 @@ __device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse&
     const int t = n / own, group = first + n % own * grid;
     const int64_t at = int64_t{t} * a.hidden + 8 * group;
     const float inverse = inverse_of(t);
-    float x[8], factor[8];
-    read_sum(a, at, x);
+    float x[8], delta[8], factor[8];
+    read_floats(a.x + at, x);
+    read_floats(a.delta + at, delta);
     read_bf16(a.norm + 8 * group, factor);
+    for (int i = 0; i < 8; ++i) x[i] += delta[i];
+    write_floats(a.sum + at, x);
+    for (int i = 0; i < 8; ++i) x[i] *= inverse * factor[i];
+    if (a.normed != nullptr) write_floats(a.normed + at, x);
     uint32_t pairs[4];
-    for (int i = 0; i < 8; i += 2) {
-      const float low = x[i] * inverse * factor[i], high = x[i + 1] * inverse * factor[i + 1];
-      a.sum[at + i] = x[i];
-      a.sum[at + i + 1] = x[i + 1];
-      a.normed[at + i] = low;
-      a.normed[at + i + 1] = high;
-      pairs[i / 2] = ptx::pack_f16(low, high);
-    }
+    for (int i = 0; i < 4; ++i) pairs[i] = ptx::pack_f16(x[2 * i], x[2 * i + 1]);
     *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
 }
@@ -76,13 +67,16 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
   const float bias = widen(a.bias[expert]);
   ptx::grid_dependency_wait();
   for (int first = 0; first < a.tokens; first += kTogether) {
-    float x[kTogether][kRouterParts][8] = {};
+    float x[kTogether][kRouterParts][8] = {}, delta[kTogether][kRouterParts][8] = {};
 #pragma unroll
     for (int n = 0; n < kTogether; ++n)
 #pragma unroll
       for (int p = 0; p < kRouterParts; ++p) {
         const int group = p * kRouterThreads + thread;
-        if (first + n < a.tokens && group < groups) read_sum(a, int64_t{first + n} * a.hidden + 8 * group, x[n][p]);
+        if (first + n >= a.tokens || group >= groups) continue;
+        const int64_t at = int64_t{first + n} * a.hidden + 8 * group;
+        read_floats(a.x + at, x[n][p]);
+        read_floats(a.delta + at, delta[n][p]);
       }
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) {
@@ -90,8 +84,9 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
 #pragma unroll
       for (int p = 0; p < kRouterParts; ++p)
         for (int i = 0; i < 8; ++i) {
-          squares += x[n][p][i] * x[n][p][i];
-          dot += x[n][p][i] * weight[p][i];
+          const float v = x[n][p][i] + delta[n][p][i];
+          squares += v * v;
+          dot += v * weight[p][i];
         }
       squares = lanes_sum(squares);
       dot = lanes_sum(dot);

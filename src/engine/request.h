@@ -71,7 +71,8 @@ struct Finished {
   double prefill_seconds = 0;
   double decode_seconds = 0;  // from the first token on
   double queue_seconds = 0;   // before its first step
-  std::string message{};      // kFailed: what happened
+  Code code{};                // kFailed: of what kind, and what happened
+  std::string message{};
 };
 
 using Event = std::variant<TokenEvent, Finished>;

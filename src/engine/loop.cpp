@@ -223,7 +223,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     ++row.sequence->steps_in_flight;
   }
   try {
-    flight.ticket = model::forward(be_, model_, built.step);
+    flight.ticket = model::forward(be_, model_, built.step, watch_ ? watch_(built.step) : model::Probe());
   } catch (const std::exception& why) {
     if (flight_) read_flight();
     for (Sequence* s : flight.rows) {

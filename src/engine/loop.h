@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace nibble::engine {
@@ -47,6 +48,11 @@ class Loop {
   // One request alone: adds it and steps until it has ended. Throws Error(kInvalidRequest) where validate() does, and
   // what made it fail. REQUIRES idle().
   Finished serve(Request request, const OnToken& on_token, const OnPrompt& on_prompt = {});
+
+  // Told of each step before it is enqueued. The stages are shown to the probe that it returns; an empty one leaves the
+  // step to be run as a whole.
+  using Watch = std::function<model::Probe(const model::Step& step)>;
+  void watch(Watch watch) { watch_ = std::move(watch); }
 
   [[nodiscard]] EngineStats stats() const;
   // Aborts when a page is lost or has two holders. For tests.
@@ -88,6 +94,7 @@ class Loop {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::optional<Flight> flight_;
   EngineStats counts_;
+  Watch watch_;
 };
 
 }  // namespace nibble::engine

@@ -531,6 +531,21 @@ TEST_P(LoopTest, a_request_may_leave_the_prefix_cache_alone) {
   EXPECT_GT(expect_same(rig, ask(some(300), 40)).finished[0].cached_tokens, 250);
 }
 
+TEST_P(LoopTest, a_request_may_leave_nothing_of_its_own_in_the_prefix_cache) {
+  for (const size_t shared : {128, 150, 640}) {
+    Rig rig(limits());
+    const std::vector<int32_t> longer = some(shared + 200);
+    const auto begin = longer.begin();
+    expect_same(rig, ask({begin, begin + static_cast<std::ptrdiff_t>(shared) + 1}, 1));
+    Request guest = ask(longer, 70);
+    guest.leaves_prefix = false;
+    const int64_t known = expect_same(rig, guest).finished[0].cached_tokens;
+    EXPECT_GE(known, static_cast<int64_t>(shared));
+    for (int again = 0; again < 3; ++again)
+      EXPECT_EQ(expect_same(rig, guest).finished[0].cached_tokens, static_cast<int64_t>(shared / 64 * 64));
+  }
+}
+
 TEST_P(LoopTest, without_the_prefix_cache_nothing_is_kept) {
   EngineLimits off = limits();
   off.prefix_cache = false;

@@ -13,9 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The prefix cache keeps sliding pages for a quarter of the full ones: with so many a sequence's window stays, beside
-// the one that it uses while it goes on.
-constexpr int64_t kLeastPagesBehindDepth = 12;
+// The sliding class has four pages per sequence and a quarter of the full ones. A sequence needs three while it goes on,
+// and three stay in the prefix cache: the window before its depth.
+constexpr int64_t kLeastPages = 8;
 
 engine::Request request_of(std::vector<int32_t> prompt, int64_t tokens) {
   return {.prompt = std::move(prompt), .max_tokens = tokens, .sampling = {.temperature = 0}, .stop_ids = {}};
@@ -26,7 +26,7 @@ engine::Request request_of(std::vector<int32_t> prompt, int64_t tokens) {
 engine::EngineLimits engine_limits(const BenchShape& shape) {
   const auto pages_of = [&](int64_t behind) {
     const int64_t pages = engine::pages_for(shape.depth + behind + 1) + 1;  // one to be admitted with
-    return shape.depth > 0 ? std::max(pages, kLeastPagesBehindDepth) : pages;
+    return shape.depth > 0 ? std::max(pages, kLeastPages) : pages;
   };
   const int64_t pages =
       pages_of(std::max(shape.prompt, shape.generate)) + (shape.sequences - 1) * pages_of(shape.generate);

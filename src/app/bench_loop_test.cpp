@@ -41,9 +41,9 @@ INSTANTIATE_TEST_SUITE_P(scheduling, BenchLoopTest, testing::Values(false, true)
                          [](const auto& each) { return each.param ? "async" : "plain"; });
 
 TEST_P(BenchLoopTest, every_repetition_begins_at_its_depth) {
-  for (const int count : {1, 3, 40}) {
-    for (const int64_t most : {1, 64, 100, 300, 520, 1000, 4096}) {
-      for (const int chunk : {7, 512, 8192}) {
+  for (const int count : {1, 40}) {
+    for (const int64_t most : {1, 64, 150, 520, 4096}) {
+      for (const int chunk : {7, 8192}) {
         for (const int64_t generate : {1, 200}) {
           const BenchShape shape{.sequences = count,
                                  .depth = most,

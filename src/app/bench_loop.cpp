@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The sliding class has four pages per sequence and a quarter of the full ones. A sequence needs three while it goes on,
-// and three stay in the prefix cache: the window before its depth.
+// The sliding class has four pages per sequence and a quarter of the full ones. A sequence needs three while it goes
+// on, and three stay in the prefix cache: the window before its depth.
 constexpr int64_t kLeastPages = 8;
 
 engine::Request request_of(std::vector<int32_t> prompt, int64_t tokens) {

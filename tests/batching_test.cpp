@@ -6,9 +6,9 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "engine/engine.h"
-#include "engine/session.h"
 #include "model/load.h"
 #include "model/manifest.h"
+#include "one_sequence.h"
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -83,15 +83,11 @@ class Batching : public testing::Test {
   static void TearDownTestSuite() { files.reset(); }
 
   static Answer alone(const Request& request) {
-    const engine::SessionLimits limits{.max_context = 1024, .chunk_tokens = 256};
-    Loaded loaded(*files, engine::step_limits(limits));
-    engine::Session session(*loaded.be, loaded.gpt, limits);
-    Answer answer;
-    answer.finished = session.generate(request, [&](int32_t token) {
-      answer.tokens.push_back(token);
-      return true;
-    });
-    return answer;
+    const test::OneSequence limits{.max_context = 1024, .chunk_tokens = 256};
+    Loaded loaded(*files, test::step_limits(limits));
+    engine::Loop loop(*loaded.be, loaded.gpt, test::engine_limits(limits));
+    auto [tokens, finished] = test::generate(loop, request);
+    return {.tokens = std::move(tokens), .logprobs = {}, .prompt_logprobs = {}, .finished = std::move(finished)};
   }
 
   // Greedy, drawn, with penalties; short and longer than two windows; many begin alike.

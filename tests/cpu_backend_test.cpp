@@ -6,10 +6,10 @@
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "engine/session.h"
 #include "model/compare.h"
 #include "model/load.h"
 #include "model/synth.h"
+#include "one_sequence.h"
 #include "page_copy.h"
 
 #include <gtest/gtest.h>
@@ -171,9 +171,9 @@ class Weights {
 };
 
 struct Loaded {
-  Loaded(const model::ModelConfig& config, const Weights& weights, const engine::SessionLimits& limits,
+  Loaded(const model::ModelConfig& config, const Weights& weights, const test::OneSequence& limits,
          const CpuOptions* cpu, const backend::DenseFormats& dense = {}, KvDtype reference_kv = KvDtype::kF32) {
-    const auto be_config = model::backend_config(config, engine::step_limits(limits), dense);
+    const auto be_config = model::backend_config(config, test::step_limits(limits), dense);
     be = cpu != nullptr ? backend::make_cpu_backend(be_config, *cpu)
                         : backend::make_reference_backend(be_config, {.kv = reference_kv});
     gpt = model::load(*be, config, weights.all());
@@ -192,9 +192,9 @@ std::vector<int32_t> prompt_of(size_t tokens, int64_t vocab) {
 enum class Stages { kAll, kSums };  // kSums: what does not depend on the order of a token's experts
 
 // The largest difference over the stages, relative to a stage's RMS.
-double worst(Loaded& a, Loaded& b, const engine::SessionLimits& limits, int tokens, Stages which = Stages::kAll) {
+double worst(Loaded& a, Loaded& b, int tokens, Stages which = Stages::kAll) {
   const auto prompt = prompt_of(static_cast<size_t>(tokens), a.gpt.config.dims.vocab);
-  model::Step step = engine::Session(*a.be, a.gpt, limits).make_step(prompt, 0);
+  model::Step step = engine::step_alone(prompt);
   step.logit_tokens = {0, tokens - 1};
   const auto result = model::compare({*a.be, a.gpt}, {*b.be, b.gpt}, step, 1e-4);
   double most = 0;
@@ -221,14 +221,14 @@ constexpr Width kWidths[] = {{2880, 64, 32, 7}, {64, 2880, 5, 7}};
 TEST(CpuBackend, every_instruction_set_and_format_matches_the_reference) {
   for (const Width& width : kWidths) {
     const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
-    const engine::SessionLimits limits{.max_context = width.tokens, .chunk_tokens = width.tokens, .max_logit_rows = 2};
+    const test::OneSequence limits{.max_context = width.tokens, .chunk_tokens = width.tokens, .max_logit_rows = 2};
     for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
       const Weights weights(config, shipped);
       Loaded reference(config, weights, limits, nullptr);
       for (const CpuIsa isa : isas()) {
         const CpuOptions options{.threads = 2, .kv_dtype = KvDtype::kF32, .isa = isa, .poison = true};
         Loaded cpu(config, weights, limits, &options);
-        EXPECT_LT(worst(reference, cpu, limits, width.tokens), 1e-4) << describe(options) << " hidden " << width.hidden;
+        EXPECT_LT(worst(reference, cpu, width.tokens), 1e-4) << describe(options) << " hidden " << width.hidden;
       }
     }
   }
@@ -237,7 +237,7 @@ TEST(CpuBackend, every_instruction_set_and_format_matches_the_reference) {
 TEST(CpuBackend, requantised_layers_match_the_reference) {
   const Width& width = kWidths[0];
   const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
-  const engine::SessionLimits limits{.max_context = 5, .chunk_tokens = 5, .max_logit_rows = 2};
+  const test::OneSequence limits{.max_context = 5, .chunk_tokens = 5, .max_logit_rows = 2};
   for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
     const Weights weights(config, shipped);
     const backend::DenseFormats dense{
@@ -245,7 +245,7 @@ TEST(CpuBackend, requantised_layers_match_the_reference) {
     Loaded reference(config, weights, limits, nullptr, dense);
     const CpuOptions options{.threads = 2, .kv_dtype = KvDtype::kF32, .poison = true};
     Loaded cpu(config, weights, limits, &options, dense);
-    EXPECT_LT(worst(reference, cpu, limits, 5), 1e-4);
+    EXPECT_LT(worst(reference, cpu, 5), 1e-4);
   }
 }
 
@@ -253,16 +253,16 @@ TEST(CpuBackend, requantised_layers_match_the_reference) {
 TEST(CpuBackend, caches_of_8_bits_match_the_references_roundings) {
   const Width& width = kWidths[0];
   const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
-  const engine::SessionLimits limits{.max_context = width.tokens, .chunk_tokens = width.tokens, .max_logit_rows = 2};
+  const test::OneSequence limits{.max_context = width.tokens, .chunk_tokens = width.tokens, .max_logit_rows = 2};
   const Weights weights(config, Shipped::kOpenAi);
   Loaded exact(config, weights, limits, nullptr);
   for (const KvDtype dtype : {KvDtype::kE4m3, KvDtype::kInt8}) {
     Loaded reference(config, weights, limits, nullptr, {}, dtype);
-    EXPECT_GT(worst(exact, reference, limits, width.tokens), 1e-3) << "nothing was rounded";
+    EXPECT_GT(worst(exact, reference, width.tokens), 1e-3) << "nothing was rounded";
     for (const CpuIsa isa : isas()) {
       const CpuOptions options{.threads = 2, .kv_dtype = dtype, .isa = isa, .poison = true};
       Loaded cpu(config, weights, limits, &options);
-      EXPECT_LT(worst(reference, cpu, limits, width.tokens), 1e-4) << describe(options) << " " << name_of(dtype);
+      EXPECT_LT(worst(reference, cpu, width.tokens), 1e-4) << describe(options) << " " << name_of(dtype);
     }
   }
 }
@@ -270,7 +270,7 @@ TEST(CpuBackend, caches_of_8_bits_match_the_references_roundings) {
 // Float and int8 runs of one prompt over all of their forms (few, some and many tokens per expert).
 TEST(CpuBackend, int8_activations_stay_close_to_float) {
   const model::ModelConfig config = config_of(2880, 64, 4);
-  const engine::SessionLimits limits{.max_context = 40, .chunk_tokens = 40, .max_logit_rows = 2};
+  const test::OneSequence limits{.max_context = 40, .chunk_tokens = 40, .max_logit_rows = 2};
   bool any = false;
   for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
     const Weights weights(config, shipped);
@@ -282,7 +282,7 @@ TEST(CpuBackend, int8_activations_stay_close_to_float) {
         CpuOptions rounded = exact;
         rounded.activations = Activations::kInt8;
         Loaded a(config, weights, limits, &exact), b(config, weights, limits, &rounded);
-        const double error = worst(a, b, limits, tokens, Stages::kSums);  // all four experts serve every token
+        const double error = worst(a, b, tokens, Stages::kSums);  // all four experts serve every token
         EXPECT_GT(error, 1e-5) << "nothing was rounded " << describe(rounded);
         EXPECT_LT(error, 0.3) << describe(rounded) << " " << tokens;
       }
@@ -293,14 +293,9 @@ TEST(CpuBackend, int8_activations_stay_close_to_float) {
 
 std::vector<float> all_logits(const model::ModelConfig& config, const Weights& weights, const CpuOptions& options,
                               int chunk) {
-  const engine::SessionLimits limits{.max_context = 150, .chunk_tokens = chunk, .max_logit_rows = chunk};
+  const test::OneSequence limits{.max_context = 150, .chunk_tokens = chunk, .max_logit_rows = chunk};
   Loaded loaded(config, weights, limits, &options);
-  std::vector<float> all;
-  engine::Session session(*loaded.be, loaded.gpt, limits);
-  session.score(prompt_of(150, config.dims.vocab), [&](int64_t, const backend::SlotData& logits) {
-    all.insert(all.end(), logits.values.begin(), logits.values.end());
-  });
-  return all;
+  return test::all_logits(*loaded.be, loaded.gpt, prompt_of(150, config.dims.vocab), chunk);
 }
 
 TEST(CpuBackend, threads_and_chunks_change_no_bit) {

@@ -10,11 +10,11 @@
 #include "checkpoint/gguf_fields.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/testing.h"
-#include "engine/session.h"
 #include "gguf_copy.h"
 #include "model/gguf_config.h"
 #include "model/gguf_weights.h"
 #include "model/load.h"
+#include "one_sequence.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json_reader.h"
 
@@ -131,14 +131,10 @@ struct Tiny {
 std::vector<float> logits_of(const model::ModelConfig& config, std::span<const HostWeight> weights,
                              const std::vector<int32_t>& prompt) {
   const auto tokens = static_cast<int>(prompt.size());
-  const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = tokens};
-  const auto be = backend::make_reference_backend(model::backend_config(config, engine::step_limits(limits)));
+  const test::OneSequence limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = tokens};
+  const auto be = backend::make_reference_backend(model::backend_config(config, test::step_limits(limits)));
   const model::GptOss gpt = model::load(*be, config, weights);
-  std::vector<float> logits;
-  engine::Session(*be, gpt, limits).score(prompt, [&](int64_t, const backend::SlotData& rows) {
-    logits = rows.values;
-  });
-  return logits;
+  return test::all_logits(*be, gpt, prompt, tokens);
 }
 
 TEST(TinyGguf, gives_the_logits_of_the_safetensors_model) {

@@ -112,9 +112,9 @@ struct Pair {
 void compare_prompt(const Source& source, const std::vector<int32_t>& tokens, std::string_view what,
                     const Path& path = {}) {
   const int count = static_cast<int>(tokens.size());
-  const engine::SessionLimits limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 2};
-  const Pair pair(source, engine::step_limits(limits), path);
-  model::Step step = engine::Session(*pair.reference, pair.on_reference, limits).make_step(tokens, 0);
+  const test::OneSequence limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 2};
+  const Pair pair(source, test::step_limits(limits), path);
+  model::Step step = engine::step_alone(tokens);
   step.logit_tokens = {0, count - 1};
   pair.compare(step, what);
 }
@@ -203,11 +203,10 @@ TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
 TEST_F(Gpu, mxfp8_activations_have_four_bits_whoever_multiplies_them) {
   const Source source(kTiny);
   for (const auto& [moe, count] : {std::pair{MoeKernel::kAuto, 3}, {MoeKernel::kAuto, 20}, {MoeKernel::kGemm, 20}}) {
-    const engine::SessionLimits limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 1};
+    const test::OneSequence limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 1};
     for (const auto activations : {ExpertActivations::kMxfp8, ExpertActivations::kExact}) {
       Loaded cuda(source, limits, Which::kCuda, {.moe = moe, .activations = activations});
-      const model::Step step = engine::Session(*cuda.be, cuda.gpt, limits)
-                                   .make_step(some_tokens(static_cast<size_t>(count), source.config.dims.vocab), 0);
+      const model::Step step = engine::step_alone(some_tokens(static_cast<size_t>(count), source.config.dims.vocab));
       model::forward(*cuda.be, cuda.gpt, step);
       const std::vector<float> u = cuda.be->peek(backend::Slot::kExpertHidden).values;
       const bool few_bits = std::all_of(u.begin(), u.end(), [](float value) {

@@ -119,18 +119,13 @@ TEST_F(Gpu, flash_attention_names_its_kernels_and_refuses_f32_pages) {
 }
 
 std::vector<int32_t> generate(Loaded& loaded, const engine::Request& request) {
-  engine::Session session(*loaded.be, loaded.gpt, loaded.limits);
-  std::vector<int32_t> tokens;
-  session.generate(request, [&](int32_t token) {
-    tokens.push_back(token);
-    return true;
-  });
-  return tokens;
+  engine::Loop loop(*loaded.be, loaded.gpt, test::engine_limits(loaded.limits));
+  return test::generate(loop, request).tokens;
 }
 
 TEST_F(Gpu, generates_the_tokens_of_the_cpu_greedy_and_drawn) {
   const Source source(kTiny);
-  const engine::SessionLimits limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
+  const test::OneSequence limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
   Loaded cuda(source, limits, Which::kCuda), cpu(source, limits, Which::kCpu);
   engine::Request request{
       .prompt = some_tokens(37, source.config.dims.vocab), .max_tokens = 60, .sampling = {}, .stop_ids = {}};
@@ -151,7 +146,7 @@ TEST_F(Gpu, generates_the_tokens_of_the_cpu_greedy_and_drawn) {
 
 TEST_F(Gpu, marlin_generates_the_greedy_tokens_of_the_cpu) {
   const Source source(kTiny);
-  const engine::SessionLimits limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
+  const test::OneSequence limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
   Loaded cuda(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin}), cpu(source, limits, Which::kCpu);
   const engine::Request request{.prompt = some_tokens(37, source.config.dims.vocab),
                                 .max_tokens = 60,
@@ -163,7 +158,7 @@ TEST_F(Gpu, marlin_generates_the_greedy_tokens_of_the_cpu) {
 TEST_F(Gpu, generates_the_greedy_tokens_of_the_cpu_from_the_same_gguf_file) {
   const test::ScratchDir dir;
   const Source source(Source(kTiny), dir);
-  const engine::SessionLimits limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
+  const test::OneSequence limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
   const engine::Request request{.prompt = some_tokens(37, source.config.dims.vocab),
                                 .max_tokens = 60,
                                 .sampling = {.temperature = 0},
@@ -177,7 +172,7 @@ TEST_F(Gpu, generates_the_greedy_tokens_of_the_cpu_from_the_same_gguf_file) {
 
 TEST_F(Gpu, replayed_graphs_give_the_tokens_and_launches_of_eager_steps) {
   const Source source(kTiny);
-  const engine::SessionLimits limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
+  const test::OneSequence limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
   Loaded eager(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin, .eager = true});
   Loaded graphs(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin});
   engine::Request request{
@@ -294,11 +289,10 @@ TEST_F(Gpu, a_copied_page_is_as_good_as_the_first) {
 
 TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
   const Source source(kTiny);
-  const engine::SessionLimits limits{.max_context = 64, .chunk_tokens = 8, .max_logit_rows = 2};
+  const test::OneSequence limits{.max_context = 64, .chunk_tokens = 8, .max_logit_rows = 2};
   Loaded loaded(source, limits, Which::kCuda);
   const backend::SamplingParams greedy{.temperature = 0}, drawn{.seed = 9};
   const auto run = [&](bool at_once) {
-    const engine::Session session(*loaded.be, loaded.gpt, limits);
     std::vector<backend::Ticket> tickets;
     std::vector<std::vector<int32_t>> tokens;
     const auto wait = [&](backend::Ticket ticket) {
@@ -306,7 +300,7 @@ TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
       for (const backend::Drawn& one : loaded.be->wait(ticket)) tokens.back().push_back(one.token);
     };
     for (int i = 0; i < 3; ++i) {
-      model::Step step = session.make_step(some_tokens(static_cast<size_t>(5 + i), source.config.dims.vocab), 0);
+      model::Step step = engine::step_alone(some_tokens(static_cast<size_t>(5 + i), source.config.dims.vocab));
       step.logit_tokens = {1, 4};
       step.sample_rows = {{.params = &greedy, .position = 2}, {.params = &drawn, .position = 5}};
       tickets.push_back(*model::forward(*loaded.be, loaded.gpt, step));

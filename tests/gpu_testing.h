@@ -9,13 +9,13 @@
 #include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/testing.h"
-#include "engine/session.h"
 #include "gguf_copy.h"
 #include "goldens.h"
 #include "model/gguf_weights.h"
 #include "model/load.h"
 #include "model/manifest.h"
 #include "model/synth.h"
+#include "one_sequence.h"
 
 #include <gtest/gtest.h>
 
@@ -67,10 +67,10 @@ struct Source {
 enum class Which { kCuda, kReference, kCpu };
 
 struct Loaded {
-  Loaded(const Source& source, const engine::SessionLimits& limits_in, Which which,
+  Loaded(const Source& source, const test::OneSequence& limits_in, Which which,
          const backend::CudaOptions& options = {.kv = Kv::kF32, .moe = MoeKernel::kReference})
       : limits(limits_in) {
-    const auto config = model::backend_config(source.config, engine::step_limits(limits));
+    const auto config = model::backend_config(source.config, test::step_limits(limits));
     if (which == Which::kReference) {
       be = backend::make_reference_backend(config);
     } else if (which == Which::kCpu) {
@@ -87,19 +87,14 @@ struct Loaded {
       : Loaded(source, {.max_context = static_cast<int64_t>(tokens), .chunk_tokens = chunk, .max_logit_rows = chunk},
                Which::kCuda, {.kv = kv, .attention = attention, .moe = MoeKernel::kReference}) {}
 
-  engine::SessionLimits limits;
+  test::OneSequence limits;
   std::unique_ptr<backend::Backend> be;
   backend::CudaBackend* cuda = nullptr;
   model::GptOss gpt;
 };
 
 inline std::vector<float> all_logits(Loaded& loaded, std::span<const int32_t> tokens) {
-  std::vector<float> all;
-  engine::Session session(*loaded.be, loaded.gpt, loaded.limits);
-  session.score(tokens, [&](int64_t, const backend::SlotData& logits) {
-    all.insert(all.end(), logits.values.begin(), logits.values.end());
-  });
-  return all;
+  return test::all_logits(*loaded.be, loaded.gpt, tokens, loaded.limits.chunk_tokens);
 }
 
 inline std::vector<int32_t> some_tokens(size_t count, int64_t vocab) {

@@ -4,11 +4,11 @@
 #include "backend/reference/reference_backend.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
-#include "engine/session.h"
 #include "goldens.h"
 #include "model/compare.h"
 #include "model/load.h"
 #include "model/manifest.h"
+#include "one_sequence.h"
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ enum class Which { kReference, kCpuF32, kCpuBf16 };
 struct Loaded {
   Loaded(const Case& c, Which which, int chunk, int threads = 2)
       : limits{.max_context = static_cast<int64_t>(c.tokens.size()), .chunk_tokens = chunk, .max_logit_rows = chunk} {
-    const auto config = model::backend_config(c.config, engine::step_limits(limits));
+    const auto config = model::backend_config(c.config, test::step_limits(limits));
     if (which == Which::kReference) {
       be = backend::make_reference_backend(config);
     } else {
@@ -55,19 +55,14 @@ struct Loaded {
     }
     gpt = model::load(*be, c.config, c.weights);
   }
-  engine::SessionLimits limits;
+  test::OneSequence limits;
   std::unique_ptr<backend::Backend> be;
   model::GptOss gpt;
 };
 
 // Logits [tokens, vocab] of the first `count` tokens of the prompt.
 std::vector<float> all_logits(const Case& c, Loaded& loaded, size_t count) {
-  std::vector<float> all;
-  engine::Session session(*loaded.be, loaded.gpt, loaded.limits);
-  session.score(std::span(c.tokens).first(count), [&](int64_t, const backend::SlotData& logits) {
-    all.insert(all.end(), logits.values.begin(), logits.values.end());
-  });
-  return all;
+  return test::all_logits(*loaded.be, loaded.gpt, std::span(c.tokens).first(count), loaded.limits.chunk_tokens);
 }
 
 double worst_position(const Case& c, const std::vector<float>& all) {
@@ -117,7 +112,7 @@ TEST_P(ShortParity, reference_logits_match_transformers_at_every_position) {
 TEST_P(ShortParity, every_layer_starts_from_transformers_hidden_state) {
   const Case c(GetParam());
   Loaded loaded(c, Which::kReference, static_cast<int>(c.tokens.size()));
-  const model::Step step = engine::Session(*loaded.be, loaded.gpt, loaded.limits).make_step(c.tokens, 0);
+  const model::Step step = engine::step_alone(c.tokens);
   const auto width = static_cast<size_t>(c.config.dims.hidden);
   model::forward(*loaded.be, loaded.gpt, step, [&](model::Stage stage, int layer) {
     if (stage != model::Stage::kEmbed && stage != model::Stage::kMoe) return;
@@ -150,7 +145,7 @@ TEST_P(ShortParity, compare_finds_no_difference_between_cpu_and_reference) {
   const Case c(GetParam());
   const int count = 150;
   Loaded reference(c, Which::kReference, count), cpu(c, Which::kCpuF32, count);
-  model::Step step = engine::Session(*cpu.be, cpu.gpt, cpu.limits).make_step(std::span(c.tokens).first(count), 0);
+  model::Step step = engine::step_alone(std::span(c.tokens).first(count));
   step.logit_tokens = {0, count - 1};
   const auto result = model::compare({*reference.be, reference.gpt}, {*cpu.be, cpu.gpt}, step, 1e-4);
   ASSERT_FALSE(result.first_bad.has_value())
@@ -163,7 +158,7 @@ TEST_P(ShortParity, compare_names_the_first_stage_that_differs) {
   const Case c(GetParam());
   Loaded good(c, Which::kReference, 20), bad(c, Which::kCpuF32, 20);
   bad.gpt.attention_sinks = false;
-  const model::Step step = engine::Session(*good.be, good.gpt, good.limits).make_step(std::span(c.tokens).first(20), 0);
+  const model::Step step = engine::step_alone(std::span(c.tokens).first(20));
   const auto result = model::compare({*good.be, good.gpt}, {*bad.be, bad.gpt}, step, 1e-4);
   ASSERT_TRUE(result.first_bad.has_value());
   EXPECT_EQ(result.stages[*result.first_bad].stage, model::Stage::kAttend);

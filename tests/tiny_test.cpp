@@ -5,9 +5,9 @@
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
-#include "engine/session.h"
 #include "model/load.h"
 #include "model/manifest.h"
+#include "one_sequence.h"
 #include "text/harmony_parse.h"
 #include "text/harmony_render.h"
 #include "text/tokenizer.h"
@@ -57,31 +57,21 @@ struct Engine {
       : limits{.max_context = setup.context,
                .chunk_tokens = setup.chunk,
                .max_logit_rows = setup.score ? setup.chunk : 1},
-        be(backend::make_cpu_backend(model::backend_config(files.config, engine::step_limits(limits)),
+        be(backend::make_cpu_backend(model::backend_config(files.config, test::step_limits(limits)),
                                      {.threads = setup.threads, .kv_dtype = setup.kv})),
         gpt(model::load(*be, files.config, files.weights)) {
     gpt.attention_sinks = setup.sinks;
-    session = std::make_unique<engine::Session>(*be, gpt, limits);
+    loop = std::make_unique<engine::Loop>(*be, gpt, test::engine_limits(limits));
   }
-  engine::SessionLimits limits;
+  test::OneSequence limits;
   std::unique_ptr<backend::Backend> be;
   model::GptOss gpt;
-  std::unique_ptr<engine::Session> session;
+  std::unique_ptr<engine::Loop> loop;
 };
 
-struct Output {
-  std::vector<int32_t> tokens;
-  Finished finished;
-};
+using test::Output;
 
-Output generate(Engine& engine, const engine::Request& request) {
-  Output out;
-  out.finished = engine.session->generate(request, [&](int32_t token) {
-    out.tokens.push_back(token);
-    return true;
-  });
-  return out;
-}
+Output generate(Engine& engine, const engine::Request& request) { return test::generate(*engine.loop, request); }
 
 class Tiny : public testing::Test {
  protected:
@@ -171,19 +161,11 @@ double perplexity(const Files& files, const Setup& setup, size_t windows) {
   int64_t scored = 0;
   for (size_t begin = 0; begin < ids.size(); begin += window) {
     const auto part = std::span(ids).subspan(begin, std::min(window, ids.size() - begin));
-    engine.session->score(part, [&](int64_t first, const backend::SlotData& logits) {
-      const auto vocab = static_cast<size_t>(logits.shape[1]);
-      for (size_t r = 0; r < static_cast<size_t>(logits.shape[0]); ++r) {
-        const size_t next = static_cast<size_t>(first) + r + 1;
-        if (next >= part.size()) break;
-        const auto row = std::span(logits.values).subspan(r * vocab, vocab);
-        const double top = *std::max_element(row.begin(), row.end());
-        double sum = 0;
-        for (const float logit : row) sum += std::exp(logit - top);
-        nats += top + std::log(sum) - row[static_cast<size_t>(part[next])];
-        ++scored;
-      }
-    });
+    const auto add = [&](const engine::TokenEvent& event) {
+      nats -= event.logprobs->value;
+      return ++scored > 0;
+    };
+    engine.loop->serve({.prompt = {part.begin(), part.end()}, .prompt_logprobs = 0, .prefix_cache = false}, add);
   }
   return std::exp(nats / static_cast<double>(scored));
 }
@@ -264,8 +246,8 @@ Turn answer(const Files& files, Engine& engine, const std::vector<Message>& hist
       }
     }
   };
-  turn.finished = engine.session->generate(request, [&](int32_t token) {
-    turn.last = token;
+  turn.finished = engine.loop->serve(request, [&](const engine::TokenEvent& event) {
+    const int32_t token = turn.last = event.token;
     const auto special = files.ids.special_of(token);
     take(special ? parser.push(*special) : parser.push(files.tokenizer.token_bytes(token)));
     return true;
@@ -381,10 +363,11 @@ TEST_F(Tiny, max_tokens_a_full_context_and_the_receiver_each_end_with_their_reas
   EXPECT_EQ(context.tokens.size(), 32 - prompt.size());
 
   int taken = 0;
-  const Finished cancelled = engine.session->generate(greedy(prompt, 1000), [&](int32_t) { return ++taken < 5; });
+  const Finished cancelled =
+      engine.loop->serve(greedy(prompt, 1000), [&](const engine::TokenEvent&) { return ++taken < 5; });
   EXPECT_EQ(cancelled.reason, FinishReason::kCancelled);
   EXPECT_EQ(cancelled.generated_tokens, 5);
-  EXPECT_EQ(generate(engine, greedy(prompt, 7)).tokens, length.tokens);  // the session goes on
+  EXPECT_EQ(generate(engine, greedy(prompt, 7)).tokens, length.tokens);  // the loop goes on
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
-#include "engine/session.h"
 
 #include <fmt/format.h>
 
@@ -56,8 +55,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
 
 ModelOptions with_backend(const ModelOptions& options, int64_t context) {
   return with_backend(options, [context](const ModelOptions& o, const model::ModelConfig& config) {
-    return engine::step_limits(
-        engine::SessionLimits{.max_context = context_length(o, config, context), .chunk_tokens = o.step_tokens()});
+    return engine::step_limits(one_sequence(o, context_length(o, config, context)), config.dims);
   });
 }
 

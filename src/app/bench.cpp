@@ -1,5 +1,5 @@
 #include "app/backend_choice.h"
-#include "app/bench_batch.h"
+#include "app/bench_loop.h"
 #include "app/bench_profile.h"
 #include "app/bench_report.h"
 #include "app/commands.h"
@@ -44,7 +44,8 @@ std::vector<BenchRow> plan_rows(const BenchOptions& options) {
 }
 
 BenchShape shape_of(const BenchOptions& options, const std::vector<BenchRow>& rows) {
-  BenchShape shape{.chunk_tokens = options.model.max_num_batched_tokens};
+  BenchShape shape{.chunk_tokens = options.model.max_num_batched_tokens,
+                   .async_scheduling = options.model.backend == BackendKind::kCuda};
   for (const BenchRow& row : rows) {
     shape.sequences = std::max(shape.sequences, row.batch);
     shape.depth = std::max(shape.depth, row.depth);
@@ -54,14 +55,17 @@ BenchShape shape_of(const BenchOptions& options, const std::vector<BenchRow>& ro
   return shape;
 }
 
-int64_t longest(const BenchShape& shape) { return shape.depth + std::max(shape.prompt, shape.generate); }
+model::StepLimits steps_of(const BenchShape& shape, const model::ModelConfig& config) {
+  return engine::step_limits(engine_limits(shape), config.dims);
+}
 
 void check_context(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
   const int64_t context = context_length(options.model, config, config.dims.max_context);
-  if (longest(shape) <= context) return;
-  throw Error(Code::kInvalidRequest, "want a depth (-d) and -p or -n of at most {} tokens together{}, found {}",
-              context, options.model.max_model_len > 0 ? " (--max-model-len)" : " (the model's context)",
-              longest(shape));
+  if (shape.context() <= context) return;
+  throw Error(Code::kInvalidRequest,
+              "want a depth (-d) and -p or -n of at most {} tokens together ({} of {}, less one to draw), found {}",
+              context - 1, options.model.max_model_len > 0 ? "--max-model-len" : "the model's context", context,
+              shape.context() - 1);
 }
 
 // The dummies' memory counts with the backend's where it is the same memory.
@@ -69,8 +73,7 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
   const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.dense)};
   const int64_t dummies = dummy_bytes(options.model, config.dims);
   const auto budget = [&](const BenchShape& s) {
-    Budget b =
-        budget_of(options.model, model::backend_config(config, step_limits(s, config.dims), options.model.dense), cost);
+    Budget b = budget_of(options.model, model::backend_config(config, steps_of(s, config), options.model.dense), cost);
     if (options.model.backend != BackendKind::kCuda) b.needs.weights += dummies;
     return b;
   };
@@ -126,7 +129,7 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
 
 // What runs, beside how it is asked for.
 struct BenchSubject {
-  BenchBatch& batch;
+  BenchLoop& loop;
   backend::Backend& backend;
   const model::ModelConfig& config;
   const backend::CostModel& cost;
@@ -141,7 +144,7 @@ struct RowProfile {
 class Bench {
  public:
   Bench(const BenchSubject& subject, const BenchOptions& options, Terminal& terminal)
-      : subject_(subject), batch_(subject.batch), options_(options), terminal_(terminal) {
+      : subject_(subject), loop_(subject.loop), options_(options), terminal_(terminal) {
     if (options.model.backend == BackendKind::kCpu) meter_.emplace(thread_count(options.model));
     if (options.model.backend == BackendKind::kCuda) read_clock_ = backend::cuda_clock(0);
   }
@@ -153,7 +156,7 @@ class Bench {
                          static_cast<double>(done) / options_.repetitions, what);
     };
     show(fmt::format("filling to {}", row.depth), 0);
-    if (!batch_.fill(row.batch, row.depth, go_on_)) return false;
+    if (!loop_.fill(row.batch, row.depth, go_on_)) return false;
     show("warming up", 0);
     if (!warm_up(row)) return false;
     measure_beside(row);
@@ -164,10 +167,10 @@ class Bench {
       row.seconds.push_back(*seconds);
       measure_beside(row);
     }
-    each_step(row, [&](const backend::StepShape& step) {
-      const backend::StageCosts own = subject_.cost.by_stage(subject_.config.layer_kinds, step);
+    for (const BenchLoop::TimedStep& step : loop_.steps()) {
+      const backend::StageCosts own = subject_.cost.by_stage(subject_.config.layer_kinds, step.shape());
       for (size_t s = 0; s < own.size(); ++s) row.costs[s] += own[s];
-    });
+    }
     if (!options_.profile) return true;
     show("profiling", options_.repetitions);
     backend::KernelProfiler* const profiler = subject_.backend.kernel_profiler();
@@ -186,7 +189,7 @@ class Bench {
     if (const auto clock = read_clock_()) row.clocks.push_back(*clock);
   }
   std::optional<double> time(const BenchRow& row, int64_t prompt, int64_t generate) {
-    return prompt > 0 ? batch_.time_prompt(prompt, go_on_) : batch_.time_generate(row.batch, generate, go_on_);
+    return prompt > 0 ? loop_.time_prompt(prompt, go_on_) : loop_.time_generate(row.batch, generate, go_on_);
   }
   bool warm_up(const BenchRow& row) {
     constexpr int64_t kWarmTokens = 4;
@@ -194,16 +197,12 @@ class Bench {
                 std::min(row.generate, kWarmTokens))
         .has_value();
   }
-  void each_step(const BenchRow& row, const BenchBatch::Visit& visit) const {
-    if (row.prompt > 0) return batch_.each_prompt_step(row.prompt, visit);
-    batch_.each_generate_step(row.batch, row.generate, visit);
-  }
 
   bool profile_stages(const BenchRow& row) {
     StageTimes times;
-    batch_.profile(&times);
+    loop_.profile(&times);
     const bool whole = time(row, row.prompt, row.generate).has_value();
-    batch_.profile(nullptr);
+    loop_.profile(nullptr);
     const backend::DevicePeaks peaks = peaks_beside(row, subject_.head.peaks);
     if (whole) profiles_.push_back({profile_table(row, times, peaks), profile_json(times, row.costs, peaks)});
     return whole;
@@ -221,10 +220,11 @@ class Bench {
     const backend::CudaOptions cuda = cuda_options(options_.model);
     const auto card = backend::cuda_plan_device();
     check(card.has_value(), "a card that kernels were timed on");
-    each_step(row, [&](const backend::StepShape& step) {
-      profile.costs.add(backend::cuda::make_program({.config = config, .options = cuda, .step = step, .card = *card}),
-                        subject_.config);
-    });
+    for (const BenchLoop::TimedStep& step : loop_.steps()) {
+      profile.costs.add(
+          backend::cuda::make_program({.config = config, .options = cuda, .step = step.shape(), .card = *card}),
+          subject_.config);
+    }
     profiles_.push_back({profile_table(row, profile, subject_.head.peaks), profile_json(profile, subject_.head.peaks)});
     return true;
   }
@@ -234,11 +234,11 @@ class Bench {
   const BenchSubject subject_;
   std::optional<backend::ReadMeter> meter_;  // of the CPU
   backend::ReadClock read_clock_;            // of the card
-  BenchBatch& batch_;
+  BenchLoop& loop_;
   const BenchOptions& options_;
   Terminal& terminal_;
   const Interrupt interrupt_;
-  const BenchBatch::KeepGoing go_on_ = [this] { return !interrupt_.requested(); };
+  const BenchLoop::KeepGoing go_on_ = [this] { return !interrupt_.requested(); };
   std::vector<RowProfile> profiles_;
 };
 
@@ -252,19 +252,17 @@ int execute(const BenchOptions& asked) {
   if (options.profile && options.format == BenchFormat::kCsv)
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   std::vector<BenchRow> rows = plan_rows(options);
-  const BenchShape shape = shape_of(options, rows);
-  options.model = with_backend(options.model, [&shape](const ModelOptions&, const model::ModelConfig& config) {
-    return step_limits(shape, config.dims);
+  const model::ModelConfig described = open_config(options.model).config;
+  check_context(options, shape_of(options, rows), described);
+  options.model = with_backend(options.model, [&](const ModelOptions&, const model::ModelConfig& config) {
+    return steps_of(shape_of(options, rows), config);
   });
-  {
-    const model::ModelConfig config = open_config(options.model).config;
-    check_context(options, shape, config);
-    check_memory(options, shape, config);
-  }
+  const BenchShape shape = shape_of(options, rows);
+  check_memory(options, shape, described);
   terminal.progress("measuring the device", 0, "");
   backend::DevicePeaks peaks = measure(options.model);
   const ModelSource source = open_model(options.model, terminal);
-  LoadedModel loaded(source, options.model, step_limits(shape, source.config.dims), {terminal, {}});
+  LoadedModel loaded(source, options.model, steps_of(shape, source.config), {terminal, {}});
   backend::CostModel cost{source.config.dims, stored_formats(options.model, source.weights)};
   cost.formats.kv_value_bytes = kv_value_bytes(options.model, source.config.dims);
   BenchHead head = head_of(options, source.config, cost);
@@ -273,8 +271,8 @@ int execute(const BenchOptions& asked) {
 
   if (options.format == BenchFormat::kMarkdown) terminal.print(markdown_head(head));
   if (options.format == BenchFormat::kCsv) terminal.print(csv_head());
-  BenchBatch batch(loaded.backend(), loaded.model(), shape);
-  Bench bench({batch, loaded.backend(), source.config, cost, head}, options, terminal);
+  BenchLoop loop(loaded.backend(), loaded.model(), shape);
+  Bench bench({loop, loaded.backend(), source.config, cost, head}, options, terminal);
   size_t done = 0;
   while (done < rows.size() && bench.run(rows[done])) {
     terminal.end_progress();

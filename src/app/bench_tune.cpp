@@ -1,6 +1,6 @@
 #include "app/bench_tune.h"
 
-#include "app/bench_batch.h"
+#include "app/bench_loop.h"
 #include "app/commands.h"
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
@@ -24,10 +24,10 @@ constexpr int64_t kLayers = 4;  // enough that experts' weights stay in no cache
 constexpr int64_t kSteps[] = {12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
 constexpr int64_t kTunedTokens = 2048, kEndless = int64_t{1} << 30;
 
-const BenchShape kShape{.prompt = kTunedTokens, .chunk_tokens = kTunedTokens};
+const BenchShape kShape{.prompt = kTunedTokens, .chunk_tokens = kTunedTokens, .async_scheduling = true};
 
 backend::BackendConfig backend_config(const ModelOptions& options, const model::ModelConfig& config) {
-  return model::backend_config(config, step_limits(kShape, config.dims), options.dense);
+  return model::backend_config(config, engine::step_limits(engine_limits(kShape), config.dims), options.dense);
 }
 
 void check_memory(const ModelOptions& options, const model::ModelConfig& config) {
@@ -44,12 +44,12 @@ std::vector<double> time_steps(const BenchOptions& options, const model::ModelCo
   cuda.tuned = tuned;
   const auto be = backend::make_cuda_backend(backend_config(options.model, config), cuda);
   const model::GptOss gpt = model::load(*be, config, weights.weights());
-  BenchBatch batch(*be, gpt, kShape);
+  BenchLoop bench(*be, gpt, kShape);
   std::vector<double> us;
   for (const int64_t tokens : kSteps) {
     double best = 0;
     for (int i = 0; i <= options.repetitions; ++i) {  // the first warms up
-      const double seconds = *batch.time_prompt(tokens, [] { return true; });
+      const double seconds = *bench.time_prompt(tokens, [] { return true; });
       if (i == 1 || (i > 1 && seconds * 1e6 < best)) best = seconds * 1e6;
     }
     us.push_back(best);

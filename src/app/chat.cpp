@@ -174,7 +174,8 @@ class Chat {
     TurnPrinter printer(terminal_, {.prints = !options_.output.json, .shows_reasoning = options_.show_reasoning});
     text::StopStrings stops(options_.generate.stop);
     outcome_ = {};
-    const auto on_token = [&](int32_t token) {
+    const auto on_token = [&](const engine::TokenEvent& event) {
+      const int32_t token = event.token;
       outcome_.interrupted = interrupt_.requested();
       if (const auto special = ids_.special_of(token)) {
         printer.take(parser.push(stops.finish()));  // a stop string does not reach over a message's end
@@ -187,7 +188,7 @@ class Chat {
       }
       return !outcome_.interrupted && !outcome_.stop_string;
     };
-    outcome_.finished = runtime_.session().generate(request, on_token, show_prefill(terminal_, interrupt_));
+    outcome_.finished = runtime_.loop().serve(request, on_token, show_prompt(terminal_, interrupt_));
     outcome_.interrupted = outcome_.interrupted || outcome_.finished.generated_tokens == 0;
     printer.take(parser.push(stops.finish()));
     printer.take(parser.finish());
@@ -331,7 +332,7 @@ int execute(const ChatOptions& asked) {
   const ModelOptions& model = options.model;
   const ModelSource source = open_model(model, terminal);
   const int64_t context = context_length(model, source.config, kDefaultContext);
-  Runtime runtime(source, model, {.max_context = context, .chunk_tokens = model.step_tokens()}, terminal);
+  Runtime runtime(source, model, one_sequence(model, context), terminal);
   Chat chat(options, std::move(tools), {source, runtime, terminal, context});
   return one_question ? chat.ask_once(question) : chat.talk();
 }

@@ -6,7 +6,7 @@
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
-#include "engine/session.h"
+#include "engine/step_builder.h"
 #include "model/load.h"
 
 #include <fmt/format.h>
@@ -50,18 +50,19 @@ int execute(const CompareOptions& asked) {
   const int64_t most = std::min(kMostCompared, source.config.dims.max_context);
   if (tokens < 1 || tokens > most)
     throw Error(Code::kInvalidRequest, "want 1 to {} prompt tokens, found {}", most, tokens);
-  const engine::SessionLimits limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};
+  const auto pages = static_cast<int32_t>(engine::pages_for(tokens));
+  const model::StepLimits limits{.max_tokens = tokens, .max_rows = 1, .kv_pages = {pages, pages}};
   ModelOptions exact = options.model;
   if (!exact.kv_cache_dtype) exact.kv_cache_dtype = backend::KvDtype::kF32;  // the reference rounds nothing
   if (exact.moe_activation == MoeActivation::kAuto) exact.moe_activation = MoeActivation::kF32;
   if (options.a == BackendKind::kCuda || options.b == BackendKind::kCuda) exact.backend = BackendKind::kCuda;
-  const auto config = model::backend_config(source.config, engine::step_limits(limits), options.model.dense);
+  const auto config = model::backend_config(source.config, limits, options.model.dense);
   refuse_foreign_flags(options.model, {options.a, options.b});
   const auto be_a = make_backend(options.a, exact, config), be_b = make_backend(options.b, exact, config);
   model::GptOss model_a = model::load(*be_a, source.config, source.weights);
   model::GptOss model_b = model::load(*be_b, source.config, source.weights);
   model_a.attention_sinks = model_b.attention_sinks = options.model.attention_sinks;
-  model::Step step = engine::Session(*be_a, model_a, limits).make_step(prompt, 0);
+  model::Step step = engine::step_alone(prompt);
   step.logit_tokens = {tokens - 1};
   const model::Comparison result = model::compare({*be_a, model_a}, {*be_b, model_b}, step, options.tolerance);
 

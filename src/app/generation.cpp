@@ -41,7 +41,7 @@ engine::Request make_request(const GenerateOptions& options, const model::ModelC
           .stop_ids = options.ignore_eos ? std::vector<int32_t>() : config.eos_ids};
 }
 
-engine::OnPrefill show_prefill(Terminal& terminal, const Interrupt& interrupt) {
+engine::Loop::OnPrompt show_prompt(Terminal& terminal, const Interrupt& interrupt) {
   return [&terminal, &interrupt](int64_t done, int64_t total) {
     const bool go_on = done == total || !interrupt.requested();  // the first token is there: its receiver decides
     if (done < total && go_on)

@@ -5,7 +5,7 @@
 #include "app/options.h"
 #include "app/terminal.h"
 #include "engine/request.h"
-#include "engine/session.h"
+#include "engine/loop.h"
 #include "model/config.h"
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ namespace nibble::app {
                                            int64_t context, std::vector<int32_t> prompt);
 
 // Shows how far the prompt is read, and stops there when Ctrl-C was pressed.
-[[nodiscard]] engine::OnPrefill show_prefill(Terminal& terminal, const Interrupt& interrupt);
+[[nodiscard]] engine::Loop::OnPrompt show_prompt(Terminal& terminal, const Interrupt& interrupt);
 
 // `stop_string`: the text ended at one; the engine only saw the receiver's "enough".
 struct Outcome {

@@ -334,12 +334,19 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   model_.attention_sinks = options.attention_sinks;
 }
 
-Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
                  Terminal& terminal)
-    : loaded_(source, options, engine::step_limits(limits), {terminal, {}}),
-      session_(loaded_.backend(), loaded_.model(), limits) {
+    : loaded_(source, options, engine::step_limits(limits, source.config.dims), {terminal, {}}),
+      loop_(loaded_.backend(), loaded_.model(), limits) {
   if (!terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options))));
+}
+
+engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context) {
+  return {.max_context = context,
+          .max_sequences = 1,
+          .max_batched_tokens = options.step_tokens(),
+          .async_scheduling = options.backend == BackendKind::kCuda};
 }
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {

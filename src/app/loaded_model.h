@@ -1,5 +1,5 @@
 #pragma once
-// From a model's name to something that generates: files, tokenizer, backend, session. The only place that names a
+// From a model's name to something that generates: files, tokenizer, backend, engine. The only place that names a
 // concrete backend.
 
 #include "app/options.h"
@@ -11,7 +11,7 @@
 #include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "engine/session.h"
+#include "engine/loop.h"
 #include "model/gpt_oss.h"
 #include "model/load.h"
 #include "model/manifest.h"
@@ -101,14 +101,17 @@ class LoadedModel {
 // And something that generates with it.
 class Runtime {
  public:
-  Runtime(const ModelSource& source, const ModelOptions& options, const engine::SessionLimits& limits,
+  Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
           Terminal& terminal);
-  [[nodiscard]] engine::Session& session() { return session_; }
+  [[nodiscard]] engine::Loop& loop() { return loop_; }
 
  private:
   LoadedModel loaded_;
-  engine::Session session_;
+  engine::Loop loop_;
 };
+
+// What run and chat need: one sequence in `context` tokens.
+[[nodiscard]] engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context);
 
 // The context to reserve: what was asked for, else `fallback`, never more than the model's.
 [[nodiscard]] int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback);

@@ -15,13 +15,7 @@
 namespace nibble::app {
 namespace {
 
-// -log p(token) under a row of logits, in nats.
-double surprise(std::span<const float> logits, int32_t token) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  return top + std::log(sum) - logits[static_cast<size_t>(token)];
-}
+constexpr int kRows = 64;  // of logits in a step: bounds memory
 
 }  // namespace
 
@@ -35,25 +29,19 @@ int execute(const PerplexityOptions& options) {
   const auto window = static_cast<size_t>(context_length(model, source.config, options.context));
   if (window < 2)
     throw Error(Code::kInvalidRequest, "--max-model-len: want windows of at least 2 tokens, found {}", window);
-  const int chunk = std::min(64, model.step_tokens());  // a row of logits each: bounds memory
-  Runtime runtime(source, model,
-                  {.max_context = static_cast<int64_t>(window), .chunk_tokens = chunk, .max_logit_rows = chunk},
-                  terminal);
+  engine::EngineLimits limits = one_sequence(model, static_cast<int64_t>(window));
+  limits.max_batched_tokens = limits.max_logit_rows = std::min(kRows, limits.max_batched_tokens);
+  limits.prefix_cache = false;
+  Runtime runtime(source, model, limits, terminal);
   double nats = 0;
   int64_t scored = 0;
   for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {
     const std::span<const int32_t> part = std::span(ids).subspan(begin, std::min(window, ids.size() - begin));
-    runtime.session().score(part, [&](int64_t first, const backend::SlotData& logits) {
-      const auto vocab = static_cast<size_t>(logits.shape[1]);
-      for (size_t r = 0; r < static_cast<size_t>(logits.shape[0]); ++r) {
-        const size_t next = static_cast<size_t>(first) + r + 1;
-        if (next >= part.size()) break;
-        nats += surprise(std::span(logits.values).subspan(r * vocab, vocab), part[next]);
-        ++scored;
-      }
-    });
-    if (!std::isfinite(nats))
-      throw Error(Code::kCorrupt, "want finite logits, found {}: the weights hold NaN or infinity", nats);
+    const auto add = [&](const engine::TokenEvent& event) {
+      nats -= event.logprobs->value;
+      return ++scored > 0;
+    };
+    runtime.loop().serve({.prompt = {part.begin(), part.end()}, .prompt_logprobs = 0}, add);
     terminal.progress("scoring", static_cast<double>(begin + part.size()) / static_cast<double>(ids.size()),
                       fmt::format("perplexity {:.3f}", std::exp(nats / static_cast<double>(scored))));
   }

@@ -33,7 +33,7 @@ int execute(const RunOptions& options) {
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::max<int64_t>(options.generate.max_tokens, 1);
   const int64_t context = context_length(model, source.config, std::max(kDefaultContext, wanted));
   const engine::Request request = make_request(options.generate, source.config, context, std::move(prompt));
-  Runtime runtime(source, model, {.max_context = context, .chunk_tokens = model.step_tokens()}, terminal);
+  Runtime runtime(source, model, one_sequence(model, context), terminal);
 
   if (!options.output.json) terminal.print(terminal.dim(prompt_text));
   const Interrupt interrupt;
@@ -46,7 +46,8 @@ int execute(const RunOptions& options) {
     text += piece;
     if (!options.output.json) terminal.print_foreign(piece);
   };
-  const auto on_token = [&](int32_t token) {
+  const auto on_token = [&](const engine::TokenEvent& event) {
+    const int32_t token = event.token;
     output.push_back(token);
     outcome.interrupted = interrupt.requested();
     if (source.tokenizer.is_special(token)) return !outcome.interrupted;
@@ -55,7 +56,7 @@ int execute(const RunOptions& options) {
     outcome.stop_string = step.stop_idx.has_value();
     return !outcome.stop_string && !outcome.interrupted;
   };
-  outcome.finished = runtime.session().generate(request, on_token, show_prefill(terminal, interrupt));
+  outcome.finished = runtime.loop().serve(request, on_token, show_prompt(terminal, interrupt));
   outcome.interrupted = outcome.interrupted || outcome.finished.generated_tokens == 0;
   if (!outcome.stop_string) {
     emit(stops.push(utf8.finish()).text);

@@ -27,7 +27,7 @@ TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int top)
   double sum = 0;
   for (const float logit : logits) sum += std::exp(double{logit} - largest);
   const double log_sum = largest + std::log(sum);
-  const auto value_of = [&](float logit) { return static_cast<float>(logit - log_sum); };
+  const auto value_of = [&](double logit) { return logit - log_sum; };
   TokenLogprobs result{.value = value_of(logits[static_cast<size_t>(token)]), .top = {}};
   std::vector<Logprob>& best = result.top;  // few: kept in order, logits first
   for (size_t id = 0; id < logits.size() && top > 0; ++id) {

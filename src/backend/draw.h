@@ -16,10 +16,10 @@ namespace nibble::backend {
 // Natural logarithms of the softmax of the logits as the model gave them, before every parameter and mask.
 struct Logprob {
   int32_t token = 0;
-  float value = 0;
+  double value = 0;
 };
 struct TokenLogprobs {
-  float value = 0;           // of the token itself
+  double value = 0;          // of the token itself
   std::vector<Logprob> top;  // likeliest first, lower id first on a tie
 };
 

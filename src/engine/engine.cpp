@@ -52,7 +52,7 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   const int64_t windows = rows * (pages_for(dims.sliding_window) + 2) + pages_for(limits.max_batched_tokens);
   const int64_t sliding = std::min(full, windows + (limits.prefix_cache ? full / 4 : 0));
   return {.max_tokens = limits.max_batched_tokens,
-          .max_rows = static_cast<int>(rows),
+          .max_rows = std::max(static_cast<int>(rows), limits.max_logit_rows),
           .kv_pages = {static_cast<int32_t>(sliding), static_cast<int32_t>(full)}};
 }
 
@@ -95,7 +95,7 @@ struct Engine::Impl {
       try {
         if (!loop.idle()) loop.step();
       } catch (const std::exception& why) {  // the host's: the backend's own failures end inside
-        loop.fail_all(why.what());
+        loop.fail_all(why);
       }
       publish();
     }

@@ -25,6 +25,7 @@ struct EngineLimits {
   int64_t long_prefill_tokens = 0;  // --long-prefill-token-threshold: more are long, and get at most as many in a step;
                                     // 0: none is
   double target_itl_seconds = 0;    // --target-itl: of a step that decodes beside prompts; 0: from measured times
+  int max_logit_rows = 0;           // in one step, of tokens to draw and to score; 0: as many as may draw
   bool prefix_cache = true;
   bool async_scheduling = true;  // step n + 1 is enqueued before the tokens of step n are read; for a backend that
                                  // computes while the host goes on (cuda), pure cost on one that does not (cpu)

@@ -8,6 +8,11 @@
 namespace nibble::engine {
 namespace {
 
+Code code_of(const std::exception& why) {
+  if (const auto* error = dynamic_cast<const Error*>(&why)) return error->code();
+  return dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? Code::kOutOfMemory : Code::kDevice;
+}
+
 double seconds(Sequence::Time from, Sequence::Time to) { return std::chrono::duration<double>(to - from).count(); }
 
 Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::StepLimits& step) {
@@ -87,11 +92,11 @@ void Loop::cancel_all() {
   for (const RequestId id : ids) cancel(id);
 }
 
-void Loop::fail_all(const std::string& why) {
+void Loop::fail_all(const std::exception& why) {
   std::vector<Sequence*> all;
   for (const auto& [id, s] : sequences_) all.push_back(s.get());
   for (Sequence* s : all) {
-    if (!s->ended) end(*s, FinishReason::kFailed, why);
+    if (!s->ended) fail(*s, why);
     drop_if_done(*s);
   }
   cache_.clear();
@@ -115,6 +120,31 @@ void Loop::step() {
   // Steps with parts of prompts are long. No further one is enqueued behind such a step, so that who comes meanwhile
   // waits for it alone.
   if (flight_ && flight_->waited_for) read_flight();
+}
+
+Finished Loop::serve(Request request, const OnToken& on_token, const OnPrompt& on_prompt) {
+  check(idle(), "who is served alone finds nobody else");
+  validate(request, limits_, model_.config.dims);
+  constexpr RequestId kId = 0;
+  const auto prompt = std::ssize(request.prompt);
+  const auto known = [&] { return counts_.prefix_hits + counts_.prompt_tokens; };
+  const int64_t before = known();
+  Finished finished;
+  add(kId, std::move(request), [&](const Event& event) {
+    if (const auto* end = std::get_if<Finished>(&event))
+      finished = *end;
+    else if (!on_token(std::get<TokenEvent>(event)))
+      cancel(kId);
+  });
+  for (bool reading = static_cast<bool>(on_prompt); !idle();) {
+    step();
+    if (!reading) continue;
+    const int64_t done = known() - before;
+    reading = done < prompt;
+    if (!on_prompt(done, prompt)) cancel(kId);
+  }
+  if (finished.reason == FinishReason::kFailed) throw Error(finished.code, finished.message);
+  return finished;
 }
 
 Batch& Loop::schedule() {
@@ -193,7 +223,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     ++row.sequence->steps_in_flight;
   }
   try {
-    flight.ticket = model::forward(be_, model_, built.step);
+    flight.ticket = model::forward(be_, model_, built.step, watch_ ? watch_(built.step) : model::Probe());
   } catch (const std::exception& why) {
     if (flight_) read_flight();
     for (Sequence* s : flight.rows) {
@@ -247,6 +277,7 @@ void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
   }
   if (use.scored < 0) return take_token(s, std::move(drawn));
   s.receiver(TokenEvent{.token = drawn.token, .of_prompt = true, .logprobs = std::move(drawn.logprobs)});
+  if (s.ended) return;
   if (s.request.max_tokens == 0 && use.scored + 1 == s.to_score()) end(s, FinishReason::kLength);
 }
 
@@ -257,6 +288,7 @@ void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
   --s.pending;
   ++counts_.generated_tokens;
   s.receiver(TokenEvent{.token = token, .logprobs = std::move(drawn.logprobs)});
+  if (s.ended) return;
   const std::vector<int32_t>& stops = s.request.stop_ids;
   if (std::find(stops.begin(), stops.end(), token) != stops.end()) return end(s, FinishReason::kStop);
   if (static_cast<int64_t>(s.output().size()) >= s.request.max_tokens) return end(s, FinishReason::kLength);
@@ -269,7 +301,7 @@ void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
   }
 }
 
-void Loop::end(Sequence& s, FinishReason reason, std::string message) {
+void Loop::end(Sequence& s, FinishReason reason, Code code, std::string message) {
   scheduler_.remove(s);
   cache_.release(s.settled(), s.pages);
   s.ended = true;
@@ -282,10 +314,11 @@ void Loop::end(Sequence& s, FinishReason reason, std::string message) {
                       .prefill_seconds = started ? seconds(s.started, drew ? s.first_token : now) : 0,
                       .decode_seconds = drew ? seconds(s.first_token, now) : 0,
                       .queue_seconds = seconds(s.submitted, started ? s.started : now),
+                      .code = code,
                       .message = std::move(message)});
 }
 
-void Loop::fail(Sequence& s, const std::exception& why) { end(s, FinishReason::kFailed, why.what()); }
+void Loop::fail(Sequence& s, const std::exception& why) { end(s, FinishReason::kFailed, code_of(why), why.what()); }
 
 void Loop::drop_if_done(Sequence& s) {
   if (s.ended && s.steps_in_flight == 0) sequences_.erase(s.id);

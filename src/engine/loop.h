@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace nibble::engine {
@@ -31,15 +32,27 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // REQUIRES that validate() accepts it and that the id is new.
+  // REQUIRES that validate() accepts it and that the id is new. The receiver may cancel what it is told of.
   void add(RequestId id, Request request, Receiver receiver);
   void cancel(RequestId id);
   void cancel_all();
-  void fail_all(const std::string& why);
+  void fail_all(const std::exception& why);
 
   // Nothing to do, and nothing in flight.
   [[nodiscard]] bool idle() const { return sequences_.empty() && !flight_; }
   void step();
+
+  // Each says whether to go on: else the request ends as kCancelled.
+  using OnToken = std::function<bool(const TokenEvent& event)>;
+  using OnPrompt = std::function<bool(int64_t done, int64_t total)>;  // after each step until all tokens are computed
+  // One request alone: adds it and steps until it has ended. Throws Error(kInvalidRequest) where validate() does, and
+  // what made it fail. REQUIRES idle().
+  Finished serve(Request request, const OnToken& on_token, const OnPrompt& on_prompt = {});
+
+  // Told of each step before it is enqueued. The stages are shown to the probe that it returns; an empty one leaves the
+  // step to be run as a whole.
+  using Watch = std::function<model::Probe(const model::Step& step)>;
+  void watch(Watch watch) { watch_ = std::move(watch); }
 
   [[nodiscard]] EngineStats stats() const;
   // Aborts when a page is lost or has two holders. For tests.
@@ -63,7 +76,7 @@ class Loop {
   void read_flight();
   void take(const LogitUse& use, backend::Drawn&& drawn);
   void take_token(Sequence& s, backend::Drawn&& drawn);
-  void end(Sequence& s, FinishReason reason, std::string message = {});
+  void end(Sequence& s, FinishReason reason, Code code = {}, std::string message = {});
   void fail(Sequence& s, const std::exception& why);
   void drop_if_done(Sequence& s);
 
@@ -81,6 +94,7 @@ class Loop {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::optional<Flight> flight_;
   EngineStats counts_;
+  Watch watch_;
 };
 
 }  // namespace nibble::engine

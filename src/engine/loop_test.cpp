@@ -96,6 +96,88 @@ TEST_P(LoopTest, one_request_gets_what_the_model_says) {
   }
 }
 
+TEST_P(LoopTest, a_receiver_may_cancel_what_it_is_told_of) {
+  Rig rig(limits());
+  for (const int after : {1, 4}) {
+    Heard heard;
+    rig.loop.add(77, ask(some(100), 50), [&](const Event& event) {
+      heard(event);
+      if (std::ssize(heard.tokens) == after && heard.finished.empty()) rig.loop.cancel(77);
+    });
+    rig.run();
+    EXPECT_EQ(std::ssize(heard.tokens), after);
+    ASSERT_EQ(heard.finished.size(), 1u);
+    EXPECT_EQ(heard.finished[0].reason, FinishReason::kCancelled);
+    EXPECT_EQ(heard.finished[0].generated_tokens, after);
+  }
+  Request scored = ask(some(100), 0);
+  scored.prompt_logprobs = 0;
+  Heard heard;
+  rig.loop.add(78, scored, [&](const Event& event) {
+    heard(event);
+    if (heard.prompt_tokens.size() == 99 && heard.finished.empty()) rig.loop.cancel(78);
+  });
+  rig.run();
+  ASSERT_EQ(heard.finished.size(), 1u);
+  EXPECT_EQ(heard.finished[0].reason, FinishReason::kCancelled);
+}
+
+TEST_P(LoopTest, one_that_is_served_alone_tells_its_tokens_and_how_far_its_prompt_is) {
+  Rig rig(limits());
+  const Request request = ask(some(250), 20);
+  for (const int64_t cached : {0, 249}) {
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> dones;
+    const Finished finished = rig.loop.serve(
+        request, [&](const TokenEvent& event) { return tokens.push_back(event.token), true; },
+        [&](int64_t done, int64_t total) { return dones.push_back(done), total == 250; });
+    EXPECT_EQ(tokens, expect_alone(request, kWindow, 1024).tokens);
+    EXPECT_EQ(finished.cached_tokens, cached);
+    EXPECT_EQ(dones, cached == 0 ? (std::vector<int64_t>{96, 192, 250}) : std::vector<int64_t>{250});
+  }
+  const auto go_on = [](const TokenEvent&) { return true; };
+  const Finished stopped = rig.loop.serve(ask(some(250, 1), 20), go_on, [](int64_t, int64_t) { return false; });
+  EXPECT_EQ(stopped.reason, FinishReason::kCancelled);
+  EXPECT_EQ(stopped.generated_tokens, 0);
+  const Finished enough = rig.loop.serve(request, [](const TokenEvent&) { return false; });
+  EXPECT_EQ(enough.reason, FinishReason::kCancelled);
+  EXPECT_EQ(enough.generated_tokens, 1);
+}
+
+TEST_P(LoopTest, one_that_is_served_alone_throws_what_made_it_fail) {
+  Rig rig(limits());
+  const auto code_of = [&](Request request, const Loop::OnToken& on_token) {
+    try {
+      rig.loop.serve(std::move(request), on_token);
+    } catch (const Error& why) {
+      return std::pair(why.code(), std::string(why.what()));
+    }
+    return std::pair(Code::kBusy, std::string("nothing"));
+  };
+  const auto go_on = [](const TokenEvent&) { return true; };
+  EXPECT_EQ(code_of(ask({}, 1), go_on).first, Code::kInvalidRequest);
+  EXPECT_EQ(code_of(ask({3, kPoison, 4}, 9), go_on).first, Code::kCorrupt);
+  rig.be.calls_to_fault = 2;
+  EXPECT_EQ(code_of(ask(some(20), 9), go_on), std::pair(Code::kDevice, std::string("[fake] a fault")));
+  const Error full(Code::kIo, "no room for what is printed");
+  EXPECT_EQ(code_of(ask(some(20), 9), [&](const TokenEvent&) -> bool { throw full; }).first, Code::kIo);
+  EXPECT_TRUE(rig.loop.idle());
+  expect_same(rig, ask(some(20), 9));
+}
+
+TEST_P(LoopTest, a_long_text_is_scored_with_few_rows_of_logits_in_a_step) {
+  EngineLimits few = limits();
+  few.max_sequences = 1;
+  few.max_logit_rows = 7;
+  few.prefix_cache = false;
+  Rig rig(few);
+  Request request = ask(some(1024), 0);
+  request.prompt_logprobs = 0;
+  const Heard heard = rig.run(request);
+  EXPECT_EQ(heard.logprobs.size(), 1023u);
+  EXPECT_EQ(rig.be.steps, (1023 + 6) / 7);
+}
+
 TEST_P(LoopTest, prompts_are_computed_beside_decoding_and_change_nothing) {
   Rig rig(limits());
   std::vector<Request> requests;
@@ -302,7 +384,7 @@ TEST_P(LoopTest, what_fails_all_leaves_nothing_for_the_next_request) {
   std::vector<const Heard*> told;
   for (int i = 0; i < 3; ++i) told.push_back(&rig.add(ask(some(300, i), 40)));
   for (int i = 0; i < 4; ++i) rig.loop.step();
-  rig.loop.fail_all("the host");
+  rig.loop.fail_all(std::runtime_error("the host"));
   rig.run();
   for (const Heard* heard : told) {
     ASSERT_EQ(heard->finished.size(), 1u);
@@ -368,7 +450,7 @@ TEST_P(LoopTest, prompt_logprobs_come_once_each_and_first) {
       ASSERT_EQ(heard.logprobs.size(), 149 + heard.tokens.size());
       for (size_t i = 0; i < 149; ++i) {
         const testing::State state = testing::state_of(std::span(request.prompt).first(i + 1), kWindow);
-        ASSERT_EQ(heard.logprobs[i], static_cast<float>(state.hash % 997)) << i;
+        ASSERT_EQ(heard.logprobs[i], static_cast<double>(state.hash % 997)) << i;
       }
       EXPECT_EQ(heard.tokens, expect_alone(request, kWindow, 1024).tokens);
       EXPECT_EQ(heard.finished.at(0).cached_tokens, 0);
@@ -447,6 +529,21 @@ TEST_P(LoopTest, a_request_may_leave_the_prefix_cache_alone) {
   EXPECT_EQ(expect_same(rig, ask(some(300), 40)).finished[0].cached_tokens, 0);  // nothing was left
   EXPECT_EQ(expect_same(rig, apart).finished[0].cached_tokens, 0);               // nor is anything taken
   EXPECT_GT(expect_same(rig, ask(some(300), 40)).finished[0].cached_tokens, 250);
+}
+
+TEST_P(LoopTest, a_request_may_leave_nothing_of_its_own_in_the_prefix_cache) {
+  for (const size_t shared : {128, 150, 640}) {
+    Rig rig(limits());
+    const std::vector<int32_t> longer = some(shared + 200);
+    const auto begin = longer.begin();
+    expect_same(rig, ask({begin, begin + static_cast<std::ptrdiff_t>(shared) + 1}, 1));
+    Request guest = ask(longer, 70);
+    guest.leaves_prefix = false;
+    const int64_t known = expect_same(rig, guest).finished[0].cached_tokens;
+    EXPECT_GE(known, static_cast<int64_t>(shared));
+    for (int again = 0; again < 3; ++again)
+      EXPECT_EQ(expect_same(rig, guest).finished[0].cached_tokens, static_cast<int64_t>(shared / 64 * 64));
+  }
 }
 
 TEST_P(LoopTest, without_the_prefix_cache_nothing_is_kept) {

@@ -231,6 +231,20 @@ TEST(prefix_cache, sliding_pages_inside_a_text_go_before_those_at_its_end) {
   kept.check();
 }
 
+TEST(prefix_cache, of_a_long_last_step_too_the_window_goes_last) {
+  Kept kept(12);
+  const std::vector<int32_t> tokens = text(640);
+  SequencePages pages;
+  for (const LayerKind kind : kKinds)
+    for (int page = 0; page < 10; ++page) pages.ids[kind].push_back(kept.cache.take(kind));
+  kept.cache.release(tokens, pages);
+  std::vector<int32_t> others(10);  // two were free
+  for (int32_t& page : others) page = kept.cache.take(LayerKind::kSliding);
+  EXPECT_EQ(kept.resumed(joined(tokens, text(5, 9))), 640);
+  for (const int32_t page : others) kept.pool.give_back(LayerKind::kSliding, page);
+  kept.check();
+}
+
 TEST(prefix_cache, sliding_pages_before_the_end_of_a_prompt_stay_as_long_as_those_of_a_turn) {
   Kept kept(12, 100);
   SequencePages pages;

@@ -39,6 +39,7 @@ struct Request {
   std::shared_ptr<TokenMask> mask{};  // null: none
   int64_t priority = 0;               // a lower one goes first
   bool prefix_cache = true;           // false: takes nothing from it and leaves nothing there
+  bool leaves_prefix = true;          // false: takes from it, and leaves there what it took and nothing of its own
 };
 
 using backend::Logprob;
@@ -71,7 +72,8 @@ struct Finished {
   double prefill_seconds = 0;
   double decode_seconds = 0;  // from the first token on
   double queue_seconds = 0;   // before its first step
-  std::string message{};      // kFailed: what happened
+  Code code{};                // kFailed: of what kind, and what happened
+  std::string message{};
 };
 
 using Event = std::variant<TokenEvent, Finished>;

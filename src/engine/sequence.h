@@ -43,7 +43,7 @@ struct Sequence {
   Time submitted, started{}, first_token{};
   bool running = false;  // has a place and pages
   int passed = 0;        // others that were admitted before it when it was its turn
-  int64_t kept = 0;      // while it waits: tokens that the prefix cache has of it, at last sight
+  int64_t kept = 0;      // tokens that the prefix cache gave it; while it waits, that it has of it, at last sight
   int64_t cached = 0;    // of the prompt, when it was begun
 
   [[nodiscard]] std::span<const int32_t> prompt() const {
@@ -55,7 +55,9 @@ struct Sequence {
   // Tokens that are known and computed, and that the prefix cache may keep.
   [[nodiscard]] std::span<const int32_t> settled() const {
     if (!request.prefix_cache) return {};
-    return std::span(tokens).first(static_cast<size_t>(std::min(computed, static_cast<int64_t>(tokens.size()))));
+    int64_t most = std::min(computed, static_cast<int64_t>(tokens.size()));
+    if (!request.leaves_prefix) most = std::min(most, kept / backend::kPageTokens * backend::kPageTokens);
+    return std::span(tokens).first(static_cast<size_t>(most));
   }
   // What the prefix cache may give it: not what is to be computed for its logprobs, nor the token that is followed by a
   // draw.

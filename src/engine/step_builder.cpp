@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace nibble::engine {
 
@@ -83,6 +84,24 @@ void StepBuilder::add_tables(const Batch& batch) {
       std::fill(std::copy_n(ids.begin(), used, out), out + static_cast<std::ptrdiff_t>(width), -1);
     }
   }
+}
+
+model::Step step_alone(std::span<const int32_t> ids, int64_t computed) {
+  Request request{.prompt = std::vector<int32_t>(static_cast<size_t>(computed))};
+  request.prompt.insert(request.prompt.end(), ids.begin(), ids.end());
+  Sequence s(0, std::move(request), {}, {});
+  for (const LayerKind kind : kKinds) {
+    s.pages.ids[kind].resize(static_cast<size_t>(pages_for(s.prompt_count)));
+    std::iota(s.pages.ids[kind].begin(), s.pages.ids[kind].end(), 0);
+  }
+  Batch batch;
+  batch.rows = {{.sequence = &s,
+                 .from = computed,
+                 .count = static_cast<int32_t>(ids.size()),
+                 .score_from = 0,
+                 .score_to = 0,
+                 .draws = false}};
+  return StepBuilder().build(batch).step;
 }
 
 }  // namespace nibble::engine

@@ -5,6 +5,7 @@
 #include "model/step.h"
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace nibble::engine {
@@ -36,5 +37,9 @@ class StepBuilder {
   std::vector<LogitUse> uses_;
   backend::SamplingParams greedy_{.temperature = 0};  // of rows that draw nothing
 };
+
+// The step that appends `ids` to the `computed` tokens of a sequence that has the cache for itself: its page p is page
+// p of each kind. Nothing is drawn. For who looks at one step: compare and tests.
+[[nodiscard]] model::Step step_alone(std::span<const int32_t> ids, int64_t computed = 0);
 
 }  // namespace nibble::engine

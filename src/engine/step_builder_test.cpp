@@ -51,6 +51,19 @@ TEST(step_builder, rows_follow_each_other_and_know_their_pages) {
   EXPECT_EQ(uses[0].sequence, &a);
 }
 
+TEST(step_builder, one_alone_has_the_first_pages) {
+  std::vector<int32_t> ids(70, 5);
+  const model::Step step = step_alone(ids, 60);
+  EXPECT_EQ(step.token_ids, ids);
+  EXPECT_EQ(step.positions.front(), 60);
+  EXPECT_EQ(step.rows.at(0).context, 130);
+  EXPECT_TRUE(step.logit_tokens.empty());
+  for (const model::Step::Kv& kv : step.kv) {
+    EXPECT_EQ(kv.slots, step.positions);
+    EXPECT_THAT(kv.page_ids, ElementsAre(0, 1, 2));
+  }
+}
+
 TEST(step_builder, a_token_in_flight_is_named_by_its_row) {
   Sequence s = make(1, 10, 0);
   s.computed = 10;

@@ -67,7 +67,7 @@ inline backend::Drawn fake_draw(const State& state, const backend::SampleRow& ro
   }
   if (row.given >= 0) drawn.token = row.given;
   if (row.logprobs >= 0) {
-    drawn.logprobs = backend::TokenLogprobs{.value = static_cast<float>(state.hash % 997), .top = {}};
+    drawn.logprobs = backend::TokenLogprobs{.value = static_cast<double>(state.hash % 997), .top = {}};
     for (int32_t i = 0; i < row.logprobs; ++i) drawn.logprobs->top.push_back({i, static_cast<float>(i)});
   }
   return drawn;
@@ -290,7 +290,7 @@ class FakeBackend final : public backend::Backend {
 // What a receiver was told.
 struct Heard {
   std::vector<int32_t> tokens, prompt_tokens;
-  std::vector<float> logprobs;
+  std::vector<double> logprobs;
   std::vector<Finished> finished;
   bool late = false;  // an event came after Finished
 

@@ -38,10 +38,10 @@ std::string_view finish_reason(engine::FinishReason reason, bool called) {
   return called ? "tool_calls" : "stop";
 }
 
-double finite_logprob(float value) { return std::isfinite(value) ? value : -9999.0; }
+double finite_logprob(double value) { return std::isfinite(value) ? value : -9999.0; }
 
 Json chat_logprob(const text::Tokenizer& tokenizer, const engine::TokenEvent& event) {
-  const auto entry = [&tokenizer](int32_t token, float value) {
+  const auto entry = [&tokenizer](int32_t token, double value) {
     const std::string_view text = tokenizer.contains(token) ? tokenizer.token_bytes(token) : std::string_view();
     Json bytes = Json::array();
     for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));

@@ -94,7 +94,7 @@ class Presenter {
 [[nodiscard]] std::string_view finish_reason(engine::FinishReason reason, bool called);
 // {token, logprob, bytes}, and with the likeliest as top_logprobs.
 [[nodiscard]] Json chat_logprob(const text::Tokenizer& tokenizer, const engine::TokenEvent& event);
-[[nodiscard]] double finite_logprob(float value);  // JSON has no minus infinity
+[[nodiscard]] double finite_logprob(double value);  // JSON has no minus infinity
 [[nodiscard]] Json chat_usage(const Usage& usage);
 
 [[nodiscard]] std::unique_ptr<Presenter> present_chat(const ServedModel& model, AnswerId id,

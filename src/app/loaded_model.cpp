@@ -213,6 +213,18 @@ backend::ExpertActivations expert_activations(MoeActivation choice) {
 
 }  // namespace
 
+std::vector<std::string> decisions(const ModelOptions& o) {
+  constexpr std::string_view kFlags[] = {
+      "--backend", "--threads",       "--kv-cache-dtype",  "--attention-backend",      "--moe-activation",
+      "--cpu-isa", "--moe-kernel",    "--enforce-eager",   "--mxfp4-layers",           "--mxfp8-layers",
+      "--no-mmap", "--max-model-len", "--attention-sinks", "--max-num-batched-tokens", "--gpu-memory-utilization"};
+  std::vector<std::string> lines;
+  for (const Setting& s : o.settings.all)
+    if (s.origin != "default" && std::ranges::find(kFlags, s.flag) != std::end(kFlags))
+      lines.push_back(fmt::format("  {} {} ({})", s.flag, s.value, s.origin));
+  return lines;
+}
+
 std::string describe_modes(const ModelOptions& o) {
   const bool card = o.backend == BackendKind::kCuda;
   const auto word = [](auto choice, std::initializer_list<std::string_view> words) {
@@ -251,7 +263,13 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
 ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
   using enum BackendKind;
   const MoeActivation moe = o.moe_activation;
-  const std::string kv_flag = fmt::format("--kv-cache-dtype {}", backend::type_of(kv_dtype(o)).word);
+  using backend::KvTaker;
+  const backend::KvType& kv = backend::type_of(kv_dtype(o));
+  const std::string kv_flag = fmt::format("--kv-cache-dtype {}", kv.word);
+  std::vector<BackendKind> kv_on;
+  for (const auto& [kind, taker] :
+       {std::pair{kCpu, KvTaker::kCpu}, {kCuda, KvTaker::kCards}, {kReference, KvTaker::kReference}})
+    if (takes(taker, kv)) kv_on.push_back(kind);
   const struct {
     std::string_view flag;
     bool given;
@@ -264,7 +282,7 @@ ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKin
                {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, {kCuda}},
                {"--enforce-eager", o.enforce_eager, {kCuda}},
                {"--attention-backend", o.attention_backend != backend::CudaOptions::Attention::kAuto, {kCuda}},
-               {kv_flag, !backend::type_of(kv_dtype(o)).on_cards, {kCpu, kReference}}};
+               {kv_flag, true, kv_on}};
   for (const auto& [flag, given, on] : flags) {
     if (given && std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) == kinds.end())
       return {std::string(flag), on};
@@ -279,6 +297,7 @@ void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<Bac
                 "activations are int8");
   const auto [flag, on] = foreign_flag(options, kinds);
   if (flag.empty()) return;
+  if (on.empty()) throw Error(Code::kUnsupported, "{}: no backend has kernels for it", flag);
   std::vector<std::string_view> names;
   for (const BackendKind kind : on) names.push_back(name_of(kind));
   throw Error(Code::kUnsupported, "{}: want --backend {}, found {}", flag, fmt::join(names, " or "),
@@ -340,6 +359,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
       loop_(loaded_.backend(), loaded_.model(), limits) {
   if (!terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options))));
+  for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
 }
 
 engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context) {

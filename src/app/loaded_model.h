@@ -59,6 +59,8 @@ struct OpenedConfig {
 [[nodiscard]] std::string describe_cpu(const ModelOptions& options);
 // One line: what computes and holds what, as the flags and defaults have come to for options.backend.
 [[nodiscard]] std::string describe_modes(const ModelOptions& options);
+// A line for each setting behind it that was given, and where.
+[[nodiscard]] std::vector<std::string> decisions(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
 // A flag that is given and that none of these backends has, and those that have it; an empty one where there is none.
 struct ForeignFlag {

@@ -166,6 +166,8 @@ int execute(const ServeOptions& o) {
     if (model.gpu_memory_utilization) terminal.note(fmt::format("--gpu-memory-utilization {}", why));
     model.enforce_eager = false;
     model.gpu_memory_utilization.reset();
+    std::erase_if(model.settings.all,
+                  [](const Setting& s) { return s.flag == "--enforce-eager" || s.flag == "--gpu-memory-utilization"; });
   }
   refuse_foreign_flags(model, {model.backend});  // before anybody is told that the port answers
 
@@ -201,6 +203,7 @@ int execute(const ServeOptions& o) {
   terminal.note(fmt::format("serving {} on {}, context {} tokens", named.names.front(),
                             running.loaded->backend().name(), running.max_context));
   terminal.note("modes: " + describe_modes(model));
+  for (const std::string& line : decisions(model)) terminal.note(line);
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   http.wait();
   record.reset();

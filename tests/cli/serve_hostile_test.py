@@ -672,7 +672,16 @@ class TheirVariables(Case):
         server = Server(env={"VLLM_MXFP4_ACTIVATION": "bf16", "VLLM_MXFP4_MOE_KERNEL": "triton"})
         self.addCleanup(server.stop)
         server.wait_log("modes: .*float activations.*bf16 was asked for, float is exact.*KV cache bf16, attention sinks on")
+        server.wait_log(r"--moe-activation bf16 \(environment VLLM_MXFP4_ACTIVATION\)")
         self.refused(3, "run", TINY, "-p", "a", "--moe-activation", "bf16", "--moe-kernel", "gemv", says="--moe-activation bf16: want --moe-kernel auto")
+
+    def test_each_setting_that_was_given_has_a_line(self):
+        server = Server("--kv-cache-dtype", "int8", "--enforce-eager", env={"NIBBLE_THREADS": "1"})
+        self.addCleanup(server.stop)
+        server.wait_log(r"--threads 1 \(environment NIBBLE_THREADS\)")
+        server.wait_log(r"--kv-cache-dtype int8 \(command line\)")
+        self.assertNotIn("--enforce-eager true", "\n".join(server.log))  # no card: said before to make no difference
+        self.assertNotIn("(default)", "\n".join(server.log))
 
     def test_the_manual_names_them_all(self):
         listed = set(re.findall(r'^    \{"((?:VLLM|FLASHINFER)_\w+)"', (SOURCE / "src/app/foreign_variables.cpp").read_text(), re.M))

@@ -380,6 +380,7 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const CpuOptions& options) {
+  require_taken(type_of(options.kv_dtype), KvTaker::kCpu);
   return std::make_unique<CpuBackend>(config, options);
 }
 

@@ -88,8 +88,7 @@ bool router_by_sums(MoeKernel kernel, const Dims& d, const Tuned& tuned, int64_t
 }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
-  if (!type_of(kv).on_cards)
-    throw Error(Code::kUnsupported, "--kv-cache-dtype {}: no kernels of --backend cuda take it", type_of(kv).word);
+  require_taken(type_of(kv), KvTaker::kCards);
   return kv;
 }
 

@@ -419,6 +419,7 @@ class ReferenceBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, const ReferenceOptions& options) {
+  require_taken(type_of(options.kv), KvTaker::kReference);
   return std::make_unique<ReferenceBackend>(config, options);
 }
 

@@ -1,0 +1,47 @@
+#include "backend/kv_dtype.h"
+
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace nibble::backend {
+namespace {
+
+std::string refusal(const KvType& type, KvTaker taker) {
+  try {
+    require_taken(type, taker);
+  } catch (const Error& why) {
+    EXPECT_EQ(why.code(), Code::kUnsupported);
+    return why.what();
+  }
+  return "";
+}
+
+// What adds a type: this line. Each backend asks require_taken() for the line before it takes memory.
+constexpr KvType kNew = {static_cast<KvDtype>(kKvDtypes), "nf4", "nf4", 1, 2, true, 0};
+
+TEST(kv_dtype, a_new_line_is_refused_by_name_by_every_backend) {
+  EXPECT_EQ(refusal(kNew, KvTaker::kCpu), "--kv-cache-dtype nf4: no kernels of --backend cpu take it");
+  EXPECT_EQ(refusal(kNew, KvTaker::kCards), "--kv-cache-dtype nf4: no kernels of --backend cuda take it");
+  EXPECT_EQ(refusal(kNew, KvTaker::kReference), "--kv-cache-dtype nf4: no kernels of --backend reference take it");
+}
+
+TEST(kv_dtype, a_line_is_taken_by_whom_it_names) {
+  KvType type = kNew;
+  type.takers = static_cast<uint8_t>(KvTaker::kCpu);
+  EXPECT_EQ(refusal(type, KvTaker::kCpu), "");
+  EXPECT_NE(refusal(type, KvTaker::kCards), "");
+}
+
+TEST(kv_dtype, int8_alone_is_not_for_cards) {
+  for (const KvType& type : kKvTypes) {
+    EXPECT_EQ(refusal(type, KvTaker::kCpu), "");
+    EXPECT_EQ(refusal(type, KvTaker::kReference), "");
+    EXPECT_EQ(takes(KvTaker::kCards, type), type.dtype != KvDtype::kInt8) << type.word;
+  }
+}
+
+}  // namespace
+}  // namespace nibble::backend

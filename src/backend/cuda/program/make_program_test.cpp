@@ -300,7 +300,8 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
   EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
   for (const KvType& type : kKvTypes) {  // a new one, too, until cards have kernels for it
     const std::string why = refused({.options = {.kv = type.dtype}});
-    EXPECT_EQ(why.find("--kv-cache-dtype " + std::string(type.word)) == std::string::npos, takes(KvTaker::kCards, type)) << why;
+    EXPECT_EQ(why.find("--kv-cache-dtype " + std::string(type.word)) == std::string::npos, takes(KvTaker::kCards, type))
+        << why;
   }
   EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference}, .dense = {.qkv = kMxfp4, .o = {}, .lm_head = {}}}),
               HasSubstr("--mxfp4-layers and --mxfp8-layers: want --moe-kernel"));

@@ -49,7 +49,7 @@ constexpr std::array kRoutes = {Route{"/", true, false, false},
                                 Route{"/v1/chat/completions", false, true, true},
                                 Route{"/v1/completions", false, true, true},
                                 Route{"/v1/responses", false, true, true}};
-constexpr size_t kShortBody = size_t{64} << 10;  // longer ones are read in the workshop
+constexpr size_t kShortBody = size_t{64} << 10;  // longer ones are read by call_maker_
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kResponsesPrefix = "/v1/responses/";
 constexpr std::string_view kCancel = "/cancel";  // at the end of one of those
@@ -123,7 +123,7 @@ std::unique_ptr<Call> Api::begin(Visit& visit, Making making, std::function<std:
       return refused(api_error_of(e));
     }
   };
-  return workshop_.defer(guarded, [refused] { return refused(shutting_down()); }, visit.wake);
+  return call_maker_.defer(guarded, [refused] { return refused(shutting_down()); }, visit.wake);
 }
 
 void Api::answered_outside(int status) {

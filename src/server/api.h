@@ -8,7 +8,7 @@
 #include "server/metrics.h"
 #include "server/presenter.h"
 #include "server/response_store.h"
-#include "server/workshop.h"
+#include "server/call_maker.h"
 
 #include <atomic>
 #include <functional>
@@ -76,7 +76,7 @@ class Api {
   std::unique_ptr<Call> answer(const Visit& visit, HttpHead head, std::string body);
   std::unique_ptr<Call> answer(const Visit& visit, const Json& json);
   std::unique_ptr<Call> refuse(const std::string& id, const std::string& path, const ApiError& error);
-  // Now, or in the workshop when it takes long. `make` may throw.
+  // Now, or by call_maker_ when it takes long. `make` may throw.
   enum class Making { kQuick, kLong };
   std::unique_ptr<Call> begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make);
 
@@ -91,7 +91,7 @@ class Api {
   Loading loading_;
   std::unique_ptr<const Served> served_owner_;
   std::atomic<const Served*> served_ = nullptr;
-  Workshop workshop_;  // last: what it makes uses all of the above
+  CallMaker call_maker_;  // last: what it makes uses all of the above
 };
 
 }  // namespace nibble::server

@@ -161,8 +161,8 @@ void any_group_round(const GroupArgs& group, const RoundArgs& /*args*/, const La
 
 void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
   const Kernel kernel = type == KvPages::Type::kBf16 ? Kernel::kAttendDecodeBf16 : Kernel::kAttendDecodeE4m3;
-  const bool sums = args.unturned.sums.splits > 0;
-  if (sums) check_args(args.unturned);
+  const bool sums = args.qkv_sums.sums.splits > 0;
+  if (sums) check_args(args.qkv_sums);
   note(kernel, decode_tile(plan, args.decode_count, args.kv_heads, sums));
   launched(kernel, on);
 }

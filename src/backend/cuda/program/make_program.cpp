@@ -261,7 +261,7 @@ class Maker {
     const GemmShape shape{d_.q_width() + 2 * d_.kv_width(), d_.hidden, tokens_, 1, packed};
     const GemmDevice device = gemms(packed);
     const int n = tokens();
-    if (gemm_turns(packed, device.wgmma, tokens_)) {
+    if (gemm_applies_rope(packed, device.wgmma, tokens_)) {
       const GemmPlan plan = plan_gemm(shape, device);
       return planned(Kernel::kSm90GemmQkv, plan, {kQ, kK, kV, kQBias, kKBias, kVBias},
                      [=](const Binding& b, const Launch& on) {
@@ -279,8 +279,8 @@ class Maker {
                      });
     }
     qkv_sums_ = sums(packed, shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
-    attend_turns_ = flash_ && qkv_sums_.order == SplitSums::Order::kTiles && lone_tokens(args_.step.rows);
-    if (attend_turns_) hold(Slot::kQ, Held::kNothing);
+    attend_applies_rope_ = flash_ && qkv_sums_.order == SplitSums::Order::kTiles && lone_tokens(args_.step.rows);
+    if (attend_applies_rope_) hold(Slot::kQ, Held::kNothing);
   }
 
   // Of the sums that gemm_attn_in left.
@@ -298,7 +298,7 @@ class Maker {
     stage_ = Stage::kAttend;
     if (plain()) {
       plain_rope_kv();
-    } else if (qkv_sums_.splits > 0 && !attend_turns_) {
+    } else if (qkv_sums_.splits > 0 && !attend_applies_rope_) {
       rope_sums();
     }
     for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
@@ -365,17 +365,17 @@ class Maker {
                                            .window = window},
                                           device);
       Node& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
-                      decode_tile(plan, count, to_int(d_.kv_heads), attend_turns_),
-                      attend_turns_ ? Roles{kQBias, kKBias, kVBias} : Roles{},
-                      [=, turns = attend_turns_, sums = qkv_sums_](const Binding& b, const Launch& on) {
+                      decode_tile(plan, count, to_int(d_.kv_heads), attend_applies_rope_),
+                      attend_applies_rope_ ? Roles{kQBias, kKBias, kVBias} : Roles{},
+                      [=, applies_rope = attend_applies_rope_, sums = qkv_sums_](const Binding& b, const Launch& on) {
                         FlashArgs args = args_of(b);
                         args.decode_tokens = b.step.decode_tokens;
                         args.decode_count = count;
                         args.target = plan.target;
-                        if (turns) {
-                          args.unturned = rope_of(b, n);
-                          args.unturned.sums = sums;
-                          args.unturned.sums.at = b.at.gemm_y;
+                        if (applies_rope) {
+                          args.qkv_sums = rope_of(b, n);
+                          args.qkv_sums.sums = sums;
+                          args.qkv_sums.sums.at = b.at.gemm_y;
                         }
                         b.kernels.attend_decode(args, b.kv().type, plan, on);
                       });
@@ -993,7 +993,7 @@ class Maker {
   bool fused_ = false;                 // the decode kernels in their fused form
   bool dense_gemms_ = false;           // GEMMs instead of them
   bool experts_gemms_ = false;         // likewise for the experts
-  bool attend_turns_ = false;          // decode attention makes q, k and v of qkv's sums
+  bool attend_applies_rope_ = false;   // decode attention makes q, k and v of qkv's sums
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
   SplitSums qkv_sums_;
   Delta delta_;

@@ -28,9 +28,9 @@ RoutePlan plan_route(const RouteShape& s, int sms) {
 
 GemmCost cost(const NormSumsArgs& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
-  const int64_t owed =
+  const int64_t delta =
       a.experts.at != nullptr ? a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2) : a.sums.bytes();
-  return {.bytes = count * (4 + owed + (owed > 0 ? 4 : 0) + (a.normed != nullptr ? 4 : 0) +
+  return {.bytes = count * (4 + delta + (delta > 0 ? 4 : 0) + (a.normed != nullptr ? 4 : 0) +
                             (a.rounded.at != nullptr ? 2 : 0)) +
                    4 * int64_t{a.hidden},
           .flops = count * (4 + a.sums.splits + 2 * a.experts.topk)};

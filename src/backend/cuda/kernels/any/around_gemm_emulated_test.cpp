@@ -174,13 +174,13 @@ struct EmulatedRun {
               const std::vector<uint8_t>& sums) const {
     const bool bf16 = type == KvPages::Type::kBf16;
     emulation::Launch launch{.grid = args.kv_heads, .threads = plan.ring.warps * kAttendLanes, .grid_y = plan.grid};
-    if (args.unturned.sums.splits == 0)
+    if (args.qkv_sums.sums.splits == 0)
       return bf16 ? emulate_decode<KvBf16, DecodeInput::kTurned>(launch, args, plan)
                   : emulate_decode<KvE4m3, DecodeInput::kTurned>(launch, args, plan);
-    auto* const at = static_cast<uint8_t*>(const_cast<void*>(args.unturned.sums.at));
+    auto* const at = static_cast<uint8_t*>(const_cast<void*>(args.qkv_sums.sums.at));
     std::fill_n(at, sums.size(), uint8_t{0xff});
     launch.predecessor = [&] { std::copy(sums.begin(), sums.end(), at); };
-    Slots slots(args.unturned);
+    Slots slots(args.qkv_sums);
     launch.after_cta = [&] { slots.take(); };
     bf16 ? emulate_decode<KvBf16, DecodeInput::kSums>(launch, args, plan)
          : emulate_decode<KvE4m3, DecodeInput::kSums>(launch, args, plan);

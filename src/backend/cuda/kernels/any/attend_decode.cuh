@@ -29,7 +29,7 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kMergeRow = kHeadDim + 8;  // floats of a head in shared memory: no bank conflicts
 
-// What the step's q, keys and values are: in their places, or sums in FlashArgs::unturned.
+// What the step's q, keys and values are: in their places, or sums in FlashArgs::qkv_sums.
 enum class DecodeInput : uint8_t { kTurned, kSums };
 
 template <class TheKv, int kTheWarps, int kTheStages, DecodeInput kTheInput>
@@ -247,7 +247,7 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   }
   uint32_t q[kDimSteps][4];
   const SharedQuery<Tile> query{rings + Tile::kRingBytes + static_cast<uint32_t>(steps.lane) * 16, q};
-  std::conditional_t<Tile::kSums, UnturnedHeads<Tile>, NothingUnturned> heads(args.unturned, unit.token);
+  std::conditional_t<Tile::kSums, QkvSumHeads<Tile>, NoQkvSums> heads(args.qkv_sums, unit.token);
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();  // not before: what follows would take bandwidth from what this waits for
   bool late = false;              // some of these steps have keys of this one; then nothing comes behind them

@@ -45,7 +45,7 @@ void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, con
 // Of pages of this type: q, k and v in their places, or sums.
 template <class Kv>
 void launch_input(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
-  const RopeSumsArgs& own = args.unturned;
+  const RopeSumsArgs& own = args.qkv_sums;
   if (own.sums.splits == 0) return launch_ring<Kv, DecodeInput::kTurned>(args, plan, name, on);
   check_args(own);
   require_shape(own.sums.order == SplitSums::Order::kTiles, name, "sums by tiles", own.sums.splits);

@@ -114,7 +114,7 @@ struct FlashArgs {
   int pages_per_row = 0, heads = 0, kv_heads = 0, window = 0;
   // Decode kernel
   const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
-  RopeSumsArgs unturned{};  // with splits, by tiles: q and the step's keys and values are made of them; of lone_tokens
+  RopeSumsArgs qkv_sums{};  // with splits, by tiles: q and the step's keys and values are made of them; of lone_tokens
   int decode_count = 0;
   int target = 0;             // DecodePlan
   float* partials = nullptr;  // DecodeScratch floats

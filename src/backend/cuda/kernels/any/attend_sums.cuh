@@ -34,14 +34,14 @@ struct HeadPairs {
 };
 
 // Where all is in its place.
-struct NothingUnturned {
-  __device__ NothingUnturned(const RopeSumsArgs& /*args*/, int /*token*/) {}
+struct NoQkvSums {
+  __device__ NoQkvSums(const RopeSumsArgs& /*args*/, int /*token*/) {}
 };
 
 // A lane's part of them. In each round but the last its warp has the query heads as lanes of operand A want them (of
 // several warps, each of the first four a round); in the last its lower half has k, its upper half v.
 template <class Tile>
-struct UnturnedHeads {
+struct QkvSumHeads {
   using Kv = typename Tile::Kv;
   static constexpr int kRounds = Tile::kWarps == 1 ? kDimSteps + 1 : 2;
   const RopeSumsArgs& args;
@@ -52,7 +52,7 @@ struct UnturnedHeads {
   typename Kv::Pair page[2];  // of the last round, as pages hold them
 
   // Reads what no kernel of the step writes.
-  __device__ UnturnedHeads(const RopeSumsArgs& a, int of_token)
+  __device__ QkvSumHeads(const RopeSumsArgs& a, int of_token)
       : args(a),
         token(of_token),
         slot(a.kv_slots[of_token]),

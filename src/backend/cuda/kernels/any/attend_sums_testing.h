@@ -117,7 +117,7 @@ struct SumsStep {
   }
 };
 
-// run.turn(rope); run.decode(args, plan, type, what args.unturned.sums hold).
+// run.turn(rope); run.decode(args, plan, type, what args.qkv_sums.sums hold).
 template <template <class> class Memory, class Run>
 void check_decode_of_sums(const AttendFixture& f, int splits, const AttendDevice& device, const Run& run) {
   const SumsStep<Memory> step(f, splits, device);
@@ -136,8 +136,8 @@ void check_decode_of_sums(const AttendFixture& f, int splits, const AttendDevice
   FlashArgs args = step.attend(made);
   args.q = nullptr;
   args.out = same.get();
-  args.unturned = step.rope(splits, made);
-  args.unturned.q = unused_q.get();
+  args.qkv_sums = step.rope(splits, made);
+  args.qkv_sums.q = unused_q.get();
   run.decode(args, step.plan, step.type, step.sums.values);
   ASSERT_EQ(same.host(), want);
   ASSERT_TRUE(same_bits(made.keys.host(), turned.keys.host())) << "keys";

@@ -55,8 +55,8 @@ int dense_tile(const GemmShape& s, const GemmDevice& device) {
   int best = 0;
   double best_cycles = 0;
   const auto consider = [&](int tokens) {
-    const int64_t works = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
-    const int64_t waves = ceil_div(works, device.sms), last = works - (waves - 1) * device.sms;
+    const int64_t work_tiles = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
+    const int64_t waves = ceil_div(work_tiles, device.sms), last = work_tiles - (waves - 1) * device.sms;
     const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / device.sms;
     const double cycles =
         static_cast<double>(waves - 1) * dense_cycles(s.cols, tokens, 1) + dense_cycles(s.cols, tokens, of_last);
@@ -70,10 +70,10 @@ int dense_tile(const GemmShape& s, const GemmDevice& device) {
 }
 
 GemmPlan dense_plan(const GemmShape& s, const GemmDevice& device, int tokens) {
-  const int64_t works = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
+  const int64_t work_tiles = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
   return {.rows = dense_row_tiles(tokens) * layout::kTileRows,
           .tokens = tokens,
-          .grid_x = static_cast<int>(std::min<int64_t>(device.sms, works)),
+          .grid_x = static_cast<int>(std::min<int64_t>(device.sms, work_tiles)),
           .grid_y = 1,
           .smem_bytes = dense_shared_bytes(tokens)};
 }

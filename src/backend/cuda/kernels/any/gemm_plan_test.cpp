@@ -45,7 +45,7 @@ TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
                                         << " CTAs");
         Mxfp4Waves waves(matrices, tiles, ctas);
         if (tiles == 7) waves.weigh(1000, 1);
-        std::vector<int> taken(static_cast<size_t>((before + behind) * tiles)), works(static_cast<size_t>(tiles));
+        std::vector<int> taken(static_cast<size_t>((before + behind) * tiles)), work_tiles(static_cast<size_t>(tiles));
         for (int cta = 0; cta < ctas; ++cta)
           for (int wave = 0, last = 0; waves.of(cta, wave).row_tiles > 0; ++wave) {
             const RowWork work = waves.of(cta, wave);
@@ -55,12 +55,12 @@ TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
             ASSERT_LT(work.first_row_tile, rows);
             ASSERT_LE(last, work.behind ? 1 : 0);  // what others wait for comes first
             last = work.behind ? 1 : 0;
-            works[static_cast<size_t>(work.tile)] += first ? 1 : 0;
+            work_tiles[static_cast<size_t>(work.tile)] += first ? 1 : 0;
             for (int row = work.first_row_tile; row < std::min(work.first_row_tile + work.row_tiles, rows); ++row)
               ++taken[static_cast<size_t>(from + work.tile * rows + row)];
           }
         for (const int times : taken) ASSERT_EQ(times, 1);
-        for (const int count : works) ASSERT_EQ(count, waves.before_blocks);
+        for (const int count : work_tiles) ASSERT_EQ(count, waves.before_blocks);
       }
 }
 
@@ -74,7 +74,7 @@ TEST(gemm_plan, the_last_wave_is_cut_into_what_the_ctas_can_take) {
   EXPECT_EQ(both.whole, 10);
   EXPECT_EQ(both.last_row_tiles, 12);  // 120 of 132 CTAs
   EXPECT_EQ(even.of(0, 4).row_tiles, 0);
-  EXPECT_EQ(Mxfp4Waves({360}, 4, 121).last_row_tiles, 12);  // 120 works
+  EXPECT_EQ(Mxfp4Waves({360}, 4, 121).last_row_tiles, 12);  // 120 work tiles
   Mxfp4Waves weighed = down;
   weighed.weigh(64, 1);
   EXPECT_EQ(weighed.last_row_tiles, 8);

@@ -265,9 +265,9 @@ TEST_F(Gemm, both_products_of_the_experts_at_once_are_the_same_bits) {
   using enum GemmRouting;
   for (const int tile : tiles_of(true))
     for (const int tokens : {1, 9, 65, 129})
-      for (const GemmRouting routing : {kRandom, kSameForAll})  // few works of few experts; others have none
+      for (const GemmRouting routing : {kRandom, kSameForAll})  // few work tiles of few experts; others have none
         for (const int width : {192, 256}) check_at_once({routing, tokens, 7, tile, true, width, width});
-  for (const int sms : {2, 7, 8, 0}) {  // more tiles than CTAs, and fewer works
+  for (const int sms : {2, 7, 8, 0}) {  // more tiles than CTAs, and fewer work tiles
     check_at_once({kRandom, 150, 40, kMxfp4Narrow, true, 192, 192, sms});
     check_at_once({kSameForAll, 900, 4, kMxfp4Tokens, true, 576, 576, sms});
   }
@@ -297,7 +297,7 @@ TEST_F(Gemm, two_ctas_take_work_after_work) {
       check_dense({Packing::kBf16, rows, 384, 2 * tile + 5, tile, true, RowOrder::kPlain, 2});
   for (int tokens = 5; tokens < kMxfp4Tokens + 8; tokens += 8)  // of an expert: instructions of every width
     check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, 2});
-  for (const int sms : {7, 8})  // the last wave in works of one warpgroup; of two
+  for (const int sms : {7, 8})  // the last wave in work tiles of one warpgroup; of two
     for (const int tokens : {40, 90})
       check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, sms});
 }

@@ -44,7 +44,7 @@ __device__ inline int first_place(const int* counts, int expert) {
 }
 
 // The expert's tiles, and -1 in the gap behind its last place; by a warp. Tiles lie by falling size, so that the last
-// works of a launch are its shortest.
+// work tiles of a launch are its shortest.
 __device__ inline void store_tiles(const GroupArgs& args, const int* counts, int expert, int first) {
   const int own = counts[expert], lane = static_cast<int>(threadIdx.x) % 32;
   const int own_size = even_tile(max(own, 1), args.tile_tokens);

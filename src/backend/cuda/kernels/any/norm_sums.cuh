@@ -39,11 +39,11 @@ __device__ __forceinline__ float norm_sum(float value, uint32_t shared) {
   return warp_sum(lane < warps ? __uint_as_float(ptx::load_shared4(shared + static_cast<uint32_t>(lane * 4))) : 0.0f);
 }
 
-// What x has still to get.
-enum class NormOwed : uint8_t { kSplits, kExpertsF32, kExpertsBf16 };
+// How the delta is held.
+enum class NormDelta : uint8_t { kSplits, kExpertsF32, kExpertsBf16 };
 
 // x += what the experts made of the token's columns from k on; four experts' loads are under way together.
-template <NormOwed kOwed>
+template <NormDelta kDelta>
 __device__ __forceinline__ void add_experts(const NormSumsArgs& a, int64_t token, int k, Quad (&x)[2]) {
   constexpr int kTogether = 4;
   const float* weights = a.experts.weights + token * a.experts.topk;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void add_experts(const NormSumsArgs& a, int64_t token
       if (e + i >= a.experts.topk) continue;
       const int64_t at = first + int64_t{e + i} * a.hidden;
       w[i] = weights[e + i];
-      if constexpr (kOwed == NormOwed::kExpertsBf16) {
+      if constexpr (kDelta == NormDelta::kExpertsBf16) {
         Quad::of8(static_cast<const Bf16*>(a.experts.at) + at, y[i]);
       } else {
         for (int q = 0; q < 2; ++q) y[i][q].add(static_cast<const float*>(a.experts.at) + at + 4 * q);
@@ -69,10 +69,10 @@ __device__ __forceinline__ void add_experts(const NormSumsArgs& a, int64_t token
   }
 }
 
-template <NormOwed kOwed>
+template <NormDelta kDelta>
 __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __grid_constant__ NormSumsArgs a) {
   static_assert(kNormMaxThreads / kWarpLanes <= kWarpLanes);
-  constexpr bool kSplits = kOwed == NormOwed::kSplits;
+  constexpr bool kSplits = kDelta == NormDelta::kSplits;
   extern __shared__ __align__(128) uint8_t smem[];
   const int token = static_cast<int>(blockIdx.x);
   const HalfTile half{a.tokens, a.hidden, token, static_cast<int>(threadIdx.x)};
@@ -81,24 +81,24 @@ __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __gri
   const int64_t row = int64_t{token} * a.hidden + k;
   const bool mine = k < a.hidden;
   ptx::grid_dependency_launch();
-  Quad norm[2], owed[2], x[2];
+  Quad norm[2], delta[2], x[2];
   for (int q = 0; q < 2; ++q) {
     if (mine && a.norm != nullptr) norm[q] = Quad::of(a.norm + k + kApart * q);
-    if (kSplits && mine && a.bias != nullptr) owed[q] = Quad::of(a.bias + k + kApart * q);
+    if (kSplits && mine && a.bias != nullptr) delta[q] = Quad::of(a.bias + k + kApart * q);
   }
   ptx::grid_dependency_wait();
   if (mine) {
     for (int q = 0; q < 2; ++q) x[q].add(a.x + row + kApart * q);
     if constexpr (kSplits) {
-      half.add(a.sums, owed[0], owed[1]);
+      half.add(a.sums, delta[0], delta[1]);
     } else {
-      add_experts<kOwed>(a, token, k, x);
+      add_experts<kDelta>(a, token, k, x);
     }
   }
   float squares = 0, v[kNormColumns];
 #pragma unroll
   for (int c = 0; c < kNormColumns; ++c) {
-    if constexpr (kSplits) x[c / 4].v[c % 4] += owed[c / 4].v[c % 4];
+    if constexpr (kSplits) x[c / 4].v[c % 4] += delta[c / 4].v[c % 4];
     v[c] = x[c / 4].v[c % 4];
     squares += v[c] * v[c];
   }

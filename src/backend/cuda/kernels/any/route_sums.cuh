@@ -53,13 +53,13 @@ struct SplitFloats {
 template <class Tile>
 using RouteLogits = float[Tile::kTokenTiles][Tile::kExpertTiles][4];
 
-// Columns k to k + 7 of the lane's tokens, `group` + 8 i: x gets what it is owed, `squares` x's, `split` norm * x.
+// Columns k to k + 7 of the lane's tokens, `group` + 8 i: x gets the delta, `squares` x's, `split` norm * x.
 template <class Tile>
 __device__ __forceinline__ void take_columns(const RouteSumsArgs& a, int first_token, int k,
                                              SplitFloats (&split)[Tile::kTokenTiles][2],
                                              float (&squares)[2 * Tile::kTokenTiles]) {
   const int group = static_cast<int>(threadIdx.x) % kWarpLanes / 4;
-  Quad norm[2], bias[2], x[2 * Tile::kTokenTiles][2], owed[2 * Tile::kTokenTiles][2];
+  Quad norm[2], bias[2], x[2 * Tile::kTokenTiles][2], delta[2 * Tile::kTokenTiles][2];
   Quad::of8(a.norm + k, norm);
   if (a.bias != nullptr) Quad::of8(a.bias + k, bias);
   const auto token_at = [&](int i) { return first_token + group + 8 * i; };
@@ -69,7 +69,7 @@ __device__ __forceinline__ void take_columns(const RouteSumsArgs& a, int first_t
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
       x[i][q].add(a.x + at + 4 * q);
-      if (a.sums.splits > 0) owed[i][q].add(static_cast<const float*>(a.sums.at) + at + 4 * q);
+      if (a.sums.splits > 0) delta[i][q].add(static_cast<const float*>(a.sums.at) + at + 4 * q);
     }
   }
 #pragma unroll
@@ -80,7 +80,7 @@ __device__ __forceinline__ void take_columns(const RouteSumsArgs& a, int first_t
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         float& v = x[i][q].v[c];
-        v += bias[q].v[c] + owed[i][q].v[c];
+        v += bias[q].v[c] + delta[i][q].v[c];
         squares[i] += v * v;
       }
       if (a.sums.splits > 0 && token_at(i) < a.tokens) x[i][q].store(a.x + at + 4 * q);

@@ -24,7 +24,7 @@ inline constexpr int kSplitBarrierBytes = 256;
   return wgmma && packing == layout::Packing::kBf16 && tokens <= kSplitMaxTokens;
 }
 // Whether the GEMM of q, k and v makes them of its sums itself: beyond that, where sm90_dense_gemm does.
-[[nodiscard]] constexpr bool gemm_turns(layout::Packing packing, bool wgmma, int64_t tokens) {
+[[nodiscard]] constexpr bool gemm_applies_rope(layout::Packing packing, bool wgmma, int64_t tokens) {
   return wgmma && packing == layout::Packing::kBf16 && !split_gemm_serves(packing, wgmma, tokens);
 }
 

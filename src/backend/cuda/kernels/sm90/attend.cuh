@@ -65,7 +65,7 @@ struct PageRing {
 };
 
 // A CTA's share of (tile, kv head), the longest first, dealt to and fro so that every CTA gets as much.
-struct AttendWorks {
+struct AttendWorkTiles {
   const FlashArgs& args;
   int round = 0;
   struct Work {
@@ -85,7 +85,7 @@ struct AttendWorks {
   }
 };
 
-// The warp that copies: the pages of the CTA's works, in order. What lies outside `visible` becomes zero: perhaps
+// The warp that copies: the pages of the CTA's work tiles, in order. What lies outside `visible` becomes zero: perhaps
 // nobody has written it.
 template <class Tile>
 __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
@@ -97,9 +97,9 @@ __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(ring.full(i));
   };
-  int i = 0;  // of all works' pages
-  AttendWorks works{args};
-  for (AttendWorks::Work work = works.next(); work.kv_head >= 0; work = works.next()) {
+  int i = 0;  // of all work tiles' pages
+  AttendWorkTiles work_tiles{args};
+  for (AttendWorkTiles::Work work = work_tiles.next(); work.kv_head >= 0; work = work_tiles.next()) {
     const KeyRange& visible = work.visible;
     const int32_t* pages = args.pages + int64_t{work.tile.row} * args.pages_per_row;
     for (int page = visible.first_page(); page < visible.first_page() + visible.pages(); ++page, ++i) {
@@ -192,7 +192,7 @@ struct TileSums {
 
 // A warpgroup's rows of a work, whose pages are `first` and on in the ring.
 template <class Tile>
-__device__ void attend_tile(const FlashArgs& args, const AttendWorks::Work& work, const PageRing<Tile>& ring,
+__device__ void attend_tile(const FlashArgs& args, const AttendWorkTiles::Work& work, const PageRing<Tile>& ring,
                             int first) {
   using Kv = typename Tile::Kv;
   const AttendTile& tile = work.tile;
@@ -264,8 +264,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const _
   } else {
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
     int first = 0;
-    AttendWorks works{args};
-    for (AttendWorks::Work work = works.next(); work.kv_head >= 0; work = works.next()) {
+    AttendWorkTiles work_tiles{args};
+    for (AttendWorkTiles::Work work = work_tiles.next(); work.kv_head >= 0; work = work_tiles.next()) {
       attend_tile<Tile>(args, work, ring, first);
       first += work.visible.pages();
     }

@@ -78,7 +78,7 @@ struct DenseRing {
 
 // What follows from the arguments; given to the kernel, since registers are few where operands are copied.
 struct DenseWalk {
-  int works;                  // row blocks times tiles of tokens
+  int work_tiles;             // row blocks times tiles of tokens
   bool tokens_fastest;        // where they are fewer than rows: the larger operand is read from DRAM once
   int fastest;                // as many of what runs fastest
   int row_tiles, tile_bytes;  // of W; of a row tile
@@ -95,7 +95,7 @@ struct DenseWalk {
     slice_pairs = geometry.blocks / 2;
     const int blocks = static_cast<int>(dense_blocks(args.rows, tile_tokens)),
               tiles = (args.tokens + tile_tokens - 1) / tile_tokens;
-    works = blocks * tiles;
+    work_tiles = blocks * tiles;
     fastest = tokens_fastest ? tiles : blocks;
   }
 };
@@ -117,7 +117,7 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const RopeSu
   if (thread >= Tile::kCopiers) return;
   const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
   RingPlace<Tile::kStages> place{0};
-  for (auto i = static_cast<int>(blockIdx.x); i < walk.works; i += static_cast<int>(gridDim.x)) {
+  for (auto i = static_cast<int>(blockIdx.x); i < walk.work_tiles; i += static_cast<int>(gridDim.x)) {
     const GemmWork work = work_at<Tile>(args, walk, i);
     // A row tile beyond the last is a copy of it.
     const uint8_t* weights = args.weights +
@@ -367,7 +367,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   } else {
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
     DenseConsumer<Tile> consumer(ring);
-    for (auto i = static_cast<int>(blockIdx.x); i < walk.works; i += static_cast<int>(gridDim.x)) {
+    for (auto i = static_cast<int>(blockIdx.x); i < walk.work_tiles; i += static_cast<int>(gridDim.x)) {
       typename DenseConsumer<Tile>::Sums sums[2];
       begin_sums<Tile>(args, work_at<Tile>(args, walk, i), consumer.warp, sums);
       consumer.multiply(args.cols / layout::kPanelK, sums);

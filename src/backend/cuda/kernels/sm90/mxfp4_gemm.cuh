@@ -7,10 +7,11 @@
 // warps three warpgroups with a row tile per warp multiply and store; one more copies x (64 k a stage) and weights (a
 //      slice a stage) into two rings, on into the next work. Where no tile has more than kMxfp4Narrow tokens, known on
 //      the device alone, both rings have more stages and the loop fewer widths
-// down (GemmArgs) follows in the same works: a CTA that ends its last work of gate_up goes on, its weights on their
-// way.
-//      Only the lane that copies x, now u, waits until all works of its tile of tokens are stored; a CTA's lane tells
-//      of its own a few stages later, so that no warp waits for its stores. All CTAs run at once: nobody waits in vain
+// down (GemmArgs) follows in the same work tiles: a CTA that ends its last work of gate_up goes on, its weights on
+// their way.
+//      Only the lane that copies x, now u, waits until all work tiles of its tile of tokens are stored; a CTA's lane
+//      tells of its own a few stages later, so that no warp waits for its stores. All CTAs run at once: nobody waits in
+//      vain
 // loop a slice, its pairs unrolled: no instruction finds out where the next pair lies. An operand per pair of a slice
 //      of three, so that all of them are known to the compiler; four pairs take turns at two
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
@@ -118,8 +119,8 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
   ptx::async_wait<0>();
 }
 
-// What the lane that copies x tells others of u: their works of down wait for all works of a tile of tokens. At most
-// one work's is untold: the next one's last columns come behind it.
+// What the lane that copies x tells others of u: their work tiles of down wait for all work tiles of a tile of tokens.
+// At most one work's is untold: the next one's last columns come behind it.
 template <class Tile>
 struct StoredWorks {
   ExpertTile* tiles;
@@ -136,8 +137,8 @@ struct StoredWorks {
     parity ^= 1u;
   }
   // Nobody waits who has not told.
-  __device__ void wait_for(int tile, int works) {
-    while (ptx::load_acquire(&tiles[tile].stored) < works) tell();
+  __device__ void wait_for(int tile, int work_tiles) {
+    while (ptx::load_acquire(&tiles[tile].stored) < work_tiles) tell();
     ptx::fence_proxy_async_global();
   }
 };

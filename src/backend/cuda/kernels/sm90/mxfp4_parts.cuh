@@ -1,6 +1,6 @@
 #pragma once
 // What sm90_mxfp4_gemm (mxfp4_gemm.cuh) multiplies and where it puts it: weights of a pair of blocks as operands, the
-// works of a launch, and the three stores. Arguments: kernels/any/gemm_plan.h GemmArgs
+// work tiles of a launch, and the three stores. Arguments: kernels/any/gemm_plan.h GemmArgs
 
 #include "backend/cuda/kernels/any/gemm_plan.h"
 #include "backend/cuda/kernels/any/gemm_weights.cuh"
@@ -64,7 +64,7 @@ __device__ __forceinline__ Mxfp4Matrices matrices_of(const GemmArgs& args) {
   return {args.cols / layout::kTileRows, row_tiles};
 }
 
-// The works of a CTA, wave by wave; those of down come behind all others.
+// The work tiles of a CTA, wave by wave; those of down come behind all others.
 struct WorkList {
   const ExpertTile* tiles;
   int tokens, tile_tokens;

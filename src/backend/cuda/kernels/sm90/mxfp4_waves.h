@@ -17,13 +17,13 @@ struct Mxfp4Matrices {
   int row_tiles, before_row_tiles = 0;  // 0: there is no other
 };
 
-// Works of kMxfp4RowTiles row tiles, row blocks fastest, in whole waves. What is left for the last wave is cut into
-// works of fewer warpgroups where the CTAs suffice, so that a few do not take as long as all: of 20b's gate and up rows
-// for 256 tokens, 7.27 waves, the last one takes a third.
+// Work tiles of kMxfp4RowTiles row tiles, row blocks fastest, in whole waves. What is left for the last wave is cut
+// into work tiles of fewer warpgroups where the CTAs suffice, so that a few do not take as long as all: of 20b's gate
+// and up rows for 256 tokens, 7.27 waves, the last one takes a third.
 struct Mxfp4Waves {
   int row_tiles, tiles, ctas;
-  int blocks, before_blocks;  // works of a tile of tokens
-  int before;                 // works of the matrix before
+  int blocks, before_blocks;  // work tiles of a tile of tokens
+  int before;                 // work tiles of the matrix before
   int whole;                  // waves
   int last_row_tiles = kMxfp4WarpgroupTiles;
 
@@ -42,14 +42,14 @@ struct Mxfp4Waves {
   // Of a last wave that is cut: the tile of tokens within which it begins; `tiles` where nothing is left for it.
   [[nodiscard]] constexpr int last_tile() const { return (whole * ctas - before) / blocks; }
   // Given the tokens of the first tile and of last_tile(): where they differ much, the CTAs that a last wave of whole
-  // works leaves out are those that had the largest ones before, and it stays whole.
+  // work tiles leaves out are those that had the largest ones before, and it stays whole.
   constexpr void weigh(int first_tokens, int last_tokens) {
     constexpr int kFixed = 75;  // of a work's time, in tokens
     if (first_tokens + kFixed > 2 * (last_tokens + kFixed)) last_row_tiles = kMxfp4RowTiles;
   }
   [[nodiscard]] constexpr RowWork of(int cta, int wave) const {
     if (wave > whole) return {};
-    // Works fall in size: every other wave runs backwards, so that no CTA has the larger one of all.
+    // Work tiles fall in size: every other wave runs backwards, so that no CTA has the larger one of all.
     const int turn = wave % 2 == 0 ? cta : ctas - 1 - cta;
     if (wave < whole || !cut()) {
       const int work = wave * ctas + turn;

@@ -1,4 +1,4 @@
-#include "server/workshop.h"
+#include "server/call_maker.h"
 
 #include <gtest/gtest.h>
 
@@ -28,15 +28,15 @@ std::unique_ptr<Call> unexpected() {
   return nullptr;
 }
 
-TEST(WorkshopTest, a_call_speaks_once_it_is_made) {
-  Workshop workshop;
+TEST(CallMakerTest, a_call_speaks_once_it_is_made) {
+  CallMaker call_maker;
   std::atomic<int> alive = 0;
   std::promise<void> start, woken;
   const auto make = [&] {
     start.get_future().wait();
     return std::make_unique<Counted>(alive);
   };
-  std::unique_ptr<Call> call = workshop.defer(make, unexpected, [&] { woken.set_value(); });
+  std::unique_ptr<Call> call = call_maker.defer(make, unexpected, [&] { woken.set_value(); });
   EXPECT_FALSE(call->poll().done);
   EXPECT_EQ(call->backlog(), 0);
   start.set_value();
@@ -47,8 +47,8 @@ TEST(WorkshopTest, a_call_speaks_once_it_is_made) {
   EXPECT_EQ(alive, 0);
 }
 
-TEST(WorkshopTest, what_nobody_waits_for_is_not_made_or_goes_at_once) {
-  Workshop workshop;
+TEST(CallMakerTest, what_nobody_waits_for_is_not_made_or_goes_at_once) {
+  CallMaker call_maker;
   std::atomic<int> alive = 0, begun = 0;
   std::promise<void> first_begun, start, last_made;
   const auto slow = [&] {
@@ -61,10 +61,11 @@ TEST(WorkshopTest, what_nobody_waits_for_is_not_made_or_goes_at_once) {
     ++begun;
     return std::make_unique<Counted>(alive);
   };
-  std::unique_ptr<Call> left = workshop.defer(slow, unexpected, [] { ADD_FAILURE() << "nobody is there to be woken"; });
+  std::unique_ptr<Call> left =
+      call_maker.defer(slow, unexpected, [] { ADD_FAILURE() << "nobody is there to be woken"; });
   std::unique_ptr<Call> never =
-      workshop.defer(quick, unexpected, [] { ADD_FAILURE() << "nobody is there to be woken"; });
-  const std::unique_ptr<Call> last = workshop.defer(quick, unexpected, [&] { last_made.set_value(); });
+      call_maker.defer(quick, unexpected, [] { ADD_FAILURE() << "nobody is there to be woken"; });
+  const std::unique_ptr<Call> last = call_maker.defer(quick, unexpected, [&] { last_made.set_value(); });
   first_begun.get_future().wait();
   left.reset();
   never.reset();
@@ -74,8 +75,8 @@ TEST(WorkshopTest, what_nobody_waits_for_is_not_made_or_goes_at_once) {
   EXPECT_EQ(alive, 1);
 }
 
-TEST(WorkshopTest, what_is_cut_before_it_is_made_says_so_at_once) {
-  Workshop workshop;
+TEST(CallMakerTest, what_is_cut_before_it_is_made_says_so_at_once) {
+  CallMaker call_maker;
   std::atomic<int> alive = 0;
   std::promise<void> start;
   const auto slow = [&] {
@@ -83,7 +84,7 @@ TEST(WorkshopTest, what_is_cut_before_it_is_made_says_so_at_once) {
     return std::make_unique<Counted>(alive);
   };
   const auto make_cut = [] { return std::make_unique<ReadyCall>(HttpHead{}, "cut"); };
-  const std::unique_ptr<Call> call = workshop.defer(slow, make_cut, [] {});
+  const std::unique_ptr<Call> call = call_maker.defer(slow, make_cut, [] {});
   call->cut();
   const Call::Output out = call->poll();
   EXPECT_TRUE(out.done);

@@ -11,25 +11,25 @@
 
 namespace nibble::server {
 
-class Workshop {
+class CallMaker {
  public:
   using Make = std::function<std::unique_ptr<Call>()>;  // must not throw
 
-  Workshop();
-  ~Workshop();  // what has not been begun is never made
-  Workshop(const Workshop&) = delete;
-  Workshop& operator=(const Workshop&) = delete;
+  CallMaker();
+  ~CallMaker();  // what has not been begun is never made
+  CallMaker(const CallMaker&) = delete;
+  CallMaker& operator=(const CallMaker&) = delete;
 
   // A call that says nothing until `make` has made the one that it then stands for. Destroyed before: `make` is not
   // called any more, or what it makes is destroyed. Cut before: it stands for what `make_cut` makes. Any thread.
   [[nodiscard]] std::unique_ptr<Call> defer(Make make, Make make_cut, Wake wake);
 
  private:
-  struct Order;
+  struct Task;
   class Deferred;
   void work(const std::stop_token& stop);
 
-  Queue<std::shared_ptr<Order>> orders_;  // null: look whether it is the end
+  Queue<std::shared_ptr<Task>> tasks_;  // null: look whether it is the end
   std::jthread thread_;
 };
 

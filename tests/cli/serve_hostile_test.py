@@ -470,7 +470,7 @@ class Flags(Case):
 
     def test_settings_and_where_they_come_from(self):
         file = self.dir / "serve.toml"
-        file.write_text('port = 7001\nmax_num_seqs = 7\nhost = "0.0.0.0"\napi-key = ["k1", "k2"]\nserved-model-name = "a#b"  # one\n')
+        file.write_text('port = 7001\nmax_num_seqs = 7\nhost = "0.0.0.0"\napi-key = ["first secret", "k2"]\nserved-model-name = "a#b"  # one\n')
         config = self.config(TINY, "--config", file, "--port", 7003, env={"NIBBLE_PORT": "7002", "NIBBLE_MAX_NUM_SEQS": "8", "VLLM_ATTENTION_SINKS": "false",
                                                                                 "VLLM_ATTENTION_BACKEND": "FLASHINFER", "VLLM_MXFP4_ACTIVATION": "bf16"})
         self.assertEqual(config["port"], {"value": "7003", "origin": "command line"})
@@ -480,7 +480,7 @@ class Flags(Case):
         self.assertEqual(config["attention-sinks"]["value"], "off")
         self.assertEqual((config["attention-backend"]["value"], config["moe-activation"]["value"]), ("auto", "bf16"))
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
-        self.assertNotIn("k1", json.dumps(config))
+        self.assertNotIn("first secret", json.dumps(config))
 
     def test_what_the_scheduler_is_told(self):
         config = self.config(TINY, "--max-num-partial-prefills", 4, "--long-prefill-token-threshold", 2048, "--max-long-partial-prefills", 1,
@@ -495,11 +495,11 @@ class Flags(Case):
     def test_a_yaml_file_as_vllm_has_it(self):
         file = self.dir / "serve.yaml"
         file.write_text(f"# a comment\nmodel: {TINY}\nport: 7001\nmax_num_seqs: 7  # few\nserved-model-name:\n  - one\n  - 'two'\nenable-prefix-caching: false\n"
-                        "attention-config: '{\"backend\": \"FLASH_ATTN\"}'\napi-key: [k1, \"k2\"]\n")
+                        "attention-config: '{\"backend\": \"FLASH_ATTN\"}'\napi-key: [first secret, \"k2\"]\n")
         config = self.config("--config", file, "--max-num-seqs", 9)
         self.assertEqual(config["port"], {"value": "7001", "origin": f"file {file}"})
         self.assertEqual((config["max-num-seqs"]["value"], config["served-model-name"]["value"], config["enable-prefix-caching"]["value"]), ("9", "one,two", "false"))
-        self.assertNotIn("k1", json.dumps(config))
+        self.assertNotIn("first secret", json.dumps(config))
         for text, says in (("port 8000\n", "line 1"), ("a:\n  b: 1\n", "line 2"), ("prot: 1\n", "prot"), ("port: x\n", "port"), ("port: 1\nport: 2\n", "line 2")):
             file.write_text(text)
             self.refused(2, "serve", "--config", file, "--print-config", says=says)
@@ -518,7 +518,7 @@ class Flags(Case):
             self.assertEqual(self.config(TINY, "--max-model-len", value)["max-model-len"]["value"], "auto")
 
     def test_the_last_of_two_counts_and_q_is_quantization_before_its_value(self):
-        config = self.config(TINY, "--port", 7001, "-q", "mxfp4", "--port", 7002, "--api-key", "k1", "--api-key", "k2")
+        config = self.config(TINY, "--port", 7001, "-q", "mxfp4", "--port", 7002, "--api-key", "first secret", "--api-key", "k2")
         self.assertEqual((config["port"]["value"], config["quantization"]["value"]), ("7002", "mxfp4"))
         config = self.config(TINY, "-n", 1, "-r", 0, "--enable-request-id-headers", "--mm-processor-cache-gb", 0, "--max-loras", 1, "--disable-async-output-proc")
         self.assertEqual((config["nnodes"]["value"], config["enable-request-id-headers"]["value"]), ("1", "true"))

@@ -27,9 +27,9 @@ void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
 
 void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
-  auto* const kernel = args.experts.at == nullptr                    ? any_norm_sums_f32<NormOwed::kSplits>
-                       : args.experts.type == ExpertSums::Type::kF32 ? any_norm_sums_f32<NormOwed::kExpertsF32>
-                                                                     : any_norm_sums_f32<NormOwed::kExpertsBf16>;
+  auto* const kernel = args.experts.at == nullptr                    ? any_norm_sums_f32<NormDelta::kSplits>
+                       : args.experts.type == ExpertSums::Type::kF32 ? any_norm_sums_f32<NormDelta::kExpertsF32>
+                                                                     : any_norm_sums_f32<NormDelta::kExpertsBf16>;
   // Not before qkv's GEMM, whose rings would find no room beside them.
   const int smem = std::max(kNormSharedBytes, args.sums.splits > 0 ? spreading_bytes(args.tokens) : 0);
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);

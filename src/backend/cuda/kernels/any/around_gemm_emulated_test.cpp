@@ -24,12 +24,12 @@ void emulate(int64_t grid, int threads, const std::function<void()>& kernel) {
   ASSERT_EQ(emulation::run(launch, kernel), "");
 }
 
-TEST(around_gemm_emulated, norm_adds_what_is_owed_and_rounds_for_every_reader) {
+TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
   const auto run = [](const NormSumsArgs& args) {
     emulate(args.tokens, norm_threads(args.hidden), [&] {
-      if (args.experts.at == nullptr) return any_norm_sums_f32<NormOwed::kSplits>(args);
-      if (args.experts.type == ExpertSums::Type::kF32) return any_norm_sums_f32<NormOwed::kExpertsF32>(args);
-      any_norm_sums_f32<NormOwed::kExpertsBf16>(args);
+      if (args.experts.at == nullptr) return any_norm_sums_f32<NormDelta::kSplits>(args);
+      if (args.experts.type == ExpertSums::Type::kF32) return any_norm_sums_f32<NormDelta::kExpertsF32>(args);
+      any_norm_sums_f32<NormDelta::kExpertsBf16>(args);
     });
   };
   check_norm<HostArray>({.tokens = 2, .hidden = 2880, .splits = 5, .type = InputType::kF16}, run);

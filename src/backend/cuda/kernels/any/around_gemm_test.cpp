@@ -35,7 +35,7 @@ class AroundGemm : public CudaTest {
                       sm90_gemm_serves(layout::Packing::kBf16);
 };
 
-TEST_F(AroundGemm, norm_adds_what_is_owed_and_rounds_for_every_reader) {
+TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
   const auto run = [&](const NormSumsArgs& args) { any_norm_sums(args, on_); };
   for (const int tokens : kEdgeTokens)
     for (const InputType type : {InputType::kF16, InputType::kBf16})

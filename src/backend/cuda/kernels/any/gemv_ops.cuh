@@ -47,12 +47,13 @@ struct RowsOp {
   __device__ int64_t tile(const Cursor& c) const { return c.row_tile; }
   __device__ void read8(int col, int k, float (&v)[8]) const {
     const int64_t at = int64_t{a.in.which == nullptr ? col : a.in.which[col]} * a.cols + k;
-    float delta[2][8] = {};
     read_floats(a.in.x + at, v);
 #pragma unroll
-    for (int part = 0; part < 2; ++part)  // the additions wait until all loads are under way
-      if (a.in.delta[part] != nullptr) read_floats(a.in.delta[part] + at, delta[part]);
-    for (int i = 0; i < 8; ++i) v[i] = v[i] + delta[0][i] + delta[1][i];
+    for (const float* const part : a.in.delta) {
+      float delta[8] = {};  // no branch around the sum: all loads are under way together
+      if (part != nullptr) read_floats(part + at, delta);
+      for (int i = 0; i < 8; ++i) v[i] += delta[i];
+    }
   }
 };
 

@@ -45,8 +45,8 @@ int64_t packed(layout::Packing packing, int64_t rows, int64_t cols) {
 }
 
 int64_t bytes_in(const RowsIn& in, int64_t values) {
-  const int arrays = 1 + (in.delta[0] != nullptr ? 1 : 0) + (in.delta[1] != nullptr ? 1 : 0) +
-                     (in.sum != nullptr ? 1 : 0) + (in.normed != nullptr ? 1 : 0);
+  const int arrays =
+      1 + (in.delta[0] != nullptr ? 1 : 0) + (in.delta[1] != nullptr ? 1 : 0) + (in.sum != nullptr ? 1 : 0);
   return 4 * arrays * values;
 }
 

@@ -36,10 +36,9 @@ struct GemvDevice {
 struct RowsIn {
   const float* x = nullptr;        // [*, cols]
   const float* delta[2] = {};      // [*, cols] parts of the slot, each may be null
-  float* sum = nullptr;            // [tokens, cols] gets the rows before the norm, or null; only with a norm
+  float* sum = nullptr;            // [tokens, cols] gets the rows before the norm, or null
   const int32_t* which = nullptr;  // [tokens], or null
   const Bf16* norm = nullptr;      // [cols]: rmsnorm first; null: as they are
-  float* normed = nullptr;         // [tokens, cols] gets the rmsnorm, or null
   float eps = 0;
 };
 

@@ -28,7 +28,7 @@ struct RowPart {
 template <class Tile, bool kOneRow>
 struct NormPart {
   using Part = RowPart<Tile, kOneRow>;
-  static constexpr bool kHeld = kOneRow || Tile::kBlocks <= 6;
+  static constexpr bool kHeld = kOneRow || Tile::kBlocks < 6;
   const Bf16* norm = nullptr;
   uint4 factors[kHeld ? Part::kOwn : 1];
 
@@ -74,17 +74,8 @@ __device__ void normalise(const Op& op, const GemvShared& shared, const RowPart<
   for (int s = 0; s < layout::kMaxSlices; ++s)
     sum += s < shared.slices ? __uint_as_float(ptx::load_shared4(shared.square(s, part.row()))) : 0.0f;
   const float inverse = 1.0f / sqrtf(sum / static_cast<float>(op.a.cols) + op.a.in.eps);
-  const bool writes = part.has() && part.row() < op.a.tokens &&
-                      static_cast<int>(blockIdx.x) == part.slice % static_cast<int>(gridDim.x);
-  const auto write = [&](float* to, int j) {
-    if (to != nullptr && writes) write_floats(to + int64_t{part.row()} * op.a.cols + part.k(j), v[j]);
-  };
 #pragma unroll
-  for (int j = 0; j < part.kOwn; ++j) {
-    write(op.a.in.sum, j);
-    norm.multiply(part, j, inverse, v[j]);
-    write(op.a.in.normed, j);
-  }
+  for (int j = 0; j < part.kOwn; ++j) norm.multiply(part, j, inverse, v[j]);
 }
 
 // The lane's part of RowsIn, normed where they are to be.
@@ -94,6 +85,12 @@ __device__ void read_rows(const Op& op, const GemvShared& shared, const RowPart<
   if (part.has() && part.row() < op.a.tokens) {
 #pragma unroll
     for (int j = 0; j < part.kOwn; ++j) op.read8(part.row(), part.k(j), v[j]);
+  }
+  const bool writes = op.a.in.sum != nullptr && part.has() && part.row() < op.a.tokens &&
+                      static_cast<int>(blockIdx.x) == part.slice % static_cast<int>(gridDim.x);
+  if (writes) {
+#pragma unroll
+    for (int j = 0; j < part.kOwn; ++j) write_floats(op.a.in.sum + int64_t{part.row()} * op.a.cols + part.k(j), v[j]);
   }
   if (op.a.in.norm != nullptr) normalise<Tile, kOneRow>(op, shared, part, norm, v);
 }

@@ -4,6 +4,7 @@
 #include "gpu_testing.h"
 #include "page_copy.h"
 
+#include <cmath>
 #include <cstdio>
 #include <string>
 
@@ -142,6 +143,30 @@ TEST_F(Gpu, generates_the_tokens_of_the_cpu_greedy_and_drawn) {
     request.sampling = params;
     EXPECT_EQ(generate(cuda, request), generate(cpu, request)) << "temperature " << params.temperature;
   }
+}
+
+TEST_F(Gpu, log_probabilities_are_those_of_the_step_that_draws) {
+  const Source source(kTiny);
+  const test::OneSequence limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
+  Loaded cuda(source, limits, Which::kCuda), cpu(source, limits, Which::kCpu);
+  const engine::Request request{.prompt = some_tokens(37, source.config.dims.vocab),
+                                .max_tokens = 20,
+                                .sampling = {.temperature = 0},
+                                .stop_ids = {},
+                                .logprobs = 2};
+  const auto logprobs = [&](Loaded& loaded) {
+    engine::Loop loop(*loaded.be, loaded.gpt, test::engine_limits(loaded.limits));
+    std::vector<double> values;
+    static_cast<void>(loop.serve(request, [&](const engine::TokenEvent& event) {
+      values.push_back(event.logprobs ? event.logprobs->value : NAN);
+      return true;
+    }));
+    return values;
+  };
+  const std::vector<double> got = logprobs(cuda), want = logprobs(cpu);
+  ASSERT_EQ(got.size(), 20U);
+  ASSERT_EQ(want.size(), 20U);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.1) << "token " << i;
 }
 
 TEST_F(Gpu, marlin_generates_the_greedy_tokens_of_the_cpu) {

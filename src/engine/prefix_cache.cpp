@@ -324,7 +324,8 @@ void PrefixCache::add_tail(std::span<const int32_t> tokens, SequencePages& pages
 
 void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages) {
   insert(tokens, pages);
-  slide(std::ssize(tokens), pages);  // of a long last step, too, only the window and the borders are among the last to go
+  slide(std::ssize(tokens),
+        pages);  // of a long last step, too, only the window and the borders are among the last to go
   const bool begun = mode_ == Mode::kOn && tokens.size() % kPageTokens != 0;
   if (begun && tokens.size() / kPageTokens == pages.nodes.size()) add_tail(tokens, pages);
   for (const LayerKind kind : kKinds) {

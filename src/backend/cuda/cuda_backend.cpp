@@ -223,7 +223,7 @@ class StreamedCudaBackend final : public CudaBackend {
     step_ = inputs_->put(step, program->shares);
     if (step.sample_rows.empty()) return;
     check(step.sample_rows.size() == step.logit_tokens.size(), "one sample row per row of logits");
-    tickets_->open(step.sample_rows, at_.logits);
+    tickets_->open(step.sample_rows);
     plan_samples(step.sample_rows, plan_);
     static_cast<void>(inputs_->params(plan_));
     put_history(shifts_, std::as_bytes(std::span(plan_.shifts)));
@@ -246,6 +246,7 @@ class StreamedCudaBackend final : public CudaBackend {
 
   void draw(const SampleRowParams* params) {
     on_.stage = Stage::kLogits;
+    tickets_->keep(at_.logits);
     kernels_.sample({.logits = at_.logits,
                      .params = params,
                      .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),

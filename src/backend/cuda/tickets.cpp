@@ -13,7 +13,7 @@ Tickets::Tickets(int64_t rows, int64_t vocab, cudaStream_t stream) : vocab_(voca
   }
 }
 
-void Tickets::open(std::span<const SampleRow> rows, const float* logits) {
+void Tickets::open(std::span<const SampleRow> rows) {
   Sampled& out = sampled_[static_cast<size_t>(++last_ % kTickets)];
   check(out.ticket == 0, "at most four tickets wait at the same time");
   out.ticket = last_;
@@ -31,6 +31,11 @@ void Tickets::open(std::span<const SampleRow> rows, const float* logits) {
     out.logits = allocate_pinned(kept * row_bytes, "logits for logprobs");
     out.logits_rows = kept;
   }
+}
+
+void Tickets::keep(const float* logits) {
+  Sampled& out = sampled_[static_cast<size_t>(last_ % kTickets)];
+  const int64_t row_bytes = vocab_ * static_cast<int64_t>(sizeof(float));
   for (size_t r = 0; r < out.rows.size(); ++r) {
     if (out.rows[r].logits < 0) continue;
     cuda_check(cudaMemcpyAsync(out.logits.get() + out.rows[r].logits * row_bytes,

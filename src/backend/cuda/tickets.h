@@ -16,9 +16,10 @@ class Tickets {
   // At most `rows` rows of `vocab` logits in a step.
   Tickets(int64_t rows, int64_t vocab, cudaStream_t stream);
 
-  // Begins the next ticket, while `logits` [rows, vocab] are as the model gave them: rows that ask for logprobs are
-  // copied.
-  void open(std::span<const SampleRow> rows, const float* logits);
+  // Begins the next ticket.
+  void open(std::span<const SampleRow> rows);
+  // While `logits` [rows, vocab] are as the model gave them: enqueues the copy of the rows that ask for logprobs.
+  void keep(const float* logits);
   // Enqueues the copy of the rows' tokens and gives the ticket out.
   Ticket hand_out(const int32_t* sampled);
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket);

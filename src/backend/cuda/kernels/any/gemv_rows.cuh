@@ -23,12 +23,12 @@ struct RowPart {
   }
 };
 
-// The norm's factors where the lane's activations are: static, so read before the kernel before has ended, unless they
-// would not fit into the registers.
+// The norm's factors where the lane's activations are: static, so read before the kernel before has ended. Those of
+// several rows would not fit into the registers.
 template <class Tile, bool kOneRow>
 struct NormPart {
   using Part = RowPart<Tile, kOneRow>;
-  static constexpr bool kHeld = kOneRow || Tile::kBlocks < 6;
+  static constexpr bool kHeld = kOneRow;
   const Bf16* norm = nullptr;
   uint4 factors[kHeld ? Part::kOwn : 1];
 

@@ -12,7 +12,7 @@
 
 namespace nibble::backend::cuda {
 
-// Ends the program when CUDA fails: backend/cuda/device.h is not for nvcc.
+// Ends the program when CUDA fails: backend/cuda/card/device.h is not for nvcc.
 inline void timer_check(cudaError_t status) {
   if (status == cudaSuccess) return;
   std::printf("timing: %s\n", cudaGetErrorString(status));

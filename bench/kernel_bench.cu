@@ -4,10 +4,10 @@
 // launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
 // repetitions.
 
-#include "backend/cuda/kernels/any/gemm.h"
-#include "backend/cuda/kernels/any/gemv_int8.h"
-#include "backend/cuda/kernels/any/grouped.h"
-#include "backend/cuda/kernels/any/round_blocks.h"
+#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/experts/gemv_int8.h"
+#include "backend/cuda/experts/grouped.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "base/random.h"
 #include "graph_timer.h"
 

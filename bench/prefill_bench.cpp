@@ -5,14 +5,14 @@
 // Each time is the mean of a kernel in a CUDA graph of launches over different layers' data (more than L2 holds in
 // all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
 
-#include "backend/cuda/device.h"
-#include "backend/cuda/kernels/any/around_gemm.h"
-#include "backend/cuda/kernels/any/attend_flash.h"
-#include "backend/cuda/kernels/any/gemm.h"
-#include "backend/cuda/kernels/any/launchers.h"
-#include "backend/cuda/kernels/sm90/attend.h"
-#include "backend/cuda/kernels/sm90/gemm.h"
-#include "backend/cuda/measure.h"
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/launch/launchers.h"
+#include "backend/cuda/arch/sm90/attend.h"
+#include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/card/measure.h"
 #include "base/random.h"
 #include "graph_timer.h"
 
@@ -214,10 +214,10 @@ void Bench::prefill(int tokens, int window) {
   for (const bool wgmma : {false, true}) {
     if (wgmma && !sm90_attend_serves(KvPages::Type::kBf16)) continue;
     AttendShares shares;
-    share_tokens(rows, shares, wgmma ? kWgmmaPrefillTokens : kPrefillTokens);
+    share_tokens(rows, shares, wgmma ? kSm90PrefillTokens : kPrefillTokens);
     args.tiles = device_copy(shares.prefill);
     args.tile_count = static_cast<int>(shares.prefill.size());
-    args.ctas = attend_ctas(args.tile_count, kKvHeads, attend_device_);
+    args.ctas = std::min(args.tile_count * kKvHeads, sms_);
     const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2});
     const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * kHeadDim * 2;
     // What has to be read is each key once: cost() counts what tiles read, mostly from L2.
@@ -240,7 +240,8 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
         .packing = layout::Packing::kBf16, .bias = bias_, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens};
     args.x_rows = wgmma ? tokens : 0;
     args.parts[0] = {y_, 0, rows};
-    const GemmPlan plan = plan_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, {.sms = sms_, .wgmma = wgmma});
+    const GemmShape shape{rows, cols, tokens, 1, layout::Packing::kBf16};
+    const GemmPlan plan = wgmma ? plan_sm90_gemm(shape, sms_) : plan_gemm(shape, sms_);
     const GemmCost c = cost(args, 1);
     add({std::string(wgmma ? "sm90_gemm bf16 " : "any_gemm bf16 ") + name, tokens, 0, static_cast<double>(c.bytes),
          static_cast<double>(c.flops)},
@@ -345,8 +346,8 @@ void Bench::moe(const Routing& r) {
 void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
   const int pairs = s.pairs();
   const auto places = static_cast<int>(max_places(pairs, s.experts));
-  const GemmDevice device{.sms = sms_, .wgmma = wgmma};
-  const GemmPlan plan = plan_gemm({2 * kInter, kHidden, pairs, s.experts}, device);
+  const GemmShape up{2 * kInter, kHidden, pairs, s.experts};
+  const GemmPlan plan = wgmma ? plan_sm90_gemm(up, sms_) : plan_gemm(up, sms_);
   const auto group = [&] {
     any_moe_group_tiles({s.ids, s.pair_of, s.place_of, s.tiles, s.tile_counts, s.tokens, kTopk, s.experts, plan.tokens},
                         on_);
@@ -379,7 +380,8 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
                 .u = u_};
   // gate_up, down, or both at once, whose list serves one launch.
   const auto time = [&](const char* name) {
-    const GemmPlan own = plan_gemm({args.rows, args.cols, pairs, s.experts}, device, {plan.tokens});
+    const GemmShape shape{args.rows, args.cols, pairs, s.experts};
+    const GemmPlan own = wgmma ? plan_sm90_gemm(shape, sms_, plan.tokens) : plan_gemm_tile(shape, plan.tokens);
     const int64_t bytes = s.experts * layout::packed_bytes(args.packing, args.rows, args.cols),
                   more = s.experts * layout::packed_bytes(args.packing, args.cols, args.rows / 2);
     const bool both = args.down.weights != nullptr;

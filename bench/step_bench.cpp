@@ -5,12 +5,13 @@
 // Each time is the mean of a kernel or chain in a CUDA graph of launches over different layers' weights (more than L2
 // holds in all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
 
-#include "backend/cuda/device.h"
-#include "backend/cuda/kernels/any/around_gemm.h"
-#include "backend/cuda/kernels/any/gemm.h"
-#include "backend/cuda/kernels/sm90/gemm.h"
-#include "backend/cuda/kernels/sm90/split_gemm.h"
-#include "backend/cuda/measure.h"
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/arch/sm90/split_gemm.h"
+#include "backend/cuda/card/measure.h"
 #include "base/random.h"
 #include "graph_timer.h"
 
@@ -132,7 +133,7 @@ Gemm Bench::gemm(const uint8_t* weights, const GemmShape& shape) const {
   const auto rows = static_cast<int>(shape.rows), cols = static_cast<int>(shape.cols);
   const auto tokens = static_cast<int>(shape.tokens);
   const int64_t bytes = shape.rows * shape.cols * 2;
-  const bool split = split_gemm_serves(layout::Packing::kBf16, true, tokens);
+  const bool split = tokens <= kSplitMaxTokens;
   const SplitGemmPlan plan = split ? plan_split_gemm(shape, sms_) : SplitGemmPlan{.splits = 1};
   SplitGemmArgs args{.x = x16_,
                      .sums = reinterpret_cast<uint16_t*>(sums_),
@@ -147,9 +148,7 @@ Gemm Bench::gemm(const uint8_t* weights, const GemmShape& shape) const {
     GemmArgs all{
         .weights = args.weights, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens, .x_rows = args.x_rows};
     all.parts[0] = {sums_, 0, rows};
-    sm90_gemm(
-        all, plan_gemm({shape.rows, shape.cols, shape.tokens, 1, layout::Packing::kBf16}, {.sms = sms_, .wgmma = true}),
-        on);
+    sm90_gemm(all, plan_sm90_gemm({shape.rows, shape.cols, shape.tokens, 1, layout::Packing::kBf16}, sms_), on);
   };
   return {run, {sums_, plan.splits, plan.splits > 1 ? SplitSums::Order::kTiles : SplitSums::Order::kRows}, own};
 }
@@ -247,7 +246,7 @@ void Bench::write(const char* path) const {
 }
 
 void run(const char* path) {
-  if (open_device(0).major != kHopper || !sm90_gemm_serves(layout::Packing::kBf16))
+  if (!sm90().runs_on(open_device(0)) || !sm90_gemm_serves(layout::Packing::kBf16))
     throw Error(Code::kUnsupported, "[bench] want a card and a build with wgmma");
   Bench bench;
   for (const int tokens : {9, 16, 32, 64, 128, 256, 512}) bench.step(tokens);

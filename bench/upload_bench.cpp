@@ -2,8 +2,8 @@
 // the same bytes from pinned and from pageable memory. What the page cache does not hold is read from the disk.
 //   upload_bench FILE [THREADS]
 
-#include "backend/cuda/device.h"
-#include "backend/cuda/upload.h"
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/memory/upload.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
 

@@ -2,7 +2,7 @@
 // the packing kernels' own source.
 
 #include "backend/cost.h"
-#include "backend/cuda/device_weights.h"
+#include "backend/cuda/memory/device_weights.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "checkpoint/testing.h"

@@ -112,7 +112,7 @@ TEST_F(Gpu, flash_attention_names_its_kernels_and_refuses_f32_pages) {
   bool prefill = false;
   for (const backend::KernelLaunches& launch : loaded.cuda->launches()) {
     prefill |= launch.kernel.ends_with("_attend_prefill_bf16_d64_g8") && launch.count == source.config.dims.layers;
-    EXPECT_NE(launch.kernel, "any_attend_f32_bf16");
+    EXPECT_NE(launch.kernel, "any_attend<bf16>");
   }
   EXPECT_TRUE(prefill);
   EXPECT_THROW(Loaded(source, 20, 20, Kv::kF32, Attention::kFlash), Error);
@@ -350,8 +350,8 @@ TEST_F(Gpu, launches_name_the_kernels_that_ran) {
   };
   const int64_t layers = source.config.dims.layers;
   EXPECT_EQ(count("any_embed_f32_bf16"), 1);
-  EXPECT_EQ(count("any_attend_f32_f32"), layers);
-  EXPECT_EQ(count("any_attend_f32_bf16"), 0);
+  EXPECT_EQ(count("any_attend<f32>"), layers);
+  EXPECT_EQ(count("any_attend<bf16>"), 0);
   EXPECT_EQ(count("any_moe_gate_up_f32_mxfp4"), layers);
   EXPECT_EQ(count("any_linear_f32_bf16"), 5 * layers + 1);
   EXPECT_EQ(count("any_sample_draw_f32"), 0);

@@ -112,7 +112,7 @@ class Launches : public testing::Test {
         backend::cuda::make_program({.config = config,
                                      .options = c.options,
                                      .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
-                                     .card = c.card});
+                                     .card = backend::cuda::Card(c.card)});
     EXPECT_EQ(plan.moe, be->moe_kernel());
     for (const backend::PlannedStage& s : plan.nodes) {
       planned[s.kernel] += s.launches * backend::layers_of(s, config_.layer_kinds);

@@ -1,6 +1,6 @@
 // The uploader's threads, over the emulated runtime.
 
-#include "backend/cuda/upload.h"
+#include "backend/cuda/memory/upload.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
 #include "checkpoint/testing.h"

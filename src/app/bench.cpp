@@ -11,7 +11,7 @@
 #include "app/terminal.h"
 #include "backend/cost.h"
 #include "backend/cpu/measure.h"
-#include "backend/cuda/measure.h"
+#include "backend/cuda/card/measure.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

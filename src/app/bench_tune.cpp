@@ -5,7 +5,7 @@
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
 #include "app/terminal.h"
-#include "backend/cuda/kernels/any/around_gemm.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -104,9 +104,9 @@ std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject)
   std::erase_if(routed, [](const TuneRow& row) { return row.tokens > backend::cuda::kRouteMaxTokens; });
   const TuneRange grouped = best_range(rows, &TuneRow::experts_gemm_us, 8);
   return out + fmt::format(
-                   "\n// {}, {}, nibble {}\ninline constexpr Tuned kTunedSm{}{}{{.grouped_experts = {}, "
-                   ".grouped_pairs = {}, .route_tokens = {}}};\n",
-                   subject.device, subject.model, subject.commit, subject.major, subject.minor,
+                   "\n// {} (sm_{}{}), {}, nibble {}: for its architecture's Arch\n.tuned = {{.grouped_experts = {}, "
+                   ".grouped_pairs = {}, .route_tokens = {}}}\n",
+                   subject.device, subject.major, subject.minor, subject.model, subject.commit,
                    std::min(grouped.above * subject.topk, subject.experts),
                    grouped.upto * subject.topk / subject.experts, crossover(routed, &TuneRow::router_mma_us, 8));
 }

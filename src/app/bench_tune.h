@@ -1,7 +1,7 @@
 #pragma once
 // `nibble bench --tune`: which kernels serve a step of so many tokens sooner on this card.
 
-#include "backend/cuda/tuned.h"
+#include "backend/cuda/arch/tuned.h"
 
 #include <cstdint>
 #include <functional>

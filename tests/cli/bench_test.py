@@ -150,19 +150,19 @@ class Plans(Case):
     def test_options_reach_the_plan(self):
         plan = ("inspect", "-m", "gpt-oss-120b", "--load-format", "dummy", "--plan", "--backend", "cuda", "-p", 0, "-b", 1)
         self.assertIn("any_attend_decode_bf16", self.ok(*plan).out)
-        self.assertIn("any_attend_f32_bf16", self.ok(*plan, "--attention-backend", "reference").out)
+        self.assertIn("any_attend<bf16>", self.ok(*plan, "--attention-backend", "reference").out)
         self.assertIn("any_attend_decode_e4m3", self.ok(*plan, "--kv-cache-dtype", "fp8").out)
         for flag in ("--mxfp4-layers", "--mxfp8-layers"):
             self.assertIn(f"any_qkv_f16_{flag[2:7]}", self.ok(*plan, flag, "qkv").out)
         gemms = self.ok(*plan[:-4], "-p", 64, "-b", 0, "--moe-kernel", "gemm", "--card", "h200", "--json").json()
-        self.assertIn("sm90_gemm_experts_f16_mxfp4", str(gemms))
+        self.assertIn("sm90_mxfp4_gemm<experts>", str(gemms))
         self.assertEqual(gemms["plans"][0]["moe_kernel"], "gemm")
         spark = self.ok(*plan, "--moe-kernel", "marlin", "--card", "gb10").out
         self.assertIn("cuda, GB10 (48 multiprocessors)", spark)
-        self.assertIn("any_moe_up_f16_mxfp4              grid 48 x ", spark)
+        self.assertIn("moe_up              grid 48 x ", spark)
         self.assertIn("activations of experts exact", self.ok(*plan).out)
         self.assertIn("rounded to int8", self.ok(*plan, "--moe-kernel", "gemv").out)
-        self.assertIn("any_round_mxfp8", self.ok(*plan, "--moe-activation", "mxfp8").out)
+        self.assertIn("any_round_blocks_f32<mxfp8>", self.ok(*plan, "--moe-activation", "mxfp8").out)
         self.refused(UNSUPPORTED, *plan, "--moe-activation", "int8", says="want --moe-kernel gemv")
         self.refused(UNSUPPORTED, *plan, "--moe-activation", "f32", says="want --backend cpu")
         cpu = ("inspect", "-m", TINY, "--plan", "-p", 64, "-b", 1)

@@ -1,7 +1,7 @@
 // Built instead of the backend where CMake found no CUDA or was told not to use it.
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/measure.h"
+#include "backend/cuda/card/measure.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 

@@ -1,19 +1,19 @@
 #include "backend/cuda/cuda_backend.h"
 
-#include "backend/cuda/arena.h"
-#include "backend/cuda/card.h"
-#include "backend/cuda/choices.h"
-#include "backend/cuda/device.h"
-#include "backend/cuda/device_weights.h"
-#include "backend/cuda/kernel_table.h"
-#include "backend/cuda/kernels/any/round_blocks.h"
+#include "backend/cuda/memory/arena.h"
+#include "backend/cuda/card/card.h"
+#include "backend/cuda/program/choices.h"
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/memory/device_weights.h"
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/wgmma_b.h"
-#include "backend/cuda/profiler.h"
+#include "backend/cuda/card/profiler.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/sample_plan.h"
-#include "backend/cuda/step_graph.h"
-#include "backend/cuda/step_inputs.h"
-#include "backend/cuda/tickets.h"
+#include "backend/cuda/sampling/sample_plan.h"
+#include "backend/cuda/program/step_graph.h"
+#include "backend/cuda/program/step_inputs.h"
+#include "backend/cuda/sampling/tickets.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -40,12 +40,12 @@ class StreamedCudaBackend final : public CudaBackend {
       : config_(config),
         options_(options),
         moe_kernel_(choose_moe(config, options)),
-        facts_(open_device(options.device)),
-        kernels_(kernels_for(facts_)),
+        card_(open_device(options.device), built_architectures()),
+        kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
         weights_({config_, matrices_of(moe_kernel_), options_.files, options.upload_threads}, stream_.get()) {
     static_cast<void>(choose_activations(moe_kernel_, options));  // or it is refused
-    const ArenaNeeds needs = arena_needs(config_, options_, facts_);
+    const ArenaNeeds needs = arena_needs(config_, options_, card_);
     Carver measure(nullptr);
     static_cast<void>(carve(needs, measure));
     memory_ = allocate_device(measure.bytes(), "activations and KV pages");
@@ -75,9 +75,7 @@ class StreamedCudaBackend final : public CudaBackend {
 
   [[nodiscard]] std::vector<KernelLaunches> launches() const override {
     std::vector<KernelLaunches> result;
-    for (size_t k = 0; k < counts_.size(); ++k) {
-      if (counts_[k] > 0) result.push_back({cuda::name_of(static_cast<Kernel>(k)), counts_[k]});
-    }
+    for (const auto& [kernel, count] : counts_) result.push_back({kernel, count});
     return result;
   }
 
@@ -126,7 +124,7 @@ class StreamedCudaBackend final : public CudaBackend {
     eager_program_ = make_program({.config = config_,
                                    .options = options_,
                                    .step = {.rows = step.rows, .logit_rows = std::ssize(step.logit_tokens)},
-                                   .card = facts_,
+                                   .card = card_,
                                    .wide_scales = weights_.wide_scales()});
     open(step, &eager_program_);
   }
@@ -390,7 +388,7 @@ class StreamedCudaBackend final : public CudaBackend {
   const CudaOptions options_;
   const Dims& dims_ = config_.dims;
   const MoeKernel moe_kernel_;
-  const DeviceFacts facts_;
+  const Card card_;
   const KernelTable kernels_;
   const Stream stream_;
   LaunchCounts counts_{};

@@ -5,7 +5,7 @@
 // may differ in the last bits.
 
 #include "backend/backend.h"
-#include "backend/cuda/tuned.h"
+#include "backend/cuda/arch/tuned.h"
 #include "backend/expert_activations.h"
 #include "backend/kv_dtype.h"
 #include "backend/memory.h"

@@ -2,8 +2,8 @@
 // What the kernel tests share: device arrays, random values, and a skip where there is no device.
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/device.h"
-#include "backend/cuda/kernel_table.h"
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/launch/kernel_table.h"
 #include "base/dtype.h"
 #include "base/random.h"
 

@@ -1,9 +1,9 @@
-// What kernels/any/pack.cu launches, as loops on the host where emulated_cuda().packs says so.
+// What quantise/pack.cu launches, as loops on the host where emulated_cuda().packs says so.
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/kernels/any/gemv.h"
-#include "backend/cuda/kernels/any/pack.cuh"
+#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/quantise/pack.cuh"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {

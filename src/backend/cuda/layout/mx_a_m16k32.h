@@ -1,6 +1,6 @@
 #pragma once
 // MXFP4 weights as the A operand of mma.sync.m16n8k16, for a few tokens: the one statement of the layout, used by the
-// packers (mx_pack.h, kernels/any/pack.cu), by the kernel and by the tests. How slices make a matrix: packed.h.
+// packers (mx_pack.h, quantise/pack.cu), by the kernel and by the tests. How slices make a matrix: packed.h.
 //
 //   matrix = tiles of 16 rows, contiguous: rows/16 * tile_bytes. No padding: a tile is 16 * cols * 17/32 bytes.
 //   tile   = slices of 6 or 8 consecutive k-blocks of 32; one warp owns one slice of every tile.
@@ -26,7 +26,7 @@ inline constexpr int kPairBytes = 512;  // codes of two blocks, 16 rows
 inline constexpr int kMaxSlices = 16;   // warps
 inline constexpr int kScaleBias = -kE2m1AsF16Log2;
 inline constexpr int kMaxScaleCode = 191;       // that is packed
-inline constexpr int kMaxWgmmaScaleCode = 131;  // 2^4, up to which f16 holds the weights: kernels/sm90/mxfp4_parts.cuh
+inline constexpr int kMaxWgmmaScaleCode = 131;  // 2^4, up to which f16 holds the weights: arch/sm90/mxfp4_parts.cuh
 
 // How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
 // tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.

@@ -1,5 +1,5 @@
 #pragma once
-// Host packer of mx_a_m16k32.h and its inverse. The device packer is kernels/any/pack.cu.
+// Host packer of mx_a_m16k32.h and its inverse. The device packer is quantise/pack.cu.
 
 #include "backend/cuda/layout/mx_a_m16k32.h"
 

@@ -1,9 +1,9 @@
 #include "backend/cuda/program/program.h"
 
-#include "backend/cuda/choices.h"
-#include "backend/cuda/kernels/any/gemv_int8.h"
-#include "backend/cuda/kernels/any/grouped_plan.h"
-#include "backend/cuda/kernels/any/linear_plan.h"
+#include "backend/cuda/program/choices.h"
+#include "backend/cuda/experts/gemv_int8.h"
+#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/dense/linear_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 
 #include "base/error.h"
@@ -25,10 +25,21 @@ using Roles = std::vector<WeightRole>;
 int to_int(int64_t value) { return static_cast<int>(value); }
 int in_atoms(int64_t rows) { return to_int((rows + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomRows); }
 
-Kernel by_packing(Packing packing, Kernel bf16) {
-  static_assert(static_cast<int>(Kernel::kQkvMxfp4) == static_cast<int>(Kernel::kQkvBf16) + 2);
-  static_assert(static_cast<int>(Kernel::kDenseMxfp4) == static_cast<int>(Kernel::kDenseBf16) + 2);
-  return static_cast<Kernel>(static_cast<int>(bf16) + static_cast<int>(packing));
+// The first of a card's architectures whose kernel of an operation serves a shape: the kernel, and what it is asked to
+// do; or none.
+template <class Op, class Plan>
+struct Chosen {
+  Op op{};
+  Kernel kernel;
+  Plan plan;
+};
+template <class Op, class Plan>
+std::optional<Chosen<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const GemmShape& shape) {
+  for (const Arch& arch : card.arches)
+    if ((arch.*op).serve != nullptr)
+      if (const std::optional<Served<Plan>> served = (arch.*op).serve(shape, card.facts))
+        return Chosen<Op, Plan>{arch.*op, served->kernel, served->plan};
+  return std::nullopt;
 }
 
 // How a stage left its delta, for the next one, which adds it to the residual.
@@ -73,14 +84,16 @@ class Maker {
         moe_(choose_moe(args.config, args.options)),
         flash_(choose_flash(args.config, args.options)),
         activations_(choose_activations(moe_, args.options)),
-        tuned_(args.options.tuned.value_or(tuned(args.card.major))),
-        gemv_(gemv_device(args.card)),
+        tuned_(args.options.tuned.value_or(args.card.tuned())),
+        gemv_(gemv_device(args.card.facts)),
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
     cost_.formats.kv_value_bytes = static_cast<double>(value_bytes(kv_type()));
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
     fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
     dense_gemms_ = dense_by_gemm(moe_, d_, tokens_);
-    experts_gemms_ = !plain() && experts_by_gemm(moe_, activations_, d_, tuned_, tokens_);
+    if (plain()) return;
+    choose_experts();
+    experts_gemms_ = experts_by_gemm(moe_, experts_plan_.at_once, d_, tuned_, tokens_);
   }
 
   Program make() && {
@@ -90,7 +103,7 @@ class Maker {
     program_.tokens = tokens_;
     program_.logit_rows = args_.step.logit_rows;
     for (auto& slots : program_.held) slots.fill(Held::kFloats);
-    if (flash_) share_tokens(args_.step.rows, program_.shares, tile_tokens(attention()));
+    if (flash_) choose_prefill();
     embed();
     attn_in();
     attend();
@@ -105,16 +118,60 @@ class Maker {
   [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
   [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
   [[nodiscard]] KvPages::Type kv_type() const { return page_type(args_.options.kv); }
-  [[nodiscard]] AttendDevice attention() const { return attend_device(args_.card, to_int(value_bytes(kv_type()))); }
-  [[nodiscard]] GemmDevice gemms(Packing packed) const {
-    GemmDevice device = gemm_device(args_.card, packed);
-    device.wgmma = device.wgmma && !(packed == Packing::kMxfp4 && args_.wide_scales);
-    return device;
+
+  // Which kernels of the card's architectures take the step's work.
+  using Gemm = Chosen<GemmKernel, GemmPlan>;
+  using SplitGemm = Chosen<SplitGemmKernel, SplitGemmPlan>;
+  [[nodiscard]] GemmShape shape_of(WeightRole role, int64_t tokens) const {
+    const Packing packed = packing(role);
+    const bool wide = args_.wide_scales;
+    if (role == kQ) return {d_.q_width() + 2 * d_.kv_width(), d_.hidden, tokens, 1, packed, wide};
+    if (role == kO) return {d_.hidden, d_.q_width(), tokens, 1, packed, wide};
+    check(role == kUnembedding, "a dense product");
+    return {d_.vocab, d_.hidden, tokens, 1, packed, wide};
   }
-  // Where a GEMM of so many tokens takes its input from.
-  [[nodiscard]] GemmInput input(Packing packed, int64_t tokens) const {
-    return {nullptr, input_type(packed), gemms(packed).wgmma ? in_atoms(tokens) : 0};
+  [[nodiscard]] Gemm gemm_for(const GemmShape& shape) const {
+    const auto chosen = first_serving<GemmKernel, GemmPlan>(args_.card, &Arch::gemm, shape);
+    check(chosen.has_value(), "the last architecture's GEMM serves every shape");
+    return *chosen;
   }
+  [[nodiscard]] std::optional<SplitGemm> split_gemm_for(const GemmShape& shape) const {
+    return first_serving<SplitGemmKernel, SplitGemmPlan>(args_.card, &Arch::split_gemm, shape);
+  }
+  // Where the kernel that takes this shape finds its input. sums: split, where some kernel does.
+  [[nodiscard]] GemmInput input_of(const GemmShape& shape, bool sums) const {
+    const bool panels = (sums && split_gemm_for(shape)) || gemm_for(shape).op.panels;
+    return {nullptr, input_type(shape.packing), panels ? in_atoms(shape.tokens) : 0};
+  }
+  void choose_experts() {
+    const ExpertsShape shape{.hidden = d_.hidden,
+                             .inter = d_.inter,
+                             .pairs = tokens_ * d_.topk,
+                             .experts = d_.experts,
+                             .exact = activations_ == ExpertActivations::kExact,
+                             .wide_scales = args_.wide_scales};
+    for (const Arch& arch : args_.card.arches) {
+      if (arch.experts.serve == nullptr) continue;
+      const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, args_.card.facts);
+      if (!plan) continue;
+      experts_ = arch.experts;
+      experts_plan_ = *plan;
+      return;
+    }
+    check(false, "the last architecture's experts serve every shape");
+  }
+  void choose_prefill() {
+    for (const Arch& arch : args_.card.arches) {
+      if (arch.prefill.serve == nullptr) continue;
+      const std::optional<Kernel> own = arch.prefill.serve(kv_type());
+      if (!own) continue;
+      prefill_ = arch.prefill;
+      prefill_kernel_ = *own;
+      return share_tokens(args_.step.rows, program_.shares, prefill_.tile_tokens);
+    }
+    check(false, "attention on tensor cores has a kernel for the pages that choose_flash let through");
+  }
+
   [[nodiscard]] int tokens() const { return to_int(tokens_); }
   // From this stage on.
   void hold(Slot slot, Held as) {
@@ -126,7 +183,7 @@ class Maker {
   Node& add(Kernel kernel, std::string tile, const Roles& reads, Do launch) {
     Node& own = program_.nodes.emplace_back();
     own.stage = stage_;
-    own.kernel = std::string(name_of(kernel));
+    own.kernel = std::string(kernel.name);
     own.tile = std::move(tile);
     for (const WeightRole role : reads) own.cost += cost_.of(role, args_.step);
     own.launch = std::move(launch);
@@ -136,7 +193,7 @@ class Maker {
 
   void embed() {
     stage_ = Stage::kEmbed;
-    add(Kernel::kEmbed, per_token(tokens_), {kEmbedding}, [n = tokens()](const Binding& b, const Launch& on) {
+    add(kernel::kEmbed, per_token(tokens_), {kEmbedding}, [n = tokens()](const Binding& b, const Launch& on) {
       b.kernels.embed({.table = b.w.embedding,
                        .ids = b.step.ids,
                        .sampled = b.at.sampled,
@@ -150,7 +207,7 @@ class Maker {
   void attn_in() {
     stage_ = Stage::kAttnIn;
     if (plain()) return plain_attn_in();
-    add(Kernel::kRopeTable, per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
+    add(kernel::kRopeTable, per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
       b.kernels.rope_table({.positions = b.step.positions,
                             .inv_freq = b.at.rope_inv_freq,
                             .cosine = b.at.rope_cosine,
@@ -166,7 +223,7 @@ class Maker {
     if (!parts) add_experts().layers = InLayers::kAfterFirst;
     if (fused_) hold(Slot::kResidual, Held::kSum);
     for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
-    gemv(by_packing(packed, Kernel::kQkvBf16), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
+    gemv(by_packing(kernel::kGemvQkv, packed), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
          {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
          [parts, fused = fused_, n = tokens_, gemv = gemv_](const Binding& b, const Launch& on) {
            const Dims& d = b.config.dims;
@@ -216,7 +273,7 @@ class Maker {
   }
 
   void plain_rope_kv() {
-    constexpr Kernel kRopeKv[] = {Kernel::kRopeKvBf16, Kernel::kRopeKvF32, Kernel::kRopeKvE4m3};
+    constexpr Kernel kRopeKv[] = {kernel::kRopeKvBf16, kernel::kRopeKvF32, kernel::kRopeKvE4m3};
     add(kRopeKv[static_cast<size_t>(kv_type())], per_token(tokens_), {},
         [n = tokens()](const Binding& b, const Launch& on) {
           const Dims& d = b.config.dims;
@@ -249,8 +306,8 @@ class Maker {
   }
 
   void gemm_attn_in() {
-    const Packing packed = packing(kQ);
-    const GemmInput in = input(packed, tokens_);
+    const GemmShape shape = shape_of(kQ, tokens_);
+    const GemmInput in = input_of(shape, true);
     norm_sums({kAttnNorm}, experts_delta(), [in](const Binding& b, NormSumsArgs& args) {
       if (b.layer == 0) args.experts = {};
       args.norm = b.w.attn_norm;
@@ -258,34 +315,32 @@ class Maker {
       args.rounded.at = b.at.gemm_x;
     });
     for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
-    const GemmShape shape{d_.q_width() + 2 * d_.kv_width(), d_.hidden, tokens_, 1, packed};
-    const GemmDevice device = gemms(packed);
     const int n = tokens();
-    if (gemm_applies_rope(packed, device.wgmma, tokens_)) {
-      const GemmPlan plan = plan_gemm(shape, device);
-      return planned(Kernel::kSm90GemmQkv, plan, {kQ, kK, kV, kQBias, kKBias, kVBias},
-                     [=](const Binding& b, const Launch& on) {
+    const auto with_rope = first_serving<QkvGemmKernel, GemmPlan>(args_.card, &Arch::qkv_gemm, shape);
+    if (with_rope && !split_gemm_for(shape)) {
+      return planned(with_rope->kernel, with_rope->plan, {kQ, kK, kV, kQBias, kKBias, kVBias},
+                     [=, plan = with_rope->plan, launch = with_rope->op.launch](const Binding& b, const Launch& on) {
                        const RopeSumsArgs rope = rope_of(b, n);
-                       b.kernels.sm90_qkv_gemm({.packing = packed,
-                                                .order = layout::RowOrder::kHeads64,
-                                                .weights = b.w.qkv.data,
-                                                .bias = rope.bias,
-                                                .x = b.at.gemm_x,
-                                                .rows = to_int(shape.rows),
-                                                .cols = to_int(shape.cols),
-                                                .tokens = n,
-                                                .x_rows = in.rows},
-                                               rope, plan, on);
+                       launch({.packing = shape.packing,
+                               .order = layout::RowOrder::kHeads64,
+                               .weights = b.w.qkv.data,
+                               .bias = rope.bias,
+                               .x = b.at.gemm_x,
+                               .rows = to_int(shape.rows),
+                               .cols = to_int(shape.cols),
+                               .tokens = n,
+                               .x_rows = in.rows},
+                              rope, plan, on);
                      });
     }
-    qkv_sums_ = sums(packed, shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
+    qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
     attend_applies_rope_ = flash_ && qkv_sums_.order == SplitSums::Order::kTiles && lone_tokens(args_.step.rows);
     if (attend_applies_rope_) hold(Slot::kQ, Held::kNothing);
   }
 
   // Of the sums that gemm_attn_in left.
   void rope_sums() {
-    add(Kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
+    add(kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
         [n = tokens(), sums = qkv_sums_](const Binding& b, const Launch& on) {
           RopeSumsArgs rope = rope_of(b, n);
           rope.sums = sums;
@@ -312,7 +367,7 @@ class Maker {
     const int n = tokens(), window = kind == LayerKind::kSliding ? to_int(d_.sliding_window) : 0;
     const auto of_kind = static_cast<size_t>(kind);
     if (!flash_) {
-      return place(add(kv_type() == KvPages::Type::kF32 ? Kernel::kAttendF32 : Kernel::kAttendBf16,
+      return place(add(kv_type() == KvPages::Type::kF32 ? kernel::kAttendF32 : kernel::kAttendBf16,
                        fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
                        [=](const Binding& b, const Launch& on) {
                          b.kernels.attend({.q = b.at.q,
@@ -333,7 +388,7 @@ class Maker {
                    {args_.step.rows.begin(), args_.step.rows.end()});
     }
     if (dense_gemms_) {
-      program_.attn_input = input(packing(kO), tokens_);
+      program_.attn_input = input_of(shape_of(kO, tokens_), true);
       hold(Slot::kAttn, Held::kInput);
     }
     const auto args_of = [=, in = program_.attn_input, to_input = dense_gemms_](const Binding& b) {
@@ -355,7 +410,6 @@ class Maker {
       return args;
     };
     const bool e4m3 = kv_type() == KvPages::Type::kE4m3;
-    const AttendDevice device = attention();
     std::vector<Row> decodes, prefills;
     for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
     if (const auto count = to_int(std::ssize(program_.shares.decode)); count > 0) {
@@ -363,8 +417,8 @@ class Maker {
                                            .kv_heads = to_int(d_.kv_heads),
                                            .kv_bytes = to_int(value_bytes(kv_type())),
                                            .window = window},
-                                          device);
-      Node& own = add(e4m3 ? Kernel::kAttendDecodeE4m3 : Kernel::kAttendDecodeBf16,
+                                          attend_device(args_.card.facts));
+      Node& own = add(e4m3 ? kernel::kAttendDecodeE4m3 : kernel::kAttendDecodeBf16,
                       decode_tile(plan, count, to_int(d_.kv_heads), attend_applies_rope_),
                       attend_applies_rope_ ? Roles{kQBias, kKBias, kVBias} : Roles{},
                       [=, applies_rope = attend_applies_rope_, sums = qkv_sums_](const Binding& b, const Launch& on) {
@@ -383,17 +437,15 @@ class Maker {
       place(own, decodes);
     }
     if (program_.shares.prefill.empty()) return;
-    const Kernel kernel = device.wgmma ? Kernel::kSm90AttendPrefill
-                          : e4m3       ? Kernel::kAttendPrefillE4m3
-                                       : Kernel::kAttendPrefillBf16;
     const auto tiles = std::ssize(program_.shares.prefill);
-    place(add(kernel, prefill_tile(tiles, d_.kv_heads, device), {},
-              [=](const Binding& b, const Launch& on) {
+    const PrefillPlan plan = prefill_.plan(tiles, d_.kv_heads, args_.card.facts);
+    place(add(prefill_kernel_, plan.tile, {},
+              [=, launch = prefill_.launch, ctas = plan.ctas](const Binding& b, const Launch& on) {
                 FlashArgs args = args_of(b);
                 args.tiles = b.step.attend_tiles;
                 args.tile_count = to_int(tiles);
-                args.ctas = attend_ctas(tiles, args.kv_heads, device);
-                (device.wgmma ? b.kernels.sm90_attend_prefill : b.kernels.attend_prefill)(args, b.kv().type, on);
+                args.ctas = ctas;
+                launch(args, b.kv().type, on);
               }),
           prefills);
   }
@@ -407,11 +459,10 @@ class Maker {
         return LinearLaunch{.weight = b.w.o_rows, .bias = b.w.o_bias, .x = b.at.attn, .out = b.at.delta[0]};
       });
     }
-    const Packing packed = packing(kO);
-    const GemmShape shape{d_.hidden, d_.q_width(), tokens_, 1, packed};
+    const GemmShape shape = shape_of(kO, tokens_);
     if (dense_gemms_) {
-      if (!flash_) round(packed, tokens_, d_.q_width(), [](const Binding& b) { return b.at.attn; });
-      const SplitSums left = sums(packed, shape, reads, [](const Binding& b) { return b.w.o.data; });
+      if (!flash_) round(shape, true, [](const Binding& b) { return b.at.attn; });
+      const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; });
       delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits};
       hold(Slot::kDelta, Held::kNothing);
       return;
@@ -428,7 +479,7 @@ class Maker {
     if (fused_) {
       const bool exact = activations_ == ExpertActivations::kExact;
       hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
-      add(Kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
+      add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
           {kMlpNorm, kRouter, kRouterBias}, [n, exact, gemv = gemv_](const Binding& b, const Launch& on) {
             b.kernels.router({.x = b.at.residual_sum,
                               .delta = b.at.delta[0],
@@ -454,16 +505,17 @@ class Maker {
       });
       return route_plainly();
     }
-    if (router_by_sums(moe_, d_, tuned_, tokens_)) return route_sums();
+    const bool by_tiles = router_by_tiles(tuned_, tokens_);
+    if (delta_.form == Delta::Form::kSums && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
     norm_sums({kMlpNorm}, delta_, [to_f16 = !experts_gemms_](const Binding& b, NormSumsArgs& args) {
       args.norm = b.w.mlp_norm;
       args.normed = b.at.normed;
       if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
     });
     hold(Slot::kNormed, Held::kFloats);
-    if (!router_by_tiles(tuned_, tokens_)) return route_plainly();
-    const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.multiprocessors);
-    add(Kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias}, [n, plan](const Binding& b, const Launch& on) {
+    if (!by_tiles) return route_plainly();
+    const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors);
+    add(kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias}, [n, plan](const Binding& b, const Launch& on) {
       b.kernels.route_tokens({.x = b.at.normed,
                               .weight = b.w.router,
                               .bias = b.w.router_bias,
@@ -487,7 +539,7 @@ class Maker {
   }
 
   void top_experts() {
-    add(Kernel::kTopExperts, "a warp per token", {}, [n = tokens()](const Binding& b, const Launch& on) {
+    add(kernel::kTopExperts, "a warp per token", {}, [n = tokens()](const Binding& b, const Launch& on) {
       b.kernels.top_experts({.logits = b.at.router_logits,
                              .ids = b.at.expert_ids,
                              .weights = b.at.expert_weights,
@@ -514,7 +566,7 @@ class Maker {
     }
     const bool floats = !norms_while_rounding_ && activations_ != ExpertActivations::kExact;
     hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
-    add(Kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
+    add(kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
         [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b, const Launch& on) {
           const NormSumsArgs left = adds ? delta.sums(b, n) : NormSumsArgs{};
           b.kernels.route_sums({.x = b.at.residual,
@@ -575,7 +627,7 @@ class Maker {
   void fused_moe(const Roles& up, const Roles& down) {
     constexpr int kParts = 2;
     const int n = tokens();
-    row_warps(Kernel::kMarlinUp, d_.hidden, {.rows = kGemvTokens}, up,
+    row_warps(kernel::kMoeUp, d_.hidden, {.rows = kGemvTokens}, up,
               [n, gemv = gemv_](const Binding& b, const Launch& on) {
                 b.kernels.moe_up({.weights = b.w.up.data,
                                   .bias = b.w.up_bias,
@@ -590,7 +642,7 @@ class Maker {
               });
     hold(Slot::kExpertHidden, Held::kF16);
     round_hidden(tokens_ * d_.topk);
-    gemv(Kernel::kMarlinDown, {d_.hidden, d_.inter, kParts}, 1, down,
+    gemv(kernel::kMoeDown, {d_.hidden, d_.inter, kParts}, 1, down,
          [n, gemv = gemv_](const Binding& b, const Launch& on) {
            ExpertChoice again = choice(b);
            again.expert_ids = nullptr;
@@ -614,7 +666,7 @@ class Maker {
     const int64_t pairs = tokens_ * d_.topk;
     if (int8 && fused_) top_experts();
     const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, d_.inter, gemv_);
-    add(Kernel::kMoeGroupTiles, "a CTA per expert", {}, [n, tile](const Binding& b, const Launch& on) {
+    add(kernel::kGroupTiles, "a CTA per expert", {}, [n, tile](const Binding& b, const Launch& on) {
       b.kernels.group_tiles({.expert_ids = b.at.expert_ids,
                              .pairs = b.at.moe_pairs,
                              .tiles = b.at.moe_tiles,
@@ -651,27 +703,26 @@ class Maker {
     if (int8) {
       const GemvInt8Plan first = plan_gemv_int8(2 * d_.inter, pairs, d_.experts),
                          second = plan_gemv_int8(d_.hidden, pairs, d_.experts);
-      add(Kernel::kGemvUp, first.to_string(), up,
+      add(kernel::kInt8Up, first.to_string(), up,
           [=](const Binding& b, const Launch& on) { b.kernels.int8_up(up_args(b), first, on); });
       round_hidden(pairs);
-      add(Kernel::kGemvDown, second.to_string(), down,
+      add(kernel::kInt8Down, second.to_string(), down,
           [=](const Binding& b, const Launch& on) { b.kernels.int8_down(down_args(b), second, on); });
       return;
     }
-    row_warps(Kernel::kMarlinGroupedUp, d_.hidden, kGrouped, up,
+    row_warps(kernel::kGroupedUp, d_.hidden, kGrouped, up,
               [=, gemv = gemv_](const Binding& b, const Launch& on) { b.kernels.grouped_up(up_args(b), gemv, on); });
     round_hidden(pairs);
-    row_warps(
-        Kernel::kMarlinGroupedDown, d_.inter, kGrouped, down,
-        [=, gemv = gemv_](const Binding& b, const Launch& on) { b.kernels.grouped_down(down_args(b), gemv, on); });
+    row_warps(kernel::kGroupedDown, d_.inter, kGrouped, down, [=, gemv = gemv_](const Binding& b, const Launch& on) {
+      b.kernels.grouped_down(down_args(b), gemv, on);
+    });
   }
 
   void gemm_moe(const Roles& up, const Roles& down) {
-    const GemmDevice device = gemms(Packing::kMxfp4);
-    const bool wgmma = device.wgmma;
+    const bool by_place = experts_.by_place;
     const int64_t pairs = tokens_ * d_.topk;
-    const GemmPlan first = plan_gemm({2 * d_.inter, d_.hidden, pairs, d_.experts}, device);
-    group_and_round(wgmma, first.tokens);
+    const GemmPlan first = experts_plan_.first, second = experts_plan_.second;
+    group_and_round(by_place, first.tokens);
     const int places = to_int(max_places(pairs, d_.experts));
     // Both products; the second one reads what it is told of `down`.
     const auto args_of = [=](const Binding& b) {
@@ -679,47 +730,47 @@ class Maker {
                       .order = layout::RowOrder::kGateUp,
                       .weights = b.w.up.data,
                       .bias = b.w.up_bias,
-                      .x = wgmma ? b.at.gemm_placed_x : b.at.gemm_x,
+                      .x = by_place ? b.at.gemm_placed_x : b.at.gemm_x,
                       .rows = to_int(2 * b.config.dims.inter),
                       .cols = to_int(b.config.dims.hidden),
                       .tokens = to_int(pairs),
                       .tiles = b.at.gemm_tiles,
                       .tile_count = b.at.gemm_tile_counts,
                       .pairs = b.at.gemm_pairs,
-                      .x_share = wgmma ? 1 : to_int(b.config.dims.topk),
+                      .x_share = by_place ? 1 : to_int(b.config.dims.topk),
                       .experts = to_int(b.config.dims.experts),
-                      .x_rows = wgmma ? places : 0,
+                      .x_rows = by_place ? places : 0,
                       .u = b.at.gemm_u,
                       .swiglu_limit = b.config.swiglu_limit};
     };
     const auto down_of = [](const Binding& b) {
       return GemmDown{b.w.down.data, b.w.down_bias, reinterpret_cast<uint16_t*>(b.at.gemm_y)};
     };
-    hold(Slot::kExpertHidden, wgmma ? Held::kPlaces : Held::kF16);
+    hold(Slot::kExpertHidden, by_place ? Held::kPlaces : Held::kF16);
     program_.hidden_in_gemm = true;
-    if (wgmma && experts_at_once(activations_, d_)) {
-      return planned(Kernel::kSm90GemmExperts, first, {kGateUp, kGateUpBias, kDown, kDownBias},
+    const auto launch = experts_.launch;
+    if (experts_plan_.at_once) {
+      return planned(experts_plan_.gate_up, first, {kGateUp, kGateUpBias, kDown, kDownBias},
                      [=](const Binding& b, const Launch& on) {
                        GemmArgs args = args_of(b);
                        args.down = down_of(b);
-                       b.kernels.sm90_gemm(args, first, on);
+                       launch(args, first, on);
                      });
     }
-    planned(wgmma ? Kernel::kSm90GemmGateUp : Kernel::kGemmGateUp, first, up,
-            [=](const Binding& b, const Launch& on) { gemm_of(b, wgmma)(args_of(b), first, on); });
+    planned(experts_plan_.gate_up, first, up,
+            [=](const Binding& b, const Launch& on) { launch(args_of(b), first, on); });
     round_blocks([](const Binding&) -> float* { return nullptr; },
                  [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
-                 (wgmma ? places : pairs) * d_.inter);
-    const GemmPlan second = plan_gemm({d_.hidden, d_.inter, pairs, d_.experts}, device, first.tokens);
-    planned(wgmma ? Kernel::kSm90GemmMxfp4 : Kernel::kGemmMxfp4, second, down, [=](const Binding& b, const Launch& on) {
+                 (by_place ? places : pairs) * d_.inter);
+    planned(experts_plan_.down, second, down, [=](const Binding& b, const Launch& on) {
       GemmArgs args = args_of(b);
       args.down = down_of(b);
-      gemm_of(b, wgmma)(down_alone(args), second, on);
+      launch(down_alone(args), second, on);
     });
   }
 
-  // The pairs by expert, and x as gate_up wants it: a row per token, or on wgmma a row per place.
-  void group_and_round(bool wgmma, int tile_tokens) {
+  // The pairs by expert, and x as gate_up wants it: a row per token, or a row per place.
+  void group_and_round(bool by_place, int tile_tokens) {
     const auto group_of = [=, n = tokens()](const Binding& b) {
       return GroupArgs{.expert_ids = b.at.expert_ids,
                        .pairs = b.at.gemm_pairs,
@@ -739,21 +790,21 @@ class Maker {
                      .cols = to_int(b.config.dims.hidden),
                      .inverse = norms ? b.at.inverse : nullptr,
                      .norm = norms ? b.w.mlp_norm : nullptr};
-      if (wgmma) {
+      if (by_place) {
         args.to = {b.at.gemm_placed_x, args.to.type, places};
         args.places = b.at.gemm_places;
         args.copies = to_int(b.config.dims.topk);
       }
       return args;
     };
-    if (group_while_rounding(wgmma, tokens_ * d_.topk)) {
-      add(Kernel::kGroupRound, "8 values per thread", {},
+    if (group_while_rounding(by_place, tokens_ * d_.topk)) {
+      add(kernel::kGroupRound, "8 values per thread", {},
           [=](const Binding& b, const Launch& on) { b.kernels.group_round(group_of(b), round_of(b), on); });
       return;
     }
-    add(Kernel::kMoeGroupTiles, "a CTA per expert", {},
+    add(kernel::kGroupTiles, "a CTA per expert", {},
         [=](const Binding& b, const Launch& on) { b.kernels.group_tiles(group_of(b), on); });
-    add(Kernel::kRound, "8 values per thread", {},
+    add(kernel::kRound, "8 values per thread", {},
         [=](const Binding& b, const Launch& on) { b.kernels.round(round_of(b), on); });
   }
 
@@ -765,7 +816,7 @@ class Maker {
                          (units + kWarps - 1) / kWarps, tiles);
     };
     const auto more = [](const Binding&, const Launch&) {};  // the first node's launcher has launched it
-    add(Kernel::kMoeGroup, "1 CTA", {}, [n = tokens()](const Binding& b, const Launch& on) {
+    add(kernel::kPlainGroup, "1 CTA", {}, [n = tokens()](const Binding& b, const Launch& on) {
       const Dims& d = b.config.dims;
       b.kernels.moe({.x = b.at.normed,
                      .expert_ids = b.at.expert_ids,
@@ -788,9 +839,9 @@ class Maker {
                      .swiglu_limit = b.config.swiglu_limit},
                     on);
     });
-    add(Kernel::kMoeGateUp, grid(d_.inter), up, more);
-    add(Kernel::kMoeDown, grid(d_.hidden / 2), down, more);
-    add(Kernel::kMoeCombine, per_token(tokens_), {}, more);
+    add(kernel::kPlainGateUp, grid(d_.inter), up, more);
+    add(kernel::kPlainDown, grid(d_.hidden / 2), down, more);
+    add(kernel::kPlainCombine, per_token(tokens_), {}, more);
   }
 
   void logits() {
@@ -811,11 +862,10 @@ class Maker {
         return LinearLaunch{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
       });
     }
-    const Packing packed = packing(kUnembedding);
     const bool parts = delta_.form == Delta::Form::kParts;
     if (!parts) add_experts();
     if (parts) hold(Slot::kResidual, Held::kNothing);
-    const GemmShape shape{d_.vocab, d_.hidden, rows, 1, packed};
+    const GemmShape shape = shape_of(kUnembedding, rows);
     if (!logits_by_gemm(moe_, rows)) {
       return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts](const Binding& b) {
         return DenseArgs{.weights = b.w.unembedding.data,
@@ -828,7 +878,7 @@ class Maker {
       });
     }
     rmsnorm(kFinalNorm, rows, normed_rows);
-    round(packed, rows, d_.hidden, [](const Binding& b) { return b.at.normed; });
+    round(shape, false, [](const Binding& b) { return b.at.normed; });
     gemm(
         shape, {kUnembedding}, [](const Binding& b) { return b.w.unembedding.data; },
         [](const Binding& b) { return b.at.logits; });
@@ -838,7 +888,7 @@ class Maker {
 
   template <class Args>
   void rmsnorm(WeightRole norm, int64_t rows, Args args_of) {
-    add(Kernel::kRmsnorm, per_token(rows), {norm}, [=](const Binding& b, const Launch& on) {
+    add(kernel::kRmsnorm, per_token(rows), {norm}, [=](const Binding& b, const Launch& on) {
       RmsnormLaunch args = args_of(b);
       args.out = b.at.normed;
       args.rows = to_int(rows);
@@ -855,7 +905,7 @@ class Maker {
   void linear(std::string_view what, int64_t tokens, const LinearShape& shape, const Roles& reads, Args args_of) {
     const LinearTile tile = linear_tile(tokens);
     const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-    add(Kernel::kLinear,
+    add(kernel::kLinear,
         fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
                     ceil_div(shape.rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
         reads, [=](const Binding& b, const Launch& on) {
@@ -870,7 +920,7 @@ class Maker {
   // residual += delta, and what `more` asks for.
   template <class More>
   Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
-    return add(Kernel::kNormSums, per_token(tokens_), reads, [=, n = tokens()](const Binding& b, const Launch& on) {
+    return add(kernel::kNormSums, per_token(tokens_), reads, [=, n = tokens()](const Binding& b, const Launch& on) {
       NormSumsArgs args = delta.sums(b, n);
       more(b, args);
       b.kernels.norm_sums(args, on);
@@ -880,7 +930,7 @@ class Maker {
   template <class From, class To>
   void round_blocks(From from, To to, int64_t values) {
     if (activations_ == ExpertActivations::kExact) return;
-    add(activations_ == ExpertActivations::kInt8 ? Kernel::kRoundInt8 : Kernel::kRoundMxfp8,
+    add(activations_ == ExpertActivations::kInt8 ? kernel::kRoundInt8 : kernel::kRoundMxfp8,
         "a block of 32 per 4 threads", {}, [=, form = activations_](const Binding& b, const Launch& on) {
           b.kernels.round_blocks({.form = form, .from = from(b), .to = to(b), .values = values}, on);
         });
@@ -901,7 +951,7 @@ class Maker {
   // In launches of eight rows; in, y and which advance by them.
   template <class Args>
   void dense(const GemmShape& shape, int64_t tokens, const Roles& reads, Args args_of) {
-    gemv(by_packing(shape.packing, Kernel::kDenseBf16), {shape.rows, shape.cols, 1, shape.packing}, tokens, reads,
+    gemv(by_packing(kernel::kGemvDense, shape.packing), {shape.rows, shape.cols, 1, shape.packing}, tokens, reads,
          [=, gemv = gemv_](const Binding& b, const Launch& on) {
            for (int64_t t = 0; t < tokens; t += kGemvTokens) {
              DenseArgs args = args_of(b);
@@ -928,55 +978,54 @@ class Maker {
   void planned(Kernel kernel, const GemmPlan& plan, const Roles& reads, Do launch) {
     add(kernel, plan.to_string(), reads, launch).shared_bytes = plan.smem_bytes;
   }
-  static auto gemm_of(const Binding& b, bool wgmma) -> void (*)(const GemmArgs&, const GemmPlan&, const Launch&) {
-    return wgmma ? b.kernels.sm90_gemm : b.kernels.gemm;
-  }
+  // The input of a product of this shape.
   template <class From>
-  void round(Packing packed, int64_t tokens, int64_t cols, From from) {
-    add(Kernel::kRound, "8 values per thread", {}, [=, in = input(packed, tokens)](const Binding& b, const Launch& on) {
-      b.kernels.round(
-          {.from = from(b), .to = {b.at.gemm_x, in.type, in.rows}, .tokens = to_int(tokens), .cols = to_int(cols)}, on);
-    });
+  void round(const GemmShape& shape, bool for_sums, From from) {
+    add(kernel::kRound, "8 values per thread", {},
+        [=, in = input_of(shape, for_sums)](const Binding& b, const Launch& on) {
+          b.kernels.round({.from = from(b),
+                           .to = {b.at.gemm_x, in.type, in.rows},
+                           .tokens = to_int(shape.tokens),
+                           .cols = to_int(shape.cols)},
+                          on);
+        });
   }
   // to = W · Arena::gemm_x, without bias, rows as they are packed.
   template <class Weights, class To>
   void gemm(const GemmShape& shape, const Roles& reads, Weights weights, To to) {
-    const Packing packed = shape.packing;
-    const GemmDevice device = gemms(packed);
-    const GemmPlan plan = plan_gemm(shape, device);
-    const Kernel wgmma = packed == Packing::kBf16 ? Kernel::kSm90GemmBf16 : Kernel::kSm90GemmMxfp4;
-    planned(device.wgmma ? wgmma : by_packing(packed, Kernel::kGemmBf16), plan, reads,
-            [=, in = input(packed, shape.tokens), on_wgmma = device.wgmma](const Binding& b, const Launch& on) {
-              GemmArgs args{.packing = packed,
-                            .weights = weights(b),
-                            .x = b.at.gemm_x,
-                            .rows = to_int(shape.rows),
-                            .cols = to_int(shape.cols),
-                            .tokens = to_int(shape.tokens),
-                            .x_rows = in.rows};
-              args.parts[0] = {to(b), 0, args.rows};
-              gemm_of(b, on_wgmma)(args, plan, on);
-            });
+    const Gemm chosen = gemm_for(shape);
+    planned(chosen.kernel, chosen.plan, reads, [=, in = input_of(shape, false)](const Binding& b, const Launch& on) {
+      GemmArgs args{.packing = shape.packing,
+                    .weights = weights(b),
+                    .x = b.at.gemm_x,
+                    .rows = to_int(shape.rows),
+                    .cols = to_int(shape.cols),
+                    .tokens = to_int(shape.tokens),
+                    .x_rows = in.rows};
+      args.parts[0] = {to(b), 0, args.rows};
+      chosen.op.launch(args, chosen.plan, on);
+    });
   }
   // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up. Says in which form, with no place.
   template <class Weights>
-  SplitSums sums(Packing packed, GemmShape shape, const Roles& reads, Weights weights) {
-    shape.packing = packed;
-    if (!split_gemm_serves(packed, gemms(packed).wgmma, tokens_)) {
+  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights) {
+    const std::optional<SplitGemm> split = split_gemm_for(shape);
+    if (!split) {
       gemm(shape, reads, weights, [](const Binding& b) { return b.at.gemm_y; });
       return {nullptr, 1};
     }
-    const SplitGemmPlan plan = plan_split_gemm(shape, args_.card.multiprocessors);
-    add(Kernel::kSm90SplitGemmBf16, plan.to_string(), reads,
-        [=, in = input(packed, tokens_)](const Binding& b, const Launch& on) {
-          b.kernels.split_gemm({.weights = weights(b),
-                                .x = b.at.gemm_x,
-                                .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
-                                .rows = to_int(shape.rows),
-                                .cols = to_int(shape.cols),
-                                .tokens = to_int(shape.tokens),
-                                .x_rows = in.rows},
-                               plan, on);
+    const SplitGemmPlan& plan = split->plan;
+    add(split->kernel, plan.to_string(), reads,
+        [=, plan = split->plan, launch = split->op.launch, in = input_of(shape, true)](const Binding& b,
+                                                                                       const Launch& on) {
+          launch({.weights = weights(b),
+                  .x = b.at.gemm_x,
+                  .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
+                  .rows = to_int(shape.rows),
+                  .cols = to_int(shape.cols),
+                  .tokens = to_int(shape.tokens),
+                  .x_rows = in.rows},
+                 plan, on);
         })
         .shared_bytes = plan.smem_bytes;
     return {nullptr, plan.splits, SplitSums::Order::kTiles};
@@ -990,6 +1039,10 @@ class Maker {
   const Tuned tuned_;
   const GemvDevice gemv_;
   CostModel cost_;
+  ExpertsKernel experts_{};  // on GEMMs
+  ExpertsPlan experts_plan_;
+  PrefillKernel prefill_{};
+  Kernel prefill_kernel_;
   bool fused_ = false;                 // the decode kernels in their fused form
   bool dense_gemms_ = false;           // GEMMs instead of them
   bool experts_gemms_ = false;         // likewise for the experts

@@ -1,11 +1,12 @@
 #include "backend/cuda/program/program.h"
 
-#include "backend/cuda/choices.h"
-#include "backend/cuda/kernels/any/around_gemm.h"
-#include "backend/cuda/kernels/any/split_gemm_plan.h"
+#include "backend/cuda/program/choices.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "base/error.h"
 
-#include "backend/cuda/kernels/any/row_warps_plan.h"
+#include "backend/cuda/dense/row_warps_plan.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +54,7 @@ const std::vector<Row> kPrompt = {{0, 512, 512}};
 struct Asked {
   CudaOptions options{};
   DenseFormats dense{};
-  cuda::DeviceFacts card = kH200;
+  cuda::Card card = kH200;
 };
 cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = asked.dense};
@@ -124,13 +125,13 @@ TEST(make_program, up_to_eight_tokens_take_the_fused_decode_kernels) {
   for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kGemm}) {
     for (const int tokens : {1, 8}) {
       const cuda::Program planned = plan(decode(tokens), {.options = {.attention = Attention::kFlash, .moe = moe}});
-      EXPECT_THAT(kernels(planned), ElementsAre("any_embed_f32_bf16", "any_rope_table", "any_qkv_f32_bf16",
-                                                "any_attend_decode_bf16_d64_g8", "any_attend_decode_bf16_d64_g8",
-                                                "any_dense_f32_bf16", "any_router_f32_bf16", "any_moe_up_f16_mxfp4",
-                                                "any_moe_down_f16_mxfp4", "any_dense_f32_bf16"));
+      EXPECT_THAT(kernels(planned),
+                  ElementsAre("any_embed_f32_bf16", "any_rope_table", "gemv<qkv, bf16>", "any_attend_decode<bf16>",
+                              "any_attend_decode<bf16>", "gemv<dense, bf16>", "any_router_f32_bf16", "moe_up",
+                              "gemv<moe_down>", "gemv<dense, bf16>"));
     }
   }
-  EXPECT_EQ(tile(plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}}), "any_moe_up_f16_mxfp4"),
+  EXPECT_EQ(tile(plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}}), "moe_up"),
             cuda::plan_row_warps(kDims.hidden, {.rows = cuda::kGemvTokens}, cuda::gemv_device(kH200)).to_string());
 }
 
@@ -140,11 +141,11 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
   };
   const CudaOptions mxfp8 = {.activations = ExpertActivations::kMxfp8}, int8 = {.moe = MoeKernel::kGemv};
   EXPECT_THAT(moe(1, mxfp8),
-              ElementsAre("any_round_mxfp8", "any_moe_up_f16_mxfp4", "any_round_mxfp8", "any_moe_down_f16_mxfp4"));
-  EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_mxfp8", "any_moe_group_tiles", "any_grouped_up_f16_mxfp4",
-                                         "any_round_mxfp8", "any_grouped_down_f16_mxfp4"));
-  EXPECT_THAT(moe(1, int8), ElementsAre("any_round_int8", "any_top_experts_f32", "any_moe_group_tiles",
-                                        "any_gemv_up_int8_mxfp4", "any_round_int8", "any_gemv_down_int8_mxfp4"));
+              ElementsAre("any_round_blocks_f32<mxfp8>", "moe_up", "any_round_blocks_f32<mxfp8>", "gemv<moe_down>"));
+  EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
+                                         "any_round_blocks_f32<mxfp8>", "grouped<down>"));
+  EXPECT_THAT(moe(1, int8), ElementsAre("any_round_blocks_f32<int8>", "any_top_experts_f32", "any_moe_group_tiles",
+                                        "any_gemv_int8<up>", "any_round_blocks_f32<int8>", "any_gemv_int8<down>"));
   EXPECT_EQ(plan(decode(1), {.options = int8}).activations, ExpertActivations::kInt8);
 }
 
@@ -164,9 +165,9 @@ TEST(make_program, the_next_layer_adds_what_the_experts_left) {
 }
 
 TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
-  const auto by_gemm = [](const Dims& dims, int64_t tokens, ExpertActivations activations = ExpertActivations::kExact) {
+  const auto by_gemm = [](const Dims& dims, int64_t tokens, bool at_once = true) {
     const cuda::Tuned tuned{.grouped_experts = 64, .grouped_pairs = 3};
-    return cuda::experts_by_gemm(MoeKernel::kAuto, activations, dims, tuned, tokens);
+    return cuda::experts_by_gemm(MoeKernel::kAuto, at_once, dims, tuned, tokens);
   };
   for (const int64_t tokens : {9, 16, 97}) EXPECT_TRUE(by_gemm(kDims, tokens)) << tokens;
   for (const int64_t tokens : {8, 17, 96}) EXPECT_FALSE(by_gemm(kDims, tokens)) << tokens;
@@ -175,38 +176,35 @@ TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped)
   EXPECT_FALSE(by_gemm(few, 8));
   for (const int64_t tokens : {9, 17, 24}) EXPECT_TRUE(by_gemm(few, tokens)) << tokens;
   // Two launches do not gain.
-  EXPECT_FALSE(by_gemm(few, 24, ExpertActivations::kMxfp8));
-  few.inter = kDims.inter / 2;
-  EXPECT_FALSE(by_gemm(few, 24));
+  EXPECT_FALSE(by_gemm(few, 24, false));
 }
 
 TEST(make_program, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
   const cuda::Program planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
-  EXPECT_THAT(kernels(planned, Stage::kMoe),
-              ElementsAre("any_moe_group_tiles", "any_grouped_up_f16_mxfp4", "any_grouped_down_f16_mxfp4"));
-  EXPECT_EQ(find(planned, "any_qkv_f32_bf16").launches, 2);
-  EXPECT_EQ(find(planned, "any_dense_f32_bf16").launches, 2);
+  EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>"));
+  EXPECT_EQ(find(planned, "gemv<qkv, bf16>").launches, 2);
+  EXPECT_EQ(find(planned, "gemv<dense, bf16>").launches, 2);
 }
 
 TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_next_kernel) {
   for (const int tokens : {9, 64, 256}) {
     const cuda::Program planned = plan(decode(tokens), {});
     EXPECT_THAT(kernels(planned, Stage::kAttnIn),
-                ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_split_gemm_bf16_bf16"));
-    EXPECT_THAT(tile(planned, "any_attend_decode_bf16_d64_g8"), HasSubstr("tokens made of qkv's sums"));
-    EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("sm90_split_gemm_bf16_bf16"));
+                ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_split_gemm"));
+    EXPECT_THAT(tile(planned, "any_attend_decode<bf16>"), HasSubstr("tokens made of qkv's sums"));
+    EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("sm90_split_gemm"));
     EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
     EXPECT_EQ(tile(planned, "any_route_tokens_f32_bf16"),
               cuda::plan_route({tokens, kDims.hidden, kDims.experts}, kH200.multiprocessors).to_string());
   }
-  EXPECT_EQ(tile(plan(decode(16), {}), "sm90_split_gemm_bf16_bf16"),
+  EXPECT_EQ(tile(plan(decode(16), {}), "sm90_split_gemm"),
             cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).to_string());
-  EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("sm90_gemm_bf16_bf16"));
+  EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("sm90_dense_gemm"));
   EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnIn),
-              ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_gemm_qkv_bf16_bf16"));
-  EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut), ElementsAre("any_gemm_bf16_bf16"));
+              ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_dense_gemm<qkv>"));
+  EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut), ElementsAre("any_gemm<bf16>"));
   EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
-              ElementsAre("sm90_gemm_f16_mxfp4"));
+              ElementsAre("sm90_mxfp4_gemm"));
   // Only of steps of lone tokens does attention make q, k and v itself, and only where it decodes on tensor cores.
   std::vector<Row> two = decode(9), chunk = decode(9);
   two.push_back({9, 2, 5000});
@@ -219,43 +217,42 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
   }
   // Attention that does not round leaves it to a kernel of its own.
   EXPECT_THAT(kernels(plan(decode(9), {.options = {.attention = Attention::kReference}}), Stage::kAttnOut),
-              ElementsAre("any_round_f32", "sm90_split_gemm_bf16_bf16"));
+              ElementsAre("any_round_f32", "sm90_split_gemm"));
 }
 
 TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   const cuda::Program hopper = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}});
-  EXPECT_THAT(kernels(hopper),
-              IsSupersetOf({"sm90_gemm_bf16_bf16", "sm90_gemm_experts_f16_mxfp4", "any_moe_group_tiles"}));
-  EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_gemm_experts_f16_mxfp4");  // the next norm adds the experts
+  EXPECT_THAT(kernels(hopper), IsSupersetOf({"sm90_dense_gemm", "sm90_mxfp4_gemm<experts>", "any_moe_group_tiles"}));
+  EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_mxfp4_gemm<experts>");  // the next norm adds the experts
   EXPECT_EQ(kernels(hopper, Stage::kLogits).front(), "any_norm_sums_f32");
-  const cuda::GemmPlan up = cuda::plan_gemm({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts},
-                                            {.sms = kH200.multiprocessors, .wgmma = true});
-  EXPECT_EQ(tile(hopper, "sm90_gemm_experts_f16_mxfp4"), up.to_string());
+  const cuda::GemmPlan up =
+      cuda::plan_sm90_gemm({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts}, kH200.multiprocessors);
+  EXPECT_EQ(tile(hopper, "sm90_mxfp4_gemm<experts>"), up.to_string());
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.moe = MoeKernel::kGemm}}), Stage::kMoe),
-              ElementsAre("any_group_round_f32", "sm90_gemm_experts_f16_mxfp4"));
+              ElementsAre("any_group_round_f32", "sm90_mxfp4_gemm<experts>"));
   // Two launches where something stands between them.
   const CudaOptions mxfp8 = {.moe = MoeKernel::kGemm, .activations = ExpertActivations::kMxfp8};
   EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp8}), Stage::kMoe),
-              ElementsAre("any_round_mxfp8", "any_group_round_f32", "sm90_gemm_gate_up_f16_mxfp4", "any_round_mxfp8",
-                          "sm90_gemm_f16_mxfp4"));
+              ElementsAre("any_round_blocks_f32<mxfp8>", "any_group_round_f32", "sm90_mxfp4_gemm<gate_up>",
+                          "any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm"));
   const cuda::Program spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
-  EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm_bf16_bf16", "any_gemm_gate_up_f16_mxfp4", "any_gemm_f16_mxfp4"}));
+  EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm<bf16>", "any_gemm<gate_up>", "any_gemm<mxfp4>"}));
 }
 
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
   const DenseFormats dense = {.qkv = kMxfp4, .o = kMxfp8, .lm_head = kMxfp4};
   const cuda::Program one = plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}, .dense = dense});
-  EXPECT_THAT(kernels(one, Stage::kAttnIn), ElementsAre("any_rope_table", "any_qkv_f16_mxfp4"));
-  EXPECT_THAT(kernels(one, Stage::kAttnOut), ElementsAre("any_dense_f16_mxfp8"));
-  EXPECT_THAT(kernels(one, Stage::kLogits), ElementsAre("any_dense_f16_mxfp4"));
+  EXPECT_THAT(kernels(one, Stage::kAttnIn), ElementsAre("any_rope_table", "gemv<qkv, mxfp4>"));
+  EXPECT_THAT(kernels(one, Stage::kAttnOut), ElementsAre("gemv<dense, mxfp8>"));
+  EXPECT_THAT(kernels(one, Stage::kLogits), ElementsAre("gemv<dense, mxfp4>"));
   const cuda::Program many = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .dense = dense});
-  EXPECT_THAT(kernels(many, Stage::kAttnIn), testing::Contains("sm90_gemm_f16_mxfp4"));
-  EXPECT_THAT(kernels(many, Stage::kAttnOut), ElementsAre("any_gemm_f16_mxfp8"));
+  EXPECT_THAT(kernels(many, Stage::kAttnIn), testing::Contains("sm90_mxfp4_gemm"));
+  EXPECT_THAT(kernels(many, Stage::kAttnOut), ElementsAre("any_gemm<mxfp8>"));
 }
 
 TEST(make_program, new_tokens_decide_between_decode_and_prefill_attention) {
   const CudaOptions flash = {.attention = Attention::kFlash};
-  const std::string decodes = "any_attend_decode_bf16_d64_g8", prefills = "sm90_attend_prefill_bf16_d64_g8";
+  const std::string decodes = "any_attend_decode<bf16>", prefills = "sm90_attend_prefill";
   const auto attend = [&](const std::vector<Row>& rows) {
     return kernels(plan(rows, {.options = flash}), Stage::kAttend);
   };
@@ -267,18 +264,18 @@ TEST(make_program, new_tokens_decide_between_decode_and_prefill_attention) {
 TEST(make_program, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
   const auto attend = [](const Asked& asked) { return kernels(plan(kPrompt, asked), Stage::kAttend).back(); };
   const CudaOptions flash = {.attention = Attention::kFlash}, e4m3 = {.kv = Kv::kE4m3};
-  EXPECT_EQ(attend({.options = flash}), "sm90_attend_prefill_bf16_d64_g8");
-  EXPECT_EQ(attend({.options = flash, .card = kGb10}), "any_attend_prefill_bf16_d64_g8");
-  EXPECT_EQ(attend({.options = e4m3}), "any_attend_prefill_e4m3_d64_g8");
+  EXPECT_EQ(attend({.options = flash}), "sm90_attend_prefill");
+  EXPECT_EQ(attend({.options = flash, .card = kGb10}), "any_attend_prefill<bf16>");
+  EXPECT_EQ(attend({.options = e4m3}), "any_attend_prefill<e4m3>");
 }
 
 TEST(make_program, the_type_of_the_cache_names_the_attention) {
   const auto attend = [](const CudaOptions& options) {
     return kernels(plan(decode(1), {.options = options}), Stage::kAttend).at(0);
   };
-  EXPECT_EQ(attend({.kv = Kv::kF32}), "any_attend_f32_f32");
-  EXPECT_EQ(attend({.attention = Attention::kReference}), "any_attend_f32_bf16");
-  EXPECT_EQ(attend({.kv = Kv::kE4m3}), "any_attend_decode_e4m3_d64_g8");
+  EXPECT_EQ(attend({.kv = Kv::kF32}), "any_attend<f32>");
+  EXPECT_EQ(attend({.attention = Attention::kReference}), "any_attend<bf16>");
+  EXPECT_EQ(attend({.kv = Kv::kE4m3}), "any_attend_decode<e4m3>");
 }
 
 TEST(make_program, what_the_backend_refuses_has_no_plan) {

@@ -4,12 +4,12 @@
 // afterwards depends on the requests and is not in it.
 
 #include "backend/backend.h"
-#include "backend/cuda/arena.h"
+#include "backend/cuda/memory/arena.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/device_facts.h"
-#include "backend/cuda/kernel_table.h"
-#include "backend/cuda/kernels/any/around_gemm.h"
-#include "backend/cuda/packed_matrix.h"
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/memory/packed_matrix.h"
 #include "backend/plan.h"
 
 #include <array>
@@ -96,7 +96,7 @@ struct ProgramArgs {
   const BackendConfig& config;
   const CudaOptions& options;
   StepShape step;
-  const DeviceFacts& card;
+  const Card& card;
   bool wide_scales = false;  // some MXFP4 scale is above layout::kMaxWgmmaScaleCode
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.

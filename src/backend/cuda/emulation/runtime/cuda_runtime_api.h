@@ -2,7 +2,7 @@
 // Stands in for CUDA's header of this name where the backend's host code runs without CUDA and without a card: device
 // memory is the host's, streams are empty, a graph is a name. Only what the room calls.
 
-#include "backend/cuda/device_facts.h"
+#include "backend/cuda/card/device_facts.h"
 
 #include <cstddef>
 #include <cstdlib>

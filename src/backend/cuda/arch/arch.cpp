@@ -1,0 +1,17 @@
+#include "backend/cuda/arch/arch.h"
+
+#include "base/error.h"
+
+#include <utility>
+
+namespace nibble::backend::cuda {
+
+std::vector<Arch> architectures() { return {sm90(), neutral()}; }
+
+Card::Card(DeviceFacts its_facts, const std::vector<Arch>& all) : facts(std::move(its_facts)) {
+  for (const Arch& arch : all)
+    if (arch.runs_on(facts)) arches.push_back(arch);
+  check(!arches.empty(), "some architecture runs on every card");
+}
+
+}  // namespace nibble::backend::cuda

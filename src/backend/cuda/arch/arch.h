@@ -1,0 +1,118 @@
+#pragma once
+// An architecture of cards: the kernels that it has where cards differ, and what was measured on it. A program asks a
+// card's architectures in order; the first kernel that serves a shape takes it. Nothing else asks what card it is.
+//
+// A new architecture is a folder beside this file that exports one Arch, and a line in architectures() (arch.cpp) and
+// in built_architectures() (launch/all_kernels.cpp). Plain C++: programs are made where there is neither CUDA nor a
+// card, so launchers stand in an Arch only where their kernels are compiled in.
+
+#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/arch/tuned.h"
+#include "backend/cuda/card/device_facts.h"
+#include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/launch/kernel_table.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+// Of an operation's kernel, what launches it for a shape. serve() gives none for a shape that the kernel does not take.
+template <class Plan>
+struct Served {
+  Kernel kernel;
+  Plan plan;
+};
+
+// y = W · x for more than kGemvTokens tokens.
+struct GemmKernel {
+  std::optional<Served<GemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
+  void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
+  bool panels = false;  // x lies in panels (layout/wgmma_b.h), not row by row
+};
+
+// The same for q, k and v, with bias, rope and the write into the cache at its end.
+struct QkvGemmKernel {
+  std::optional<Served<GemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
+  void (*launch)(const GemmArgs&, const RopeSumsArgs&, const GemmPlan&, const Launch&) = nullptr;
+};
+
+// The same with K split among CTAs; whoever reads the result adds the parts. Takes panels.
+struct SplitGemmKernel {
+  std::optional<Served<SplitGemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
+  void (*launch)(const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) = nullptr;
+  // bf16 values that it leaves of the largest step that it takes, at most so many tokens.
+  int64_t (*most_values)(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts&) = nullptr;
+};
+
+// Both products of the experts on GEMMs.
+struct ExpertsShape {
+  int64_t hidden = 0, inter = 0;
+  int64_t pairs = 0, experts = 0;  // tokens times experts of a token
+  bool exact = true;               // activations are not rounded between the products
+  bool wide_scales = false;        // GemmShape
+};
+struct ExpertsPlan {
+  Kernel gate_up, down;
+  GemmPlan first, second;  // of as many tokens to a tile
+  bool at_once = false;    // gate_up's launch does both; there is no second
+};
+struct ExpertsKernel {
+  std::optional<ExpertsPlan> (*serve)(const ExpertsShape&, const DeviceFacts&) = nullptr;
+  void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
+  bool by_place = false;  // x and u lie in panels, a row per place (GroupArgs); else x has a row per token, u per pair
+};
+
+// Attention of rows with many new tokens.
+struct PrefillPlan {
+  int ctas = 0;      // FlashArgs
+  std::string tile;  // for people
+};
+struct PrefillKernel {
+  std::optional<Kernel> (*serve)(KvPages::Type) = nullptr;
+  PrefillPlan (*plan)(int64_t tiles, int64_t kv_heads, const DeviceFacts&) = nullptr;
+  void (*launch)(const FlashArgs&, KvPages::Type, const Launch&) = nullptr;
+  int tile_tokens = 0;  // of one row, to a tile
+};
+
+struct PeakLaunch;
+// What its matrix units can do.
+struct PeakKernel {
+  std::string_view of;                                          // for people: operands (instruction)
+  double (*launch)(const PeakLaunch&, CUstream_st*) = nullptr;  // returns the flops of the launch
+};
+
+// An operation whose kernel has no serve() is left to the next architecture.
+struct Arch {
+  std::string_view name;
+  bool (*runs_on)(const DeviceFacts&) = nullptr;
+  GemmKernel gemm{};
+  QkvGemmKernel qkv_gemm{};
+  SplitGemmKernel split_gemm{};
+  ExpertsKernel experts{};
+  PrefillKernel prefill{};
+  PeakKernel peak{};
+  Tuned tuned{};
+};
+
+[[nodiscard]] Arch neutral();  // mma.sync: sm_80 and later
+[[nodiscard]] Arch sm90();     // wgmma: Hopper
+// Every architecture, without launchers, the most particular first; the last one runs everywhere.
+[[nodiscard]] std::vector<Arch> architectures();
+// With the launchers of this build.
+[[nodiscard]] std::vector<Arch> built_architectures();
+
+// A card, and which of `all` run on it.
+struct Card {
+  Card(DeviceFacts its_facts, const std::vector<Arch>& all = architectures());  // NOLINT: facts are a card
+  DeviceFacts facts;
+  std::vector<Arch> arches;
+
+  // What was measured on the most particular one.
+  [[nodiscard]] const Tuned& tuned() const { return arches.front().tuned; }
+};
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,122 @@
+// Which architecture's kernel takes a shape; and that a new one is added in one place.
+
+#include "backend/cuda/arch/arch.h"
+
+#include "backend/cuda/arch/sm90/kernels.h"
+#include "backend/cuda/program/program.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kFakeMajor = 99;
+const DeviceFacts kHopper = {.name = "H100",
+                             .major = 9,
+                             .multiprocessors = 132,
+                             .cta_smem_bytes = 232448,
+                             .sm_smem_bytes = 233472},
+                  kFakeCard = {.name = "made up",
+                               .major = kFakeMajor,
+                               .multiprocessors = 10,
+                               .cta_smem_bytes = 101376,
+                               .sm_smem_bytes = 102400};
+
+std::vector<std::string> names(const Card& card) {
+  std::vector<std::string> result;
+  for (const Arch& arch : card.arches) result.emplace_back(arch.name);
+  return result;
+}
+
+TEST(arch, a_card_has_its_own_architecture_before_the_neutral_one) {
+  EXPECT_EQ(names(kHopper), (std::vector<std::string>{"sm90", "neutral"}));
+  EXPECT_EQ(names(kFakeCard), std::vector<std::string>{"neutral"});
+}
+
+TEST(arch, split_gemms_serve_bf16_of_up_to_256_tokens) {
+  const auto serves = [](layout::Packing packing, int64_t tokens) {
+    return sm90().split_gemm.serve({5120, 2880, tokens, 1, packing}, kHopper).has_value();
+  };
+  EXPECT_TRUE(serves(layout::Packing::kBf16, 256));
+  EXPECT_FALSE(serves(layout::Packing::kBf16, 257));
+  EXPECT_FALSE(serves(layout::Packing::kMxfp4, 9));
+}
+
+TEST(arch, scales_too_wide_for_f16_are_left_to_the_neutral_kernels) {
+  const GemmShape shape{
+      .rows = 5120, .cols = 2880, .tokens = 300, .packing = layout::Packing::kMxfp4, .wide_scales = true};
+  EXPECT_FALSE(sm90().gemm.serve(shape, kHopper).has_value());
+  EXPECT_TRUE(neutral().gemm.serve(shape, kHopper).has_value());
+  EXPECT_FALSE(sm90().experts.serve({2880, 2880, 4000, 128, true, true}, kHopper).has_value());
+}
+
+// A new architecture, whole: one GEMM, for bf16. All else falls to the neutral one.
+int fake_launches = 0;
+Arch fake() {
+  return {.name = "fake",
+          .runs_on = [](const DeviceFacts& card) { return card.major == kFakeMajor; },
+          .gemm = {.serve = [](const GemmShape& s, const DeviceFacts&) -> std::optional<Served<GemmPlan>> {
+                     if (s.packing != layout::Packing::kBf16) return std::nullopt;
+                     return Served<GemmPlan>{{"fake_gemm"}, {.rows = 1, .tokens = 7, .grid_x = 3, .grid_y = 2}};
+                   },
+                   .launch =
+                       [](const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+                         EXPECT_EQ(plan.tokens, 7);
+                         EXPECT_EQ(args.tokens, 300);
+                         EXPECT_EQ(args.x_rows, 304);  // panels
+                         note_launch({"fake_gemm"}, on);
+                         ++fake_launches;
+                       },
+                   .panels = true},
+          .tuned = {.grouped_pairs = 1, .route_tokens = 64}};
+}
+
+TEST(arch, a_made_up_one_is_asked_first_and_its_kernel_is_launched) {
+  const Card card(kFakeCard, {sm90(), fake(), neutral()});
+  ASSERT_EQ(names(card), (std::vector<std::string>{"fake", "neutral"}));
+  EXPECT_EQ(card.tuned().grouped_pairs, 1);
+  const BackendConfig config{.dims = {.layers = 2,
+                                      .hidden = 2880,
+                                      .heads = 64,
+                                      .kv_heads = 8,
+                                      .head_dim = 64,
+                                      .inter = 2880,
+                                      .experts = 128,
+                                      .topk = 4,
+                                      .vocab = 201088,
+                                      .sliding_window = 128,
+                                      .max_context = 4096},
+                             .layer_kinds = {LayerKind::kSliding, LayerKind::kFull},
+                             .rope_inv_freq = {},
+                             .dense = {}};
+  const std::vector<Row> rows = {{0, 300, 300}};
+  const Program program =
+      make_program({.config = config, .options = {}, .step = {.rows = rows, .logit_rows = 1}, .card = card});
+  const auto of = [&](Stage stage, std::string_view kernel) {
+    return std::count_if(program.nodes.begin(), program.nodes.end(),
+                         [&](const Node& node) { return node.stage == stage && node.kernel == kernel; });
+  };
+  EXPECT_EQ(of(Stage::kAttnIn, "fake_gemm"), 1);
+  EXPECT_EQ(of(Stage::kAttnOut, "fake_gemm"), 1);
+  EXPECT_EQ(of(Stage::kMoe, kernel::kGemmGateUp.name), 1);  // the neutral one's
+  EXPECT_EQ(program.attn_input.rows, 304);
+
+  const Arena at{};
+  const KernelTable kernels{};
+  const StepPointers step;
+  const LayerPointers weights;
+  LaunchCounts counts;
+  program.execute(Stage::kAttnOut,
+                  {.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1},
+                  {.counts = &counts});
+  EXPECT_EQ(fake_launches, 1);
+  EXPECT_EQ(counts.at("fake_gemm"), 1);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

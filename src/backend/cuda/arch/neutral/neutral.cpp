@@ -1,0 +1,48 @@
+// What every card from sm_80 on runs: mma.sync.
+
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/attention/attend_plan.h"
+
+#include <fmt/format.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+std::optional<Served<GemmPlan>> serve_gemm(const GemmShape& shape, const DeviceFacts& card) {
+  return Served<GemmPlan>{by_packing(kernel::kGemm, shape.packing), plan_gemm(shape, card.multiprocessors)};
+}
+
+std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFacts& card) {
+  const GemmPlan first = plan_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card.multiprocessors);
+  return ExpertsPlan{.gate_up = kernel::kGemmGateUp,
+                     .down = by_packing(kernel::kGemm, layout::Packing::kMxfp4),
+                     .first = first,
+                     .second = plan_gemm_tile({s.hidden, s.inter, s.pairs, s.experts}, first.tokens)};
+}
+
+std::optional<Kernel> serve_prefill(KvPages::Type pages) {
+  switch (pages) {
+    case KvPages::Type::kBf16: return kernel::kAttendPrefillBf16;
+    case KvPages::Type::kE4m3: return kernel::kAttendPrefillE4m3;
+    default: return std::nullopt;
+  }
+}
+
+PrefillPlan plan_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& /*card*/) {
+  return {.tile = fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, tiles, kv_heads)};
+}
+
+}  // namespace
+
+Arch neutral() {
+  return {.name = "neutral",
+          .runs_on = [](const DeviceFacts&) { return true; },
+          .gemm = {.serve = serve_gemm},
+          .experts = {.serve = serve_experts},
+          .prefill = {.serve = serve_prefill, .plan = plan_prefill, .tile_tokens = kPrefillTokens},
+          .peak = {.of = "f16 (mma.sync)"},
+          // Not measured. Its GEMM is not SM90's: experts stay longer on the streaming kernels.
+          .tuned = {.grouped_experts = 0, .grouped_pairs = 12, .route_tokens = 512}};
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,34 @@
+// In builds without code for sm_90a.
+
+#include "backend/cuda/arch/sm90/kernels.h"
+#include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm90/attend.h"
+#include "backend/cuda/arch/sm90/dense_gemm.h"
+#include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/arch/sm90/split_gemm.h"
+
+namespace nibble::backend::cuda {
+
+double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+
+bool sm90_attend_serves(KvPages::Type /*type*/) { return false; }
+
+void sm90_attend_prefill(const FlashArgs& args, KvPages::Type /*type*/, const Launch& /*on*/) {
+  require_shape(false, kernel::kSm90AttendPrefill, "a build for sm_90a", args.tile_count);
+}
+
+bool sm90_gemm_serves(layout::Packing /*packing*/) { return false; }
+
+void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, kernel::kSm90SplitGemm, "a build for sm_90a", args.tokens);
+}
+
+void sm90_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, kernel::kSm90DenseGemm, "a build for sm_90a", args.tokens);
+}
+
+void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& /*rope*/, const GemmPlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, kernel::kSm90QkvGemm, "a build for sm_90a", args.tokens);
+}
+
+}  // namespace nibble::backend::cuda

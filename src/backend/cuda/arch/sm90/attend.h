@@ -1,0 +1,15 @@
+#pragma once
+// Attention for many tokens on wgmma; arguments: attention/attend_plan.h FlashArgs. A build without sm_90a, and pages
+// that it does not take, are answered by sm90_attend_serves.
+
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/attention/attend_plan.h"
+
+namespace nibble::backend::cuda {
+
+[[nodiscard]] bool sm90_attend_serves(KvPages::Type type);
+// args.tile_count tiles. REQUIRES flash_serves. Throws Error(kUnsupported) for what it does not serve.
+void sm90_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,395 @@
+#pragma once
+// y = W·x for many tokens on wgmma, W and x in bf16; of q, k and v also bias, rope and the write into their places
+// source: torch/model.py, Linear and RotaryEmbedding; arguments: dense/gemm_plan.h GemmArgs, around_gemm.h
+// RopeSumsArgs
+// W    layout/packed.h     x  layout/wgmma_b.h panels
+// grid one CTA per SM takes every gridDim.x-th work: 16 tiles of 16 rows, kTokens tokens; or 12, and all tokens
+// warps two warpgroups multiply and store, two row tiles a warp, or three, one a warp; one more copies 64 k of both a
+//      stage, on into the next work
+// mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
+// rope its table and the slots come through the ring, too, behind a work's operands
+// bytes, flops: cost()
+// measured 2026-11-22 H100, 120b: 2048 tokens qkv 89 us, o 72; 8192: 417, 311; 256 tokens' logits 495, in two
+//      tiles of tokens 539. A work of o and 192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and
+//      stores for 8,200
+// rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
+
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/dense/gemm_weights.cuh"
+#include "backend/cuda/attention/head_quads.cuh"
+#include "backend/cuda/arch/sm90/gemm_rings.cuh"
+#include "backend/cuda/arch/sm90/turn_stage.cuh"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/register_count.cuh"
+#include "backend/cuda/ptx/shared_memory.cuh"
+#include "backend/cuda/ptx/wgmma_wide.cuh"
+
+namespace nibble::backend::cuda {
+
+template <int kTheTokens>
+struct DenseTile {
+  static constexpr int kTokens = kTheTokens;
+  static constexpr bool kTurns = kTokens != kDenseWide;
+  static constexpr int kRowTiles = dense_row_tiles(kTokens);
+  static constexpr int kColumns = kTurns ? kTokens : kTokens / 2;  // of a wgmma
+  static constexpr int kParts = kTokens / kColumns;
+  static constexpr int kOwn = kTurns ? 2 : 1;      // row tiles of a warp
+  static constexpr int kWarps = kRowTiles / kOwn;  // that multiply
+  static constexpr int kConsumers = kWarps * layout::kWarpLanes;
+  static constexpr int kCopiers = 8 * kRowTiles;
+  static constexpr int kThreads = kConsumers + 4 * layout::kWarpLanes;
+  static constexpr int kConsumerRegisters = kTurns ? 240 : 160, kProducerRegisters = kTurns ? 24 : 32;
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread; none come to a CTA later
+  static_assert(kConsumers * kConsumerRegisters + (kThreads - kConsumers) * kProducerRegisters <=
+                kThreads * kLaunchRegisters);
+  static constexpr int kStages = dense_stages(kTokens);
+  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
+  static constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
+  static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
+  static constexpr int kStageBytes = kInputBytes + kWeightBytes;
+  static constexpr int kSharedBytes = dense_shared_bytes(kTokens);
+  static_assert(kStageBytes == dense_stage_bytes(kTokens) && kInputBytes % layout::kAtomBytes == 0);
+};
+
+// Stages of 64 k: x, then the row tiles' weights. Each has a barrier that says full and one that says empty.
+template <class Tile>
+struct DenseRing {
+  uint32_t base;
+
+  __device__ explicit DenseRing(const uint8_t* memory)
+      : base((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes) {}
+  __device__ uint32_t stage(int i) const { return base + static_cast<uint32_t>(i * Tile::kStageBytes); }
+  __device__ uint32_t full(int i) const {
+    return base + static_cast<uint32_t>(Tile::kStages * Tile::kStageBytes + 8 * i);
+  }
+  __device__ uint32_t empty(int i) const { return full(Tile::kStages + i); }
+  __device__ void init() const {
+    for (int i = 0; i < Tile::kStages; ++i) {
+      ptx::mbarrier_init(full(i), Tile::kCopiers + 1);  // and the bytes of x
+      ptx::mbarrier_init(empty(i), Tile::kConsumers);   // every lane, for racecheck: see gemv.cuh warp_arrive
+    }
+    ptx::fence_mbarrier_init();
+  }
+};
+
+// What follows from the arguments; given to the kernel, since registers are few where operands are copied.
+struct DenseWalk {
+  int work_tiles;             // row blocks times tiles of tokens
+  bool tokens_fastest;        // where they are fewer than rows: the larger operand is read from DRAM once
+  int fastest;                // as many of what runs fastest
+  int row_tiles, tile_bytes;  // of W; of a row tile
+  int slices, slice_pairs;    // of 64 k
+  int panel_bytes;            // of x
+
+  DenseWalk(const GemmArgs& args, int tile_tokens)
+      : tokens_fastest(args.tokens < args.rows),
+        row_tiles(args.rows / layout::kTileRows),
+        panel_bytes(args.x_rows * layout::kAtomRowBytes) {
+    const layout::Geometry geometry = layout::geometry(layout::Packing::kBf16, args.cols);
+    tile_bytes = static_cast<int>(geometry.tile_bytes);
+    slices = geometry.slices;
+    slice_pairs = geometry.blocks / 2;
+    const int blocks = static_cast<int>(dense_blocks(args.rows, tile_tokens)),
+              tiles = (args.tokens + tile_tokens - 1) / tile_tokens;
+    work_tiles = blocks * tiles;
+    fastest = tokens_fastest ? tiles : blocks;
+  }
+};
+
+// Work i of all.
+template <class Tile>
+__device__ __forceinline__ GemmWork work_at(const GemmArgs& args, const DenseWalk& walk, int i) {
+  const int fast = i % walk.fastest, slow = i / walk.fastest;
+  const int first = (walk.tokens_fastest ? fast : slow) * Tile::kTokens;
+  return {0, first, min(Tile::kTokens, args.tokens - first), (walk.tokens_fastest ? slow : fast) * Tile::kRowTiles};
+}
+
+// The warps that copy all that their CTA multiplies, in order: 8 lanes a row tile of weights as it lies packed, which
+// runs through the slices, and one of them also x.
+template <class Tile>
+__device__ __forceinline__ void copy_operands(const GemmArgs& args, const RopeSumsArgs& rope, const DenseWalk& walk,
+                                              const DenseRing<Tile>& ring) {
+  const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
+  if (thread >= Tile::kCopiers) return;
+  const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
+  RingPlace<Tile::kStages> place{0};
+  for (auto i = static_cast<int>(blockIdx.x); i < walk.work_tiles; i += static_cast<int>(gridDim.x)) {
+    const GemmWork work = work_at<Tile>(args, walk, i);
+    // A row tile beyond the last is a copy of it.
+    const uint8_t* weights = args.weights +
+                             int64_t{min(work.first_row_tile + thread / 8, walk.row_tiles - 1)} * walk.tile_bytes +
+                             thread % 8 * 16;
+#pragma unroll 1
+    for (int pair = 0; pair < walk.slice_pairs * walk.slices; ++pair, place.next(), weights += Tile::kPieceBytes) {
+      const uint32_t full = ring.full(place.stage), stage = ring.stage(place.stage);
+      ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
+      if (thread == 0) {
+        const auto bytes =
+            static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
+        const int panel = pair % walk.slices * walk.slice_pairs + pair / walk.slices;
+        ptx::mbarrier_arrive_expect_tx(full, bytes);
+        ptx::bulk_copy(stage,
+                       reinterpret_cast<const uint8_t*>(args.x) + int64_t{panel} * walk.panel_bytes +
+                           int64_t{work.first} * layout::kAtomRowBytes,
+                       bytes, full);
+      }
+#pragma unroll
+      for (int at = 0; at < Tile::kPieceBytes; at += layout::kAtomRowBytes)
+        ptx::async_copy16(stage + own + static_cast<uint32_t>(at), weights + at, ptx::Fill::kCopy);
+      ptx::mbarrier_arrive_behind_copies(full);
+    }
+    if constexpr (Tile::kTurns) {
+      if (rope.q == nullptr) continue;
+      ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
+      TurnStage<Tile>::copy(rope, work, ring.stage(place.stage), thread);
+      if (thread == 0) ptx::mbarrier_arrive(ring.full(place.stage));  // for x, which there is none of
+      ptx::mbarrier_arrive_behind_copies(ring.full(place.stage));
+      place.next();
+    }
+  }
+  ptx::async_wait<0>();
+}
+
+// The warps that multiply: one or two row tiles of the CTA each, and an operand for each.
+template <class Tile>
+struct DenseConsumer {
+  // Slices of 16 k: half a stage, or a quarter, as registers allow.
+  using Operand = uint32_t[Tile::kOwn][4];
+  using Sums = float[Tile::kColumns / 8][4];  // of a row tile and a part of the tokens, which run fastest
+  const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  const uint32_t own_weights;  // the lane's, in a stage
+  using Cursor = RingCursor<Tile::kStages, Tile::kStageBytes>;
+  Cursor at;
+
+  __device__ explicit DenseConsumer(const DenseRing<Tile>& ring)
+      : own_weights(static_cast<uint32_t>(Tile::kInputBytes + Tile::kOwn * warp * Tile::kPieceBytes + lane * 16)),
+        at(ring.stage(0), ring.full(0), 0) {}
+
+  // Multiplies an operand of the warp's row tile `own`, from slice kFirst of the stage on: under way on return, when at
+  // most one of every row tile is.
+  template <int kFirst>
+  __device__ __forceinline__ void step(int own, Operand& a, Sums (&sums)[2]) {
+    ptx::wgmma_wait<Tile::kOwn - 1>();
+    keep(a);
+#pragma unroll
+    for (int s = 0; s < Tile::kOwn; ++s) {
+      const uint4 words = ptx::load_shared16(
+          at.stage + own_weights + static_cast<uint32_t>(own * Tile::kPieceBytes + (kFirst + s) * layout::kStepBytes));
+      for (int i = 0; i < 4; ++i) a[s][i] = word_of(words, i);
+    }
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < Tile::kOwn; ++s)
+#pragma unroll
+      for (int p = 0; p < Tile::kParts; ++p)
+        ptx::wgmma_m64k16(
+            sums[own + p], a[s],
+            layout::matrix_descriptor(at.stage + static_cast<uint32_t>(p * Tile::kColumns * layout::kAtomRowBytes),
+                                      kFirst + s));
+    ptx::wgmma_commit();
+  }
+  // Behind the wait for the wgmmas that read it: ptx/wgmma.cuh.
+  __device__ static __forceinline__ void keep(Operand& a) {
+#pragma unroll
+    for (auto& step : a) {
+#pragma unroll
+      for (uint32_t& word : step) ptx::keep(word);
+    }
+  }
+  // A stage that holds no operands.
+  __device__ __forceinline__ uint32_t take() const {
+    ptx::mbarrier_wait(at.full, at.parity);
+    return at.stage;
+  }
+  __device__ __forceinline__ void give_back() {
+    ptx::fence_async_proxy();  // bulk copies write where others did
+    ptx::mbarrier_arrive(Cursor::empty(at.full));
+    at.next();
+  }
+  __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
+    constexpr int kOwn = Tile::kOwn;
+    Operand operands[kOwn] = {};
+    uint32_t held = 0;  // the barrier for full of the stage before; 0: there is none
+#pragma unroll 1
+    for (int pair = 0; pair < pairs; ++pair) {
+      ptx::mbarrier_wait(at.full, at.parity);
+      step<0>(0, operands[0], sums);
+      step<2 - kOwn>(kOwn - 1, operands[kOwn - 1], sums);  // behind its wait nothing reads the stage before
+      if (held != 0) ptx::mbarrier_arrive(Cursor::empty(held));
+      held = at.full;
+      step<2>(0, operands[0], sums);
+      step<4 - kOwn>(kOwn - 1, operands[kOwn - 1], sums);
+      at.next();
+    }
+    ptx::wgmma_wait<0>();
+    ptx::mbarrier_arrive(Cursor::empty(held));
+#pragma unroll
+    for (Operand& operand : operands) keep(operand);
+#pragma unroll
+    for (auto& tile : sums) {
+#pragma unroll
+      for (auto& column : tile) {
+#pragma unroll
+        for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
+      }
+    }
+  }
+};
+
+// The bias of the lane's rows, as what the sums begin with.
+template <class Tile>
+__device__ __forceinline__ void begin_sums(const GemmArgs& args, const GemmWork& work, int warp,
+                                           typename DenseConsumer<Tile>::Sums (&sums)[2]) {
+  const int row_of_lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes / 4;
+  float bias[Tile::kOwn][2] = {};
+  for (int t = 0; args.bias != nullptr && t < Tile::kOwn; ++t)
+    for (int half = 0; half < 2; ++half) {
+      const int row_tile = min(work.first_row_tile + Tile::kOwn * warp + t, args.rows / layout::kTileRows - 1);
+      bias[t][half] = args.bias[layout::source_row(args.order, row_tile, row_of_lane + 8 * half)].to_float();
+    }
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+#pragma unroll
+    for (auto& column : sums[t]) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) column[i] = bias[t / Tile::kParts][i / 2];
+    }
+  }
+}
+
+// y, to its part: of a row tile, eight lanes fill the sectors of a token's rows g and those of rows g + 8. Shuffles
+// that make 16 bytes a lane of them cost more than they save (H100: 13,700 cycles for 8,100).
+template <class Tile>
+__device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                           const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
+  float* y[Tile::kOwn];
+  int pitch[Tile::kOwn], apart[Tile::kOwn];
+  bool stores[Tile::kOwn];
+  for (int t = 0; t < Tile::kOwn; ++t) {
+    const auto row = static_cast<int>(layout::source_row(args.order, row_tile + t, lane / 4));
+    const GemmPart part = part_of(args, row);
+    y[t] = part.to + int64_t{work.first + own} * part.rows + row - part.first_row;
+    pitch[t] = part.rows;
+    apart[t] = static_cast<int>(layout::source_row(args.order, row_tile + t, lane / 4 + 8)) - row;
+    stores[t] = row_tile + t < args.rows / layout::kTileRows;
+  }
+#pragma unroll
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    constexpr int kOf = Tile::kColumns / 8;
+    if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // tokens
+#pragma unroll
+      for (int t = 0; t < Tile::kOwn; ++t) {
+        if (!stores[t] || 8 * n + own + i >= work.count) continue;
+        const float(&four)[4] = sums[t + n / kOf][n % kOf];
+        float* const to = y[t] + i * pitch[t];
+        to[0] = four[i];
+        to[apart[t]] = four[2 + i];
+      }
+    }
+    for (int t = 0; t < Tile::kOwn; ++t) y[t] += int64_t{8} * pitch[t];
+  }
+}
+
+// What any_rope_sums_f32 does, from registers: a lane has dimensions d and d + 32 of a head. stage: TurnStage.
+// kQueries: whether the head, which holds all of a warp's rows, is one of q: a loop of their own, since as many
+// instructions as unrolled ones of both take long to come.
+template <class Tile, bool kQueries>
+__device__ __forceinline__ void store_heads(const RopeSumsArgs& rope, const GemmWork& work, int row_tile,
+                                            const typename DenseConsumer<Tile>::Sums (&sums)[2], uint32_t stage) {
+  using Turns = TurnStage<Tile>;
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
+  const int head = row_tile / kHeadTiles, d = row_tile % kHeadTiles * 8 + lane / 4;
+  const bool is_key = head < rope.heads + rope.kv_heads;
+  if (__any_sync(0xffffffffu, head >= rope.heads + 2 * rope.kv_heads)) return;
+  const int pitch = rope.heads * kGemvHeadDim;
+  uint32_t turns[2][2];  // of the first two tokens and the row tiles
+  for (int i = 0; i < 2; ++i)
+    for (int t = 0; t < 2; ++t) turns[i][t] = stage + Turns::cosine(own + i, d + 8 * t);
+  float* q = rope.q + int64_t{work.first + own} * pitch + head * kGemvHeadDim + d;
+#pragma unroll
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // tokens
+      const int token = 8 * n + own + i;
+      if (token >= work.count) continue;
+      int64_t place = 0;
+      if constexpr (!kQueries)
+        place = place_in_pages(static_cast<int>(ptx::load_shared4(stage + Turns::slot(token))), rope.kv_heads,
+                               head - rope.heads - (is_key ? 0 : rope.kv_heads));
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        float first = sums[t][n][i], second = sums[t][n][2 + i];
+        if (kQueries || is_key) {
+          const uint32_t at = turns[i][t] + static_cast<uint32_t>(8 * n * Turns::kBytes);
+          const float cosine = __uint_as_float(ptx::load_shared4(at));
+          const float sine = __uint_as_float(ptx::load_shared4(at + Turns::kBytes / 2));
+          const float turned = first * cosine - second * sine;
+          second = second * cosine + first * sine;
+          first = turned;
+        }
+        if constexpr (kQueries) {
+          q[i * pitch + 8 * t] = first;
+          q[i * pitch + 8 * t + kHalfHead] = second;
+        } else {
+          void* const pages = is_key ? rope.kv.keys : rope.kv.values;
+          store_page(pages, rope.kv.type, place + d + 8 * t, first);
+          store_page(pages, rope.kv.type, place + d + 8 * t + kHalfHead, second);
+        }
+      }
+    }
+    q += int64_t{8} * pitch;
+  }
+}
+
+// rope.q: null where the results are args.parts. The bias is args'.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    sm90_dense_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ DenseWalk walk,
+                    const __grid_constant__ RopeSumsArgs rope) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const DenseRing<Tile> ring(smem);
+  if (threadIdx.x == 0) ring.init();
+  __syncthreads();
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  if (threadIdx.x >= Tile::kConsumers) {
+    ptx::give_registers_but<Tile::kProducerRegisters>();
+    copy_operands<Tile>(args, rope, walk, ring);
+  } else {
+    ptx::take_registers_up_to<Tile::kConsumerRegisters>();
+    DenseConsumer<Tile> consumer(ring);
+    for (auto i = static_cast<int>(blockIdx.x); i < walk.work_tiles; i += static_cast<int>(gridDim.x)) {
+      typename DenseConsumer<Tile>::Sums sums[2];
+      begin_sums<Tile>(args, work_at<Tile>(args, walk, i), consumer.warp, sums);
+      consumer.multiply(args.cols / layout::kPanelK, sums);
+      auto again = static_cast<uint32_t>(i);
+      ptx::keep(again);  // else what is known of the work takes registers while it multiplies
+      const GemmWork work = work_at<Tile>(args, walk, static_cast<int>(again));
+      const int row_tile = work.first_row_tile + Tile::kOwn * consumer.warp;
+      if constexpr (Tile::kTurns) {
+        if (rope.q != nullptr) {
+          const uint32_t stage = consumer.take();
+          if (__any_sync(0xffffffffu, row_tile < rope.heads * kHeadTiles)) {
+            store_heads<Tile, true>(rope, work, row_tile, sums, stage);
+          } else {
+            store_heads<Tile, false>(rope, work, row_tile, sums, stage);
+          }
+          consumer.give_back();
+          continue;
+        }
+      }
+      store_part<Tile>(args, work, row_tile, sums);
+    }
+  }
+}
+
+}  // namespace nibble::backend::cuda

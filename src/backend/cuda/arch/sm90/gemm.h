@@ -1,0 +1,15 @@
+#pragma once
+// The GEMM for many tokens on wgmma; arguments and contracts: dense/gemm_plan.h. A build without sm_90a, and a
+// packing that it does not take, are answered by sm90_gemm_serves.
+
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/arch/sm90/plans.h"
+
+namespace nibble::backend::cuda {
+
+[[nodiscard]] bool sm90_gemm_serves(layout::Packing packing);
+// plan: plan_sm90_gemm. REQUIRES MXFP4 scale codes up to layout::kMaxWgmmaScaleCode. Throws
+// Error(kUnsupported) for what it does not serve.
+void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,191 @@
+#pragma once
+// What sm90_mxfp4_gemm (mxfp4_gemm.cuh) multiplies and where it puts it: weights of a pair of blocks as operands, the
+// work tiles of a launch, and the three stores. Arguments: dense/gemm_plan.h GemmArgs
+
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/dense/gemm_weights.cuh"
+#include "backend/cuda/arch/sm90/gemm_rings.cuh"
+#include "backend/cuda/arch/sm90/mxfp4_waves.h"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/shared_memory.cuh"
+#include "backend/cuda/ptx/wgmma.cuh"
+
+namespace nibble::backend::cuda {
+
+// The A operands of a pair of blocks.
+using PairOperand = uint32_t[4][4];
+// Behind the wait for the wgmmas that read them: for the compiler they end with the instruction, and their registers
+// would be written while the tensor cores still read them.
+__device__ __forceinline__ void keep(PairOperand& a) {
+#pragma unroll
+  for (auto& step : a) {
+#pragma unroll
+    for (uint32_t& word : step) ptx::keep(word);
+  }
+}
+
+// A row tile's weights of a pair, from the stage that holds its slice. widen makes the operands, in registers that no
+// wgmma reads.
+struct StagedPair {
+  // A scale's f16 exponent is its stored byte less kOffset: 30 for the largest code.
+  static constexpr uint32_t kOffset = layout::kMaxWgmmaScaleCode + layout::kScaleBias - 30;
+  static constexpr float kUnscale = 0x1p3f;  // the products are this power of two too small
+  static_assert(kOffset == 127 - 12);        // 2^12: what kScaleBias, f16's bias of 15 and kUnscale leave
+  uint4 codes;
+  uint32_t scales;
+  __device__ void load(uint32_t at_codes, uint32_t at_scales) {
+    codes = ptx::load_shared16(at_codes);
+    scales = ptx::load_shared4(at_scales);
+  }
+  __device__ void widen(PairOperand& a) const {
+    constexpr uint32_t kBytes = 0x00ff00ffu, kOffsets = kOffset * 0x00010001u;
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {  // bytes: row of blocks 0 and 1, row + 8 of both
+      const uint32_t stored = (block == 0 ? scales : scales >> 8) & kBytes;
+      const uint32_t both = (ptx::max_u16x2(stored, kOffsets) << 10) - (kOffsets << 10);  // what is too small becomes 0
+      const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
+#pragma unroll
+        for (int i = 0; i < 4; ++i)  // registers 1 and 3 are row + 8
+          a[2 * block + step][i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
+      }
+    }
+  }
+};
+
+template <layout::RowOrder kOrder>
+__device__ __forceinline__ Mxfp4Matrices matrices_of(const GemmArgs& args) {
+  const int row_tiles = args.rows / layout::kTileRows;
+  if (kOrder != layout::RowOrder::kGateUp || args.down.weights == nullptr) return {row_tiles};
+  return {args.cols / layout::kTileRows, row_tiles};
+}
+
+// The work tiles of a CTA, wave by wave; those of down come behind all others.
+struct WorkList {
+  const ExpertTile* tiles;
+  int tokens, tile_tokens;
+  Mxfp4Waves waves;
+
+  __device__ WorkList(const GemmArgs& args, int tokens_of_tile, const Mxfp4Matrices& matrices)
+      : tiles(args.tiles),
+        tokens(args.tokens),
+        tile_tokens(tokens_of_tile),
+        waves(matrices, tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count,
+              static_cast<int>(gridDim.x)) {
+    if (tiles != nullptr && waves.cut() && waves.last_tile() < waves.tiles)
+      waves.weigh(tiles[0].count, tiles[waves.last_tile()].count);
+  }
+  // Tiles of experts fall in size.
+  __device__ int most_tokens() const { return tiles == nullptr ? min(tile_tokens, tokens) : tiles[0].count; }
+  __device__ GemmWork at(int wave) const {
+    const RowWork rows = waves.of(static_cast<int>(blockIdx.x), wave);
+    if (rows.row_tiles == 0) return {};
+    const int first = rows.tile * tile_tokens;
+    if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), rows.first_row_tile, rows.row_tiles};
+    const ExpertTile tile = tiles[rows.tile];
+    return {tile.expert, tile.first, tile.count, rows.first_row_tile, rows.row_tiles, rows.tile, rows.behind};
+  }
+};
+
+template <class Tile>
+using WgmmaSums = float[Tile::kTokens / 8][4];
+
+// Of what all lanes of a warp know: the vote tells ptxas that the warp goes one way, and descriptors stay in uniform
+// registers.
+__device__ __forceinline__ bool all_lanes(bool condition) { return __any_sync(0xffffffffu, condition); }
+
+// Both rows of a lane lie in one part: check_args.
+template <class Tile>
+__device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                           const RowBias& bias, const WgmmaSums<Tile>& sums) {
+  constexpr float kUnscale = StagedPair::kUnscale;
+  // Of column tiles, whose rows are looked up together: one at a time would wait for each.
+  constexpr int kBatch = Tile::kTokens == kMxfp4Tokens ? 5 : 4;
+  static_assert(Tile::kTokens / 8 % kBatch == 0);
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  const auto row = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4));
+  const int apart = static_cast<int>(layout::source_row(args.order, row_tile, lane / 4 + 8)) - row;
+  const GemmPart part = part_of(args, row);
+  auto* const to = reinterpret_cast<uint8_t*>(part.to + row - part.first_row);
+  const int row_bytes = part.rows * 4;
+#pragma unroll
+  for (int from = 0; from < Tile::kTokens / 8; from += kBatch) {
+    int to_row[2 * kBatch];
+#pragma unroll
+    for (int i = 0; i < 2 * kBatch; ++i) {
+      const int token = 8 * (from + i / 2) + 2 * (lane % 4) + i % 2;
+      to_row[i] = work.first + token;
+      if (args.pairs != nullptr && token < work.count) to_row[i] = args.pairs[work.first + token];
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kBatch; ++i) {
+      const int n = from + i / 2;
+      if (8 * n + 2 * (lane % 4) + i % 2 >= work.count) continue;
+      auto* const y = reinterpret_cast<float*>(to + int64_t{to_row[i]} * row_bytes);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) y[half * apart] = sums[n][2 * half + i % 2] * kUnscale + bias.of[half];
+    }
+  }
+}
+
+// Rows 0..7 of a tile are the gates of 8 channels, rows 8..15 their ups. Of two neighbour rows one lane stores both
+// channels of the even column, the other of the odd one.
+template <class Tile>
+__device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                            const RowBias& bias, const WgmmaSums<Tile>& sums) {
+  constexpr float kUnscale = StagedPair::kUnscale;
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
+  const int own = 2 * (lane % 4) + odd;  // of a column tile, the token that the lane stores
+  uint16_t* const to = args.u + layout::place_in_panels(args.x_rows, work.first + own, row_tile * 8 + g - odd);
+#pragma unroll
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (all_lanes(8 * n >= work.count)) break;
+    float u[2];
+    for (int i = 0; i < 2; ++i)
+      u[i] = gated(sums[n][i] * kUnscale + bias.of[0], sums[n][2 + i] * kUnscale + bias.of[1], args.swiglu_limit);
+    const float other = __shfl_xor_sync(0xffffffffu, odd != 0 ? u[0] : u[1], 4);
+    const uint32_t two = odd != 0 ? ptx::pack_f16(other, u[1]) : ptx::pack_f16(u[0], other);
+    if (8 * n + own < work.count) *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;
+  }
+}
+
+// The rows of a work's matrix.
+struct WorkRows {
+  const Bf16* bias;
+  int count;
+  layout::RowOrder order;
+  template <layout::RowOrder kOrder>
+  [[nodiscard]] __device__ __forceinline__ static WorkRows of(const GemmArgs& args, const GemmWork& work) {
+    using enum layout::RowOrder;
+    if constexpr (kOrder != kGateUp) return {args.bias, args.rows, args.order};
+    return work.down ? WorkRows{args.down.bias, args.cols, kPlain} : WorkRows{args.bias, args.rows, kGateUp};
+  }
+};
+
+// What a lane adds to its two rows of a row tile. Loaded before these are multiplied: behind, it would be waited for.
+__device__ __forceinline__ RowBias bias_of(const WorkRows& rows, int expert, int row_tile) {
+  const int g = static_cast<int>(threadIdx.x) % layout::kWarpLanes / 4;
+  const int64_t row = layout::source_row(rows.order, row_tile, g);
+  return {rows.bias, int64_t{expert} * rows.count + row,
+          static_cast<int>(layout::source_row(rows.order, row_tile, g + 8) - row)};
+}
+
+template <class Tile, layout::RowOrder kOrder>
+__device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work, int row_tile, const RowBias& bias,
+                                      const WgmmaSums<Tile>& sums) {
+  const RowTile16 at{row_tile, 0, StagedPair::kUnscale};
+  if constexpr (kOrder == layout::RowOrder::kGateUp) {
+    if (all_lanes(work.down)) return store_rows16({args.down.y16, args.cols, args.pairs}, work, at, bias, sums);
+    store_gated<Tile>(args, work, row_tile, bias, sums);
+  } else if (args.y16 != nullptr) {
+    store_rows16({args.y16, args.rows, args.pairs}, work, at, bias, sums);
+  } else {
+    store_rows<Tile>(args, work, row_tile, bias, sums);
+  }
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,96 @@
+#include "backend/cuda/arch/sm90/plans.h"
+
+#include "backend/cuda/quantise/rounding.h"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "base/error.h"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+// Pairs of an expert, in the mean, up to which narrow tiles are faster: with more, the few experts that have most of
+// the pairs of an uneven router would be cut into too many.
+constexpr int kNarrowPairs = 24;
+constexpr int kWiden = 32;  // of a tile's work, in tokens: weights are widened once per tile
+
+// Cycles of a tile of sm90_dense_gemm: of each 64 k wgmma's, or those in which an SM gets its weights and x from L2, 36
+// bytes a cycle; then those in which its sums leave (measured 2026-11-22, H100). A last wave of few CTAs gets its
+// operands in as little as half the time.
+double dense_cycles(int64_t cols, int tokens, double of_copies) {
+  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 36.0, kStore = 0.2;
+  const int rows = dense_row_tiles(tokens) * layout::kTileRows;
+  const double of_pair = std::max(rows * tokens * kMultiply, (rows + tokens) * kCopy * of_copies);
+  return static_cast<double>(cols / layout::kPanelK) * of_pair + kStore * rows * tokens;
+}
+
+// The width whose waves should take the fewest cycles; of nearly equals the widest.
+int dense_tile(const GemmShape& s, int sms) {
+  constexpr double kNearly = 1.01;
+  int best = 0;
+  double best_cycles = 0;
+  const auto consider = [&](int tokens) {
+    const int64_t work_tiles = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
+    const int64_t waves = ceil_div(work_tiles, sms), last = work_tiles - (waves - 1) * sms;
+    const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / sms;
+    const double cycles =
+        static_cast<double>(waves - 1) * dense_cycles(s.cols, tokens, 1) + dense_cycles(s.cols, tokens, of_last);
+    if (best != 0 && cycles > kNearly * best_cycles) return;
+    best = tokens;
+    best_cycles = cycles;
+  };
+  for (const int tokens : kDenseTokens) consider(tokens);
+  if (s.tokens <= kDenseWide) consider(kDenseWide);
+  return best;
+}
+
+GemmPlan dense_plan(const GemmShape& s, int sms, int tokens) {
+  const int64_t work_tiles = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
+  return {.rows = dense_row_tiles(tokens) * layout::kTileRows,
+          .tokens = tokens,
+          .grid_x = static_cast<int>(std::min<int64_t>(sms, work_tiles)),
+          .grid_y = 1,
+          .smem_bytes = dense_shared_bytes(tokens)};
+}
+
+int64_t mxfp4_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows / layout::kTileRows, row_tiles); }
+
+GemmPlan mxfp4_plan(const GemmShape& s, int sms, int tokens) {
+  if (tokens > kMxfp4Tokens)
+    throw Error(Code::kUnsupported, "cuda: gemm: want tiles of up to {} tokens, found {}", kMxfp4Tokens, tokens);
+  const int64_t tiles = s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tokens) : ceil_div(s.tokens, tokens);
+  return {.rows = kMxfp4RowTiles * layout::kTileRows,
+          .tokens = tokens,
+          .grid_x = static_cast<int>(std::min<int64_t>(sms, tiles * mxfp4_blocks(s, kMxfp4WarpgroupTiles))),
+          .grid_y = 1,
+          .smem_bytes = mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2)};
+}
+
+// The width whose waves do least; of equals the widest, which reads x and weights least.
+int mxfp4_tile(const GemmShape& s, int sms) {
+  if (s.experts > 1) return s.tokens > kNarrowPairs * s.experts ? kMxfp4Tokens : kMxfp4Narrow;
+  int best = 0;
+  int64_t best_work = 0;
+  for (const int tile : kMxfp4Widths) {
+    const int64_t work_tiles = ceil_div(s.tokens, tile) * mxfp4_blocks(s, kMxfp4RowTiles);
+    const int64_t work = ceil_div(work_tiles, sms) * (tile + kWiden);
+    if (best != 0 && work > best_work) continue;
+    best = tile;
+    best_work = work;
+  }
+  return best;
+}
+
+}  // namespace
+
+GemmPlan plan_sm90_gemm(const GemmShape& s, int sms, int tile_tokens) {
+  require_tiles(s);
+  return s.packing == layout::Packing::kBf16 ? dense_plan(s, sms, tile_tokens) : mxfp4_plan(s, sms, tile_tokens);
+}
+
+GemmPlan plan_sm90_gemm(const GemmShape& s, int sms) {
+  require_tiles(s);
+  return plan_sm90_gemm(s, sms, s.packing == layout::Packing::kBf16 ? dense_tile(s, sms) : mxfp4_tile(s, sms));
+}
+
+}  // namespace nibble::backend::cuda

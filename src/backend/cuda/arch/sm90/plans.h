@@ -1,0 +1,69 @@
+#pragma once
+// Hopper's GEMMs for many tokens: their tiles, shared memory and plans. Arguments: dense/gemm_plan.h. Plain C++.
+
+#include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/layout/packed.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+// sm90_mxfp4_gemm: row tiles of a CTA's tile, one for each warp of three warpgroups; columns of a tile, at most.
+inline constexpr int kMxfp4RowTiles = 12, kMxfp4WarpgroupTiles = 4;
+inline constexpr int kMxfp4Tokens = 160;
+// Where no expert's tile has more, x is cut into smaller stages, and so into more.
+inline constexpr int kMxfp4Narrow = 64;
+// Columns of its instructions: dense where prompts have their tiles, and few. Each is code, which every launch fetches
+// again: all multiples of 8 cost a decode step 2 %.
+inline constexpr int kMxfp4Widths[] = {32, 64, 80, 112, 120, 128, 136, 144, 152, kMxfp4Tokens};
+inline constexpr int kMxfp4NarrowWidths[] = {16, 32, 48, kMxfp4Narrow};
+// sm90_dense_gemm, for bf16: widths of a CTA's tile, and one for steps of up to so many tokens: all of them, of fewer
+// rows. It does not turn heads.
+inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide = 256;
+// And its row tiles.
+[[nodiscard]] constexpr int dense_row_tiles(int tokens) { return tokens == kDenseWide ? 12 : 16; }
+
+// The tile that should finish first: of experts by the mean of an expert's pairs; of dense bf16 by what a CTA's tile
+// needs of the tensor cores and of L2. All of a step's grouped launches must use the same tile: plan with the larger
+// rows. Throws Error(kUnsupported) for a shape that has no tiles.
+[[nodiscard]] GemmPlan plan_sm90_gemm(const GemmShape& shape, int sms);
+[[nodiscard]] GemmPlan plan_sm90_gemm(const GemmShape& shape, int sms, int tile_tokens);
+
+// sm90_mxfp4_gemm's shared memory: stages of x (64 k of a tile's tokens) and of weights (a slice of the row tiles).
+struct WgmmaRings {
+  int inputs = 0, weights = 0;
+};
+inline constexpr int kWgmmaBarrierBytes = 512;
+// Stages of x come in slices: as many as fit beside few of weights.
+[[nodiscard]] constexpr WgmmaRings mxfp4_rings(int slice_pairs, int tokens) {
+  if (tokens == kMxfp4Narrow) return slice_pairs == 3 ? WgmmaRings{12, 6} : WgmmaRings{12, 4};
+  return slice_pairs == 3 ? WgmmaRings{6, 5} : WgmmaRings{8, 2};
+}
+[[nodiscard]] constexpr int mxfp4_ring_bytes(int slice_pairs, int tokens) {
+  const WgmmaRings rings = mxfp4_rings(slice_pairs, tokens);
+  return rings.inputs * tokens * 128 + rings.weights * kMxfp4RowTiles * layout::slice_bytes(2 * slice_pairs);
+}
+// Which of both cuts a launch needs is known on the device.
+[[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_pairs) {
+  const int narrow = mxfp4_ring_bytes(slice_pairs, kMxfp4Narrow), wide = mxfp4_ring_bytes(slice_pairs, kMxfp4Tokens);
+  return kWgmmaBarrierBytes + 1024 + (narrow > wide ? narrow : wide);  // 1024: to align the rings
+}
+// sm90_dense_gemm's: as many stages as fit, of 64 k of x and of the row tiles' weights, and two barriers of each.
+[[nodiscard]] constexpr int dense_stage_bytes(int tokens) {
+  return tokens * 128 + dense_row_tiles(tokens) * layout::pair_bytes(layout::Packing::kBf16);
+}
+[[nodiscard]] constexpr int dense_stages(int tokens) {
+  constexpr int kMost = 227 * 1024 - 1024;  // of a CTA; 1024: to align the ring
+  return kMost / (dense_stage_bytes(tokens) + 16);
+}
+[[nodiscard]] constexpr int dense_shared_bytes(int tokens) {
+  return 1024 + dense_stages(tokens) * (dense_stage_bytes(tokens) + 16);
+}
+[[nodiscard]] constexpr int64_t dense_blocks(int64_t rows, int tile_tokens) {
+  const int tile_rows = dense_row_tiles(tile_tokens) * layout::kTileRows;
+  return (rows + tile_rows - 1) / tile_rows;
+}
+
+inline constexpr int kSm90PrefillTokens = 24;  // of one row, that a tile of sm90_attend_prefill takes
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,75 @@
+// What Hopper has of its own: wgmma.
+
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using layout::Packing;
+
+std::optional<Served<GemmPlan>> serve_sm90_gemm(const GemmShape& s, const DeviceFacts& card) {
+  if (s.packing == Packing::kMxfp8 || (s.packing == Packing::kMxfp4 && s.wide_scales)) return std::nullopt;
+  return Served<GemmPlan>{s.packing == Packing::kBf16 ? kernel::kSm90DenseGemm : kernel::kSm90Mxfp4Gemm,
+                          plan_sm90_gemm(s, card.multiprocessors)};
+}
+
+std::optional<Served<SplitGemmPlan>> serve_sm90_split_gemm(const GemmShape& s, const DeviceFacts& card) {
+  if (s.packing != Packing::kBf16 || s.tokens > kSplitMaxTokens) return std::nullopt;
+  return Served<SplitGemmPlan>{kernel::kSm90SplitGemm, plan_split_gemm(s, card.multiprocessors)};
+}
+
+int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts& card) {
+  return split_count(rows, cols, card.multiprocessors) * split_pitch(std::min<int64_t>(tokens, kSplitMaxTokens), rows);
+}
+
+std::optional<Served<GemmPlan>> serve_sm90_qkv_gemm(const GemmShape& s, const DeviceFacts& card) {
+  if (s.packing != Packing::kBf16 || s.tokens <= kSplitMaxTokens) return std::nullopt;
+  return Served<GemmPlan>{kernel::kSm90QkvGemm, plan_sm90_gemm(s, card.multiprocessors)};
+}
+
+std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const DeviceFacts& card) {
+  if (s.wide_scales) return std::nullopt;
+  const GemmPlan first = plan_sm90_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card.multiprocessors);
+  const bool at_once = s.exact && s.hidden == s.inter;
+  return ExpertsPlan{
+      .gate_up = at_once ? kernel::kSm90ExpertsGemm : kernel::kSm90GateUpGemm,
+      .down = kernel::kSm90Mxfp4Gemm,
+      .first = first,
+      .second = plan_sm90_gemm({s.hidden, s.inter, s.pairs, s.experts}, card.multiprocessors, first.tokens),
+      .at_once = at_once};
+}
+
+std::optional<Kernel> serve_sm90_prefill(KvPages::Type pages) {
+  if (pages == KvPages::Type::kBf16) return kernel::kSm90AttendPrefill;
+  return std::nullopt;
+}
+
+PrefillPlan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& card) {
+  const auto ctas = static_cast<int>(std::min<int64_t>(tiles * kv_heads, card.multiprocessors));
+  return {.ctas = ctas,
+          .tile = fmt::format("{} x {} tiles of {} tokens, {} CTAs", tiles, kv_heads, kSm90PrefillTokens, ctas)};
+}
+
+}  // namespace
+
+Arch sm90() {
+  constexpr int kMajor = 9;
+  return {.name = "sm90",
+          .runs_on = [](const DeviceFacts& card) { return card.major == kMajor; },
+          .gemm = {.serve = serve_sm90_gemm, .panels = true},
+          .qkv_gemm = {.serve = serve_sm90_qkv_gemm},
+          .split_gemm = {.serve = serve_sm90_split_gemm, .most_values = most_split_values},
+          .experts = {.serve = serve_sm90_experts, .by_place = true},
+          .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},
+          .peak = {.of = "bf16 (wgmma)"},
+          .tuned = {.grouped_experts = 64, .grouped_pairs = 3, .route_tokens = 512}};  // H100, 120b and 20b, 2026-11
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,96 @@
+#include "backend/cuda/attention/attend_flash.h"
+
+#include "backend/cuda/attention/attend_decode.cuh"
+#include "backend/cuda/attention/attend_prefill.cuh"
+#include "backend/cuda/launch/chained_launch.cuh"
+
+namespace nibble::backend::cuda {
+namespace {
+
+void check_shapes(const FlashArgs& args, KvPages::Type type, Kernel kernel) {
+  require_shape(type != KvPages::Type::kF32, kernel, "bf16 or e4m3 pages", static_cast<int64_t>(type));
+  require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
+                kernel, "1 to 8 query heads per kv head", args.heads);
+}
+
+// Shared memory above 48 KB has to be asked for, once per device; asking again costs nothing that shows.
+template <class Body>
+void allow_shared(Body* kernel, int bytes, Kernel name) {
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", bytes);
+}
+
+// As a dependent of the kernel before it: it reads what a step leaves as it is before it waits for that one's end.
+template <class Tile>
+void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
+  require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
+  auto* const kernel = any_attend_decode<Tile>;
+  allow_shared(kernel, Tile::kSharedBytes, name);
+  const LaunchShape shape{dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(plan.grid)), Tile::kThreads,
+                          Tile::kSharedBytes, on.stream};
+  static_cast<void>(enqueue(kernel, shape, args));  // launched() sees the error
+  launched(name, on);
+}
+
+template <class Kv, DecodeInput kInput>
+void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
+  constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
+  if (plan.ring == kLarge)
+    return launch_decode<DecodeTile<Kv, kLarge.warps, kLarge.stages, kInput>>(args, plan, name, on);
+  if (plan.ring == kSmall)
+    return launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages, kInput>>(args, plan, name, on);
+  launch_decode<DecodeTile<Kv, kLone.warps, kLone.stages, kInput>>(args, plan, name, on);
+}
+
+// Of pages of this type: q, k and v in their places, or sums.
+template <class Kv>
+void launch_input(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
+  const RopeSumsArgs& own = args.qkv_sums;
+  if (own.sums.splits == 0) return launch_ring<Kv, DecodeInput::kTurned>(args, plan, name, on);
+  check_args(own);
+  require_shape(own.sums.order == SplitSums::Order::kTiles, name, "sums by tiles", own.sums.splits);
+  require_shape(own.heads == args.heads && own.kv_heads == args.kv_heads && own.kv.keys == args.keys &&
+                    own.kv.values == args.values,
+                name, "sums of its own heads and pages", own.heads);
+  launch_ring<Kv, DecodeInput::kSums>(args, plan, name, on);
+}
+
+template <class Kv>
+void launch_prefill(const FlashArgs& args, Kernel name, const Launch& on) {
+  using Tile = PrefillTile<Kv>;
+  auto* const kernel = any_attend_prefill<Tile>;
+  allow_shared(kernel, Tile::kSharedBytes, name);
+  const dim3 grid(static_cast<unsigned>(args.tile_count), static_cast<unsigned>(args.kv_heads));
+  kernel<<<grid, Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args);
+  launched(name, on);
+}
+
+}  // namespace
+
+void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
+  const bool bf16 = type == KvPages::Type::kBf16;
+  const Kernel name = bf16 ? kernel::kAttendDecodeBf16 : kernel::kAttendDecodeE4m3;
+  check_shapes(args, type, name);
+  require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, name, "1 to 16384 tokens",
+                args.decode_count);
+  require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
+  if (bf16) {
+    launch_input<KvBf16>(args, plan, name, on);
+  } else {
+    launch_input<KvE4m3>(args, plan, name, on);
+  }
+}
+
+void any_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
+  const bool bf16 = type == KvPages::Type::kBf16;
+  const Kernel name = bf16 ? kernel::kAttendPrefillBf16 : kernel::kAttendPrefillE4m3;
+  check_shapes(args, type, name);
+  require_shape(args.tile_count > 0, name, "at least one tile", args.tile_count);
+  if (bf16) {
+    launch_prefill<KvBf16>(args, name, on);
+  } else {
+    launch_prefill<KvE4m3>(args, name, on);
+  }
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,206 @@
+// The tensor-core attention kernels on the device, against double loops: the emulated test's cases at real widths.
+
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/attention/attend_sums_testing.h"
+#include "backend/cuda/attention/attend_testing.h"
+#include "backend/cuda/arch/sm90/attend.h"
+#include "backend/cuda/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace nibble::backend::cuda {
+namespace {
+
+class AttendFlash : public CudaTest {
+ protected:
+  [[nodiscard]] static AttendDevice device() {
+    int sms = 0, smem = 0;
+    cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+    cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
+    return {.sms = sms, .sm_smem_bytes = smem};
+  }
+  [[nodiscard]] static bool on_hopper() {
+    int major = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    return major == 9 && sm90_attend_serves(KvPages::Type::kBf16);
+  }
+
+  // Runs the step twice; the bits must agree. hopper: on its prefill kernel.
+  std::vector<float> run(const AttendFixture& f, bool sinks, bool hopper) {
+    AttendShares shares;
+    share_tokens(f.rows, shares, hopper ? kSm90PrefillTokens : kPrefillTokens);
+    const bool bf16 = f.page_values == PageValues::kBf16;
+    const auto type = bf16 ? KvPages::Type::kBf16 : KvPages::Type::kE4m3;
+    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, bf16 ? 2 : 1, f.window};
+    const DecodePlan plan = plan_decode(shape, device());
+    const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
+    const DeviceArray<float> q(f.q), out(f.q.size()), partials(static_cast<size_t>(scratch.floats));
+    const DeviceArray<uint8_t> keys(f.page_bytes(f.keys)), values(f.page_bytes(f.values));
+    const DeviceArray<Bf16> on_sinks(f.sinks);
+    const DeviceArray<int32_t> row(f.token_row), positions(f.positions), pages(f.pages), decode(shares.decode);
+    const DeviceArray<int32_t> finished(std::vector<int32_t>(static_cast<size_t>(scratch.counters), 0));
+    const DeviceArray<AttendTile> tiles(shares.prefill);
+    FlashArgs args{.q = q.get(),
+                   .out = out.get(),
+                   .sinks = sinks ? on_sinks.get() : nullptr,
+                   .token_row = row.get(),
+                   .positions = positions.get(),
+                   .pages = pages.get(),
+                   .keys = keys.get(),
+                   .values = values.get(),
+                   .pages_per_row = f.pages_per_row,
+                   .heads = f.shape.heads,
+                   .kv_heads = f.shape.kv_heads,
+                   .window = f.window,
+                   .decode_tokens = decode.get(),
+                   .decode_count = shape.tokens,
+                   .target = plan.target,
+                   .partials = partials.get(),
+                   .finished = finished.get(),
+                   .tiles = tiles.get(),
+                   .tile_count = static_cast<int>(shares.prefill.size()),
+                   .ctas = std::min(static_cast<int>(std::ssize(shares.prefill)) * f.shape.kv_heads, 5)};
+    const auto launch = [&] {
+      if (!shares.decode.empty()) any_attend_decode(args, type, plan, on_);
+      if (!shares.prefill.empty()) hopper ? sm90_attend_prefill(args, type, on_) : any_attend_prefill(args, type, on_);
+    };
+    const auto once = [&] {
+      cuda_check(cudaMemset(out.get(), 0xff, f.q.size() * sizeof(float)));
+      cuda_check(cudaDeviceSynchronize());
+      launch();
+      return out.host();
+    };
+    std::vector<float> result = once();
+    EXPECT_EQ(result, once()) << "not repeatable";
+    const auto tokens = static_cast<int>(f.positions.size());
+    for (const GemmInput& form : input_forms(tokens)) {
+      const std::vector<uint16_t> want = as_input(result, tokens, form);
+      const DeviceArray<uint16_t> rounded(want.size());
+      args.rounded = form;
+      args.rounded.at = rounded.get();
+      launch();
+      EXPECT_EQ(rounded.host(), want) << "type " << static_cast<int>(form.type);
+    }
+    return result;
+  }
+
+  void check(const AttendFixture& f, bool sinks) {
+    check(f, sinks, false);
+    const bool prefills =
+        std::any_of(f.rows.begin(), f.rows.end(), [](const Row& r) { return r.tokens > kMaxDecodeTokens; });
+    if (prefills && f.page_values == PageValues::kBf16 && on_hopper()) check(f, sinks, true);
+  }
+  void check(const AttendFixture& f, bool sinks, bool hopper) {
+    SCOPED_TRACE(hopper ? "wgmma" : "mma.sync");
+    const std::vector<float> got = run(f, sinks, hopper);
+    const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
+    for (size_t t = 0; t < f.positions.size(); ++t) {
+      const bool decoded = f.rows[static_cast<size_t>(f.token_row[t])].tokens <= kMaxDecodeTokens;
+      for (const int head : {0, static_cast<int>(t) % f.shape.heads, f.shape.heads - 1}) {
+        const AttendFixture::Want want = f.want(t, head, sinks);
+        for (size_t d = 0; d < dim; ++d)
+          ASSERT_NEAR(got[(t * heads + static_cast<size_t>(head)) * dim + d], want.out[d],
+                      attend_bound(decoded ? kDecodeError : kPrefillError, want, d))
+              << "position " << f.positions[t] << " window " << f.window << " head " << head << " dim " << d;
+      }
+    }
+  }
+};
+
+constexpr AttendShape kModel{64, 8, 64};
+constexpr PageValues kBoth[] = {PageValues::kBf16, PageValues::kE4m3};
+
+TEST_F(AttendFlash, decodes_like_double_at_page_and_window_edges) {
+  const std::vector<AttendSequence> edges = {{1, 1},   {2, 1},   {31, 3},  {32, 1},  {33, 2},
+                                             {63, 1},  {64, 7},  {65, 1},  {127, 1}, {128, 2},
+                                             {129, 3}, {130, 1}, {191, 1}, {257, 8}, {1000, 2}};
+  for (const AttendShape shape : {kModel, AttendShape{8, 2, 64}, {6, 2, 64}, {1, 1, 64}})
+    for (const int window : {0, 128, 1})
+      for (const PageValues values : kBoth)
+        for (const bool sinks : {false, true}) check(AttendFixture(shape, window, edges, 21, values), sinks);
+}
+
+TEST_F(AttendFlash, decodes_one_long_sequence_in_many_chunks) {
+  for (const PageValues values : kBoth) {
+    check(AttendFixture(kModel, 0, {{9001, 1}}, 22, values), true);
+    check(AttendFixture(kModel, 0, {{70, 1}, {4097, 2}, {5, 1}, {2048, 4}}, 23, values), true);
+    check(AttendFixture(kModel, 128, {{9001, 1}}, 24, values), true);
+  }
+}
+
+TEST_F(AttendFlash, decodes_many_sequences_by_lone_warps) {
+  std::vector<AttendSequence> many;
+  for (int i = 0; i < 90; ++i) many.push_back({1 + i * 37 % 200 + (i % 40 == 7 ? 4000 : 0), 1 + i % 3 / 2});
+  for (const AttendShape shape : {kModel, AttendShape{40, 8, 64}})
+    for (const int window : {0, 128})
+      for (const PageValues values : kBoth) check(AttendFixture(shape, window, many, 29, values), window == 0);
+}
+
+struct DeviceRun {
+  const Launch& on;
+  void turn(const RopeSumsArgs& args) const { any_rope_sums(args, on); }
+  void decode(const FlashArgs& args, const DecodePlan& plan, KvPages::Type type,
+              const std::vector<uint8_t>& /*sums*/) const {
+    any_attend_decode(args, type, plan, on);
+  }
+};
+
+TEST_F(AttendFlash, decodes_of_sums_with_the_bits_of_rope_and_attention_one_after_the_other) {
+  for (const int count : {9, 33, 64, 256}) {  // every ring
+    std::vector<AttendSequence> edges, deep;
+    for (int i = 0; i < count; ++i) {
+      edges.push_back({1 + i * 37 % 200, 1});
+      deep.push_back({1 + i * 37 % 200 + (i % 40 == 7 ? 4000 : 0), 1});
+    }
+    for (const PageValues values : kBoth) {
+      check_decode_of_sums<DeviceArray>(AttendFixture(kModel, 128, edges, 33, values), 3, device(), DeviceRun{on_});
+      check_decode_of_sums<DeviceArray>(AttendFixture(kModel, 0, deep, 34, values), 5, device(), DeviceRun{on_});
+    }
+  }
+  check_decode_of_sums<DeviceArray>(AttendFixture({40, 8, 64}, 1, {{64, 1}, {65, 1}}, 35), 8, device(), DeviceRun{on_});
+}
+
+TEST_F(AttendFlash, prefills_like_double_for_odd_token_counts_with_and_without_prefix) {
+  for (const int tokens : {9, 15, 16, 17, 63, 64, 65, 127, 128, 129})
+    for (const int window : {0, 128})
+      for (const PageValues values : kBoth)
+        check(AttendFixture(kModel, window, {{tokens, tokens}, {tokens + 77, tokens}}, 25, values), true);
+}
+
+TEST_F(AttendFlash, prefills_behind_a_long_prefix) {  // rings go round many times
+  for (const PageValues values : kBoth) check(AttendFixture(kModel, 0, {{2500, 64}, {4099, 40}}, 28, values), true);
+}
+
+TEST_F(AttendFlash, serves_decode_rows_and_prefill_chunks_in_one_step) {
+  for (const int window : {0, 128})
+    check(AttendFixture(kModel, window, {{140, 1}, {500, 120}, {66, 2}, {40, 40}, {1000, 1}}, 26), true);
+}
+
+TEST_F(AttendFlash, a_huge_sink_leaves_almost_nothing) {
+  AttendFixture f(kModel, 0, {{100, 1}, {40, 20}}, 27);
+  std::fill(f.sinks.begin(), f.sinks.end(), Bf16::from_float(60));
+  check(f, true);
+}
+
+TEST_F(AttendFlash, refuses_shapes_and_pages_that_it_does_not_take) {
+  const DecodePlan plan = plan_decode({1, 1, 2}, device());
+  const auto decode = [&](FlashArgs args, KvPages::Type type) { any_attend_decode(args, type, plan, on_); };
+  const FlashArgs good{.heads = 8, .kv_heads = 1, .decode_count = 1, .target = plan.target};
+  EXPECT_THROW(decode(good, KvPages::Type::kF32), Error);
+  FlashArgs bad = good;
+  bad.heads = 9;
+  EXPECT_THROW(decode(bad, KvPages::Type::kBf16), Error);
+  bad = good;
+  bad.decode_count = 0;
+  EXPECT_THROW(decode(bad, KvPages::Type::kBf16), Error);
+  EXPECT_THROW(any_attend_prefill(good, KvPages::Type::kBf16, on_), Error);
+  EXPECT_THROW(sm90_attend_prefill(good, KvPages::Type::kE4m3, on_), Error);
+  EXPECT_THROW(sm90_attend_prefill(good, KvPages::Type::kBf16, on_), Error);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,170 @@
+#pragma once
+// The attention kernels' shares of a step: which tokens they take, how keys are split, what they cost. Plain C++;
+// launchers: attend_flash.h.
+
+#include "backend/args.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/dense/gemm_input.h"
+#include "base/dtype.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kHeadDim = 64;            // the only one that the attention kernels take
+inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
+inline constexpr int kMaxDecodeTokens = 8;     // a row with more new tokens goes to the prefill kernel
+inline constexpr int kPrefillTokens = 16;      // of one row, that a CTA of the prefill kernel takes
+inline constexpr int kDecodeStepKeys = 16;     // that a warp takes at a time
+inline constexpr int kMinChunkBlocks = 2;      // splitting finer costs more than it hides
+inline constexpr int kMaxDecodeCount = 16384;  // tokens in a launch
+
+// A CTA's warps, and the stages of their rings of such steps. The fewer warps, the more CTAs fit on an SM, so that many
+// short sequences wait for each other less.
+struct DecodeRing {
+  int warps = 0, stages = 0;
+  friend bool operator==(const DecodeRing&, const DecodeRing&) = default;
+};
+inline constexpr DecodeRing kDecodeRing{8, 3}, kSmallDecodeRing{4, 2}, kLoneDecodeRing{1, 3};
+// Of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands for several.
+[[nodiscard]] constexpr int decode_smem_bytes(int kv_bytes, const DecodeRing& ring) {
+  return ring.warps * ring.stages * kDecodeStepKeys * 2 * kHeadDim * kv_bytes +
+         (ring.warps > 1 ? kGroupHeads * kHeadDim * 4 : 0);
+}
+
+// Consecutive tokens of one row.
+struct AttendTile {
+  int32_t first_token = 0;  // in the step
+  int32_t tokens = 0;       // at most what share_tokens was told
+  int32_t row = 0;          // of the page table
+  int32_t first_position = 0;
+  friend constexpr bool operator==(const AttendTile&, const AttendTile&) = default;
+};
+
+// A step's tokens by kernel.
+struct AttendShares {
+  std::vector<int32_t> decode;      // token numbers
+  std::vector<AttendTile> prefill;  // by rising position, so that the kernel can start with the longest
+};
+// Overwrites `out`, whose memory is kept.
+void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens = kPrefillTokens);
+// Whether every row is one token, so that no token sees a key of the step but its own: then decode attention may make
+// them of qkv's sums itself.
+[[nodiscard]] constexpr bool lone_tokens(std::span<const Row> rows) {
+  return std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.tokens == 1; });
+}
+// The most tiles that a step makes.
+[[nodiscard]] constexpr int64_t max_attend_tiles(int64_t tokens) {
+  return tokens / 8 + 1;  // two for 17 tokens is the worst
+}
+
+struct KeyRange {
+  int first = 0, last = 0;
+  [[nodiscard]] constexpr int first_page() const { return first / kPageTokens; }
+  [[nodiscard]] constexpr int pages() const { return last / kPageTokens - first_page() + 1; }
+  // Of kPageTokens keys, from the first on.
+  [[nodiscard]] constexpr int blocks() const { return (last - first + kPageTokens) / kPageTokens; }
+};
+
+// window 0: all.
+[[nodiscard]] constexpr KeyRange visible_keys(int position, int window) {
+  return {window > 0 && position >= window ? position - window + 1 : 0, position};
+}
+
+// One CTA of the decode kernel takes one chunk of a token's keys: whole blocks. All tokens' blocks are dealt in chunks
+// of about the same size, so that one long sequence fills the device and many short ones are not cut. What a CTA does
+// depends on the step's positions and on `target` only: bits repeat. It is computed on the device, so a captured launch
+// serves any positions.
+[[nodiscard]] constexpr int chunk_blocks(int all_blocks, int target) {
+  const int blocks = (all_blocks + target - 1) / target;
+  return blocks < kMinChunkBlocks ? kMinChunkBlocks : blocks;
+}
+[[nodiscard]] constexpr int chunks_of(int blocks, int chunk) { return (blocks + chunk - 1) / chunk; }
+// Whether every token's keys are one chunk, so that chunk n is decode token n's.
+[[nodiscard]] constexpr bool never_split(int window) {
+  return window > 0 && visible_keys(window, window).blocks() <= kMinChunkBlocks;
+}
+// The blocks [first, first + count) of a token's are chunk `idx` of `chunks`: sizes differ by one at most.
+struct BlockSpan {
+  int first = 0, count = 0;
+};
+[[nodiscard]] constexpr BlockSpan chunk_span(int blocks, int chunks, int idx) {
+  const int each = blocks / chunks, more = blocks % chunks;
+  return {idx * each + (idx < more ? idx : more), each + (idx < more ? 1 : 0)};
+}
+
+// For both kernels; device memory. head_dim is kHeadDim. A token sees the keys of its row up to its own position, at
+// most `window` of them (0: all). keys, values: [page, kv_heads, kPageTokens, kHeadDim] of bf16 or e4m3, 16-byte
+// aligned; what no visible position names may hold anything, and is not read into a sum.
+struct FlashArgs {
+  const float* q = nullptr;            // [tokens, heads, kHeadDim]
+  float* out = nullptr;                // likewise
+  GemmInput rounded{};                 // [tokens, heads * kHeadDim], instead of out, where it is given
+  const Bf16* sinks = nullptr;         // [heads]; may be none
+  const int32_t* token_row = nullptr;  // [tokens] the row of the page table
+  const int32_t* positions = nullptr;  // [tokens]
+  const int32_t* pages = nullptr;      // [rows, pages_per_row]
+  const void* keys = nullptr;
+  const void* values = nullptr;
+  int pages_per_row = 0, heads = 0, kv_heads = 0, window = 0;
+  // Decode kernel
+  const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
+  RopeSumsArgs qkv_sums{};  // with splits, by tiles: q and the step's keys and values are made of them; of lone_tokens
+  int decode_count = 0;
+  int target = 0;             // DecodePlan
+  float* partials = nullptr;  // DecodeScratch floats
+  int* finished = nullptr;    // DecodeScratch counters; zero before a launch and after it
+  // Prefill kernel
+  const AttendTile* tiles = nullptr;
+  int tile_count = 0;
+  int ctas = 0;  // that share them, where the architecture plans so (PrefillPlan)
+};
+
+struct AttendDevice {
+  int sms = 0;
+  int64_t sm_smem_bytes = 0;  // cudaDeviceProp sharedMemPerMultiprocessor
+};
+struct DecodePlan {
+  int target = 0;      // chunks that fill the device, per kv head
+  int grid = 0;        // chunks that there may be: CTAs per kv head
+  int smem_bytes = 0;  // per CTA
+  DecodeRing ring;
+  friend bool operator==(const DecodePlan&, const DecodePlan&) = default;
+};
+// What inspect prints of a launch; sums: of qkv's.
+[[nodiscard]] std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads, bool sums);
+struct DecodeShape {
+  int tokens = 0, kv_heads = 0;
+  int kv_bytes = 2;  // of a key's or value's element
+  int window = 0;    // FlashArgs
+};
+[[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device);
+// The largest target of any step.
+[[nodiscard]] int most_target(int kv_heads, int kv_bytes, const AttendDevice& device);
+
+// Of all units only those of tokens in several chunks leave partials. Such a token has more than 1 / target of the
+// step's pages, so there are at most `target` of them and at most 2 * target units of theirs, whatever the step.
+[[nodiscard]] constexpr int max_split_units(int target) { return 2 * target; }
+struct DecodeScratch {
+  int64_t floats = 0, counters = 0;
+};
+[[nodiscard]] constexpr DecodeScratch decode_scratch(int target, int64_t kv_heads) {
+  const int64_t units = max_split_units(target) * kv_heads;
+  return {.floats = units * kGroupHeads * (kHeadDim + 2), .counters = units};
+}
+
+struct AttendCost {
+  int64_t bytes = 0;  // keys and values of each kv head once per decode token or prefill tile, q and out once
+  int64_t flops = 0;  // 4 * head_dim per visible key, query head and token
+};
+struct AttendHeads {
+  int heads = 0, kv_heads = 0, kv_bytes = 2;
+};
+[[nodiscard]] AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window,
+                              const AttendHeads& heads);
+
+}  // namespace nibble::backend::cuda

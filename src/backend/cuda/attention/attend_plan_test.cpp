@@ -1,0 +1,102 @@
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/attention/attend_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr AttendDevice kHopper{.sms = 132, .sm_smem_bytes = 233472}, kSpark{.sms = 48, .sm_smem_bytes = 102400};
+
+TEST(attend_plan, short_rows_decode_and_long_rows_make_tiles_by_rising_position) {
+  const std::vector<Row> rows = {{0, 1, 900}, {1, 33, 133}, {34, 8, 8}, {42, 9, 9}};
+  AttendShares shares;
+  share_tokens(rows, shares);
+  EXPECT_EQ(shares.decode, (std::vector<int32_t>{0, 34, 35, 36, 37, 38, 39, 40, 41}));
+  EXPECT_EQ(shares.prefill,
+            (std::vector<AttendTile>{{42, 9, 3, 0}, {1, 16, 1, 100}, {17, 16, 1, 116}, {33, 1, 1, 132}}));
+  share_tokens({}, shares);
+  EXPECT_TRUE(shares.decode.empty() && shares.prefill.empty());
+}
+
+TEST(attend_plan, tiles_never_exceed_their_bound) {
+  for (int tokens = 1; tokens <= 300; ++tokens) {
+    for (const int each : {9, 16, 17, 33}) {
+      std::vector<Row> rows;
+      for (int first = 0; first < tokens; first += each) rows.push_back({first, std::min(each, tokens - first), 400});
+      for (const int tile_tokens : {kPrefillTokens, kSm90PrefillTokens}) {
+        AttendShares shares;
+        share_tokens(rows, shares, tile_tokens);
+        ASSERT_LE(static_cast<int64_t>(shares.prefill.size()), max_attend_tiles(tokens)) << tokens << ' ' << each;
+      }
+    }
+  }
+}
+
+TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
+  const DecodePlan one = plan_decode({1, 8, 2}, kHopper);
+  EXPECT_EQ(one, (DecodePlan{.target = 33, .grid = 34, .smem_bytes = 100352, .ring = kDecodeRing}));
+  EXPECT_EQ(plan_decode({1, 8, 2}, kSpark).target, 6);
+  EXPECT_LE(one.smem_bytes, 99 * 1024);
+  EXPECT_EQ(plan_decode({33, 8, 2}, kHopper).ring, kDecodeRing);  // all of them at once
+  EXPECT_EQ(plan_decode({34, 8, 2}, kHopper), (DecodePlan{33, 67, 34816, kSmallDecodeRing}));
+  EXPECT_EQ(plan_decode({66, 8, 2}, kHopper).ring, kSmallDecodeRing);  // likewise
+  EXPECT_EQ(plan_decode({67, 8, 2}, kHopper), (DecodePlan{66, 133, 12288, kLoneDecodeRing}));
+  EXPECT_EQ(chunks_of(512, chunk_blocks(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
+  for (int tokens = 1; tokens <= 300; ++tokens) {
+    const DecodePlan plan = plan_decode({tokens, 8, 2}, kHopper);
+    ASSERT_LE(plan.target, most_target(8, 2, kHopper));
+    int pages = 0, units = 0, split = 0;
+    const auto pages_of = [](int t) { return 1 + t * 37 % 300 + (t == 3 ? 2000 : 0); };
+    for (int t = 0; t < tokens; ++t) pages += pages_of(t);
+    for (int t = 0; t < tokens; ++t) {
+      const int chunks = chunks_of(pages_of(t), chunk_blocks(pages, plan.target));
+      units += chunks;
+      split += chunks > 1 ? chunks : 0;
+    }
+    ASSERT_LE(units, plan.grid) << tokens;
+    ASSERT_LE(split, max_split_units(plan.target)) << tokens;
+  }
+}
+
+TEST(attend_plan, chunks_cover_all_pages_once_and_differ_by_one_at_most) {
+  for (int pages = 1; pages <= 70; ++pages) {
+    for (int chunks = 1; chunks <= pages; ++chunks) {
+      int next = 0;
+      for (int i = 0; i < chunks; ++i) {
+        const BlockSpan span = chunk_span(pages, chunks, i);
+        ASSERT_EQ(span.first, next);
+        ASSERT_GE(span.count, pages / chunks);
+        ASSERT_LE(span.count, pages / chunks + 1);
+        next += span.count;
+      }
+      ASSERT_EQ(next, pages);
+    }
+  }
+}
+
+TEST(attend_plan, a_window_is_never_split_and_needs_a_cta_per_token) {
+  EXPECT_TRUE(never_split(128) && never_split(1));
+  EXPECT_FALSE(never_split(0) || never_split(129));
+  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .window = 128}, kHopper).grid, 5);
+  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .window = 4096}, kHopper).grid, 33 + 5);
+  EXPECT_EQ(visible_keys(127, 128).first, 0);
+  EXPECT_EQ(visible_keys(128, 128).first, 1);
+  for (int position = 0; position < 400; ++position)
+    ASSERT_LE(visible_keys(position, 128).blocks(), kMinChunkBlocks) << position;
+}
+
+TEST(attend_plan, cost_counts_visible_keys) {
+  AttendShares shares;
+  share_tokens(std::vector<Row>{{0, 1, 32768}}, shares);
+  const std::vector<int32_t> position = {32767};
+  const AttendCost full = cost(shares, position, 0, {64, 8, 2});
+  EXPECT_EQ(full.bytes, int64_t{32768} * 8 * 64 * 2 * 2 + 2 * 64 * 64 * 4);
+  EXPECT_EQ(full.flops, int64_t{4} * 64 * 64 * 32768);
+  EXPECT_EQ(cost(shares, position, 128, {64, 8, 1}).bytes, 128 * 8 * 64 * 2 + 2 * 64 * 64 * 4);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

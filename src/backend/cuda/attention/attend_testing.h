@@ -1,0 +1,172 @@
+#pragma once
+// What the tests of the attention kernels share: sequences in shuffled pages, and attention by double loops. No CUDA.
+
+#include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/dense/gemm_testing.h"
+#include "base/random.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+struct AttendShape {
+  int heads, kv_heads, head_dim;
+};
+
+// One sequence: its context and how many of the last tokens ask.
+struct AttendSequence {
+  int context, tokens;
+};
+
+// What the keys and values are rounded to.
+enum class PageValues { kBf16, kE4m3 };
+
+// Keys and values of all sequences in shuffled pages; NaN wherever no sequence has written.
+struct AttendFixture {
+  AttendFixture(const AttendShape& s, int window_in, std::vector<AttendSequence> list, uint64_t seed_in,
+                PageValues rounded = PageValues::kBf16)
+      : shape(s), window(window_in), sequences(std::move(list)), seed(seed_in), page_values(rounded) {
+    int pages_used = 0;
+    for (const AttendSequence& sequence : sequences) {
+      pages_per_row = std::max(pages_per_row, pages_of(sequence.context));
+      pages_used += pages_of(sequence.context);
+    }
+    std::vector<int32_t> order(static_cast<size_t>(pages_used));
+    std::iota(order.begin(), order.end(), 0);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[bits() % i]);
+    const auto size = static_cast<size_t>(pages_used * kPageTokens * s.kv_heads * s.head_dim);
+    keys.assign(size, NAN);
+    values.assign(size, NAN);
+    for (const AttendSequence& sequence : sequences) add(sequence, order);
+    q.resize(positions.size() * static_cast<size_t>(s.heads * s.head_dim));
+    for (float& v : q) v = value(2);
+    for (int h = 0; h < s.heads; ++h) sinks.push_back(Bf16::from_float(value(2)));
+  }
+
+  static int pages_of(int context) { return (context + kPageTokens - 1) / kPageTokens; }
+  uint32_t bits() { return philox(seed, counter++)[0]; }
+  // Of mean 0 and the given standard deviation; uniform.
+  float value(float deviation) { return (uniform_float(bits()) - 0.5f) * 3.4641016f * deviation; }
+
+  [[nodiscard]] size_t at(int32_t row, int position, int kv_head) const {
+    const int32_t page = pages[static_cast<size_t>(row * pages_per_row + position / kPageTokens)];
+    return static_cast<size_t>(((page * shape.kv_heads + kv_head) * kPageTokens + position % kPageTokens) *
+                               shape.head_dim);
+  }
+
+  [[nodiscard]] float rounded(float x) const {
+    return page_values == PageValues::kBf16 ? Bf16::from_float(x).to_float() : E4m3::from_float(x).to_float();
+  }
+
+  void add(const AttendSequence& sequence, std::vector<int32_t>& order) {
+    const auto row = static_cast<int32_t>(rows.size());
+    rows.push_back({static_cast<int32_t>(positions.size()), sequence.tokens, sequence.context});
+    for (int p = 0; p < pages_per_row; ++p) {
+      pages.push_back(p < pages_of(sequence.context) ? order.back() : -1);
+      if (p < pages_of(sequence.context)) order.pop_back();
+    }
+    for (int position = 0; position < sequence.context; ++position)
+      for (int h = 0; h < shape.kv_heads; ++h)
+        for (size_t d = 0; d < static_cast<size_t>(shape.head_dim); ++d) {
+          keys[at(row, position, h) + d] = rounded(value(1));
+          values[at(row, position, h) + d] = rounded(value(1));
+        }
+    for (int i = sequence.context - sequence.tokens; i < sequence.context; ++i) {
+      token_row.push_back(row);
+      positions.push_back(i);
+    }
+    // What no token of the row sees any more has been given back.
+    for (int p = 0; window > 0 && (p + 1) * kPageTokens <= sequence.context - sequence.tokens - window + 1; ++p)
+      pages[static_cast<size_t>(row * pages_per_row + p)] = -1;
+  }
+
+  // The exact result of a query head, and what bounds its error: largest |q|·|k| / 8 of a key, and Σ p|v|.
+  struct Want {
+    std::vector<double> out, size;
+    double score_size = 0;
+  };
+  [[nodiscard]] Want want(size_t token, int head, bool with_sink) const {
+    const auto dim = static_cast<size_t>(shape.head_dim);
+    const int last = positions[token], first = window > 0 ? std::max(0, last - window + 1) : 0;
+    const int kv_head = head / (shape.heads / shape.kv_heads);
+    const float* mine = q.data() + (token * static_cast<size_t>(shape.heads) + static_cast<size_t>(head)) * dim;
+    std::vector<double> scores;
+    Want w{std::vector<double>(dim), std::vector<double>(dim)};
+    double top = with_sink ? sinks[static_cast<size_t>(head)].to_float() : -INFINITY;
+    for (int p = first; p <= last; ++p) {
+      double dot = 0, size = 0;
+      for (size_t d = 0; d < dim; ++d) {
+        const double term = double{mine[d]} * keys[at(token_row[token], p, kv_head) + d];
+        dot += term;
+        size += std::abs(term);
+      }
+      scores.push_back(dot / std::sqrt(shape.head_dim));
+      w.score_size = std::max(w.score_size, size / std::sqrt(shape.head_dim));
+      top = std::max(top, scores.back());
+    }
+    double sum = with_sink ? std::exp(sinks[static_cast<size_t>(head)].to_float() - top) : 0;
+    for (double& score : scores) sum += score = std::exp(score - top);
+    for (int p = first; p <= last; ++p)
+      for (size_t d = 0; d < dim; ++d) {
+        const double share = scores[static_cast<size_t>(p - first)] / sum;
+        w.out[d] += share * values[at(token_row[token], p, kv_head) + d];
+        w.size[d] += share * std::abs(values[at(token_row[token], p, kv_head) + d]);
+      }
+    return w;
+  }
+
+  // As a kernel's pages hold them.
+  [[nodiscard]] std::vector<uint8_t> page_bytes(const std::vector<float>& from) const {
+    std::vector<uint8_t> bytes;
+    for (const float v : from) {
+      if (page_values == PageValues::kE4m3) {
+        bytes.push_back(E4m3::from_float(v).bits);
+      } else {
+        const uint16_t word = Bf16::from_float(v).bits;
+        bytes.push_back(static_cast<uint8_t>(word));
+        bytes.push_back(static_cast<uint8_t>(word >> 8));
+      }
+    }
+    return bytes;
+  }
+
+  AttendShape shape;
+  int window;
+  std::vector<AttendSequence> sequences;
+  uint64_t seed;
+  PageValues page_values;
+  uint64_t counter = 0;
+  int pages_per_row = 0;
+  std::vector<Row> rows;
+  std::vector<int32_t> pages, token_row, positions;
+  std::vector<float> keys, values, q;
+  std::vector<Bf16> sinks;
+};
+
+// A kernel's result [tokens, heads, head_dim] as it rounds it for a GEMM.
+inline std::vector<uint16_t> as_input(const std::vector<float>& out, int tokens, const GemmInput& form) {
+  std::vector<uint16_t> bits;
+  for (const float value : out)
+    bits.push_back(form.type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
+  return form.rows > 0 ? in_panels(bits, static_cast<int>(out.size()) / tokens, tokens) : bits;
+}
+// Both types, both orders.
+inline std::array<GemmInput, 2> input_forms(int tokens) {
+  return {GemmInput{.type = InputType::kBf16, .rows = static_cast<int>(panel_rows(tokens))},
+          GemmInput{.type = InputType::kF16}};
+}
+
+// How far a result may lie from the exact one. Decode splits q and p into two halves (16 bits in bf16); prefill rounds
+// them once: a relative error r of q moves a score by r * score_size, and with it p by as much.
+[[nodiscard]] inline double attend_bound(double relative, const AttendFixture::Want& want, size_t d) {
+  return want.size[d] * (2 * std::expm1(relative * want.score_size) + relative) + 1e-6 * want.size[d] + 1e-30;
+}
+inline constexpr double kDecodeError = 0x1p-16;
+inline constexpr double kPrefillError = 0x1p-8;  // bf16: half an ulp is 2^-9
+
+}  // namespace nibble::backend::cuda

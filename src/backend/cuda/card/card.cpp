@@ -1,0 +1,66 @@
+#include "backend/cuda/card/card.h"
+
+#include "backend/cuda/memory/arena.h"
+#include "backend/cuda/program/choices.h"
+#include "backend/cuda/card/device_errors.h"
+#include "backend/cuda/memory/device_weights.h"
+#include "backend/cuda/launch/launchers.h"
+#include "backend/cuda/program/program.h"
+#include "backend/cuda/program/step_graph.h"
+#include "base/error.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace nibble::backend {
+namespace cuda {
+
+KernelTable kernels_for(const DeviceFacts& facts) {
+  const cudaError_t status = any_kernels_fit_device();
+  if (status == cudaSuccess) return all_kernels();
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction)
+    throw Error(Code::kUnsupported, why_no_kernels(facts, NIBBLE_CUDA_ARCHS));
+  cuda_check(status);
+  return {};
+}
+
+}  // namespace cuda
+
+using namespace cuda;  // NOLINT: this file is the room's own
+
+CudaAvailable cuda_available(int device) {
+  try {
+    static_cast<void>(kernels_for(open_device(device)));
+    return {.yes = true, .reason = {}};
+  } catch (const Error& error) {
+    return {.yes = false, .reason = error.what()};
+  }
+}
+
+std::optional<DeviceFacts> cuda_plan_device() {
+  if (!cuda_available().yes) return std::nullopt;
+  return open_device(0);
+}
+
+CudaMemory cuda_memory(int device) {
+  static_cast<void>(kernels_for(open_device(device)));
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total));
+  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
+}
+
+MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
+  Carver measure(nullptr);
+  const ArenaNeeds needs = arena_needs(config, options, Card(open_device(options.device)));
+  static_cast<void>(carve(needs, measure));
+  const int64_t kv = kv_bytes(config, value_bytes(page_type(options.kv)));
+  const bool graphs = needs.matrices == Matrices::kPacked && !options.eager;
+  return {
+      .weights = 0,
+      .kv = kv,
+      .activations = measure.bytes() - kv,
+      .graphs = graphs ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers) : 0,
+      .upload = upload_bytes(options.upload_threads)};
+}
+
+}  // namespace nibble::backend

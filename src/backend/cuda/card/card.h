@@ -1,0 +1,13 @@
+#pragma once
+// This machine's card: whether the build runs on it. cuda_backend.h and plan.h declare what others may ask.
+
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/launch/kernel_table.h"
+
+namespace nibble::backend::cuda {
+
+// Throws Error(kUnsupported) when the build has no machine code for the card.
+[[nodiscard]] KernelTable kernels_for(const DeviceFacts& facts);
+
+}  // namespace nibble::backend::cuda

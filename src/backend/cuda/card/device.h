@@ -1,0 +1,49 @@
+#pragma once
+// CUDA's handles as owners, its errors as Error, and the facts of the card.
+
+#include "backend/cuda/card/device_facts.h"
+#include "base/error.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <string_view>
+
+#include <cuda_runtime_api.h>
+
+namespace nibble::backend::cuda {
+
+// Throws Error(kDevice), or kOutOfMemory when that is what CUDA says, naming the call's place.
+void cuda_check(cudaError_t status, std::source_location where = std::source_location::current());
+
+// Makes the device current for this thread. Throws Error(kUnsupported) when there is no such device.
+[[nodiscard]] DeviceFacts open_device(int device);
+
+struct CudaFree {
+  void operator()(std::byte* bytes) const { cudaFree(bytes); }
+};
+struct CudaFreeHost {
+  void operator()(std::byte* bytes) const { cudaFreeHost(bytes); }
+};
+struct StreamDestroy {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+};
+struct EventDestroy {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+
+using DeviceBytes = std::unique_ptr<std::byte[], CudaFree>;
+using PinnedBytes = std::unique_ptr<std::byte[], CudaFreeHost>;
+using Stream = std::unique_ptr<CUstream_st, StreamDestroy>;
+using Event = std::unique_ptr<CUevent_st, EventDestroy>;
+
+// `what` names the use in the message when there is no room.
+[[nodiscard]] DeviceBytes allocate_device(int64_t bytes, std::string_view what);
+[[nodiscard]] PinnedBytes allocate_pinned(int64_t bytes, std::string_view what);
+[[nodiscard]] Stream make_stream();
+[[nodiscard]] Event make_event();  // without a time
+[[nodiscard]] Event make_timer();  // with one
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,55 @@
+#include "backend/cuda/card/device_errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+std::string version(int cuda) { return fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10); }
+
+// The oldest driver of a CUDA major version serves all its minor ones.
+std::string wanted_driver(int runtime) {
+  constexpr int kMajor = 13;
+  constexpr std::string_view kOldest = ", version 580 or newer";
+  return fmt::format("an NVIDIA driver for CUDA {}{}", version(runtime), runtime / 1000 == kMajor ? kOldest : "");
+}
+
+// "121a-real" as "12.1": the last digit is the minor version.
+std::string capability(std::string_view arch) {
+  const std::string_view digits = arch.substr(0, arch.find_first_not_of("0123456789"));
+  if (digits.size() < 2) return std::string(arch);
+  return fmt::format("{}.{}", digits.substr(0, digits.size() - 1), digits.back());
+}
+
+}  // namespace
+
+std::string why_no_device(int status, const CudaVersions& versions, std::string_view says) {
+  if (status == kCudaInsufficientDriver) {  // CUDA's answer where there is no driver, too
+    if (versions.driver == 0)
+      return fmt::format("want {}, found none: install it, or use --backend cpu", wanted_driver(versions.runtime));
+    return fmt::format("want {}, found one for CUDA {}: update the driver", wanted_driver(versions.runtime),
+                       version(versions.driver));
+  }
+  if (status == 0 || status == kCudaNoDevice)
+    return fmt::format(
+        "want a GPU, found none, but a driver for CUDA {}: is one built in, is it hidden by "
+        "CUDA_VISIBLE_DEVICES or from this container?",
+        version(versions.driver));
+  return fmt::format("want a GPU and its driver, found {}", says);
+}
+
+std::string why_no_kernels(const DeviceFacts& card, std::string_view archs) {
+  std::vector<std::string> built;
+  while (!archs.empty()) {
+    const size_t end = std::min(archs.find(' '), archs.size());
+    if (end > 0) built.push_back(capability(archs.substr(0, end)));
+    archs.remove_prefix(std::min(end + 1, archs.size()));
+  }
+  return fmt::format("want a card of compute capability {}, for which this build has kernels, found {} of {}.{}",
+                     fmt::join(built, " or "), card.name, card.major, card.minor);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,27 @@
+#pragma once
+// What plans and choices need to know of a card (cudaDeviceProp). Plain C++.
+
+#include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/dense/gemv_plan.h"
+
+#include <cstdint>
+#include <string>
+
+namespace nibble::backend::cuda {
+
+struct DeviceFacts {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0;
+  int64_t cta_smem_bytes = 0, sm_smem_bytes = 0;  // shared memory that a block may opt in to; that an SM has
+};
+
+[[nodiscard]] inline GemvDevice gemv_device(const DeviceFacts& facts) {
+  return {.sms = facts.multiprocessors, .cta_smem_bytes = facts.cta_smem_bytes, .sm_smem_bytes = facts.sm_smem_bytes};
+}
+[[nodiscard]] inline AttendDevice attend_device(const DeviceFacts& facts) {
+  return {.sms = facts.multiprocessors, .sm_smem_bytes = facts.sm_smem_bytes};
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,63 @@
+// cuda_clock (measure.h). NVML comes with the driver, so it is loaded, never linked; its header comes with neither, so
+// what is used of it is declared here, after NVIDIA's "NVML API Reference".
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/card/measure.h"
+
+#include <type_traits>
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+namespace nibble::backend {
+namespace {
+
+using Device = struct nvmlDevice_st*;  // NOLINT(readability-identifier-naming): NVML's name
+constexpr int kSuccess = 0, kSmClock = 1, kGpuSensor = 0;
+// nvmlClocksEventReasons
+constexpr unsigned long long kSwPowerCap = 0x04, kSwThermal = 0x20, kHwThermal = 0x40, kHwPowerBrake = 0x80;
+
+struct Nvml {
+  int (*init)() = nullptr;
+  int (*device_of)(const char* pci_bus_id, Device*) = nullptr;
+  int (*clock)(Device, int which, unsigned* mhz) = nullptr;
+  int (*temperature)(Device, int sensor, unsigned* celsius) = nullptr;
+  int (*reasons)(Device, unsigned long long* bits) = nullptr;
+  Device device = nullptr;
+
+  // False where the library lacks something or does not know the card.
+  bool open(int which) {
+    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return false;
+    const auto bind = [&](const char* name, auto& function) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      return function != nullptr;
+    };
+    char bus[32] = {};
+    return bind("nvmlInit_v2", init) && bind("nvmlDeviceGetHandleByPciBusId_v2", device_of) &&
+           bind("nvmlDeviceGetClockInfo", clock) && bind("nvmlDeviceGetTemperature", temperature) &&
+           bind("nvmlDeviceGetCurrentClocksThrottleReasons", reasons) &&
+           cudaDeviceGetPCIBusId(bus, sizeof bus, which) == cudaSuccess && init() == kSuccess &&
+           device_of(bus, &device) == kSuccess;
+  }
+  [[nodiscard]] std::optional<ClockReading> read() const {
+    unsigned mhz = 0, celsius = 0;
+    unsigned long long why = 0;
+    if (clock(device, kSmClock, &mhz) != kSuccess || temperature(device, kGpuSensor, &celsius) != kSuccess ||
+        reasons(device, &why) != kSuccess)
+      return std::nullopt;
+    return ClockReading{.mhz = static_cast<int>(mhz),
+                        .celsius = static_cast<int>(celsius),
+                        .thermal = (why & (kSwThermal | kHwThermal)) != 0,
+                        .power = (why & (kSwPowerCap | kHwPowerBrake)) != 0};
+  }
+};
+
+}  // namespace
+
+ReadClock cuda_clock(int device) {
+  Nvml nvml;
+  if (!nvml.open(device)) return {};
+  return [nvml] { return nvml.read(); };
+}
+
+}  // namespace nibble::backend

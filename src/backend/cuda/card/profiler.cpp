@@ -1,0 +1,19 @@
+#include "backend/cuda/card/profiler.h"
+
+namespace nibble::backend::cuda {
+
+void Profiler::begin() {
+  cuda_check(cudaStreamSynchronize(on_.stream));
+  cupti_.emplace();
+  if (graphs_ != nullptr) graphs_->forget();  // CUPTI sees into those that are made before its eyes
+  on_.trace->clear();
+}
+
+KernelProfile Profiler::take() {
+  cuda_check(cudaStreamSynchronize(on_.stream));
+  KernelProfile profile = account(*on_.trace, cupti_->take());
+  on_.trace->clear();
+  return profile;
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,84 @@
+#include "backend/cuda/dense/gemm.h"
+
+#include "backend/cuda/launch/chained_launch.cuh"
+#include "backend/cuda/dense/gemm.cuh"
+#include "backend/cuda/dense/gemm_launch.cuh"
+#include "backend/cuda/quantise/round.cuh"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+void require_round(const RoundArgs& args, Kernel name) {
+  const int block = args.to.rows > 0 ? layout::kPanelK : layout::kBlockK;
+  require_shape(args.tokens > 0, name, "at least one token", args.tokens);
+  require_shape(args.cols > 0 && args.cols % block == 0, name, "cols a multiple of 32, in panels of 64", args.cols);
+  require_shape(args.to.rows % layout::kAtomRows == 0 && args.copies > 0 &&
+                    (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
+                name, "panels in atoms of 8 that hold every row", args.to.rows);
+  require_shape((args.norm == nullptr) == (args.inverse == nullptr), name, "a norm and its inverses, or neither",
+                args.tokens);
+}
+
+template <layout::Packing kPacking, int kTokens, layout::RowOrder kOrder>
+void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  using Tile = GemmTile<kPacking, kTokens>;
+  constexpr Kernel kName =
+      kOrder == layout::RowOrder::kGateUp ? kernel::kGemmGateUp : by_packing(kernel::kGemm, kPacking);
+  launch_gemm<Tile>(any_gemm<Tile, kOrder>, kName, args, plan, on);
+}
+
+// The list of instances: tokens per CTA, for each packing and for gate and up rows.
+template <layout::Packing kPacking, layout::RowOrder kOrder>
+void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  if (plan.tokens == 32) return launch<kPacking, 32, kOrder>(args, plan, on);
+  if (plan.tokens == 64) return launch<kPacking, 64, kOrder>(args, plan, on);
+  launch<kPacking, 128, kOrder>(args, plan, on);
+}
+
+}  // namespace
+
+void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  using layout::Packing;
+  using layout::RowOrder;
+  check_args(args);
+  if (args.order == RowOrder::kGateUp) return launch_tokens<Packing::kMxfp4, RowOrder::kGateUp>(args, plan, on);
+  switch (args.packing) {  // kPlain's instance takes its rows from args.order
+    case Packing::kBf16: return launch_tokens<Packing::kBf16, RowOrder::kPlain>(args, plan, on);
+    case Packing::kMxfp8: return launch_tokens<Packing::kMxfp8, RowOrder::kPlain>(args, plan, on);
+    case Packing::kMxfp4: return launch_tokens<Packing::kMxfp4, RowOrder::kPlain>(args, plan, on);
+  }
+}
+
+void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
+  check_args(args);
+  void (*const kernel)(GroupArgs) = any_moe_group_tiles;
+  launch_chained(kernel, {kernel::kGroupTiles, on, args.experts, kGroupThreads, sizeof(GroupShared)}, args);
+}
+
+void any_round(const RoundArgs& args, const Launch& on) {
+  constexpr Kernel kName = kernel::kRound;
+  require_round(args, kName);
+  void (*const kernel)(RoundArgs) = any_round_f32;
+  launch_chained(kernel, {kName, on, args.tokens, round_threads(args.cols)}, args);
+}
+
+void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on) {
+  constexpr Kernel kName = kernel::kGroupRound;
+  check_args(group);
+  require_round(args, kName);
+  require_shape(group.topk <= 32 && group.topk == args.copies && group.tokens == args.tokens, kName,
+                "a copy for each of a token's up to 32 experts", args.copies);
+  require_shape(args.cols <= 8 * kRoundTokenThreads && args.to.rows > 0 && group.places != nullptr, kName,
+                "up to 4096 cols, in panels", args.cols);
+  void (*const kernel)(GroupArgs, RoundArgs) = any_group_round_f32;
+  // The router leaves most SMs idle (256 tokens of 20b on an H100: 5.5 µs instead of 6.2).
+  const int smem = std::max(static_cast<int>(sizeof(GroupRoundShared)),
+                            args.tokens > multiprocessors() ? spreading_bytes(args.tokens) : 0);
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
+  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", smem);
+  launch_chained(kernel, {kName, on, args.tokens, round_threads(args.cols), smem}, group, args);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,133 @@
+#include "backend/cuda/dense/gemm_plan.h"
+
+#include "backend/cuda/quantise/rounding.h"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "base/error.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kStages = 4, kStageK = 64;  // gemm.cuh GemmTile; asserted there
+
+void require(bool holds, const char* want, const GemmArgs& a) {
+  if (holds) return;
+  throw Error(Code::kUnsupported, "cuda: gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}", want, a.rows,
+              a.cols, a.tokens, a.experts, a.x_share);
+}
+
+int64_t row_blocks(const GemmShape& s) { return ceil_div(s.rows / layout::kTileRows, kGemmRowTiles); }
+
+constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
+
+}  // namespace
+
+std::string GemmPlan::to_string() const {
+  return fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", rows, tokens, grid_x, grid_y, smem_bytes);
+}
+
+void require_tiles(const GemmShape& s) {
+  if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::slice_blocks(s.cols) == 0 || s.tokens <= 0)
+    throw Error(Code::kUnsupported,
+                "cuda: gemm: want rows in tiles of 16, cols in slices and a token, found {} x {}, {} tokens", s.rows,
+                s.cols, s.tokens);
+}
+
+GemmPlan plan_gemm_tile(const GemmShape& s, int tile_tokens) {
+  require_tiles(s);
+  const int64_t tiles =
+      s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
+  return {.rows = kGemmRowTiles * layout::kTileRows,
+          .tokens = tile_tokens,
+          .grid_x = static_cast<int>(row_blocks(s)),
+          .grid_y = tiles,
+          .smem_bytes = kStages * tile_tokens * kStageK * 2};
+}
+
+GemmPlan plan_gemm(const GemmShape& s, int sms) {
+  require_tiles(s);
+  const int64_t hit = std::min(s.experts, s.tokens), mean = ceil_div(s.tokens, hit);
+  int best = 0;
+  int64_t best_work = 0;
+  for (const int tile : kGemmTokens) {
+    const int64_t work = ceil_div(hit * ceil_div(mean, tile) * row_blocks(s), sms) * (tile + kFixed);
+    if (best != 0 && work > best_work) continue;  // of equals the widest, which reads x and weights least
+    best = tile;
+    best_work = work;
+  }
+  return plan_gemm_tile(s, best);
+}
+
+GemmArgs down_alone(const GemmArgs& args) {
+  GemmArgs own = args;
+  own.order = layout::RowOrder::kPlain;
+  own.weights = args.down.weights;
+  own.bias = args.down.bias;
+  own.x = args.u;
+  own.rows = args.cols;
+  own.cols = args.rows / 2;
+  own.x_share = 1;
+  own.y16 = args.down.y16;
+  own.u = nullptr;
+  own.down = {};
+  return own;
+}
+
+GemmCost cost(const GemmArgs& a, int distinct_experts) {
+  const GemmCost down = a.down.weights == nullptr ? GemmCost{} : cost(down_alone(a), distinct_experts);
+  const int64_t results = int64_t{a.tokens} * a.rows * (a.u != nullptr ? 1 : a.y16 != nullptr ? 2 : 4);
+  const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
+  return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
+                   int64_t{2} * a.tokens / a.x_share * a.cols + results + down.bytes,
+          .flops = int64_t{2} * a.tokens * a.rows * a.cols + down.flops};
+}
+
+void check_args(const GemmArgs& a) {
+  require(a.tokens > 0, "at least one token", a);
+  require(a.rows > 0 && a.rows % layout::kTileRows == 0, "rows in tiles of 16", a);
+  require(layout::slice_blocks(a.cols) != 0, "cols in slices (layout/mx_a_m16k32.h)", a);
+  require(aligned(a.weights) && aligned(a.x), "weights and x, 16-byte aligned", a);
+  require(a.x_share > 0 && a.experts > 0, "x_share and experts of at least one", a);
+  require(int64_t{a.tokens} / a.x_share * a.cols < int64_t{1} << 32, "x of less than 2^32 elements", a);
+  const bool grouped = a.tiles != nullptr;
+  require(grouped == (a.pairs != nullptr) && grouped == (a.tile_count != nullptr), "tiles, tile_count and pairs", a);
+  require(grouped || (a.experts == 1 && a.x_share == 1), "one matrix where nothing is grouped", a);
+  require(a.x_rows == 0 || (a.x_rows % kGroupAlign == 0 && a.x_share == 1 &&
+                            a.x_rows >= (grouped ? max_places(a.tokens, a.experts) : a.tokens)),
+          "x_rows in atoms of 8 that hold every row", a);
+  const bool gate_up = a.order == layout::RowOrder::kGateUp;
+  require(gate_up == (a.u != nullptr), "u for gate and up rows, and for nothing else", a);
+  require(!gate_up || (a.packing == layout::Packing::kMxfp4 && a.bias != nullptr && aligned(a.u)),
+          "MXFP4 and a bias for gate and up rows", a);
+  require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, "heads of 64 rows", a);
+  const GemmDown& down = a.down;
+  require(down.weights == nullptr || (gate_up && grouped && a.x_rows > 0 && a.rows == 2 * a.cols &&
+                                      aligned(down.weights) && down.bias != nullptr && aligned(down.y16)),
+          "down behind experts' gate and up rows of sm90_gemm, twice the cols, 16-byte aligned", a);
+  if (gate_up) return;
+  if (a.y16 != nullptr)
+    return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),
+                   "y16, 16-byte aligned, of plain MXFP4 rows", a);
+  int row = 0;
+  const int step = a.order == layout::RowOrder::kHeads64 ? 64 : layout::kTileRows;
+  for (const GemmPart& part : a.parts) {
+    require(part.rows == 0 || (part.first_row == row && part.rows % step == 0 && part.to != nullptr),
+            "parts one after the other, in tiles of 16 rows or heads of 64", a);
+    row += part.rows;
+  }
+  require(row == a.rows, "parts that hold all rows", a);
+}
+
+void check_args(const GroupArgs& a) {
+  const bool tiles = a.tile_tokens >= 8 && a.tile_tokens <= 256 && a.tile_tokens % 8 == 0;
+  if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && tiles) return;
+  throw Error(Code::kUnsupported,
+              "cuda: moe grouping: want up to {} experts and tiles of 8 to 256 by 8, "
+              "found {} tokens, topk {}, {} experts, tiles of {}",
+              kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
+}
+
+}  // namespace nibble::backend::cuda

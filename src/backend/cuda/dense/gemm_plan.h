@@ -1,0 +1,136 @@
+#pragma once
+// Matrix products for many tokens (9 and more) and what the MoE needs around them: arguments, checks, plan and cost.
+// Plain C++; launchers: gemm.h.
+
+#include "backend/cuda/experts/expert_tile.h"
+#include "backend/cuda/dense/gemm_input.h"
+#include "backend/cuda/layout/packed.h"
+#include "base/dtype.h"
+
+#include <cstdint>
+#include <string>
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA of any_gemm
+inline constexpr int kGemmMaxParts = 3;
+inline constexpr int kGemmTokens[] = {32, 64, 128};  // that a CTA may take
+inline constexpr int kGroupMaxExperts = 256;
+inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
+
+// Pairs in each of an expert's tiles but the last: the fewest tiles of up to `most`, as even as multiples of 8 allow.
+[[nodiscard]] constexpr int even_tile(int count, int most) {
+  const int tiles = (count + most - 1) / most;
+  return ((count + tiles - 1) / tiles + 7) / 8 * 8;
+}
+// Places that the pairs may take, with the gaps between experts.
+[[nodiscard]] constexpr int64_t max_places(int64_t pairs, int64_t experts) {
+  const int64_t gaps = (pairs < experts ? pairs : experts) * (kGroupAlign - 1);
+  return (pairs + gaps + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
+}
+[[nodiscard]] constexpr int64_t max_expert_tiles(int64_t pairs, int64_t experts, int tile_tokens) {
+  return pairs / tile_tokens + (pairs < experts ? pairs : experts);
+}
+
+inline constexpr int kTileCounts = 3;
+// The pairs by expert, rising within one, and their tiles; all on the device.
+struct GroupArgs {
+  const int32_t* expert_ids = nullptr;  // [tokens, topk], in [0, experts)
+  int32_t* pairs = nullptr;             // [max_places], by place; -1 in gaps
+  int32_t* places = nullptr;            // [tokens * topk], by pair, or null
+  ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
+  int32_t* tile_counts = nullptr;       // [kTileCounts]: tiles of all experts whose tiles hold more than 8 * i pairs
+  int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;
+};
+
+// A range of result rows and where it goes: to[token, row - first_row].
+struct GemmPart {
+  float* to = nullptr;  // [tokens, rows]
+  int first_row = 0, rows = 0;
+};
+
+// The experts' second product, in one launch with the first: y16[t, r] = W[r] · u[t] + bias[r], of as many rows as the
+// first has columns.
+struct GemmDown {
+  const uint8_t* weights = nullptr;  // [experts] of [rows, inter], in kPlain; null: none
+  const Bf16* bias = nullptr;        // [experts, rows]
+  uint16_t* y16 = nullptr;           // bf16 [tokens, rows]
+};
+
+// y[t, r] = W[r] · x[t] + bias[r]. Grouped (tiles given): t is a pair, W and bias are those of its
+// expert, and x's row is pair / x_share.
+// Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte aligned. sm90_gemm: x
+// and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place (GroupArgs) instead of a pair.
+// Products are exact (sm90_gemm: but for MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise
+// repeatable, whatever the other tokens.
+struct GemmArgs {
+  layout::Packing packing = layout::Packing::kBf16;
+  layout::RowOrder order = layout::RowOrder::kPlain;
+  const uint8_t* weights = nullptr;    // [experts or 1] of [rows, cols]
+  const Bf16* bias = nullptr;          // [experts or 1, rows] in the checkpoint's order, or null
+  const uint16_t* x = nullptr;         // [*, cols]
+  GemmPart parts[kGemmMaxParts] = {};  // a row lies in one of them
+  int rows = 0, cols = 0, tokens = 0;  // grouped: tokens is the number of pairs
+  // Grouped
+  ExpertTile* tiles = nullptr;  // with down: each list serves one launch
+  const int32_t* tile_count = nullptr;
+  const int32_t* pairs = nullptr;
+  int x_share = 1, experts = 1;
+  int x_rows = 0;           // sm90_gemm: a multiple of 8 that holds all rows
+  uint16_t* y16 = nullptr;  // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
+  // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
+  uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order
+  float swiglu_limit = 7.0f;
+  GemmDown down{};  // sm90_gemm, rows = 2 * cols
+};
+// The launch of args.down on its own, behind that of the rest.
+[[nodiscard]] GemmArgs down_alone(const GemmArgs& args);
+
+// Activations to the type and order that a GEMM takes. In panels row t goes to places[t * copies + i], or to t without
+// places; cols a multiple of 64. Else cols a multiple of 32. What is no row's place is left as it is.
+struct RoundArgs {
+  const float* from = nullptr;  // [tokens, cols]
+  GemmInput to{};
+  int tokens = 0, cols = 0;
+  const float* inverse = nullptr;  // [tokens], with norm [cols]: what is rounded is from * inverse * norm
+  const Bf16* norm = nullptr;
+  const int32_t* places = nullptr;
+  int copies = 1;
+};
+// Whether a step's pairs are so few that every token's CTA finds its places itself, where it has any.
+[[nodiscard]] constexpr bool group_while_rounding(bool by_place, int64_t pairs) { return by_place && pairs <= 1024; }
+
+struct GemmPlan {
+  int rows = 0;        // of a tile
+  int tokens = 0;      // of a tile, at most
+  int grid_x = 0;      // blocks of rows; sm90_gemm: CTAs, which take tiles in turn
+  int64_t grid_y = 0;  // tiles of tokens that there may be; sm90_gemm: 1
+  int smem_bytes = 0;
+  [[nodiscard]] std::string to_string() const;
+  friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
+};
+struct GemmShape {
+  int64_t rows = 0, cols = 0;
+  int64_t tokens = 0;  // grouped: pairs
+  int64_t experts = 1;
+  layout::Packing packing = layout::Packing::kMxfp4;
+  bool wide_scales = false;  // of MXFP4: some scale code is above layout::kMaxWgmmaScaleCode
+};
+// Throws Error(kUnsupported) for a shape that has no tiles.
+void require_tiles(const GemmShape& shape);
+// any_gemm's tile that should finish first: waves of CTAs over `sms` times a tile's work. All of a step's grouped
+// launches must use the same tile: plan with the larger rows. Throws as require_tiles.
+[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, int sms);
+[[nodiscard]] GemmPlan plan_gemm_tile(const GemmShape& shape, int tile_tokens);
+
+struct GemmCost {
+  int64_t bytes = 0;  // weights of each distinct expert once, activations and results once
+  int64_t flops = 0;
+};
+[[nodiscard]] GemmCost cost(const GemmArgs& args, int distinct_experts);
+
+// Throw Error(kInvalidRequest or kUnsupported) that prints the arguments when a launch cannot serve them.
+void check_args(const GemmArgs& args);
+void check_args(const GroupArgs& args);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,173 @@
+#include "backend/cuda/dense/gemm_plan.h"
+
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/mxfp4_waves.h"
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kSms = 132;
+
+TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
+  EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 32);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kSms).tokens, 64);
+  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kSms).tokens, 128);
+  const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kSms);
+  EXPECT_EQ(large, (GemmPlan{.rows = 128, .tokens = 128, .grid_x = 45, .grid_y = 384, .smem_bytes = 65536}));
+  EXPECT_EQ(large.to_string(), "128 rows x 128 tokens, grid 45 x 384, 65536 B shared");
+}
+
+TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
+  for (const auto& [tokens, tile] :
+       {std::pair{64, kMxfp4Narrow}, {768, kMxfp4Narrow}, {769, kMxfp4Tokens}, {8192, kMxfp4Tokens}}) {
+    const GemmPlan up = plan_sm90_gemm({5760, 2880, 4 * tokens, 128}, kSms);
+    EXPECT_EQ(up.tokens, tile);
+    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3));
+    EXPECT_EQ(plan_sm90_gemm({256, 4096, 4 * tokens, 128}, kSms).smem_bytes, mxfp4_shared_bytes(4));
+  }
+  for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs), 227 * 1024);
+  EXPECT_EQ(plan_sm90_gemm({128, 384, 9}, kSms).grid_x, 2);  // a warpgroup each
+}
+
+TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
+  for (const Mxfp4Matrices matrices : {Mxfp4Matrices{1}, {4}, {9}, {12}, {180}, {360}, {12, 24}, {15, 30}, {180, 360}})
+    for (const int tiles : {1, 2, 5, 7, 32})
+      for (const int ctas : {1, 2, 3, 132}) {
+        const auto& [behind, before] = matrices;
+        SCOPED_TRACE(testing::Message() << before << " and " << behind << " row tiles, " << tiles << " tiles, " << ctas
+                                        << " CTAs");
+        Mxfp4Waves waves(matrices, tiles, ctas);
+        if (tiles == 7) waves.weigh(1000, 1);
+        std::vector<int> taken(static_cast<size_t>((before + behind) * tiles)), work_tiles(static_cast<size_t>(tiles));
+        for (int cta = 0; cta < ctas; ++cta)
+          for (int wave = 0, last = 0; waves.of(cta, wave).row_tiles > 0; ++wave) {
+            const RowWork work = waves.of(cta, wave);
+            const bool first = before > 0 && !work.behind;
+            const int rows = first ? before : behind, from = work.behind ? before * tiles : 0;
+            ASSERT_LT(work.tile, tiles);
+            ASSERT_LT(work.first_row_tile, rows);
+            ASSERT_LE(last, work.behind ? 1 : 0);  // what others wait for comes first
+            last = work.behind ? 1 : 0;
+            work_tiles[static_cast<size_t>(work.tile)] += first ? 1 : 0;
+            for (int row = work.first_row_tile; row < std::min(work.first_row_tile + work.row_tiles, rows); ++row)
+              ++taken[static_cast<size_t>(from + work.tile * rows + row)];
+          }
+        for (const int times : taken) ASSERT_EQ(times, 1);
+        for (const int count : work_tiles) ASSERT_EQ(count, waves.before_blocks);
+      }
+}
+
+TEST(gemm_plan, the_last_wave_is_cut_into_what_the_ctas_can_take) {
+  const Mxfp4Waves gate_up({360}, 32, 132), down({180}, 32, 132), even({132 * 12}, 4, 132);  // 20b, 256 tokens
+  const Mxfp4Waves both({180, 360}, 32, 132);
+  EXPECT_EQ(gate_up.whole, 7);
+  EXPECT_EQ(gate_up.last_row_tiles, 4);
+  EXPECT_EQ(down.whole, 3);
+  EXPECT_EQ(down.last_row_tiles, 8);
+  EXPECT_EQ(both.whole, 10);
+  EXPECT_EQ(both.last_row_tiles, 12);  // 120 of 132 CTAs
+  EXPECT_EQ(even.of(0, 4).row_tiles, 0);
+  EXPECT_EQ(Mxfp4Waves({360}, 4, 121).last_row_tiles, 12);  // 120 work tiles
+  Mxfp4Waves weighed = down;
+  weighed.weigh(64, 1);
+  EXPECT_EQ(weighed.last_row_tiles, 8);
+  weighed.weigh(133, 6);
+  EXPECT_EQ(weighed.last_row_tiles, 12);
+}
+
+TEST(gemm_plan, dense_bf16_takes_the_rows_that_read_l2_least_and_fill_the_last_wave) {
+  const auto planned = [](int64_t rows, int64_t cols, int64_t tokens) {
+    return plan_sm90_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, kSms);
+  };
+  const GemmPlan o{.rows = 256, .tokens = 192, .grid_x = 132, .grid_y = 1, .smem_bytes = dense_shared_bytes(192)};
+  EXPECT_EQ(planned(2880, 4096, 2048), o);  // one whole wave
+  for (const auto& [rows, cols, tokens, tile] : {std::array{5120, 2880, 2048, 160},
+                                                 {5120, 2880, 4096, 160},
+                                                 {5120, 2880, 8192, 192},
+                                                 {2880, 4096, 8192, 192},
+                                                 {5120, 2880, 512, 96},
+                                                 {2880, 4096, 512, 64}}) {
+    EXPECT_EQ(planned(rows, cols, tokens).tokens, tile) << rows << ", " << tokens;
+  }
+  for (const auto& [tokens, tile] :
+       {std::array{128, 128}, {129, 160}, {192, 192}, {193, kDenseWide}, {256, kDenseWide}, {257, 160}})
+    EXPECT_EQ(planned(201088, 2880, tokens).tokens, tile) << "logits of " << tokens;
+  for (const int tokens : {64, 96, 128, 160, 176, 192, kDenseWide}) {
+    EXPECT_LE(dense_shared_bytes(tokens), 227 * 1024);
+    EXPECT_GE(dense_stages(tokens), 4);
+  }
+  EXPECT_EQ(plan_sm90_gemm({5120, 2880, 8192}, kSms).rows, 192);  // MXFP4
+}
+
+TEST(gemm_plan, an_experts_tiles_are_even) {
+  EXPECT_EQ(even_tile(256, 256), 256);
+  EXPECT_EQ(even_tile(257, 256), 136);
+  EXPECT_EQ(even_tile(1, 64), 8);
+  for (int count = 1; count < 600; ++count) {
+    const int tile = even_tile(count, 160);
+    ASSERT_LE(tile, 160);
+    ASSERT_EQ((count + tile - 1) / tile, (count + 159) / 160);
+  }
+  EXPECT_EQ(max_places(1, 128), 8);
+  EXPECT_EQ(max_places(16, 2), 32);
+}
+
+TEST(gemm_plan, few_tokens_of_a_dense_matrix_still_fill_the_device) {
+  EXPECT_EQ(plan_gemm({2880, 4096, 256}, kSms).tokens, 64);
+  EXPECT_EQ(plan_gemm({5120, 2880, 8192}, kSms).tokens, 128);
+  EXPECT_EQ(plan_gemm({5120, 2880, 9}, kSms).grid_y, 1);
+}
+
+TEST(gemm_plan, refuses_shapes_without_tiles_or_slices) {
+  EXPECT_THROW(static_cast<void>(plan_gemm({2881, 2880, 9}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 100, 9}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 2880, 0}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_sm90_gemm({2880, 2880, 300}, kSms, 256)), Error);
+}
+
+TEST(gemm_plan, arguments_that_contradict_each_other_are_refused) {
+  alignas(16) uint8_t bytes[16] = {};
+  float y = 0;
+  GemmArgs good{.weights = bytes, .x = reinterpret_cast<const uint16_t*>(bytes), .rows = 128, .cols = 384, .tokens = 9};
+  good.parts[0] = {&y, 0, 128};
+  EXPECT_NO_THROW(check_args(good));
+  const auto refused = [&](auto change) {
+    GemmArgs bad = good;
+    change(bad);
+    EXPECT_THROW(check_args(bad), Error);
+  };
+  refused([](GemmArgs& a) { a.tokens = 0; });
+  refused([](GemmArgs& a) { a.x = nullptr; });
+  refused([](GemmArgs& a) { a.weights += 4; });
+  refused([](GemmArgs& a) { a.parts[0].rows = 64; });
+  refused([](GemmArgs& a) { a.parts[1] = a.parts[0]; });
+  refused([](GemmArgs& a) { a.order = layout::RowOrder::kGateUp; });
+  refused([](GemmArgs& a) { a.experts = 4; });
+  refused([](GemmArgs& a) { a.pairs = reinterpret_cast<const int32_t*>(&a); });
+  refused([](GemmArgs& a) { a.x_rows = 8; });
+  refused([](GemmArgs& a) { a.x_rows = 20; });
+  EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 257, .tile_tokens = 32}), Error);
+  EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 8, .tile_tokens = 33}), Error);
+}
+
+TEST(gemm_plan, cost_counts_weights_once_per_expert) {
+  const GemmArgs up{.packing = layout::Packing::kMxfp4,
+                    .rows = 5760,
+                    .cols = 2880,
+                    .tokens = 32,
+                    .x_share = 4,
+                    .u = reinterpret_cast<uint16_t*>(16)};
+  EXPECT_EQ(cost(up, 7).bytes, 7 * int64_t{5760} * 2880 * 17 / 32 + 8 * 2880 * 2 + 32 * 5760);
+  EXPECT_EQ(cost(up, 7).flops, int64_t{2} * 32 * 5760 * 2880);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

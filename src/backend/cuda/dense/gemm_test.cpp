@@ -1,0 +1,398 @@
+// The kernels for many tokens on the device, against double products: real widths, edges of tokens and experts.
+
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using layout::Packing;
+using layout::RowOrder;
+
+// Tokens grouped on the device: where the lists go, and what they have to be.
+struct Groups {
+  int tokens, experts, tile;
+  const std::vector<int32_t>& chosen;
+  PlainGroups want = plain_groups(chosen, experts, tile);
+  DeviceArray<int32_t> ids{chosen}, pairs{std::vector<int32_t>(want.pairs.size(), -2)}, places{chosen.size()};
+  DeviceArray<int32_t> tile_counts{kTileCounts};
+  DeviceArray<ExpertTile> tiles{
+      static_cast<size_t>(max_expert_tiles(static_cast<int64_t>(chosen.size()), experts, tile))};
+
+  [[nodiscard]] GroupArgs args() const {
+    return {.expert_ids = ids.get(),
+            .pairs = pairs.get(),
+            .places = places.get(),
+            .tiles = tiles.get(),
+            .tile_counts = tile_counts.get(),
+            .tokens = tokens,
+            .topk = PlainExperts::kTopk,
+            .experts = experts,
+            .tile_tokens = tile};
+  }
+  // The token whose row lies there, or -1.
+  [[nodiscard]] int64_t token_at(int64_t place) const {
+    const int32_t pair = want.pairs[static_cast<size_t>(place)];
+    return pair < 0 ? -1 : pair / PlainExperts::kTopk;
+  }
+  void expect() const {
+    ASSERT_EQ(pairs.host(), want.pairs);
+    ASSERT_EQ(places.host(), want.places);
+    ASSERT_EQ(tile_counts.host(), want.tile_counts);
+    const std::vector<ExpertTile> got = tiles.host();
+    ASSERT_TRUE(std::equal(want.tiles.begin(), want.tiles.end(), got.begin()));
+  }
+};
+
+class Gemm : public CudaTest {
+ protected:
+  // Of sm90_gemm or of any_gemm; sms 0: of this card.
+  [[nodiscard]] static GemmPlan plan_of(const GemmShape& shape, bool hopper, int sms, int tile) {
+    if (!hopper) return plan_gemm_tile(shape, tile);
+    if (sms == 0) cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+    return plan_sm90_gemm(shape, sms, tile);
+  }
+  // Which kernels take this packing here: any_gemm, and sm90_gemm on its card.
+  [[nodiscard]] static std::vector<bool> kernels_for(Packing packing) {
+    int major = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major == 9 && sm90_gemm_serves(packing)) return {false, true};
+    return {false};
+  }
+  [[nodiscard]] static std::vector<int> tiles_of(bool hopper, Packing packing = Packing::kMxfp4) {
+    if (hopper && packing == Packing::kBf16) {
+      std::vector<int> tiles(std::begin(kDenseTokens), std::end(kDenseTokens));
+      tiles.push_back(kDenseWide);
+      return tiles;
+    }
+    if (hopper) return {kMxfp4Narrow, kMxfp4Tokens};
+    return {std::begin(kGemmTokens), std::end(kGemmTokens)};
+  }
+  void gemm(const GemmArgs& args, const GemmPlan& plan, bool hopper) {
+    if (hopper) return sm90_gemm(args, plan, on_);
+    any_gemm(args, plan, on_);
+  }
+
+  struct Dense {
+    Packing packing;
+    int rows, cols, tokens, tile;
+    bool hopper = false;
+    RowOrder order = RowOrder::kPlain;
+    int sms = 0;  // that the plan counts on; 0: all
+  };
+  // Every token against some rows: the first and last, and a few that move with the token.
+  void check_dense(const Dense& c) {
+    SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << c.tokens << " tokens in tiles of " << c.tile
+                                    << ", packing " << static_cast<int>(c.packing));
+    const GemmMatrix w(c.packing, c.rows, c.cols, c.order, 5);
+    const bool bf16 = c.packing == Packing::kBf16;
+    const std::vector<uint16_t> x = random_16(bf16, int64_t{c.tokens} * c.cols, 6);
+    const std::vector<Bf16> bias = gemm_bias(c.rows, 7);
+    const DeviceArray<uint8_t> weights(w.packed);
+    const DeviceArray<uint16_t> on_x(c.hopper ? in_panels(x, c.cols, c.tokens) : x);
+    const DeviceArray<Bf16> on_bias(bias);
+    const auto count = static_cast<size_t>(int64_t{c.tokens} * c.rows);
+    const DeviceArray<float> y(count);
+    GemmArgs args{.packing = c.packing,
+                  .order = c.order,
+                  .weights = weights.get(),
+                  .bias = on_bias.get(),
+                  .x = on_x.get(),
+                  .rows = c.rows,
+                  .cols = c.cols,
+                  .tokens = c.tokens,
+                  .x_rows = c.hopper ? static_cast<int>(panel_rows(c.tokens)) : 0};
+    args.parts[0] = {y.get(), 0, c.rows};
+    const GemmPlan plan = plan_of({c.rows, c.cols, c.tokens, 1, c.packing}, c.hopper, c.sms, c.tile);
+    gemm(args, plan, c.hopper);
+    const std::vector<float> got = y.host();
+    gemm(args, plan, c.hopper);
+    ASSERT_EQ(got, y.host()) << "not repeatable";
+    for (int t = 0; t < c.tokens; ++t)
+      for (const int r : {0, c.rows - 1, t * 7 % c.rows, t * 131 % c.rows, (t + 15) % c.rows}) {
+        const GemmSum want = w.dot(r, x.data() + int64_t{t} * c.cols, bf16);
+        const double exact = want.value + bias[static_cast<size_t>(r)].to_float();
+        ASSERT_LE(std::abs(got[static_cast<size_t>(int64_t{t} * c.rows + r)] - exact), kGemmError * (want.size + 1))
+            << "token " << t << ", row " << r;
+      }
+  }
+
+  struct Moe {
+    GemmRouting routing;
+    int tokens, experts, tile;
+    bool hopper = false;
+    int hidden = 2880, inter = 2880, sms = 0;
+  };
+  void check_moe(const Moe& c);
+  void check_at_once(const Moe& c);
+};
+
+TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4})
+    for (const bool hopper : kernels_for(packing)) {
+      for (const int tile : tiles_of(hopper, packing))
+        for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 47, 63, 64, 65, 95, 127, 128, 129, 159, 161})
+          check_dense({packing, 144, 384, tokens, tile, hopper});
+      check_dense({packing, 192, 512, 33, 64, hopper, RowOrder::kHeads64});
+      if (!hopper || packing != Packing::kBf16) continue;
+      for (const int tile : tiles_of(hopper, packing))
+        for (const int rows : {16, 256, 272, 784})
+          for (const int tokens : {1, 9, 65, 193}) check_dense({packing, rows, 384, tokens, tile, true});
+    }
+}
+
+TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
+  for (const bool hopper : kernels_for(Packing::kBf16)) {
+    check_dense({Packing::kBf16, 5120, 2880, 129, 128, hopper, RowOrder::kHeads64});
+    check_dense({Packing::kBf16, 2880, 4096, 65, 64, hopper});
+    if (hopper) check_dense({Packing::kBf16, 5120, 2880, 386, 192, true, RowOrder::kHeads64});
+    check_dense({Packing::kMxfp4, 5120, 2880, 257, hopper ? 160 : 128, hopper, RowOrder::kHeads64});
+  }
+  check_dense({Packing::kMxfp8, 2880, 4096, 129, 128});
+}
+
+// A step's experts on the device, their places and results.
+struct MoeOnDevice {
+  const PlainExperts& plain;
+  bool hopper;
+  int tile;
+  Groups groups{plain.tokens, plain.experts, tile, plain.ids};
+  int rows = static_cast<int>(groups.want.pairs.size());  // of x and u on hopper
+  DeviceArray<uint8_t> up{plain.up.packed}, down{plain.down.packed};
+  DeviceArray<Bf16> up_bias{plain.up_bias}, down_bias{plain.down_bias};
+  DeviceArray<uint16_t> x{
+      hopper ? in_panels(plain.x, plain.hidden, rows, [&](int64_t place) { return groups.token_at(place); }) : plain.x};
+  DeviceArray<uint16_t> u{static_cast<size_t>(hopper ? rows : plain.pairs()) * static_cast<size_t>(plain.inter)};
+  DeviceArray<uint16_t> y{static_cast<size_t>(plain.pairs()) * static_cast<size_t>(plain.hidden)};
+
+  [[nodiscard]] GemmArgs args() const {
+    return {.packing = Packing::kMxfp4,
+            .order = RowOrder::kGateUp,
+            .weights = up.get(),
+            .bias = up_bias.get(),
+            .x = x.get(),
+            .rows = 2 * plain.inter,
+            .cols = plain.hidden,
+            .tokens = plain.pairs(),
+            .tiles = groups.tiles.get(),
+            .tile_count = groups.tile_counts.get(),
+            .pairs = groups.pairs.get(),
+            .x_share = hopper ? 1 : PlainExperts::kTopk,
+            .experts = plain.experts,
+            .x_rows = hopper ? rows : 0,
+            .u = u.get(),
+            .down = {down.get(), down_bias.get(), y.get()}};
+  }
+  [[nodiscard]] GemmShape shape(const GemmArgs& product) const {
+    return {product.rows, product.cols, product.tokens, product.experts};
+  }
+  // [pairs, inter]; what no pair has is not in it.
+  [[nodiscard]] std::vector<uint16_t> u_by_pair() const {
+    return hopper ? from_panels(u.host(), plain.inter, rows, groups.want.places) : u.host();
+  }
+  void poison(cudaStream_t stream) const {
+    cuda_check(cudaMemsetAsync(u.get(), 0xff, u.size() * 2, stream));
+    cuda_check(cudaMemsetAsync(y.get(), 0xff, y.size() * 2, stream));
+  }
+};
+
+void Gemm::check_moe(const Moe& c) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
+                                  << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", hopper " << c.hopper);
+  const PlainExperts plain{c.tokens, c.experts, c.hidden, c.inter,
+                           routed(c.routing, c.tokens, PlainExperts::kTopk, c.experts, 16)};
+  const MoeOnDevice moe{plain, c.hopper, c.tile};
+  any_moe_group_tiles(moe.groups.args(), on_);
+  ASSERT_NO_FATAL_FAILURE(moe.groups.expect());
+  GemmArgs first = moe.args();
+  const GemmArgs second = down_alone(first);
+  first.down = {};
+  gemm(first, plan_of(moe.shape(first), c.hopper, c.sms, c.tile), c.hopper);
+  gemm(second, plan_of(moe.shape(second), c.hopper, c.sms, c.tile), c.hopper);
+  std::vector<float> got_y;
+  for (const uint16_t bits : moe.y.host()) got_y.push_back(value_16(bits, true));
+  plain.expect(moe.u_by_pair(), got_y, 0x1p-8);
+}
+
+// One launch against two, bit for bit; three times, and as a graph that runs again and again.
+void Gemm::check_at_once(const Moe& c) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
+                                  << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", hidden " << c.hidden
+                                  << ", " << c.sms << " CTAs");
+  const PlainExperts plain{c.tokens, c.experts, c.hidden, c.inter,
+                           routed(c.routing, c.tokens, PlainExperts::kTopk, c.experts, 16)};
+  const MoeOnDevice moe{plain, true, c.tile};
+  any_moe_group_tiles(moe.groups.args(), on_);
+  const GemmArgs both = moe.args(), second = down_alone(both);
+  GemmArgs first = both;
+  first.down = {};
+  sm90_gemm(first, plan_of(moe.shape(first), true, c.sms, c.tile), on_);
+  sm90_gemm(second, plan_of(moe.shape(second), true, c.sms, c.tile), on_);
+  const std::vector<uint16_t> want_u = moe.u_by_pair(), want_y = moe.y.host();
+  const auto at_once = [&] {
+    moe.poison(stream_.get());
+    any_moe_group_tiles(moe.groups.args(), on_);
+    sm90_gemm(both, plan_of(moe.shape(both), true, c.sms, c.tile), on_);
+  };
+  for (int i = 0; i < 3; ++i) {
+    at_once();
+    ASSERT_EQ(moe.u_by_pair(), want_u);
+    ASSERT_EQ(moe.y.host(), want_y);
+  }
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 4; ++i) at_once();
+  cuda_check(cudaStreamEndCapture(stream_.get(), &graph));
+  cuda_check(cudaGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < 5; ++i) cuda_check(cudaGraphLaunch(exec, stream_.get()));
+  EXPECT_EQ(moe.u_by_pair(), want_u);
+  EXPECT_EQ(moe.y.host(), want_y);
+  cuda_check(cudaGraphExecDestroy(exec));
+  cuda_check(cudaGraphDestroy(graph));
+}
+
+TEST_F(Gemm, both_products_of_the_experts_at_once_are_the_same_bits) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no Hopper here";
+  using enum GemmRouting;
+  for (const int tile : tiles_of(true))
+    for (const int tokens : {1, 9, 65, 129})
+      for (const GemmRouting routing : {kRandom, kSameForAll})  // few work tiles of few experts; others have none
+        for (const int width : {192, 256}) check_at_once({routing, tokens, 7, tile, true, width, width});
+  for (const int sms : {2, 7, 8, 0}) {  // more tiles than CTAs, and fewer work tiles
+    check_at_once({kRandom, 150, 40, kMxfp4Narrow, true, 192, 192, sms});
+    check_at_once({kSameForAll, 900, 4, kMxfp4Tokens, true, 576, 576, sms});
+  }
+  check_at_once({kRandom, 300, 4, kMxfp4Tokens, true});
+}
+
+TEST_F(Gemm, moe_is_the_plain_product_for_ragged_empty_and_full_experts) {
+  for (const bool hopper : kernels_for(Packing::kMxfp4))
+    for (const int tile : tiles_of(hopper))
+      for (const int tokens : {1, 9, 17, 65, 129})
+        for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
+          check_moe({routing, tokens, 7, tile, hopper, 192, 256});
+}
+
+TEST_F(Gemm, moe_is_the_plain_product_at_the_model_s_widths) {
+  for (const bool hopper : kernels_for(Packing::kMxfp4)) {
+    check_moe({GemmRouting::kRandom, 40, 4, 64, hopper});
+    check_moe({GemmRouting::kSameForAll, 130, 5, 128, hopper});
+  }
+}
+
+// Rings go round from work to work. Small, for racecheck.
+TEST_F(Gemm, two_ctas_take_work_after_work) {
+  if (kernels_for(Packing::kBf16).size() < 2) GTEST_SKIP() << "no Hopper here";
+  for (const int tile : tiles_of(true, Packing::kBf16))
+    for (const int rows : {528, 144})  // more than tokens, and fewer
+      check_dense({Packing::kBf16, rows, 384, 2 * tile + 5, tile, true, RowOrder::kPlain, 2});
+  for (int tokens = 5; tokens < kMxfp4Tokens + 8; tokens += 8)  // of an expert: instructions of every width
+    check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, 2});
+  for (const int sms : {7, 8})  // the last wave in work tiles of one warpgroup; of two
+    for (const int tokens : {40, 90})
+      check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, sms});
+}
+
+TEST_F(Gemm, groups_thousands_of_tokens) {
+  for (const int tokens : {2048, 8192}) {
+    const std::vector<int32_t> ids = routed(GemmRouting::kRandom, tokens, 4, 128, 9);
+    const Groups groups{tokens, 128, 64, ids};
+    any_moe_group_tiles(groups.args(), on_);
+    groups.expect();
+  }
+}
+
+TEST_F(Gemm, groups_and_rounds_a_step_s_tokens_at_once) {
+  constexpr int kTopk = 4;
+  for (const auto& [tokens, experts, cols] :
+       {std::tuple{1, 128, 2880}, {13, 32, 4096}, {97, 32, 2880}, {256, 32, 2880}, {512, 128, 2880}, {9, 5, 192}})
+    for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
+      SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts");
+      const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 9);
+      const std::vector<float> values = Values(10).floats(int64_t{tokens} * cols, 1);
+      const Groups groups{tokens, experts, kMxfp4Tokens, ids};
+      const auto rows = static_cast<int>(groups.want.pairs.size());
+      const DeviceArray<float> from(values);
+      const DeviceArray<uint16_t> to(
+          std::vector<uint16_t>(groups.want.pairs.size() * static_cast<size_t>(cols), 0xffff));
+      any_group_round(groups.args(),
+                      {.from = from.get(),
+                       .to = {to.get(), InputType::kF16, rows},
+                       .tokens = tokens,
+                       .cols = cols,
+                       .copies = kTopk},
+                      on_);
+      ASSERT_NO_FATAL_FAILURE(groups.expect());
+      std::vector<uint16_t> bits;
+      for (const float value : values) bits.push_back(F16::from_float(value).bits);
+      ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) { return groups.token_at(place); }));
+    }
+}
+
+TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
+  constexpr int kTokens = 43, kCols = 192, kCopies = 2, kRows = 96;
+  const std::vector<float> values = Values(4).floats(kTokens * kCols, 3);
+  const DeviceArray<float> from(values);
+  for (const InputType type : {InputType::kBf16, InputType::kF16}) {
+    const DeviceArray<uint16_t> to(values.size());
+    any_round({.from = from.get(), .to = {to.get(), type}, .tokens = kTokens, .cols = kCols}, on_);
+    const std::vector<uint16_t> got = to.host();
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(got[i], type == InputType::kF16 ? F16::from_float(values[i]).bits : Bf16::from_float(values[i]).bits);
+  }
+  const std::vector<Bf16> norm = gemm_bias(kCols, 5);
+  const std::vector<float> inverse = Values(6).floats(kTokens, 1);
+  const DeviceArray<Bf16> on_norm(norm);
+  const DeviceArray<float> on_inverse(inverse);
+  const DeviceArray<uint16_t> normed(values.size());
+  any_round({.from = from.get(),
+             .to = {normed.get(), InputType::kF16},
+             .tokens = kTokens,
+             .cols = kCols,
+             .inverse = on_inverse.get(),
+             .norm = on_norm.get()},
+            on_);
+  const std::vector<uint16_t> got_normed = normed.host();
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(got_normed[i], F16::from_float(values[i] * (inverse[i / kCols] * norm[i % kCols].to_float())).bits);
+  std::vector<int32_t> places;  // token t's: 2 t + 1 and 2 t, but 4 rows on
+  for (int t = 0; t < kTokens; ++t) places.insert(places.end(), {2 * t + 5, 2 * t + 4});
+  const DeviceArray<int32_t> on_places(places);
+  for (const InputType type : {InputType::kBf16, InputType::kF16}) {
+    const DeviceArray<uint16_t> to(std::vector<uint16_t>(size_t{kRows} * kCols, 0xffff));
+    any_round({.from = from.get(),
+               .to = {to.get(), type, kRows},
+               .tokens = kTokens,
+               .cols = kCols,
+               .places = on_places.get(),
+               .copies = kCopies},
+              on_);
+    std::vector<uint16_t> rounded;
+    for (const float value : values)
+      rounded.push_back(type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
+    ASSERT_EQ(to.host(), in_panels(rounded, kCols, kRows, [](int64_t row) {
+                return row >= 4 && row < 4 + kCopies * kTokens ? (row - 4) / 2 : -1;
+              }));
+  }
+}
+
+TEST_F(Gemm, refuses_a_plan_of_another_tile) {
+  GemmPlan plan = plan_gemm({128, 384, 9}, device(false), 32);
+  plan.tokens = 64;
+  alignas(16) static uint8_t bytes[16] = {};
+  GemmArgs args{.weights = bytes, .x = reinterpret_cast<const uint16_t*>(bytes), .rows = 128, .cols = 384, .tokens = 9};
+  args.parts[0] = {reinterpret_cast<float*>(bytes), 0, 128};
+  EXPECT_THROW(any_gemm(args, plan, on_), Error);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,138 @@
+#include "backend/cuda/dense/gemv_plan.h"
+
+#include "base/error.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr GemvDevice kH200{.sms = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
+constexpr GemvDevice kGb10{.sms = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
+
+using layout::Packing;
+
+TEST(gemv_plan, real_shapes_on_both_cards) {
+  struct Want {
+    GemvShape shape;
+    GemvDevice device;
+    int grid, threads, stages, chunks;
+    int64_t chunk_bytes, smem_bytes;
+  };
+  for (const Want& want :
+       {Want{{5120, 2880}, kH200, 132, 576, 2, 1, 24480, 116736},
+        Want{{201088, 2880}, kH200, 132, 576, 3, 1, 24480, 116736},
+        Want{{2880, 4096}, kH200, 132, 608, 2, 1, 34816, 116736},
+        Want{{5120, 2880}, kGb10, 48, 576, 2, 1, 24480, 80704}, Want{{2880, 4096}, kGb10, 48, 576, 2, 1, 34816, 87040},
+        Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 576, 6, 3, 30720, 216064},
+        Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 608, 2, 4, 32768, 99328},
+        Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 576, 6, 3, 15840, 126784},
+        Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 608, 4, 4, 16896, 101376}}) {
+    const GemvPlan plan = plan_gemv(want.shape, want.device);
+    SCOPED_TRACE(plan.to_string());
+    EXPECT_EQ(plan.grid, want.grid);
+    EXPECT_EQ(plan.threads, want.threads);
+    EXPECT_EQ(plan.stages, want.stages);
+    EXPECT_EQ(plan.tile.chunks, want.chunks);
+    EXPECT_EQ(plan.tile.chunk_bytes, want.chunk_bytes);
+    EXPECT_EQ(plan.smem_bytes, want.smem_bytes);
+  }
+  EXPECT_EQ(plan_gemv({16, 2880, 4}, kH200).grid, 4);
+}
+
+TEST(gemv_plan, never_more_than_the_card_has_and_never_two_ctas_on_one_sm) {
+  for (const GemvDevice& device : {kH200, kGb10})
+    for (const GemvShape& shape : {GemvShape{5760, 2880, 4}, GemvShape{2880, 4096}, GemvShape{384, 256, 8},
+                                   GemvShape{2880, 4096, 1, Packing::kBf16}, GemvShape{64, 192, 1, Packing::kMxfp8}})
+      for (int stages = 0; stages <= 8; ++stages) {
+        const GemvPlan plan = plan_gemv(shape, device, stages);
+        EXPECT_LE(plan.smem_bytes, device.cta_smem_bytes) << plan.to_string();
+        EXPECT_GT(2 * (plan.smem_bytes + 1024), device.sm_smem_bytes) << plan.to_string();
+        EXPECT_GE(plan.stages, 2);
+        EXPECT_EQ(plan.smem_bytes % 16, 0);
+      }
+}
+
+TEST(gemv_plan, refuses_what_it_cannot_serve) {
+  EXPECT_THROW((void)plan_gemv({5120, 2912}, kH200), Error);
+  EXPECT_THROW((void)plan_gemv({5121, 2880}, kH200), Error);
+  EXPECT_THROW((void)plan_gemv({5120, 2880}, {.sms = 48, .cta_smem_bytes = 49152, .sm_smem_bytes = 65536}), Error);
+}
+
+TEST(gemv_plan, prints_itself) {
+  EXPECT_EQ(plan_gemv({5120, 2880}, kGb10).to_string(),
+            "grid 48 x 576 threads, 15 slices, 2 epilogues, ring of 2 chunks of 24480 B, 80704 B shared");
+}
+
+alignas(16) constexpr uint8_t kBytes[16] = {};
+alignas(16) F16 activations[8];
+alignas(16) float sums[4];
+constexpr Bf16 kBias[1] = {};
+
+DenseArgs dense() {
+  return {.weights = kBytes, .bias = kBias, .in = {.x = sums}, .y = sums, .rows = 5120, .cols = 2880, .tokens = 8};
+}
+
+MoeDownArgs down() {
+  return {.weights = kBytes,
+          .bias = kBias,
+          .u = activations,
+          .choice = {.logits = sums, .experts = 128, .topk = 4},
+          .y = {sums, sums},
+          .hidden = 2880,
+          .inter = 2880,
+          .tokens = 8,
+          .parts = 2};
+}
+
+template <class Args>
+std::string refusal(const Args& args) {
+  try {
+    check_args(args);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(gemv_plan, arguments_are_checked_and_printed) {
+  EXPECT_EQ(refusal(dense()), "accepted");
+  DenseArgs args = dense();
+  args.tokens = 9;
+  EXPECT_THAT(refusal(args), testing::HasSubstr("want 1 to 8 tokens: dense [5120, 2880], 9 tokens"));
+  args = dense();
+  args.tokens = 0;
+  EXPECT_THAT(refusal(args), testing::HasSubstr("0 tokens"));
+  args = dense();
+  args.weights += 1;
+  EXPECT_THAT(refusal(args), testing::HasSubstr("16-byte aligned"));
+  args = dense();
+  args.cols = 2880 + 32;
+  EXPECT_THAT(refusal(args), testing::HasSubstr("[5120, 2912]"));
+
+  EXPECT_EQ(refusal(down()), "accepted");
+  MoeDownArgs moe = down();
+  moe.choice.topk = 5;
+  EXPECT_THAT(refusal(moe), testing::HasSubstr("tokens * topk in 1 to 32"));
+  moe = down();
+  moe.choice.topk = 1;  // one distinct expert cannot be dealt to two parts
+  EXPECT_THAT(refusal(moe), testing::HasSubstr("at most topk"));
+  moe = down();
+  moe.choice.logits = nullptr;
+  EXPECT_THAT(refusal(moe), testing::HasSubstr("router logits"));
+  moe = down();
+  moe.choice.experts = 132;
+  EXPECT_THAT(refusal(moe), testing::HasSubstr("topk to 128 experts"));
+}
+
+TEST(gemv_plan, cost_counts_each_expert_once) {
+  const MoeUpArgs up{.choice = {.topk = 4}, .hidden = 2880, .inter = 2880, .tokens = 1};
+  EXPECT_EQ(cost(up, 4).bytes - cost(up, 3).bytes, 5760 * 90 * 17 + 2 * 5760);
+  EXPECT_EQ(cost(up, 4).flops, int64_t{2} * 4 * 5760 * 2880);
+  EXPECT_EQ(cost(down(), 4).flops, int64_t{2} * 32 * 2880 * 2880);
+  EXPECT_EQ(cost(dense()).flops, int64_t{2} * 8 * 5120 * 2880);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,66 @@
+#pragma once
+// Four floats of a row, which a thread loads, adds up and stores together.
+
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
+
+namespace nibble::backend::cuda {
+
+// Four of a row, in registers.
+struct Quad {
+  float v[4] = {};
+  __device__ void add(const float* from) { add(*reinterpret_cast<const float4*>(from)); }
+  __device__ void add(const float4& four) {
+    v[0] += four.x;
+    v[1] += four.y;
+    v[2] += four.z;
+    v[3] += four.w;
+  }
+  __device__ void store(float* to) const { *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]}; }
+  __device__ static Quad of(const uint2& pairs) {
+    return {{__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u), __uint_as_float(pairs.y << 16),
+             __uint_as_float(pairs.y & 0xffff0000u)}};
+  }
+  __device__ static Quad of(const Bf16* from) { return of(*reinterpret_cast<const uint2*>(from)); }
+  __device__ static void of8(const Bf16* from, Quad (&to)[2]) {
+    const uint4 pairs = *reinterpret_cast<const uint4*>(from);
+    to[0] = of(uint2{pairs.x, pairs.y});
+    to[1] = of(uint2{pairs.z, pairs.w});
+  }
+};
+
+// Half of a token's row tile, in a result of tokens x rows: rows 4 half to 4 half + 3 of the tile, and those 8 on.
+struct HalfTile {
+  int tokens, rows, token, half;  // half: 2 tile, or 2 tile + 1
+
+  // Where the first of them lies in a row.
+  [[nodiscard]] __device__ int row() const { return half / 2 * layout::kTileRows + half % 2 * 4; }
+  // Adds the splits in their order, and zeros for those that there are not; the loads are under way together.
+  __device__ __forceinline__ void add(const SplitSums& sums, Quad& first, Quad& second) const {
+    if (sums.order == SplitSums::Order::kTiles) {
+      const auto* const from = static_cast<const uint16_t*>(sums.at) + place_in_sums(tokens, token, row());
+      const int64_t pitch = split_pitch(tokens, rows);
+      uint4 all[kMaxSplits];
+#pragma unroll
+      for (int s = 0; s < kMaxSplits; ++s)
+        all[s] = s < sums.splits ? *reinterpret_cast<const uint4*>(from + s * pitch) : uint4{};
+#pragma unroll
+      for (int s = 0; s < kMaxSplits; ++s) {
+        const uint32_t pairs[] = {all[s].x, all[s].y, all[s].z, all[s].w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          first.v[i] += __uint_as_float(pairs[i] << 16);
+          second.v[i] += __uint_as_float(pairs[i] & 0xffff0000u);
+        }
+      }
+      return;
+    }
+    const float* const from = static_cast<const float*>(sums.at) + int64_t{token} * rows + row();
+    for (int s = 0; s < sums.splits; ++s) {
+      first.add(from + s * int64_t{tokens} * rows);
+      second.add(from + s * int64_t{tokens} * rows + 8);
+    }
+  }
+};
+
+}  // namespace nibble::backend::cuda

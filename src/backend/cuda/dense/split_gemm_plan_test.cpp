@@ -1,0 +1,71 @@
+#include "backend/cuda/dense/split_gemm_plan.h"
+
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kSms = 132;
+
+TEST(split_gemm_plan, gives_each_sm_a_cta_at_the_model_s_widths) {
+  const SplitGemmPlan qkv = plan_split_gemm({5120, 2880, 64}, kSms), o = plan_split_gemm({2880, 4096, 16}, kSms);
+  EXPECT_EQ(qkv, (SplitGemmPlan{.tokens = 64, .token_tiles = 1, .row_blocks = 40, .splits = 3, .smem_bytes = 197888}));
+  EXPECT_EQ(o, (SplitGemmPlan{.tokens = 32, .token_tiles = 1, .row_blocks = 23, .splits = 5, .smem_bytes = 206080}));
+  EXPECT_EQ(qkv.to_string(), "128 rows x 64 tokens, K in 3, grid 1 x 40 x 3, 197888 B shared");
+  EXPECT_EQ(qkv.grid(), 120);
+}
+
+TEST(split_gemm_plan, splits_do_not_depend_on_tokens_and_rings_fit) {
+  for (int tokens = 1; tokens <= kSplitMaxTokens; ++tokens) {
+    const SplitGemmPlan plan = plan_split_gemm({5120, 2880, tokens}, kSms);
+    EXPECT_EQ(plan.splits, 3);
+    EXPECT_GE(plan.tokens * plan.token_tiles, tokens);
+    EXPECT_LT(plan.tokens * (plan.token_tiles - 1), tokens);
+    EXPECT_LE(plan.smem_bytes, 227 * 1024);
+  }
+}
+
+TEST(split_gemm_plan, parts_of_k_are_never_empty) {
+  EXPECT_EQ(split_count(16, 192, kSms), 3);
+  EXPECT_EQ(split_count(16, 4096, kSms), kMaxSplits);
+  EXPECT_EQ(split_count(201088, 2880, kSms), 1);
+}
+
+TEST(split_gemm_plan, what_has_no_tiles_or_many_tokens_is_refused) {
+  EXPECT_THROW(static_cast<void>(plan_split_gemm({5120, 2880, kSplitMaxTokens + 1}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_split_gemm({5121, 2880, 8}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_split_gemm({5120, 2881, 8}, kSms)), Error);
+}
+
+TEST(split_gemm_plan, costs_are_weights_once_and_every_split_s_sums) {
+  const SplitGemmArgs args{.rows = 5120, .cols = 2880, .tokens = 64};
+  const GemmCost c = cost(args, plan_split_gemm({5120, 2880, 64}, kSms));
+  EXPECT_EQ(c.bytes, int64_t{5120} * 2880 * 2 + int64_t{64} * 2880 * 2 + int64_t{3} * 64 * 5120 * 2);
+  EXPECT_EQ(c.flops, int64_t{2} * 64 * 5120 * 2880);
+}
+
+TEST(route_plan, gives_each_sm_a_share_of_the_tiles_for_16_experts) {
+  const RoutePlan few = plan_route({64, 2880, 128}, kSms), many = plan_route({512, 2880, 128}, kSms);
+  EXPECT_EQ(few.to_string(), "16 experts, tiles of 8 tokens, grid 8 x 8, 480 threads, 7696 B shared");
+  EXPECT_EQ(many.shares, 16);
+  EXPECT_EQ(plan_route({9, 192, 200}, kSms).grid(), 13 * 2);
+}
+
+TEST(around_gemm, arguments_out_of_range_are_refused) {
+  alignas(16) static float floats[16] = {};
+  NormSumsArgs norm{.x = floats, .sums = {}, .tokens = 1, .hidden = 192};
+  EXPECT_NO_THROW(check_args(norm));
+  norm.hidden = 4100;
+  EXPECT_THROW(check_args(norm), Error);
+  norm.hidden = 190;
+  EXPECT_THROW(check_args(norm), Error);
+  RouteTokensArgs route{.x = floats, .tokens = 1, .hidden = 200, .experts = 4, .topk = 2};
+  EXPECT_THROW(check_args(route), Error);
+  EXPECT_THROW(check_args(RopeSumsArgs{.sums = {}, .kv = {}, .tokens = 1, .heads = 1, .kv_heads = 1}), Error);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

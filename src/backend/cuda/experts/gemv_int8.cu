@@ -1,0 +1,30 @@
+#include "backend/cuda/experts/gemv_int8.cuh"
+
+#include "backend/cuda/launch/chained_launch.cuh"
+
+namespace nibble::backend::cuda {
+namespace {
+
+// The list of instances: blocks of a slice, operation.
+template <class Op>
+void launch(const typename Op::Args& args, int64_t cols, const GemvInt8Plan& plan, Kernel name, const Launch& on) {
+  check_args(args);
+  require_shape(plan.row_tiles > 0 && plan.expert_tiles > 0, name, "a plan with row tiles", plan.row_tiles);
+  const LaunchShape shape{dim3(static_cast<unsigned>(plan.row_tiles), static_cast<unsigned>(plan.expert_tiles)),
+                          kInt8Threads, kInt8SharedBytes, on.stream};
+  auto* const kernel = layout::slice_blocks(cols) == 6 ? any_gemv_int8<6, Op> : any_gemv_int8<8, Op>;
+  static_cast<void>(enqueue(kernel, shape, args));  // launched() sees the error
+  launched(name, on);
+}
+
+}  // namespace
+
+void any_gemv_int8_up(const GroupedUpArgs& args, const GemvInt8Plan& plan, const Launch& on) {
+  launch<Int8Up>(args, args.hidden, plan, kernel::kInt8Up, on);
+}
+
+void any_gemv_int8_down(const GroupedDownArgs& args, const GemvInt8Plan& plan, const Launch& on) {
+  launch<Int8Down>(args, args.inter, plan, kernel::kInt8Down, on);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,51 @@
+#include "backend/cuda/experts/grouped_plan.h"
+
+#include "backend/cuda/quantise/rounding.h"
+#include "base/error.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+template <class Args>
+void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, const void* out) {
+  const auto require = [&](bool holds, Code code, const char* want) {
+    if (holds) return;
+    throw Error(code, "cuda: grouped experts: want {}, found hidden {}, inter {}, topk {}, weights {}, in {}, out {}",
+                want, a.hidden, a.inter, a.groups.topk, fmt::ptr(a.weights), fmt::ptr(in), fmt::ptr(out));
+  };
+  require(rows > 0 && rows % layout::kTileRows == 0 && layout::slice_blocks(cols) != 0, Code::kUnsupported,
+          "rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32");
+  require(aligned(a.weights) && aligned(in) && aligned(out) && a.bias != nullptr, Code::kInvalidRequest,
+          "weights and activations 16-byte aligned, and bias");
+  require(
+      a.groups.pairs != nullptr && a.groups.tiles != nullptr && a.groups.tile_counts != nullptr && a.groups.topk > 0,
+      Code::kInvalidRequest, "groups");
+}
+
+}  // namespace
+
+int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device) {
+  return std::min(plan_row_warps(hidden, kGrouped, device).rows, plan_row_warps(inter, kGrouped, device).rows);
+}
+
+GemvCost cost(const GroupedUpArgs& a, int pairs, int distinct_experts) {
+  const int64_t rows = 2 * int64_t{a.inter};
+  return {.bytes = distinct_experts * (layout::packed_bytes(rows, a.hidden) + 2 * rows) +
+                   2 * int64_t{pairs} * (a.hidden / a.groups.topk + a.inter),
+          .flops = 2 * int64_t{pairs} * rows * a.hidden};
+}
+
+GemvCost cost(const GroupedDownArgs& a, int pairs, int distinct_experts) {
+  return {.bytes = distinct_experts * (layout::packed_bytes(a.hidden, a.inter) + 2 * int64_t{a.hidden}) +
+                   int64_t{pairs} * (2 * a.inter + 4 * a.hidden),
+          .flops = 2 * int64_t{pairs} * a.hidden * a.inter};
+}
+
+void check_args(const GroupedUpArgs& a) { check_matrix(a, 2 * int64_t{a.inter}, a.hidden, a.x, a.u); }
+void check_args(const GroupedDownArgs& a) { check_matrix(a, a.hidden, a.inter, a.u, a.y); }
+
+}  // namespace nibble::backend::cuda

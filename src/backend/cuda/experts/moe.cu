@@ -1,0 +1,201 @@
+#include "backend/cuda/launch/kernel_table.h"
+
+#include "backend/cuda/dense/dot.cuh"
+#include "backend/cuda/launch/launchers.h"
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarpLanes;
+constexpr int kGroupWarps = 32;
+constexpr int kMaxExperts = 1024;
+constexpr float kAlpha = 1.702f;  // torch/model.py swiglu
+
+// The pairs of expert `e`, in rising order: visits each with its rank among them. All lanes call it together.
+template <class Visit>
+__device__ int each_pair_of(const MoeLaunch& args, int e, const Visit& visit) {
+  const int lane = threadIdx.x % kWarpLanes, pairs = args.tokens * args.topk;
+  int found = 0;
+  for (int base = 0; base < pairs; base += kWarpLanes) {
+    const int pair = base + lane;
+    const bool mine = pair < pairs && args.expert_ids[pair] == e;
+    const unsigned lanes = __ballot_sync(kAllLanes, mine);
+    if (mine) visit(pair, found + __popc(lanes & ((1u << lane) - 1)));
+    found += __popc(lanes);
+  }
+  return found;
+}
+
+// moe_group: pairs = the numbers token * topk + k, by expert, rising within one; tiles = at most 8 pairs of one expert
+// expert_ids int32 [tokens, topk]     pairs int32 [tokens * topk]     tiles, tile_count: kernel_table.h
+// grid one CTA, a warp per expert in turn     bytes 2 * experts * tokens * topk * 4, from L1     rounding: none
+__global__ void __launch_bounds__(kGroupWarps* kWarpLanes) any_moe_group(const __grid_constant__ MoeLaunch args) {
+  __shared__ int counts[kMaxExperts], first_pair[kMaxExperts], first_tile[kMaxExperts];
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  for (int e = warp; e < args.experts; e += kGroupWarps) {
+    const int count = each_pair_of(args, e, [](int, int) {});
+    if (lane == 0) counts[e] = count;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int pairs = 0, tiles = 0;
+    for (int e = 0; e < args.experts; ++e) {
+      first_pair[e] = pairs;
+      first_tile[e] = tiles;
+      pairs += counts[e];
+      tiles += (counts[e] + kMoeTileTokens - 1) / kMoeTileTokens;
+    }
+    *args.tile_count = tiles;
+  }
+  __syncthreads();
+  for (int e = warp; e < args.experts; e += kGroupWarps) {
+    const int count = counts[e], first = first_pair[e];
+    each_pair_of(args, e, [&](int pair, int rank) { args.pairs[first + rank] = pair; });
+    for (int i = lane; i * kMoeTileTokens < count; i += kWarpLanes) {
+      const int from = i * kMoeTileTokens;
+      args.tiles[first_tile[e] + i] = {e, first + from, min(kMoeTileTokens, count - from)};
+    }
+  }
+}
+
+__device__ float swiglu(float gate, float up, float limit) {
+  const float glu = fminf(gate, limit), linear_part = fminf(fmaxf(up, -limit), limit);
+  return glu / (1.0f + expf(-kAlpha * glu)) * (linear_part + 1.0f);
+}
+
+// hidden_out[pair][i] of the tile's pairs: rows 2i (gate) and 2i + 1 (up) of one expert.
+template <int kTokens>
+__device__ void gate_up_unit(const MoeLaunch& args, const ExpertTile& tile, int i) {
+  const int lane = threadIdx.x % kWarpLanes;
+  const int64_t row = int64_t{tile.expert} * 2 * args.inter + 2 * i;
+  const int64_t rows[2] = {row, row + 1};
+  int pairs[kTokens];
+  const float* x[kTokens];
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    pairs[t] = args.pairs[tile.first + min(t, tile.count - 1)];
+    x[t] = args.x + int64_t{pairs[t] / args.topk} * args.hidden;
+  }
+  float sums[2][kTokens];
+  dot_rows<2, kTokens>(Mxfp4Rows{args.gate_up.codes, args.gate_up.scales, args.hidden}, rows, x, sums);
+  const float gate_bias = args.gate_up_bias[row].to_float(), up_bias = args.gate_up_bias[row + 1].to_float();
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    if (lane != t || t >= tile.count) continue;
+    args.hidden_out[int64_t{pairs[t]} * args.inter + i] =
+        swiglu(sums[0][t] + gate_bias, sums[1][t] + up_bias, args.swiglu_limit);
+  }
+}
+
+// down_out[pair][2i, 2i + 1] of the tile's pairs.
+template <int kTokens>
+__device__ void down_unit(const MoeLaunch& args, const ExpertTile& tile, int i) {
+  const int lane = threadIdx.x % kWarpLanes;
+  const int64_t row = int64_t{tile.expert} * args.hidden + 2 * i;
+  const int64_t rows[2] = {row, row + 1};
+  int pairs[kTokens];
+  const float* x[kTokens];
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    pairs[t] = args.pairs[tile.first + min(t, tile.count - 1)];
+    x[t] = args.hidden_out + int64_t{pairs[t]} * args.inter;
+  }
+  float sums[2][kTokens];
+  dot_rows<2, kTokens>(Mxfp4Rows{args.down.codes, args.down.scales, args.inter}, rows, x, sums);
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    if (lane != t || t >= tile.count) continue;
+    float* out = args.down_out + int64_t{pairs[t]} * args.hidden + 2 * i;
+    out[0] = sums[0][t] + args.down_bias[row].to_float();
+    out[1] = sums[1][t] + args.down_bias[row + 1].to_float();
+  }
+}
+
+// Calls the unit's instance for the tile's tokens; every instance gives the same bits.
+struct GateUp {
+  template <int kTokens>
+  static __device__ void run(const MoeLaunch& args, const ExpertTile& tile, int i) {
+    gate_up_unit<kTokens>(args, tile, i);
+  }
+};
+struct Down {
+  template <int kTokens>
+  static __device__ void run(const MoeLaunch& args, const ExpertTile& tile, int i) {
+    down_unit<kTokens>(args, tile, i);
+  }
+};
+
+template <class Unit>
+__device__ void run_tile(const MoeLaunch& args, int units) {
+  if (static_cast<int>(blockIdx.y) >= *args.tile_count) return;
+  const ExpertTile tile = args.tiles[blockIdx.y];
+  const int i = blockIdx.x * kWarps + threadIdx.x / kWarpLanes;
+  if (i >= units) return;
+  if (tile.count == 1) {
+    Unit::template run<1>(args, tile, i);
+  } else if (tile.count == 2) {
+    Unit::template run<2>(args, tile, i);
+  } else if (tile.count <= 4) {
+    Unit::template run<4>(args, tile, i);
+  } else {
+    Unit::template run<8>(args, tile, i);
+  }
+}
+
+// moe_gate_up: h[t,k,i] = swiglu(W[e] · x[t,:] + b[e]) for the topk experts e of token t     source: torch/model.py
+// MLPBlock, swiglu x f32 [tokens, hidden]     W mxfp4 [experts, 2*inter, hidden] as shipped, gate and up rows in turn
+// h f32 [tokens, topk, inter] grid one warp per (tile of pairs, gate and up row)     bytes per tile
+// 2*inter*hidden*17/32 + 8*(hidden + inter)*4 flops 4 * tokens * topk * inter * hidden     rounding: f32, order fixed
+// by hidden
+__global__ void __launch_bounds__(kThreads, 5) any_moe_gate_up_f32_mxfp4(const __grid_constant__ MoeLaunch args) {
+  run_tile<GateUp>(args, args.inter);
+}
+
+// moe_down: y[t,k,:] = W[e] · h[t,k,:] + b[e]                                                 source: torch/model.py
+// MLPBlock h f32 [tokens, topk, inter]     W mxfp4 [experts, hidden, inter] as shipped     y f32 [tokens, topk, hidden]
+// grid one warp per (tile of pairs, two rows)     bytes per tile hidden*inter*17/32 + 8*(hidden + inter)*4
+// flops 2 * tokens * topk * inter * hidden     rounding: f32, order fixed by inter
+__global__ void __launch_bounds__(kThreads, 5) any_moe_down_f32_mxfp4(const __grid_constant__ MoeLaunch args) {
+  run_tile<Down>(args, args.hidden / 2);
+}
+
+// moe_combine: delta[t,:] = Σ_k weights[t,k] * y[t,k,:], k rising                         source: torch/model.py
+// MLPBlock y f32 [tokens, topk, hidden]     grid one CTA per token     bytes tokens * hidden * 4 * (topk + 1) rounding:
+// f32
+__global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_constant__ MoeLaunch args) {
+  const int64_t token = blockIdx.x;
+  const float* weights = args.expert_weights + token * args.topk;
+  for (int d = threadIdx.x; d < args.hidden; d += kThreads) {
+    float sum = 0;
+    for (int k = 0; k < args.topk; ++k)
+      sum = fmaf(weights[k], args.down_out[(token * args.topk + k) * args.hidden + d], sum);
+    args.delta[token * args.hidden + d] = sum;
+  }
+}
+
+}  // namespace
+
+void any_moe(const MoeLaunch& args, const Launch& on) {
+  constexpr int kMxBlock = 32;
+  require_shape(args.hidden % kMxBlock == 0, kernel::kPlainGateUp, "hidden a multiple of 32", args.hidden);
+  require_shape(args.inter % kMxBlock == 0, kernel::kPlainDown, "inter a multiple of 32", args.inter);
+  const int64_t tiles = max_moe_tiles(int64_t{args.tokens} * args.topk, args.experts);
+  require_shape(tiles <= 65535, kernel::kPlainGateUp, "at most 65535 tiles of pairs", tiles);
+  require_shape(args.tokens > 0, kernel::kPlainGroup, "at least one token", args.tokens);
+  require_shape(args.experts > 0 && args.experts <= kMaxExperts, kernel::kPlainGroup, "1 to 1024 experts",
+                args.experts);
+  any_moe_group<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
+  launched(kernel::kPlainGroup, on);
+  const auto grid = [&](int units) {
+    return dim3(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(tiles));
+  };
+  any_moe_gate_up_f32_mxfp4<<<grid(args.inter), kThreads, 0, on.stream>>>(args);
+  launched(kernel::kPlainGateUp, on);
+  any_moe_down_f32_mxfp4<<<grid(args.hidden / 2), kThreads, 0, on.stream>>>(args);
+  launched(kernel::kPlainDown, on);
+  any_moe_combine_f32<<<args.tokens, kThreads, 0, on.stream>>>(args);
+  launched(kernel::kPlainCombine, on);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,98 @@
+#pragma once
+// u[t, k] = swiglu(W1[e] · x[t] + b1[e]) of the experts that up to 8 tokens choose     source: torch/model.py, MLPBlock
+// arguments: gemv_plan.h MoeUpArgs     main loop: row_warps.cuh
+// grid one CTA per SM; the row tiles of all chosen experts in turn, a CTA's to its warps in turn; column t = token t of
+//      every expert, so that the activations are loaded once
+// nothing starts, not even the next kernel, before the dependency wait: behind this kernel the logits are complete
+// bytes, flops: cost()
+
+#include "backend/cuda/experts/choice.cuh"
+#include "backend/cuda/dense/row_warps.cuh"
+#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+
+namespace nibble::backend::cuda {
+
+// CTA c takes tiles c, c + ctas, … of the expert-major order; its j-th falls to warp j modulo warps.
+struct RoutedWalk {
+  const Routing& routing;
+  int row_tiles, step;
+  int row_tile, slot = 0;
+
+  __device__ RoutedWalk(const Routing& of_step, int row_tiles_of_expert)
+      : routing(of_step), row_tiles(row_tiles_of_expert) {
+    const auto ctas = static_cast<int>(gridDim.x);
+    step = ctas * static_cast<int>(blockDim.x) / layout::kWarpLanes;
+    row_tile = static_cast<int>(blockIdx.x) + static_cast<int>(threadIdx.x) / layout::kWarpLanes * ctas;
+    wrap();
+  }
+  [[nodiscard]] __device__ bool valid() const { return slot < routing.count; }
+  [[nodiscard]] __device__ int64_t tile() const { return int64_t{routing.expert_at(slot)} * row_tiles + row_tile; }
+  __device__ void advance() {
+    row_tile += step;
+    wrap();
+  }
+
+ private:
+  __device__ void wrap() {
+    while (row_tile >= row_tiles) {
+      row_tile -= row_tiles;
+      ++slot;
+    }
+  }
+};
+
+template <class Tile>
+__global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(const __grid_constant__ MoeUpArgs args) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, t = lane % 4,
+            warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes,
+            warps = static_cast<int>(blockDim.x) / layout::kWarpLanes;
+  const RowShared<Tile> shared(smem, args.hidden, kGemvTokens);
+  const uint32_t rows_there = shared.extra;
+  const RouteShared routes{shared.extra + 8, shared.extra + 16};
+  static_assert(16 + kRouteBytes <= kRowExtraBytes);
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(rows_there, 1);
+    routes.init(args.tokens);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  for (int token = warp; token < args.tokens; token += warps) {
+    Choice choice(args.choice, token, lane);
+    while (choice.picked < choice.c.topk) choice.pick();
+    choice.publish(routes);
+  }
+  if (warp == warps - 1) {
+    const auto bytes = static_cast<uint32_t>(args.hidden * 2);
+    if (lane == 0) ptx::mbarrier_arrive_expect_tx(rows_there, bytes * static_cast<uint32_t>(args.tokens));
+    __syncwarp();
+    if (lane < args.tokens)
+      ptx::bulk_copy(shared.x + static_cast<uint32_t>(lane * shared.pitch), args.x + int64_t{lane} * args.hidden, bytes,
+                     rows_there);
+  }
+  ptx::mbarrier_wait(routes.chosen, 0);
+  const Routing routing = Routing::read(routes, args.tokens, args.choice.topk, lane);
+  RoutedWalk at(routing, 2 * args.inter / layout::kTileRows);
+  RowFeed<Tile, RoutedWalk> feed(shared, at, args.weights, args.hidden);
+  ptx::mbarrier_wait(rows_there, 0);
+  for (int stage = 0; at.valid(); at.advance()) {
+    const int channel = at.row_tile * 8 + g;
+    const Bf16* bias = args.bias + (int64_t{routing.expert_at(at.slot)} * args.inter + channel) * 2;
+    const float gate_bias = bias[0].to_float(), up_bias = bias[1].to_float();
+    float sums[1][4] = {};
+    multiply_tile<1>(feed, stage, sums);
+    const uint32_t pairs = routing.pairs_at(at.slot);
+    for (int j = 0; j < 2; ++j) {
+      const int pair = pair_of_token(pairs, 2 * t + j, args.tokens, args.choice.topk);
+      if (pair >= 0)
+        args.u[int64_t{pair} * args.inter + channel] =
+            swiglu_f16(sums[0][j] + gate_bias, sums[0][2 + j] + up_bias, args.swiglu_limit);
+    }
+  }
+  ptx::async_wait<0>();
+}
+
+}  // namespace nibble::backend::cuda

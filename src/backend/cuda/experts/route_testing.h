@@ -1,0 +1,184 @@
+#pragma once
+// What the tests of the routers among around_gemm.h's kernels share, as around_gemm_testing.h for the others. No CUDA.
+
+#include "backend/cuda/norm_rope/around_gemm_testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+struct RouteCase {
+  int tokens = 1, hidden = 2880, experts = 128, topk = 4;
+};
+
+struct Routed {
+  std::vector<float> logits, weights;
+  std::vector<int32_t> ids;
+  friend bool operator==(const Routed&, const Routed&) = default;
+};
+
+template <template <class> class Memory, class Run>
+Routed run_route(const RouteCase& c, const std::vector<float>& x, const std::vector<Bf16>& weight, const Run& run) {
+  const auto out = static_cast<size_t>(c.tokens * c.experts), chosen = static_cast<size_t>(c.tokens * c.topk);
+  const std::vector<Bf16> bias = gemm_bias(c.experts, 3);
+  const Memory<float> on_x(x), logits(out), weights(chosen);
+  const Memory<Bf16> on_weight(weight), on_bias(bias);
+  const Memory<int32_t> ids(chosen);
+  const Memory<int> finished(std::vector<int>(static_cast<size_t>(route_tiles(c.tokens)), 0));
+  const RouteTokensArgs args{.x = on_x.get(),
+                             .weight = on_weight.get(),
+                             .bias = on_bias.get(),
+                             .logits = logits.get(),
+                             .ids = ids.get(),
+                             .weights = weights.get(),
+                             .finished = finished.get(),
+                             .tokens = c.tokens,
+                             .hidden = c.hidden,
+                             .experts = c.experts,
+                             .topk = c.topk};
+  check_args(args);
+  run(args);
+  EXPECT_EQ(std::ranges::count(finished.host(), 0), route_tiles(c.tokens));
+  return {logits.host(), weights.host(), ids.host()};
+}
+
+// A token's choice: the largest logits, the first of equal ones, and the softmax among them.
+inline void check_choice(std::span<const float> logits, std::span<const int32_t> ids, std::span<const float> weights) {
+  std::vector<size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  double sum = 0;
+  for (size_t k = 0; k < ids.size(); ++k) sum += std::exp(double{logits[order[k]]} - logits[order[0]]);
+  for (size_t k = 0; k < ids.size(); ++k) {
+    ASSERT_EQ(ids[k], static_cast<int32_t>(order[k])) << "choice " << k;
+    ASSERT_NEAR(weights[k], std::exp(double{logits[order[k]]} - logits[order[0]]) / sum, 1e-6) << "choice " << k;
+  }
+}
+
+template <template <class> class Memory, class Run>
+void check_route(const RouteCase& c, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " x " << c.hidden << ", top " << c.topk);
+  const std::vector<float> x = test_floats(int64_t{c.tokens} * c.hidden, 1);
+  const std::vector<Bf16> weight = gemm_bias(c.experts * c.hidden, 2), bias = gemm_bias(c.experts, 3);
+  const auto topk = static_cast<size_t>(c.topk);
+  const Routed got = run_route<Memory>(c, x, weight, run);
+  ASSERT_EQ(got, run_route<Memory>(c, x, weight, run)) << "not repeatable";
+  // What a token gets in a step of its own is the same to the bit.
+  const int alone = c.tokens - 1;
+  const Routed own = run_route<Memory>({1, c.hidden, c.experts, c.topk}, {x.end() - c.hidden, x.end()}, weight, run);
+  ASSERT_TRUE(std::equal(own.logits.begin(), own.logits.end(), got.logits.begin() + int64_t{alone} * c.experts));
+  for (int t = 0; t < c.tokens; ++t) {
+    const auto logits = got.logits.begin() + int64_t{t} * c.experts;
+    for (int e = 0; e < c.experts; ++e) {
+      double want = bias[static_cast<size_t>(e)].to_float(), size = std::abs(want);
+      for (int k = 0; k < c.hidden; ++k) {
+        const double term = double{weight[static_cast<size_t>(e * c.hidden + k)].to_float()} *
+                            x[static_cast<size_t>(int64_t{t} * c.hidden + k)];
+        want += term;
+        size += std::abs(term);
+      }
+      ASSERT_NEAR(logits[e], want, 0x1p-17 * size) << "token " << t << ", expert " << e;
+    }
+    check_choice({&*logits, static_cast<size_t>(c.experts)}, {got.ids.data() + t * c.topk, topk},
+                 {got.weights.data() + t * c.topk, topk});
+  }
+}
+
+struct RouteSumsCase {
+  int tokens = 1, hidden = 2880, experts = 128, topk = 4, splits = 1;
+};
+
+struct RouteSumsInput {
+  RouteSumsCase c;
+  std::vector<float> x, sums;  // [tokens, hidden], [splits, tokens, hidden]
+  std::vector<Bf16> bias, norm, weight, router_bias;
+
+  explicit RouteSumsInput(const RouteSumsCase& of)
+      : c(of),
+        x(test_floats(int64_t{c.tokens} * c.hidden, 1, 50)),
+        bias(gemm_bias(c.hidden, 3)),
+        norm(gemm_bias(c.hidden, 4)),
+        weight(gemm_bias(c.experts * c.hidden, 5)),
+        router_bias(gemm_bias(c.experts, 6)) {
+    for (uint64_t s = 0; s < static_cast<uint64_t>(c.splits); ++s)  // whatever the number of tokens
+      for (size_t i = 0; i < x.size(); ++i) sums.push_back(gemm_symmetric(2 + s, i));
+  }
+
+  // The residual, and a bound of its terms' sizes.
+  [[nodiscard]] std::pair<double, double> residual(size_t i) const {
+    double want = x[i], size = std::abs(want) + 1 + c.splits;
+    if (c.splits > 0) want += bias[i % norm.size()].to_float();
+    for (size_t s = 0; s < static_cast<size_t>(c.splits); ++s) want += sums[s * x.size() + i];
+    return {want, size};
+  }
+
+  // Of a token's residual under its rms, and the sum of its terms' sizes.
+  [[nodiscard]] std::pair<double, double> logit(const float* residual, double rms, size_t expert) const {
+    double sum = router_bias[expert].to_float(), size = 1;
+    for (size_t d = 0; d < norm.size(); ++d) {
+      const double term = rms * residual[d] * norm[d].to_float() * weight[expert * norm.size() + d].to_float();
+      sum += term;
+      size += std::abs(term);
+    }
+    return {sum, size};
+  }
+};
+
+// Returns the logits: of fewer tokens they must be the same bits.
+template <template <class> class Memory, class Run>
+std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " x " << c.hidden << ", top " << c.topk
+                                  << ", " << c.splits << " splits");
+  const RouteSumsInput in(c);
+  const auto tokens = static_cast<size_t>(c.tokens), width = static_cast<size_t>(c.hidden);
+  const auto experts = static_cast<size_t>(c.experts), topk = static_cast<size_t>(c.topk);
+  const Memory<float> on_x(in.x), on_sums(in.sums), inverse(tokens), logits(tokens * experts), weights(tokens * topk);
+  const Memory<int32_t> ids(tokens * topk);
+  const Memory<Bf16> on_bias(in.bias), on_norm(in.norm), on_weight(in.weight), on_router_bias(in.router_bias);
+  const RouteSumsArgs args{.x = on_x.get(),
+                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits},
+                           .bias = c.splits > 0 ? on_bias.get() : nullptr,
+                           .norm = on_norm.get(),
+                           .weight = on_weight.get(),
+                           .router_bias = on_router_bias.get(),
+                           .inverse = inverse.get(),
+                           .logits = logits.get(),
+                           .ids = ids.get(),
+                           .weights = weights.get(),
+                           .tokens = c.tokens,
+                           .hidden = c.hidden,
+                           .experts = c.experts,
+                           .topk = c.topk,
+                           .eps = 1e-5f};
+  check_args(args);
+  run(args);
+  const std::vector<float> got_x = on_x.host(), got_inverse = inverse.host(), got = logits.host(),
+                           got_weights = weights.host();
+  const std::vector<int32_t> got_ids = ids.host();
+  for (size_t t = 0; t < tokens; t += 1 + t / 64) {
+    SCOPED_TRACE(testing::Message() << "token " << t);
+    double squares = 0;
+    for (size_t d = 0; d < width; ++d) {
+      const auto [want, size] = in.residual(t * width + d);
+      EXPECT_NEAR(got_x[t * width + d], want, c.splits == 0 ? 0 : 0x1p-22 * size) << "dim " << d;
+      squares += want * want;
+    }
+    const double rms = 1 / std::sqrt(squares / c.hidden + 1e-5);
+    EXPECT_NEAR(got_inverse[t], rms, 1e-6 * rms);
+    for (size_t e = t % 7; e < experts; e += 7) {
+      const auto [want, size] = in.logit(&got_x[t * width], rms, e);
+      EXPECT_NEAR(got[t * experts + e], want, 0x1p-17 * size) << "expert " << e;
+    }
+    check_choice({&got[t * experts], experts}, {&got_ids[t * topk], topk}, {&got_weights[t * topk], topk});
+  }
+  return got;
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,111 @@
+#pragma once
+// router: sum = x + delta; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
+// source: torch/model.py MLPBlock     x, delta, sum, logits, normed f32     x [tokens, hidden]     W bf16 [experts,
+// hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
+// reduction bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
+
+#include "backend/cuda/dense/gemv_ops.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kRouterWarps = kRouterThreads / layout::kWarpLanes;
+inline constexpr int kTogether = 2;  // tokens whose loads are under way at once
+inline constexpr int kRouterSharedBytes = kGemvTokens * kRouterWarps * 8;
+
+__device__ __forceinline__ void read_bf16(const Bf16* from, float (&v)[8]) {
+  const uint4 words = *reinterpret_cast<const uint4*>(from);
+  const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+  for (int i = 0; i < 8; ++i) v[i] = __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
+}
+
+// The lanes' sum, in a fixed order.
+__device__ __forceinline__ float lanes_sum(float value) {
+  for (int step = 1; step < layout::kWarpLanes; step *= 2) value += __shfl_xor_sync(kEveryLane, value, step);
+  return value;
+}
+
+// sum, normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …
+template <class Inverse>
+__device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse& inverse_of) {
+  const int first = static_cast<int>(blockIdx.x), grid = static_cast<int>(gridDim.x);
+  const int own = (a.hidden / 8 - first + grid - 1) / grid;
+  for (int n = static_cast<int>(threadIdx.x); n < own * a.tokens; n += kRouterThreads) {
+    const int t = n / own, group = first + n % own * grid;
+    const int64_t at = int64_t{t} * a.hidden + 8 * group;
+    const float inverse = inverse_of(t);
+    float x[8], delta[8], factor[8];
+    read_floats(a.x + at, x);
+    read_floats(a.delta + at, delta);
+    read_bf16(a.norm + 8 * group, factor);
+    for (int i = 0; i < 8; ++i) x[i] += delta[i];
+    write_floats(a.sum + at, x);
+    for (int i = 0; i < 8; ++i) x[i] *= inverse * factor[i];
+    if (a.normed != nullptr) write_floats(a.normed + at, x);
+    uint32_t pairs[4];
+    for (int i = 0; i < 4; ++i) pairs[i] = ptx::pack_f16(x[2 * i], x[2 * i + 1]);
+    *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  }
+}
+
+__global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const uint32_t sums = ptx::shared_address(smem);  // [tokens][warps] {squares, dot}
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
+  const int warp = thread / layout::kWarpLanes, expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;
+  ptx::grid_dependency_launch();
+  float weight[kRouterParts][8] = {};  // times norm
+#pragma unroll
+  for (int p = 0; p < kRouterParts; ++p) {
+    const int group = p * kRouterThreads + thread;
+    if (group >= groups) continue;
+    float norm[8];
+    read_bf16(a.norm + 8 * group, norm);
+    read_bf16(a.weight + int64_t{expert} * a.hidden + 8 * group, weight[p]);
+    for (int i = 0; i < 8; ++i) weight[p][i] *= norm[i];
+  }
+  const float bias = widen(a.bias[expert]);
+  ptx::grid_dependency_wait();
+  for (int first = 0; first < a.tokens; first += kTogether) {
+    float x[kTogether][kRouterParts][8] = {}, delta[kTogether][kRouterParts][8] = {};
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n)
+#pragma unroll
+      for (int p = 0; p < kRouterParts; ++p) {
+        const int group = p * kRouterThreads + thread;
+        if (first + n >= a.tokens || group >= groups) continue;
+        const int64_t at = int64_t{first + n} * a.hidden + 8 * group;
+        read_floats(a.x + at, x[n][p]);
+        read_floats(a.delta + at, delta[n][p]);
+      }
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+      float squares = 0, dot = 0;
+#pragma unroll
+      for (int p = 0; p < kRouterParts; ++p)
+        for (int i = 0; i < 8; ++i) {
+          const float v = x[n][p][i] + delta[n][p][i];
+          squares += v * v;
+          dot += v * weight[p][i];
+        }
+      squares = lanes_sum(squares);
+      dot = lanes_sum(dot);
+      if (lane > 1 || first + n >= a.tokens) continue;
+      ptx::store_shared4(sums + static_cast<uint32_t>((((first + n) * kRouterWarps + warp) * 2 + lane) * 4),
+                         std::bit_cast<uint32_t>(lane == 0 ? squares : dot));
+    }
+  }
+  __syncthreads();
+  const auto sum_of = [&](int t, int i) {
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kRouterWarps; ++w)
+      total += __uint_as_float(ptx::load_shared4(sums + static_cast<uint32_t>(((t * kRouterWarps + w) * 2 + i) * 4)));
+    return total;
+  };
+  const auto inverse_of = [&](int t) { return 1.0f / sqrtf(sum_of(t, 0) / static_cast<float>(a.hidden) + a.eps); };
+  if (thread < a.tokens) a.logits[int64_t{thread} * a.experts + expert] = sum_of(thread, 1) * inverse_of(thread) + bias;
+  write_normed(a, inverse_of);
+}
+
+}  // namespace nibble::backend::cuda

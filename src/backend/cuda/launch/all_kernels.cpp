@@ -1,0 +1,80 @@
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/experts/gemv_int8.h"
+#include "backend/cuda/experts/grouped.h"
+#include "backend/cuda/launch/launchers.h"
+#include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/quantise/rounding.h"
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm90/attend.h"
+#include "backend/cuda/arch/sm90/dense_gemm.h"
+#include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/arch/sm90/split_gemm.h"
+
+namespace nibble::backend::cuda {
+namespace {
+
+// Of the decode kernels' launchers one of the table's: chained, and counted.
+template <auto kLaunch, class Args>
+void decode(Kernel kernel, const Args& args, const GemvDevice& card, const Launch& on) {
+  kLaunch(args, {.device = card, .stream = on.stream, .chain = Chain::kChained});
+  launched(kernel, on);
+}
+template <auto kLaunch, const Kernel& kKernel, class Args>
+void decode(const Args& args, const GemvDevice& card, const Launch& on) {
+  decode<kLaunch>(kKernel, args, card, on);
+}
+}  // namespace
+
+KernelTable all_kernels() {
+  return {.embed = any_embed,
+          .rmsnorm = any_rmsnorm,
+          .linear = any_linear,
+          .rope_kv = any_rope_kv,
+          .attend = any_attend,
+          .top_experts = any_top_experts,
+          .rope_table = any_rope_table,
+          .moe = any_moe,
+          .sample = any_sample,
+          .dense =
+              [](const DenseArgs& args, const GemvDevice& card, const Launch& on) {
+                decode<gemv_dense>(by_packing(kernel::kGemvDense, args.packing), args, card, on);
+              },
+          .qkv = [](const QkvArgs& args, const GemvDevice& card,
+                    const Launch& on) { decode<gemv_qkv>(by_packing(kernel::kGemvQkv, args.packing), args, card, on); },
+          .router = decode<route_logits, kernel::kRouter>,
+          .moe_up = decode<gemv_moe_up, kernel::kMoeUp>,
+          .moe_down = decode<gemv_moe_down, kernel::kMoeDown>,
+          .group_tiles = any_moe_group_tiles,
+          .grouped_up = decode<grouped_up, kernel::kGroupedUp>,
+          .grouped_down = decode<grouped_down, kernel::kGroupedDown>,
+          .int8_up = any_gemv_int8_up,
+          .int8_down = any_gemv_int8_down,
+          .round_blocks = any_round_blocks,
+          .round = any_round,
+          .group_round = any_group_round,
+          .norm_sums = any_norm_sums,
+          .rope_sums = any_rope_sums,
+          .route_tokens = any_route_tokens,
+          .route_sums = any_route_sums,
+          .attend_decode = any_attend_decode};
+}
+
+std::vector<Arch> built_architectures() {
+  Arch hopper = sm90();
+  hopper.gemm.launch = hopper.experts.launch = sm90_gemm;
+  hopper.qkv_gemm.launch = sm90_qkv_gemm;
+  hopper.split_gemm.launch = sm90_split_gemm;
+  hopper.prefill.launch = sm90_attend_prefill;
+  hopper.peak.launch = sm90_peak_wgmma;
+  Arch every = neutral();
+  every.gemm.launch = every.experts.launch = any_gemm;
+  every.prefill.launch = any_attend_prefill;
+  every.peak.launch = any_peak_mma;
+  return {hopper, every};
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,17 @@
+#include "backend/cuda/launch/kernel_table.h"
+
+#include "base/error.h"
+
+namespace nibble::backend::cuda {
+
+void note_launch(Kernel kernel, const Launch& on) {
+  ++(*on.counts)[kernel.name];
+  if (on.trace != nullptr) on.trace->push_back({on.stage, kernel});
+}
+
+void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found) {
+  if (!holds) [[unlikely]]
+    throw Error(Code::kUnsupported, "cuda: {}: want {}, found {}", kernel.name, want, found);
+}
+
+}  // namespace nibble::backend::cuda

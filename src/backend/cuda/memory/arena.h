@@ -1,0 +1,115 @@
+#pragma once
+// All device memory but the weights: one allocation, whose declaration (carve) also gives its size.
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kMaxStepRows = 1024;  // sequences in one step
+
+// Takes aligned pieces one after the other; without a base it only measures.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+
+  template <class T>
+  [[nodiscard]] T* take(int64_t count) {
+    constexpr int64_t kAlignment = 256;
+    bytes_ = (bytes_ + kAlignment - 1) / kAlignment * kAlignment;
+    std::byte* at = base_ == nullptr ? nullptr : base_ + bytes_;
+    bytes_ += count * static_cast<int64_t>(sizeof(T));
+    return reinterpret_cast<T*>(at);
+  }
+  [[nodiscard]] int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  int64_t bytes_ = 0;
+};
+
+struct Arena {
+  // Slots and what lies between them
+  float* residual = nullptr;         // [tokens, hidden]
+  float* residual_sum = nullptr;     // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
+                                     // read residual when the first of them has added delta
+  float* delta[2] = {};              // parts of the slot: [tokens, hidden] or, with GEMMs, [min(tokens, 8), hidden];
+                                     // the second [min(tokens, 8), hidden], of a fused step's experts
+  float* normed = nullptr;           // [max(tokens, rows), hidden]
+  float* q = nullptr;                // [tokens, heads * head_dim]
+  float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
+  float* v = nullptr;                // likewise
+  float* attn = nullptr;             // [tokens, heads * head_dim]
+  float* router_logits = nullptr;    // [tokens, experts]
+  float* inverse = nullptr;          // [tokens] 1 / rms of residual, of the last route; with packed matrices
+  int32_t* expert_ids = nullptr;     // [tokens, topk]
+  float* expert_weights = nullptr;   // [tokens, topk]
+  float* expert_hidden = nullptr;    // [tokens, topk, inter]
+  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, inter], instead of expert_hidden
+  F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
+  float* expert_out = nullptr;       // [tokens, topk, hidden]
+  int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
+  int32_t* moe_pairs = nullptr;      // [max_places]
+  ExpertTile* moe_tiles = nullptr;   // [max_moe_tiles]
+  int32_t* moe_tile_counts = nullptr;  // [kTileCounts]
+  float* logits = nullptr;             // [rows, vocab]
+  // Around GEMMs; only where the step may run on them
+  uint16_t* gemm_x = nullptr;           // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
+  uint16_t* gemm_u = nullptr;           // [tokens, topk, inter] f16, or by place
+  uint16_t* gemm_placed_x = nullptr;    // x by place: down writes its results while gate_up still reads; SM90
+  float* gemm_y = nullptr;              // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
+  int32_t* gemm_pairs = nullptr;        // [max_places]
+  int32_t* gemm_places = nullptr;       // [tokens, topk]
+  ExpertTile* gemm_tiles = nullptr;     // [max_expert_tiles]
+  int32_t* gemm_tile_counts = nullptr;  // [kTileCounts]
+  // Attention on tensor cores; only with it
+  float* attend_partials = nullptr;  // DecodeScratch floats
+  int* attend_finished = nullptr;    // DecodeScratch counters; zero between launches
+  int64_t attend_counters = 0;
+  int32_t* decode_tokens = nullptr;    // [tokens]
+  AttendTile* attend_tiles = nullptr;  // [max_attend_tiles]
+  // The step's arrays
+  int32_t* ids = nullptr;        // [tokens]; this and the next five are rows, step_pitch apart, of one array
+  int32_t* positions = nullptr;  // [tokens]
+  int32_t* token_row = nullptr;  // [tokens]
+  int32_t* last_key = nullptr;   // [tokens] the position a token attends from
+  std::array<int32_t*, kLayerKinds> kv_slots{};
+  int64_t step_pitch = 0;
+  std::array<int32_t*, kLayerKinds> pages{};  // [page_ids]
+  int64_t page_ids = 0;                       // capacity of each
+  int64_t row_pages = 0;                      // most of one row
+  int32_t* logit_tokens = nullptr;            // [rows]
+  float* rope_inv_freq = nullptr;             // [head_dim / 2]
+  float* rope_cosine = nullptr;               // [tokens, head_dim / 2]
+  float* rope_sine = nullptr;                 // likewise
+  // Sampling
+  SampleRowParams* sample_params = nullptr;  // [rows]
+  uint64_t* sample_threshold = nullptr;      // [rows]
+  float* sample_part_value = nullptr;        // [rows, kSampleParts]
+  int32_t* sample_part_token = nullptr;      // likewise
+  int32_t* sampled = nullptr;                // [rows]
+  std::vector<KvPages> kv;                   // per layer
+};
+
+// How the matrices are held: in row order for the plain kernels, or packed for the streaming ones.
+enum class Matrices : uint8_t { kRowOrder, kPacked };
+
+struct ArenaNeeds {
+  const BackendConfig& config;
+  CudaOptions::Kv kv = CudaOptions::Kv::kBf16;
+  Matrices matrices = Matrices::kPacked;
+  bool gemms = false, flash = false;  // choices.h
+  Card card;
+};
+// What the options need. Throws Error(kUnsupported) as choices.h does.
+[[nodiscard]] ArenaNeeds arena_needs(const BackendConfig& config, const CudaOptions& options, const Card& card);
+[[nodiscard]] Arena carve(const ArenaNeeds& needs, Carver& carver);
+
+}  // namespace nibble::backend::cuda

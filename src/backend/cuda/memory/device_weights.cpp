@@ -1,0 +1,116 @@
+#include "backend/cuda/memory/device_weights.h"
+
+#include "backend/cost.h"
+#include "base/error.h"
+
+#include <array>
+
+namespace nibble::backend::cuda {
+namespace {
+
+bool is_qkv_bias(WeightRole role) {
+  return role == WeightRole::kQBias || role == WeightRole::kKBias || role == WeightRole::kVBias;
+}
+
+bool is_experts(WeightRole role) { return role == WeightRole::kGateUp || role == WeightRole::kDown; }
+
+void check_format(const HostWeight& weight) {
+  using enum WeightFormat;
+  const WeightFormat found = weight.format;
+  const bool experts = is_experts(weight.role);
+  const bool served = found == kGgmlMxfp4 || (experts ? found == kMxfp4 : found != kMxfp4 && found != kMxfp8);
+  if (served) return;
+  throw Error(Code::kUnsupported, "cuda: {}: want {}, found {}", backend::name_of(weight.role),
+              experts ? "mxfp4" : "bf16, f16, f32, ggml q8_0 or ggml mxfp4", backend::name_of(found));
+}
+
+}  // namespace
+
+DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : options_(options), stream_(stream) {
+  if (options_.matrices == Matrices::kPacked) packed_.emplace(options_.config, stream);
+}
+
+WeightHandle DeviceWeights::upload(const HostWeight& weight) {
+  switch (weight.role) {
+    case WeightRole::kGate: gate_ = weight; return {};
+    case WeightRole::kGateBias: gate_bias_ = weight; return {};
+    case WeightRole::kUp: return join(gate_, WeightRole::kGateUp, weight);
+    case WeightRole::kUpBias: return join(gate_bias_, WeightRole::kGateUpBias, weight);
+    default: return upload(weight, {});
+  }
+}
+
+WeightHandle DeviceWeights::join(std::optional<HostWeight>& gate, WeightRole whole, const HostWeight& up) {
+  check(gate && gate->layer == up.layer, "a layer's gate comes before its up");
+  if (gate->format != up.format)
+    throw Error(Code::kUnsupported, "cuda: layer {} {}: want the format of its gate, {}, found {}", up.layer,
+                backend::name_of(up.role), backend::name_of(gate->format), backend::name_of(up.format));
+  HostWeight even = *gate;
+  gate.reset();
+  even.role = whole;
+  return upload(even, up.values.bytes);
+}
+
+WeightHandle DeviceWeights::upload(const HostWeight& weight, std::span<const std::byte> odd) {
+  check_format(weight);
+  if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads);
+  if (!slabs_) slabs_.emplace(*uploader_);
+  const Dims& d = options_.config.dims;
+  const int64_t values = values_of(weight.role, d);
+  SlabSource source{.format = weight.format,
+                    .rows = values,
+                    .cols = 1,
+                    .even = weight.values.bytes,
+                    .odd = odd,
+                    .scales = weight.scales.bytes};
+  if (is_packed(weight.role)) {
+    const MatrixShape shape = matrix_shape(weight.role, d);
+    source.rows = shape.rows;
+    source.cols = shape.cols;
+  }
+  Uploaded own;
+  if (packed_ && is_packed(weight.role)) {
+    own.matrix = packed_->upload(weight.role, weight.layer, source, *slabs_);
+  } else if (packed_ && is_qkv_bias(weight.role)) {
+    const PackedWeights::Bias bias = packed_->qkv_bias(weight.role, weight.layer);
+    put(source, reinterpret_cast<std::byte*>(bias.part), nullptr);
+    own.qkv_bias = bias.whole;
+  } else {
+    const bool mxfp4 = is_experts(weight.role);
+    own.values = allocate_device(mxfp4 ? values / 2 : values * 2, backend::name_of(weight.role));
+    if (mxfp4) own.scales = allocate_device(values / kMxBlock, backend::name_of(weight.role));
+    put(source, own.values.get(), own.scales.get());
+  }
+  weights_.push_back(std::move(own));
+  return {static_cast<int32_t>(weights_.size()) - 1};
+}
+
+void DeviceWeights::put(const SlabSource& source, std::byte* values, std::byte* scales) {
+  if (source.as_shipped()) {
+    uploader_->copy(std::array{Uploader::Part{values, source.even}}, stream_);
+    if (scales != nullptr) uploader_->copy(std::array{Uploader::Part{scales, source.scales}}, stream_);
+    return;
+  }
+  slabs_->run(source, Slabs::Room::kNone, [source, values, scales](const Slabs::Rows& rows) {
+    const int64_t first = rows.first * source.cols;
+    translate(source, rows, reinterpret_cast<uint8_t*>(values) + (scales == nullptr ? first * 2 : first / 2),
+              scales == nullptr ? nullptr : reinterpret_cast<uint8_t*>(scales) + first / kMxBlock);
+  });
+}
+
+void DeviceWeights::finish() {
+  if (finished()) return;
+  slabs_->wait();
+  if (packed_) packed_->finish();
+  cuda_check(cudaStreamSynchronize(stream_));  // the ring is still read
+  slabs_.reset();
+  uploader_.reset();
+}
+
+MxfpMatrix DeviceWeights::mxfp4(WeightHandle handle) const {
+  const Uploaded& w = of(handle);
+  return {.codes = reinterpret_cast<const uint8_t*>(w.values.get()),
+          .scales = reinterpret_cast<const uint8_t*>(w.scales.get())};
+}
+
+}  // namespace nibble::backend::cuda

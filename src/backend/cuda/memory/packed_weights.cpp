@@ -1,0 +1,128 @@
+#include "backend/cuda/memory/packed_weights.h"
+
+#include "backend/cuda/dense/gemv.h"
+#include "base/error.h"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using layout::Packing;
+using layout::RowOrder;
+
+bool is_qkv(WeightRole role) { return role == WeightRole::kQ || role == WeightRole::kK || role == WeightRole::kV; }
+
+// Rows of the layer's qkv matrix before this role's.
+int64_t first_row(WeightRole role, const Dims& d) {
+  const bool key = role == WeightRole::kK || role == WeightRole::kKBias;
+  const bool value = role == WeightRole::kV || role == WeightRole::kVBias;
+  return key ? d.q_width() : value ? d.q_width() + d.kv_width() : 0;
+}
+
+}  // namespace
+
+bool is_packed(WeightRole role) {
+  return is_qkv(role) || role == WeightRole::kO || role == WeightRole::kUnembedding || role == WeightRole::kGateUp ||
+         role == WeightRole::kDown;
+}
+
+MatrixShape matrix_shape(WeightRole role, const Dims& d) {
+  switch (role) {
+    case WeightRole::kQ: return {d.q_width(), d.hidden, RowOrder::kHeads64};
+    case WeightRole::kK:
+    case WeightRole::kV: return {d.kv_width(), d.hidden, RowOrder::kHeads64};
+    case WeightRole::kO: return {d.hidden, d.q_width(), RowOrder::kPlain};
+    case WeightRole::kUnembedding: return {d.vocab, d.hidden, RowOrder::kPlain};
+    case WeightRole::kGateUp: return {d.experts * 2 * d.inter, d.hidden, RowOrder::kGateUp};
+    case WeightRole::kDown: return {d.experts * d.hidden, d.inter, RowOrder::kPlain};
+    default: return {};
+  }
+}
+
+void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs) {
+  if (scale_counts_ == nullptr) {
+    scale_counts_ = allocate_device(sizeof(ScaleCounts), "packing");
+    cuda_check(cudaMemsetAsync(scale_counts_.get(), 0, sizeof(ScaleCounts), stream_));
+    cuda_check(cudaStreamSynchronize(stream_));  // the slabs have streams of their own
+  }
+  auto* const counts = reinterpret_cast<ScaleCounts*>(scale_counts_.get());
+  pack.bad_scales = &counts->bad;
+  pack.wide_scales = &counts->wide;
+  uint8_t* const packed = pack.packed;
+  const bool changed = quantize || !source.as_shipped();
+  const Slabs::Room room = changed ? Slabs::Room::kWanted : Slabs::Room::kNone;
+  slabs.run(source, room, [=](const Slabs::Rows& rows) mutable {
+    pack.values = rows.even;
+    pack.scales = rows.scales;
+    if (changed) {
+      const int64_t code_bytes = rows.count * source.cols / (pack.packing == Packing::kMxfp4 ? 2 : 1);
+      uint8_t* const scales = pack.packing == Packing::kBf16 ? nullptr : rows.room + code_bytes;
+      if (quantize) {
+        quantize_weights({.packing = pack.packing,
+                          .format = source.format,
+                          .from = rows.even,
+                          .values = rows.room,
+                          .scales = scales,
+                          .rows = rows.count,
+                          .cols = source.cols},
+                         rows.stream);
+      } else {
+        translate(source, rows, rows.room, scales);
+      }
+      pack.values = rows.room;
+      pack.scales = scales;
+    }
+    pack.rows = rows.count;
+    pack.packed = packed + layout::packed_bytes(pack.packing, rows.first, source.cols);
+    pack_weights(pack, rows.stream);
+  });
+}
+
+PackedWeights::Qkv& PackedWeights::qkv(int layer) {
+  const Dims& d = config_.dims;
+  const int64_t rows = d.q_width() + 2 * d.kv_width();
+  qkv_.resize(std::max(qkv_.size(), static_cast<size_t>(layer) + 1));
+  Qkv& own = qkv_[static_cast<size_t>(layer)];
+  if (own.matrix == nullptr) {
+    const Packing packing = packing_of(WeightRole::kQ, config_.dense);
+    own = {allocate_device(layout::packed_bytes(packing, rows, d.hidden), "q, k and v"),
+           allocate_device(rows * 2, "q, k and v biases")};
+  }
+  return own;
+}
+
+PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
+  auto* whole = reinterpret_cast<Bf16*>(qkv(layer).bias.get());
+  return {whole + first_row(role, config_.dims), whole};
+}
+
+PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
+  const MatrixShape shape = matrix_shape(role, config_.dims);
+  const Packing packing = packing_of(role, config_.dense);
+  std::byte *whole = nullptr, *part = nullptr;
+  if (is_qkv(role)) {
+    whole = qkv(layer).matrix.get();
+    part = whole + layout::packed_bytes(packing, first_row(role, config_.dims), shape.cols);
+  } else {
+    matrices_.push_back(allocate_device(layout::packed_bytes(packing, shape.rows, shape.cols), backend::name_of(role)));
+    whole = part = matrices_.back().get();
+  }
+  pack({.packing = packing, .packed = reinterpret_cast<uint8_t*>(part), .cols = shape.cols, .order = shape.order},
+       config_.dense.of(role), source, slabs);
+  return {reinterpret_cast<const uint8_t*>(whole), packing};
+}
+
+void PackedWeights::finish() {
+  if (scale_counts_ == nullptr) return;
+  ScaleCounts counts;
+  cuda_check(cudaMemcpyAsync(&counts, scale_counts_.get(), sizeof counts, cudaMemcpyDeviceToHost, stream_));
+  cuda_check(cudaStreamSynchronize(stream_));
+  scale_counts_.reset();
+  if (counts.bad > 0)
+    throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite",
+                counts.bad, layout::kMaxScaleCode - 127);
+  wide_scales_ = wide_scales_ || counts.wide > 0;
+}
+
+}  // namespace nibble::backend::cuda

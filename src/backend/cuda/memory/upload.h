@@ -1,0 +1,90 @@
+#pragma once
+// Weights to the device, through pinned memory: each thread takes a piece, brings it into a buffer of its own and
+// enqueues its copy. Nothing waits for all threads before the end, so that one which the system stops for a while holds
+// up nobody. Bytes of a mapped file that are not in the page cache are read from the file itself, past the cache: it is
+// not filled with what the device holds.
+
+#include "backend/cuda/card/device.h"
+#include "base/direct_file.h"
+#include "base/mapped_file.h"
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+class Uploader {
+ public:
+  // Pinned memory of so many threads.
+  [[nodiscard]] static constexpr int64_t memory_bytes(int threads) { return threads * kBuffers * kBufferBytes; }
+
+  // The files that host bytes may be mapped from; other bytes are copied from where they are. Both outlive it. Throws
+  // Error(kIo) where the system starts fewer threads.
+  Uploader(std::span<const MappedSource> files, int threads);
+  ~Uploader();
+
+  struct Part {
+    std::byte* device = nullptr;
+    std::span<const std::byte> host;
+  };
+  using Job = int64_t;
+  // Copies the parts on the stream; calls `then` on one of the threads when all of them are
+  // enqueued. The bytes are read until wait_all() returns, unless there is little to copy and nothing to do then.
+  // This and the next two throw what DirectFile throws, and what `then` threw.
+  Job copy(std::span<const Part> parts, cudaStream_t stream, std::function<void()> then = {});
+  // Until the job's copies are enqueued and its `then` has been called.
+  void wait(Job job);
+  void wait_all();
+
+ private:
+  static constexpr int64_t kPieceBytes = int64_t{2} << 20;  // the bus moves pieces of 1 MB a tenth slower
+  static constexpr int64_t kBufferBytes = kPieceBytes + DirectFile::kSlack;
+  static constexpr int64_t kBuffers = 2;  // of a thread
+
+  struct File {
+    std::span<const std::byte> bytes;
+    DirectFile file;
+  };
+  struct Running {
+    Job id = 0;
+    cudaStream_t stream = nullptr;
+    std::function<void()> then;
+    size_t pieces_left = 0;
+  };
+  struct Piece {
+    Part part;
+    std::list<Running>::iterator job;
+  };
+  struct Queue {  // guarded by its mutex
+    std::mutex mutex;
+    std::condition_variable work, progress;  // for the threads, for who waits for them
+    std::deque<Piece> pieces;
+    std::list<Running> jobs;  // that are not done
+    Job next_id = 0;
+    std::exception_ptr failure;
+    bool stop = false;
+  };
+
+  void end();
+  void work(int thread_idx, int card);
+  void done(std::list<Running>::iterator job, std::exception_ptr failure);
+  void wait_until(const std::function<bool()>& holds);  // with the queue locked; throws the failure
+  // Brings the bytes into the buffer; where they lie in it.
+  [[nodiscard]] const std::byte* fetch(std::span<const std::byte> host, std::byte* buffer) const;
+
+  std::vector<File> files_;
+  PinnedBytes memory_;
+  Queue queue_;
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace nibble::backend::cuda

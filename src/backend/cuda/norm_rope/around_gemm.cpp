@@ -1,0 +1,134 @@
+#include "backend/cuda/norm_rope/around_gemm.h"
+
+#include "backend/cuda/quantise/rounding.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/layout/wgmma_b.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace nibble::backend::cuda {
+namespace {}  // namespace
+
+std::string RoutePlan::to_string() const {
+  return fmt::format("16 experts, tiles of {} tokens, grid {} x {}, {} threads, {} B shared", kRouteTokens,
+                     expert_groups, shares, threads, smem_bytes);
+}
+
+RoutePlan plan_route(const RouteShape& s, int sms) {
+  constexpr int kFlagBytes = 16;
+  RoutePlan plan{.tiles = static_cast<int>(route_tiles(s.tokens)),
+                 .expert_groups = static_cast<int>(ceil_div(s.experts, layout::kTileRows)),
+                 .threads = layout::slices(s.hidden) * layout::kWarpLanes};
+  plan.shares = std::min(plan.tiles, std::max(1, sms / std::max(1, plan.expert_groups)));
+  plan.smem_bytes = layout::slices(s.hidden) * layout::kStepBytes + kFlagBytes;
+  return plan;
+}
+
+GemmCost cost(const NormSumsArgs& a) {
+  const int64_t count = int64_t{a.tokens} * a.hidden;
+  const int64_t delta =
+      a.experts.at != nullptr ? a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2) : a.sums.bytes();
+  return {.bytes = count * (4 + delta + (delta > 0 ? 4 : 0) + (a.normed != nullptr ? 4 : 0) +
+                            (a.rounded.at != nullptr ? 2 : 0)) +
+                   4 * int64_t{a.hidden},
+          .flops = count * (4 + a.sums.splits + 2 * a.experts.topk)};
+}
+
+GemmCost cost(const RopeSumsArgs& a) {
+  const int64_t q = int64_t{a.tokens} * a.heads * kGemvHeadDim, kv = int64_t{a.tokens} * a.kv_heads * kGemvHeadDim;
+  return {.bytes = a.sums.bytes() * (q + 2 * kv) + 4 * q + 2 * kv * value_bytes(a.kv.type) + 2 * int64_t{a.rows()},
+          .flops = (a.sums.splits + 3) * (q + 2 * kv)};
+}
+
+GemmCost cost(const RouteTokensArgs& a) {
+  const int64_t tokens = a.tokens, out = tokens * a.experts;
+  return {.bytes = 2 * int64_t{a.experts} * a.hidden + 4 * tokens * a.hidden + 4 * out + 8 * tokens * a.topk,
+          .flops = 2 * out * a.hidden};
+}
+
+GemmCost cost(const RouteSumsArgs& a) {
+  const int64_t count = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
+  return {.bytes = count * (4 + 4 * a.sums.splits + (a.sums.splits > 0 ? 4 : 0)) + 2 * int64_t{a.experts} * a.hidden +
+                   4 * out + 8 * int64_t{a.tokens} * a.topk,
+          .flops = 4 * out * a.hidden};
+}
+
+void check_args(const NormSumsArgs& a) {
+  constexpr Kernel kName = kernel::kNormSums;
+  const bool experts = a.experts.at != nullptr, rounds = a.rounded.at != nullptr;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.hidden > 0 && a.hidden % 8 == 0 && a.hidden <= kNormHidden, kName,
+                "hidden a multiple of 8, up to 4096", a.hidden);
+  require_shape(aligned(a.x) && (a.sums.splits == 0 || aligned(a.sums.at)), kName, "x and sums, 16-byte aligned",
+                a.sums.splits);
+  require_shape(a.sums.splits >= 0 && a.sums.splits <= kMaxSplits, kName, "up to 8 splits", a.sums.splits);
+  require_shape(experts || a.hidden % layout::kTileRows == 0, kName, "hidden in tiles of 16 without experts", a.hidden);
+  require_shape(a.sums.splits > 0 || a.bias == nullptr, kName, "a bias with sums only", a.sums.splits);
+  require_shape(!experts || (aligned(a.experts.at) && a.experts.weights != nullptr && a.sums.splits == 0), kName,
+                "experts, 16-byte aligned, with weights, and no sums", a.experts.topk);
+  require_shape(experts == (a.experts.topk > 0), kName, "a topk with experts", a.experts.topk);
+  require_shape((a.norm == nullptr || aligned(a.norm)) && (a.bias == nullptr || aligned(a.bias)) &&
+                    (a.normed == nullptr || aligned(a.normed)) && (!rounds || aligned(a.rounded.at)),
+                kName, "norm, bias and results, 16-byte aligned", a.hidden);
+  require_shape((a.norm != nullptr) == (a.normed != nullptr || rounds), kName,
+                "a norm for its results, and for these only", a.hidden);
+  require_shape(
+      !rounds || a.rounded.rows == 0 ||
+          (a.hidden % layout::kPanelK == 0 && a.rounded.rows % kGroupAlign == 0 && a.rounded.rows >= a.tokens),
+      kName, "panels of 64 columns whose rows hold the tokens", a.rounded.rows);
+}
+
+void check_args(const RopeSumsArgs& a) {
+  constexpr Kernel kName = kernel::kRopeSums;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.heads > 0 && a.kv_heads > 0, kName, "heads", a.heads);
+  require_shape(a.sums.splits > 0 && a.sums.splits <= kMaxSplits, kName, "1 to 8 splits", a.sums.splits);
+  require_shape(aligned(a.sums.at) && aligned(a.bias), kName, "sums and bias, 16-byte aligned", a.sums.splits);
+  require_shape(aligned(a.q) && aligned(a.cosine) && aligned(a.sine) && a.kv_slots != nullptr && aligned(a.kv.keys) &&
+                    aligned(a.kv.values),
+                kName, "q, rope table and pages, 16-byte aligned, and slots", a.tokens);
+}
+
+void check_args(const GemmArgs& a, const RopeSumsArgs& of_its_sums) {
+  GemmArgs product = a;
+  product.parts[0] = {of_its_sums.q, 0, a.rows};
+  check_args(product);
+  RopeSumsArgs rope = of_its_sums;
+  rope.sums = {of_its_sums.q, 1};
+  check_args(rope);
+  require_shape(rope.rows() == a.rows && rope.tokens == a.tokens, kernel::kRopeSums,
+                "as many rows and tokens as the heads have", a.rows);
+}
+
+void check_args(const RouteTokensArgs& a) {
+  constexpr Kernel kName = kernel::kRouteTokens;
+  require_shape(a.tokens > 0 && a.tokens <= kRouteMaxTokens, kName, "1 to 512 tokens", a.tokens);
+  require_shape(layout::slices(a.hidden) > 0, kName, "hidden in slices of 192 or 256", a.hidden);
+  require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
+                "a topk of at most 32 and experts", a.topk);
+  require_shape(aligned(a.x) && aligned(a.weight) && a.bias != nullptr && a.logits != nullptr && a.ids != nullptr &&
+                    a.weights != nullptr && a.finished != nullptr,
+                kName, "x and weight, 16-byte aligned, and the rest", a.experts);
+}
+
+void check_args(const RouteSumsArgs& a) {
+  constexpr Kernel kName = kernel::kRouteSums;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.hidden > 0 && a.hidden % 32 == 0, kName, "hidden a multiple of 32", a.hidden);
+  require_shape(a.experts > 0 && a.experts <= kRouteSumsExperts, kName, "1 to 128 experts", a.experts);
+  require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
+                "a topk of at most 32 and experts", a.topk);
+  require_shape(a.sums.splits == 0 || (a.sums.splits == 1 && a.sums.order == SplitSums::Order::kRows), kName,
+                "one split in rows, or none", a.sums.splits);
+  require_shape(aligned(a.x) && aligned(a.norm) && aligned(a.weight) && (a.sums.splits == 0 || aligned(a.sums.at)),
+                kName, "x, norm, weight and sums, 16-byte aligned", a.sums.splits);
+  require_shape(a.bias == nullptr || (aligned(a.bias) && a.sums.splits > 0), kName, "a bias with sums only",
+                a.sums.splits);
+  require_shape(a.router_bias != nullptr && a.inverse != nullptr && a.logits != nullptr && a.ids != nullptr &&
+                    a.weights != nullptr,
+                kName, "a router's bias and all results", a.experts);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,123 @@
+#pragma once
+// What stands around the GEMMs of a step of many tokens, where decode steps have it fused into their kernels: norm,
+// rope, router. Arguments, cost and launchers. All pointers are device memory, rows of floats 16-byte aligned.
+
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/dense/gemm_plan.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+// A GEMM's result that its reader has still to add up.
+struct SplitSums {
+  const void* at = nullptr;
+  int splits = 0;  // 0: there is none
+  // f32 [tokens, rows], or bf16 where split_gemm_plan.h place_in_sums says
+  enum class Order : uint8_t { kRows, kTiles } order = {};
+  [[nodiscard]] constexpr int bytes() const { return splits * (order == Order::kTiles ? 2 : 4); }  // of a value
+};
+
+// What the experts of each token made, to be added up with their weights.
+struct ExpertSums {
+  const void* at = nullptr;  // [tokens, topk, hidden]; none: there is nothing to add
+  enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
+  const float* weights = nullptr;  // [tokens, topk]
+  int topk = 0;
+};
+
+// x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; or x[t] += Σ_k weights[t, k] experts[t, k], k rising.
+// Then rmsnorm(x[t]) * norm in f32, and rounded, as a GEMM or the experts take it: either or both.
+struct NormSumsArgs {
+  float* x = nullptr;          // [tokens, hidden]
+  SplitSums sums{};            // rows: hidden
+  const Bf16* bias = nullptr;  // [hidden], with sums
+  ExpertSums experts{};        // not with sums
+  const Bf16* norm = nullptr;  // [hidden]; null: nothing but x
+  float* normed = nullptr;     // [tokens, hidden]
+  GemmInput rounded{};
+  int tokens = 0, hidden = 0;  // hidden: a multiple of 8, without experts of 16, up to kNormHidden
+  float eps = 0;
+};
+inline constexpr int kNormHidden = 4096;
+
+// q, k, v = the sums + bias; rope turns q and k; k and v go into their slots. Rows are those of heads of 64, q, k and v
+// one after the other, the sums' in RowOrder::kHeads64.
+struct RopeSumsArgs {
+  SplitSums sums = {};
+  const Bf16* bias = nullptr;         // [rows], in the checkpoint's order
+  float* q = nullptr;                 // [tokens, heads, 64]
+  const float* cosine = nullptr;      // [tokens, 32], times the concentration
+  const float* sine = nullptr;        // likewise
+  const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
+  KvPages kv;
+  int tokens = 0, heads = 0, kv_heads = 0;
+  [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
+};
+
+// logits[t, e] = x[t] · W[e] + bias[e]; the topk largest by falling logit (the lower id first on a tie), and the
+// softmax over them. x is rounded to two bf16 (16 bits); the order of a sum is fixed by hidden: a token does not see
+// the others.
+struct RouteTokensArgs {
+  const float* x = nullptr;                           // [tokens, hidden]
+  const Bf16* weight = nullptr;                       // [experts, hidden]
+  const Bf16* bias = nullptr;                         // [experts]
+  float* logits = nullptr;                            // [tokens, experts]
+  int32_t* ids = nullptr;                             // [tokens, topk]
+  float* weights = nullptr;                           // [tokens, topk]
+  int* finished = nullptr;                            // scratch [route_tiles(tokens)]: zero before and after
+  int tokens = 0, hidden = 0, experts = 0, topk = 0;  // hidden: in slices (layout/mx_a_m16k32.h)
+};
+inline constexpr int kRouteTokens = 8;       // of a tile
+inline constexpr int kRouteMaxTokens = 512;  // beyond, x would be read too often: once per 16 experts
+[[nodiscard]] constexpr int64_t route_tiles(int64_t tokens) { return (tokens + kRouteTokens - 1) / kRouteTokens; }
+
+// x[t] as NormSumsArgs' sums leave it; inverse[t] = 1 / sqrt(mean(x[t]^2) + eps); then the choice of RouteTokensArgs
+// for inverse[t] * x[t] * norm, which is split into two bf16.
+struct RouteSumsArgs {
+  float* x = nullptr;                                    // [tokens, hidden]
+  SplitSums sums{};                                      // rows: hidden; of one split, or none; in kRows
+  const Bf16* bias = nullptr;                            // [hidden], with sums
+  const Bf16* norm = nullptr;                            // [hidden]
+  const Bf16 *weight = nullptr, *router_bias = nullptr;  // [experts, hidden], [experts]
+  float* inverse = nullptr;                              // [tokens]
+  float* logits = nullptr;                               // [tokens, experts]
+  int32_t* ids = nullptr;                                // [tokens, topk]
+  float* weights = nullptr;                              // [tokens, topk]
+  int tokens = 0, hidden = 0, experts = 0, topk = 0;     // hidden: a multiple of 32
+  float eps = 0;
+};
+inline constexpr int kRouteSumsExperts = 128;  // at most: what a warp's registers hold
+
+// Grid: groups of 16 experts x CTAs that share the tiles of tokens; a warp per slice.
+struct RoutePlan {
+  int tiles = 0;
+  int expert_groups = 0, shares = 0;
+  int threads = 0, smem_bytes = 0;
+  [[nodiscard]] int grid() const { return expert_groups * shares; }
+  [[nodiscard]] std::string to_string() const;
+};
+struct RouteShape {
+  int64_t tokens = 0, hidden = 0, experts = 0;
+};
+[[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
+
+[[nodiscard]] GemmCost cost(const NormSumsArgs& args);
+[[nodiscard]] GemmCost cost(const RopeSumsArgs& args);
+[[nodiscard]] GemmCost cost(const RouteTokensArgs& args);
+[[nodiscard]] GemmCost cost(const RouteSumsArgs& args);
+
+// Throw Error(kUnsupported) that prints what a launch cannot serve.
+void check_args(const NormSumsArgs& args);
+void check_args(const RopeSumsArgs& args);
+void check_args(const RouteTokensArgs& args);
+void check_args(const RouteSumsArgs& args);
+void check_args(const GemmArgs& args, const RopeSumsArgs& of_its_sums);
+
+// Check the arguments, launch chained (chained_launch.cuh), return.
+void any_norm_sums(const NormSumsArgs& args, const Launch& on);
+void any_rope_sums(const RopeSumsArgs& args, const Launch& on);
+void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
+void any_route_sums(const RouteSumsArgs& args, const Launch& on);
+
+}  // namespace nibble::backend::cuda

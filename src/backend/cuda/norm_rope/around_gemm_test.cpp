@@ -1,0 +1,131 @@
+// The kernels around GEMMs and the split GEMM on the device, against double results: edges of tokens, real widths.
+
+#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/norm_rope/around_gemm_testing.h"
+#include "backend/cuda/experts/route_testing.h"
+#include "backend/cuda/dense/split_gemm_testing.h"
+#include "backend/cuda/arch/sm90/dense_gemm.h"
+#include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/arch/sm90/split_gemm.h"
+#include "backend/cuda/testing.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+class AroundGemm : public CudaTest {
+ protected:
+  [[nodiscard]] static int attribute(cudaDeviceAttr which) {
+    int value = 0;
+    cuda_check(cudaDeviceGetAttribute(&value, which, 0));
+    return value;
+  }
+  void route(const RouteCase& c) {
+    check_route<DeviceArray>(c, [&](const RouteTokensArgs& args) {
+      any_route_tokens(args, plan_route({args.tokens, args.hidden, args.experts}, sms_), on_);
+    });
+  }
+  void split(const SplitCase& c) {
+    check_split<DeviceArray>(
+        c, [&](const SplitGemmArgs& args, const SplitGemmPlan& plan) { sm90_split_gemm(args, plan, on_); });
+  }
+  const int sms_ = cuda_available().yes ? attribute(cudaDevAttrMultiProcessorCount) : 0;
+  const bool hopper_ = cuda_available().yes && attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+                       sm90_gemm_serves(layout::Packing::kBf16);
+};
+
+TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
+  const auto run = [&](const NormSumsArgs& args) { any_norm_sums(args, on_); };
+  for (const int tokens : kEdgeTokens)
+    for (const InputType type : {InputType::kF16, InputType::kBf16})
+      for (const bool panels : {false, true}) {
+        check_norm<DeviceArray>({.tokens = tokens, .hidden = 2880, .splits = 5, .type = type, .panels = panels}, run);
+        check_norm<DeviceArray>({.tokens = tokens, .hidden = 192, .splits = 0, .type = type, .panels = panels}, run);
+      }
+  check_norm<DeviceArray>({.tokens = 600,
+                           .hidden = 4096,
+                           .splits = 1,
+                           .order = SplitSums::Order::kRows,
+                           .type = InputType::kBf16,
+                           .panels = true},
+                          run);
+  check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 8, .rounded = false}, run);
+  check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false, .rounded = false}, run);
+  for (const int tokens : {1, 9, 300})
+    for (const int topk : {1, 4, 6})
+      for (const auto experts : {ExpertSums::Type::kF32, ExpertSums::Type::kBf16}) {
+        check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .panels = true, .normed = false},
+                                run);
+        check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .normed = false, .rounded = false},
+                                run);
+      }
+}
+
+TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
+  const auto run = [&](const RopeSumsArgs& args) { any_rope_sums(args, on_); };
+  for (const KvPages::Type type : {KvPages::Type::kBf16, KvPages::Type::kF32, KvPages::Type::kE4m3})
+    for (const int tokens : kEdgeTokens) {
+      check_rope<DeviceArray>({.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = 3, .type = type}, run);
+      check_rope<DeviceArray>(
+          {.tokens = tokens, .heads = 3, .kv_heads = 1, .splits = 1, .order = SplitSums::Order::kRows, .type = type},
+          run);
+    }
+}
+
+TEST_F(AroundGemm, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_slots_of_every_cache) {
+  if (!hopper_) GTEST_SKIP() << "no Hopper here";
+  for (const int tile : kDenseTokens) {
+    const auto run = [&](const GemmArgs& args, const RopeSumsArgs& rope) {
+      const GemmShape shape{args.rows, args.cols, args.tokens, 1, layout::Packing::kBf16};
+      sm90_qkv_gemm(args, rope, plan_sm90_gemm(shape, 2, tile), on_);  // which take work after work
+    };
+    for (const KvPages::Type type : {KvPages::Type::kBf16, KvPages::Type::kF32, KvPages::Type::kE4m3})
+      check_qkv<DeviceArray>({.tokens = tile + 9, .heads = 9, .kv_heads = 2, .type = type}, 384, run);
+    check_qkv<DeviceArray>({.tokens = 3, .heads = 3, .kv_heads = 1}, 512, run);
+    check_qkv<DeviceArray>({.tokens = 330, .heads = 3, .kv_heads = 1}, 384, run);  // more than rows
+    check_qkv<DeviceArray>({.tokens = 260, .heads = 8, .kv_heads = 1}, 2880, run);
+  }
+}
+
+TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
+  for (const int tokens : kEdgeTokens) route({.tokens = tokens, .hidden = 384, .experts = 32, .topk = 4});
+  route({.tokens = 65, .hidden = 2880, .experts = 128, .topk = 4});
+  route({.tokens = 256, .hidden = 2880, .experts = 128, .topk = 4});
+  route({.tokens = kRouteMaxTokens, .hidden = 512, .experts = 37, .topk = 1});
+  route({.tokens = 33, .hidden = 4096, .experts = 200, .topk = 8});
+}
+
+TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
+  const auto run = [&](const RouteSumsArgs& args) { any_route_sums(args, on_); };
+  for (const RouteSumsCase of :
+       {RouteSumsCase{}, {.experts = 32}, {.hidden = 192, .experts = 20, .topk = 2}, {.hidden = 256, .experts = 100}}) {
+    std::vector<float> fewer;  // tokens: the same bits, whichever instance serves a step
+    for (const int tokens : {1, 15, 33, 600, 2049}) {
+      RouteSumsCase c = of;
+      c.tokens = tokens;
+      const std::vector<float> got = check_route_sums<DeviceArray>(c, run);
+      ASSERT_TRUE(std::equal(fewer.begin(), fewer.end(), got.begin()));
+      fewer = got;
+    }
+  }
+  check_route_sums<DeviceArray>({.tokens = 50, .splits = 0}, run);
+}
+
+TEST_F(AroundGemm, split_gemm_is_the_plain_product_at_edges_of_tokens) {
+  if (!hopper_) GTEST_SKIP() << "no Hopper here";
+  for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 256})
+    split({.rows = 144, .cols = 384, .tokens = tokens, .sms = 6});
+}
+
+TEST_F(AroundGemm, split_gemm_is_the_plain_product_at_the_model_s_widths) {
+  if (!hopper_) GTEST_SKIP() << "no Hopper here";
+  for (const int tokens : {17, 64, 129}) {
+    split({.rows = 5120, .cols = 2880, .tokens = tokens, .sms = sms_});
+    split({.rows = 2880, .cols = 4096, .tokens = tokens, .sms = sms_});
+  }
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

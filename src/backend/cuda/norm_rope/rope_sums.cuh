@@ -1,0 +1,38 @@
+#pragma once
+// rope_sums: q, k, v = Σ_s sums[s] + bias; (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), x1 = x[d], x2 = x[d + 32], of q and
+// k; k and v into their slots           source: torch/model.py RotaryEmbedding; arguments: around_gemm.h RopeSumsArgs
+// sums f32 [splits] of [tokens, rows], or bf16 by tiles: a tile of 16 rows holds 8 d of a head and those they turn with
+// q    f32 [tokens, heads, 64]     keys, values [page, kv_heads, kPageTokens, 64]
+// grid a thread per half tile     bytes, flops: cost()
+// measured 2026-11-22 (H200, 120b, three splits in f32): 16 tokens 1.6 us, 64 2.4, 256 6.1
+// rounding: f32, splits in their order
+
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/attention/head_quads.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kRopeThreads = 256, kRopeRows = 8;  // rows of a thread
+
+__global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSumsArgs a) {
+  const int rows = a.rows(), per_token = rows / kRopeRows;
+  const int64_t item = int64_t{blockIdx.x} * kRopeThreads + threadIdx.x;
+  ptx::grid_dependency_launch();
+  if (item >= int64_t{a.tokens} * per_token) return;
+  const auto token = static_cast<int>(item / per_token), own = static_cast<int>(item % per_token);
+  const int tile = own / 2, head = tile / kHeadTiles, d = tile % kHeadTiles * 8 + own % 2 * 4;
+  HeadQuads quads{token, head, d, {}, {}};
+  quads.add_bias(a.bias);
+  ptx::grid_dependency_wait();
+  HalfTile{a.tokens, rows, token, own}.add(a.sums, quads.first, quads.second);
+  if (head < a.heads + a.kv_heads) {
+    Quad cosine, sine;
+    cosine.add(a.cosine + token * kHalfHead + d);
+    sine.add(a.sine + token * kHalfHead + d);
+    quads.turn(cosine, sine);
+  }
+  quads.store(a, head < a.heads ? 0 : a.kv_slots[token]);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,111 @@
+#include "backend/cuda/program/choices.h"
+
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/dense/gemm_plan.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+
+using layout::Packing;
+
+MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
+  const std::optional<std::string> reason = why_not_packed(config);
+  const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
+  const bool any = options.moe == MoeKernel::kAuto && !reason;
+  const bool gemm = options.moe == MoeKernel::kGemm || any;
+  const bool packed = gemm || options.moe == MoeKernel::kMarlin || options.moe == MoeKernel::kGemv;
+  if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(options.moe), *reason);
+  if (!packed && requantised)
+    throw Error(Code::kUnsupported,
+                "--mxfp4-layers and --mxfp8-layers: want --moe-kernel auto, marlin, gemm or gemv: {}",
+                reason.value_or("reference was asked for"));
+  return any || packed ? options.moe : MoeKernel::kReference;
+}
+
+ExpertActivations choose_activations(MoeKernel kernel, const CudaOptions& options) {
+  const bool int8 = kernel == MoeKernel::kGemv;
+  const ExpertActivations wanted = options.activations;
+  const bool served = wanted == ExpertActivations::kExact || int8 == (wanted == ExpertActivations::kInt8);
+  if (!served || (kernel == MoeKernel::kReference && wanted != ExpertActivations::kExact))
+    throw Error(Code::kUnsupported, "--moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted),
+                wanted == ExpertActivations::kInt8 ? "gemv" : "auto, marlin or gemm", name_of(kernel));
+  return int8 ? ExpertActivations::kInt8 : wanted;
+}
+
+bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
+  using Choice = CudaOptions::Attention;
+  const Dims& d = config.dims;
+  const KvPages::Type type = page_type(options.kv);
+  const bool served = flash_serves(d.heads, d.kv_heads, d.head_dim, type);
+  if (options.attention == Choice::kFlash && !served) {
+    throw Error(Code::kUnsupported,
+                "--attention-backend flash: want head_dim 64, num_attention_heads of up to 8 times num_key_value_heads "
+                "and a KV cache in bf16 or fp8, found head_dim {}, {} heads, {} key-value heads{}",
+                d.head_dim, d.heads, d.kv_heads, type == KvPages::Type::kF32 ? ", f32" : "");
+  }
+  if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
+    throw Error(Code::kUnsupported, "--kv-cache-dtype fp8: want --attention-backend auto or flash, and head_dim 64");
+  return served && options.attention != Choice::kReference;
+}
+
+bool fused_step(const Dims& d, int64_t tokens) {
+  return tokens <= kGemvTokens && tokens * d.topk <= kGemvRoutes && d.experts <= kGemvExperts && d.experts % 4 == 0 &&
+         d.topk >= 2 && d.hidden <= kRouterHidden;
+}
+
+bool has_gemms(MoeKernel kernel) {
+  return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemv;
+}
+
+bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
+  return has_gemms(kernel) && !fused_step(d, tokens);
+}
+
+bool experts_by_gemm(MoeKernel kernel, bool at_once, const Dims& d, const Tuned& tuned, int64_t tokens) {
+  if (fused_step(d, tokens)) return false;
+  if (kernel != MoeKernel::kAuto) return kernel == MoeKernel::kGemm;
+  const int64_t pairs = tokens * d.topk;
+  const bool few = at_once && std::min(pairs, d.experts) <= tuned.grouped_experts;
+  return few || pairs > tuned.grouped_pairs * d.experts;
+}
+
+bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
+
+bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
+  return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
+}
+
+KvPages::Type page_type(CudaOptions::Kv kv) {
+  require_taken(type_of(kv), KvTaker::kCards);
+  return kv;
+}
+
+Packing packing_of(WeightRole role, const DenseFormats& dense) {
+  if (role == WeightRole::kGateUp || role == WeightRole::kDown) return Packing::kMxfp4;
+  const std::optional<WeightFormat> format = dense.of(role);
+  return !format ? Packing::kBf16 : *format == WeightFormat::kMxfp4 ? Packing::kMxfp4 : Packing::kMxfp8;
+}
+
+std::optional<std::string> why_not_packed(const BackendConfig& config) {
+  const Dims& d = config.dims;
+  if (d.head_dim != kGemvHeadDim) return fmt::format("want head_dim {}, found {}", kGemvHeadDim, d.head_dim);
+  if (d.heads % d.kv_heads != 0) return "want heads in whole groups per kv head";
+  if (d.experts > kGroupMaxExperts) return fmt::format("want up to {} experts, found {}", kGroupMaxExperts, d.experts);
+  const struct {
+    std::string_view name;
+    int64_t value;
+  } widths[] = {{"hidden", d.hidden}, {"inter", d.inter}, {"heads * head_dim", d.q_width()}};
+  for (const auto& [name, value] : widths)
+    if (layout::slice_blocks(value) == 0)
+      return fmt::format("want {} in up to 16 slices of 192 or 256, found {}", name, value);
+  if (d.hidden % layout::kTileRows != 0 || d.inter % 8 != 0 || d.vocab % layout::kTileRows != 0)
+    return fmt::format("want hidden and vocab in multiples of 16, found {} and {}", d.hidden, d.vocab);
+  return std::nullopt;
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,46 @@
+#pragma once
+// What the options become for a model, and which form a step then takes. Pure: plans (plan.h) ask here what the backend
+// asks.
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/layout/packed.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace nibble::backend::cuda {
+
+// What the option becomes; kAuto: packed matrices, each step on the kernels that are faster for its tokens. Throws
+// Error(kUnsupported) for what the model's shapes or this build rule out.
+[[nodiscard]] MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options);
+// What the experts of a resolved kernel multiply. Throws Error(kUnsupported) where it cannot round so.
+[[nodiscard]] ExpertActivations choose_activations(MoeKernel kernel, const CudaOptions& options);
+// Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when the option
+// asks for kernels that do not take the model's shapes or its page type.
+[[nodiscard]] bool choose_flash(const BackendConfig& config, const CudaOptions& options);
+// Whether the decode kernels take a step of `tokens` in their fused form.
+[[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
+// Of a resolved kernel: whether the backend has GEMMs at all, and whether they take a step's dense layers, its experts,
+// its logits.
+[[nodiscard]] bool has_gemms(MoeKernel kernel);
+[[nodiscard]] bool dense_by_gemm(MoeKernel kernel, const Dims& dims, int64_t tokens);
+// at_once: both products would be one launch (ExpertsPlan).
+[[nodiscard]] bool experts_by_gemm(MoeKernel kernel, bool at_once, const Dims& dims, const Tuned& tuned,
+                                   int64_t tokens);
+[[nodiscard]] bool logits_by_gemm(MoeKernel kernel, int64_t rows);
+// Whether any_route_tokens takes its router.
+[[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
+// Of any_route_sums: whether the experts' input is made of the residual where it is rounded.
+[[nodiscard]] constexpr bool norm_while_rounding(ExpertActivations activations, bool experts_on_gemms) {
+  return activations == ExpertActivations::kExact && experts_on_gemms;
+}
+
+[[nodiscard]] KvPages::Type page_type(CudaOptions::Kv kv);
+// In which packing a role is held.
+[[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
+// Where the packed matrices' kernels can serve the model's shapes: none; else the first reason why not.
+[[nodiscard]] std::optional<std::string> why_not_packed(const BackendConfig& config);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,86 @@
+#include "backend/cuda/quantise/pack.cuh"
+
+#include "backend/cuda/dense/gemv.h"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void pack_pieces(const __grid_constant__ PackArgs a, layout::Geometry g, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    switch (a.packing) {
+      case layout::Packing::kBf16: pack_bf16_piece(a, g, i); break;
+      case layout::Packing::kMxfp8: pack_mxfp8_piece(a, g, i); break;
+      case layout::Packing::kMxfp4: pack_mxfp4_piece(a, g, i); break;
+    }
+  }
+}
+
+__global__ void pack_scales(const __grid_constant__ PackArgs a, layout::Geometry g, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    const ScaleFit range = pack_scale(a, g, i);
+    if (range == ScaleFit::kBad) atomicAdd(a.bad_scales, 1);
+    if (range == ScaleFit::kWide && a.wide_scales != nullptr) atomicAdd(a.wide_scales, 1);
+  }
+}
+
+__global__ void quantize(const __grid_constant__ QuantizeArgs a, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    if (a.packing == layout::Packing::kMxfp4) {
+      quantize_block<MxFormat::kMxfp4>(a, WeightFormat::kMxfp4, i);
+    } else {
+      quantize_block<MxFormat::kMxfp8E4m3>(a, WeightFormat::kMxfp8, i);
+    }
+  }
+}
+
+__global__ void translate(const __grid_constant__ TranslateArgs a, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    if (a.scales != nullptr) {
+      regroup_nibbles(a, i);
+    } else {
+      widen(a, i);
+    }
+  }
+}
+
+unsigned grid_for(int64_t items) {
+  constexpr int64_t kMaxGrid = 16384;  // the loops stride
+  return static_cast<unsigned>(std::min<int64_t>((items + kThreads - 1) / kThreads, kMaxGrid));
+}
+
+void require_launched(const char* what) {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) throw_device_error(what, cudaGetErrorString(status));
+}
+
+}  // namespace
+
+void pack_weights(const PackArgs& args, cudaStream_t stream) {
+  check_args(args);
+  const layout::Geometry g = layout::geometry(args.packing, args.cols);
+  const int64_t scales = args.rows * args.cols / layout::kBlockK;
+  constexpr int kBlocksPerPiece[] = {16, 32, 64};  // k of a row that one piece of 16 rows' 32 lanes holds, by packing
+  const int64_t pieces = args.rows * args.cols / layout::kTileRows /
+                         kBlocksPerPiece[static_cast<size_t>(args.packing)] * layout::kWarpLanes;
+  pack_pieces<<<grid_for(pieces), kThreads, 0, stream>>>(args, g, pieces);
+  if (args.packing != layout::Packing::kBf16) pack_scales<<<grid_for(scales), kThreads, 0, stream>>>(args, g, scales);
+  require_launched("weight packing");
+}
+
+void quantize_weights(const QuantizeArgs& args, cudaStream_t stream) {
+  const int64_t blocks = args.rows * args.cols / kMxBlock;
+  quantize<<<grid_for(blocks), kThreads, 0, stream>>>(args, blocks);
+  require_launched("weight quantisation");
+}
+
+void translate_weights(const TranslateArgs& args, cudaStream_t stream) {
+  const int64_t count = args.rows * args.cols / (args.scales != nullptr ? kMxBlock : 1);
+  translate<<<grid_for(count), kThreads, 0, stream>>>(args, count);
+  require_launched("weight translation");
+}
+
+}  // namespace nibble::backend::cuda

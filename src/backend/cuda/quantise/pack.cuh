@@ -1,0 +1,106 @@
+#pragma once
+// The device packers of layout/packed.h, one thread per 16-byte lane piece or scale, and the requantiser.
+
+#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/quantise/translate.cuh"
+#include "backend/weights.h"
+#include "base/mx.h"
+
+namespace nibble::backend::cuda {
+
+// Where a packing thread works.
+struct PackPlace {
+  int64_t tile = 0, offset = 0;  // of the pair's piece
+  int pair = 0;                  // along the row
+  int lane = 0, step = 0;        // which 16 bytes of it
+
+  __device__ static PackPlace at(const PackArgs& a, const layout::Geometry& g, int64_t i, int steps) {
+    PackPlace p;
+    p.lane = static_cast<int>(i % layout::kWarpLanes);
+    p.step = static_cast<int>(i / layout::kWarpLanes % steps);
+    const int64_t pairs = a.cols / (2 * layout::kBlockK), rest = i / layout::kWarpLanes / steps;
+    p.pair = static_cast<int>(rest % pairs);
+    p.tile = rest / pairs;
+    p.offset = layout::pair_offset(a.packing, g, p.tile, p.pair);
+    return p;
+  }
+};
+
+__device__ inline void pack_bf16_piece(const PackArgs& a, const layout::Geometry& g, int64_t i) {
+  const PackPlace p = PackPlace::at(a, g, i, 4);
+  uint32_t words[4];
+  for (int reg = 0; reg < 4; ++reg) {  // the two halves are neighbours in the row
+    const layout::PairElement e = layout::pair_element(p.lane, p.step, reg, 0);
+    const int64_t row = layout::source_row(a.order, p.tile, e.row);
+    words[reg] = *reinterpret_cast<const uint32_t*>(a.values + 2 * (row * a.cols + p.pair * 64 + e.k));
+  }
+  *reinterpret_cast<uint4*>(a.packed + p.offset + p.step * layout::kStepBytes + p.lane * 16) = {words[0], words[1],
+                                                                                                words[2], words[3]};
+}
+
+__device__ inline void pack_mxfp8_piece(const PackArgs& a, const layout::Geometry& g, int64_t i) {
+  const PackPlace p = PackPlace::at(a, g, i, 2);
+  uint32_t words[4] = {};
+  for (int n = 0; n < 8; ++n) {
+    const layout::PairElement e = layout::pair_element(p.lane, 2 * p.step + n / 4, n % 4, 0);
+    const int64_t row = layout::source_row(a.order, p.tile, e.row);
+    const uint32_t two = *reinterpret_cast<const uint16_t*>(a.values + row * a.cols + p.pair * 64 + e.k);
+    words[n / 2] |= two << (16 * (n % 2));
+  }
+  *reinterpret_cast<uint4*>(a.packed + p.offset + p.step * layout::kStepBytes + p.lane * 16) = {words[0], words[1],
+                                                                                                words[2], words[3]};
+}
+
+__device__ inline void pack_mxfp4_piece(const PackArgs& a, const layout::Geometry& g, int64_t i) {
+  const PackPlace p = PackPlace::at(a, g, i, 1);
+  const int64_t row_blocks = a.cols / layout::kBlockK, half_bytes = layout::kBlockK / 2;
+  const int64_t row = layout::source_row(a.order, p.tile, p.lane / 4);
+  const int64_t row8 = layout::source_row(a.order, p.tile, p.lane / 4 + 8);
+  uint32_t words[4];
+  for (int word = 0; word < 4; ++word) {
+    const int64_t block = 2 * p.pair + word / 2;
+    words[word] = layout::code_word(a.values + (row * row_blocks + block) * half_bytes,
+                                    a.values + (row8 * row_blocks + block) * half_bytes, p.lane, word);
+  }
+  *reinterpret_cast<uint4*>(a.packed + p.offset + layout::code_offset(p.pair % (g.blocks / 2), p.lane)) = {
+      words[0], words[1], words[2], words[3]};
+}
+
+// Scale i of [rows, cols / 32]. kBad: the format cannot hold it.
+enum class ScaleFit : uint8_t { kFits, kWide, kBad };
+__device__ inline ScaleFit pack_scale(const PackArgs& a, const layout::Geometry& g, int64_t i) {
+  const bool mxfp4 = a.packing == layout::Packing::kMxfp4;
+  const int64_t row_blocks = a.cols / layout::kBlockK, tile_row = i / row_blocks;
+  const int block = static_cast<int>(i % row_blocks), row = static_cast<int>(tile_row % layout::kTileRows);
+  const int64_t tile = tile_row / layout::kTileRows;
+  const uint8_t scale = a.scales[layout::source_row(a.order, tile, row) * row_blocks + block];
+  const int offset =
+      mxfp4 ? layout::scale_offset(g.blocks, row, block % g.blocks) : layout::mxfp8_scale_offset(row, block % 2);
+  a.packed[layout::pair_offset(a.packing, g, tile, block / 2) + offset] =
+      static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
+  if (scale > (mxfp4 ? layout::kMaxScaleCode : E8m0::kNan - 1)) return ScaleFit::kBad;
+  return mxfp4 && scale > layout::kMaxWgmmaScaleCode ? ScaleFit::kWide : ScaleFit::kFits;
+}
+
+// Block i of [rows, cols / 32]: the bits of mx_quantize.
+template <MxFormat kFormat>
+__device__ void quantize_block(const QuantizeArgs& a, WeightFormat format, int64_t i) {
+  constexpr int kBytes = mx_block_bytes(kFormat);
+  const auto from = [&](int k) { return float_at(a.format, a.from, i * kMxBlock + k); };
+  uint32_t most = 0;
+  for (int k = 0; k < kMxBlock; ++k) {
+    const uint32_t magnitude = std::bit_cast<uint32_t>(from(k)) & 0x7fffffffu;
+    most = magnitude > most ? magnitude : most;
+  }
+  const E8m0 scale = mx_scale_for(std::bit_cast<float>(most), kFormat, scale_rule(format));
+  uint8_t codes[kBytes] = {};
+  if (!scale.is_nan()) {
+    const float inverse = mx_inverse_scale(scale);
+    for (int k = 0; k < kMxBlock; ++k)
+      mx_or_element_code(kFormat, codes, k, mx_encode_element(kFormat, from(k) * inverse));
+  }
+  for (int b = 0; b < kBytes; ++b) a.values[i * kBytes + b] = codes[b];
+  a.scales[i] = scale.bits;
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,88 @@
+#include "backend/cuda/sampling/sample_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+namespace {
+
+// How often each token stands in `ids`: (token, count), by token.
+std::vector<std::pair<int32_t, int>> counts_of(std::span<const int32_t> ids) {
+  std::vector<int32_t> sorted(ids.begin(), ids.end());
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::pair<int32_t, int>> counts;
+  for (const int32_t id : sorted) {
+    if (counts.empty() || counts.back().first != id) counts.emplace_back(id, 0);
+    ++counts.back().second;
+  }
+  return counts;
+}
+
+// One shift per token that has any, as the row's own: bias first, then the penalties.
+void add_shifts(const SampleRow& row, SamplePlan& plan) {
+  const SamplingParams& p = *row.params;
+  const bool penalties = p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
+  if (p.logit_bias.empty() && !penalties) return;
+  const size_t first = plan.shifts.size();
+  auto bias = p.logit_bias;
+  std::stable_sort(bias.begin(), bias.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [token, value] : bias) {
+    if (plan.shifts.size() == first || plan.shifts.back().token != token)
+      plan.shifts.push_back({.token = token, .first_bias = static_cast<int32_t>(plan.biases.size())});
+    plan.biases.push_back(value);
+    ++plan.shifts.back().biases;
+  }
+  if (!penalties) return;
+  const auto biased_end = static_cast<std::ptrdiff_t>(plan.shifts.size());
+  const auto shift_of = [&](int32_t token) -> LogitShift& {
+    const auto begin = plan.shifts.begin() + static_cast<std::ptrdiff_t>(first), end = plan.shifts.begin() + biased_end;
+    const auto at = std::lower_bound(begin, end, token, [](const LogitShift& s, int32_t t) { return s.token < t; });
+    return at != end && at->token == token ? *at : plan.shifts.emplace_back(LogitShift{.token = token});
+  };
+  const auto output = counts_of(row.output);
+  for (const auto& [token, count] : counts_of(row.prompt)) {
+    const auto at = std::lower_bound(output.begin(), output.end(), std::pair(token, 0));
+    if (at == output.end() || at->first != token) shift_of(token).seen = 1;
+  }
+  for (const auto& [token, count] : output) {
+    LogitShift& shift = shift_of(token);
+    shift.seen = 1;
+    shift.subtract = p.presence_penalty + p.frequency_penalty * static_cast<float>(count);
+    shift.has_subtract = 1;
+  }
+}
+
+}  // namespace
+
+void plan_samples(std::span<const SampleRow> rows, SamplePlan& plan) {
+  plan.params.clear();
+  plan.shifts.clear();
+  plan.biases.clear();
+  plan.masks.clear();
+  int32_t masks = 0;
+  plan.most_shifts = 0;
+  plan.filters = false;
+  for (const SampleRow& row : rows) {
+    const SamplingParams& p = *row.params;
+    const auto first = static_cast<int32_t>(plan.shifts.size());
+    add_shifts(row, plan);
+    const auto shifts = static_cast<int32_t>(plan.shifts.size()) - first;
+    plan.params.push_back({.seed = p.seed,
+                           .position = static_cast<uint64_t>(row.position),
+                           .temperature = p.temperature < kGreedyBelow ? 0.0f : p.temperature,
+                           .log_min_p = p.min_p > 0 ? std::log(p.min_p) : 0.0f,
+                           .top_p = p.top_p,
+                           .top_k = p.top_k,
+                           .repetition_penalty = p.repetition_penalty,
+                           .has_min_p = p.min_p > 0 ? 1 : 0,
+                           .first_shift = first,
+                           .shifts = shifts,
+                           .mask = row.mask.empty() ? -1 : masks++});
+    plan.masks.insert(plan.masks.end(), row.mask.begin(), row.mask.end());
+    plan.most_shifts = std::max(plan.most_shifts, static_cast<int>(shifts));
+    plan.filters = plan.filters || (p.temperature >= kGreedyBelow && (p.min_p > 0 || p.top_k > 0 || p.top_p < 1.0f));
+  }
+}
+
+}  // namespace nibble::backend::cuda

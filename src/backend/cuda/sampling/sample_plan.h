@@ -1,0 +1,24 @@
+#pragma once
+// Sampling rows as the device reads them: what depends on a row's history is worked out on the host.
+
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/sampling.h"
+
+#include <span>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+struct SamplePlan {
+  std::vector<SampleRowParams> params;  // [rows]
+  std::vector<LogitShift> shifts;
+  std::vector<float> biases;
+  std::vector<uint32_t> masks;  // of the rows that have one, all of the same length
+  int most_shifts = 0;
+  bool filters = false;
+};
+
+// Fills `plan`, whose memory is used again.
+void plan_samples(std::span<const SampleRow> rows, SamplePlan& plan);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,54 @@
+#pragma once
+// Drawn tokens on their way to the host, a few steps at a time.
+
+#include "backend/backend.h"
+#include "backend/cuda/card/device.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+class Tickets {
+ public:
+  // At most `rows` rows of `vocab` logits in a step.
+  Tickets(int64_t rows, int64_t vocab, cudaStream_t stream);
+
+  // Begins the next ticket.
+  void open(std::span<const SampleRow> rows);
+  // While `logits` [rows, vocab] are as the model gave them: enqueues the copy of the rows that ask for logprobs.
+  void keep(const float* logits);
+  // Enqueues the copy of the rows' tokens and gives the ticket out.
+  Ticket hand_out(const int32_t* sampled);
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket);
+
+ private:
+  static constexpr int kTickets = 4;  // that may wait at the same time
+  // What is asked of a row beyond its token.
+  struct SampledRow {
+    int64_t position = 0;
+    int32_t given = -1;
+    int logprobs = -1;
+    bool masked = false;
+    int64_t logits = -1;  // its place in Sampled::logits, in rows
+  };
+  struct Sampled {
+    PinnedBytes tokens;
+    Event done;
+    Ticket ticket = 0;  // 0: free
+    std::vector<SampledRow> rows{};
+    PinnedBytes logits{};  // as the model gave them; grows when logprobs are asked for
+    int64_t logits_rows = 0;
+  };
+
+  [[nodiscard]] Drawn read(const SampledRow& row, int32_t token, const Sampled& from) const;
+
+  int64_t vocab_;
+  cudaStream_t stream_;
+  std::array<Sampled, kTickets> sampled_;
+  Ticket last_ = 0;
+};
+
+}  // namespace nibble::backend::cuda

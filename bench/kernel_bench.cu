@@ -98,13 +98,26 @@ Peak measure_read(const uint8_t* pool, int sms, cudaStream_t stream, uint32_t* s
   return best;
 }
 
+// How a chain's kernels are launched.
+struct Link {
+  GemvDevice device;
+  bool chained = false;
+  int stages = 0;  // of gemv's ring; 0: the plan decides
+  cudaStream_t stream = nullptr;
+  [[nodiscard]] Launch on() const { return {.stream = stream, .chained = chained}; }
+  template <class Args>
+  [[nodiscard]] GemvPlan gemv(const Args& args) const {
+    return plan_gemv(shape_of(args), device, stages);
+  }
+};
+
 // A kernel to time: link(i) enqueues the i-th of a chain, over weights of its own.
 struct Subject {
   std::string name;
   int tokens;
   GemvCost cost;
   int links;
-  std::function<void(int, const GemvLaunch&)> link;
+  std::function<void(int, const Link&)> link;
 };
 
 struct Result {
@@ -114,7 +127,7 @@ struct Result {
   GemvCost cost;
 };
 
-double time_links(const Subject& subject, GemvLaunch launch, cudaStream_t stream) {
+double time_links(const Subject& subject, Link launch, cudaStream_t stream) {
   launch.stream = stream;
   return median_link_us({stream, subject.links, kRepetitions}, [&](int i) { subject.link(i, launch); });
 }
@@ -141,10 +154,10 @@ Subject dense_subject(const std::string& name, const Buffers& b, DenseArgs args)
   args.bias = args.rows == kVocab ? nullptr : b.bias;
   const int links = static_cast<int>(std::max<int64_t>(1, kPoolBytes / 2 / bytes));
   return {name + " " + kPackings[static_cast<size_t>(args.packing)], args.tokens, cost(args), links,
-          [=](int i, const GemvLaunch& launch) {
+          [=](int i, const Link& launch) {
             DenseArgs own = args;
             own.weights = b.pool + i * bytes;
-            gemv_dense(own, launch);
+            gemv_dense(own, launch.gemv(own), launch.on());
           }};
 }
 
@@ -162,10 +175,10 @@ Subject router_subject(const Buffers& b, int tokens) {
                         .tokens = tokens,
                         .eps = 1e-5f};
   const int64_t bytes = int64_t{2} * args.experts * kHidden;
-  return {"router bf16", tokens, cost(args), 1000, [=](int i, const GemvLaunch& launch) {
+  return {"router bf16", tokens, cost(args), 1000, [=](int i, const Link& launch) {
             RouterArgs own = args;
             own.weight = reinterpret_cast<const Bf16*>(b.pool + i * bytes);
-            route_logits(own, launch);
+            route_logits(own, launch.on());
           }};
 }
 
@@ -216,15 +229,15 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
                          .tokens = tokens,
                          .parts = parts};
   const bool has_down = which == Moe::kDown || which == Moe::kPair;
-  const auto link = [=](int i, const GemvLaunch& launch) {
+  const auto link = [=](int i, const Link& launch) {
     const uint8_t* weights = b.pool + i % layers * layer_bytes;
     MoeUpArgs own_up = up;
     MoeDownArgs own_down = down;
     own_up.choice.logits = own_down.choice.logits = logits + i * tokens * kExperts;
     own_up.weights = weights;
     own_down.weights = which == Moe::kPair ? weights + up_bytes : weights;
-    if (which != Moe::kDown) gemv_moe_up(own_up, launch);
-    if (has_down) gemv_moe_down(own_down, launch);
+    if (which != Moe::kDown) gemv_moe_up(own_up, plan_row_warps(kHidden, kMoeUpWish, launch.device), launch.on());
+    if (has_down) gemv_moe_down(own_down, launch.gemv(own_down), launch.on());
   };
   // The mean over the layers: their numbers of distinct experts differ.
   const int links = layers * rounds;
@@ -263,8 +276,7 @@ struct Grouped {
                    .tile_tokens = tile_tokens};
     cuda_check(cudaMemcpy(const_cast<int32_t*>(args.expert_ids), ids.data(), ids.size() * 4, cudaMemcpyHostToDevice),
                "ids");
-    LaunchCounts counts{};
-    any_moe_group_tiles(args, {nullptr, &counts});
+    any_moe_group_tiles(args, {});
     cuda_check(cudaDeviceSynchronize(), "groups");
     groups = {args.pairs, args.tiles, args.tile_counts, kTopk};
   }
@@ -301,16 +313,16 @@ std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const GemvDe
   };
   return {{"grouped gate_up", tokens, cost_of(up_expert, tokens * 2 * kHidden, pairs * 2 * kInter, 2 * kInter),
            4 * layers(up_expert),
-           [=](int i, const GemvLaunch& launch) {
+           [=](int i, const Link& launch) {
              GroupedUpArgs own = up;
              own.weights = b.pool + i % layers(up_expert) * Grouped::kAll * up_expert;
-             grouped_up(own, launch);
+             grouped_up(own, plan_row_warps(kHidden, kGrouped, launch.device), launch.on());
            }},
           {"grouped down", tokens, cost_of(down_expert, pairs * 2 * kInter, pairs * 4 * kHidden, kHidden),
-           4 * layers(down_expert), [=](int i, const GemvLaunch& launch) {
+           4 * layers(down_expert), [=](int i, const Link& launch) {
              GroupedDownArgs own = down;
              own.weights = b.pool + i % layers(down_expert) * Grouped::kAll * down_expert;
-             grouped_down(own, launch);
+             grouped_down(own, plan_row_warps(kInter, kGrouped, launch.device), launch.on());
            }}};
 }
 
@@ -330,9 +342,8 @@ std::vector<Subject> int8_subjects(const Buffers& b, int tokens) {
     const GemvCost total = cost(args, pairs, step.distinct), one = cost(args, pairs, 1);
     const int64_t layer = Grouped::kAll * (cost(args, pairs, 2).bytes - one.bytes) / 16 * 16;
     const auto layers = static_cast<int>(kPoolBytes / layer);
-    return Subject{name, tokens, total, 60 * layers, [=](int i, const GemvLaunch& launch) {
-                     static LaunchCounts counts;
-                     const Launch on{.stream = launch.stream, .counts = &counts};
+    return Subject{name, tokens, total, 60 * layers, [=](int i, const Link& launch) {
+                     const Launch on = launch.on();
                      auto own = args;
                      own.weights = b.pool + i % layers * layer;
                      any_round_blocks(round, on);
@@ -423,7 +434,7 @@ int run(const char* path) {
   std::vector<Result> results;
   const auto measure = [&](const Subject& subject, int stages, int shown_stages) {
     results.push_back({subject.name, subject.tokens, shown_stages,
-                       time_links(subject, {.device = device, .chain = Chain::kChained, .stages = stages}, stream),
+                       time_links(subject, {.device = device, .chained = true, .stages = stages}, stream),
                        time_links(subject, {.device = device, .stages = stages}, stream), subject.cost});
   };
   for (const int tokens : {9, 16, 32, 64, 128, 256, 512})

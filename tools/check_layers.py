@@ -143,6 +143,24 @@ def check_source(path, text, room, allowed, report):
             report.problems.append(f"{name}:{number}: only {ENVIRONMENT_READER} reads the environment")
 
 
+KERNEL_NAME = re.compile(r'Kernel \w+(?:\[\])?\s*(?:=\s*)?\{.*?;', re.DOTALL)
+KERNEL_FUNCTION = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\(")
+
+
+def check_kernel_names(root, report):
+    """A kernel's name, up to its <, is that of a function: what profilers show."""
+    room = root / "src" / CUDA_ROOM
+    texts = {f: without_comments(f.read_text(encoding="utf-8")) for f in sorted(room.rglob("*")) if f.suffix in SUFFIXES and f.is_file()}
+    functions = {name for text in texts.values() for name in KERNEL_FUNCTION.findall(text)}
+    for file, text in texts.items():
+        if TEST_FILE.search(file.stem) or "namespace kernel" not in text and "::kernel {" not in text:
+            continue
+        for constants in KERNEL_NAME.findall(text):
+            for name in re.findall(r'"([^"]*)"', constants):
+                if name.split("<")[0] not in functions:
+                    report.problems.append(f"{file.relative_to(root).as_posix()}:1: kernel {name}: no __global__ function of that name")
+
+
 def check_tree(root):
     root = Path(root)
     report = Report()
@@ -165,6 +183,7 @@ def check_tree(root):
             continue
         report.rooms.add(room)
         check_source(path, file.read_text(encoding="utf-8"), room, allowed, report)
+    check_kernel_names(root, report)
     return report
 
 

@@ -149,11 +149,11 @@ class Plans(Case):
 
     def test_options_reach_the_plan(self):
         plan = ("inspect", "-m", "gpt-oss-120b", "--load-format", "dummy", "--plan", "--backend", "cuda", "-p", 0, "-b", 1)
-        self.assertIn("any_attend_decode_bf16", self.ok(*plan).out)
+        self.assertIn("any_attend_decode<bf16>", self.ok(*plan).out)
         self.assertIn("any_attend<bf16>", self.ok(*plan, "--attention-backend", "reference").out)
-        self.assertIn("any_attend_decode_e4m3", self.ok(*plan, "--kv-cache-dtype", "fp8").out)
+        self.assertIn("any_attend_decode<e4m3>", self.ok(*plan, "--kv-cache-dtype", "fp8").out)
         for flag in ("--mxfp4-layers", "--mxfp8-layers"):
-            self.assertIn(f"any_qkv_f16_{flag[2:7]}", self.ok(*plan, flag, "qkv").out)
+            self.assertIn(f"gemv<qkv, {flag[2:7]}>", self.ok(*plan, flag, "qkv").out)
         gemms = self.ok(*plan[:-4], "-p", 64, "-b", 0, "--moe-kernel", "gemm", "--card", "h200", "--json").json()
         self.assertIn("sm90_mxfp4_gemm<experts>", str(gemms))
         self.assertEqual(gemms["plans"][0]["moe_kernel"], "gemm")

@@ -154,7 +154,7 @@ TEST(gemm_emulated, dense_bf16_on_wgmma_is_the_plain_product) {
 }
 
 TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_largest) {
-  for (const uint32_t scale : {107u, static_cast<uint32_t>(layout::kMaxWgmmaScaleCode)})
+  for (const uint32_t scale : {107u, static_cast<uint32_t>(layout::kMaxNarrowScaleCode)})
     check_dense<Sm90, Packing::kMxfp4, 64>(64, 192, 9, RowOrder::kPlain, 64, {scale, 1});
 }
 

@@ -114,7 +114,7 @@ struct GemmShape {
   int64_t tokens = 0;  // grouped: pairs
   int64_t experts = 1;
   layout::Packing packing = layout::Packing::kMxfp4;
-  bool wide_scales = false;  // of MXFP4: some scale code is above layout::kMaxWgmmaScaleCode
+  bool wide_scales = false;  // of MXFP4: some scale code is above layout::kMaxNarrowScaleCode
 };
 // Throws Error(kUnsupported) for a shape that has no tiles.
 void require_tiles(const GemmShape& shape);

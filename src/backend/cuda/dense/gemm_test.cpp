@@ -386,7 +386,7 @@ TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
 }
 
 TEST_F(Gemm, refuses_a_plan_of_another_tile) {
-  GemmPlan plan = plan_gemm({128, 384, 9}, device(false), 32);
+  GemmPlan plan = plan_gemm_tile({128, 384, 9}, 32);
   plan.tokens = 64;
   alignas(16) static uint8_t bytes[16] = {};
   GemmArgs args{.weights = bytes, .x = reinterpret_cast<const uint16_t*>(bytes), .rows = 128, .cols = 384, .tokens = 9};

@@ -2,29 +2,20 @@
 // Launchers of the decode kernels; arguments and contracts: gemv_plan.h.
 
 #include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/dense/row_warps_plan.h"
+#include "backend/cuda/launch/kernel_table.h"
 
 #include <cuda_runtime_api.h>
 
 namespace nibble::backend::cuda {
 
-// kChained: programmatic dependent launch. The kernel starts while its predecessor drains, fetches its first weights
-// and waits for the predecessor's end before it touches anything else.
-enum class Chain : uint8_t { kNone, kChained };
-
-struct GemvLaunch {
-  GemvDevice device;
-  cudaStream_t stream = nullptr;
-  Chain chain = Chain::kNone;
-  int stages = 0;  // of the ring; 0: the plan decides
-  int warps = 0;   // of a CTA of row_warps.cuh; 0: as many as fit
-};
-
-// Check the arguments (Error as check_args and plan_gemv say), launch, return. Error(kDevice) when the launch fails.
-void gemv_dense(const DenseArgs& args, const GemvLaunch& launch);
-void gemv_qkv(const QkvArgs& args, const GemvLaunch& launch);
-void route_logits(const RouterArgs& args, const GemvLaunch& launch);
-void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch);
-void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch);
+// Check the arguments (Error as check_args says), launch, return. plan: plan_gemv or plan_row_warps of the arguments'
+// shape (gemv_plan.h shape_of, kMoeUpWish). The kernels fetch their first weights before they wait for the one before.
+void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on);
+void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on);
+void route_logits(const RouterArgs& args, const Launch& on);
+void gemv_moe_up(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
+void gemv_moe_down(const MoeDownArgs& args, const GemvPlan& plan, const Launch& on);
 
 void pack_weights(const PackArgs& args, cudaStream_t stream);
 void quantize_weights(const QuantizeArgs& args, cudaStream_t stream);

@@ -138,6 +138,10 @@ struct GemvShape {
   layout::Packing packing = layout::Packing::kMxfp4;
 };
 
+[[nodiscard]] constexpr GemvShape shape_of(const DenseArgs& a) { return {a.rows, a.cols, 1, a.packing}; }
+[[nodiscard]] constexpr GemvShape shape_of(const QkvArgs& a) { return {a.rows(), a.cols, 1, a.packing}; }
+[[nodiscard]] constexpr GemvShape shape_of(const MoeDownArgs& a) { return {a.hidden, a.inter, a.parts}; }
+
 // stages 0: as many as serve the shape best. Throws Error(kUnsupported) for a shape without slices or a card
 // with too little shared memory for a ring of two.
 [[nodiscard]] GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages = 0);
@@ -169,7 +173,7 @@ struct PackArgs {
   const uint8_t* scales = nullptr;  // not of kBf16
   uint8_t* packed = nullptr;        // [packed_bytes(packing, rows, cols)], 16-byte aligned
   int* bad_scales = nullptr;
-  int* wide_scales = nullptr;  // likewise counts those above layout::kMaxWgmmaScaleCode (mxfp4); may be none
+  int* wide_scales = nullptr;  // likewise counts those above layout::kMaxNarrowScaleCode (mxfp4); may be none
   int64_t rows = 0, cols = 0;
   layout::RowOrder order = layout::RowOrder::kPlain;
 };

@@ -65,12 +65,12 @@ void test_dense(const DenseCase& test, const GemvDevice& device) {
                            .rows = static_cast<int>(test.rows),
                            .cols = static_cast<int>(test.cols),
                            .tokens = tokens};
-      const auto run = [&](Chain chain) {
-        gemv_dense(args, {.device = device, .chain = chain, .stages = stages});
+      const auto run = [&](bool chained) {
+        gemv_dense(args, plan_gemv(shape_of(args), device, stages), {.chained = chained});
         cuda_check(cudaDeviceSynchronize(), "dense");
         return y.get();
       };
-      const std::vector<float> got = run(Chain::kNone), again = run(Chain::kChained);
+      const std::vector<float> got = run(false), again = run(true);
       Comparison c;
       for (size_t i = 0; i < count; ++i) {
         const size_t r = i % static_cast<size_t>(test.rows);
@@ -89,7 +89,7 @@ void test_chain(const GemvDevice& device) {
   const Device<Bf16> norm(random_bf16(2880, 33));
   cudaStream_t stream = nullptr;
   cuda_check(cudaStreamCreate(&stream), "stream");
-  const auto last = [&](Chain chain) {
+  const auto last = [&](bool chained) {
     Device<float> x[2] = {Device<float>(2880), Device<float>(2880)};
     x[0].set(random_floats(2880, 32));
     constexpr int kLinks = 64;
@@ -100,11 +100,11 @@ void test_chain(const GemvDevice& device) {
                   .rows = 2880,
                   .cols = 2880,
                   .tokens = 1},
-                 {.device = device, .stream = stream, .chain = chain});
+                 plan_gemv({2880, 2880}, device), {.stream = stream, .chained = chained});
     cuda_check(cudaStreamSynchronize(stream), "chain");
     return x[kLinks % 2].get();
   };
-  const std::vector<float> alone = last(Chain::kNone), chained = last(Chain::kChained);
+  const std::vector<float> alone = last(false), chained = last(true);
   bool finite = true;
   for (const float v : alone) finite = finite && std::isfinite(v);
   report(finite && std::memcmp(alone.data(), chained.data(), alone.size() * 4) == 0, "chain",
@@ -196,12 +196,12 @@ void test_up(const std::vector<Routes>& cases, const GemvDevice& device) {
                          .hidden = kHidden,
                          .inter = kInter,
                          .tokens = routes.tokens};
-    const auto run = [&](Chain chain) {
-      gemv_moe_up(args, {.device = device, .chain = chain});
+    const auto run = [&](bool chained) {
+      gemv_moe_up(args, plan_row_warps(kHidden, kMoeUpWish, device), {.chained = chained});
       cuda_check(cudaDeviceSynchronize(), "moe_up");
       return u.get();
     };
-    const std::vector<F16> got = run(Chain::kNone), again = run(Chain::kChained);
+    const std::vector<F16> got = run(false), again = run(true);
     report(ids.get() == routes.ids, "choice " + routes.name, "experts by falling logit");
     Comparison c;
     for (size_t pair = 0; pair < routes.ids.size(); ++pair)
@@ -246,17 +246,17 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
                          .inter = kInter,
                          .tokens = routes.tokens,
                          .parts = parts};
-  const auto run = [&](Chain chain) {
+  const auto run = [&](bool chained) {
     y.set(std::vector<float>(count, NAN));
     second.set(std::vector<float>(count, parts == 1 ? 0.0f : NAN));
-    gemv_moe_down(args, {.device = device, .chain = chain});
+    gemv_moe_down(args, plan_gemv(shape_of(args), device), {.chained = chained});
     cuda_check(cudaDeviceSynchronize(), "moe_down");
     std::vector<float> both = y.get();
     const std::vector<float> rest = second.get();
     both.insert(both.end(), rest.begin(), rest.end());
     return both;
   };
-  const std::vector<float> got = run(Chain::kNone), again = run(Chain::kChained);
+  const std::vector<float> got = run(false), again = run(true);
   std::vector<Sum> want(static_cast<size_t>(routes.tokens * kHidden));
   parallel(kHidden, [&](int64_t r) {
     for (size_t pair = 0; pair < routes.ids.size(); ++pair) {

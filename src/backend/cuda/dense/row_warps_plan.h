@@ -28,6 +28,7 @@ struct RowWarpsWish {
   int stages = kRowStages;
   int warps = 0;  // 0: as many as fit
 };
+inline constexpr RowWarpsWish kMoeUpWish = {.rows = kGemvTokens};
 // For matrices of `cols` columns. Throws Error(kUnsupported) for columns without slices or a card with too little
 // shared memory.
 [[nodiscard]] RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDevice& device);

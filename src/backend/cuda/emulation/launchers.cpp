@@ -23,11 +23,8 @@ namespace {
 
 void note(Kernel kernel, std::string tile) { emulated_tiles()[std::string(kernel.name)].insert(std::move(tile)); }
 
-// gemv.cu: the decode path counts these launches itself, after the call.
-void cut(Kernel kernel, const GemvShape& shape, const GemvLaunch& launch) {
-  note(kernel, plan_gemv(shape, launch.device, launch.stages).to_string());
-}
-void cut(Kernel kernel, const GemmPlan& plan, const Launch& on) {
+template <class Plan>
+void cut(Kernel kernel, const Plan& plan, const Launch& on) {
   note(kernel, plan.to_string());
   launched(kernel, on);
 }
@@ -67,30 +64,33 @@ void any_sample(const SampleLaunch& args, const Launch& on) {
 }
 cudaError_t any_kernels_fit_device() { return emulated_cuda().kernels; }
 
-void gemv_dense(const DenseArgs& args, const GemvLaunch& launch) {
+void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  cut(by_packing(kernel::kGemvDense, args.packing), {args.rows, args.cols, 1, args.packing}, launch);
+  cut(by_packing(kernel::kGemvDense, args.packing), plan, on);
 }
-void gemv_qkv(const QkvArgs& args, const GemvLaunch& launch) {
+void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  cut(by_packing(kernel::kGemvQkv, args.packing), {args.rows(), args.cols, 1, args.packing}, launch);
+  cut(by_packing(kernel::kGemvQkv, args.packing), plan, on);
 }
-void route_logits(const RouterArgs& args, const GemvLaunch& /*launch*/) { check_args(args); }
-void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch) {
+void route_logits(const RouterArgs& args, const Launch& on) {
   check_args(args);
-  note(kernel::kMoeUp, plan_row_warps(args.hidden, {.rows = kGemvTokens}, launch.device).to_string());
+  launched(kernel::kRouter, on);
 }
-void gemv_moe_down(const MoeDownArgs& args, const GemvLaunch& launch) {
+void gemv_moe_up(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
-  cut(kernel::kMoeDown, {args.hidden, args.inter, args.parts}, launch);
+  cut(kernel::kMoeUp, plan, on);
 }
-void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
+void gemv_moe_down(const MoeDownArgs& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  note(kernel::kGroupedUp, plan_row_warps(args.hidden, kGrouped, launch.device).to_string());
+  cut(kernel::kMoeDown, plan, on);
 }
-void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
+void grouped_up(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
-  note(kernel::kGroupedDown, plan_row_warps(args.inter, kGrouped, launch.device).to_string());
+  cut(kernel::kGroupedUp, plan, on);
+}
+void grouped_down(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on) {
+  check_args(args);
+  cut(kernel::kGroupedDown, plan, on);
 }
 void any_gemv_int8_up(const GroupedUpArgs& args, const GemvInt8Plan& plan, const Launch& on) {
   check_args(args);

@@ -7,46 +7,34 @@
 namespace nibble::backend::cuda {
 namespace {
 
-void require_cuda(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw_device_error(what, cudaGetErrorString(status));
-}
-
-// kernel(args...), as a dependent of the kernel before it where the launch is chained.
-template <class... Params, class... Args>
-void launch_planned(void (*kernel)(Params...), const RowWarpsPlan& plan, const GemvLaunch& launch,
-                    const Args&... args) {
-  const auto smem = static_cast<int>(plan.smem_bytes);
-  require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem), "shared memory");
-  const LaunchShape shape{dim3(static_cast<unsigned>(plan.grid)), plan.warps * layout::kWarpLanes, smem, launch.stream,
-                          launch.chain == Chain::kChained};
-  require_cuda(enqueue(kernel, shape, args...), "experts launch");
+ChainedLaunch planned(Kernel name, const RowWarpsPlan& plan, const Launch& on) {
+  return {name, on, plan.grid, plan.warps * layout::kWarpLanes, static_cast<int>(plan.smem_bytes)};
 }
 
 // The list of instances: blocks of a slice, operation.
 template <class Op>
-void launch_grouped(const typename Op::Args& args, int64_t cols, const GemvLaunch& launch) {
+void launch_grouped(const typename Op::Args& args, int64_t cols, const ChainedLaunch& launch, int rows) {
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(cols, {kGrouped.rows, kGrouped.stages, launch.warps}, launch.device);
   if (layout::slice_blocks(cols) == 6)
-    return launch_planned(grouped<RowTile<6, kGrouped.stages>, Op>, plan, launch, args, plan.rows);
-  launch_planned(grouped<RowTile<8, kGrouped.stages>, Op>, plan, launch, args, plan.rows);
+    return launch_chained(grouped<RowTile<6, kGrouped.stages>, Op>, launch, args, rows);
+  launch_chained(grouped<RowTile<8, kGrouped.stages>, Op>, launch, args, rows);
 }
 
 }  // namespace
 
-void gemv_moe_up(const MoeUpArgs& args, const GemvLaunch& launch) {
+void gemv_moe_up(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(args.hidden, {.rows = kGemvTokens, .warps = launch.warps}, launch.device);
-  if (layout::slice_blocks(args.hidden) == 6) return launch_planned(moe_up<RowTile<6>>, plan, launch, args);
-  launch_planned(moe_up<RowTile<8>>, plan, launch, args);
+  const ChainedLaunch launch = planned(kernel::kMoeUp, plan, on);
+  if (layout::slice_blocks(args.hidden) == 6) return launch_chained(moe_up<RowTile<6>>, launch, args);
+  launch_chained(moe_up<RowTile<8>>, launch, args);
 }
 
-void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch) {
-  launch_grouped<GroupedUp>(args, args.hidden, launch);
+void grouped_up(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
+  launch_grouped<GroupedUp>(args, args.hidden, planned(kernel::kGroupedUp, plan, on), plan.rows);
 }
 
-void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch) {
-  launch_grouped<GroupedDown>(args, args.inter, launch);
+void grouped_down(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on) {
+  launch_grouped<GroupedDown>(args, args.inter, planned(kernel::kGroupedDown, plan, on), plan.rows);
 }
 
 }  // namespace nibble::backend::cuda

@@ -6,9 +6,8 @@
 
 namespace nibble::backend::cuda {
 
-// Check the arguments (Error as check_args and plan_row_warps say), launch, return. Error(kDevice) when the launch
-// fails.
-void grouped_up(const GroupedUpArgs& args, const GemvLaunch& launch);
-void grouped_down(const GroupedDownArgs& args, const GemvLaunch& launch);
+// Check the arguments (Error as check_args says), launch, return. plan: plan_row_warps with kGrouped.
+void grouped_up(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
+void grouped_down(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
 
 }  // namespace nibble::backend::cuda

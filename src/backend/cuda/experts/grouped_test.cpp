@@ -47,7 +47,9 @@ void Grouped::check(const Case& c) {
   std::vector<uint16_t> first_u;
   std::vector<float> first_y;
   for (const int warps : {0, 8}) {
-    const GemvLaunch launch{.device = device(), .stream = on_.stream, .warps = warps};
+    const auto plan = [&](int64_t cols) {
+      return plan_row_warps(cols, {kGrouped.rows, kGrouped.stages, warps}, device());
+    };
     const DeviceArray<uint16_t> u(pairs * static_cast<size_t>(c.inter));
     const DeviceArray<float> y(pairs * static_cast<size_t>(c.hidden));
     grouped_up({.weights = on_up.get(),
@@ -57,7 +59,7 @@ void Grouped::check(const Case& c) {
                 .u = reinterpret_cast<F16*>(u.get()),
                 .hidden = c.hidden,
                 .inter = c.inter},
-               launch);
+               plan(c.hidden), on_);
     grouped_down({.weights = on_down.get(),
                   .bias = on_down_bias.get(),
                   .u = reinterpret_cast<const F16*>(u.get()),
@@ -65,7 +67,7 @@ void Grouped::check(const Case& c) {
                   .y = y.get(),
                   .hidden = c.hidden,
                   .inter = c.inter},
-                 launch);
+                 plan(c.inter), on_);
     if (warps == 0) {
       first_u = u.host();
       first_y = y.host();

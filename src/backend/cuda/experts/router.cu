@@ -5,12 +5,9 @@
 
 namespace nibble::backend::cuda {
 
-void route_logits(const RouterArgs& args, const GemvLaunch& launch) {
+void route_logits(const RouterArgs& args, const Launch& on) {
   check_args(args);
-  const LaunchShape shape{dim3(static_cast<unsigned>(args.experts)), kRouterThreads, kRouterSharedBytes, launch.stream,
-                          launch.chain == Chain::kChained};
-  const cudaError_t status = enqueue(any_router_f32_bf16, shape, args);
-  if (status != cudaSuccess) throw_device_error("router launch", cudaGetErrorString(status));
+  launch_chained(any_router_f32_bf16, {kernel::kRouter, on, args.experts, kRouterThreads, kRouterSharedBytes}, args);
 }
 
 }  // namespace nibble::backend::cuda

@@ -15,20 +15,6 @@
 #include "backend/cuda/arch/sm90/split_gemm.h"
 
 namespace nibble::backend::cuda {
-namespace {
-
-// Of the decode kernels' launchers one of the table's: chained, and counted.
-template <auto kLaunch, class Args>
-void decode(Kernel kernel, const Args& args, const GemvDevice& card, const Launch& on) {
-  kLaunch(args, {.device = card, .stream = on.stream, .chain = Chain::kChained});
-  launched(kernel, on);
-}
-template <auto kLaunch, const Kernel& kKernel, class Args>
-void decode(const Args& args, const GemvDevice& card, const Launch& on) {
-  decode<kLaunch>(kKernel, args, card, on);
-}
-}  // namespace
-
 KernelTable all_kernels() {
   return {.embed = any_embed,
           .rmsnorm = any_rmsnorm,
@@ -39,18 +25,14 @@ KernelTable all_kernels() {
           .rope_table = any_rope_table,
           .moe = any_moe,
           .sample = any_sample,
-          .dense =
-              [](const DenseArgs& args, const GemvDevice& card, const Launch& on) {
-                decode<gemv_dense>(by_packing(kernel::kGemvDense, args.packing), args, card, on);
-              },
-          .qkv = [](const QkvArgs& args, const GemvDevice& card,
-                    const Launch& on) { decode<gemv_qkv>(by_packing(kernel::kGemvQkv, args.packing), args, card, on); },
-          .router = decode<route_logits, kernel::kRouter>,
-          .moe_up = decode<gemv_moe_up, kernel::kMoeUp>,
-          .moe_down = decode<gemv_moe_down, kernel::kMoeDown>,
+          .dense = gemv_dense,
+          .qkv = gemv_qkv,
+          .router = route_logits,
+          .moe_up = gemv_moe_up,
+          .moe_down = gemv_moe_down,
           .group_tiles = any_moe_group_tiles,
-          .grouped_up = decode<grouped_up, kernel::kGroupedUp>,
-          .grouped_down = decode<grouped_down, kernel::kGroupedDown>,
+          .grouped_up = grouped_up,
+          .grouped_down = grouped_down,
           .int8_up = any_gemv_int8_up,
           .int8_down = any_gemv_int8_down,
           .round_blocks = any_round_blocks,

@@ -52,6 +52,14 @@ inline int spreading_bytes(int ctas) {
   return share > kMost ? 0 : attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (share + 1) - kReserved + 128;
 }
 
+// Shared memory above 48 KB has to be asked for, once per device; asking again costs nothing that shows.
+template <class... Args>
+void allow_shared(void (*kernel)(Args...), int64_t bytes, Kernel name) {
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", bytes);
+}
+
 struct ChainedLaunch {
   Kernel name;
   const Launch& on;
@@ -63,10 +71,12 @@ struct ChainedLaunch {
 
 template <class... Args>
 void launch_chained(void (*kernel)(Args...), const ChainedLaunch& launch, const std::type_identity_t<Args>&... args) {
+  constexpr int kWithoutAsking = 48 * 1024;
+  if (launch.smem_bytes > kWithoutAsking) allow_shared(kernel, launch.smem_bytes, launch.name);
   require_shape(launch.grid > 0 && launch.grid <= 0x7fffffff, launch.name, "1 to 2^31 - 1 CTAs", launch.grid);
   require_shape(launch.grid_y > 0 && launch.grid_y <= 65535, launch.name, "up to 65535 rows of CTAs", launch.grid_y);
   const LaunchShape shape{dim3(static_cast<unsigned>(launch.grid), static_cast<unsigned>(launch.grid_y)),
-                          launch.threads, launch.smem_bytes, launch.on.stream};
+                          launch.threads, launch.smem_bytes, launch.on.stream, launch.on.chained};
   static_cast<void>(enqueue(kernel, shape, args...));  // launched() sees the error
   launched(launch.name, launch.on);
 }

@@ -77,9 +77,10 @@ using LaunchTrace = std::vector<LaunchRecord>;  // in the order of the stream
 // Where a launcher enqueues, and what notes it.
 struct Launch {
   CUstream_st* stream = nullptr;
-  LaunchCounts* counts = nullptr;
-  LaunchTrace* trace = nullptr;  // may be none
+  LaunchCounts* counts = nullptr;  // may be none
+  LaunchTrace* trace = nullptr;    // may be none
   Stage stage = Stage::kEmbed;
+  bool chained = true;  // kernels that can may begin while the one before drains (chained_launch.cuh)
 };
 // Of a launch that has happened: counted, traced.
 void note_launch(Kernel kernel, const Launch& on);
@@ -256,6 +257,7 @@ struct GroupedUpArgs;
 struct GroupedDownArgs;
 struct GemvInt8Plan;
 struct RoundBlocksArgs;
+struct RowWarpsPlan;
 struct RoundArgs;
 struct NormSumsArgs;
 struct RopeSumsArgs;
@@ -279,15 +281,15 @@ struct KernelTable {
   void (*moe)(const MoeLaunch& args, const Launch& on);
   void (*sample)(const SampleLaunch& args, const Launch& on);
   // 1 to 8 tokens: gemv.h
-  void (*dense)(const DenseArgs& args, const GemvDevice& card, const Launch& on);
-  void (*qkv)(const QkvArgs& args, const GemvDevice& card, const Launch& on);
-  void (*router)(const RouterArgs& args, const GemvDevice& card, const Launch& on);
-  void (*moe_up)(const MoeUpArgs& args, const GemvDevice& card, const Launch& on);
-  void (*moe_down)(const MoeDownArgs& args, const GemvDevice& card, const Launch& on);
+  void (*dense)(const DenseArgs& args, const GemvPlan& plan, const Launch& on);
+  void (*qkv)(const QkvArgs& args, const GemvPlan& plan, const Launch& on);
+  void (*router)(const RouterArgs& args, const Launch& on);
+  void (*moe_up)(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
+  void (*moe_down)(const MoeDownArgs& args, const GemvPlan& plan, const Launch& on);
   // Experts with their tokens grouped: grouped.h, gemv_int8.h
   void (*group_tiles)(const GroupArgs& args, const Launch& on);
-  void (*grouped_up)(const GroupedUpArgs& args, const GemvDevice& card, const Launch& on);
-  void (*grouped_down)(const GroupedDownArgs& args, const GemvDevice& card, const Launch& on);
+  void (*grouped_up)(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
+  void (*grouped_down)(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
   void (*int8_up)(const GroupedUpArgs& args, const GemvInt8Plan& plan, const Launch& on);
   void (*int8_down)(const GroupedDownArgs& args, const GemvInt8Plan& plan, const Launch& on);
   void (*round_blocks)(const RoundBlocksArgs& args, const Launch& on);

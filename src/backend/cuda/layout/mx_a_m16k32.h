@@ -25,8 +25,8 @@ inline constexpr int kLaneBytes = 16;   // codes of one lane for one pair of blo
 inline constexpr int kPairBytes = 512;  // codes of two blocks, 16 rows
 inline constexpr int kMaxSlices = 16;   // warps
 inline constexpr int kScaleBias = -kE2m1AsF16Log2;
-inline constexpr int kMaxScaleCode = 191;       // that is packed
-inline constexpr int kMaxWgmmaScaleCode = 131;  // 2^4, up to which f16 holds the weights: arch/sm90/mxfp4_parts.cuh
+inline constexpr int kMaxScaleCode = 191;        // that is packed
+inline constexpr int kMaxNarrowScaleCode = 131;  // 2^4, up to which f16 holds the weights: arch/sm90/mxfp4_parts.cuh
 
 // How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
 // tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.

@@ -39,14 +39,14 @@ class PackedWeights {
   Bias qkv_bias(WeightRole role, int layer);
   // After the last upload, when the slabs are done. Throws Error(kUnsupported) when a scale was out of range.
   void finish();
-  // Whether some MXFP4 scale is above layout::kMaxWgmmaScaleCode; known once finished.
+  // Whether some MXFP4 scale is above layout::kMaxNarrowScaleCode; known once finished.
   [[nodiscard]] bool wide_scales() const { return wide_scales_; }
 
  private:
   struct Qkv {
     DeviceBytes matrix, bias;
   };
-  // Blocks whose scale a format could not hold, and those above layout::kMaxWgmmaScaleCode.
+  // Blocks whose scale a format could not hold, and those above layout::kMaxNarrowScaleCode.
   struct ScaleCounts {
     int bad = 0, wide = 0;
   };

@@ -4,7 +4,9 @@
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/dense/linear_plan.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/quantise/round_blocks.h"
 
 #include "base/error.h"
 
@@ -74,6 +76,21 @@ struct Delta {
     }
     return args;
   }
+
+  // All of it, for who adds up the ranks'. Biases and experts' weights are not in it: its reader has them.
+  [[nodiscard]] std::vector<DeltaValues> values(const Binding& b, int64_t tokens) const {
+    using enum DeltaValues::Type;
+    const int64_t hidden = b.config.dims.hidden, rows = tokens * hidden, pairs = rows * b.config.dims.topk;
+    switch (form) {
+      case Form::kRows: return {{b.at.delta[0], rows, kF32}};
+      case Form::kParts: return {{b.at.delta[0], rows, kF32}, {b.at.delta[1], rows, kF32}};
+      case Form::kSums: return {{b.at.gemm_y, rows, kF32}};
+      case Form::kTiles: return {{b.at.gemm_y, splits * split_pitch(tokens, hidden), kBf16}};
+      case Form::kExpertsF32: return {{b.at.expert_out, pairs, kF32}};
+      case Form::kExpertsBf16: return {{b.at.gemm_y, pairs, kBf16}};
+    }
+    return {};
+  }
 };
 
 class Maker {
@@ -108,8 +125,10 @@ class Maker {
     attn_in();
     attend();
     attn_out();
+    reduce_delta();
     route();
     moe();
+    reduce_delta();
     if (args_.step.logit_rows > 0) logits();
     return std::move(program_);
   }
@@ -225,7 +244,7 @@ class Maker {
     for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
     gemv(by_packing(kernel::kGemvQkv, packed), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
          {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
-         [parts, fused = fused_, n = tokens_, gemv = gemv_](const Binding& b, const Launch& on) {
+         [parts, fused = fused_, n = tokens_](const Binding& b, const GemvPlan& plan, const Launch& on) {
            const Dims& d = b.config.dims;
            const int64_t rope = d.head_dim / 2;
            const bool adds = parts && b.layer > 0;
@@ -249,7 +268,7 @@ class Maker {
                             .kv_heads = to_int(d.kv_heads),
                             .cols = to_int(d.hidden),
                             .tokens = to_int(std::min<int64_t>(kGemvTokens, n - t))},
-                           gemv, on);
+                           plan, on);
          });
   }
 
@@ -480,7 +499,7 @@ class Maker {
       const bool exact = activations_ == ExpertActivations::kExact;
       hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
       add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
-          {kMlpNorm, kRouter, kRouterBias}, [n, exact, gemv = gemv_](const Binding& b, const Launch& on) {
+          {kMlpNorm, kRouter, kRouterBias}, [n, exact](const Binding& b, const Launch& on) {
             b.kernels.router({.x = b.at.residual_sum,
                               .delta = b.at.delta[0],
                               .sum = b.at.residual,
@@ -494,7 +513,7 @@ class Maker {
                               .experts = to_int(b.config.dims.experts),
                               .tokens = n,
                               .eps = b.config.rms_eps},
-                             gemv, on);
+                             on);
           });
       for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kNothing);  // moe_up chooses
       return;
@@ -591,6 +610,7 @@ class Maker {
   void moe() {
     stage_ = Stage::kMoe;
     const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
+    delta_ = experts_delta();
     if (plain()) return plain_moe(up, down);
     for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kFloats);
     round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
@@ -602,8 +622,16 @@ class Maker {
     } else {
       grouped_moe(up, down);
     }
-    delta_ = experts_delta();
     hold(Slot::kDelta, delta_.form == Delta::Form::kParts ? Held::kParts : Held::kNothing);
+  }
+
+  // Of what attn_out or moe left.
+  void reduce_delta() {
+    if (args_.reduce == nullptr) return;
+    add(args_.reduce->kernel, "all ranks", {},
+        [n = tokens_, delta = delta_, reduce = args_.reduce->launch](const Binding& b, const Launch& on) {
+          for (const DeltaValues& values : delta.values(b, n)) reduce(values, on);
+        });
   }
 
   [[nodiscard]] Delta experts_delta() const {
@@ -627,8 +655,8 @@ class Maker {
   void fused_moe(const Roles& up, const Roles& down) {
     constexpr int kParts = 2;
     const int n = tokens();
-    row_warps(kernel::kMoeUp, d_.hidden, {.rows = kGemvTokens}, up,
-              [n, gemv = gemv_](const Binding& b, const Launch& on) {
+    row_warps(kernel::kMoeUp, d_.hidden, kMoeUpWish, up,
+              [n](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
                 b.kernels.moe_up({.weights = b.w.up.data,
                                   .bias = b.w.up_bias,
                                   .x = b.at.normed_f16,
@@ -638,12 +666,12 @@ class Maker {
                                   .inter = to_int(b.config.dims.inter),
                                   .tokens = n,
                                   .swiglu_limit = b.config.swiglu_limit},
-                                 gemv, on);
+                                 plan, on);
               });
     hold(Slot::kExpertHidden, Held::kF16);
     round_hidden(tokens_ * d_.topk);
     gemv(kernel::kMoeDown, {d_.hidden, d_.inter, kParts}, 1, down,
-         [n, gemv = gemv_](const Binding& b, const Launch& on) {
+         [n](const Binding& b, const GemvPlan& plan, const Launch& on) {
            ExpertChoice again = choice(b);
            again.expert_ids = nullptr;
            again.expert_weights = nullptr;
@@ -656,7 +684,7 @@ class Maker {
                                .inter = to_int(b.config.dims.inter),
                                .tokens = n,
                                .parts = kParts},
-                              gemv, on);
+                              plan, on);
          });
   }
 
@@ -711,11 +739,14 @@ class Maker {
       return;
     }
     row_warps(kernel::kGroupedUp, d_.hidden, kGrouped, up,
-              [=, gemv = gemv_](const Binding& b, const Launch& on) { b.kernels.grouped_up(up_args(b), gemv, on); });
+              [=](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+                b.kernels.grouped_up(up_args(b), plan, on);
+              });
     round_hidden(pairs);
-    row_warps(kernel::kGroupedDown, d_.inter, kGrouped, down, [=, gemv = gemv_](const Binding& b, const Launch& on) {
-      b.kernels.grouped_down(down_args(b), gemv, on);
-    });
+    row_warps(kernel::kGroupedDown, d_.inter, kGrouped, down,
+              [=](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+                b.kernels.grouped_down(down_args(b), plan, on);
+              });
   }
 
   void gemm_moe(const Roles& up, const Roles& down) {
@@ -944,7 +975,7 @@ class Maker {
   template <class Do>
   void gemv(Kernel kernel, const GemvShape& shape, int64_t tokens, const Roles& reads, Do launch) {
     const GemvPlan plan = plan_gemv(shape, gemv_);
-    Node& own = add(kernel, plan.to_string(), reads, launch);
+    Node& own = add(kernel, plan.to_string(), reads, [=](const Binding& b, const Launch& on) { launch(b, plan, on); });
     own.launches = (tokens + kGemvTokens - 1) / kGemvTokens;
     own.shared_bytes = plan.smem_bytes;
   }
@@ -952,7 +983,7 @@ class Maker {
   template <class Args>
   void dense(const GemmShape& shape, int64_t tokens, const Roles& reads, Args args_of) {
     gemv(by_packing(kernel::kGemvDense, shape.packing), {shape.rows, shape.cols, 1, shape.packing}, tokens, reads,
-         [=, gemv = gemv_](const Binding& b, const Launch& on) {
+         [=](const Binding& b, const GemvPlan& plan, const Launch& on) {
            for (int64_t t = 0; t < tokens; t += kGemvTokens) {
              DenseArgs args = args_of(b);
              args.packing = shape.packing;
@@ -965,14 +996,16 @@ class Maker {
              } else {
                args.in.x += t * shape.cols;
              }
-             b.kernels.dense(args, gemv, on);
+             b.kernels.dense(args, plan, on);
            }
          });
   }
   template <class Do>
   void row_warps(Kernel kernel, int64_t cols, const RowWarpsWish& wish, const Roles& reads, Do launch) {
     const RowWarpsPlan plan = plan_row_warps(cols, wish, gemv_);
-    add(kernel, plan.to_string(), reads, launch).shared_bytes = plan.smem_bytes;
+    add(kernel, plan.to_string(), reads, [=](const Binding& b, const Launch& on) {
+      launch(b, plan, on);
+    }).shared_bytes = plan.smem_bytes;
   }
   template <class Do>
   void planned(Kernel kernel, const GemmPlan& plan, const Roles& reads, Do launch) {

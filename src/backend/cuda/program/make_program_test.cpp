@@ -126,7 +126,7 @@ TEST(make_program, up_to_eight_tokens_take_the_fused_decode_kernels) {
     for (const int tokens : {1, 8}) {
       const cuda::Program planned = plan(decode(tokens), {.options = {.attention = Attention::kFlash, .moe = moe}});
       EXPECT_THAT(kernels(planned),
-                  ElementsAre("any_embed_f32_bf16", "any_rope_table", "gemv<qkv, bf16>", "any_attend_decode<bf16>",
+                  ElementsAre("any_embed_f32_bf16", "any_rope_table_f32", "gemv<qkv, bf16>", "any_attend_decode<bf16>",
                               "any_attend_decode<bf16>", "gemv<dense, bf16>", "any_router_f32_bf16", "moe_up",
                               "gemv<moe_down>", "gemv<dense, bf16>"));
     }
@@ -190,7 +190,7 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
   for (const int tokens : {9, 64, 256}) {
     const cuda::Program planned = plan(decode(tokens), {});
     EXPECT_THAT(kernels(planned, Stage::kAttnIn),
-                ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_split_gemm"));
+                ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "sm90_split_gemm"));
     EXPECT_THAT(tile(planned, "any_attend_decode<bf16>"), HasSubstr("tokens made of qkv's sums"));
     EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("sm90_split_gemm"));
     EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
@@ -201,7 +201,7 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
             cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).to_string());
   EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("sm90_dense_gemm"));
   EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnIn),
-              ElementsAre("any_rope_table", "any_norm_sums_f32", "sm90_dense_gemm<qkv>"));
+              ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "sm90_dense_gemm<qkv>"));
   EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut), ElementsAre("any_gemm<bf16>"));
   EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
               ElementsAre("sm90_mxfp4_gemm"));
@@ -242,7 +242,7 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
   const DenseFormats dense = {.qkv = kMxfp4, .o = kMxfp8, .lm_head = kMxfp4};
   const cuda::Program one = plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}, .dense = dense});
-  EXPECT_THAT(kernels(one, Stage::kAttnIn), ElementsAre("any_rope_table", "gemv<qkv, mxfp4>"));
+  EXPECT_THAT(kernels(one, Stage::kAttnIn), ElementsAre("any_rope_table_f32", "gemv<qkv, mxfp4>"));
   EXPECT_THAT(kernels(one, Stage::kAttnOut), ElementsAre("gemv<dense, mxfp8>"));
   EXPECT_THAT(kernels(one, Stage::kLogits), ElementsAre("gemv<dense, mxfp4>"));
   const cuda::Program many = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .dense = dense});

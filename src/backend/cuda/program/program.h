@@ -92,12 +92,26 @@ struct Program {
   void execute(Stage stage, const Binding& b, Launch on) const;
 };
 
+// Values of a delta as they lie on the card, in whatever form: a delta is linear in each, so those of several ranks are
+// just added, value by value.
+struct DeltaValues {
+  void* at = nullptr;
+  int64_t count = 0;
+  enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
+};
+// Adds up the ranks' deltas, in place, where several cards share a step (backend.h Slot::kDelta).
+struct Reduce {
+  Kernel kernel;
+  std::function<void(const DeltaValues&, const Launch&)> launch;
+};
+
 struct ProgramArgs {
   const BackendConfig& config;
   const CudaOptions& options;
   StepShape step;
   const Card& card;
-  bool wide_scales = false;  // some MXFP4 scale is above layout::kMaxWgmmaScaleCode
+  const Reduce* reduce = nullptr;  // none: one card has the whole step
+  bool wide_scales = false;        // some MXFP4 scale is above layout::kMaxNarrowScaleCode
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

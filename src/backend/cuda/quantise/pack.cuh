@@ -79,7 +79,7 @@ __device__ inline ScaleFit pack_scale(const PackArgs& a, const layout::Geometry&
   a.packed[layout::pair_offset(a.packing, g, tile, block / 2) + offset] =
       static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
   if (scale > (mxfp4 ? layout::kMaxScaleCode : E8m0::kNan - 1)) return ScaleFit::kBad;
-  return mxfp4 && scale > layout::kMaxWgmmaScaleCode ? ScaleFit::kWide : ScaleFit::kFits;
+  return mxfp4 && scale > layout::kMaxNarrowScaleCode ? ScaleFit::kWide : ScaleFit::kFits;
 }
 
 // Block i of [rows, cols / 32]: the bits of mx_quantize.

@@ -8,7 +8,7 @@
 namespace nibble::backend::cuda {
 
 [[nodiscard]] bool sm90_gemm_serves(layout::Packing packing);
-// plan: plan_sm90_gemm. REQUIRES MXFP4 scale codes up to layout::kMaxWgmmaScaleCode. Throws
+// plan: plan_sm90_gemm. REQUIRES MXFP4 scale codes up to layout::kMaxNarrowScaleCode. Throws
 // Error(kUnsupported) for what it does not serve.
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 

@@ -16,7 +16,7 @@
 //      of three, so that all of them are known to the compiler; four pairs take turns at two
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
 //      widened. One multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a word; the
-//      epilogue takes 2^3 back. REQUIRES scale codes up to kMaxWgmmaScaleCode (2^4); exact from 2^-20 on, smaller ones
+//      epilogue takes 2^3 back. REQUIRES scale codes up to kMaxNarrowScaleCode (2^4); exact from 2^-20 on, smaller ones
 //      lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the instructions
 // bytes, flops: cost()
 // bounds (cycles per 64 k of 192 rows): wgmma 6 N; widening 178, which runs beside wgmma only where tiles are wide: 363

@@ -30,7 +30,7 @@ __device__ __forceinline__ void keep(PairOperand& a) {
 // wgmma reads.
 struct StagedPair {
   // A scale's f16 exponent is its stored byte less kOffset: 30 for the largest code.
-  static constexpr uint32_t kOffset = layout::kMaxWgmmaScaleCode + layout::kScaleBias - 30;
+  static constexpr uint32_t kOffset = layout::kMaxNarrowScaleCode + layout::kScaleBias - 30;
   static constexpr float kUnscale = 0x1p3f;  // the products are this power of two too small
   static_assert(kOffset == 127 - 12);        // 2^12: what kScaleBias, f16's bias of 15 and kUnscale leave
   uint4 codes;

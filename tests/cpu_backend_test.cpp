@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "model/compare.h"
 #include "model/load.h"
-#include "model/synth.h"
+#include "convert/synth.h"
 #include "one_sequence.h"
 #include "page_copy.h"
 
@@ -164,7 +164,7 @@ class Weights {
         {.dtype = DType::kU8, .shape = {shape[0], shape[1] / kMxBlock, 34}, .bytes = out});
   }
 
-  model::DummyWeights dummy_;
+  convert::DummyWeights dummy_;
   backend::Dims dims_;
   std::deque<std::vector<std::byte>> memory_;
   std::vector<HostWeight> weights_;

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "checkpoint/testing.h"
 #include "gguf_copy.h"
-#include "model/gguf_weights.h"
+#include "convert/gguf_weights.h"
 #include "model/gpt_oss.h"
-#include "model/synth.h"
+#include "convert/synth.h"
 
 #include <gtest/gtest.h>
 
@@ -111,11 +111,11 @@ class Upload : public testing::Test {
 TEST_F(Upload, of_gguf_is_that_of_the_checkpoint_where_nothing_is_rounded) {
   const test::ScratchDir dir;
   const model::ModelConfig config = config_of(512);
-  const model::DummyWeights made(config, 3, nullptr);
+  const convert::DummyWeights made(config, 3, nullptr);
   for (const GgmlType dense : {GgmlType::kBf16, GgmlType::kF32}) {
     const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = dense, .part_bytes = 300'000});
     EXPECT_GT(file.files().size(), 2u);  // split
-    const std::vector<HostWeight> weights = model::bind_gguf(file.tensors(), config);
+    const std::vector<HostWeight> weights = convert::bind_gguf(file.tensors(), config);
     for (const Matrices matrices : {Matrices::kPacked, Matrices::kRowOrder})
       expect_same({config, weights, matrices}, {config, made.weights(), matrices});
     for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kMxfp8}) {
@@ -169,10 +169,10 @@ struct Decoded {
 TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_unrounded) {
   const test::ScratchDir dir;
   const model::ModelConfig config = config_of(90'112);
-  const model::DummyWeights made(config, 4, nullptr);
+  const convert::DummyWeights made(config, 4, nullptr);
   for (const GgmlType dense : {GgmlType::kQ8, GgmlType::kF16}) {
     const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = dense});
-    std::vector<HostWeight> weights = model::bind_gguf(file.tensors(), config);
+    std::vector<HostWeight> weights = convert::bind_gguf(file.tensors(), config);
     const auto is_o = [](const HostWeight& w) { return w.role == kO; };
     const auto is_down = [](const HostWeight& w) { return w.role == kDown; };
     HostWeight& o = *std::find_if(weights.begin(), weights.end(), is_o);  // of layer 0: bytes of its experts
@@ -190,7 +190,7 @@ TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_un
 
 TEST_F(Upload, refuses_what_it_has_no_kernels_for) {
   const model::ModelConfig config = config_of(512);
-  const model::DummyWeights made(config, 3, nullptr);
+  const convert::DummyWeights made(config, 3, nullptr);
   std::vector<HostWeight> weights = made.weights();
   weights[0].format = WeightFormat::kMxfp8;
   try {

@@ -3,7 +3,7 @@
 
 #include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/gguf_write.h"
-#include "model/gguf_export.h"
+#include "convert/gguf_export.h"
 #include "model/manifest.h"
 
 #include <filesystem>
@@ -24,12 +24,12 @@ inline checkpoint::GgufCheckpoint as_gguf(const model::ModelConfig& config,
                                           const std::filesystem::path& path, const GgufCopy& as) {
   std::map<std::tuple<backend::WeightRole, int>, const backend::HostWeight*> by_role;
   for (const backend::HostWeight& w : weights) by_role[{w.role, w.layer}] = &w;
-  const model::TensorSource source = [&](const model::ManifestItem& item) {
+  const convert::TensorSource source = [&](const model::ManifestItem& item) {
     const backend::HostWeight& w = *by_role.at({item.role, item.layer});
     return item.part == model::Part::kValues ? w.values.bytes : w.scales.bytes;
   };
-  const auto paths = model::export_gguf(config, source, path,
-                                        {.dense = as.dense, .part_bytes = as.part_bytes, .tokenizer = as.tokenizer});
+  const auto paths = convert::export_gguf(config, source, path,
+                                          {.dense = as.dense, .part_bytes = as.part_bytes, .tokenizer = as.tokenizer});
   return checkpoint::GgufCheckpoint::open(paths.front());
 }
 

@@ -11,8 +11,8 @@
 #include "checkpoint/hf_config.h"
 #include "checkpoint/testing.h"
 #include "gguf_copy.h"
-#include "model/gguf_config.h"
-#include "model/gguf_weights.h"
+#include "convert/gguf_config.h"
+#include "convert/gguf_weights.h"
 #include "model/load.h"
 #include "one_sequence.h"
 #include "text/tokenizer.h"
@@ -85,13 +85,13 @@ TEST(PyPiGguf, its_tensors_tokens_and_keys_are_read_as_the_package_reads_them) {
   const auto golden = nlohmann::json::parse(read_text_file(kSource / "tests/data/gguf_goldens.json", 1 << 20));
   const GgufCheckpoint file = GgufCheckpoint::open(kSource / "tests/data/pypi.gguf");
   const GgufFields fields(file.metadata(), file.where());
-  const model::ModelConfig config = model::config_from_gguf(fields);
+  const model::ModelConfig config = convert::config_from_gguf(fields);
   EXPECT_EQ(config.dims.vocab, 269);
   EXPECT_EQ(config.dims.sliding_window, 16);
   EXPECT_EQ(config.rope, model::RopeConfig());
   EXPECT_THAT(config.eos_ids, testing::ElementsAre(262));
-  const auto weights = model::bind_gguf(file.tensors(), config);
-  const auto items = model::gguf_manifest(config);
+  const auto weights = convert::bind_gguf(file.tensors(), config);
+  const auto items = convert::gguf_manifest(config);
   ASSERT_EQ(weights.size(), golden.at("tensors").size());
   for (size_t i = 0; i < items.size(); ++i) {
     SCOPED_TRACE(items[i].name);
@@ -151,11 +151,11 @@ TEST(TinyGguf, gives_the_logits_of_the_safetensors_model) {
                                     std::pair(GgmlType::kF16, 1e-5), std::pair(GgmlType::kQ8, 0.05)}) {
     SCOPED_TRACE(name_of(type));
     const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", type);
-    model::ModelConfig config = model::config_from_gguf({file.metadata(), file.where()});
+    model::ModelConfig config = convert::config_from_gguf({file.metadata(), file.where()});
     EXPECT_EQ(config.eos_ids.front(), tiny.config.eos_ids.front());
     config.eos_ids = tiny.config.eos_ids;  // the format has room for one
     EXPECT_EQ(config, tiny.config);
-    const std::vector<float> found = logits_of(config, model::bind_gguf(file.tensors(), config), prompt);
+    const std::vector<float> found = logits_of(config, convert::bind_gguf(file.tensors(), config), prompt);
     ASSERT_EQ(found.size(), want.size());
     double worst = 0;
     for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, std::fabs(double{found[i]} - want[i]));

@@ -111,7 +111,7 @@ TEST_F(Gpu, flash_attention_names_its_kernels_and_refuses_f32_pages) {
   all_logits(loaded, some_tokens(20, source.config.dims.vocab));
   bool prefill = false;
   for (const backend::KernelLaunches& launch : loaded.cuda->launches()) {
-    prefill |= launch.kernel.ends_with("_attend_prefill_bf16_d64_g8") && launch.count == source.config.dims.layers;
+    prefill |= launch.kernel.find("attend_prefill") != launch.kernel.npos && launch.count == source.config.dims.layers;
     EXPECT_NE(launch.kernel, "any_attend<bf16>");
   }
   EXPECT_TRUE(prefill);

@@ -11,10 +11,10 @@
 #include "checkpoint/testing.h"
 #include "gguf_copy.h"
 #include "goldens.h"
-#include "model/gguf_weights.h"
+#include "convert/gguf_weights.h"
 #include "model/load.h"
 #include "model/manifest.h"
-#include "model/synth.h"
+#include "convert/synth.h"
 #include "one_sequence.h"
 
 #include <gtest/gtest.h>
@@ -54,13 +54,13 @@ struct Source {
   Source(const Source& of, const test::ScratchDir& dir) : config(of.config) {
     gguf.emplace(test::as_gguf(config, of.weights, dir / "m.gguf",
                                {.dense = checkpoint::GgmlType::kQ8, .part_bytes = 4'000'000}));
-    weights = model::bind_gguf(gguf->tensors(), config);
+    weights = convert::bind_gguf(gguf->tensors(), config);
   }
 
   model::ModelConfig config;
   std::optional<checkpoint::Checkpoint> files;
   std::optional<checkpoint::GgufCheckpoint> gguf;
-  std::optional<model::DummyWeights> dummy;
+  std::optional<convert::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
 };
 

@@ -8,7 +8,7 @@
 #include "base/mmap_file.h"
 #include "checkpoint/testing.h"
 #include "model/load.h"
-#include "model/synth.h"
+#include "convert/synth.h"
 
 #include <gtest/gtest.h>
 
@@ -124,7 +124,7 @@ class Launches : public testing::Test {
   }
 
   const model::ModelConfig config_ = small_model();
-  const model::DummyWeights weights_{config_, 1, nullptr};
+  const convert::DummyWeights weights_{config_, 1, nullptr};
 };
 
 const std::vector<std::vector<int32_t>> kSteps = {

@@ -39,7 +39,7 @@ void check_memory(const ModelOptions& options, const model::ModelConfig& config)
 
 // Least µs of a step of each of kSteps.
 std::vector<double> time_steps(const BenchOptions& options, const model::ModelConfig& config,
-                               const model::DummyWeights& weights, const Tuned& tuned) {
+                               const convert::DummyWeights& weights, const Tuned& tuned) {
   backend::CudaOptions cuda = cuda_options(options.model);
   cuda.tuned = tuned;
   const auto be = backend::make_cuda_backend(backend_config(options.model, config), cuda);
@@ -127,7 +127,7 @@ int tune(const BenchOptions& options, std::string commit) {
   const model::ModelConfig config = model::truncated(open_config(asked).config, kLayers);
   check_memory(asked, config);
   ThreadPool pool(thread_count(asked));
-  const model::DummyWeights weights(config, asked.dummy_seed, &pool);
+  const convert::DummyWeights weights(config, asked.dummy_seed, &pool);
   std::vector<TuneRow> rows;
   for (const int64_t tokens : kSteps) rows.push_back({.tokens = tokens});
   const std::pair<double TuneRow::*, Tuned> runs[] = {

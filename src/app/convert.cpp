@@ -6,7 +6,7 @@
 #include "app/text_input.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "model/gguf_export.h"
+#include "convert/gguf_export.h"
 #include "text/tokenizer_json.h"
 #include "text/tokenizer_json_reader.h"
 
@@ -41,7 +41,7 @@ int execute(const ConvertOptions& asked) {
   const ModelSource source = open_model(options.model, terminal);
   std::map<std::tuple<model::WeightRole, int>, const backend::HostWeight*> weights;
   for (const backend::HostWeight& weight : source.weights) weights[{weight.role, weight.layer}] = &weight;
-  const model::TensorSource bytes_of = [&](const model::ManifestItem& item) {
+  const convert::TensorSource bytes_of = [&](const model::ManifestItem& item) {
     const backend::HostWeight& weight = *weights.at({item.role, item.layer});
     return item.part == model::Part::kValues ? weight.values.bytes : weight.scales.bytes;
   };

@@ -103,16 +103,16 @@ std::string card_conversions(std::span<const backend::HostWeight> weights, const
 }
 
 void write_gguf_model(const model::ModelConfig& config, const text::TokenizerParts& tokenizer,
-                      const model::TensorSource& source, const GgufOutput& output, Terminal& terminal) {
+                      const convert::TensorSource& source, const GgufOutput& output, Terminal& terminal) {
   const auto start = std::chrono::steady_clock::now();
   const auto vocab = static_cast<size_t>(config.dims.vocab);
   const std::vector<checkpoint::GgufEntry> entries = gguf_entries(text::list_from_parts(tokenizer, vocab));
   int64_t bytes = 0;
   const Interrupt interrupt(kEndings);
-  const auto paths = model::export_gguf(
+  const auto paths = convert::export_gguf(
       config, source, output.destination,
       {.dense = output.dense, .part_bytes = output.part_bytes, .tokenizer = entries, .pool = output.pool},
-      [&](const model::ExportProgress& p) {
+      [&](const convert::ExportProgress& p) {
         interrupt.throw_if_requested();
         bytes = p.done_bytes;
         terminal.progress("writing", static_cast<double>(p.done_bytes) / static_cast<double>(p.total_bytes),

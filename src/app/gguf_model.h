@@ -5,7 +5,7 @@
 #include "backend/weights.h"
 #include "base/thread_pool.h"
 #include "checkpoint/gguf_fields.h"
-#include "model/gguf_export.h"
+#include "convert/gguf_export.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_parts.h"
 
@@ -35,6 +35,6 @@ struct GgufOutput {
 
 // Writes the model with its tokeniser, showing progress, and tells what was written.
 void write_gguf_model(const model::ModelConfig& config, const text::TokenizerParts& tokenizer,
-                      const model::TensorSource& source, const GgufOutput& output, Terminal& terminal);
+                      const convert::TensorSource& source, const GgufOutput& output, Terminal& terminal);
 
 }  // namespace nibble::app

@@ -6,8 +6,8 @@
 #include "app/terminal.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "model/gguf_weights.h"
-#include "model/inspect.h"
+#include "convert/gguf_weights.h"
+#include "convert/inspect.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -29,14 +29,14 @@ struct Row {
 
 struct Inspected {
   std::vector<Row> rows;
-  model::ModelNumbers numbers;
+  convert::ModelNumbers numbers;
 };
 
 Inspected inspect_gguf(const InspectOptions& options, const model::ModelConfig& config) {
   const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
   Inspected result;
-  result.numbers = model::numbers_of(
-      config, model::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}));
+  result.numbers = convert::numbers_of(
+      config, convert::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}));
   for (const checkpoint::GgufTensor& tensor : gguf.tensors()) {
     result.rows.push_back(
         {tensor.name, std::string(name_of(tensor.type)), tensor.shape, static_cast<int64_t>(tensor.bytes.size())});
@@ -49,7 +49,8 @@ void plan(const InspectOptions& options, const model::ModelConfig& config, Termi
     return print_plan(options, config, {}, terminal);
   const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
   print_plan(options, config,
-             model::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}), terminal);
+             convert::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}),
+             terminal);
 }
 
 // From the files when there are any: then what is listed is what is there, and bind() has found it whole.
@@ -57,7 +58,7 @@ Inspected inspect(const InspectOptions& options, const model::ModelConfig& confi
   const bool dummy = options.model.load_format == LoadFormat::kDummy;
   if (!dummy && is_gguf(options.model)) return inspect_gguf(options, config);
   Inspected result;
-  result.numbers = model::numbers_of(config);
+  result.numbers = convert::numbers_of(config);
   std::vector<Row>& rows = result.rows;
   if (dummy) {
     for (const model::ManifestItem& item : model::manifest(config, checkpoint::Naming::kHuggingFace)) {
@@ -89,17 +90,17 @@ Json dims_json(const backend::Dims& d) {
           {"max_context", d.max_context}};
 }
 
-Json report(const model::ModelConfig& config, const model::ModelNumbers& n, const std::vector<int64_t>& contexts) {
+Json report(const model::ModelConfig& config, const convert::ModelNumbers& n, const std::vector<int64_t>& contexts) {
   Json json = {{"dims", dims_json(config.dims)},
                {"tensors", n.total.tensors},
                {"bytes", n.total.bytes},
                {"parameters", n.total.parameters},
                {"active_parameters", n.active_parameters},
                {"bytes_per_expert", n.bytes_per_expert}};
-  for (int c = 0; c < model::kWeightClasses; ++c) {
-    const auto weight_class = static_cast<model::WeightClass>(c);
-    const model::ClassNumbers& k = n.of(weight_class);
-    json["classes"][std::string(model::name_of(weight_class))] = {
+  for (int c = 0; c < convert::kWeightClasses; ++c) {
+    const auto weight_class = static_cast<convert::WeightClass>(c);
+    const convert::ClassNumbers& k = n.of(weight_class);
+    json["classes"][std::string(convert::name_of(weight_class))] = {
         {"tensors", k.tensors}, {"bytes", k.bytes}, {"parameters", k.parameters}};
   }
   json["decode_bytes_per_token"] = {{"experts", n.decode.experts},
@@ -109,7 +110,7 @@ Json report(const model::ModelConfig& config, const model::ModelNumbers& n, cons
                                     {"total", n.decode.total()}};
   json["kv_bytes_per_token"] = n.kv_bytes_per_token;
   for (const int64_t context : contexts) {
-    const int64_t kv = model::kv_bytes(config, context);
+    const int64_t kv = convert::kv_bytes(config, context);
     json["memory"].push_back({{"context", context}, {"kv_bytes", kv}, {"total_bytes", n.total.bytes + kv}});
   }
   return json;

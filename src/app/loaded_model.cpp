@@ -10,8 +10,8 @@
 #include "base/thread_pool.h"
 #include "checkpoint/gguf_fields.h"
 #include "checkpoint/hf_config.h"
-#include "model/gguf_config.h"
-#include "model/gguf_weights.h"
+#include "convert/gguf_config.h"
+#include "convert/gguf_weights.h"
 #include "model/load.h"
 
 #include <fmt/format.h>
@@ -57,8 +57,8 @@ text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelCo
 
 OpenedConfig config_of(const checkpoint::GgufCheckpoint& gguf) {
   const checkpoint::GgufFields fields = fields_of(gguf);
-  OpenedConfig opened{model::config_from_gguf(fields), {}};
-  const std::vector<std::string> unknown = model::unknown_keys(fields);
+  OpenedConfig opened{convert::config_from_gguf(fields), {}};
+  const std::vector<std::string> unknown = convert::unknown_keys(fields);
   if (!unknown.empty())
     opened.notes = {fmt::format("{}: not known here, so without effect: {}", gguf.where(), fmt::join(unknown, ", "))};
   return opened;
@@ -167,7 +167,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights = source.dummy->weights();
   } else if (source.gguf) {
     terminal.progress("checking weights", 0, options.model);
-    source.weights = model::bind_gguf(source.gguf->tensors(), source.config, {.where = options.model, .pool = &pool});
+    source.weights = convert::bind_gguf(source.gguf->tensors(), source.config, {.where = options.model, .pool = &pool});
   } else {
     terminal.progress("checking weights", 0, options.model);
     source.weights =

@@ -15,7 +15,7 @@
 #include "model/gpt_oss.h"
 #include "model/load.h"
 #include "model/manifest.h"
-#include "model/synth.h"
+#include "convert/synth.h"
 #include "text/tokenizer.h"
 
 #include <filesystem>
@@ -35,7 +35,7 @@ struct ModelSource {
   text::Tokenizer tokenizer;
   std::optional<checkpoint::Checkpoint> checkpoint;  // one of the three holds the bytes
   std::optional<checkpoint::GgufCheckpoint> gguf;
-  std::optional<model::DummyWeights> dummy;
+  std::optional<convert::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
 
   [[nodiscard]] std::vector<MappedSource> mapped_files() const;

@@ -1,4 +1,4 @@
-#include "model/quantize.h"
+#include "convert/quantize.h"
 
 #include "app/commands.h"
 #include "app/interrupt.h"
@@ -30,7 +30,7 @@ int execute(const QuantizeOptions& asked) {
   Terminal terminal(options.output);
   options.input = path_of(asked.input, asked.hub);
   ThreadPool pool(thread_count({}));
-  const model::QuantizeOptions how{
+  const convert::QuantizeOptions how{
       .format = format_of(options.format), .scale = options.scale, .name_glob = options.tensors, .pool = &pool};
   const bool directory = std::filesystem::is_directory(options.input);
   if (directory && !options.tensors.empty()) {
@@ -40,7 +40,7 @@ int execute(const QuantizeOptions& asked) {
   }
   nlohmann::ordered_json json = {{"format", options.format}, {"tensors", nlohmann::json::array()}};
   const Interrupt interrupt(kEndings);
-  const auto on_tensor = [&](const model::QuantizedTensor& t) {
+  const auto on_tensor = [&](const convert::QuantizedTensor& t) {
     interrupt.throw_if_requested();
     json["tensors"].push_back({{"name", t.name},
                                {"shape", t.shape},
@@ -57,7 +57,7 @@ int execute(const QuantizeOptions& asked) {
                                t.error.max_abs, t.error.clipped,
                                t.error.nan_blocks > 0 ? fmt::format("  NaN blocks {}", t.error.nan_blocks) : ""));
   };
-  const auto convert = directory ? model::quantize_checkpoint : model::quantize_file;
+  const auto convert = directory ? convert::quantize_checkpoint : convert::quantize_file;
   convert(options.input, options.destination, how, on_tensor);
   if (options.output.json) terminal.print_json(json);
   return kExitOk;

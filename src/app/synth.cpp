@@ -1,4 +1,4 @@
-#include "model/synth.h"
+#include "convert/synth.h"
 
 #include "app/commands.h"
 #include "app/gguf_model.h"
@@ -27,10 +27,10 @@ namespace {
 void synth_gguf(const model::ModelConfig& preset, const SynthOptions& options, ThreadPool& pool, Terminal& terminal) {
   const model::ModelConfig config = options.layers > 0 ? model::truncated(preset, options.layers) : preset;
   std::array<std::vector<std::byte>, 2> bytes;  // by Part
-  const model::TensorSource made = [&](const model::ManifestItem& item) -> std::span<const std::byte> {
+  const convert::TensorSource made = [&](const model::ManifestItem& item) -> std::span<const std::byte> {
     auto& into = bytes[static_cast<size_t>(item.part)];
     into.resize(static_cast<size_t>(item.bytes()));
-    model::fill_synthetic(item, options.seed, {.offset_bytes = 0, .bytes = into}, &pool);
+    convert::fill_synthetic(item, options.seed, {.offset_bytes = 0, .bytes = into}, &pool);
     return into;
   };
   write_gguf_model(config, text::read_tokenizer_json(text::make_o200k_tokenizer_json(), "o200k_harmony"), made,
@@ -56,13 +56,13 @@ int execute(const SynthOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   int64_t written = 0;
   const Interrupt interrupt(kEndings);
-  model::synth_checkpoint(
+  convert::synth_checkpoint(
       config, options.destination,
       {.seed = options.seed,
        .layers = options.layers,
        .tokenizer_json = text::make_o200k_tokenizer_json(),
        .pool = &pool},
-      [&](const model::SynthProgress& p) {
+      [&](const convert::SynthProgress& p) {
         interrupt.throw_if_requested();
         written = p.done_bytes;
         terminal.progress("writing",

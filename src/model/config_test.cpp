@@ -1,7 +1,6 @@
 #include "model/config.h"
 
 #include "checkpoint/testing.h"
-#include "model/synth.h"
 
 namespace nibble::model {
 namespace {
@@ -25,34 +24,6 @@ TEST(config, presets_have_the_published_dimensions) {
   EXPECT_EQ(c.layer_kinds[0], LayerKind::kSliding);
   EXPECT_EQ(c.layer_kinds[35], LayerKind::kFull);
   EXPECT_EQ(c.layers_of(LayerKind::kSliding), 18);
-}
-
-TEST(config, survives_the_way_through_its_json) {
-  for (const ModelConfig& c : {gpt_oss_20b(), gpt_oss_120b(), tiny()}) {
-    checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(c), "f");
-    checkpoint::apply_generation_config(generation_config_json(c), "g", hf);
-    EXPECT_EQ(from_hf(hf), c);
-  }
-}
-
-TEST(config, derives_layer_kinds_only_when_the_file_lists_none) {
-  checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "f");
-  hf.layer_is_sliding = std::vector<bool>{false, false, true, true};
-  using enum LayerKind;
-  EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kFull, kFull, kSliding, kSliding}));
-  hf.layer_is_sliding.reset();
-  EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kSliding, kFull, kSliding, kFull}));
-}
-
-TEST(config, of_a_file_is_refused_by_the_files_name) {
-  checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "dir/config.json");
-  hf.hidden_size = 48;
-  expect_error([&] { (void)from_hf(hf); }, Code::kUnsupported, "dir/config.json: hidden_size: want a multiple of 32");
-  hf.hidden_size = 64;
-  hf.experts_per_token = hf.num_experts + 1;
-  expect_error([&] { (void)from_hf(hf); }, Code::kCorrupt, "num_experts_per_tok: want at most num_local_experts = ");
-  hf.naming = checkpoint::Naming::kOriginal;
-  expect_error([&] { (void)from_hf(hf); }, Code::kCorrupt, "experts_per_token: want at most num_experts = ");
 }
 
 TEST(config, truncates_layers) {

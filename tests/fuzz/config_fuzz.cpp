@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "checkpoint/hf_config.h"
 #include "model/config.h"
-#include "model/inspect.h"
-#include "model/synth.h"
+#include "convert/inspect.h"
+#include "convert/synth.h"
 
 #include <algorithm>
 #include <optional>
@@ -30,8 +30,8 @@ std::optional<nibble::model::ModelConfig> config_of(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto config = config_of({reinterpret_cast<const char*>(data), size});
   if (!config) return 0;
-  nibble::check(nibble::model::numbers_of(*config).total.bytes > 0, "a valid config has weights");
-  const std::string json = nibble::model::config_json(*config);
+  nibble::check(nibble::convert::numbers_of(*config).total.bytes > 0, "a valid config has weights");
+  const std::string json = nibble::convert::config_json(*config);
   const auto again = nibble::model::from_hf(nibble::checkpoint::parse_hf_config(json, "again"));
   nibble::check(again.dims == config->dims && again.layer_kinds == config->layer_kinds && again.rope == config->rope,
                 "a config survives its own JSON");

@@ -4,9 +4,9 @@
 #include "base/error.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_fields.h"
-#include "model/gguf_config.h"
-#include "model/gguf_weights.h"
-#include "model/inspect.h"
+#include "convert/gguf_config.h"
+#include "convert/gguf_weights.h"
+#include "convert/inspect.h"
 #include "text/tokenizer.h"
 
 #include <cstring>
@@ -56,9 +56,9 @@ void read_tensors(const std::vector<GgufTensor>& tensors, size_t file_bytes) {
 }
 
 void read_model(const GgufContent& content, const GgufFields& fields) {
-  const nibble::model::ModelConfig config = nibble::model::config_from_gguf(fields);
-  const auto weights = nibble::model::bind_gguf(content.tensors, config);
-  nibble::check(nibble::model::numbers_of(config, weights).total.bytes > 0, "a bound model has weights");
+  const nibble::model::ModelConfig config = nibble::convert::config_from_gguf(fields);
+  const auto weights = nibble::convert::bind_gguf(content.tensors, config);
+  nibble::check(nibble::convert::numbers_of(config, weights).total.bytes > 0, "a bound model has weights");
 }
 
 void read_tokenizer(const GgufFields& fields) {

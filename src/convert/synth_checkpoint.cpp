@@ -1,6 +1,6 @@
 #include "base/error.h"
 #include "checkpoint/part_file.h"
-#include "model/synth.h"
+#include "convert/synth.h"
 
 #include <nlohmann/json.hpp>
 
@@ -10,7 +10,15 @@
 #include <string>
 #include <utility>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::LayerKind;
+using model::manifest;
+using model::ManifestItem;
+using model::ModelConfig;
+using model::Naming;
+using model::truncated;
+using model::validate;
 namespace {
 
 namespace fs = std::filesystem;
@@ -153,4 +161,4 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
   made.keep();
 }
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

@@ -1,4 +1,4 @@
-#include "model/inspect.h"
+#include "convert/inspect.h"
 
 #include "base/error.h"
 #include "model/manifest.h"
@@ -6,7 +6,15 @@
 #include <algorithm>
 #include <vector>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::LayerKind;
+using model::manifest;
+using model::ManifestItem;
+using model::Naming;
+using model::Part;
+using model::shape_of;
+using model::WeightRole;
 namespace {
 
 constexpr int64_t kKvElementBytes = 2;  // bf16
@@ -131,4 +139,4 @@ int64_t kv_bytes(const ModelConfig& config, int64_t context) {
          (config.layers_of(LayerKind::kFull) * context + config.layers_of(LayerKind::kSliding) * windowed);
 }
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

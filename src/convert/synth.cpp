@@ -1,4 +1,4 @@
-#include "model/synth.h"
+#include "convert/synth.h"
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -9,7 +9,14 @@
 #include <cstring>
 #include <new>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::bind_weights;
+using model::manifest;
+using model::Naming;
+using model::Part;
+using model::validate;
+using model::WeightRole;
 namespace {
 
 using enum WeightRole;
@@ -205,4 +212,4 @@ DummyWeights::DummyWeights(const ModelConfig& config, uint64_t seed, ThreadPool*
   weights_ = bind_weights(entries, config, {.check_scales = false});
 }
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

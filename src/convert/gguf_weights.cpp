@@ -1,4 +1,4 @@
-#include "model/gguf_weights.h"
+#include "convert/gguf_weights.h"
 
 #include "base/error.h"
 #include "model/tensor_names.h"
@@ -9,7 +9,10 @@
 #include <string_view>
 #include <unordered_map>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::require_same_names;
+using model::shape_of;
 namespace {
 
 using backend::WeightFormat;
@@ -153,4 +156,4 @@ std::vector<backend::HostWeight> bind_gguf(std::span<const GgufTensor> tensors, 
   return bound;
 }
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

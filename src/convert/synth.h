@@ -15,7 +15,10 @@
 #include <string_view>
 #include <vector>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::ManifestItem;
+using model::ModelConfig;
 
 // Fills a piece of the tensor that `item` describes; `offset_bytes` is its place in the tensor.
 // Dense: about normal, std 1/sqrt(fan_in) (unembedding 4/sqrt, so that logits are far from flat; embedding and sinks 1;
@@ -70,4 +73,4 @@ void synth_checkpoint(const ModelConfig& config, const std::filesystem::path& di
 [[nodiscard]] std::string config_json(const ModelConfig& config);
 [[nodiscard]] std::string generation_config_json(const ModelConfig& config);
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

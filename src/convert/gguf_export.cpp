@@ -1,11 +1,11 @@
-#include "model/gguf_export.h"
+#include "convert/gguf_export.h"
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/mx.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "model/gguf_config.h"
-#include "model/gguf_weights.h"
+#include "convert/gguf_config.h"
+#include "convert/gguf_weights.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,13 @@
 #include <map>
 #include <utility>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::manifest;
+using model::Naming;
+using model::Part;
+using model::validate;
+using model::WeightRole;
 namespace {
 
 namespace fs = std::filesystem;
@@ -289,4 +295,4 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
   return written.files;
 }
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

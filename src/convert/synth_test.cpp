@@ -1,4 +1,4 @@
-#include "model/synth.h"
+#include "convert/synth.h"
 
 #include "base/dtype.h"
 #include "base/mmap_file.h"
@@ -10,7 +10,17 @@
 #include <cstring>
 #include <string>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::bind_weights;
+using model::from_hf;
+using model::gpt_oss_120b;
+using model::gpt_oss_20b;
+using model::LayerKind;
+using model::manifest;
+using model::Naming;
+using model::tiny;
+using model::truncated;
 namespace {
 
 using test::expect_error;
@@ -187,5 +197,33 @@ TEST(synth, refuses_impossible_options_and_used_directories) {
   expect_error([&] { synth_checkpoint(small(), dir / "f", {}, {}); }, Code::kIo, "cannot create");
 }
 
+TEST(config_json, survives_the_way_through_its_json) {
+  for (const ModelConfig& c : {gpt_oss_20b(), gpt_oss_120b(), tiny()}) {
+    checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(c), "f");
+    checkpoint::apply_generation_config(generation_config_json(c), "g", hf);
+    EXPECT_EQ(from_hf(hf), c);
+  }
+}
+
+TEST(config_json, derives_layer_kinds_only_when_the_file_lists_none) {
+  checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "f");
+  hf.layer_is_sliding = std::vector<bool>{false, false, true, true};
+  using enum LayerKind;
+  EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kFull, kFull, kSliding, kSliding}));
+  hf.layer_is_sliding.reset();
+  EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kSliding, kFull, kSliding, kFull}));
+}
+
+TEST(config_json, of_a_file_is_refused_by_the_files_name) {
+  checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "dir/config.json");
+  hf.hidden_size = 48;
+  expect_error([&] { (void)from_hf(hf); }, Code::kUnsupported, "dir/config.json: hidden_size: want a multiple of 32");
+  hf.hidden_size = 64;
+  hf.experts_per_token = hf.num_experts + 1;
+  expect_error([&] { (void)from_hf(hf); }, Code::kCorrupt, "num_experts_per_tok: want at most num_local_experts = ");
+  hf.naming = checkpoint::Naming::kOriginal;
+  expect_error([&] { (void)from_hf(hf); }, Code::kCorrupt, "experts_per_token: want at most num_experts = ");
+}
+
 }  // namespace
-}  // namespace nibble::model
+}  // namespace nibble::convert

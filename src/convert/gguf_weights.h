@@ -11,7 +11,11 @@
 #include <string>
 #include <vector>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::BindOptions;
+using model::ModelConfig;
+using model::WeightRole;
 
 struct GgufItem {
   WeightRole role = WeightRole::kEmbedding;
@@ -29,4 +33,4 @@ struct GgufItem {
 [[nodiscard]] std::vector<backend::HostWeight> bind_gguf(std::span<const checkpoint::GgufTensor> tensors,
                                                          const ModelConfig& config, const BindOptions& options = {});
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

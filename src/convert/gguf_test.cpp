@@ -6,11 +6,11 @@
 #include "checkpoint/gguf_fields.h"
 #include "checkpoint/gguf_testing.h"
 #include "checkpoint/testing.h"
-#include "model/gguf_config.h"
-#include "model/gguf_export.h"
-#include "model/gguf_weights.h"
-#include "model/inspect.h"
-#include "model/synth.h"
+#include "convert/gguf_config.h"
+#include "convert/gguf_export.h"
+#include "convert/gguf_weights.h"
+#include "convert/inspect.h"
+#include "convert/synth.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,18 @@
 #include <map>
 #include <tuple>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::alternating_layers;
+using model::gpt_oss_120b;
+using model::gpt_oss_20b;
+using model::LayerKind;
+using model::ManifestItem;
+using model::ModelConfig;
+using model::Part;
+using model::shape_of;
+using model::tiny;
+using model::WeightRole;
 namespace {
 
 using backend::HostWeight;
@@ -388,4 +399,4 @@ TEST(GgufWeights, are_counted_as_they_are_stored) {
 }
 
 }  // namespace
-}  // namespace nibble::model
+}  // namespace nibble::convert

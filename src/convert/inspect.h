@@ -9,7 +9,9 @@
 #include <span>
 #include <string_view>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::ModelConfig;
 
 enum class WeightClass : uint8_t {
   kEmbedding,
@@ -60,4 +62,4 @@ struct ModelNumbers {
 // KV memory of one sequence of `context` tokens: sliding layers keep their window only.
 [[nodiscard]] int64_t kv_bytes(const ModelConfig& config, int64_t context);
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

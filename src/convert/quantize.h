@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace nibble::model {
+namespace nibble::convert {
 
 struct QuantizeOptions {
   MxFormat format = MxFormat::kMxfp4;
@@ -47,4 +47,4 @@ void quantize_checkpoint(const std::filesystem::path& input, const std::filesyst
 // Shell-like: * any run of characters, ? any one character.
 [[nodiscard]] bool glob_matches(std::string_view glob, std::string_view text);
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

@@ -1,4 +1,4 @@
-#include "model/gguf_config.h"
+#include "convert/gguf_config.h"
 
 #include "base/error.h"
 #include "checkpoint/strict_json.h"
@@ -9,7 +9,13 @@
 #include <string>
 #include <string_view>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::alternating_layers;
+using model::ConfigKeys;
+using model::LayerKind;
+using model::RopeConfig;
+using model::validate;
 namespace {
 
 using checkpoint::GgufEntry;
@@ -217,4 +223,4 @@ std::vector<GgufEntry> gguf_entries(const ModelConfig& config) {
           {key("rope.scaling.yarn_beta_slow"), f32(config.rope.beta_slow)}};
 }
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

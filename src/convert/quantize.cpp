@@ -1,4 +1,4 @@
-#include "model/quantize.h"
+#include "convert/quantize.h"
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -14,7 +14,7 @@
 #include <optional>
 #include <utility>
 
-namespace nibble::model {
+namespace nibble::convert {
 namespace {
 
 namespace fs = std::filesystem;
@@ -262,4 +262,4 @@ void quantize_checkpoint(const fs::path& input, const fs::path& output, const Qu
   made.keep();
 }
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::ModelConfig;
 
 // The vocabulary is counted from the tokeniser's tokens. eos_ids holds the one end token that the format has room for.
 // What the format does not say is OpenAI's: rope.truncate false (llama.cpp itself truncates), swiglu_limit 7. Throws
@@ -23,4 +25,4 @@ namespace nibble::model {
 // a config that the format cannot express.
 [[nodiscard]] std::vector<checkpoint::GgufEntry> gguf_entries(const ModelConfig& config);
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

@@ -15,7 +15,10 @@
 #include <string_view>
 #include <vector>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::ManifestItem;
+using model::ModelConfig;
 
 // The bytes of a tensor of the Hugging Face manifest. They stay until the next call for the same Part.
 using TensorSource = std::function<std::span<const std::byte>(const ManifestItem&)>;
@@ -45,4 +48,4 @@ std::vector<std::filesystem::path> export_gguf(const ModelConfig& config, const 
 // block with an infinity or NaN gets such a scale. REQUIRES: 34 bytes of `blocks` for each 32 values.
 void quantize_ggml_q8(std::span<const float> values, std::span<std::byte> blocks);
 
-}  // namespace nibble::model
+}  // namespace nibble::convert

@@ -1,4 +1,4 @@
-#include "model/inspect.h"
+#include "convert/inspect.h"
 
 #include "backend/cost.h"
 
@@ -6,7 +6,11 @@
 
 #include <vector>
 
-namespace nibble::model {
+namespace nibble::convert {
+
+using model::gpt_oss_120b;
+using model::gpt_oss_20b;
+using model::tiny;
 namespace {
 
 TEST(inspect, totals_are_the_published_checkpoints) {
@@ -77,4 +81,4 @@ TEST(inspect, kv_bytes_are_those_of_the_tables) {
 }
 
 }  // namespace
-}  // namespace nibble::model
+}  // namespace nibble::convert

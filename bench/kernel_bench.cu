@@ -351,11 +351,11 @@ std::vector<Subject> int8_subjects(const Buffers& b, int tokens) {
                    }};
   };
   return {add("gate_up x4 int8", up,
-              {.form = ExpertActivations::kInt8, .from = b.x, .to = b.half_x, .values = int64_t{tokens} * kHidden},
+              {.form = Activations::kInt8, .from = b.x, .to = b.half_x, .values = int64_t{tokens} * kHidden},
               [=](const GroupedUpArgs& args, const Launch& on) {
                 any_gemv_int8_up(args, plan_gemv_int8(2 * kInter, pairs, Grouped::kAll), on);
               }),
-          add("down x4 int8", down, {.form = ExpertActivations::kInt8, .to = b.u, .values = int64_t{pairs} * kInter},
+          add("down x4 int8", down, {.form = Activations::kInt8, .to = b.u, .values = int64_t{pairs} * kInter},
               [=](const GroupedDownArgs& args, const Launch& on) {
                 any_gemv_int8_down(args, plan_gemv_int8(kHidden, pairs, Grouped::kAll), on);
               })};

@@ -15,7 +15,7 @@
 namespace nibble {
 namespace {
 
-using backend::ExpertActivations;
+using backend::Activations;
 using backend::LayerKind;
 
 // `exact`: not even a near-tie among experts may fall to the other side, after which nothing can be compared.
@@ -82,7 +82,7 @@ struct Path {
   MoeKernel moe = MoeKernel::kReference;
   backend::DenseFormats dense = {};
   double tolerance = 1e-4;
-  ExpertActivations activations = ExpertActivations::kExact;
+  Activations activations = Activations::kExact;
   bool attention_sinks = true;
 };
 
@@ -187,13 +187,13 @@ TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
   const auto name = [](const Path& path, size_t tokens) {
     return fmt::format("{}, {}, {} tokens", name_of(path.moe), name_of(path.activations), tokens);
   };
-  const Path int8{.moe = MoeKernel::kGemv, .tolerance = 0.3, .activations = ExpertActivations::kInt8};
+  const Path int8{.moe = MoeKernel::kGemv, .tolerance = 0.3, .activations = Activations::kInt8};
   for (const size_t tokens : {1, 3, 8, 9, 65})
     compare_prompt(tiny, some_tokens(tokens, tiny.config.dims.vocab), name(int8, tokens), int8);
   compare_prompt(wide, some_tokens(2, wide.config.dims.vocab), name(int8, 2), int8);
   for (const auto& [moe, tokens] :
        {std::pair<MoeKernel, size_t>{MoeKernel::kAuto, 2}, {MoeKernel::kAuto, 9}, {MoeKernel::kGemm, 9}}) {
-    const Path path{.moe = moe, .tolerance = 0.3, .activations = ExpertActivations::kMxfp8};
+    const Path path{.moe = moe, .tolerance = 0.3, .activations = Activations::kMxfp8};
     const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
     // Without a near-tie in the first layer.
     compare_prompt(wide, {prompt.begin() + 10, prompt.end()}, name(path, tokens), path);
@@ -204,7 +204,7 @@ TEST_F(Gpu, mxfp8_activations_have_four_bits_whoever_multiplies_them) {
   const Source source(kTiny);
   for (const auto& [moe, count] : {std::pair{MoeKernel::kAuto, 3}, {MoeKernel::kAuto, 20}, {MoeKernel::kGemm, 20}}) {
     const test::OneSequence limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 1};
-    for (const auto activations : {ExpertActivations::kMxfp8, ExpertActivations::kExact}) {
+    for (const auto activations : {Activations::kMxfp8, Activations::kExact}) {
       Loaded cuda(source, limits, Which::kCuda, {.moe = moe, .activations = activations});
       const model::Step step = engine::step_alone(some_tokens(static_cast<size_t>(count), source.config.dims.vocab));
       model::forward(*cuda.be, cuda.gpt, step);
@@ -212,7 +212,7 @@ TEST_F(Gpu, mxfp8_activations_have_four_bits_whoever_multiplies_them) {
       const bool few_bits = std::all_of(u.begin(), u.end(), [](float value) {
         return (std::bit_cast<uint32_t>(value) & 0xfffffu) == 0;  // below the sign, the exponent, three bits
       });
-      EXPECT_EQ(few_bits, activations == ExpertActivations::kMxfp8) << name_of(moe) << ", " << count << " tokens";
+      EXPECT_EQ(few_bits, activations == Activations::kMxfp8) << name_of(moe) << ", " << count << " tokens";
     }
   }
 }

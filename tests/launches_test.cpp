@@ -167,7 +167,7 @@ TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations
       for (const std::vector<int32_t>& lengths : kSteps) {
         SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << lengths.size()
                                         << " rows, first of " << lengths[0]);
-        expect_planned({.options = {.moe = moe, .activations = backend::ExpertActivations::kMxfp8}, .card = card},
+        expect_planned({.options = {.moe = moe, .activations = backend::Activations::kMxfp8}, .card = card},
                        lengths);
       }
     }

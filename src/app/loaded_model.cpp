@@ -184,15 +184,23 @@ backend::KvDtype kv_dtype(const ModelOptions& options) {
   return options.kv_cache_dtype.value_or(backend::KvDtype::kBf16);
 }
 
+namespace {
+
+// Of a word of --moe-activation; auto: where it is not the backend's to choose.
+backend::Activations rounding(MoeActivation word) {
+  using backend::Activations;
+  return word == MoeActivation::kInt8    ? Activations::kInt8
+         : word == MoeActivation::kMxfp8 ? Activations::kMxfp8
+                                         : Activations::kExact;
+}
+
+}  // namespace
+
 backend::CpuOptions cpu_options(const ModelOptions& options) {
-  const auto activations = [&] {
-    using backend::Activations;
-    if (options.moe_activation == MoeActivation::kAuto) return backend::faster_activations(options.cpu_isa);
-    return options.moe_activation == MoeActivation::kInt8 ? Activations::kInt8 : Activations::kF32;
-  };
+  const bool choose = options.moe_activation == MoeActivation::kAuto;
   return {.threads = thread_count(options),
           .kv_dtype = kv_dtype(options),
-          .activations = activations(),
+          .activations = choose ? backend::faster_activations(options.cpu_isa) : rounding(options.moe_activation),
           .isa = options.cpu_isa};
 }
 
@@ -201,17 +209,6 @@ std::string describe_cpu(const ModelOptions& options) {
   const bool rounds = options.moe_activation == MoeActivation::kAuto && cpu.activations == backend::Activations::kInt8;
   return backend::describe(cpu) + (rounds ? "; exact with --moe-activation f32" : "");
 }
-
-namespace {
-
-backend::ExpertActivations expert_activations(MoeActivation choice) {
-  using backend::ExpertActivations;
-  return choice == MoeActivation::kInt8    ? ExpertActivations::kInt8
-         : choice == MoeActivation::kMxfp8 ? ExpertActivations::kMxfp8
-                                           : ExpertActivations::kExact;
-}
-
-}  // namespace
 
 std::vector<std::string> decisions(const ModelOptions& o) {
   constexpr std::string_view kFlags[] = {
@@ -237,9 +234,8 @@ std::string describe_modes(const ModelOptions& o) {
   }
   if (o.backend == BackendKind::kCpu) text = describe_cpu(o) + ", ";
   if (o.backend != BackendKind::kCpu)
-    text +=
-        fmt::format("activations {}, ",
-                    o.moe_kernel == backend::MoeKernel::kGemv ? "int8" : name_of(expert_activations(o.moe_activation)));
+    text += fmt::format("activations {}, ",
+                        o.moe_kernel == backend::MoeKernel::kGemv ? "int8" : name_of(rounding(o.moe_activation)));
   if (o.moe_activation == MoeActivation::kBf16 && o.backend == BackendKind::kCpu)
     text += "bf16 was asked for, float is exact, ";
   std::vector<std::string> dense;
@@ -256,7 +252,7 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
           .attention = options.attention_backend,
           .upload_threads = thread_count(options),
           .moe = options.moe_kernel,
-          .activations = expert_activations(options.moe_activation),
+          .activations = rounding(options.moe_activation),
           .eager = options.enforce_eager};
 }
 
@@ -268,7 +264,7 @@ ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKin
   const std::string kv_flag = fmt::format("--kv-cache-dtype {}", kv.word);
   std::vector<BackendKind> kv_on;
   for (const auto& [kind, taker] :
-       {std::pair{kCpu, KvTaker::kCpu}, {kCuda, KvTaker::kCards}, {kReference, KvTaker::kReference}})
+       {std::pair{kCpu, KvTaker::kCpu}, {kCuda, KvTaker::kCuda}, {kReference, KvTaker::kReference}})
     if (takes(taker, kv)) kv_on.push_back(kind);
   const struct {
     std::string_view flag;
@@ -309,7 +305,7 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
   if (kind == BackendKind::kReference) {
     using Weights = backend::ReferenceOptions::Weights;
     return backend::make_reference_backend(
-        config, {.activations = expert_activations(options.moe_activation),
+        config, {.activations = rounding(options.moe_activation),
                  .kv = kv_dtype(options),
                  .weights = options.backend == BackendKind::kCuda ? Weights::kBf16 : Weights::kAsStored});
   }

@@ -1,5 +1,5 @@
 #pragma once
-// What keys and values are in the cache of the CPU, and the one statement of what that makes of them, for the oracle
+// What keys and values are in the cache, and the one statement of what that makes of them, for the oracle
 // and tests, too.
 
 #include "base/dtype.h"
@@ -23,7 +23,7 @@ enum class KvDtype : uint8_t {
 };
 
 // Who has kernels for a type.
-enum class KvTaker : uint8_t { kCpu = 1, kCards = 2, kReference = 4 };
+enum class KvTaker : uint8_t { kCpu = 1, kCuda = 2, kReference = 4 };
 inline constexpr uint8_t kEveryTaker = 7, kHostTakers = 5;
 
 // All that there is to say of a type but how it is rounded. A new one is a name above and a line below; with no takers

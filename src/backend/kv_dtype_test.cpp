@@ -24,7 +24,7 @@ constexpr KvType kNew = {static_cast<KvDtype>(kKvDtypes), "nf4", "nf4", 1, 2, tr
 
 TEST(kv_dtype, a_new_line_is_refused_by_name_by_every_backend) {
   EXPECT_EQ(refusal(kNew, KvTaker::kCpu), "--kv-cache-dtype nf4: no kernels of --backend cpu take it");
-  EXPECT_EQ(refusal(kNew, KvTaker::kCards), "--kv-cache-dtype nf4: no kernels of --backend cuda take it");
+  EXPECT_EQ(refusal(kNew, KvTaker::kCuda), "--kv-cache-dtype nf4: no kernels of --backend cuda take it");
   EXPECT_EQ(refusal(kNew, KvTaker::kReference), "--kv-cache-dtype nf4: no kernels of --backend reference take it");
 }
 
@@ -32,14 +32,14 @@ TEST(kv_dtype, a_line_is_taken_by_whom_it_names) {
   KvType type = kNew;
   type.takers = static_cast<uint8_t>(KvTaker::kCpu);
   EXPECT_EQ(refusal(type, KvTaker::kCpu), "");
-  EXPECT_NE(refusal(type, KvTaker::kCards), "");
+  EXPECT_NE(refusal(type, KvTaker::kCuda), "");
 }
 
 TEST(kv_dtype, int8_alone_is_not_for_cards) {
   for (const KvType& type : kKvTypes) {
     EXPECT_EQ(refusal(type, KvTaker::kCpu), "");
     EXPECT_EQ(refusal(type, KvTaker::kReference), "");
-    EXPECT_EQ(takes(KvTaker::kCards, type), type.dtype != KvDtype::kInt8) << type.word;
+    EXPECT_EQ(takes(KvTaker::kCuda, type), type.dtype != KvDtype::kInt8) << type.word;
   }
 }
 

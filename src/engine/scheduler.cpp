@@ -140,6 +140,7 @@ int64_t Scheduler::grow(Sequence& s, int64_t length) {
   return got;
 }
 
+// Only where no step is in flight: the victim goes on later from its tokens, and one of them is on its way.
 bool Scheduler::preempt_after(const Sequence& than) {
   if (running_.empty() || !before(&than, running_.back()) || preempt_ == Preempt::kNever) return false;
   closed_ = true;

@@ -31,7 +31,9 @@ class EngineCall final : public Call {
   // Submits the requests: throws what the engine throws.
   EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
              bool stream, Wake wake);
-  ~EngineCall() override;  // not done yet: the client has gone, or is too slow for a server that ends
+  // Not done yet: the client has gone, or is too slow for a server that ends. Then generation_, a member, cancels what
+  // runs: ~Generation, Engine::cancel, Loop::end, which frees the pages.
+  ~EngineCall() override;
 
   Output poll() override;
   void cut() override;

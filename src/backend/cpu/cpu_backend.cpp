@@ -385,7 +385,7 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const Cpu
 }
 
 Activations faster_activations(CpuIsa isa) {
-  return cpu::kernels_for(isa).int8 != nullptr ? Activations::kInt8 : Activations::kF32;
+  return cpu::kernels_for(isa).int8 != nullptr ? Activations::kInt8 : Activations::kExact;
 }
 
 std::string describe(const CpuOptions& options) {

@@ -1,11 +1,12 @@
 #pragma once
 // The CPU: weights read where they were mapped, work shared by rows of weights over a thread pool.
 //
-// Activations::kF32 (float): every sum's order is fixed by shapes and instruction set, so neither threads nor batch
+// Activations::kExact (float): every sum's order is fixed by shapes and instruction set, so neither threads nor batch
 // neighbours change a bit. Activations::kInt8: threads change nothing, but a token's bits depend on whether its step
 // has few tokens or many (per expert), which sum in different orders.
 
 #include "backend/backend.h"
+#include "backend/activations.h"
 #include "backend/cpu/isa.h"
 #include "backend/kv_dtype.h"
 
@@ -17,7 +18,7 @@ namespace nibble::backend {
 struct CpuOptions {
   int threads = 1;
   KvDtype kv_dtype = KvDtype::kBf16;
-  Activations activations = Activations::kF32;
+  Activations activations = Activations::kExact;
   CpuIsa isa = CpuIsa::kAuto;
   bool poison = false;  // memory holds NaN until written; for tests
 };

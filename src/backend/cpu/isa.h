@@ -1,5 +1,5 @@
 #pragma once
-// The instruction sets and activations that a user may ask for.
+// The instruction sets that a user may ask for.
 
 #include <cstdint>
 #include <string_view>
@@ -28,13 +28,5 @@ void mask_isa(CpuIsa most);
 // Whether Highway's target for `isa` (AVX2, AVX3, NEON) may be called here: the CPU and its system have it, the mask
 // leaves it. Not Highway's own answer, since that needs its library, of which every distribution has another.
 [[nodiscard]] bool runs_target(CpuIsa isa);
-
-// What is multiplied with MXFP4 and Q8_0 weights. All else (bf16 weights, attention, sums) is float in both.
-enum class Activations : uint8_t {
-  kF32,
-  // Rounded to 8 bits with a scale per 32 values, as llama.cpp does, or, where AMX multiplies many tokens, to bf16;
-  // lossy (docs/decisions/0005).
-  kInt8,
-};
 
 }  // namespace nibble::backend

@@ -1,6 +1,7 @@
 #pragma once
 // The CPU backend's inner loops: one table of functions per instruction set, chosen once, at start.
 
+#include "backend/activations.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kv_cache.h"
 #include "backend/kv_dtype.h"
@@ -217,6 +218,6 @@ struct IsaKernels {
 
 // What `isa` names, which for int8 activations has kernels for them. Throws Error(kUnsupported) saying what this CPU
 // has.
-[[nodiscard]] Kernels kernels_for(CpuIsa isa, Activations activations = Activations::kF32);
+[[nodiscard]] Kernels kernels_for(CpuIsa isa, Activations activations = Activations::kExact);
 
 }  // namespace nibble::backend::cpu

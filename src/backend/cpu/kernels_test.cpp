@@ -273,6 +273,16 @@ TEST_P(CpuKernels, exponentials_and_swiglu_match_double) {
   }
 }
 
+TEST(cpu_kernels, activations_without_kernels_are_refused_by_name) {
+  try {
+    (void)kernels_for(CpuIsa::kAuto, Activations::kMxfp8);
+    FAIL() << "mxfp8 has no kernels here";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    EXPECT_STREQ(error.what(), "--moe-activation mxfp8: want --backend cuda or reference, found cpu");
+  }
+}
+
 TEST(cpu_kernels, an_instruction_set_that_is_missing_is_refused_by_name) {
   const std::vector<IsaKernels> here = kernels_here();
   for (const CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx}) {

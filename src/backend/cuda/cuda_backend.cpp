@@ -278,13 +278,13 @@ class StreamedCudaBackend final : public CudaBackend {
                         .o_bias = bf16(w[WeightRole::kOBias]),
                         .router = bf16(w[WeightRole::kRouter]),
                         .router_bias = bf16(w[WeightRole::kRouterBias]),
-                        .up_bias = bf16(either(WeightRole::kGateUpBias, WeightRole::kUpBias)),
+                        .gate_up_bias = bf16(either(WeightRole::kGateUpBias, WeightRole::kUpBias)),
                         .down_bias = bf16(w[WeightRole::kDownBias])};
       if (packed) {
         own.unembedding = weights_.matrix(outer[WeightRole::kUnembedding]);
         own.qkv = weights_.matrix(w[WeightRole::kQ]);
         own.o = weights_.matrix(w[WeightRole::kO]);
-        own.up = weights_.matrix(gate_up);
+        own.gate_up = weights_.matrix(gate_up);
         own.down = weights_.matrix(w[WeightRole::kDown]);
         own.q_bias = weights_.qkv_bias(w[WeightRole::kQBias]);
       } else {
@@ -293,7 +293,7 @@ class StreamedCudaBackend final : public CudaBackend {
         own.k = bf16(w[WeightRole::kK]);
         own.v = bf16(w[WeightRole::kV]);
         own.o_rows = bf16(w[WeightRole::kO]);
-        own.up_rows = weights_.mxfp4(gate_up);
+        own.gate_up_rows = weights_.mxfp4(gate_up);
         own.down_rows = weights_.mxfp4(w[WeightRole::kDown]);
         own.q_bias = bf16(w[WeightRole::kQBias]);
         own.k_bias = bf16(w[WeightRole::kKBias]);

@@ -6,7 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/arch/tuned.h"
-#include "backend/expert_activations.h"
+#include "backend/activations.h"
 #include "backend/kv_dtype.h"
 #include "backend/memory.h"
 #include "base/mapped_file.h"
@@ -39,14 +39,13 @@ struct CudaOptions {
   int device = 0;
   using Kv = KvDtype;
   Kv kv = Kv::kBf16;
-  // kFlash: tensor-core kernels; kReference: the plain one; kAuto: reference, or flash for an
-  // fp8 cache; flash becomes the default when it has been measured on a card.
+  // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's heads and pages.
   enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
   // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
   std::vector<MappedSource> files{};
   int upload_threads = 1;
   MoeKernel moe = MoeKernel::kAuto;
-  ExpertActivations activations = ExpertActivations::kExact;  // kInt8: with kGemv, which implies it
+  Activations activations = Activations::kExact;  // kInt8: with kGemv, which implies it
   std::optional<cuda::Tuned> tuned{};                         // instead of the card's (tuned.h), to measure it
   bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
 };

@@ -363,7 +363,7 @@ class ReferenceBackend final : public Backend {
 
   // As an expert multiplies them.
   [[nodiscard]] Vec rounded(const Vec& x) const {
-    if (options_.activations == ExpertActivations::kExact) return x;
+    if (options_.activations == Activations::kExact) return x;
     std::vector<float> values(x.begin(), x.end());
     round_activations(options_.activations, values);
     return {values.begin(), values.end()};

@@ -52,10 +52,10 @@ void any_attend(const AttendLaunch& args, const Launch& on) {
 }
 void any_top_experts(const TopExpertsLaunch&, const Launch& on) { launched(kernel::kTopExperts, on); }
 void any_rope_table(const RopeTableLaunch&, const Launch& on) { launched(kernel::kRopeTable, on); }
-void any_moe(const MoeLaunch&, const Launch& on) {
-  for (const Kernel kernel : {kernel::kPlainGroup, kernel::kPlainGateUp, kernel::kPlainDown, kernel::kPlainCombine})
-    launched(kernel, on);
-}
+void any_moe_group(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainGroup, on); }
+void any_moe_gate_up(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainGateUp, on); }
+void any_moe_down(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainDown, on); }
+void any_moe_combine(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainCombine, on); }
 // Something to draw: no test reads what.
 void any_sample(const SampleLaunch& args, const Launch& on) {
   std::fill_n(args.tokens, args.rows, 0);
@@ -103,7 +103,7 @@ void any_gemv_int8_down(const GroupedDownArgs& args, const GemvInt8Plan& plan, c
   launched(kernel::kInt8Down, on);
 }
 void any_round_blocks(const RoundBlocksArgs& args, const Launch& on) {
-  launched(args.form == ExpertActivations::kInt8 ? kernel::kRoundInt8 : kernel::kRoundMxfp8, on);
+  launched(args.form == Activations::kInt8 ? kernel::kRoundInt8 : kernel::kRoundMxfp8, on);
 }
 
 void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {

@@ -30,7 +30,7 @@ __device__ int each_pair_of(const MoeLaunch& args, int e, const Visit& visit) {
 // moe_group: pairs = the numbers token * topk + k, by expert, rising within one; tiles = at most 8 pairs of one expert
 // expert_ids int32 [tokens, topk]     pairs int32 [tokens * topk]     tiles, tile_count: kernel_table.h
 // grid one CTA, a warp per expert in turn     bytes 2 * experts * tokens * topk * 4, from L1     rounding: none
-__global__ void __launch_bounds__(kGroupWarps* kWarpLanes) any_moe_group(const __grid_constant__ MoeLaunch args) {
+__global__ void __launch_bounds__(kGroupWarps* kWarpLanes) any_moe_group_pairs(const __grid_constant__ MoeLaunch args) {
   __shared__ int counts[kMaxExperts], first_pair[kMaxExperts], first_tile[kMaxExperts];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   for (int e = warp; e < args.experts; e += kGroupWarps) {
@@ -174,26 +174,43 @@ __global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_con
   }
 }
 
+int64_t plain_tiles(const MoeLaunch& args) { return max_moe_tiles(int64_t{args.tokens} * args.topk, args.experts); }
+
+dim3 plain_grid(const MoeLaunch& args, int units) {
+  return dim3(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(plain_tiles(args)));
+}
+
+void require_plain(const MoeLaunch& args, Kernel name) {
+  constexpr int kBlock = 32;
+  require_shape(args.hidden % kBlock == 0, name, "hidden a multiple of 32", args.hidden);
+  require_shape(args.inter % kBlock == 0, name, "inter a multiple of 32", args.inter);
+  require_shape(args.tokens > 0, name, "at least one token", args.tokens);
+  require_shape(args.experts > 0 && args.experts <= kMaxExperts, name, "1 to 1024 experts", args.experts);
+  require_shape(plain_tiles(args) <= 65535, name, "at most 65535 tiles of pairs", plain_tiles(args));
+}
+
 }  // namespace
 
-void any_moe(const MoeLaunch& args, const Launch& on) {
-  constexpr int kMxBlock = 32;
-  require_shape(args.hidden % kMxBlock == 0, kernel::kPlainGateUp, "hidden a multiple of 32", args.hidden);
-  require_shape(args.inter % kMxBlock == 0, kernel::kPlainDown, "inter a multiple of 32", args.inter);
-  const int64_t tiles = max_moe_tiles(int64_t{args.tokens} * args.topk, args.experts);
-  require_shape(tiles <= 65535, kernel::kPlainGateUp, "at most 65535 tiles of pairs", tiles);
-  require_shape(args.tokens > 0, kernel::kPlainGroup, "at least one token", args.tokens);
-  require_shape(args.experts > 0 && args.experts <= kMaxExperts, kernel::kPlainGroup, "1 to 1024 experts",
-                args.experts);
-  any_moe_group<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
+void any_moe_group(const MoeLaunch& args, const Launch& on) {
+  require_plain(args, kernel::kPlainGroup);
+  any_moe_group_pairs<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
   launched(kernel::kPlainGroup, on);
-  const auto grid = [&](int units) {
-    return dim3(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(tiles));
-  };
-  any_moe_gate_up_f32_mxfp4<<<grid(args.inter), kThreads, 0, on.stream>>>(args);
+}
+
+void any_moe_gate_up(const MoeLaunch& args, const Launch& on) {
+  require_plain(args, kernel::kPlainGateUp);
+  any_moe_gate_up_f32_mxfp4<<<plain_grid(args, args.inter), kThreads, 0, on.stream>>>(args);
   launched(kernel::kPlainGateUp, on);
-  any_moe_down_f32_mxfp4<<<grid(args.hidden / 2), kThreads, 0, on.stream>>>(args);
+}
+
+void any_moe_down(const MoeLaunch& args, const Launch& on) {
+  require_plain(args, kernel::kPlainDown);
+  any_moe_down_f32_mxfp4<<<plain_grid(args, args.hidden / 2), kThreads, 0, on.stream>>>(args);
   launched(kernel::kPlainDown, on);
+}
+
+void any_moe_combine(const MoeLaunch& args, const Launch& on) {
+  require_plain(args, kernel::kPlainCombine);
   any_moe_combine_f32<<<args.tokens, kThreads, 0, on.stream>>>(args);
   launched(kernel::kPlainCombine, on);
 }

@@ -94,26 +94,27 @@ struct Case {
     const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_moe_tiles(static_cast<int64_t>(pairs), shape.experts)));
     const DeviceArray<float> hidden(pairs * static_cast<size_t>(shape.inter));
     const DeviceArray<float> out(pairs * static_cast<size_t>(shape.hidden));
-    kernels.moe({.x = on_x.get(),
-                 .expert_ids = on_ids.get(),
-                 .expert_weights = on_shares.get(),
-                 .gate_up = {up.on_codes.get(), up.on_scales.get()},
-                 .down = {down.on_codes.get(), down.on_scales.get()},
-                 .gate_up_bias = up.on_bias.get(),
-                 .down_bias = down.on_bias.get(),
-                 .hidden_out = hidden.get(),
-                 .delta = delta.get(),
-                 .pairs = list.get(),
-                 .tiles = tiles.get(),
-                 .tile_count = tile_count.get(),
-                 .down_out = out.get(),
-                 .tokens = tokens,
-                 .topk = kTopk,
-                 .experts = shape.experts,
-                 .hidden = shape.hidden,
-                 .inter = shape.inter,
-                 .swiglu_limit = kLimit},
-                on);
+    const MoeLaunch args{.x = on_x.get(),
+                         .expert_ids = on_ids.get(),
+                         .expert_weights = on_shares.get(),
+                         .gate_up = {up.on_codes.get(), up.on_scales.get()},
+                         .down = {down.on_codes.get(), down.on_scales.get()},
+                         .gate_up_bias = up.on_bias.get(),
+                         .down_bias = down.on_bias.get(),
+                         .hidden_out = hidden.get(),
+                         .delta = delta.get(),
+                         .pairs = list.get(),
+                         .tiles = tiles.get(),
+                         .tile_count = tile_count.get(),
+                         .down_out = out.get(),
+                         .tokens = tokens,
+                         .topk = kTopk,
+                         .experts = shape.experts,
+                         .hidden = shape.hidden,
+                         .inter = shape.inter,
+                         .swiglu_limit = kLimit};
+    for (const auto launch : {kernels.plain_group, kernels.plain_gate_up, kernels.plain_down, kernels.plain_combine})
+      launch(args, on);
     return {hidden.host(), delta.host()};
   }
 };

@@ -48,7 +48,7 @@ inline constexpr Kernel kGemm[] = {{"any_gemm<bf16>"}, {"any_gemm<mxfp8>"}, {"an
 // experts/
 inline constexpr Kernel kRouter{"any_router_f32_bf16"}, kRouteTokens{"any_route_tokens_f32_bf16"},
     kRouteSums{"any_route_sums"}, kTopExperts{"any_top_experts_f32"};
-inline constexpr Kernel kPlainGroup{"any_moe_group"}, kPlainGateUp{"any_moe_gate_up_f32_mxfp4"},
+inline constexpr Kernel kPlainGroup{"any_moe_group_pairs"}, kPlainGateUp{"any_moe_gate_up_f32_mxfp4"},
     kPlainDown{"any_moe_down_f32_mxfp4"}, kPlainCombine{"any_moe_combine_f32"};
 inline constexpr Kernel kMoeUp{"moe_up"}, kMoeDown{"gemv<moe_down>"};
 inline constexpr Kernel kGroupTiles{"any_moe_group_tiles"}, kGroupRound{"any_group_round_f32"};
@@ -278,7 +278,11 @@ struct KernelTable {
   void (*attend)(const AttendLaunch& args, const Launch& on);
   void (*top_experts)(const TopExpertsLaunch& args, const Launch& on);
   void (*rope_table)(const RopeTableLaunch& args, const Launch& on);
-  void (*moe)(const MoeLaunch& args, const Launch& on);
+  // Experts with weights in row order: one after the other, of the same arguments
+  void (*plain_group)(const MoeLaunch& args, const Launch& on);
+  void (*plain_gate_up)(const MoeLaunch& args, const Launch& on);
+  void (*plain_down)(const MoeLaunch& args, const Launch& on);
+  void (*plain_combine)(const MoeLaunch& args, const Launch& on);
   void (*sample)(const SampleLaunch& args, const Launch& on);
   // 1 to 8 tokens: gemv.h
   void (*dense)(const DenseArgs& args, const GemvPlan& plan, const Launch& on);

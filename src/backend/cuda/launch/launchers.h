@@ -14,7 +14,10 @@ void any_rope_kv(const RopeKvLaunch& args, const Launch& on);
 void any_attend(const AttendLaunch& args, const Launch& on);
 void any_top_experts(const TopExpertsLaunch& args, const Launch& on);
 void any_rope_table(const RopeTableLaunch& args, const Launch& on);
-void any_moe(const MoeLaunch& args, const Launch& on);
+void any_moe_group(const MoeLaunch& args, const Launch& on);
+void any_moe_gate_up(const MoeLaunch& args, const Launch& on);
+void any_moe_down(const MoeLaunch& args, const Launch& on);
+void any_moe_combine(const MoeLaunch& args, const Launch& on);
 void any_sample(const SampleLaunch& args, const Launch& on);
 
 // cudaSuccess when the build holds machine code of them for the current device.

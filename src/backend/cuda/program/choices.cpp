@@ -27,14 +27,14 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
   return any || packed ? options.moe : MoeKernel::kReference;
 }
 
-ExpertActivations choose_activations(MoeKernel kernel, const CudaOptions& options) {
+Activations choose_activations(MoeKernel kernel, const CudaOptions& options) {
   const bool int8 = kernel == MoeKernel::kGemv;
-  const ExpertActivations wanted = options.activations;
-  const bool served = wanted == ExpertActivations::kExact || int8 == (wanted == ExpertActivations::kInt8);
-  if (!served || (kernel == MoeKernel::kReference && wanted != ExpertActivations::kExact))
+  const Activations wanted = options.activations;
+  const bool served = wanted == Activations::kExact || int8 == (wanted == Activations::kInt8);
+  if (!served || (kernel == MoeKernel::kReference && wanted != Activations::kExact))
     throw Error(Code::kUnsupported, "--moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted),
-                wanted == ExpertActivations::kInt8 ? "gemv" : "auto, marlin or gemm", name_of(kernel));
-  return int8 ? ExpertActivations::kInt8 : wanted;
+                wanted == Activations::kInt8 ? "gemv" : "auto, marlin or gemm", name_of(kernel));
+  return int8 ? Activations::kInt8 : wanted;
 }
 
 bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
@@ -81,7 +81,7 @@ bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
 }
 
 KvPages::Type page_type(CudaOptions::Kv kv) {
-  require_taken(type_of(kv), KvTaker::kCards);
+  require_taken(type_of(kv), KvTaker::kCuda);
   return kv;
 }
 

@@ -16,7 +16,7 @@ namespace nibble::backend::cuda {
 // Error(kUnsupported) for what the model's shapes or this build rule out.
 [[nodiscard]] MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options);
 // What the experts of a resolved kernel multiply. Throws Error(kUnsupported) where it cannot round so.
-[[nodiscard]] ExpertActivations choose_activations(MoeKernel kernel, const CudaOptions& options);
+[[nodiscard]] Activations choose_activations(MoeKernel kernel, const CudaOptions& options);
 // Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when the option
 // asks for kernels that do not take the model's shapes or its page type.
 [[nodiscard]] bool choose_flash(const BackendConfig& config, const CudaOptions& options);
@@ -33,8 +33,8 @@ namespace nibble::backend::cuda {
 // Whether any_route_tokens takes its router.
 [[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
 // Of any_route_sums: whether the experts' input is made of the residual where it is rounded.
-[[nodiscard]] constexpr bool norm_while_rounding(ExpertActivations activations, bool experts_on_gemms) {
-  return activations == ExpertActivations::kExact && experts_on_gemms;
+[[nodiscard]] constexpr bool norm_while_rounding(Activations activations, bool experts_on_gemms) {
+  return activations == Activations::kExact && experts_on_gemms;
 }
 
 [[nodiscard]] KvPages::Type page_type(CudaOptions::Kv kv);

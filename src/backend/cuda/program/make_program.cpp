@@ -167,7 +167,7 @@ class Maker {
                              .inter = d_.inter,
                              .pairs = tokens_ * d_.topk,
                              .experts = d_.experts,
-                             .exact = activations_ == ExpertActivations::kExact,
+                             .exact = activations_ == Activations::kExact,
                              .wide_scales = args_.wide_scales};
     for (const Arch& arch : args_.card.arches) {
       if (arch.experts.serve == nullptr) continue;
@@ -496,7 +496,7 @@ class Maker {
     const int n = tokens();
     hold(Slot::kResidual, Held::kFloats);
     if (fused_) {
-      const bool exact = activations_ == ExpertActivations::kExact;
+      const bool exact = activations_ == Activations::kExact;
       hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
       add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
           {kMlpNorm, kRouter, kRouterBias}, [n, exact](const Binding& b, const Launch& on) {
@@ -574,7 +574,7 @@ class Maker {
     norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_);
     if (!norms_while_rounding_) {
       norm_sums({kMlpNorm}, delta_,
-                [exact = activations_ == ExpertActivations::kExact](const Binding& b, NormSumsArgs& args) {
+                [exact = activations_ == Activations::kExact](const Binding& b, NormSumsArgs& args) {
                   args.norm = b.w.mlp_norm;
                   if (exact) {
                     args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
@@ -583,7 +583,7 @@ class Maker {
                   }
                 });
     }
-    const bool floats = !norms_while_rounding_ && activations_ != ExpertActivations::kExact;
+    const bool floats = !norms_while_rounding_ && activations_ != Activations::kExact;
     hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
     add(kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
         [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b, const Launch& on) {
@@ -657,8 +657,8 @@ class Maker {
     const int n = tokens();
     row_warps(kernel::kMoeUp, d_.hidden, kMoeUpWish, up,
               [n](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
-                b.kernels.moe_up({.weights = b.w.up.data,
-                                  .bias = b.w.up_bias,
+                b.kernels.moe_up({.weights = b.w.gate_up.data,
+                                  .bias = b.w.gate_up_bias,
                                   .x = b.at.normed_f16,
                                   .choice = choice(b),
                                   .u = b.at.expert_hidden_f16,
@@ -709,8 +709,8 @@ class Maker {
       return MoeGroups{b.at.moe_pairs, b.at.moe_tiles, b.at.moe_tile_counts, to_int(b.config.dims.topk)};
     };
     const auto up_args = [groups](const Binding& b) {
-      return GroupedUpArgs{.weights = b.w.up.data,
-                           .bias = b.w.up_bias,
+      return GroupedUpArgs{.weights = b.w.gate_up.data,
+                           .bias = b.w.gate_up_bias,
                            .x = b.at.normed_f16,
                            .groups = groups(b),
                            .u = b.at.expert_hidden_f16,
@@ -759,8 +759,8 @@ class Maker {
     const auto args_of = [=](const Binding& b) {
       return GemmArgs{.packing = Packing::kMxfp4,
                       .order = layout::RowOrder::kGateUp,
-                      .weights = b.w.up.data,
-                      .bias = b.w.up_bias,
+                      .weights = b.w.gate_up.data,
+                      .bias = b.w.gate_up_bias,
                       .x = by_place ? b.at.gemm_placed_x : b.at.gemm_x,
                       .rows = to_int(2 * b.config.dims.inter),
                       .cols = to_int(b.config.dims.hidden),
@@ -846,33 +846,36 @@ class Maker {
       return fmt::format("2 rows x up to {} tokens of an expert per warp, {} x at most {} CTAs", kMoeTileTokens,
                          (units + kWarps - 1) / kWarps, tiles);
     };
-    const auto more = [](const Binding&, const Launch&) {};  // the first node's launcher has launched it
-    add(kernel::kPlainGroup, "1 CTA", {}, [n = tokens()](const Binding& b, const Launch& on) {
+    const auto args_of = [n = tokens()](const Binding& b) {
       const Dims& d = b.config.dims;
-      b.kernels.moe({.x = b.at.normed,
-                     .expert_ids = b.at.expert_ids,
-                     .expert_weights = b.at.expert_weights,
-                     .gate_up = b.w.up_rows,
-                     .down = b.w.down_rows,
-                     .gate_up_bias = b.w.up_bias,
-                     .down_bias = b.w.down_bias,
-                     .hidden_out = b.at.expert_hidden,
-                     .delta = b.at.delta[0],
-                     .pairs = b.at.moe_pairs,
-                     .tiles = b.at.moe_tiles,
-                     .tile_count = b.at.moe_tile_counts,
-                     .down_out = b.at.expert_out,
-                     .tokens = n,
-                     .topk = to_int(d.topk),
-                     .experts = to_int(d.experts),
-                     .hidden = to_int(d.hidden),
-                     .inter = to_int(d.inter),
-                     .swiglu_limit = b.config.swiglu_limit},
-                    on);
-    });
-    add(kernel::kPlainGateUp, grid(d_.inter), up, more);
-    add(kernel::kPlainDown, grid(d_.hidden / 2), down, more);
-    add(kernel::kPlainCombine, per_token(tokens_), {}, more);
+      return MoeLaunch{.x = b.at.normed,
+                       .expert_ids = b.at.expert_ids,
+                       .expert_weights = b.at.expert_weights,
+                       .gate_up = b.w.gate_up_rows,
+                       .down = b.w.down_rows,
+                       .gate_up_bias = b.w.gate_up_bias,
+                       .down_bias = b.w.down_bias,
+                       .hidden_out = b.at.expert_hidden,
+                       .delta = b.at.delta[0],
+                       .pairs = b.at.moe_pairs,
+                       .tiles = b.at.moe_tiles,
+                       .tile_count = b.at.moe_tile_counts,
+                       .down_out = b.at.expert_out,
+                       .tokens = n,
+                       .topk = to_int(d.topk),
+                       .experts = to_int(d.experts),
+                       .hidden = to_int(d.hidden),
+                       .inter = to_int(d.inter),
+                       .swiglu_limit = b.config.swiglu_limit};
+    };
+    add(kernel::kPlainGroup, "1 CTA", {},
+        [=](const Binding& b, const Launch& on) { b.kernels.plain_group(args_of(b), on); });
+    add(kernel::kPlainGateUp, grid(d_.inter), up,
+        [=](const Binding& b, const Launch& on) { b.kernels.plain_gate_up(args_of(b), on); });
+    add(kernel::kPlainDown, grid(d_.hidden / 2), down,
+        [=](const Binding& b, const Launch& on) { b.kernels.plain_down(args_of(b), on); });
+    add(kernel::kPlainCombine, per_token(tokens_), {},
+        [=](const Binding& b, const Launch& on) { b.kernels.plain_combine(args_of(b), on); });
   }
 
   void logits() {
@@ -960,9 +963,9 @@ class Maker {
 
   template <class From, class To>
   void round_blocks(From from, To to, int64_t values) {
-    if (activations_ == ExpertActivations::kExact) return;
-    add(activations_ == ExpertActivations::kInt8 ? kernel::kRoundInt8 : kernel::kRoundMxfp8,
-        "a block of 32 per 4 threads", {}, [=, form = activations_](const Binding& b, const Launch& on) {
+    if (activations_ == Activations::kExact) return;
+    add(activations_ == Activations::kInt8 ? kernel::kRoundInt8 : kernel::kRoundMxfp8, "a block of 32 per 4 threads",
+        {}, [=, form = activations_](const Binding& b, const Launch& on) {
           b.kernels.round_blocks({.form = form, .from = from(b), .to = to(b), .values = values}, on);
         });
   }
@@ -1068,7 +1071,7 @@ class Maker {
   const Dims& d_;
   const MoeKernel moe_;
   const bool flash_;
-  const ExpertActivations activations_;
+  const Activations activations_;
   const Tuned tuned_;
   const GemvDevice gemv_;
   CostModel cost_;

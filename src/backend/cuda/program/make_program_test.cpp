@@ -139,14 +139,14 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
   const auto moe = [](int tokens, const CudaOptions& options) {
     return kernels(plan(decode(tokens), {.options = options}), Stage::kMoe);
   };
-  const CudaOptions mxfp8 = {.activations = ExpertActivations::kMxfp8}, int8 = {.moe = MoeKernel::kGemv};
+  const CudaOptions mxfp8 = {.activations = Activations::kMxfp8}, int8 = {.moe = MoeKernel::kGemv};
   EXPECT_THAT(moe(1, mxfp8),
               ElementsAre("any_round_blocks_f32<mxfp8>", "moe_up", "any_round_blocks_f32<mxfp8>", "gemv<moe_down>"));
   EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
                                          "any_round_blocks_f32<mxfp8>", "grouped<down>"));
   EXPECT_THAT(moe(1, int8), ElementsAre("any_round_blocks_f32<int8>", "any_top_experts_f32", "any_moe_group_tiles",
                                         "any_gemv_int8<up>", "any_round_blocks_f32<int8>", "any_gemv_int8<down>"));
-  EXPECT_EQ(plan(decode(1), {.options = int8}).activations, ExpertActivations::kInt8);
+  EXPECT_EQ(plan(decode(1), {.options = int8}).activations, Activations::kInt8);
 }
 
 TEST(make_program, the_next_layer_adds_what_the_experts_left) {
@@ -231,7 +231,7 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.moe = MoeKernel::kGemm}}), Stage::kMoe),
               ElementsAre("any_group_round_f32", "sm90_mxfp4_gemm<experts>"));
   // Two launches where something stands between them.
-  const CudaOptions mxfp8 = {.moe = MoeKernel::kGemm, .activations = ExpertActivations::kMxfp8};
+  const CudaOptions mxfp8 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
   EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp8}), Stage::kMoe),
               ElementsAre("any_round_blocks_f32<mxfp8>", "any_group_round_f32", "sm90_mxfp4_gemm<gate_up>",
                           "any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm"));
@@ -288,7 +288,7 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
     }
     return std::string("planned");
   };
-  using enum ExpertActivations;
+  using enum Activations;
   EXPECT_THAT(refused({.options = {.activations = kInt8}}), HasSubstr("--moe-activation int8: want --moe-kernel gemv"));
   for (const MoeKernel moe : {MoeKernel::kGemv, MoeKernel::kReference})
     EXPECT_THAT(refused({.options = {.moe = moe, .activations = kMxfp8}}),
@@ -297,7 +297,7 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
   EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
   for (const KvType& type : kKvTypes) {  // a new one, too, until cards have kernels for it
     const std::string why = refused({.options = {.kv = type.dtype}});
-    EXPECT_EQ(why.find("--kv-cache-dtype " + std::string(type.word)) == std::string::npos, takes(KvTaker::kCards, type))
+    EXPECT_EQ(why.find("--kv-cache-dtype " + std::string(type.word)) == std::string::npos, takes(KvTaker::kCuda, type))
         << why;
   }
   EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference}, .dense = {.qkv = kMxfp4, .o = {}, .lm_head = {}}}),

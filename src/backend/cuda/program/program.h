@@ -26,13 +26,13 @@ struct LayerPointers {
   const Bf16* final_norm = nullptr;
   PackedMatrix unembedding{};
   const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr;
-  PackedMatrix qkv{}, o{}, up{}, down{};                                                                // packed
+  PackedMatrix qkv{}, o{}, gate_up{}, down{};                                                           // packed
   const Bf16 *q = nullptr, *k = nullptr, *v = nullptr, *o_rows = nullptr, *unembedding_rows = nullptr;  // in row order
-  MxfpMatrix up_rows{}, down_rows{};                                                                    // likewise
+  MxfpMatrix gate_up_rows{}, down_rows{};                                                               // likewise
   const Bf16 *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // packed: q_bias is of all three
   const Bf16* o_bias = nullptr;
   const Bf16 *router = nullptr, *router_bias = nullptr;
-  const Bf16 *up_bias = nullptr, *down_bias = nullptr;
+  const Bf16 *gate_up_bias = nullptr, *down_bias = nullptr;
 };
 
 // The step's arrays on the device, and its sampled predecessor's tokens.
@@ -80,7 +80,7 @@ enum class Held : uint8_t {
 struct Program {
   MoeKernel moe = MoeKernel::kAuto;  // what kAuto became
   bool flash = false;                // likewise
-  ExpertActivations activations = ExpertActivations::kExact;
+  Activations activations = Activations::kExact;
   int64_t tokens = 0, logit_rows = 0;
   std::array<std::array<Held, kSlots>, kStages> held{};  // by Stage that has run, by Slot
   GemmInput attn_input{};                                // type and rows of kInput; its place is Arena::gemm_x

@@ -1,7 +1,7 @@
 #pragma once
 // round_blocks.h: activations in blocks of 32, with a scale each
 // grid 4 lanes per block, 8 values per lane     bytes values * (4 or 2, then 2, with from 4 more)
-// rounding: that of backend/expert_activations.h, to the bit
+// rounding: that of backend/activations.h, to the bit
 
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/ptx/convert.cuh"
@@ -40,7 +40,7 @@ __device__ __forceinline__ void store_int8(const float (&x)[kRoundValues], float
   if (quarter == 0) *reinterpret_cast<float*>(block + kInt8ScaleAt) = most / 127.0f;
 }
 
-template <ExpertActivations kForm>
+template <Activations kForm>
 __global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __grid_constant__ RoundBlocksArgs args) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __gr
 #pragma unroll
     for (int i = 0; i < kRoundValues; ++i) x[i] = ptx::f16_half(pairs[i / 2], i % 2);
   }
-  if constexpr (kForm == ExpertActivations::kInt8) {
+  if constexpr (kForm == Activations::kInt8) {
     const float most = largest(x);  // from here on nobody reads the block
     if (mine)
       store_int8(x, most, reinterpret_cast<uint8_t*>(args.to + at / kMxBlock * kMxBlock), static_cast<int>(lane % 4));

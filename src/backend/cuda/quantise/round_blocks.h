@@ -1,9 +1,9 @@
 #pragma once
-// Experts' activations rounded in blocks of 32 (backend/expert_activations.h), where they lie: arguments, what the
+// Experts' activations rounded in blocks of 32 (backend/activations.h), where they lie: arguments, what the
 // result looks like, launcher.
 
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/expert_activations.h"
+#include "backend/activations.h"
 #include "base/dtype.h"
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace nibble::backend::cuda {
 // 2^-24; from, where given, gets them, too. kInt8: a block's 64 bytes become 32 int8, their scale in f32, 28 unused.
 // Whatever order a row's k have in `to`: a block must be 64 bytes at a multiple of 64, which layout/wgmma_b.h keeps.
 struct RoundBlocksArgs {
-  ExpertActivations form = ExpertActivations::kMxfp8;  // not kExact
-  float* from = nullptr;                               // [values], 16-byte aligned; null: they are in `to`, as f16
-  F16* to = nullptr;                                   // [values], 64-byte aligned
-  int64_t values = 0;                                  // a multiple of 32
+  Activations form = Activations::kMxfp8;  // not kExact
+  float* from = nullptr;                   // [values], 16-byte aligned; null: they are in `to`, as f16
+  F16* to = nullptr;                       // [values], 64-byte aligned
+  int64_t values = 0;                      // a multiple of 32
 };
 inline constexpr int kInt8BlockBytes = 64, kInt8ScaleAt = 32;
 

@@ -16,15 +16,14 @@ void round_blocks(const RoundBlocksArgs& args) {
   const emulation::Launch launch{.grid = static_cast<int>(ctas), .threads = kRoundThreads, .predecessor = {}};
   ASSERT_EQ(emulation::run(launch,
                            [&] {
-                             if (args.form == ExpertActivations::kInt8)
-                               return any_round_blocks_f32<ExpertActivations::kInt8>(args);
-                             any_round_blocks_f32<ExpertActivations::kMxfp8>(args);
+                             if (args.form == Activations::kInt8) return any_round_blocks_f32<Activations::kInt8>(args);
+                             any_round_blocks_f32<Activations::kMxfp8>(args);
                            }),
             "");
 }
 
 TEST(round_blocks_emulated, are_the_bits_of_the_contract_wherever_they_come_from) {
-  for (const ExpertActivations form : {ExpertActivations::kMxfp8, ExpertActivations::kInt8})
+  for (const Activations form : {Activations::kMxfp8, Activations::kInt8})
     for (const bool from_f32 : {true, false}) {
       check_round<HostArray>({.rows = 3, .cols = 2880, .form = form, .from_f32 = from_f32}, round_blocks);
       check_round<HostArray>({.rows = 1, .cols = 32, .form = form, .from_f32 = from_f32}, round_blocks);

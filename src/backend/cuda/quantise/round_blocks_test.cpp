@@ -15,7 +15,7 @@ class RoundBlocks : public CudaTest {};
 
 TEST_F(RoundBlocks, are_the_bits_of_the_contract_wherever_they_come_from) {
   const auto run = [&](const RoundBlocksArgs& args) { any_round_blocks(args, on_); };
-  for (const ExpertActivations form : {ExpertActivations::kMxfp8, ExpertActivations::kInt8})
+  for (const Activations form : {Activations::kMxfp8, Activations::kInt8})
     for (const bool from_f32 : {true, false})
       for (const int64_t rows : {1, 3, 129}) {
         check_round<DeviceArray>({.rows = rows, .cols = 2880, .form = form, .from_f32 = from_f32}, run);

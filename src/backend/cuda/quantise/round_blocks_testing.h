@@ -30,7 +30,7 @@ inline std::vector<float> block_values(int64_t rows, int64_t cols) {
 
 struct RoundCase {
   int64_t rows = 1, cols = 2880;
-  ExpertActivations form = ExpertActivations::kMxfp8;
+  Activations form = Activations::kMxfp8;
   bool from_f32 = true;
   bool panels = false;  // as wgmma wants them (layout/wgmma_b.h); with values in `to` only
 };
@@ -54,7 +54,7 @@ void check_round(const RoundCase& c, const Run& run) {
                       .to = reinterpret_cast<F16*>(to.get()),
                       .values = c.rows * c.cols});
   std::vector<uint16_t> got = to.host();
-  if (c.form == ExpertActivations::kInt8) {
+  if (c.form == Activations::kInt8) {
     ASSERT_EQ(int8_values({reinterpret_cast<const F16*>(got.data()), got.size()}), want);
     return;
   }
@@ -100,7 +100,7 @@ inline GemmSum dot_floats(const GemmMatrix& w, int64_t row, const float* x) {
 
 inline std::vector<float> int8_rounded(int64_t count, uint64_t seed) {
   std::vector<float> values = test_floats(count, seed);
-  round_activations(ExpertActivations::kInt8, values);
+  round_activations(Activations::kInt8, values);
   return values;
 }
 

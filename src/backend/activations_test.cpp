@@ -1,4 +1,4 @@
-#include "backend/expert_activations.h"
+#include "backend/activations.h"
 
 #include <gtest/gtest.h>
 
@@ -15,10 +15,10 @@ std::vector<float> block(float step) {
   return values;
 }
 
-TEST(expert_activations, int8_are_multiples_of_the_largest_over_127) {
+TEST(activations, int8_are_multiples_of_the_largest_over_127) {
   std::vector<float> values = block(0.37f);
   const float most = 0.37f * 21;
-  round_activations(ExpertActivations::kInt8, values);
+  round_activations(Activations::kInt8, values);
   for (int i = 0; i < kMxBlock; ++i) {
     const float x = 0.37f * static_cast<float>(i - 10), q = values[static_cast<size_t>(i)] * 127 / most;
     EXPECT_NEAR(q, std::nearbyint(q), 1e-4) << i;
@@ -26,22 +26,22 @@ TEST(expert_activations, int8_are_multiples_of_the_largest_over_127) {
   }
 }
 
-TEST(expert_activations, mxfp8_keep_four_bits_of_each_value) {
+TEST(activations, mxfp8_keep_four_bits_of_each_value) {
   std::vector<float> values = block(1);
-  round_activations(ExpertActivations::kMxfp8, values);
+  round_activations(Activations::kMxfp8, values);
   const std::vector<float> exact = block(1);
   for (size_t i = 0; i < values.size(); ++i)
     EXPECT_EQ(values[i], std::abs(exact[i]) > 16 ? 2 * std::nearbyint(exact[i] / 2) : exact[i]);
 }
 
-TEST(expert_activations, exact_are_left_alone_and_what_is_not_finite_spoils_its_block_only) {
-  for (const auto how : {ExpertActivations::kMxfp8, ExpertActivations::kInt8}) {
+TEST(activations, exact_are_left_alone_and_what_is_not_finite_spoils_its_block_only) {
+  for (const auto how : {Activations::kMxfp8, Activations::kInt8}) {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       std::vector<float> values(2 * kMxBlock, 1);
       values[3] = bad;
       values[4] = 0.1f;
       std::vector<float> same = values;
-      round_activations(ExpertActivations::kExact, same);
+      round_activations(Activations::kExact, same);
       EXPECT_EQ(same[4], 0.1f);
       round_activations(how, values);
       for (size_t i = 0; i < values.size(); ++i)

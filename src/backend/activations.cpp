@@ -1,4 +1,4 @@
-#include "backend/expert_activations.h"
+#include "backend/activations.h"
 
 #include "base/error.h"
 
@@ -27,12 +27,12 @@ void round_int8(std::span<float> block) {
 
 }  // namespace
 
-void round_activations(ExpertActivations activations, std::span<float> values) {
-  if (activations == ExpertActivations::kExact) return;
+void round_activations(Activations activations, std::span<float> values) {
+  if (activations == Activations::kExact) return;
   check(values.size() % kMxBlock == 0, "whole blocks of 32");
   for (size_t b = 0; b < values.size(); b += kMxBlock) {
     const std::span<float> block = values.subspan(b, kMxBlock);
-    activations == ExpertActivations::kMxfp8 ? round_mxfp8(block) : round_int8(block);
+    activations == Activations::kMxfp8 ? round_mxfp8(block) : round_int8(block);
   }
 }
 

@@ -68,7 +68,12 @@ class Weights {
  private:
   std::vector<std::byte>& bytes(size_t count) { return memory_.emplace_back(count); }
 
+  // A second one of a role and layer has the odd rows of the first.
   void add(const HostWeight& like, WeightRole role, WeightFormat format, RawTensor values) {
+    if (!weights_.empty() && weights_.back().role == role && weights_.back().layer == like.layer) {
+      weights_.back().odd = std::move(values);
+      return;
+    }
     weights_.push_back(
         {.role = role, .layer = like.layer, .format = format, .values = std::move(values), .scales = {}});
   }
@@ -76,13 +81,13 @@ class Weights {
   void add_gguf(const HostWeight& weight) {
     switch (weight.role) {
       case WeightRole::kGateUp:
-        add_blocks(weight, WeightRole::kGate, {.first = 0, .step = 2, .rows = dims_.experts * dims_.inter});
-        return add_blocks(weight, WeightRole::kUp, {.first = 1, .step = 2, .rows = dims_.experts * dims_.inter});
+        add_blocks(weight, WeightRole::kGateUp, {.first = 0, .step = 2, .rows = dims_.experts * dims_.inter});
+        return add_blocks(weight, WeightRole::kGateUp, {.first = 1, .step = 2, .rows = dims_.experts * dims_.inter});
       case WeightRole::kDown:
         return add_blocks(weight, WeightRole::kDown, {.first = 0, .step = 1, .rows = dims_.experts * dims_.hidden});
       case WeightRole::kGateUpBias:
-        add_floats(weight, WeightRole::kGateBias, {.first = 0, .step = 2});
-        return add_floats(weight, WeightRole::kUpBias, {.first = 1, .step = 2});
+        add_floats(weight, WeightRole::kGateUpBias, {.first = 0, .step = 2});
+        return add_floats(weight, WeightRole::kGateUpBias, {.first = 1, .step = 2});
       case WeightRole::kEmbedding:
       case WeightRole::kUnembedding:
       case WeightRole::kQ:

@@ -45,17 +45,14 @@ model::ModelConfig config_of(int64_t vocab) {
 
 using Bytes = std::vector<uint8_t>;
 
-// All that kernels would read, by role and layer; gate_up under its own name whatever it came as.
+// All that kernels would read, by role and layer.
 struct Uploaded {
   Uploaded(const model::ModelConfig& config, std::span<const HostWeight> weights, Matrices matrices,
            const DenseFormats& dense = {})
       : be(model::backend_config(config, {.max_tokens = 8, .max_rows = 1, .kv_pages = {4, 4}}, dense)),
         device({.config = be, .matrices = matrices, .files = {}, .upload_threads = 3}, nullptr) {
     for (const HostWeight& w : weights) {
-      const WeightHandle handle = device.upload(w);
-      if (w.role == kGate || w.role == kGateBias) continue;  // its other half's handle stands for both
-      const WeightRole role = w.role == kUp ? kGateUp : w.role == kUpBias ? kGateUpBias : w.role;
-      handles[{role, w.layer}] = handle;
+      handles[{w.role, w.layer}] = device.upload(w);
     }
     device.finish();
     EXPECT_TRUE(device.finished());
@@ -146,7 +143,7 @@ template <class T>
 struct Decoded {
   Decoded(std::vector<HostWeight> from, const backend::Dims& dims, WeightFormat format) : weights(std::move(from)) {
     for (HostWeight& w : weights) {
-      const bool experts = w.role == kGate || w.role == kUp || w.role == kDown;
+      const bool experts = w.role == kGateUp || w.role == kDown;
       if (experts || w.format == WeightFormat::kF32) continue;
       std::vector<T>& own = values.emplace_back(backend::values_of(w.role, dims));
       for (size_t i = 0; i < own.size(); ++i) {

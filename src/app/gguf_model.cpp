@@ -87,8 +87,7 @@ std::string card_conversions(std::span<const backend::HostWeight> weights, const
   std::vector<std::pair<std::string, std::vector<std::string_view>>> roles;  // by conversion, as they come
   for (const backend::HostWeight& w : weights) {
     const WeightFormat to = dense.of(w.role).value_or(WeightFormat::kBf16);
-    const bool experts = w.role == backend::WeightRole::kGate || w.role == backend::WeightRole::kUp ||
-                         w.role == backend::WeightRole::kDown || w.role == backend::WeightRole::kGateUp;
+    const bool experts = w.role == backend::WeightRole::kGateUp || w.role == backend::WeightRole::kDown;
     if (experts || w.format == to) continue;  // experts change the order of their nibbles at most
     const std::string conversion = fmt::format("{} to {}", backend::name_of(w.format), backend::name_of(to));
     auto it = std::ranges::find(roles, conversion, &decltype(roles)::value_type::first);

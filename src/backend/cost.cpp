@@ -56,12 +56,8 @@ int64_t values_of(WeightRole role, const Dims& d) {
     case kRouterBias: return d.experts;
     case kGateUp: return d.experts * 2 * d.inter * d.hidden;
     case kGateUpBias: return d.experts * 2 * d.inter;
-    case kDown:
-    case kGate:
-    case kUp: return d.experts * d.inter * d.hidden;
+    case kDown: return d.experts * d.inter * d.hidden;
     case kDownBias: return d.experts * d.hidden;
-    case kGateBias:
-    case kUpBias: return d.experts * d.inter;
   }
   check(false, "every role has a size");
   return 0;
@@ -84,8 +80,7 @@ double bytes_per_value(WeightFormat format) {
 StoredFormats StoredFormats::as_shipped() {
   StoredFormats formats;
   formats.of_role.fill(WeightFormat::kBf16);
-  for (const WeightRole role : {kGateUp, kGate, kUp, kDown})
-    formats.of_role[static_cast<size_t>(role)] = WeightFormat::kMxfp4;
+  for (const WeightRole role : {kGateUp, kDown}) formats.of_role[static_cast<size_t>(role)] = WeightFormat::kMxfp4;
   return formats;
 }
 
@@ -94,12 +89,6 @@ StoredFormats StoredFormats::of(std::span<const HostWeight> weights, const Dense
   for (const HostWeight& w : weights) formats.of_role[static_cast<size_t>(w.role)] = w.format;
   for (int r = 0; r < kWeightRoles; ++r) {
     if (const auto format = dense.of(static_cast<WeightRole>(r))) formats.of_role[static_cast<size_t>(r)] = *format;
-  }
-  // A file with apart halves has no kGateUp: then the halves' formats are what is read.
-  const bool halves = std::any_of(weights.begin(), weights.end(), [](const HostWeight& w) { return w.role == kGate; });
-  if (halves) {
-    formats.of_role[static_cast<size_t>(kGateUp)] = formats.of_role[static_cast<size_t>(kGate)];
-    formats.of_role[static_cast<size_t>(kGateUpBias)] = formats.of_role[static_cast<size_t>(kGateBias)];
   }
   return formats;
 }

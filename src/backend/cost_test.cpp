@@ -76,14 +76,6 @@ TEST(cost, requantised_layers_are_read_as_what_they_became) {
                    kModel.of(Stage::kAttnOut, LayerKind::kFull, step).bytes);
 }
 
-TEST(cost, halves_of_gate_up_count_like_the_whole) {
-  std::vector<HostWeight> weights(2);
-  weights[0].role = WeightRole::kGate;
-  weights[1].role = WeightRole::kUp;
-  weights[0].format = weights[1].format = WeightFormat::kGgmlQ8;
-  EXPECT_EQ(StoredFormats::of(weights, {}).of_role[static_cast<size_t>(WeightRole::kGateUp)], WeightFormat::kGgmlQ8);
-}
-
 TEST(cost, a_step_is_its_stages_times_their_layers) {
   const std::vector<Row> rows = {{0, 1, 500}, {1, 1, 20}};
   const StepShape step{.rows = rows, .logit_rows = 2};

@@ -12,7 +12,7 @@
 
 namespace nibble::backend {
 
-// Shapes are row-major [out, in]; experts lead with [experts]. A model has kGateUp or, from a GGUF file, its halves.
+// Shapes are row-major [out, in]; experts lead with [experts].
 enum class WeightRole : uint8_t {
   kEmbedding,    // [vocab, hidden]
   kFinalNorm,    // [hidden]
@@ -34,18 +34,14 @@ enum class WeightRole : uint8_t {
   kGateUpBias,  // [experts, 2*inter]
   kDown,        // [experts, hidden, inter]
   kDownBias,    // [experts, hidden]
-  kGate,        // [experts, inter, hidden]: the even rows of kGateUp
-  kUp,          // the odd rows
-  kGateBias,    // [experts, inter]
-  kUpBias,
 };
-inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kUpBias) + 1;
+inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kDownBias) + 1;
 
 [[nodiscard]] constexpr std::string_view name_of(WeightRole role) {
   constexpr std::array<std::string_view, kWeightRoles> kNames = {
-      "embedding", "final_norm",   "unembedding", "attn_norm", "q",     "q_bias",   "k",         "k_bias",
-      "v",         "v_bias",       "o",           "o_bias",    "sinks", "mlp_norm", "router",    "router_bias",
-      "gate_up",   "gate_up_bias", "down",        "down_bias", "gate",  "up",       "gate_bias", "up_bias"};
+      "embedding", "final_norm",   "unembedding", "attn_norm", "q",     "q_bias",   "k",      "k_bias",
+      "v",         "v_bias",       "o",           "o_bias",    "sinks", "mlp_norm", "router", "router_bias",
+      "gate_up",   "gate_up_bias", "down",        "down_bias"};
   return kNames[static_cast<size_t>(role)];
 }
 
@@ -73,6 +69,9 @@ struct HostWeight {
   WeightFormat format = WeightFormat::kBf16;
   RawTensor values;
   RawTensor scales;  // of kMxfp4 and kMxfp8
+  // Of kGateUp and kGateUpBias of a file that holds gate and up apart: rows 1, 3, 5, …, in the same format; `values`
+  // are rows 0, 2, 4, … Where it is empty, `values` are all.
+  RawTensor odd = {};
 };
 
 struct WeightHandle {

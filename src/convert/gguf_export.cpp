@@ -31,7 +31,7 @@ using enum WeightRole;
 
 constexpr int64_t kQ8Bytes = 34, kGgmlMxfp4Bytes = 17, kMxfp4Bytes = 16;
 
-bool is_expert(WeightRole role) { return role == kGate || role == kUp || role == kDown; }
+bool is_expert(WeightRole role) { return role == kGateUp || role == kDown; }
 
 GgmlType type_of(WeightRole role, GgmlType dense) {
   if (is_expert(role)) return GgmlType::kMxfp4;
@@ -46,23 +46,14 @@ GgmlType type_of(WeightRole role, GgmlType dense) {
   }
 }
 
-// The role of Hugging Face's tensor that holds this one.
-WeightRole stored_role(WeightRole role) {
-  if (role == kGate || role == kUp) return kGateUp;
-  if (role == kGateBias || role == kUpBias) return kGateUpBias;
-  return role;
-}
-
 // Where row r of the tensor lies in the stored one: gate has its even rows, up its odd ones.
 struct RowMap {
   int64_t step = 1, first = 0;
   [[nodiscard]] int64_t operator()(int64_t row) const { return row * step + first; }
 };
 
-RowMap row_map(WeightRole role) {
-  if (role == kGate || role == kGateBias) return {.step = 2, .first = 0};
-  if (role == kUp || role == kUpBias) return {.step = 2, .first = 1};
-  return {};
+RowMap row_map(Half half) {
+  return half == Half::kWhole ? RowMap{} : RowMap{.step = 2, .first = half == Half::kOdd ? 1 : 0};
 }
 
 // Elements 2j and 2j+1 share byte j in a checkpoint, j and j+16 in ggml.
@@ -92,7 +83,7 @@ class Exporter {
 
  private:
   [[nodiscard]] std::span<const std::byte> stored(const GgufItem& item, Part part) const {
-    return source_(stored_.at({stored_role(item.role), part, item.layer}));
+    return source_(stored_.at({item.role, part, item.layer}));
   }
 
   void for_each(int64_t count, const std::function<void(IndexRange)>& body) const {
@@ -105,7 +96,7 @@ class Exporter {
     const auto* scales = reinterpret_cast<const uint8_t*>(stored(item, Part::kScales).data());
     auto* blocks = reinterpret_cast<uint8_t*>(out.data());
     const int64_t row_blocks = item.shape.back() / kMxBlock;
-    const RowMap from = row_map(item.role);
+    const RowMap from = row_map(item.half);
     for_each(item.shape[0] * item.shape[1], [&](IndexRange rows) {
       for (int64_t b = rows.begin * row_blocks; b < rows.end * row_blocks; ++b) {
         const int64_t source = from(b / row_blocks) * row_blocks + b % row_blocks;
@@ -118,7 +109,7 @@ class Exporter {
   // From bf16. A tensor whose last dimension was interleaved (the biases of gate and up) is a column of its rows.
   void fill_floats(const GgufItem& item, GgmlType type, std::span<std::byte> out) const {
     const auto* values = reinterpret_cast<const Bf16*>(stored(item, Part::kValues).data());
-    const RowMap from = row_map(item.role);
+    const RowMap from = row_map(item.half);
     int64_t count = 1;
     for (const int64_t d : item.shape) count *= d;
     std::atomic<bool> overflows = false;

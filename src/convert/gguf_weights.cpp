@@ -23,6 +23,7 @@ using enum WeightRole;
 struct NamedRole {
   WeightRole role;
   std::string_view name;
+  Half half = Half::kWhole;
 };
 
 constexpr NamedRole kGgufModelTable[] = {
@@ -42,10 +43,10 @@ constexpr NamedRole kGgufLayerTable[] = {{kAttnNorm, "attn_norm.weight"},
                                          {kMlpNorm, "post_attention_norm.weight"},
                                          {kRouter, "ffn_gate_inp.weight"},
                                          {kRouterBias, "ffn_gate_inp.bias"},
-                                         {kGate, "ffn_gate_exps.weight"},
-                                         {kGateBias, "ffn_gate_exps.bias"},
-                                         {kUp, "ffn_up_exps.weight"},
-                                         {kUpBias, "ffn_up_exps.bias"},
+                                         {kGateUp, "ffn_gate_exps.weight", Half::kEven},
+                                         {kGateUpBias, "ffn_gate_exps.bias", Half::kEven},
+                                         {kGateUp, "ffn_up_exps.weight", Half::kOdd},
+                                         {kGateUpBias, "ffn_up_exps.bias", Half::kOdd},
                                          {kDown, "ffn_down_exps.weight"},
                                          {kDownBias, "ffn_down_exps.bias"}};
 
@@ -71,7 +72,7 @@ backend::HostWeight weight_of(const GgufItem& item, const GgufTensor& tensor, st
     throw Error(Code::kCorrupt, "{}: {}: want the shape [{}], got {}", where, item.name, fmt::join(item.shape, ","),
                 checkpoint::describe(tensor.type, tensor.shape));
   }
-  const bool is_expert = item.role == kGate || item.role == kUp || item.role == kDown;
+  const bool is_expert = item.role == kGateUp || item.role == kDown;
   if (is_expert && tensor.type != GgmlType::kMxfp4) {
     throw Error(Code::kUnsupported, "{}: {}: want MXFP4 experts, got {}", where, item.name,
                 checkpoint::describe(tensor.type, tensor.shape));
@@ -87,6 +88,19 @@ backend::HostWeight weight_of(const GgufItem& item, const GgufTensor& tensor, st
           .format = format,
           .values = {.dtype = dtype, .shape = std::move(shape), .bytes = tensor.bytes},
           .scales = {}};
+}
+
+// The odd rows to the even ones, which are bound already.
+void join(backend::HostWeight& odd, const GgufItem& item, std::span<backend::HostWeight> bound,
+          std::string_view where) {
+  const auto even = std::find_if(bound.rbegin(), bound.rend(), [&](const backend::HostWeight& w) {
+    return w.role == item.role && w.layer == item.layer;
+  });
+  check(even != bound.rend(), "gate stands before up in the table");
+  if (even->format != odd.format)
+    throw Error(Code::kUnsupported, "{}: {}: want the type of its gate, {}, found {}", where, item.name,
+                name_of(even->format), name_of(odd.format));
+  even->odd = std::move(odd.values);
 }
 
 // E8M0's NaN; binary16 with all exponent bits set is an infinity or NaN.
@@ -123,15 +137,19 @@ void check_scales(const GgufTensor& tensor, const BindOptions& options) {
 
 std::vector<GgufItem> gguf_manifest(const ModelConfig& config) {
   std::vector<GgufItem> items;
-  for (const auto& [role, name] : kGgufModelTable) {
-    items.push_back({.role = role, .layer = -1, .name = std::string(name), .shape = shape_of(role, config.dims)});
+  for (const auto& [role, name, half] : kGgufModelTable) {
+    items.push_back(
+        {.role = role, .half = half, .layer = -1, .name = std::string(name), .shape = shape_of(role, config.dims)});
   }
   for (int layer = 0; layer < static_cast<int>(config.dims.layers); ++layer) {
-    for (const auto& [role, name] : kGgufLayerTable) {
+    for (const auto& [role, name, half] : kGgufLayerTable) {
+      Shape shape = shape_of(role, config.dims);
+      if (half != Half::kWhole) shape[1] /= 2;
       items.push_back({.role = role,
+                       .half = half,
                        .layer = layer,
                        .name = fmt::format("blk.{}.{}", layer, name),
-                       .shape = shape_of(role, config.dims)});
+                       .shape = std::move(shape)});
     }
   }
   return items;
@@ -149,7 +167,14 @@ std::vector<backend::HostWeight> bind_gguf(std::span<const GgufTensor> tensors, 
   }
   require_same_names(wanted, found, options.where);
   std::vector<backend::HostWeight> bound;
-  for (const GgufItem& item : items) bound.push_back(weight_of(item, *by_name.at(item.name), options.where));
+  for (const GgufItem& item : items) {
+    backend::HostWeight weight = weight_of(item, *by_name.at(item.name), options.where);
+    if (item.half == Half::kOdd) {
+      join(weight, item, bound, options.where);
+    } else {
+      bound.push_back(std::move(weight));
+    }
+  }
   if (options.check_scales) {
     for (const GgufItem& item : items) check_scales(*by_name.at(item.name), options);
   }

@@ -17,8 +17,11 @@ using model::BindOptions;
 using model::ModelConfig;
 using model::WeightRole;
 
+// Of gate_up's rows a tensor holds all, the even ones (gate) or the odd ones (up).
+enum class Half : uint8_t { kWhole, kEven, kOdd };
 struct GgufItem {
   WeightRole role = WeightRole::kEmbedding;
+  Half half = Half::kWhole;
   int layer = -1;    // -1: of no layer
   std::string name;  // "blk.0.attn_q.weight"
   Shape shape;       // of the values

@@ -39,12 +39,8 @@ WeightClass class_of(WeightRole role) {
     case kRouter:
     case kRouterBias: return WeightClass::kRouter;
     case kGateUp:
-    case kGate:
-    case kUp:
     case kDown: return WeightClass::kExperts;
     case kGateUpBias:
-    case kGateBias:
-    case kUpBias:
     case kDownBias: return WeightClass::kExpertBias;
   }
   check(false, "every role has a class");
@@ -66,9 +62,9 @@ Counted counted(const ManifestItem& item) {
 Counted counted(const backend::HostWeight& weight, const backend::Dims& dims) {
   int64_t parameters = 1;
   for (const int64_t d : shape_of(weight.role, dims)) parameters *= d;
-  const size_t bytes = weight.values.bytes.size() + weight.scales.bytes.size();
+  const size_t bytes = weight.values.bytes.size() + weight.scales.bytes.size() + weight.odd.bytes.size();
   return {.role = weight.role,
-          .numbers = {.tensors = weight.scales.bytes.empty() ? 1 : 2,
+          .numbers = {.tensors = weight.scales.bytes.empty() && weight.odd.bytes.empty() ? 1 : 2,
                       .bytes = static_cast<int64_t>(bytes),
                       .parameters = parameters}};
 }

@@ -80,12 +80,8 @@ Normal distribution_of(const ManifestItem& item) {
     case kOBias:
     case kRouterBias:
     case kGateUpBias:
-    case kGateBias:
-    case kUpBias:
     case kDownBias: return {0, 0.05f};
     case kGateUp:
-    case kGate:
-    case kUp:
     case kDown: break;
   }
   check(false, "experts are not dense");

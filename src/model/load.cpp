@@ -5,7 +5,7 @@ namespace nibble::model {
 GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
             const std::function<void(const LoadProgress&)>& progress) {
   const auto bytes = [](const backend::HostWeight& w) {
-    return static_cast<int64_t>(w.values.bytes.size() + w.scales.bytes.size());
+    return static_cast<int64_t>(w.values.bytes.size() + w.scales.bytes.size() + w.odd.bytes.size());
   };
   LoadProgress state;
   for (const backend::HostWeight& weight : weights) state.total_bytes += bytes(weight);

@@ -180,10 +180,6 @@ Shape shape_of(WeightRole role, const backend::Dims& d) {
     case kGateUpBias: return {d.experts, 2 * d.inter};
     case kDown: return {d.experts, d.hidden, d.inter};
     case kDownBias: return {d.experts, d.hidden};
-    case kGate:
-    case kUp: return {d.experts, d.inter, d.hidden};
-    case kGateBias:
-    case kUpBias: return {d.experts, d.inter};
   }
   check(false, "every role has a shape");
   return {};

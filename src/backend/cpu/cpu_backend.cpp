@@ -80,17 +80,16 @@ class CpuBackend final : public Backend {
     }
     Uploaded uploaded;
     if (vector) {  // small, read often: decoded once
-      const Shape& shape = weight.values.shape;
-      const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-      uploaded.vector.resize(static_cast<size_t>(count));
-      kernels_.decode({.format = weight.format,
-                       .values = reinterpret_cast<const uint8_t*>(weight.values.bytes.data()),
-                       .cols = count,
-                       .rows = 1},
-                      uploaded.vector.data());
+      uploaded.vector = decoded(weight.format, weight.values);
+      if (!weight.odd.bytes.empty()) uploaded.odd_vector = decoded(weight.format, weight.odd);
     } else {
       Matrix& matrix = uploaded.matrix.emplace(weight);
       if (as) requantise(matrix, weight.role, *as);
+      if (!weight.odd.bytes.empty()) {
+        HostWeight odd = weight;
+        odd.values = weight.odd;
+        uploaded.odd.emplace(odd);
+      }
     }
     weights_.push_back(std::move(uploaded));
     return {static_cast<int32_t>(weights_.size()) - 1};
@@ -170,13 +169,12 @@ class CpuBackend final : public Backend {
   void moe(const MoeArgs& args) override {
     clear_delta();
     const LayerWeights& w = args.layer;
-    const bool whole = w[WeightRole::kGateUp].idx >= 0;
-    const WeightHandle gate = w[whole ? WeightRole::kGateUp : WeightRole::kGate];
-    const WeightHandle gate_bias = w[whole ? WeightRole::kGateUpBias : WeightRole::kGateBias];
-    moe_.run({.gate = matrix(gate),
-              .up = whole ? nullptr : &matrix(w[WeightRole::kUp]),
-              .gate_bias = vector(gate_bias),
-              .up_bias = whole ? std::span<const float>() : vector(w[WeightRole::kUpBias]),
+    const Uploaded& gate_up = weights_[static_cast<size_t>(w[WeightRole::kGateUp].idx)];
+    const Uploaded& bias = weights_[static_cast<size_t>(w[WeightRole::kGateUpBias].idx)];
+    moe_.run({.gate = *gate_up.matrix,
+              .up = gate_up.odd ? &*gate_up.odd : nullptr,
+              .gate_bias = bias.vector,
+              .up_bias = bias.odd_vector,
               .down = matrix(w[WeightRole::kDown]),
               .down_bias = vector(w[WeightRole::kDownBias])},
              normed_.data(), expert_hidden_.data(), delta_.data());
@@ -240,9 +238,19 @@ class CpuBackend final : public Backend {
 
  private:
   struct Uploaded {
-    std::optional<Matrix> matrix;
-    std::vector<float> vector;
+    std::optional<Matrix> matrix, odd;  // odd: HostWeight
+    std::vector<float> vector, odd_vector;
   };
+
+  [[nodiscard]] std::vector<float> decoded(WeightFormat format, const RawTensor& values) const {
+    const Shape& shape = values.shape;
+    const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    std::vector<float> out(static_cast<size_t>(count));
+    kernels_.decode(
+        {.format = format, .values = reinterpret_cast<const uint8_t*>(values.bytes.data()), .cols = count, .rows = 1},
+        out.data());
+    return out;
+  }
 
   [[nodiscard]] cpu::Linear::Limits linear_limits() const {
     const Dims& d = dims_;
@@ -261,8 +269,6 @@ class CpuBackend final : public Backend {
       case WeightRole::kO:
       case WeightRole::kRouter:
       case WeightRole::kGateUp:
-      case WeightRole::kGate:
-      case WeightRole::kUp:
       case WeightRole::kDown: return false;
       default: return true;
     }

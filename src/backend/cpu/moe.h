@@ -13,7 +13,7 @@ namespace nibble::backend::cpu {
 
 // What every expert computes with; weights are stacked along their rows.
 struct ExpertWeights {
-  const Matrix& gate;                         // kGateUp, or kGate with `up` beside it
+  const Matrix& gate;                         // kGateUp, or its even rows with `up` beside them
   const Matrix* up;                           // null: gate's even rows are the gate, its odd rows are up
   std::span<const float> gate_bias, up_bias;  // as gate and up; up_bias empty when up is null
   const Matrix& down;

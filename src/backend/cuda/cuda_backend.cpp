@@ -267,9 +267,6 @@ class StreamedCudaBackend final : public CudaBackend {
     const bool packed = matrices_of(moe_kernel_) == Matrices::kPacked;
     const LayerWeights& outer = weights.outer;
     for (const LayerWeights& w : weights.layers) {
-      // Of halves that came apart, the second one's handle stands for both.
-      const auto either = [&](WeightRole whole, WeightRole second) { return w[whole].idx >= 0 ? w[whole] : w[second]; };
-      const WeightHandle gate_up = either(WeightRole::kGateUp, WeightRole::kUp);
       LayerPointers own{.embedding = bf16(outer[WeightRole::kEmbedding]),
                         .final_norm = bf16(outer[WeightRole::kFinalNorm]),
                         .attn_norm = bf16(w[WeightRole::kAttnNorm]),
@@ -278,13 +275,13 @@ class StreamedCudaBackend final : public CudaBackend {
                         .o_bias = bf16(w[WeightRole::kOBias]),
                         .router = bf16(w[WeightRole::kRouter]),
                         .router_bias = bf16(w[WeightRole::kRouterBias]),
-                        .gate_up_bias = bf16(either(WeightRole::kGateUpBias, WeightRole::kUpBias)),
+                        .gate_up_bias = bf16(w[WeightRole::kGateUpBias]),
                         .down_bias = bf16(w[WeightRole::kDownBias])};
       if (packed) {
         own.unembedding = weights_.matrix(outer[WeightRole::kUnembedding]);
         own.qkv = weights_.matrix(w[WeightRole::kQ]);
         own.o = weights_.matrix(w[WeightRole::kO]);
-        own.gate_up = weights_.matrix(gate_up);
+        own.gate_up = weights_.matrix(w[WeightRole::kGateUp]);
         own.down = weights_.matrix(w[WeightRole::kDown]);
         own.q_bias = weights_.qkv_bias(w[WeightRole::kQBias]);
       } else {
@@ -293,7 +290,7 @@ class StreamedCudaBackend final : public CudaBackend {
         own.k = bf16(w[WeightRole::kK]);
         own.v = bf16(w[WeightRole::kV]);
         own.o_rows = bf16(w[WeightRole::kO]);
-        own.gate_up_rows = weights_.mxfp4(gate_up);
+        own.gate_up_rows = weights_.mxfp4(w[WeightRole::kGateUp]);
         own.down_rows = weights_.mxfp4(w[WeightRole::kDown]);
         own.q_bias = bf16(w[WeightRole::kQBias]);
         own.k_bias = bf16(w[WeightRole::kKBias]);

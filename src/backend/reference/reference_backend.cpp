@@ -37,6 +37,8 @@ class Matrix {
               weight.format != WeightFormat::kGgmlMxfp4;
   }
 
+  bool has_odd = false;  // gate_up's even rows; the next matrix has the odd ones
+
   // Element `idx` in row-major order of the logical (unpacked) tensor.
   [[nodiscard]] double operator[](int64_t idx) const {
     return rounds_ ? Bf16::from_float(static_cast<float>(stored(idx))).to_float() : stored(idx);
@@ -122,7 +124,13 @@ class ReferenceBackend final : public Backend {
 
   WeightHandle upload(const HostWeight& weight) override {
     weights_.emplace_back(weight, config_.dense.of(weight.role), options_.weights);
-    return {static_cast<int32_t>(weights_.size()) - 1};
+    const int32_t own = static_cast<int32_t>(weights_.size()) - 1;
+    if (weight.odd.bytes.empty()) return {own};
+    HostWeight odd = weight;
+    odd.values = weight.odd;
+    weights_.emplace_back(odd, std::nullopt, options_.weights);  // odd_of
+    weights_[static_cast<size_t>(own)].has_odd = true;
+    return {own};
   }
 
   void copy_page(const PageCopy& copy) override {
@@ -291,6 +299,7 @@ class ReferenceBackend final : public Backend {
   };
 
   [[nodiscard]] const Matrix& at(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
+  [[nodiscard]] const Matrix& odd_of(WeightHandle handle) const { return at({handle.idx + 1}); }
 
   [[nodiscard]] Vec rmsnorm(const Vec& x, const Matrix& norm) const {
     double sum = 0;
@@ -350,12 +359,10 @@ class ReferenceBackend final : public Backend {
 
   [[nodiscard]] Vec gate_up(const LayerWeights& layer, int64_t expert, const Vec& x) const {
     const int64_t inter = dims_.inter;
-    if (layer[WeightRole::kGateUp].idx >= 0) {
-      return linear(at(layer[WeightRole::kGateUp]), at(layer[WeightRole::kGateUpBias]), x, expert * 2 * inter,
-                    2 * inter);
-    }
-    const Vec gate = linear(at(layer[WeightRole::kGate]), at(layer[WeightRole::kGateBias]), x, expert * inter, inter);
-    const Vec up = linear(at(layer[WeightRole::kUp]), at(layer[WeightRole::kUpBias]), x, expert * inter, inter);
+    const WeightHandle w = layer[WeightRole::kGateUp], b = layer[WeightRole::kGateUpBias];
+    if (!at(w).has_odd) return linear(at(w), at(b), x, expert * 2 * inter, 2 * inter);
+    const Vec gate = linear(at(w), at(b), x, expert * inter, inter);
+    const Vec up = linear(odd_of(w), odd_of(b), x, expert * inter, inter);
     Vec h;
     for (size_t i = 0; i < gate.size(); ++i) h.insert(h.end(), {gate[i], up[i]});
     return h;

@@ -31,27 +31,6 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 }
 
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
-  switch (weight.role) {
-    case WeightRole::kGate: gate_ = weight; return {};
-    case WeightRole::kGateBias: gate_bias_ = weight; return {};
-    case WeightRole::kUp: return join(gate_, WeightRole::kGateUp, weight);
-    case WeightRole::kUpBias: return join(gate_bias_, WeightRole::kGateUpBias, weight);
-    default: return upload(weight, {});
-  }
-}
-
-WeightHandle DeviceWeights::join(std::optional<HostWeight>& gate, WeightRole whole, const HostWeight& up) {
-  check(gate && gate->layer == up.layer, "a layer's gate comes before its up");
-  if (gate->format != up.format)
-    throw Error(Code::kUnsupported, "cuda: layer {} {}: want the format of its gate, {}, found {}", up.layer,
-                backend::name_of(up.role), backend::name_of(gate->format), backend::name_of(up.format));
-  HostWeight even = *gate;
-  gate.reset();
-  even.role = whole;
-  return upload(even, up.values.bytes);
-}
-
-WeightHandle DeviceWeights::upload(const HostWeight& weight, std::span<const std::byte> odd) {
   check_format(weight);
   if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads);
   if (!slabs_) slabs_.emplace(*uploader_);
@@ -61,7 +40,7 @@ WeightHandle DeviceWeights::upload(const HostWeight& weight, std::span<const std
                     .rows = values,
                     .cols = 1,
                     .even = weight.values.bytes,
-                    .odd = odd,
+                    .odd = weight.odd.bytes,
                     .scales = weight.scales.bytes};
   if (is_packed(weight.role)) {
     const MatrixShape shape = matrix_shape(weight.role, d);

@@ -33,8 +33,7 @@ class DeviceWeights {
   };
   DeviceWeights(const Options& options, cudaStream_t stream);
 
-  // As Backend::upload. A layer's kGate and kGateBias come before its kUp and kUpBias, whose handles then stand for
-  // both. The bytes are read until finish() returns.
+  // As Backend::upload. The bytes are read until finish() returns.
   WeightHandle upload(const HostWeight& weight);
   // As Backend::finish_upload: waits, and frees what only uploads need. Throws Error(kUnsupported) for scales that no
   // packing holds. Does nothing when nothing was uploaded since.
@@ -56,16 +55,12 @@ class DeviceWeights {
     PackedMatrix matrix;             // of a packed role, which has no values here
     const Bf16* qkv_bias = nullptr;  // likewise
   };
-  // `odd`: rows 1, 3, 5, … where the weight's own are rows 0, 2, 4, …
-  WeightHandle upload(const HostWeight& weight, std::span<const std::byte> odd);
-  WeightHandle join(std::optional<HostWeight>& gate, WeightRole whole, const HostWeight& up);
   void put(const SlabSource& source, std::byte* values, std::byte* scales);
   [[nodiscard]] const Uploaded& of(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
 
   const Options options_;
   cudaStream_t stream_;
   std::optional<PackedWeights> packed_;
-  std::optional<HostWeight> gate_, gate_bias_;  // whose other half has not come yet
   std::vector<Uploaded> weights_;
   std::optional<Slabs> slabs_;
   std::optional<Uploader> uploader_;  // the last: its threads use the others

@@ -130,6 +130,19 @@ class Launches : public testing::Test {
 const std::vector<std::vector<int32_t>> kSteps = {
     {1}, {1, 1, 1}, std::vector<int32_t>(8, 1), std::vector<int32_t>(9, 1), {8}, {20}, {1, 100, 1}, {600}};
 
+TEST_F(Launches, the_backend_says_what_its_options_became) {
+  const auto modes = [&](const CudaOptions& options, const backend::cuda::DeviceFacts& card) {
+    backend::cuda::emulated_cuda() = {.card = card};
+    return backend::make_cuda_backend(
+               model::backend_config(config_, {.max_tokens = 64, .max_rows = 4, .kv_pages = {8, 8}}, {}), options)
+        ->modes();
+  };
+  EXPECT_EQ(modes({}, kH200),
+            "experts auto, activations exact, attention flash, CUDA graphs on, kernels of sm90, then neutral");
+  EXPECT_EQ(modes({.moe = MoeKernel::kGemv, .eager = true}, kGb10),
+            "experts gemv, activations int8, attention flash, CUDA graphs off, kernels of neutral");
+}
+
 TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {
   for (const MoeKernel moe :
        {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv}) {
@@ -167,8 +180,7 @@ TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations
       for (const std::vector<int32_t>& lengths : kSteps) {
         SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << lengths.size()
                                         << " rows, first of " << lengths[0]);
-        expect_planned({.options = {.moe = moe, .activations = backend::Activations::kMxfp8}, .card = card},
-                       lengths);
+        expect_planned({.options = {.moe = moe, .activations = backend::Activations::kMxfp8}, .card = card}, lengths);
       }
     }
   }

@@ -116,7 +116,8 @@ class Planner {
           {.config = backend_config_, .options = cuda_options(options_.model), .step = step, .card = *card_});
       json["moe_kernel"] = name_of(program.moe);
       json["moe_activation"] = name_of(program.activations);
-      json["attention_backend"] = program.flash ? "flash" : "reference";
+      json["attention_backend"] =
+          name_of(program.flash ? backend::AttentionKernel::kFlash : backend::AttentionKernel::kReference);
       stages.assign(program.nodes.begin(), program.nodes.end());
     } else {
       stages = backend::cpu_plan(

@@ -222,20 +222,8 @@ std::vector<std::string> decisions(const ModelOptions& o) {
   return lines;
 }
 
-std::string describe_modes(const ModelOptions& o) {
-  const bool card = o.backend == BackendKind::kCuda;
-  const auto word = [](auto choice, std::initializer_list<std::string_view> words) {
-    return *(words.begin() + static_cast<size_t>(choice));
-  };
-  std::string text;
-  if (card) {
-    text = fmt::format("experts {}, attention {}, CUDA graphs {}, ", name_of(o.moe_kernel),
-                       word(o.attention_backend, {"auto", "flash", "reference"}), o.enforce_eager ? "off" : "on");
-  }
-  if (o.backend == BackendKind::kCpu) text = describe_cpu(o) + ", ";
-  if (o.backend != BackendKind::kCpu)
-    text += fmt::format("activations {}, ",
-                        o.moe_kernel == backend::MoeKernel::kGemv ? "int8" : name_of(rounding(o.moe_activation)));
+std::string describe_modes(const ModelOptions& o, const backend::Backend& be) {
+  std::string text = (o.backend == BackendKind::kCpu ? describe_cpu(o) : be.modes()) + ", ";
   if (o.moe_activation == MoeActivation::kBf16 && o.backend == BackendKind::kCpu)
     text += "bf16 was asked for, float is exact, ";
   std::vector<std::string> dense;
@@ -354,7 +342,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
     : loaded_(source, options, engine::step_limits(limits, source.config.dims), {terminal, {}}),
       loop_(loaded_.backend(), loaded_.model(), limits) {
   if (!terminal.colors()) return;  // for people, not for scripts
-  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options))));
+  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
   for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
 }
 

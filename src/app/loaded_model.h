@@ -57,8 +57,8 @@ struct OpenedConfig {
 [[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
 // For people: the kernels and activations, and how to have exact ones where they are rounded of their own accord.
 [[nodiscard]] std::string describe_cpu(const ModelOptions& options);
-// One line: what computes and holds what, as the flags and defaults have come to for options.backend.
-[[nodiscard]] std::string describe_modes(const ModelOptions& options);
+// One line: what computes and holds what, as flags, defaults and the backend have resolved it.
+[[nodiscard]] std::string describe_modes(const ModelOptions& options, const backend::Backend& be);
 // A line for each setting behind it that was given, and where.
 [[nodiscard]] std::vector<std::string> decisions(const ModelOptions& options);
 [[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);

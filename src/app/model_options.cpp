@@ -69,13 +69,10 @@ void add_kernels(Flags flags, ModelOptions& o) {
       "Keys and values; auto: bf16, for compare f32; fp8: E4M3, lossy; int8 (cpu, reference): with a scale per head "
       "and token, lossy");
   flags.group(HelpGroup::kExpert);
-  using AttentionBackend = backend::CudaOptions::Attention;
-  add_choice<AttentionBackend>(
+  using backend::AttentionKernel;
+  add_choice<AttentionKernel>(
       flags, "--attention-backend",
-      {o.attention_backend,
-       {{"auto", AttentionBackend::kAuto},
-        {"flash", AttentionBackend::kFlash},
-        {"reference", AttentionBackend::kReference}}},
+      named(o.attention_backend, {AttentionKernel::kAuto, AttentionKernel::kFlash, AttentionKernel::kReference}),
       "Attention kernels of cuda; auto: flash where it serves the shapes and pages of bf16 or fp8");
   add_choice<MoeActivation>(
       flags, "--moe-activation",
@@ -88,20 +85,15 @@ void add_kernels(Flags flags, ModelOptions& o) {
       "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: "
       "exact, on cpu f32; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
   using backend::CpuIsa;
-  Choice<CpuIsa> isas{o.cpu_isa, {}};
-  for (const CpuIsa isa :
-       {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx})
-    isas.words.emplace_back(name_of(isa), isa);
-  add_choice<CpuIsa>(flags, "--cpu-isa", isas, "CPU: instruction set; auto: the best there is");
+  add_choice<CpuIsa>(flags, "--cpu-isa",
+                     named(o.cpu_isa, {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni,
+                                       CpuIsa::kAvx512, CpuIsa::kAmx}),
+                     "CPU: instruction set; auto: the best there is");
   using backend::MoeKernel;
   add_choice<MoeKernel>(
       flags, "--moe-kernel",
-      {o.moe_kernel,
-       {{"auto", MoeKernel::kAuto},
-        {"marlin", MoeKernel::kMarlin},
-        {"gemm", MoeKernel::kGemm},
-        {"gemv", MoeKernel::kGemv},
-        {"reference", MoeKernel::kReference}}},
+      named(o.moe_kernel,
+            {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference}),
       "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
       "for more; auto: each where it is faster; gemv: experts on dp4a, activations in int8, lossy; all else as auto");
   flags.turn("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");

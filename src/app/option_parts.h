@@ -28,6 +28,14 @@ struct Choice {
   std::vector<std::pair<std::string, T>> words;
 };
 
+// Each by its name_of().
+template <class T>
+Choice<T> named(T& into, std::initializer_list<T> values) {
+  Choice<T> choice{into, {}};
+  for (const T value : values) choice.words.emplace_back(name_of(value), value);
+  return choice;
+}
+
 template <class T>
 Flag add_choice(Flags flags, const std::string& name, Choice<T> choice, const std::string& help) {
   Words words;

@@ -202,7 +202,7 @@ int execute(const ServeOptions& o) {
   loaded = true;
   terminal.note(fmt::format("serving {} on {}, context {} tokens", named.names.front(),
                             running.loaded->backend().name(), running.max_context));
-  terminal.note("modes: " + describe_modes(model));
+  terminal.note("modes: " + describe_modes(model, running.loaded->backend()));
   for (const std::string& line : decisions(model)) terminal.note(line);
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   http.wait();

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -68,6 +69,8 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
 
   [[nodiscard]] virtual std::string_view name() const = 0;
+  // For people: which kernels compute, as the options were resolved.
+  [[nodiscard]] virtual std::string modes() const { return std::string(name()); }
 
   // Shapes and types must be the role's (the manifest has checked them). A host backend keeps the view: the caller
   // keeps the bytes alive and unchanged as long as the backend; for another, until finish_upload(). Throws

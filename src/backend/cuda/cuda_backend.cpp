@@ -16,6 +16,8 @@
 #include "backend/cuda/sampling/tickets.h"
 #include "base/error.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -71,6 +73,15 @@ class StreamedCudaBackend final : public CudaBackend {
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] MoeKernel moe_kernel() const override { return moe_kernel_; }
+  [[nodiscard]] std::string modes() const override {
+    const AttentionKernel attention =
+        choose_flash(config_, options_) ? AttentionKernel::kFlash : AttentionKernel::kReference;
+    std::string arches;
+    for (const Arch& arch : card_.arches) arches += (arches.empty() ? "" : ", then ") + std::string(arch.name);
+    return fmt::format("experts {}, activations {}, attention {}, CUDA graphs {}, kernels of {}",
+                       backend::name_of(moe_kernel_), backend::name_of(choose_activations(moe_kernel_, options_)),
+                       backend::name_of(attention), graphs_ ? "on" : "off", arches);
+  }
   [[nodiscard]] int64_t graph_replays() const override { return graphs_ ? graphs_->replays() : 0; }
 
   [[nodiscard]] std::vector<KernelLaunches> launches() const override {

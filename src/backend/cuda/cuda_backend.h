@@ -35,18 +35,25 @@ enum class MoeKernel : uint8_t {
   return kNames[static_cast<size_t>(kernel)];
 }
 
+// kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's heads and pages.
+enum class AttentionKernel : uint8_t { kAuto, kFlash, kReference };
+[[nodiscard]] constexpr std::string_view name_of(AttentionKernel kernel) {
+  constexpr std::array<std::string_view, 3> kNames = {"auto", "flash", "reference"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
 struct CudaOptions {
   int device = 0;
   using Kv = KvDtype;
   Kv kv = Kv::kBf16;
-  // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's heads and pages.
-  enum class Attention : uint8_t { kAuto, kFlash, kReference } attention = Attention::kAuto;
+  using Attention = AttentionKernel;
+  Attention attention = Attention::kAuto;
   // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
   std::vector<MappedSource> files{};
   int upload_threads = 1;
   MoeKernel moe = MoeKernel::kAuto;
   Activations activations = Activations::kExact;  // kInt8: with kGemv, which implies it
-  std::optional<cuda::Tuned> tuned{};                         // instead of the card's (tuned.h), to measure it
+  std::optional<cuda::Tuned> tuned{};             // instead of the card's (tuned.h), to measure it
   bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
 };
 

@@ -72,6 +72,7 @@ class Weights {
   void add(const HostWeight& like, WeightRole role, WeightFormat format, RawTensor values) {
     if (!weights_.empty() && weights_.back().role == role && weights_.back().layer == like.layer) {
       weights_.back().odd = std::move(values);
+      weights_.back().odd_format = format;
       return;
     }
     weights_.push_back(

@@ -185,6 +185,24 @@ TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_un
   }
 }
 
+TEST_F(Upload, refuses_gate_and_up_in_two_formats) {
+  const test::ScratchDir dir;
+  const model::ModelConfig config = config_of(512);
+  const convert::DummyWeights made(config, 3, nullptr);
+  const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = GgmlType::kF16});
+  std::vector<HostWeight> weights = convert::bind_gguf(file.tensors(), config);
+  const auto bias =
+      std::find_if(weights.begin(), weights.end(), [](const HostWeight& w) { return w.role == kGateUpBias; });
+  bias->odd_format = WeightFormat::kF16;
+  try {
+    const Uploaded uploaded(config, weights, Matrices::kPacked);
+    FAIL() << "gate in f32, up in f16";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    EXPECT_STREQ(error.what(), "cuda: layer 0 gate_up_bias: want gate and up in one format, found f32 and f16");
+  }
+}
+
 TEST_F(Upload, refuses_what_it_has_no_kernels_for) {
   const model::ModelConfig config = config_of(512);
   const convert::DummyWeights made(config, 3, nullptr);

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
+#include <utility>
 #include <vector>
 
 namespace nibble::backend {
@@ -69,10 +71,17 @@ struct HostWeight {
   WeightFormat format = WeightFormat::kBf16;
   RawTensor values;
   RawTensor scales;  // of kMxfp4 and kMxfp8
-  // Of kGateUp and kGateUpBias of a file that holds gate and up apart: rows 1, 3, 5, …, in the same format; `values`
+  // Of kGateUp and kGateUpBias of a file that holds gate and up apart: rows 1, 3, 5, …; `values`
   // are rows 0, 2, 4, … Where it is empty, `values` are all.
   RawTensor odd = {};
+  WeightFormat odd_format = WeightFormat::kBf16;
 };
+// Its rows 1, 3, 5, … as a weight of their own. REQUIRES odd.
+[[nodiscard]] inline HostWeight odd_rows(HostWeight weight) {
+  weight.format = weight.odd_format;
+  weight.values = std::exchange(weight.odd, {});
+  return weight;
+}
 
 struct WeightHandle {
   int32_t idx = -1;  // -1: none

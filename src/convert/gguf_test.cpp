@@ -217,9 +217,7 @@ float stored_value(const HostWeight& w, int64_t idx) {
 float joined_value(const HostWeight& w, int64_t idx, int64_t cols) {
   if (w.odd.bytes.empty()) return value_of(w, idx);
   const int64_t row = idx / cols;
-  HostWeight half = w;
-  if (row % 2 == 1) half.values = w.odd;
-  return value_of(half, row / 2 * cols + idx % cols);
+  return value_of(row % 2 == 1 ? odd_rows(w) : w, row / 2 * cols + idx % cols);
 }
 
 TEST(GgufExport, experts_keep_every_value_in_their_halves) {

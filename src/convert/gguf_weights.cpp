@@ -91,16 +91,13 @@ backend::HostWeight weight_of(const GgufItem& item, const GgufTensor& tensor, st
 }
 
 // The odd rows to the even ones, which are bound already.
-void join(backend::HostWeight& odd, const GgufItem& item, std::span<backend::HostWeight> bound,
-          std::string_view where) {
+void join(backend::HostWeight& odd, std::span<backend::HostWeight> bound) {
   const auto even = std::find_if(bound.rbegin(), bound.rend(), [&](const backend::HostWeight& w) {
-    return w.role == item.role && w.layer == item.layer;
+    return w.role == odd.role && w.layer == odd.layer;
   });
   check(even != bound.rend(), "gate stands before up in the table");
-  if (even->format != odd.format)
-    throw Error(Code::kUnsupported, "{}: {}: want the type of its gate, {}, found {}", where, item.name,
-                name_of(even->format), name_of(odd.format));
   even->odd = std::move(odd.values);
+  even->odd_format = odd.format;
 }
 
 // E8M0's NaN; binary16 with all exponent bits set is an infinity or NaN.
@@ -170,7 +167,7 @@ std::vector<backend::HostWeight> bind_gguf(std::span<const GgufTensor> tensors, 
   for (const GgufItem& item : items) {
     backend::HostWeight weight = weight_of(item, *by_name.at(item.name), options.where);
     if (item.half == Half::kOdd) {
-      join(weight, item, bound, options.where);
+      join(weight, bound);
     } else {
       bound.push_back(std::move(weight));
     }

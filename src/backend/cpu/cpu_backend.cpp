@@ -73,7 +73,9 @@ class CpuBackend final : public Backend {
 
   WeightHandle upload(const HostWeight& weight) override {
     const std::optional<WeightFormat> as = config_.dense.of(weight.role);
-    const bool vector = is_vector(weight.role), blocks = cpu::in_blocks(weight.format);
+    const bool vector = is_vector(weight.role);
+    const bool blocks =
+        cpu::in_blocks(weight.format) || (!weight.odd.bytes.empty() && cpu::in_blocks(weight.odd_format));
     if (vector && blocks) {
       throw Error(Code::kUnsupported, "cpu: {}: want bf16, f16 or f32, found {}", backend::name_of(weight.role),
                   backend::name_of(weight.format));
@@ -81,15 +83,11 @@ class CpuBackend final : public Backend {
     Uploaded uploaded;
     if (vector) {  // small, read often: decoded once
       uploaded.vector = decoded(weight.format, weight.values);
-      if (!weight.odd.bytes.empty()) uploaded.odd_vector = decoded(weight.format, weight.odd);
+      if (!weight.odd.bytes.empty()) uploaded.odd_vector = decoded(weight.odd_format, weight.odd);
     } else {
       Matrix& matrix = uploaded.matrix.emplace(weight);
       if (as) requantise(matrix, weight.role, *as);
-      if (!weight.odd.bytes.empty()) {
-        HostWeight odd = weight;
-        odd.values = weight.odd;
-        uploaded.odd.emplace(odd);
-      }
+      if (!weight.odd.bytes.empty()) uploaded.odd.emplace(odd_rows(weight));
     }
     weights_.push_back(std::move(uploaded));
     return {static_cast<int32_t>(weights_.size()) - 1};

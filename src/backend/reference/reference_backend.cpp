@@ -126,9 +126,7 @@ class ReferenceBackend final : public Backend {
     weights_.emplace_back(weight, config_.dense.of(weight.role), options_.weights);
     const int32_t own = static_cast<int32_t>(weights_.size()) - 1;
     if (weight.odd.bytes.empty()) return {own};
-    HostWeight odd = weight;
-    odd.values = weight.odd;
-    weights_.emplace_back(odd, std::nullopt, options_.weights);  // odd_of
+    weights_.emplace_back(odd_rows(weight), std::nullopt, options_.weights);  // odd_of
     weights_[static_cast<size_t>(own)].has_odd = true;
     return {own};
   }

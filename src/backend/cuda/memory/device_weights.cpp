@@ -32,6 +32,9 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   check_format(weight);
+  if (!weight.odd.bytes.empty() && weight.odd_format != weight.format)
+    throw Error(Code::kUnsupported, "cuda: layer {} {}: want gate and up in one format, found {} and {}", weight.layer,
+                backend::name_of(weight.role), backend::name_of(weight.format), backend::name_of(weight.odd_format));
   if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads);
   if (!slabs_) slabs_.emplace(*uploader_);
   const Dims& d = options_.config.dims;

@@ -303,8 +303,9 @@ void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
 
 // Also while a step that computes the sequence is under way, as when its client has gone. That step may still write its
 // pages, and nobody is hurt: a backend runs steps in order, so whoever gets a page writes it in a later step, and reads
-// only what was written for it. What the prefix cache keeps is settled(): tokens that are known; a step under way writes
-// behind them. The Sequence itself stays until the last of its steps is read (drop_if_done): batches point at it.
+// only what was written for it. What the prefix cache keeps is settled(): tokens that are known; a step under way
+// writes behind them. The Sequence itself stays until the last of its steps is read (drop_if_done): batches point at
+// it.
 void Loop::end(Sequence& s, FinishReason reason, Code code, std::string message) {
   scheduler_.remove(s);
   cache_.release(s.settled(), s.pages);

@@ -146,7 +146,8 @@ void launch(const AttendLaunch& args, const Launch& on) {
 void any_attend(const AttendLaunch& args, const Launch& on) {
   const bool f32 = args.kv.type == KvPages::Type::kF32;
   const Kernel kernel = f32 ? kernel::kAttendF32 : kernel::kAttendBf16;
-  require_shape(args.kv.type != KvPages::Type::kE4m3, kernel, "f32 or bf16 pages", static_cast<int64_t>(args.kv.type));
+  require_shape(f32 || args.kv.type == KvPages::Type::kBf16, kernel, "f32 or bf16 pages",
+                static_cast<int64_t>(args.kv.type));
   require_shape(args.tokens > 0 && args.tokens <= 65535, kernel, "1 to 65535 tokens", args.tokens);
   require_shape(args.head_dim > 0 && args.head_dim % 8 == 0 && args.head_dim <= 128, kernel,
                 "a head_dim of at most 128, a multiple of 8", args.head_dim);

@@ -8,7 +8,8 @@ namespace nibble::backend::cuda {
 namespace {
 
 void check_shapes(const FlashArgs& args, KvPages::Type type, Kernel kernel) {
-  require_shape(type != KvPages::Type::kF32, kernel, "bf16 or e4m3 pages", static_cast<int64_t>(type));
+  require_shape(type == KvPages::Type::kBf16 || type == KvPages::Type::kE4m3, kernel, "bf16 or e4m3 pages",
+                static_cast<int64_t>(type));
   require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
                 kernel, "1 to 8 query heads per kv head", args.heads);
 }

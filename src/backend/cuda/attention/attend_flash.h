@@ -10,7 +10,7 @@ namespace nibble::backend::cuda {
 // Whether the kernels take these shapes; the launchers throw Error(kUnsupported) where this is false.
 [[nodiscard]] constexpr bool flash_serves(int64_t heads, int64_t kv_heads, int64_t head_dim, KvPages::Type type) {
   return head_dim == kHeadDim && kv_heads > 0 && heads % kv_heads == 0 && heads / kv_heads <= kGroupHeads &&
-         type != KvPages::Type::kF32;
+         (type == KvPages::Type::kBf16 || type == KvPages::Type::kE4m3);
 }
 
 // Token by token: args.decode_count tokens. REQUIRES args.target and scratch as plan_decode and decode_scratch say.

@@ -1,3 +1,4 @@
+#include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/memory/arena.h"
 
 #include "backend/cuda/program/choices.h"
@@ -13,17 +14,10 @@ namespace {
 
 KvPages carve_pages(const Dims& dims, int64_t pages, CudaOptions::Kv kv, Carver& carver) {
   const int64_t values = pages * kPageTokens * dims.kv_width();
-  static_cast<void>(page_type(kv));  // refuses what there are no pages of
-  if (kv == CudaOptions::Kv::kF32) {
-    float* keys = carver.take<float>(values);
-    return {.keys = keys, .values = carver.take<float>(values), .type = KvPages::Type::kF32};
-  }
-  if (kv == CudaOptions::Kv::kE4m3) {
-    E4m3* keys = carver.take<E4m3>(values);
-    return {.keys = keys, .values = carver.take<E4m3>(values), .type = KvPages::Type::kE4m3};
-  }
-  Bf16* keys = carver.take<Bf16>(values);
-  return {.keys = keys, .values = carver.take<Bf16>(values), .type = KvPages::Type::kBf16};
+  return with_page_type(page_type(kv), kernel::kRopeKvBf16, [&](auto value) {
+    auto* keys = carver.take<decltype(value)>(values);
+    return KvPages{.keys = keys, .values = carver.take<decltype(value)>(values), .type = kv};
+  });
 }
 
 // Pages that one row's table can name.

@@ -1,5 +1,6 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 
+#include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/quantise/rounding.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
@@ -89,6 +90,7 @@ void check_args(const RopeSumsArgs& a) {
   require_shape(aligned(a.q) && aligned(a.cosine) && aligned(a.sine) && a.kv_slots != nullptr && aligned(a.kv.keys) &&
                     aligned(a.kv.values),
                 kName, "q, rope table and pages, 16-byte aligned, and slots", a.tokens);
+  with_page_type(a.kv.type, kName, [](auto) {});
 }
 
 void check_args(const GemmArgs& a, const RopeSumsArgs& of_its_sums) {

@@ -1,9 +1,13 @@
+#include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/launch/kernel_table.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+
+#include <iterator>
+#include <type_traits>
 
 #include <cuda_bf16.h>
 
@@ -87,20 +91,16 @@ void any_rope_table(const RopeTableLaunch& args, const Launch& on) {
 }
 
 void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {
-  const KvPages::Type type = args.kv.type;
-  const Kernel kernel = type == KvPages::Type::kF32    ? kernel::kRopeKvF32
-                        : type == KvPages::Type::kE4m3 ? kernel::kRopeKvE4m3
-                                                       : kernel::kRopeKvBf16;
+  constexpr Kernel kRopeKv[] = {kernel::kRopeKvBf16, kernel::kRopeKvF32, kernel::kRopeKvE4m3};
+  const auto type = static_cast<size_t>(args.kv.type);
+  const Kernel kernel = kRopeKv[type < std::size(kRopeKv) ? type : 0];
   require_shape(args.tokens > 0, kernel, "at least one token", args.tokens);
   require_shape(args.head_dim > 0 && args.head_dim % 2 == 0 && args.head_dim <= 2 * kMaxHalf, kernel,
                 "an even head_dim of at most 256", args.head_dim);
-  if (type == KvPages::Type::kF32) {
-    any_rope_kv<float><<<args.tokens, kThreads, 0, on.stream>>>(args);
-  } else if (type == KvPages::Type::kE4m3) {
-    any_rope_kv<E4m3><<<args.tokens, kThreads, 0, on.stream>>>(args);
-  } else {
-    any_rope_kv<__nv_bfloat16><<<args.tokens, kThreads, 0, on.stream>>>(args);
-  }
+  with_page_type(args.kv.type, kernel, [&](auto value) {
+    using T = std::conditional_t<std::is_same_v<decltype(value), Bf16>, __nv_bfloat16, decltype(value)>;
+    any_rope_kv<T><<<args.tokens, kThreads, 0, on.stream>>>(args);
+  });
   launched(kernel, on);
 }
 

@@ -3,6 +3,7 @@
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "base/error.h"
 
@@ -237,6 +238,31 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
                           "any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm"));
   const cuda::Program spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm<bf16>", "any_gemm<gate_up>", "any_gemm<mxfp4>"}));
+}
+
+TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_they_come_in) {
+  alignas(16) static float memory[4] = {};
+  alignas(16) static int32_t slots[4] = {};
+  cuda::RopeSumsArgs rope{.sums = {memory, 1},
+                          .bias = reinterpret_cast<const Bf16*>(memory),
+                          .q = memory,
+                          .cosine = memory,
+                          .sine = memory,
+                          .kv_slots = slots,
+                          .kv = {memory, memory, Kv::kBf16},
+                          .tokens = 1,
+                          .heads = 1,
+                          .kv_heads = 1};
+  EXPECT_NO_THROW(cuda::check_args(rope));
+  rope.kv.type = Kv::kInt8;
+  try {
+    cuda::check_args(rope);
+    FAIL() << "int8 pages";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "cuda: any_rope_sums_f32: want pages of bf16, f32 or e4m3, found int8");
+  }
+  EXPECT_FALSE(cuda::flash_serves(64, 8, 64, Kv::kInt8));
+  for (const cuda::Arch& arch : cuda::architectures()) EXPECT_FALSE(arch.prefill.serve(Kv::kInt8).has_value());
 }
 
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {

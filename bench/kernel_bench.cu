@@ -23,7 +23,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kHidden = 2880, kInter = 2880, kTopk = 4, kExperts = 32, kVocab = 201088;
+constexpr int kHidden = 2880, kInter = 2880, kTopk = 4, kExperts = 128, kVocab = 201088;
 constexpr int64_t kPoolBytes = int64_t{5} << 30;
 constexpr int kRepetitions = 9;
 
@@ -201,9 +201,10 @@ std::vector<float> draw_logits(int tokens, int layer, uint32_t experts, int* dis
 
 enum class Moe { kUp, kUpInL2, kDown, kPair };
 
-// up, down with one or two parts, or both in turn as a layer has them. kUpInL2: one layer's first four experts again
-// and again, 35 MB: how fast tiles are consumed when DRAM is not the limit; its % of read bandwidth may pass 100.
-Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, const Buffers& b) {
+// up, down in the form that a step of so many tokens has, or both in turn as a layer has them. kUpInL2: one layer's
+// first four experts again and again, 35 MB: how fast tiles are consumed when DRAM is not the limit; its % of read
+// bandwidth may pass 100.
+Subject moe_subject(const std::string& name, Moe which, int tokens, const Buffers& b) {
   const int64_t up_bytes = kExperts * layout::packed_bytes(2 * kInter, kHidden);
   const int64_t down_bytes = kExperts * layout::packed_bytes(kHidden, kInter);
   const int64_t layer_bytes = which == Moe::kUp || which == Moe::kUpInL2 ? up_bytes
@@ -217,27 +218,43 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
     const std::vector<float> own = draw_logits(tokens, i, which == Moe::kUpInL2 ? kTopk : kExperts, &distinct);
     cuda_check(cudaMemcpy(logits + i * tokens * kExperts, own.data(), own.size() * 4, cudaMemcpyHostToDevice), "ids");
   }
+  constexpr int kRowTiles = kHidden / layout::kTileRows;
+  auto* finished = device_array<int>(kRowTiles);
+  cuda_check(cudaMemset(finished, 0, kRowTiles * sizeof(int)), "zeros");
   const ExpertChoice choice{.experts = kExperts, .topk = kTopk};
   const MoeUpArgs up{
       .bias = b.bias, .x = b.half_x, .choice = choice, .u = b.u, .hidden = kHidden, .inter = kInter, .tokens = tokens};
   const MoeDownArgs down{.bias = b.bias,
                          .u = b.u,
                          .choice = choice,
+                         .y = b.y,
+                         .sums = device_array<float>(int64_t{kGemvRoutes} * kHidden),
+                         .finished = finished,
+                         .hidden = kHidden,
+                         .inter = kInter,
+                         .tokens = tokens};
+  const GemvDownArgs few{.bias = b.bias,
+                         .u = b.u,
+                         .choice = choice,
                          .y = {b.y, b.y + int64_t{8} * kHidden},
                          .hidden = kHidden,
                          .inter = kInter,
                          .tokens = tokens,
-                         .parts = parts};
-  const bool has_down = which == Moe::kDown || which == Moe::kPair;
+                         .parts = 2};
+  const bool has_up = which != Moe::kDown, has_down = which == Moe::kDown || which == Moe::kPair;
+  const bool few_pairs = tokens * kTopk <= kGemvTokens;
+  const auto placed = [=](auto args, int i, const uint8_t* weights) {
+    args.choice.logits = logits + i * tokens * kExperts;
+    args.weights = weights;
+    return args;
+  };
   const auto link = [=](int i, const Link& launch) {
     const uint8_t* weights = b.pool + i % layers * layer_bytes;
-    MoeUpArgs own_up = up;
-    MoeDownArgs own_down = down;
-    own_up.choice.logits = own_down.choice.logits = logits + i * tokens * kExperts;
-    own_up.weights = weights;
-    own_down.weights = which == Moe::kPair ? weights + up_bytes : weights;
-    if (which != Moe::kDown) gemv_moe_up(own_up, plan_row_warps(kHidden, kMoeUpWish, launch.device), launch.on());
-    if (has_down) gemv_moe_down(own_down, launch.gemv(own_down), launch.on());
+    const uint8_t* down_weights = has_up ? weights + up_bytes : weights;
+    if (has_up) moe_up_rows(placed(up, i, weights), plan_row_warps(kHidden, kMoeUpWish, launch.device), launch.on());
+    if (has_down && few_pairs) gemv_moe_down(placed(few, i, down_weights), launch.gemv(few), launch.on());
+    if (has_down && !few_pairs)
+      moe_down_rows(placed(down, i, down_weights), plan_row_warps(kInter, kMoeDownWish, launch.device), launch.on());
   };
   // The mean over the layers: their numbers of distinct experts differ.
   const int links = layers * rounds;
@@ -247,8 +264,11 @@ Subject moe_subject(const std::string& name, Moe which, int parts, int tokens, c
     return base;
   };
   GemvCost total;
-  if (which != Moe::kDown) total = mean(up);
-  if (has_down) total = {total.bytes + mean(down).bytes, total.flops + mean(down).flops};
+  if (has_up) total = mean(up);
+  if (has_down) {
+    const GemvCost own = few_pairs ? mean(few) : mean(down);
+    total = {total.bytes + own.bytes, total.flops + own.flops};
+  }
   return {name, tokens, total, links, link};
 }
 
@@ -372,11 +392,10 @@ std::vector<Subject> subjects(const Buffers& b, int tokens) {
         dense_subject("lm_head", b, {.packing = packing, .in = {}, .rows = kVocab, .cols = kHidden, .tokens = tokens}));
   }
   all.push_back(router_subject(b, tokens));
-  all.push_back(moe_subject("gate_up x4", Moe::kUp, 1, tokens, b));
-  all.push_back(moe_subject("gate_up x4 from L2", Moe::kUpInL2, 1, tokens, b));
-  all.push_back(moe_subject("down x4, 1 part", Moe::kDown, 1, tokens, b));
-  all.push_back(moe_subject("down x4, 2 parts", Moe::kDown, 2, tokens, b));
-  all.push_back(moe_subject("gate_up + down, 2 parts", Moe::kPair, 2, tokens, b));
+  all.push_back(moe_subject("gate_up x4", Moe::kUp, tokens, b));
+  all.push_back(moe_subject("gate_up x4 from L2", Moe::kUpInL2, tokens, b));
+  all.push_back(moe_subject("down x4", Moe::kDown, tokens, b));
+  all.push_back(moe_subject("gate_up + down", Moe::kPair, tokens, b));
   return all;
 }
 

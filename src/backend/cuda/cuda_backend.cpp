@@ -56,6 +56,7 @@ class StreamedCudaBackend final : public CudaBackend {
     Carver place(memory_.get());
     at_ = carve(needs, place);
     if (needs.matrices == Matrices::kPacked) {
+      zero(at_.down_finished, dims_.hidden / layout::kTileRows);
       zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
       if (!options.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     }

@@ -35,11 +35,6 @@ void launch_rows(const typename Op<1>::Args& args, const GemvPlan& plan, Kernel 
   launch_op<Packing::kMxfp4, Columns::kVectors, Op<2>>(args, plan, name, on);
 }
 
-template <class Op>
-void launch_moe(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
-  launch_op<layout::Packing::kMxfp4, Columns::kVectors, Op>(args, plan, name, on);
-}
-
 }  // namespace
 
 void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on) {
@@ -52,14 +47,9 @@ void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on) {
   launch_rows<QkvOp>(args, plan, by_packing(kernel::kGemvQkv, args.packing), on);
 }
 
-void gemv_moe_down(const MoeDownArgs& args, const GemvPlan& plan, const Launch& on) {
+void gemv_moe_down(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  constexpr Kernel kName = kernel::kMoeDown;
-  if (args.tokens * args.choice.topk <= kGemvTokens) {
-    launch_moe<MoeDownOp<DownColumns::kPairs>>(args, plan, kName, on);
-  } else {
-    launch_moe<MoeDownOp<DownColumns::kTokens>>(args, plan, kName, on);
-  }
+  launch_op<layout::Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan, kernel::kGemvMoeDown, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -131,25 +131,18 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     rows.after(Op(args.op, shared, lane), shared, slice, lane, x);
   } else {
     ptx::grid_dependency_wait();
-    if constexpr (Op::kChooses && !Op::kReload)
-      load_activations<Tile>(Op(args.op, Routing{}, lane), {}, slice, lane, x);
+    load_activations<Tile>(Op(args.op, Routing{}, lane), slice, lane, x);
   }
   await_choice<Op>(shared);
   const Op op(args.op, shared, lane);
   const auto walk = op.walk();
   Cursor c = walk.first(static_cast<int>(blockIdx.x));
   if (!walk.valid(c)) return;
-  if constexpr (Op::kReload) load_activations<Tile>(op, c, slice, lane, x);
   RingPosition at, out, other;  // other: of the epilogue whose turn it is not
   int first_slot = 0;
   while (true) {
     const Cursor after = walk.next(c);
     const bool more = walk.valid(after);
-    const bool reload = Op::kReload && more && after.slot != c.slot;
-    Activations<Tile> coming;
-    if constexpr (Op::kReload) {
-      if (reload) load_activations<Tile>(op, after, slice, lane, coming);  // under way while this tile is multiplied
-    }
     Accumulators acc = {};
     Piece<Tile> w;
 #pragma unroll
@@ -162,9 +155,6 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     }
     float sums[4];
     w.sums(acc, sums);
-    if constexpr (Op::kReload) {
-      if (reload) x = coming;
-    }
     const int slot = first_slot + out.stage;
     ptx::mbarrier_wait(shared.partial_empty(slot), out.parity ^ 1);
     ptx::store_shared16(shared.partial(slot, slice, lane), sums);
@@ -213,7 +203,7 @@ __device__ void finish(const KernelArgs& args, const GemvShared& shared, int own
     if (more) fetched_after = op.fetch(after);
     const int slot = own * kPartialSlots + at.stage;
     ptx::mbarrier_wait(shared.partial_full(slot), at.parity);
-    constexpr int kTogether = Op::kReload ? 4 : 8;  // registers
+    constexpr int kTogether = 8;
     float sums[4] = {};
 #pragma unroll
     for (int first = 0; first < layout::kMaxSlices; first += kTogether) {

@@ -9,13 +9,12 @@
 
 namespace nibble::backend::cuda {
 
-// Check the arguments (Error as check_args says), launch, return. plan: plan_gemv or plan_row_warps of the arguments'
-// shape (gemv_plan.h shape_of, kMoeUpWish). The kernels fetch their first weights before they wait for the one before.
+// Check the arguments (Error as check_args says), launch, return. plan: plan_gemv of the arguments' shape (gemv_plan.h
+// shape_of). The kernels fetch their first weights before they wait for the one before.
 void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on);
 void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on);
 void route_logits(const RouterArgs& args, const Launch& on);
-void gemv_moe_up(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
-void gemv_moe_down(const MoeDownArgs& args, const GemvPlan& plan, const Launch& on);
+void gemv_moe_down(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on);
 
 void pack_weights(const PackArgs& args, cudaStream_t stream);
 void quantize_weights(const QuantizeArgs& args, cudaStream_t stream);

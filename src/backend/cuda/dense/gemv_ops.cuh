@@ -4,7 +4,6 @@
 //
 //   kChooses     the CTA chooses experts; an Op made with an empty Routing knows all that does not depend on them
 //   column       a column's row of f16 activations, or null; RowsIn: read8, rows of floats
-//   kReload      activations change with the slot
 //   sums         as gemv_tile.cuh leaves them, added over slices
 
 #include "backend/cuda/dense/gemv_shared.cuh"
@@ -39,7 +38,6 @@ template <class TheArgs>
 struct RowsOp {
   using Args = TheArgs;
   static constexpr bool kChooses = false;
-  static constexpr bool kReload = false;
   const Args& a;
   int lane;
 
@@ -146,16 +144,11 @@ struct QkvOp : RowsOp<QkvArgs> {
   }
 };
 
-// kPairs: column p = pair p (tokens * topk <= 8), activations stay in registers. kTokens: column t = token t, with the
-// activations of the tile's expert, reloaded when the expert changes.
-enum class DownColumns { kPairs, kTokens };
-
-template <DownColumns kColumns>
+// Column p = pair p: activations stay in registers.
 struct MoeDownOp {
-  using Args = MoeDownArgs;
+  using Args = GemvDownArgs;
   using Fetched = BiasPair;
   static constexpr bool kChooses = true;
-  static constexpr bool kReload = kColumns == DownColumns::kTokens;
   const Args& a;
   int lane;
   Routing routing;
@@ -174,10 +167,6 @@ struct MoeDownOp {
   __device__ int64_t tile(const Cursor& c) const {
     return int64_t{routing.expert_at(c.slot)} * row_tiles() + c.row_tile;
   }
-  __device__ int pair_of_column(uint32_t pairs, int col) const {
-    if constexpr (kColumns == DownColumns::kTokens) return pair_of_token(pairs, col, a.tokens, a.choice.topk);
-    return (pairs >> col & 1u) != 0 ? col : -1;
-  }
   // One token's pairs are the slots: a CTA of one part has only its own (UnitWalk).
   __device__ bool may_use(int pair) const {
     const auto ctas = static_cast<int>(gridDim.x);
@@ -185,11 +174,8 @@ struct MoeDownOp {
     const int part = static_cast<int>(blockIdx.x) / (ctas / a.parts);
     return part * a.choice.topk / a.parts <= pair && pair < (part + 1) * a.choice.topk / a.parts;
   }
-  __device__ const F16* column(const Cursor& c, int col) const {
-    if constexpr (kColumns == DownColumns::kPairs)
-      return col < a.tokens * a.choice.topk && may_use(col) ? a.u + int64_t{col} * a.inter : nullptr;
-    const int pair = pair_of_column(routing.pairs_at(c.slot), col);
-    return pair < 0 ? nullptr : a.u + int64_t{pair} * a.inter;
+  __device__ const F16* column(int col) const {
+    return col < a.tokens * a.choice.topk && may_use(col) ? a.u + int64_t{col} * a.inter : nullptr;
   }
   __device__ Fetched fetch(const Cursor& c) const {
     const Bf16* bias = a.bias + int64_t{routing.expert_at(c.slot)} * a.hidden + c.row_tile * layout::kTileRows;
@@ -198,19 +184,14 @@ struct MoeDownOp {
   __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& fetched) {
     const uint32_t pairs = routing.pairs_at(c.slot);
     for (int j = 0; j < 2; ++j) {
-      const int pair = pair_of_column(pairs, column_of(lane, j));
-      const float w = __shfl_sync(kEveryLane, weight, pair < 0 ? 0 : pair);
-      if (pair < 0) continue;
+      const int pair = column_of(lane, j);
+      const float w = __shfl_sync(kEveryLane, weight, pair);
+      if ((pairs >> pair & 1u) == 0) continue;
       acc[j] += w * (sums[j] + fetched.bias[0]);
       acc[2 + j] += w * (sums[2 + j] + fetched.bias[1]);
     }
     if (!c.ends_unit) return;
-    if constexpr (kColumns == DownColumns::kPairs) {
-      store_pairs(c);
-    } else {
-      for (int i = 0; i < 4; ++i)
-        if (column_of(lane, i % 2) < a.tokens) store(c, column_of(lane, i % 2), 8 * (i / 2), acc[i]);
-    }
+    store_pairs(c);
     for (float& value : acc) value = 0;
   }
   // Adds the columns of each token, in the order of k. Quad lane 0 stores row g, quad lane 1 row g + 8.

@@ -111,11 +111,17 @@ GemvCost cost(const MoeUpArgs& a, int distinct_experts) {
 }
 
 GemvCost cost(const MoeDownArgs& a, int distinct_experts) {
-  const int64_t routes = int64_t{a.tokens} * a.choice.topk;
+  const int64_t pairs = int64_t{a.tokens} * a.choice.topk;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.hidden, a.inter) + 2 * int64_t{a.hidden}) +
-                   2 * routes * a.inter + 4 * int64_t{a.tokens} * a.choice.experts +
-                   4 * a.parts * int64_t{a.tokens} * a.hidden,
-          .flops = 2 * routes * a.hidden * a.inter};
+                   pairs * (2 * a.inter + 8 * a.hidden) + 4 * int64_t{a.tokens} * (a.choice.experts + a.hidden),
+          .flops = 2 * pairs * a.hidden * a.inter};
+}
+
+GemvCost cost(const GemvDownArgs& a, int distinct_experts) {
+  const int64_t pairs = int64_t{a.tokens} * a.choice.topk;
+  return {.bytes = distinct_experts * (layout::packed_bytes(a.hidden, a.inter) + 2 * int64_t{a.hidden}) +
+                   2 * pairs * a.inter + 4 * int64_t{a.tokens} * (a.choice.experts + a.parts * a.hidden),
+          .flops = 2 * pairs * a.hidden * a.inter};
 }
 
 void check_args(const DenseArgs& a) {
@@ -162,13 +168,23 @@ void check_args(const MoeUpArgs& a) {
 }
 
 void check_args(const MoeDownArgs& a) {
-  const std::string args = fmt::format(
-      "moe_down hidden {}, inter {}, topk {} of {}, {} tokens, {} parts, weights {}, "
-      "u {}, y {}",
-      a.hidden, a.inter, a.choice.topk, a.choice.experts, a.tokens, a.parts, fmt::ptr(a.weights), fmt::ptr(a.u),
-      fmt::ptr(a.y[0]));
+  const std::string args =
+      fmt::format("moe_down hidden {}, inter {}, topk {} of {}, {} tokens, weights {}, u {}, y {}", a.hidden, a.inter,
+                  a.choice.topk, a.choice.experts, a.tokens, fmt::ptr(a.weights), fmt::ptr(a.u), fmt::ptr(a.y));
   check_matrix({a.hidden, a.inter}, a.tokens, args);
   check_choice(a.choice, a.tokens, args);
+  require(aligned(a.weights) && aligned(a.u) && a.bias != nullptr && a.y != nullptr && a.sums != nullptr &&
+              a.finished != nullptr,
+          Code::kInvalidRequest, "want weights and u 16-byte aligned, bias, y, sums and finished", args);
+}
+
+void check_args(const GemvDownArgs& a) {
+  const std::string args = fmt::format(
+      "moe_down hidden {}, inter {}, topk {} of {}, {} tokens, {} parts, weights {}, u {}, y {}", a.hidden, a.inter,
+      a.choice.topk, a.choice.experts, a.tokens, a.parts, fmt::ptr(a.weights), fmt::ptr(a.u), fmt::ptr(a.y[0]));
+  check_matrix({a.hidden, a.inter}, a.tokens, args);
+  check_choice(a.choice, a.tokens, args);
+  require(a.tokens * a.choice.topk <= kGemvTokens, Code::kUnsupported, "want tokens * topk in 1 to 8", args);
   require(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), Code::kUnsupported, "want 1 or 2 parts, at most topk",
           args);
   require(aligned(a.weights) && aligned(a.u) && a.y[0] != nullptr && a.bias != nullptr &&

@@ -108,14 +108,25 @@ struct MoeUpArgs {
   float swiglu_limit = 7.0f;
 };
 
-// y[0][t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]). With two parts, the second half of the experts goes to y[1],
-// and the reader adds: that balances the SMs better (180 row tiles over 132 SMs: 6 tiles instead of 8).
-// REQUIRES that the logits were complete before the kernel before this one let it start; moe_up sees to that. Then the
-// first weights are fetched while moe_up still runs.
+// y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]), in two forms: for many pairs of a token with an expert, and for
+// up to kGemvTokens. Both REQUIRE that the logits were complete before the kernel before this one let it start; moe_up
+// sees to that. Then the first weights are fetched while moe_up still runs.
 struct MoeDownArgs {
   const uint8_t* weights = nullptr;  // [experts] of [hidden, inter] RowOrder::kPlain, MXFP4
   const Bf16* bias = nullptr;        // [experts, hidden]
   const F16* u = nullptr;            // [tokens, topk, inter]
+  ExpertChoice choice;
+  float* y = nullptr;       // [tokens, hidden]
+  float* sums = nullptr;    // scratch [tokens, topk, hidden]
+  int* finished = nullptr;  // scratch [hidden / 16]: zero before a launch and after it
+  int hidden = 0, inter = 0, tokens = 0;
+};
+// Few pairs. With two parts, the second half of the experts goes to y[1], and the reader adds: that balances the SMs
+// better (180 row tiles over 132 SMs: 6 tiles instead of 8).
+struct GemvDownArgs {
+  const uint8_t* weights = nullptr;  // as MoeDownArgs
+  const Bf16* bias = nullptr;
+  const F16* u = nullptr;
   ExpertChoice choice;
   float* y[2] = {};  // [tokens, hidden] by part
   int hidden = 0, inter = 0, tokens = 0, parts = 1;
@@ -140,7 +151,7 @@ struct GemvShape {
 
 [[nodiscard]] constexpr GemvShape shape_of(const DenseArgs& a) { return {a.rows, a.cols, 1, a.packing}; }
 [[nodiscard]] constexpr GemvShape shape_of(const QkvArgs& a) { return {a.rows(), a.cols, 1, a.packing}; }
-[[nodiscard]] constexpr GemvShape shape_of(const MoeDownArgs& a) { return {a.hidden, a.inter, a.parts}; }
+[[nodiscard]] constexpr GemvShape shape_of(const GemvDownArgs& a) { return {a.hidden, a.inter, a.parts}; }
 
 // stages 0: as many as serve the shape best. Throws Error(kUnsupported) for a shape without slices or a card
 // with too little shared memory for a ring of two.
@@ -155,6 +166,7 @@ struct GemvCost {
 [[nodiscard]] GemvCost cost(const RouterArgs& args);
 [[nodiscard]] GemvCost cost(const MoeUpArgs& args, int distinct_experts);
 [[nodiscard]] GemvCost cost(const MoeDownArgs& args, int distinct_experts);
+[[nodiscard]] GemvCost cost(const GemvDownArgs& args, int distinct_experts);
 
 // Throw Error(kInvalidRequest or kUnsupported) that prints the arguments when a launch cannot serve them.
 void check_args(const DenseArgs& args);
@@ -162,6 +174,7 @@ void check_args(const QkvArgs& args);
 void check_args(const RouterArgs& args);
 void check_args(const MoeUpArgs& args);
 void check_args(const MoeDownArgs& args);
+void check_args(const GemvDownArgs& args);
 
 // Packs rows of a tall matrix on the device; experts follow each other as rows. `values` as the checkpoint ships them:
 // bf16 [rows, cols], or codes [rows, cols / 32, 16 or 32] with scales [rows, cols / 32]. bad_scales counts scale codes

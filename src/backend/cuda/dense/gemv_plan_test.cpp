@@ -74,7 +74,7 @@ DenseArgs dense() {
   return {.weights = kBytes, .bias = kBias, .in = {.x = sums}, .y = sums, .rows = 5120, .cols = 2880, .tokens = 8};
 }
 
-MoeDownArgs down() {
+GemvDownArgs down() {
   return {.weights = kBytes,
           .bias = kBias,
           .u = activations,
@@ -82,7 +82,7 @@ MoeDownArgs down() {
           .y = {sums, sums},
           .hidden = 2880,
           .inter = 2880,
-          .tokens = 8,
+          .tokens = 2,
           .parts = 2};
 }
 
@@ -112,9 +112,12 @@ TEST(gemv_plan, arguments_are_checked_and_printed) {
   EXPECT_THAT(refusal(args), testing::HasSubstr("[5120, 2912]"));
 
   EXPECT_EQ(refusal(down()), "accepted");
-  MoeDownArgs moe = down();
-  moe.choice.topk = 5;
+  GemvDownArgs moe = down();
+  moe.tokens = 8, moe.choice.topk = 5;
   EXPECT_THAT(refusal(moe), testing::HasSubstr("tokens * topk in 1 to 32"));
+  moe = down();
+  moe.tokens = 3;
+  EXPECT_THAT(refusal(moe), testing::HasSubstr("tokens * topk in 1 to 8"));
   moe = down();
   moe.choice.topk = 1;  // one distinct expert cannot be dealt to two parts
   EXPECT_THAT(refusal(moe), testing::HasSubstr("at most topk"));
@@ -124,13 +127,28 @@ TEST(gemv_plan, arguments_are_checked_and_printed) {
   moe = down();
   moe.choice.experts = 132;
   EXPECT_THAT(refusal(moe), testing::HasSubstr("topk to 128 experts"));
+
+  int finished[1] = {};
+  MoeDownArgs rows{.weights = kBytes,
+                   .bias = kBias,
+                   .u = activations,
+                   .choice = {.logits = sums, .experts = 128, .topk = 4},
+                   .y = sums,
+                   .sums = sums,
+                   .finished = finished,
+                   .hidden = 2880,
+                   .inter = 2880,
+                   .tokens = 8};
+  EXPECT_EQ(refusal(rows), "accepted");
+  rows.finished = nullptr;
+  EXPECT_THAT(refusal(rows), testing::HasSubstr("sums and finished"));
 }
 
 TEST(gemv_plan, cost_counts_each_expert_once) {
   const MoeUpArgs up{.choice = {.topk = 4}, .hidden = 2880, .inter = 2880, .tokens = 1};
   EXPECT_EQ(cost(up, 4).bytes - cost(up, 3).bytes, 5760 * 90 * 17 + 2 * 5760);
   EXPECT_EQ(cost(up, 4).flops, int64_t{2} * 4 * 5760 * 2880);
-  EXPECT_EQ(cost(down(), 4).flops, int64_t{2} * 32 * 2880 * 2880);
+  EXPECT_EQ(cost(down(), 4).flops, int64_t{2} * 8 * 2880 * 2880);
   EXPECT_EQ(cost(dense()).flops, int64_t{2} * 8 * 5120 * 2880);
 }
 

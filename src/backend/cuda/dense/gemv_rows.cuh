@@ -128,12 +128,12 @@ struct RowLoader {
   }
 };
 
-// The activations of this lane's column of the cursor's slot, rows of f16; RowsIn has RowLoader.
+// The activations of this lane's column, rows of f16; RowsIn has RowLoader.
 template <class Tile, class Op>
-__device__ void load_activations(const Op& op, const Cursor& c, int slice, int lane, Activations<Tile>& x) {
+__device__ void load_activations(const Op& op, int slice, int lane, Activations<Tile>& x) {
   static_assert(Tile::kPacking == layout::Packing::kMxfp4 && Tile::kColumns == Columns::kVectors);
   const RowPart<Tile, false> part{lane, slice};
-  const F16* row = op.column(c, part.row());
+  const F16* row = op.column(part.row());
 #pragma unroll
   for (int j = 0; j < part.kOwn; ++j)
     x.set_f16(j, row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + part.k(j)));

@@ -2,6 +2,7 @@
 // FAIL per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
 
 #include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/experts/grouped.h"
 #include "backend/cuda/dense/gemv_testing.h"
 
 #include <exception>
@@ -197,7 +198,7 @@ void test_up(const std::vector<Routes>& cases, const GemvDevice& device) {
                          .inter = kInter,
                          .tokens = routes.tokens};
     const auto run = [&](bool chained) {
-      gemv_moe_up(args, plan_row_warps(kHidden, kMoeUpWish, device), {.chained = chained});
+      moe_up_rows(args, plan_row_warps(kHidden, kMoeUpWish, device), {.chained = chained});
       cuda_check(cudaDeviceSynchronize(), "moe_up");
       return u.get();
     };
@@ -228,6 +229,7 @@ struct Down {
   Device<Bf16> d_bias{bias};
 };
 
+// parts 0: moe_down; else gemv_moe_down, whose parts are added here.
 void test_down_case(const Routes& routes, int parts, const GemvDevice& device, const Down& down) {
   const auto& bias = down.bias;
   const std::vector<F16> u_used(down.u.begin(), down.u.begin() + static_cast<int64_t>(routes.ids.size()) * kInter);
@@ -236,25 +238,41 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
   const std::vector<float>& weights = chosen.weights;
   const Device<float> logits(chosen.logits);
   const auto count = static_cast<size_t>(routes.tokens * kHidden);
-  Device<float> y(count), second(count);
-  const MoeDownArgs args{.weights = down.d_weights.data(),
-                         .bias = down.d_bias.data(),
-                         .u = u.data(),
-                         .choice = {logits.data(), nullptr, nullptr, kExperts, kTopk},
-                         .y = {y.data(), second.data()},
-                         .hidden = kHidden,
-                         .inter = kInter,
-                         .tokens = routes.tokens,
-                         .parts = parts};
+  Device<float> y(count), second(count), sums(routes.ids.size() * kHidden);
+  const Device<int> finished(std::vector<int>(static_cast<size_t>(kHidden / layout::kTileRows), 0));
+  const ExpertChoice choice{logits.data(), nullptr, nullptr, kExperts, kTopk};
   const auto run = [&](bool chained) {
     y.set(std::vector<float>(count, NAN));
-    second.set(std::vector<float>(count, parts == 1 ? 0.0f : NAN));
-    gemv_moe_down(args, plan_gemv(shape_of(args), device), {.chained = chained});
+    second.set(std::vector<float>(count, parts == 2 ? NAN : 0.0f));
+    if (parts == 0) {
+      moe_down_rows({.weights = down.d_weights.data(),
+                     .bias = down.d_bias.data(),
+                     .u = u.data(),
+                     .choice = choice,
+                     .y = y.data(),
+                     .sums = sums.data(),
+                     .finished = finished.data(),
+                     .hidden = kHidden,
+                     .inter = kInter,
+                     .tokens = routes.tokens},
+                    plan_row_warps(kInter, kMoeDownWish, device), {.chained = chained});
+    } else {
+      const GemvDownArgs args{.weights = down.d_weights.data(),
+                              .bias = down.d_bias.data(),
+                              .u = u.data(),
+                              .choice = choice,
+                              .y = {y.data(), second.data()},
+                              .hidden = kHidden,
+                              .inter = kInter,
+                              .tokens = routes.tokens,
+                              .parts = parts};
+      gemv_moe_down(args, plan_gemv(shape_of(args), device), {.chained = chained});
+    }
     cuda_check(cudaDeviceSynchronize(), "moe_down");
-    std::vector<float> both = y.get();
+    std::vector<float> all = y.get();
     const std::vector<float> rest = second.get();
-    both.insert(both.end(), rest.begin(), rest.end());
-    return both;
+    for (size_t i = 0; i < count; ++i) all[i] += rest[i];
+    return all;
   };
   const std::vector<float> got = run(false), again = run(true);
   std::vector<Sum> want(static_cast<size_t>(routes.tokens * kHidden));
@@ -269,11 +287,18 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
   });
   Comparison c;
   for (size_t i = 0; i < want.size(); ++i) {
-    c.add(at("token ", static_cast<int64_t>(i / kHidden), " row ", static_cast<int64_t>(i % kHidden)),
-          double{got[i]} + got[count + i], want[i].value, kSumError * (want[i].size + 1));
+    c.add(at("token ", static_cast<int64_t>(i / kHidden), " row ", static_cast<int64_t>(i % kHidden)), got[i],
+          want[i].value, kSumError * (want[i].size + 1));
   }
-  c.finish("moe_down " + routes.name + at(", parts ", parts, "", 0),
+  c.finish((parts == 0 ? "moe_down " : "gemv moe_down ") + routes.name + at(", parts ", parts, "", 0),
            std::memcmp(got.data(), again.data(), got.size() * 4) == 0);
+}
+
+void test_down(const std::vector<Routes>& cases, const GemvDevice& device) {
+  const Down down;
+  for (const Routes& routes : cases)
+    for (const int parts : {0, 1, 2})
+      if (parts == 0 || routes.ids.size() <= kGemvTokens) test_down_case(routes, parts, device, down);
 }
 
 int verdict() {
@@ -291,8 +316,7 @@ int run_small() {
   }
   const std::vector<Routes> all = route_cases(), few = {all[0], all[3]};
   test_up(few, device);
-  const Down down;
-  for (const Routes& routes : few) test_down_case(routes, 2, device, down);
+  test_down(few, device);
   return verdict();
 }
 
@@ -314,9 +338,7 @@ int run_all() {
   test_dense({"scales 2^23 to 2^64", mxfp4, 64, 2880, {150, layout::kMaxScaleCode}, false}, device);
   test_chain(device);
   test_up(route_cases(), device);
-  const Down down;
-  for (const Routes& routes : route_cases())
-    for (const int parts : {1, 2}) test_down_case(routes, parts, device, down);
+  test_down(route_cases(), device);
   return verdict();
 }
 

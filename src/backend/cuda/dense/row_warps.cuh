@@ -120,10 +120,11 @@ __device__ __forceinline__ void multiply_slice(uint32_t stage, uint32_t x, int p
   }
 }
 
-// The ring's next row tile; stage moves on.
+// The ring's next row tile, with the activations whose first column lies at `columns`; stage moves on.
 template <int kColumnTiles, class Tile, class Walk>
-__device__ __forceinline__ void multiply_tile(RowFeed<Tile, Walk>& feed, int& stage, float (&sums)[kColumnTiles][4]) {
-  uint32_t x = feed.shared.x + static_cast<uint32_t>(feed.lane / 4 * feed.shared.pitch + feed.lane % 4 * 16);
+__device__ __forceinline__ void multiply_tile(RowFeed<Tile, Walk>& feed, int& stage, uint32_t columns,
+                                              float (&sums)[kColumnTiles][4]) {
+  uint32_t x = columns + static_cast<uint32_t>(feed.lane / 4 * feed.shared.pitch + feed.lane % 4 * 16);
 #pragma unroll 1
   for (int slice = 0; slice < feed.slices; ++slice, x += Tile::kBlocks * 64) {
     ptx::async_wait<Tile::kStages - 2>();

@@ -29,6 +29,7 @@ struct RowWarpsWish {
   int warps = 0;  // 0: as many as fit
 };
 inline constexpr RowWarpsWish kMoeUpWish = {.rows = kGemvTokens};
+inline constexpr RowWarpsWish kMoeDownWish = {.rows = 2 * kGemvTokens};  // those of two experts
 // For matrices of `cols` columns. Throws Error(kUnsupported) for columns without slices or a card with too little
 // shared memory.
 [[nodiscard]] RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDevice& device);

@@ -76,11 +76,15 @@ void route_logits(const RouterArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kRouter, on);
 }
-void gemv_moe_up(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
+void moe_up_rows(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
   cut(kernel::kMoeUp, plan, on);
 }
-void gemv_moe_down(const MoeDownArgs& args, const GemvPlan& plan, const Launch& on) {
+void gemv_moe_down(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on) {
+  check_args(args);
+  cut(kernel::kGemvMoeDown, plan, on);
+}
+void moe_down_rows(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
   cut(kernel::kMoeDown, plan, on);
 }

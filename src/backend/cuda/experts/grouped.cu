@@ -2,6 +2,7 @@
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/experts/grouped.cuh"
+#include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
 
 namespace nibble::backend::cuda {
@@ -22,11 +23,18 @@ void launch_grouped(const typename Op::Args& args, int64_t cols, const ChainedLa
 
 }  // namespace
 
-void gemv_moe_up(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
+void moe_up_rows(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
   const ChainedLaunch launch = planned(kernel::kMoeUp, plan, on);
   if (layout::slice_blocks(args.hidden) == 6) return launch_chained(moe_up<RowTile<6>>, launch, args);
   launch_chained(moe_up<RowTile<8>>, launch, args);
+}
+
+void moe_down_rows(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on) {
+  check_args(args);
+  const ChainedLaunch launch = planned(kernel::kMoeDown, plan, on);
+  if (layout::slice_blocks(args.inter) == 6) return launch_chained(moe_down<RowTile<6>>, launch, args, plan.rows);
+  launch_chained(moe_down<RowTile<8>>, launch, args, plan.rows);
 }
 
 void grouped_up(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {

@@ -78,7 +78,7 @@ __device__ void multiply_expert(const Op& op, const ExpertTile& group, int first
     const int row_tile = at.row_tile - first;
     const float2 bias = op.fetch(group.expert, row_tile, g);
     float sums[kColumnTiles][4] = {};
-    multiply_tile<kColumnTiles>(feed, stage, sums);
+    multiply_tile<kColumnTiles>(feed, stage, feed.shared.x, sums);
 #pragma unroll
     for (int n = 0; n < kColumnTiles; ++n)
       for (int j = 0; j < 2; ++j) {

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(co
     const Bf16* bias = args.bias + (int64_t{routing.expert_at(at.slot)} * args.inter + channel) * 2;
     const float gate_bias = bias[0].to_float(), up_bias = bias[1].to_float();
     float sums[1][4] = {};
-    multiply_tile<1>(feed, stage, sums);
+    multiply_tile<1>(feed, stage, shared.x, sums);
     const uint32_t pairs = routing.pairs_at(at.slot);
     for (int j = 0; j < 2; ++j) {
       const int pair = pair_of_token(pairs, 2 * t + j, args.tokens, args.choice.topk);

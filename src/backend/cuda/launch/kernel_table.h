@@ -50,7 +50,7 @@ inline constexpr Kernel kRouter{"any_router_f32_bf16"}, kRouteTokens{"any_route_
     kRouteSums{"any_route_sums"}, kTopExperts{"any_top_experts_f32"};
 inline constexpr Kernel kPlainGroup{"any_moe_group_pairs"}, kPlainGateUp{"any_moe_gate_up_f32_mxfp4"},
     kPlainDown{"any_moe_down_f32_mxfp4"}, kPlainCombine{"any_moe_combine_f32"};
-inline constexpr Kernel kMoeUp{"moe_up"}, kMoeDown{"gemv<moe_down>"};
+inline constexpr Kernel kMoeUp{"moe_up"}, kMoeDown{"moe_down"}, kGemvMoeDown{"gemv<moe_down>"};
 inline constexpr Kernel kGroupTiles{"any_moe_group_tiles"}, kGroupRound{"any_group_round_f32"};
 inline constexpr Kernel kGroupedUp{"grouped<up>"}, kGroupedDown{"grouped<down>"};
 inline constexpr Kernel kInt8Up{"any_gemv_int8<up>"}, kInt8Down{"any_gemv_int8<down>"};
@@ -289,7 +289,8 @@ struct KernelTable {
   void (*qkv)(const QkvArgs& args, const GemvPlan& plan, const Launch& on);
   void (*router)(const RouterArgs& args, const Launch& on);
   void (*moe_up)(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
-  void (*moe_down)(const MoeDownArgs& args, const GemvPlan& plan, const Launch& on);
+  void (*moe_down)(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
+  void (*gemv_moe_down)(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on);
   // Experts with their tokens grouped: grouped.h, gemv_int8.h
   void (*group_tiles)(const GroupArgs& args, const Launch& on);
   void (*grouped_up)(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on);

@@ -238,22 +238,23 @@ class Maker {
     }).layers = InLayers::kFirst;
     if (dense_gemms_) return gemm_attn_in();
     const Packing packed = packing(kQ);
-    const bool parts = experts_delta().form == Delta::Form::kParts;
-    if (!parts) add_experts().layers = InLayers::kAfterFirst;
+    const Delta::Form left = experts_delta().form;
+    const bool parts = left == Delta::Form::kParts, rows = parts || left == Delta::Form::kRows;
+    if (!rows) add_experts().layers = InLayers::kAfterFirst;
     if (fused_) hold(Slot::kResidual, Held::kSum);
     for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
     gemv(by_packing(kernel::kGemvQkv, packed), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
          {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
-         [parts, fused = fused_, n = tokens_](const Binding& b, const GemvPlan& plan, const Launch& on) {
+         [parts, rows, fused = fused_, n = tokens_](const Binding& b, const GemvPlan& plan, const Launch& on) {
            const Dims& d = b.config.dims;
            const int64_t rope = d.head_dim / 2;
-           const bool adds = parts && b.layer > 0;
+           const bool adds = rows && b.layer > 0;
            for (int64_t t = 0; t < n; t += kGemvTokens)
              b.kernels.qkv({.packing = b.w.qkv.packing,
                             .weights = b.w.qkv.data,
                             .bias = b.w.q_bias,
                             .in = {.x = b.at.residual + t * d.hidden,
-                                   .delta = {adds ? b.at.delta[0] : nullptr, adds ? b.at.delta[1] : nullptr},
+                                   .delta = {adds ? b.at.delta[0] : nullptr, adds && parts ? b.at.delta[1] : nullptr},
                                    .sum = fused ? b.at.residual_sum : nullptr,
                                    .norm = b.w.attn_norm,
                                    .eps = b.config.rms_eps},
@@ -622,7 +623,9 @@ class Maker {
     } else {
       grouped_moe(up, down);
     }
-    hold(Slot::kDelta, delta_.form == Delta::Form::kParts ? Held::kParts : Held::kNothing);
+    hold(Slot::kDelta, delta_.form == Delta::Form::kParts  ? Held::kParts
+                       : delta_.form == Delta::Form::kRows ? Held::kFloats
+                                                           : Held::kNothing);
   }
 
   // Of what attn_out or moe left.
@@ -637,7 +640,8 @@ class Maker {
   [[nodiscard]] Delta experts_delta() const {
     if (plain()) return {};
     if (experts_gemms_) return {Delta::Form::kExpertsBf16};
-    return {fused_ && moe_ != MoeKernel::kGemv ? Delta::Form::kParts : Delta::Form::kExpertsF32};
+    if (!fused_ || moe_ == MoeKernel::kGemv) return {Delta::Form::kExpertsF32};
+    return {few_pairs() ? Delta::Form::kParts : Delta::Form::kRows};
   }
   // Before a kernel that does not add them itself.
   Node& add_experts() {
@@ -652,8 +656,17 @@ class Maker {
             .topk = to_int(b.config.dims.topk)};
   }
 
+  // For who does not tell others.
+  static ExpertChoice choice_again(const Binding& b) {
+    ExpertChoice again = choice(b);
+    again.expert_ids = nullptr;
+    again.expert_weights = nullptr;
+    return again;
+  }
+  // Of a fused step: down is a gemv, whose columns are the pairs.
+  [[nodiscard]] bool few_pairs() const { return tokens_ * d_.topk <= kGemvTokens; }
+
   void fused_moe(const Roles& up, const Roles& down) {
-    constexpr int kParts = 2;
     const int n = tokens();
     row_warps(kernel::kMoeUp, d_.hidden, kMoeUpWish, up,
               [n](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
@@ -670,22 +683,36 @@ class Maker {
               });
     hold(Slot::kExpertHidden, Held::kF16);
     round_hidden(tokens_ * d_.topk);
-    gemv(kernel::kMoeDown, {d_.hidden, d_.inter, kParts}, 1, down,
-         [n](const Binding& b, const GemvPlan& plan, const Launch& on) {
-           ExpertChoice again = choice(b);
-           again.expert_ids = nullptr;
-           again.expert_weights = nullptr;
-           b.kernels.moe_down({.weights = b.w.down.data,
-                               .bias = b.w.down_bias,
-                               .u = b.at.expert_hidden_f16,
-                               .choice = again,
-                               .y = {b.at.delta[0], b.at.delta[1]},
-                               .hidden = to_int(b.config.dims.hidden),
-                               .inter = to_int(b.config.dims.inter),
-                               .tokens = n,
-                               .parts = kParts},
-                              plan, on);
-         });
+    if (few_pairs()) {
+      constexpr int kParts = 2;
+      return gemv(kernel::kGemvMoeDown, {d_.hidden, d_.inter, kParts}, 1, down,
+                  [n](const Binding& b, const GemvPlan& plan, const Launch& on) {
+                    b.kernels.gemv_moe_down({.weights = b.w.down.data,
+                                             .bias = b.w.down_bias,
+                                             .u = b.at.expert_hidden_f16,
+                                             .choice = choice_again(b),
+                                             .y = {b.at.delta[0], b.at.delta[1]},
+                                             .hidden = to_int(b.config.dims.hidden),
+                                             .inter = to_int(b.config.dims.inter),
+                                             .tokens = n,
+                                             .parts = kParts},
+                                            plan, on);
+                  });
+    }
+    row_warps(kernel::kMoeDown, d_.inter, kMoeDownWish, down,
+              [n](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+                b.kernels.moe_down({.weights = b.w.down.data,
+                                    .bias = b.w.down_bias,
+                                    .u = b.at.expert_hidden_f16,
+                                    .choice = choice_again(b),
+                                    .y = b.at.delta[0],
+                                    .sums = b.at.expert_out,
+                                    .finished = b.at.down_finished,
+                                    .hidden = to_int(b.config.dims.hidden),
+                                    .inter = to_int(b.config.dims.inter),
+                                    .tokens = n},
+                                   plan, on);
+              });
   }
 
   void grouped_moe(const Roles& up, const Roles& down) {
@@ -896,15 +923,15 @@ class Maker {
         return LinearLaunch{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
       });
     }
-    const bool parts = delta_.form == Delta::Form::kParts;
-    if (!parts) add_experts();
-    if (parts) hold(Slot::kResidual, Held::kNothing);
+    const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
+    if (!whole) add_experts();
+    if (whole) hold(Slot::kResidual, Held::kNothing);
     const GemmShape shape = shape_of(kUnembedding, rows);
     if (!logits_by_gemm(moe_, rows)) {
-      return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts](const Binding& b) {
+      return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole](const Binding& b) {
         return DenseArgs{.weights = b.w.unembedding.data,
                          .in = {.x = b.at.residual,
-                                .delta = {parts ? b.at.delta[0] : nullptr, parts ? b.at.delta[1] : nullptr},
+                                .delta = {whole ? b.at.delta[0] : nullptr, parts ? b.at.delta[1] : nullptr},
                                 .which = b.step.logit_tokens,
                                 .norm = b.w.final_norm,
                                 .eps = b.config.rms_eps},

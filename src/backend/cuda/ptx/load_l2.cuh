@@ -3,6 +3,7 @@
 
 namespace nibble::backend::cuda::ptx {
 
+__device__ __forceinline__ float load_l2(const float* global) { return __ldcg(global); }
 __device__ __forceinline__ float4 load_l2x4(const float* global) {  // 16-byte aligned
   return __ldcg(reinterpret_cast<const float4*>(global));
 }

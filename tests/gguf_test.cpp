@@ -16,7 +16,7 @@
 #include "model/load.h"
 #include "one_sequence.h"
 #include "text/tokenizer.h"
-#include "text/tokenizer_json_reader.h"
+#include "text/tokenizer_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

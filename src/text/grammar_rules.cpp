@@ -32,8 +32,7 @@ std::string literal(std::string_view text) {
 std::string shared_rules() {
   std::string out = fmt::format("ws ::= \" \"? | \"\\n\" [ \\t]{{0,{}}}\n", kMaxIndentation);
   // One regular expression per string: the compiler then knows for each of its states which tokens stay inside. No
-  // look-ahead assertions: where a rule stands in one place only, xgrammar takes one that is merely necessary for
-  // sufficient.
+  // look-ahead assertions: where a rule stands in one place only, xgrammar takes a necessary one as sufficient.
   out += fmt::format("string ::= Regex({})\n", literal(fmt::format("\"{}*\"", any_character_expression())));
   out += fmt::format("number ::= {}\n", any_number_expression());
   out += "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n";

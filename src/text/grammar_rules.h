@@ -21,7 +21,7 @@ namespace nibble::text {
 // ws, string, number, value, object, array: what every schema's grammar needs.
 [[nodiscard]] std::string shared_rules();
 
-// What compiling a grammar takes, about a millisecond each. A repetition costs as often as its largest count.
+// What compiling a grammar takes, about a millisecond each. A repetition multiplies its cost by its largest count.
 inline constexpr int64_t kMaxCompileCost = 2048;
 
 // A rule per schema, and helpers between them. Throws as SchemaDocument does, past the limits of json_grammar.h.

@@ -288,11 +288,11 @@ Interval both(Interval a, Interval b) {
   return out.first <= out.last ? out : Interval{};
 }
 
-// After some digits. What may still come depends on ten times their worth only.
+// The state after some digits. What may follow depends only on ten times their value.
 struct State {
   bool may_end = false;         // they are a multiple, between the bounds
-  int64_t carried = 0;          // remainder of ten times their worth
-  std::vector<Interval> tails;  // [n]: what n + 1 more digits may be worth
+  int64_t carried = 0;          // remainder of ten times their value
+  std::vector<Interval> tails;  // [n]: the values that n + 1 more digits may have
   auto operator<=>(const State&) const = default;
 };
 
@@ -325,9 +325,9 @@ class MultipleWalk {
     State next{
         .may_end = remainder == 0 && first <= digit && digit <= last, .carried = remainder * 10 % step_, .tails = {}};
     for (size_t n = 1; n < state.tails.size(); ++n) {
-      const int64_t worth = digit * kPowers[n];
+      const int64_t value = digit * kPowers[n];
       const auto [from, to] = state.tails[n];
-      next.tails.push_back(both({from - worth, to - worth}, {0, kPowers[n] - 1}));
+      next.tails.push_back(both({from - value, to - value}, {0, kPowers[n] - 1}));
     }
     return next;
   }
@@ -395,7 +395,7 @@ std::optional<NumberBound> bound_of(const SchemaDocument& document, const Schema
   return out;
 }
 
-// multipleOf: `count` times the worth of the last of `digits` digits after the point.
+// multipleOf: `count` units of the last of `digits` digits after the point.
 struct Step {
   int64_t count = 1;
   int digits = 0;

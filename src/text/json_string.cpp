@@ -351,7 +351,7 @@ struct Format {
   std::string_view name;
   std::string_view pattern;
 };
-// Narrower than the RFCs, but for the length of an address or a label, which is not limited.
+// Narrower than the RFCs, except that the length of an address or a label is not limited.
 constexpr std::array<Format, 10> kFormats = {{
     {"date",
      R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))$)"},

@@ -74,7 +74,7 @@ std::string vocab_json(const std::vector<RankedToken>& ranks) {
   return out + '}';
 }
 
-// Each token's merge is the pair that the merges of lower ranks leave of it; they leave no more, or nothing makes it.
+// Each token is merged from the pair that the merges of lower ranks leave of it.
 std::string merges_json(const std::vector<RankedToken>& ranks, const Bpe& bpe) {
   std::string out = "[";
   std::vector<int32_t> parts;

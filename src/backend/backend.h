@@ -5,7 +5,7 @@
 
 #include "backend/args.h"
 #include "backend/dims.h"
-#include "backend/sampling.h"
+#include "backend/draw.h"
 #include "backend/profile.h"
 #include "backend/weights.h"
 

@@ -9,12 +9,8 @@
 // The draw is the Gumbel maximum over what is kept: argmax(logit/T - log(-log(u))), u = philox(seed; id, position), so
 // a token depends on its own row, seed and position only: not on neighbours, batch shape or the order of a sum.
 
-#include "base/error.h"
-
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,32 +48,5 @@ void check_logits(std::span<const float> logits);
 
 // The drawing alone: no mask, no logprobs. REQUIRES that no logit is NaN or +infinity and one is finite.
 [[nodiscard]] int32_t sample_row(std::span<float> logits, const SampleRow& row);
-
-// Natural logarithms of the softmax of the logits as the model gave them, before every parameter and mask.
-struct Logprob {
-  int32_t token = 0;
-  double value = 0;
-};
-struct TokenLogprobs {
-  double value = 0;          // of the token itself
-  std::vector<Logprob> top;  // likeliest first, lower id first on a tie
-};
-
-// What became of one row. A failure is the row's own: the rows beside it are drawn.
-struct Drawn {
-  int32_t token = -1;  // -1: none, `error` says why
-  std::optional<TokenLogprobs> logprobs{};
-  std::optional<Error> error{};
-};
-
-// The errors a row can have. kCorrupt: its logits hold NaN or infinity; kInvalidRequest: its mask allows no token.
-[[nodiscard]] Error not_finite(std::string_view found);
-[[nodiscard]] Error nothing_allowed(int64_t position);
-
-// REQUIRES finite logits and 0 <= token < vocab.
-[[nodiscard]] TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int top);
-
-// One row on the host: mask, logprobs and all of the above. Changes logits [vocab]; errors are in the result.
-[[nodiscard]] Drawn draw(std::span<float> logits, const SampleRow& row);
 
 }  // namespace nibble::backend

@@ -1,7 +1,7 @@
 #pragma once
 // What the engine is asked and what it answers. Token ids only: text is another room's.
 
-#include "backend/sampling.h"
+#include "backend/draw.h"
 
 #include <cstdint>
 #include <functional>

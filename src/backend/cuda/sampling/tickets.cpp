@@ -1,7 +1,7 @@
 #include "backend/cuda/sampling/tickets.h"
 
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/sampling.h"
+#include "backend/draw.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {

@@ -6,7 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "engine/engine.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "one_sequence.h"
 #include "text/tokenizer.h"

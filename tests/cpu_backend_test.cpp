@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "model/compare.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 #include "convert/synth.h"
 #include "one_sequence.h"
 #include "page_copy.h"

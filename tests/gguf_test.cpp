@@ -7,16 +7,16 @@
 #include "base/mx.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/testing.h"
 #include "gguf_copy.h"
 #include "convert/gguf_config.h"
 #include "convert/gguf_weights.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 #include "one_sequence.h"
 #include "text/tokenizer.h"
-#include "text/tokenizer_json_reader.h"
+#include "text/tokenizer_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include "gguf_copy.h"
 #include "goldens.h"
 #include "convert/gguf_weights.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "convert/synth.h"
 #include "one_sequence.h"

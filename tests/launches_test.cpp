@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/mmap_file.h"
 #include "checkpoint/testing.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 #include "convert/synth.h"
 
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include "checkpoint/hf_config.h"
 #include "goldens.h"
 #include "model/compare.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "one_sequence.h"
 

@@ -5,7 +5,7 @@
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "one_sequence.h"
 #include "text/harmony_parse.h"

@@ -3,7 +3,7 @@
 
 #include "app/memory_budget.h"
 #include "app/options.h"
-#include "backend/memory.h"
+#include "backend/backend.h"
 #include "model/config.h"
 #include "model/gpt_oss.h"
 

@@ -7,7 +7,7 @@
 #include "app/text_input.h"
 #include "base/error.h"
 #include "engine/step_builder.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

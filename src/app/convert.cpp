@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "convert/gguf_export.h"
+#include "text/o200k.h"
 #include "text/tokenizer_json.h"
-#include "text/tokenizer_json_reader.h"
 
 #include <fmt/format.h>
 

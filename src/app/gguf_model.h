@@ -4,7 +4,7 @@
 #include "app/terminal.h"
 #include "backend/weights.h"
 #include "base/thread_pool.h"
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf.h"
 #include "convert/gguf_export.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_parts.h"

@@ -8,11 +8,11 @@
 #include "base/machine.h"
 #include "base/mmap_file.h"
 #include "base/thread_pool.h"
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/hf_config.h"
 #include "convert/gguf_config.h"
 #include "convert/gguf_weights.h"
-#include "model/load.h"
+#include "model/gpt_oss.h"
 
 #include <fmt/format.h>
 

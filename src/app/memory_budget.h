@@ -3,7 +3,7 @@
 
 #include "app/options.h"
 #include "backend/cost.h"
-#include "backend/memory.h"
+#include "backend/backend.h"
 
 #include <cstdint>
 #include <functional>

@@ -2,7 +2,6 @@
 #include "app/terminal.h"
 #include "base/error.h"
 #include "hub/cache.h"
-#include "hub/remove.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,7 +1,7 @@
 #pragma once
 // What is multiplied with quantised weights: activations as they are, or rounded before. On cards and in the oracle the
-// inputs of the experts' products; on the CPU whatever meets MXFP4 or Q8_0 weights. The one statement of the roundings,
-// in blocks of 32 along the row, for oracles and tests.
+// inputs of the experts' products; on the CPU those of all products with MXFP4 or Q8_0 weights. The one statement of
+// the roundings, in blocks of 32 along the row, for oracles and tests.
 
 #include "base/mx.h"
 

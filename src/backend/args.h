@@ -33,7 +33,7 @@ struct PageCopy {
 };
 
 struct EmbedArgs {
-  // [tokens]; an id below 0 names the token that the last sample() drew for its row -1 - id, read by nobody yet. Where
+  // [tokens]; an id below 0 names the token that the last sample() drew for its row -1 - id, not read yet. Where
   // that row failed, any token may stand for it.
   std::span<const int32_t> ids;
   WeightHandle table;

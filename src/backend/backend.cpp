@@ -1,5 +1,7 @@
 #include "backend/backend.h"
 
+#include <algorithm>
+
 namespace nibble::backend {
 
 std::string_view name_of(Slot slot) {
@@ -7,6 +9,19 @@ std::string_view name_of(Slot slot) {
       "residual",      "delta",      "normed",         "qkv",           "q",     "attn",
       "router_logits", "expert_ids", "expert_weights", "expert_hidden", "logits"};
   return kNames[static_cast<size_t>(slot)];
+}
+
+int64_t kv_bytes(const BackendConfig& config, double value_bytes) {
+  int64_t pages = 0;
+  for (const LayerKind kind : config.layer_kinds) pages += config.kv_pages[static_cast<size_t>(kind)];
+  return static_cast<int64_t>(static_cast<double>(pages * kPageTokens * 2 * config.dims.kv_width()) * value_bytes);
+}
+
+int64_t slot_bytes(const BackendConfig& config, int64_t value_bytes) {
+  const Dims& d = config.dims;
+  const int64_t tokens = config.max_tokens, rows = config.max_rows;
+  const int64_t per_token = d.hidden + 2 * d.q_width() + 2 * d.kv_width() + d.experts + 2 * d.topk + d.topk * d.inter;
+  return value_bytes * (tokens * per_token + std::max(tokens, rows) * d.hidden + rows * d.vocab);
 }
 
 }  // namespace nibble::backend

@@ -32,6 +32,21 @@ struct BackendConfig {
   std::array<int32_t, kLayerKinds> kv_pages{};  // pages of each kind, by LayerKind
 };
 
+// What a backend of a configuration allocates, computed before it does.
+struct MemoryNeeds {  // bytes
+  int64_t weights = 0;
+  int64_t kv = 0;
+  int64_t activations = 0;
+  int64_t graphs = 0;  // of captured steps
+  int64_t upload = 0;  // pinned or staging memory while loading
+
+  [[nodiscard]] constexpr int64_t total() const { return weights + kv + activations + graphs + upload; }
+};
+
+[[nodiscard]] int64_t kv_bytes(const BackendConfig& config, double value_bytes);
+// All slots, each value of them so large.
+[[nodiscard]] int64_t slot_bytes(const BackendConfig& config, int64_t value_bytes);
+
 // Activations between verbs: owned by the backend, declared here once. Nothing else outlives a verb but the KV cache.
 enum class Slot : uint8_t {
   kResidual,       // [tokens, hidden]

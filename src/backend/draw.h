@@ -1,6 +1,6 @@
 #pragma once
 // What sample() makes of a row of logits beyond sampling.h: masks, log probabilities, a row's own failure; and the
-// host's implementation of it.
+// host's implementation of it. Apart from sampling.h because device code reads that one, and errors bring in fmt.
 
 #include "backend/sampling.h"
 #include "base/error.h"

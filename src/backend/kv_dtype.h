@@ -22,7 +22,7 @@ enum class KvDtype : uint8_t {
   kInt8,  // of a head of a token: round(x / scale) to nearest, scale = max|x| / 127 in bf16; lossy
 };
 
-// Who has kernels for a type.
+// The backends that have kernels for a type.
 enum class KvTaker : uint8_t { kCpu = 1, kCuda = 2, kReference = 4 };
 inline constexpr uint8_t kEveryTaker = 7, kHostTakers = 5;
 
@@ -55,7 +55,7 @@ static_assert([] {
 // Throws Error(kUnsupported), naming both, where it does not.
 void require_taken(const KvType& type, KvTaker taker);
 
-// NaN where a value is not finite, and then so is what it scales; 0 where all are next to nothing.
+// NaN where a value is not finite, and then so is what it scales; 0 where all are below 2^-100.
 [[nodiscard]] inline Bf16 int8_scale(std::span<const float> head) {
   float most = 0;
   for (const float x : head)

@@ -1,6 +1,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
+#include "base/queue.h"
 #include "base/random.h"
 #include "base/tensor.h"
 #include "base/thread_pool.h"
@@ -179,6 +180,25 @@ TEST(mmap_file, a_copy_in_place_has_the_files_bytes_and_outlives_the_file) {
 }
 
 TEST(check, aborts_with_the_message) { EXPECT_DEATH(check(false, "two plus two"), "two plus two"); }
+
+TEST(queue, keeps_the_order_of_each_sender) {
+  Queue<std::pair<int, int>> queue;
+  constexpr int kSenders = 4, kEach = 500;
+  std::vector<std::jthread> senders;
+  for (int s = 0; s < kSenders; ++s) {
+    senders.emplace_back([&queue, s] {
+      for (int i = 0; i < kEach; ++i) queue.push({s, i});
+    });
+  }
+  std::vector<int> next(kSenders);
+  for (int got = 0; got < kSenders * kEach;) {
+    for (const auto& [sender, i] : queue.wait()) {
+      EXPECT_EQ(next[static_cast<size_t>(sender)]++, i);
+      ++got;
+    }
+  }
+  EXPECT_TRUE(queue.take().empty());
+}
 
 }  // namespace
 }  // namespace nibble

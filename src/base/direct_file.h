@@ -1,6 +1,6 @@
 #pragma once
-// A file read past the page cache (O_DIRECT): for bytes that are wanted once, elsewhere. Any number of threads may
-// read. Where the system refuses O_DIRECT (tmpfs, some network file systems) it is read through the cache, which is
+// A file read past the page cache (O_DIRECT): for bytes that are read once and kept elsewhere. Any number of threads
+// may read. Where the system refuses O_DIRECT (tmpfs, some network file systems) it is read through the cache, which is
 // told to forget the bytes.
 
 #include <cstddef>

@@ -25,6 +25,12 @@ class MmapFile {
   std::span<const std::byte> bytes_;
 };
 
+// Which file mapped bytes come from: a reader of a mapping may go to the file instead.
+struct MappedSource {
+  std::span<const std::byte> bytes;  // the whole file, from its first byte
+  std::filesystem::path path;
+};
+
 // Puts a copy into the place of what MmapFile::bytes() gave: memory of this process, on huge pages where the kernel
 // grants them. A mapped file is on small ones unless the page cache holds it otherwise. Throws Error(kOutOfMemory).
 void copy_in_place(std::span<const std::byte> mapped, ThreadPool& pool);

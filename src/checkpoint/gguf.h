@@ -34,7 +34,7 @@ struct GgufTensor {
 // Types of metadata values; the numbers are the format's.
 enum class GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
 
-// A checked value, still in the file; GgufFields reads it.
+// A checked value, still in the file.
 struct GgufValue {
   GgufType type = GgufType::kU8;  // of an array: its elements', never kArray
   bool is_array = false;
@@ -62,5 +62,36 @@ struct GgufContent {
 
 // "Q8_0 [201088,2880]", row-major, for messages.
 [[nodiscard]] std::string describe(GgmlType type, const Shape& shape);
+
+// Typed, range-checked access to the metadata; every error is Error(kCorrupt) and names `where`, the key, what was
+// wanted and found.
+class GgufFields {
+ public:
+  // Both outlive this object.
+  GgufFields(const GgufMetadata& metadata, std::string_view where) : metadata_(metadata), where_(where) {}
+
+  [[nodiscard]] bool has(std::string_view key) const { return metadata_.find(key) != metadata_.end(); }
+  [[nodiscard]] int64_t integer(std::string_view key, int64_t least, int64_t most) const;
+  [[nodiscard]] double number(std::string_view key, double least, double most) const;  // a float of either width
+  [[nodiscard]] bool boolean(std::string_view key) const;
+  [[nodiscard]] std::string_view string(std::string_view key) const;
+  // Arrays; the strings lie in the file.
+  [[nodiscard]] std::vector<std::string_view> strings(std::string_view key) const;
+  [[nodiscard]] std::vector<int64_t> integers(std::string_view key) const;
+  [[nodiscard]] std::vector<bool> booleans(std::string_view key) const;
+
+  [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }
+  [[nodiscard]] std::string_view where() const { return where_; }
+
+ private:
+  [[nodiscard]] const GgufValue& get(std::string_view key) const;
+  [[noreturn]] void refuse(std::string_view key, std::string_view want, const GgufValue& found) const;
+
+  const GgufMetadata& metadata_;
+  std::string_view where_;
+};
+
+// For messages: "u32 24", "the string \"gpt2\"", "an array of 3 strings".
+[[nodiscard]] std::string describe(const GgufValue& value);
 
 }  // namespace nibble::checkpoint

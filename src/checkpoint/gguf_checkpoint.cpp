@@ -1,7 +1,7 @@
 #include "checkpoint/gguf_checkpoint.h"
 
 #include "base/error.h"
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/strict_json.h"
 
 #include <algorithm>

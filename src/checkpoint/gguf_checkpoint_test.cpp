@@ -1,6 +1,6 @@
 #include "checkpoint/gguf_checkpoint.h"
 
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/gguf_testing.h"
 #include "checkpoint/testing.h"
 

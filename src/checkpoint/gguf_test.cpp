@@ -1,7 +1,6 @@
 #include "checkpoint/gguf.h"
 
 #include "base/mmap_file.h"
-#include "checkpoint/gguf_fields.h"
 #include "checkpoint/gguf_testing.h"
 #include "checkpoint/gguf_write.h"
 #include "checkpoint/testing.h"

@@ -1,7 +1,7 @@
 #pragma once
 // A gpt-oss model's configuration in llama.cpp's spelling.
 
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/gguf_write.h"
 #include "model/config.h"
 
@@ -21,7 +21,7 @@ using model::ModelConfig;
 // Keys outside what GGUF, llama.cpp's tools and this architecture use: nothing reads them.
 [[nodiscard]] std::vector<std::string> unknown_keys(const checkpoint::GgufFields& fields);
 
-// The keys that config_from_gguf reads, but for the tokeniser's, and the general ones. Throws Error(kUnsupported) for
+// The keys that config_from_gguf reads, without the tokeniser's, and the general ones. Throws Error(kUnsupported) for
 // a config that the format cannot express.
 [[nodiscard]] std::vector<checkpoint::GgufEntry> gguf_entries(const ModelConfig& config);
 

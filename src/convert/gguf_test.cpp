@@ -3,7 +3,7 @@
 #include "base/dtype.h"
 #include "base/mx.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/gguf_testing.h"
 #include "checkpoint/testing.h"
 #include "convert/gguf_config.h"

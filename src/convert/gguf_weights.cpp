@@ -1,7 +1,7 @@
 #include "convert/gguf_weights.h"
 
 #include "base/error.h"
-#include "model/tensor_names.h"
+#include "model/manifest.h"
 
 #include <algorithm>
 #include <atomic>

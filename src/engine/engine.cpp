@@ -146,7 +146,7 @@ RequestId Engine::submit(Request request, Receiver receiver) {
   }
   const RequestId id = ++impl_->last_id;
   const auto counted = [&unfinished = impl_->unfinished, receiver = std::move(receiver)](const Event& event) {
-    if (std::holds_alternative<Finished>(event)) --unfinished;  // first: who hears of it may come back at once
+    if (std::holds_alternative<Finished>(event)) --unfinished;  // first: the receiver may submit the next one at once
     receiver(event);
   };
   impl_->inbox.push(Submit{id, std::move(request), counted});

@@ -117,8 +117,8 @@ void Loop::step() {
   std::optional<Flight> next = enqueue(*batch);
   if (flight_) read_flight();
   flight_ = std::move(next);
-  // Steps with parts of prompts are long. No further one is enqueued behind such a step, so that who comes meanwhile
-  // waits for it alone.
+  // Steps with parts of prompts are long. None is enqueued behind such a step, so that a request that comes meanwhile
+  // waits for this one only.
   if (flight_ && flight_->waited_for) read_flight();
 }
 
@@ -301,11 +301,10 @@ void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
   }
 }
 
-// Also while a step that computes the sequence is under way, as when its client has gone. That step may still write its
-// pages, and nobody is hurt: a backend runs steps in order, so whoever gets a page writes it in a later step, and reads
-// only what was written for it. What the prefix cache keeps is settled(): tokens that are known; a step under way
-// writes behind them. The Sequence itself stays until the last of its steps is read (drop_if_done): batches point at
-// it.
+// A step that computes the sequence may still be under way, as when its client has gone, and may still write its pages.
+// That is safe. A backend runs steps in order: the next holder of a page writes it in a later step, and reads only what
+// was written for it. The prefix cache keeps what is settled(), tokens that are known; a step under way writes behind
+// them. The Sequence itself stays until the last of its steps is read (drop_if_done): batches point at it.
 void Loop::end(Sequence& s, FinishReason reason, Code code, std::string message) {
   scheduler_.remove(s);
   cache_.release(s.settled(), s.pages);

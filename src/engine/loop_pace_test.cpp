@@ -1,4 +1,4 @@
-// The loop beside the fake backend's clock: who waits for how long while long prompts are read.
+// The loop by the fake backend's clock: how long each sequence waits while long prompts are read.
 
 #include "engine/loop.h"
 #include "engine/testing.h"
@@ -12,45 +12,18 @@
 namespace nibble::engine {
 namespace {
 
-using testing::FakeBackend;
+using testing::ask;
 using testing::Heard;
+using testing::some;
 
-struct Rig {
-  explicit Rig(EngineLimits of)
-      : limits(of), be(gpt, step_limits(of, gpt.config.dims)), loop(be, gpt, of, [this] { return be.now(); }) {
+struct Rig : testing::Rig {
+  explicit Rig(EngineLimits of) : testing::Rig(of) {
     be.step_seconds = 3e-3;
     be.token_seconds = 1e-4;
     be.key_seconds = 1e-7;
     be.runs_ahead = of.async_scheduling;
   }
-  Heard& add(Request request) {
-    validate(request, limits, gpt.config.dims);
-    heard.push_back(std::make_unique<Heard>());
-    Heard& to = *heard.back();
-    loop.add(static_cast<RequestId>(heard.size()), std::move(request), [&to](const Event& event) { to(event); });
-    return to;
-  }
-  void run() {
-    for (int i = 0; i < 100000 && !loop.idle(); ++i) loop.step();
-    ASSERT_TRUE(loop.idle());
-  }
-
-  EngineLimits limits;
-  model::GptOss gpt = testing::fake_model(128);
-  FakeBackend be;
-  Loop loop;
-  std::vector<std::unique_ptr<Heard>> heard;
 };
-
-std::vector<int32_t> some(size_t count, int32_t from = 0) {
-  std::vector<int32_t> tokens(count);
-  for (size_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>((i * i + i / 7 + static_cast<size_t>(from)) % 37);
-  return tokens;
-}
-
-Request ask(std::vector<int32_t> prompt, int64_t max_tokens) {
-  return {.prompt = std::move(prompt), .max_tokens = max_tokens, .sampling = {.seed = 5}};
-}
 
 class LoopPaceTest : public ::testing::TestWithParam<bool> {
  protected:

@@ -17,8 +17,8 @@ constexpr double kMostFixed = 2;
 constexpr int64_t kStepsUnseen = 16, kMostStepsUnseen = 128;
 constexpr double kFade = 0.97;                        // per step with prompts
 constexpr double kFixedGuess = 1, kRatioGuess = 0.1;  // weights of the guesses, beside 1 for a step
-// Steps go by turns so much above and below the target: from steps that are all alike, nobody can tell what comes
-// before the first token from what each token takes.
+// Steps go by turns this much above and below the target: steps that are all alike do not show which part of their
+// time is fixed and which grows with the tokens.
 constexpr double kSwing = 0.4;
 // A step that took so many times more or less than expected counts as so much: other programs disturb many.
 constexpr double kMostSurprise = 1.5;
@@ -65,7 +65,7 @@ size_t Pace::bucket_of(int decoding) {
   return std::min<size_t>(std::bit_width(static_cast<unsigned>(std::max(decoding, 0))), kBuckets - 1);
 }
 
-// The lower quartile of the last ones, since whatever disturbs a step makes it longer; 0: none.
+// The lower quartile of the last ones, since disturbances only make a step longer; 0: none.
 double Pace::decode_seconds(size_t bucket) const {
   const Decode& of = decodes_[bucket];
   auto sorted = of.seconds;
@@ -83,7 +83,7 @@ void Pace::took_decoding(size_t bucket, double seconds) {
 void Pace::took(const Work& work, double seconds) {
   seconds = std::max(seconds, 1e-7);
   const size_t bucket = bucket_of(work.decoding);
-  // What was asked for is answered by whatever step came, so that prompts wait for one step and no more.
+  // A measurement that was asked for takes the step that came, so that prompts wait for one step only.
   const int asked = std::exchange(asked_, -1);
   if (asked >= 0 && (work.prompt_tokens > 0 || asked != static_cast<int>(bucket)))
     took_decoding(static_cast<size_t>(asked), seconds);

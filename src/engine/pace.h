@@ -1,5 +1,5 @@
 #pragma once
-// What steps take, as measured, and how much of prompts a step may hold so that those who decode are not held up;
+// How long steps take, as measured, and how much of prompts a step may hold so that decoding is not held up;
 // docs/decisions/0014. Pure: it is told the times.
 
 #include "engine/scheduler.h"

@@ -4,7 +4,8 @@
 // A tree: a node is one page of tokens after its parent's, with the page of full attention and, while there is room,
 // the sliding page of the same positions. A tail is a leaf with less than a page: what a finished sequence left of its
 // last page. Full pages never change once they are in the tree, so any number of sequences may share them; a tail is
-// handed over whole to the one sequence that goes on from it. Who shares only the beginning of a page gets a copy.
+// handed over whole to the one sequence that goes on from it. A sequence that shares only the beginning of a page gets
+// a copy.
 
 #include "engine/pages.h"
 
@@ -23,7 +24,7 @@ class PrefixCache {
   // `window`: dims.sliding_window. The pool outlives the cache.
   PrefixCache(PagePool& pool, int64_t window, Mode mode);
 
-  // A page for a sequence, if need be the one whose use lies longest back; -1: sequences hold them all.
+  // A page for a sequence; where none is free, the least recently used one. -1: sequences hold them all.
   [[nodiscard]] int32_t take(LayerKind kind);
   // How many take() would give.
   [[nodiscard]] int64_t available(LayerKind kind) const;

@@ -10,7 +10,7 @@
 namespace nibble::engine {
 namespace {
 
-// Who comes first where there is not enough for all.
+// The order in which places and pages are given.
 bool before(const Sequence* a, const Sequence* b) {
   return std::tie(a->request.priority, a->id) < std::tie(b->request.priority, b->id);
 }
@@ -170,7 +170,7 @@ void Scheduler::leave(Sequence& s, std::span<const int32_t> settled) {
   refused_at_ = -1;
 }
 
-// The shortest first, the one whose turn it is with a quarter that nobody else gets; what is over is its own, too.
+// The shortest first. The one whose turn it is has a quarter to itself, and what the others leave.
 void Scheduler::plan_prompts(const PromptBudget& budget) {
   budget_ = budget;
   left_.cost = budget.most;
@@ -245,7 +245,7 @@ const Sequence* Scheduler::admit_first() {
   return nullptr;
 }
 
-// One whose turn it is not: admitted if it gets tokens at once and its pages are free, whatever the cache has of it.
+// A prompt whose turn it is not: admitted if it gets tokens at once and its pages are free without the prefix cache.
 void Scheduler::admit_and_plan(Sequence& s, const Room& room) {
   if (most_tokens(s, room) < 1 || room.logit_rows < 1) return;
   if (!running_.empty() && pages_for(static_cast<int64_t>(s.tokens.size()) + 1) > free_pages()) {

@@ -1,12 +1,12 @@
 #pragma once
-// Who computes what in the next step; docs/decisions/0014. Pure: no clock, no I/O, no backend; the same calls give the
-// same batches.
+// Which tokens of which sequences the next step computes; docs/decisions/0014. Pure: no clock, no I/O, no backend; the
+// same calls give the same batches.
 //
-// Decoding sequences come first, a token each. What is left of a step goes to prompts, the shortest first, and a
-// quarter of it to the one whose turn it is: the first in order (of priority, then of arrival) among all that are not
-// read yet. Places and pages are given in that order too, but who waits for them may be passed, by so many and no more.
-// When pages run out the last in order of those that run gives all of its up and is computed again later; its output
-// does not change. Admission never costs a running sequence.
+// Decoding sequences come first, a token each. What is left of a step goes to prompts, the shortest first. A quarter of
+// it is kept for the prompt whose turn it is: the first in order (of priority, then of arrival) among those that are
+// not read yet. Places and pages are given in the same order. A sequence that waits for them may be passed, but only by
+// a limited number of others. When pages run out, the running sequence that is last in order gives up all its pages and
+// is computed again later; its output does not change. Admission never takes pages from a running sequence.
 
 #include "engine/prefix_cache.h"
 #include "engine/sequence.h"
@@ -29,12 +29,12 @@ struct Batch {
   };
   PrefixCache::Copies copies;  // before anything else: they count at once, and stay until they are taken
   std::vector<Row> rows;
-  // Somebody gets no page before somebody younger gives up, which is not done while a step is in flight.
+  // A sequence gets no page until a younger one is preempted, which does not happen while a step is in flight.
   bool starved = false;
 };
 
-// How much of prompts a step may compute: the sum, over their tokens, of per_token and of per_key for each token before
-// it. `least` tokens always; none of both: no prompts in this step.
+// How much of prompts a step may compute. A token costs per_token, and per_key for each token before it; all together
+// may cost `most`. `least` tokens are allowed at any cost. Neither: no prompts in this step.
 struct PromptBudget {
   double most = std::numeric_limits<double>::infinity();
   double per_token = 1, per_key = 0;
@@ -70,7 +70,7 @@ class Scheduler {
   [[nodiscard]] Batch& schedule(Flight flight, const PromptBudget& budget = {});
   void enqueued(const Batch& batch);
 
-  // Somebody could go on if the step in flight was read.
+  // A sequence could go on if the step in flight was read.
   [[nodiscard]] bool wants_tokens() const;
   // Running sequences whose prompt is read.
   [[nodiscard]] int decoding() const;
@@ -119,8 +119,8 @@ class Scheduler {
   std::vector<Prompt> prompts_;  // a heap, the shortest on top
   enum class Preempt : uint8_t { kNever, kLater, kNow } preempt_ = Preempt::kNever;
   int partial_ = 0;              // prompts that are begun and not read after this step
-  bool closed_ = false;          // nobody else is admitted in this step
-  Sequence* blocked_ = nullptr;  // its turn, but no place or no pages; null: nobody
+  bool closed_ = false;          // no more are admitted in this step
+  Sequence* blocked_ = nullptr;  // its turn, but there is no place or no page for it; null: none
   int64_t refused_at_ = -1;      // free pages when the first of the queue was refused; -1: it was not
   int64_t preemptions_ = 0;
 };

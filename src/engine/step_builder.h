@@ -2,7 +2,7 @@
 // A batch as the model's step.
 
 #include "engine/scheduler.h"
-#include "model/step.h"
+#include "model/gpt_oss.h"
 
 #include <cstdint>
 #include <span>
@@ -12,7 +12,7 @@ namespace nibble::engine {
 
 // What one row of logits is for.
 struct LogitUse {
-  Sequence* sequence;   // null: nobody's
+  Sequence* sequence;   // null: dropped
   int64_t scored = -1;  // >= 0: the logprobs of this prompt token's successor; else the next token is drawn
 };
 
@@ -24,7 +24,7 @@ class StepBuilder {
     const model::Step& step;
     const std::vector<LogitUse>& uses;  // per row of logits
   };
-  // kOneAtLeast: where nobody draws, a token is drawn that is nobody's, so that the step's end can be waited for.
+  // kOneAtLeast: where no row draws, one token is drawn and dropped, so that the step's end can be waited for.
   enum class Draws : uint8_t { kAsked, kOneAtLeast };
   [[nodiscard]] Built build(const Batch& batch, Draws draws = Draws::kAsked);
 
@@ -39,7 +39,7 @@ class StepBuilder {
 };
 
 // The step that appends `ids` to the `computed` tokens of a sequence that has the cache for itself: its page p is page
-// p of each kind. Nothing is drawn. For who looks at one step: compare and tests.
+// p of each kind. Nothing is drawn. For compare and tests.
 [[nodiscard]] model::Step step_alone(std::span<const int32_t> ids, int64_t computed = 0);
 
 }  // namespace nibble::engine

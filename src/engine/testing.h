@@ -5,8 +5,11 @@
 
 #include "backend/backend.h"
 #include "base/error.h"
+#include "engine/loop.h"
 #include "engine/request.h"
 #include "model/gpt_oss.h"
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -323,5 +326,52 @@ class ResidueMask final : public TokenMask {
  private:
   int32_t classes_, last_ = 0;
 };
+
+inline constexpr int64_t kWindow = 128;
+
+// The loop on the fake backend and its clock, driven step by step.
+struct Rig {
+  explicit Rig(EngineLimits of, int64_t longest = 4096)
+      : limits(of),
+        gpt(fake_model(kWindow, longest)),
+        be(gpt, step_limits(of, gpt.config.dims)),
+        loop(be, gpt, of, [this] { return be.now(); }) {}
+
+  Heard& add(Request request) {
+    validate(request, limits, gpt.config.dims);
+    heard.push_back(std::make_unique<Heard>());
+    Heard& to = *heard.back();
+    loop.add(static_cast<RequestId>(heard.size()), std::move(request), [&to](const Event& event) { to(event); });
+    return to;
+  }
+  void run() {
+    for (int i = 0; i < 100000 && !loop.idle(); ++i) {
+      loop.step();
+      loop.check_integrity();
+    }
+    ASSERT_TRUE(loop.idle());
+  }
+  Heard run(Request request) {
+    Heard& to = add(std::move(request));
+    run();
+    return to;
+  }
+
+  EngineLimits limits;
+  model::GptOss gpt;
+  FakeBackend be;
+  Loop loop;
+  std::vector<std::unique_ptr<Heard>> heard;
+};
+
+inline std::vector<int32_t> some(size_t count, int32_t from = 0) {
+  std::vector<int32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>((i * i + i / 7 + static_cast<size_t>(from)) % 37);
+  return tokens;
+}
+
+inline Request ask(std::vector<int32_t> prompt, int64_t max_tokens) {
+  return {.prompt = std::move(prompt), .max_tokens = max_tokens, .sampling = {.seed = 5}};
+}
 
 }  // namespace nibble::engine::testing

@@ -45,4 +45,19 @@ struct Snapshot {
 // What a folder such as ./models holds: directories and .gguf files, by their names, without a commit.
 [[nodiscard]] std::vector<Snapshot> models_below(const std::filesystem::path& folder);
 
+// What removing a model, or a revision of it, takes away.
+struct Removal {
+  std::filesystem::path folder;  // of the model in the cache
+  bool everything = false;       // no other revision stays
+  std::vector<std::string> commits = {};
+  std::vector<std::filesystem::path> files = {};  // refs, and blobs that no other revision uses
+  int64_t bytes = 0;                              // that the disk gets back
+};
+
+// `revision`: a ref or a commit; empty: all. Throws Error(kInvalidRequest) where there is no such thing in the cache or
+// its folder is really somewhere else, Error(kIo) while another program writes to it.
+[[nodiscard]] Removal plan_removal(const std::filesystem::path& cache, const std::string& repo,
+                                   const std::string& revision);
+void remove(const Removal& removal);
+
 }  // namespace nibble::hub

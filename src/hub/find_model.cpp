@@ -53,7 +53,7 @@ std::optional<FoundModel> find_model(const std::string& name, const Settings& se
   std::optional<FoundModel> in_part;
   for (const std::string& repo : repos_of(name)) {
     std::vector<Snapshot> snapshots = snapshots_of(settings.cache, repo);
-    // refs/main's is what is meant, whole or not; where nobody says, any that is whole.
+    // refs/main's is what is meant, whole or not; without refs/main, any that is whole.
     const auto whole = std::ranges::find_if(snapshots, [](const Snapshot& s) {
       return s.lacks.empty() || std::ranges::find(s.refs, "main") != s.refs.end();
     });

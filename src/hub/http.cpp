@@ -171,7 +171,7 @@ struct Http::Transfer {
   Http& http;
   const TakeBody& take;
   HttpAnswer answer;
-  bool ended = false;  // by who takes the body
+  bool ended = false;  // by TakeBody
   std::exception_ptr thrown = {};
 
   static size_t on_header(char* data, size_t one, size_t bytes, void* self) {

@@ -53,7 +53,6 @@ class Http {
 
   // Follows redirects, never from https to http; the token goes to the endpoint's own scheme, host and port alone.
   [[nodiscard]] HttpAnswer get(const HttpRequest& request, const TakeBody& take = {});
-  [[nodiscard]] bool has_token() const { return !token_.empty(); }
 
  private:
   struct Transfer;

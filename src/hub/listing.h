@@ -22,7 +22,7 @@ struct Listing {
   std::vector<RepoFile> files;
 };
 
-// How long to go on where the Hub does not answer, and who is told.
+// How often to ask again where the Hub does not answer, and whom to tell.
 struct Patience {
   int attempts = 4;
   std::function<void(const std::string& note)> note;

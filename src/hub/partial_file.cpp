@@ -1,16 +1,19 @@
 #include "hub/partial_file.h"
 
 #include "base/error.h"
-#include "hub/digest.h"
 
 #include <fmt/format.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fstream>
+#include <memory>
 #include <numeric>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -45,6 +48,34 @@ void write_whole(const fs::path& file, const std::string& content) {
     errno = error;
     fail_at(file, "write");
   }
+}
+
+std::string digest_of(const fs::path& file, DigestKind kind, const std::function<bool(int64_t)>& go_on) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  check(context && EVP_DigestInit_ex(context.get(), kind == DigestKind::kGit ? EVP_sha1() : EVP_sha256(), nullptr) == 1,
+        "OpenSSL knows the digest");
+  if (kind == DigestKind::kGit) {
+    const std::string head = fmt::format("blob {}", fs::file_size(file));
+    EVP_DigestUpdate(context.get(), head.c_str(), head.size() + 1);
+  }
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail_at(file, "open");
+  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* f) { ::close(*f); });
+  std::vector<char> buffer(size_t{1} << 20);
+  while (true) {
+    const ssize_t bytes = ::read(fd, buffer.data(), buffer.size());
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) fail_at(file, "read");
+    if (bytes == 0) break;
+    EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(bytes));
+    if (!go_on(bytes)) return {};
+  }
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int size = 0;
+  EVP_DigestFinal_ex(context.get(), digest.data(), &size);
+  std::string text;
+  for (unsigned int i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
 }
 
 PartialFile::PartialFile(const fs::path& repo_folder, RepoFile file)

@@ -1,5 +1,6 @@
 #pragma once
-// A blob of the cache while it is fetched: its bytes in parts, which of them are there, and the lock that others heed.
+// A blob of the cache while it is fetched: its bytes in parts, which of them are there, and the lock that other
+// programs respect.
 
 #include "hub/listing.h"
 
@@ -71,5 +72,12 @@ class PartialFile {
 
 // The same under another name first, so that it appears whole. Throws Error(kIo).
 void write_whole(const std::filesystem::path& file, const std::string& content);
+
+// What the Hub knows a file by. kGit: SHA-1 of "blob <bytes>\0" and the content.
+enum class DigestKind { kSha256, kGit };
+
+// In small hexadecimal digits; empty where `go_on`, which is told of bytes read, said no. Throws Error(kIo).
+[[nodiscard]] std::string digest_of(const std::filesystem::path& file, DigestKind kind,
+                                    const std::function<bool(int64_t bytes)>& go_on);
 
 }  // namespace nibble::hub

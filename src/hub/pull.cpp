@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kConnections = 8;
 constexpr int kPartAttempts = 7;  // without a byte between them: half a minute
-constexpr int kOddAttempts = 3;   // where what came is not what was asked for
+constexpr int kOddAttempts = 3;   // where the answer is not what was asked for
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kSaveEvery = std::chrono::seconds(1);  // what a kill may cost
 constexpr int64_t kSpareBytes = int64_t{64} << 20;    // what a disk keeps
@@ -46,7 +46,7 @@ bool is_wanted(const std::string& path, const std::vector<std::string>& include)
                              [&](const std::string& glob) { return fnmatch(glob.c_str(), path.c_str(), 0) == 0; });
 }
 
-// Of the parts of a split GGUF file one name.
+// One name for all parts of a split GGUF file.
 std::string gguf_stem(const std::string& path) {
   const auto part = checkpoint::gguf_part_name(path);
   return part ? part->stem.string() : path;
@@ -184,7 +184,7 @@ class Fetching {
   }
 
   void fetch(Http& http, PartialFile& file, FilePart& part);
-  // What a connection has come to know.
+  // What a connection has learned.
   struct Connection {
     Http& http;
     bool streams = false;  // all of the file: the server knows no ranges
@@ -273,7 +273,7 @@ HttpAnswer Fetching::get(Connection& connection, PartialFile& file, FilePart& pa
 
 // Each blob once, however many names it has.
 std::vector<std::unique_ptr<PartialFile>> blobs_of(const Listing& listing, const fs::path& folder) {
-  std::map<std::string, RepoFile> by_digest;  // in an order that all who lock keep
+  std::map<std::string, RepoFile> by_digest;  // every program locks in this order
   for (const RepoFile& file : listing.files) by_digest.emplace(file.digest, file);
   std::vector<std::unique_ptr<PartialFile>> blobs;
   for (auto& [digest, file] : by_digest) blobs.push_back(std::make_unique<PartialFile>(folder, std::move(file)));

@@ -29,7 +29,7 @@ struct PullProgress {
   int64_t done_bytes = 0, total_bytes = 0;
 };
 
-// Who watches; called by the thread that called.
+// Called back by the thread that called.
 struct PullWatch {
   std::function<void(const PullProgress&)> progress;
   std::function<void(const std::string& note)> note;

@@ -3,7 +3,6 @@
 
 #include "backend/backend.h"
 #include "model/gpt_oss.h"
-#include "model/step.h"
 
 #include <cstdint>
 #include <functional>

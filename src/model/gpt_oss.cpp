@@ -1,10 +1,53 @@
 #include "model/gpt_oss.h"
 
-#include "model/rope.h"
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
 
 namespace nibble::model {
 
 using backend::WeightRole;
+
+namespace {
+
+// YaRN: rotary frequencies stretched for contexts past the one the model was first trained on.
+struct RopeTable {
+  std::vector<float> inv_freq;  // [head_dim / 2], radians per position
+  float concentration = 1.0f;   // multiplies both cos and sin, at every position
+};
+
+// openai/gpt-oss torch/model.py RotaryEmbedding; rounded to float where it and transformers round.
+RopeTable make_rope_table(const RopeConfig& rope, int head_dim) {
+  const int half = head_dim / 2;
+  // The dimension whose wave turns `rotations` times within the original context.
+  const auto dim_of = [&](double rotations) {
+    return half * std::log(static_cast<double>(rope.original_context) / (rotations * 2 * std::numbers::pi)) /
+           std::log(rope.theta);
+  };
+  double low = dim_of(rope.beta_fast), high = dim_of(rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, head_dim - 1.0);
+  if (low == high) high += 0.001;  // as transformers: no division by zero
+  RopeTable table;
+  table.concentration = static_cast<float>(rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1.0 : 1.0);
+  for (int i = 0; i < half; ++i) {
+    const auto freq =
+        static_cast<float>(std::pow(rope.theta, static_cast<float>(2 * i) / static_cast<float>(head_dim)));
+    const float extrapolated = 1.0f / freq;
+    const float interpolated = 1.0f / (static_cast<float>(rope.factor) * freq);
+    const auto ramp = static_cast<float>((i - low) / (high - low));
+    const float share = 1.0f - std::clamp(ramp, 0.0f, 1.0f);
+    table.inv_freq.push_back(interpolated * (1.0f - share) + extrapolated * share);
+  }
+  return table;
+}
+
+}  // namespace
 
 backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
                                       const backend::DenseFormats& dense) {
@@ -19,6 +62,27 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
           .max_tokens = limits.max_tokens,
           .max_rows = limits.max_rows,
           .kv_pages = limits.kv_pages};
+}
+
+GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
+            const std::function<void(const LoadProgress&)>& progress) {
+  const auto bytes = [](const backend::HostWeight& w) {
+    return static_cast<int64_t>(w.values.bytes.size() + w.scales.bytes.size() + w.odd.bytes.size());
+  };
+  LoadProgress state;
+  for (const backend::HostWeight& weight : weights) state.total_bytes += bytes(weight);
+  GptOss model;
+  model.config = config;
+  model.weights.layers.resize(static_cast<size_t>(config.dims.layers));
+  for (const backend::HostWeight& weight : weights) {
+    backend::LayerWeights& layer =
+        weight.layer < 0 ? model.weights.outer : model.weights.layers[static_cast<size_t>(weight.layer)];
+    layer[weight.role] = be.upload(weight);
+    state.done_bytes += bytes(weight);
+    if (progress) progress(state);
+  }
+  be.finish_upload();
+  return model;
 }
 
 std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step,

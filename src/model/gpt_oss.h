@@ -1,13 +1,17 @@
 #pragma once
 // The model: openai/gpt-oss torch/model.py, stage by stage through the waist.
 
+#include "backend/args.h"
 #include "backend/backend.h"
 #include "backend/stage.h"
 #include "model/config.h"
-#include "model/step.h"
 
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
+#include <vector>
 
 namespace nibble::model {
 
@@ -17,11 +21,6 @@ struct GptOss {
   bool attention_sinks = true;  // off only to measure what the sinks do
 };
 
-using backend::Stage;
-
-// Called after each stage; layer is -1 outside the layers. For compare and tests.
-using Probe = std::function<void(Stage stage, int layer)>;
-
 // What a backend must know of a model. max_rows and kv_pages as in BackendConfig.
 struct StepLimits {
   int max_tokens = 0;
@@ -30,6 +29,36 @@ struct StepLimits {
 };
 [[nodiscard]] backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
                                                     const backend::DenseFormats& dense = {});
+
+struct LoadProgress {
+  int64_t done_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
+// Hands the weights to a backend. `weights` as bind_weights() or DummyWeights give them: complete and of the right
+// shapes.
+[[nodiscard]] GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
+                          const std::function<void(const LoadProgress&)>& progress = {});
+
+// One forward pass as plain data, complete when built.
+struct Step {
+  std::vector<int32_t> token_ids;  // [tokens]
+  std::vector<int32_t> positions;  // [tokens]
+  std::vector<backend::Row> rows;  // the sequences, covering the tokens in order
+  struct Kv {
+    std::vector<int32_t> slots;     // [tokens] where the tokens' keys and values go
+    std::vector<int32_t> page_ids;  // [rows, pages_per_row]
+    int32_t pages_per_row = 0;
+  };
+  std::array<Kv, backend::kLayerKinds> kv;      // by LayerKind
+  std::vector<int32_t> logit_tokens;            // indices of the tokens that get a row of logits
+  std::vector<backend::SampleRow> sample_rows;  // empty, or one per row of logits
+};
+
+using backend::Stage;
+
+// Called after each stage; layer is -1 outside the layers. For compare and tests.
+using Probe = std::function<void(Stage stage, int layer)>;
 
 // Enqueues one step. The ticket is set when the step samples.
 std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step,

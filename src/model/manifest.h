@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::model {
@@ -49,6 +50,11 @@ struct BindOptions {
 
 // OpenAI's spelling when the tensors use it, else Hugging Face's.
 [[nodiscard]] Naming naming_of(std::span<const checkpoint::TensorEntry> tensors);
+
+// Throws Error(kCorrupt) naming `where` and some of the tensors that are missing, else of those that are not known. A
+// wanted name may occur more than once.
+void require_same_names(const std::vector<std::string_view>& wanted, const std::vector<std::string_view>& found,
+                        std::string_view where);
 
 // Views of the tensors' bytes, no copies, in the manifest's order. Throws Error(kUnsupported) for experts that are not
 // quantised and for dense weights that are not bf16, and Error(kCorrupt) for tensors that are missing or not known, for

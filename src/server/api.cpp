@@ -54,7 +54,7 @@ constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kResponsesPrefix = "/v1/responses/";
 constexpr std::string_view kCancel = "/cancel";  // at the end of one of those
 
-// As metrics tell it: few names, whatever paths clients think of.
+// For metrics: few names, however many paths clients try.
 std::string_view route_of(std::string_view path) {
   const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [path](const Route& r) { return r.path == path; });
   if (known != kRoutes.end()) return known->path;

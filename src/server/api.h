@@ -40,7 +40,7 @@ class Api {
 
   // Any thread; never throws.
   [[nodiscard]] std::unique_ptr<Call> handle(const HttpRequest& request, Wake wake) noexcept;
-  // To be counted: what the server answered itself, because it never became a request. Any thread.
+  // Counts what the server answered itself, because it never became a request. Any thread.
   void answered_outside(int status);
   void connection_dropped() { metrics_.connection_dropped(); }
 

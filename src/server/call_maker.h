@@ -1,6 +1,6 @@
 #pragma once
-// Calls whose making takes long (a grammar to compile, a long text to read) are made by a thread of their own, one
-// after the other, so that the threads that move bytes go on.
+// A thread of its own makes the calls whose making takes long (a grammar to compile, a long text to read), one after
+// the other. The threads that move bytes go on meanwhile.
 
 #include "base/queue.h"
 #include "server/http.h"

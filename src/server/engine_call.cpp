@@ -7,7 +7,7 @@ namespace nibble::server {
 namespace {
 
 constexpr double kMostWaiting = 16384;  // events kept for a reader that does not read
-constexpr int kClientGone = 499;        // nginx's: nobody is told
+constexpr int kClientGone = 499;        // nginx's; for logs and metrics only
 
 // In logs and metrics.
 std::string_view reason_of(const ApiError& failure) {

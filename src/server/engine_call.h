@@ -31,8 +31,8 @@ class EngineCall final : public Call {
   // Submits the requests: throws what the engine throws.
   EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
              bool stream, Wake wake);
-  // Not done yet: the client has gone, or is too slow for a server that ends. Then generation_, a member, cancels what
-  // runs: ~Generation, Engine::cancel, Loop::end, which frees the pages.
+  // Where it is not done, the client has gone, or is too slow for a server that ends. Then the member generation_
+  // cancels the requests: ~Generation, Engine::cancel, Loop::end, which frees the pages.
   ~EngineCall() override;
 
   Output poll() override;

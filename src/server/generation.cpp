@@ -5,7 +5,7 @@
 namespace nibble::server {
 namespace {
 
-constexpr size_t kWakeAgain = 1024;  // events that wait: who is busy sending must learn that he is too slow
+constexpr size_t kWakeAgain = 1024;  // waiting events: a connection that is busy sending must learn that it is too slow
 
 }  // namespace
 

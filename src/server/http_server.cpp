@@ -3,9 +3,8 @@
 #include "server/http_server.h"
 
 #include "base/error.h"
-#include "server/http_stream.h"
+#include "server/http_connection.h"
 #include "server/http_text.h"
-#include "server/http_worker.h"
 
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
@@ -53,14 +52,14 @@ std::string header_fault(const http::fields& fields, bool modern) {
     if (const size_t count = fields.count(field); count > 1)
       return fmt::format("want one {} header, found {}", std::string_view(http::to_string(field)), count);
   }
-  // Of any other, where the body ends would be a guess.
+  // Where the body of any other ends would be a guess.
   if (const auto coding = fields[transfer_encoding]; !coding.empty() && !(modern && beast::iequals(coding, "chunked")))
     return "want no Transfer-Encoding but chunked, of HTTP/1.1";
   if (modern && fields.count(host) == 0) return "want a Host header";
   return is_host(fields[host]) ? "" : "want the name of a host in the Host header";
 }
 
-// But for its body: of the header alone, whatever a trailer adds later.
+// The request without its body. Only the header counts: fields of a trailer do not.
 HttpRequest request_of(const http::request_header<>& head) {
   const auto field = [&head](std::string_view name) { return std::string(head[name]); };
   return {.method = std::string(head.method_string()),
@@ -71,7 +70,7 @@ HttpRequest request_of(const http::request_header<>& head) {
           .client_id = field("X-Request-Id")};
 }
 
-// Some clients end a body with one. False: nothing else is there yet.
+// Some clients send one after a body. False: nothing more has arrived yet.
 bool skip_empty_lines(beast::flat_buffer& buffer) {
   const auto next = [&buffer] {
     return std::string_view(static_cast<const char*>(buffer.data().data()), buffer.size());
@@ -412,7 +411,7 @@ asio::awaitable<void> HttpServer::Impl::answer(HttpStream& stream, Peer& peer, R
   }
 }
 
-// To what is no request, or too much of one. Nothing: nobody is there to be told.
+// The answer to what is no request, or too large. None: the client has gone.
 std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
   const bool of_http = error.category() == http::make_error_code(http::error::bad_method).category();
   const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;

@@ -35,8 +35,8 @@ struct HttpOptions {
 class HttpServer {
  public:
   // Listens from here on. Throws Error(kIo) when it cannot. The handler outlives it. SIGTERM and SIGINT drain: nothing
-  // new is accepted, what is no whole request yet is refused, what runs may finish. A second one, or the end of
-  // drain_time, cuts that: every call says its last. A third one, or a second later, ends everything.
+  // new is accepted, what is not a whole request yet is refused, running calls may finish. A second signal, or the
+  // end of drain_time, cuts them short with a last message. A third one, or a second later, ends everything.
   HttpServer(HttpOptions options, Handler handler);
   ~HttpServer();  // ends everything
   HttpServer(const HttpServer&) = delete;

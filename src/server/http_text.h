@@ -49,11 +49,11 @@ class Reply {
 [[nodiscard]] std::string path_of(std::string_view target);
 // "/a/b?c" → "c", as it is.
 [[nodiscard]] std::string_view query_of(std::string_view target);
-// May it be the value of a Host header? So may nothing at all.
+// Whether it may be the value of a Host header; an empty one may.
 [[nodiscard]] bool is_host(std::string_view text);
 // The answer to a browser's question whether a page may call.
 [[nodiscard]] std::string preflight_text(std::string_view wanted_headers, const Framing& framing);
-// What is told to whose bytes never became a request.
+// The answer to bytes that never became a request.
 struct Refusal {
   int status;
   std::string message, code{};

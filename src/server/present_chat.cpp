@@ -21,7 +21,8 @@ struct Choice {
   Usage usage{};
   Json finish_reason{};
   bool opened = false;
-  std::optional<Mould> reasoning_mould{}, content_mould{};  // of its chunks, where nothing but text is in them
+  std::optional<ChunkTemplate> reasoning_template{},
+      content_template{};  // of its chunks, where nothing but text is in them
 };
 
 class ChatPresenter final : public Presenter {
@@ -143,9 +144,9 @@ class ChatPresenter final : public Presenter {
     };
     if (logprobs_ || token_ids_ || continuous_usage_) return send_delta(choice, delta(text));
     Choice& c = choices_[choice];
-    std::optional<Mould>& mould = kind == ItemKind::kContent ? c.content_mould : c.reasoning_mould;
-    if (!mould) mould.emplace(chunk_of(choice, delta(Mould::kHole)));
-    send_json(mould->filled(text));
+    std::optional<ChunkTemplate>& chunk = kind == ItemKind::kContent ? c.content_template : c.reasoning_template;
+    if (!chunk) chunk.emplace(chunk_of(choice, delta(ChunkTemplate::kHole)));
+    send_json(chunk->filled(text));
   }
 
   // `finish_reason` of the choice goes along, null until it has finished.

@@ -35,7 +35,7 @@ struct TextChoice {
   bool ended = false;  // by a stop string
   bool begun = false;
   Json finish_reason{};
-  std::optional<Mould> mould{};  // of its chunks, where nothing but text is in them
+  std::optional<ChunkTemplate> chunk{};  // of its chunks, where nothing but text is in them
 };
 
 class CompletionPresenter final : public Presenter {
@@ -196,8 +196,8 @@ class CompletionPresenter final : public Presenter {
   void send_chunk(size_t choice, const std::string& text) {
     TextChoice& c = choices_[choice];
     if (logprobs_ || token_ids_ || continuous_usage_ || !c.finish_reason.is_null()) return send(chunk_of(choice, text));
-    if (!c.mould) c.mould.emplace(chunk_of(choice, Mould::kHole));
-    send_json(c.mould->filled(text));
+    if (!c.chunk) c.chunk.emplace(chunk_of(choice, ChunkTemplate::kHole));
+    send_json(c.chunk->filled(text));
   }
 
   Json chunk_of(size_t choice, std::string_view text) {

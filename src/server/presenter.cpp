@@ -17,7 +17,7 @@ std::string make_id(std::string_view prefix) {
   return id;
 }
 
-Mould::Mould(const Json& chunk) {
+ChunkTemplate::ChunkTemplate(const Json& chunk) {
   const std::string text = to_text(chunk), hole = to_text(Json(kHole));
   size_t from = 0;
   for (size_t at = 0; (at = text.find(hole, from)) != std::string::npos; from = at + hole.size())
@@ -25,7 +25,7 @@ Mould::Mould(const Json& chunk) {
   parts_.push_back(text.substr(from));
 }
 
-std::string Mould::filled(std::string_view text) const {
+std::string ChunkTemplate::filled(std::string_view text) const {
   const std::string value = to_text(Json(text));
   std::string all = parts_[0];
   for (size_t i = 1; i < parts_.size(); ++i) all.append(value).append(parts_[i]);

@@ -40,11 +40,11 @@ struct Usage {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
 };
 
-// A chunk of a stream of which one text alone changes from token to token: made once, then filled.
-class Mould {
+// A chunk of a stream in which only one text changes from token to token: made once, then filled.
+class ChunkTemplate {
  public:
   static constexpr std::string_view kHole{"\0", 1};  // stands in the chunk where the text comes, as a value of its own
-  explicit Mould(const Json& chunk);
+  explicit ChunkTemplate(const Json& chunk);
   [[nodiscard]] std::string filled(std::string_view text) const;  // as to_text() of the chunk would be
 
  private:
@@ -114,7 +114,7 @@ class ContentLogprobs {
     waiting_.emplace_back(pushed_, std::move(entry));
     pushed_ += bytes;
   }
-  // Entries of the first `emitted` bytes; null where there are none and `or_null`.
+  // Entries of the first `emitted` bytes.
   [[nodiscard]] Json take(size_t emitted);
 
  private:

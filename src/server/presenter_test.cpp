@@ -42,13 +42,13 @@ TurnRequest turn(std::string_view fields) {
 }
 constexpr std::string_view kTools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
 
-TEST(mould, filled_is_the_chunk_with_the_text) {
+TEST(chunk_template, filled_is_the_chunk_with_the_text) {
   const auto chunk = [](std::string_view text) {
     return Json{{"id", "a\"b"}, {"delta", {{"reasoning", text}, {"content", text}}}, {"end", nullptr}};
   };
-  const Mould mould(chunk(Mould::kHole));
+  const ChunkTemplate filling(chunk(ChunkTemplate::kHole));
   const std::string_view texts[] = {"", "word", "\"quoted\" \\ \n", std::string_view("\0", 1), "\xff no UTF-8", "é"};
-  for (const std::string_view text : texts) EXPECT_EQ(mould.filled(text), to_text(chunk(text)));
+  for (const std::string_view text : texts) EXPECT_EQ(filling.filled(text), to_text(chunk(text)));
 }
 
 TEST(present_chat, a_whole_answer_has_reasoning_content_and_usage) {

@@ -82,34 +82,6 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   message.done();
 }
 
-void read_tools(Fields& fields, TurnRequest& into) {
-  if (const Json* tools = fields.array("tools")) {
-    for (size_t i = 0; i < tools->size(); ++i) {
-      Fields tool((*tools)[i], fmt::format("tools[{}]", i));
-      tool.only("type", "function", "there are no built-in or custom tools");
-      Fields function = tool.required_object("function");
-      read_function(function, into);
-      function.done();
-      static_cast<void>(tool.object("cache_control"));  // what can be cached is
-      tool.done();
-    }
-  }
-  into.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  const Json* choice = fields.find("tool_choice");
-  if (choice != nullptr && choice->is_object()) {
-    Fields named(*choice, "tool_choice");
-    named.only("type", "function", "only functions are called");
-    Fields function = named.required_object("function");
-    into.named_tool = function.required_string("name");
-    into.tool_choice = ToolChoice::kNamed;
-    function.done();
-    named.done();
-  } else if (const auto word = fields.choice("tool_choice", {"auto", "none", "required"})) {
-    into.tool_choice = static_cast<ToolChoice>(*word);
-  }
-  check_named_tool(into, "tool_choice");
-}
-
 // reasoning_effort, and what a chat template is told: gpt-oss's own knows the effort and the identity.
 void read_reasoning(Fields& fields, TurnRequest& into) {
   auto effort = read_effort(fields, "reasoning_effort");
@@ -230,7 +202,7 @@ TurnRequest parse_chat(const Json& body) {
   if (turn.history.empty() && turn.instructions.empty())
     throw ApiError("messages", "messages: want one that says something, found none");
   read_verbosity(fields, turn);
-  read_tools(fields, turn);
+  read_tools(fields, FunctionForm::kNested, turn);
   check_prediction(fields);
   fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");

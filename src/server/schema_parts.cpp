@@ -70,6 +70,32 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
   return biases;
 }
 
+// A function's {name, description, parameters, strict}, added to the request.
+void read_function(Fields& function, TurnRequest& into) {
+  text::ToolSpec tool{.name = function.required_string("name"),
+                      .description = function.string("description").value_or(""),
+                      .parameters = {}};
+  const std::string path = function.path("name");
+  checked_name(tool.name, path);
+  const auto same = [&tool](const text::ToolSpec& other) { return other.name == tool.name; };
+  if (std::any_of(into.tools.begin(), into.tools.end(), same))
+    throw ApiError(path, fmt::format("{}: two tools are called {}", path, tool.name));
+  if (into.tools.size() == kMostTools) throw ApiError("tools", fmt::format("want at most {} tools", kMostTools));
+  if (const auto parameters = function.object("parameters")) tool.parameters = *function.find("parameters");
+  if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
+  into.tools.push_back(std::move(tool));
+}
+
+// A name in tool_choice is one of the tools.
+void check_named_tool(const TurnRequest& turn) {
+  const std::string path = "tool_choice";
+  const auto named = [&turn](const text::ToolSpec& tool) { return tool.name == turn.named_tool; };
+  if (turn.tool_choice == ToolChoice::kNamed && std::none_of(turn.tools.begin(), turn.tools.end(), named))
+    throw ApiError(path, fmt::format("{}: there is no tool {}", path, turn.named_tool));
+  if (turn.tool_choice == ToolChoice::kRequired && turn.tools.empty())
+    throw ApiError(path, fmt::format("{}: a call is required, but there are no tools", path));
+}
+
 }  // namespace
 
 void check_texts(Fields& fields, std::string_view name) {
@@ -132,27 +158,41 @@ const std::string& checked_name(const std::string& name, const std::string& path
   return name;
 }
 
-void read_function(Fields& function, TurnRequest& into) {
-  text::ToolSpec tool{.name = function.required_string("name"),
-                      .description = function.string("description").value_or(""),
-                      .parameters = {}};
-  const std::string path = function.path("name");
-  checked_name(tool.name, path);
-  const auto same = [&tool](const text::ToolSpec& other) { return other.name == tool.name; };
-  if (std::any_of(into.tools.begin(), into.tools.end(), same))
-    throw ApiError(path, fmt::format("{}: two tools are called {}", path, tool.name));
-  if (into.tools.size() == kMostTools) throw ApiError("tools", fmt::format("want at most {} tools", kMostTools));
-  if (const auto parameters = function.object("parameters")) tool.parameters = *function.find("parameters");
-  if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
-  into.tools.push_back(std::move(tool));
-}
-
-void check_named_tool(const TurnRequest& turn, const std::string& path) {
-  const auto named = [&turn](const text::ToolSpec& tool) { return tool.name == turn.named_tool; };
-  if (turn.tool_choice == ToolChoice::kNamed && std::none_of(turn.tools.begin(), turn.tools.end(), named))
-    throw ApiError(path, fmt::format("{}: there is no tool {}", path, turn.named_tool));
-  if (turn.tool_choice == ToolChoice::kRequired && turn.tools.empty())
-    throw ApiError(path, fmt::format("{}: a call is required, but there are no tools", path));
+void read_tools(Fields& fields, FunctionForm form, TurnRequest& into) {
+  const bool nested = form == FunctionForm::kNested;
+  if (const Json* tools = fields.array("tools")) {
+    for (size_t i = 0; i < tools->size(); ++i) {
+      Fields tool((*tools)[i], fmt::format("tools[{}]", i));
+      tool.only("type", "function", "there are no built-in or custom tools");
+      if (nested) {
+        Fields function = tool.required_object("function");
+        read_function(function, into);
+        function.done();
+        static_cast<void>(tool.object("cache_control"));  // what can be cached is
+      } else {
+        read_function(tool, into);
+      }
+      tool.done();
+    }
+  }
+  into.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  const Json* choice = fields.find("tool_choice");
+  if (choice != nullptr && choice->is_object()) {
+    Fields named(*choice, "tool_choice");
+    named.only("type", "function", "only functions are called");
+    if (nested) {
+      Fields function = named.required_object("function");
+      into.named_tool = function.required_string("name");
+      function.done();
+    } else {
+      into.named_tool = named.required_string("name");
+    }
+    into.tool_choice = ToolChoice::kNamed;
+    named.done();
+  } else if (const auto word = fields.choice("tool_choice", {"auto", "none", "required"})) {
+    into.tool_choice = static_cast<ToolChoice>(*word);
+  }
+  check_named_tool(into);
 }
 
 std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name) {

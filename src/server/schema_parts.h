@@ -18,10 +18,10 @@ inline constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a limit; the con
 void check_texts(Fields& fields, std::string_view name);
 // A name that may stand in a Harmony header; throws ApiError.
 const std::string& checked_name(const std::string& name, const std::string& path);
-// A function's {name, description, parameters, strict}, added to the request. Throws ApiError.
-void read_function(Fields& function, TurnRequest& into);
-// After the tools are read: a name in tool_choice must be one of them.
-void check_named_tool(const TurnRequest& turn, const std::string& path);
+// tools, parallel_tool_calls and tool_choice. Throws ApiError. A tool or choice holds its function as a field of its
+// own (chat completions), or is the function itself (responses).
+enum class FunctionForm { kNested, kFlat };
+void read_tools(Fields& fields, FunctionForm form, TurnRequest& into);
 
 // The nearest of the three efforts that gpt-oss knows.
 [[nodiscard]] std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name);

@@ -96,29 +96,6 @@ void read_input(Fields& fields, ResponsesRequest& into) {
   if (into.turn.history.empty()) throw ApiError("input", "input: want at least one item, found none");
 }
 
-void read_response_tools(Fields& fields, TurnRequest& into) {
-  if (const Json* tools = fields.array("tools")) {
-    for (size_t i = 0; i < tools->size(); ++i) {
-      Fields tool((*tools)[i], fmt::format("tools[{}]", i));
-      tool.only("type", "function", "there are no built-in or custom tools");
-      read_function(tool, into);
-      tool.done();
-    }
-  }
-  into.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  const Json* choice = fields.find("tool_choice");
-  if (choice != nullptr && choice->is_object()) {
-    Fields named(*choice, "tool_choice");
-    named.only("type", "function", "only functions are called");
-    into.named_tool = named.required_string("name");
-    into.tool_choice = ToolChoice::kNamed;
-    named.done();
-  } else if (const auto word = fields.choice("tool_choice", {"auto", "none", "required"})) {
-    into.tool_choice = static_cast<ToolChoice>(*word);
-  }
-  check_named_tool(into, "tool_choice");
-}
-
 void read_text(Fields& fields, TurnRequest& into) {
   auto text = fields.object("text");
   if (!text) return;
@@ -199,7 +176,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   turn.generation.max_tokens = fields.integer("max_output_tokens", {1, kMostTokens});
   if (auto instructions = fields.string("instructions")) turn.instructions.push_back(*std::move(instructions));
   read_response_reasoning(fields, turn);
-  read_response_tools(fields, turn);
+  read_tools(fields, FunctionForm::kFlat, turn);
   read_include(fields, turn.generation);
   read_input(fields, request);
   read_text(fields, turn);

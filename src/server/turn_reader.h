@@ -1,6 +1,6 @@
 #pragma once
-// A turn of the model, token by token: what is reasoning, what is the answer, what calls a function. Total: whatever
-// the tokens, they become something, and nothing throws.
+// A turn of the model, token by token: what is reasoning, what is the answer, what calls a function. Total: any tokens
+// become something, and nothing throws.
 //
 // `analysis` is reasoning; `final`, `commentary` without a recipient and text without a channel are content; a message
 // with a recipient is a call, whatever its channel, where the request has tools, and content (in `analysis`:

@@ -2,7 +2,7 @@
 
 #include "text/json_grammar.h"
 #include "text/json_number.h"
-#include "text/json_pattern.h"
+#include "text/json_string.h"
 
 #include <fmt/format.h>
 
@@ -32,10 +32,9 @@ std::string literal(std::string_view text) {
 std::string shared_rules() {
   std::string out = fmt::format("ws ::= \" \"? | \"\\n\" [ \\t]{{0,{}}}\n", kMaxIndentation);
   // One regular expression per string: the compiler then knows for each of its states which tokens stay inside. No
-  // look-ahead assertions: where a rule stands in one place only, xgrammar takes one that is merely necessary for
-  // sufficient.
+  // look-ahead assertions: where a rule stands in one place only, xgrammar takes a necessary one as sufficient.
   out += fmt::format("string ::= Regex({})\n", literal(fmt::format("\"{}*\"", any_character_expression())));
-  out += fmt::format("number ::= {}\n", number_expression({}));
+  out += fmt::format("number ::= {}\n", any_number_expression());
   out += "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n";
   out += "object ::= \"{\" ws (string \":\" ws value (\",\" ws string \":\" ws value)* ws)? \"}\"\n";
   out += "array ::= \"[\" ws (value (\",\" ws value)* ws)? \"]\"\n";
@@ -85,7 +84,7 @@ size_t GrammarRules::rule_of(const SchemaPlace& place) {
 
 void GrammarRules::spend(const SchemaPlace& at, int64_t cost) {
   cost_ += cost;
-  if (cost_ > kMaxPatternCost)
+  if (cost_ > kMaxCompileCost)
     document_.fail(
         at,
         "its patterns, lengths, bounds and optional properties are too many together: compiling them would take too long");

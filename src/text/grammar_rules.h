@@ -1,6 +1,5 @@
 #pragma once
-// The rules of a grammar under construction: its text, and what must hold for all of it. Used by json_grammar and
-// json_scalar.
+// The rules of a grammar under construction: its text, and what must hold for all of it.
 
 #include "text/json_schema.h"
 
@@ -21,6 +20,9 @@ namespace nibble::text {
 [[nodiscard]] std::string list_of(std::string_view item, int64_t least, std::optional<int64_t> most);
 // ws, string, number, value, object, array: what every schema's grammar needs.
 [[nodiscard]] std::string shared_rules();
+
+// What compiling a grammar takes, about a millisecond each. A repetition multiplies its cost by its largest count.
+inline constexpr int64_t kMaxCompileCost = 2048;
 
 // A rule per schema, and helpers between them. Throws as SchemaDocument does, past the limits of json_grammar.h.
 class GrammarRules {
@@ -43,7 +45,7 @@ class GrammarRules {
   };
   // The helper `NAMEattributes ::= body`: what stands in many places is compiled once.
   [[nodiscard]] Helper helper_of(std::string_view attributes, std::string_view body);
-  void spend(const SchemaPlace& at, int64_t cost);  // json_pattern.h
+  void spend(const SchemaPlace& at, int64_t cost);  // of kMaxCompileCost
 
   // One more alternative of the rule: the rules that every document of it contains.
   void add_alternative(size_t rule, Rules needs) { rules_[rule].needs.push_back(std::move(needs)); }

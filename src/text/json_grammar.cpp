@@ -1,9 +1,9 @@
 #include "text/json_grammar.h"
 
 #include "text/grammar_rules.h"
-#include "text/json_pattern.h"
-#include "text/json_scalar.h"
+#include "text/json_number.h"
 #include "text/json_schema.h"
+#include "text/json_string.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,6 @@ class SchemaGrammar {
   std::string body_of_type(size_t rule, JsonType type);
   std::string object_body(size_t rule);
   std::string map_body(size_t rule, const std::optional<SchemaPlace>& value);
-  std::string number_body(const SchemaPlace& at, Numbers which);
   std::string array_body(size_t rule);
   std::string key_expression(const SchemaPlace& at);
   std::string other_key(const Json& properties);
@@ -132,13 +131,6 @@ std::string SchemaGrammar::alternatives(size_t rule, std::string_view keyword) {
   return fmt::format("{}", fmt::join(names, " | "));
 }
 
-std::string SchemaGrammar::number_body(const SchemaPlace& at, Numbers which) {
-  const std::string expression = number_expression(document_, rules_, at, which);
-  const auto [name, is_new] = rules_.helper_of("", expression);
-  if (is_new) rules_.spend(at, static_cast<int64_t>(expression.size()) / kNumberBytesPerCost);
-  return name;
-}
-
 std::string SchemaGrammar::body_of_type(size_t rule, JsonType type) {
   const SchemaPlace at = rules_.place(rule);
   if (type == JsonType::kObject) return object_body(rule);
@@ -148,7 +140,7 @@ std::string SchemaGrammar::body_of_type(size_t rule, JsonType type) {
     case JsonType::kNull: return "\"null\"";
     case JsonType::kBoolean: return "\"true\" | \"false\"";
     case JsonType::kString: return string_expression(document_, rules_, at, where_);
-    default: return number_body(at, type == JsonType::kInteger ? Numbers::kWhole : Numbers::kAll);
+    default: return number_rule(document_, rules_, at, type == JsonType::kInteger ? Numbers::kWhole : Numbers::kAll);
   }
 }
 

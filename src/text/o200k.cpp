@@ -1,11 +1,19 @@
 #include "text/o200k.h"
 
+#include "text/bpe.h"
+#include "text/byte_level.h"
+#include "text/pretokenize.h"
+#include "text/rank_file.h"
+
+#include "base/error.h"
+
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <utility>
 
 // NIBBLE_O200K_FILE comes from CMake. The file is data: the assembler copies it into the read-only section.
 asm(".section .rodata\n"
@@ -44,6 +52,86 @@ constexpr std::array<Named, 10> kNamed = {{{199998, "startoftext"},
                                            {200012, "call"},
                                            {kEndOfPrompt, "endofprompt"}}};
 
+using Json = nlohmann::ordered_json;
+
+// The byte-level alphabet has no control characters.
+void append_quoted(std::string& out, std::string_view byte_level) {
+  out += '"';
+  for (const char c : byte_level) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  out += '"';
+}
+
+std::string vocab_json(const std::vector<RankedToken>& ranks) {
+  std::string out = "{";
+  for (const RankedToken& token : ranks) {
+    if (out.size() > 1) out += ',';
+    append_quoted(out, to_byte_level(token.bytes));
+    out += ':' + std::to_string(token.rank);
+  }
+  return out + '}';
+}
+
+// Each token is merged from the pair that the merges of lower ranks leave of it.
+std::string merges_json(const std::vector<RankedToken>& ranks, const Bpe& bpe) {
+  std::string out = "[";
+  std::vector<int32_t> parts;
+  for (const RankedToken& token : ranks) {
+    if (token.bytes.size() < 2) continue;
+    parts.clear();
+    bpe.merge_below(static_cast<uint32_t>(token.rank), token.bytes, parts);
+    check(parts.size() == 2, "an o200k token that no merge makes");
+    if (out.size() > 1) out += ',';
+    out += '[';
+    append_quoted(out, to_byte_level(bpe.tokens().bytes(parts[0])));
+    out += ',';
+    append_quoted(out, to_byte_level(bpe.tokens().bytes(parts[1])));
+    out += ']';
+  }
+  return out + ']';
+}
+
+Json added_tokens_json() {
+  Json list = Json::array();
+  for (const AddedToken& token : o200k_harmony_specials()) {
+    if (!list.empty() && list.back()["id"] == token.id) continue;  // a second name
+    list.push_back({{"id", token.id},
+                    {"content", token.content},
+                    {"single_word", false},
+                    {"lstrip", false},
+                    {"rstrip", false},
+                    {"normalized", false},
+                    {"special", true}});
+  }
+  return list;
+}
+
+Json frame_json() {
+  const Json split = {
+      {"type", "Split"}, {"pattern", {{"Regex", kO200kPattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const Json decoder = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added_tokens_json()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}}},
+          {"post_processor", nullptr},
+          {"decoder", decoder},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"ignore_merges", true}}}};
+}
+
 }  // namespace
 
 std::string_view o200k_ranks() { return {kRanksBegin, static_cast<size_t>(kRanksEnd - kRanksBegin)}; }
@@ -57,6 +145,18 @@ std::vector<AddedToken> o200k_harmony_specials() {
     if (!has_name || id == kEndOfPrompt) tokens.push_back({id, fmt::format("<|reserved_{}|>", id)});
   }
   return tokens;
+}
+
+std::string make_o200k_tokenizer_json() {
+  const std::vector<RankedToken> ranks = parse_ranks(o200k_ranks(), "embedded o200k");
+  TokenizerParts parts = parts_from_ranks(ranks, {}, "embedded o200k");
+  const Bpe bpe(std::move(parts.tokens), parts.merges, parts.whole_piece);
+  std::string out = frame_json().dump();
+  check(out.ends_with("}}"), "the model is the last object of the file");
+  out.resize(out.size() - 2);  // reopen it for the two big tables
+  out += ",\"vocab\":" + vocab_json(ranks);
+  out += ",\"merges\":" + merges_json(ranks, bpe);
+  return out + "}}\n";
 }
 
 }  // namespace nibble::text

@@ -3,6 +3,7 @@
 
 #include "text/tokenizer_parts.h"
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,5 +14,9 @@ namespace nibble::text {
 
 // o200k_harmony's special tokens: all ids from 199998 to 201087. 200018 has two names, <|endofprompt|> first.
 [[nodiscard]] std::vector<AddedToken> o200k_harmony_specials();
+
+// The tokenizer.json of o200k_harmony, equal in structure to the one that gpt-oss ships: all ids from 0 to 201087, one
+// name per id, merges derived from the ranks. About 8 MB.
+[[nodiscard]] std::string make_o200k_tokenizer_json();
 
 }  // namespace nibble::text

@@ -69,15 +69,6 @@ std::vector<RankedToken> parse_ranks(std::string_view file, std::string_view nam
   return ranks;
 }
 
-void require_all_bytes(const TokenTable& tokens, std::string_view name) {
-  for (int b = 0; b < 256; ++b) {
-    const char byte = static_cast<char>(b);
-    if (tokens.find({&byte, 1}) == kNoToken) {
-      throw Error(Code::kCorrupt, "{}: expected every byte to be a token, found none for byte 0x{:02X}", name, b);
-    }
-  }
-}
-
 TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<AddedToken> added,
                                 std::string_view name) {
   const size_t count = ranks.size() + added.size();

@@ -23,10 +23,4 @@ struct RankedToken {
 [[nodiscard]] TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<AddedToken> added,
                                               std::string_view name);
 
-// Refuses a table in which some byte is no token: such a tokeniser could not write every text.
-void require_all_bytes(const TokenTable& tokens, std::string_view name);
-
-// No tokeniser here has ids so far beyond its number of tokens; a file that does would make us allocate by its whim.
-[[nodiscard]] constexpr int64_t id_limit_for(size_t tokens) { return static_cast<int64_t>(tokens) * 2 + 1024; }
-
 }  // namespace nibble::text

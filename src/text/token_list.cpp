@@ -1,7 +1,6 @@
 #include "text/token_list.h"
 
 #include "text/byte_level.h"
-#include "text/rank_file.h"
 
 #include "base/error.h"
 

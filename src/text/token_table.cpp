@@ -60,4 +60,13 @@ TokenTable::Insert TokenTable::insert(int32_t id, std::string_view token_bytes, 
 
 int32_t TokenTable::find(std::string_view wanted) const { return slots_[slot_of(wanted)]; }
 
+void require_all_bytes(const TokenTable& tokens, std::string_view name) {
+  for (int b = 0; b < 256; ++b) {
+    const char byte = static_cast<char>(b);
+    if (tokens.find({&byte, 1}) == kNoToken) {
+      throw Error(Code::kCorrupt, "{}: expected every byte to be a token, found none for byte 0x{:02X}", name, b);
+    }
+  }
+}
+
 }  // namespace nibble::text

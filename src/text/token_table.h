@@ -52,4 +52,11 @@ class TokenTable {
   int32_t max_id_ = kNoToken;
 };
 
+// Refuses a table in which some byte is no token: such a tokeniser could not write every text.
+void require_all_bytes(const TokenTable& tokens, std::string_view name);
+
+// No real tokeniser has ids so far beyond its number of tokens. Without a limit, a file could make us allocate any
+// amount.
+[[nodiscard]] constexpr int64_t id_limit_for(size_t tokens) { return static_cast<int64_t>(tokens) * 2 + 1024; }
+
 }  // namespace nibble::text

@@ -3,7 +3,7 @@
 #include "text/o200k.h"
 #include "text/pretokenize.h"
 #include "text/rank_file.h"
-#include "text/tokenizer_json_reader.h"
+#include "text/tokenizer_json.h"
 
 #include "base/error.h"
 #include "base/mmap_file.h"

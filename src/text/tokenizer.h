@@ -1,6 +1,6 @@
 #pragma once
 // Text ⇄ token ids by byte-level BPE over the o200k split. Total: any bytes can be encoded, and decode(encode(x)) == x
-// (but for the second name of a special token, where specials are allowed). Ids come from the file. Immutable once
+// (except for the second name of a special token, where specials are allowed). Ids come from the file. Immutable once
 // built: any number of threads may use one.
 
 #include "text/bpe.h"

@@ -1,11 +1,17 @@
 #pragma once
-// Writes the tokenizer.json of o200k_harmony, equal in structure to the one that gpt-oss ships.
+// Reads a tokenizer.json (Hugging Face). What it does not know it refuses: nothing in the file is ignored that could
+// change a token.
 
-#include <string>
+#include "text/tokenizer_parts.h"
+
+#include <string_view>
 
 namespace nibble::text {
 
-// All ids from 0 to 201087, one name per id; merges derived from the ranks. About 8 MB.
-[[nodiscard]] std::string make_o200k_tokenizer_json();
+// Served: model BPE (byte-level vocabulary with all 256 bytes, merges as strings or pairs, ignore_merges either way),
+// no normalizer, pre_tokenizer Split by kO200kPattern (Isolated) then ByteLevel without its own regex, decoder
+// ByteLevel, a post_processor that adds no token, added tokens without stripping. Throws Error(kCorrupt) or
+// Error(kUnsupported), naming the place in the file; `name` is the file's for those messages.
+[[nodiscard]] TokenizerParts read_tokenizer_json(std::string_view json, std::string_view name);
 
 }  // namespace nibble::text

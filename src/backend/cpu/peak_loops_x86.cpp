@@ -60,8 +60,7 @@ __attribute__((target("avx2"))) float int8_avx_vnni(int64_t rounds) {
   return static_cast<float>(_mm256_cvtsi256_si32(sum[0]));
 }
 
-// Four sums, two tiles of each side: as a blocked product would use them.
-__attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
+__attribute__((target("amx-tile"))) void begin_tiles() {
   load_shapes(kTileShapes);
   _tile_zero(0);
   _tile_zero(1);
@@ -71,6 +70,11 @@ __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
   _tile_zero(5);
   _tile_zero(6);
   _tile_zero(7);
+}
+
+// Four sums, two tiles of each side: as a blocked product would use them.
+__attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
+  begin_tiles();
   for (int64_t i = 0; i < rounds; ++i) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -82,15 +86,7 @@ __attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
 }
 
 __attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
-  load_shapes(kTileShapes);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
+  begin_tiles();
   for (int64_t i = 0; i < rounds; ++i) {
     _tile_dpbssd(0, 4, 6);
     _tile_dpbssd(1, 4, 7);

@@ -8,8 +8,7 @@
 #include "backend/cuda/arch/tuned.h"
 #include "backend/activations.h"
 #include "backend/kv_dtype.h"
-#include "backend/memory.h"
-#include "base/mapped_file.h"
+#include "base/mmap_file.h"
 
 #include <array>
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 #include "backend/cuda/card/device.h"
 #include "base/direct_file.h"
-#include "base/mapped_file.h"
+#include "base/mmap_file.h"
 
 #include <condition_variable>
 #include <cstddef>

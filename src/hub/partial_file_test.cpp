@@ -1,4 +1,4 @@
-#include "hub/digest.h"
+#include "hub/partial_file.h"
 
 #include "base/error.h"
 #include "hub/testing.h"

@@ -1,4 +1,4 @@
-#include "server/http_worker.h"
+#include "server/http_connection.h"
 
 #include <boost/asio/experimental/as_tuple.hpp>
 
@@ -7,6 +7,7 @@
 namespace nibble::server {
 namespace {
 
+constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
 
 bool has_gone(int fd) {
@@ -16,14 +17,41 @@ bool has_gone(int fd) {
 
 }  // namespace
 
+asio::awaitable<HttpStream::Some> HttpStream::read_some(asio::mutable_buffer into) {
+  if (plain_) {
+    const Some some = co_await plain_->async_read_some(into, kTuple);
+    co_return some;
+  }
+  const Some some = co_await secure_->async_read_some(into, kTuple);
+  co_return some;
+}
+
+asio::awaitable<HttpStream::Some> HttpStream::write_some(asio::const_buffer bytes) {
+  if (plain_) {
+    const Some some = co_await plain_->async_write_some(bytes, kTuple);
+    co_return some;
+  }
+  const Some some = co_await secure_->async_write_some(bytes, kTuple);
+  co_return some;
+}
+
+asio::awaitable<bool> HttpStream::begin() {
+  if (plain_) co_return true;
+  const auto [error] = co_await secure_->async_handshake(asio::ssl::stream_base::server, kTuple);
+  co_return !error;
+}
+
+asio::awaitable<void> HttpStream::end() {
+  if (secure_) co_await secure_->async_shutdown(kTuple);
+}
+
 asio::awaitable<void> watch(Tcp::socket& socket) {
-  constexpr auto kAsTuple = asio::experimental::as_tuple(asio::use_awaitable);
   asio::steady_timer pause(socket.get_executor());
   while (true) {
-    const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kAsTuple);
+    const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kTuple);
     if (error || has_gone(socket.native_handle())) co_return;
     pause.expires_after(kGoneCheck);  // bytes of the next request
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kTuple);
   }
 }
 
@@ -42,7 +70,7 @@ void Worker::wake(const std::shared_ptr<Peer>& peer) {
   });
 }
 
-// A token's way out is short: what the socket takes at once costs no turn of the coroutine, its timers and queues.
+// What the socket takes at once is written here: that costs no turn of the coroutine with its timers and queues.
 void Peer::wake() {
   woken = true;
   if (reply == nullptr) return;
@@ -75,7 +103,7 @@ void Peer::cut() {
   wake();
 }
 
-// Leaves what was not sent, for whatever reason.
+// Sends what the socket takes; the rest stays in `bytes`.
 void Peer::send_now(std::string& bytes) {
   if (bytes.empty()) return;
   boost::system::error_code error;

@@ -1,17 +1,20 @@
 #pragma once
-// The threads of the HTTP server, and what of a connection others may touch. With http_server.cpp and
-// http_stream the only files that include Beast and Asio.
+// A connection: its bytes, the thread that it belongs to, and what of it other threads may touch. With http_server.cpp
+// the only files that include Beast and Asio.
 
 #include "server/http_text.h"
 
 #include <boost/asio.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/beast/core.hpp>
+#include <boost/beast/ssl.hpp>
 
 #include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace nibble::server {
@@ -20,13 +23,39 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 using Tcp = asio::ip::tcp;
 
+// A socket, plain or under TLS: one type for both, so that what reads HTTP is compiled once.
+class HttpStream {
+ public:
+  using Some = std::tuple<boost::system::error_code, size_t>;
+
+  explicit HttpStream(Tcp::socket socket) : plain_(std::make_unique<beast::tcp_stream>(std::move(socket))) {}
+  HttpStream(Tcp::socket socket, asio::ssl::context& context)
+      : secure_(std::make_unique<Secure>(std::move(socket), context)) {}
+
+  [[nodiscard]] bool is_plain() const { return plain_ != nullptr; }
+  // The socket with its deadline, below any TLS.
+  [[nodiscard]] beast::tcp_stream& lowest() { return plain_ ? *plain_ : beast::get_lowest_layer(*secure_); }
+
+  // Some bytes; no error and none where the other side has ended.
+  asio::awaitable<Some> read_some(asio::mutable_buffer into);
+  asio::awaitable<Some> write_some(asio::const_buffer bytes);
+  // Of TLS; nothing where there is none. Whether it went well.
+  asio::awaitable<bool> begin();
+  asio::awaitable<void> end();
+
+ private:
+  using Secure = beast::ssl_stream<beast::tcp_stream>;
+  std::unique_ptr<beast::tcp_stream> plain_;
+  std::unique_ptr<Secure> secure_;
+};
+
 // Done when the client has closed its end, or vanished.
 asio::awaitable<void> watch(Tcp::socket& socket);
 
 struct Peer;
 
-// A thread with connections of its own: nothing of theirs needs a lock. Wakes are gathered: however many streams a
-// step of the engine has something for, the thread is called once.
+// A thread with connections of its own: they need no locks. Wakes are collected: a step of the engine may have tokens
+// for many streams, and the thread is called once.
 struct Worker {
   ~Worker() {
     const std::lock_guard lock(awake.mutex);

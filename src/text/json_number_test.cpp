@@ -1,4 +1,4 @@
-#include "text/json_multiple.h"
+#include "text/json_number.h"
 
 #include "text/grammar.h"
 #include "text/json_grammar.h"
@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Documents of a number alone, as nibble-tiny's tokens.
-class MultipleTest : public ::testing::Test {
+class NumberTest : public ::testing::Test {
  protected:
   Grammar of_schema(std::string_view schema) const {
     return compiler_.content({.kind = ContentRule::Kind::kJsonSchema, .schema = Json::parse(schema), .where = "test"},
@@ -49,7 +49,20 @@ class MultipleTest : public ::testing::Test {
   const int32_t end_ = *tokenizer_.special_id("<|return|>");
 };
 
-TEST_F(MultipleTest, whole_multiples_are_exact) {
+TEST_F(NumberTest, numbers_between_bounds_are_exact) {
+  // Every number with up to three digits before and one after the point, against comparing doubles.
+  for (const auto& [low, high] :
+       std::vector<std::pair<double, double>>{{0, 150}, {-1.5, 2.7}, {7, 7}, {-120, -9.5}, {0.1, 99.9}}) {
+    const Json schema = {{"type", "number"}, {"minimum", low}, {"maximum", high}, {"multipleOf", 0.1}};
+    const Grammar grammar = of_schema(schema.dump());
+    for (int tenths = -1600; tenths <= 1600; tenths += 7) {
+      const double value = tenths / 10.0;
+      EXPECT_EQ(takes(grammar, Json(value).dump()), value >= low && value <= high) << value << " in " << schema.dump();
+    }
+  }
+}
+
+TEST_F(NumberTest, whole_multiples_are_exact) {
   // Every number with up to three digits before the point, against dividing.
   struct Bounds {
     std::string_view json;
@@ -80,7 +93,7 @@ TEST_F(MultipleTest, whole_multiples_are_exact) {
   }
 }
 
-TEST_F(MultipleTest, multiples_are_written_in_one_way) {
+TEST_F(NumberTest, multiples_are_written_in_one_way) {
   const std::string_view seven = R"({"type":"integer","multipleOf":7})";
   EXPECT_TRUE(takes_of(seven, "0") && takes_of(seven, "-14"));
   for (const std::string_view odd : {"-0", "07", "7.0", "+7", "7e0", "70e1", "-", ""}) {
@@ -102,7 +115,7 @@ TEST_F(MultipleTest, multiples_are_written_in_one_way) {
   }
 }
 
-TEST_F(MultipleTest, multiples_of_what_is_not_whole) {
+TEST_F(NumberTest, multiples_of_what_is_not_whole) {
   EXPECT_TRUE(takes_of(R"({"type":"integer","multipleOf":2.5})", "15"));
   EXPECT_FALSE(takes_of(R"({"type":"integer","multipleOf":2.5})", "12"));
   EXPECT_TRUE(takes_of(R"({"type":"integer","multipleOf":0.5})", "12"));

@@ -1,4 +1,4 @@
-#include "text/json_pattern.h"
+#include "text/json_string.h"
 
 #include "base/error.h"
 
@@ -6,10 +6,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 
 namespace nibble::text {
 namespace {
+
+constexpr size_t kMaxPatternBytes = 1024;
+constexpr int kMaxPatternDepth = 32;             // nested groups
+constexpr int64_t kMaxPatternRepetitions = 120;  // {m,n}
+constexpr int64_t kLetterCost = 16;              // of a place where letters may stand; another costs 1
+constexpr int64_t kUnbounded = -1;
 
 constexpr uint32_t kLastCharacter = 0x10FFFF;
 // What \w, \d, \s and . mean without the u flag (ECMA-262, CharacterClassEscape and CharacterClass).
@@ -64,17 +71,20 @@ std::string set_expression(const CharacterRanges& set) {
   return out + ")";
 }
 
+// A part of a pattern, or all of it.
+struct PatternPart {
+  std::string expression = {};
+  int64_t shortest = 0, longest = 0;  // characters of what it matches
+  int64_t cost = 0;                   // of compiling it
+};
+
 class PatternReader {
  public:
   PatternReader(std::string_view pattern, std::string_view where) : text_(pattern), where_(where) {}
-  StringExpression read();
+  PatternPart read();
 
  private:
-  // Of a part: its expression, the lengths of what it matches, and what it costs.
-  struct Part {
-    std::string expression = {};
-    int64_t shortest = 0, longest = 0, cost = 0;
-  };
+  using Part = PatternPart;
 
   [[noreturn]] void fail(std::string_view what) const {
     throw Error(Code::kInvalidRequest, "{}: pattern, byte {}: {}", where_, at_, what);
@@ -100,7 +110,7 @@ class PatternReader {
   std::optional<uint32_t> escape(CharacterRanges& out, bool in_bracket);
   static void append(Part& to, const Part& part);
   void limit(const Part& part) const {
-    if (part.cost > kMaxPatternCost) fail("it is too large once its repetitions are written out");
+    if (part.cost > kMaxCompileCost) fail("it is too large once its repetitions are written out");
   }
 
   std::string_view text_, where_;
@@ -328,11 +338,67 @@ PatternReader::Part PatternReader::alternatives(int depth) {
   return *out;
 }
 
-StringExpression PatternReader::read() {
+PatternPart PatternReader::read() {
   if (text_.size() > kMaxPatternBytes)
     fail(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
   Part whole = alternatives(0);
-  return {fmt::format("({})", whole.expression), whole.shortest, whole.longest, whole.cost};
+  whole.expression = fmt::format("({})", whole.expression);
+  return whole;
+}
+
+// A `format` is a pattern.
+struct Format {
+  std::string_view name;
+  std::string_view pattern;
+};
+// Narrower than the RFCs, except that the length of an address or a label is not limited.
+constexpr std::array<Format, 10> kFormats = {{
+    {"date",
+     R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))$)"},
+    {"time", R"(^([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
+    {"date-time",
+     R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
+    {"duration",
+     R"(^P(\d{1,9}W|\d{1,9}D(T\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?)?|T(\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?|\d{1,9}M(\d{1,9}S)?|\d{1,9}S))$)"},
+    {"email", R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)"},
+    {"hostname", R"(^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$)"},
+    {"ipv4", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)$)"},
+    {"ipv6", R"(^([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}$)"},
+    {"uuid", R"(^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$)"},
+    {"uri", R"(^[a-z][a-z0-9+.-]*:(\/\/)?[A-Za-z0-9._~:@!$&'()*+,;=\/?-]+$)"},
+}};
+
+struct Lengths {
+  int64_t least = 0;
+  std::optional<int64_t> most{};
+};
+
+struct Inside {
+  std::string expression;
+  int64_t cost = 0;
+  std::optional<int64_t> most{};  // characters as written, so an escape counts as several
+};
+
+// A string whose inside is a rule of its own.
+std::string quoted(GrammarRules& rules, const SchemaPlace& at, const Inside& inside) {
+  const std::string attributes = inside.most ? fmt::format("[max_chars={}]", *inside.most) : "";
+  const auto [name, is_new] = rules.helper_of(attributes, fmt::format("Regex({})", literal(inside.expression)));
+  if (is_new) rules.spend(at, inside.cost);
+  return fmt::format("\"\\\"\" {} \"\\\"\"", name);
+}
+
+std::string bounded_string(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
+                           Lengths lengths) {
+  const auto [least, most] = lengths;
+  if (most && *most == 0) return "\"\\\"\\\"\"";
+  if (least > kMaxPatternRepetitions) {
+    document.fail(at, fmt::format("minLength: want at most {}", kMaxPatternRepetitions));
+  }
+  const std::string character = any_character_expression();
+  const std::string first = least > 0 ? fmt::format("{}{{{}}}", character, least) : std::string();
+  return quoted(
+      rules, at,
+      {.expression = fmt::format("{}{}*", first, character), .cost = kLetterCost * (least + 1), .most = most});
 }
 
 }  // namespace
@@ -363,8 +429,36 @@ std::string any_character_expression() {
       plain_class(plain_characters()));
 }
 
-StringExpression pattern_expression(std::string_view pattern, std::string_view where) {
-  return PatternReader(pattern, where).read();
+std::string string_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
+                              std::string_view where) {
+  const std::string* pattern = document.text(at, "pattern");
+  const std::string* format = document.text(at, "format");
+  const int64_t least = document.count(at, "minLength").value_or(0);
+  const std::optional<int64_t> most = document.count(at, "maxLength");
+  if (most && *most < least) document.fail(at, "maxLength is less than minLength");
+  if (pattern != nullptr && format != nullptr) document.fail(at, "pattern cannot be combined with format");
+  if (pattern == nullptr && format == nullptr) {
+    if (least == 0 && !most) return "string";
+    return bounded_string(document, rules, at, {least, most});
+  }
+  std::string_view expression = pattern != nullptr ? std::string_view(*pattern) : std::string_view();
+  if (format != nullptr) {
+    const auto known = std::find_if(kFormats.begin(), kFormats.end(), [&](const auto& f) { return f.name == *format; });
+    if (known == kFormats.end()) {
+      document.fail(
+          at, fmt::format(
+                  "format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, found {}",
+                  shortened(*format)));
+    }
+    expression = known->pattern;
+  }
+  const std::string pattern_where = fmt::format("{}: the schema at {}", where, shortened(at.path));
+  const PatternPart inside = PatternReader(expression, pattern_where).read();
+  if (inside.shortest < least || (most && (inside.longest == kUnbounded || inside.longest > *most))) {
+    document.fail(at, fmt::format("{} cannot be combined with minLength or maxLength that it does not keep by itself",
+                                  pattern != nullptr ? "pattern" : "format"));
+  }
+  return quoted(rules, at, {.expression = inside.expression, .cost = inside.cost});
 }
 
 }  // namespace nibble::text

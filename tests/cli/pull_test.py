@@ -302,6 +302,10 @@ class Access(HubCase):
         self.refused(5, "pull", NAME, says="HF_HUB_OFFLINE")
         self.assertEqual(self.hub.log, [])
 
+    def test_a_name_that_does_not_resolve_is_told_at_once(self):
+        self.env["HF_ENDPOINT"] = "http://hub.invalid"
+        self.refused(5, "pull", NAME, says=("hub.invalid", "online?"))  # one line: nothing is tried again
+
     def test_a_proxy_is_used(self):
         proxy, self.env["HF_ENDPOINT"] = self.hub.url, "http://hub.invalid"
         self.env["http_proxy"] = proxy

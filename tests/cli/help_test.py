@@ -109,10 +109,10 @@ class OthersFlags(Case):
             self.refused(USAGE, "help", command, says=word)
 
     def test_help_and_version_as_commands(self):
-        self.assertEqual(self.text("help"), self.text("--help"))
-        self.assertEqual(self.text("help", "run"), self.text("run", "--help"))
+        self.assertEqual(self.ok("help").out, self.ok("--help").out)
+        self.assertEqual(self.ok("help", "run").out, self.ok("run", "--help").out)
         self.refused(USAGE, "help", "sevre", says=("no command sevre", "serve?"))
-        self.assertEqual(self.text("version"), self.text("--version"))
+        self.assertEqual(self.ok("version").out, self.ok("--version").out)
 
     def test_a_text_by_its_place(self):
         want = self.text("run", "-m", TINY, "-p", "Once upon", "-n", 4, "--temperature", 0)

@@ -114,6 +114,9 @@ class OthersFlags(Case):
         self.refused(USAGE, "help", "sevre", says=("no command sevre", "serve?"))
         self.assertEqual(self.ok("version").out, self.ok("--version").out)
 
+    def test_a_flag_without_its_value(self):
+        self.refused(USAGE, "run", TINY, "a", "-n", says="--max-tokens: want a value, found none")
+
     def test_a_text_by_its_place(self):
         want = self.text("run", "-m", TINY, "-p", "Once upon", "-n", 4, "--temperature", 0)
         for args in ((TINY, "Once upon"), ("Once upon", "-m", TINY)):

@@ -45,12 +45,12 @@ class Reply {
   bool is_head_, streams_ = false;
 };
 
+// Whether an Accept-Encoding header names gzip and takes it.
+[[nodiscard]] bool takes_gzip(std::string_view accept_encoding);
 // "/a/b?c" → "/a/b", %2F and the like decoded.
 [[nodiscard]] std::string path_of(std::string_view target);
 // "/a/b?c" → "c", as it is.
 [[nodiscard]] std::string_view query_of(std::string_view target);
-// Does an Accept-Encoding header take gzip by its name?
-[[nodiscard]] bool takes_gzip(std::string_view accept_encoding);
 // May it be the value of a Host header? So may nothing at all.
 [[nodiscard]] bool is_host(std::string_view text);
 // The answer to a browser's question whether a page may call.

@@ -4,6 +4,9 @@ install(TARGETS nibble)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/models/nibble-tiny DESTINATION share/nibble/models
   PATTERN goldens.json EXCLUDE PATTERN heldout.txt EXCLUDE)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/nibble)
+# What --help and messages call docs/….
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs DESTINATION share/doc/nibble FILES_MATCHING PATTERN "*.md"
+  PATTERN decisions EXCLUDE PATTERN images EXCLUDE)
 install(CODE "execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/notices.py COMMAND_ERROR_IS_FATAL ANY
   OUTPUT_FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/doc/nibble/THIRD-PARTY-NOTICES\")")
 # The program prints its manual and completions itself.

@@ -1,6 +1,6 @@
 # The chat page, one document without any other file: chat.html with its style sheets and scripts put in.
 
-# Run as a script: cmake -DPAGE=<chat.html> -DOUT=<file> -P page.cmake
+# Run as a script: cmake -DPAGE=<chat.html> -DOUT=<file> -P page.cmake; <file>.gz is the same, smaller
 if(CMAKE_SCRIPT_MODE_FILE)
   get_filename_component(folder "${PAGE}" DIRECTORY)
   file(READ "${PAGE}" page)
@@ -18,6 +18,8 @@ if(CMAKE_SCRIPT_MODE_FILE)
     endif()
   endforeach()
   file(WRITE "${OUT}" "${page}")
+  set(ENV{SOURCE_DATE_EPOCH} 0)  # no time in it: the same page, the same bytes
+  file(ARCHIVE_CREATE OUTPUT "${OUT}.gz" PATHS "${OUT}" FORMAT raw COMPRESSION GZip COMPRESSION_LEVEL 9)
   return()
 endif()
 
@@ -29,7 +31,7 @@ function(nibble_embed_page source)
   file(GLOB parts ${CMAKE_SOURCE_DIR}/src/server/page/* ${CMAKE_SOURCE_DIR}/third_party/katex/*.js
        ${CMAKE_SOURCE_DIR}/third_party/highlight.js/*.js ${CMAKE_SOURCE_DIR}/third_party/stix/*.css)
   set(join ${CMAKE_SOURCE_DIR}/cmake/page.cmake)
-  add_custom_command(OUTPUT ${joined} COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DOUT=${joined} -P ${join}
+  add_custom_command(OUTPUT ${joined} ${joined}.gz COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DOUT=${joined} -P ${join}
                      DEPENDS ${parts} ${join} VERBATIM)
-  set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS NIBBLE_CHAT_PAGE_FILE="${joined}" OBJECT_DEPENDS ${joined})
+  set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS NIBBLE_CHAT_PAGE_FILE="${joined}" OBJECT_DEPENDS "${joined};${joined}.gz")
 endfunction()

@@ -14,6 +14,7 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   CardFacts card;
   if (const backend::CudaAvailable available = backend::cuda_available(); !available.yes) {
     card.why_not = available.reason;
+    card.expected = available.expected;
     return card;
   }
   if (const auto facts = backend::cuda_plan_device()) card.name = facts->name;
@@ -34,6 +35,7 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
 
 BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag) {
   if (!host_flag.empty()) return {BackendKind::kCpu, fmt::format("backend cpu: {} is not for cards", host_flag)};
+  if (!card.expected) return {BackendKind::kCpu, ""};
   if (!card.why_not.empty()) return {BackendKind::kCpu, fmt::format("backend cpu: {}", card.why_not)};
   if (card.needs.total() > card.room.bytes) {
     return {BackendKind::kCpu, fmt::format("backend cpu: too little memory on the card, {}: want {}; {}", card.name,

@@ -16,14 +16,15 @@ namespace nibble::app {
 // This machine's card, and what the model would take of its memory.
 struct CardFacts {
   std::string name;
-  std::string why_not;  // this build, the card or the model's shapes do not allow it; empty: they do
+  std::string why_not;   // this build, the card or the model's shapes do not allow it; empty: they do
+  bool expected = true;  // false: no card, and a build for none: nobody wants to hear why not
   backend::MemoryNeeds needs;
   MemoryLimit room;
 };
 
 struct BackendChoice {
   BackendKind backend = BackendKind::kCpu;
-  std::string why;  // a line for the user
+  std::string why;  // a line for the user; empty where there is nothing to choose
 };
 
 // `host_flag`: one that was given and that no card has, or empty.

@@ -36,6 +36,15 @@ TEST(backend_choice, says_why_there_is_no_card) {
   EXPECT_EQ(choice.why, "backend cpu: want a GPU, found none");
 }
 
+TEST(backend_choice, says_nothing_where_no_card_is_expected) {
+  CardFacts none = card(1, 2);
+  none.why_not = "this program is built without CUDA";
+  none.expected = false;
+  const BackendChoice choice = choose_backend(none, "");
+  EXPECT_EQ(choice.backend, BackendKind::kCpu);
+  EXPECT_EQ(choice.why, "");
+}
+
 TEST(backend_choice, a_flag_of_the_cpu_decides) {
   const BackendChoice choice = choose_backend(card(1, 2), "--cpu-isa");
   EXPECT_EQ(choice.backend, BackendKind::kCpu);

@@ -58,6 +58,8 @@ ParseFailure failure_of(const CLI::App& app, const CLI::ParseError& error) {
   if (const std::vector<CLI::App*> used = app.get_subcommands(); !used.empty())
     failure.command = used.front()->get_name();
   failure.flags = long_names(failure.command.empty() ? app : *app.get_subcommand(failure.command));
+  if (failure.what.ends_with(" missing"))  // --seed: 1 required INT missing
+    failure.what = failure.what.substr(0, failure.what.find(": ")) + ": want a value, found none";
   return failure;
 }
 

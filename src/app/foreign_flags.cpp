@@ -64,21 +64,20 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"--models-dir", "HF_HOME or HF_HUB_CACHE names the folder of models"}};
 
 // Commands of others.
-constexpr std::pair<std::string_view, std::string_view> kCommands[] = {{"ls", "list"},
-                                                                       {"show", "inspect"},
-                                                                       {"download", "pull"},
-                                                                       {"remove", "rm"},
-                                                                       {"delete", "rm"},
-                                                                       {"start", "serve"},
-                                                                       {"server", "serve"},
-                                                                       {"generate", "run"},
-                                                                       {"complete", "run"},
-                                                                       {"ppl", "perplexity"},
-                                                                       {"benchmark", "bench"},
-                                                                       {"ask", "chat"},
-                                                                       {"stop", "serve, which Ctrl-C or SIGTERM stops"},
-                                                                       {"version", "--version"},
-                                                                       {"help", "--help"}};
+constexpr std::pair<std::string_view, std::string_view> kCommands[] = {
+    {"ls", "list"},
+    {"show", "inspect"},
+    {"download", "pull"},
+    {"remove", "rm"},
+    {"delete", "rm"},
+    {"start", "serve"},
+    {"server", "serve"},
+    {"generate", "run"},
+    {"complete", "run"},
+    {"ppl", "perplexity"},
+    {"benchmark", "bench"},
+    {"ask", "chat"},
+    {"stop", "serve, which Ctrl-C or SIGTERM stops"}};
 
 template <size_t kCount>
 std::string_view found_in(const std::pair<std::string_view, std::string_view> (&table)[kCount], std::string_view word) {
@@ -90,6 +89,11 @@ std::string_view found_in(const std::pair<std::string_view, std::string_view> (&
 
 void respell_foreign_flags(const CommandLine& line, std::vector<std::string>& arguments) {
   if (arguments.empty()) return;
+  if (arguments[0] == "version") arguments[0] = "--version";
+  if (arguments[0] == "help") {  // help COMMAND
+    arguments.erase(arguments.begin());
+    if (arguments.empty() || line.find(arguments[0])) arguments.emplace_back("--help");
+  }
   const std::string name = arguments[0];
   const std::optional<Flags> command = line.find(name);
   if (!command) {

@@ -12,12 +12,12 @@ namespace nibble::app {
 namespace {
 
 constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
-    {"", R"(  nibble run models/nibble-tiny "Once upon a time"
+    {"", R"(  nibble run nibble-tiny "Once upon a time"
   nibble pull openai/gpt-oss-20b
   nibble chat gpt-oss-20b --reasoning low
   nibble serve openai/gpt-oss-20b --port 8000
   nibble inspect gpt-oss-120b --load-format dummy)"},
-    {"run", R"(  nibble run models/nibble-tiny "Once upon a time" -n 100 --temperature 0.7)"},
+    {"run", R"(  nibble run nibble-tiny "Once upon a time" -n 100 --temperature 0.7)"},
     {"chat", R"(  nibble chat gpt-oss-20b --reasoning low
   nibble chat gpt-oss-20b "What is the capital of France?"
   git diff | nibble chat gpt-oss-20b --instructions "Review this")"},

@@ -282,10 +282,13 @@ void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<Bac
   const auto [flag, on] = foreign_flag(options, kinds);
   if (flag.empty()) return;
   if (on.empty()) throw Error(Code::kUnsupported, "{}: no backend has kernels for it", flag);
-  std::vector<std::string_view> names;
-  for (const BackendKind kind : on) names.push_back(name_of(kind));
-  throw Error(Code::kUnsupported, "{}: want --backend {}, found {}", flag, fmt::join(names, " or "),
-              options.backend_why.empty() ? "another" : options.backend_why);
+  const auto names = [](const auto& of) {
+    std::vector<std::string_view> all;
+    for (const BackendKind kind : of) all.push_back(name_of(kind));
+    return fmt::format("{}", fmt::join(all, " or "));
+  };
+  throw Error(Code::kUnsupported, "{}: want --backend {}, found {}", flag, names(on),
+              options.backend_why.empty() ? names(kinds) : options.backend_why);
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,

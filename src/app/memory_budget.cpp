@@ -105,7 +105,7 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
   }
   if (options.gpu_memory_utilization)
     throw Error(Code::kInvalidRequest, "--gpu-memory-utilization: want --backend cuda, found {}",
-                options.backend_why.empty() ? "another" : options.backend_why);
+                options.backend_why.empty() ? name_of(options.backend) : std::string_view(options.backend_why));
   const int64_t value_bytes = options.backend == BackendKind::kReference ? 8 : 4;
   MemoryNeeds needs{.weights = 0,
                     .kv = backend::kv_bytes(config, kv_value_bytes(options, config.dims)),

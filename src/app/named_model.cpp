@@ -67,7 +67,9 @@ bool is_preset_name(const ModelOptions& options) {
 }
 
 // Bare words that are no model's name are not offered.
-bool is_on_the_hub(const std::string& name) { return hub::is_repo(name) || name.starts_with("gpt-oss-"); }
+bool is_on_the_hub(const std::string& name) {
+  return hub::is_repo(name) || hub::plain_name(name).starts_with("gpt-oss-");
+}
 
 // Whether the model is here now.
 bool gets(const std::string& repo, const ModelOptions& options, Terminal& terminal) {

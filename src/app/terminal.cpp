@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cerrno>
@@ -104,19 +105,30 @@ std::string Terminal::bold(std::string_view text) const {
 
 void Terminal::progress(std::string_view what, double done_share, std::string_view detail) {
   if (!shows_progress_ || !(is_due() || done_share >= 1)) return;
-  constexpr int kWidth = 30;
-  const int filled = static_cast<int>(done_share * kWidth);
-  to_stderr(fmt::format("\r\x1b[K{} [{:=>{}}{:{}}] {:3.0f} % {}", what, "", filled, "", kWidth - filled,
-                        done_share * 100, detail));
-  line_open_ = true;
+  constexpr size_t kWidest = 30, kNarrowest = 10;
+  const std::string after = fmt::format("] {:3.0f} % {}", done_share * 100, detail);
+  const size_t taken = std::min(what.size() + 2 + after.size(), columns());
+  const size_t width = std::clamp(columns() - taken, kNarrowest, kWidest);
+  const auto filled = static_cast<size_t>(done_share * static_cast<double>(width));
+  draw(fmt::format("{} [{:=>{}}{:{}}{}", what, "", filled, "", width - filled, after));
 }
 
 void Terminal::status(std::string_view text) {
-  if (!shows_progress_ || !is_due()) return;
+  if (shows_progress_ && is_due()) draw(text);
+}
+
+size_t Terminal::columns() {
+  constexpr size_t kUnknown = 1000;
   winsize window{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
-    text = text.substr(0, window.ws_col - size_t{1});
-  to_stderr(fmt::format("\r\x1b[K{}", text));
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+  return known ? window.ws_col - size_t{1} : kUnknown;  // a full line would go on in the next
+}
+
+void Terminal::draw(std::string_view line) {
+  size_t end = std::min(line.size(), columns());
+  const auto within = [&] { return end < line.size() && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80; };
+  while (end > 0 && within()) --end;  // whole characters
+  to_stderr(fmt::format("\r\x1b[K{}", line.substr(0, end)));
   line_open_ = true;
 }
 

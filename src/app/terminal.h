@@ -47,9 +47,10 @@ class Terminal {
   [[nodiscard]] bool edits_lines() const { return edits_lines_; }  // and typed by one, at a terminal with a cursor
   [[nodiscard]] bool is_json() const { return json_; }             // a program reads what is printed
 
-  // One line on standard error, redrawn at most ten times a second; only on a terminal and without --quiet.
+  // One line on standard error, cut to the window and redrawn at most ten times a second; only on a terminal and
+  // without --quiet.
   void progress(std::string_view what, double done_share, std::string_view detail);
-  // The same line with any text, cut to the window.
+  // The same line with any text.
   void status(std::string_view text);
   void end_progress();
 
@@ -61,6 +62,8 @@ class Terminal {
   bool quiet_ = false;
   bool shows_progress_ = false;
   [[nodiscard]] bool is_due();
+  [[nodiscard]] static size_t columns();  // a line's
+  void draw(std::string_view line);
 
   bool line_open_ = false;
   std::function<void(std::string_view)> notes_;

@@ -108,7 +108,15 @@ bool is_repo(const std::string& name) {
   return is_part_of_name(text.substr(0, slash)) && is_part_of_name(text.substr(slash + 1));
 }
 
-std::vector<std::string> repos_of(const std::string& name) {
+std::string plain_name(const std::string& name) {
+  constexpr std::string_view kFamily = "gpt-oss:";
+  if (!name.starts_with(kFamily)) return name;
+  const std::string size = name.substr(kFamily.size());
+  return "gpt-oss-" + (size == "latest" ? "20b" : size);  // which Ollama means by it
+}
+
+std::vector<std::string> repos_of(const std::string& asked) {
+  const std::string name = plain_name(asked);
   if (is_repo(name)) return {name};
   if (!is_repo("openai/" + name)) return {};
   return {"openai/" + name, "ggml-org/" + name + "-GGUF"};

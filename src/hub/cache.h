@@ -15,9 +15,11 @@ namespace nibble::hub {
 
 // Whether this names a model of the Hub: ORG/NAME.
 [[nodiscard]] bool is_repo(const std::string& name);
+// As files and the Hub spell it: Ollama's gpt-oss:20b is gpt-oss-20b, other names are themselves.
+[[nodiscard]] std::string plain_name(const std::string& name);
 // The repositories that a name may mean, likeliest first: itself, or for a bare gpt-oss-20b OpenAI's and ggml-org's.
 // Empty where it is no such name.
-[[nodiscard]] std::vector<std::string> repos_of(const std::string& name);
+[[nodiscard]] std::vector<std::string> repos_of(const std::string& asked);
 
 // models--openai--gpt-oss-20b, below the cache.
 [[nodiscard]] std::filesystem::path repo_folder(const std::filesystem::path& cache, const std::string& repo);

@@ -39,12 +39,13 @@ FoundModel from(Snapshot snapshot) {
 
 }  // namespace
 
-std::optional<FoundModel> find_model(const std::string& name, const Settings& settings) {
-  if (name.empty()) return std::nullopt;
-  if (is_known_place(name)) {
-    if (auto snapshot = cached_repo(name)) return from(std::move(*snapshot));
-    return FoundModel{.path = model_in(name).value_or(name)};
+std::optional<FoundModel> find_model(const std::string& asked, const Settings& settings) {
+  if (asked.empty()) return std::nullopt;
+  if (is_known_place(asked)) {
+    if (auto snapshot = cached_repo(asked)) return from(std::move(*snapshot));
+    return FoundModel{.path = model_in(asked).value_or(asked)};
   }
+  const std::string name = plain_name(asked);
   if (repos_of(name).empty()) return std::nullopt;
   for (const fs::path& path : paths_for(name, settings)) {
     if (const auto model = model_in(path)) return FoundModel{.path = *model};
@@ -65,7 +66,7 @@ std::optional<FoundModel> find_model(const std::string& name, const Settings& se
 
 std::vector<std::string> places_for(const std::string& name, const Settings& settings) {
   std::vector<std::string> places = {name};
-  for (const fs::path& path : paths_for(name, settings)) places.push_back(path.string());
+  for (const fs::path& path : paths_for(plain_name(name), settings)) places.push_back(path.string());
   places.push_back(settings.cache.string());
   return places;
 }

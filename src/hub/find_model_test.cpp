@@ -39,6 +39,17 @@ TEST_F(FindModel, takes_main_of_the_cache) {
   EXPECT_EQ(found("../openai/gpt-oss-20b"), "nothing");
 }
 
+TEST_F(FindModel, knows_the_names_of_ollama) {
+  whole("openai/gpt-oss-20b", "c1");
+  EXPECT_EQ(found("gpt-oss:20b"), found("gpt-oss-20b"));
+  EXPECT_EQ(found("gpt-oss:latest"), found("gpt-oss-20b"));
+  EXPECT_EQ(found("gpt-oss:120b"), "nothing");
+  EXPECT_EQ(repos_of("gpt-oss:120b").front(), "openai/gpt-oss-120b");
+  EXPECT_EQ(found("gpt-oss:../20b"), "nothing");
+  put(settings_.models / "gpt-oss-20b" / "config.json", "{}");
+  EXPECT_EQ(found("gpt-oss:20b"), "models/gpt-oss-20b");
+}
+
 TEST_F(FindModel, takes_any_whole_one_where_nobody_says_which_is_main) {
   whole("a/b", "c1");
   put(cache_.snapshot("a/b", "c2") / "config.json", "{}");

@@ -276,6 +276,7 @@ void Http::send(const HttpRequest& request, const std::string& url, Transfer& tr
   if (code == CURLE_OK || transfer.ended) return;
   transfer.answer.failure = h.error[0] != '\0' ? h.error.data() : curl().easy_strerror(code);
   transfer.answer.hopeless = is_hopeless(code);
+  transfer.answer.unresolved = code == CURLE_COULDNT_RESOLVE_HOST;
 }
 
 HttpAnswer Http::get(const HttpRequest& request, const TakeBody& take) {

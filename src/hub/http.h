@@ -25,6 +25,7 @@ struct HttpAnswer {
   std::string body;                            // where nobody took it; its start, of an error
   std::string failure;                         // of the connection, in words; empty where the answer is whole
   bool hopeless = false;                       // the same again would fail the same way
+  bool unresolved = false;                     // no address was found for the host's name
 
   [[nodiscard]] std::string header(const std::string& name) const;
   [[nodiscard]] bool ok() const { return failure.empty() && status >= 200 && status < 300; }

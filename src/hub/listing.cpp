@@ -49,7 +49,9 @@ HttpAnswer ask(Http& http, const Settings& settings, const std::string& repo, co
     HttpAnswer answer = http.get({.url = url});
     if (answer.ok() || patience.stop()) return answer;
     const Retry retry = retry_of(answer, attempt);
-    if (!retry.worth || attempt + 1 >= patience.attempts) refuse_answer(answer, settings, repo, "");
+    // Somebody waits for the first answer: a machine that is not online is told so at once.
+    if (!retry.worth || answer.unresolved || attempt + 1 >= patience.attempts)
+      refuse_answer(answer, settings, repo, "");
     if (retry.seconds >= 1)
       patience.note(fmt::format("{}: {}; again in {:.0f} s", settings.endpoint, retry.why, retry.seconds));
     if (!wait_for(retry.seconds, patience.stop)) return answer;
@@ -107,8 +109,10 @@ void refuse_answer(const HttpAnswer& answer, const Settings& settings, const std
   const std::string name = what.empty() ? repo : fmt::format("{} of {}", what, repo);
   const std::string code = answer.header("x-error-code");
   if (answer.status == 0 || !answer.failure.empty()) {
-    throw Error(Code::kIo, "{}: cannot be had from {}: {}{}", name, settings.endpoint, answer.failure,
-                answer.hopeless ? "" : ". The same command later goes on where this one stopped");
+    const std::string_view next = answer.unresolved ? ". Is this machine online? HF_ENDPOINT names another Hub"
+                                  : answer.hopeless ? ""
+                                                    : ". The same command later goes on where this one stopped";
+    throw Error(Code::kIo, "{}: cannot be had from {}: {}{}", name, settings.endpoint, answer.failure, next);
   }
   if (code == "GatedRepo" || answer.status == 403) {
     throw Error(Code::kInvalidRequest,

@@ -1,6 +1,7 @@
 #include "server/api.h"
 
 #include "server/chat_service.h"
+#include "server/http_text.h"
 #include "server/json_fields.h"
 #include "server/page.h"
 
@@ -187,7 +188,10 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
   if (!http.content_encoding.empty() && http.content_encoding != "identity")
     throw ApiError("", "the body must not be compressed", 415, "unsupported_encoding");
   if (path == "/") {
-    return answer(visit, HttpHead{.content_type = "text/html; charset=utf-8"}, std::string(chat_page()));
+    HttpHead head{.content_type = "text/html; charset=utf-8", .headers = {{"Vary", "Accept-Encoding"}}};
+    if (!takes_gzip(http.accept_encoding)) return answer(visit, std::move(head), std::string(chat_page()));
+    head.headers.emplace_back("Content-Encoding", "gzip");
+    return answer(visit, std::move(head), std::string(gzipped_chat_page()));
   }
   if (path == "/health") return health(visit);
   if (path == "/ping") return answer(visit, Json::object());

@@ -18,6 +18,7 @@ struct HttpRequest {
   std::string query{};          // what stands behind the ?
   std::string authorization{};  // of that header
   std::string content_encoding{};
+  std::string accept_encoding{};
   std::string client_id{};  // x-request-id
   std::string body{};
 };

@@ -67,6 +67,7 @@ HttpRequest request_of(const http::request_header<>& head) {
           .query = std::string(query_of(head.target())),
           .authorization = field("Authorization"),
           .content_encoding = field("Content-Encoding"),
+          .accept_encoding = field("Accept-Encoding"),
           .client_id = field("X-Request-Id")};
 }
 

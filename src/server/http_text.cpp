@@ -99,6 +99,24 @@ std::string path_of(std::string_view target) {
   return path;
 }
 
+bool takes_gzip(std::string_view accept_encoding) {
+  constexpr std::string_view kName = "gzip";
+  std::string coding;  // small letters, no blanks
+  for (size_t i = 0; i <= accept_encoding.size(); ++i) {
+    const char c = i < accept_encoding.size() ? accept_encoding[i] : ',';
+    if (c == ' ' || c == '\t') continue;
+    if (c != ',') {
+      coding += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
+      continue;
+    }
+    if (coding == kName) return true;
+    if (coding.starts_with("gzip;q="))  // q=0 and q=0.000 say no
+      return coding.find_first_of("123456789", kName.size()) != std::string::npos;
+    coding.clear();
+  }
+  return false;
+}
+
 bool is_host(std::string_view text) {
   constexpr std::string_view kNever = "/?#@<>\"\\^`{|}";
   return std::all_of(text.begin(), text.end(),

@@ -45,6 +45,8 @@ class Reply {
   bool is_head_, streams_ = false;
 };
 
+// Whether an Accept-Encoding header names gzip and takes it.
+[[nodiscard]] bool takes_gzip(std::string_view accept_encoding);
 // "/a/b?c" → "/a/b", %2F and the like decoded.
 [[nodiscard]] std::string path_of(std::string_view target);
 // "/a/b?c" → "c", as it is.

@@ -79,6 +79,15 @@ TEST(http_text, targets_have_a_path_and_a_query) {
   }
 }
 
+TEST(http_text, gzip_is_taken_by_its_name_alone) {
+  for (const char* yes :
+       {"gzip", "gzip, deflate, br, zstd", "br;q=1.0, GZIP ; q=0.8, *;q=0.1", "identity,gzip;q=0.001"})
+    EXPECT_TRUE(takes_gzip(yes)) << yes;
+  for (const char* no :
+       {"", "identity", "*", "gzip;q=0", "br, gzip; q=0.000, deflate", "xgzip", "gzipx", "deflate;gzip"})
+    EXPECT_FALSE(takes_gzip(no)) << no;
+}
+
 TEST(http_text, hosts_have_no_path_user_or_space) {
   for (const char* good : {"", "localhost:8000", "[::1]:80", "a-b.c_d~", "xn--bcher-kva.example", "%41"})
     EXPECT_TRUE(is_host(good)) << good;

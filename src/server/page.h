@@ -8,5 +8,7 @@
 namespace nibble::server {
 
 [[nodiscard]] std::string_view chat_page();
+// The same as `Content-Encoding: gzip`, 0.26 MB instead of 0.64.
+[[nodiscard]] std::string_view gzipped_chat_page();
 
 }  // namespace nibble::server

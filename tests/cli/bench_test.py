@@ -127,12 +127,12 @@ class Refusals(Case):
             self.refused(USAGE, *BENCH, "--gpu-memory-utilization", value)
 
     def test_no_card(self):
-        if "no CUDA backend" in support.nibble(*BENCH, "--backend", "cuda", "-p", 1, "-n", 0).err:
-            self.refused(UNSUPPORTED, *BENCH, "--backend", "cuda", says="this build has no CUDA backend")
+        if "built without CUDA" in support.nibble(*BENCH, "--backend", "cuda", "-p", 1, "-n", 0).err:
+            self.refused(UNSUPPORTED, *BENCH, "--backend", "cuda", says="this program is built without CUDA")
             # Said before anything is asked of the memory, or of the weights
             large = ("-m", "gpt-oss-120b", "--load-format", "dummy", "--backend", "cuda", "--dummy-seed", 1)
             for command in (("bench", "-b", 1024, "-d", 130000), ("run", "-p", "a")):
-                self.refused(UNSUPPORTED, *command, *large, says="this build has no CUDA backend")
+                self.refused(UNSUPPORTED, *command, *large, says="this program is built without CUDA")
 
 
 class Plans(Case):

@@ -104,8 +104,18 @@ class OthersFlags(Case):
             self.refused(USAGE, "run", TINY, "a", flag, says=(f"no {flag.split('=')[0]}:", word))
         for text in ("-c", "--jinja", "-hf"):  # a value is no flag
             self.assertTrue(self.ok("run", "-m", TINY, "-p", text, "-n", 1, "--json").json()["text"] is not None)
-        for command, word in (("ls", "nibble list"), ("show", "nibble inspect"), ("help", "nibble --help")):
+        for command, word in (("ls", "nibble list"), ("show", "nibble inspect")):
             self.refused(USAGE, command, says=word)
+            self.refused(USAGE, "help", command, says=word)
+
+    def test_help_and_version_as_commands(self):
+        self.assertEqual(self.ok("help").out, self.ok("--help").out)
+        self.assertEqual(self.ok("help", "run").out, self.ok("run", "--help").out)
+        self.refused(USAGE, "help", "sevre", says=("no command sevre", "serve?"))
+        self.assertEqual(self.ok("version").out, self.ok("--version").out)
+
+    def test_a_flag_without_its_value(self):
+        self.refused(USAGE, "run", TINY, "a", "-n", says="--max-tokens: want a value, found none")
 
     def test_a_text_by_its_place(self):
         want = self.text("run", "-m", TINY, "-p", "Once upon", "-n", 4, "--temperature", 0)

@@ -1,10 +1,13 @@
 """nibble pull, list and rm against a stand-in Hub that cuts connections, lies and refuses."""
+import fcntl
 import os
 import pty
 import random
 import shutil
 import signal
+import struct
 import subprocess
+import termios
 import time
 import unittest
 
@@ -302,6 +305,10 @@ class Access(HubCase):
         self.refused(5, "pull", NAME, says="HF_HUB_OFFLINE")
         self.assertEqual(self.hub.log, [])
 
+    def test_a_name_that_does_not_resolve_is_told_at_once(self):
+        self.env["HF_ENDPOINT"] = "http://hub.invalid"
+        self.refused(5, "pull", NAME, says=("hub.invalid", "online?"))  # one line: nothing is tried again
+
     def test_a_proxy_is_used(self):
         proxy, self.env["HF_ENDPOINT"] = self.hub.url, "http://hub.invalid"
         self.env["http_proxy"] = proxy
@@ -323,9 +330,10 @@ class Names(HubCase):
         shutil.rmtree(self.cache)
         self.ok("chat", NAME, "--pull", "-p", "Hi", "-n", 2)
 
-    def at_terminal(self, reply, *args):
+    def at_terminal(self, reply, *args, columns=0):
         """What is shown to somebody who types this reply once asked."""
         main, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         with subprocess.Popen([NIBBLE, *args], env=self.env, cwd=self.dir, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal) as process:
             os.close(terminal)
             shown = b""
@@ -360,6 +368,16 @@ class Names(HubCase):
         code, _, shown = self.at_terminal(b"", "pull", NAME)
         self.assertEqual(code, 0, shown)
         self.assertRegex(shown, r"pulling \[=* *\] .* of .* MB, .*/s, \d+ s left")
+
+    def test_progress_stays_in_one_line(self):
+        self.hub.bytes_per_s = 4_000_000
+        _, _, pulled = self.at_terminal(b"", "pull", NAME, columns=72)
+        _, _, loaded = self.at_terminal(b"", "run", NAME, "-p", "a", "-n", "1", columns=72)  # shows the model's long path
+        drawn = [line for line in (pulled + loaded).split("\r") if line.startswith("\x1b[K") and " % " in line]
+        for what in ("pulling [=", "checking weights ["):
+            self.assertTrue(any(what in line for line in drawn), drawn)
+        self.assertTrue(any(line.endswith(" left") for line in drawn), drawn)  # the bar gives way first
+        self.assertLess(max(len(line.removeprefix("\x1b[K")) for line in drawn), 72, drawn)
 
     def test_list_shows_what_is_here(self):
         text = self.ok("list")

@@ -542,7 +542,7 @@ class Flags(Case):
         server = Server(*self.VLLM)
         self.addCleanup(server.stop)
         server.wait_log("--attention-backend FLASH_ATTN is taken as auto")
-        self.assertEqual(sum("backend cpu: " in line for line in server.log), 1, server.log)
+        self.assertLessEqual(sum("backend cpu: " in line for line in server.log), 1, server.log)
         for flag in ("--uvicorn-log-level", "--enforce-eager", "--gpu-memory-utilization", "--compilation-config"):
             self.assertEqual(sum(f"{flag} makes no difference" in line for line in server.log), 1, flag)
         self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])

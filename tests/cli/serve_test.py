@@ -1,4 +1,5 @@
 """nibble serve over a socket: every endpoint, hostile requests, clients that go, the end. Standard library only."""
+import gzip
 import http.client
 import json
 import os
@@ -524,6 +525,13 @@ class Others(Shared):
             self.assertIn(key, line)
         self.assertEqual(line["id"], "mine-1")
         self.assertFalse(any("plugh" in entry or "hush" in entry for entry in self.server.log))
+
+    def test_the_page_is_compressed_for_whom_takes_that(self):
+        plain, small = self.server.get("/"), self.server.get("/", headers={"Accept-Encoding": "gzip, deflate, br"})
+        self.assertTrue(plain.raw.startswith(b"<!doctype html>"))
+        self.assertEqual(gzip.decompress(small.raw), plain.raw)
+        self.assertLess(len(small.raw), len(plain.raw) / 2)
+        self.assertEqual([(a.headers.get("Content-Encoding"), a.headers["Vary"]) for a in (plain, small)], [(None, "Accept-Encoding"), ("gzip", "Accept-Encoding")])
 
     def test_headers(self):
         answer = self.server.request("POST", "/v1/chat/completions", chat_body(max_tokens=1), headers={"X-Request-Id": "a-b", "Origin": "http://x"})

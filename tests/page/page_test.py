@@ -58,6 +58,19 @@ def reasoning_is_folded(page):
 
 
 @test
+def a_fold_that_opens_leaves_the_end_in_sight(page):
+    page.ask("hello")
+    page.ask("tool")
+    page.ask("busy")
+    page.tab.locator("details.think summary").last.focus()
+    page.tab.keyboard.press("Enter")
+    expect(page.tab.locator("details.think[open]")).to_have_count(1)
+    page.tab.wait_for_function("""() => document.querySelector(".note").getBoundingClientRect().bottom <=
+        document.querySelector("#scroll").getBoundingClientRect().bottom""", timeout=3000)
+    expect(page.tab.locator("#down")).to_be_hidden()
+
+
+@test
 def markup_of_the_model_stays_text(page):
     page.ask("hostile")
     tab = page.tab

@@ -5,14 +5,35 @@
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+
 namespace nibble::backend {
 namespace {
 
-constexpr std::string_view kAbsent = "this build has no CUDA backend; `make cuda` builds one with it";
+constexpr std::string_view kCard = "nvidia";
+constexpr std::string_view kAbsent =
+    "this program is built without CUDA; the package nibble-cuda has it, from source `make cuda` builds it "
+    "(docs/install.md)";
+
+// NVIDIA's driver makes /dev/nvidia0 and so on.
+bool has_card() {
+  std::error_code ignored;
+  for (const auto& node : std::filesystem::directory_iterator("/dev", ignored)) {
+    const std::string name = node.path().filename();
+    if (name.size() > kCard.size() && name.starts_with(kCard) && name[kCard.size()] >= '0' && name[kCard.size()] <= '9')
+      return true;
+  }
+  return false;
+}
 
 }  // namespace
 
-CudaAvailable cuda_available(int /*device*/) { return {.yes = false, .reason = std::string(kAbsent)}; }
+CudaAvailable cuda_available(int /*device*/) {
+  return {.yes = false, .expected = has_card(), .reason = std::string(kAbsent)};
+}
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));

@@ -72,6 +72,7 @@ class CudaBackend : public Backend {
 // Whether make_cuda_backend could work here; when not, `reason` says why.
 struct CudaAvailable {
   bool yes = false;
+  bool expected = true;  // who reads the reason may want a card: this build is for cards, or there is one
   std::string reason;
 };
 [[nodiscard]] CudaAvailable cuda_available(int device = 0);

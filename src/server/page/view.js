@@ -52,8 +52,8 @@ const drawFile = ({name, text}) => el("details", {class: "file"}, el("summary", 
 const size = (text) => { const bytes = new Blob([text]).size; return bytes < 1024 ? bytes + " B" : number.format(Math.round(bytes / 1024)) + " KiB"; };
 function drawUser(c, m) {
   if (editing === m.id) return drawEditor(c, m);
-  return el("div", {class: "turn user"}, el("span", {class: "sr"}, "You:"), ...(m.files ?? []).map(drawFile), m.content && el("div", {class: "said"}, m.content),
-    el("div", {class: "acts"}, drawVersions(c, m), button("copy", "Copy", () => copyText(m.content)), button("edit", "Edit and ask again", () => { editing = m.id; draw(); })));
+  const acts = el("div", {class: "acts"}, drawVersions(c, m), button("copy", "Copy", () => copyText(m.content)), button("edit", "Edit and ask again", () => { editing = m.id; draw(); }));
+  return el("div", {class: "turn user"}, el("span", {class: "sr"}, "You:"), ...(m.files ?? []).map(drawFile), el("div", {class: "own"}, m.content && el("div", {class: "said"}, m.content), acts));
 }
 const thoughtLabel = (c, m) => isLive(c, m) && !m.content ? "Thinking…" : m.thought_s >= 1 ? `Thought for ${Math.round(m.thought_s)} s` : m.thought_s ? "Thought for a moment" : "Thoughts";
 function drawAnswer(c, m, line, idx) {
@@ -63,7 +63,10 @@ function drawAnswer(c, m, line, idx) {
   drawMarkdown(body, m.content);
   const label = el("span", {}, thoughtLabel(c, m));
   const inner = el("div", {class: "inner"}, m.reasoning ?? "");
-  const fold = (e) => { if (e.target.open) unfolded.add(m); else unfolded.delete(m); };
+  const fold = (e) => {
+    if (e.target.open) unfolded.add(m); else unfolded.delete(m);
+    keepEnd(e.target);
+  };
   const think = m.reasoning && el("details", {class: "think" + (live && !m.content ? " live" : ""), open: unfolded.has(m), ontoggle: fold}, el("summary", {}, icon("right"), label), inner);
   const stats = m.stats ? `${number.format(m.stats.tokens)} tokens${m.stats.speed ? " · " + rate(m.stats.speed) : ""}` : "";
   const why = {length: "cut at the token limit", stopped: "stopped", lost: "cut off"}[m.ended];
@@ -148,6 +151,13 @@ function drawModel(was) {
 const scroller = $("scroll");
 let following = true;  // the end, until the reader scrolls away
 const toEnd = () => { following = true; scroller.scrollTop = scroller.scrollHeight; };
+// What opens pushes the end out of sight: brings it back as far as the top of what was opened stays.
+function keepEnd(opened) {
+  if (!following) return;
+  const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+  const above = opened.getBoundingClientRect().top - scroller.getBoundingClientRect().top;
+  scroller.scrollTop += Math.max(0, Math.min(below, above));
+}
 scroller.addEventListener("scroll", () => {
   following = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 60;
   $("down").hidden = following;

@@ -253,7 +253,7 @@ Flag add_card(Flags flags, std::string& into, const std::vector<std::string>& ot
   Words words{.names = others, .usual = others.empty() ? "" : others.front(), .take = {}};
   for (const backend::cuda::KnownCard& card : backend::cuda::known_cards()) words.names.push_back(card.word);
   words.take = [&into, names = words.names, first = others.size()](size_t at) { into = at < first ? "" : names[at]; };
-  return add_words(flags, "--card", words, help);
+  return add_words(flags, "--card", words, fmt::format("{}: {}", help, fmt::join(words.names, ", "))).type("CARD");
 }
 
 void add_inspect(Flags flags, InspectOptions& o) {
@@ -266,7 +266,7 @@ void add_inspect(Flags flags, InspectOptions& o) {
   add_list(flags, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
   add_list(flags, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
   add_list(flags, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
-  add_card(flags, o.card, {"auto"}, "With --plan --backend cuda: the card; auto: this machine's, else h200");
+  add_card(flags, o.card, {"auto"}, "With --plan --backend cuda, the card; auto: this machine's, else h200");
   add_backend(flags, o.model);
   add_kernels(flags, o.model);
   std::vector<Flag> all = flags.all();

@@ -20,8 +20,8 @@ Prediction made(std::string_view card) {
   PredictedRow row{.shape = {.batch = 2, .depth = 64},
                    .seconds = 0.02,
                    .limit_seconds = 0.01,
-                   .nodes = {{Stage::kMoe, "moe_up", 36, 15000, 9000, HeldBy::kInstructions},
-                             {Stage::kMoe, "any_gemm<mxfp4>", 36, 5000, 1000, HeldBy::kMatrix}},
+                   .nodes = {{Stage::kMoe, "moe_up", 36, 9000, 3000, HeldBy::kInstructions},
+                             {Stage::kMoe, "any_gemm<mxfp4>", 36, 11000, 10000, HeldBy::kMatrix}},
                    .needs = {.weights = 5'000'000'000},
                    .room = {.bytes = 4'000'000'000, .where = "the card has 4 GB"}};
   return {.model = "a-model",

@@ -106,6 +106,12 @@ TEST(predictor, a_prompt_goes_in_steps_of_which_the_last_one_draws) {
   EXPECT_EQ(launches(two, "sm90_mxfp4_gemm<experts>"), 48);
   EXPECT_EQ(launches(two, "gemv<dense, bf16>"), 1);
   EXPECT_GT(two.seconds, one.seconds);
+  EXPECT_EQ(two.nodes.size(), one.nodes.size());  // a line per kernel, whatever the steps
+  const Predictor predictor{whole, config, {}, card};
+  const double halves =
+      predictor.row({.prompt = 1024}).seconds + predictor.row({.prompt = 1024, .depth = 1024}).seconds;
+  EXPECT_NEAR(two.seconds, halves, 500e-6);  // and one draw more
+  EXPECT_LT(two.seconds, halves);
 }
 
 TEST(predictor, a_24_gb_card_has_room_for_20b_alone) {
@@ -132,7 +138,13 @@ TEST(predictor, a_depth_beyond_the_context_is_refused) {
   const model::ModelConfig config = model::gpt_oss_20b();
   const Predictor predictor{as_bench, config, {}, backend::cuda::card_named("h100")};
   EXPECT_NO_THROW(static_cast<void>(predictor.row({.depth = 131071})));
-  EXPECT_THROW(static_cast<void>(predictor.row({.depth = 131072})), Error);
+  try {
+    static_cast<void>(predictor.row({.depth = 131072}));
+    FAIL() << "it is one too deep";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kInvalidRequest);
+    EXPECT_NE(std::string(e.what()).find("(-d)"), std::string::npos) << e.what();
+  }
 }
 
 }  // namespace

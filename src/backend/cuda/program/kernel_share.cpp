@@ -16,7 +16,8 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Sums = "2026-11-22-h100-attend-sums.json",
                            kH100Waves = "2026-11-22-h100-experts-waves.json",
                            kH100Stores = "2026-11-22-h100-dense-stores.json",
-                           kH100Router = "2026-11-22-h100-prefill-dense.json";
+                           kH100Router = "2026-11-22-h100-prefill-dense.json",
+                           kH100Grouped = "2026-11-22-h100-grouped.json";
 constexpr std::string_view kAssumedMma = "assumed: 45 % of the peak, which nobody has measured of these kernels",
                            kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10";
 
@@ -46,16 +47,23 @@ constexpr KernelShare kShares[] = {
     {.kernel = "any_router", .step_us = 1.5, .token_us = 0.48, .from = kH100Profile},
     {.kernel = "moe_up", .step_us = 3.2, .bytes_per_cycle = 24, .feeding = kOwn, .from = kH100Chains},
     {.kernel = "gemv<moe_down>", .step_us = 2.0, .bytes_per_cycle = 9.2, .from = kH100Chains},
-    {.kernel = "any_gemv_int8", .step_us = 4.5, .bytes_per_cycle = 24, .feeding = kOwn, .from = kH100Chains},
-    {.kernel = "any_round_blocks",
-     .step_us = 1.9,
-     .read = 0.79,
-     .bytes_per_cycle = 14,
-     .activation_bytes = 6,
+    // dp4a, told as a share of mma.sync's peak: its prompt of 2048 tokens.
+    {.kernel = "any_gemv_int8",
+     .step_us = 4.5,
+     .bytes_per_cycle = 24,
+     .feeding = kOwn,
+     .unit = kMma,
+     .matrix = 0.027,
      .from = kH100Chains},
     {.kernel = "any_top_experts", .step_us = 2, .token_us = 0.003, .from = kH100Chains},
-    // The row tile of a warp, as in moe_up, for more tokens.
-    {.kernel = "grouped<", .step_us = 3.2, .bytes_per_cycle = 24, .feeding = kOwn, .from = kH100Chains},
+    // The row tile of a warp, as in moe_up, for more tokens: 256 and 512 of them tell what its products cost.
+    {.kernel = "grouped<",
+     .step_us = 3.2,
+     .bytes_per_cycle = 24,
+     .feeding = kOwn,
+     .unit = kMma,
+     .matrix = 0.44,
+     .from = kH100Grouped},
 
     // Attention of decode reads keys and values at 88 % at a depth of 32768.
     {.kernel = "any_attend_decode", .step_us = 3.5, .token_us = 0.003, .read = 0.88, .from = kH100Sums},
@@ -109,6 +117,12 @@ constexpr KernelShare kShares[] = {
      .bytes_per_cycle = 14,
      .activation_bytes = 12,
      .from = kH100Prompts},
+    {.kernel = "any_round_blocks",
+     .step_us = 1.9,
+     .read = 0.79,
+     .bytes_per_cycle = 14,
+     .activation_bytes = 6,
+     .from = kH100Chains},
 
     // GEMMs.
     {.kernel = "sm90_split_gemm", .step_us = 2.5, .unit = kWgmma, .matrix = 0.75, .from = kH100Dense},

@@ -16,6 +16,7 @@ int execute(const SynthOptions& options);
 int execute(const ConvertOptions& options);
 int execute(const QuantizeOptions& options);
 int execute(const BenchOptions& options);
+int execute(const PredictOptions& options);
 int execute(const PullOptions& options);
 int execute(const ListOptions& options);
 int execute(const PsOptions& options);

@@ -54,6 +54,9 @@ kept, HF_TOKEN who asks, HF_ENDPOINT whom; https_proxy and HF_HUB_OFFLINE are he
     {"perplexity",
      R"(  nibble perplexity -m models/nibble-tiny -f models/nibble-tiny/heldout.txt --kv-cache-dtype fp8)"},
     {"compare", R"(  nibble compare -m models/nibble-tiny --a reference --b cpu)"},
+    {"predict", R"(  nibble predict --card gb10
+  nibble predict gpt-oss-20b --card 4090 -b 1,8 -p 2048 -d 4096
+  nibble predict --card a100 --kv-cache-dtype fp8 --json)"},
     {"bench", R"(  nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8
   nibble bench -m gpt-oss-120b --load-format dummy --backend cuda -p 0 -n 64 -b 1,2,4,8 --mxfp4-layers all --json
   nibble bench -m ~/gpt-oss-20b -p 0 -n 64 -d 32768 --profile)"}};

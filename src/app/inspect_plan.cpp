@@ -5,6 +5,7 @@
 #include "app/memory_budget.h"
 #include "backend/cost.h"
 #include "backend/cpu/plan.h"
+#include "backend/cuda/card/cards.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "model/gpt_oss.h"
@@ -55,28 +56,10 @@ std::vector<Scenario> scenarios_of(const InspectOptions& options, const model::M
   return scenarios;
 }
 
-// What cudaDeviceProp says of the cards.
-backend::cuda::DeviceFacts known_card(CardChoice choice) {
-  if (choice == CardChoice::kGb10) {
-    return {.name = "GB10",
-            .major = 12,
-            .minor = 1,
-            .multiprocessors = 48,
-            .cta_smem_bytes = 101376,
-            .sm_smem_bytes = 102400};
-  }
-  return {.name = choice == CardChoice::kH100 ? "H100 SXM" : "H200",
-          .major = 9,
-          .minor = 0,
-          .multiprocessors = 132,
-          .cta_smem_bytes = 232448,
-          .sm_smem_bytes = 233472};
-}
-
-backend::cuda::DeviceFacts card_of(CardChoice choice) {
-  if (choice != CardChoice::kAuto) return known_card(choice);
+backend::cuda::DeviceFacts card_of(const std::string& word) {
+  if (!word.empty()) return backend::cuda::card_named(word).facts;
   if (auto card = backend::cuda_plan_device()) return *card;
-  backend::cuda::DeviceFacts card = known_card(CardChoice::kH200);
+  backend::cuda::DeviceFacts card = backend::cuda::card_named("h200").facts;
   card.name += ", taken for lack of a card";
   return card;
 }
@@ -95,7 +78,7 @@ class Planner {
     if (options.model.backend == BackendKind::kCuda) {
       card_ = card_of(options.card);
       conversions_ = card_conversions(weights, options.model.dense);
-    } else if (options.card != CardChoice::kAuto) {
+    } else if (!options.card.empty()) {
       throw Error(Code::kUnsupported, "--card: want --backend cuda, found another");
     }
   }

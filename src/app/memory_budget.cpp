@@ -18,12 +18,6 @@ namespace nibble::app {
 
 using backend::MemoryNeeds;
 
-namespace {
-
-constexpr double kDefaultUtilization = 0.92;  // of the card's memory; the rest is for the driver and the neighbours
-
-}  // namespace
-
 std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
                                          const std::function<MemoryNeeds(int64_t)>& needs) {
   const auto fits = [&](int64_t value) { return needs(value).total() <= limit.bytes; };

@@ -13,6 +13,9 @@
 
 namespace nibble::app {
 
+// Of a card's memory, where nobody says; the rest is for the driver and the neighbours.
+inline constexpr double kDefaultUtilization = 0.92;
+
 struct MemoryLimit {
   int64_t bytes = 0;
   std::string where;  // "this machine has 3.20 GB available"

@@ -58,8 +58,9 @@ void add_model(Flags flags, ModelOptions& o, std::optional<Flag> prompt) {
   add_load_format(flags, o.load_format);
 }
 
-void add_kernels(Flags flags, ModelOptions& o) {
-  flags.value("-t,--threads", o.threads, "Threads; 0: one per core").whole(0, 1024);
+void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
+  const bool host = which == KernelFlags::kAll;
+  if (host) flags.value("-t,--threads", o.threads, "Threads; 0: one per core").whole(0, 1024);
   flags.group(HelpGroup::kPerformance);
   using Kv = std::optional<backend::KvDtype>;
   Choice<Kv> kv_types{o.kv_cache_dtype, {{"auto", std::nullopt}}};
@@ -85,10 +86,11 @@ void add_kernels(Flags flags, ModelOptions& o) {
       "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: "
       "exact, on cpu f32; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
   using backend::CpuIsa;
-  add_choice<CpuIsa>(flags, "--cpu-isa",
-                     named(o.cpu_isa, {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni,
-                                       CpuIsa::kAvx512, CpuIsa::kAmx}),
-                     "CPU: instruction set; auto: the best there is");
+  if (host)
+    add_choice<CpuIsa>(flags, "--cpu-isa",
+                       named(o.cpu_isa, {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni,
+                                         CpuIsa::kAvx512, CpuIsa::kAmx}),
+                       "CPU: instruction set; auto: the best there is");
   using backend::MoeKernel;
   add_choice<MoeKernel>(
       flags, "--moe-kernel",

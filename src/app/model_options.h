@@ -4,6 +4,7 @@
 #include "app/option_parts.h"
 #include "app/options.h"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -21,7 +22,9 @@ void add_model(Flags flags, ModelOptions& options, std::optional<Flag> prompt = 
 [[nodiscard]] Choice<BackendKind> backends(BackendKind& into);
 void add_backend(Flags flags, ModelOptions& options);
 
-void add_kernels(Flags flags, ModelOptions& options);  // what a step's plan depends on
+// What a step's plan depends on, on any backend or on a card.
+enum class KernelFlags : uint8_t { kAll, kOfCards };
+void add_kernels(Flags flags, ModelOptions& options, KernelFlags which = KernelFlags::kAll);
 void add_runtime(Flags flags, ModelOptions& options);  // and whatever else a step that runs does
 
 // `usual` context as --help says it; `fits`: the word for kContextThatFits, of a command that finds it out.

@@ -12,6 +12,7 @@
 #include "app/serve_options.h"
 #include "app/settings.h"
 #include "app/vllm_flags.h"
+#include "backend/cuda/card/cards.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -176,6 +177,7 @@ struct All {
   ConvertOptions convert;
   QuantizeOptions quantize;
   BenchOptions bench;
+  PredictOptions predict;
   PullOptions pull;
   ListOptions list;
   PsOptions ps;
@@ -184,7 +186,7 @@ struct All {
 
 void set_hub(All& all, const hub::Settings& settings) {
   for (ModelOptions* o : {&all.run.model, &all.chat.model, &all.serve.model, &all.inspect.model, &all.perplexity.model,
-                          &all.compare.model, &all.convert.model, &all.bench.model})
+                          &all.compare.model, &all.convert.model, &all.bench.model, &all.predict.model})
     o->hub = settings;
   all.tokenize.hub = all.quantize.hub = all.pull.hub = all.list.hub = all.ps.hub = all.remove.hub = settings;
 }
@@ -246,6 +248,14 @@ void add_serve(Flags flags, ServeOptions& o) {
   add_vllm_flags(flags, o);
 }
 
+// A known card by its word; before them `others`, whose first stands for an empty one.
+Flag add_card(Flags flags, std::string& into, const std::vector<std::string>& others, const std::string& help) {
+  Words words{.names = others, .usual = others.empty() ? "" : others.front(), .take = {}};
+  for (const backend::cuda::KnownCard& card : backend::cuda::known_cards()) words.names.push_back(card.word);
+  words.take = [&into, names = words.names, first = others.size()](size_t at) { into = at < first ? "" : names[at]; };
+  return add_words(flags, "--card", words, fmt::format("{}: {}", help, fmt::join(words.names, ", "))).type("CARD");
+}
+
 void add_inspect(Flags flags, InspectOptions& o) {
   add_model(flags, o.model);
   flags.turn("--tensors", o.tensors, "List every tensor");
@@ -256,13 +266,7 @@ void add_inspect(Flags flags, InspectOptions& o) {
   add_list(flags, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
   add_list(flags, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
   add_list(flags, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
-  add_choice<CardChoice>(flags, "--card",
-                         {o.card,
-                          {{"auto", CardChoice::kAuto},
-                           {"h100", CardChoice::kH100},
-                           {"h200", CardChoice::kH200},
-                           {"gb10", CardChoice::kGb10}}},
-                         "With --plan --backend cuda: the card; auto: this machine's, else h200");
+  add_card(flags, o.card, {"auto"}, "With --plan --backend cuda, the card; auto: this machine's, else h200");
   add_backend(flags, o.model);
   add_kernels(flags, o.model);
   std::vector<Flag> all = flags.all();
@@ -390,6 +394,31 @@ void add_bench(Flags flags, BenchOptions& o) {
   flags.get("--json").excludes(output);
 }
 
+void add_predict(Flags flags, PredictOptions& o) {
+  o.model.model = "gpt-oss-120b";
+  o.model.load_format = LoadFormat::kDummy;
+  o.model.max_num_batched_tokens = 8192;
+  add_model_name(flags, o.model.model, "; default gpt-oss-120b. Nothing is read but its configuration");
+  add_card(flags, o.card, {}, "The card").required();
+  add_list(flags, "-b,--batch", {o.batches, 0, 1024}, "Steps of so many sequences that generate; 0: none");
+  add_list(flags, "-p,--n-prompt", {o.prompts, 0, 1 << 24}, "Prompts of so many tokens; 0: none");
+  add_list(flags, "-d,--n-depth", {o.depths, 0, 1 << 24},
+           "Tokens in the context before; more than one sequence: behind the fewest of them, prompts: behind none");
+  add_kernels(flags, o.model, KernelFlags::kOfCards);
+  flags.group(HelpGroup::kPerformance);
+  flags.value("--max-num-batched-tokens", o.model.max_num_batched_tokens, "Most prompt tokens computed in one step")
+      .whole(1, 65536)
+      .usual(fmt::format("{}", o.model.max_num_batched_tokens));
+  flags
+      .value("--gpu-memory-utilization", o.model.gpu_memory_utilization,
+             "Share of the card's memory to use at most; default 0.92")
+      .within(0.01, 1.0);
+  flags.group(HelpGroup::kExpert);
+  flags.turn("--neutral", o.neutral, "As if it were an sm_80 card: only the kernels that every card runs");
+  flags.group(HelpGroup::kCommon);
+  add_output(flags, o.output);
+}
+
 void add_pull_command(Flags flags, PullOptions& o) {
   flags.value("model", o.model, "ORG/NAME on the Hub, or gpt-oss-20b and gpt-oss-120b for OpenAI's")
       .required()
@@ -451,6 +480,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_output(command("ps", "The servers of yours on this machine: model, load, tokens per second"), all.ps.output);
   all.ps.records = all.serve.records = server_records_path();
   add_remove(command("rm", "Remove a model from Hugging Face's cache"), all.remove);
+  add_predict(command("predict", "Tokens per second to expect of a card that need not be here"), all.predict);
   add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   command("man", "Print the manual page");
   std::string shell;
@@ -481,6 +511,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
     all.bench.command = fmt::format("nibble {}", fmt::join(argv + 1, argv + argc, " "));
     return Command(std::move(all.bench));
   }
+  if (name == "predict") return Command(std::move(all.predict));
   if (name == "pull") return Command(std::move(all.pull));
   if (name == "list") return Command(std::move(all.list));
   if (name == "ps") return Command(std::move(all.ps));

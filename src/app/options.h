@@ -29,8 +29,6 @@ enum class BackendKind { kAuto, kCpu, kCuda, kReference };
 }
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
 enum class MoeActivation { kAuto, kF32, kBf16, kInt8, kMxfp8 };  // kBf16: not rounded; on a CPU that is f32
-// Cards that --plan knows; kAuto: this machine's, or an H200 where there is none.
-enum class CardChoice { kAuto, kH100, kH200, kGb10 };
 enum class ColorMode { kAuto, kAlways, kNever };
 
 // What becomes of a model of the Hub that is not on this machine. kOffer: who sits at a terminal is asked.
@@ -140,7 +138,7 @@ struct InspectOptions {
   std::vector<int64_t> batches = {1, 8};
   std::vector<int64_t> prompts = {512};
   std::vector<int64_t> depths = {4096};
-  CardChoice card = CardChoice::kAuto;
+  std::string card;  // one of known_cards(); empty: this machine's, or an H200 where there is none
 };
 
 struct TokenizeOptions {
@@ -243,6 +241,17 @@ struct BenchOptions {
   std::string command;   // as it was typed
 };
 
+struct PredictOptions {
+  ModelOptions model;  // of it only the configuration is read
+  OutputOptions output;
+  std::string card;      // one of known_cards()
+  bool neutral = false;  // as if it were an sm_80 card
+  // Each sorted, without repetition
+  std::vector<int64_t> batches = {1, 2, 8, 32, 256};  // sequences that generate; 0: none
+  std::vector<int64_t> prompts = {512, 2048, 8192};   // tokens; 0: none
+  std::vector<int64_t> depths = {2048, 8192, 32768};  // tokens before
+};
+
 enum class LogFormat : uint8_t { kAuto, kText, kJson };  // auto: text on a terminal, else JSON
 
 struct ServeOptions {
@@ -279,7 +288,7 @@ struct ServeOptions {
 
 using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
                              CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions, PullOptions,
-                             ListOptions, RemoveOptions, PsOptions>;
+                             ListOptions, RemoveOptions, PsOptions, PredictOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {

@@ -205,7 +205,7 @@ class Plans(Case):
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--cpu-isa", "baseline", "--moe-activation", "int8", says="--moe-activation int8: want AVX2")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--backend", "reference", says="plain loops")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--card", "gb10", says="want --backend cuda")
-        self.refused(USAGE, "inspect", "-m", TINY, "--plan", "--backend", "cuda", "--card", "a100", says="gb10")
+        self.refused(USAGE, "inspect", "-m", TINY, "--plan", "--backend", "cuda", "--card", "a1000", says="gb10")
 
 
 class CtrlC(Case):

@@ -1,0 +1,82 @@
+// nibble predict: decode and prompt speeds on a card that need not be here.
+
+#include "app/commands.h"
+#include "app/loaded_model.h"
+#include "app/named_model.h"
+#include "app/predict_report.h"
+#include "app/predictor.h"
+#include "app/terminal.h"
+#include "backend/cost.h"
+#include "backend/kv_dtype.h"
+#include "base/error.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+struct Weights {
+  std::string name;
+  backend::DenseFormats dense;
+};
+
+std::vector<Weights> weights_of(const ModelOptions& options) {
+  using Format = backend::WeightFormat;
+  const backend::DenseFormats& asked = options.dense;
+  if (asked.qkv || asked.o || asked.lm_head) return {{"experts MXFP4, the rest as asked", asked}};
+  return {{"exact (experts MXFP4, the rest bf16)", {}},
+          {"dense layers MXFP8", {Format::kMxfp8, Format::kMxfp8, Format::kMxfp8}},
+          {"all MXFP4", {Format::kMxfp4, Format::kMxfp4, Format::kMxfp4}}};
+}
+
+// One sequence at every depth; more of them, and prompts, where bench has them by default: at the least.
+std::vector<PredictShape> shapes_of(const PredictOptions& options) {
+  std::vector<PredictShape> shapes;
+  const int64_t least = options.depths.front();
+  for (const int64_t batch : options.batches)
+    for (const int64_t depth : options.depths)
+      if (batch > 0 && (batch == 1 || depth == least))
+        shapes.push_back({.batch = static_cast<int>(batch), .depth = depth});
+  for (const int64_t prompt : options.prompts)
+    if (prompt > 0) shapes.push_back({.prompt = prompt});
+  if (shapes.empty()) throw Error(Code::kInvalidRequest, "want -b or -p above 0, found nothing to predict");
+  return shapes;
+}
+
+}  // namespace
+
+int execute(const PredictOptions& asked) {
+  PredictOptions options = asked;
+  Terminal terminal(options.output);
+  backend::cuda::KnownCard card = backend::cuda::card_named(options.card);
+  if (options.neutral) card = backend::cuda::as_sm80(card);
+  options.model.backend = BackendKind::kCuda;
+  refuse_foreign_flags(options.model, {BackendKind::kCuda});
+  options.model = with_files(options.model, terminal);
+  const auto [config, notes] = open_config(options.model);
+  for (const std::string& note : notes) terminal.note(note);
+  Prediction prediction{.model = options.model.name,
+                        .card = card,
+                        .kernels = {},
+                        .kv_cache = std::string(backend::type_of(kv_dtype(options.model)).word),
+                        .step_tokens = options.model.step_tokens(),
+                        .tables = {}};
+  for (const backend::cuda::Arch& arch : backend::cuda::Card(card.facts).arches)
+    prediction.kernels += (prediction.kernels.empty() ? "" : ", ") + std::string(arch.name);
+  for (const Weights& weights : weights_of(options.model)) {
+    const Predictor predictor{options.model, config, weights.dense, card};
+    const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, weights.dense)};
+    PredictedTable& table = prediction.tables.emplace_back(weights.name, cost.weight_bytes());
+    for (const PredictShape& shape : shapes_of(options)) table.rows.push_back(predictor.row(shape));
+  }
+  if (options.output.json) {
+    terminal.print_json(predict_json(prediction));
+  } else {
+    terminal.print(predict_markdown(prediction));
+  }
+  return kExitOk;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,56 @@
+#pragma once
+// Rows of a benchmark on a card that is not here: which steps they take, how long each, and what memory.
+
+#include "app/memory_budget.h"
+#include "app/options.h"
+#include "backend/cuda/card/cards.h"
+#include "backend/cuda/program/predict.h"
+#include "model/config.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+
+// As BenchRow's: a prompt of so many tokens, or `batch` sequences that draw one token each, behind `depth` tokens.
+struct PredictShape {
+  int64_t prompt = 0;
+  int batch = 1;
+  int64_t depth = 0;
+
+  [[nodiscard]] std::string name() const;  // "pp512", "tg @ d2048, batch 8"
+  [[nodiscard]] int64_t tokens() const { return prompt > 0 ? prompt : batch; }
+};
+
+struct PredictedRow {
+  PredictShape shape;
+  double seconds = 0;
+  double limit_seconds = 0;                      // as bench's limit
+  std::vector<backend::cuda::NodeTime> nodes{};  // over all steps
+  backend::MemoryNeeds needs{};
+  MemoryLimit room{};
+
+  [[nodiscard]] double tokens_per_second() const { return static_cast<double>(shape.tokens()) / seconds; }
+  [[nodiscard]] double limit_tokens_per_second() const { return static_cast<double>(shape.tokens()) / limit_seconds; }
+  [[nodiscard]] double of_limit() const { return limit_seconds / seconds; }
+  [[nodiscard]] bool fits() const { return needs.total() <= room.bytes; }
+  // The kernel that takes most time beyond what the card's reads and matrix peak allow. REQUIRES: a step.
+  [[nodiscard]] const backend::cuda::NodeTime& farthest() const;
+};
+
+struct Predictor {
+  const ModelOptions& options;  // backend cuda; kv, kernels and activations
+  const model::ModelConfig& config;
+  backend::DenseFormats dense;
+  backend::cuda::KnownCard card;
+
+  // Throws Error(kInvalidRequest) for a shape beyond the model's context, and what make_program() and predict_step()
+  // throw.
+  [[nodiscard]] PredictedRow row(const PredictShape& shape) const;
+
+ private:
+  [[nodiscard]] backend::MemoryNeeds needs(const PredictShape& shape) const;
+};
+
+}  // namespace nibble::app

@@ -1,0 +1,151 @@
+// What is predicted, held against what was measured (bench/results).
+
+#include "app/predictor.h"
+
+#include "base/error.h"
+#include "model/gpt_oss.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+// A row of a results file: what ran, and how fast.
+struct MeasuredRow {
+  std::string model;
+  backend::DenseFormats dense;
+  PredictShape shape;
+  double tokens_per_second = 0;
+};
+
+backend::DenseFormats all(backend::WeightFormat format) { return {format, format, format}; }
+
+// "tg64", "tg32 @ d4096", "pp2048". Who generates n tokens is n / 2 deep on average.
+PredictShape shape_of(const std::string& test, int batch) {
+  const size_t at = test.find(" @ d");
+  const int64_t depth = at == std::string::npos ? 0 : std::stoll(test.substr(at + 4));
+  const int64_t tokens = std::stoll(test.substr(2));
+  if (test.starts_with("pp")) return {.prompt = tokens, .depth = depth};
+  return {.batch = batch, .depth = depth + tokens / 2};
+}
+
+std::vector<MeasuredRow> measured(const std::string& name) {
+  std::ifstream file(std::string(NIBBLE_SOURCE_DIR) + "/bench/results/" + name);
+  std::vector<MeasuredRow> rows;
+  const nlohmann::json results = nlohmann::json::parse(file);
+  for (const nlohmann::json& run : results["runs"]) {
+    const auto command = run["command"].get<std::string>();
+    const bool mxfp4 = command.find("--mxfp4-layers all") != std::string::npos;
+    const size_t model = command.find("-m ") + 3;
+    for (const nlohmann::json& row : run["rows"])
+      rows.push_back({command.substr(model, command.find(' ', model) - model),
+                      mxfp4 ? all(backend::WeightFormat::kMxfp4) : backend::DenseFormats{},
+                      shape_of(row["test"].get<std::string>(), row["batch"].get<int>()),
+                      row["tokens_per_s"].get<double>()});
+  }
+  return rows;
+}
+
+ModelOptions options() {
+  ModelOptions options;
+  options.backend = BackendKind::kCuda;
+  options.max_num_batched_tokens = 8192;  // as bench
+  return options;
+}
+
+PredictedRow predict(const MeasuredRow& row, std::string_view card) {
+  const model::ModelConfig config = model::preset(row.model);
+  const ModelOptions as_bench = options();
+  return Predictor{as_bench, config, row.dense, backend::cuda::card_named(card)}.row(row.shape);
+}
+
+// Prints the check, too: its lines stand in docs/predict.md.
+void expect_within(const std::string& file, std::string_view card, double share) {
+  const std::vector<MeasuredRow> rows = measured(file);
+  EXPECT_GE(rows.size(), 16U) << file;
+  for (const MeasuredRow& row : rows) {
+    const double predicted = predict(row, card).tokens_per_second();
+    const double off = predicted / row.tokens_per_second - 1;
+    std::fputs(
+        fmt::format("{} {:<12} {:<5} {:<24} measured {:>8.1f} predicted {:>8.1f} {:>+6.1f} %\n", card, row.model,
+                    row.dense.qkv ? "mxfp4" : "exact", row.shape.name(), row.tokens_per_second, predicted, 100 * off)
+            .c_str(),
+        stdout);
+    EXPECT_LE(std::abs(off), share) << row.model << " " << row.shape.name();
+  }
+}
+
+TEST(predictor, an_h100_is_as_it_was_measured) { expect_within("2026-11-23-h100-120b.json", "h100", 0.10); }
+
+// Nothing in the table is an H200's (kernel_share.cpp).
+TEST(predictor, an_h200_follows_from_an_h100) { expect_within("2026-11-23-h200-120b.json", "h200", 0.10); }
+
+TEST(predictor, a_prompt_goes_in_steps_of_which_the_last_one_draws) {
+  const model::ModelConfig config = model::gpt_oss_20b();
+  ModelOptions in_two = options();
+  in_two.max_num_batched_tokens = 1024;
+  const backend::cuda::KnownCard card = backend::cuda::card_named("h100");
+  const PredictedRow two = Predictor{in_two, config, {}, card}.row({.prompt = 2048});
+  const ModelOptions whole = options();
+  const PredictedRow one = Predictor{whole, config, {}, card}.row({.prompt = 2048});
+  const auto launches = [](const PredictedRow& row, std::string_view kernel) {
+    int64_t count = 0;
+    for (const backend::cuda::NodeTime& node : row.nodes) count += node.kernel == kernel ? node.launches : 0;
+    return count;
+  };
+  EXPECT_EQ(launches(one, "sm90_mxfp4_gemm<experts>"), 24);
+  EXPECT_EQ(launches(two, "sm90_mxfp4_gemm<experts>"), 48);
+  EXPECT_EQ(launches(two, "gemv<dense, bf16>"), 1);
+  EXPECT_GT(two.seconds, one.seconds);
+  EXPECT_EQ(two.nodes.size(), one.nodes.size());  // a line per kernel, whatever the steps
+  const Predictor predictor{whole, config, {}, card};
+  const double halves =
+      predictor.row({.prompt = 1024}).seconds + predictor.row({.prompt = 1024, .depth = 1024}).seconds;
+  EXPECT_NEAR(two.seconds, halves, 500e-6);  // and one draw more
+  EXPECT_LT(two.seconds, halves);
+}
+
+TEST(predictor, a_24_gb_card_has_room_for_20b_alone) {
+  const ModelOptions as_bench = options();
+  const model::ModelConfig small = model::gpt_oss_20b(), large = model::gpt_oss_120b();
+  for (const char* card : {"3090", "4090"}) {
+    const backend::cuda::KnownCard known = backend::cuda::card_named(card);
+    EXPECT_TRUE((Predictor{as_bench, small, {}, known}.row({.depth = 8192}).fits())) << card;
+    EXPECT_FALSE((Predictor{as_bench, large, {}, known}.row({.depth = 8192}).fits())) << card;
+  }
+}
+
+TEST(predictor, a_card_may_be_taken_for_sm_80) {
+  const ModelOptions as_bench = options();
+  const model::ModelConfig config = model::gpt_oss_120b();
+  const backend::cuda::KnownCard h100 = backend::cuda::card_named("h100"), as_sm80 = backend::cuda::as_sm80(h100);
+  const PredictedRow row = Predictor{as_bench, config, {}, as_sm80}.row({.prompt = 2048});
+  EXPECT_TRUE(std::ranges::none_of(row.nodes, [](const auto& node) { return node.kernel.starts_with("sm90_"); }));
+  EXPECT_GT(row.seconds, (Predictor{as_bench, config, {}, h100}.row({.prompt = 2048}).seconds));
+}
+
+TEST(predictor, a_depth_beyond_the_context_is_refused) {
+  const ModelOptions as_bench = options();
+  const model::ModelConfig config = model::gpt_oss_20b();
+  const Predictor predictor{as_bench, config, {}, backend::cuda::card_named("h100")};
+  EXPECT_NO_THROW(static_cast<void>(predictor.row({.depth = 131071})));
+  try {
+    static_cast<void>(predictor.row({.depth = 131072}));
+    FAIL() << "it is one too deep";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kInvalidRequest);
+    EXPECT_NE(std::string(e.what()).find("(-d)"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace nibble::app

@@ -1,0 +1,45 @@
+#pragma once
+// Cards by name, for plans and predictions where they are not in this machine: what cudaDeviceProp says of them, and
+// how fast they are. Plain C++.
+
+#include "backend/cuda/card/device_facts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+// Instructions that multiply matrices. kMma: mma.sync on f16 or bf16; kWgmma: the same operands, Hopper; kMxf8f6f4:
+// mma.sync on block-scaled FP8, FP6 and FP4. All sum in f32, no operand sparse.
+enum class MatrixUnit : uint8_t { kNone, kMma, kWgmma, kMxf8f6f4 };
+inline constexpr int kMatrixUnits = 4;
+[[nodiscard]] constexpr std::string_view name_of(MatrixUnit unit) {
+  constexpr std::array<std::string_view, kMatrixUnits> kNames = {"none", "mma.sync", "wgmma", "mma.sync mxf8f6f4"};
+  return kNames[static_cast<size_t>(unit)];
+}
+
+struct KnownCard {
+  std::string word;  // as flags name it
+  DeviceFacts facts;
+  double ghz = 0;                                  // of the multiprocessors, boosted
+  double read_bytes_per_s = 0;                     // of reads far larger than any cache
+  std::string read_from;                           // where that is from
+  std::array<double, kMatrixUnits> flops_per_s{};  // by MatrixUnit; 0: it has none
+  std::string flops_from;
+
+  [[nodiscard]] double peak(MatrixUnit unit) const { return flops_per_s[static_cast<size_t>(unit)]; }
+  // Of products that hold bf16 exactly: what `nibble bench` takes a limit of.
+  [[nodiscard]] double exact_peak() const { return std::max(peak(MatrixUnit::kMma), peak(MatrixUnit::kWgmma)); }
+};
+
+[[nodiscard]] std::vector<KnownCard> known_cards();
+// Throws Error(kInvalidRequest) naming those that are known.
+[[nodiscard]] KnownCard card_named(std::string_view word);
+// The same multiprocessors with what sm_80 has: its instructions, no more shared memory.
+[[nodiscard]] KnownCard as_sm80(KnownCard card);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,164 @@
+#include "backend/cuda/program/kernel_share.h"
+
+#include "base/error.h"
+
+namespace nibble::backend::cuda {
+namespace {
+
+using enum Feeding;
+using enum MatrixUnit;
+
+constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100Steps = "2026-11-23-h100-120b.json",
+                           kH100Chains = "2026-11-22-h100-rounded-experts.json",
+                           kH100Prompts = "2026-11-22-h100-prompts.json",
+                           kH100Dense = "2026-11-22-h100-dense-decode.json",
+                           kH100Small = "2026-11-22-h100-small-kernels.json",
+                           kH100Sums = "2026-11-22-h100-attend-sums.json",
+                           kH100Waves = "2026-11-22-h100-experts-waves.json",
+                           kH100Stores = "2026-11-22-h100-dense-stores.json",
+                           kH100Router = "2026-11-22-h100-prefill-dense.json",
+                           kH100Grouped = "2026-11-22-h100-grouped.json";
+constexpr std::string_view kAssumedMma = "assumed: 45 % of the peak, which nobody has measured of these kernels",
+                           kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10";
+
+// Fitted to an H100 and rounded: to its profiles, kernel by kernel; token_us of the decode kernels to what its steps of
+// 8 sequences take beyond their bytes, which tells the sum and not how it divides among the three. No figure of another
+// card is in it; which families feed themselves, and that the others do not, was decided with an H200's in view.
+// predictor_test.cpp holds both cards to it.
+constexpr KernelShare kShares[] = {
+    // Decode kernels of up to 8 tokens. Their fixed part is what a dependency costs; in bf16 the ring is filled before
+    // the kernel ahead has ended, which hides most of it.
+    {.kernel = "any_embed", .step_us = 2.5, .activation_bytes = 4, .from = kH100Profile},
+    {.kernel = "any_rope_table", .step_us = 1.3, .from = kH100Profile},
+    {.kernel = "gemv<qkv, bf16>", .step_us = 0.3, .token_us = 0.3, .from = kH100Profile},
+    {.kernel = "gemv<qkv, mxfp4>", .step_us = 1.6, .token_us = 0.3, .from = kH100Profile},
+    {.kernel = "gemv<qkv, mxfp8>",
+     .step_us = 1.0,
+     .token_us = 0.3,
+     .from = "assumed: between bf16's and MXFP4's",
+     .measured = false},
+    {.kernel = "gemv<dense, bf16>", .step_us = 0.9, .token_us = 0.4, .from = kH100Profile},
+    {.kernel = "gemv<dense, mxfp4>", .step_us = 1.0, .token_us = 0.4, .from = kH100Profile},
+    {.kernel = "gemv<dense, mxfp8>",
+     .step_us = 1.0,
+     .token_us = 0.4,
+     .from = "assumed: between bf16's and MXFP4's",
+     .measured = false},
+    {.kernel = "any_router", .step_us = 1.5, .token_us = 0.48, .from = kH100Profile},
+    {.kernel = "moe_up", .step_us = 3.2, .bytes_per_cycle = 24, .feeding = kOwn, .from = kH100Chains},
+    {.kernel = "gemv<moe_down>", .step_us = 2.0, .bytes_per_cycle = 9.2, .from = kH100Chains},
+    // dp4a, told as a share of mma.sync's peak: its prompt of 2048 tokens.
+    {.kernel = "any_gemv_int8",
+     .step_us = 4.5,
+     .bytes_per_cycle = 24,
+     .feeding = kOwn,
+     .unit = kMma,
+     .matrix = 0.027,
+     .from = kH100Chains},
+    {.kernel = "any_top_experts", .step_us = 2, .token_us = 0.003, .from = kH100Chains},
+    // The row tile of a warp, as in moe_up, for more tokens: 256 and 512 of them tell what its products cost.
+    {.kernel = "grouped<",
+     .step_us = 3.2,
+     .bytes_per_cycle = 24,
+     .feeding = kOwn,
+     .unit = kMma,
+     .matrix = 0.44,
+     .from = kH100Grouped},
+
+    // Attention of decode reads keys and values at 88 % at a depth of 32768.
+    {.kernel = "any_attend_decode", .step_us = 3.5, .token_us = 0.003, .read = 0.88, .from = kH100Sums},
+    {.kernel = "any_attend_prefill",
+     .step_us = 3,
+     .token_us = 0.02,
+     .unit = kMma,
+     .matrix = 0.30,
+     .from = "assumed: 30 % of the peak",
+     .measured = false},
+    {.kernel = "sm90_attend_prefill",
+     .step_us = 3,
+     .token_us = 0.02,
+     .unit = kWgmma,
+     .matrix = 0.467,
+     .from = kH100Prompts},
+
+    // Between products: they move activations alone, which a small step holds in L2.
+    {.kernel = "any_norm_sums",
+     .step_us = 1.7,
+     .read = 0.83,
+     .bytes_per_cycle = 14,
+     .activation_bytes = 18,
+     .from = kH100Small},
+    {.kernel = "any_rope_sums",
+     .step_us = 1.5,
+     .read = 0.8,
+     .bytes_per_cycle = 14,
+     .activation_bytes = 12,
+     .from = kH100Sums},
+    {.kernel = "any_rmsnorm",
+     .step_us = 2,
+     .read = 0.8,
+     .bytes_per_cycle = 14,
+     .activation_bytes = 8,
+     .from = kH100Profile},
+    // The router of steps that no fused one takes.
+    {.kernel = "any_linear", .step_us = 5, .unit = kMma, .matrix = 0.15, .from = kH100Router},
+    {.kernel = "any_route_tokens", .step_us = 4.6, .unit = kMma, .matrix = 0.109, .from = kH100Small},
+    {.kernel = "any_route_sums", .step_us = 4, .bytes_per_cycle = 5.2, .activation_bytes = 12, .from = kH100Prompts},
+    {.kernel = "any_moe_group_tiles", .step_us = 2, .token_us = 0.003, .from = kH100Prompts},
+    {.kernel = "any_group_round",
+     .step_us = 3.8,
+     .read = 0.79,
+     .bytes_per_cycle = 14,
+     .activation_bytes = 12,
+     .from = kH100Small},
+    {.kernel = "any_round",
+     .step_us = 1.9,
+     .read = 0.79,
+     .bytes_per_cycle = 14,
+     .activation_bytes = 12,
+     .from = kH100Prompts},
+    {.kernel = "any_round_blocks",
+     .step_us = 1.9,
+     .read = 0.79,
+     .bytes_per_cycle = 14,
+     .activation_bytes = 6,
+     .from = kH100Chains},
+
+    // GEMMs.
+    {.kernel = "sm90_split_gemm", .step_us = 2.5, .unit = kWgmma, .matrix = 0.75, .from = kH100Dense},
+    {.kernel = "sm90_dense_gemm<qkv>", .step_us = 6, .unit = kWgmma, .matrix = 0.59, .from = kH100Prompts},
+    {.kernel = "sm90_dense_gemm", .step_us = 3, .unit = kWgmma, .matrix = 0.64, .from = kH100Stores},
+    // With weights in L2, or none loaded, it takes nearly as long: what holds it is widening them.
+    {.kernel = "sm90_mxfp4_gemm<",
+     .step_us = 4,
+     .bytes_per_cycle = 10.3,
+     .unit = kWgmma,
+     .matrix = 0.68,
+     .from = kH100Waves},
+    // Dense: its few CTAs read all of K each, which takes that long.
+    {.kernel = "sm90_mxfp4_gemm",
+     .step_us = 16,
+     .bytes_per_cycle = 10.3,
+     .unit = kWgmma,
+     .matrix = 0.6,
+     .from = kH100Steps},
+    {.kernel = "any_gemm", .step_us = 4, .unit = kMma, .matrix = 0.45, .from = kAssumedMma, .measured = false},
+    {.kernel = "sm121_", .step_us = 4, .unit = kMxf8f6f4, .matrix = 0.65, .from = kAssumedMx, .measured = false},
+
+    // Reads and writes the logits.
+    {.kernel = "any_sample", .step_us = 3.2, .from = kH100Small},
+};
+
+}  // namespace
+
+const KernelShare& share_of(std::string_view kernel) {
+  const KernelShare* best = nullptr;
+  for (const KernelShare& share : kShares)
+    if (kernel.starts_with(share.kernel) && (best == nullptr || share.kernel.size() > best->kernel.size()))
+      best = &share;
+  if (best == nullptr)
+    throw Error(Code::kUnsupported, "predict: nobody has measured {}, which this step launches", kernel);
+  return *best;
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,98 @@
+#include "backend/cuda/program/predict.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr double kMicro = 1e6;
+
+// What one launch does.
+struct Work {
+  double bytes = 0, flops = 0, tokens = 0;
+};
+
+struct LaunchTime {
+  double us = 0;
+  HeldBy held = HeldBy::kLaunch;
+};
+
+LaunchTime launch_time(const KernelShare& share, const Work& work, const KnownCard& card) {
+  const bool chained = card.facts.major >= 9;  // programmatic dependent launch
+  const double fixed = share.step_us + share.token_us * work.tokens + (chained ? 0 : kUnchainedUs);
+  const double reads = work.bytes / (card.read_bytes_per_s * share.read) * kMicro;
+  const double cycles_per_s = card.facts.multiprocessors * card.ghz * 1e9;
+  const double takes = share.bytes_per_cycle > 0 ? work.bytes / (cycles_per_s * share.bytes_per_cycle) * kMicro : 0;
+  double matrix = 0;
+  if (share.unit != MatrixUnit::kNone && work.flops > 0) {
+    check(card.peak(share.unit) > 0, "a card runs kernels for units that it has");
+    matrix = work.flops / (card.peak(share.unit) * share.matrix) * kMicro;
+  }
+  const double fed = share.feeding == Feeding::kOwn ? std::hypot(reads, takes) : std::max(reads, takes);
+  LaunchTime time{.us = fixed + std::hypot(fed, matrix)};
+  double most = fixed;
+  for (const auto& [us, held] :
+       {std::pair{reads, HeldBy::kReads}, {takes, HeldBy::kInstructions}, {matrix, HeldBy::kMatrix}})
+    if (us > most) most = us, time.held = held;
+  return time;
+}
+
+// A product's own tokens: logits are of rows.
+double tokens_of(const Program& program, const Node& node) {
+  const bool rows = node.stage == Stage::kLogits && !node.kernel.starts_with(kernel::kNormSums.name);
+  return static_cast<double>(rows ? program.logit_rows : program.tokens);
+}
+
+double floor_us(const Cost& cost, const KnownCard& card, double peak) {
+  return std::max(cost.bytes / card.read_bytes_per_s, cost.flops / peak) * kMicro;
+}
+
+// Not in the program: the logits are written, then read by the draw, both by rows.
+NodeTime sampling(const PredictArgs& args) {
+  const KernelShare& share = share_of(kernel::kSampleDraw.name);
+  const double bytes = static_cast<double>(args.program.logit_rows * args.dims.vocab) * sizeof(float);
+  const LaunchTime time = launch_time(share, {.bytes = bytes}, args.card);
+  return {.stage = Stage::kLogits,
+          .kernel = std::string(kernel::kSampleDraw.name),
+          .launches = 1,
+          .us = time.us,
+          .held = time.held};
+}
+
+}  // namespace
+
+StepTime predict_step(const PredictArgs& args) {
+  StepTime step;
+  double peak = args.card.exact_peak();
+  for (const Node& node : args.program.nodes) peak = std::max(peak, args.card.peak(share_of(node.kernel).unit));
+  for (const Node& node : args.program.nodes) {
+    const KernelShare& share = share_of(node.kernel);
+    const auto layers = static_cast<double>(layers_of(node, args.layer_kinds));
+    const auto launches = static_cast<double>(node.launches);
+    const double tokens = tokens_of(args.program, node);
+    const double activations = share.activation_bytes * tokens * static_cast<double>(args.dims.hidden);
+    const LaunchTime one = launch_time(share,
+                                       {.bytes = node.cost.bytes + activations / launches,  // each reads the weights
+                                        .flops = node.cost.flops / launches,
+                                        .tokens = tokens / launches},
+                                       args.card);
+    const Cost cost{layers * node.cost.bytes, layers * node.cost.flops};
+    step.nodes.push_back({.stage = node.stage,
+                          .kernel = node.kernel,
+                          .launches = static_cast<int64_t>(layers * launches),
+                          .us = layers * launches * one.us,
+                          .floor_us = floor_us(cost, args.card, peak),
+                          .held = one.held});
+    step.cost += cost;
+  }
+  if (args.program.logit_rows > 0) step.nodes.push_back(sampling(args));
+  step.us = kBetweenStepsUs;
+  for (const NodeTime& node : step.nodes) step.us += node.us;
+  step.floor_us = floor_us(step.cost, args.card, peak);
+  return step;
+}
+
+}  // namespace nibble::backend::cuda

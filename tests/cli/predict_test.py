@@ -1,0 +1,56 @@
+"""nibble predict: the shape of its tables, how flags reach them, what it refuses. Figures are predictor_test.cpp's."""
+import support
+from support import TINY, Case
+
+USAGE, UNSUPPORTED = 2, 3
+
+
+class Predictions(Case):
+    def predict(self, *args):
+        return self.ok("predict", "--card", *args, "--json").json()
+
+    def test_a_card_that_is_not_here(self):
+        report = self.predict("gb10", "-b", "1,8", "-p", 2048, "-d", "2048,8192")
+        self.assertEqual(report["model"], "gpt-oss-120b")
+        self.assertEqual(report["device"], "GB10")
+        self.assertEqual([t["weights"][:9] for t in report["tables"]], ["exact (ex", "dense lay", "all MXFP4"])
+        for table in report["tables"]:
+            self.assertEqual([r["step"] for r in table["rows"]], ["tg @ d2048, batch 1", "tg @ d8192, batch 1", "tg @ d2048, batch 8", "pp2048"])
+            for row in table["rows"]:
+                self.assertTrue(row["fits"])
+                self.assertTrue(0 < row["of_limit"] < 1)
+                self.assertAlmostEqual(row["tokens_per_second"], row["of_limit"] * row["limit_tokens_per_second"], 6)
+                self.assertEqual({k["stage"] for k in row["kernels"]}, {"embed", "attn_in", "attend", "attn_out", "route", "moe", "logits"})
+        self.assertTrue(any("nothing here was measured on this card" in line for line in report["assumptions"]))
+
+    def test_the_limit_is_that_of_the_plans_cost(self):
+        row = self.predict("h100", "gpt-oss-20b", "-b", 8, "-p", 0, "-d", 4096)["tables"][0]["rows"][0]
+        plan = self.ok("inspect", "gpt-oss-20b", "--load-format", "dummy", "--plan", "--backend", "cuda", "--card", "h100", "-b", 8, "-p", 0, "-d", 4096, "--json").json()["plans"][0]
+        self.assertAlmostEqual(row["limit_tokens_per_second"] * plan["bytes"] / 8 / 3.12e12, 1, 5)
+        self.assertEqual(sorted({k["kernel"] for k in row["kernels"]} - {"any_sample_draw_f32"}), sorted({s["kernel"] for s in plan["stages"]}))
+
+    def test_options_reach_the_prediction(self):
+        rows = [self.predict("h200", "-b", 1, "-p", 0, "-d", 32768, *flags)["tables"][0]["rows"][0] for flags in ((), ("--kv-cache-dtype", "fp8"), ("--mxfp4-layers", "all"), ("--neutral",))]
+        plain, fp8, mxfp4, neutral = (r["tokens_per_second"] for r in rows)
+        self.assertLess(plain, fp8)
+        self.assertLess(plain, mxfp4)
+        self.assertLess(neutral, plain)
+        steps = [self.predict("h200", "-b", 0, "-p", 8192, *flags)["tables"][0]["rows"][0] for flags in ((), ("--max-num-batched-tokens", 512))]
+        self.assertGreater(steps[0]["tokens_per_second"], steps[1]["tokens_per_second"])
+        small = self.ok("predict", "--card", "4090", "-b", 1, "-p", 0).out
+        self.assertIn("too much", small)
+        self.assertIn("--gpu-memory-utilization 0.92 gives", small)
+        self.assertNotIn("too much", self.ok("predict", "gpt-oss-20b", "--card", "4090", "-b", 1, "-p", 0).out)
+        self.assertEqual(self.predict("a100", TINY, "-b", 1, "-p", 0, "-d", 64)["model"], "nibble-tiny")
+
+    def test_what_is_refused(self):
+        self.refused(USAGE, "predict", says="--card")
+        self.refused(USAGE, "predict", "--card", "gtx-480", says=("gtx-480", "gb10", "rtx-pro-6000"))
+        self.refused(USAGE, "predict", "--card", "gb10", "-b", 0, "-p", 0, says="nothing to predict")
+        self.refused(USAGE, "predict", "--card", "gb10", "-d", 131072, says="131072")
+        self.refused(USAGE, "predict", "--card", "gb10", "--threads", 4, says="--threads")
+        self.refused(UNSUPPORTED, "predict", "--card", "gb10", "--moe-kernel", "reference", says="nobody has measured")
+        self.refused(UNSUPPORTED, "predict", "--card", "gb10", "--moe-activation", "f32", says="want --backend cpu")
+
+if __name__ == "__main__":
+    support.main()

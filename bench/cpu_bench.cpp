@@ -222,7 +222,7 @@ int main(int argc, char** argv) {
   for (const int64_t tokens : {1, 2, 3, 4, 6, 8, 11, 16, 64, 256}) {
     for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8,
                                       WeightFormat::kMxfp8, WeightFormat::kBf16}) {
-      bench.product(format, Activations::kExact, tokens);
+      bench.product(format, Activations::kF32, tokens);
       if (bench.int8() && cpu::int8_serves(format)) bench.product(format, Activations::kInt8, tokens);
     }
   }

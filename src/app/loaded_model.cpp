@@ -182,13 +182,15 @@ void require_backend(const ModelOptions& options) {
   if (options.run.backend == BackendKind::kCuda) static_cast<void>(backend::cuda_memory());
 }
 
-std::vector<std::string> decisions(const Settings& settings) {
-  const std::vector<backend::RunSetting> known = backend::settings_of({});
+std::vector<std::string> decisions(const ModelOptions& options) {
+  const std::vector<backend::RunSetting> settings = backend::settings_of(options.run);
   std::vector<std::string> lines;
-  for (const Setting& s : settings.all)
-    if (s.origin != "default" && std::ranges::find(known, s.flag, &backend::RunSetting::flag) != known.end())
-      lines.push_back(fmt::format("  {} {}{} ({})", s.flag, s.value,
-                                  s.resolved.empty() ? "" : ", that is " + s.resolved, s.origin));
+  for (const Setting& s : options.settings.all) {
+    const auto known = std::ranges::find(settings, s.flag, &backend::RunSetting::flag);
+    if (s.origin == "default" || known == settings.end() || !known->on.has(options.run.backend)) continue;
+    const std::string became = s.resolved.empty() ? "" : ", that is " + s.resolved;
+    lines.push_back(fmt::format("  {} {}{} ({})", s.flag, s.value, became, s.origin));
+  }
   return lines;
 }
 
@@ -198,7 +200,8 @@ std::string describe_modes(const backend::RunConfig& run, const backend::Backend
        {std::pair{"qkv", run.dense.qkv}, {"o", run.dense.o}, {"lm_head", run.dense.lm_head}})
     if (format) dense.push_back(fmt::format("{} {}", name, name_of(*format)));
   const bool rounds = run.backend == BackendKind::kCpu && backend::rounds(run.activations);
-  return fmt::format("{}{}, layers {}, KV cache {}, attention sinks {}, no speculation", be.modes(), rounds ? "; exact with --moe-activation f32" : "",
+  return fmt::format("{}{}, layers {}, KV cache {}, attention sinks {}, no speculation", be.modes(),
+                     rounds ? "; exact with --moe-activation f32" : "",
                      dense.empty() ? "as they come" : fmt::format("{}", fmt::join(dense, " ")),
                      backend::type_of(run.kv_type()).word, run.sinks ? "on" : "off");
 }
@@ -248,7 +251,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
       loop_(loaded_.backend(), loaded_.model(), limits) {
   if (!terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options.run, loaded_.backend()))));
-  for (const std::string& line : decisions(options.settings)) terminal.note(terminal.dim(line));
+  for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
 }
 
 engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context) {

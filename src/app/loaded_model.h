@@ -54,8 +54,8 @@ struct OpenedConfig {
 void require_backend(const ModelOptions& options);
 // One line: what computes and holds what, as flags, defaults and the backend have resolved it.
 [[nodiscard]] std::string describe_modes(const backend::RunConfig& run, const backend::Backend& be);
-// A line for each setting behind it that was given, and where.
-[[nodiscard]] std::vector<std::string> decisions(const Settings& settings);
+// A line for each setting behind it that was given, and where; of resolved options.
+[[nodiscard]] std::vector<std::string> decisions(const ModelOptions& options);
 // Of this kind, whatever run.backend says. `files`: those that weights will be mapped from.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
                                                              const backend::BackendConfig& config,

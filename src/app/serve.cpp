@@ -166,8 +166,6 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
     if (model.run.gpu_memory_utilization) terminal.note(fmt::format("--gpu-memory-utilization {}", why));
     model.run.eager = false;
     model.run.gpu_memory_utilization.reset();
-    std::erase_if(model.settings.all,
-                  [](const Setting& s) { return s.flag == "--enforce-eager" || s.flag == "--gpu-memory-utilization"; });
   }
   model = resolved(std::move(model));
   require_backend(model);
@@ -222,7 +220,7 @@ int execute(const ServeOptions& asked) {
   terminal.note(
       fmt::format("serving {} on {}, context {} tokens", name, running.loaded->backend().name(), running.max_context));
   terminal.note("modes: " + describe_modes(model.run, running.loaded->backend()));
-  for (const std::string& line : decisions(model.settings)) terminal.note(line);
+  for (const std::string& line : decisions(model)) terminal.note(line);
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   http.wait();
   record.reset();

@@ -316,6 +316,10 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
   };
   using enum Activations;
   EXPECT_THAT(refused({.options = {.activations = kInt8}}), HasSubstr("--moe-activation int8: want --moe-kernel gemv"));
+  EXPECT_THAT(refused({.options = {.moe = MoeKernel::kGemv, .activations = Activations::kBf16}}),
+              HasSubstr("--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv"));
+  EXPECT_THAT(refused({.options = {.activations = Activations::kF32}}),
+              HasSubstr("--moe-activation f32: want --moe-kernel reference, found auto"));
   for (const MoeKernel moe : {MoeKernel::kGemv, MoeKernel::kReference})
     EXPECT_THAT(refused({.options = {.moe = moe, .activations = kMxfp8}}),
                 HasSubstr("want --moe-kernel auto, marlin or"));

@@ -21,8 +21,8 @@ struct ForeignRow {
   // Those of this row, all where empty. "-": a flag without one, of which there is --no-… as well; "*": one or more.
   std::string_view values;
   Becomes becomes;
-  std::string_view text;   // our flag, or why
-  std::string_view value;  // the flag's; empty: as it was found
+  std::string_view text;        // our flag, or why
+  std::string_view value = {};  // the flag's; empty: as it was found
 };
 [[nodiscard]] std::span<const ForeignRow> vllm_table();
 

@@ -162,7 +162,7 @@ void attention(int threads, KvDtype dtype, const Kernels& kernels) {
   config.dims = {.layers = 1, .heads = 64, .kv_heads = 8, .head_dim = 64};
   config.kv_pages.fill(kSequences * kPages);
   ThreadPool pool(threads);
-  Attention attention(config, kernels, pool);
+  Attention attention(config, kernels, Activations::kF32, pool);
   std::vector<KvCache> layers;
   std::vector<float> kv(static_cast<size_t>(config.dims.kv_width())), q(static_cast<size_t>(256 * 64 * 64)), out(q);
   for (size_t i = 0; i < q.size(); ++i) q[i] = 0.01f * static_cast<float>(i % 199) - 1.0f;
@@ -222,7 +222,7 @@ int main(int argc, char** argv) {
   for (const int64_t tokens : {1, 2, 3, 4, 6, 8, 11, 16, 64, 256}) {
     for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8,
                                       WeightFormat::kMxfp8, WeightFormat::kBf16}) {
-      bench.product(format, Activations::kExact, tokens);
+      bench.product(format, Activations::kF32, tokens);
       if (bench.int8() && cpu::int8_serves(format)) bench.product(format, Activations::kInt8, tokens);
     }
   }

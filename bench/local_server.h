@@ -73,9 +73,9 @@ class LocalServer {
  private:
   static ModelOptions named(const std::string& directory, int threads) {
     ModelOptions options;
-    options.backend = BackendKind::kCpu;
+    options.run.backend = BackendKind::kCpu;
     options.model = directory;
-    options.threads = threads;
+    options.run.threads = threads;
     return options;
   }
 };

@@ -39,7 +39,8 @@ struct Files {
 
 struct Loaded {
   Loaded(const Files& files, const model::StepLimits& limits)
-      : be(backend::make_cpu_backend(model::backend_config(files.config, limits), {.threads = 2})),
+      : be(backend::make_cpu_backend(model::backend_config(files.config, limits),
+                                     {.threads = 2, .activations = backend::Activations::kF32})),
         gpt(model::load(*be, files.config, files.weights)) {}
   std::unique_ptr<backend::Backend> be;
   model::GptOss gpt;

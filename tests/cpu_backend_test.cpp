@@ -26,9 +26,9 @@ namespace {
 
 using backend::Activations;
 using backend::CpuIsa;
-using backend::CpuOptions;
 using backend::HostWeight;
 using backend::KvDtype;
+using backend::RunConfig;
 using backend::WeightFormat;
 using backend::WeightRole;
 
@@ -178,7 +178,7 @@ class Weights {
 
 struct Loaded {
   Loaded(const model::ModelConfig& config, const Weights& weights, const test::OneSequence& limits,
-         const CpuOptions* cpu, const backend::DenseFormats& dense = {}, KvDtype reference_kv = KvDtype::kF32) {
+         const RunConfig* cpu, const backend::DenseFormats& dense = {}, KvDtype reference_kv = KvDtype::kF32) {
     const auto be_config = model::backend_config(config, test::step_limits(limits), dense);
     be = cpu != nullptr ? backend::make_cpu_backend(be_config, *cpu)
                         : backend::make_reference_backend(be_config, {.kv = reference_kv});
@@ -232,9 +232,10 @@ TEST(CpuBackend, every_instruction_set_and_format_matches_the_reference) {
       const Weights weights(config, shipped);
       Loaded reference(config, weights, limits, nullptr);
       for (const CpuIsa isa : isas()) {
-        const CpuOptions options{.threads = 2, .kv_dtype = KvDtype::kF32, .isa = isa, .poison = true};
+        const RunConfig options{
+            .threads = 2, .kv = KvDtype::kF32, .activations = Activations::kF32, .isa = isa, .poison = true};
         Loaded cpu(config, weights, limits, &options);
-        EXPECT_LT(worst(reference, cpu, width.tokens), 1e-4) << describe(options) << " hidden " << width.hidden;
+        EXPECT_LT(worst(reference, cpu, width.tokens), 1e-4) << describe_cpu(options) << " hidden " << width.hidden;
       }
     }
   }
@@ -249,7 +250,7 @@ TEST(CpuBackend, requantised_layers_match_the_reference) {
     const backend::DenseFormats dense{
         .qkv = WeightFormat::kMxfp4, .o = WeightFormat::kMxfp8, .lm_head = WeightFormat::kMxfp8};
     Loaded reference(config, weights, limits, nullptr, dense);
-    const CpuOptions options{.threads = 2, .kv_dtype = KvDtype::kF32, .poison = true};
+    const RunConfig options{.threads = 2, .kv = KvDtype::kF32, .activations = Activations::kF32, .poison = true};
     Loaded cpu(config, weights, limits, &options, dense);
     EXPECT_LT(worst(reference, cpu, 5), 1e-4);
   }
@@ -266,9 +267,9 @@ TEST(CpuBackend, caches_of_8_bits_match_the_references_roundings) {
     Loaded reference(config, weights, limits, nullptr, {}, dtype);
     EXPECT_GT(worst(exact, reference, width.tokens), 1e-3) << "nothing was rounded";
     for (const CpuIsa isa : isas()) {
-      const CpuOptions options{.threads = 2, .kv_dtype = dtype, .isa = isa, .poison = true};
+      const RunConfig options{.threads = 2, .kv = dtype, .activations = Activations::kF32, .isa = isa, .poison = true};
       Loaded cpu(config, weights, limits, &options);
-      EXPECT_LT(worst(reference, cpu, width.tokens), 1e-4) << describe(options) << " " << name_of(dtype);
+      EXPECT_LT(worst(reference, cpu, width.tokens), 1e-4) << describe_cpu(options) << " " << name_of(dtype);
     }
   }
 }
@@ -284,20 +285,21 @@ TEST(CpuBackend, int8_activations_stay_close_to_float) {
       if (kernels.int8 == nullptr) continue;
       any = true;
       for (const int tokens : {1, 4, 8, 16, 40}) {
-        const CpuOptions exact{.threads = 2, .kv_dtype = KvDtype::kF32, .isa = isa, .poison = true};
-        CpuOptions rounded = exact;
+        const RunConfig exact{
+            .threads = 2, .kv = KvDtype::kF32, .activations = Activations::kF32, .isa = isa, .poison = true};
+        RunConfig rounded = exact;
         rounded.activations = Activations::kInt8;
         Loaded a(config, weights, limits, &exact), b(config, weights, limits, &rounded);
         const double error = worst(a, b, tokens, Stages::kSums);  // all four experts serve every token
-        EXPECT_GT(error, 1e-5) << "nothing was rounded " << describe(rounded);
-        EXPECT_LT(error, 0.3) << describe(rounded) << " " << tokens;
+        EXPECT_GT(error, 1e-5) << "nothing was rounded " << describe_cpu(rounded);
+        EXPECT_LT(error, 0.3) << describe_cpu(rounded) << " " << tokens;
       }
     }
   }
   if (!any) GTEST_SKIP() << "this CPU has no int8 products";
 }
 
-std::vector<float> all_logits(const model::ModelConfig& config, const Weights& weights, const CpuOptions& options,
+std::vector<float> all_logits(const model::ModelConfig& config, const Weights& weights, const RunConfig& options,
                               int chunk) {
   const test::OneSequence limits{.max_context = 150, .chunk_tokens = chunk, .max_logit_rows = chunk};
   Loaded loaded(config, weights, limits, &options);
@@ -310,13 +312,13 @@ TEST(CpuBackend, threads_and_chunks_change_no_bit) {
     const Weights weights(config, shipped);
     for (const CpuIsa isa : isas()) {
       for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kE4m3, KvDtype::kInt8}) {
-        const CpuOptions one{.threads = 1, .kv_dtype = dtype, .isa = isa, .poison = true};
+        const RunConfig one{.threads = 1, .kv = dtype, .activations = Activations::kF32, .isa = isa, .poison = true};
         const std::vector<float> want = all_logits(config, weights, one, 150);
         for (const auto& [threads, chunk] : {std::pair{2, 150}, {3, 1}, {3, 7}, {2, 64}}) {
-          CpuOptions options = one;
+          RunConfig options = one;
           options.threads = threads;
           EXPECT_EQ(all_logits(config, weights, options, chunk), want)
-              << describe(options) << ", " << name_of(dtype) << ", chunks of " << chunk;
+              << describe_cpu(options) << ", " << name_of(dtype) << ", chunks of " << chunk;
         }
       }
     }
@@ -330,13 +332,14 @@ TEST(CpuBackend, threads_change_no_bit_of_int8_either) {
   for (const auto& [isa, kernels] : backend::cpu::kernels_here()) {
     if (kernels.int8 == nullptr) continue;
     any = true;
-    CpuOptions options{.threads = 1, .activations = Activations::kInt8, .isa = isa, .poison = true};
+    RunConfig options{.threads = 1, .activations = Activations::kInt8, .isa = isa, .poison = true};
     for (const int chunk : {1, 4, 13, 150}) {
       options.threads = 1;
       const std::vector<float> want = all_logits(config, weights, options, chunk);
       for (const int threads : {2, 3}) {
         options.threads = threads;
-        EXPECT_EQ(all_logits(config, weights, options, chunk), want) << describe(options) << ", chunks of " << chunk;
+        EXPECT_EQ(all_logits(config, weights, options, chunk), want)
+            << describe_cpu(options) << ", chunks of " << chunk;
       }
     }
   }
@@ -348,7 +351,7 @@ TEST(CpuBackend, a_copied_page_is_as_good_as_the_first) {
   const Weights weights(config, Shipped::kOpenAi);
   const auto made = model::backend_config(config, {.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}});
   for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3, KvDtype::kInt8}) {
-    const auto be = backend::make_cpu_backend(made, {.kv_dtype = dtype, .poison = true});
+    const auto be = backend::make_cpu_backend(made, {.kv = dtype, .activations = Activations::kF32, .poison = true});
     expect_page_copies(*be, model::load(*be, config, weights.all()));
   }
   const auto reference = backend::make_reference_backend(made);

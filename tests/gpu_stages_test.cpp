@@ -82,7 +82,7 @@ struct Path {
   MoeKernel moe = MoeKernel::kReference;
   backend::DenseFormats dense = {};
   double tolerance = 1e-4;
-  Activations activations = Activations::kExact;
+  Activations activations = Activations::kAuto;
   bool attention_sinks = true;
 };
 
@@ -91,7 +91,7 @@ struct Pair {
   Pair(const Source& source, const model::StepLimits& limits, const Path& path_in = {}) : path(path_in) {
     const auto config = model::backend_config(source.config, limits, path.dense);
     reference = backend::make_reference_backend(
-        config, {.activations = path.activations, .weights = backend::ReferenceOptions::Weights::kBf16});
+        config, {.backend = backend::BackendKind::kCuda, .activations = path.activations});
     cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
     on_reference = model::load(*reference, source.config, source.weights);
     on_cuda = model::load(*cuda, source.config, source.weights);
@@ -204,7 +204,7 @@ TEST_F(Gpu, mxfp8_activations_have_four_bits_whoever_multiplies_them) {
   const Source source(kTiny);
   for (const auto& [moe, count] : {std::pair{MoeKernel::kAuto, 3}, {MoeKernel::kAuto, 20}, {MoeKernel::kGemm, 20}}) {
     const test::OneSequence limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 1};
-    for (const auto activations : {Activations::kMxfp8, Activations::kExact}) {
+    for (const auto activations : {Activations::kMxfp8, Activations::kBf16}) {
       Loaded cuda(source, limits, Which::kCuda, {.moe = moe, .activations = activations});
       const model::Step step = engine::step_alone(some_tokens(static_cast<size_t>(count), source.config.dims.vocab));
       model::forward(*cuda.be, cuda.gpt, step);

@@ -32,8 +32,8 @@
 namespace nibble {
 
 namespace fs = std::filesystem;
-using Kv = backend::CudaOptions::Kv;
-using Attention = backend::CudaOptions::Attention;
+using Kv = backend::KvDtype;
+using Attention = backend::AttentionKernel;
 using backend::MoeKernel;
 
 inline const fs::path kTiny = fs::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
@@ -68,13 +68,13 @@ enum class Which { kCuda, kReference, kCpu };
 
 struct Loaded {
   Loaded(const Source& source, const test::OneSequence& limits_in, Which which,
-         const backend::CudaOptions& options = {.kv = Kv::kF32, .moe = MoeKernel::kReference})
+         const backend::RunConfig& options = {.kv = Kv::kF32, .moe = MoeKernel::kReference})
       : limits(limits_in) {
     const auto config = model::backend_config(source.config, test::step_limits(limits));
     if (which == Which::kReference) {
       be = backend::make_reference_backend(config);
     } else if (which == Which::kCpu) {
-      be = backend::make_cpu_backend(config, {.threads = 4, .kv_dtype = backend::KvDtype::kF32});
+      be = backend::make_cpu_backend(config, {.threads = 4, .kv = Kv::kF32, .activations = backend::Activations::kF32});
     } else {
       auto made = backend::make_cuda_backend(config, options);
       cuda = made.get();

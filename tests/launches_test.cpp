@@ -25,12 +25,12 @@
 namespace nibble {
 namespace {
 
-using backend::CudaOptions;
 using backend::DenseFormats;
 using backend::MoeKernel;
+using backend::RunConfig;
 using backend::WeightFormat;
-using Attention = CudaOptions::Attention;
-using Kv = CudaOptions::Kv;
+using Attention = backend::AttentionKernel;
+using Kv = backend::KvDtype;
 
 const backend::cuda::DeviceFacts kH200 = {.name = "H200",
                                           .major = 9,
@@ -90,7 +90,7 @@ Counts counts_of(const backend::CudaBackend& be) {
 }
 
 struct Case {
-  CudaOptions options;
+  RunConfig options;
   DenseFormats dense{};
   backend::cuda::DeviceFacts card = kH200;
 };
@@ -110,7 +110,7 @@ class Launches : public testing::Test {
     Counts planned;
     const backend::cuda::Program plan =
         backend::cuda::make_program({.config = config,
-                                     .options = c.options,
+                                     .run = c.options,
                                      .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
                                      .card = backend::cuda::Card(c.card)});
     EXPECT_EQ(plan.moe, be->moe_kernel());
@@ -131,14 +131,14 @@ const std::vector<std::vector<int32_t>> kSteps = {
     {1}, {1, 1, 1}, std::vector<int32_t>(8, 1), std::vector<int32_t>(9, 1), {8}, {20}, {1, 100, 1}, {600}};
 
 TEST_F(Launches, the_backend_says_what_its_options_became) {
-  const auto modes = [&](const CudaOptions& options, const backend::cuda::DeviceFacts& card) {
+  const auto modes = [&](const RunConfig& options, const backend::cuda::DeviceFacts& card) {
     backend::cuda::emulated_cuda() = {.card = card};
     return backend::make_cuda_backend(
                model::backend_config(config_, {.max_tokens = 64, .max_rows = 4, .kv_pages = {8, 8}}, {}), options)
         ->modes();
   };
   EXPECT_EQ(modes({}, kH200),
-            "experts auto, activations exact, attention flash, CUDA graphs on, kernels of sm90, then neutral");
+            "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of sm90, then neutral");
   EXPECT_EQ(modes({.moe = MoeKernel::kGemv, .eager = true}, kGb10),
             "experts gemv, activations int8, attention flash, CUDA graphs off, kernels of neutral");
 }
@@ -230,7 +230,7 @@ TEST_F(Launches, come_behind_a_load_that_tells_what_its_last_pieces_met) {
   last = file.bytes();
   std::filesystem::resize_file(dir / "last", 0);  // cut while it is read
   const auto be = backend::make_cuda_backend(
-      model::backend_config(config_, {.max_tokens = 64, .max_rows = 8, .kv_pages = {64, 64}}),
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 8, .kv_pages = {64, 64}}), {},
       {.files = {{file.bytes(), dir / "last"}}});
   test::expect_error([&] { static_cast<void>(model::load(*be, config_, weights)); }, Code::kCorrupt, "was it cut");
 }
@@ -254,7 +254,7 @@ TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_weights) {
       model::backend_config(config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}});
   for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm}) {
     for (const Attention attention : {Attention::kAuto, Attention::kFlash}) {
-      const CudaOptions options = {.attention = attention, .moe = moe};
+      const RunConfig options = {.attention = attention, .moe = moe};
       backend::cuda::emulated_cuda() = {.card = kH200};
       const backend::MemoryNeeds needs = backend::cuda_memory_needs(config, options);
       const auto be = backend::make_cuda_backend(config, options);

@@ -50,8 +50,9 @@ struct Loaded {
     if (which == Which::kReference) {
       be = backend::make_reference_backend(config);
     } else {
-      be = backend::make_cpu_backend(
-          config, {.threads = threads, .kv_dtype = which == Which::kCpuF32 ? KvDtype::kF32 : KvDtype::kBf16});
+      be = backend::make_cpu_backend(config, {.threads = threads,
+                                              .kv = which == Which::kCpuF32 ? KvDtype::kF32 : KvDtype::kBf16,
+                                              .activations = backend::Activations::kF32});
     }
     gpt = model::load(*be, c.config, c.weights);
   }

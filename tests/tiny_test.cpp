@@ -57,8 +57,9 @@ struct Engine {
       : limits{.max_context = setup.context,
                .chunk_tokens = setup.chunk,
                .max_logit_rows = setup.score ? setup.chunk : 1},
-        be(backend::make_cpu_backend(model::backend_config(files.config, test::step_limits(limits)),
-                                     {.threads = setup.threads, .kv_dtype = setup.kv})),
+        be(backend::make_cpu_backend(
+            model::backend_config(files.config, test::step_limits(limits)),
+            {.threads = setup.threads, .kv = setup.kv, .activations = backend::Activations::kF32})),
         gpt(model::load(*be, files.config, files.weights)) {
     gpt.attention_sinks = setup.sinks;
     loop = std::make_unique<engine::Loop>(*be, gpt, test::engine_limits(limits));

@@ -1,8 +1,11 @@
 #include "app/backend_choice.h"
 
 #include "app/loaded_model.h"
+#include "app/settings.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/program/program.h"
+#include "backend/reference/reference_backend.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -22,7 +25,7 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   const model::StepLimits limits = limits_of(options, config);
   const backend::CostModel cost{config.dims, stored_formats(options, {})};
   try {
-    const Budget budget = budget_of(options, model::backend_config(config, limits, options.dense), cost);
+    const Budget budget = budget_of(options, model::backend_config(config, limits, options.run.dense), cost);
     card.needs = budget.needs;
     card.room = budget.limit;
   } catch (const Error& why) {  // no kernels for the shapes, or for what the flags ask
@@ -45,20 +48,34 @@ BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag) 
 }
 
 ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of) {
-  if (options.backend != BackendKind::kAuto) return options;
+  if (options.run.backend != BackendKind::kAuto) return options;
   ModelOptions with = options;
-  with.backend = BackendKind::kCuda;
-  const std::string host_flag = foreign_flag(options, {BackendKind::kCuda}).flag;
+  with.run.backend = BackendKind::kCuda;
+  const auto of_a_host = backend::misfit(options.run, {BackendKind::kCuda});
+  const std::string host_flag = of_a_host ? of_a_host->asked() : "";
   BackendChoice choice = choose_backend(host_flag.empty() ? card_facts(with, limits_of) : CardFacts(), host_flag);
-  with.backend = choice.backend;
+  with.run.backend = choice.backend;
   with.backend_why = std::move(choice.why);
   return with;
 }
 
-ModelOptions with_backend(const ModelOptions& options, int64_t context) {
-  return with_backend(options, [context](const ModelOptions& o, const model::ModelConfig& config) {
+ModelOptions resolved(ModelOptions options) {
+  const backend::RunConfig& run = options.run;
+  backend::validate(run, {run.backend}, options.backend_why);
+  options.run = run.backend == BackendKind::kCpu ? backend::resolved_cpu(run)
+                : run.backend == BackendKind::kReference
+                    ? backend::resolved_reference(run)
+                    : backend::resolved_cuda(model::backend_config(open_config(options).config, {}, run.dense), run);
+  for (const backend::RunSetting& setting : backend::settings_of(options.run))
+    if (setting.given && setting.on.has(run.backend))
+      note_resolved(options.settings, std::string(setting.flag), setting.value);
+  return options;
+}
+
+ModelOptions resolved_alone(const ModelOptions& options, int64_t context) {
+  return resolved(with_backend(options, [context](const ModelOptions& o, const model::ModelConfig& config) {
     return engine::step_limits(one_sequence(o, context_length(o, config, context)), config.dims);
-  });
+  }));
 }
 
 }  // namespace nibble::app

@@ -1,5 +1,6 @@
 #pragma once
-// --backend auto: a card that this build serves and that has room for the model; else the CPU.
+// What the options become on this machine. --backend auto: a card that this build serves and that has room for the
+// model; else the CPU.
 
 #include "app/memory_budget.h"
 #include "app/options.h"
@@ -36,7 +37,12 @@ using LimitsOf = std::function<model::StepLimits(const ModelOptions& options, co
 // The options with a backend where they leave it open, and why it was taken. Throws what reading the model's
 // configuration throws.
 [[nodiscard]] ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of);
-// Of one sequence in `context` tokens, where --max-model-len says nothing else.
-[[nodiscard]] ModelOptions with_backend(const ModelOptions& options, int64_t context);
+
+// With everything else decided, too: what each setting becomes on this backend, for this model; options.settings say
+// so. REQUIRES a backend. Throws Error(kUnsupported) for a setting that the backend does not have or cannot serve.
+[[nodiscard]] ModelOptions resolved(ModelOptions options);
+
+// Both, for one sequence in `context` tokens, where --max-model-len says nothing else.
+[[nodiscard]] ModelOptions resolved_alone(const ModelOptions& options, int64_t context);
 
 }  // namespace nibble::app

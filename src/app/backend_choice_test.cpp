@@ -1,6 +1,13 @@
 #include "app/backend_choice.h"
 
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/reference/reference_backend.h"
+
 #include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
 
 namespace nibble::app {
 namespace {
@@ -51,19 +58,72 @@ TEST(backend_choice, a_flag_of_the_cpu_decides) {
   EXPECT_EQ(choice.why, "backend cpu: --cpu-isa is not for cards");
 }
 
+// Settings as the command line leaves them.
+ModelOptions shapes(BackendKind kind) {
+  ModelOptions options;
+  options.model = "gpt-oss-20b";
+  options.load_format = LoadFormat::kDummy;
+  options.run.backend = kind;
+  for (const backend::RunSetting& s : backend::settings_of({}))
+    options.settings.all.push_back({std::string(s.flag), s.given ? s.value : "auto", "default", ""});
+  return options;
+}
+
 TEST(backend_choice, what_was_asked_for_stays) {
-  for (const BackendKind kind : {BackendKind::kCpu, BackendKind::kCuda, BackendKind::kReference}) {
-    ModelOptions options;  // of no model: nothing is read
-    options.backend = kind;
-    EXPECT_EQ(with_backend(options, 100).backend, kind);
-    EXPECT_EQ(with_backend(options, 100).backend_why, "");
+  for (const BackendKind kind : backend::kBackends) {
+    const ModelOptions options = shapes(kind);
+    EXPECT_EQ(resolved_alone(options, 100).run.backend, kind);
+    EXPECT_EQ(resolved_alone(options, 100).backend_why, "");
   }
 }
 
 TEST(backend_choice, nothing_is_read_where_a_flag_decides) {
-  ModelOptions options;
-  options.cpu_isa = backend::CpuIsa::kBaseline;
-  EXPECT_EQ(with_backend(options, 100).backend_why, "backend cpu: --cpu-isa is not for cards");
+  ModelOptions options;  // of no model
+  options.run.isa = backend::CpuIsa::kBaseline;
+  EXPECT_EQ(resolved_alone(options, 100).backend_why, "backend cpu: --cpu-isa is not for cards");
+}
+
+std::string became(const ModelOptions& options, std::string_view flag) {
+  for (const Setting& s : options.settings.all)
+    if (s.flag == flag) return s.resolved;
+  return "no such setting";
+}
+
+TEST(resolved, says_what_auto_became_and_nothing_of_what_the_backend_has_not) {
+  const ModelOptions cpu = resolved(shapes(BackendKind::kCpu)), card = resolved(shapes(BackendKind::kCuda));
+  EXPECT_EQ(became(cpu, "--kv-cache-dtype"), "bf16");
+  EXPECT_EQ(became(cpu, "--max-num-batched-tokens"), "512");
+  EXPECT_EQ(became(cpu, "--cpu-isa"), name_of(cpu.run.isa));
+  EXPECT_NE(cpu.run.isa, backend::CpuIsa::kAuto);
+  for (const char* flag : {"--moe-kernel", "--attention-backend", "--gpu-memory-utilization"})
+    EXPECT_EQ(became(cpu, flag), "") << flag;
+  EXPECT_EQ(became(card, "--max-num-batched-tokens"), "2048");
+  EXPECT_EQ(became(card, "--attention-backend"), "flash");
+  EXPECT_EQ(became(card, "--moe-activation"), "bf16");
+  EXPECT_EQ(became(card, "--gpu-memory-utilization"), "0.92");
+  EXPECT_EQ(became(card, "--cpu-isa"), "");
+}
+
+TEST(resolved, is_resolved_once_more_as_it_is) {
+  for (const BackendKind kind : backend::kBackends) {
+    for (const backend::MoeKernel moe :
+         {backend::MoeKernel::kAuto, backend::MoeKernel::kGemv, backend::MoeKernel::kReference}) {
+      ModelOptions options = shapes(kind);
+      if (kind == BackendKind::kCuda) options.run.moe = moe;
+      const ModelOptions once = resolved(options);
+      backend::RunConfig again = once.run;
+      if (kind == BackendKind::kCuda)
+        again = backend::resolved_cuda(model::backend_config(model::preset("gpt-oss-20b"), {}, {}), once.run);
+      if (kind == BackendKind::kCpu) again = backend::resolved_cpu(once.run);
+      if (kind == BackendKind::kReference) again = backend::resolved_reference(once.run);
+      const auto words = [](const backend::RunConfig& run) {
+        std::string all;
+        for (const backend::RunSetting& s : backend::settings_of(run)) all += s.value + " ";
+        return all;
+      };
+      EXPECT_EQ(words(again), words(once.run));
+    }
+  }
 }
 
 }  // namespace

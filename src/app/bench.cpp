@@ -10,8 +10,10 @@
 #include "app/memory_budget.h"
 #include "app/terminal.h"
 #include "backend/cost.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/measure.h"
 #include "backend/cuda/card/measure.h"
+#include "backend/cuda/program/program.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -44,8 +46,8 @@ std::vector<BenchRow> plan_rows(const BenchOptions& options) {
 }
 
 BenchShape shape_of(const BenchOptions& options, const std::vector<BenchRow>& rows) {
-  BenchShape shape{.chunk_tokens = options.model.max_num_batched_tokens,
-                   .async_scheduling = options.model.backend == BackendKind::kCuda};
+  BenchShape shape{.chunk_tokens = options.model.run.max_num_batched_tokens,
+                   .async_scheduling = options.model.run.backend == BackendKind::kCuda};
   for (const BenchRow& row : rows) {
     shape.sequences = std::max(shape.sequences, row.batch);
     shape.depth = std::max(shape.depth, row.depth);
@@ -64,17 +66,18 @@ void check_context(const BenchOptions& options, const BenchShape& shape, const m
   if (shape.context() <= context) return;
   throw Error(Code::kInvalidRequest,
               "want a depth (-d) and -p or -n of at most {} tokens together ({} of {}, less one to draw), found {}",
-              context - 1, options.model.max_model_len > 0 ? "--max-model-len" : "the model's context", context,
+              context - 1, options.model.run.max_model_len > 0 ? "--max-model-len" : "the model's context", context,
               shape.context() - 1);
 }
 
 // The dummies' memory counts with the backend's where it is the same memory.
 void check_memory(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
-  const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.dense)};
+  const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.run.dense)};
   const int64_t dummies = dummy_bytes(options.model, config.dims);
   const auto budget = [&](const BenchShape& s) {
-    Budget b = budget_of(options.model, model::backend_config(config, steps_of(s, config), options.model.dense), cost);
-    if (options.model.backend != BackendKind::kCuda) b.needs.weights += dummies;
+    Budget b =
+        budget_of(options.model, model::backend_config(config, steps_of(s, config), options.model.run.dense), cost);
+    if (options.model.run.backend != BackendKind::kCuda) b.needs.weights += dummies;
     return b;
   };
   const auto [needs, limit] = budget(shape);
@@ -97,8 +100,8 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
 }
 
 backend::DevicePeaks measure(const ModelOptions& options) {
-  if (options.backend == BackendKind::kCuda) return backend::measure_cuda(0);
-  return backend::measure_cpu(options.backend == BackendKind::kReference ? 1 : thread_count(options));
+  return options.run.backend == BackendKind::kCuda ? backend::measure_cuda(0)
+                                                   : backend::measure_cpu(options.run.threads);
 }
 
 // The tensors that make up nearly all bytes.
@@ -109,7 +112,7 @@ std::string formats_text(const backend::StoredFormats& formats) {
 }
 
 BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
-  const bool is_cpu = options.model.backend == BackendKind::kCpu;
+  const bool is_cpu = options.model.run.backend == BackendKind::kCpu;
   return {.version = NIBBLE_VERSION,
           .commit = std::string(commit()),
           .command = options.command,
@@ -119,10 +122,10 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
           .weight_bytes = cost.weight_bytes(),
           .formats = formats_text(cost.formats),
           .backend = {},
-          .kv_cache = std::string(backend::type_of(kv_dtype(options.model)).word),
-          .kernels = is_cpu ? backend::describe(cpu_options(options.model)) : "",
-          .threads = is_cpu ? thread_count(options.model) : 0,
-          .step_tokens = options.model.max_num_batched_tokens,
+          .kv_cache = std::string(backend::type_of(options.model.run.kv_type()).word),
+          .kernels = is_cpu ? backend::describe_cpu(options.model.run) : "",
+          .threads = is_cpu ? options.model.run.threads : 0,
+          .step_tokens = options.model.run.max_num_batched_tokens,
           .repetitions = options.repetitions,
           .peaks = {}};
 }
@@ -145,8 +148,8 @@ class Bench {
  public:
   Bench(const BenchSubject& subject, const BenchOptions& options, Terminal& terminal)
       : subject_(subject), loop_(subject.loop), options_(options), terminal_(terminal) {
-    if (options.model.backend == BackendKind::kCpu) meter_.emplace(thread_count(options.model));
-    if (options.model.backend == BackendKind::kCuda) read_clock_ = backend::cuda_clock(0);
+    if (options.model.run.backend == BackendKind::kCpu) meter_.emplace(options.model.run.threads);
+    if (options.model.run.backend == BackendKind::kCuda) read_clock_ = backend::cuda_clock(0);
   }
 
   // False when Ctrl-C ended it; then the row is not to be used.
@@ -193,7 +196,7 @@ class Bench {
   }
   bool warm_up(const BenchRow& row) {
     constexpr int64_t kWarmTokens = 4;
-    return time(row, std::min<int64_t>(row.prompt, options_.model.max_num_batched_tokens),
+    return time(row, std::min<int64_t>(row.prompt, options_.model.run.max_num_batched_tokens),
                 std::min(row.generate, kWarmTokens))
         .has_value();
   }
@@ -216,14 +219,13 @@ class Bench {
     DeviceProfile profile{.times = profiler.take(), .costs = {}};
     profiler.end();
     if (!whole) return false;
-    const backend::BackendConfig config = model::backend_config(subject_.config, {}, options_.model.dense);
-    const backend::CudaOptions cuda = cuda_options(options_.model);
+    const backend::BackendConfig config = model::backend_config(subject_.config, {}, options_.model.run.dense);
     const auto card = backend::cuda_plan_device();
     check(card.has_value(), "a card that kernels were timed on");
     for (const BenchLoop::TimedStep& step : loop_.steps()) {
-      profile.costs.add(
-          backend::cuda::make_program({.config = config, .options = cuda, .step = step.shape(), .card = *card}),
-          subject_.config);
+      profile.costs.add(backend::cuda::make_program(
+                            {.config = config, .run = options_.model.run, .step = step.shape(), .card = *card}),
+                        subject_.config);
     }
     profiles_.push_back({profile_table(row, profile, subject_.head.peaks), profile_json(profile, subject_.head.peaks)});
     return true;
@@ -244,21 +246,31 @@ class Bench {
 
 }  // namespace
 
+BenchOptions resolved(const BenchOptions& options, Terminal& terminal) {
+  BenchOptions with = options;
+  with.model = with_files(options.model, terminal);
+  if (options.tune) {
+    with.model = resolved(std::move(with.model));
+    return with;
+  }
+  const std::vector<BenchRow> rows = plan_rows(options);
+  check_context(with, shape_of(with, rows), open_config(with.model).config);
+  with.model = resolved(with_backend(with.model, [&](const ModelOptions&, const model::ModelConfig& config) {
+    return steps_of(shape_of(with, rows), config);
+  }));
+  return with;
+}
+
 int execute(const BenchOptions& asked) {
-  BenchOptions options = asked;
-  Terminal terminal(options.output);
-  options.model = with_files(asked.model, terminal);
-  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, commit()));
-  if (options.profile && options.format == BenchFormat::kCsv)
+  Terminal terminal(asked.output);
+  if (asked.profile && asked.format == BenchFormat::kCsv && !asked.tune)
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
+  if (asked.tune) check_tune(asked);
+  const BenchOptions options = resolved(asked, terminal);
+  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, commit()));
   std::vector<BenchRow> rows = plan_rows(options);
-  const model::ModelConfig described = open_config(options.model).config;
-  check_context(options, shape_of(options, rows), described);
-  options.model = with_backend(options.model, [&](const ModelOptions&, const model::ModelConfig& config) {
-    return steps_of(shape_of(options, rows), config);
-  });
   const BenchShape shape = shape_of(options, rows);
-  check_memory(options, shape, described);
+  check_memory(options, shape, open_config(options.model).config);
   terminal.progress("measuring the device", 0, "");
   backend::DevicePeaks peaks = measure(options.model);
   const ModelSource source = open_model(options.model, terminal);

@@ -27,22 +27,21 @@ constexpr int64_t kTunedTokens = 2048, kEndless = int64_t{1} << 30;
 const BenchShape kShape{.prompt = kTunedTokens, .chunk_tokens = kTunedTokens, .async_scheduling = true};
 
 backend::BackendConfig backend_config(const ModelOptions& options, const model::ModelConfig& config) {
-  return model::backend_config(config, engine::step_limits(engine_limits(kShape), config.dims), options.dense);
+  return model::backend_config(config, engine::step_limits(engine_limits(kShape), config.dims), options.run.dense);
 }
 
 void check_memory(const ModelOptions& options, const model::ModelConfig& config) {
   require_fit({.weights = dummy_bytes(options, config.dims)}, host_limit(), {});
-  const auto [needs, limit] =
-      budget_of(options, backend_config(options, config), {config.dims, backend::StoredFormats::of({}, options.dense)});
+  const auto [needs, limit] = budget_of(options, backend_config(options, config),
+                                        {config.dims, backend::StoredFormats::of({}, options.run.dense)});
   require_fit(needs, limit, {});
 }
 
 // Least µs of a step of each of kSteps.
 std::vector<double> time_steps(const BenchOptions& options, const model::ModelConfig& config,
                                const convert::DummyWeights& weights, const Tuned& tuned) {
-  backend::CudaOptions cuda = cuda_options(options.model);
-  cuda.tuned = tuned;
-  const auto be = backend::make_cuda_backend(backend_config(options.model, config), cuda);
+  const auto be = backend::make_cuda_backend(backend_config(options.model, config), options.model.run,
+                                             {.files = {}, .tuned = tuned});
   const model::GptOss gpt = model::load(*be, config, weights.weights());
   BenchLoop bench(*be, gpt, kShape);
   std::vector<double> us;
@@ -111,17 +110,21 @@ std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject)
                    grouped.upto * subject.topk / subject.experts, crossover(routed, &TuneRow::router_mma_us, 8));
 }
 
-int tune(const BenchOptions& options, std::string commit) {
-  Terminal terminal(options.output);
+void check_tune(const BenchOptions& options) {
   const ModelOptions& asked = options.model;
   if (options.format != BenchFormat::kMarkdown)
     throw Error(Code::kInvalidRequest, "--tune: want --output md, found another");
-  if (asked.backend != BackendKind::kCuda || asked.load_format != LoadFormat::kDummy ||
-      asked.moe_kernel != backend::MoeKernel::kAuto)
+  if (asked.run.backend != BackendKind::kCuda || asked.load_format != LoadFormat::kDummy ||
+      asked.run.moe != backend::MoeKernel::kAuto)
     throw Error(Code::kUnsupported,
                 "--tune: want --backend cuda, --load-format dummy and no --moe-kernel, found another");
   const backend::CudaAvailable available = backend::cuda_available();
   if (!available.yes) throw Error(Code::kUnsupported, "{}", available.reason);
+}
+
+int tune(const BenchOptions& options, std::string commit) {
+  Terminal terminal(options.output);
+  const ModelOptions& asked = options.model;
   const auto card = backend::cuda_plan_device();
   check(card.has_value(), "a card that is available has facts");
   const model::ModelConfig config = model::truncated(open_config(asked).config, kLayers);

@@ -264,7 +264,7 @@ class Chat {
       messages.push_back(std::move(item));
     }
     nlohmann::ordered_json json = {{"messages", std::move(messages)}};
-    json["backend"] = name_of(options_.model.backend);
+    json["backend"] = name_of(options_.model.run.backend);
     json.update(usage_json(outcome_, options_.generate));
     return json;
   }
@@ -311,6 +311,16 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
   return tools;
 }
 
+ChatOptions resolved(const ChatOptions& options, Terminal& terminal) {
+  ChatOptions with = options;
+  if (options.model.model.empty()) {
+    with.model.model = own_model().path;
+    terminal.note("nibble-tiny answers, which knows little; nibble pull openai/gpt-oss-20b gets more");
+  }
+  with.model = resolved_alone(with_files(std::move(with.model), terminal), kDefaultContext);
+  return with;
+}
+
 int execute(const ChatOptions& asked) {
   ChatOptions options = asked;
   const bool one_question = options.prompt.given || isatty(STDIN_FILENO) == 0;
@@ -324,11 +334,7 @@ int execute(const ChatOptions& asked) {
     throw Error(Code::kInvalidRequest, "want a question (-p, -f or piped into standard input), found an empty one");
   std::vector<text::ToolSpec> tools;
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
-  if (options.model.model.empty()) {
-    options.model.model = own_model().path;
-    terminal.note("nibble-tiny answers, which knows little; nibble pull openai/gpt-oss-20b gets more");
-  }
-  options.model = with_backend(with_files(options.model, terminal), kDefaultContext);
+  options = resolved(options, terminal);
   const ModelOptions& model = options.model;
   const ModelSource source = open_model(model, terminal);
   const int64_t context = context_length(model, source.config, kDefaultContext);

@@ -2,6 +2,8 @@
 // One function per command, each in a file of its name. They return the exit code and throw Error.
 
 #include "app/options.h"
+#include "app/terminal.h"
+#include "model/config.h"
 
 namespace nibble::app {
 
@@ -21,6 +23,16 @@ int execute(const PullOptions& options);
 int execute(const ListOptions& options);
 int execute(const PsOptions& options);
 int execute(const RemoveOptions& options);
+// What the command's options become before anything is loaded: the model found, the backend chosen, each setting
+// resolved. Commands that run a model begin with it, and --print-config shows it. Throws as the command would.
+[[nodiscard]] RunOptions resolved(const RunOptions& options, Terminal& terminal);
+[[nodiscard]] ChatOptions resolved(const ChatOptions& options, Terminal& terminal);
+[[nodiscard]] ServeOptions resolved(const ServeOptions& options, Terminal& terminal);
+[[nodiscard]] PerplexityOptions resolved(const PerplexityOptions& options, Terminal& terminal);
+[[nodiscard]] BenchOptions resolved(const BenchOptions& options, Terminal& terminal);
+
+int plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal);  // of it: --plan
+void check_tune(const BenchOptions& options);               // throws Error for what tune() cannot do
 int tune(const BenchOptions& options, std::string commit);  // of it: bench_tune.h
 
 }  // namespace nibble::app

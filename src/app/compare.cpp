@@ -43,6 +43,7 @@ int execute(const CompareOptions& asked) {
   CompareOptions options = asked;
   Terminal terminal(options.output);
   options.model = with_files(asked.model, terminal);
+  backend::validate(options.model.run, {options.a, options.b}, "another");
   const ModelSource source = open_model(options.model, terminal);
   const std::vector<int32_t> prompt =
       source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);
@@ -52,16 +53,20 @@ int execute(const CompareOptions& asked) {
     throw Error(Code::kInvalidRequest, "want 1 to {} prompt tokens, found {}", most, tokens);
   const auto pages = static_cast<int32_t>(engine::pages_for(tokens));
   const model::StepLimits limits{.max_tokens = tokens, .max_rows = 1, .kv_pages = {pages, pages}};
-  ModelOptions exact = options.model;
-  if (!exact.kv_cache_dtype) exact.kv_cache_dtype = backend::KvDtype::kF32;  // the reference rounds nothing
-  if (exact.moe_activation == MoeActivation::kAuto) exact.moe_activation = MoeActivation::kF32;
-  if (options.a == BackendKind::kCuda || options.b == BackendKind::kCuda) exact.backend = BackendKind::kCuda;
-  const auto config = model::backend_config(source.config, limits, options.model.dense);
-  refuse_foreign_flags(options.model, {options.a, options.b});
-  const auto be_a = make_backend(options.a, exact, config), be_b = make_backend(options.b, exact, config);
+  const auto config = model::backend_config(source.config, limits, options.model.run.dense);
+  const bool card = options.a == BackendKind::kCuda || options.b == BackendKind::kCuda;
+  const auto exact = [&](BackendKind kind) {  // the reference rounds nothing, beside a card but to what that holds
+    backend::RunConfig run = options.model.run;
+    run.backend = card ? BackendKind::kCuda : kind;
+    if (!run.kv) run.kv = backend::KvDtype::kF32;
+    if (kind == BackendKind::kCpu && run.activations == backend::Activations::kAuto)
+      run.activations = backend::Activations::kF32;
+    return make_backend(kind, run, config);
+  };
+  const auto be_a = exact(options.a), be_b = exact(options.b);
   model::GptOss model_a = model::load(*be_a, source.config, source.weights);
   model::GptOss model_b = model::load(*be_b, source.config, source.weights);
-  model_a.attention_sinks = model_b.attention_sinks = options.model.attention_sinks;
+  model_a.attention_sinks = model_b.attention_sinks = options.model.run.sinks;
   model::Step step = engine::step_alone(prompt);
   step.logit_tokens = {tokens - 1};
   const model::Comparison result = model::compare({*be_a, model_a}, {*be_b, model_b}, step, options.tolerance);

@@ -1,4 +1,4 @@
-#include "app/completion.h"
+#include "app/help.h"
 
 #include "base/error.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// What nibble says of itself: the greeting, and help from what the commands declare.
+// What nibble says of itself: the greeting and, from what the commands declare, help, the manual page, completions.
 
 #include "app/flags.h"
 
@@ -24,5 +24,12 @@ struct HelpTopic {
 [[nodiscard]] std::string greeting_text();                             // where no command is named
 [[nodiscard]] std::string_view examples_of(std::string_view command);  // "": the program's. REQUIRES: a command
 [[nodiscard]] std::string_view exit_codes_text();
+
+// man_page.cpp: nibble.1 for man: roff with man's macros.
+[[nodiscard]] std::string man_page_text(const std::vector<CommandFacts>& commands);
+
+// completion.cpp: the script of a shell that completes commands and flags. `shell`: bash, zsh or fish. Throws
+// Error(kInvalidRequest) at another.
+[[nodiscard]] std::string completion_text(const std::vector<CommandFacts>& commands, const std::string& shell);
 
 }  // namespace nibble::app

@@ -1,6 +1,5 @@
 #include "app/backend_choice.h"
 #include "app/commands.h"
-#include "app/inspect_plan.h"
 #include "app/loaded_model.h"
 #include "app/named_model.h"
 #include "app/terminal.h"
@@ -21,14 +20,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kPlanContext = 4096;  // for which a card must have room to be planned for, where nobody names one
 
-struct Row {
+struct ListedTensor {
   std::string name, dtype;
   Shape shape;
   int64_t bytes;
 };
 
 struct Inspected {
-  std::vector<Row> rows;
+  std::vector<ListedTensor> rows;
   convert::ModelNumbers numbers;
 };
 
@@ -44,22 +43,13 @@ Inspected inspect_gguf(const InspectOptions& options, const model::ModelConfig& 
   return result;
 }
 
-void plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal) {
-  if (options.model.load_format == LoadFormat::kDummy || !is_gguf(options.model))
-    return print_plan(options, config, {}, terminal);
-  const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
-  print_plan(options, config,
-             convert::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}),
-             terminal);
-}
-
 // From the files when there are any: then what is listed is what is there, and bind() has found it whole.
 Inspected inspect(const InspectOptions& options, const model::ModelConfig& config) {
   const bool dummy = options.model.load_format == LoadFormat::kDummy;
   if (!dummy && is_gguf(options.model)) return inspect_gguf(options, config);
   Inspected result;
   result.numbers = convert::numbers_of(config);
-  std::vector<Row>& rows = result.rows;
+  std::vector<ListedTensor>& rows = result.rows;
   if (dummy) {
     for (const model::ManifestItem& item : model::manifest(config, checkpoint::Naming::kHuggingFace)) {
       rows.push_back({item.name, std::string(name_of(item.dtype)), item.shape, item.bytes()});
@@ -155,11 +145,9 @@ int execute(const InspectOptions& asked) {
   options.model = with_files(asked.model, terminal);
   const auto [config, notes] = open_config(options.model);
   if (options.plan) {
-    InspectOptions planned = options;
-    planned.model = with_backend(options.model, kPlanContext);
-    if (!planned.model.backend_why.empty() && !options.output.json) terminal.note(planned.model.backend_why);
-    plan(planned, config, terminal);
-    return kExitOk;
+    options.model = resolved_alone(options.model, kPlanContext);
+    if (!options.model.backend_why.empty() && !options.output.json) terminal.note(options.model.backend_why);
+    return plan(options, config, terminal);
   }
   const auto [rows, numbers] = inspect(options, config);
   for (const std::string& note : notes) terminal.note(note);
@@ -171,7 +159,7 @@ int execute(const InspectOptions& asked) {
   }
   Json json = report(config, numbers, contexts);
   if (options.output.json) {
-    for (const Row& row : rows) {
+    for (const ListedTensor& row : rows) {
       if (options.tensors)
         json["tensor_list"].push_back(
             {{"name", row.name}, {"dtype", row.dtype}, {"shape", row.shape}, {"bytes", row.bytes}});
@@ -180,7 +168,7 @@ int execute(const InspectOptions& asked) {
     return kExitOk;
   }
   if (options.tensors) {
-    for (const Row& row : rows)
+    for (const ListedTensor& row : rows)
       terminal.print(fmt::format("{:<5} {:<22} {:>13}  {}\n", row.dtype, fmt::format("[{}]", fmt::join(row.shape, ",")),
                                  row.bytes, row.name));
   }

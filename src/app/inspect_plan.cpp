@@ -1,19 +1,27 @@
-#include "app/inspect_plan.h"
+// nibble inspect --plan: what a backend would run for a step, and what each stage must read and compute.
 
+#include "app/commands.h"
 #include "app/gguf_model.h"
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
 #include "backend/cost.h"
 #include "backend/cpu/plan.h"
 #include "backend/cuda/card/cards.h"
+#include "backend/cuda/layout/mx_a_m16k32.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_checkpoint.h"
+#include "convert/gguf_weights.h"
 #include "model/gpt_oss.h"
+#include "model/manifest.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,20 +72,53 @@ backend::cuda::DeviceFacts card_of(const std::string& word) {
   return card;
 }
 
+// What a card's choice of kernels depends on, of MXFP4 scales: those of a safetensors checkpoint are read, a sixteenth
+// of its experts; in a GGUF file they lie between the values, all of which would be.
+struct Scales {
+  bool wide = false, read = false;
+  [[nodiscard]] std::string text() const {
+    return read ? (wide ? "some above 2^4" : "at most 2^4") : "taken for at most 2^4, they are not read";
+  }
+};
+
+Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool) {
+  std::vector<std::span<const std::byte>> parts;
+  constexpr size_t kPart = size_t{1} << 20;
+  for (const backend::HostWeight& weight : weights) {
+    if (weight.format == backend::WeightFormat::kGgmlMxfp4) return {};
+    if (weight.format != backend::WeightFormat::kMxfp4) continue;
+    for (std::span<const std::byte> rest = weight.scales.bytes; !rest.empty();) {
+      parts.push_back(rest.first(std::min(rest.size(), kPart)));
+      rest = rest.subspan(parts.back().size());
+    }
+  }
+  std::atomic<bool> wide = false;
+  pool.parallel_chunks(std::ssize(parts), 1, [&](IndexRange range) {
+    if (wide) return;
+    const auto above = [](std::byte code) {
+      return static_cast<int>(code) > backend::cuda::layout::kMaxNarrowScaleCode;
+    };
+    for (int64_t i = range.begin; i < range.end; ++i)
+      if (std::ranges::any_of(parts[static_cast<size_t>(i)], above)) wide = true;
+  });
+  return {.wide = wide, .read = !parts.empty()};
+}
+
 class Planner {
  public:
   Planner(const InspectOptions& options, const model::ModelConfig& config, std::span<const backend::HostWeight> weights)
       : options_(options),
         config_(config),
-        backend_config_(model::backend_config(config, {}, options.model.dense)),
+        backend_config_(model::backend_config(config, {}, options.model.run.dense)),
         cost_{config.dims, stored_formats(options.model, weights)} {
     cost_.formats.kv_value_bytes = kv_value_bytes(options.model, config.dims);
-    if (options.model.backend == BackendKind::kReference)
+    if (options.model.run.backend == BackendKind::kReference)
       throw Error(Code::kUnsupported, "want --backend cpu or cuda, found reference: it has plain loops only");
-    refuse_foreign_flags(options.model, {options.model.backend});
-    if (options.model.backend == BackendKind::kCuda) {
+    if (options.model.run.backend == BackendKind::kCuda) {
       card_ = card_of(options.card);
-      conversions_ = card_conversions(weights, options.model.dense);
+      conversions_ = card_conversions(weights, options.model.run.dense);
+      ThreadPool pool(options.model.run.threads);
+      scales_ = scales_of(weights, pool);
     } else if (!options.card.empty()) {
       throw Error(Code::kUnsupported, "--card: want --backend cuda, found another");
     }
@@ -85,26 +126,31 @@ class Planner {
 
   [[nodiscard]] std::string device() const {
     return card_ ? fmt::format("cuda, {} ({} multiprocessors)", card_->name, card_->multiprocessors)
-                 : fmt::format("cpu, {} threads", thread_count(options_.model));
+                 : fmt::format("cpu, {} threads", options_.model.run.threads);
   }
 
   [[nodiscard]] const std::string& conversions() const { return conversions_; }
+  // Of the MXFP4 weights on a card; else empty.
+  [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
 
   [[nodiscard]] Json json(const Scenario& scenario) const {
     const backend::StepShape step{.rows = scenario.rows, .logit_rows = static_cast<int64_t>(scenario.rows.size())};
     Json json = {{"step", scenario.name}, {"sequences", scenario.rows.size()}};
     std::vector<backend::PlannedStage> stages;
     if (card_) {
-      const backend::cuda::Program program = backend::cuda::make_program(
-          {.config = backend_config_, .options = cuda_options(options_.model), .step = step, .card = *card_});
+      const backend::cuda::Program program = backend::cuda::make_program({.config = backend_config_,
+                                                                          .run = options_.model.run,
+                                                                          .step = step,
+                                                                          .card = *card_,
+                                                                          .wide_scales = scales_.wide});
       json["moe_kernel"] = name_of(program.moe);
       json["moe_activation"] = name_of(program.activations);
       json["attention_backend"] =
           name_of(program.flash ? backend::AttentionKernel::kFlash : backend::AttentionKernel::kReference);
       stages.assign(program.nodes.begin(), program.nodes.end());
     } else {
-      stages = backend::cpu_plan(
-          {.dims = config_.dims, .formats = cost_.formats, .step = step, .options = cpu_options(options_.model)});
+      stages =
+          backend::cpu_plan({.dims = config_.dims, .formats = cost_.formats, .step = step, .run = options_.model.run});
     }
     json["stages"] = Json::array();
     for (const backend::PlannedStage& planned : stages) {
@@ -137,16 +183,16 @@ class Planner {
   backend::CostModel cost_;
   std::optional<backend::cuda::DeviceFacts> card_;
   std::string conversions_;  // of weights while they are loaded
+  Scales scales_;
 };
 
 std::string text(const Json& plan, Terminal& terminal) {
   std::string out = terminal.bold(fmt::format("{}: {:.3f} GB, {:.2f} GFLOP", plan["step"].get<std::string>(),
                                               plan["bytes"].get<double>() / 1e9, plan["flops"].get<double>() / 1e9));
   if (plan.contains("moe_kernel")) {
-    const auto activations = plan["moe_activation"].get<std::string>();
     out += fmt::format(" (--moe-kernel {}, --attention-backend {}; activations of experts {})",
                        plan["moe_kernel"].get<std::string>(), plan["attention_backend"].get<std::string>(),
-                       activations == "exact" ? "exact" : "rounded to " + activations);
+                       plan["moe_activation"].get<std::string>());
   }
   out += fmt::format("\n  {:<8}  {:<10}  {:>9}  {:>9}  {:<32}  {}\n", "stage", "layers", "MB/layer", "MFLOP", "kernel",
                      "tile");
@@ -166,15 +212,33 @@ std::string text(const Json& plan, Terminal& terminal) {
 
 }  // namespace
 
-void print_plan(const InspectOptions& options, const model::ModelConfig& config,
-                std::span<const backend::HostWeight> weights, Terminal& terminal) {
+int plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal) {
+  std::optional<checkpoint::Checkpoint> checkpoint;
+  std::optional<checkpoint::GgufCheckpoint> gguf;
+  std::vector<backend::HostWeight> weights;
+  const model::BindOptions bind{.where = options.model.model, .check_scales = false};
+  if (options.model.load_format != LoadFormat::kDummy && is_gguf(options.model)) {
+    gguf.emplace(checkpoint::GgufCheckpoint::open(options.model.model));
+    weights = convert::bind_gguf(gguf->tensors(), config, bind);
+  } else if (options.model.load_format != LoadFormat::kDummy && options.model.run.backend == BackendKind::kCuda) {
+    checkpoint.emplace(checkpoint::Checkpoint::open(options.model.model));
+    weights = model::bind_weights(checkpoint->entries(), config, bind);
+  }
   const Planner planner(options, config, weights);
-  Json json = {{"device", planner.device()}, {"weights", planner.conversions()}, {"plans", Json::array()}};
+  Json json = {{"device", planner.device()},
+               {"weights", planner.conversions()},
+               {"scales", planner.scales()},
+               {"plans", Json::array()}};
   for (const Scenario& scenario : scenarios_of(options, config)) json["plans"].push_back(planner.json(scenario));
-  if (options.output.json) return terminal.print_json(json);
+  if (options.output.json) {
+    terminal.print_json(json);
+    return kExitOk;
+  }
   terminal.print(fmt::format("{}\n", planner.device()));
   if (!planner.conversions().empty()) terminal.print(fmt::format("weights: {}\n", planner.conversions()));
-  for (const Json& plan : json["plans"]) terminal.print(text(plan, terminal));
+  if (!planner.scales().empty()) terminal.print(fmt::format("MXFP4 scales: {}\n", planner.scales()));
+  for (const Json& each : json["plans"]) terminal.print(text(each, terminal));
+  return kExitOk;
 }
 
 }  // namespace nibble::app

@@ -3,6 +3,7 @@
 #include "app/gguf_model.h"
 #include "app/memory_budget.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/machine.h"
@@ -144,10 +145,7 @@ void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal)
 }  // namespace
 
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
-  if (options.backend == BackendKind::kCuda) {  // what will be refused is, before all weights are read
-    refuse_foreign_flags(options, {BackendKind::kCuda});
-    static_cast<void>(backend::cuda_memory());
-  }
+  require_backend(options);  // what will be refused is, before all weights are read
   std::optional<checkpoint::GgufCheckpoint> gguf;
   if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
   auto [config, notes] = gguf ? config_of(*gguf) : open_config(options);
@@ -159,7 +157,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   ThreadPool pool(thread_count(options));
   if (options.load_format != LoadFormat::kDummy && !source.gguf)
     source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
-  if (options.copy_weights && options.backend == BackendKind::kCpu) copy_files(source, pool, terminal);
+  if (options.run.copy_weights && options.run.backend == BackendKind::kCpu) copy_files(source, pool, terminal);
   if (options.load_format == LoadFormat::kDummy) {
     require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
@@ -178,154 +176,61 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   return source;
 }
 
-int thread_count(const ModelOptions& options) { return options.threads > 0 ? options.threads : available_processors(); }
+int thread_count(const ModelOptions& options) { return backend::with_defaults(options.run).threads; }
 
-backend::KvDtype kv_dtype(const ModelOptions& options) {
-  return options.kv_cache_dtype.value_or(backend::KvDtype::kBf16);
+void require_backend(const ModelOptions& options) {
+  if (options.run.backend == BackendKind::kCuda) static_cast<void>(backend::cuda_memory());
 }
 
-namespace {
-
-// Of a word of --moe-activation; auto: where it is not the backend's to choose.
-backend::Activations rounding(MoeActivation word) {
-  using backend::Activations;
-  return word == MoeActivation::kInt8    ? Activations::kInt8
-         : word == MoeActivation::kMxfp8 ? Activations::kMxfp8
-                                         : Activations::kExact;
-}
-
-}  // namespace
-
-backend::CpuOptions cpu_options(const ModelOptions& options) {
-  const bool choose = options.moe_activation == MoeActivation::kAuto;
-  return {.threads = thread_count(options),
-          .kv_dtype = kv_dtype(options),
-          .activations = choose ? backend::faster_activations(options.cpu_isa) : rounding(options.moe_activation),
-          .isa = options.cpu_isa};
-}
-
-std::string describe_cpu(const ModelOptions& options) {
-  const backend::CpuOptions cpu = cpu_options(options);
-  const bool rounds = options.moe_activation == MoeActivation::kAuto && cpu.activations == backend::Activations::kInt8;
-  return backend::describe(cpu) + (rounds ? "; exact with --moe-activation f32" : "");
-}
-
-std::vector<std::string> decisions(const ModelOptions& o) {
-  constexpr std::string_view kFlags[] = {
-      "--backend", "--threads",       "--kv-cache-dtype",  "--attention-backend",      "--moe-activation",
-      "--cpu-isa", "--moe-kernel",    "--enforce-eager",   "--mxfp4-layers",           "--mxfp8-layers",
-      "--no-mmap", "--max-model-len", "--attention-sinks", "--max-num-batched-tokens", "--gpu-memory-utilization"};
+std::vector<std::string> decisions(const ModelOptions& options) {
+  const std::vector<backend::RunSetting> settings = backend::settings_of(options.run);
   std::vector<std::string> lines;
-  for (const Setting& s : o.settings.all)
-    if (s.origin != "default" && std::ranges::find(kFlags, s.flag) != std::end(kFlags))
-      lines.push_back(fmt::format("  {} {} ({})", s.flag, s.value, s.origin));
+  for (const Setting& s : options.settings.all) {
+    const auto known = std::ranges::find(settings, s.flag, &backend::RunSetting::flag);
+    if (s.origin == "default" || known == settings.end() || !known->on.has(options.run.backend)) continue;
+    const std::string became = s.resolved.empty() ? "" : ", that is " + s.resolved;
+    lines.push_back(fmt::format("  {} {}{} ({})", s.flag, s.value, became, s.origin));
+  }
   return lines;
 }
 
-std::string describe_modes(const ModelOptions& o, const backend::Backend& be) {
-  std::string text = (o.backend == BackendKind::kCpu ? describe_cpu(o) : be.modes()) + ", ";
-  if (o.moe_activation == MoeActivation::kBf16 && o.backend == BackendKind::kCpu)
-    text += "bf16 was asked for, float is exact, ";
+std::string describe_modes(const backend::RunConfig& run, const backend::Backend& be) {
   std::vector<std::string> dense;
-  for (const auto& [name, format] : {std::pair{"qkv", o.dense.qkv}, {"o", o.dense.o}, {"lm_head", o.dense.lm_head}})
-    if (format)
-      dense.push_back(fmt::format("{} {}", name, *format == backend::WeightFormat::kMxfp4 ? "mxfp4" : "mxfp8"));
-  return fmt::format("{}layers {}, KV cache {}, attention sinks {}, no speculation", text,
+  for (const auto& [name, format] :
+       {std::pair{"qkv", run.dense.qkv}, {"o", run.dense.o}, {"lm_head", run.dense.lm_head}})
+    if (format) dense.push_back(fmt::format("{} {}", name, name_of(*format)));
+  const bool rounds = run.backend == BackendKind::kCpu && backend::rounds(run.activations);
+  return fmt::format("{}{}, layers {}, KV cache {}, attention sinks {}, no speculation", be.modes(),
+                     rounds ? "; exact with --moe-activation f32" : "",
                      dense.empty() ? "as they come" : fmt::format("{}", fmt::join(dense, " ")),
-                     backend::type_of(kv_dtype(o)).word, o.attention_sinks ? "on" : "off");
+                     backend::type_of(run.kv_type()).word, run.sinks ? "on" : "off");
 }
 
-backend::CudaOptions cuda_options(const ModelOptions& options) {
-  return {.kv = kv_dtype(options),
-          .attention = options.attention_backend,
-          .upload_threads = thread_count(options),
-          .moe = options.moe_kernel,
-          .activations = rounding(options.moe_activation),
-          .eager = options.enforce_eager};
-}
-
-ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
-  using enum BackendKind;
-  const MoeActivation moe = o.moe_activation;
-  using backend::KvTaker;
-  const backend::KvType& kv = backend::type_of(kv_dtype(o));
-  const std::string kv_flag = fmt::format("--kv-cache-dtype {}", kv.word);
-  std::vector<BackendKind> kv_on;
-  for (const auto& [kind, taker] :
-       {std::pair{kCpu, KvTaker::kCpu}, {kCuda, KvTaker::kCuda}, {kReference, KvTaker::kReference}})
-    if (takes(taker, kv)) kv_on.push_back(kind);
-  const struct {
-    std::string_view flag;
-    bool given;
-    std::vector<BackendKind> on;
-  } flags[] = {{"--moe-activation f32", moe == MoeActivation::kF32, {kCpu}},
-               {"--moe-activation int8", moe == MoeActivation::kInt8, {kCpu, kCuda, kReference}},
-               {"--moe-activation mxfp8", moe == MoeActivation::kMxfp8, {kCuda, kReference}},
-               {"--cpu-isa", o.cpu_isa != backend::CpuIsa::kAuto, {kCpu}},
-               {"--no-mmap", o.copy_weights, {kCpu}},
-               {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, {kCuda}},
-               {"--enforce-eager", o.enforce_eager, {kCuda}},
-               {"--attention-backend", o.attention_backend != backend::CudaOptions::Attention::kAuto, {kCuda}},
-               {kv_flag, true, kv_on}};
-  for (const auto& [flag, given, on] : flags) {
-    if (given && std::find_first_of(kinds.begin(), kinds.end(), on.begin(), on.end()) == kinds.end())
-      return {std::string(flag), on};
-  }
-  return {};
-}
-
-void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds) {
-  if (options.moe_activation == MoeActivation::kBf16 && options.moe_kernel == backend::MoeKernel::kGemv)
-    throw Error(Code::kUnsupported,
-                "--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv: its "
-                "activations are int8");
-  const auto [flag, on] = foreign_flag(options, kinds);
-  if (flag.empty()) return;
-  if (on.empty()) throw Error(Code::kUnsupported, "{}: no backend has kernels for it", flag);
-  const auto names = [](const auto& of) {
-    std::vector<std::string_view> all;
-    for (const BackendKind kind : of) all.push_back(name_of(kind));
-    return fmt::format("{}", fmt::join(all, " or "));
-  };
-  throw Error(Code::kUnsupported, "{}: want --backend {}, found {}", flag, names(on),
-              options.backend_why.empty() ? names(kinds) : options.backend_why);
-}
-
-std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
+std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
                                                const backend::BackendConfig& config, std::vector<MappedSource> files) {
-  if (kind == BackendKind::kReference) {
-    using Weights = backend::ReferenceOptions::Weights;
-    return backend::make_reference_backend(
-        config, {.activations = rounding(options.moe_activation),
-                 .kv = kv_dtype(options),
-                 .weights = options.backend == BackendKind::kCuda ? Weights::kBf16 : Weights::kAsStored});
-  }
-  if (kind == BackendKind::kCuda) {
-    backend::CudaOptions cuda = cuda_options(options);
-    cuda.files = std::move(files);
-    return backend::make_cuda_backend(config, cuda);
-  }
-  return backend::make_cpu_backend(config, cpu_options(options));
+  if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
+  if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, run, {.files = std::move(files)});
+  return backend::make_cpu_backend(config, run);
 }
 
 backend::StoredFormats stored_formats(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
-  if (options.backend == BackendKind::kCuda) weights = {};  // held as OpenAI's checkpoints hold them, whatever the file
-  return backend::StoredFormats::of(weights, options.dense);
+  if (options.run.backend == BackendKind::kCuda)
+    weights = {};  // held as OpenAI's checkpoints hold them, whatever the file
+  return backend::StoredFormats::of(weights, options.run.dense);
 }
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
                          const LoadView& view) {
-  refuse_foreign_flags(options, {options.backend});
-  const backend::BackendConfig config = model::backend_config(source.config, limits, options.dense);
+  const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
   const backend::CostModel cost{source.config.dims, stored_formats(options, source.weights)};
   const Budget budget = check_budget(options, config, cost);
-  const bool card = options.backend == BackendKind::kCuda;
+  const bool card = options.run.backend == BackendKind::kCuda;
   const auto note = [&](const std::string& text) { view.terminal.note(view.terminal.dim(text)); };
   if (!options.backend_why.empty() && !view.terminal.is_json()) note(options.backend_why);
   if (card) note(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where));
-  const std::string conversions = card ? card_conversions(source.weights, options.dense) : std::string();
+  const std::string conversions = card ? card_conversions(source.weights, options.run.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
-  be_ = make_backend(options.backend, options, config, source.mapped_files());
+  be_ = make_backend(options.run.backend, options.run, config, source.mapped_files());
   const OnLoad show = show_loading(view.terminal);
   const auto start = std::chrono::steady_clock::now();
   double bytes = 0;
@@ -337,7 +242,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (card)
     note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
-  model_.attention_sinks = options.attention_sinks;
+  model_.attention_sinks = options.run.sinks;
 }
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
@@ -345,23 +250,24 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
     : loaded_(source, options, engine::step_limits(limits, source.config.dims), {terminal, {}}),
       loop_(loaded_.backend(), loaded_.model(), limits) {
   if (!terminal.colors()) return;  // for people, not for scripts
-  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
+  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options.run, loaded_.backend()))));
   for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
 }
 
 engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context) {
   return {.max_context = context,
           .max_sequences = 1,
-          .max_batched_tokens = options.step_tokens(),
-          .async_scheduling = options.backend == BackendKind::kCuda};
+          .max_batched_tokens = backend::with_defaults(options.run).max_num_batched_tokens,
+          .async_scheduling = options.run.backend == BackendKind::kCuda};
 }
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
-  if (options.max_model_len > config.dims.max_context) {
+  if (options.run.max_model_len > config.dims.max_context) {
     throw Error(Code::kInvalidRequest, "--max-model-len: want at most {} (the model's context), found {}",
-                config.dims.max_context, options.max_model_len);
+                config.dims.max_context, options.run.max_model_len);
   }
-  return std::min(options.max_model_len > 0 ? options.max_model_len : fallback, int64_t{config.dims.max_context});
+  return std::min(options.run.max_model_len > 0 ? options.run.max_model_len : fallback,
+                  int64_t{config.dims.max_context});
 }
 
 std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token) {

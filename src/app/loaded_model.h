@@ -6,8 +6,6 @@
 #include "app/terminal.h"
 #include "backend/backend.h"
 #include "backend/cost.h"
-#include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
@@ -19,7 +17,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,26 +49,14 @@ struct OpenedConfig {
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
-[[nodiscard]] backend::KvDtype kv_dtype(const ModelOptions& options);
-[[nodiscard]] backend::CpuOptions cpu_options(const ModelOptions& options);
-// For people: the kernels and activations, and how to have exact ones where they are rounded of their own accord.
-[[nodiscard]] std::string describe_cpu(const ModelOptions& options);
+// Throws Error(kUnsupported) where this machine does not have the options' backend.
+void require_backend(const ModelOptions& options);
 // One line: what computes and holds what, as flags, defaults and the backend have resolved it.
-[[nodiscard]] std::string describe_modes(const ModelOptions& options, const backend::Backend& be);
-// A line for each setting behind it that was given, and where.
+[[nodiscard]] std::string describe_modes(const backend::RunConfig& run, const backend::Backend& be);
+// A line for each setting behind it that was given, and where; of resolved options.
 [[nodiscard]] std::vector<std::string> decisions(const ModelOptions& options);
-[[nodiscard]] backend::CudaOptions cuda_options(const ModelOptions& options);
-// A flag that is given and that none of these backends has, and those that have it; an empty one where there is none.
-struct ForeignFlag {
-  std::string flag;
-  std::vector<BackendKind> on;
-};
-[[nodiscard]] ForeignFlag foreign_flag(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
-// Throws Error(kUnsupported) for one, naming it.
-void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds);
-// Takes of the options what this kind has. A reference beside options.backend cuda reads weights as the card holds
-// them. `files`: those that weights will be mapped from.
-[[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOptions& options,
+// Of this kind, whatever run.backend says. `files`: those that weights will be mapped from.
+[[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {});
 

@@ -1,7 +1,9 @@
 #include "app/commands.h"
 #include "app/interrupt.h"
 #include "app/options.h"
+#include "app/settings.h"
 #include "app/terminal.h"
+#include "backend/cpu/isa.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -52,6 +54,32 @@ int fail(ExitCode code, std::string_view kind, std::string_view what) {
   return code;
 }
 
+template <class Options>
+concept RunsAModel = requires(const Options& options, Terminal& terminal) { resolved(options, terminal); };
+
+// --print-config: what the settings become, as far as that is known before weights are loaded.
+template <RunsAModel Options>
+int print_config(Options options) {
+  Terminal terminal(options.output);
+  options.model.when_absent = WhenAbsent::kRefuse;
+  try {
+    options = resolved(options, terminal);
+    if (!options.model.backend_why.empty()) terminal.note(options.model.backend_why);
+  } catch (const Error& why) {
+    terminal.note(fmt::format("what is open is not resolved: {}", why.what()));
+  }
+  terminal.print(settings_text(options.model.settings, options.output.json));
+  return kExitOk;
+}
+
+template <class Options>
+int start(const Options& options) {
+  if constexpr (RunsAModel<Options>) {
+    if (options.model.settings.print) return print_config(options);
+  }
+  return execute(options);
+}
+
 int run(int argc, char** argv) {
   try {
     backend::mask_isa(cpu_mask());
@@ -60,7 +88,7 @@ int run(int argc, char** argv) {
       Terminal({}).print(exit->out);
       return exit->code;
     }
-    return std::visit([](const auto& options) { return execute(options); }, std::get<Command>(parsed));
+    return std::visit([](const auto& options) { return start(options); }, std::get<Command>(parsed));
   } catch (const Error& e) {
     return fail(exit_code(e.code()), kind_of(e.code()), e.what());
   } catch (const Interrupted&) {

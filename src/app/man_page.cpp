@@ -1,5 +1,3 @@
-#include "app/man_page.h"
-
 #include "app/help.h"
 
 #include <fmt/format.h>

@@ -56,8 +56,8 @@ void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<c
 }
 
 double kv_value_bytes(const ModelOptions& options, const backend::Dims& dims) {
-  if (options.backend == BackendKind::kReference) return 8;
-  const backend::KvType& type = backend::type_of(kv_dtype(options));
+  if (options.run.backend == BackendKind::kReference) return 8;
+  const backend::KvType& type = backend::type_of(options.run.kv_type());
   return type.value_bytes + type.scale_bytes / static_cast<double>(dims.head_dim);
 }
 
@@ -91,16 +91,13 @@ int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims) {
 }
 
 Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
-  if (options.backend == BackendKind::kCuda) {
+  if (options.run.backend == BackendKind::kCuda) {
     const auto [free, total] = backend::cuda_memory();
-    MemoryNeeds needs = backend::cuda_memory_needs(config, cuda_options(options));
+    MemoryNeeds needs = backend::cuda_memory_needs(config, options.run);
     needs.weights = cost.weight_bytes();
-    return {needs, device_limit(free, total, options.gpu_memory_utilization.value_or(kDefaultUtilization))};
+    return {needs, device_limit(free, total, *backend::with_defaults(options.run).gpu_memory_utilization)};
   }
-  if (options.gpu_memory_utilization)
-    throw Error(Code::kInvalidRequest, "--gpu-memory-utilization: want --backend cuda, found {}",
-                options.backend_why.empty() ? name_of(options.backend) : std::string_view(options.backend_why));
-  const int64_t value_bytes = options.backend == BackendKind::kReference ? 8 : 4;
+  const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;
   MemoryNeeds needs{.weights = 0,
                     .kv = backend::kv_bytes(config, kv_value_bytes(options, config.dims)),
                     .activations = backend::slot_bytes(config, value_bytes)};
@@ -130,7 +127,7 @@ Budget check_budget(const ModelOptions& options, const backend::BackendConfig& c
     return budget_of(options, smaller, cost).needs;
   });
   if (tokens) advice.push_back(fmt::format("--max-num-batched-tokens {}", *tokens));
-  if (options.backend == BackendKind::kCuda) {
+  if (options.run.backend == BackendKind::kCuda) {
     const auto [free, total] = backend::cuda_memory();
     if (const auto share = utilization_that_fits(budget.needs, free, total))
       advice.push_back(fmt::format("--gpu-memory-utilization {:.2f}", *share));

@@ -13,9 +13,6 @@
 
 namespace nibble::app {
 
-// Of a card's memory, where nobody says; the rest is for the driver and the neighbours.
-inline constexpr double kDefaultUtilization = 0.92;
-
 struct MemoryLimit {
   int64_t bytes = 0;
   std::string where;  // "this machine has 3.20 GB available"
@@ -46,8 +43,7 @@ void require_fit(const backend::MemoryNeeds& needs, const MemoryLimit& limit, st
                                                           int64_t total_bytes);
 
 // What a model's backend allocates, in the memory that the backend uses, and what is there. On a host, weights that
-// are mapped from files or made as dummies are not the backend's. Throws what the backend throws where it cannot run,
-// and Error(kInvalidRequest) for options of another backend.
+// are mapped from files or made as dummies are not the backend's. Throws what the backend throws where it cannot run.
 struct Budget {
   backend::MemoryNeeds needs;
   MemoryLimit limit;

@@ -73,12 +73,12 @@ TEST(memory_budget, mapped_weights_are_not_the_backends) {
   ModelOptions options;
   EXPECT_EQ(budget_of(options, be, cost).needs.weights, 0);
   EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * 512 * 2);
-  options.kv_cache_dtype = backend::KvDtype::kE4m3;
+  options.run.kv = backend::KvDtype::kE4m3;
   EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * 512);
-  options.kv_cache_dtype = backend::KvDtype::kInt8;
+  options.run.kv = backend::KvDtype::kInt8;
   EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * (512 + 8 * 2));
   for (const backend::KvType& type : backend::kKvTypes) {  // the table is what counts, whatever is in it
-    options.kv_cache_dtype = type.dtype;
+    options.run.kv = type.dtype;
     EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * (512 * type.value_bytes + 8 * type.scale_bytes));
   }
   EXPECT_EQ(dummy_bytes(options, config.dims), 0);

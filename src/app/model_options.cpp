@@ -60,10 +60,10 @@ void add_model(Flags flags, ModelOptions& o, std::optional<Flag> prompt) {
 
 void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
   const bool host = which == KernelFlags::kAll;
-  if (host) flags.value("-t,--threads", o.threads, "Threads; 0: one per core").whole(0, 1024);
+  if (host) flags.value("-t,--threads", o.run.threads, "Threads; 0: one per core").whole(0, 1024);
   flags.group(HelpGroup::kPerformance);
   using Kv = std::optional<backend::KvDtype>;
-  Choice<Kv> kv_types{o.kv_cache_dtype, {{"auto", std::nullopt}}};
+  Choice<Kv> kv_types{o.run.kv, {{"auto", std::nullopt}}};
   for (const backend::KvType& type : backend::kKvTypes) kv_types.words.emplace_back(type.word, type.dtype);
   add_choice<Kv>(
       flags, "--kv-cache-dtype", kv_types,
@@ -73,35 +73,33 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
   using backend::AttentionKernel;
   add_choice<AttentionKernel>(
       flags, "--attention-backend",
-      named(o.attention_backend, {AttentionKernel::kAuto, AttentionKernel::kFlash, AttentionKernel::kReference}),
+      named(o.run.attention, {AttentionKernel::kAuto, AttentionKernel::kFlash, AttentionKernel::kReference}),
       "Attention kernels of cuda; auto: flash where it serves the shapes and pages of bf16 or fp8");
-  add_choice<MoeActivation>(
-      flags, "--moe-activation",
-      {o.moe_activation,
-       {{"auto", MoeActivation::kAuto},
-        {"f32", MoeActivation::kF32},
-        {"bf16", MoeActivation::kBf16},
-        {"int8", MoeActivation::kInt8},
-        {"mxfp8", MoeActivation::kMxfp8}}},
+  using backend::Activations;
+  Choice<Activations> activations{o.run.activations, {}};
+  for (const backend::ActivationType& type : backend::kActivationTypes)
+    activations.words.emplace_back(type.word, type.activations);
+  add_choice<Activations>(
+      flags, "--moe-activation", activations,
       "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: "
       "exact, on cpu f32; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
   using backend::CpuIsa;
   if (host)
     add_choice<CpuIsa>(flags, "--cpu-isa",
-                       named(o.cpu_isa, {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni,
+                       named(o.run.isa, {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni,
                                          CpuIsa::kAvx512, CpuIsa::kAmx}),
                        "CPU: instruction set; auto: the best there is");
   using backend::MoeKernel;
   add_choice<MoeKernel>(
       flags, "--moe-kernel",
-      named(o.moe_kernel,
+      named(o.run.moe,
             {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference}),
       "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
       "for more; auto: each where it is faster; gemv: experts on dp4a, activations in int8, lossy; all else as auto");
-  flags.turn("--enforce-eager", o.enforce_eager, "cuda: launch every kernel of a step; no CUDA graphs");
+  flags.turn("--enforce-eager", o.run.eager, "cuda: launch every kernel of a step; no CUDA graphs");
   flags.group(HelpGroup::kPerformance);
-  add_dense_format(flags, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.dense);
-  add_dense_format(flags, "--mxfp8-layers", backend::WeightFormat::kMxfp8, o.dense);
+  add_dense_format(flags, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.run.dense);
+  add_dense_format(flags, "--mxfp8-layers", backend::WeightFormat::kMxfp8, o.run.dense);
   flags.group(HelpGroup::kCommon);
 }
 
@@ -111,41 +109,41 @@ void add_runtime(Flags flags, ModelOptions& o) {
   flags.group(HelpGroup::kCommon);
   add_kernels(flags, o);
   flags.group(HelpGroup::kPerformance);
-  flags.turn("--no-mmap", o.copy_weights,
+  flags.turn("--no-mmap", o.run.copy_weights,
              "CPU: weights are copied to memory of their own, on huge pages: reads are faster, the start is slower, "
              "and nothing is shared with other processes");
   flags.group(HelpGroup::kExpert);
-  add_choice<bool>(flags, "--attention-sinks", {o.attention_sinks, {{"auto", true}, {"on", true}, {"off", false}}},
+  add_choice<bool>(flags, "--attention-sinks", {o.run.sinks, {{"on", true}, {"off", false}, {"auto", true}}},
                    "off shows what the model loses without them");
   flags.group(HelpGroup::kCommon);
 }
 
 void add_limits(Flags flags, ModelOptions& o, const ContextWords& context) {
-  flags.value("--max-model-len", o.max_model_len, "Context in tokens: prompt and answer together")
+  flags.value("--max-model-len", o.run.max_model_len, "Context in tokens: prompt and answer together")
       .whole(1, 1 << 24, context.fits)
       .usual(context.usual);
   flags.group(HelpGroup::kPerformance);
-  flags.value("--max-num-batched-tokens", o.max_num_batched_tokens, "Most prompt tokens computed in one step")
+  flags.value("--max-num-batched-tokens", o.run.max_num_batched_tokens, "Most prompt tokens computed in one step")
       .whole(1, 65536)
-      .usual(o.max_num_batched_tokens > 0
-                 ? fmt::format("{}", o.max_num_batched_tokens)
-                 : fmt::format("{}, with --backend cuda {}", kHostStepTokens, kCardStepTokens));
+      .usual(o.run.max_num_batched_tokens > 0
+                 ? fmt::format("{}", o.run.max_num_batched_tokens)
+                 : fmt::format("{}, with --backend cuda {}", backend::kHostStepTokens, backend::kCardStepTokens));
   flags
-      .value("--gpu-memory-utilization", o.gpu_memory_utilization,
-             "Share of the card's memory to use at most, with --backend cuda; default 0.92")
+      .value("--gpu-memory-utilization", o.run.gpu_memory_utilization,
+             fmt::format("Share of the card's memory to use at most, with --backend cuda; default {}",
+                         backend::kGpuMemoryUtilization))
       .within(0.01, 1.0);
   flags.group(HelpGroup::kCommon);
 }
 
 Choice<BackendKind> backends(BackendKind& into) {
   Choice<BackendKind> choice{into, {}};
-  for (const BackendKind kind : {BackendKind::kCpu, BackendKind::kCuda, BackendKind::kReference})
-    choice.words.emplace_back(name_of(kind), kind);
+  for (const BackendKind kind : backend::kBackends) choice.words.emplace_back(name_of(kind), kind);
   return choice;
 }
 
 void add_backend(Flags flags, ModelOptions& o) {
-  Choice<BackendKind> choice = backends(o.backend);
+  Choice<BackendKind> choice = backends(o.run.backend);
   choice.words.insert(choice.words.begin(), {"auto", BackendKind::kAuto});
   add_choice(flags, "--backend", choice,
              "auto: cuda where the card has room for the model, else cpu; reference: slow, exact");

@@ -1,6 +1,7 @@
 #include "app/named_model.h"
 
 #include "app/pull_model.h"
+#include "app/settings.h"
 #include "base/error.h"
 #include "hub/cache.h"
 #include "hub/find_model.h"
@@ -118,6 +119,7 @@ ModelOptions with_files(ModelOptions options, Terminal& terminal) {
   const NamedModel named = find_named(options, terminal);
   options.name = last_part(options.model);
   options.model = named.path;
+  note_resolved(options.settings, "--model", named.path);
   return options;
 }
 

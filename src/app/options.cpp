@@ -1,17 +1,16 @@
 #include "app/options.h"
 
 #include "app/commit.h"
-#include "app/completion.h"
 #include "app/flags.h"
 #include "app/foreign_flags.h"
 #include "app/help.h"
 #include "app/hub_options.h"
-#include "app/man_page.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/serve_options.h"
 #include "app/settings.h"
-#include "app/vllm_flags.h"
+#include "app/vllm.h"
+#include "backend/cpu/isa.h"
 #include "backend/cuda/card/cards.h"
 #include "base/error.h"
 #include "base/random.h"
@@ -27,7 +26,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include <unistd.h>
@@ -386,7 +384,7 @@ void add_bench(Flags flags, BenchOptions& o) {
              "model's shapes, as a line of src/backend/cuda/tuned.h");
   flags.group(HelpGroup::kCommon);
   add_backend(flags, o.model);
-  o.model.max_num_batched_tokens = 8192;
+  o.model.run.max_num_batched_tokens = 8192;
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"the model's", ""});
@@ -397,7 +395,7 @@ void add_bench(Flags flags, BenchOptions& o) {
 void add_predict(Flags flags, PredictOptions& o) {
   o.model.model = "gpt-oss-120b";
   o.model.load_format = LoadFormat::kDummy;
-  o.model.max_num_batched_tokens = 8192;
+  o.model.run.max_num_batched_tokens = 8192;
   add_model_name(flags, o.model.model, "; default gpt-oss-120b. Nothing is read but its configuration");
   add_card(flags, o.card, {}, "The card").required();
   add_list(flags, "-b,--batch", {o.batches, 0, 1024}, "Steps of so many sequences that generate; 0: none");
@@ -406,11 +404,11 @@ void add_predict(Flags flags, PredictOptions& o) {
            "Tokens in the context before; more than one sequence: behind the fewest of them, prompts: behind none");
   add_kernels(flags, o.model, KernelFlags::kOfCards);
   flags.group(HelpGroup::kPerformance);
-  flags.value("--max-num-batched-tokens", o.model.max_num_batched_tokens, "Most prompt tokens computed in one step")
+  flags.value("--max-num-batched-tokens", o.model.run.max_num_batched_tokens, "Most prompt tokens computed in one step")
       .whole(1, 65536)
-      .usual(fmt::format("{}", o.model.max_num_batched_tokens));
+      .usual(fmt::format("{}", o.model.run.max_num_batched_tokens));
   flags
-      .value("--gpu-memory-utilization", o.model.gpu_memory_utilization,
+      .value("--gpu-memory-utilization", o.model.run.gpu_memory_utilization,
              "Share of the card's memory to use at most; default 0.92")
       .within(0.01, 1.0);
   flags.group(HelpGroup::kExpert);
@@ -440,22 +438,17 @@ void add_remove(Flags flags, RemoveOptions& o) {
   add_output(flags, o.output);
 }
 
-// Of a command that runs a model. What --print-config prints, if it was asked for.
-std::optional<Exit> resolve_settings_of(const CommandLine& line, const std::string& name, All& all) {
+// Of a command that runs a model.
+void resolve_settings_of(const CommandLine& line, const std::string& name, All& all) {
   const Flags serve = *line.find("serve");
   const Variables variables = all_variables();
-  const std::tuple<const char*, ModelOptions&, const OutputOptions&> runs_a_model[] = {
-      {"run", all.run.model, all.run.output},
-      {"chat", all.chat.model, all.chat.output},
-      {"serve", all.serve.model, all.serve.output},
-      {"bench", all.bench.model, all.bench.output},
-      {"perplexity", all.perplexity.model, all.perplexity.output}};
-  for (const auto& [command_name, model, output] : runs_a_model) {
-    if (name != command_name) continue;
-    resolve_settings(*line.find(name), model.settings, {serve, variables});
-    if (model.settings.print) return Exit{kExitOk, settings_text(model.settings, output.json)};
-  }
-  return std::nullopt;
+  const std::pair<const char*, Settings&> runs_a_model[] = {{"run", all.run.model.settings},
+                                                            {"chat", all.chat.model.settings},
+                                                            {"serve", all.serve.model.settings},
+                                                            {"bench", all.bench.model.settings},
+                                                            {"perplexity", all.perplexity.model.settings}};
+  for (const auto& [command, settings] : runs_a_model)
+    if (name == command) resolve_settings(*line.find(name), settings, {serve, variables});
 }
 
 }  // namespace
@@ -498,7 +491,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   if (name == "man") return Exit{kExitOk, man_page_text(line.facts())};
   if (name == "completion") return Exit{kExitOk, completion_text(line.facts(), shell)};
   set_hub(all, hub_settings(environment));
-  if (std::optional<Exit> printed = resolve_settings_of(line, name, all)) return *std::move(printed);
+  resolve_settings_of(line, name, all);
   if (name == "run") return Command(std::move(all.run));
   if (name == "chat") return Command(std::move(all.chat));
   if (name == "serve") return Command(std::move(all.serve));

@@ -1,11 +1,8 @@
 #pragma once
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
-#include "backend/cpu/isa.h"
-#include "backend/cuda/cuda_backend.h"
-#include "backend/kv_dtype.h"
+#include "backend/run_config.h"
 #include "backend/sampling.h"
-#include "backend/weights.h"
 #include "base/mx.h"
 #include "checkpoint/gguf.h"
 #include "hub/settings.h"
@@ -13,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,21 +19,12 @@
 
 namespace nibble::app {
 
-// kAuto: see backend_choice.h
-enum class BackendKind { kAuto, kCpu, kCuda, kReference };
-[[nodiscard]] constexpr std::string_view name_of(BackendKind kind) {
-  constexpr std::string_view kNames[] = {"auto", "cpu", "cuda", "reference"};
-  return kNames[static_cast<size_t>(kind)];
-}
+using backend::BackendKind;
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
-enum class MoeActivation { kAuto, kF32, kBf16, kInt8, kMxfp8 };  // kBf16: not rounded; on a CPU that is f32
 enum class ColorMode { kAuto, kAlways, kNever };
 
 // What becomes of a model of the Hub that is not on this machine. kOffer: who sits at a terminal is asked.
 enum class WhenAbsent { kRefuse, kOffer, kPull };
-
-// Most prompt tokens in a step where nobody says. A card needs more of them to be busy.
-inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
 
 // As --max-model-len, of serve only: the model's context, or as much of it as fits.
 inline constexpr int64_t kContextThatFits = -1;
@@ -43,6 +32,7 @@ inline constexpr int64_t kContextThatFits = -1;
 // One setting of a command and where it came from.
 struct Setting {
   std::string flag, value, origin;
+  std::string resolved{};  // what an open value became at the start; empty: it is the value, or nobody knows yet
 };
 
 // How a command's flags were filled (settings.h).
@@ -52,6 +42,7 @@ struct Settings {
   std::vector<Setting> all;
   std::vector<Setting> implied;    // by another program's flags; what was given itself counts before them
   std::vector<std::string> notes;  // what was asked for in another program's words, a line each
+  std::map<std::string, std::string> foreign_words;  // by flag, where its value was one
 };
 
 // Which model, where it runs, and how much room it gets.
@@ -63,26 +54,8 @@ struct ModelOptions {
   WhenAbsent when_absent = WhenAbsent::kRefuse;
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
-  BackendKind backend = BackendKind::kAuto;
-  std::string backend_why;                         // a line for the user, where kAuto became another
-  int threads = 0;                                 // 0: as many as processors
-  std::optional<backend::KvDtype> kv_cache_dtype;  // none: bf16, for compare f32
-  MoeActivation moe_activation = MoeActivation::kAuto;
-  backend::CpuIsa cpu_isa = backend::CpuIsa::kAuto;
-  bool copy_weights = false;                                  // --no-mmap
-  backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
-  bool enforce_eager = false;                                 // likewise
-  backend::CudaOptions::Attention attention_backend = backend::CudaOptions::Attention::kAuto;
-  int64_t max_model_len = 0;                     // 0: the command's default; or kContextThatFits
-  int max_num_batched_tokens = 0;                // 0: see step_tokens()
-  std::optional<double> gpu_memory_utilization;  // share of the card's memory that may be used; cuda only
-  bool attention_sinks = true;
-  backend::DenseFormats dense;  // --mxfp4-layers, --mxfp8-layers
-
-  [[nodiscard]] int step_tokens() const {
-    if (max_num_batched_tokens > 0) return max_num_batched_tokens;
-    return backend == BackendKind::kCuda ? kCardStepTokens : kHostStepTokens;
-  }
+  backend::RunConfig run;   // as it was asked for; then (backend_choice.h) resolved
+  std::string backend_why;  // a line for the user, where the backend was left open
 };
 
 struct GenerateOptions {

@@ -19,10 +19,17 @@ constexpr int kRows = 64;  // of logits in a step: bounds memory
 
 }  // namespace
 
-int execute(const PerplexityOptions& options) {
-  Terminal terminal(options.output);
-  const std::string input = read_text(options.input);
-  const ModelOptions model = with_backend(with_files(options.model, terminal), options.context);
+PerplexityOptions resolved(const PerplexityOptions& options, Terminal& terminal) {
+  PerplexityOptions with = options;
+  with.model = resolved_alone(with_files(options.model, terminal), options.context);
+  return with;
+}
+
+int execute(const PerplexityOptions& asked) {
+  Terminal terminal(asked.output);
+  const std::string input = read_text(asked.input);
+  const PerplexityOptions options = resolved(asked, terminal);
+  const ModelOptions& model = options.model;
   const ModelSource source = open_model(model, terminal);
   const std::vector<int32_t> ids = source.tokenizer.encode(input);
   if (ids.size() < 2) throw Error(Code::kInvalidRequest, "want a text of at least 2 tokens, found {}", ids.size());
@@ -53,8 +60,8 @@ int execute(const PerplexityOptions& options) {
                                                {"bits_per_byte", bits_per_byte},
                                                {"scored_tokens", scored},
                                                {"window", window},
-                                               {"backend", name_of(model.backend)},
-                                               {"attention_sinks", model.attention_sinks}});
+                                               {"backend", name_of(model.run.backend)},
+                                               {"attention_sinks", model.run.sinks}});
   } else {
     terminal.print(fmt::format("perplexity {:.4f} over {} tokens ({:.4f} bits per byte, windows of {})\n", perplexity,
                                scored, bits_per_byte, window));

@@ -24,7 +24,7 @@ struct Weights {
 
 std::vector<Weights> weights_of(const ModelOptions& options) {
   using Format = backend::WeightFormat;
-  const backend::DenseFormats& asked = options.dense;
+  const backend::DenseFormats& asked = options.run.dense;
   if (asked.qkv || asked.o || asked.lm_head) return {{"experts MXFP4, the rest as asked", asked}};
   return {{"exact (experts MXFP4, the rest bf16)", {}},
           {"dense layers MXFP8", {Format::kMxfp8, Format::kMxfp8, Format::kMxfp8}},
@@ -52,16 +52,17 @@ int execute(const PredictOptions& asked) {
   Terminal terminal(options.output);
   backend::cuda::KnownCard card = backend::cuda::card_named(options.card);
   if (options.neutral) card = backend::cuda::as_sm80(card);
-  options.model.backend = BackendKind::kCuda;
-  refuse_foreign_flags(options.model, {BackendKind::kCuda});
+  options.model.run.backend = BackendKind::kCuda;
+  backend::validate(options.model.run, {BackendKind::kCuda});
+  options.model.run = backend::with_defaults(options.model.run);
   options.model = with_files(options.model, terminal);
   const auto [config, notes] = open_config(options.model);
   for (const std::string& note : notes) terminal.note(note);
   Prediction prediction{.model = options.model.name,
                         .card = card,
                         .kernels = {},
-                        .kv_cache = std::string(backend::type_of(kv_dtype(options.model)).word),
-                        .step_tokens = options.model.step_tokens(),
+                        .kv_cache = std::string(backend::type_of(options.model.run.kv_type()).word),
+                        .step_tokens = options.model.run.max_num_batched_tokens,
                         .tables = {}};
   for (const backend::cuda::Arch& arch : backend::cuda::Card(card.facts).arches)
     prediction.kernels += (prediction.kernels.empty() ? "" : ", ") + std::string(arch.name);

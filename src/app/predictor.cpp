@@ -68,16 +68,16 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
                 config.dims.max_context, context);
   }
   const backend::BackendConfig backend_config = model::backend_config(config, {}, dense);
-  const backend::CudaOptions cuda = cuda_options(options);
+  const backend::RunConfig run = backend::resolved_cuda(backend_config, options.run);
   PredictedRow row{.shape = shape, .needs = needs(shape)};
   const int64_t memory = card.facts.memory_bytes;
-  row.room = device_limit(memory, memory, options.gpu_memory_utilization.value_or(kDefaultUtilization));
-  std::vector<Step> steps = steps_of(shape, options.step_tokens());
+  row.room = device_limit(memory, memory, *run.gpu_memory_utilization);
+  std::vector<Step> steps = steps_of(shape, run.max_num_batched_tokens);
   for (const Step& step : steps) {
     const bool last = &step == &steps.back();  // of a prompt, the last one draws
     const backend::StepShape of{.rows = step, .logit_rows = last ? static_cast<int64_t>(step.size()) : 0};
     const backend::cuda::Program program =
-        backend::cuda::make_program({.config = backend_config, .options = cuda, .step = of, .card = card.facts});
+        backend::cuda::make_program({.config = backend_config, .run = run, .step = of, .card = card.facts});
     const backend::cuda::StepTime time = backend::cuda::predict_step(
         {.program = program, .dims = config.dims, .layer_kinds = config.layer_kinds, .card = card});
     row.seconds += time.us / 1e6;
@@ -88,11 +88,12 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
 }
 
 backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
-  const engine::EngineLimits limits = engine_limits({.sequences = shape.batch,
-                                                     .depth = shape.depth,
-                                                     .prompt = shape.prompt,
-                                                     .chunk_tokens = options.step_tokens(),
-                                                     .async_scheduling = true});
+  const engine::EngineLimits limits =
+      engine_limits({.sequences = shape.batch,
+                     .depth = shape.depth,
+                     .prompt = shape.prompt,
+                     .chunk_tokens = backend::with_defaults(options.run).max_num_batched_tokens,
+                     .async_scheduling = true});
   const backend::BackendConfig sized = model::backend_config(config, engine::step_limits(limits, config.dims), dense);
   const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, dense)};
   return {.weights = cost.weight_bytes(),

@@ -57,8 +57,8 @@ std::vector<MeasuredRow> measured(const std::string& name) {
 
 ModelOptions options() {
   ModelOptions options;
-  options.backend = BackendKind::kCuda;
-  options.max_num_batched_tokens = 8192;  // as bench
+  options.run.backend = BackendKind::kCuda;
+  options.run.max_num_batched_tokens = 8192;  // as bench
   return options;
 }
 

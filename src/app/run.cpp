@@ -19,11 +19,17 @@ constexpr int64_t kDefaultContext = 4096;
 
 }  // namespace
 
-int execute(const RunOptions& options) {
-  Terminal terminal(options.output);
-  const ModelOptions files = with_files(options.model, terminal);
+RunOptions resolved(const RunOptions& options, Terminal& terminal) {
+  RunOptions with = options;
+  with.model = resolved_alone(with_files(options.model, terminal), kDefaultContext);
+  return with;
+}
+
+int execute(const RunOptions& asked) {
+  Terminal terminal(asked.output);
+  const RunOptions options = resolved(asked, terminal);
+  const ModelOptions& model = options.model;
   const std::string prompt_text = read_text(options.prompt);
-  const ModelOptions model = with_backend(files, kDefaultContext);
   const ModelSource source = open_model(model, terminal);
   std::vector<int32_t> prompt = source.tokenizer.encode(
       prompt_text, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
@@ -63,7 +69,7 @@ int execute(const RunOptions& options) {
     emit(stops.finish());
   }
   if (options.output.json) {
-    nlohmann::ordered_json json = {{"text", text}, {"token_ids", output}, {"backend", name_of(model.backend)}};
+    nlohmann::ordered_json json = {{"text", text}, {"token_ids", output}, {"backend", name_of(model.run.backend)}};
     json.update(usage_json(outcome, options.generate));
     terminal.print_json(json);
   } else {

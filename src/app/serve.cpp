@@ -9,6 +9,7 @@
 #include "app/named_model.h"
 #include "app/serve_log.h"
 #include "app/server_record.h"
+#include "app/settings.h"
 #include "app/terminal.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -62,7 +63,7 @@ engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& mo
   const int64_t threshold = o.long_prefill_token_threshold;
   return {.max_context = context,
           .max_sequences = o.max_num_seqs,
-          .max_batched_tokens = model.step_tokens(),
+          .max_batched_tokens = backend::with_defaults(model.run).max_num_batched_tokens,
           .max_waiting = o.max_waiting,
           .kv_tokens = o.kv_tokens,
           .max_partial_prefills = o.max_num_partial_prefills,
@@ -70,36 +71,36 @@ engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& mo
           .long_prefill_tokens = threshold == 0 && some_are_long ? std::max<int64_t>(1, context / 25) : threshold,
           .target_itl_seconds = o.target_itl / 1000,
           .prefix_cache = o.prefix_cache,
-          .async_scheduling = o.async_scheduling.value_or(model.backend == BackendKind::kCuda)};
+          .async_scheduling = o.async_scheduling.value_or(model.run.backend == BackendKind::kCuda)};
 }
 
 // Before anything is made to fit: where the context may be any, a token of it has to.
 model::StepLimits least_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
   engine::EngineLimits limits = engine_limits(o, model, config);
-  if (model.max_model_len == kContextThatFits) limits.max_context = 1;
+  if (model.run.max_model_len == kContextThatFits) limits.max_context = 1;
   return engine::step_limits(limits, config.dims);
 }
 
 // What was left open becomes as large as fits: the context (--max-model-len auto), then the KV cache. A host's cache
 // shares its memory with the pages of the weights, so it is smaller.
-engine::EngineLimits with_memory(const ModelOptions& o, const ModelSource& source, engine::EngineLimits limits) {
-  const backend::CostModel cost{source.config.dims, stored_formats(o, source.weights)};
+engine::EngineLimits with_memory(const ModelOptions& o, const model::ModelConfig& config, engine::EngineLimits limits) {
+  const backend::CostModel cost{config.dims, stored_formats(o, {})};  // what is mapped from files does not count
   const auto budget = [&](int64_t context, int64_t tokens) {
     engine::EngineLimits with = limits;
     with.max_context = context;
     with.kv_tokens = tokens;
-    const model::StepLimits steps = engine::step_limits(with, source.config.dims);
-    return budget_of(o, model::backend_config(source.config, steps, o.dense), cost);
+    const model::StepLimits steps = engine::step_limits(with, config.dims);
+    return budget_of(o, model::backend_config(config, steps, o.run.dense), cost);
   };
   const MemoryLimit room = budget(1, 1).limit;
-  if (o.max_model_len == kContextThatFits) {
+  if (o.run.max_model_len == kContextThatFits) {
     const int64_t most = limits.kv_tokens > 0 ? std::min(limits.kv_tokens, limits.max_context) : limits.max_context;
     const int64_t fits = kv_tokens_that_fit(room, {0, most}, [&](int64_t n) { return budget(n, n).needs; });
     limits.max_context = fits > 0 ? fits : most;  // where nothing fits, it is refused as the whole context is
   }
   if (limits.kv_tokens > 0) return limits;
   const int64_t most = std::min(limits.max_context * limits.max_sequences,
-                                o.backend == BackendKind::kCuda ? int64_t{1} << 19 : int64_t{1} << 17);
+                                o.run.backend == BackendKind::kCuda ? int64_t{1} << 19 : int64_t{1} << 17);
   limits.kv_tokens = kv_tokens_that_fit(room, {limits.max_context, most},
                                         [&](int64_t tokens) { return budget(limits.max_context, tokens).needs; });
   return limits;
@@ -114,13 +115,12 @@ struct Running {
   std::optional<engine::Engine> engine;
 };
 
-void load(const ServeOptions& o, const ModelOptions& model, Running& running, const OnLoad& on_load,
-          Terminal& terminal) {
-  running.source.emplace(open_model(model, terminal));
-  const engine::EngineLimits limits =
-      with_memory(model, *running.source, engine_limits(o, model, running.source->config));
+void load(const ServeOptions& o, Running& running, const OnLoad& on_load, Terminal& terminal) {
+  running.source.emplace(open_model(o.model, terminal));
+  const model::ModelConfig& config = running.source->config;
+  const engine::EngineLimits limits = with_memory(o.model, config, engine_limits(o, o.model, config));
   running.max_context = limits.max_context;
-  running.loaded.emplace(*running.source, model, engine::step_limits(limits, running.source->config.dims),
+  running.loaded.emplace(*running.source, o.model, engine::step_limits(limits, running.source->config.dims),
                          LoadView{terminal, on_load});
   running.grammars.emplace(running.source->tokenizer);
   running.engine.emplace(running.loaded->backend(), running.loaded->model(), limits);
@@ -149,27 +149,44 @@ void end_soon() {
 
 }  // namespace
 
-int execute(const ServeOptions& o) {
-  Terminal terminal(o.output);
-  const server::LogLine log_line = serve_log(o.log_format, terminal);
-  for (const std::string& note : o.model.settings.notes) terminal.note(note);
-  ModelOptions model = o.model;
+ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
+  ServeOptions o = options;
+  ModelOptions& model = o.model;
+  for (const std::string& note : model.settings.notes) terminal.note(note);
   NamedModel named = model.model.empty() ? own_model() : find_named(model, terminal);
   model.model = named.path;
-  if (!o.served_names.empty()) named.names = o.served_names;
+  note_resolved(model.settings, "--model", named.path);
+  if (o.served_names.empty()) o.served_names = std::move(named.names);
   model = with_backend(model, [&o](const ModelOptions& with, const model::ModelConfig& config) {
     return least_limits(o, with, config);
   });
-  if (model.backend != BackendKind::kCuda) {  // in the command lines that people have
+  if (model.run.backend != BackendKind::kCuda) {  // in the command lines that people have
     const std::string_view why = "makes no difference: no card is used";
-    if (model.enforce_eager) terminal.note(fmt::format("--enforce-eager {}", why));
-    if (model.gpu_memory_utilization) terminal.note(fmt::format("--gpu-memory-utilization {}", why));
-    model.enforce_eager = false;
-    model.gpu_memory_utilization.reset();
-    std::erase_if(model.settings.all,
-                  [](const Setting& s) { return s.flag == "--enforce-eager" || s.flag == "--gpu-memory-utilization"; });
+    if (model.run.eager) terminal.note(fmt::format("--enforce-eager {}", why));
+    if (model.run.gpu_memory_utilization) terminal.note(fmt::format("--gpu-memory-utilization {}", why));
+    model.run.eager = false;
+    model.run.gpu_memory_utilization.reset();
   }
-  refuse_foreign_flags(model, {model.backend});  // before anybody is told that the port answers
+  model = resolved(std::move(model));
+  require_backend(model);
+  const model::ModelConfig config = open_config(model).config;
+  engine::EngineLimits limits = engine_limits(o, model, config);
+  const bool takes_room_first = model.load_format == LoadFormat::kDummy || model.run.copy_weights;
+  const bool knows_room = model.settings.print && !takes_room_first;  // else when weights are loaded
+  if (knows_room) limits = with_memory(model, config, limits);
+  if (knows_room || model.run.max_model_len != kContextThatFits)
+    note_resolved(model.settings, "--max-model-len", fmt::format("{}", limits.max_context));
+  if (limits.kv_tokens > 0) note_resolved(model.settings, "--kv-tokens", fmt::format("{}", limits.kv_tokens));
+  note_resolved(model.settings, "--async-scheduling", limits.async_scheduling ? "true" : "false");
+  return o;
+}
+
+int execute(const ServeOptions& asked) {
+  Terminal terminal(asked.output);
+  const server::LogLine log_line = serve_log(asked.log_format, terminal);
+  const ServeOptions o = resolved(asked, terminal);  // what is refused is, before anybody is told that the port answers
+  const ModelOptions& model = o.model;
+  const std::string& name = o.served_names.front();
 
   Running running;
   std::atomic<bool> loaded = false;
@@ -185,24 +202,24 @@ int execute(const ServeOptions& o) {
     return api.handle(request, std::move(wake));
   });
   terminal.note("listening on " + http_address(o, o.host, http.port()));
-  std::optional<RecordedServer> record(std::in_place, o.records, local_address(o, http.port()), named.names.front());
+  std::optional<RecordedServer> record(std::in_place, o.records, local_address(o, http.port()), name);
   if (!record->problem().empty())
     terminal.note(fmt::format("nibble ps will not see this server: {}: {}", o.records.string(), record->problem()));
   api.loading("checking weights", 0);
   load(
-      o, model, running,
+      o, running,
       [&api](const model::LoadProgress& p) {
         api.loading("loading weights",
                     static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
       },
       terminal);
-  server::ServedModel served = served_model(running, named.names);
+  server::ServedModel served = served_model(running, o.served_names);
   served.by_priority = o.by_priority;
   api.publish(std::move(served), server::port_of(*running.engine));
   loaded = true;
-  terminal.note(fmt::format("serving {} on {}, context {} tokens", named.names.front(),
-                            running.loaded->backend().name(), running.max_context));
-  terminal.note("modes: " + describe_modes(model, running.loaded->backend()));
+  terminal.note(
+      fmt::format("serving {} on {}, context {} tokens", name, running.loaded->backend().name(), running.max_context));
+  terminal.note("modes: " + describe_modes(model.run, running.loaded->backend()));
   for (const std::string& line : decisions(model)) terminal.note(line);
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   http.wait();

@@ -1,9 +1,8 @@
 #include "app/settings.h"
 
 #include "app/flat_config.h"
-#include "app/foreign_variables.h"
 #include "app/text_input.h"
-#include "app/vllm_flags.h"
+#include "app/vllm.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -108,7 +107,7 @@ void resolve_settings(Flags flags, Settings& settings, const SettingSources& sou
   const auto path = sources.environment.find("NIBBLE_CONFIG");
   if (flags.find("--config") && settings.file.empty() && path != sources.environment.end())
     settings.file = path->second;
-  std::vector<ForeignSetting> foreign = read_foreign_variables(sources.environment, settings.notes);
+  std::vector<ForeignSetting> foreign = read_vllm_variables(sources.environment, settings.notes);
   std::erase_if(foreign, [&](const ForeignSetting& s) { return !flags.find(s.flag); });  // of a server alone: its key
   Layers layers = read_environment(flags, foreign, sources);
   layers.merge(read_config(flags, settings.file));
@@ -130,20 +129,33 @@ void resolve_settings(Flags flags, Settings& settings, const SettingSources& sou
     const std::string flag = option.name();
     if (flag == "--help" || flag == "--config" || flag == "--print-config") continue;
     if (!option.given() && option.usual().empty()) continue;
-    const auto origin = origins.find(flag);
-    settings.all.push_back({flag, shown(option),
-                            origin != origins.end() ? origin->second : (option.given() ? "command line" : "default")});
+    const auto layer = origins.find(flag);
+    std::string origin = layer != origins.end() ? layer->second : option.given() ? "command line" : "default";
+    if (const auto word = settings.foreign_words.find(flag); word != settings.foreign_words.end())
+      origin += fmt::format(", vLLM's {}", word->second);
+    settings.all.push_back({flag, shown(option), std::move(origin)});
   }
+}
+
+void note_resolved(Settings& settings, const std::string& flag, const std::string& value) {
+  const auto it = std::ranges::find(settings.all, flag, &Setting::flag);
+  if (it == settings.all.end()) return settings.all.push_back({flag, value, "default"});
+  if (it->value != value) it->resolved = value;
 }
 
 std::string settings_text(const Settings& settings, bool json) {
   if (json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::object();
-    for (const Setting& s : settings.all) all[s.flag.substr(2)] = {{"value", s.value}, {"origin", s.origin}};
+    for (const Setting& s : settings.all) {
+      nlohmann::ordered_json& setting = all[s.flag.substr(2)] = {{"value", s.value}, {"origin", s.origin}};
+      if (!s.resolved.empty()) setting["resolved"] = s.resolved;
+    }
     return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   }
   std::string text;
-  for (const Setting& s : settings.all) text += fmt::format("{:<28} {:<24} {}\n", s.flag, s.value, s.origin);
+  for (const Setting& s : settings.all)
+    text += fmt::format("{:<32} {:<24} {}\n", s.flag, s.resolved.empty() ? s.value : s.value + " → " + s.resolved,
+                        s.origin);
   return text;
 }
 

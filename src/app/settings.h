@@ -16,12 +16,15 @@ void add_print_config(Flags flags, Settings& settings);
 using Variables = std::map<std::string, std::string>;
 
 // `known`: the flags that have variables, NIBBLE_PORT for --port, which are those of `nibble serve`. vLLM's and
-// FlashInfer's variables are foreign_variables.h's. Throws Error(kInvalidRequest).
+// FlashInfer's variables are vllm.h's. Throws Error(kInvalidRequest).
 struct SettingSources {
   Flags known;
   const Variables& environment;
 };
 void resolve_settings(Flags flags, Settings& settings, const SettingSources& sources);
+
+// What the setting has become; of a flag that is not listed, a default.
+void note_resolved(Settings& settings, const std::string& flag, const std::string& value);
 
 // For --print-config.
 [[nodiscard]] std::string settings_text(const Settings& settings, bool json);

@@ -28,7 +28,7 @@ void round_int8(std::span<float> block) {
 }  // namespace
 
 void round_activations(Activations activations, std::span<float> values) {
-  if (activations == Activations::kExact) return;
+  if (!rounds(activations)) return;
   check(values.size() % kMxBlock == 0, "whole blocks of 32");
   for (size_t b = 0; b < values.size(); b += kMxBlock) {
     const std::span<float> block = values.subspan(b, kMxBlock);

@@ -41,7 +41,7 @@ TEST(activations, exact_are_left_alone_and_what_is_not_finite_spoils_its_block_o
       values[3] = bad;
       values[4] = 0.1f;
       std::vector<float> same = values;
-      round_activations(Activations::kExact, same);
+      round_activations(Activations::kBf16, same);
       EXPECT_EQ(same[4], 0.1f);
       round_activations(how, values);
       for (size_t i = 0; i < values.size(); ++i)

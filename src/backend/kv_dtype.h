@@ -2,6 +2,7 @@
 // What keys and values are in the cache, and the one statement of what that makes of them, for the oracle
 // and tests, too.
 
+#include "backend/backend_kind.h"
 #include "base/dtype.h"
 
 #include <algorithm>
@@ -22,12 +23,8 @@ enum class KvDtype : uint8_t {
   kInt8,  // of a head of a token: round(x / scale) to nearest, scale = max|x| / 127 in bf16; lossy
 };
 
-// The backends that have kernels for a type.
-enum class KvTaker : uint8_t { kCpu = 1, kCuda = 2, kReference = 4 };
-inline constexpr uint8_t kEveryTaker = 7, kHostTakers = 5;
-
-// All that there is to say of a type but how it is rounded. A new one is a name above and a line below; with no takers
-// it is a word of --kv-cache-dtype that every backend refuses by name, until one takes it.
+// All that there is to say of a type but how it is rounded. A new one is a name above and a line below; on no backend
+// it is a word of --kv-cache-dtype that each refuses by name, until one takes it.
 struct KvType {
   KvDtype dtype;
   std::string_view name;
@@ -35,12 +32,13 @@ struct KvType {
   int value_bytes;
   int scale_bytes;  // of a head of a token
   bool lossy;       // beside bf16
-  uint8_t takers;   // KvTaker's bits
+  BackendSet on;    // who has kernels for it
 };
-inline constexpr KvType kKvTypes[] = {{KvDtype::kBf16, "bf16", "bf16", 2, 0, false, kEveryTaker},
-                                      {KvDtype::kF32, "f32", "f32", 4, 0, false, kEveryTaker},
-                                      {KvDtype::kE4m3, "e4m3", "fp8", 1, 0, true, kEveryTaker},
-                                      {KvDtype::kInt8, "int8", "int8", 1, 2, true, kHostTakers}};
+inline constexpr KvType kKvTypes[] = {
+    {KvDtype::kBf16, "bf16", "bf16", 2, 0, false, kEveryBackend},
+    {KvDtype::kF32, "f32", "f32", 4, 0, false, kEveryBackend},
+    {KvDtype::kE4m3, "e4m3", "fp8", 1, 0, true, kEveryBackend},
+    {KvDtype::kInt8, "int8", "int8", 1, 2, true, {BackendKind::kCpu, BackendKind::kReference}}};
 inline constexpr size_t kKvDtypes = std::size(kKvTypes);
 static_assert([] {
   for (size_t i = 0; i < kKvDtypes; ++i)
@@ -49,11 +47,8 @@ static_assert([] {
 }());
 [[nodiscard]] constexpr const KvType& type_of(KvDtype dtype) { return kKvTypes[static_cast<size_t>(dtype)]; }
 [[nodiscard]] constexpr std::string_view name_of(KvDtype dtype) { return type_of(dtype).name; }
-[[nodiscard]] constexpr bool takes(KvTaker taker, const KvType& type) {
-  return (type.takers & static_cast<uint8_t>(taker)) != 0;
-}
-// Throws Error(kUnsupported), naming both, where it does not.
-void require_taken(const KvType& type, KvTaker taker);
+// Throws Error(kUnsupported), naming both, where the backend has no kernels for it.
+void require_taken(const KvType& type, BackendKind backend);
 
 // NaN where a value is not finite, and then so is what it scales; 0 where all are below 2^-100.
 [[nodiscard]] inline Bf16 int8_scale(std::span<const float> head) {

@@ -2,6 +2,7 @@
 import csv
 import io
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -122,7 +123,7 @@ class Refusals(Case):
         self.refused(MEMORY, "bench", "-m", "gpt-oss-120b", "--load-format", "dummy", "-d", 130000, "-b", 1024, says="weights 65.2 GB")
 
     def test_options_of_another_backend(self):
-        self.refused(USAGE, *BENCH, "--gpu-memory-utilization", 0.5, says="want --backend cuda")
+        self.refused(UNSUPPORTED, *BENCH, "--gpu-memory-utilization", 0.5, says="--gpu-memory-utilization: want --backend cuda")
         for value in ("0", "1.1", "-1", "nan", "x", ""):
             self.refused(USAGE, *BENCH, "--gpu-memory-utilization", value)
 
@@ -147,6 +148,37 @@ class Plans(Case):
                     self.assertAlmostEqual(total / plan[number], 1, 3)
                 self.assertEqual({s["stage"] for s in plan["stages"]}, {"embed", "attn_in", "attend", "attn_out", "route", "moe", "logits"})
 
+    def test_scales_above_2_4_reach_the_plan(self):
+        def planned(model, *flags):
+            json = self.ok("inspect", "-m", model, "--plan", "--backend", "cuda", "--card", "h200", "-p", 512, "-b", 0, "-d", 0, *flags, "--json").json()
+            return json["scales"], {stage["kernel"] for stage in json["plans"][0]["stages"] if stage["stage"] == "moe"}
+
+        def with_scale(code):  # of the last block of the last layer's experts
+            model = self.dir / f"scale{code}"
+            shutil.copytree(TINY, model)
+            (model / "model.safetensors.index.json").unlink()
+            tensors = support.read_model(TINY)
+            name = "model.layers.7.mlp.experts.down_proj_scales"
+            dtype, shape, data = tensors[name]
+            tensors[name] = (dtype, shape, bytes(data[:-1]) + bytes([code]))
+            for shard in model.glob("*.safetensors"):
+                shard.unlink()
+            (model / "model.safetensors").write_bytes(support.safetensors_bytes(tensors))
+            return model
+
+        for model in (TINY, with_scale(131)):
+            scales, kernels = planned(model)
+            self.assertEqual(scales, "at most 2^4")
+            self.assertIn("sm90_mxfp4_gemm", str(kernels))
+        scales, kernels = planned(with_scale(132))
+        self.assertEqual(scales, "some above 2^4")
+        self.assertIn("any_gemm<mxfp4>", kernels)
+        self.assertNotIn("sm90_mxfp4_gemm", str(kernels))
+        self.ok("convert", "-m", TINY, "-o", self.dir / "tiny.gguf")
+        for model, flags in ((self.dir / "tiny.gguf", ()), ("gpt-oss-20b", ("--load-format", "dummy"))):
+            self.assertEqual(planned(model, *flags)[0], "taken for at most 2^4, they are not read")
+        self.assertEqual(self.ok("inspect", "-m", TINY, "--plan", "--backend", "cpu", "-p", 0, "-b", 1, "--json").json()["scales"], "")
+
     def test_options_reach_the_plan(self):
         plan = ("inspect", "-m", "gpt-oss-120b", "--load-format", "dummy", "--plan", "--backend", "cuda", "-p", 0, "-b", 1)
         self.assertIn("any_attend_decode<bf16>", self.ok(*plan).out)
@@ -160,8 +192,8 @@ class Plans(Case):
         spark = self.ok(*plan, "--moe-kernel", "marlin", "--card", "gb10").out
         self.assertIn("cuda, GB10 (48 multiprocessors)", spark)
         self.assertRegex(spark, r"moe_up +grid 48 x ")
-        self.assertIn("activations of experts exact", self.ok(*plan).out)
-        self.assertIn("rounded to int8", self.ok(*plan, "--moe-kernel", "gemv").out)
+        self.assertIn("activations of experts bf16", self.ok(*plan).out)
+        self.assertIn("activations of experts int8", self.ok(*plan, "--moe-kernel", "gemv").out)
         self.assertIn("any_round_blocks_f32<mxfp8>", self.ok(*plan, "--moe-activation", "mxfp8").out)
         self.refused(UNSUPPORTED, *plan, "--moe-activation", "int8", says="want --moe-kernel gemv")
         self.refused(UNSUPPORTED, *plan, "--moe-activation", "f32", says="want --backend cpu")

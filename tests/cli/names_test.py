@@ -51,7 +51,8 @@ class Names(Case):
             self.assertEqual(self.ok("tokenize", "-m", name, "--count", "-p", PROMPT).out, "4\n")
         self.assertEqual(self.ok(*self.commands("gpt-oss-20b")["bench"]).json()["model"], "gpt-oss-20b")
         settings = self.ok("serve", "gpt-oss-20b", "--print-config", "--json").json()
-        self.assertEqual(settings["model"], {"value": "gpt-oss-20b", "origin": "command line"})
+        self.assertEqual((settings["model"]["value"], settings["model"]["origin"]), ("gpt-oss-20b", "command line"))
+        self.assertIn(str(self.cache), settings["model"]["resolved"])
 
     def test_variables_say_where_the_cache_is(self):
         for variable, below in (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub")):

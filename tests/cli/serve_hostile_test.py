@@ -482,6 +482,31 @@ class Flags(Case):
         self.assertEqual(config["http-threads"], {"value": "2", "origin": "default"})
         self.assertNotIn("first secret", json.dumps(config))
 
+    def test_what_auto_becomes(self):
+        env = {"NIBBLE_CPU_MASK": "avx2"}
+        for command in (("run", TINY), ("chat", TINY), ("bench", TINY), ("perplexity", "-m", TINY), ("serve", TINY)):
+            config = self.ok(*command, "--backend", "cpu", "--print-config", "--json", env={**os.environ, **env}).json()
+            for flag, became in (("kv-cache-dtype", "bf16"), ("moe-activation", "int8"), ("cpu-isa", "avx2")):
+                self.assertEqual(config[flag], {"value": "auto", "origin": "default", "resolved": became}, (command, flag))
+            self.assertNotIn("resolved", config["moe-kernel"])  # a card's
+            self.assertNotIn("resolved", config["attention-backend"])
+            self.assertGreater(int(config["threads"].get("resolved", config["threads"]["value"])), 0)
+        for flags, flag, became in (((), "kv-tokens", "131072"), ((), "async-scheduling", "false"), ((), "max-model-len", "131072"), (("--max-model-len", 4096), "kv-tokens", "131072"),
+                                    (("--moe-activation", "bf16"), "moe-activation", "f32"), (("--mxfp4-layers", "all"), "mxfp4-layers", "qkv,o,lm_head")):
+            config = self.ok("serve", TINY, "--backend", "cpu", *flags, "--print-config", "--json").json()
+            self.assertEqual(config[flag].get("resolved", config[flag]["value"]), became, (flags, flag))
+        text = self.ok("serve", TINY, "--backend", "cpu", "--print-config", env={**os.environ, **env}).out
+        self.assertRegex(text, r"--moe-activation +auto → int8 +default\n")
+        self.assertRegex(text, r"--host +127\.0\.0\.1 +default\n")
+
+    def test_what_would_be_refused_at_the_start_is_shown_and_said(self):
+        for command, says in ((("run", TINY, "--moe-kernel", "marlin", "--backend", "cpu"), "--moe-kernel: want --backend cuda, found cpu"),
+                              (("serve", "me/nowhere"), "me/nowhere"), (("run", TINY, "--backend", "cuda", "--kv-cache-dtype", "int8"), "--kv-cache-dtype int8: want --backend cpu or reference")):
+            result = self.ok(*command, "--print-config", "--json")
+            self.assertIn("what is open is not resolved: ", result.err)
+            self.assertIn(says, result.err)
+            self.assertEqual(result.json()["moe-activation"], {"value": "auto", "origin": "default"})
+
     def test_what_the_scheduler_is_told(self):
         config = self.config(TINY, "--max-num-partial-prefills", 4, "--long-prefill-token-threshold", 2048, "--max-long-partial-prefills", 1,
                              "--scheduling-policy", "priority", "--target-itl", 25)
@@ -509,9 +534,12 @@ class Flags(Case):
                              "--swap-space", 4, "--cuda-graph-sizes", 1, 2, 4, "--no-trust-remote-code", "--no-enable-lora", "--enable-log-requests",
                              "--attention-backend", "FLASHINFER", "--kv-cache-dtype", "fp8_e4m3", "--load-format", "fastsafetensors",
                              "--allowed-origins", '["*"]', "--hf-token", "hush")
-        for flag, value in (("tensor-parallel-size", "1"), ("compilation-config", "3,level=3,a.b=x,on=true"), ("max-model-len", "8000"), ("kv-tokens", "16384"), ("attention-backend", "auto"),
-                            ("kv-cache-dtype", "fp8"), ("load-format", "safetensors"), ("allowed-origin", "*"), ("hf-token", "(secret)")):
-            self.assertEqual(config[flag], {"value": value, "origin": "command line"}, flag)
+        for flag, value, theirs in (("tensor-parallel-size", "1", None), ("compilation-config", "3,level=3,a.b=x,on=true", None), ("max-model-len", "8000", None),
+                                    ("kv-tokens", "16384", None), ("attention-backend", "auto", "FLASHINFER"), ("kv-cache-dtype", "fp8", "fp8_e4m3"),
+                                    ("load-format", "safetensors", "fastsafetensors"), ("allowed-origin", "*", '["*"]'), ("hf-token", "(secret)", None)):
+            self.assertEqual(config[flag], {"value": value, "origin": f"command line, vLLM's {theirs}" if theirs else "command line"}, flag)
+        twice = self.config(TINY, "--attention-backend", "FLASHINFER", "--attention-backend", "auto")
+        self.assertEqual(twice["attention-backend"]["origin"], "command line")
 
     def test_a_context_that_fits_is_shown_as_auto(self):
         for value in ("auto", -1):
@@ -617,6 +645,11 @@ ONLY_SERVE = {"VLLM_API_KEY", "VLLM_LOGGING_LEVEL"}
 REFUSED = {"VLLM_BATCH_INVARIANT", "VLLM_USE_MODELSCOPE"}
 
 
+def said(config, flag):
+    """What was asked for and where; what it became is beside it."""
+    return config[flag]["value"], config[flag]["origin"]
+
+
 class TheirVariables(Case):
     COMMANDS = (("serve", TINY), ("run", TINY), ("chat", TINY), ("bench", TINY), ("perplexity", "-m", TINY))
 
@@ -628,7 +661,7 @@ class TheirVariables(Case):
             for value, flag, ours in cases:
                 for command in self.COMMANDS if flag else ():
                     config = self.ok(*command, "--print-config", "--json", env=self.env(**{name: value})).json()
-                    self.assertEqual(config.get(flag), {"value": ours, "origin": f"environment {name}"}, (command, name, value))
+                    self.assertEqual(said(config, flag), (ours, f"environment {name}"), (command, name, value))
 
     def test_each_that_is_set_gets_a_line(self):
         run = ("run", TINY, "-p", "a", "-n", 1)
@@ -658,7 +691,7 @@ class TheirVariables(Case):
         env = self.env(NIBBLE_MOE_ACTIVATION="f32", VLLM_MXFP4_ACTIVATION="int8", NIBBLE_PROMPT="no flag of serve")
         for command in self.COMMANDS:
             config = self.ok(*command, "--print-config", "--json", env=env).json()
-            self.assertEqual(config["moe-activation"], {"value": "f32", "origin": "environment NIBBLE_MOE_ACTIVATION"}, command)
+            self.assertEqual(said(config, "moe-activation"), ("f32", "environment NIBBLE_MOE_ACTIVATION"), command)
             self.assertNotIn("prompt", config)
 
     def test_kernels_of_a_card_end_a_server_before_it_listens(self):
@@ -667,13 +700,21 @@ class TheirVariables(Case):
             self.assertEqual(result.code, 3, result.err)
             self.assertNotIn("listening", result.err)
             self.assertIn("want --backend cuda", result.err)
+        for flags in ((), ("--moe-kernel", "marlin")):  # a card's, asked for where there may be none
+            result = nibble("serve", TINY, "--port", 0, "--backend", "cuda", *flags)
+            if "no CUDA" in result.err:
+                self.assertEqual(result.code, 3, result.err)
+                self.assertNotIn("listening", result.err)
+        result = nibble("serve", TINY, "--port", 0, "--backend", "cuda", "--moe-kernel", "gemv", "--moe-activation", "mxfp8")
+        self.assertEqual(result.code, 3, result.err)
+        self.assertNotIn("listening", result.err)
+        self.assertIn("--moe-activation mxfp8: want --moe-kernel auto, marlin or gemm, found gemv", result.err)
 
     def test_bf16_on_a_cpu_is_float_and_said_to_be(self):
         server = Server(env={"VLLM_MXFP4_ACTIVATION": "bf16", "VLLM_MXFP4_MOE_KERNEL": "triton"})
         self.addCleanup(server.stop)
-        server.wait_log("modes: .*float activations.*bf16 was asked for, float is exact.*KV cache bf16, attention sinks on")
-        server.wait_log(r"--moe-activation bf16 \(environment VLLM_MXFP4_ACTIVATION\)")
-        self.refused(3, "run", TINY, "-p", "a", "--moe-activation", "bf16", "--moe-kernel", "gemv", says="--moe-activation bf16: want --moe-kernel auto")
+        server.wait_log("modes: .*float activations.*KV cache bf16, attention sinks on")
+        server.wait_log(r"--moe-activation bf16, that is f32 \(environment VLLM_MXFP4_ACTIVATION\)")
 
     def test_each_setting_that_was_given_has_a_line(self):
         server = Server("--kv-cache-dtype", "int8", "--enforce-eager", env={"NIBBLE_THREADS": "1"})
@@ -684,7 +725,7 @@ class TheirVariables(Case):
         self.assertNotIn("(default)", "\n".join(server.log))
 
     def test_the_manual_names_them_all(self):
-        listed = set(re.findall(r'^    \{"((?:VLLM|FLASHINFER)_\w+)"', (SOURCE / "src/app/foreign_variables.cpp").read_text(), re.M))
+        listed = set(re.findall(r'^    \{"((?:VLLM|FLASHINFER)_\w+)"', (SOURCE / "src/app/vllm_table.cpp").read_text(), re.M))
         manual = (SOURCE / "docs/serving.md").read_text()
         table = {name for line in manual.splitlines() if line.startswith("| `") for name in re.findall(r"`((?:VLLM|FLASHINFER)_\w+)`", line)}
         self.assertEqual(table, listed)

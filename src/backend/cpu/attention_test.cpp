@@ -60,7 +60,7 @@ class Layer {
   // The last `tokens` of each row, that a step of `step` tokens a row computes, on some threads.
   [[nodiscard]] std::vector<float> attend(int64_t tokens, int64_t step, int64_t window, int threads,
                                           const Kernels& kernels = kernels_for(CpuIsa::kAuto),
-                                          Activations activations = Activations::kExact) const {
+                                          Activations activations = Activations::kF32) const {
     ThreadPool pool(threads);
     Attention attention(config_, kernels, activations, pool);
     const auto width = static_cast<size_t>(config_.dims.q_width()), rows = contexts_.size();

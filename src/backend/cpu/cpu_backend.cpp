@@ -34,20 +34,21 @@ constexpr int64_t kMostJobs = 3;  // of one linear(): q, k and v
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const BackendConfig& config, const CpuOptions& options)
+  CpuBackend(const BackendConfig& config, const RunConfig& run)
       : config_(config),
-        kernels_(cpu::kernels_for(options.isa, options.activations)),
-        pool_(options.threads),
-        linear_(kernels_, options.activations, pool_, linear_limits()),
+        modes_(describe_cpu(run)),
+        kernels_(cpu::kernels_for(run.isa, run.activations)),
+        pool_(run.threads),
+        linear_(kernels_, run.activations, pool_, linear_limits()),
         moe_(config_, kernels_, linear_),
-        attention_(config_, kernels_, options.activations, pool_) {
+        attention_(config_, kernels_, run.activations, pool_) {
     const Dims& d = dims_;
     kv_.reserve(config_.layer_kinds.size());
     for (const LayerKind kind : config_.layer_kinds) {
-      kv_.emplace_back(dims_, config_.kv_pages[static_cast<size_t>(kind)], options.kv_dtype);
-      if (options.poison) kv_.back().poison();
+      kv_.emplace_back(dims_, config_.kv_pages[static_cast<size_t>(kind)], run.kv_type());
+      if (run.poison) kv_.back().poison();
     }
-    const float unwritten = options.poison ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+    const float unwritten = run.poison ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
     const auto make = [&](int64_t rows, int64_t width) {
       return AlignedVector<float>(static_cast<size_t>(rows * width), unwritten);
     };
@@ -70,6 +71,7 @@ class CpuBackend final : public Backend {
   }
 
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
+  [[nodiscard]] std::string modes() const override { return modes_; }
 
   WeightHandle upload(const HostWeight& weight) override {
     const std::optional<WeightFormat> as = config_.dense.of(weight.role);
@@ -365,6 +367,7 @@ class CpuBackend final : public Backend {
 
   const BackendConfig config_;
   const Dims& dims_ = config_.dims;
+  const std::string modes_;
   const cpu::Kernels kernels_;
   ThreadPool pool_;
   cpu::Linear linear_;
@@ -383,23 +386,30 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const CpuOptions& options) {
-  require_taken(type_of(options.kv_dtype), KvTaker::kCpu);
-  return std::make_unique<CpuBackend>(config, options);
+RunConfig resolved_cpu(const RunConfig& run) {
+  RunConfig config = with_defaults(run);
+  const std::vector<cpu::IsaKernels> here = cpu::kernels_here();
+  if (config.isa == CpuIsa::kAuto) config.isa = here.front().isa;
+  if (config.activations == Activations::kBf16) config.activations = Activations::kF32;
+  if (config.activations == Activations::kAuto)
+    config.activations = cpu::kernels_for(config.isa).int8 != nullptr ? Activations::kInt8 : Activations::kF32;
+  static_cast<void>(cpu::kernels_for(config.isa, config.activations));  // or it is refused
+  return config;
 }
 
-Activations faster_activations(CpuIsa isa) {
-  return cpu::kernels_for(isa).int8 != nullptr ? Activations::kInt8 : Activations::kExact;
+std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run) {
+  require_taken(type_of(run.kv_type()), BackendKind::kCpu);
+  return std::make_unique<CpuBackend>(config, resolved_cpu(run));
 }
 
-std::string describe(const CpuOptions& options) {
-  const cpu::Kernels kernels = cpu::kernels_for(options.isa, options.activations);
-  const bool int8 = options.activations == Activations::kInt8;
+std::string describe_cpu(const RunConfig& run) {
+  const RunConfig config = resolved_cpu(run);
+  const cpu::Kernels kernels = cpu::kernels_for(config.isa, config.activations);
+  const bool int8 = config.activations == Activations::kInt8;
   const cpu::TokenTiles* const tiles = int8 ? kernels.int8->tiles_for(WeightFormat::kMxfp4, cpu::kTileTokens) : nullptr;
   const std::string prompts = tiles != nullptr ? fmt::format(" (prompts: {})", tiles->name) : "";
   const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts;
-  return fmt::format("{}, {}, {} thread{}", kernels.name, activations, options.threads,
-                     options.threads == 1 ? "" : "s");
+  return fmt::format("{}, {}, {} thread{}", kernels.name, activations, config.threads, config.threads == 1 ? "" : "s");
 }
 
 }  // namespace nibble::backend

@@ -22,18 +22,6 @@ std::atomic<CpuIsa> mask{CpuIsa::kAuto};
 
 }  // namespace
 
-std::string_view name_of(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::kAuto: return "auto";
-    case CpuIsa::kBaseline: return "baseline";
-    case CpuIsa::kAvx2: return "avx2";
-    case CpuIsa::kAvxVnni: return "avxvnni";
-    case CpuIsa::kAvx512: return "avx512";
-    case CpuIsa::kAmx: return "amx";
-  }
-  return "?";
-}
-
 CpuIsa isa_named(std::string_view name) {
   std::string names;
   for (const CpuIsa isa : kIsas) {

@@ -1,21 +1,12 @@
 #pragma once
-// The instruction sets that a user may ask for.
+// Which instruction sets this process may use.
 
-#include <cstdint>
+#include "backend/run_config.h"
+
 #include <string_view>
 
 namespace nibble::backend {
 
-enum class CpuIsa : uint8_t {
-  kAuto,      // the best that this CPU has
-  kBaseline,  // what every CPU of this build's architecture has: SSE2, NEON
-  kAvx2,      // with FMA and F16C
-  kAvxVnni,   // the same with AVX-VNNI: Alder Lake, Zen 5 and later
-  kAvx512,    // with VBMI and VNNI: Ice Lake, Zen 4 and later
-  kAmx,       // the same with tiles of bf16: Sapphire Rapids and later
-};
-
-[[nodiscard]] std::string_view name_of(CpuIsa isa);
 // Throws Error(kInvalidRequest) for a name that is no instruction set's.
 [[nodiscard]] CpuIsa isa_named(std::string_view name);
 

@@ -218,6 +218,6 @@ struct IsaKernels {
 
 // What `isa` names, which for int8 activations has kernels for them. Throws Error(kUnsupported) saying what this CPU
 // has.
-[[nodiscard]] Kernels kernels_for(CpuIsa isa, Activations activations = Activations::kExact);
+[[nodiscard]] Kernels kernels_for(CpuIsa isa, Activations activations = Activations::kF32);
 
 }  // namespace nibble::backend::cpu

@@ -17,8 +17,9 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   const Dims& d = args.dims;
   int64_t tokens = 0;
   for (const Row& row : args.step.rows) tokens += row.tokens;
-  const cpu::Kernels kernels = cpu::kernels_for(args.options.isa, args.options.activations);
-  const int threads = args.options.threads;
+  const RunConfig run = resolved_cpu(args.run);
+  const cpu::Kernels kernels = cpu::kernels_for(run.isa, run.activations);
+  const int threads = run.threads;
   std::vector<PlannedStage> stages;
   // `many`: tokens that share a row of weights; of an expert, those that are expected to use it.
   const CostModel model{d, args.formats};
@@ -30,7 +31,7 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   const auto matrix = [&](Stage stage, std::initializer_list<WeightRole> reads, int64_t rows, double many) {
     const WeightRole role = *reads.begin();
     const WeightFormat format = args.formats.of_role[static_cast<size_t>(role)];
-    const bool int8 = args.options.activations == Activations::kInt8 && cpu::int8_serves(format);
+    const bool int8 = run.activations == Activations::kInt8 && cpu::int8_serves(format);
     const cpu::TokenTiles* const tiles =
         int8 ? kernels.int8->tiles_for(format, static_cast<int64_t>(std::ceil(many))) : nullptr;
     stages.push_back(
@@ -53,7 +54,7 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
     stages.push_back({.stage = Stage::kAttend,
                       .kind = kind,
-                      .kernel = fmt::format("attend_{} ({})", name_of(args.options.kv_dtype), kernels.name),
+                      .kernel = fmt::format("attend_{} ({})", name_of(run.kv_type()), kernels.name),
                       .tile = fmt::format(
                           "{} tokens x {} kv heads x ranges of {} keys over {} threads, up to {} tokens share a pass",
                           tokens, d.kv_heads, cpu::kRangePages * kPageTokens, threads, cpu::kAttendTokens),

@@ -13,7 +13,7 @@ struct CpuPlanArgs {
   const Dims& dims;
   const StoredFormats& formats;
   StepShape step;
-  CpuOptions options;
+  RunConfig run;
 };
 
 // Throws Error(kUnsupported) where this CPU lacks the instruction set that the options ask for.

@@ -35,13 +35,14 @@ CudaAvailable cuda_available(int /*device*/) {
   return {.yes = false, .expected = has_card(), .reason = std::string(kAbsent)};
 }
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
+std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const RunConfig& /*run*/,
+                                               CudaSetup /*setup*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 
 CudaMemory cuda_memory(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
-MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const CudaOptions& /*options*/) {
+MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const RunConfig& /*run*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 

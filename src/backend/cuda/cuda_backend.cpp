@@ -38,16 +38,16 @@ int to_int(int64_t value) { return static_cast<int>(value); }
 
 class StreamedCudaBackend final : public CudaBackend {
  public:
-  StreamedCudaBackend(const BackendConfig& config, const CudaOptions& options)
+  StreamedCudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup)
       : config_(config),
-        options_(options),
-        moe_kernel_(choose_moe(config, options)),
-        card_(open_device(options.device), built_architectures()),
+        run_(resolved_cuda(config, run)),
+        setup_(std::move(setup)),
+        moe_kernel_(run_.moe),
+        card_(open_device(0), built_architectures()),
         kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
-        weights_({config_, matrices_of(moe_kernel_), options_.files, options.upload_threads}, stream_.get()) {
-    static_cast<void>(choose_activations(moe_kernel_, options));  // or it is refused
-    const ArenaNeeds needs = arena_needs(config_, options_, card_);
+        weights_({config_, matrices_of(moe_kernel_), setup_.files, run_.threads}, stream_.get()) {
+    const ArenaNeeds needs = arena_needs(config_, run_, card_);
     Carver measure(nullptr);
     static_cast<void>(carve(needs, measure));
     memory_ = allocate_device(measure.bytes(), "activations and KV pages");
@@ -58,7 +58,7 @@ class StreamedCudaBackend final : public CudaBackend {
     if (needs.matrices == Matrices::kPacked) {
       zero(at_.down_finished, dims_.hidden / layout::kTileRows);
       zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
-      if (!options.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
+      if (!run_.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     }
     if (needs.flash) zero(at_.attend_finished, at_.attend_counters);
     inputs_.emplace(config_, at_, stream_.get());
@@ -75,13 +75,11 @@ class StreamedCudaBackend final : public CudaBackend {
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] MoeKernel moe_kernel() const override { return moe_kernel_; }
   [[nodiscard]] std::string modes() const override {
-    const AttentionKernel attention =
-        choose_flash(config_, options_) ? AttentionKernel::kFlash : AttentionKernel::kReference;
     std::string arches;
     for (const Arch& arch : card_.arches) arches += (arches.empty() ? "" : ", then ") + std::string(arch.name);
     return fmt::format("experts {}, activations {}, attention {}, CUDA graphs {}, kernels of {}",
-                       backend::name_of(moe_kernel_), backend::name_of(choose_activations(moe_kernel_, options_)),
-                       backend::name_of(attention), graphs_ ? "on" : "off", arches);
+                       backend::name_of(moe_kernel_), backend::name_of(run_.activations),
+                       backend::name_of(run_.attention), graphs_ ? "on" : "off", arches);
   }
   [[nodiscard]] int64_t graph_replays() const override { return graphs_ ? graphs_->replays() : 0; }
 
@@ -134,10 +132,11 @@ class StreamedCudaBackend final : public CudaBackend {
 
   void begin(const StepArgs& step) override {
     eager_program_ = make_program({.config = config_,
-                                   .options = options_,
+                                   .run = run_,
                                    .step = {.rows = step.rows, .logit_rows = std::ssize(step.logit_tokens)},
                                    .card = card_,
-                                   .wide_scales = weights_.wide_scales()});
+                                   .wide_scales = weights_.wide_scales(),
+                                   .tuned = setup_.tuned});
     open(step, &eager_program_);
   }
 
@@ -394,7 +393,8 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   const BackendConfig config_;
-  const CudaOptions options_;
+  const RunConfig run_;
+  const CudaSetup setup_;
   const Dims& dims_ = config_.dims;
   const MoeKernel moe_kernel_;
   const Card card_;
@@ -424,8 +424,8 @@ class StreamedCudaBackend final : public CudaBackend {
 
 }  // namespace
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options) {
-  return std::make_unique<StreamedCudaBackend>(config, options);
+std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup) {
+  return std::make_unique<StreamedCudaBackend>(config, run, std::move(setup));
 }
 
 }  // namespace nibble::backend

@@ -1,16 +1,14 @@
 #pragma once
 // The GPU. Weights exact as shipped unless BackendConfig::dense says otherwise, float residual, one stream. Every sum's
-// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and Attention::kReference
-// a token does not see its batch neighbours either; else steps of one, of two to eight, of up to 256 and of more tokens
-// may differ in the last bits.
+// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and
+// AttentionKernel::kReference a token does not see its batch neighbours either; else steps of one, of two to eight, of
+// up to 256 and of more tokens may differ in the last bits.
 
 #include "backend/backend.h"
 #include "backend/cuda/arch/tuned.h"
-#include "backend/activations.h"
-#include "backend/kv_dtype.h"
+#include "backend/run_config.h"
 #include "base/mmap_file.h"
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,40 +18,15 @@
 
 namespace nibble::backend {
 
-// Who multiplies the experts, and with them every matrix. kAuto: packed matrices, each step on what was faster for its
-// tokens; kReference for shapes that cannot be packed.
-enum class MoeKernel : uint8_t {
-  kAuto,
-  kMarlin,     // W4A16 on tensor cores, weights packed once, at upload
-  kGemm,       // kMarlin for up to eight tokens; tensor-core GEMMs over the same weights for more
-  kGemv,       // experts on dp4a, their activations in int8: lossy; all else as kAuto
-  kReference,  // plain loops in float, weights in row order
-};
-[[nodiscard]] constexpr std::string_view name_of(MoeKernel kernel) {
-  constexpr std::array<std::string_view, 5> kNames = {"auto", "marlin", "gemm", "gemv", "reference"};
-  return kNames[static_cast<size_t>(kernel)];
-}
+// With what was left open decided for the model's shapes, which needs no card. MoeKernel::kAuto stays where they can be
+// packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
+[[nodiscard]] RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run);
 
-// kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's heads and pages.
-enum class AttentionKernel : uint8_t { kAuto, kFlash, kReference };
-[[nodiscard]] constexpr std::string_view name_of(AttentionKernel kernel) {
-  constexpr std::array<std::string_view, 3> kNames = {"auto", "flash", "reference"};
-  return kNames[static_cast<size_t>(kernel)];
-}
-
-struct CudaOptions {
-  int device = 0;
-  using Kv = KvDtype;
-  Kv kv = Kv::kBf16;
-  using Attention = AttentionKernel;
-  Attention attention = Attention::kAuto;
+// What is no setting.
+struct CudaSetup {
   // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
   std::vector<MappedSource> files{};
-  int upload_threads = 1;
-  MoeKernel moe = MoeKernel::kAuto;
-  Activations activations = Activations::kExact;  // kInt8: with kGemv, which implies it
-  std::optional<cuda::Tuned> tuned{};             // instead of the card's (tuned.h), to measure it
-  bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
+  std::optional<cuda::Tuned> tuned{};  // instead of the card's (tuned.h), to measure it
 };
 
 struct KernelLaunches {
@@ -84,11 +57,12 @@ struct CudaMemory {
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
 // What make_cuda_backend allocates on the device in use; weights are not in it.
-[[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options);
+[[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run);
 
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
-// shapes do not fit the kernels that the options name; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when
+// shapes do not fit the kernels that `run` names; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when
 // CUDA fails.
-[[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options);
+[[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
+                                                             CudaSetup setup = {});
 
 }  // namespace nibble::backend

@@ -31,10 +31,9 @@ constexpr auto kValues = [] {
 // An uploaded tensor, read one value at a time; requantised first where `as` says so.
 class Matrix {
  public:
-  Matrix(const HostWeight& weight, std::optional<WeightFormat> as, ReferenceOptions::Weights read) : weight_(weight) {
+  Matrix(const HostWeight& weight, std::optional<WeightFormat> as, bool as_on_a_card) : weight_(weight) {
     if (as) requantise(*as);
-    rounds_ = !as && read == ReferenceOptions::Weights::kBf16 && weight.format != WeightFormat::kMxfp4 &&
-              weight.format != WeightFormat::kGgmlMxfp4;
+    rounds_ = !as && as_on_a_card && weight.format != WeightFormat::kMxfp4 && weight.format != WeightFormat::kGgmlMxfp4;
   }
 
   bool has_odd = false;  // gate_up's even rows; the next matrix has the odd ones
@@ -111,8 +110,8 @@ Vec linear(const Matrix& w, const Matrix& bias, const Vec& x, int64_t first_row,
 
 class ReferenceBackend final : public Backend {
  public:
-  ReferenceBackend(const BackendConfig& config, const ReferenceOptions& options)
-      : config_(config), options_(options), kv_(config.layer_kinds.size()) {
+  ReferenceBackend(const BackendConfig& config, const RunConfig& run)
+      : config_(config), run_(run), kv_(config.layer_kinds.size()) {
     for (size_t l = 0; l < kv_.size(); ++l) {
       const int64_t slots = int64_t{config.kv_pages[static_cast<size_t>(config.layer_kinds[l])]} * kPageTokens;
       kv_[l].keys.assign(static_cast<size_t>(slots * dims_.kv_width()), NAN);
@@ -123,10 +122,10 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] std::string_view name() const override { return "reference"; }
 
   WeightHandle upload(const HostWeight& weight) override {
-    weights_.emplace_back(weight, config_.dense.of(weight.role), options_.weights);
+    weights_.emplace_back(weight, config_.dense.of(weight.role), run_.backend == BackendKind::kCuda);
     const int32_t own = static_cast<int32_t>(weights_.size()) - 1;
     if (weight.odd.bytes.empty()) return {own};
-    weights_.emplace_back(odd_rows(weight), std::nullopt, options_.weights);  // odd_of
+    weights_.emplace_back(odd_rows(weight), std::nullopt, run_.backend == BackendKind::kCuda);  // odd_of
     weights_[static_cast<size_t>(own)].has_odd = true;
     return {own};
   }
@@ -325,10 +324,10 @@ class ReferenceBackend final : public Backend {
 
   // To what a cache of 8 bits gives back.
   void round_heads(Vec& x) const {
-    if (!type_of(options_.kv).lossy) return;
+    if (!type_of(run_.kv_type()).lossy) return;
     std::vector<float> values(x.begin(), x.end());
     const auto dim = static_cast<size_t>(dims_.head_dim);
-    for (size_t head = 0; head < x.size(); head += dim) round_kv(options_.kv, std::span(values).subspan(head, dim));
+    for (size_t head = 0; head < x.size(); head += dim) round_kv(run_.kv_type(), std::span(values).subspan(head, dim));
     x.assign(values.begin(), values.end());
   }
 
@@ -368,9 +367,9 @@ class ReferenceBackend final : public Backend {
 
   // As an expert multiplies them.
   [[nodiscard]] Vec rounded(const Vec& x) const {
-    if (options_.activations == Activations::kExact) return x;
+    if (!rounds(run_.activations)) return x;
     std::vector<float> values(x.begin(), x.end());
-    round_activations(options_.activations, values);
+    round_activations(run_.activations, values);
     return {values.begin(), values.end()};
   }
 
@@ -411,7 +410,7 @@ class ReferenceBackend final : public Backend {
   }
 
   const BackendConfig config_;
-  const ReferenceOptions options_;
+  const RunConfig run_;
   const Dims& dims_ = config_.dims;
   std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
   std::vector<LayerKv> kv_;     // per layer
@@ -423,9 +422,16 @@ class ReferenceBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, const ReferenceOptions& options) {
-  require_taken(type_of(options.kv), KvTaker::kReference);
-  return std::make_unique<ReferenceBackend>(config, options);
+RunConfig resolved_reference(const RunConfig& run) {
+  RunConfig config = with_defaults(run);
+  config.threads = 1;
+  if (!rounds(config.activations)) config.activations = Activations::kF32;
+  return config;
+}
+
+std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, const RunConfig& run) {
+  require_taken(type_of(run.kv_type()), BackendKind::kReference);
+  return std::make_unique<ReferenceBackend>(config, resolved_reference(run));
 }
 
 }  // namespace nibble::backend

@@ -96,7 +96,7 @@ TEST(arch, a_made_up_one_is_asked_first_and_its_kernel_is_launched) {
                              .dense = {}};
   const std::vector<Row> rows = {{0, 300, 300}};
   const Program program =
-      make_program({.config = config, .options = {}, .step = {.rows = rows, .logit_rows = 1}, .card = card});
+      make_program({.config = config, .run = {}, .step = {.rows = rows, .logit_rows = 1}, .card = card});
   const auto of = [&](Stage stage, std::string_view kernel) {
     return std::count_if(program.nodes.begin(), program.nodes.end(),
                          [&](const Node& node) { return node.stage == stage && node.kernel == kernel; });

@@ -49,18 +49,18 @@ CudaMemory cuda_memory(int device) {
   return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
 }
 
-MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {
+MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run) {
   Carver measure(nullptr);
-  const ArenaNeeds needs = arena_needs(config, options, Card(open_device(options.device)));
+  const ArenaNeeds needs = arena_needs(config, run, Card(open_device(0)));
   static_cast<void>(carve(needs, measure));
-  const int64_t kv = kv_bytes(config, value_bytes(page_type(options.kv)));
-  const bool graphs = needs.matrices == Matrices::kPacked && !options.eager;
+  const int64_t kv = kv_bytes(config, value_bytes(page_type(run.kv_type())));
+  const bool graphs = needs.matrices == Matrices::kPacked && !run.eager;
   return {
       .weights = 0,
       .kv = kv,
       .activations = measure.bytes() - kv,
       .graphs = graphs ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers) : 0,
-      .upload = upload_bytes(options.upload_threads)};
+      .upload = upload_bytes(with_defaults(run).threads)};
 }
 
 }  // namespace nibble::backend

@@ -12,7 +12,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-KvPages carve_pages(const Dims& dims, int64_t pages, CudaOptions::Kv kv, Carver& carver) {
+KvPages carve_pages(const Dims& dims, int64_t pages, KvDtype kv, Carver& carver) {
   const int64_t values = pages * kPageTokens * dims.kv_width();
   return with_page_type(page_type(kv), kernel::kRopeKvBf16, [&](auto value) {
     auto* keys = carver.take<decltype(value)>(values);
@@ -61,7 +61,7 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
 
 void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   const Dims& d = needs.config.dims;
-  const int bytes = needs.kv == CudaOptions::Kv::kE4m3 ? 1 : 2;
+  const int bytes = needs.kv == KvDtype::kE4m3 ? 1 : 2;
   const int target = most_target(static_cast<int>(d.kv_heads), bytes, attend_device(needs.card.facts));
   const DecodeScratch scratch = decode_scratch(target, d.kv_heads);
   a.attend_partials = carver.take<float>(scratch.floats);
@@ -73,13 +73,13 @@ void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
 
 }  // namespace
 
-ArenaNeeds arena_needs(const BackendConfig& config, const CudaOptions& options, const Card& card) {
-  const MoeKernel moe = choose_moe(config, options);
+ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const Card& card) {
+  const MoeKernel moe = choose_moe(config, run);
   return {.config = config,
-          .kv = options.kv,
+          .kv = run.kv_type(),
           .matrices = moe == MoeKernel::kReference ? Matrices::kRowOrder : Matrices::kPacked,
           .gemms = has_gemms(moe),
-          .flash = choose_flash(config, options),
+          .flash = choose_flash(config, run),
           .card = card};
 }
 

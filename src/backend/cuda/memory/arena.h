@@ -104,13 +104,13 @@ enum class Matrices : uint8_t { kRowOrder, kPacked };
 
 struct ArenaNeeds {
   const BackendConfig& config;
-  CudaOptions::Kv kv = CudaOptions::Kv::kBf16;
+  KvDtype kv = KvDtype::kBf16;
   Matrices matrices = Matrices::kPacked;
   bool gemms = false, flash = false;  // choices.h
   Card card;
 };
-// What the options need. Throws Error(kUnsupported) as choices.h does.
-[[nodiscard]] ArenaNeeds arena_needs(const BackendConfig& config, const CudaOptions& options, const Card& card);
+// What the run needs. Throws Error(kUnsupported) as choices.h does.
+[[nodiscard]] ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const Card& card);
 [[nodiscard]] Arena carve(const ArenaNeeds& needs, Carver& carver);
 
 }  // namespace nibble::backend::cuda

@@ -13,44 +13,49 @@ namespace nibble::backend::cuda {
 
 using layout::Packing;
 
-MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
+MoeKernel choose_moe(const BackendConfig& config, const RunConfig& run) {
   const std::optional<std::string> reason = why_not_packed(config);
   const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
-  const bool any = options.moe == MoeKernel::kAuto && !reason;
-  const bool gemm = options.moe == MoeKernel::kGemm || any;
-  const bool packed = gemm || options.moe == MoeKernel::kMarlin || options.moe == MoeKernel::kGemv;
-  if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(options.moe), *reason);
+  const bool any = run.moe == MoeKernel::kAuto && !reason;
+  const bool gemm = run.moe == MoeKernel::kGemm || any;
+  const bool packed = gemm || run.moe == MoeKernel::kMarlin || run.moe == MoeKernel::kGemv;
+  if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(run.moe), *reason);
   if (!packed && requantised)
     throw Error(Code::kUnsupported,
                 "--mxfp4-layers and --mxfp8-layers: want --moe-kernel auto, marlin, gemm or gemv: {}",
                 reason.value_or("reference was asked for"));
-  return any || packed ? options.moe : MoeKernel::kReference;
+  return any || packed ? run.moe : MoeKernel::kReference;
 }
 
-Activations choose_activations(MoeKernel kernel, const CudaOptions& options) {
-  const bool int8 = kernel == MoeKernel::kGemv;
-  const Activations wanted = options.activations;
-  const bool served = wanted == Activations::kExact || int8 == (wanted == Activations::kInt8);
-  if (!served || (kernel == MoeKernel::kReference && wanted != Activations::kExact))
-    throw Error(Code::kUnsupported, "--moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted),
-                wanted == Activations::kInt8 ? "gemv" : "auto, marlin or gemm", name_of(kernel));
-  return int8 ? Activations::kInt8 : wanted;
+Activations choose_activations(MoeKernel kernel, const RunConfig& run) {
+  const Activations wanted = run.activations;
+  const bool plain = kernel == MoeKernel::kReference, gemv = kernel == MoeKernel::kGemv;
+  const std::string_view on = wanted == Activations::kF32    ? "reference"
+                              : wanted == Activations::kInt8 ? "gemv"
+                                                             : "auto, marlin or gemm";
+  const bool served = wanted == Activations::kAuto || (plain && !rounds(wanted)) ||
+                      (gemv && wanted == Activations::kInt8) ||
+                      (!plain && !gemv && wanted != Activations::kF32 && wanted != Activations::kInt8);
+  if (!served)
+    throw Error(Code::kUnsupported, "--moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted), on,
+                name_of(kernel));
+  if (plain) return Activations::kF32;
+  return gemv ? Activations::kInt8 : rounds(wanted) ? wanted : Activations::kBf16;
 }
 
-bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
-  using Choice = CudaOptions::Attention;
+bool choose_flash(const BackendConfig& config, const RunConfig& run) {
   const Dims& d = config.dims;
-  const KvPages::Type type = page_type(options.kv);
+  const KvPages::Type type = page_type(run.kv_type());
   const bool served = flash_serves(d.heads, d.kv_heads, d.head_dim, type);
-  if (options.attention == Choice::kFlash && !served) {
+  if (run.attention == AttentionKernel::kFlash && !served) {
     throw Error(Code::kUnsupported,
                 "--attention-backend flash: want head_dim 64, num_attention_heads of up to 8 times num_key_value_heads "
                 "and a KV cache in bf16 or fp8, found head_dim {}, {} heads, {} key-value heads{}",
                 d.head_dim, d.heads, d.kv_heads, type == KvPages::Type::kF32 ? ", f32" : "");
   }
-  if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
+  if (type == KvPages::Type::kE4m3 && (!served || run.attention == AttentionKernel::kReference))
     throw Error(Code::kUnsupported, "--kv-cache-dtype fp8: want --attention-backend auto or flash, and head_dim 64");
-  return served && options.attention != Choice::kReference;
+  return served && run.attention != AttentionKernel::kReference;
 }
 
 bool fused_step(const Dims& d, int64_t tokens) {
@@ -80,8 +85,8 @@ bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
   return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
 }
 
-KvPages::Type page_type(CudaOptions::Kv kv) {
-  require_taken(type_of(kv), KvTaker::kCuda);
+KvPages::Type page_type(KvDtype kv) {
+  require_taken(type_of(kv), BackendKind::kCuda);
   return kv;
 }
 
@@ -109,3 +114,15 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
 }
 
 }  // namespace nibble::backend::cuda
+
+namespace nibble::backend {
+
+RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run) {
+  RunConfig resolved = with_defaults(run);
+  resolved.moe = cuda::choose_moe(config, run);
+  resolved.activations = cuda::choose_activations(resolved.moe, run);
+  resolved.attention = cuda::choose_flash(config, run) ? AttentionKernel::kFlash : AttentionKernel::kReference;
+  return resolved;
+}
+
+}  // namespace nibble::backend

@@ -1,6 +1,6 @@
 #pragma once
-// What the options become for a model, and which form a step then takes. Pure: plans (plan.h) ask here what the backend
-// asks.
+// What a RunConfig becomes for a model, and which form a step then takes. Pure: plans (plan.h) ask here what the
+// backend asks.
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/launch/kernel_table.h"
@@ -12,14 +12,14 @@
 
 namespace nibble::backend::cuda {
 
-// What the option becomes; kAuto: packed matrices, each step on the kernels that are faster for its tokens. Throws
+// What run.moe becomes; kAuto: packed matrices, each step on the kernels that are faster for its tokens. Throws
 // Error(kUnsupported) for what the model's shapes or this build rule out.
-[[nodiscard]] MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options);
+[[nodiscard]] MoeKernel choose_moe(const BackendConfig& config, const RunConfig& run);
 // What the experts of a resolved kernel multiply. Throws Error(kUnsupported) where it cannot round so.
-[[nodiscard]] Activations choose_activations(MoeKernel kernel, const CudaOptions& options);
-// Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when the option
+[[nodiscard]] Activations choose_activations(MoeKernel kernel, const RunConfig& run);
+// Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when it
 // asks for kernels that do not take the model's shapes or its page type.
-[[nodiscard]] bool choose_flash(const BackendConfig& config, const CudaOptions& options);
+[[nodiscard]] bool choose_flash(const BackendConfig& config, const RunConfig& run);
 // Whether the decode kernels take a step of `tokens` in their fused form.
 [[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
 // Of a resolved kernel: whether the backend has GEMMs at all, and whether they take a step's dense layers, its experts,
@@ -34,10 +34,10 @@ namespace nibble::backend::cuda {
 [[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
 // Of any_route_sums: whether the experts' input is made of the residual where it is rounded.
 [[nodiscard]] constexpr bool norm_while_rounding(Activations activations, bool experts_on_gemms) {
-  return activations == Activations::kExact && experts_on_gemms;
+  return !rounds(activations) && experts_on_gemms;
 }
 
-[[nodiscard]] KvPages::Type page_type(CudaOptions::Kv kv);
+[[nodiscard]] KvPages::Type page_type(KvDtype kv);
 // In which packing a role is held.
 [[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
 // Where the packed matrices' kernels can serve the model's shapes: none; else the first reason why not.

@@ -47,6 +47,12 @@ constexpr KernelShare kShares[] = {
     {.kernel = "any_router", .step_us = 1.5, .token_us = 0.48, .from = kH100Profile},
     {.kernel = "moe_up", .step_us = 3.2, .bytes_per_cycle = 24, .feeding = kOwn, .from = kH100Chains},
     {.kernel = "gemv<moe_down>", .step_us = 2.0, .bytes_per_cycle = 9.2, .from = kH100Chains},
+    {.kernel = "moe_down",
+     .step_us = 6.0,
+     .token_us = 0.35,
+     .bytes_per_cycle = 24,
+     .feeding = kOwn,
+     .from = "2026-11-25-h100-moe-down.json"},
     // dp4a, told as a share of mma.sync's peak: its prompt of 2048 tokens.
     {.kernel = "any_gemv_int8",
      .step_us = 4.5,

@@ -98,10 +98,10 @@ class Maker {
   explicit Maker(const ProgramArgs& args)
       : args_(args),
         d_(args.config.dims),
-        moe_(choose_moe(args.config, args.options)),
-        flash_(choose_flash(args.config, args.options)),
-        activations_(choose_activations(moe_, args.options)),
-        tuned_(args.options.tuned.value_or(args.card.tuned())),
+        moe_(choose_moe(args.config, args.run)),
+        flash_(choose_flash(args.config, args.run)),
+        activations_(choose_activations(moe_, args.run)),
+        tuned_(args.tuned.value_or(args.card.tuned())),
         gemv_(gemv_device(args.card.facts)),
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
     cost_.formats.kv_value_bytes = static_cast<double>(value_bytes(kv_type()));
@@ -136,7 +136,7 @@ class Maker {
  private:
   [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
   [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
-  [[nodiscard]] KvPages::Type kv_type() const { return page_type(args_.options.kv); }
+  [[nodiscard]] KvPages::Type kv_type() const { return page_type(args_.run.kv_type()); }
 
   // Which kernels of the card's architectures take the step's work.
   using Gemm = Chosen<GemmKernel, GemmPlan>;
@@ -167,7 +167,7 @@ class Maker {
                              .inter = d_.inter,
                              .pairs = tokens_ * d_.topk,
                              .experts = d_.experts,
-                             .exact = activations_ == Activations::kExact,
+                             .exact = !rounds(activations_),
                              .wide_scales = args_.wide_scales};
     for (const Arch& arch : args_.card.arches) {
       if (arch.experts.serve == nullptr) continue;
@@ -497,7 +497,7 @@ class Maker {
     const int n = tokens();
     hold(Slot::kResidual, Held::kFloats);
     if (fused_) {
-      const bool exact = activations_ == Activations::kExact;
+      const bool exact = !rounds(activations_);
       hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
       add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
           {kMlpNorm, kRouter, kRouterBias}, [n, exact](const Binding& b, const Launch& on) {
@@ -574,17 +574,16 @@ class Maker {
   void route_sums() {
     norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_);
     if (!norms_while_rounding_) {
-      norm_sums({kMlpNorm}, delta_,
-                [exact = activations_ == Activations::kExact](const Binding& b, NormSumsArgs& args) {
-                  args.norm = b.w.mlp_norm;
-                  if (exact) {
-                    args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
-                  } else {
-                    args.normed = b.at.normed;
-                  }
-                });
+      norm_sums({kMlpNorm}, delta_, [exact = !rounds(activations_)](const Binding& b, NormSumsArgs& args) {
+        args.norm = b.w.mlp_norm;
+        if (exact) {
+          args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+        } else {
+          args.normed = b.at.normed;
+        }
+      });
     }
-    const bool floats = !norms_while_rounding_ && activations_ != Activations::kExact;
+    const bool floats = !norms_while_rounding_ && rounds(activations_);
     hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
     add(kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
         [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b, const Launch& on) {
@@ -990,7 +989,7 @@ class Maker {
 
   template <class From, class To>
   void round_blocks(From from, To to, int64_t values) {
-    if (activations_ == Activations::kExact) return;
+    if (!rounds(activations_)) return;
     add(activations_ == Activations::kInt8 ? kernel::kRoundInt8 : kernel::kRoundMxfp8, "a block of 32 per 4 threads",
         {}, [=, form = activations_](const Binding& b, const Launch& on) {
           b.kernels.round_blocks({.form = form, .from = from(b), .to = to(b), .values = values}, on);

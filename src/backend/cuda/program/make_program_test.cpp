@@ -42,8 +42,8 @@ const cuda::DeviceFacts kH200 = {
 const cuda::DeviceFacts kGb10 = {
     .name = "GB10", .major = 12, .minor = 1, .multiprocessors = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
 constexpr WeightFormat kMxfp4 = WeightFormat::kMxfp4, kMxfp8 = WeightFormat::kMxfp8;
-using Attention = CudaOptions::Attention;
-using Kv = CudaOptions::Kv;
+using Attention = AttentionKernel;
+using Kv = KvDtype;
 
 std::vector<Row> decode(int count) {
   std::vector<Row> rows;
@@ -53,14 +53,14 @@ std::vector<Row> decode(int count) {
 const std::vector<Row> kPrompt = {{0, 512, 512}};
 
 struct Asked {
-  CudaOptions options{};
+  RunConfig options{};
   DenseFormats dense{};
   cuda::Card card = kH200;
 };
 cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = asked.dense};
   return cuda::make_program({.config = config,
-                             .options = asked.options,
+                             .run = asked.options,
                              .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
                              .card = asked.card});
 }
@@ -115,7 +115,7 @@ TEST(make_program, kernels_share_out_what_their_stage_must_read_and_compute) {
 }
 
 TEST(make_program, plain_matrices_take_a_row_per_warp_for_one_token_and_tiles_for_many) {
-  const CudaOptions plain = {.moe = MoeKernel::kReference};
+  const RunConfig plain = {.moe = MoeKernel::kReference};
   EXPECT_THAT(plan(decode(1), {.options = plain}).nodes[2].tile,
               HasSubstr("q: 1 rows x 1 tokens per warp, 1024 x 1 CTAs"));
   EXPECT_THAT(plan(kPrompt, {.options = plain}).nodes[2].tile,
@@ -137,10 +137,10 @@ TEST(make_program, up_to_eight_tokens_take_the_fused_decode_kernels) {
 }
 
 TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_experts) {
-  const auto moe = [](int tokens, const CudaOptions& options) {
+  const auto moe = [](int tokens, const RunConfig& options) {
     return kernels(plan(decode(tokens), {.options = options}), Stage::kMoe);
   };
-  const CudaOptions mxfp8 = {.activations = Activations::kMxfp8}, int8 = {.moe = MoeKernel::kGemv};
+  const RunConfig mxfp8 = {.activations = Activations::kMxfp8}, int8 = {.moe = MoeKernel::kGemv};
   EXPECT_THAT(moe(1, mxfp8),
               ElementsAre("any_round_blocks_f32<mxfp8>", "moe_up", "any_round_blocks_f32<mxfp8>", "gemv<moe_down>"));
   EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
@@ -151,7 +151,7 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
 }
 
 TEST(make_program, the_next_layer_adds_what_the_experts_left) {
-  for (const CudaOptions& options : {CudaOptions{.moe = MoeKernel::kGemv}, CudaOptions{.moe = MoeKernel::kMarlin}}) {
+  for (const RunConfig& options : {RunConfig{.moe = MoeKernel::kGemv}, RunConfig{.moe = MoeKernel::kMarlin}}) {
     const cuda::Program planned = plan(decode(options.moe == MoeKernel::kGemv ? 1 : 9), {.options = options});
     for (const PlannedStage& s : planned.nodes) {
       if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) {
@@ -232,7 +232,7 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.moe = MoeKernel::kGemm}}), Stage::kMoe),
               ElementsAre("any_group_round_f32", "sm90_mxfp4_gemm<experts>"));
   // Two launches where something stands between them.
-  const CudaOptions mxfp8 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
+  const RunConfig mxfp8 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
   EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp8}), Stage::kMoe),
               ElementsAre("any_round_blocks_f32<mxfp8>", "any_group_round_f32", "sm90_mxfp4_gemm<gate_up>",
                           "any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm"));
@@ -277,7 +277,7 @@ TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
 }
 
 TEST(make_program, new_tokens_decide_between_decode_and_prefill_attention) {
-  const CudaOptions flash = {.attention = Attention::kFlash};
+  const RunConfig flash = {.attention = Attention::kFlash};
   const std::string decodes = "any_attend_decode<bf16>", prefills = "sm90_attend_prefill";
   const auto attend = [&](const std::vector<Row>& rows) {
     return kernels(plan(rows, {.options = flash}), Stage::kAttend);
@@ -289,14 +289,14 @@ TEST(make_program, new_tokens_decide_between_decode_and_prefill_attention) {
 
 TEST(make_program, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
   const auto attend = [](const Asked& asked) { return kernels(plan(kPrompt, asked), Stage::kAttend).back(); };
-  const CudaOptions flash = {.attention = Attention::kFlash}, e4m3 = {.kv = Kv::kE4m3};
+  const RunConfig flash = {.attention = Attention::kFlash}, e4m3 = {.kv = Kv::kE4m3};
   EXPECT_EQ(attend({.options = flash}), "sm90_attend_prefill");
   EXPECT_EQ(attend({.options = flash, .card = kGb10}), "any_attend_prefill<bf16>");
   EXPECT_EQ(attend({.options = e4m3}), "any_attend_prefill<e4m3>");
 }
 
 TEST(make_program, the_type_of_the_cache_names_the_attention) {
-  const auto attend = [](const CudaOptions& options) {
+  const auto attend = [](const RunConfig& options) {
     return kernels(plan(decode(1), {.options = options}), Stage::kAttend).at(0);
   };
   EXPECT_EQ(attend({.kv = Kv::kF32}), "any_attend<f32>");
@@ -316,6 +316,10 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
   };
   using enum Activations;
   EXPECT_THAT(refused({.options = {.activations = kInt8}}), HasSubstr("--moe-activation int8: want --moe-kernel gemv"));
+  EXPECT_THAT(refused({.options = {.moe = MoeKernel::kGemv, .activations = Activations::kBf16}}),
+              HasSubstr("--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv"));
+  EXPECT_THAT(refused({.options = {.activations = Activations::kF32}}),
+              HasSubstr("--moe-activation f32: want --moe-kernel reference, found auto"));
   for (const MoeKernel moe : {MoeKernel::kGemv, MoeKernel::kReference})
     EXPECT_THAT(refused({.options = {.moe = moe, .activations = kMxfp8}}),
                 HasSubstr("want --moe-kernel auto, marlin or"));
@@ -323,7 +327,8 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
   EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
   for (const KvType& type : kKvTypes) {  // a new one, too, until cards have kernels for it
     const std::string why = refused({.options = {.kv = type.dtype}});
-    EXPECT_EQ(why.find("--kv-cache-dtype " + std::string(type.word)) == std::string::npos, takes(KvTaker::kCuda, type))
+    EXPECT_EQ(why.find("--kv-cache-dtype " + std::string(type.word)) == std::string::npos,
+              type.on.has(BackendKind::kCuda))
         << why;
   }
   EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference}, .dense = {.qkv = kMxfp4, .o = {}, .lm_head = {}}}),
@@ -348,9 +353,9 @@ TEST(make_program, shapes_that_some_kernels_do_not_serve_are_known) {
 TEST(make_program, a_step_without_logits_plans_none) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
   for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kReference}) {
-    const CudaOptions options = {.moe = moe};
+    const RunConfig options = {.moe = moe};
     const cuda::Program planned =
-        cuda::make_program({.config = config, .options = options, .step = {.rows = kPrompt}, .card = kH200});
+        cuda::make_program({.config = config, .run = options, .step = {.rows = kPrompt}, .card = kH200});
     EXPECT_THAT(kernels(planned, Stage::kLogits), testing::IsEmpty());
   }
 }

@@ -206,17 +206,17 @@ TEST(predict, every_kernel_of_every_cards_programs_has_a_share) {
   using Format = WeightFormat;
   const DenseFormats formats[] = {
       {}, {Format::kMxfp8, Format::kMxfp8, Format::kMxfp8}, {Format::kMxfp4, Format::kMxfp4, Format::kMxfp4}};
-  const CudaOptions options[] = {{},
-                                 {.kv = KvDtype::kE4m3},
-                                 {.activations = Activations::kMxfp8},
-                                 {.moe = MoeKernel::kGemv},
-                                 {.moe = MoeKernel::kMarlin},
-                                 {.moe = MoeKernel::kGemm}};
-  const auto expect_shares = [](const KnownCard& card, const DenseFormats& dense, const CudaOptions& option) {
+  const RunConfig runs[] = {{},
+                            {.kv = KvDtype::kE4m3},
+                            {.activations = Activations::kMxfp8},
+                            {.moe = MoeKernel::kGemv},
+                            {.moe = MoeKernel::kMarlin},
+                            {.moe = MoeKernel::kGemm}};
+  const auto expect_shares = [](const KnownCard& card, const DenseFormats& dense, const RunConfig& run) {
     const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = dense};
     for (const std::vector<Row>& rows : steps()) {
       const Program program = make_program({.config = config,
-                                            .options = option,
+                                            .run = resolved_cuda(config, run),
                                             .step = {.rows = rows, .logit_rows = std::ssize(rows)},
                                             .card = card.facts});
       const StepTime step = predict_step({.program = program, .dims = kDims, .layer_kinds = kTwoLayers, .card = card});
@@ -225,7 +225,7 @@ TEST(predict, every_kernel_of_every_cards_programs_has_a_share) {
   };
   for (const KnownCard& card : known_cards())
     for (const DenseFormats& dense : formats)
-      for (const CudaOptions& option : options) expect_shares(card, dense, option);
+      for (const RunConfig& run : runs) expect_shares(card, dense, run);
 }
 
 }  // namespace

@@ -78,9 +78,9 @@ enum class Held : uint8_t {
 };
 
 struct Program {
-  MoeKernel moe = MoeKernel::kAuto;  // what kAuto became
-  bool flash = false;                // likewise
-  Activations activations = Activations::kExact;
+  MoeKernel moe = MoeKernel::kAuto;              // what kAuto became
+  bool flash = false;                            // likewise
+  Activations activations = Activations::kAuto;  // likewise
   int64_t tokens = 0, logit_rows = 0;
   std::array<std::array<Held, kSlots>, kStages> held{};  // by Stage that has run, by Slot
   GemmInput attn_input{};                                // type and rows of kInput; its place is Arena::gemm_x
@@ -107,11 +107,12 @@ struct Reduce {
 
 struct ProgramArgs {
   const BackendConfig& config;
-  const CudaOptions& options;
+  const RunConfig& run;
   StepShape step;
   const Card& card;
   const Reduce* reduce = nullptr;  // none: one card has the whole step
   bool wide_scales = false;        // some MXFP4 scale is above layout::kMaxNarrowScaleCode
+  std::optional<Tuned> tuned{};    // instead of the card's
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

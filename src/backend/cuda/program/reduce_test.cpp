@@ -25,7 +25,7 @@ const Dims kShape = {.layers = 2,
 
 struct ReduceCase {
   std::string name;
-  CudaOptions options;
+  RunConfig options;
   int major = 9;
   int32_t tokens = 1;
 };
@@ -53,11 +53,8 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
                        auto* const own = static_cast<Bf16*>(values.at);
                        for (int64_t i = 0; i < values.count; ++i) own[i] = Bf16::from_float(2 * own[i].to_float());
                      }};
-  const Program program = make_program({.config = config,
-                                        .options = c.options,
-                                        .step = {.rows = rows, .logit_rows = 1},
-                                        .card = card,
-                                        .reduce = &twice});
+  const Program program = make_program(
+      {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &twice});
 
   // Ones wherever a delta may lie; 32 values to a token are the most that any form has, of splits too.
   const auto room = static_cast<size_t>(32 * (c.tokens + 8) * kShape.hidden);

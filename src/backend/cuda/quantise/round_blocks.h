@@ -16,7 +16,7 @@ namespace nibble::backend::cuda {
 // 2^-24; from, where given, gets them, too. kInt8: a block's 64 bytes become 32 int8, their scale in f32, 28 unused.
 // Whatever order a row's k have in `to`: a block must be 64 bytes at a multiple of 64, which layout/wgmma_b.h keeps.
 struct RoundBlocksArgs {
-  Activations form = Activations::kMxfp8;  // not kExact
+  Activations form = Activations::kMxfp8;  // one that rounds
   float* from = nullptr;                   // [values], 16-byte aligned; null: they are in `to`, as f16
   F16* to = nullptr;                       // [values], 64-byte aligned
   int64_t values = 0;                      // a multiple of 32

@@ -1,0 +1,101 @@
+#pragma once
+// How a model is run: what was asked for or, once resolved, what computes. The application fills it from flags,
+// variables and files; a backend resolves what it was left (resolved_cpu, resolved_cuda, resolved_reference) and reads
+// nothing else. A new setting is a field here, a line in settings_of() and a flag.
+
+#include "backend/activations.h"
+#include "backend/backend_kind.h"
+#include "backend/kv_dtype.h"
+#include "backend/weights.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::backend {
+
+// Who multiplies the experts on a card, and with them every matrix. kAuto: packed matrices, each step on what was
+// faster for its tokens; resolved, it stays where the shapes can be packed.
+enum class MoeKernel : uint8_t {
+  kAuto,
+  kMarlin,     // W4A16 on tensor cores, weights packed once, at upload
+  kGemm,       // kMarlin for up to eight tokens; tensor-core GEMMs over the same weights for more
+  kGemv,       // experts on dp4a, their activations in int8: lossy; all else as kAuto
+  kReference,  // plain loops in float, weights in row order
+};
+[[nodiscard]] constexpr std::string_view name_of(MoeKernel kernel) {
+  constexpr std::array<std::string_view, 5> kNames = {"auto", "marlin", "gemm", "gemv", "reference"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+// kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's heads and pages.
+enum class AttentionKernel : uint8_t { kAuto, kFlash, kReference };
+[[nodiscard]] constexpr std::string_view name_of(AttentionKernel kernel) {
+  constexpr std::array<std::string_view, 3> kNames = {"auto", "flash", "reference"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+// The instruction sets of a CPU.
+enum class CpuIsa : uint8_t {
+  kAuto,      // the best that this CPU has
+  kBaseline,  // what every CPU of this build's architecture has: SSE2, NEON
+  kAvx2,      // with FMA and F16C
+  kAvxVnni,   // the same with AVX-VNNI: Alder Lake, Zen 5 and later
+  kAvx512,    // with VBMI and VNNI: Ice Lake, Zen 4 and later
+  kAmx,       // the same with tiles of bf16: Sapphire Rapids and later
+};
+[[nodiscard]] constexpr std::string_view name_of(CpuIsa isa) {
+  constexpr std::array<std::string_view, 6> kNames = {"auto", "baseline", "avx2", "avxvnni", "avx512", "amx"};
+  return kNames[static_cast<size_t>(isa)];
+}
+
+// Most prompt tokens in a step where nobody says. A card needs more of them to be busy.
+inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
+// Of the card's memory where nobody says; the rest is for the driver and the neighbours.
+inline constexpr double kGpuMemoryUtilization = 0.92;
+
+struct RunConfig {
+  BackendKind backend = BackendKind::kAuto;
+  int threads = 0;                                     // 0: as many as processors
+  std::optional<KvDtype> kv{};                         // none: auto, bf16
+  AttentionKernel attention = AttentionKernel::kAuto;  // of a card
+  MoeKernel moe = MoeKernel::kAuto;                    // of a card
+  Activations activations = Activations::kAuto;
+  CpuIsa isa = CpuIsa::kAuto;
+  bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed
+  bool sinks = true;          // false: attention without its sinks
+  bool copy_weights = false;  // of a CPU: to memory of their own
+  DenseFormats dense{};
+  int64_t max_model_len = 0;                       // 0: the command's; below: as much of it as fits
+  int max_num_batched_tokens = 0;                  // prompt tokens of a step; 0: by the backend
+  std::optional<double> gpu_memory_utilization{};  // of a card: share of its memory that may be used
+  bool poison = false;                             // of a CPU: memory holds NaN until it is written; for tests
+
+  [[nodiscard]] KvDtype kv_type() const { return kv.value_or(KvDtype::kBf16); }
+};
+
+// A setting of a RunConfig in the words of the command line.
+struct RunSetting {
+  std::string_view flag;
+  std::string value;
+  bool given = false;             // or left open
+  BackendSet on = kEveryBackend;  // who has it
+  bool by_value = false;          // `on` has this value, others may have another
+  [[nodiscard]] std::string asked() const { return by_value ? fmt::format("{} {}", flag, value) : std::string(flag); }
+};
+[[nodiscard]] std::vector<RunSetting> settings_of(const RunConfig& config);
+
+// What is given and none of these backends has; none where they have all.
+[[nodiscard]] std::optional<RunSetting> misfit(const RunConfig& config, BackendSet backends);
+// Throws Error(kUnsupported) for one, naming it, who has it, and `why` it is these: why config.backend is no other.
+void validate(const RunConfig& config, BackendSet backends, std::string_view why = "");
+
+// What is the same on every backend: threads, the KV type, the size of a step, a card's share of memory.
+[[nodiscard]] RunConfig with_defaults(RunConfig config);
+
+}  // namespace nibble::backend

@@ -1,0 +1,96 @@
+#include "backend/run_config.h"
+
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace nibble::backend {
+namespace {
+
+using enum BackendKind;
+
+std::string refusal(const RunConfig& config, BackendSet backends, std::string_view why = "") {
+  try {
+    validate(config, backends, why);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(run_config, what_is_left_open_fits_every_backend) {
+  for (const BackendKind kind : kBackends) EXPECT_EQ(refusal({.backend = kind}, {kind}), "");
+}
+
+TEST(run_config, a_setting_is_refused_by_a_backend_that_has_it_not) {
+  const struct {
+    RunConfig config;
+    BackendSet on;
+    std::string_view says;
+  } cases[] = {
+      {{.attention = AttentionKernel::kFlash}, {kCuda}, "--attention-backend: want --backend cuda, found "},
+      {{.moe = MoeKernel::kMarlin}, {kCuda}, "--moe-kernel: want --backend cuda, found "},
+      {{.eager = true}, {kCuda}, "--enforce-eager: want --backend cuda, found "},
+      {{.gpu_memory_utilization = 0.5}, {kCuda}, "--gpu-memory-utilization: want --backend cuda, found "},
+      {{.isa = CpuIsa::kBaseline}, {kCpu}, "--cpu-isa: want --backend cpu, found "},
+      {{.copy_weights = true}, {kCpu}, "--no-mmap: want --backend cpu, found "},
+      {{.kv = KvDtype::kInt8}, {kCpu, kReference}, "--kv-cache-dtype int8: want --backend cpu or reference, found "},
+      {{.activations = Activations::kF32}, {kCpu}, "--moe-activation f32: want --backend cpu, found "},
+      {{.activations = Activations::kMxfp8},
+       {kCuda, kReference},
+       "--moe-activation mxfp8: want --backend cuda or reference, found "},
+      {{.activations = Activations::kBf16}, kEveryBackend, ""},
+      {{.sinks = false}, kEveryBackend, ""}};
+  for (const auto& [config, on, says] : cases) {
+    for (const BackendKind kind : kBackends) {
+      RunConfig with = config;
+      with.backend = kind;
+      const std::string want = on.has(kind) ? "" : std::string(says) + std::string(name_of(kind));
+      EXPECT_EQ(refusal(with, {kind}), want);
+    }
+    EXPECT_EQ(refusal(config, kEveryBackend), "") << "of several, one is enough";
+  }
+  EXPECT_EQ(refusal({.moe = MoeKernel::kGemm}, {kCpu}, "backend cpu: no card"),
+            "--moe-kernel: want --backend cuda, found backend cpu: no card");
+}
+
+TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
+  RunConfig all{.backend = kCuda,
+                .threads = 3,
+                .kv = KvDtype::kE4m3,
+                .attention = AttentionKernel::kFlash,
+                .moe = MoeKernel::kGemm,
+                .activations = Activations::kMxfp8,
+                .isa = CpuIsa::kAvx2,
+                .eager = true,
+                .sinks = false,
+                .copy_weights = true,
+                .dense = {.qkv = WeightFormat::kMxfp4, .o = WeightFormat::kMxfp8, .lm_head = WeightFormat::kMxfp4},
+                .max_model_len = 100,
+                .max_num_batched_tokens = 8,
+                .gpu_memory_utilization = 0.5};
+  std::string given;
+  for (const RunSetting& s : settings_of(all)) given += std::string(s.flag) + " " + s.value + (s.given ? "\n" : " ?\n");
+  EXPECT_EQ(given,
+            "--backend cuda\n--threads 3\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--cpu-isa avx2\n--no-mmap "
+            "true\n--moe-kernel gemm\n--enforce-eager true\n--attention-backend flash\n--gpu-memory-utilization 0.5\n"
+            "--attention-sinks off\n--mxfp4-layers qkv,lm_head\n--mxfp8-layers o\n--max-model-len 100\n"
+            "--max-num-batched-tokens 8\n");
+  for (const RunSetting& s : settings_of({})) EXPECT_FALSE(s.given) << s.flag;
+}
+
+TEST(run_config, defaults_depend_on_the_backend) {
+  const RunConfig card = with_defaults({.backend = kCuda}), host = with_defaults({.backend = kCpu});
+  EXPECT_EQ(card.max_num_batched_tokens, kCardStepTokens);
+  EXPECT_EQ(host.max_num_batched_tokens, kHostStepTokens);
+  EXPECT_EQ(card.gpu_memory_utilization, kGpuMemoryUtilization);
+  EXPECT_FALSE(host.gpu_memory_utilization.has_value());
+  EXPECT_EQ(host.kv, KvDtype::kBf16);
+  EXPECT_GT(host.threads, 0);
+}
+
+}  // namespace
+}  // namespace nibble::backend

@@ -81,6 +81,8 @@ endfunction()
 set(NIBBLE_CPU_MASKS)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(NIBBLE_CPU_MASKS avx2)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(NIBBLE_CPU_MASKS dotprod baseline)
 endif()
 
 # nibble_masked_tests(<name> ENVIRONMENT … COMMAND …): a test for each of NIBBLE_CPU_MASKS.

@@ -67,8 +67,7 @@ struct DotPanel {
     }
   }
 
-  // Eight rows. A block of four tokens takes 132 instructions: 64 SDOT (8 a token's row of 32), 16 loads of weights and
-  // 8 of activations, 8 zeros, 24 for the scales.
+  // Eight rows. A block and four tokens take 146 instructions, 64 of them SDOT (g++ 12 -O3).
   template <int kCount>
   static void multiply_eight(const StripArgs<DotPanel>& args, int row) {
     float32x4_t sum[kCount][2];

@@ -72,8 +72,7 @@ struct MatrixPanel {
     }
   }
 
-  // Four rows. A block of eight tokens takes 100 instructions: 32 SMMLA (one a token's row of 32), 8 loads of weights
-  // and 16 of activations, 8 zeros, 30 for the scales.
+  // Four rows. A block and eight tokens take 92 instructions, 32 of them SMMLA (g++ 12 -O3).
   template <int kCount>
   static void multiply_four(const StripArgs<MatrixPanel>& args, int row) {
     // A vector of sums: a row's of two tokens, then the next row's.

@@ -28,8 +28,8 @@ struct Row {
   int64_t blocks;
 };
 
-// out[t] = row · x[t], kTileRows apart. Four blocks of MXFP4 and one token take 54 instructions for 68 bytes (4 loads
-// and 12 to decode, 12 for the products, 5 to add them up, 6 for the scales), of Q8_0 43 for 136.
+// out[t] = row · x[t], kTileRows apart. Instructions of a step of four blocks and one token, as g++ 12 -O3 makes them:
+// 58 for 68 bytes of MXFP4, 63 of ggml's, 57 for 136 of Q8_0.
 template <WeightFormat kFormat, int kTokens>
 void multiply_row(const Row& row, const PreparedRow* x, Ahead& ahead, float* out) {
   using Form = Blocks<kFormat>;

@@ -9,9 +9,9 @@ std::vector<IsaKernels> kernels_here() {
   std::vector<IsaKernels> here;
   for (const IsaKernels& each : portable_kernels()) {
     if (each.isa == CpuIsa::kBaseline) {
-      const bool first = here.empty();
-      const Kernels dot = first && unmasked(CpuIsa::kDotProd) ? with_dotprod(each.kernels) : each.kernels;
-      const Kernels matrix = first && unmasked(CpuIsa::kI8mm) ? with_i8mm(each.kernels) : each.kernels;
+      if (!here.empty() && here.back().isa == each.isa) continue;  // NEON's is there, Arm's plain one is left
+      const Kernels dot = unmasked(CpuIsa::kDotProd) ? with_dotprod(each.kernels) : each.kernels;
+      const Kernels matrix = unmasked(CpuIsa::kI8mm) ? with_i8mm(each.kernels) : each.kernels;
       if (matrix.int8 != nullptr) here.push_back({CpuIsa::kI8mm, matrix});
       if (dot.int8 != nullptr) here.push_back({CpuIsa::kDotProd, dot});
       here.push_back(each);

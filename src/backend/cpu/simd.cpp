@@ -161,7 +161,8 @@ void dot(const T* w, const float* const* x, int64_t n, float* out) {
   }
   for (int t = 0; t < kCount; ++t) {
     float sum = hn::GetLane(hn::SumOfLanes(F(), hn::Add(sum0[t], sum1[t])));
-    for (int64_t j = i; j < n; ++j) sum += value(w + j) * x[t][j];
+    // Said, or a compiler fuses the one and not the other.
+    for (int64_t j = i; j < n; ++j) sum = std::fma(value(w + j), x[t][j], sum);
     out[t * kTileRows] = sum;
   }
 }

@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -281,6 +282,23 @@ TEST(cpu_kernels, activations_without_kernels_are_refused_by_name) {
     EXPECT_EQ(error.code(), Code::kUnsupported);
     EXPECT_STREQ(error.what(), "--moe-activation mxfp8: want --backend cuda or reference, found cpu");
   }
+}
+
+TEST(cpu_kernels, a_mask_leaves_what_its_own_architecture_has_below_it) {
+  const CpuIsa before = isa_mask();
+  const auto left = [](CpuIsa most) {
+    mask_isa(most);
+    std::vector<CpuIsa> all;
+    std::copy_if(kCpuIsas.begin(), kCpuIsas.end(), std::back_inserter(all), unmasked);
+    return all;
+  };
+  using enum CpuIsa;
+  EXPECT_EQ(left(kAuto), std::vector(kCpuIsas.begin(), kCpuIsas.end()));
+  EXPECT_EQ(left(kBaseline), (std::vector{kAuto, kBaseline}));
+  EXPECT_EQ(left(kAvxVnni), (std::vector{kAuto, kBaseline, kAvx2, kAvxVnni}));
+  EXPECT_EQ(left(kDotProd), (std::vector{kAuto, kBaseline, kDotProd}));
+  EXPECT_EQ(left(kI8mm), (std::vector{kAuto, kBaseline, kDotProd, kI8mm}));
+  mask_isa(before);
 }
 
 TEST(cpu_kernels, an_instruction_set_that_is_missing_is_refused_by_name) {

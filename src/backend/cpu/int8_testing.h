@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -15,6 +15,8 @@ struct Int8Form {
   const char* name;
   const char* needs;             // what a CPU must have, for who reads that it was skipped
   const Int8Kernels* (*find)();  // null: not here
+
+  friend void PrintTo(const Int8Form& form, std::ostream* out) { *out << form.name; }
 };
 
 // The int8 products of this CPU's table of `isa`; null: it has none.

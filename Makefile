@@ -9,7 +9,7 @@ PROMPT ?= Once upon a time
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build cuda package test test-serve test-page asan tsan fuzz lint format clean
+.PHONY: help setup demo build cuda package test test-arm test-arm-kernels test-serve test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -39,6 +39,18 @@ demo: setup ## build, then let the small model of the repository tell a story
 test: build ## build, all tests that need no GPU, lint
 	$(call run_tests,cpu)
 	@$(MAKE) lint
+
+test-arm: setup ## the CPU product for 64-bit Arm and its tests under qemu, cross-compiled (Debian)
+	@tools/setup.sh arm
+	$(call configure,arm)
+	$(call compile,arm)
+	$(call run_tests,arm)
+
+test-arm-kernels: setup ## of the same only the CPU backend's kernels
+	@tools/setup.sh arm
+	$(call configure,arm)
+	$(call compile,arm,cpu_test)
+	$(call run_tests,arm,-R 'Int8Products|arm_int8|CpuKernels|cpu_kernels')
 
 test-serve: setup ## the openai client, llama-benchy and huggingface_hub against nibble (from PyPI, in .venv-serve)
 	@tools/setup.sh python
@@ -94,6 +106,7 @@ define compile
 	@cmake --build build/$(1) --parallel $(JOBS) $(if $(2),--target $(2))
 endef
 
+# $(2): more for ctest.
 define run_tests
-	@JOBS=$(JOBS) tools/run_tests.sh build/$(1)
+	@JOBS=$(JOBS) tools/run_tests.sh build/$(1) $(2)
 endef

@@ -81,14 +81,22 @@ endfunction()
 set(NIBBLE_CPU_MASKS)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(NIBBLE_CPU_MASKS avx2)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(NIBBLE_CPU_MASKS dotprod baseline)
 endif()
+
+set(NIBBLE_TEST_SECONDS 600)  # of one test
+if(CMAKE_CROSSCOMPILING)
+  set(NIBBLE_TEST_SECONDS 3600)  # an emulator takes ten times as long
+endif()
+math(EXPR NIBBLE_MASKED_SECONDS "2 * ${NIBBLE_TEST_SECONDS}")
 
 # nibble_masked_tests(<name> ENVIRONMENT … COMMAND …): a test for each of NIBBLE_CPU_MASKS.
 function(nibble_masked_tests name)
   cmake_parse_arguments(T "" "" "COMMAND;ENVIRONMENT" ${ARGN})
   foreach(mask IN LISTS NIBBLE_CPU_MASKS)
     add_test(NAME ${name}_as_${mask} COMMAND ${T_COMMAND})
-    set_tests_properties(${name}_as_${mask} PROPERTIES ENVIRONMENT "NIBBLE_CPU_MASK=${mask};${T_ENVIRONMENT}" TIMEOUT 1200)
+    set_tests_properties(${name}_as_${mask} PROPERTIES ENVIRONMENT "NIBBLE_CPU_MASK=${mask};${T_ENVIRONMENT}" TIMEOUT ${NIBBLE_MASKED_SECONDS})
   endforeach()
 endfunction()
 
@@ -105,5 +113,5 @@ function(nibble_test name)
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
   endif()
   target_compile_definitions(${name} PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600 LABELS "${T_LABEL}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${NIBBLE_TEST_SECONDS} LABELS "${T_LABEL}")
 endfunction()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Which CUDA build still fits into CI's time: "cuda" (both architectures), "h100" (one) or "none".
+"""What still fits into CI's time: a CUDA build, "cuda" (both architectures) or "h100" (one), and then "arm", Arm's kernels.
 
-    tools/ci_clock.py <seconds left> [--jobs N] [--probe SECONDS]
+    tools/ci_clock.py <seconds left> [--no-cuda] [--jobs N] [--probe SECONDS]
 
-Prints the preset on standard output and why on standard error. What a build takes is told by a probe: one known source,
-compiled once per job at the same time and past any ccache, so neither a warm cache nor a quick test run promises too much.
---probe: what it took, instead of trying. Standard library and c++.
+Prints them on standard output, in their order, and why on standard error. What a build takes is told by a probe: one known
+source, compiled once per job at the same time and past any ccache, so neither a warm cache nor a quick test run promises too
+much. --no-cuda: there is no nvcc. --probe: what it took, instead of trying. Standard library and c++.
 """
 
 import argparse
@@ -20,6 +20,7 @@ PROBE = "src/checkpoint/strict_json.cpp"
 # CPU seconds of a build, nothing of it cached, over those of the probe: tools/compile_cost.py on build/cuda, 2026-11-23.
 # SM90 alone still compiles every kernel's source, which SM121 does not.
 COSTS = (("cuda", 90), ("h100", 75))
+ARM_COST = 0  # the same of make test-arm-kernels, its tests included
 SPARE_SECONDS = 300  # to link, and because an estimate is one
 
 
@@ -34,25 +35,39 @@ def probe(jobs):
     return time.monotonic() - started
 
 
-def choose(left, seconds, jobs):
-    """(preset, why)."""
-    estimates = [(preset, round(cost * seconds / jobs)) for preset, cost in COSTS]
+def choose(left, seconds, jobs, cuda=True):
+    """(what fits, a line about each)."""
+    fits, lines, spent = [], [], SPARE_SECONDS
+    estimates = [(preset, round(cost * seconds / jobs)) for preset, cost in (COSTS if cuda else ())]
     for preset, estimate in estimates:
-        if estimate + SPARE_SECONDS <= left:
-            return preset, f"the preset {preset} takes about {estimate} s of {left} s left"
-    return "none", f"CUDA build left out: {left} s are left, for one architecture it wants about {estimates[-1][1] + SPARE_SECONDS} s"
+        if estimate + spent <= left:
+            fits.append(preset)
+            lines.append(f"the preset {preset} takes about {estimate} s of {left} s left")
+            spent += estimate
+            break
+    if cuda and not fits:
+        lines.append(f"CUDA build left out: {left} s are left, for one architecture it wants about {estimates[-1][1] + SPARE_SECONDS} s")
+    arm = round(ARM_COST * seconds / jobs)
+    if arm + spent <= left:
+        fits.append("arm")
+        lines.append(f"Arm's kernels take about {arm} s")
+    else:
+        lines.append(f"Arm's kernels left out: they want about {arm} s")
+    return fits, lines
 
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("left", type=int)
+    parser.add_argument("--no-cuda", action="store_true")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--probe", type=float)
     options = parser.parse_args(arguments[1:])
     seconds = options.probe if options.probe is not None else probe(options.jobs)
-    preset, why = choose(options.left, seconds, options.jobs)
-    print(f"ci: {why}", file=sys.stderr)
-    print(preset)
+    fits, lines = choose(options.left, seconds, options.jobs, cuda=not options.no_cuda)
+    for line in lines:
+        print(f"ci: {line}", file=sys.stderr)
+    print(*fits)
     return 0
 
 

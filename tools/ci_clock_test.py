@@ -17,31 +17,42 @@ BOTH, ONE = (dict(ci_clock.COSTS)[preset] for preset in ("cuda", "h100"))
 
 
 class CiClockTest(unittest.TestCase):
-    def test_with_time_both_architectures_are_built(self):
-        self.assertEqual(ci_clock.choose(left=5000, seconds=3, jobs=2)[0], "cuda")
+    def test_with_time_both_architectures_are_built_and_arms_kernels_follow(self):
+        self.assertEqual(ci_clock.choose(left=5000, seconds=3, jobs=2)[0], ["cuda", "arm"])
 
     def test_what_fits_is_chosen_by_the_machine_and_not_by_the_clock_alone(self):
         for jobs in (1, 2, 16):
             seconds = 4.0 * jobs
             for preset, cost in (("cuda", BOTH), ("h100", ONE)):
                 need = 4 * cost + ci_clock.SPARE_SECONDS
-                self.assertEqual(ci_clock.choose(need, seconds, jobs)[0], preset)
-                self.assertNotEqual(ci_clock.choose(need - 1, seconds, jobs)[0], preset)
+                self.assertEqual(ci_clock.choose(need, seconds, jobs)[0], [preset])
+                self.assertNotIn(preset, ci_clock.choose(need - 1, seconds, jobs)[0])
+
+    def test_arms_kernels_never_take_the_cuda_builds_time(self):
+        need = 4 * BOTH + ci_clock.SPARE_SECONDS
+        self.assertEqual(ci_clock.choose(need + 4 * ci_clock.ARM_COST, 4, 1)[0], ["cuda", "arm"])
+        fits, lines = ci_clock.choose(need + 4 * ci_clock.ARM_COST - 1, 4, 1)
+        self.assertEqual(fits, ["cuda"])
+        self.assertIn("Arm's kernels left out", lines[-1])
+
+    def test_without_nvcc_arms_kernels_are_all(self):
+        self.assertEqual(ci_clock.choose(left=5000, seconds=3, jobs=2, cuda=False), (["arm"], [f"Arm's kernels take about {round(ci_clock.ARM_COST * 1.5)} s"]))
 
     def test_what_is_left_out_is_said_in_one_line(self):
-        preset, why = ci_clock.choose(left=100, seconds=60, jobs=2)
-        self.assertEqual(preset, "none")
-        self.assertIn("CUDA build left out: 100 s are left", why)
-        self.assertNotIn("\n", why)
+        fits, lines = ci_clock.choose(left=100, seconds=60, jobs=2)
+        self.assertEqual(fits, [])
+        self.assertIn("CUDA build left out: 100 s are left", lines[0])
+        self.assertIn("Arm's kernels left out", lines[1])
+        self.assertEqual(len(lines), 2)
 
     def test_no_time_left_at_all_is_no_error(self):
-        self.assertEqual(ci_clock.choose(left=-5, seconds=3, jobs=2)[0], "none")
+        self.assertEqual(ci_clock.choose(left=-5, seconds=3, jobs=2)[0], [])
 
-    def test_the_preset_is_all_that_standard_output_says(self):
+    def test_what_fits_is_all_that_standard_output_says(self):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             self.assertEqual(ci_clock.main(["ci_clock.py", "5000", "--jobs", "2", "--probe", "3"]), 0)
-        self.assertEqual(out.getvalue(), "cuda\n")
+        self.assertEqual(out.getvalue(), "cuda arm\n")
         self.assertIn("ci: the preset cuda takes about", err.getvalue())
 
     def test_the_probe_is_there(self):
@@ -51,9 +62,10 @@ class CiClockTest(unittest.TestCase):
 class CiRunTest(unittest.TestCase):
     """`make` and `nvcc` are stubs; `clock` stands for ci_clock.py."""
 
-    def run_ci(self, clock, make="exit 0", limit="5400"):
+    def run_ci(self, clock, make="exit 0", limit="5400", setup="exit 0"):
         with tempfile.TemporaryDirectory() as folder:
-            for name, text in (("bin/make", f'echo "make $*"; [ "$1" = test ] && exit 0; {make}'), ("bin/nvcc", ""), ("tools/ci_clock.py", clock)):
+            for name, text in (("bin/make", f'echo "make $*"; [ "$1" = test ] && exit 0; {make}'), ("bin/nvcc", ""), ("tools/ci_clock.py", clock),
+                               ("tools/setup.sh", setup)):
                 file = Path(folder, name)
                 file.parent.mkdir(exist_ok=True)
                 file.write_text("#!/bin/bash\n" + text + "\n", encoding="utf-8")
@@ -70,7 +82,7 @@ class CiRunTest(unittest.TestCase):
         self.assertLess(said.index("make test"), said.index("make cuda PRESET=h100"))
 
     def test_without_time_nothing_is_built_for_cuda_and_ci_passes(self):
-        status, said = self.run_ci("echo 'ci: CUDA build left out' >&2; echo none")
+        status, said = self.run_ci("echo 'ci: CUDA build left out' >&2; echo")
         self.assertEqual(status, 0)
         self.assertNotIn("make cuda", said)
         self.assertIn("ci: CUDA build left out", said)
@@ -78,7 +90,19 @@ class CiRunTest(unittest.TestCase):
     def test_a_build_that_outlasts_the_limit_is_ended_and_said(self):
         status, said = self.run_ci("echo cuda", make="sleep 30", limit="62")
         self.assertEqual(status, 0)
-        self.assertIn("ci: CUDA build left out: it was not done", said)
+        self.assertIn("ci: cuda left out: it was not done", said)
+
+    def test_arms_kernels_are_tested_where_their_packages_can_be_had(self):
+        status, said = self.run_ci("echo cuda arm")
+        self.assertEqual(status, 0)
+        self.assertLess(said.index("make cuda PRESET=cuda"), said.index("make test-arm-kernels"))
+        status, said = self.run_ci("echo arm", setup='[ "$*" = arm ] && exit 1')
+        self.assertEqual(status, 0)
+        self.assertNotIn("make test-arm-kernels", said)
+        self.assertIn("ci: Arm's kernels left out", said)
+        status, said = self.run_ci("echo arm", make="exit 2")
+        self.assertEqual(status, 1)
+        self.assertIn("make test-arm-kernels failed", said)
 
     def test_a_build_that_fails_fails(self):
         status, said = self.run_ci("echo cuda", make="exit 2")

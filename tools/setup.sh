@@ -8,7 +8,14 @@ fail() {
   exit 1
 }
 
-installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+# Of the machine's architecture, where a name does not end with one: another's may be there beside it.
+installed() {
+  local name=${1%%:*} architecture
+  architecture=${1#"$name"}
+  architecture=${architecture#:}
+  dpkg-query -W -f '${db:Status-Status} ${Architecture}\n' "$name" 2>/dev/null |
+    grep -xE "installed (${architecture:-$(dpkg --print-architecture)}|all)" >/dev/null
+}
 # apt-cache succeeds for names that are only mentioned by others, too, and then says nothing.
 offered() { [ -n "$(apt-cache show "$1" 2>/dev/null)" ]; }
 
@@ -55,6 +62,11 @@ install_missing() {
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || fail "these are missing; install them as root: apt-get install $(cut -d' ' -f1 <<<"$missing" | tr '\n' ' ')"
     as_root=(sudo)
+  fi
+  if [[ $missing == *:arm64* ]]; then
+    # Ubuntu has arm64's packages on other servers, which are not ours to add.
+    grep -qx 'ID=debian' /etc/os-release || fail "packages of arm64 on another machine: want Debian, whose servers offer them all"
+    "${as_root[@]}" dpkg --add-architecture arm64
   fi
   echo "setup: installing ${missing//$'\n'/, }"
   "${as_root[@]}" apt-get update -qq </dev/null || echo "setup: apt-get update failed; going on with the lists at hand" >&2

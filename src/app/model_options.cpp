@@ -87,7 +87,7 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
   if (host)
     add_choice<CpuIsa>(flags, "--cpu-isa",
                        named(o.run.isa, {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni,
-                                         CpuIsa::kAvx512, CpuIsa::kAmx}),
+                                         CpuIsa::kAvx512, CpuIsa::kAmx, CpuIsa::kDotProd, CpuIsa::kI8mm}),
                        "CPU: instruction set; auto: the best there is");
   using backend::MoeKernel;
   add_choice<MoeKernel>(

@@ -48,9 +48,14 @@ enum class CpuIsa : uint8_t {
   kAvxVnni,   // the same with AVX-VNNI: Alder Lake, Zen 5 and later
   kAvx512,    // with VBMI and VNNI: Ice Lake, Zen 4 and later
   kAmx,       // the same with tiles of bf16: Sapphire Rapids and later
+  kDotProd,   // Arm's SDOT (FEAT_DotProd): Cortex-A76, Neoverse N1 and later
+  kI8mm,      // with SMMLA (FEAT_I8MM): Cortex-X2, Neoverse V1 and later, so Grace and GB10
 };
+inline constexpr std::array kCpuIsas = {CpuIsa::kAuto,   CpuIsa::kBaseline, CpuIsa::kAvx2,    CpuIsa::kAvxVnni,
+                                        CpuIsa::kAvx512, CpuIsa::kAmx,      CpuIsa::kDotProd, CpuIsa::kI8mm};
 [[nodiscard]] constexpr std::string_view name_of(CpuIsa isa) {
-  constexpr std::array<std::string_view, 6> kNames = {"auto", "baseline", "avx2", "avxvnni", "avx512", "amx"};
+  constexpr std::array<std::string_view, 8> kNames = {"auto",   "baseline", "avx2",    "avxvnni",
+                                                      "avx512", "amx",      "dotprod", "i8mm"};
   return kNames[static_cast<size_t>(isa)];
 }
 

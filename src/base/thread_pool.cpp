@@ -17,6 +17,8 @@ constexpr int kSpins = 2000;  // some 30 µs: longer than what lies between the 
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");  // YIELD is a NOP on most cores, and does not wait at all
 #endif
 }
 

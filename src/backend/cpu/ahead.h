@@ -1,9 +1,8 @@
 #pragma once
-// Fetching what will be read next; for x86's files of intrinsics.
+// Fetching what will be read next; for files of intrinsics.
 
+#include "backend/cpu/isa.h"
 #include "backend/cpu/kernels.h"
-
-#include <immintrin.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -31,7 +30,7 @@ class Ahead {
         near_(is_near()) {}
   // All up to `bytes` from the beginning, into the second cache.
   void fetch(int64_t bytes) {
-    for (; at_ < bytes; at_ += 64) _mm_prefetch(base_ + at_, _MM_HINT_T1);
+    for (; at_ < bytes; at_ += 64) __builtin_prefetch(base_ + at_, 0, 2);
   }
   // The next kBytes, without the loop over lines, which would be a fifth of the instructions of a token's product.
   // kFloats: never into the first cache, which the tokens' floats fill.
@@ -58,7 +57,7 @@ class Ahead {
   void advance(int64_t bytes) { fetch(wanted_ += bytes); }
 
   // Whether this processor wants lines in the first cache.
-  static bool is_near() { return __builtin_cpu_is("amd") != 0; }
+  static bool is_near() { return wants_first_cache(); }
 
  private:
   const uint8_t* base_;

@@ -1,8 +1,6 @@
-// The forms of products of rounded activations: AVX2's, AVX-VNNI's, AVX-512's, AMX's, and AMX's kernel over tiles that
-// do what Intel's manual says.
-#include "backend/cpu/amx_attend.h"
-#include "backend/cpu/amx_testing.h"
-#include "backend/cpu/kernels.h"
+// Products of rounded activations, in each form that int8_testing.h knows.
+#include "backend/cpu/int8_testing.h"
+
 #include "backend/cpu/kernels_testing.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +9,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <vector>
 
 namespace nibble::backend::cpu {
@@ -28,64 +25,6 @@ float weight_in_bf16(float value) {
 }
 
 constexpr std::array kInt8Formats = {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8};
-
-enum class Form { kAvx2, kAvxVnni, kAvx512, kEmulatedAmx, kAmx };
-
-class Int8Products : public testing::TestWithParam<Form> {
- protected:
-  void SetUp() override {
-    const auto find = [](CpuIsa isa) -> const Int8Kernels* {
-      for (const IsaKernels& each : kernels_here())
-        if (each.isa == isa) return each.kernels.int8;
-      return nullptr;
-    };
-    switch (GetParam()) {
-      case Form::kAvx2: kernels_ = find(CpuIsa::kAvx2); break;
-      case Form::kAvxVnni: kernels_ = find(CpuIsa::kAvxVnni); break;
-      case Form::kAvx512:
-      case Form::kEmulatedAmx: kernels_ = find(CpuIsa::kAvx512); break;
-      case Form::kAmx: kernels_ = find(CpuIsa::kAmx); break;
-    }
-    // With AVX-512 but without its VBMI and VNNI, what AVX2 has.
-    if (kernels_ == nullptr || (GetParam() >= Form::kAvx512 && kernels_ == find(CpuIsa::kAvx2)))
-      GTEST_SKIP() << "this CPU, or its Linux, offers no " << needs();
-    if (GetParam() == Form::kEmulatedAmx) kernels_ = &amx_kernels<EmulatedTiles>();
-  }
-  static std::string_view needs() {
-    switch (GetParam()) {
-      case Form::kAvx2: return "AVX2";
-      case Form::kAvxVnni: return "AVX-VNNI";
-      case Form::kAvx512:
-      case Form::kEmulatedAmx: return "AVX-512 with VBMI and VNNI";
-      case Form::kAmx: return "AMX for bf16";
-    }
-    return "";
-  }
-
-  // Rows, and the tiles that serve.
-  [[nodiscard]] std::vector<const TokenTiles*> forms(WeightFormat format, int tokens) const {
-    std::vector<const TokenTiles*> forms{nullptr};
-    for (const TokenTiles* each : kernels_->tiles)
-      if (each != nullptr && each->serves(format, tokens)) forms.push_back(each);
-    return forms;
-  }
-
-  const Int8Kernels* kernels_ = nullptr;
-};
-
-std::string name_of(const testing::TestParamInfo<Form>& tested) {
-  switch (tested.param) {
-    case Form::kAvx2: return "avx2";
-    case Form::kAvxVnni: return "avxvnni";
-    case Form::kAvx512: return "avx512";
-    case Form::kEmulatedAmx: return "emulated_amx";
-    case Form::kAmx: return "amx";
-  }
-  return "";
-}
-INSTANTIATE_TEST_SUITE_P(Each, Int8Products,
-                         testing::Values(Form::kAvx2, Form::kAvxVnni, Form::kAvx512, Form::kEmulatedAmx, Form::kAmx),
-                         name_of);
 
 // Each product within what float sums lose, and nothing written past the rows.
 void expect_product(const Int8Kernels& kernels, const Sample& w, const std::vector<std::vector<float>>& x,
@@ -206,71 +145,6 @@ TEST_P(Int8Products, survive_scales_far_from_one_and_zeros) {
             EXPECT_FALSE(std::abs(got) <= 0x1p80) << int{exponent} << " " << unit << " " << tokens;
           else
             EXPECT_LT(std::abs(got), 0x1p10 * factor) << int{exponent} << " " << unit << " " << tokens;
-        }
-      }
-    }
-  }
-}
-
-// Attention's, of what bf16 holds exactly: all that is left is the order of sums.
-TEST(paired_products, match_double_in_tiles_and_emulated) {
-  std::vector<const PairedProducts*> forms;
-  for (const IsaKernels& each : kernels_here()) {
-    if (each.isa == CpuIsa::kAmx) forms.push_back(each.kernels.int8->paired);
-    if (each.isa == CpuIsa::kAvx512 && each.kernels.int8 != nullptr)
-      forms.push_back(amx_kernels<EmulatedTiles>().paired);
-  }
-  if (forms.empty()) GTEST_SKIP() << "this CPU has no AVX-512 with VBMI and VNNI";
-  constexpr size_t kWide = kPageTokens;
-  const auto exact = [](size_t n, uint64_t seed) {
-    std::vector<float> values = random_floats(n, seed);
-    for (float& value : values) value = Bf16::from_float(value).to_float();
-    return values;
-  };
-  std::array<std::vector<float>, 2> plain{exact(kWide * kWide, 1), exact(kWide * kWide, 2)};
-  for (const PairedProducts* form : forms) {
-    std::array<Buffer, 2> pairs;
-    for (size_t p = 0; p < 2; ++p) {
-      std::vector<Bf16> page;
-      for (const float value : plain[p]) page.push_back(Bf16::from_float(value));
-      for (const size_t row : {size_t{0}, kWide - 1})  // none of these is read
-        std::fill_n(page.begin() + static_cast<int64_t>(row * kWide), kWide, Bf16::from_float(NAN));
-      pairs[p] = Buffer(int64_t{kPageTokens} * kPageTokens * 2);
-      form->pair_rows({.page = page.data(), .from = 1, .to = kPageTokens - 1, .out = pairs[p].as<std::byte>()});
-    }
-    const std::array<const void*, 2> pages{pairs[0].as<std::byte>(), pairs[1].as<std::byte>()};
-    const auto at = [&](size_t p, size_t k, size_t n) {
-      return k == 0 || k == kWide - 1 ? 0.0 : double{plain[p][k * kWide + n]};
-    };
-    for (const int rows : {1, 15, 16}) {
-      const std::vector<float> a = exact(16 * 2 * kWide, 3);
-      std::vector<float> scores(16 * 2 * kWide), values(16 * kWide, 7.0f);
-      form->scores({.a = a.data(),
-                    .a_stride = 2 * kPageTokens,
-                    .rows = rows,
-                    .pages = pages,
-                    .c = scores.data(),
-                    .c_stride = 2 * kPageTokens});
-      form->values({.a = a.data(),
-                    .a_stride = 2 * kPageTokens,
-                    .rows = rows,
-                    .pages = pages,
-                    .c = values.data(),
-                    .c_stride = kPageTokens});
-      for (size_t r = 0; r < 16; ++r) {
-        for (size_t n = 0; n < kWide; ++n) {
-          double both = 0;
-          for (size_t p = 0; p < 2; ++p) {
-            double score = 0;
-            for (size_t k = 0; k < kWide; ++k) {
-              score += a[r * 2 * kWide + k] * at(p, k, n);
-              both += a[r * 2 * kWide + p * kWide + k] * at(p, k, n);
-            }
-            if (r < static_cast<size_t>(rows)) {
-              ASSERT_NEAR(scores[(r * 2 + p) * kWide + n], score, 1e-4);
-            }
-          }
-          ASSERT_NEAR(values[r * kWide + n], r < static_cast<size_t>(rows) ? both : 7.0, 1e-4) << r << " " << n;
         }
       }
     }

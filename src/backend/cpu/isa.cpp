@@ -4,7 +4,6 @@
 
 #include <hwy/detect_targets.h>
 
-#include <array>
 #include <atomic>
 #include <string>
 
@@ -15,8 +14,7 @@
 namespace nibble::backend {
 namespace {
 
-constexpr std::array kIsas = {CpuIsa::kAuto,    CpuIsa::kBaseline, CpuIsa::kAvx2,
-                              CpuIsa::kAvxVnni, CpuIsa::kAvx512,   CpuIsa::kAmx};
+constexpr bool is_of_arm(CpuIsa isa) { return isa >= CpuIsa::kDotProd; }
 
 std::atomic<CpuIsa> mask{CpuIsa::kAuto};
 
@@ -24,7 +22,7 @@ std::atomic<CpuIsa> mask{CpuIsa::kAuto};
 
 CpuIsa isa_named(std::string_view name) {
   std::string names;
-  for (const CpuIsa isa : kIsas) {
+  for (const CpuIsa isa : kCpuIsas) {
     if (name == name_of(isa)) return isa;
     names += fmt::format("{}{}", names.empty() ? "" : " or ", name_of(isa));
   }
@@ -37,7 +35,7 @@ CpuIsa isa_mask() { return mask; }
 
 bool unmasked(CpuIsa isa) {
   const CpuIsa most = mask;
-  return most == CpuIsa::kAuto || isa <= most;
+  return most == CpuIsa::kAuto || isa <= CpuIsa::kBaseline || (isa <= most && is_of_arm(isa) == is_of_arm(most));
 }
 
 // The lists are those of Highway's target attributes.
@@ -56,6 +54,16 @@ bool runs_target(CpuIsa isa) {
   const bool has = isa == CpuIsa::kBaseline && (getauxval(AT_HWCAP) & kAes) != 0;
 #endif
   return has && unmasked(isa);
+}
+
+// AMD's Zen 5 does (ahead.h has what was measured); Arm's cores, whose first cache is as large or larger, were not
+// measured.
+bool wants_first_cache() {
+#if HWY_ARCH_X86
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return true;
+#endif
 }
 
 }  // namespace nibble::backend

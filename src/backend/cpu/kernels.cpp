@@ -9,6 +9,11 @@ std::vector<IsaKernels> kernels_here() {
   std::vector<IsaKernels> here;
   for (const IsaKernels& each : portable_kernels()) {
     if (each.isa == CpuIsa::kBaseline) {
+      if (!here.empty() && here.back().isa == each.isa) continue;  // NEON's is there, Arm's plain one is left
+      const Kernels dot = unmasked(CpuIsa::kDotProd) ? with_dotprod(each.kernels) : each.kernels;
+      const Kernels matrix = unmasked(CpuIsa::kI8mm) ? with_i8mm(each.kernels) : each.kernels;
+      if (matrix.int8 != nullptr) here.push_back({CpuIsa::kI8mm, matrix});
+      if (dot.int8 != nullptr) here.push_back({CpuIsa::kDotProd, dot});
       here.push_back(each);
       continue;
     }
@@ -34,8 +39,10 @@ Kernels kernels_for(CpuIsa isa, Activations activations) {
   for (const auto& [each_isa, kernels] : kernels_here()) {
     if (isa == CpuIsa::kAuto || isa == each_isa) {
       if (activations != Activations::kInt8 || kernels.int8 != nullptr) return kernels;
-      throw Error(Code::kUnsupported,
-                  "--moe-activation int8: want AVX2, AVX-VNNI, AVX-512 or AMX, found {}; f32 runs here", kernels.name);
+      throw Error(
+          Code::kUnsupported,
+          "--moe-activation int8: want AVX2, AVX-VNNI, AVX-512 or AMX, or Arm's DotProd or I8MM, found {}; f32 runs here",
+          kernels.name);
     }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(each_isa));
   }

@@ -213,6 +213,10 @@ struct IsaKernels {
 // with_avx512's table with products of many tokens in AMX's tiles; as it was where this CPU, or Linux, has none.
 [[nodiscard]] Kernels with_amx(Kernels avx512);
 
+// A portable table of Arm with int8 products by SDOT, and by SMMLA as well; as it was where this CPU has none.
+[[nodiscard]] Kernels with_dotprod(Kernels portable);
+[[nodiscard]] Kernels with_i8mm(Kernels portable);
+
 // All that this CPU runs, best first.
 [[nodiscard]] std::vector<IsaKernels> kernels_here();
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -53,7 +54,7 @@ std::string test_name(const testing::TestParamInfo<const char*>& tested) {
 INSTANTIATE_TEST_SUITE_P(, CpuKernels, testing::Values("baseline", "avx2", "avx vnni", "avx512", "avx512 vnni"),
                          test_name);
 #elif defined(__aarch64__)
-INSTANTIATE_TEST_SUITE_P(, CpuKernels, testing::Values("baseline", "neon"), test_name);
+INSTANTIATE_TEST_SUITE_P(, CpuKernels, testing::Values("baseline", "neon", "neon dotprod", "neon i8mm"), test_name);
 #else
 INSTANTIATE_TEST_SUITE_P(, CpuKernels, testing::Values("baseline"), test_name);
 #endif
@@ -283,9 +284,27 @@ TEST(cpu_kernels, activations_without_kernels_are_refused_by_name) {
   }
 }
 
+TEST(cpu_kernels, a_mask_leaves_what_its_own_architecture_has_below_it) {
+  const CpuIsa before = isa_mask();
+  const auto left = [](CpuIsa most) {
+    mask_isa(most);
+    std::vector<CpuIsa> all;
+    std::copy_if(kCpuIsas.begin(), kCpuIsas.end(), std::back_inserter(all), unmasked);
+    return all;
+  };
+  using enum CpuIsa;
+  EXPECT_EQ(left(kAuto), std::vector(kCpuIsas.begin(), kCpuIsas.end()));
+  EXPECT_EQ(left(kBaseline), (std::vector{kAuto, kBaseline}));
+  EXPECT_EQ(left(kAvxVnni), (std::vector{kAuto, kBaseline, kAvx2, kAvxVnni}));
+  EXPECT_EQ(left(kDotProd), (std::vector{kAuto, kBaseline, kDotProd}));
+  EXPECT_EQ(left(kI8mm), (std::vector{kAuto, kBaseline, kDotProd, kI8mm}));
+  mask_isa(before);
+}
+
 TEST(cpu_kernels, an_instruction_set_that_is_missing_is_refused_by_name) {
   const std::vector<IsaKernels> here = kernels_here();
-  for (const CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+  for (const CpuIsa isa : kCpuIsas) {
+    if (isa == CpuIsa::kAuto) continue;
     const auto found = std::find_if(here.begin(), here.end(), [&](const IsaKernels& each) { return each.isa == isa; });
     if (found == here.end()) {
       EXPECT_THROW((void)kernels_for(isa), Error);

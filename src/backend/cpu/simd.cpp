@@ -147,13 +147,13 @@ bool arranges(WeightFormat) { return false; }
 void arrange(WeightFormat, std::span<const float> x, float* out) { std::copy(x.begin(), x.end(), out); }
 
 // out[t * kTileRows] = w · x[t]
-template <int kCount>
-void dot(const float* w, const float* const* x, int64_t n, float* out) {
+template <int kCount, class T>
+void dot(const T* w, const float* const* x, int64_t n, float* out) {
   V sum0[kCount], sum1[kCount];  // two chains each hide the latency of the fused multiply-add
   for (int t = 0; t < kCount; ++t) sum0[t] = sum1[t] = hn::Zero(F());
   int64_t i = 0;
   for (; i + 2 * lanes() <= n; i += 2 * lanes()) {
-    const auto w0 = hn::LoadU(F(), w + i), w1 = hn::LoadU(F(), w + i + lanes());
+    const auto w0 = load(w + i), w1 = load(w + i + lanes());
     for (int t = 0; t < kCount; ++t) {
       sum0[t] = hn::MulAdd(w0, hn::LoadU(F(), x[t] + i), sum0[t]);
       sum1[t] = hn::MulAdd(w1, hn::LoadU(F(), x[t] + i + lanes()), sum1[t]);
@@ -161,26 +161,43 @@ void dot(const float* w, const float* const* x, int64_t n, float* out) {
   }
   for (int t = 0; t < kCount; ++t) {
     float sum = hn::GetLane(hn::SumOfLanes(F(), hn::Add(sum0[t], sum1[t])));
-    for (int64_t j = i; j < n; ++j) sum += w[j] * x[t][j];
+    // Said, or a compiler fuses the one and not the other.
+    for (int64_t j = i; j < n; ++j) sum = std::fma(value(w + j), x[t][j], sum);
     out[t * kTileRows] = sum;
   }
 }
 
-void multiply(const MultiplyArgs& args) {
+constexpr int kDotTokens = 4;  // whose sums a row's values go into at once
+
+// A row's products.
+template <class T>
+void dots(const T* w, const MultiplyArgs& args, int row) {
   const auto tokens = static_cast<int>(args.x.size());
+  for (int t = 0; t < tokens; t += kDotTokens) {
+    const float* const* x = args.x.data() + t;
+    float* out = args.out + t * kTileRows + row;
+    switch (tokens - t) {
+      case 1: dot<1>(w, x, args.w.cols, out); break;
+      case 2: dot<2>(w, x, args.w.cols, out); break;
+      case 3: dot<3>(w, x, args.w.cols, out); break;
+      default: dot<kDotTokens>(w, x, args.w.cols, out);
+    }
+  }
+}
+
+void multiply(const MultiplyArgs& args) {
   for (int r = 0; r < args.w.rows; ++r) {
     WeightRows row = args.w;
     row.values = args.w.values_of(r);
     if (row.scales != nullptr) row.scales = args.w.scales_of(r);
-    decode(row, args.scratch);
-    for (int t = 0; t < tokens; t += 4) {
-      float* out = args.out + t * kTileRows + r;
-      switch (tokens - t) {
-        case 1: dot<1>(args.scratch, args.x.data() + t, row.cols, out); break;
-        case 2: dot<2>(args.scratch, args.x.data() + t, row.cols, out); break;
-        case 3: dot<3>(args.scratch, args.x.data() + t, row.cols, out); break;
-        default: dot<4>(args.scratch, args.x.data() + t, row.cols, out);
-      }
+    // What needs no table is widened on its way, to the same bits: for few tokens memory need not hold it.
+    if (row.format == WeightFormat::kF32) {
+      dots(reinterpret_cast<const float*>(row.values), args, r);
+    } else if (row.format == WeightFormat::kBf16 && args.x.size() <= kDotTokens) {
+      dots(reinterpret_cast<const Bf16*>(row.values), args, r);
+    } else {
+      decode(row, args.scratch);
+      dots(args.scratch, args, r);
     }
   }
 }

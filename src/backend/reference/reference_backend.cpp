@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <numeric>
@@ -64,9 +63,10 @@ class Matrix {
     return NAN;
   }
   static double f16_at(const uint8_t* bytes) {
-    _Float16 value;
-    std::memcpy(&value, bytes, sizeof value);
-    return static_cast<double>(value);
+    const int bits = bytes[0] | bytes[1] << 8, exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double value = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    if (exponent == 31) value = fraction == 0 ? INFINITY : NAN;
+    return bits >> 15 == 0 ? value : -value;
   }
   template <MxFormat format>
   [[nodiscard]] double mx_value(int64_t block, int j) const {

@@ -42,6 +42,10 @@ enum class AttentionKernel : uint8_t { kAuto, kFlash, kReference };
   return kNames[static_cast<size_t>(kernel)];
 }
 
+namespace cuda {
+struct Arch;
+}
+
 struct CudaOptions {
   int device = 0;
   using Kv = KvDtype;
@@ -90,5 +94,9 @@ struct CudaMemory {
 // shapes do not fit the kernels that the options name; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when
 // CUDA fails.
 [[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options);
+// The same with the kernels of these architectures (arch/arch.h), launchers included, instead of the build's: how a
+// test runs one card's on another.
+[[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const CudaOptions& options,
+                                                             const std::vector<cuda::Arch>& architectures);
 
 }  // namespace nibble::backend

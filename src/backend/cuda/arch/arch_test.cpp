@@ -52,7 +52,10 @@ TEST(arch, scales_too_wide_for_f16_are_left_to_the_neutral_kernels) {
       .rows = 5120, .cols = 2880, .tokens = 300, .packing = layout::Packing::kMxfp4, .wide_scales = true};
   EXPECT_FALSE(sm90().gemm.serve(shape, kHopper).has_value());
   EXPECT_TRUE(neutral().gemm.serve(shape, kHopper).has_value());
-  EXPECT_FALSE(sm90().experts.serve({2880, 2880, 4000, 128, true, true}, kHopper).has_value());
+  EXPECT_FALSE(
+      sm90()
+          .experts.serve({.hidden = 2880, .inter = 2880, .pairs = 4000, .experts = 128, .wide_scales = true}, kHopper)
+          .has_value());
 }
 
 // A new architecture, whole: one GEMM, for bf16. All else falls to the neutral one.

@@ -8,6 +8,8 @@
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm121/kernels.h"
+#include "backend/cuda/arch/sm121/mx_gemm.h"
 #include "backend/cuda/arch/sm90/dense_gemm.h"
 #include "backend/cuda/arch/sm90/gemm.h"
 #include "backend/cuda/arch/sm90/kernels.h"
@@ -138,6 +140,10 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
       : args.packing == layout::Packing::kBf16  ? kernel::kSm90DenseGemm
                                                 : kernel::kSm90Mxfp4Gemm,
       plan, on);
+}
+void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  check_mx_args(args);
+  cut(args.u != nullptr ? kernel::kSm121GateUpGemm : kernel::kSm121DownGemm, plan, on);
 }
 void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& rope, const GemmPlan& plan, const Launch& on) {
   check_args(args, rope);

@@ -1,5 +1,7 @@
 // The CUDA backend behind the waist, against transformers' goldens and against the reference stage by stage.
 
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/arch/sm121/mx_gemm_emulated.h"
 #include "base/error.h"
 #include "gpu_testing.h"
 #include "model/compare.h"
@@ -84,6 +86,7 @@ struct Path {
   double tolerance = 1e-4;
   Activations activations = Activations::kExact;
   bool attention_sinks = true;
+  std::vector<backend::cuda::Arch> architectures = backend::cuda::built_architectures();
 };
 
 // One model on both.
@@ -92,7 +95,8 @@ struct Pair {
     const auto config = model::backend_config(source.config, limits, path.dense);
     reference = backend::make_reference_backend(
         config, {.activations = path.activations, .weights = backend::ReferenceOptions::Weights::kBf16});
-    cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
+    cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations},
+                                      path.architectures);
     on_reference = model::load(*reference, source.config, source.weights);
     on_cuda = model::load(*cuda, source.config, source.weights);
     on_reference.attention_sinks = on_cuda.attention_sinks = path.attention_sinks;
@@ -197,6 +201,52 @@ TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
     const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
     // Without a near-tie in the first layer.
     compare_prompt(wide, {prompt.begin() + 10, prompt.end()}, name(path, tokens), path);
+  }
+}
+
+// The kernels of GB10 with an emulated instruction: as above, but u is f32 before it is rounded, so fewer lie on the
+// other side of a tie.
+std::vector<backend::cuda::Arch> emulated_spark() {
+  return {backend::cuda::sm121_emulated(), backend::cuda::built_architectures().back()};
+}
+bool launched(const backend::CudaBackend& cuda, std::string_view kernel) {
+  const std::vector<backend::KernelLaunches> all = cuda.launches();
+  return std::any_of(all.begin(), all.end(), [&](const auto& launch) { return launch.kernel == kernel; });
+}
+
+TEST_F(Gpu, block_scaled_experts_match_the_reference_that_rounds_so) {
+  const Source wide(two_layers_of_120b(), 7);
+  for (const size_t tokens : {9, 33}) {
+    const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
+    const Path path{.moe = MoeKernel::kGemm,
+                    .tolerance = 0.3,
+                    .activations = Activations::kMxfp8,
+                    .architectures = emulated_spark()};
+    compare_prompt(wide, {prompt.begin() + 10, prompt.end()}, fmt::format("block-scaled, {} tokens", tokens), path);
+  }
+}
+
+// The whole of nibble-tiny, beyond one router and the other: the logits of the same rounding on the kernels of every
+// card, which differ where f16 fell to the other side of a tie.
+TEST_F(Gpu, block_scaled_experts_give_the_logits_of_those_that_multiply_rounded_values) {
+  const Source source(kTiny);
+  for (const int count : {9, 64, 600}) {
+    const auto config = model::backend_config(
+        source.config, test::step_limits({.max_context = count, .chunk_tokens = count, .max_logit_rows = count}));
+    const backend::CudaOptions options{.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
+    std::vector<float> logits[2];
+    for (const bool block_scaled : {false, true}) {
+      const auto be = backend::make_cuda_backend(
+          config, options, block_scaled ? emulated_spark() : std::vector{backend::cuda::built_architectures().back()});
+      const model::GptOss gpt = model::load(*be, source.config, source.weights);
+      logits[block_scaled ? 1 : 0] =
+          test::all_logits(*be, gpt, some_tokens(static_cast<size_t>(count), source.config.dims.vocab), count);
+      EXPECT_EQ(launched(*be, "sm121_mx_gemm<gate_up>"), block_scaled);
+      EXPECT_EQ(launched(*be, "any_round_blocks_f32<mxfp8>"), !block_scaled);
+    }
+    const double difference = relative(logits[1], logits[0]);
+    std::printf("block-scaled experts, %d tokens: logits %.2e from those of rounded values\n", count, difference);
+    EXPECT_LT(difference, 0.3);
   }
 }
 

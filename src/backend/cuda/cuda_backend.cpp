@@ -174,7 +174,6 @@ class StreamedCudaBackend final : public CudaBackend {
         return delta;
       }
       case Slot::kNormed:
-        if (held == Held::kMxfp8) return mx_rows(at_.gemm_x, tokens, {tokens, dims_.hidden});
         return held == Held::kF16 ? read(at_.normed_f16, {tokens, dims_.hidden})
                                   : read(at_.normed, {tokens, dims_.hidden});
       case Slot::kQkv: return plain_qkv();

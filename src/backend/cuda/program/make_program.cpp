@@ -590,8 +590,8 @@ class Maker {
                   }
                 });
     }
-    const bool floats = !norms_while_rounding_ && activations_ != Activations::kExact;
-    hold(Slot::kNormed, experts_take_codes() ? Held::kMxfp8 : floats ? Held::kFloats : Held::kNothing);
+    const bool floats = !norms_while_rounding_ && activations_ != Activations::kExact && !experts_take_codes();
+    hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
     add(kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
         [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b, const Launch& on) {
           const NormSumsArgs left = adds ? delta.sums(b, n) : NormSumsArgs{};

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
@@ -240,6 +241,27 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm<bf16>", "any_gemm<gate_up>", "any_gemm<mxfp4>"}));
 }
 
+TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_epilogue_make) {
+  const CudaOptions mxfp8 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
+  for (const int tokens : {512, 513}) {  // either router
+    const std::vector<Row> prompt = {{0, tokens, tokens}};
+    const cuda::Program spark = plan(prompt, {.options = mxfp8, .card = kGb10});
+    EXPECT_THAT(kernels(spark, Stage::kMoe),
+                ElementsAre("any_moe_group_tiles", "sm121_mx_gemm<gate_up>", "sm121_mx_gemm<down>"));
+    EXPECT_EQ(kernels(spark, Stage::kRoute).front(), "any_norm_sums_f32");
+    const cuda::GemmPlan up =
+        cuda::plan_mx_gemm({2 * kDims.inter, kDims.hidden, tokens * kDims.topk, kDims.experts}, kGb10);
+    EXPECT_EQ(up.tokens, 64);
+    EXPECT_EQ(tile(spark, "sm121_mx_gemm<gate_up>"), up.to_string());
+    EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kMoe)][static_cast<size_t>(Slot::kExpertHidden)],
+              cuda::Held::kMxfp8);
+  }
+  // Few tokens stay with the streaming kernels, which take rounded values.
+  EXPECT_THAT(kernels(plan(decode(9), {.options = {.activations = Activations::kMxfp8}, .card = kGb10}), Stage::kMoe),
+              ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
+                          "any_round_blocks_f32<mxfp8>", "grouped<down>"));
+}
+
 TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_they_come_in) {
   alignas(16) static float memory[4] = {};
   alignas(16) static int32_t slots[4] = {};
@@ -263,7 +285,7 @@ TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_
   }
   EXPECT_FALSE(cuda::flash_serves(64, 8, 64, Kv::kInt8));
   for (const cuda::Arch& arch : cuda::architectures())
-    if (arch.prefill.serve != nullptr) EXPECT_FALSE(arch.prefill.serve(Kv::kInt8).has_value());
+    EXPECT_TRUE(arch.prefill.serve == nullptr || !arch.prefill.serve(Kv::kInt8).has_value());
 }
 
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {

@@ -1,7 +1,7 @@
 #pragma once
 // y = W·x for many tokens on block-scaled products: W in MXFP4, x in MXFP8 (e4m3), a step's pairs by expert
-// source: torch/model.py MLPBlock with rounded activations (backend/activations.h); arguments: dense/gemm_plan.h GemmArgs
-// W    layout/packed.h, from memory straight into registers, one pair of 32-blocks ahead: a byte is one warp's
+// source: torch/model.py MLPBlock with rounded activations (backend/activations.h); arguments: dense/gemm_plan.h
+// GemmArgs W    layout/packed.h, from memory straight into registers, one pair of 32-blocks ahead: a byte is one warp's
 // x, u layout/mx_b_n8k64.h rows; x is gathered by the copies, a row per token; u is rounded where it is made
 // grid persistent: a CTA of 4 warps takes works of 8 tiles of 16 rows by up to 64 or 128 tokens in turn; row blocks run
 //      fastest, so that a tile of tokens and an expert's weights are read from DRAM once. x by cp.async in 4 stages of
@@ -10,8 +10,8 @@
 //      fragment of x serves two mma and a weight widens once; 32 tokens at a time, as many as the tile needs
 // bytes, flops: mx_cost()
 // predicted for GB10 (cycles of an SM per 64 k of a work of 128 tokens): mma 1024 (16 each for a quarter of an SM);
-//      shared memory 320; widening 72 instructions of a warp beside 64 mma; weights 4.3 KB, of which DRAM brings 2 bytes
-//      a cycle: tiles of up to 128 tokens that nobody shares wait for memory
+//      shared memory 320; widening 72 instructions of a warp beside 64 mma; weights 4.3 KB, of which DRAM brings 2
+//      bytes a cycle: tiles of up to 128 tokens that nobody shares wait for memory
 // sm_121a, CUDA 13.0: registers and shared memory in arch/README.md; checked by tools/check_spills.py
 // rounding: f32 sums in the order of k; bitwise repeatable, whatever the other tokens
 
@@ -67,8 +67,8 @@ struct MxInputCopy {
   // The pair's 64 k; always a group, so that counts stay true. What lies beyond the last token becomes 0.
   __device__ void issue(uint32_t ring, int pair, int pairs) const {
     if (pair < pairs) {
-      const uint32_t stage = ring + static_cast<uint32_t>(pair % kMxStages * Tile::kStageBytes +
-                                                          token * layout::kMxPairK + chunk * 16);
+      const uint32_t stage =
+          ring + static_cast<uint32_t>(pair % kMxStages * Tile::kStageBytes + token * layout::kMxPairK + chunk * 16);
 #pragma unroll
       for (int i = 0; i < kRows; ++i)
         ptx::async_copy16(stage + static_cast<uint32_t>(i * kStep * layout::kMxPairK),
@@ -243,8 +243,8 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
 #pragma unroll
       for (int m = 0; m < Tile::kRowTiles; ++m) {
         if (row_tile + m >= row_tiles) continue;
-        const RowBias bias(args.bias,
-                           int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4, 8);
+        const RowBias bias(args.bias, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4,
+                           8);
         store_rows16({args.y16, args.rows, args.pairs}, work, {row_tile + m, 0, 1.0f}, bias, sums[m]);
       }
     }

@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of sm121_mx_gemm share, on a device and emulated: cases, rows of MXFP8, plain double results. Memory is
-// the kind of array that the kernels reach. No CUDA.
+// What the tests of sm121_mx_gemm share, on a device and emulated: cases, rows of MXFP8, plain double results. Memory
+// is the kind of array that the kernels reach. No CUDA.
 
 #include "backend/activations.h"
 #include "backend/cuda/arch/sm121/plans.h"
@@ -23,7 +23,7 @@ struct MxExpertsCase {
   GemmRouting routing = GemmRouting::kRandom;
   int tokens = 1, experts = 4, tile = 64;
   int hidden = 192, inter = 256, topk = 4;
-  int sms = 3;       // that the plan counts on
+  int sms = 3;        // that the plan counts on
   int blocks = 1000;  // of 32 channels, and rows of y, that are looked at of each pair
 };
 

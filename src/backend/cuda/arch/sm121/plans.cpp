@@ -8,14 +8,14 @@
 namespace nibble::backend::cuda {
 namespace {
 
-// Pairs of an expert, in the mean, from which tiles of 128 tokens are the better ones: below, an uneven router fills few
-// of them, and weights come from memory no faster. Predicted, not measured.
+// Pairs of an expert, in the mean, from which tiles of 128 tokens are the better ones: below, an uneven router fills
+// few of them, and weights come from memory no faster. Predicted, not measured.
 constexpr int kManyPairs = 48;
 
 void require_mx(bool holds, const char* want, const GemmArgs& a) {
   if (holds) return;
-  throw Error(Code::kUnsupported, "cuda: sm121_mx_gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}", want,
-              a.rows, a.cols, a.tokens, a.experts, a.x_share);
+  throw Error(Code::kUnsupported, "cuda: sm121_mx_gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}",
+              want, a.rows, a.cols, a.tokens, a.experts, a.x_share);
 }
 
 }  // namespace
@@ -46,11 +46,12 @@ GemmCost mx_cost(const GemmArgs& a, int distinct_experts) {
 void check_mx_args(const GemmArgs& a) {
   check_args(a);
   require_mx(a.packing == layout::Packing::kMxfp4, "MXFP4 weights", a);
-  require_mx(a.tiles != nullptr && a.x_rows == 0 && a.down.weights == nullptr, "tokens by expert, a launch per product", a);
+  require_mx(a.tiles != nullptr && a.x_rows == 0 && a.down.weights == nullptr, "tokens by expert, a launch per product",
+             a);
   require_mx(a.u != nullptr || a.y16 != nullptr, "u or y16", a);
   require_mx(a.u == nullptr || a.rows / 2 % layout::kMxPairK == 0, "inter in pairs of blocks of 32", a);
   require_mx(int64_t{a.tokens} * layout::mx_row_bytes(std::max(a.cols, a.rows / 2)) < int64_t{1} << 32,
-          "x and u of less than 2^32 bytes", a);
+             "x and u of less than 2^32 bytes", a);
 }
 
 }  // namespace nibble::backend::cuda

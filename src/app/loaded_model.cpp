@@ -211,10 +211,22 @@ std::string describe_cpu(const ModelOptions& options) {
 }
 
 std::vector<std::string> decisions(const ModelOptions& o) {
-  constexpr std::string_view kFlags[] = {
-      "--backend", "--threads",       "--kv-cache-dtype",  "--attention-backend",      "--moe-activation",
-      "--cpu-isa", "--moe-kernel",    "--enforce-eager",   "--mxfp4-layers",           "--mxfp8-layers",
-      "--no-mmap", "--max-model-len", "--attention-sinks", "--max-num-batched-tokens", "--gpu-memory-utilization"};
+  constexpr std::string_view kFlags[] = {"--backend",
+                                         "--threads",
+                                         "--kv-cache-dtype",
+                                         "--attention-backend",
+                                         "--moe-activation",
+                                         "--cpu-isa",
+                                         "--moe-kernel",
+                                         "--moe-tile",
+                                         "--enforce-eager",
+                                         "--mxfp4-layers",
+                                         "--mxfp8-layers",
+                                         "--no-mmap",
+                                         "--max-model-len",
+                                         "--attention-sinks",
+                                         "--max-num-batched-tokens",
+                                         "--gpu-memory-utilization"};
   std::vector<std::string> lines;
   for (const Setting& s : o.settings.all)
     if (s.origin != "default" && std::ranges::find(kFlags, s.flag) != std::end(kFlags))
@@ -241,6 +253,7 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
           .upload_threads = thread_count(options),
           .moe = options.moe_kernel,
           .activations = rounding(options.moe_activation),
+          .moe_tile = options.moe_tile,
           .eager = options.enforce_eager};
 }
 
@@ -264,6 +277,7 @@ ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKin
                {"--cpu-isa", o.cpu_isa != backend::CpuIsa::kAuto, {kCpu}},
                {"--no-mmap", o.copy_weights, {kCpu}},
                {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, {kCuda}},
+               {"--moe-tile", o.moe_tile != backend::MoeTile::kAuto, {kCuda}},
                {"--enforce-eager", o.enforce_eager, {kCuda}},
                {"--attention-backend", o.attention_backend != backend::CudaOptions::Attention::kAuto, {kCuda}},
                {kv_flag, true, kv_on}};

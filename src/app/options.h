@@ -73,6 +73,7 @@ struct ModelOptions {
   backend::CpuIsa cpu_isa = backend::CpuIsa::kAuto;
   bool copy_weights = false;                                  // --no-mmap
   backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend
+  backend::MoeTile moe_tile = backend::MoeTile::kAuto;        // likewise
   bool enforce_eager = false;                                 // likewise
   backend::CudaOptions::Attention attention_backend = backend::CudaOptions::Attention::kAuto;
   int64_t max_model_len = 0;                     // 0: the command's default; or kContextThatFits

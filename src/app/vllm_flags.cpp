@@ -55,7 +55,6 @@ constexpr Foreign kWithoutEffect[] = {
      "-", "there is one scheduler"},
     {"--kv-sharing-fast-prefill", "-", "no layers share their keys and values"},
     {"--kv-offloading-backend", "", "the KV cache stays where it is"},
-    {"--moe-tile", "auto 8 16 32 64 128 256", "tiles are planned from the shapes"},
     {"--moe-backend --mxfp4-backend", "", "kernels are chosen from the shapes, or with --moe-kernel"},
     {"--enable-flashinfer-autotune", "-", "kernels are chosen from the shapes"},
     {"--kernel-config --additional-config", "", "kernels are chosen from the shapes"},

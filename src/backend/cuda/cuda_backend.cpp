@@ -48,6 +48,7 @@ class StreamedCudaBackend final : public CudaBackend {
         stream_(make_stream()),
         weights_({config_, matrices_of(moe_kernel_), options_.files, options.upload_threads}, stream_.get()) {
     static_cast<void>(choose_activations(moe_kernel_, options));  // or it is refused
+    require_moe_tile(config, options, card_);
     const ArenaNeeds needs = arena_needs(config_, options_, card_);
     Carver measure(nullptr);
     static_cast<void>(carve(needs, measure));

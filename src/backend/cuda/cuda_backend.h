@@ -46,6 +46,17 @@ namespace cuda {
 struct Arch;
 }
 
+// Tokens and rows of a tile of the experts' block-scaled GEMMs; kAuto: by how many pairs an expert has. The others want
+// a card that has them (arch/sm121), and mxfp8 activations.
+enum class MoeTile : uint8_t { kAuto, k64x128, k128x128 };
+[[nodiscard]] constexpr std::string_view name_of(MoeTile tile) {
+  constexpr std::array<std::string_view, 3> kNames = {"auto", "64x128", "128x128"};
+  return kNames[static_cast<size_t>(tile)];
+}
+[[nodiscard]] constexpr int tokens_of(MoeTile tile) {
+  return tile == MoeTile::kAuto ? 0 : tile == MoeTile::k64x128 ? 64 : 128;
+}
+
 struct CudaOptions {
   int device = 0;
   using Kv = KvDtype;
@@ -57,8 +68,9 @@ struct CudaOptions {
   int upload_threads = 1;
   MoeKernel moe = MoeKernel::kAuto;
   Activations activations = Activations::kExact;  // kInt8: with kGemv, which implies it
-  std::optional<cuda::Tuned> tuned{};             // instead of the card's (tuned.h), to measure it
-  bool eager = false;  // every launch on its own: no step is captured as a graph and replayed
+  MoeTile moe_tile = MoeTile::kAuto;
+  std::optional<cuda::Tuned> tuned{};  // instead of the card's (tuned.h), to measure it
+  bool eager = false;                  // every launch on its own: no step is captured as a graph and replayed
 };
 
 struct KernelLaunches {

@@ -55,6 +55,7 @@ struct ExpertsShape {
   int64_t pairs = 0, experts = 0;                 // tokens times experts of a token
   Activations activations = Activations::kExact;  // as which both products take theirs
   bool wide_scales = false;                       // GemmShape
+  int tile_tokens = 0;                            // asked for; 0: the kernel chooses. Read where input is kMxfp8
 };
 struct ExpertsPlan {
   Kernel gate_up, down;

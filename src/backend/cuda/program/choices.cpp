@@ -37,6 +37,26 @@ Activations choose_activations(MoeKernel kernel, const CudaOptions& options) {
   return int8 ? Activations::kInt8 : wanted;
 }
 
+void require_moe_tile(const BackendConfig& config, const CudaOptions& options, const Card& card) {
+  if (options.moe_tile == MoeTile::kAuto) return;
+  const Dims& d = config.dims;
+  const ExpertsShape shape{.hidden = d.hidden,
+                           .inter = d.inter,
+                           .pairs = d.experts,
+                           .experts = d.experts,
+                           .activations = options.activations,
+                           .tile_tokens = tokens_of(options.moe_tile)};
+  const MoeKernel kernel = choose_moe(config, options);
+  const bool gemms = kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemm;
+  for (const Arch& arch : card.arches)
+    if (gemms && arch.experts.input == InputType::kMxfp8 && arch.experts.serve(shape, card.facts)) return;
+  throw Error(Code::kUnsupported,
+              "--moe-tile {}: want a card of compute capability 12, --moe-activation mxfp8, --moe-kernel auto or gemm, "
+              "and hidden_size and intermediate_size in multiples of 64, found {}, {}, {}, {} and {}",
+              name_of(options.moe_tile), card.facts.name, name_of(options.activations), name_of(kernel), d.hidden,
+              d.inter);
+}
+
 bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
   using Choice = CudaOptions::Attention;
   const Dims& d = config.dims;

@@ -106,6 +106,7 @@ class Maker {
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
     cost_.formats.kv_value_bytes = static_cast<double>(value_bytes(kv_type()));
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
+    require_moe_tile(args.config, args.options, args.card);
     fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
     dense_gemms_ = dense_by_gemm(moe_, d_, tokens_);
     if (plain()) return;
@@ -168,7 +169,8 @@ class Maker {
                              .pairs = tokens_ * d_.topk,
                              .experts = d_.experts,
                              .activations = activations_,
-                             .wide_scales = args_.wide_scales};
+                             .wide_scales = args_.wide_scales,
+                             .tile_tokens = tokens_of(args_.options.moe_tile)};
     for (const Arch& arch : args_.card.arches) {
       if (arch.experts.serve == nullptr) continue;
       const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, args_.card.facts);

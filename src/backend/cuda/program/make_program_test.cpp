@@ -256,10 +256,32 @@ TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_e
     EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kMoe)][static_cast<size_t>(Slot::kExpertHidden)],
               cuda::Held::kMxfp8);
   }
+  CudaOptions wide = mxfp8;
+  wide.moe_tile = MoeTile::k128x128;
+  const cuda::Program asked = plan(kPrompt, {.options = wide, .card = kGb10});
+  EXPECT_THAT(tile(asked, "sm121_mx_gemm<down>"), HasSubstr("128 rows x 128 tokens"));
   // Few tokens stay with the streaming kernels, which take rounded values.
   EXPECT_THAT(kernels(plan(decode(9), {.options = {.activations = Activations::kMxfp8}, .card = kGb10}), Stage::kMoe),
               ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
                           "any_round_blocks_f32<mxfp8>", "grouped<down>"));
+}
+
+TEST(make_program, a_tile_of_experts_that_no_kernel_has_is_refused) {
+  const CudaOptions tiles = {.activations = Activations::kMxfp8, .moe_tile = MoeTile::k64x128};
+  CudaOptions exact = tiles, streaming = tiles;
+  exact.activations = Activations::kExact;
+  streaming.moe = MoeKernel::kMarlin;
+  EXPECT_NO_THROW(plan(kPrompt, {.options = tiles, .card = kGb10}));
+  for (const Asked& asked :
+       {Asked{.options = tiles}, {.options = exact, .card = kGb10}, {.options = streaming, .card = kGb10}}) {
+    try {
+      plan(kPrompt, asked);
+      ADD_FAILURE() << asked.card.facts.name;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("--moe-tile 64x128: want a card of compute capability 12"));
+      EXPECT_THAT(error.what(), HasSubstr("found " + asked.card.facts.name));
+    }
+  }
 }
 
 TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_they_come_in) {

@@ -10,7 +10,7 @@ namespace {
 std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const DeviceFacts& card) {
   if (s.activations != Activations::kMxfp8 || s.inter % layout::kMxPairK != 0 || s.hidden % layout::kMxPairK != 0)
     return std::nullopt;
-  const GemmPlan first = plan_mx_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card);
+  const GemmPlan first = plan_mx_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card, s.tile_tokens);
   const GemmPlan second = plan_mx_gemm({s.hidden, s.inter, s.pairs, s.experts}, card, first.tokens);
   return ExpertsPlan{
       .gate_up = kernel::kSm121GateUpGemm, .down = kernel::kSm121DownGemm, .first = first, .second = second};

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Holds the kernels of arch/sm121 against the instructions that they are written for.
+
+    tools/check_native.py [build folder, build/cuda without one]
+
+Reads the device code in the objects (ELF files for the card, not compressed: src/backend/cuda/CMakeLists.txt) and counts
+opcodes. Fails where a kernel of SM121's own lacks its block-scaled product, multiplies in another way, or rounds to E4M3
+without the conversion of the hardware. Prints a table. Standard library and c++filt.
+"""
+
+import re
+import struct
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from check_spills import demangle
+
+OBJECTS = "nibble_cuda_sm121.dir/**/*.o"
+CUDA_MACHINE = 190  # e_machine of device code
+OPCODE_BITS = 0xFFF  # of an instruction's 16 bytes, the first
+# As nvdisasm 13 names them for sm_121a. F2FP is any conversion of two floats; nothing else is converted so in gate_up.
+OPCODES = {0x47A: "QMMA.SF", 0x47F: "OMMA.SF", 0x23C: "HMMA", 0x23E: "F2FP", 0x221: "FFMA"}
+# What a family's instances must have, and must not. kGateUp is RowOrder 1: its results leave rounded.
+WANTED = {"sm121_mx_gemm": ("QMMA.SF",)}
+ROUNDING = re.compile(r"RowOrder\)1")
+FORBIDDEN = ("HMMA",)
+
+
+@dataclass
+class Kernel:
+    symbol: str
+    name: str = ""
+    counts: Counter = field(default_factory=Counter)
+    instructions: int = 0
+
+    @property
+    def family(self):
+        return re.sub(r"^void ", "", self.name).split("(")[0].split("<")[0]
+
+
+def kernels_of(data):
+    """Every kernel of the ELF files for a card within these bytes."""
+    at = data.find(b"\x7fELF", 1)
+    while at >= 0:
+        if struct.unpack_from("<H", data, at + 18)[0] == CUDA_MACHINE:
+            yield from kernels_of_elf(data[at:])
+        at = data.find(b"\x7fELF", at + 1)
+
+
+def kernels_of_elf(elf):
+    (headers,) = struct.unpack_from("<Q", elf, 40)
+    size, count, names_idx = struct.unpack_from("<HHH", elf, 58)
+    sections = [struct.unpack_from("<IIQQQQ", elf, headers + i * size) for i in range(count)]
+    names = sections[names_idx][4]
+    for section in sections:
+        name = elf[names + section[0] : elf.index(b"\0", names + section[0])].decode()
+        if not name.startswith(".text."):
+            continue
+        code = elf[section[4] : section[4] + section[5]]
+        kernel = Kernel(name.removeprefix(".text."), instructions=len(code) // 16)
+        for (first,) in struct.iter_unpack("<H14x", code):
+            kernel.counts[OPCODES.get(first & OPCODE_BITS, "other")] += 1
+        yield kernel
+
+
+def problems(kernels):
+    found = [f"want {family}, found none" for family in WANTED if family not in {k.family for k in kernels}]
+    for k in kernels:
+        wanted = WANTED.get(k.family, ()) + (("F2FP",) if ROUNDING.search(k.name) else ())
+        found += [f"{k.name}: want {opcode}, found none" for opcode in wanted if not k.counts[opcode]]
+        found += [f"{k.name}: want no {opcode}, found {k.counts[opcode]}" for opcode in FORBIDDEN if k.counts[opcode]]
+    return found
+
+
+def main(arguments):
+    build = Path(arguments[1] if len(arguments) > 1 else "build/cuda")
+    kernels = [k for file in sorted(build.rglob(OBJECTS)) for k in kernels_of(file.read_bytes())]
+    for kernel, name in zip(kernels, demangle([k.symbol for k in kernels])):
+        kernel.name = name
+    shown = list(OPCODES.values())
+    print(f"{'kernel':64} {'instructions':>12} " + " ".join(f"{opcode:>8}" for opcode in shown))
+    for k in kernels:
+        short = re.sub(r"\(layout::|\(int\)|\(GemmArgs\)|^void ", "", k.name)
+        print(f"{short[:64]:64} {k.instructions:12} " + " ".join(f"{k.counts[opcode]:8}" for opcode in shown))
+    found = problems(kernels)
+    for problem in found:
+        print(f"check_native: {problem}", file=sys.stderr)
+    print(f"check_native: {len(kernels)} kernels, {len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

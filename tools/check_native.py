@@ -5,7 +5,8 @@
 
 Reads the device code in the objects (ELF files for the card, not compressed: src/backend/cuda/CMakeLists.txt) and counts
 opcodes. Fails where a kernel of SM121's own lacks its block-scaled product, multiplies in another way, or rounds to E4M3
-without the conversion of the hardware. Prints a table. Standard library and c++filt.
+without the conversion of the hardware; and where the instance that tests run on other cards, with an emulated product,
+has other copies, loads, stores or barriers than it. Prints a table. Standard library and c++filt.
 """
 
 import re
@@ -17,11 +18,13 @@ from pathlib import Path
 
 from check_spills import demangle
 
-OBJECTS = "nibble_cuda_sm121.dir/**/*.o"
-CUDA_MACHINE = 190  # e_machine of device code
+OBJECTS = "nibble_cuda_sm121{}.dir/**/mx_gemm*.o"  # of the product; with _emulated, of the tests
+CUDA_MACHINE, CARDS = 190, (120, 121)  # e_machine of device code; compute capability, in e_flags
 OPCODE_BITS = 0xFFF  # of an instruction's 16 bytes, the first
 # As nvdisasm 13 names them for sm_121a. F2FP is any conversion of two floats; nothing else is converted so in gate_up.
-OPCODES = {0x47A: "QMMA.SF", 0x47F: "OMMA.SF", 0x23C: "HMMA", 0x23E: "F2FP", 0x221: "FFMA"}
+OPCODES = {0x47A: "QMMA.SF", 0x47F: "OMMA.SF", 0x23C: "HMMA", 0x23E: "F2FP"}
+# What moves data and waits: the same whatever multiplies.
+AROUND = {0xFAE: "LDGSTS", 0x981: "LDG", 0x984: "LDS", 0x388: "STS", 0x986: "STG", 0x9AF: "LDGDEPBAR", 0x91A: "DEPBAR", 0xB1D: "BAR"}
 # What a family's instances must have, and must not. kGateUp is RowOrder 1: its results leave rounded.
 WANTED = {"sm121_mx_gemm": ("QMMA.SF",)}
 ROUNDING = re.compile(r"RowOrder\)1")
@@ -44,7 +47,8 @@ def kernels_of(data):
     """Every kernel of the ELF files for a card within these bytes."""
     at = data.find(b"\x7fELF", 1)
     while at >= 0:
-        if struct.unpack_from("<H", data, at + 18)[0] == CUDA_MACHINE:
+        (machine,), (flags,) = struct.unpack_from("<H", data, at + 18), struct.unpack_from("<I", data, at + 48)
+        if machine == CUDA_MACHINE and flags >> 8 & 0xFF in CARDS:
             yield from kernels_of_elf(data[at:])
         at = data.find(b"\x7fELF", at + 1)
 
@@ -61,7 +65,8 @@ def kernels_of_elf(elf):
         code = elf[section[4] : section[4] + section[5]]
         kernel = Kernel(name.removeprefix(".text."), instructions=len(code) // 16)
         for (first,) in struct.iter_unpack("<H14x", code):
-            kernel.counts[OPCODES.get(first & OPCODE_BITS, "other")] += 1
+            opcode = first & OPCODE_BITS
+            kernel.counts[OPCODES.get(opcode) or AROUND.get(opcode, "other")] += 1
         yield kernel
 
 
@@ -74,20 +79,37 @@ def problems(kernels):
     return found
 
 
-def main(arguments):
-    build = Path(arguments[1] if len(arguments) > 1 else "build/cuda")
-    kernels = [k for file in sorted(build.rglob(OBJECTS)) for k in kernels_of(file.read_bytes())]
+def differences(kernels, emulated):
+    """Of the instances that tests run from those of the product."""
+    twins = {k.name.replace("EmulatedMx", "NativeMx"): k for k in emulated}
+    for k in kernels:
+        if k.name not in twins:
+            yield f"{k.name}: want an instance with EmulatedMx, found none"
+            continue
+        for opcode in AROUND.values():
+            if k.counts[opcode] != (other := twins[k.name].counts[opcode]):
+                yield f"{k.name}: want {k.counts[opcode]} {opcode} with EmulatedMx too, found {other}"
+
+
+def named_kernels(build, kind):
+    kernels = [k for file in sorted(build.rglob(OBJECTS.format(kind))) for k in kernels_of(file.read_bytes())]
     for kernel, name in zip(kernels, demangle([k.symbol for k in kernels])):
         kernel.name = name
-    shown = list(OPCODES.values())
-    print(f"{'kernel':64} {'instructions':>12} " + " ".join(f"{opcode:>8}" for opcode in shown))
-    for k in kernels:
+    return kernels
+
+
+def main(arguments):
+    build = Path(arguments[1] if len(arguments) > 1 else "build/cuda")
+    kernels, emulated = named_kernels(build, ""), named_kernels(build, "_emulated")
+    shown = [*OPCODES.values(), *AROUND.values()]
+    print(f"{'kernel':64} {'instructions':>12} " + " ".join(f"{opcode:>7}" for opcode in shown))
+    for k in kernels + emulated:
         short = re.sub(r"\(layout::|\(int\)|\(GemmArgs\)|^void ", "", k.name)
-        print(f"{short[:64]:64} {k.instructions:12} " + " ".join(f"{k.counts[opcode]:8}" for opcode in shown))
-    found = problems(kernels)
+        print(f"{short[:64]:64} {k.instructions:12} " + " ".join(f"{k.counts[opcode]:7}" for opcode in shown))
+    found = problems(kernels) + list(differences(kernels, emulated))
     for problem in found:
         print(f"check_native: {problem}", file=sys.stderr)
-    print(f"check_native: {len(kernels)} kernels, {len(found)} problems")
+    print(f"check_native: {len(kernels)} kernels, {len(emulated)} with an emulated product, {len(found)} problems")
     return 1 if found else 0
 
 

@@ -178,7 +178,7 @@ __device__ __forceinline__ void store_rounded(const GemmArgs& args, const GemmWo
       const uint4 four = ptx::load_shared16(at + static_cast<uint32_t>(16 * q));
       for (int i = 0; i < 4; ++i) v[4 * q + i] = __uint_as_float(word_of(four, i));
     }
-    const bool mine = token < work.count && column < inter;
+    const bool mine = token < work.count;  // and the channel: inter comes in pairs of blocks, as do a work's channels
     const GemmInputRow to{{args.u, InputType::kMxfp8}, mine ? token_at(args, work, token) : 0, inter};
     to.store8(column, mine, v);
   }

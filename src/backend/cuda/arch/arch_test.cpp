@@ -93,6 +93,22 @@ TEST(arch, scales_too_wide_for_f16_are_left_to_the_neutral_kernels) {
           .has_value());
 }
 
+TEST(arch, block_scaled_experts_read_a_byte_and_a_32nd_of_each_activation) {
+  GemmArgs args{.packing = layout::Packing::kMxfp4,
+                .rows = 5760,
+                .cols = 2880,
+                .tokens = 400,
+                .x_share = 4,
+                .experts = 128,
+                .u = reinterpret_cast<uint16_t*>(16)};
+  constexpr int64_t kMatrix = 5760 * 90 * 17, kRow = 2880 + 96;
+  EXPECT_EQ(mx_cost(args, 3).bytes, 3 * (kMatrix + 2 * 5760) + 100 * kRow + 400 * kRow);
+  EXPECT_EQ(mx_cost(args, 3).flops, int64_t{2} * 400 * 5760 * 2880);
+  args.u = nullptr;
+  args.y16 = reinterpret_cast<uint16_t*>(16);
+  EXPECT_EQ(mx_cost(args, 3).bytes, 3 * (kMatrix + 2 * 5760) + 100 * kRow + 400 * 2 * 5760);
+}
+
 // A new architecture, whole: one GEMM, for bf16. All else falls to the neutral one.
 int fake_launches = 0;
 Arch fake() {

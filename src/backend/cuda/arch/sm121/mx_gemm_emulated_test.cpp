@@ -46,6 +46,10 @@ TEST(mx_gemm_emulated, rows_beyond_the_last_block_are_left_out) {
   check<ScalarMx>({.tokens = 3, .experts = 4, .hidden = 512, .inter = 384, .topk = 1, .sms = 40});
 }
 
+TEST(mx_gemm_emulated, what_is_no_number_spoils_its_own_token_alone) {
+  check<ScalarMx>({.tokens = 9, .experts = 4, .inter = 192, .topk = 2, .nan_token = 4});
+}
+
 TEST(mx_gemm_emulated, products_through_f16_are_the_plain_ones) {
   check<EmulatedMx>({.tokens = 12, .experts = 6});
   check<EmulatedMx>(

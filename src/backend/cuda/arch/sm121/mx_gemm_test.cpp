@@ -33,6 +33,10 @@ TEST_F(MxGemm, experts_are_the_plain_products_at_edges_of_tokens) {
         check({.routing = routing, .tokens = tokens, .experts = 7, .tile = tile, .sms = 40});
 }
 
+TEST_F(MxGemm, what_is_no_number_spoils_its_own_token_alone) {
+  for (const int tile : kMxGemmTokens) check({.tokens = 70, .experts = 4, .tile = tile, .nan_token = 41});
+}
+
 TEST_F(MxGemm, experts_are_the_plain_products_whatever_the_grid) {
   for (const int tile : kMxGemmTokens)
     for (const int sms : {1, 2, 5, 132})

@@ -23,8 +23,9 @@ struct MxExpertsCase {
   GemmRouting routing = GemmRouting::kRandom;
   int tokens = 1, experts = 4, tile = 64;
   int hidden = 192, inter = 256, topk = 4;
-  int sms = 3;        // that the plan counts on
-  int blocks = 1000;  // of 32 channels, and rows of y, that are looked at of each pair
+  int sms = 3;         // that the plan counts on
+  int blocks = 1000;   // of 32 channels, and rows of y, that are looked at of each pair
+  int nan_token = -1;  // one of its inputs is no number
 };
 
 // Of random weights, few different matrices, which experts share; inputs that are codes already.
@@ -51,6 +52,7 @@ struct MxExperts {
       const float value = gemm_symmetric(13, static_cast<uint64_t>(i));
       x.push_back(value * (i / kMxBlock % 5 == 1 ? 0x1p-9f : i / kMxBlock % 7 == 2 ? 30.0f : 1.0f));
     }
+    if (c.nan_token >= 0) x[static_cast<size_t>(c.nan_token * c.hidden + 40)] = std::nanf("");
     x_rows = to_mx_rows(x, c.hidden);
     x = from_mx_rows(x_rows, c.hidden);
   }
@@ -58,6 +60,7 @@ struct MxExperts {
     return of[static_cast<size_t>(expert % kMatrices)];
   }
   [[nodiscard]] int64_t pairs() const { return std::ssize(ids); }
+  [[nodiscard]] bool is_nan(int64_t pair) const { return pair / c.topk == c.nan_token; }
 };
 
 inline GemmSum mx_dot(const GemmMatrix& w, int64_t row, const float* x) {
@@ -107,6 +110,7 @@ inline void expect_mx_hidden(const MxExperts& in, const std::vector<uint8_t>& u)
   const MxExpertsCase& c = in.c;
   const int blocks = c.inter / kMxBlock;
   for (int64_t pair = 0; pair < in.pairs(); ++pair) {
+    if (in.is_nan(pair)) continue;
     const int e = in.ids[static_cast<size_t>(pair)];
     for (int b = 0; b < std::min(c.blocks, blocks); ++b) {
       const int first = static_cast<int>((pair * 7 + b) % blocks) * kMxBlock;
@@ -128,6 +132,11 @@ inline void expect_mx_results(const MxExperts& in, const std::vector<uint8_t>& u
   const MxExpertsCase& c = in.c;
   const std::vector<float> u = from_mx_rows(u_rows, c.inter);
   for (int64_t pair = 0; pair < in.pairs(); ++pair) {
+    if (in.is_nan(pair)) {
+      for (int r = 0; r < c.hidden; ++r)
+        ASSERT_TRUE(std::isnan(Bf16{y[static_cast<size_t>(pair * c.hidden + r)]}.to_float())) << "row " << r;
+      continue;
+    }
     const int e = in.ids[static_cast<size_t>(pair)];
     const int rows = std::min(c.hidden, 32 * c.blocks);
     for (int i = 0; i < rows; ++i) {

@@ -86,6 +86,7 @@ struct PeakLaunch;
 struct PeakKernel {
   std::string_view of;                                          // for people: operands (instruction)
   double (*launch)(const PeakLaunch&, CUstream_st*) = nullptr;  // returns the flops of the launch
+  bool exact16 = true;                                          // 16-bit operands
 };
 
 // An operation whose kernel has no serve() is left to the next architecture.

@@ -81,7 +81,7 @@ DevicePeaks measure_cuda(int device) {
   for (auto arch = arches.rbegin(); arch != arches.rend(); ++arch) {
     if (arch->peak.launch == nullptr) continue;
     if (const double flops = measure_peak(arch->peak.launch, facts, stream.get()); flops > 0)
-      peaks.matrix.push_back({std::string(arch->peak.of), true, flops});
+      peaks.matrix.push_back({std::string(arch->peak.of), arch->peak.exact16, flops});
   }
   return peaks;
 }

@@ -181,6 +181,7 @@ void any_attend_prefill(const FlashArgs& /*args*/, KvPages::Type type, const Lau
 }
 
 double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 
 }  // namespace nibble::backend::cuda

@@ -23,6 +23,7 @@ Arch sm121() {
   return {.name = "sm121",
           .runs_on = [](const DeviceFacts& card) { return card.major == kMajor; },
           .experts = {.serve = serve_sm121_experts, .input = InputType::kMxfp8},
+          .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .exact16 = false},
           .tuned = neutral().tuned};  // not measured
 }
 

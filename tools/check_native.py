@@ -18,7 +18,7 @@ from pathlib import Path
 
 from check_spills import demangle
 
-OBJECTS = "nibble_cuda_sm121{}.dir/**/mx_gemm*.o"  # of the product; with _emulated, of the tests
+OBJECTS = "nibble_cuda_sm121{}.dir/**/mx_gemm*.o"  # of the product; of the tests with _twin
 CUDA_MACHINE, CARDS = 190, (120, 121)  # e_machine of device code; compute capability, in e_flags
 OPCODE_BITS = 0xFFF  # of an instruction's 16 bytes, the first
 # As nvdisasm 13 names them for sm_121a. F2FP is any conversion of two floats; nothing else is converted so in gate_up.
@@ -34,6 +34,7 @@ FORBIDDEN = ("HMMA",)
 @dataclass
 class Kernel:
     symbol: str
+    card: int  # compute capability
     name: str = ""
     counts: Counter = field(default_factory=Counter)
     instructions: int = 0
@@ -49,11 +50,11 @@ def kernels_of(data):
     while at >= 0:
         (machine,), (flags,) = struct.unpack_from("<H", data, at + 18), struct.unpack_from("<I", data, at + 48)
         if machine == CUDA_MACHINE and flags >> 8 & 0xFF in CARDS:
-            yield from kernels_of_elf(data[at:])
+            yield from kernels_of_elf(data[at:], flags >> 8 & 0xFF)
         at = data.find(b"\x7fELF", at + 1)
 
 
-def kernels_of_elf(elf):
+def kernels_of_elf(elf, card):
     (headers,) = struct.unpack_from("<Q", elf, 40)
     size, count, names_idx = struct.unpack_from("<HHH", elf, 58)
     sections = [struct.unpack_from("<IIQQQQ", elf, headers + i * size) for i in range(count)]
@@ -63,7 +64,7 @@ def kernels_of_elf(elf):
         if not name.startswith(".text."):
             continue
         code = elf[section[4] : section[4] + section[5]]
-        kernel = Kernel(name.removeprefix(".text."), instructions=len(code) // 16)
+        kernel = Kernel(name.removeprefix(".text."), card, instructions=len(code) // 16)
         for (first,) in struct.iter_unpack("<H14x", code):
             opcode = first & OPCODE_BITS
             kernel.counts[OPCODES.get(opcode) or AROUND.get(opcode, "other")] += 1
@@ -81,13 +82,15 @@ def problems(kernels):
 
 def differences(kernels, emulated):
     """Of the instances that tests run from those of the product."""
-    twins = {k.name.replace("EmulatedMx", "NativeMx"): k for k in emulated}
+    twins = {(k.card, k.name.replace("EmulatedMx", "NativeMx")): k for k in emulated}
     for k in kernels:
-        if k.name not in twins:
+        if k.family not in WANTED:
+            continue
+        if (k.card, k.name) not in twins:
             yield f"{k.name}: want an instance with EmulatedMx, found none"
             continue
         for opcode in AROUND.values():
-            if k.counts[opcode] != (other := twins[k.name].counts[opcode]):
+            if k.counts[opcode] != (other := twins[k.card, k.name].counts[opcode]):
                 yield f"{k.name}: want {k.counts[opcode]} {opcode} with EmulatedMx too, found {other}"
 
 
@@ -100,12 +103,12 @@ def named_kernels(build, kind):
 
 def main(arguments):
     build = Path(arguments[1] if len(arguments) > 1 else "build/cuda")
-    kernels, emulated = named_kernels(build, ""), named_kernels(build, "_emulated")
+    kernels, emulated = named_kernels(build, ""), named_kernels(build, "_twin")
     shown = [*OPCODES.values(), *AROUND.values()]
-    print(f"{'kernel':64} {'instructions':>12} " + " ".join(f"{opcode:>7}" for opcode in shown))
+    print(f"{'card':4} {'kernel':64} {'instructions':>12} " + " ".join(f"{opcode:>7}" for opcode in shown))
     for k in kernels + emulated:
         short = re.sub(r"\(layout::|\(int\)|\(GemmArgs\)|^void ", "", k.name)
-        print(f"{short[:64]:64} {k.instructions:12} " + " ".join(f"{k.counts[opcode]:7}" for opcode in shown))
+        print(f"{k.card:4} {short[:64]:64} {k.instructions:12} " + " ".join(f"{k.counts[opcode]:7}" for opcode in shown))
     found = problems(kernels) + list(differences(kernels, emulated))
     for problem in found:
         print(f"check_native: {problem}", file=sys.stderr)

@@ -36,7 +36,7 @@ class CheckNativeTest(unittest.TestCase):
     def check(self, kernels, emulated=None, **kind):
         """The exit status and what was printed for objects of these kernels, and of the tests' (the same without them)."""
         with tempfile.TemporaryDirectory() as folder:
-            for suffix, policy, own in (("", "NativeMx", kernels), ("_emulated", "EmulatedMx", kernels if emulated is None else emulated)):
+            for suffix, policy, own in (("", "NativeMx", kernels), ("_twin", "EmulatedMx", kernels if emulated is None else emulated)):
                 objects = Path(folder, "src", f"nibble_cuda_sm121{suffix}.dir", "arch")
                 objects.mkdir(parents=True)
                 other_card = elf({DOWN: [NOP]}, policy, card=90)  # a fatbin's other code

@@ -21,7 +21,7 @@ PLANNED = {"gemv", "any_attend_decode"}  # launches may plan all of them as dyna
 # Only these are not for decode steps: prompts, uploads, measuring.
 OTHER = re.compile(r"(any|sm\d+)_(gemm|attend_prefill|route_sums|peak|read_all|moe_group_tiles|nothing)|pack_|(quantize|translate)$")
 
-TEST_CODE = re.compile(r"nibble_cuda\w*_(emulated|probe)\.dir")
+TEST_CODE = re.compile(r"nibble_cuda\w*_(emulated|probe|twin)\.dir")
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")

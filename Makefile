@@ -24,7 +24,8 @@ build: setup ## build the CPU product and its tests
 cuda: setup ## build the CUDA product (PRESET=cuda: H100, H200 and DGX Spark, checks its kernels; h100, spark); wants nvcc, no GPU
 	$(call configure,$(PRESET))
 	$(call compile,$(PRESET),nibble)
-	$(if $(filter cuda,$(PRESET)),@tools/check_spills.py build/cuda)
+	$(if $(filter cuda,$(PRESET)),$(call compile,cuda,nibble_cuda_sm121_twin))
+	$(if $(filter cuda,$(PRESET)),@tools/check_spills.py build/cuda && tools/check_native.py build/cuda)
 
 package: setup ## a .deb and a tarball under build/packages (PACKAGE=cpu; cuda: with CUDA); on Debian 12 they fit older systems, too
 	$(call configure,$(PACKAGE))

@@ -1,5 +1,7 @@
 // The CUDA backend behind the waist, against transformers' goldens and against the reference stage by stage.
 
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/arch/sm121/mx_gemm_emulated.h"
 #include "base/error.h"
 #include "gpu_testing.h"
 #include "model/compare.h"
@@ -8,6 +10,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -84,6 +87,7 @@ struct Path {
   double tolerance = 1e-4;
   Activations activations = Activations::kAuto;
   bool attention_sinks = true;
+  std::vector<backend::cuda::Arch> architectures = backend::cuda::built_architectures();
 };
 
 // One model on both.
@@ -92,7 +96,8 @@ struct Pair {
     const auto config = model::backend_config(source.config, limits, path.dense);
     reference = backend::make_reference_backend(
         config, {.backend = backend::BackendKind::kCuda, .activations = path.activations});
-    cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations});
+    cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations}, {},
+                                      path.architectures);
     on_reference = model::load(*reference, source.config, source.weights);
     on_cuda = model::load(*cuda, source.config, source.weights);
     on_reference.attention_sinks = on_cuda.attention_sinks = path.attention_sinks;
@@ -197,6 +202,66 @@ TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
     const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
     // Without a near-tie in the first layer.
     compare_prompt(wide, {prompt.begin() + 10, prompt.end()}, name(path, tokens), path);
+  }
+}
+
+// The kernels of GB10 with an emulated instruction: as above, but u is f32 before it is rounded, so fewer lie on the
+// other side of a tie.
+std::vector<backend::cuda::Arch> emulated_spark() {
+  return {backend::cuda::sm121_emulated(), backend::cuda::built_architectures().back()};
+}
+bool launched(const backend::CudaBackend& cuda, std::string_view kernel) {
+  const std::vector<backend::KernelLaunches> all = cuda.launches();
+  return std::any_of(all.begin(), all.end(), [&](const auto& launch) { return launch.kernel == kernel; });
+}
+
+TEST_F(Gpu, block_scaled_experts_match_the_reference_that_rounds_so) {
+  const Source wide(two_layers_of_120b(), 7);
+  for (const size_t tokens : {9, 33}) {
+    const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
+    const Path path{.moe = MoeKernel::kGemm,
+                    .tolerance = 0.3,
+                    .activations = Activations::kMxfp8,
+                    .architectures = emulated_spark()};
+    compare_prompt(wide, {prompt.begin() + 10, prompt.end()}, fmt::format("block-scaled, {} tokens", tokens), path);
+  }
+}
+
+// Of tokens[1..], from the logits of those before.
+double mean_loss(const std::vector<float>& logits, const std::vector<int32_t>& tokens) {
+  const size_t vocab = logits.size() / tokens.size();
+  double loss = 0;
+  for (size_t t = 0; t + 1 < tokens.size(); ++t) {
+    const auto row = std::span(logits).subspan(t * vocab, vocab);
+    const double most = *std::max_element(row.begin(), row.end());
+    double sum = 0;
+    for (const float value : row) sum += std::exp(value - most);
+    loss += most + std::log(sum) - row[static_cast<size_t>(tokens[t + 1])];
+  }
+  return loss / static_cast<double>(tokens.size() - 1);
+}
+
+// The whole of nibble-tiny, with one router and the other, beside the same rounding on the kernels of every card. Ties
+// that f16 turned move its activations, not its losses.
+TEST_F(Gpu, block_scaled_experts_lose_what_experts_of_rounded_values_do) {
+  const Source source(kTiny);
+  for (const int count : {64, 600}) {
+    const auto config = model::backend_config(
+        source.config, test::step_limits({.max_context = count, .chunk_tokens = count, .max_logit_rows = count}));
+    const backend::RunConfig run{.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
+    const std::vector<int32_t> tokens = some_tokens(static_cast<size_t>(count), source.config.dims.vocab);
+    double losses[2] = {};
+    for (const bool block_scaled : {false, true}) {
+      const auto be = backend::make_cuda_backend(
+          config, run, {}, block_scaled ? emulated_spark() : std::vector{backend::cuda::built_architectures().back()});
+      const model::GptOss gpt = model::load(*be, source.config, source.weights);
+      losses[block_scaled ? 1 : 0] = mean_loss(test::all_logits(*be, gpt, tokens, count), tokens);
+      EXPECT_EQ(launched(*be, "sm121_mx_gemm<gate_up>"), block_scaled);
+      EXPECT_EQ(launched(*be, "any_round_blocks_f32<mxfp8>"), !block_scaled);
+    }
+    std::printf("block-scaled experts, %d tokens: loss %.4f beside %.4f of rounded values\n", count, losses[1],
+                losses[0]);
+    EXPECT_NEAR(losses[1], losses[0], 0.05 * losses[0]);
   }
 }
 

@@ -140,7 +140,7 @@ TEST_F(Launches, the_backend_says_what_its_options_became) {
   EXPECT_EQ(modes({}, kH200),
             "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of sm90, then neutral");
   EXPECT_EQ(modes({.moe = MoeKernel::kGemv, .eager = true}, kGb10),
-            "experts gemv, activations int8, attention flash, CUDA graphs off, kernels of neutral");
+            "experts gemv, activations int8, attention flash, CUDA graphs off, kernels of sm121, then neutral");
 }
 
 TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {

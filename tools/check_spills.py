@@ -21,6 +21,8 @@ PLANNED = {"gemv", "any_attend_decode"}  # launches may plan all of them as dyna
 # Only these are not for decode steps: prompts, uploads, measuring.
 OTHER = re.compile(r"(any|sm\d+)_(gemm|attend_prefill|route_sums|peak|read_all|moe_group_tiles|nothing)|pack_|(quantize|translate)$")
 
+TEST_CODE = re.compile(r"nibble_cuda\w*_(emulated|probe|twin)\.dir")
+
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -93,7 +95,7 @@ def main(arguments):
     build = Path(arguments[1] if len(arguments) > 1 else "build/cuda")
     kernels = []
     for file in sorted(build.rglob("nibble_cuda*.dir/**/*.ptxas")):
-        if file.with_suffix("").exists():  # of an object that there is
+        if file.with_suffix("").exists() and not TEST_CODE.search(str(file)):  # of an object that there is
             kernels += parse(file.read_text())
     for kernel, name in zip(kernels, demangle([k.symbol for k in kernels])):
         kernel.name = name

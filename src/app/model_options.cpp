@@ -96,6 +96,10 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
             {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference}),
       "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
       "for more; auto: each where it is faster; gemv: experts on dp4a, activations in int8, lossy; all else as auto");
+  using backend::MoeTile;
+  add_choice<MoeTile>(flags, "--moe-tile", named(o.run.moe_tile, {MoeTile::kAuto, MoeTile::k64x128, MoeTile::k128x128}),
+                      "cuda, compute capability 12, with --moe-activation mxfp8: tokens x rows of a tile where GEMMs "
+                      "multiply the experts; auto: by how many tokens an expert has");
   flags.turn("--enforce-eager", o.run.eager, "cuda: launch every kernel of a step; no CUDA graphs");
   flags.group(HelpGroup::kPerformance);
   add_dense_format(flags, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.run.dense);

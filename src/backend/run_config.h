@@ -33,6 +33,17 @@ enum class MoeKernel : uint8_t {
   return kNames[static_cast<size_t>(kernel)];
 }
 
+// Tokens and rows of a tile of the experts' block-scaled GEMMs; kAuto: by how many pairs an expert has. The others want
+// a card that has them (cuda/arch/sm121), and mxfp8 activations.
+enum class MoeTile : uint8_t { kAuto, k64x128, k128x128 };
+[[nodiscard]] constexpr std::string_view name_of(MoeTile tile) {
+  constexpr std::array<std::string_view, 3> kNames = {"auto", "64x128", "128x128"};
+  return kNames[static_cast<size_t>(tile)];
+}
+[[nodiscard]] constexpr int tokens_of(MoeTile tile) {
+  return tile == MoeTile::kAuto ? 0 : tile == MoeTile::k64x128 ? 64 : 128;
+}
+
 // kFlash: tensor-core kernels; kReference: the plain one; kAuto: flash where it takes the model's heads and pages.
 enum class AttentionKernel : uint8_t { kAuto, kFlash, kReference };
 [[nodiscard]] constexpr std::string_view name_of(AttentionKernel kernel) {
@@ -70,6 +81,7 @@ struct RunConfig {
   std::optional<KvDtype> kv{};                         // none: auto, bf16
   AttentionKernel attention = AttentionKernel::kAuto;  // of a card
   MoeKernel moe = MoeKernel::kAuto;                    // of a card
+  MoeTile moe_tile = MoeTile::kAuto;                   // of a card
   Activations activations = Activations::kAuto;
   CpuIsa isa = CpuIsa::kAuto;
   bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed

@@ -43,7 +43,7 @@ class CommandLine(Case):
         self.refused(USAGE, "quantize", says="input")
 
     def test_flags_of_another_backend(self):
-        for flag in ("--moe-kernel marlin", "--enforce-eager", "--attention-backend flash", "--attention-backend reference"):
+        for flag in ("--moe-kernel marlin", "--moe-tile 64x128", "--enforce-eager", "--attention-backend flash", "--attention-backend reference"):
             for command in ((*RUN, "-p", "a"), ("compare", "-m", TINY), ("inspect", "-m", TINY, "--plan")):
                 self.refused(UNSUPPORTED, *command, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--moe-activation", "f32", says="--moe-activation f32: want --backend cpu")

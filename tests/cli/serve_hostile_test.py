@@ -634,7 +634,7 @@ VARIABLES = {
     "VLLM_ATTENTION_BACKEND": [("FLASHINFER", "attention-backend", "auto"), ("reference", "attention-backend", "reference")],
     "VLLM_USE_CUDA_GRAPH": [("0", "enforce-eager", "true"), ("1", "enforce-eager", "false")],
     "FLASHINFER_LOGLEVEL": [("3", None, None)],
-    "FLASHINFER_MOE_TILE": [("64", None, None)],
+    "FLASHINFER_MOE_TILE": [("64", "moe-tile", "64x128"), ("128x128", "moe-tile", "128x128"), ("auto", "moe-tile", "auto")],
     "VLLM_USE_V1": [("1", None, None)],
     "VLLM_NO_USAGE_STATS": [("1", None, None)],
     "VLLM_DO_NOT_TRACK": [("1", None, None)],
@@ -681,7 +681,7 @@ class TheirVariables(Case):
 
     def test_values_that_they_cannot_have(self):
         for command in self.COMMANDS:
-            for name, value in (("FLASHINFER_MOE_TILE", "x"), ("FLASHINFER_LOGLEVEL", "loud"), ("VLLM_USE_CUDA_GRAPH", "maybe"), ("VLLM_MXFP4_MOE_KERNEL", "cutlas"),
+            for name, value in (("FLASHINFER_MOE_TILE", "x"), ("FLASHINFER_MOE_TILE", "32"), ("FLASHINFER_LOGLEVEL", "loud"), ("VLLM_USE_CUDA_GRAPH", "maybe"), ("VLLM_MXFP4_MOE_KERNEL", "cutlas"),
                                 ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "2"), *((name, "1") for name in sorted(REFUSED))):
                 self.refused(2, *command, env=self.env(**{name: value}), says=name)
         both = self.env(VLLM_MXFP4_ACTIVATION="bf16", VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8="1")
@@ -695,7 +695,7 @@ class TheirVariables(Case):
             self.assertNotIn("prompt", config)
 
     def test_kernels_of_a_card_end_a_server_before_it_listens(self):
-        for name, value in (("VLLM_MXFP4_MOE_KERNEL", "marlin"), ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "1"), ("VLLM_ATTENTION_BACKEND", "reference")):
+        for name, value in (("VLLM_MXFP4_MOE_KERNEL", "marlin"), ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "1"), ("VLLM_ATTENTION_BACKEND", "reference"), ("FLASHINFER_MOE_TILE", "64")):
             result = nibble("serve", TINY, "--port", 0, env=self.env(**{name: value}))
             self.assertEqual(result.code, 3, result.err)
             self.assertNotIn("listening", result.err)

@@ -7,6 +7,7 @@
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
 #include "backend/cuda/program/program.h"
@@ -38,15 +39,17 @@ int to_int(int64_t value) { return static_cast<int>(value); }
 
 class StreamedCudaBackend final : public CudaBackend {
  public:
-  StreamedCudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup)
+  StreamedCudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+                      const std::vector<Arch>& architectures)
       : config_(config),
         run_(resolved_cuda(config, run)),
         setup_(std::move(setup)),
         moe_kernel_(run_.moe),
-        card_(open_device(0), built_architectures()),
+        card_(open_device(0), architectures),
         kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
         weights_({config_, matrices_of(moe_kernel_), setup_.files, run_.threads}, stream_.get()) {
+    require_moe_tile(config_, run_, card_);
     const ArenaNeeds needs = arena_needs(config_, run_, card_);
     Carver measure(nullptr);
     static_cast<void>(carve(needs, measure));
@@ -184,6 +187,7 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kExpertHidden: {
         const Shape shape = {tokens, dims_.topk, dims_.inter};
         if (held == Held::kPlaces) return placed_hidden();
+        if (held == Held::kMxfp8) return mx_rows(at_.gemm_u, pairs, shape);
         if (held == Held::kInt8) return {shape, int8_values(host_copy(at_.expert_hidden_f16, pairs * dims_.inter))};
         if (held == Held::kF16)
           return read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape);
@@ -377,6 +381,21 @@ class StreamedCudaBackend final : public CudaBackend {
     return {{tokens, cols}, std::move(values)};
   }
 
+  // Rows of layout/mx_b_n8k64.h; cols: the last of shape.
+  [[nodiscard]] SlotData mx_rows(const uint16_t* device, int64_t rows, Shape shape) {
+    const int cols = to_int(shape.back()), pitch = layout::mx_row_bytes(cols);
+    const std::vector<uint8_t> bytes = host_copy(reinterpret_cast<const uint8_t*>(device), rows * pitch);
+    SlotData data{std::move(shape), {}};
+    data.values.reserve(static_cast<size_t>(rows * cols));
+    for (int64_t row = 0; row < rows; ++row)
+      for (int k = 0; k < cols; ++k) {
+        const uint8_t* own = bytes.data() + row * pitch;
+        const E8m0 scale{own[layout::mx_scale_offset(cols, k / layout::kBlockK)]};
+        data.values.push_back(mx_decode(MxFormat::kMxfp8E4m3, own[layout::mx_code_offset(k)], scale));
+      }
+    return data;
+  }
+
   // What the experts' first product left by place.
   [[nodiscard]] SlotData placed_hidden() {
     const int64_t pairs = program_->tokens * dims_.topk, rows = max_places(pairs, dims_.experts);
@@ -425,7 +444,12 @@ class StreamedCudaBackend final : public CudaBackend {
 }  // namespace
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup) {
-  return std::make_unique<StreamedCudaBackend>(config, run, std::move(setup));
+  return make_cuda_backend(config, run, std::move(setup), built_architectures());
+}
+
+std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+                                               const std::vector<Arch>& architectures) {
+  return std::make_unique<StreamedCudaBackend>(config, run, std::move(setup), architectures);
 }
 
 }  // namespace nibble::backend

@@ -22,6 +22,10 @@ namespace nibble::backend {
 // packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
 [[nodiscard]] RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run);
 
+namespace cuda {
+struct Arch;
+}
+
 // What is no setting.
 struct CudaSetup {
   // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
@@ -64,5 +68,10 @@ struct CudaMemory {
 // CUDA fails.
 [[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
                                                              CudaSetup setup = {});
+// The same with the kernels of these architectures (arch/arch.h), launchers included, instead of the build's: how a
+// test runs one card's on another.
+[[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
+                                                             CudaSetup setup,
+                                                             const std::vector<cuda::Arch>& architectures);
 
 }  // namespace nibble::backend

@@ -6,7 +6,7 @@
 
 namespace nibble::backend::cuda {
 
-std::vector<Arch> architectures() { return {sm90(), neutral()}; }
+std::vector<Arch> architectures() { return {sm121(), sm90(), neutral()}; }
 
 Card::Card(DeviceFacts its_facts, const std::vector<Arch>& all) : facts(std::move(its_facts)) {
   for (const Arch& arch : all)

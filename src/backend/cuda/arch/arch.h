@@ -6,6 +6,7 @@
 // in built_architectures() (launch/all_kernels.cpp). Plain C++: programs are made where there is neither CUDA nor a
 // card, so launchers stand in an Arch only where their kernels are compiled in.
 
+#include "backend/activations.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/arch/tuned.h"
 #include "backend/cuda/card/device_facts.h"
@@ -51,9 +52,10 @@ struct SplitGemmKernel {
 // Both products of the experts on GEMMs.
 struct ExpertsShape {
   int64_t hidden = 0, inter = 0;
-  int64_t pairs = 0, experts = 0;  // tokens times experts of a token
-  bool exact = true;               // activations are not rounded between the products
-  bool wide_scales = false;        // GemmShape
+  int64_t pairs = 0, experts = 0;                 // tokens times experts of a token
+  Activations activations = Activations::kBf16;  // as which both products take theirs
+  bool wide_scales = false;                       // GemmShape
+  int tile_tokens = 0;                            // asked for; 0: the kernel chooses. Read where input is kMxfp8
 };
 struct ExpertsPlan {
   Kernel gate_up, down;
@@ -64,6 +66,7 @@ struct ExpertsKernel {
   std::optional<ExpertsPlan> (*serve)(const ExpertsShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool by_place = false;  // x and u lie in panels, a row per place (GroupArgs); else x has a row per token, u per pair
+  InputType input = InputType::kF16;  // of both; kMxfp8: rounded by who makes them, not by_place
 };
 
 // Attention of rows with many new tokens.
@@ -83,6 +86,7 @@ struct PeakLaunch;
 struct PeakKernel {
   std::string_view of;                                          // for people: operands (instruction)
   double (*launch)(const PeakLaunch&, CUstream_st*) = nullptr;  // returns the flops of the launch
+  bool exact16 = true;                                          // 16-bit operands
 };
 
 // An operation whose kernel has no serve() is left to the next architecture.
@@ -100,6 +104,7 @@ struct Arch {
 
 [[nodiscard]] Arch neutral();  // mma.sync: sm_80 and later
 [[nodiscard]] Arch sm90();     // wgmma: Hopper
+[[nodiscard]] Arch sm121();    // block-scaled mma.sync: GB10 and others of compute capability 12
 // Every architecture, without launchers, the most particular first; the last one runs everywhere.
 [[nodiscard]] std::vector<Arch> architectures();
 // With the launchers of this build.

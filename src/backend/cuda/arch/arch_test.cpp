@@ -2,6 +2,7 @@
 
 #include "backend/cuda/arch/arch.h"
 
+#include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/program/program.h"
 
@@ -25,7 +26,13 @@ const DeviceFacts kHopper = {.name = "H100",
                                .major = kFakeMajor,
                                .multiprocessors = 10,
                                .cta_smem_bytes = 101376,
-                               .sm_smem_bytes = 102400};
+                               .sm_smem_bytes = 102400},
+                  kSpark = {.name = "GB10",
+                            .major = 12,
+                            .minor = 1,
+                            .multiprocessors = 48,
+                            .cta_smem_bytes = 101376,
+                            .sm_smem_bytes = 102400};
 
 std::vector<std::string> names(const Card& card) {
   std::vector<std::string> result;
@@ -35,7 +42,35 @@ std::vector<std::string> names(const Card& card) {
 
 TEST(arch, a_card_has_its_own_architecture_before_the_neutral_one) {
   EXPECT_EQ(names(kHopper), (std::vector<std::string>{"sm90", "neutral"}));
+  EXPECT_EQ(names(kSpark), (std::vector<std::string>{"sm121", "neutral"}));
   EXPECT_EQ(names(kFakeCard), std::vector<std::string>{"neutral"});
+}
+
+TEST(arch, block_scaled_experts_take_mxfp8_of_whole_pairs_of_blocks) {
+  const auto serves = [](Activations activations, int64_t inter) {
+    return sm121().experts.serve(
+        {.hidden = 2880, .inter = inter, .pairs = 8192, .experts = 128, .activations = activations}, kSpark);
+  };
+  EXPECT_TRUE(serves(Activations::kMxfp8, 2880).has_value());
+  EXPECT_FALSE(serves(Activations::kBf16, 2880).has_value());
+  EXPECT_FALSE(serves(Activations::kMxfp8, 32 * 91).has_value());
+}
+
+TEST(arch, block_scaled_tiles_fit_an_sm_and_grow_with_an_expert_s_pairs) {
+  const auto plan = [](int64_t pairs, int tile = 0) {
+    return plan_mx_gemm({.rows = 5760, .cols = 2880, .tokens = pairs, .experts = 128}, kSpark, tile);
+  };
+  EXPECT_EQ(plan(48 * 128).tokens, 64);
+  EXPECT_EQ(plan(48 * 128 + 1).tokens, 128);
+  EXPECT_EQ(plan(64, 128).tokens, 128);
+  for (const int tile : kMxGemmTokens) {
+    const GemmPlan wide = plan(32768, tile);
+    EXPECT_EQ(wide.grid_x, kSpark.multiprocessors * mx_ctas(tile));
+    EXPECT_LE(mx_ctas(tile) * (wide.smem_bytes + 1024), kSpark.sm_smem_bytes);
+    EXPECT_LE(plan_mx_gemm({.rows = 2880, .cols = 4096, .tokens = 8192, .experts = 1}, kSpark, tile).smem_bytes,
+              kSpark.cta_smem_bytes);
+  }
+  EXPECT_EQ(plan_mx_gemm({.rows = 192, .cols = 192, .tokens = 4, .experts = 4}, kSpark).grid_x, 2 * 4);
 }
 
 TEST(arch, split_gemms_serve_bf16_of_up_to_256_tokens) {
@@ -52,7 +87,26 @@ TEST(arch, scales_too_wide_for_f16_are_left_to_the_neutral_kernels) {
       .rows = 5120, .cols = 2880, .tokens = 300, .packing = layout::Packing::kMxfp4, .wide_scales = true};
   EXPECT_FALSE(sm90().gemm.serve(shape, kHopper).has_value());
   EXPECT_TRUE(neutral().gemm.serve(shape, kHopper).has_value());
-  EXPECT_FALSE(sm90().experts.serve({2880, 2880, 4000, 128, true, true}, kHopper).has_value());
+  EXPECT_FALSE(
+      sm90()
+          .experts.serve({.hidden = 2880, .inter = 2880, .pairs = 4000, .experts = 128, .wide_scales = true}, kHopper)
+          .has_value());
+}
+
+TEST(arch, block_scaled_experts_read_a_byte_and_a_32nd_of_each_activation) {
+  GemmArgs args{.packing = layout::Packing::kMxfp4,
+                .rows = 5760,
+                .cols = 2880,
+                .tokens = 400,
+                .x_share = 4,
+                .experts = 128,
+                .u = reinterpret_cast<uint16_t*>(16)};
+  constexpr int64_t kMatrix = 5760 * 90 * 17, kRow = 2880 + 96;
+  EXPECT_EQ(mx_cost(args, 3).bytes, 3 * (kMatrix + 2 * 5760) + 100 * kRow + 400 * kRow);
+  EXPECT_EQ(mx_cost(args, 3).flops, int64_t{2} * 400 * 5760 * 2880);
+  args.u = nullptr;
+  args.y16 = reinterpret_cast<uint16_t*>(16);
+  EXPECT_EQ(mx_cost(args, 3).bytes, 3 * (kMatrix + 2 * 5760) + 100 * kRow + 400 * 2 * 5760);
 }
 
 // A new architecture, whole: one GEMM, for bf16. All else falls to the neutral one.

@@ -78,9 +78,11 @@ DevicePeaks measure_cuda(int device) {
   const Stream stream = make_stream();
   DevicePeaks peaks{.device = facts.name, .read_bytes_per_s = measure_read(facts, stream.get()), .matrix = {}};
   const std::vector<Arch> arches = Card(facts, built_architectures()).arches;
-  for (auto arch = arches.rbegin(); arch != arches.rend(); ++arch)
+  for (auto arch = arches.rbegin(); arch != arches.rend(); ++arch) {
+    if (arch->peak.launch == nullptr) continue;
     if (const double flops = measure_peak(arch->peak.launch, facts, stream.get()); flops > 0)
-      peaks.matrix.push_back({std::string(arch->peak.of), true, flops});
+      peaks.matrix.push_back({std::string(arch->peak.of), arch->peak.exact16, flops});
+  }
   return peaks;
 }
 

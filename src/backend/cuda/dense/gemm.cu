@@ -17,6 +17,7 @@ void require_round(const RoundArgs& args, Kernel name) {
   require_shape(args.to.rows % layout::kAtomRows == 0 && args.copies > 0 &&
                     (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
                 name, "panels in atoms of 8 that hold every row", args.to.rows);
+  require_shape(args.to.type != InputType::kMxfp8, name, "16 bits, found MXFP8", args.cols);
   require_shape((args.norm == nullptr) == (args.inverse == nullptr), name, "a norm and its inverses, or neither",
                 args.tokens);
 }

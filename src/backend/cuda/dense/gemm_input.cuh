@@ -3,8 +3,10 @@
 
 #include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/launch/warp.cuh"
+#include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/quantise/mx_block.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -38,6 +40,10 @@ struct GemmInputRow {
   __device__ __forceinline__ void store8(int k, bool mine, const float (&v)[8]) const;
   // Likewise columns k to k + 3 and k + 8 to k + 11.
   __device__ __forceinline__ void store_half_tile(int k, bool mine, const float (&v)[8]) const;
+
+ private:
+  // Of kMxfp8: columns k to k + 3 and k + apart to k + apart + 3.
+  __device__ __forceinline__ void store_mxfp8(int k, int apart, bool mine, const float (&v)[8]) const;
 };
 
 // Of four lanes, lane t has word c for lane c; it gets the words for it, in the order of the lanes.
@@ -55,7 +61,24 @@ __device__ __forceinline__ void exchange_words(uint32_t (&w)[4]) {
   }
 }
 
+__device__ __forceinline__ void GemmInputRow::store_mxfp8(int k, int apart, bool mine, const float (&v)[8]) const {
+  const Mxfp8Scale block(largest(v));
+  uint32_t codes[2];
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    const float* x = v + 4 * q;  // bytes in the order of layout::mx_byte_k
+    codes[q] = ptx::pack_e4m3(x[0] * block.down, x[2] * block.down) |
+               ptx::pack_e4m3(x[1] * block.down, x[3] * block.down) << 16;
+  }
+  if (!mine) return;
+  uint8_t* const own = reinterpret_cast<uint8_t*>(to.at) + row * layout::mx_row_bytes(cols);
+#pragma unroll
+  for (int q = 0; q < 2; ++q) *reinterpret_cast<uint32_t*>(own + layout::mx_code_offset(k + q * apart)) = codes[q];
+  if (k % layout::kBlockK == 0) own[layout::mx_scale_offset(cols, k / layout::kBlockK)] = block.scale.bits;
+}
+
 __device__ __forceinline__ void GemmInputRow::store8(int k, bool mine, const float (&v)[8]) const {
+  if (to.type == InputType::kMxfp8) return store_mxfp8(k, 4, mine, v);
   uint32_t w[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) w[i] = pack(v[2 * i], v[2 * i + 1]);
@@ -66,6 +89,7 @@ __device__ __forceinline__ void GemmInputRow::store8(int k, bool mine, const flo
 }
 
 __device__ __forceinline__ void GemmInputRow::store_half_tile(int k, bool mine, const float (&v)[8]) const {
+  if (to.type == InputType::kMxfp8) return store_mxfp8(k, 8, mine, v);
   uint32_t w[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) w[i] = pack(v[2 * i], v[2 * i + 1]);

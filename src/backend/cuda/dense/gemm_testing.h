@@ -3,8 +3,10 @@
 // plain double products. No CUDA.
 
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "base/dtype.h"
+#include "base/mx.h"
 #include "base/random.h"
 
 #include <gtest/gtest.h>
@@ -163,6 +165,34 @@ inline std::vector<uint16_t> from_panels(const std::vector<uint16_t>& panels, in
     for (int64_t k = 0; k < cols; ++k)
       x.push_back(panels[static_cast<size_t>(layout::place_in_panels(rows, place, k))]);
   return x;
+}
+
+// [rows, cols] in blocks, rounded as the backends round; what is padding has all bits set.
+inline std::vector<uint8_t> to_mx_rows(const std::vector<float>& values, int cols) {
+  const int row_bytes = layout::mx_row_bytes(cols), blocks = cols / kMxBlock;
+  std::vector<uint8_t> rows(values.size() / static_cast<size_t>(cols) * static_cast<size_t>(row_bytes), 0xff);
+  std::vector<uint8_t> elements(values.size()), scales(values.size() / kMxBlock);
+  mx_quantize(values, MxScaleRule::kOcpFloor, {MxFormat::kMxfp8E4m3, elements, scales});
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto row = i / static_cast<size_t>(cols);
+    const auto k = static_cast<int>(i % static_cast<size_t>(cols));
+    uint8_t* own = rows.data() + row * static_cast<size_t>(row_bytes);
+    own[layout::mx_code_offset(k)] = elements[i];
+    own[layout::mx_scale_offset(cols, k / kMxBlock)] =
+        scales[row * static_cast<size_t>(blocks) + static_cast<size_t>(k / kMxBlock)];
+  }
+  return rows;
+}
+inline std::vector<float> from_mx_rows(const std::vector<uint8_t>& rows, int cols) {
+  const auto row_bytes = static_cast<size_t>(layout::mx_row_bytes(cols));
+  std::vector<float> values;
+  for (size_t row = 0; row < rows.size() / row_bytes; ++row)
+    for (int k = 0; k < cols; ++k) {
+      const uint8_t* own = rows.data() + row * row_bytes;
+      values.push_back(mx_decode(MxFormat::kMxfp8E4m3, own[layout::mx_code_offset(k)],
+                                 {own[layout::mx_scale_offset(cols, k / kMxBlock)]}));
+    }
+  return values;
 }
 
 inline std::vector<Bf16> gemm_bias(int count, uint64_t seed) {

@@ -53,6 +53,7 @@ inline constexpr int kLanes = 32;
 struct Operands {
   uint32_t a[4] = {}, b[2] = {};
   float d[4] = {};
+  uint32_t scale_a = 0, scale_b = 0;
   uint32_t value = 0;
 };
 struct WarpOperands {

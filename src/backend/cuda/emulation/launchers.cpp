@@ -8,6 +8,8 @@
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm121/kernels.h"
+#include "backend/cuda/arch/sm121/mx_gemm.h"
 #include "backend/cuda/arch/sm90/dense_gemm.h"
 #include "backend/cuda/arch/sm90/gemm.h"
 #include "backend/cuda/arch/sm90/kernels.h"
@@ -143,6 +145,10 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
                                                 : kernel::kSm90Mxfp4Gemm,
       plan, on);
 }
+void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  check_mx_args(args);
+  cut(args.u != nullptr ? kernel::kSm121GateUpGemm : kernel::kSm121DownGemm, plan, on);
+}
 void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& rope, const GemmPlan& plan, const Launch& on) {
   check_args(args, rope);
   cut(kernel::kSm90QkvGemm, plan, on);
@@ -179,6 +185,7 @@ void any_attend_prefill(const FlashArgs& /*args*/, KvPages::Type type, const Lau
 }
 
 double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 
 }  // namespace nibble::backend::cuda

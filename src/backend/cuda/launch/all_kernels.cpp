@@ -9,6 +9,7 @@
 #include "backend/cuda/quantise/rounding.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm121/mx_gemm.h"
 #include "backend/cuda/arch/sm90/attend.h"
 #include "backend/cuda/arch/sm90/dense_gemm.h"
 #include "backend/cuda/arch/sm90/gemm.h"
@@ -60,7 +61,10 @@ std::vector<Arch> built_architectures() {
   every.gemm.launch = every.experts.launch = any_gemm;
   every.prefill.launch = any_attend_prefill;
   every.peak.launch = any_peak_mma;
-  return {hopper, every};
+  Arch spark = sm121();
+  spark.experts.launch = sm121_mx_gemm;
+  spark.peak.launch = sm121_peak_mx;
+  return {spark, hopper, every};
 }
 
 }  // namespace nibble::backend::cuda

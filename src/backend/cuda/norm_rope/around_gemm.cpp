@@ -3,6 +3,7 @@
 #include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/quantise/rounding.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 
 #include <algorithm>
@@ -79,6 +80,8 @@ void check_args(const NormSumsArgs& a) {
       !rounds || a.rounded.rows == 0 ||
           (a.hidden % layout::kPanelK == 0 && a.rounded.rows % kGroupAlign == 0 && a.rounded.rows >= a.tokens),
       kName, "panels of 64 columns whose rows hold the tokens", a.rounded.rows);
+  require_shape(a.rounded.type != InputType::kMxfp8 || (a.rounded.rows == 0 && a.hidden % layout::kMxPairK == 0), kName,
+                "MXFP8 in rows, of pairs of blocks of 32", a.hidden);
 }
 
 void check_args(const RopeSumsArgs& a) {

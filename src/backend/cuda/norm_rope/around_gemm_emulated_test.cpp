@@ -45,6 +45,10 @@ TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
   check_norm<HostArray>({.tokens = 2, .hidden = 192, .topk = 6, .type = InputType::kBf16}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 384, .topk = 2, .experts = ExpertSums::Type::kF32, .panels = true},
                         run);
+  check_norm<HostArray>(
+      {.tokens = 2, .hidden = 2880, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kMxfp8}, run);
+  check_norm<HostArray>({.tokens = 3, .hidden = 192, .splits = 3, .type = InputType::kMxfp8, .normed = false}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 4096, .topk = 2, .type = InputType::kMxfp8}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
 }
 

@@ -51,6 +51,12 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
                            .type = InputType::kBf16,
                            .panels = true},
                           run);
+  for (const int tokens : {1, 9, 300}) {
+    check_norm<DeviceArray>(
+        {.tokens = tokens, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kMxfp8}, run);
+    check_norm<DeviceArray>({.tokens = tokens, .splits = 5, .type = InputType::kMxfp8, .normed = false}, run);
+    check_norm<DeviceArray>({.tokens = tokens, .topk = 4, .type = InputType::kMxfp8}, run);
+  }
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 8, .rounded = false}, run);
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false, .rounded = false}, run);
   for (const int tokens : {1, 9, 300})

@@ -164,7 +164,9 @@ void check_norm(const NormCase& c, const Run& run) {
   const Memory<Bf16> on_y16(in.y16), on_bias(in.bias), on_norm(in.norm);
   const Memory<uint8_t> on_sums(in.sums.values);
   const Memory<float> on_x(in.x), normed(in.x.size()), on_y(in.y), on_weights(in.weights);
-  const Memory<uint16_t> rounded(static_cast<size_t>(rows) * static_cast<size_t>(c.hidden));
+  const bool codes = c.type == InputType::kMxfp8;
+  const Memory<uint16_t> rounded(static_cast<size_t>(rows) *
+                                 static_cast<size_t>(codes ? layout::mx_row_bytes(c.hidden) / 2 : c.hidden));
   const void* const experts = in.of_bf16() ? static_cast<const void*>(on_y16.get()) : on_y.get();
   const NormSumsArgs args{.x = on_x.get(),
                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
@@ -192,8 +194,13 @@ void check_norm(const NormCase& c, const Run& run) {
   }
   check_normed(in, got_x, got, double{args.eps});
   std::vector<uint16_t> want;
-  for (const float value : got)
-    want.push_back(c.type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
+  if (codes) {
+    const std::vector<uint8_t> bytes = to_mx_rows(got, c.hidden);
+    want.resize(bytes.size() / 2);
+    std::memcpy(want.data(), bytes.data(), bytes.size());
+  }
+  for (size_t i = 0; i < got.size() && !codes; ++i)
+    want.push_back(c.type == InputType::kF16 ? F16::from_float(got[i]).bits : Bf16::from_float(got[i]).bits);
   if (c.panels) want = in_panels(want, c.hidden, c.tokens);
   ASSERT_EQ(rounded.host(), c.rounded ? want : poison<uint16_t>(want.size()));
 }

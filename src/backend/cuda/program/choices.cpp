@@ -43,6 +43,25 @@ Activations choose_activations(MoeKernel kernel, const RunConfig& run) {
   return gemv ? Activations::kInt8 : rounds(wanted) ? wanted : Activations::kBf16;
 }
 
+void require_moe_tile(const BackendConfig& config, const RunConfig& run, const Card& card) {
+  if (run.moe_tile == MoeTile::kAuto) return;
+  const Dims& d = config.dims;
+  const ExpertsShape shape{.hidden = d.hidden,
+                           .inter = d.inter,
+                           .pairs = d.experts,
+                           .experts = d.experts,
+                           .activations = run.activations,
+                           .tile_tokens = tokens_of(run.moe_tile)};
+  const MoeKernel kernel = choose_moe(config, run);
+  const bool gemms = kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemm;
+  for (const Arch& arch : card.arches)
+    if (gemms && arch.experts.input == InputType::kMxfp8 && arch.experts.serve(shape, card.facts)) return;
+  throw Error(Code::kUnsupported,
+              "--moe-tile {}: want a card of compute capability 12, --moe-activation mxfp8, --moe-kernel auto or gemm, "
+              "and hidden_size and intermediate_size in multiples of 64, found {}, {}, {}, {} and {}",
+              name_of(run.moe_tile), card.facts.name, name_of(run.activations), name_of(kernel), d.hidden, d.inter);
+}
+
 bool choose_flash(const BackendConfig& config, const RunConfig& run) {
   const Dims& d = config.dims;
   const KvPages::Type type = page_type(run.kv_type());

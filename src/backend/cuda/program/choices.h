@@ -2,6 +2,7 @@
 // What a RunConfig becomes for a model, and which form a step then takes. Pure: plans (plan.h) ask here what the
 // backend asks.
 
+#include "backend/cuda/arch/arch.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/layout/packed.h"
@@ -17,6 +18,8 @@ namespace nibble::backend::cuda {
 [[nodiscard]] MoeKernel choose_moe(const BackendConfig& config, const RunConfig& run);
 // What the experts of a resolved kernel multiply. Throws Error(kUnsupported) where it cannot round so.
 [[nodiscard]] Activations choose_activations(MoeKernel kernel, const RunConfig& run);
+// Throws Error(kUnsupported) where run asks for a tile that none of the card's kernels has for the model's experts.
+void require_moe_tile(const BackendConfig& config, const RunConfig& run, const Card& card);
 // Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when it
 // asks for kernels that do not take the model's shapes or its page type.
 [[nodiscard]] bool choose_flash(const BackendConfig& config, const RunConfig& run);

@@ -106,6 +106,7 @@ class Maker {
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
     cost_.formats.kv_value_bytes = static_cast<double>(value_bytes(kv_type()));
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
+    require_moe_tile(args.config, args.run, args.card);
     fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
     dense_gemms_ = dense_by_gemm(moe_, d_, tokens_);
     if (plain()) return;
@@ -167,8 +168,9 @@ class Maker {
                              .inter = d_.inter,
                              .pairs = tokens_ * d_.topk,
                              .experts = d_.experts,
-                             .exact = !rounds(activations_),
-                             .wide_scales = args_.wide_scales};
+                             .activations = activations_,
+                             .wide_scales = args_.wide_scales,
+                             .tile_tokens = tokens_of(args_.run.moe_tile)};
     for (const Arch& arch : args_.card.arches) {
       if (arch.experts.serve == nullptr) continue;
       const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, args_.card.facts);
@@ -192,6 +194,8 @@ class Maker {
   }
 
   [[nodiscard]] int tokens() const { return to_int(tokens_); }
+  // Whether the step's experts multiply MXFP8 codes, which the norm and gate_up's launch make (ExpertsKernel::input).
+  [[nodiscard]] bool experts_take_codes() const { return experts_gemms_ && experts_.input == InputType::kMxfp8; }
   // From this stage on.
   void hold(Slot slot, Held as) {
     for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)
@@ -527,11 +531,13 @@ class Maker {
     }
     const bool by_tiles = router_by_tiles(tuned_, tokens_);
     if (delta_.form == Delta::Form::kSums && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
-    norm_sums({kMlpNorm}, delta_, [to_f16 = !experts_gemms_](const Binding& b, NormSumsArgs& args) {
-      args.norm = b.w.mlp_norm;
-      args.normed = b.at.normed;
-      if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
-    });
+    norm_sums({kMlpNorm}, delta_,
+              [to_f16 = !experts_gemms_, to_codes = experts_take_codes()](const Binding& b, NormSumsArgs& args) {
+                args.norm = b.w.mlp_norm;
+                args.normed = b.at.normed;
+                if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+                if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = InputType::kMxfp8};
+              });
     hold(Slot::kNormed, Held::kFloats);
     if (!by_tiles) return route_plainly();
     const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors);
@@ -574,16 +580,19 @@ class Maker {
   void route_sums() {
     norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_);
     if (!norms_while_rounding_) {
-      norm_sums({kMlpNorm}, delta_, [exact = !rounds(activations_)](const Binding& b, NormSumsArgs& args) {
-        args.norm = b.w.mlp_norm;
-        if (exact) {
-          args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
-        } else {
-          args.normed = b.at.normed;
-        }
-      });
+      norm_sums({kMlpNorm}, delta_,
+                [exact = !rounds(activations_), codes = experts_take_codes()](const Binding& b, NormSumsArgs& args) {
+                  args.norm = b.w.mlp_norm;
+                  if (codes) {
+                    args.rounded = {.at = b.at.gemm_x, .type = InputType::kMxfp8};
+                  } else if (exact) {
+                    args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+                  } else {
+                    args.normed = b.at.normed;
+                  }
+                });
     }
-    const bool floats = !norms_while_rounding_ && rounds(activations_);
+    const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
     hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
     add(kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
         [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b, const Launch& on) {
@@ -613,8 +622,9 @@ class Maker {
     delta_ = experts_delta();
     if (plain()) return plain_moe(up, down);
     for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kFloats);
-    round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
-                 tokens_ * d_.hidden);
+    if (!experts_take_codes())
+      round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
+                   tokens_ * d_.hidden);
     if (experts_gemms_) {
       gemm_moe(up, down);
     } else if (fused_ && moe_ != MoeKernel::kGemv) {
@@ -803,7 +813,7 @@ class Maker {
     const auto down_of = [](const Binding& b) {
       return GemmDown{b.w.down.data, b.w.down_bias, reinterpret_cast<uint16_t*>(b.at.gemm_y)};
     };
-    hold(Slot::kExpertHidden, by_place ? Held::kPlaces : Held::kF16);
+    hold(Slot::kExpertHidden, experts_take_codes() ? Held::kMxfp8 : by_place ? Held::kPlaces : Held::kF16);
     program_.hidden_in_gemm = true;
     const auto launch = experts_.launch;
     if (experts_plan_.at_once) {
@@ -816,9 +826,10 @@ class Maker {
     }
     planned(experts_plan_.gate_up, first, up,
             [=](const Binding& b, const Launch& on) { launch(args_of(b), first, on); });
-    round_blocks([](const Binding&) -> float* { return nullptr; },
-                 [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
-                 (by_place ? places : pairs) * d_.inter);
+    if (!experts_take_codes())
+      round_blocks([](const Binding&) -> float* { return nullptr; },
+                   [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
+                   (by_place ? places : pairs) * d_.inter);
     planned(experts_plan_.down, second, down, [=](const Binding& b, const Launch& on) {
       GemmArgs args = args_of(b);
       args.down = down_of(b);
@@ -826,7 +837,7 @@ class Maker {
     });
   }
 
-  // The pairs by expert, and x as gate_up wants it: a row per token, or a row per place.
+  // The pairs by expert, and x as gate_up wants it, where it is not there yet: a row per token, or a row per place.
   void group_and_round(bool by_place, int tile_tokens) {
     const auto group_of = [=, n = tokens()](const Binding& b) {
       return GroupArgs{.expert_ids = b.at.expert_ids,
@@ -861,6 +872,7 @@ class Maker {
     }
     add(kernel::kGroupTiles, "a CTA per expert", {},
         [=](const Binding& b, const Launch& on) { b.kernels.group_tiles(group_of(b), on); });
+    if (experts_take_codes()) return;
     add(kernel::kRound, "8 values per thread", {},
         [=](const Binding& b, const Launch& on) { b.kernels.round(round_of(b), on); });
   }

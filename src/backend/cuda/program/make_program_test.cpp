@@ -2,6 +2,7 @@
 
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
@@ -240,6 +241,49 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm<bf16>", "any_gemm<gate_up>", "any_gemm<mxfp4>"}));
 }
 
+TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_epilogue_make) {
+  const RunConfig mxfp8 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
+  for (const int tokens : {512, 513}) {  // either router
+    const std::vector<Row> prompt = {{0, tokens, tokens}};
+    const cuda::Program spark = plan(prompt, {.options = mxfp8, .card = kGb10});
+    EXPECT_THAT(kernels(spark, Stage::kMoe),
+                ElementsAre("any_moe_group_tiles", "sm121_mx_gemm<gate_up>", "sm121_mx_gemm<down>"));
+    EXPECT_EQ(kernels(spark, Stage::kRoute).front(), "any_norm_sums_f32");
+    const cuda::GemmPlan up =
+        cuda::plan_mx_gemm({2 * kDims.inter, kDims.hidden, tokens * kDims.topk, kDims.experts}, kGb10);
+    EXPECT_EQ(up.tokens, 64);
+    EXPECT_EQ(tile(spark, "sm121_mx_gemm<gate_up>"), up.to_string());
+    EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kMoe)][static_cast<size_t>(Slot::kExpertHidden)],
+              cuda::Held::kMxfp8);
+  }
+  RunConfig wide = mxfp8;
+  wide.moe_tile = MoeTile::k128x128;
+  const cuda::Program asked = plan(kPrompt, {.options = wide, .card = kGb10});
+  EXPECT_THAT(tile(asked, "sm121_mx_gemm<down>"), HasSubstr("128 rows x 128 tokens"));
+  // Few tokens stay with the streaming kernels, which take rounded values.
+  EXPECT_THAT(kernels(plan(decode(9), {.options = {.activations = Activations::kMxfp8}, .card = kGb10}), Stage::kMoe),
+              ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
+                          "any_round_blocks_f32<mxfp8>", "grouped<down>"));
+}
+
+TEST(make_program, a_tile_of_experts_that_no_kernel_has_is_refused) {
+  const RunConfig tiles = {.activations = Activations::kMxfp8, .moe_tile = MoeTile::k64x128};
+  RunConfig exact = tiles, streaming = tiles;
+  exact.activations = Activations::kBf16;
+  streaming.moe = MoeKernel::kMarlin;
+  EXPECT_NO_THROW(plan(kPrompt, {.options = tiles, .card = kGb10}));
+  for (const Asked& asked :
+       {Asked{.options = tiles}, {.options = exact, .card = kGb10}, {.options = streaming, .card = kGb10}}) {
+    try {
+      plan(kPrompt, asked);
+      ADD_FAILURE() << asked.card.facts.name;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("--moe-tile 64x128: want a card of compute capability 12"));
+      EXPECT_THAT(error.what(), HasSubstr("found " + asked.card.facts.name));
+    }
+  }
+}
+
 TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_they_come_in) {
   alignas(16) static float memory[4] = {};
   alignas(16) static int32_t slots[4] = {};
@@ -262,7 +306,8 @@ TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_
     EXPECT_STREQ(error.what(), "cuda: any_rope_sums_f32: want pages of bf16, f32 or e4m3, found int8");
   }
   EXPECT_FALSE(cuda::flash_serves(64, 8, 64, Kv::kInt8));
-  for (const cuda::Arch& arch : cuda::architectures()) EXPECT_FALSE(arch.prefill.serve(Kv::kInt8).has_value());
+  for (const cuda::Arch& arch : cuda::architectures())
+    EXPECT_TRUE(arch.prefill.serve == nullptr || !arch.prefill.serve(Kv::kInt8).has_value());
 }
 
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {

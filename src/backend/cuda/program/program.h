@@ -75,6 +75,7 @@ enum class Held : uint8_t {
   kInt8,     // in blocks of round_blocks.h
   kInput,    // as a GEMM takes it (Program::attn_input)
   kPlaces,   // f16 in panels, by place (gemm_plan.h)
+  kMxfp8,    // rows of layout/mx_b_n8k64.h, in Arena::gemm_u
 };
 
 struct Program {

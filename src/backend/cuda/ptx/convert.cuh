@@ -33,6 +33,13 @@ __device__ __forceinline__ uint8_t to_e4m3(float value) {
   return static_cast<uint8_t>(pair);
 }
 
+// Likewise two, in the low 16 bits.
+__device__ __forceinline__ uint32_t pack_e4m3(float low, float high) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 // Two e4m3 in the low 16 bits, exact.
 __device__ __forceinline__ uint32_t f16_of_e4m3(uint32_t two) {
   uint32_t pair;

@@ -3,28 +3,20 @@
 // grid 4 lanes per block, 8 values per lane     bytes values * (4 or 2, then 2, with from 4 more)
 // rounding: that of backend/activations.h, to the bit
 
+#include "backend/cuda/quantise/mx_block.cuh"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kRoundThreads = 256, kRoundValues = 8;  // of a lane
-
-// The block's largest magnitude, NaN where any value is; known to its four lanes.
-__device__ __forceinline__ float largest(const float (&x)[kRoundValues]) {
-  float most = 0;
-#pragma unroll
-  for (const float value : x) most = ptx::max_nan(most, fabsf(value));
-  most = ptx::max_nan(most, __shfl_xor_sync(0xffffffffu, most, 1));
-  return ptx::max_nan(most, __shfl_xor_sync(0xffffffffu, most, 2));
-}
+inline constexpr int kRoundThreads = 256, kRoundValues = kEighth;  // of a lane
 
 __device__ __forceinline__ void round_mxfp8(float (&x)[kRoundValues]) {
-  const E8m0 scale = mx_scale_for(largest(x), MxFormat::kMxfp8E4m3, MxScaleRule::kOcpFloor);
-  const float up = scale.to_float(), down = scale.is_nan() ? up : mx_inverse_scale(scale);
+  const Mxfp8Scale block(largest(x));
+  const float up = block.scale.to_float();
 #pragma unroll
-  for (float& value : x) value = ptx::f16_half(ptx::f16_of_e4m3(ptx::to_e4m3(value * down)), 0) * up;
+  for (float& value : x) value = ptx::f16_half(ptx::f16_of_e4m3(ptx::to_e4m3(value * block.down)), 0) * up;
 }
 
 // Where the largest is not finite, so is the scale, and a code of 0 times it is NaN.

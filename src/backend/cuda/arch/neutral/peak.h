@@ -25,5 +25,7 @@ struct PeakLaunch {
 double any_peak_mma(const PeakLaunch& args, cudaStream_t stream);
 // wgmma m64n128k16, likewise; sm_90a. Returns 0, and launches nothing, where this build has no code for it.
 double sm90_peak_wgmma(const PeakLaunch& args, cudaStream_t stream);
+// mma.sync m16n8k32 with block scales, weights as e5m2, activations e4m3, likewise; sm_120a and sm_121a.
+double sm121_peak_mx(const PeakLaunch& args, cudaStream_t stream);
 
 }  // namespace nibble::backend::cuda

@@ -37,7 +37,7 @@ std::optional<Served<GemmPlan>> serve_sm90_qkv_gemm(const GemmShape& s, const De
 std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const DeviceFacts& card) {
   if (s.wide_scales) return std::nullopt;
   const GemmPlan first = plan_sm90_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card.multiprocessors);
-  const bool at_once = s.exact && s.hidden == s.inter;
+  const bool at_once = !rounds(s.activations) && s.hidden == s.inter;
   return ExpertsPlan{
       .gate_up = at_once ? kernel::kSm90ExpertsGemm : kernel::kSm90GateUpGemm,
       .down = kernel::kSm90Mxfp4Gemm,

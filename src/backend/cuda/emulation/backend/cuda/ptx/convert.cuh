@@ -15,6 +15,9 @@ inline float f16_half(uint32_t pair, int high) {
   return F16{static_cast<uint16_t>(high != 0 ? pair >> 16 : pair)}.to_float();
 }
 inline uint8_t to_e4m3(float value) { return E4m3::from_float(value).bits; }
+inline uint32_t pack_e4m3(float low, float high) {
+  return E4m3::from_float(low).bits | uint32_t{E4m3::from_float(high).bits} << 8;
+}
 inline uint32_t f16_of_e4m3(uint32_t two) {
   return pack_f16(E4m3{static_cast<uint8_t>(two)}.to_float(), E4m3{static_cast<uint8_t>(two >> 8)}.to_float());
 }

@@ -18,6 +18,11 @@ inline uint32_t load_shared4(uint32_t address) {
   std::memcpy(&v, smem + address, 4);
   return v;
 }
+inline uint32_t load_shared2(uint32_t address) {
+  uint16_t v = 0;
+  std::memcpy(&v, smem + address, 2);
+  return v;
+}
 inline void store_shared2(uint32_t address, uint16_t v) { std::memcpy(smem + address, &v, 2); }
 inline void store_shared4(uint32_t address, uint32_t v) { std::memcpy(smem + address, &v, 4); }
 inline void store_shared16(uint32_t address, const float (&v)[4]) { std::memcpy(smem + address, v, 16); }

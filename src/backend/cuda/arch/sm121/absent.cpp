@@ -1,0 +1,15 @@
+// In builds without code for sm_120a and sm_121a.
+
+#include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm121/kernels.h"
+#include "backend/cuda/arch/sm121/mx_gemm.h"
+
+namespace nibble::backend::cuda {
+
+double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+
+void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, kernel::kSm121GateUpGemm, "a build for sm_120a or sm_121a", args.tokens);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,12 @@
+#include "backend/cuda/arch/sm121/mx_gemm.h"
+
+#include "backend/cuda/arch/sm121/mx_gemm_launch.cuh"
+#include "backend/cuda/arch/sm121/native_mx.cuh"
+
+namespace nibble::backend::cuda {
+
+void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  launch_mx_gemm<NativeMx>(args, plan, on);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,255 @@
+#pragma once
+// y = W·x for many tokens on block-scaled products: W in MXFP4, x in MXFP8 (e4m3), a step's pairs by expert
+// source: torch/model.py MLPBlock with rounded activations (backend/activations.h); arguments: dense/gemm_plan.h
+// GemmArgs W    layout/packed.h, from memory straight into registers, one pair of 32-blocks ahead: a byte is one warp's
+// x, u layout/mx_b_n8k64.h rows; x is gathered by the copies, a row per token; u is rounded where it is made
+// grid persistent: a CTA of 4 warps takes works of 8 tiles of 16 rows by up to 64 or 128 tokens in turn; row blocks run
+//      fastest, so that a tile of tokens and an expert's weights are read from DRAM once. x by cp.async in 4 stages of
+//      64 k; a work's scales at once
+// mma  m16n8k32, weights on the m side as e5m2 (layout/e2m1_e5m2.h); a warp has 2 row tiles x all tokens, so that a
+//      fragment of x serves two mma and a weight widens once; 32 tokens at a time, as many as the tile needs
+// bytes, flops: mx_cost()
+// predicted for GB10 (cycles of an SM per 64 k of a work of 128 tokens): mma 1024 (16 each for a quarter of an SM);
+//      shared memory 320; widening 72 instructions of a warp beside 64 mma; weights 4.3 KB, of which DRAM brings 2
+//      bytes a cycle: tiles of up to 128 tokens that nobody shares wait for memory
+// sm_121a, CUDA 13.0: 168 registers and 23,552 B of shared memory with 64 tokens, 252 (gate_up 241) and 47,104 B with
+//      128, K = 2880; no spills: tools/check_spills.py, tools/check_native.py
+// rounding: f32 sums in the order of k; bitwise repeatable, whatever the other tokens
+
+#include "backend/cuda/arch/sm121/mx_mma.h"
+#include "backend/cuda/arch/sm121/plans.h"
+#include "backend/cuda/dense/gemm_input.cuh"
+#include "backend/cuda/dense/gemm_weights.cuh"
+#include "backend/cuda/layout/e2m1_e5m2.h"
+#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/shared_memory.cuh"
+
+namespace nibble::backend::cuda {
+
+template <int kTheTokens>
+struct MxTile {
+  static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
+  static constexpr int kTokens = kTheTokens;
+  static constexpr int kRowTiles = kMxWarpRowTiles;  // of a warp
+  static constexpr int kColTiles = kTokens / 8;
+  static constexpr int kGroup = 4;  // column tiles that are multiplied or left out together
+  static constexpr int kThreads = kMxThreads;
+  static constexpr int kStageBytes = kTokens * layout::kMxPairK;
+  static constexpr int kRingBytes = mx_ring_bytes(kTokens);
+  static_assert(kColTiles % kGroup == 0 && kRingBytes == kMxStages * kStageBytes);
+};
+
+template <class Tile>
+using MxSums = float[Tile::kRowTiles][Tile::kColTiles][4];
+
+// A thread's share of the copies of x: 16 bytes of every 32nd token, and some tokens' scales.
+template <class Tile>
+struct MxInputCopy {
+  static constexpr int kChunks = layout::kMxPairK / 16, kStep = Tile::kThreads / kChunks;  // tokens
+  static constexpr int kRows = Tile::kTokens / kStep;
+  static_assert(kRows * kStep == Tile::kTokens && Tile::kThreads % Tile::kTokens == 0);
+  const uint8_t* x;
+  uint32_t from[kRows];  // bytes; check_mx_args sees to the range
+  int token, chunk, count;
+
+  __device__ MxInputCopy(const GemmArgs& args, const GemmWork& work)
+      : x(reinterpret_cast<const uint8_t*>(args.x)),
+        token(static_cast<int>(threadIdx.x) / kChunks),
+        chunk(static_cast<int>(threadIdx.x) % kChunks),
+        count(work.count) {
+    for (int i = 0; i < kRows; ++i) from[i] = row_of(args, work, token + i * kStep) + static_cast<uint32_t>(chunk * 16);
+  }
+  // Where the row of the work's token starts; some row's beyond the last.
+  __device__ static uint32_t row_of(const GemmArgs& args, const GemmWork& work, int token) {
+    const int64_t row = token < work.count ? token_at(args, work, token) / args.x_share : 0;
+    return static_cast<uint32_t>(row * layout::mx_row_bytes(args.cols));
+  }
+  // The pair's 64 k; always a group, so that counts stay true. What lies beyond the last token becomes 0.
+  __device__ void issue(uint32_t ring, int pair, int pairs) const {
+    if (pair < pairs) {
+      const uint32_t stage =
+          ring + static_cast<uint32_t>(pair % kMxStages * Tile::kStageBytes + token * layout::kMxPairK + chunk * 16);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        ptx::async_copy16(stage + static_cast<uint32_t>(i * kStep * layout::kMxPairK),
+                          x + from[i] + pair * layout::kMxPairK,
+                          token + i * kStep < count ? ptx::Fill::kCopy : ptx::Fill::kZero);
+    }
+    ptx::async_commit();
+  }
+  // Of all k; in the group of what is issued next.
+  __device__ static void copy_scales(const GemmArgs& args, const GemmWork& work, uint32_t scales) {
+    constexpr int kTogether = Tile::kThreads / Tile::kTokens;  // threads of a token
+    const int own = static_cast<int>(threadIdx.x) / kTogether, bytes = layout::mx_scale_bytes(args.cols);
+    const auto fill = own < work.count ? ptx::Fill::kCopy : ptx::Fill::kZero;
+    const uint8_t* row = reinterpret_cast<const uint8_t*>(args.x) + row_of(args, work, own) + args.cols;
+    for (int at = static_cast<int>(threadIdx.x) % kTogether * 16; at < bytes; at += kTogether * 16)
+      ptx::async_copy16(scales + static_cast<uint32_t>(own * mx_scale_pitch(args.cols) + at), row + at, fill);
+  }
+};
+
+// A row tile's weights of a pair of blocks, as the instruction takes them.
+struct MxOperand {
+  uint32_t a[2][4];  // of a block
+  uint32_t scales;   // bytes: block 0, block 1, of the row whose scale the lane has (layout::scale_lane_a)
+
+  __device__ __forceinline__ explicit MxOperand(const WeightPair<layout::Packing::kMxfp4>& w) {
+#pragma unroll
+    for (int block = 0; block < 2; ++block)
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        const layout::E5m2Registers rows = layout::e5m2_of_e2m1x8(word_of(w.codes, 2 * block + step));
+        a[block][2 * step] = rows.row[0];
+        a[block][2 * step + 1] = rows.row[1];
+      }
+    scales = threadIdx.x % 2 == 0 ? w.scales : w.scales >> 16;
+  }
+};
+
+// Where the tile's x lies.
+struct MxStage {
+  uint32_t codes, scales;  // of the stage; of the stage's pair of blocks, by mx_scale_pitch
+  uint32_t pitch;
+};
+
+// sums += a pair of blocks of w times the columns of `count` tokens.
+template <class Mma, class Tile>
+__device__ __forceinline__ void multiply_pair(const MxStage& stage, int count,
+                                              const WeightPair<Tile::kPacking> (&w)[Tile::kRowTiles],
+                                              MxSums<Tile>& sums) {
+  constexpr MxFormat kA = MxFormat::kMxfp8E5m2, kB = MxFormat::kMxfp8E4m3;
+  const auto lane = static_cast<uint32_t>(threadIdx.x % layout::kWarpLanes), col = lane / 4;
+  const MxOperand a[Tile::kRowTiles] = {MxOperand(w[0]), MxOperand(w[1])};
+  static_assert(Tile::kRowTiles == 2);
+#pragma unroll
+  for (int group = 0; group < Tile::kColTiles; group += Tile::kGroup) {
+    if (8 * group >= count) break;
+#pragma unroll
+    for (int n = group; n < group + Tile::kGroup; ++n) {
+      const uint32_t token = col + static_cast<uint32_t>(8 * n);
+      const uint4 x = ptx::load_shared16(stage.codes + token * layout::kMxPairK + lane % 4 * layout::kMxLaneBytes);
+      const uint32_t scales = ptx::load_shared2(stage.scales + token * stage.pitch);
+      const uint32_t b[2][2] = {{x.x, x.y}, {x.z, x.w}};
+#pragma unroll
+      for (int m = 0; m < Tile::kRowTiles; ++m)
+        Mma::template mma_k32<kA, kB, 0, 0>(sums[m][n], a[m].a[0], b[0], a[m].scales, scales);
+#pragma unroll
+      for (int m = 0; m < Tile::kRowTiles; ++m)
+        Mma::template mma_k32<kA, kB, 1, 1>(sums[m][n], a[m].a[1], b[1], a[m].scales, scales);
+    }
+  }
+}
+
+// swiglu of the warp's channels to shared memory: [token][kMxChannelPitch], f32. Rows 0..7 of a tile are the gates of 8
+// channels, rows 8..15 their ups: a lane holds both.
+template <class Tile>
+__device__ __forceinline__ void leave_gated(const GemmArgs& args, const GemmWork& work, int row_tile, uint32_t to,
+                                            const MxSums<Tile>& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4;
+#pragma unroll
+  for (int m = 0; m < Tile::kRowTiles; ++m) {
+    const int own = min(row_tile + m, args.rows / layout::kTileRows - 1) * 8 + g;
+    const RowBias bias(args.bias, int64_t{work.expert} * args.rows + 2 * own, 1);
+    const int channel = (row_tile + m - work.first_row_tile) * 8 + g;
+#pragma unroll
+    for (int n = 0; n < Tile::kColTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float u = gated(sums[m][n][i] + bias.of[0], sums[m][n][2 + i] + bias.of[1], args.swiglu_limit);
+        const int token = 8 * n + 2 * (lane % 4) + i;
+        ptx::store_shared4(to + static_cast<uint32_t>(token * kMxChannelPitch + channel * 4), __float_as_uint(u));
+      }
+  }
+}
+
+// From there to u, rounded: eight channels of a token per thread, a block in four neighbour lanes.
+template <class Tile>
+__device__ __forceinline__ void store_rounded(const GemmArgs& args, const GemmWork& work, uint32_t from) {
+  constexpr int kEighths = kMxChannels / kEighth, kStep = Tile::kThreads / kEighths;  // of a token; tokens
+  const int channel = static_cast<int>(threadIdx.x) % kEighths * kEighth, inter = args.rows / 2;
+  const int column = work.first_row_tile * layout::kTileRows / 2 + channel;
+  for (int first = 0; first < work.count; first += kStep) {
+    const int token = first + static_cast<int>(threadIdx.x) / kEighths;
+    const uint32_t at = from + static_cast<uint32_t>(token * kMxChannelPitch + channel * 4);
+    float v[kEighth];
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      const uint4 four = ptx::load_shared16(at + static_cast<uint32_t>(16 * q));
+      for (int i = 0; i < 4; ++i) v[4 * q + i] = __uint_as_float(word_of(four, i));
+    }
+    const bool mine = token < work.count;  // and the channel: inter comes in pairs of blocks, as do a work's channels
+    const GemmInputRow to{{args.u, InputType::kMxfp8}, mine ? token_at(args, work, token) : 0, inter};
+    to.store8(column, mine, v);
+  }
+}
+
+// The grid's CTAs take works in turn, row blocks fastest; count 0: there is none.
+__device__ __forceinline__ GemmWork mx_work(const GemmArgs& args, int tiles, int idx) {
+  const int blocks = (args.rows / layout::kTileRows + kMxRowTiles - 1) / kMxRowTiles;
+  if (idx / blocks >= tiles) return {};
+  const ExpertTile tile = args.tiles[idx / blocks];
+  return {tile.expert, tile.first, tile.count, idx % blocks * kMxRowTiles};
+}
+
+template <class Mma, class Tile, layout::RowOrder kOrder>
+__global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
+    sm121_mx_gemm(const __grid_constant__ GemmArgs args) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
+  const int row_tiles = args.rows / layout::kTileRows, pairs = args.cols / layout::kMxPairK;
+  const uint32_t ring = ptx::shared_address(smem), scales = ring + Tile::kRingBytes;
+  const auto pitch = static_cast<uint32_t>(mx_scale_pitch(args.cols));
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const int tiles = *args.tile_count;
+  for (int idx = static_cast<int>(blockIdx.x);; idx += static_cast<int>(gridDim.x)) {
+    const GemmWork work = mx_work(args, tiles, idx);
+    if (work.count == 0) return;
+    const int row_tile = work.first_row_tile + warp * Tile::kRowTiles;
+    const bool multiplies = row_tile < row_tiles;  // else the warp only copies
+    const uint8_t* of_tiles[Tile::kRowTiles];      // what lies beyond the last is computed like it and not stored
+    for (int m = 0; m < Tile::kRowTiles; ++m)
+      of_tiles[m] =
+          args.weights + (int64_t{work.expert} * row_tiles + min(row_tile + m, row_tiles - 1)) * geometry.tile_bytes;
+    WeightPair<Tile::kPacking> w[Tile::kRowTiles], ahead[Tile::kRowTiles];
+    PairWalk<Tile::kPacking> walk(geometry);
+    for (int m = 0; m < Tile::kRowTiles; ++m) w[m].load(of_tiles[m], walk, lane);
+    __syncthreads();  // nobody reads what is copied over next
+    const MxInputCopy<Tile> copy(args, work);
+    copy.copy_scales(args, work, scales);
+    for (int i = 0; i < kMxStages - 1; ++i) copy.issue(ring, i, pairs);
+    MxSums<Tile> sums = {};
+    for (int pair = 0; pair < pairs; ++pair) {
+      if (pair + 1 < pairs) walk.next();  // else the last again
+      for (int m = 0; m < Tile::kRowTiles; ++m) ahead[m].load(of_tiles[m], walk, lane);
+      ptx::async_wait<kMxStages - 2>();
+      __syncthreads();  // everybody's copies have landed, and nobody reads the stage that is filled next
+      copy.issue(ring, pair + kMxStages - 1, pairs);
+      if (multiplies)
+        multiply_pair<Mma, Tile>({ring + static_cast<uint32_t>(pair % kMxStages * Tile::kStageBytes),
+                                  scales + static_cast<uint32_t>(2 * pair), pitch},
+                                 work.count, w, sums);
+      for (int m = 0; m < Tile::kRowTiles; ++m) w[m] = ahead[m];
+    }
+    ptx::async_wait<0>();
+    if constexpr (kOrder == layout::RowOrder::kGateUp) {
+      __syncthreads();  // x has been read
+      leave_gated<Tile>(args, work, row_tile, ring, sums);
+      __syncthreads();
+      store_rounded<Tile>(args, work, ring);
+    } else {
+#pragma unroll
+      for (int m = 0; m < Tile::kRowTiles; ++m) {
+        if (row_tile + m >= row_tiles) continue;
+        const RowBias bias(args.bias, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4,
+                           8);
+        store_rows16({args.y16, args.rows, args.pairs}, work, {row_tile + m, 0, 1.0f}, bias, sums[m]);
+      }
+    }
+  }
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,204 @@
+#pragma once
+// What the tests of sm121_mx_gemm share, on a device and emulated: cases, rows of MXFP8, plain double results. Memory
+// is the kind of array that the kernels reach. No CUDA.
+
+#include "backend/activations.h"
+#include "backend/cuda/arch/sm121/plans.h"
+#include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/layout/mx_b_n8k64.h"
+#include "base/mx.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+struct MxExpertsCase {
+  GemmRouting routing = GemmRouting::kRandom;
+  int tokens = 1, experts = 4, tile = 64;
+  int hidden = 192, inter = 256, topk = 4;
+  int sms = 3;         // that the plan counts on
+  int blocks = 1000;   // of 32 channels, and rows of y, that are looked at of each pair
+  int nan_token = -1;  // one of its inputs is no number
+};
+
+// Of random weights, few different matrices, which experts share; inputs that are codes already.
+struct MxExperts {
+  static constexpr int kMatrices = 3;
+  MxExpertsCase c;
+  std::vector<int32_t> ids = routed(c.routing, c.tokens, c.topk, c.experts, 16);
+  std::vector<GemmMatrix> up, down;
+  std::vector<uint8_t> packed_up, packed_down, x_rows;
+  std::vector<float> x;
+  std::vector<Bf16> up_bias = gemm_bias(c.experts * 2 * c.inter, 14), down_bias = gemm_bias(c.experts * c.hidden, 15);
+
+  explicit MxExperts(const MxExpertsCase& of) : c(of) {
+    using enum layout::RowOrder;
+    for (uint64_t i = 0; i < kMatrices; ++i) {
+      up.emplace_back(layout::Packing::kMxfp4, 2 * c.inter, c.hidden, kGateUp, 11 + 100 * i);
+      down.emplace_back(layout::Packing::kMxfp4, c.hidden, c.inter, kPlain, 12 + 100 * i);
+    }
+    for (int e = 0; e < c.experts; ++e) {
+      packed_up.insert(packed_up.end(), matrix(up, e).packed.begin(), matrix(up, e).packed.end());
+      packed_down.insert(packed_down.end(), matrix(down, e).packed.begin(), matrix(down, e).packed.end());
+    }
+    for (int64_t i = 0; i < int64_t{c.tokens} * c.hidden; ++i) {
+      const float value = gemm_symmetric(13, static_cast<uint64_t>(i));
+      x.push_back(value * (i / kMxBlock % 5 == 1 ? 0x1p-9f : i / kMxBlock % 7 == 2 ? 30.0f : 1.0f));
+    }
+    if (c.nan_token >= 0) x[static_cast<size_t>(c.nan_token * c.hidden + 40)] = std::nanf("");
+    x_rows = to_mx_rows(x, c.hidden);
+    x = from_mx_rows(x_rows, c.hidden);
+  }
+  static const GemmMatrix& matrix(const std::vector<GemmMatrix>& of, int expert) {
+    return of[static_cast<size_t>(expert % kMatrices)];
+  }
+  [[nodiscard]] int64_t pairs() const { return std::ssize(ids); }
+  [[nodiscard]] bool is_nan(int64_t pair) const { return pair / c.topk == c.nan_token; }
+};
+
+inline GemmSum mx_dot(const GemmMatrix& w, int64_t row, const float* x) {
+  GemmSum sum;
+  for (int64_t block = 0; block < w.cols / kMxBlock; ++block) {
+    const auto first = static_cast<size_t>(row * w.cols + block * kMxBlock);
+    double value = 0, size = 0;
+    for (size_t k = 0; k < kMxBlock; ++k) {
+      const double product = double{E2m1{static_cast<uint8_t>(w.elements[first + k])}.to_float()} *
+                             double{x[static_cast<size_t>(block) * kMxBlock + k]};
+      value += product;
+      size += std::abs(product);
+    }
+    const double scale = std::ldexp(1.0, w.scales[first / kMxBlock] - 127);
+    sum.value += scale * value;
+    sum.size += scale * size;
+  }
+  return sum;
+}
+
+// A block of u against what it may be: the scale of some largest value within its bound, then each code of some value
+// within its own.
+inline void expect_mx_block(const std::vector<GatedWant>& want, const uint8_t* row, int cols, int first) {
+  double least = 0, most = 0;
+  for (const GatedWant& w : want) {
+    least = std::max(least, std::abs(w.value) - w.bound);
+    most = std::max(most, std::abs(w.value) + w.bound);
+  }
+  const auto scale_for = [](double amax) {
+    return mx_scale_for(static_cast<float>(amax), MxFormat::kMxfp8E4m3, MxScaleRule::kOcpFloor);
+  };
+  const E8m0 scale{row[layout::mx_scale_offset(cols, first / kMxBlock)]};
+  ASSERT_GE(scale.bits, scale_for(least).bits) << "channel " << first;
+  ASSERT_LE(scale.bits, scale_for(most).bits) << "channel " << first;
+  const auto code = [&](double value) {
+    return E4m3::from_float(static_cast<float>(value) * mx_inverse_scale(scale)).to_float();
+  };
+  for (int i = 0; i < kMxBlock; ++i) {
+    const GatedWant& w = want[static_cast<size_t>(i)];
+    const float got = E4m3{row[layout::mx_code_offset(first + i)]}.to_float();
+    ASSERT_GE(got, code(w.value - w.bound)) << "channel " << first + i << ", want " << w.value;
+    ASSERT_LE(got, code(w.value + w.bound)) << "channel " << first + i << ", want " << w.value;
+  }
+}
+
+inline void expect_mx_hidden(const MxExperts& in, const std::vector<uint8_t>& u) {
+  const MxExpertsCase& c = in.c;
+  const int blocks = c.inter / kMxBlock;
+  for (int64_t pair = 0; pair < in.pairs(); ++pair) {
+    if (in.is_nan(pair)) continue;
+    const int e = in.ids[static_cast<size_t>(pair)];
+    for (int b = 0; b < std::min(c.blocks, blocks); ++b) {
+      const int first = static_cast<int>((pair * 7 + b) % blocks) * kMxBlock;
+      std::vector<GatedWant> want;
+      for (int i = first; i < first + kMxBlock; ++i) {
+        const float* x = in.x.data() + pair / c.topk * c.hidden;
+        const GemmMatrix& w = MxExperts::matrix(in.up, e);
+        want.push_back(gated_want(mx_dot(w, 2 * i, x), mx_dot(w, 2 * i + 1, x),
+                                  in.up_bias.data() + 2 * (int64_t{e} * c.inter + i), 0x1p-20));
+      }
+      SCOPED_TRACE(testing::Message() << "pair " << pair << " of expert " << e);
+      ASSERT_NO_FATAL_FAILURE(expect_mx_block(want, u.data() + pair * layout::mx_row_bytes(c.inter), c.inter, first));
+    }
+  }
+}
+
+// y of this u, bf16.
+inline void expect_mx_results(const MxExperts& in, const std::vector<uint8_t>& u_rows, const std::vector<uint16_t>& y) {
+  const MxExpertsCase& c = in.c;
+  const std::vector<float> u = from_mx_rows(u_rows, c.inter);
+  for (int64_t pair = 0; pair < in.pairs(); ++pair) {
+    if (in.is_nan(pair)) {
+      for (int r = 0; r < c.hidden; ++r)
+        ASSERT_TRUE(std::isnan(Bf16{y[static_cast<size_t>(pair * c.hidden + r)]}.to_float())) << "row " << r;
+      continue;
+    }
+    const int e = in.ids[static_cast<size_t>(pair)];
+    const int rows = std::min(c.hidden, 32 * c.blocks);
+    for (int i = 0; i < rows; ++i) {
+      const int r = rows == c.hidden ? i : static_cast<int>(pair * 13 + i * 91) % c.hidden;
+      const GemmSum sum = mx_dot(MxExperts::matrix(in.down, e), r, u.data() + pair * c.inter);
+      const double want = sum.value + in.down_bias[static_cast<size_t>(e * c.hidden + r)].to_float();
+      const float got = Bf16{y[static_cast<size_t>(pair * c.hidden + r)]}.to_float();
+      ASSERT_LE(std::abs(got - want), kGemmError * (sum.size + 1) + 0x1p-8 * std::abs(want))
+          << "pair " << pair << " of expert " << e << ", row " << r;
+    }
+  }
+}
+
+// Both products, from poisoned scratch, twice, to the bit. run(args, plan): a launch.
+template <template <class> class Memory, class Run>
+void check_mx_experts(const MxExpertsCase& c, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
+                                  << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", " << c.hidden << " x "
+                                  << c.inter);
+  const MxExperts in(c);
+  PlainGroups groups = plain_groups(in.ids, c.experts, c.tile);
+  const Memory<int32_t> count(std::vector<int32_t>{static_cast<int>(groups.tiles.size())}), on_pairs(groups.pairs);
+  const Memory<ExpertTile> tiles(groups.tiles);
+  const Memory<uint8_t> on_up(in.packed_up), on_down(in.packed_down), on_x(in.x_rows);
+  const Memory<Bf16> on_up_bias(in.up_bias), on_down_bias(in.down_bias);
+  const DeviceFacts card{.name = "", .multiprocessors = c.sms, .sm_smem_bytes = 102400};
+  std::vector<uint8_t> want_u;
+  std::vector<uint16_t> want_y;
+  for (const bool again : {false, true}) {
+    const Memory<uint8_t> u(static_cast<size_t>(in.pairs() * layout::mx_row_bytes(c.inter)));
+    const Memory<uint16_t> y(static_cast<size_t>(in.pairs() * c.hidden));
+    const GemmArgs both{.packing = layout::Packing::kMxfp4,
+                        .order = layout::RowOrder::kGateUp,
+                        .weights = on_up.get(),
+                        .bias = on_up_bias.get(),
+                        .x = reinterpret_cast<const uint16_t*>(on_x.get()),
+                        .rows = 2 * c.inter,
+                        .cols = c.hidden,
+                        .tokens = static_cast<int>(in.pairs()),
+                        .tiles = tiles.get(),
+                        .tile_count = count.get(),
+                        .pairs = on_pairs.get(),
+                        .x_share = c.topk,
+                        .experts = c.experts,
+                        .u = reinterpret_cast<uint16_t*>(u.get()),
+                        .down = {on_down.get(), on_down_bias.get(), y.get()}};
+    const GemmArgs second = down_alone(both);
+    GemmArgs first = both;
+    first.down = {};
+    for (const GemmArgs& args : {first, second}) {
+      check_mx_args(args);
+      run(args, plan_mx_gemm({args.rows, args.cols, args.tokens, args.experts}, card, c.tile));
+    }
+    if (again) {
+      ASSERT_EQ(u.host(), want_u) << "not repeatable";
+      ASSERT_EQ(y.host(), want_y) << "not repeatable";
+    }
+    want_u = u.host();
+    want_y = y.host();
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_mx_hidden(in, want_u));
+  expect_mx_results(in, want_u, want_y);
+}
+
+}  // namespace nibble::backend::cuda

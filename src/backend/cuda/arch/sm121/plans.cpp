@@ -1,0 +1,57 @@
+#include "backend/cuda/arch/sm121/plans.h"
+
+#include "backend/cuda/quantise/rounding.h"
+#include "base/error.h"
+
+#include <algorithm>
+
+namespace nibble::backend::cuda {
+namespace {
+
+// Pairs of an expert, in the mean, from which tiles of 128 tokens are the better ones: below, an uneven router fills
+// few of them, and weights come from memory no faster. Predicted, not measured.
+constexpr int kManyPairs = 48;
+
+void require_mx(bool holds, const char* want, const GemmArgs& a) {
+  if (holds) return;
+  throw Error(Code::kUnsupported, "cuda: sm121_mx_gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}",
+              want, a.rows, a.cols, a.tokens, a.experts, a.x_share);
+}
+
+}  // namespace
+
+GemmPlan plan_mx_gemm(const GemmShape& s, const DeviceFacts& card, int tile_tokens) {
+  require_tiles(s);
+  const int wanted = s.tokens > kManyPairs * s.experts ? 128 : 64, tokens = tile_tokens == 0 ? wanted : tile_tokens;
+  const int bytes = mx_shared_bytes(tokens, static_cast<int>(s.cols));
+  const int64_t tiles = s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tokens) : ceil_div(s.tokens, tokens);
+  const int64_t works = tiles * ceil_div(s.rows / layout::kTileRows, kMxRowTiles);
+  constexpr int kReserved = 1024;  // of each CTA's shared memory
+  const int64_t fit = std::max<int64_t>(1, card.sm_smem_bytes / (bytes + kReserved));
+  const int64_t ctas = card.multiprocessors * std::min<int64_t>(mx_ctas(tokens), fit);
+  return {.rows = kMxRowTiles * layout::kTileRows,
+          .tokens = tokens,
+          .grid_x = static_cast<int>(std::min(ctas, works)),
+          .grid_y = 1,
+          .smem_bytes = bytes};
+}
+
+GemmCost mx_cost(const GemmArgs& a, int distinct_experts) {
+  const int64_t results = a.u != nullptr ? layout::mx_row_bytes(a.rows / 2) : 2 * a.rows;
+  return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + int64_t{2} * a.rows) +
+                   int64_t{a.tokens} / a.x_share * layout::mx_row_bytes(a.cols) + a.tokens * results,
+          .flops = int64_t{2} * a.tokens * a.rows * a.cols};
+}
+
+void check_mx_args(const GemmArgs& a) {
+  check_args(a);
+  require_mx(a.packing == layout::Packing::kMxfp4, "MXFP4 weights", a);
+  require_mx(a.tiles != nullptr && a.x_rows == 0 && a.down.weights == nullptr, "tokens by expert, a launch per product",
+             a);
+  require_mx(a.u != nullptr || a.y16 != nullptr, "u or y16", a);
+  require_mx(a.u == nullptr || a.rows / 2 % layout::kMxPairK == 0, "inter in pairs of blocks of 32", a);
+  require_mx(int64_t{a.tokens} * layout::mx_row_bytes(std::max(a.cols, a.rows / 2)) < int64_t{1} << 32,
+             "x and u of less than 2^32 bytes", a);
+}
+
+}  // namespace nibble::backend::cuda

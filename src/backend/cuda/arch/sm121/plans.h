@@ -1,0 +1,46 @@
+#pragma once
+// The experts' GEMMs on block-scaled products: their tiles, shared memory, plans and cost. Plain C++.
+
+#include "backend/cuda/card/device_facts.h"
+#include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/layout/mx_b_n8k64.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+// sm121_mx_gemm: 8 tiles of 16 rows, up to 64 or 128 tokens.
+inline constexpr int kMxGemmTokens[] = {64, 128};
+inline constexpr int kMxRowTiles = 8, kMxWarpRowTiles = 2, kMxThreads = kMxRowTiles / kMxWarpRowTiles * 32;
+inline constexpr int kMxStages = 4;
+inline constexpr int kMxBlockBytes = 99 * 1024;  // of shared memory that a block has on compute capability 12
+// CTAs of an SM that its registers hold.
+[[nodiscard]] constexpr int mx_ctas(int tokens) { return tokens == 128 ? 2 : 3; }
+
+// A row's scales in shared memory: an odd number of 16 bytes, so that 8 rows' lie in different banks.
+[[nodiscard]] constexpr int mx_scale_pitch(int cols) {
+  const int bytes = layout::mx_scale_bytes(cols);
+  return bytes / 16 % 2 == 0 ? bytes + 16 : bytes;
+}
+// Gate and up rows leave 64 channels of each token here, in f32, before they are rounded; the rest is padding.
+inline constexpr int kMxChannels = kMxRowTiles * layout::kTileRows / 2, kMxChannelPitch = (kMxChannels + 4) * 4;
+[[nodiscard]] constexpr int mx_ring_bytes(int tokens) { return kMxStages * tokens * layout::kMxPairK; }
+[[nodiscard]] constexpr int mx_shared_bytes(int tokens, int cols) {
+  const int multiply = mx_ring_bytes(tokens) + tokens * mx_scale_pitch(cols), leave = tokens * kMxChannelPitch;
+  return multiply > leave ? multiply : leave;
+}
+static_assert(mx_shared_bytes(128, 2880) == 47104 && mx_shared_bytes(64, 2880) == 23552);
+static_assert(mx_shared_bytes(128, 4096) <= kMxBlockBytes);
+static_assert(mx_ctas(128) * (mx_shared_bytes(128, 2880) + 1024) <= 100 * 1024, "two CTAs to an SM");
+
+// Whole tiles of tokens of one expert by whole blocks of rows; the grid takes them in turn. All of a step's grouped
+// launches must use the same tile: plan with the larger rows. tile_tokens 0: by the mean of an expert's pairs. Throws
+// Error(kUnsupported) for a shape that has no tiles.
+[[nodiscard]] GemmPlan plan_mx_gemm(const GemmShape& shape, const DeviceFacts& card, int tile_tokens = 0);
+// Activations are a byte and a 32nd each, u's too.
+[[nodiscard]] GemmCost mx_cost(const GemmArgs& args, int distinct_experts);
+// GemmArgs, of which x and u are rows of layout/mx_b_n8k64.h: x of tokens / x_share, u of tokens. Throws as check_args
+// there.
+void check_mx_args(const GemmArgs& args);
+
+}  // namespace nibble::backend::cuda

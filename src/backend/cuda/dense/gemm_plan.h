@@ -57,12 +57,11 @@ struct GemmDown {
   uint16_t* y16 = nullptr;           // bf16 [tokens, rows]
 };
 
-// y[t, r] = W[r] · x[t] + bias[r]. Grouped (tiles given): t is a pair, W and bias are those of its
-// expert, and x's row is pair / x_share.
-// Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte aligned. sm90_gemm: x
-// and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place (GroupArgs) instead of a pair.
-// Products are exact (sm90_gemm: but for MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise
-// repeatable, whatever the other tokens.
+// y[t, r] = W[r] · x[t] + bias[r]. Grouped (tiles given): t is a pair, W and bias are those of its expert, and x's row
+// is pair / x_share. Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte
+// aligned. sm90_gemm: x and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place (GroupArgs)
+// instead of a pair. sm121_mx_gemm: x and u in rows of layout/mx_b_n8k64.h. Products are exact (sm90_gemm: but for
+// MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise repeatable, whatever the other tokens.
 struct GemmArgs {
   layout::Packing packing = layout::Packing::kBf16;
   layout::RowOrder order = layout::RowOrder::kPlain;

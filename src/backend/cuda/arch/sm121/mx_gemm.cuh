@@ -1,7 +1,7 @@
 #pragma once
 // y = W·x for many tokens on block-scaled products: W in MXFP4, x in MXFP8 (e4m3), a step's pairs by expert
-// source: torch/model.py MLPBlock with rounded activations (backend/activations.h); arguments: dense/gemm_plan.h
-// GemmArgs W    layout/packed.h, from memory straight into registers, one pair of 32-blocks ahead: a byte is one warp's
+// source: torch/model.py MLPBlock, activations rounded (backend/activations.h); arguments: dense/gemm_plan.h GemmArgs
+// W    layout/packed.h, from memory straight into registers, one pair of 32-blocks ahead: a byte is one warp's
 // x, u layout/mx_b_n8k64.h rows; x is gathered by the copies, a row per token; u is rounded where it is made
 // grid persistent: a CTA of 4 warps takes works of 8 tiles of 16 rows by up to 64 or 128 tokens in turn; row blocks run
 //      fastest, so that a tile of tokens and an expert's weights are read from DRAM once. x by cp.async in 4 stages of

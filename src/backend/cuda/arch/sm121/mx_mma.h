@@ -4,7 +4,7 @@
 //
 //   NativeMx    native_mx.cuh    the block-scaled mma.sync; only in files that are built for sm_120a or sm_121a
 //   EmulatedMx  emulated_mx.cuh  mma.sync of f16: sm_80 on. Runs these kernels in tests, for their sums, not for speed
-//   ScalarMx    scalar_mx.h      32 lanes' registers on the host, by the maps of layout/mx_m16n8k32.h
+//   ScalarMx    emulation/scalar_mx.h  32 lanes' registers on the host, by the maps of layout/mx_m16n8k32.h
 //
 // mma_k32: d += 2^(scale_a - 127) 2^(scale_b - 127) a·b of a warp's m16n8k32; the scales are bytes kByteA, kByteB of
 // the registers. mma_k64: the same of e2m1 codes, a scale for each half of k. pair: two codes, to nearest

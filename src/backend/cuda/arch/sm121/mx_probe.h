@@ -8,7 +8,7 @@
 
 namespace nibble::backend::cuda {
 
-// Weights on the left (e5m2: e2m1 as packed.h has it, widen_mx.h), activations on the right; bytes of the scales 0
+// Weights on the left (e5m2: e2m1 as layout/e2m1_e5m2.h widens it), activations on the right; bytes of the scales 0
 // to 3.
 inline constexpr MxProduct kMxProducts[] = {
     {layout::kMxK32, MxFormat::kMxfp8E5m2, MxFormat::kMxfp8E4m3, 0, 0},

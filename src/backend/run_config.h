@@ -81,8 +81,8 @@ struct RunConfig {
   std::optional<KvDtype> kv{};                         // none: auto, bf16
   AttentionKernel attention = AttentionKernel::kAuto;  // of a card
   MoeKernel moe = MoeKernel::kAuto;                    // of a card
-  MoeTile moe_tile = MoeTile::kAuto;                   // of a card
   Activations activations = Activations::kAuto;
+  MoeTile moe_tile = MoeTile::kAuto;  // of a card
   CpuIsa isa = CpuIsa::kAuto;
   bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed
   bool sinks = true;          // false: attention without its sinks

@@ -55,6 +55,7 @@ int fail(ExitCode code, std::string_view kind, std::string_view what) {
 int run(int argc, char** argv) {
   try {
     backend::mask_isa(cpu_mask());
+    backend::cuda::mask_card(card_mask());
     const auto parsed = parse_command_line(argc, argv);
     if (const Exit* exit = std::get_if<Exit>(&parsed)) {
       Terminal({}).print(exit->out);

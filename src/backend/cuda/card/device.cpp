@@ -1,7 +1,9 @@
 #include "backend/cuda/card/device.h"
 
+#include "backend/cuda/card/arch_mask.h"
 #include "backend/cuda/card/device_errors.h"
 #include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launchers.h"
 
 #include <algorithm>
 
@@ -53,15 +55,17 @@ DeviceFacts open_device(int device) {
   if (device < 0 || device >= count)
     throw Error(Code::kUnsupported, "cuda: want device {}, found devices 0 to {}", device, count - 1);
   cuda_check(cudaSetDevice(device));
-  cudaDeviceProp facts{};
-  cuda_check(cudaGetDeviceProperties(&facts, device));
-  return {.name = facts.name,
-          .major = facts.major,
-          .minor = facts.minor,
-          .multiprocessors = facts.multiProcessorCount,
-          .memory_bytes = static_cast<int64_t>(facts.totalGlobalMem),
-          .cta_smem_bytes = static_cast<int64_t>(facts.sharedMemPerBlockOptin),
-          .sm_smem_bytes = static_cast<int64_t>(facts.sharedMemPerMultiprocessor)};
+  cudaDeviceProp props{};
+  cuda_check(cudaGetDeviceProperties(&props, device));
+  const DeviceFacts facts{.name = props.name,
+                          .major = props.major,
+                          .minor = props.minor,
+                          .code = any_kernels_code().arch,
+                          .multiprocessors = props.multiProcessorCount,
+                          .memory_bytes = static_cast<int64_t>(props.totalGlobalMem),
+                          .cta_smem_bytes = static_cast<int64_t>(props.sharedMemPerBlockOptin),
+                          .sm_smem_bytes = static_cast<int64_t>(props.sharedMemPerMultiprocessor)};
+  return card_mask() ? taken_for(facts, *card_mask()) : facts;
 }
 
 DeviceBytes allocate_device(int64_t bytes, std::string_view what) {

@@ -42,6 +42,7 @@ struct EmulatedCuda {
   cudaError_t status = cudaSuccess;   // of the first call
   int driver = 13000;                 // CUDA version
   cudaError_t kernels = cudaSuccess;  // whether the build has kernels for the card
+  int code = 0;                       // and for which architecture they are compiled, 90 of sm_90
   int64_t allocated = 0;              // bytes of device memory asked for so far
   cudaError_t copies = cudaSuccess;   // what they say
   bool packs = false;                 // weights are rearranged; else only the arguments are looked at

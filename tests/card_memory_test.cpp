@@ -4,6 +4,7 @@
 #include "backend/cost.h"
 #include "backend/cuda/card/arch_mask.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/machine.h"
 #include "engine/engine.h"
 #include "model/gpt_oss.h"
 
@@ -75,6 +76,18 @@ TEST(CardMemory, gpt_oss_20b_is_served_with_its_whole_context_from_24_gb_on) {
 TEST(CardMemory, gpt_oss_120b_is_served_with_its_whole_context_from_80_gb_on) {
   EXPECT_EQ(those_that_serve(model::gpt_oss_120b()),
             (std::vector<std::string>{"A100 80GB", "H100", "RTX PRO 6000", "GB10"}));
+}
+
+TEST(CardMemory, of_an_integrated_card_is_what_the_system_can_give) {
+  backend::cuda::emulated_cuda() = {.card = {.name = "GB10", .major = 12, .minor = 1, .memory_bytes = int64_t{1} << 40},
+                                    .free = 1 << 20};
+  EXPECT_EQ(backend::cuda_memory().free_bytes, 1 << 20);
+  backend::cuda::emulated_cuda().card.integrated = true;
+  const auto available = available_memory();
+  ASSERT_TRUE(available.has_value());
+  const double found = static_cast<double>(backend::cuda_memory().free_bytes), want = static_cast<double>(*available);
+  EXPECT_GT(found, 1 << 20);
+  EXPECT_NEAR(found / want, 1, 0.5);  // others take and give memory meanwhile
 }
 
 }  // namespace

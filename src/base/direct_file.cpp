@@ -69,6 +69,14 @@ std::span<std::byte> DirectFile::read(ByteRange range, std::span<std::byte> buff
   return buffer.subspan(static_cast<size_t>(range.offset - begin), static_cast<size_t>(range.bytes));
 }
 
+void DirectFile::forget(ByteRange range, std::span<const std::byte> mapped) const {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page,
+                  end = (reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size()) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // else they count as wanted
+  posix_fadvise(file_, range.offset, range.bytes, POSIX_FADV_DONTNEED);
+}
+
 bool is_resident(std::span<const std::byte> mapped) {
   if (mapped.empty()) return true;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));

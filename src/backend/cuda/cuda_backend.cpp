@@ -45,7 +45,9 @@ class StreamedCudaBackend final : public CudaBackend {
         card_(open_device(options.device), built_architectures()),
         kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
-        weights_({config_, matrices_of(moe_kernel_), options_.files, options.upload_threads}, stream_.get()) {
+        weights_({config_, matrices_of(moe_kernel_), options_.files, options.upload_threads,
+                  card_.facts.integrated ? Uploader::Cached::kLeave : Uploader::Cached::kStay},
+                 stream_.get()) {
     static_cast<void>(choose_activations(moe_kernel_, options));  // or it is refused
     const ArenaNeeds needs = arena_needs(config_, options_, card_);
     Carver measure(nullptr);

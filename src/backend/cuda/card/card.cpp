@@ -47,9 +47,7 @@ std::optional<DeviceFacts> cuda_plan_device() {
 
 CudaMemory cuda_memory(int device) {
   static_cast<void>(kernels_for(open_device(device)));
-  size_t free = 0, total = 0;
-  cuda_check(cudaMemGetInfo(&free, &total));
-  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
+  return device_memory();
 }
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& config, const CudaOptions& options) {

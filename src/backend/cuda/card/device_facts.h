@@ -16,6 +16,7 @@ struct DeviceFacts {
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
   int64_t cta_smem_bytes = 0, sm_smem_bytes = 0;  // shared memory that a block may opt in to; that an SM has
+  bool integrated = false;                        // its memory is the machine's
 };
 
 [[nodiscard]] inline GemvDevice gemv_device(const DeviceFacts& facts) {

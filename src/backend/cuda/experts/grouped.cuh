@@ -95,8 +95,8 @@ template <class Tile, class Op>
 __device__ __forceinline__ void copy_rows(const Op& op, const ExpertTile& group, const RowShared<Tile>& shared) {
   const int lane = static_cast<int>(threadIdx.x);
   if (lane >= layout::kWarpLanes) return;
-  const int pair = lane < group.count ? op.a.groups.pairs[group.first + lane] : -1;
-  if (pair >= 0)
+  const int pair = lane < group.count ? op.a.groups.pairs[group.first + lane] : 0;
+  if (lane < group.count)
     ptx::store_shared4(pairs_at(shared.extra) + static_cast<uint32_t>(4 * lane), static_cast<uint32_t>(pair));
   __syncwarp();  // the pairs are there before the barrier can be passed
   ptx::counted_copy({.to_shared = shared.x,
@@ -104,7 +104,7 @@ __device__ __forceinline__ void copy_rows(const Op& op, const ExpertTile& group,
                      .barrier = shared.extra,
                      .pitch = shared.pitch,
                      .rows = group.count},
-                    pair >= 0 ? op.row(pair) : nullptr);
+                    op.row(pair));
 }
 
 template <class Tile, class Op>

@@ -45,9 +45,9 @@ class DirectFile {
   // aligned to kAlignment, of at least range.bytes + kSlack.
   [[nodiscard]] std::span<std::byte> read(ByteRange range, std::span<std::byte> buffer) const;
 
-  // Drops the range's whole pages from the page cache, as far as nobody else maps them: `mapped`, a mapping of the
-  // range, gives its own back. They are read from the file again when somebody wants them.
-  void forget(ByteRange range, std::span<const std::byte> mapped) const;
+  // Drops the file from the page cache, as far as it is on the disk and nobody else maps it: `mapped`, a mapping of the
+  // whole file, gives its pages back. They are read again when somebody wants them.
+  void forget(std::span<const std::byte> mapped) const;
 
  private:
   // Into `at`, of whole blocks, until `needed` bytes are there.

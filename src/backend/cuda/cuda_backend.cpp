@@ -46,7 +46,7 @@ class StreamedCudaBackend final : public CudaBackend {
         kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
         weights_({config_, matrices_of(moe_kernel_), options_.files, options.upload_threads,
-                  card_.facts.integrated ? Uploader::Cached::kLeave : Uploader::Cached::kStay},
+                  card_.facts.integrated ? Uploader::Cached::kDropped : Uploader::Cached::kUsed},
                  stream_.get()) {
     static_cast<void>(choose_activations(moe_kernel_, options));  // or it is refused
     const ArenaNeeds needs = arena_needs(config_, options_, card_);

@@ -21,7 +21,7 @@ std::string wanted_driver(int runtime) {
 std::string capability(std::string_view arch) {
   const std::string_view digits = arch.substr(0, arch.find_first_not_of("0123456789"));
   if (digits.size() < 2) return std::string(arch);
-  const std::string_view newer = arch.ends_with("-virtual") ? " or newer" : "";
+  const std::string_view newer = arch.find("-virtual") != std::string_view::npos ? " or newer" : "";
   return fmt::format("{}.{}{}", digits.substr(0, digits.size() - 1), digits.back(), newer);
 }
 

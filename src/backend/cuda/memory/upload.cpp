@@ -11,8 +11,11 @@
 namespace nibble::backend::cuda {
 
 Uploader::Uploader(std::span<const MappedSource> files, int threads, Cached cached)
-    : cached_(cached), memory_(allocate_pinned(memory_bytes(threads), "upload buffers")) {  // page-aligned
-  for (const MappedSource& file : files) files_.push_back({file.bytes, DirectFile(file.path)});
+    : memory_(allocate_pinned(memory_bytes(threads), "upload buffers")) {  // page-aligned
+  for (const MappedSource& file : files) {
+    files_.push_back({file.bytes, DirectFile(file.path)});
+    if (cached == Cached::kDropped) files_.back().file.forget(file.bytes);
+  }
   int card = 0;
   cuda_check(cudaGetDevice(&card));
   try {
@@ -36,12 +39,9 @@ void Uploader::end() {
 const std::byte* Uploader::fetch(std::span<const std::byte> host, std::byte* buffer) const {
   for (const File& file : files_) {
     const std::byte* const end = file.bytes.data() + file.bytes.size();
-    if (host.data() < file.bytes.data() || host.data() + host.size() > end) continue;
+    if (host.data() < file.bytes.data() || host.data() + host.size() > end || is_resident(host)) continue;
     const ByteRange range{.offset = host.data() - file.bytes.data(), .bytes = std::ssize(host)};
-    if (!is_resident(host)) return file.file.read(range, {buffer, kBufferBytes}).data();
-    std::memcpy(buffer, host.data(), host.size());
-    if (cached_ == Cached::kLeave) file.file.forget(range, host);
-    return buffer;
+    return file.file.read(range, {buffer, kBufferBytes}).data();
   }
   std::memcpy(buffer, host.data(), host.size());
   return buffer;

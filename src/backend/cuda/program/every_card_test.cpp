@@ -65,9 +65,9 @@ std::vector<std::vector<Row>> steps() {
 // The launch's grid where its plan names one ("grid 48 x 576 threads", "grid 45 x 16"): what CUDA takes, and of one
 // CTA per multiprocessor no more than the card has.
 void expect_grid(const PlannedStage& node, const cuda::DeviceFacts& on) {
-  static const std::regex kGrid(R"(grid (\d+) x (\d+)( threads| warps)?)");
+  static const std::regex grid(R"(grid (\d+) x (\d+)( threads| warps)?)");
   std::smatch found;
-  if (!std::regex_search(node.tile, found, kGrid)) return;
+  if (!std::regex_search(node.tile, found, grid)) return;
   const int64_t x = std::stoll(found[1]), y = std::stoll(found[2]);
   const bool persistent = found[3].matched && node.kernel != "any_router_f32_bf16";
   EXPECT_GE(x, 1);

@@ -1,6 +1,6 @@
 # Images of Nibble (docs/install.md):
 #   docker build --target cpu  -t nibble .          the CPU product
-#   docker build --target cuda -t nibble:cuda .     with CUDA, for H100, H200 and DGX Spark
+#   docker build --target cuda -t nibble:cuda .     with CUDA, for every card from Ampere on
 #   docker build --target dev  -t nibble:dev .      compilers and tools, for a mounted source tree
 ARG CPU_BASE=debian:12-slim
 ARG CUDA_BUILD_BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04

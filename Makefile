@@ -21,7 +21,7 @@ build: setup ## build the CPU product and its tests
 	$(call configure,cpu)
 	$(call compile,cpu)
 
-cuda: setup ## build the CUDA product (PRESET=cuda: H100, H200 and DGX Spark, checks its kernels; h100, spark); wants nvcc, no GPU
+cuda: setup ## build the CUDA product (PRESET=cuda: every card from Ampere on, checks its kernels; h100, spark); wants nvcc, no GPU
 	$(call configure,$(PRESET))
 	$(call compile,$(PRESET),nibble)
 	$(if $(filter cuda,$(PRESET)),$(call compile,cuda,nibble_cuda_sm121_twin))

@@ -101,7 +101,8 @@ function(nibble_masked_tests name)
 endfunction()
 
 # nibble_test(<name> SOURCES … DEPS … [LABEL …] [BY_ISA]): tests find their data through NIBBLE_SOURCE_DIR. BY_ISA: they
-# depend on the CPU backend's instruction set, heed NIBBLE_CPU_MASK, and run under each of NIBBLE_CPU_MASKS, too.
+# depend on the CPU backend's instruction set, heed NIBBLE_CPU_MASK, and run under each of NIBBLE_CPU_MASKS, too. Those of
+# label gpu heed NIBBLE_CUDA_ARCH.
 function(nibble_test name)
   cmake_parse_arguments(T "BY_ISA" "LABEL" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
@@ -109,6 +110,8 @@ function(nibble_test name)
   if(T_BY_ISA)
     target_link_libraries(${name} PRIVATE cpu_mask_main)
     nibble_masked_tests(${name} COMMAND ${name} --gtest_brief=1)
+  elseif("${T_LABEL}" STREQUAL gpu)
+    target_link_libraries(${name} PRIVATE card_mask_main)
   else()
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
   endif()

@@ -2,6 +2,7 @@
 // only count (backend/cuda/emulation), so that neither a card nor CUDA is needed. And what it says of cards that it
 // cannot use.
 
+#include "backend/cuda/card/arch_mask.h"
 #include "backend/cuda/emulation/launchers.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
@@ -131,8 +132,8 @@ const std::vector<std::vector<int32_t>> kSteps = {
     {1}, {1, 1, 1}, std::vector<int32_t>(8, 1), std::vector<int32_t>(9, 1), {8}, {20}, {1, 100, 1}, {600}};
 
 TEST_F(Launches, the_backend_says_what_its_options_became) {
-  const auto modes = [&](const RunConfig& options, const backend::cuda::DeviceFacts& card) {
-    backend::cuda::emulated_cuda() = {.card = card};
+  const auto modes = [&](const RunConfig& options, const backend::cuda::DeviceFacts& card, int code = 0) {
+    backend::cuda::emulated_cuda() = {.card = card, .code = code};
     return backend::make_cuda_backend(
                model::backend_config(config_, {.max_tokens = 64, .max_rows = 4, .kv_pages = {8, 8}}, {}), options)
         ->modes();
@@ -141,6 +142,8 @@ TEST_F(Launches, the_backend_says_what_its_options_became) {
             "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of sm90, then neutral");
   EXPECT_EQ(modes({.moe = MoeKernel::kGemv, .eager = true}, kGb10),
             "experts gemv, activations int8, attention flash, CUDA graphs off, kernels of sm121, then neutral");
+  EXPECT_EQ(modes({}, kH200, 80),
+            "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of neutral");
 }
 
 TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {
@@ -292,6 +295,11 @@ TEST(Card, that_is_missing_old_foreign_or_small_is_refused_in_a_sentence) {
   ampere.major = 8;
   expect(refusal({.card = ampere, .kernels = cudaErrorNoKernelImageForDevice}), Code::kUnsupported,
          "want a card of compute capability 9.0 or 12.1, for which this build has kernels, found NVIDIA A100 of 8.0");
+  backend::cuda::mask_card(backend::cuda::card_arch("sm_80"));
+  expect(refusal({.card = kH200, .code = 90}), Code::kUnsupported,
+         "NIBBLE_CUDA_ARCH: want sm_80, found that this build runs code for sm_90 on H200 as sm_80 (a build");
+  expect(refusal({.card = kH200, .code = 80}), Code::kInvalidRequest, "none");
+  backend::cuda::mask_card(std::nullopt);
   backend::cuda::DeviceFacts small = kH200;
   small.memory_bytes = int64_t{1} << 30;
   expect(refusal({.card = small}, 1 << 20), Code::kOutOfMemory, "activations and KV pages: want ");

@@ -10,12 +10,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -26,9 +29,8 @@ class UploaderTest : public testing::Test {
  protected:
   UploaderTest() {
     emulated_cuda() = {.card = {.name = "any", .memory_bytes = int64_t{1} << 37}};
-    std::vector<char> content(kBytes);
-    for (size_t i = 0; i < kBytes; ++i) content[i] = static_cast<char>(i * 2654435761u >> 24);
-    std::ofstream(dir_ / "f", std::ios::binary).write(content.data(), kBytes);
+    for (size_t i = 0; i < kBytes; ++i) content_[i] = static_cast<char>(i * 2654435761u >> 24);
+    std::ofstream(dir_ / "f", std::ios::binary).write(content_.data(), kBytes);
     file_.emplace(dir_ / "f");
     source_ = {file_->bytes(), dir_ / "f"};
   }
@@ -38,6 +40,7 @@ class UploaderTest : public testing::Test {
   }
 
   test::ScratchDir dir_;
+  std::vector<char> content_ = std::vector<char>(kBytes);
   std::optional<MmapFile> file_;
   MappedSource source_;
   std::vector<std::byte> device_ = std::vector<std::byte>(kBytes);
@@ -88,6 +91,20 @@ TEST_F(UploaderTest, a_copy_that_failed_is_told_and_nothing_follows_it) {
   uploader.copy(std::array{Uploader::Part{device_.data(), file_->bytes()}}, nullptr, [&] { ++calls; });
   EXPECT_THROW(uploader.wait_all(), Error);
   EXPECT_EQ(calls, 0);
+}
+
+TEST_F(UploaderTest, reads_past_the_page_cache_what_it_is_told_to_drop_from_it) {
+  const int written = ::open((dir_ / "f").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(fdatasync(written), 0);  // what is not on the disk stays in the cache
+  ::close(written);
+  ASSERT_TRUE(is_resident(file_->bytes()));
+  Uploader uploader(std::span(&source_, 1), 2, Uploader::Cached::kDropped);
+  uploader.copy(std::array{Uploader::Part{device_.data(), file_->bytes()}}, nullptr, [] {});
+  uploader.wait_all();
+  if (DirectFile(dir_ / "f").direct()) {  // a file system in memory keeps it
+    EXPECT_FALSE(is_resident(host(size_t{1} << 20, size_t{1} << 20)));
+  }
+  EXPECT_EQ(std::memcmp(device_.data(), content_.data(), kBytes), 0);
 }
 
 TEST_F(UploaderTest, may_end_before_its_copies_do) {

@@ -13,23 +13,23 @@ from pathlib import Path
 import ci_clock
 
 ROOT = Path(__file__).resolve().parent.parent
-BOTH, ONE = (dict(ci_clock.COSTS)[preset] for preset in ("cuda", "h100"))
+ALL, ONE = (dict(ci_clock.COSTS)[preset] for preset in ("cuda", "h100"))
 
 
 class CiClockTest(unittest.TestCase):
-    def test_with_time_both_architectures_are_built_and_arms_kernels_follow(self):
+    def test_with_time_all_architectures_are_built_and_arms_kernels_follow(self):
         self.assertEqual(ci_clock.choose(left=5000, seconds=3, jobs=2)[0], ["cuda", "arm"])
 
     def test_what_fits_is_chosen_by_the_machine_and_not_by_the_clock_alone(self):
         for jobs in (1, 2, 16):
             seconds = 4.0 * jobs
-            for preset, cost in (("cuda", BOTH), ("h100", ONE)):
+            for preset, cost in (("cuda", ALL), ("h100", ONE)):
                 need = 4 * cost + ci_clock.SPARE_SECONDS
                 self.assertEqual(ci_clock.choose(need, seconds, jobs)[0], [preset])
                 self.assertNotIn(preset, ci_clock.choose(need - 1, seconds, jobs)[0])
 
     def test_arms_kernels_never_take_the_cuda_builds_time(self):
-        need = 4 * BOTH + ci_clock.SPARE_SECONDS
+        need = 4 * ALL + ci_clock.SPARE_SECONDS
         self.assertEqual(ci_clock.choose(need + 4 * ci_clock.ARM_COST, 4, 1)[0], ["cuda", "arm"])
         fits, lines = ci_clock.choose(need + 4 * ci_clock.ARM_COST - 1, 4, 1)
         self.assertEqual(fits, ["cuda"])

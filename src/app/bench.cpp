@@ -13,6 +13,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/measure.h"
 #include "backend/cuda/card/measure.h"
+#include "backend/cuda/card/slow_clock.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 
@@ -21,6 +22,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -128,6 +130,13 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
           .step_tokens = options.model.run.max_num_batched_tokens,
           .repetitions = options.repetitions,
           .peaks = {}};
+}
+
+// Of all rows: a card that stays slow does so whatever runs.
+std::string slow_clock(const BenchHead& head, std::span<const BenchRow> rows) {
+  std::vector<backend::ClockReading> clocks;
+  for (const BenchRow& row : rows) clocks.insert(clocks.end(), row.clocks.begin(), row.clocks.end());
+  return backend::slow_clock_warning(head.peaks.device, clocks);
 }
 
 // What runs, beside how it is asked for.
@@ -299,6 +308,7 @@ int execute(const BenchOptions& asked) {
     if (const std::string note = clock_note(row); options.format == BenchFormat::kMarkdown && !note.empty())
       terminal.print("\n" + note);
   }
+  if (const std::string warning = slow_clock(head, rows); !warning.empty()) terminal.note(warning);
   if (options.format == BenchFormat::kJson) {
     nlohmann::ordered_json json = bench_json(head, rows);
     json["interrupted"] = interrupted;

@@ -219,6 +219,7 @@ Json bench_json(const BenchHead& head, std::span<const BenchRow> rows) {
                             {"read_bytes_per_s", row.reads},
                             {"clock_mhz", Json::array()},
                             {"celsius", Json::array()},
+                            {"watts", Json::array()},
                             {"clock_limits", clock_limits(row)},
                             {"tokens_per_second", {{"mean", rate.mean}, {"sd", rate.sd}}},
                             {"limit_tokens_per_second", ideal_tokens_per_second(row, head.peaks)},
@@ -230,6 +231,7 @@ Json bench_json(const BenchHead& head, std::span<const BenchRow> rows) {
     for (const backend::ClockReading& clock : row.clocks) {
       json["rows"].back()["clock_mhz"].push_back(clock.mhz);
       json["rows"].back()["celsius"].push_back(clock.celsius);
+      json["rows"].back()["watts"].push_back(clock.watts);
     }
   }
   return json;

@@ -107,12 +107,13 @@ TEST(bench_report, a_clock_that_falls_by_more_than_a_tenth_is_told_of) {
 TEST(bench_report, rows_hold_the_clock) {
   BenchHead head;
   head.peaks = kPeaks;
-  const BenchRow row = clocked({{1980, 60}, {1005, 85, true, false}});
+  const BenchRow row = clocked({{1980, 60}, {1005, 85, true, false, 412.5}});
   EXPECT_TRUE(csv_row(head, row).ends_with(",1005,thermal\n"));
   EXPECT_TRUE(csv_row(head, generated()).ends_with(",,\n"));
   const auto json = bench_json(head, std::vector{row, generated()});
   EXPECT_EQ(json["rows"][0]["clock_mhz"], nlohmann::json({1980, 1005}));
   EXPECT_EQ(json["rows"][0]["celsius"], nlohmann::json({60, 85}));
+  EXPECT_EQ(json["rows"][0]["watts"], nlohmann::json({0.0, 412.5}));
   EXPECT_EQ(json["rows"][0]["clock_limits"], nlohmann::json({"thermal"}));
   EXPECT_TRUE(json["rows"][1]["clock_mhz"].empty());
 }

@@ -83,6 +83,7 @@ int start(const Options& options) {
 int run(int argc, char** argv) {
   try {
     backend::mask_isa(cpu_mask());
+    backend::cuda::mask_card(card_mask());
     const auto parsed = parse_command_line(argc, argv);
     if (const Exit* exit = std::get_if<Exit>(&parsed)) {
       Terminal({}).print(exit->out);

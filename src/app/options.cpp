@@ -524,4 +524,14 @@ backend::CpuIsa cpu_mask() {
   }
 }
 
+std::optional<backend::cuda::CardArch> card_mask() {
+  const auto name = environment("NIBBLE_CUDA_ARCH");
+  if (!name || name->empty()) return std::nullopt;
+  try {
+    return backend::cuda::card_arch(*name);
+  } catch (const Error& e) {
+    throw Error(e.code(), "NIBBLE_CUDA_ARCH: {}", e.what());
+  }
+}
+
 }  // namespace nibble::app

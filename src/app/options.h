@@ -1,6 +1,7 @@
 #pragma once
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
+#include "backend/cuda/card/arch_mask.h"
 #include "backend/run_config.h"
 #include "backend/sampling.h"
 #include "base/mx.h"
@@ -275,6 +276,9 @@ struct Exit {
 // The best instruction set that NIBBLE_CPU_MASK leaves to this process (docs/measuring.md); kAuto: all. Throws
 // Error(kInvalidRequest).
 [[nodiscard]] backend::CpuIsa cpu_mask();
+// The architecture of cards that NIBBLE_CUDA_ARCH has this process take its cards for (docs/measuring.md); none: their
+// own. Throws Error(kInvalidRequest).
+[[nodiscard]] std::optional<backend::cuda::CardArch> card_mask();
 
 // Exit codes of the program; `nibble --help` lists them.
 enum ExitCode : int {

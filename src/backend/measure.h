@@ -40,9 +40,10 @@ struct DevicePeaks {
 
 // What a card's driver says of its clock, at one moment.
 struct ClockReading {
-  int mhz = 0;  // of the multiprocessors
-  int celsius = 0;
+  int mhz = 0;                          // of the multiprocessors
+  int celsius = 0;                      // 0: it does not say
   bool thermal = false, power = false;  // what holds the clock down
+  double watts = 0;                     // 0: it does not say
 };
 // Empty where there is no driver to ask; none when it does not answer.
 using ReadClock = std::function<std::optional<ClockReading>()>;

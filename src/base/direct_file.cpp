@@ -69,6 +69,13 @@ std::span<std::byte> DirectFile::read(ByteRange range, std::span<std::byte> buff
   return buffer.subspan(static_cast<size_t>(range.offset - begin), static_cast<size_t>(range.bytes));
 }
 
+void DirectFile::forget(std::span<const std::byte> mapped) const {
+  // Advice is for addresses that may be written, but nothing is.
+  void* const from = const_cast<std::byte*>(mapped.data());
+  if (!mapped.empty()) madvise(from, mapped.size(), MADV_DONTNEED);  // what is mapped counts as wanted
+  posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);                   // to the end
+}
+
 bool is_resident(std::span<const std::byte> mapped) {
   if (mapped.empty()) return true;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));

@@ -45,6 +45,10 @@ class DirectFile {
   // aligned to kAlignment, of at least range.bytes + kSlack.
   [[nodiscard]] std::span<std::byte> read(ByteRange range, std::span<std::byte> buffer) const;
 
+  // Drops the file from the page cache, as far as it is on the disk and nobody else maps it: `mapped`, a mapping of the
+  // whole file, gives its pages back. They are read again when somebody wants them.
+  void forget(std::span<const std::byte> mapped) const;
+
  private:
   // Into `at`, of whole blocks, until `needed` bytes are there.
   void read_blocks(ByteRange whole, int64_t needed, std::byte* at) const;

@@ -176,5 +176,26 @@ TEST_F(DirectFileTest, what_was_just_read_is_resident) {
   EXPECT_TRUE(is_resident({}));
 }
 
+TEST_F(DirectFileTest, forgets_what_a_mapping_held_and_reads_it_again) {
+  const MmapFile mapped(path_);
+  const DirectFile file(path_);
+  const auto same = [&] {
+    for (int64_t i = 0; i < kFileBytes; ++i)
+      if (mapped.bytes()[static_cast<size_t>(i)] != byte_at(i)) return false;
+    return true;
+  };
+  EXPECT_TRUE(same());
+  EXPECT_TRUE(is_resident(mapped.bytes()));
+  const int written = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(fdatasync(written), 0);  // what is not on the disk is not dropped
+  ::close(written);
+  file.forget(mapped.bytes());
+  if (file.direct()) {  // a file system in memory has nowhere else to keep it
+    EXPECT_FALSE(is_resident(mapped.bytes().subspan(4096, 4096)));
+  }
+  file.forget({});
+  EXPECT_TRUE(same());
+}
+
 }  // namespace
 }  // namespace nibble

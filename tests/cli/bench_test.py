@@ -233,6 +233,12 @@ class Plans(Case):
         self.refused(USAGE, *plan, says="NIBBLE_CPU_MASK: want auto or baseline", env={**os.environ, "NIBBLE_CPU_MASK": "sse9"})
         self.ok(*plan, env={**os.environ, "NIBBLE_CPU_MASK": ""})
 
+    def test_a_card_is_taken_for_one_of_an_architecture_that_there_is(self):
+        plan = ("inspect", "-m", TINY, "--plan", "--backend", "cpu")
+        self.refused(USAGE, *plan, says="NIBBLE_CUDA_ARCH: want sm_80, sm_86, sm_89, sm_90, sm_100, sm_120, sm_121, found sm_75", env={**os.environ, "NIBBLE_CUDA_ARCH": "sm_75"})
+        for arch in ("", "sm_80"):
+            self.ok(*plan, env={**os.environ, "NIBBLE_CUDA_ARCH": arch})
+
     def test_what_makes_no_plan(self):
         self.refused(USAGE, "inspect", "-m", TINY, "-b", 1, says="requires --plan")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-b", 0, "-p", 0, says="nothing to plan")

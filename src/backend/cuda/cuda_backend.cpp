@@ -48,7 +48,9 @@ class StreamedCudaBackend final : public CudaBackend {
         card_(open_device(0), architectures),
         kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
-        weights_({config_, matrices_of(moe_kernel_), setup_.files, run_.threads}, stream_.get()) {
+        weights_({config_, matrices_of(moe_kernel_), setup_.files, run_.threads,
+                  card_.facts.integrated ? Uploader::Cached::kDropped : Uploader::Cached::kUsed},
+                 stream_.get()) {
     require_moe_tile(config_, run_, card_);
     const ArenaNeeds needs = arena_needs(config_, run_, card_);
     Carver measure(nullptr);

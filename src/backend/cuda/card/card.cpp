@@ -2,6 +2,7 @@
 
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/program/choices.h"
+#include "backend/cuda/card/arch_mask.h"
 #include "backend/cuda/card/device_errors.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/launchers.h"
@@ -16,7 +17,9 @@ namespace nibble::backend {
 namespace cuda {
 
 KernelTable kernels_for(const DeviceFacts& facts) {
-  const cudaError_t status = any_kernels_fit_device();
+  const cudaError_t status = any_kernels_code().status;
+  if (status == cudaSuccess && card_mask() && card_mask()->code() != facts.code)
+    throw Error(Code::kUnsupported, why_no_masked_kernels(facts, *card_mask()));
   if (status == cudaSuccess) return all_kernels();
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction)
     throw Error(Code::kUnsupported, why_no_kernels(facts, NIBBLE_CUDA_ARCHS));
@@ -44,9 +47,7 @@ std::optional<DeviceFacts> cuda_plan_device() {
 
 CudaMemory cuda_memory(int device) {
   static_cast<void>(kernels_for(open_device(device)));
-  size_t free = 0, total = 0;
-  cuda_check(cudaMemGetInfo(&free, &total));
-  return {.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
+  return device_memory();
 }
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run) {

@@ -7,7 +7,7 @@
 
 namespace nibble::backend::cuda {
 
-// Throws Error(kUnsupported) when the build has no machine code for the card.
+// Throws Error(kUnsupported) when the build has no machine code for the card, or not that of the mask (arch_mask.h).
 [[nodiscard]] KernelTable kernels_for(const DeviceFacts& facts);
 
 }  // namespace nibble::backend::cuda

@@ -1,7 +1,11 @@
 #include "backend/cuda/card/device.h"
 
+#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/card_memory.h"
 #include "backend/cuda/card/device_errors.h"
 #include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launchers.h"
+#include "base/machine.h"
 
 #include <algorithm>
 
@@ -14,13 +18,22 @@ static_assert(kCudaInsufficientDriver == cudaErrorInsufficientDriver && kCudaNoD
 void check_room(cudaError_t status, int64_t bytes, std::string_view what) {
   if (status != cudaErrorMemoryAllocation) return cuda_check(status);
   cudaGetLastError();  // so that the next launch does not report it again
-  size_t free = 0, total = 0;
-  cuda_check(cudaMemGetInfo(&free, &total));
+  const auto [free, total] = device_memory();
   throw Error(Code::kOutOfMemory, "cuda: {}: want {:.2f} GiB, the device has {:.2f} GiB free of {:.2f} GiB", what,
               static_cast<double>(bytes) / kGib, static_cast<double>(free) / kGib, static_cast<double>(total) / kGib);
 }
 
 }  // namespace
+
+CudaMemory device_memory() {
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total));
+  int device = 0, integrated = 0;
+  cuda_check(cudaGetDevice(&device));
+  cuda_check(cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, device));
+  return usable_memory({.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)},
+                       integrated != 0, available_memory());
+}
 
 void cuda_check(cudaError_t status, std::source_location where) {
   if (status == cudaSuccess) [[likely]]
@@ -53,15 +66,18 @@ DeviceFacts open_device(int device) {
   if (device < 0 || device >= count)
     throw Error(Code::kUnsupported, "cuda: want device {}, found devices 0 to {}", device, count - 1);
   cuda_check(cudaSetDevice(device));
-  cudaDeviceProp facts{};
-  cuda_check(cudaGetDeviceProperties(&facts, device));
-  return {.name = facts.name,
-          .major = facts.major,
-          .minor = facts.minor,
-          .multiprocessors = facts.multiProcessorCount,
-          .memory_bytes = static_cast<int64_t>(facts.totalGlobalMem),
-          .cta_smem_bytes = static_cast<int64_t>(facts.sharedMemPerBlockOptin),
-          .sm_smem_bytes = static_cast<int64_t>(facts.sharedMemPerMultiprocessor)};
+  cudaDeviceProp props{};
+  cuda_check(cudaGetDeviceProperties(&props, device));
+  const DeviceFacts facts{.name = props.name,
+                          .major = props.major,
+                          .minor = props.minor,
+                          .code = any_kernels_code().arch,
+                          .multiprocessors = props.multiProcessorCount,
+                          .memory_bytes = static_cast<int64_t>(props.totalGlobalMem),
+                          .cta_smem_bytes = static_cast<int64_t>(props.sharedMemPerBlockOptin),
+                          .sm_smem_bytes = static_cast<int64_t>(props.sharedMemPerMultiprocessor),
+                          .integrated = props.integrated != 0};
+  return card_mask() ? taken_for(facts, *card_mask()) : facts;
 }
 
 DeviceBytes allocate_device(int64_t bytes, std::string_view what) {

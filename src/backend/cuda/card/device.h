@@ -2,6 +2,7 @@
 // CUDA's handles as owners, its errors as Error, and the facts of the card.
 
 #include "backend/cuda/card/device_facts.h"
+#include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
 
 #include <cstddef>
@@ -20,6 +21,9 @@ void cuda_check(cudaError_t status, std::source_location where = std::source_loc
 
 // Makes the device current for this thread. Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] DeviceFacts open_device(int device);
+
+// Of the current device, as card_memory.h counts it.
+[[nodiscard]] CudaMemory device_memory();
 
 struct CudaFree {
   void operator()(std::byte* bytes) const { cudaFree(bytes); }

@@ -17,11 +17,12 @@ std::string wanted_driver(int runtime) {
   return fmt::format("an NVIDIA driver for CUDA {}{}", version(runtime), runtime / 1000 == kMajor ? kOldest : "");
 }
 
-// "121a-real" as "12.1": the last digit is the minor version.
+// "121a-real" as "12.1": the last digit is the minor version. PTX serves all that follow, too.
 std::string capability(std::string_view arch) {
   const std::string_view digits = arch.substr(0, arch.find_first_not_of("0123456789"));
   if (digits.size() < 2) return std::string(arch);
-  return fmt::format("{}.{}", digits.substr(0, digits.size() - 1), digits.back());
+  const std::string_view newer = arch.find("-virtual") != std::string_view::npos ? " or newer" : "";
+  return fmt::format("{}.{}{}", digits.substr(0, digits.size() - 1), digits.back(), newer);
 }
 
 }  // namespace
@@ -48,8 +49,17 @@ std::string why_no_kernels(const DeviceFacts& card, std::string_view archs) {
     if (end > 0) built.push_back(capability(archs.substr(0, end)));
     archs.remove_prefix(std::min(end + 1, archs.size()));
   }
-  return fmt::format("want a card of compute capability {}, for which this build has kernels, found {} of {}.{}",
-                     fmt::join(built, " or "), card.name, card.major, card.minor);
+  const std::string last = built.empty() ? std::string() : built.back();
+  if (!built.empty()) built.pop_back();
+  return fmt::format("want a card of compute capability {}{}{}, for which this build has kernels, found {} of {}.{}",
+                     fmt::join(built, ", "), built.empty() ? "" : " or ", last, card.name, card.major, card.minor);
+}
+
+std::string why_no_masked_kernels(const DeviceFacts& card, const CardArch& wanted) {
+  return fmt::format(
+      "NIBBLE_CUDA_ARCH: want {}, found that this build runs code for sm_{} on {} (a build of that code alone, the "
+      "preset h100-as-sm80, has an H100 run it)",
+      wanted.name, card.code, card.name);
 }
 
 }  // namespace nibble::backend::cuda

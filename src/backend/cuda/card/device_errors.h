@@ -1,6 +1,7 @@
 #pragma once
 // Why there is no card to run on: one sentence each, that says what would help. Pure.
 
+#include "backend/cuda/card/arch_mask.h"
 #include "backend/cuda/card/device_facts.h"
 
 #include <string>
@@ -20,7 +21,10 @@ inline constexpr int kCudaInsufficientDriver = 35, kCudaNoDevice = 100;
 // `says`: CUDA's own words for the status, for one that has no sentence here.
 [[nodiscard]] std::string why_no_device(int status, const CudaVersions& versions, std::string_view says);
 
-// `archs`: those of the build, as CMake names them: "90a-real 121a-real".
+// `archs`: those of the build, as CMake names them: "90a-real 121a-real 90-virtual".
 [[nodiscard]] std::string why_no_kernels(const DeviceFacts& card, std::string_view archs);
+
+// `card`: taken for one of `wanted`.
+[[nodiscard]] std::string why_no_masked_kernels(const DeviceFacts& card, const CardArch& wanted);
 
 }  // namespace nibble::backend::cuda

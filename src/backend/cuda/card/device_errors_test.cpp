@@ -39,6 +39,9 @@ TEST(device_errors, a_card_without_kernels_is_told_beside_those_that_have_them) 
             "A100-SXM4-80GB of 8.0");
   EXPECT_EQ(why_no_kernels({.name = "GB10", .major = 12, .minor = 1}, "90a-real"),
             "want a card of compute capability 9.0, for which this build has kernels, found GB10 of 12.1");
+  EXPECT_EQ(why_no_kernels({.name = "GTX 1080", .major = 6, .minor = 1}, "80-real 86-real 121a-real 90-virtual"),
+            "want a card of compute capability 8.0, 8.6, 12.1 or 9.0 or newer, for which this build has kernels, found "
+            "GTX 1080 of 6.1");
   EXPECT_EQ(why_no_kernels(a100, "native  100f"),
             "want a card of compute capability native or 10.0, for which this build has kernels, found NVIDIA "
             "A100-SXM4-80GB of 8.0");

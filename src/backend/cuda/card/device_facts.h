@@ -12,9 +12,11 @@ namespace nibble::backend::cuda {
 struct DeviceFacts {
   std::string name;
   int major = 0, minor = 0;  // compute capability
+  int code = 0;              // 80 where this build's kernels for the card are code for sm_80, …; 0: for its own
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
   int64_t cta_smem_bytes = 0, sm_smem_bytes = 0;  // shared memory that a block may opt in to; that an SM has
+  bool integrated = false;                        // its memory is the machine's
 };
 
 [[nodiscard]] inline GemvDevice gemv_device(const DeviceFacts& facts) {

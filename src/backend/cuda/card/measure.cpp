@@ -32,10 +32,9 @@ double best_seconds(cudaStream_t stream, const std::function<void()>& enqueue) {
 }
 
 double measure_read(const DeviceFacts& facts, cudaStream_t stream) {
-  size_t free = 0, total = 0;
-  cuda_check(cudaMemGetInfo(&free, &total));
+  const int64_t free = device_memory().free_bytes;
   constexpr int64_t kWanted = int64_t{4} << 30, kGrain = 1 << 20;  // far beyond any L2
-  const int64_t bytes = std::max(kGrain, std::min<int64_t>(kWanted, static_cast<int64_t>(free) / 4) / kGrain * kGrain);
+  const int64_t bytes = std::max(kGrain, std::min(kWanted, free / 4) / kGrain * kGrain);
   const DeviceBytes data = allocate_device(bytes, "measuring reads"), sink = allocate_device(4, "measuring reads");
   cuda_check(cudaMemsetAsync(data.get(), 0x5a, static_cast<size_t>(bytes), stream));
   double best = 0;

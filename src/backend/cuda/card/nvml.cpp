@@ -22,6 +22,7 @@ struct Nvml {
   int (*clock)(Device, int which, unsigned* mhz) = nullptr;
   int (*temperature)(Device, int sensor, unsigned* celsius) = nullptr;
   int (*reasons)(Device, unsigned long long* bits) = nullptr;
+  int (*power)(Device, unsigned* milliwatts) = nullptr;
   Device device = nullptr;
 
   // False where the library lacks something or does not know the card.
@@ -35,20 +36,24 @@ struct Nvml {
     char bus[32] = {};
     return bind("nvmlInit_v2", init) && bind("nvmlDeviceGetHandleByPciBusId_v2", device_of) &&
            bind("nvmlDeviceGetClockInfo", clock) && bind("nvmlDeviceGetTemperature", temperature) &&
-           bind("nvmlDeviceGetCurrentClocksThrottleReasons", reasons) &&
+           bind("nvmlDeviceGetCurrentClocksThrottleReasons", reasons) && bind("nvmlDeviceGetPowerUsage", power) &&
            cudaDeviceGetPCIBusId(bus, sizeof bus, which) == cudaSuccess && init() == kSuccess &&
            device_of(bus, &device) == kSuccess;
   }
   [[nodiscard]] std::optional<ClockReading> read() const {
-    unsigned mhz = 0, celsius = 0;
+    unsigned mhz = 0, celsius = 0, milliwatts = 0;
     unsigned long long why = 0;
-    if (clock(device, kSmClock, &mhz) != kSuccess || temperature(device, kGpuSensor, &celsius) != kSuccess ||
-        reasons(device, &why) != kSuccess)
-      return std::nullopt;
+    if (clock(device, kSmClock, &mhz) != kSuccess) return std::nullopt;
+    // An integrated card may not have them all.
+    if (temperature(device, kGpuSensor, &celsius) != kSuccess) celsius = 0;
+    if (reasons(device, &why) != kSuccess) why = 0;
+    if (power(device, &milliwatts) != kSuccess) milliwatts = 0;
+    constexpr double kMilli = 1e-3;
     return ClockReading{.mhz = static_cast<int>(mhz),
                         .celsius = static_cast<int>(celsius),
                         .thermal = (why & (kSwThermal | kHwThermal)) != 0,
-                        .power = (why & (kSwPowerCap | kHwPowerBrake)) != 0};
+                        .power = (why & (kSwPowerCap | kHwPowerBrake)) != 0,
+                        .watts = kMilli * milliwatts};
   }
 };
 

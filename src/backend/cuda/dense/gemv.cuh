@@ -1,14 +1,14 @@
 #pragma once
 // y = W·x for 1 to 8 columns of activations, W bf16, MXFP8 or MXFP4     source: torch/model.py, Linear and MLPBlock
 // W    tiles of 16 rows, layout/packed.h            x  see gemv_plan.h            sums f32
-// grid one CTA per SM, tiles interleaved (gemv_walk.h); a ring of 2..8 chunks filled by cp.async.bulk;
+// grid one CTA per SM, tiles interleaved (gemv_walk.h); a ring of 2..8 chunks filled by counted copies;
 //      warps: one per slice of K (consumers), one producer, one or two epilogues, which take turns unit by unit; no
 //      barrier in the loop but mbarriers
 // mma  m16n8k16, weights on the m side, columns: see Columns and gemv_ops.cuh
 // rounding: f32 accumulation in an order fixed by the shape: bitwise repeatable; not bitwise equal to the reference
 
 #include "backend/cuda/dense/gemv_rows.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
@@ -56,12 +56,11 @@ struct Feeder {
     const uint8_t* from = args.weights + number * (Tile::kChunks * shared.chunk_bytes);
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-      if (lane == 0) {
+      if (lane < ptx::kCopyLanes) {
         if (!fresh)
           ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // complete in a stage's first round
-        ptx::mbarrier_arrive_expect_tx(shared.chunk_full(at.stage), bytes);
-        ptx::bulk_copy(shared.chunk(at.stage), from + chunk * shared.chunk_bytes, bytes, shared.chunk_full(at.stage),
-                       policy);
+        ptx::counted_copy(shared.chunk(at.stage), from + chunk * shared.chunk_bytes, bytes, shared.chunk_full(at.stage),
+                          policy);
       }
       __syncwarp();
       at.advance(shared.stages);

@@ -4,6 +4,7 @@
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/dense/gemv_tile.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -43,7 +44,7 @@ struct GemvShared {
   __device__ void init(int choices) const {
     const auto lanes = static_cast<uint32_t>(slices * layout::kWarpLanes);
     for (int s = 0; s < stages; ++s) {
-      ptx::mbarrier_init(chunk_full(s), 1);
+      ptx::mbarrier_init(chunk_full(s), ptx::kCopyArrivals);
       ptx::mbarrier_init(chunk_empty(s), lanes);
     }
     for (int s = 0; s < slots; ++s) {

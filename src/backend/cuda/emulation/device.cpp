@@ -4,6 +4,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -183,6 +184,11 @@ void wait_copies(int newest) {
     own.under_way.pop_front();
     ++own.first;
   }
+}
+
+void wait_own_copies() {
+  const CopyGroups& own = cta->groups[threadIdx.x];
+  wait_until([&] { return std::all_of(own.under_way.begin(), own.under_way.end(), [](int n) { return n == 0; }); });
 }
 
 void dependency_wait() {

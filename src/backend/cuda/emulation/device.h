@@ -71,6 +71,7 @@ void copy_later(uint32_t to_shared, const void* from, uint32_t bytes, std::funct
 void group_copy(uint32_t to_shared, const void* from, uint32_t bytes);
 void commit_copies();
 void wait_copies(int newest);
+void wait_own_copies();  // all of them, committed or not; the groups stay as they are
 void dependency_wait();
 
 struct Launch {
@@ -102,9 +103,15 @@ inline int atomicAdd(int* to, int value) {
 }
 
 template <class T>
-T __shfl_sync(unsigned, T value, int from) {
-  const auto& all = nibble::backend::cuda::emulation::exchange({.value = std::bit_cast<uint32_t>(value)});
-  return std::bit_cast<T>(all.lane[from & 31].value);
+T __shfl_sync(unsigned mask, T value, int from) {
+  if constexpr (sizeof(T) == 8) {
+    const auto bits = std::bit_cast<uint64_t>(value);
+    const uint64_t high = __shfl_sync(mask, static_cast<uint32_t>(bits >> 32), from);
+    return std::bit_cast<T>(high << 32 | __shfl_sync(mask, static_cast<uint32_t>(bits), from));
+  } else {
+    const auto& all = nibble::backend::cuda::emulation::exchange({.value = std::bit_cast<uint32_t>(value)});
+    return std::bit_cast<T>(all.lane[from & 31].value);
+  }
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits) {

@@ -64,7 +64,7 @@ void any_sample(const SampleLaunch& args, const Launch& on) {
   launched(kernel::kSampleDraw, on);
   launched(kernel::kSamplePick, on);
 }
-cudaError_t any_kernels_fit_device() { return emulated_cuda().kernels; }
+KernelCode any_kernels_code() { return {emulated_cuda().kernels, emulated_cuda().code}; }
 
 void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);

@@ -10,7 +10,7 @@
 
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/dense/row_warps.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
 
@@ -94,16 +94,17 @@ __device__ void multiply_expert(const Op& op, const ExpertTile& group, int first
 template <class Tile, class Op>
 __device__ __forceinline__ void copy_rows(const Op& op, const ExpertTile& group, const RowShared<Tile>& shared) {
   const int lane = static_cast<int>(threadIdx.x);
-  const auto bytes = static_cast<uint32_t>(op.cols() * 2);
   if (lane >= layout::kWarpLanes) return;
-  const int pair = lane < group.count ? op.a.groups.pairs[group.first + lane] : -1;
-  if (pair >= 0)
+  const int pair = lane < group.count ? op.a.groups.pairs[group.first + lane] : 0;
+  if (lane < group.count)
     ptx::store_shared4(pairs_at(shared.extra) + static_cast<uint32_t>(4 * lane), static_cast<uint32_t>(pair));
   __syncwarp();  // the pairs are there before the barrier can be passed
-  if (lane == 0) ptx::mbarrier_arrive_expect_tx(shared.extra, bytes * static_cast<uint32_t>(group.count));
-  __syncwarp();
-  if (pair >= 0)
-    ptx::bulk_copy(shared.x + static_cast<uint32_t>(lane * shared.pitch), op.row(pair), bytes, shared.extra);
+  ptx::counted_copy({.to_shared = shared.x,
+                     .bytes = static_cast<uint32_t>(op.cols() * 2),
+                     .barrier = shared.extra,
+                     .pitch = shared.pitch,
+                     .rows = group.count},
+                    op.row(pair));
 }
 
 template <class Tile, class Op>
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
   const Op op{args};
   const RowShared<Tile> shared(smem, op.cols(), tokens);
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(shared.extra, 1);
+    ptx::mbarrier_init(shared.extra, ptx::kCopyArrivals);
     ptx::fence_mbarrier_init();
   }
   ptx::grid_dependency_wait();

@@ -10,7 +10,7 @@
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
@@ -30,23 +30,24 @@ struct RangeWalk {
   }
 };
 
-// The activations of experts `first` and on, as many as there is room for and the range has, by one warp: a pair's in
-// the column of its place among the expert's.
+// The activations of `count` experts from `first` on, by one warp: a row per pair, expert after expert.
 template <class Tile>
 __device__ void copy_pairs(const MoeDownArgs& args, const Routing& routing, const RowShared<Tile>& shared,
                            uint32_t rows_there, int first, int count) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  const auto bytes = static_cast<uint32_t>(args.inter * 2);
-  int pairs = 0;
-  for (int i = 0; i < count; ++i) pairs += __popc(routing.pairs_at(first + i));
-  if (lane == 0) ptx::mbarrier_arrive_expect_tx(rows_there, bytes * static_cast<uint32_t>(pairs));
-  __syncwarp();
-  for (int i = 0; i < count; ++i) {
-    const uint32_t own = routing.pairs_at(first + i);
-    if (lane < __popc(own))
-      ptx::bulk_copy(shared.x + static_cast<uint32_t>((i * kColumns + lane) * shared.pitch),
-                     args.u + int64_t{nth_set_bit(own, lane)} * args.inter, bytes, rows_there);
+  int pair = 0, rows = 0;  // pair: of row `lane`
+  for (int slot = first; slot < first + count; ++slot) {
+    const uint32_t own = routing.pairs_at(slot);
+    const int pairs = __popc(own);
+    if (lane >= rows && lane < rows + pairs) pair = nth_set_bit(own, lane - rows);
+    rows += pairs;
   }
+  ptx::counted_copy({.to_shared = shared.x,
+                     .bytes = static_cast<uint32_t>(args.inter * 2),
+                     .barrier = rows_there,
+                     .pitch = shared.pitch,
+                     .rows = rows},
+                    args.u + int64_t{pair} * args.inter);
 }
 
 // The warp has left its sums of the row tiles that `walk` gives. Of those that all experts have left theirs of, it adds
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
   const RouteShared routes{shared.extra + 8, shared.extra + 16};
   static_assert(16 + kRouteBytes <= kRowExtraBytes);
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(rows_there, 1);
+    ptx::mbarrier_init(rows_there, ptx::kCopyArrivals);
     routes.init(args.tokens);
     ptx::fence_mbarrier_init();
   }
@@ -120,17 +121,18 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
     if (warp == 0) copy_pairs(args, routing, shared, rows_there, slot, (held_end + row_tiles - 1) / row_tiles - slot);
     ptx::mbarrier_wait(rows_there, parity);
     for (; walk.at < held_end; walk.advance()) {
-      const int first_row = walk.row_tile() * layout::kTileRows + g;
-      const Bf16* bias = args.bias + int64_t{routing.expert_at(walk.slot)} * args.hidden + first_row;
+      const int row = walk.row_tile() * layout::kTileRows + g;
+      const Bf16* bias = args.bias + int64_t{routing.expert_at(walk.slot)} * args.hidden + row;
       const float biases[2] = {bias[0].to_float(), bias[8].to_float()};
+      int first_row = 0;  // of the expert's activations
+      for (int before = slot; before < walk.slot; ++before) first_row += __popc(routing.pairs_at(before));
       float sums[1][4] = {};
-      multiply_tile<1>(feed, stage, shared.x + static_cast<uint32_t>((walk.slot - slot) * kColumns * shared.pitch),
-                       sums);
+      multiply_tile<1>(feed, stage, shared.x + static_cast<uint32_t>(first_row * shared.pitch), sums);
       const uint32_t pairs = routing.pairs_at(walk.slot);
       for (int j = 0; j < 2; ++j) {
         const int column = 2 * t + j;
         if (column >= __popc(pairs)) continue;
-        float* to = args.sums + int64_t{nth_set_bit(pairs, column)} * args.hidden + first_row;
+        float* to = args.sums + int64_t{nth_set_bit(pairs, column)} * args.hidden + row;
         to[0] = sums[0][j] + biases[0];
         to[8] = sums[0][2 + j] + biases[1];
       }

@@ -8,7 +8,7 @@
 
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_warps.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(co
   const RouteShared routes{shared.extra + 8, shared.extra + 16};
   static_assert(16 + kRouteBytes <= kRowExtraBytes);
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(rows_there, 1);
+    ptx::mbarrier_init(rows_there, ptx::kCopyArrivals);
     routes.init(args.tokens);
     ptx::fence_mbarrier_init();
   }
@@ -65,14 +65,13 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(co
     while (choice.picked < choice.c.topk) choice.pick();
     choice.publish(routes);
   }
-  if (warp == warps - 1) {
-    const auto bytes = static_cast<uint32_t>(args.hidden * 2);
-    if (lane == 0) ptx::mbarrier_arrive_expect_tx(rows_there, bytes * static_cast<uint32_t>(args.tokens));
-    __syncwarp();
-    if (lane < args.tokens)
-      ptx::bulk_copy(shared.x + static_cast<uint32_t>(lane * shared.pitch), args.x + int64_t{lane} * args.hidden, bytes,
-                     rows_there);
-  }
+  if (warp == warps - 1)
+    ptx::counted_copy({.to_shared = shared.x,
+                       .bytes = static_cast<uint32_t>(args.hidden * 2),
+                       .barrier = rows_there,
+                       .pitch = shared.pitch,
+                       .rows = args.tokens},
+                      args.x + int64_t{lane} * args.hidden);
   ptx::mbarrier_wait(routes.chosen, 0);
   const Routing routing = Routing::read(routes, args.tokens, args.choice.topk, lane);
   RoutedWalk at(routing, 2 * args.inter / layout::kTileRows);

@@ -35,6 +35,7 @@ struct RouteSumsTile {
   static constexpr int kPad = 8;                                // floats behind a token's sums: no bank conflict
   static constexpr int kSumBytes = kWarps / 2 * kTokens * (kExperts + kPad) * 4;
   static constexpr int kSharedBytes = kSumBytes + (kWarps + 1) * kTokens * 4;  // squares by warp, inverse
+  static_assert(kSharedBytes <= 99 * 1024, "the least that any card has per block");
 };
 
 // Eight floats of a token as bf16 pairs: to the nearest, and what that leaves.

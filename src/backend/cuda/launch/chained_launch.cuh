@@ -19,6 +19,20 @@ struct LaunchShape {
   CUstream_st* stream = nullptr;
   bool chained = true;
 };
+
+// Whether what the card runs of the kernel waits for the one before (ptx/grid_dependency.cuh): code for sm_90 and
+// later. Only a build that has older code, too, needs to ask.
+template <class... Args>
+[[nodiscard]] bool waits_for_the_one_before(void (*kernel)(Args...)) {
+  constexpr int kFirst = 90;
+  if constexpr (std::min({__CUDA_ARCH_LIST__}) >= 10 * kFirst) {
+    return true;
+  } else {
+    cudaFuncAttributes code{};
+    return cudaFuncGetAttributes(&code, kernel) == cudaSuccess && code.ptxVersion >= kFirst;
+  }
+}
+
 template <class... Args>
 [[nodiscard]] cudaError_t enqueue(void (*kernel)(Args...), const LaunchShape& shape,
                                   const std::type_identity_t<Args>&... args) {
@@ -31,7 +45,7 @@ template <class... Args>
   config.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
   config.stream = shape.stream;
   config.attrs = &attribute;
-  config.numAttrs = shape.chained ? 1 : 0;
+  config.numAttrs = shape.chained && waits_for_the_one_before(kernel) ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 

@@ -7,11 +7,11 @@ __global__ void any_nothing() {}
 
 }  // namespace
 
-cudaError_t any_kernels_fit_device() {
+KernelCode any_kernels_code() {
   cudaFuncAttributes attributes{};
   const cudaError_t status = cudaFuncGetAttributes(&attributes, any_nothing);
   cudaGetLastError();
-  return status;
+  return {.status = status, .arch = attributes.ptxVersion};  // that of PTX, or that of which machine code was made
 }
 
 }  // namespace nibble::backend::cuda

@@ -20,7 +20,12 @@ void any_moe_down(const MoeLaunch& args, const Launch& on);
 void any_moe_combine(const MoeLaunch& args, const Launch& on);
 void any_sample(const SampleLaunch& args, const Launch& on);
 
-// cudaSuccess when the build holds machine code of them for the current device.
-[[nodiscard]] cudaError_t any_kernels_fit_device();
+// What the build holds of them for the current device: cudaSuccess and the architecture that it was compiled for, 80 of
+// sm_80.
+struct KernelCode {
+  cudaError_t status = cudaSuccess;
+  int arch = 0;
+};
+[[nodiscard]] KernelCode any_kernels_code();
 
 }  // namespace nibble::backend::cuda

@@ -35,7 +35,7 @@ WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   if (!weight.odd.bytes.empty() && weight.odd_format != weight.format)
     throw Error(Code::kUnsupported, "cuda: layer {} {}: want gate and up in one format, found {} and {}", weight.layer,
                 backend::name_of(weight.role), backend::name_of(weight.format), backend::name_of(weight.odd_format));
-  if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads);
+  if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads, options_.cached);
   if (!slabs_) slabs_.emplace(*uploader_);
   const Dims& d = options_.config.dims;
   const int64_t values = values_of(weight.role, d);

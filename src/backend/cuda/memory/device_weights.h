@@ -30,6 +30,7 @@ class DeviceWeights {
     Matrices matrices = Matrices::kPacked;
     std::span<const MappedSource> files;
     int upload_threads = 1;
+    Uploader::Cached cached = Uploader::Cached::kUsed;
   };
   DeviceWeights(const Options& options, cudaStream_t stream);
 

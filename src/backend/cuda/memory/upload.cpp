@@ -10,9 +10,12 @@
 
 namespace nibble::backend::cuda {
 
-Uploader::Uploader(std::span<const MappedSource> files, int threads)
+Uploader::Uploader(std::span<const MappedSource> files, int threads, Cached cached)
     : memory_(allocate_pinned(memory_bytes(threads), "upload buffers")) {  // page-aligned
-  for (const MappedSource& file : files) files_.push_back({file.bytes, DirectFile(file.path)});
+  for (const MappedSource& file : files) {
+    files_.push_back({file.bytes, DirectFile(file.path)});
+    if (cached == Cached::kDropped) files_.back().file.forget(file.bytes);
+  }
   int card = 0;
   cuda_check(cudaGetDevice(&card));
   try {

@@ -2,7 +2,8 @@
 // Weights to the device, through pinned memory: each thread takes a piece, brings it into a buffer of its own and
 // enqueues its copy. Nothing waits for all threads before the end, so that one which the system stops for a while holds
 // up nobody. Bytes of a mapped file that are not in the page cache are read from the file itself, past the cache: it is
-// not filled with what the device holds.
+// not filled with what the device holds. Where the card's memory is the machine's, what the cache held of the
+// files is dropped first, so that weights lie in memory once.
 
 #include "backend/cuda/card/device.h"
 #include "base/direct_file.h"
@@ -27,9 +28,11 @@ class Uploader {
   // Pinned memory of so many threads.
   [[nodiscard]] static constexpr int64_t memory_bytes(int threads) { return threads * kBuffers * kBufferBytes; }
 
+  // What the page cache holds of the files at the start: is used, or dropped.
+  enum class Cached : uint8_t { kUsed, kDropped };
   // The files that host bytes may be mapped from; other bytes are copied from where they are. Both outlive it. Throws
   // Error(kIo) where the system starts fewer threads.
-  Uploader(std::span<const MappedSource> files, int threads);
+  Uploader(std::span<const MappedSource> files, int threads, Cached cached = Cached::kUsed);
   ~Uploader();
 
   struct Part {

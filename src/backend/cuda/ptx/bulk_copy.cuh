@@ -1,5 +1,5 @@
 #pragma once
-// PTX ISA §9.7.9.25 (cp.async.bulk) and §9.7.9.18 (createpolicy); sm_90 and later.
+// PTX ISA §9.7.9.25 (cp.async.bulk; sm_90 and later) and §9.7.9.18 (createpolicy; sm_80 and later).
 
 #include <cstdint>
 

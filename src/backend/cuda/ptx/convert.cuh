@@ -1,6 +1,10 @@
 #pragma once
-// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2; rcp, min and max beside it), §9.7.9.7 (prmt); e4m3x2 needs sm_89. Packed
-// pairs: the first value in the low half.
+// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2; rcp, min and max beside it), §9.7.9.7 (prmt), §9.7.4.3 (mul of f16 pairs).
+// Conversions of e4m3x2 are sm_89's; before it integers do the same. Packed pairs: the first value in the low half.
+
+#include "backend/cuda/layout/e4m3_f16.h"
+#include "backend/cuda/ptx/code.cuh"
+#include "base/dtype.h"
 
 #include <cstdint>
 
@@ -28,23 +32,37 @@ __device__ __forceinline__ float f16_half(uint32_t pair, int high) {
 
 // Saturates at 448; NaN stays NaN.
 __device__ __forceinline__ uint8_t to_e4m3(float value) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-  return static_cast<uint8_t>(pair);
+  if constexpr (kHasE4m3) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return static_cast<uint8_t>(pair);
+  } else {
+    return E4m3::from_float(value).bits;
+  }
 }
 
 // Likewise two, in the low 16 bits.
 __device__ __forceinline__ uint32_t pack_e4m3(float low, float high) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-  return pair;
+  if constexpr (kHasE4m3) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+  } else {
+    return to_e4m3(low) | uint32_t{to_e4m3(high)} << 8;
+  }
 }
 
 // Two e4m3 in the low 16 bits, exact.
 __device__ __forceinline__ uint32_t f16_of_e4m3(uint32_t two) {
   uint32_t pair;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(two)));
-  return pair;
+  if constexpr (kHasE4m3) {
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(two)));
+    return pair;
+  } else {
+    const uint32_t small = layout::small_f16_of_e4m3(two);
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(small), "r"(layout::kE4m3Unscale));
+    return pair | layout::nan_bits(small);
+  }
 }
 
 // 2^x to about 2 ulp; 0 for -infinity.

@@ -1,6 +1,8 @@
 #pragma once
-// PTX ISA §9.7.13.15 (mbarrier); sm_90 and later. Barriers are 8 bytes of shared memory, named by their shared address.
-// Every function orders memory: the compiler must not move accesses across it.
+// PTX ISA §9.7.13.15 (mbarrier); sm_80 and later, what counts bytes sm_90. Barriers are 8 bytes of shared memory, named
+// by their shared address. Every function orders memory: the compiler must not move accesses across it.
+
+#include "backend/cuda/ptx/code.cuh"
 
 #include <cstdint>
 
@@ -10,9 +12,9 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes the init visible to the asynchronous proxy.
+// Makes the init visible to the asynchronous proxy, where there is one.
 __device__ __forceinline__ void fence_mbarrier_init() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  if constexpr (kHasBulk) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
@@ -28,13 +30,20 @@ __device__ __forceinline__ void mbarrier_arrive_behind_copies(uint32_t barrier) 
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// May give up after a time that the hardware sets.
+// May give up after a time that the hardware sets; before sm_90 at once.
 __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done;
-  asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-               : "=r"(done)
-               : "r"(barrier), "r"(parity)
-               : "memory");
+  if constexpr (kHasBulk) {
+    asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+  } else {
+    asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+  }
   return done != 0;
 }
 

@@ -19,12 +19,13 @@ std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const Devi
 }  // namespace
 
 Arch sm121() {
-  constexpr int kMajor = 12;
-  return {.name = "sm121",
-          .runs_on = [](const DeviceFacts& card) { return card.major == kMajor; },
-          .experts = {.serve = serve_sm121_experts, .input = InputType::kMxfp8},
-          .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .exact16 = false},
-          .tuned = neutral().tuned};  // not measured
+  constexpr int kMajor = 12, kCode = 120;
+  return {
+      .name = "sm121",
+      .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
+      .experts = {.serve = serve_sm121_experts, .input = InputType::kMxfp8},
+      .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .exact16 = false},
+      .tuned = neutral().tuned};  // not measured
 }
 
 }  // namespace nibble::backend::cuda

@@ -60,16 +60,17 @@ PrefillPlan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts
 }  // namespace
 
 Arch sm90() {
-  constexpr int kMajor = 9;
-  return {.name = "sm90",
-          .runs_on = [](const DeviceFacts& card) { return card.major == kMajor; },
-          .gemm = {.serve = serve_sm90_gemm, .panels = true},
-          .qkv_gemm = {.serve = serve_sm90_qkv_gemm},
-          .split_gemm = {.serve = serve_sm90_split_gemm, .most_values = most_split_values},
-          .experts = {.serve = serve_sm90_experts, .by_place = true},
-          .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},
-          .peak = {.of = "bf16 (wgmma)"},
-          .tuned = {.grouped_experts = 64, .grouped_pairs = 3, .route_tokens = 512}};  // H100, 120b and 20b, 2026-11
+  constexpr int kMajor = 9, kCode = 90;  // code for older cards comes without wgmma
+  return {
+      .name = "sm90",
+      .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
+      .gemm = {.serve = serve_sm90_gemm, .panels = true},
+      .qkv_gemm = {.serve = serve_sm90_qkv_gemm},
+      .split_gemm = {.serve = serve_sm90_split_gemm, .most_values = most_split_values},
+      .experts = {.serve = serve_sm90_experts, .by_place = true},
+      .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},
+      .peak = {.of = "bf16 (wgmma)"},
+      .tuned = {.grouped_experts = 64, .grouped_pairs = 3, .route_tokens = 512}};  // H100, 120b and 20b, 2026-11
 }
 
 }  // namespace nibble::backend::cuda

@@ -30,7 +30,8 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpy
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount,
   cudaDevAttrComputeCapabilityMajor,
-  cudaDevAttrMaxSharedMemoryPerMultiprocessor
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+  cudaDevAttrIntegrated
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 inline constexpr unsigned cudaHostAllocDefault = 0, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
@@ -42,7 +43,9 @@ struct EmulatedCuda {
   cudaError_t status = cudaSuccess;   // of the first call
   int driver = 13000;                 // CUDA version
   cudaError_t kernels = cudaSuccess;  // whether the build has kernels for the card
+  int code = 0;                       // and for which architecture they are compiled, 90 of sm_90
   int64_t allocated = 0;              // bytes of device memory asked for so far
+  int64_t free = -1;                  // that it says are free; -1: all
   cudaError_t copies = cudaSuccess;   // what they say
   bool packs = false;                 // weights are rearranged; else only the arguments are looked at
 };
@@ -53,6 +56,7 @@ struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount;
   size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
+  int integrated;
 };
 
 inline const char* cudaGetErrorName(cudaError_t status) { return status == cudaSuccess ? "cudaSuccess" : "an error"; }
@@ -79,17 +83,21 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* into, int /*device*/)
   into->totalGlobalMem = static_cast<size_t>(card.memory_bytes);
   into->sharedMemPerBlockOptin = static_cast<size_t>(card.cta_smem_bytes);
   into->sharedMemPerMultiprocessor = static_cast<size_t>(card.sm_smem_bytes);
+  into->integrated = card.integrated ? 1 : 0;
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int /*device*/) {
   const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_cuda().card;
   *value = which == cudaDevAttrMultiProcessorCount      ? card.multiprocessors
            : which == cudaDevAttrComputeCapabilityMajor ? card.major
+           : which == cudaDevAttrIntegrated             ? static_cast<int>(card.integrated)
                                                         : static_cast<int>(card.sm_smem_bytes);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = *total = static_cast<size_t>(nibble::backend::cuda::emulated_cuda().card.memory_bytes);
+  const nibble::backend::cuda::EmulatedCuda& cuda = nibble::backend::cuda::emulated_cuda();
+  *total = static_cast<size_t>(cuda.card.memory_bytes);
+  *free = cuda.free < 0 ? *total : static_cast<size_t>(cuda.free);
   return cudaSuccess;
 }
 

@@ -12,6 +12,9 @@ inline void async_copy16(uint32_t to_shared, const void* from_global, Fill fill)
   if (to_shared % 16 != 0 || reinterpret_cast<uintptr_t>(from_global) % 16 != 0) return;  // stays poisoned
   emulation::group_copy(to_shared, fill == Fill::kCopy ? from_global : zeros, 16);
 }
+inline void async_copy16(uint32_t to_shared, const void* from_global, uint64_t /*policy*/) {
+  async_copy16(to_shared, from_global, Fill::kCopy);
+}
 inline void async_copy4(uint32_t to_shared, const void* from_global) {
   if (to_shared % 4 != 0 || reinterpret_cast<uintptr_t>(from_global) % 4 != 0) return;
   emulation::group_copy(to_shared, from_global, 4);

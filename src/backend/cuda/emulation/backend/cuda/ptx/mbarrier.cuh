@@ -43,8 +43,7 @@ inline void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   });
 }
 inline void mbarrier_arrive_behind_copies(uint32_t barrier) {
-  emulation::commit_copies();
-  emulation::wait_copies(0);
+  emulation::wait_own_copies();
   mbarrier_arrive(barrier);
 }
 inline void mbarrier_complete_tx(uint32_t barrier, uint32_t bytes) {

@@ -1,0 +1,128 @@
+// Every step of gpt-oss has a program on every card from Ampere on, none of whose launches asks for more than the card
+// has.
+
+#include "backend/cuda/program/program.h"
+
+#include "backend/cuda/card/arch_mask.h"
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::backend {
+namespace {
+
+constexpr int64_t kGib = int64_t{1} << 30;
+
+// As cudaDeviceProp tells of them: multiprocessors from NVIDIA's architecture papers, memory as sold.
+cuda::DeviceFacts card(std::string name, std::string_view arch, int multiprocessors, int64_t gib) {
+  const cuda::CardArch a = cuda::card_arch(arch);
+  return {.name = std::move(name),
+          .major = a.major,
+          .minor = a.minor,
+          .multiprocessors = multiprocessors,
+          .memory_bytes = gib * kGib,
+          .cta_smem_bytes = a.cta_smem_bytes,
+          .sm_smem_bytes = a.sm_smem_bytes};
+}
+std::vector<cuda::DeviceFacts> cards() {
+  return {
+      card("A100 40GB", "sm_80", 108, 40),     card("A100 80GB", "sm_80", 108, 80), card("RTX 3090", "sm_86", 82, 24),
+      card("RTX 4090", "sm_89", 128, 24),      card("L4", "sm_89", 58, 24),         card("L40S", "sm_89", 142, 48),
+      card("H100", "sm_90", 132, 80),          card("B200", "sm_100", 148, 180),    card("RTX 5090", "sm_120", 170, 32),
+      card("RTX PRO 6000", "sm_120", 188, 96), card("GB10", "sm_121", 48, 128)};
+}
+
+Dims dims(int layers, int experts) {
+  return {.layers = layers,
+          .hidden = 2880,
+          .heads = 64,
+          .kv_heads = 8,
+          .head_dim = 64,
+          .inter = 2880,
+          .experts = experts,
+          .topk = 4,
+          .vocab = 201088,
+          .sliding_window = 128,
+          .max_context = 131072};
+}
+
+// Decode steps deep in their texts, prompts from their beginning.
+std::vector<std::vector<Row>> steps() {
+  std::vector<std::vector<Row>> all;
+  for (const int32_t count : {1, 2, 8, 32, 256}) {
+    std::vector<Row>& rows = all.emplace_back();
+    for (int32_t r = 0; r < count; ++r) rows.push_back({r, 1, 20000});
+  }
+  for (const int32_t tokens : {512, 2048}) all.push_back({{0, tokens, tokens}});
+  all.push_back({{0, 1, 9000}, {1, 1, 40}, {2, 700, 131072}});
+  return all;
+}
+
+// The launch's grid where its plan names one ("grid 48 x 576 threads", "grid 45 x 16"): what CUDA takes, and of one
+// CTA per multiprocessor no more than the card has.
+void expect_grid(const PlannedStage& node, const cuda::DeviceFacts& on) {
+  const size_t at = node.tile.find("grid ");
+  if (at == std::string::npos) return;
+  const std::string grid = node.tile.substr(at);
+  long long x = 0, y = 0;
+  char unit[8] = {};  // of y, where that is no grid
+  ASSERT_GE(std::sscanf(grid.c_str(), "grid %lld x %lld %7[a-z]", &x, &y, unit), 2) << node.tile;
+  const bool threads = std::string_view(unit) == "threads" || std::string_view(unit) == "warps";
+  const bool persistent = threads && node.kernel != "any_router_f32_bf16";
+  EXPECT_GE(x, 1);
+  EXPECT_GE(y, 1);
+  EXPECT_LE(x, persistent ? on.multiprocessors : 0x7fffffff) << node.tile;
+  EXPECT_LE(y, threads ? 1024 : 65535) << node.tile;
+}
+
+TEST(every_card, has_a_program_for_every_step_within_its_shared_memory) {
+  for (const cuda::DeviceFacts& on : cards())
+    for (const Dims& d : {dims(24, 32), dims(36, 128)})
+      for (const KvDtype kv : {KvDtype::kBf16, KvDtype::kE4m3})
+        for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv})
+          for (const DenseFormats& dense :
+               {DenseFormats{},
+                DenseFormats{.qkv = WeightFormat::kMxfp8, .o = WeightFormat::kMxfp4, .lm_head = WeightFormat::kMxfp8}})
+            for (const std::vector<Row>& rows : steps()) {
+              const BackendConfig config{.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = dense};
+              RunConfig options{.kv = kv, .moe = moe};
+              if (moe == MoeKernel::kGemv) options.activations = Activations::kInt8;
+              const cuda::Program program =
+                  cuda::make_program({.config = config,
+                                      .options = options,
+                                      .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
+                                      .card = on});
+              EXPECT_GE(program.nodes.size(), 9U);
+              for (const cuda::Node& node : program.nodes) {
+                SCOPED_TRACE(testing::Message() << on.name << ", " << d.experts << " experts, " << rows.size()
+                                                << " rows: " << node.kernel << ", " << node.tile);
+                EXPECT_LE(node.shared_bytes, on.cta_smem_bytes);
+                EXPECT_TRUE(on.major == 9 || !node.kernel.starts_with("sm90"));
+                expect_grid(node, on);
+              }
+            }
+}
+
+TEST(every_card, with_less_shared_memory_than_any_has_is_refused_with_what_it_lacks) {
+  cuda::DeviceFacts turing = card("RTX 2080", "sm_80", 46, 8);
+  turing.cta_smem_bytes = 64 * 1024;
+  const BackendConfig config{.dims = dims(24, 32), .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
+  const std::vector<Row> one = {{0, 1, 100}};
+  try {
+    static_cast<void>(
+        cuda::make_program({.config = config, .options = {}, .step = {.rows = one, .logit_rows = 1}, .card = turing}));
+    FAIL() << "64 KB are enough";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kUnsupported);
+    EXPECT_NE(std::string(e.what()).find("of shared memory per block, the card has 65536"), std::string::npos)
+        << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace nibble::backend

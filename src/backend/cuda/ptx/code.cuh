@@ -1,0 +1,18 @@
+#pragma once
+// The architecture that code is compiled for: 800 for sm_80, 900 for sm_90, … Host code has none. Only a function of
+// one instruction in this folder asks, to do without an instruction that its architecture lacks.
+
+namespace nibble::backend::cuda::ptx {
+
+#ifdef __CUDA_ARCH__
+inline constexpr int kCode = __CUDA_ARCH__;
+#else
+inline constexpr int kCode = 0;
+#endif
+
+// Bulk copies, barriers that count bytes, launches that overlap.
+inline constexpr bool kHasBulk = kCode >= 900;
+// Conversions of e4m3.
+inline constexpr bool kHasE4m3 = kCode >= 890;
+
+}  // namespace nibble::backend::cuda::ptx

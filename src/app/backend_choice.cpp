@@ -1,5 +1,6 @@
 #include "app/backend_choice.h"
 
+#include "app/fast.h"
 #include "app/loaded_model.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/program/program.h"
@@ -42,21 +43,33 @@ BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag) 
   return {BackendKind::kCuda, fmt::format("backend cuda: {} has room for the model", card.name)};
 }
 
-ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of) {
-  if (options.backend != BackendKind::kAuto) return options;
+namespace {
+
+ModelOptions with_backend_and_fast(const ModelOptions& options, const LimitsOf& limits_of,
+                                   const std::optional<backend::cuda::DeviceFacts>& card) {
+  if (options.backend != BackendKind::kAuto) return with_fast(options, card);
   ModelOptions with = options;
   with.backend = BackendKind::kCuda;
   const std::string host_flag = foreign_flag(options, {BackendKind::kCuda}).flag;
-  BackendChoice choice = choose_backend(host_flag.empty() ? card_facts(with, limits_of) : CardFacts(), host_flag);
+  BackendChoice choice =
+      choose_backend(host_flag.empty() ? card_facts(with_fast(with, card), limits_of) : CardFacts(), host_flag);
   with.backend = choice.backend;
   with.backend_why = std::move(choice.why);
-  return with;
+  return with_fast(with, card);
 }
 
-ModelOptions with_backend(const ModelOptions& options, int64_t context) {
-  return with_backend(options, [context](const ModelOptions& o, const model::ModelConfig& config) {
+}  // namespace
+
+ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of) {
+  return with_backend_and_fast(options, limits_of, backend::cuda_plan_device());
+}
+
+ModelOptions with_backend(const ModelOptions& options, int64_t context,
+                          const std::optional<backend::cuda::DeviceFacts>& card) {
+  const auto limits_of = [context](const ModelOptions& o, const model::ModelConfig& config) {
     return engine::step_limits(one_sequence(o, context_length(o, config, context)), config.dims);
-  });
+  };
+  return with_backend_and_fast(options, limits_of, card ? card : backend::cuda_plan_device());
 }
 
 }  // namespace nibble::app

@@ -3,11 +3,13 @@
 
 #include "app/memory_budget.h"
 #include "app/options.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/memory.h"
 #include "model/config.h"
 #include "model/gpt_oss.h"
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,9 +35,10 @@ struct BackendChoice {
 using LimitsOf = std::function<model::StepLimits(const ModelOptions& options, const model::ModelConfig& config)>;
 
 // The options with a backend where they leave it open, and why it was taken. Throws what reading the model's
-// configuration throws.
+// configuration throws. And with the formats of --fast (fast.h).
 [[nodiscard]] ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of);
-// Of one sequence in `context` tokens, where --max-model-len says nothing else.
-[[nodiscard]] ModelOptions with_backend(const ModelOptions& options, int64_t context);
+// Of one sequence in `context` tokens, where --max-model-len says nothing else. `card`: another than this machine's.
+[[nodiscard]] ModelOptions with_backend(const ModelOptions& options, int64_t context,
+                                        const std::optional<backend::cuda::DeviceFacts>& card = {});
 
 }  // namespace nibble::app

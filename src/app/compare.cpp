@@ -54,7 +54,7 @@ int execute(const CompareOptions& asked) {
   const model::StepLimits limits{.max_tokens = tokens, .max_rows = 1, .kv_pages = {pages, pages}};
   ModelOptions exact = options.model;
   if (!exact.kv_cache_dtype) exact.kv_cache_dtype = backend::KvDtype::kF32;  // the reference rounds nothing
-  if (exact.moe_activation == MoeActivation::kAuto) exact.moe_activation = MoeActivation::kF32;
+  if (!exact.moe_activation) exact.moe_activation = backend::Activations::kExact;
   if (options.a == BackendKind::kCuda || options.b == BackendKind::kCuda) exact.backend = BackendKind::kCuda;
   const auto config = model::backend_config(source.config, limits, options.model.dense);
   refuse_foreign_flags(options.model, {options.a, options.b});

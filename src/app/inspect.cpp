@@ -156,8 +156,9 @@ int execute(const InspectOptions& asked) {
   const auto [config, notes] = open_config(options.model);
   if (options.plan) {
     InspectOptions planned = options;
-    planned.model = with_backend(options.model, kPlanContext);
-    if (!planned.model.backend_why.empty() && !options.output.json) terminal.note(planned.model.backend_why);
+    planned.model = with_backend(options.model, kPlanContext, card_of(options.card));
+    for (const std::string& why : {planned.model.backend_why, planned.model.fast_why})
+      if (!why.empty() && !options.output.json) terminal.note(why);
     plan(planned, config, terminal);
     return kExitOk;
   }

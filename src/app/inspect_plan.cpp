@@ -73,6 +73,8 @@ backend::cuda::DeviceFacts known_card(CardChoice choice) {
           .sm_smem_bytes = 233472};
 }
 
+}  // namespace
+
 backend::cuda::DeviceFacts card_of(CardChoice choice) {
   if (choice != CardChoice::kAuto) return known_card(choice);
   if (auto card = backend::cuda_plan_device()) return *card;
@@ -80,6 +82,8 @@ backend::cuda::DeviceFacts card_of(CardChoice choice) {
   card.name += ", taken for lack of a card";
   return card;
 }
+
+namespace {
 
 class Planner {
  public:

@@ -186,27 +186,26 @@ backend::KvDtype kv_dtype(const ModelOptions& options) {
 
 namespace {
 
-// Of a word of --moe-activation; auto: where it is not the backend's to choose.
-backend::Activations rounding(MoeActivation word) {
+// Of those who do not choose. f32 is beside a CPU in a comparison.
+backend::Activations given_activations(const ModelOptions& options) {
   using backend::Activations;
-  return word == MoeActivation::kInt8    ? Activations::kInt8
-         : word == MoeActivation::kMxfp8 ? Activations::kMxfp8
-                                         : Activations::kExact;
+  const Activations given = options.moe_activation.value_or(Activations::kExact);
+  return given == Activations::kF32 ? Activations::kExact : given;
 }
 
 }  // namespace
 
 backend::CpuOptions cpu_options(const ModelOptions& options) {
-  const bool choose = options.moe_activation == MoeActivation::kAuto;
-  return {.threads = thread_count(options),
-          .kv_dtype = kv_dtype(options),
-          .activations = choose ? backend::faster_activations(options.cpu_isa) : rounding(options.moe_activation),
-          .isa = options.cpu_isa};
+  return {
+      .threads = thread_count(options),
+      .kv_dtype = kv_dtype(options),
+      .activations = options.moe_activation ? *options.moe_activation : backend::faster_activations(options.cpu_isa),
+      .isa = options.cpu_isa};
 }
 
 std::string describe_cpu(const ModelOptions& options) {
   const backend::CpuOptions cpu = cpu_options(options);
-  const bool rounds = options.moe_activation == MoeActivation::kAuto && cpu.activations == backend::Activations::kInt8;
+  const bool rounds = !options.moe_activation && cpu.activations == backend::Activations::kInt8;
   return backend::describe(cpu) + (rounds ? "; exact with --moe-activation f32" : "");
 }
 
@@ -214,7 +213,8 @@ std::vector<std::string> decisions(const ModelOptions& o) {
   constexpr std::string_view kFlags[] = {
       "--backend", "--threads",       "--kv-cache-dtype",  "--attention-backend",      "--moe-activation",
       "--cpu-isa", "--moe-kernel",    "--enforce-eager",   "--mxfp4-layers",           "--mxfp8-layers",
-      "--no-mmap", "--max-model-len", "--attention-sinks", "--max-num-batched-tokens", "--gpu-memory-utilization"};
+      "--no-mmap", "--max-model-len", "--attention-sinks", "--max-num-batched-tokens", "--gpu-memory-utilization",
+      "--fast"};
   std::vector<std::string> lines;
   for (const Setting& s : o.settings.all)
     if (s.origin != "default" && std::ranges::find(kFlags, s.flag) != std::end(kFlags))
@@ -224,7 +224,7 @@ std::vector<std::string> decisions(const ModelOptions& o) {
 
 std::string describe_modes(const ModelOptions& o, const backend::Backend& be) {
   std::string text = (o.backend == BackendKind::kCpu ? describe_cpu(o) : be.modes()) + ", ";
-  if (o.moe_activation == MoeActivation::kBf16 && o.backend == BackendKind::kCpu)
+  if (o.moe_activation == backend::Activations::kExact && o.backend == BackendKind::kCpu)
     text += "bf16 was asked for, float is exact, ";
   std::vector<std::string> dense;
   for (const auto& [name, format] : {std::pair{"qkv", o.dense.qkv}, {"o", o.dense.o}, {"lm_head", o.dense.lm_head}})
@@ -240,13 +240,12 @@ backend::CudaOptions cuda_options(const ModelOptions& options) {
           .attention = options.attention_backend,
           .upload_threads = thread_count(options),
           .moe = options.moe_kernel,
-          .activations = rounding(options.moe_activation),
+          .activations = given_activations(options),
           .eager = options.enforce_eager};
 }
 
 ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKind> kinds) {
   using enum BackendKind;
-  const MoeActivation moe = o.moe_activation;
   using backend::KvTaker;
   const backend::KvType& kv = backend::type_of(kv_dtype(o));
   const std::string kv_flag = fmt::format("--kv-cache-dtype {}", kv.word);
@@ -258,9 +257,8 @@ ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKin
     std::string_view flag;
     bool given;
     std::vector<BackendKind> on;
-  } flags[] = {{"--moe-activation f32", moe == MoeActivation::kF32, {kCpu}},
-               {"--moe-activation int8", moe == MoeActivation::kInt8, {kCpu, kCuda, kReference}},
-               {"--moe-activation mxfp8", moe == MoeActivation::kMxfp8, {kCuda, kReference}},
+  } flags[] = {{"--moe-activation f32", o.moe_activation == backend::Activations::kF32, {kCpu}},
+               {"--fast", o.fast, {kCpu, kCuda}},
                {"--cpu-isa", o.cpu_isa != backend::CpuIsa::kAuto, {kCpu}},
                {"--no-mmap", o.copy_weights, {kCpu}},
                {"--moe-kernel", o.moe_kernel != backend::MoeKernel::kAuto, {kCuda}},
@@ -275,7 +273,7 @@ ForeignFlag foreign_flag(const ModelOptions& o, std::initializer_list<BackendKin
 }
 
 void refuse_foreign_flags(const ModelOptions& options, std::initializer_list<BackendKind> kinds) {
-  if (options.moe_activation == MoeActivation::kBf16 && options.moe_kernel == backend::MoeKernel::kGemv)
+  if (options.moe_activation == backend::Activations::kExact && options.moe_kernel == backend::MoeKernel::kGemv)
     throw Error(Code::kUnsupported,
                 "--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv: its "
                 "activations are int8");
@@ -293,7 +291,7 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const ModelOpti
   if (kind == BackendKind::kReference) {
     using Weights = backend::ReferenceOptions::Weights;
     return backend::make_reference_backend(
-        config, {.activations = rounding(options.moe_activation),
+        config, {.activations = given_activations(options),
                  .kv = kv_dtype(options),
                  .weights = options.backend == BackendKind::kCuda ? Weights::kBf16 : Weights::kAsStored});
   }
@@ -318,7 +316,8 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const Budget budget = check_budget(options, config, cost);
   const bool card = options.backend == BackendKind::kCuda;
   const auto note = [&](const std::string& text) { view.terminal.note(view.terminal.dim(text)); };
-  if (!options.backend_why.empty() && !view.terminal.is_json()) note(options.backend_why);
+  for (const std::string& why : {options.backend_why, options.fast_why})
+    if (!why.empty() && !view.terminal.is_json()) note(why);
   if (card) note(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where));
   const std::string conversions = card ? card_conversions(source.weights, options.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));

@@ -1,6 +1,7 @@
 #pragma once
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
+#include "backend/activations.h"
 #include "backend/cpu/isa.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/kv_dtype.h"
@@ -28,7 +29,6 @@ enum class BackendKind { kAuto, kCpu, kCuda, kReference };
   return kNames[static_cast<size_t>(kind)];
 }
 enum class LoadFormat { kAuto, kSafetensors, kGguf, kDummy };
-enum class MoeActivation { kAuto, kF32, kBf16, kInt8, kMxfp8 };  // kBf16: not rounded; on a CPU that is f32
 // Cards that --plan knows; kAuto: this machine's, or an H200 where there is none.
 enum class CardChoice { kAuto, kH100, kH200, kGb10 };
 enum class ColorMode { kAuto, kAlways, kNever };
@@ -66,10 +66,12 @@ struct ModelOptions {
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
   BackendKind backend = BackendKind::kAuto;
-  std::string backend_why;                         // a line for the user, where kAuto became another
-  int threads = 0;                                 // 0: as many as processors
-  std::optional<backend::KvDtype> kv_cache_dtype;  // none: bf16, for compare f32
-  MoeActivation moe_activation = MoeActivation::kAuto;
+  std::string backend_why;                             // a line for the user, where kAuto became another
+  int threads = 0;                                     // 0: as many as processors
+  std::optional<backend::KvDtype> kv_cache_dtype;      // none: bf16, for compare f32
+  std::optional<backend::Activations> moe_activation;  // none: the backend's choice
+  bool fast = false;                                   // the three above and below are --fast's choice (fast.h)
+  std::string fast_why;                                // a line for the user, once it has chosen
   backend::CpuIsa cpu_isa = backend::CpuIsa::kAuto;
   bool copy_weights = false;                                  // --no-mmap
   backend::MoeKernel moe_kernel = backend::MoeKernel::kAuto;  // of the CUDA backend

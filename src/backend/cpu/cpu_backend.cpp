@@ -397,7 +397,10 @@ std::string describe(const CpuOptions& options) {
   const bool int8 = options.activations == Activations::kInt8;
   const cpu::TokenTiles* const tiles = int8 ? kernels.int8->tiles_for(WeightFormat::kMxfp4, cpu::kTileTokens) : nullptr;
   const std::string prompts = tiles != nullptr ? fmt::format(" (prompts: {})", tiles->name) : "";
-  const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts;
+  const std::string experts = in_mx_blocks(options.activations)
+                                  ? fmt::format(", the experts' rounded to {}", name_of(options.activations))
+                                  : "";
+  const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts + experts;
   return fmt::format("{}, {}, {} thread{}", kernels.name, activations, options.threads,
                      options.threads == 1 ? "" : "s");
 }

@@ -27,13 +27,10 @@ std::vector<IsaKernels> kernels_here() {
 }
 
 Kernels kernels_for(CpuIsa isa, Activations activations) {
-  if (activations != Activations::kExact && activations != Activations::kInt8)
-    throw Error(Code::kUnsupported, "--moe-activation {}: want --backend cuda or reference, found cpu",
-                name_of(activations));
   std::string names;
   for (const auto& [each_isa, kernels] : kernels_here()) {
     if (isa == CpuIsa::kAuto || isa == each_isa) {
-      if (activations == Activations::kExact || kernels.int8 != nullptr) return kernels;
+      if (activations != Activations::kInt8 || kernels.int8 != nullptr) return kernels;
       throw Error(Code::kUnsupported,
                   "--moe-activation int8: want AVX2, AVX-VNNI, AVX-512 or AMX, found {}; f32 runs here", kernels.name);
     }

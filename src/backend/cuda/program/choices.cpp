@@ -30,6 +30,8 @@ MoeKernel choose_moe(const BackendConfig& config, const CudaOptions& options) {
 Activations choose_activations(MoeKernel kernel, const CudaOptions& options) {
   const bool int8 = kernel == MoeKernel::kGemv;
   const Activations wanted = options.activations;
+  if (wanted == Activations::kF32)
+    throw Error(Code::kUnsupported, "--moe-activation f32: want --backend cpu, found cuda");
   const bool served = wanted == Activations::kExact || int8 == (wanted == Activations::kInt8);
   if (!served || (kernel == MoeKernel::kReference && wanted != Activations::kExact))
     throw Error(Code::kUnsupported, "--moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted),
@@ -51,6 +53,15 @@ bool choose_flash(const BackendConfig& config, const CudaOptions& options) {
   if (type == KvPages::Type::kE4m3 && (!served || options.attention == Choice::kReference))
     throw Error(Code::kUnsupported, "--kv-cache-dtype fp8: want --attention-backend auto or flash, and head_dim 64");
   return served && options.attention != Choice::kReference;
+}
+
+bool prefill_takes_fp8(const Card& card) {
+  for (const Arch& arch : card.arches) {
+    if (arch.prefill.serve == nullptr) continue;
+    const bool fp8 = arch.prefill.serve(KvPages::Type::kE4m3).has_value();
+    if (fp8 || arch.prefill.serve(KvPages::Type::kBf16)) return fp8;
+  }
+  return false;
 }
 
 bool fused_step(const Dims& d, int64_t tokens) {

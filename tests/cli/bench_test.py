@@ -194,7 +194,11 @@ class Plans(Case):
         self.assertRegex(spark, r"moe_up +grid 48 x ")
         self.assertIn("activations of experts bf16", self.ok(*plan).out)
         self.assertIn("activations of experts int8", self.ok(*plan, "--moe-kernel", "gemv").out)
-        self.assertIn("any_round_blocks_f32<mxfp8>", self.ok(*plan, "--moe-activation", "mxfp8").out)
+        for word in ("mxfp8", "mxfp6", "mxfp4"):
+            self.assertIn(f"any_round_blocks_f32<{word}>", self.ok(*plan, "--moe-activation", word).out)
+        self.assertIn("gemv<qkv, mxfp4>", self.ok(*plan, "--fast").out)
+        self.assertNotIn("e4m3", self.ok(*plan, "--fast", "--card", "h100").out)
+        self.assertIn("any_attend_decode<e4m3>", self.ok(*plan, "--fast", "--card", "gb10").out)
         self.refused(UNSUPPORTED, *plan, "--moe-activation", "int8", says="want --moe-kernel gemv")
         self.refused(UNSUPPORTED, *plan, "--moe-activation", "f32", says="want --backend cpu")
         cpu = ("inspect", "-m", TINY, "--plan", "-p", 64, "-b", 1)

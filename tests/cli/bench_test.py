@@ -92,6 +92,7 @@ class Tables(Case):
         self.refused(USAGE, *BENCH, "--tune", "-o", "csv", says="want --output md")
         self.refused(UNSUPPORTED, *BENCH, "--tune", says="want --backend cuda, --load-format dummy")
         self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--moe-kernel", "gemm", "--tune", says="no --moe-kernel")
+        self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--fast", "--tune", says="no --fast")
 
     def test_lists_are_sorted_and_said_once(self):
         rows = self.ok(*BENCH, "-p", "4,2,4", "-n", 0, "-r", 1, "--json").json()["rows"]

@@ -178,10 +178,11 @@ class Weights {
 
 struct Loaded {
   Loaded(const model::ModelConfig& config, const Weights& weights, const test::OneSequence& limits,
-         const RunConfig* cpu, const backend::DenseFormats& dense = {}, KvDtype reference_kv = KvDtype::kF32) {
+         const RunConfig* cpu, const backend::DenseFormats& dense = {},
+         const RunConfig& oracle = {.kv = KvDtype::kF32}) {
     const auto be_config = model::backend_config(config, test::step_limits(limits), dense);
     be = cpu != nullptr ? backend::make_cpu_backend(be_config, *cpu)
-                        : backend::make_reference_backend(be_config, {.kv = reference_kv});
+                        : backend::make_reference_backend(be_config, oracle);
     gpt = model::load(*be, config, weights.all());
   }
   std::unique_ptr<backend::Backend> be;
@@ -264,12 +265,38 @@ TEST(CpuBackend, caches_of_8_bits_match_the_references_roundings) {
   const Weights weights(config, Shipped::kOpenAi);
   Loaded exact(config, weights, limits, nullptr);
   for (const KvDtype dtype : {KvDtype::kE4m3, KvDtype::kInt8}) {
-    Loaded reference(config, weights, limits, nullptr, {}, dtype);
+    Loaded reference(config, weights, limits, nullptr, {}, {.kv = dtype});
     EXPECT_GT(worst(exact, reference, width.tokens), 1e-3) << "nothing was rounded";
     for (const CpuIsa isa : isas()) {
       const RunConfig options{.threads = 2, .kv = dtype, .activations = Activations::kF32, .isa = isa, .poison = true};
       Loaded cpu(config, weights, limits, &options);
       EXPECT_LT(worst(reference, cpu, width.tokens), 1e-4) << describe_cpu(options) << " " << name_of(dtype);
+    }
+  }
+}
+
+// Few tokens: float and double round apart what lies at a tie, and with it a sum. A wrong rule or a missed rounding
+// moves every sum by as much as the format does.
+TEST(CpuBackend, experts_inputs_in_mx_blocks_match_the_reference_that_rounds_so) {
+  for (const Width& width : kWidths) {
+    const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
+    const test::OneSequence limits{.max_context = 3, .chunk_tokens = 3, .max_logit_rows = 2};
+    for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
+      const Weights weights(config, shipped);
+      Loaded exact(config, weights, limits, nullptr);
+      for (const Activations format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
+        Loaded reference(config, weights, limits, nullptr, {}, {.kv = KvDtype::kF32, .activations = format});
+        EXPECT_GT(worst(exact, reference, 3), 1e-2) << "nothing was rounded: " << name_of(format);
+        for (const CpuIsa isa : isas()) {
+          const RunConfig options{.threads = 2, .kv = KvDtype::kF32, .activations = format, .isa = isa, .poison = true};
+          Loaded cpu(config, weights, limits, &options);
+          EXPECT_LT(worst(reference, cpu, 3), 2e-3) << describe_cpu(options) << " hidden " << width.hidden;
+          const std::vector<float> held = cpu.be->peek(backend::Slot::kExpertHidden).values;
+          std::vector<float> again = held;
+          round_activations(format, again);
+          EXPECT_EQ(held, again) << describe_cpu(options);
+        }
+      }
     }
   }
 }

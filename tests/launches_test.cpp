@@ -26,6 +26,7 @@
 namespace nibble {
 namespace {
 
+using backend::Activations;
 using backend::DenseFormats;
 using backend::MoeKernel;
 using backend::RunConfig;
@@ -180,10 +181,12 @@ TEST_F(Launches, are_the_planned_ones_on_either_card_whatever_the_layers_hold) {
 TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations) {
   for (const auto& card : {kH200, kGb10}) {
     for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm}) {
-      for (const std::vector<int32_t>& lengths : kSteps) {
-        SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << lengths.size()
-                                        << " rows, first of " << lengths[0]);
-        expect_planned({.options = {.moe = moe, .activations = backend::Activations::kMxfp8}, .card = card}, lengths);
+      for (const auto format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
+        for (const std::vector<int32_t>& lengths : kSteps) {
+          SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << name_of(format) << ", "
+                                          << lengths.size() << " rows, first of " << lengths[0]);
+          expect_planned({.options = {.moe = moe, .activations = format}, .card = card}, lengths);
+        }
       }
     }
   }

@@ -1,5 +1,6 @@
 #include "app/backend_choice.h"
 
+#include "app/fast.h"
 #include "app/loaded_model.h"
 #include "app/settings.h"
 #include "backend/cpu/cpu_backend.h"
@@ -47,16 +48,21 @@ BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag) 
   return {BackendKind::kCuda, fmt::format("backend cuda: {} has room for the model", card.name)};
 }
 
-ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of) {
-  if (options.run.backend != BackendKind::kAuto) return options;
+ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of,
+                          const std::optional<backend::cuda::DeviceFacts>& card) {
+  const auto fast = [&card](const ModelOptions& o) {
+    const bool ask = o.run.fast && !card && o.run.backend == BackendKind::kCuda;
+    return with_fast(o, ask ? backend::cuda_plan_device() : card);
+  };
+  if (options.run.backend != BackendKind::kAuto) return fast(options);
   ModelOptions with = options;
   with.run.backend = BackendKind::kCuda;
   const auto of_a_host = backend::misfit(options.run, {BackendKind::kCuda});
   const std::string host_flag = of_a_host ? of_a_host->asked() : "";
-  BackendChoice choice = choose_backend(host_flag.empty() ? card_facts(with, limits_of) : CardFacts(), host_flag);
+  BackendChoice choice = choose_backend(host_flag.empty() ? card_facts(fast(with), limits_of) : CardFacts(), host_flag);
   with.run.backend = choice.backend;
   with.backend_why = std::move(choice.why);
-  return with;
+  return fast(with);
 }
 
 ModelOptions resolved(ModelOptions options) {
@@ -72,10 +78,12 @@ ModelOptions resolved(ModelOptions options) {
   return options;
 }
 
-ModelOptions resolved_alone(const ModelOptions& options, int64_t context) {
-  return resolved(with_backend(options, [context](const ModelOptions& o, const model::ModelConfig& config) {
+ModelOptions resolved_alone(const ModelOptions& options, int64_t context,
+                            const std::optional<backend::cuda::DeviceFacts>& card) {
+  const auto limits_of = [context](const ModelOptions& o, const model::ModelConfig& config) {
     return engine::step_limits(one_sequence(o, context_length(o, config, context)), config.dims);
-  }));
+  };
+  return resolved(with_backend(options, limits_of, card));
 }
 
 }  // namespace nibble::app

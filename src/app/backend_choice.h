@@ -5,10 +5,13 @@
 #include "app/memory_budget.h"
 #include "app/options.h"
 #include "backend/backend.h"
+#include "backend/cuda/card/device_facts.h"
 #include "model/config.h"
 #include "model/gpt_oss.h"
 
 #include <functional>
+#include <optional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,14 +38,16 @@ struct BackendChoice {
 using LimitsOf = std::function<model::StepLimits(const ModelOptions& options, const model::ModelConfig& config)>;
 
 // The options with a backend where they leave it open, and why it was taken. Throws what reading the model's
-// configuration throws.
-[[nodiscard]] ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of);
+// configuration throws. And with the formats of --fast (fast.h), of `card` where it is another than this machine's.
+[[nodiscard]] ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of,
+                                        const std::optional<backend::cuda::DeviceFacts>& card = {});
 
 // With everything else decided, too: what each setting becomes on this backend, for this model; options.settings say
 // so. REQUIRES a backend. Throws Error(kUnsupported) for a setting that the backend does not have or cannot serve.
 [[nodiscard]] ModelOptions resolved(ModelOptions options);
 
 // Both, for one sequence in `context` tokens, where --max-model-len says nothing else.
-[[nodiscard]] ModelOptions resolved_alone(const ModelOptions& options, int64_t context);
+[[nodiscard]] ModelOptions resolved_alone(const ModelOptions& options, int64_t context,
+                                          const std::optional<backend::cuda::DeviceFacts>& card = {});
 
 }  // namespace nibble::app

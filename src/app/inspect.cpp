@@ -1,4 +1,3 @@
-#include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/loaded_model.h"
 #include "app/named_model.h"
@@ -17,8 +16,6 @@ namespace nibble::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int64_t kPlanContext = 4096;  // for which a card must have room to be planned for, where nobody names one
 
 struct ListedTensor {
   std::string name, dtype;
@@ -145,8 +142,6 @@ int execute(const InspectOptions& asked) {
   options.model = with_files(asked.model, terminal);
   const auto [config, notes] = open_config(options.model);
   if (options.plan) {
-    options.model = resolved_alone(options.model, kPlanContext);
-    if (!options.model.backend_why.empty() && !options.output.json) terminal.note(options.model.backend_why);
     return plan(options, config, terminal);
   }
   const auto [rows, numbers] = inspect(options, config);

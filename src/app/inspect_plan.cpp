@@ -1,5 +1,6 @@
 // nibble inspect --plan: what a backend would run for a step, and what each stage must read and compute.
 
+#include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/gguf_model.h"
 #include "app/loaded_model.h"
@@ -32,6 +33,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using backend::Stage;
+
+constexpr int64_t kPlanContext = 4096;  // for which a card must have room to be planned for, where nobody names one
 
 // A step to plan: some sequences that generate, or one that reads a prompt.
 struct Scenario {
@@ -212,7 +215,11 @@ std::string text(const Json& plan, Terminal& terminal) {
 
 }  // namespace
 
-int plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal) {
+int plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal& terminal) {
+  InspectOptions options = asked;
+  options.model = resolved_alone(asked.model, kPlanContext, card_of(asked.card));
+  for (const std::string& why : {options.model.backend_why, options.model.fast_why})
+    if (!why.empty() && !options.output.json) terminal.note(why);
   std::optional<checkpoint::Checkpoint> checkpoint;
   std::optional<checkpoint::GgufCheckpoint> gguf;
   std::vector<backend::HostWeight> weights;

@@ -226,7 +226,8 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const Budget budget = check_budget(options, config, cost);
   const bool card = options.run.backend == BackendKind::kCuda;
   const auto note = [&](const std::string& text) { view.terminal.note(view.terminal.dim(text)); };
-  if (!options.backend_why.empty() && !view.terminal.is_json()) note(options.backend_why);
+  for (const std::string& why : {options.backend_why, options.fast_why})
+    if (!why.empty() && !view.terminal.is_json()) note(why);
   if (card) note(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where));
   const std::string conversions = card ? card_conversions(source.weights, options.run.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));

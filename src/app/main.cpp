@@ -64,7 +64,8 @@ int print_config(Options options) {
   options.model.when_absent = WhenAbsent::kRefuse;
   try {
     options = resolved(options, terminal);
-    if (!options.model.backend_why.empty()) terminal.note(options.model.backend_why);
+    for (const std::string& why : {options.model.backend_why, options.model.fast_why})
+      if (!why.empty()) terminal.note(why);
   } catch (const Error& why) {
     terminal.note(fmt::format("what is open is not resolved: {}", why.what()));
   }

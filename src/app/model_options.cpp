@@ -82,7 +82,9 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
   add_choice<Activations>(
       flags, "--moe-activation", activations,
       "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: "
-      "exact, on cpu f32; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; faster, lossy; prompts on AMX: bf16); int8 (cuda, with --moe-kernel gemv), mxfp8 (cuda): rounded in blocks of 32, lossy; reference has both, for comparison");
+      "16 bits or better, exact: cuda f16, others float; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; "
+      "faster, lossy; prompts on AMX: bf16; cuda: with --moe-kernel gemv); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
+      "E2M1 in blocks of 32, lossy, and then multiplied as if they were exact: for comparison, not faster");
   using backend::CpuIsa;
   if (host)
     add_choice<CpuIsa>(flags, "--cpu-isa",
@@ -151,6 +153,12 @@ void add_backend(Flags flags, ModelOptions& o) {
   choice.words.insert(choice.words.begin(), {"auto", BackendKind::kAuto});
   add_choice(flags, "--backend", choice,
              "auto: cuda where the card has room for the model, else cpu; reference: slow, exact");
+  flags.group(HelpGroup::kPerformance);
+  flags.turn(
+      "--fast", o.run.fast,
+      "cpu, cuda: lossy: dense layers, activations and KV cache in the formats that are fastest here and cost less "
+      "than 1 % of perplexity on nibble-tiny; says which");
+  flags.group(HelpGroup::kCommon);
 }
 
 }  // namespace nibble::app

@@ -57,6 +57,7 @@ struct ModelOptions {
   uint64_t dummy_seed = 1;
   backend::RunConfig run;   // as it was asked for; then (backend_choice.h) resolved
   std::string backend_why;  // a line for the user, where the backend was left open
+  std::string fast_why;     // likewise, what --fast chose
 };
 
 struct GenerateOptions {

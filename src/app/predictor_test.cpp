@@ -92,7 +92,7 @@ TEST(predictor, an_h200_follows_from_an_h100) { expect_within("2026-11-23-h200-1
 TEST(predictor, a_prompt_goes_in_steps_of_which_the_last_one_draws) {
   const model::ModelConfig config = model::gpt_oss_20b();
   ModelOptions in_two = options();
-  in_two.max_num_batched_tokens = 1024;
+  in_two.run.max_num_batched_tokens = 1024;
   const backend::cuda::KnownCard card = backend::cuda::card_named("h100");
   const PredictedRow two = Predictor{in_two, config, {}, card}.row({.prompt = 2048});
   const ModelOptions whole = options();

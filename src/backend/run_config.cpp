@@ -32,6 +32,7 @@ std::vector<RunSetting> settings_of(const RunConfig& c) {
        true},
       {"--moe-activation", std::string(name_of(c.activations)), c.activations != Activations::kAuto,
        type_of(c.activations).on, true},
+      {"--fast", yes_or_no(c.fast), c.fast, {kCpu, kCuda}},
       {"--cpu-isa", std::string(name_of(c.isa)), c.isa != CpuIsa::kAuto, {kCpu}},
       {"--no-mmap", yes_or_no(c.copy_weights), c.copy_weights, {kCpu}},
       {"--moe-kernel", std::string(name_of(c.moe)), c.moe != MoeKernel::kAuto, {kCuda}},

@@ -39,9 +39,10 @@ TEST(run_config, a_setting_is_refused_by_a_backend_that_has_it_not) {
       {{.copy_weights = true}, {kCpu}, "--no-mmap: want --backend cpu, found "},
       {{.kv = KvDtype::kInt8}, {kCpu, kReference}, "--kv-cache-dtype int8: want --backend cpu or reference, found "},
       {{.activations = Activations::kF32}, {kCpu}, "--moe-activation f32: want --backend cpu, found "},
-      {{.activations = Activations::kMxfp8},
-       {kCuda, kReference},
-       "--moe-activation mxfp8: want --backend cuda or reference, found "},
+      {{.activations = Activations::kMxfp8}, kEveryBackend, ""},
+      {{.activations = Activations::kMxfp6}, kEveryBackend, ""},
+      {{.activations = Activations::kMxfp4}, kEveryBackend, ""},
+      {{.fast = true}, {kCpu, kCuda}, "--fast: want --backend cpu or cuda, found "},
       {{.activations = Activations::kBf16}, kEveryBackend, ""},
       {{.sinks = false}, kEveryBackend, ""}};
   for (const auto& [config, on, says] : cases) {
@@ -69,16 +70,18 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
                 .sinks = false,
                 .copy_weights = true,
                 .dense = {.qkv = WeightFormat::kMxfp4, .o = WeightFormat::kMxfp8, .lm_head = WeightFormat::kMxfp4},
+                .fast = true,
                 .max_model_len = 100,
                 .max_num_batched_tokens = 8,
                 .gpu_memory_utilization = 0.5};
   std::string given;
   for (const RunSetting& s : settings_of(all)) given += std::string(s.flag) + " " + s.value + (s.given ? "\n" : " ?\n");
-  EXPECT_EQ(given,
-            "--backend cuda\n--threads 3\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--cpu-isa avx2\n--no-mmap "
-            "true\n--moe-kernel gemm\n--moe-tile auto ?\n--enforce-eager true\n--attention-backend flash\n--gpu-memory-utilization 0.5\n"
-            "--attention-sinks off\n--mxfp4-layers qkv,lm_head\n--mxfp8-layers o\n--max-model-len 100\n"
-            "--max-num-batched-tokens 8\n");
+  EXPECT_EQ(
+      given,
+      "--backend cuda\n--threads 3\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--fast true\n--cpu-isa avx2\n--no-mmap "
+      "true\n--moe-kernel gemm\n--moe-tile auto ?\n--enforce-eager true\n--attention-backend flash\n--gpu-memory-utilization 0.5\n"
+      "--attention-sinks off\n--mxfp4-layers qkv,lm_head\n--mxfp8-layers o\n--max-model-len 100\n"
+      "--max-num-batched-tokens 8\n");
   for (const RunSetting& s : settings_of({})) EXPECT_FALSE(s.given) << s.flag;
 }
 

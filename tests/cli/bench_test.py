@@ -92,6 +92,7 @@ class Tables(Case):
         self.refused(USAGE, *BENCH, "--tune", "-o", "csv", says="want --output md")
         self.refused(UNSUPPORTED, *BENCH, "--tune", says="want --backend cuda, --load-format dummy")
         self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--moe-kernel", "gemm", "--tune", says="no --moe-kernel")
+        self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--fast", "--tune", says="no --fast")
 
     def test_lists_are_sorted_and_said_once(self):
         rows = self.ok(*BENCH, "-p", "4,2,4", "-n", 0, "-r", 1, "--json").json()["rows"]
@@ -194,7 +195,11 @@ class Plans(Case):
         self.assertRegex(spark, r"moe_up +grid 48 x ")
         self.assertIn("activations of experts bf16", self.ok(*plan).out)
         self.assertIn("activations of experts int8", self.ok(*plan, "--moe-kernel", "gemv").out)
-        self.assertIn("any_round_blocks_f32<mxfp8>", self.ok(*plan, "--moe-activation", "mxfp8").out)
+        for word in ("mxfp8", "mxfp6", "mxfp4"):
+            self.assertIn(f"any_round_blocks_f32<{word}>", self.ok(*plan, "--moe-activation", word).out)
+        self.assertIn("gemv<qkv, mxfp4>", self.ok(*plan, "--fast").out)
+        self.assertNotIn("e4m3", self.ok(*plan, "--fast", "--card", "h100").out)
+        self.assertIn("any_attend_decode<e4m3>", self.ok(*plan, "--fast", "--card", "gb10").out)
         prompt = (*plan[:-4], "-p", 2048, "-b", 0, "--moe-activation", "mxfp8", "--moe-tile", "64x128", "--card")
         self.assertRegex(self.ok(*prompt, "gb10").out, r"sm121_mx_gemm<gate_up> +128 rows x 64 tokens")
         self.refused(UNSUPPORTED, *prompt, "h200", says="--moe-tile 64x128: want a card of compute capability 12")

@@ -232,6 +232,28 @@ class Perplexity(Case):
         self.assertNotEqual(rounded, exact)
         self.assertAlmostEqual(rounded / exact, 1, delta=0.003)
 
+    def test_experts_inputs_in_mx_blocks_are_the_references(self):
+        text = self.dir / "short"
+        text.write_text(self.text.read_text()[:240])
+        args = ("perplexity", "-m", TINY, "-f", text, "--json", "--kv-cache-dtype", "f32")
+        of = {word: [self.ok(*args, "--backend", backend, "--moe-activation", word).json()["perplexity"] for backend in ("cpu", "reference")]
+              for word in ("bf16", "mxfp8", "mxfp6", "mxfp4")}
+        for word, (cpu, reference) in of.items():
+            self.assertAlmostEqual(cpu / reference, 1, delta=1e-5 if word == "bf16" else 0.02, msg=word)  # a value at a tie moves all behind it
+            self.assertEqual(cpu == of["bf16"][0], word == "bf16")
+        self.assertEqual(len(support.greedy(TINY, "Once upon a time", "--moe-activation", "mxfp4")), 24)
+
+    @support.needs_int8
+    def test_fast_is_the_flags_that_it_names(self):
+        def perplexity(*flags):
+            return self.ok("perplexity", "-m", TINY, "-f", self.text, "--json", "--backend", "cpu", *flags).json()["perplexity"]
+        said = self.ok("perplexity", "-m", TINY, "-f", self.text, "--backend", "cpu", "--fast").err
+        self.assertRegex(said, r"fast: dense layers mxfp4, activations int8(, KV cache fp8)?; 0\.\d\d % of perplexity on nibble-tiny")
+        flags = ("--mxfp4-layers", "all", "--moe-activation", "int8", *(("--kv-cache-dtype", "fp8") if "fp8" in said else ()))
+        self.assertEqual(perplexity("--fast"), perplexity(*flags))
+        nothing = self.ok("perplexity", "-m", TINY, "-f", self.text, "--backend", "cpu", "--fast", "--cpu-isa", "baseline")
+        self.assertIn("fast: nothing lossy is known to be faster here", nothing.err)
+
     @support.needs_int8
     def test_rounded_activations_write_nearly_the_same_text(self):
         for prompt in ("Once upon a time", "The capital of France is", "One day, a dog"):

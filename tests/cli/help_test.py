@@ -63,6 +63,12 @@ class Help(Case):
 
 
 class Completion(Case):
+    def test_a_flags_words_are_those_of_its_table(self):
+        words = "auto|f32|bf16|int8|mxfp8|mxfp6|mxfp4"
+        self.assertIn(f"--moe-activation {words}", self.ok("run", "--help", "all").out)
+        self.assertIn(words.replace("|", " "), self.ok("completion", "bash").out)
+        self.assertIn(words, self.ok("man").out)
+
     def test_bash(self):
         script = self.dir / "nibble.bash"
         script.write_text(self.ok("completion", "bash").out)

@@ -47,7 +47,10 @@ class CommandLine(Case):
             for command in ((*RUN, "-p", "a"), ("compare", "-m", TINY), ("inspect", "-m", TINY, "--plan")):
                 self.refused(UNSUPPORTED, *command, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--moe-activation", "f32", says="--moe-activation f32: want --backend cpu")
-        self.refused(UNSUPPORTED, *RUN, "-p", "a", "--moe-activation", "mxfp8", says="--moe-activation mxfp8: want --backend cuda or reference")
+        self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--fast", says="--fast: want --backend cpu or cuda")
+        self.refused(USAGE, *RUN, "-p", "a", "--moe-activation", "fp4", says="want auto or f32 or bf16 or int8 or mxfp8 or mxfp6 or mxfp4, found fp4")
+        for flag in ("--mxfp8-layers all", "--moe-activation mxfp8", "--kv-cache-dtype fp8"):
+            self.refused(USAGE, *RUN, "-p", "a", "--backend", "cpu", "--fast", *flag.split(), says=("--fast", flag.split()[0]))
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--no-mmap", says="--no-mmap: want --backend cpu")
         for command in ((*RUN, "-p", "a"), ("inspect", "-m", TINY, "--plan")):
             self.refused(UNSUPPORTED, *command, "--backend", "cuda", "--kv-cache-dtype", "int8", says="--kv-cache-dtype int8: want --backend cpu or reference")

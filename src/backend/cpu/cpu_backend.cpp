@@ -408,7 +408,9 @@ std::string describe_cpu(const RunConfig& run) {
   const bool int8 = config.activations == Activations::kInt8;
   const cpu::TokenTiles* const tiles = int8 ? kernels.int8->tiles_for(WeightFormat::kMxfp4, cpu::kTileTokens) : nullptr;
   const std::string prompts = tiles != nullptr ? fmt::format(" (prompts: {})", tiles->name) : "";
-  const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts;
+  const std::string experts =
+      in_mx_blocks(config.activations) ? fmt::format(", the experts' rounded to {}", name_of(config.activations)) : "";
+  const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts + experts;
   return fmt::format("{}, {}, {} thread{}", kernels.name, activations, config.threads, config.threads == 1 ? "" : "s");
 }
 

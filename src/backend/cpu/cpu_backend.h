@@ -1,9 +1,10 @@
 #pragma once
 // The CPU: weights read where they were mapped, work shared by rows of weights over a thread pool.
 //
-// Activations::kF32: every sum's order is fixed by shapes and instruction set, so neither threads nor batch
-// neighbours change a bit. Activations::kInt8: threads change nothing, but a token's bits depend on whether its step
-// has few tokens or many (per expert), which sum in different orders.
+// All activations but kInt8 are multiplied as floats (those in MX blocks once they are rounded): every sum's order is
+// fixed by shapes and instruction set, so neither threads nor batch neighbours change a bit. kInt8: threads change
+// nothing, but a token's bits depend on whether its step has few tokens or many (per expert), which sum in different
+// orders.
 
 #include "backend/backend.h"
 #include "backend/run_config.h"

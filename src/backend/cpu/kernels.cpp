@@ -32,9 +32,6 @@ std::vector<IsaKernels> kernels_here() {
 }
 
 Kernels kernels_for(CpuIsa isa, Activations activations) {
-  if (rounds(activations) && activations != Activations::kInt8)
-    throw Error(Code::kUnsupported, "--moe-activation {}: want --backend cuda or reference, found cpu",
-                name_of(activations));
   std::string names;
   for (const auto& [each_isa, kernels] : kernels_here()) {
     if (isa == CpuIsa::kAuto || isa == each_isa) {

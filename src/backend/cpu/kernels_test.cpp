@@ -274,13 +274,21 @@ TEST_P(CpuKernels, exponentials_and_swiglu_match_double) {
   }
 }
 
-TEST(cpu_kernels, activations_without_kernels_are_refused_by_name) {
-  try {
-    (void)kernels_for(CpuIsa::kAuto, Activations::kMxfp8);
-    FAIL() << "mxfp8 has no kernels here";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kUnsupported);
-    EXPECT_STREQ(error.what(), "--moe-activation mxfp8: want --backend cuda or reference, found cpu");
+TEST(cpu_kernels, only_int8_activations_want_kernels_of_their_own) {
+  for (const ActivationType& format : kActivationTypes) {
+    for (const IsaKernels& each : kernels_here()) {
+      if (format.activations != Activations::kInt8 || each.kernels.int8 != nullptr) {
+        EXPECT_EQ(kernels_for(each.isa, format.activations).name, each.kernels.name) << format.word;
+        continue;
+      }
+      try {
+        (void)kernels_for(each.isa, format.activations);
+        FAIL() << each.kernels.name << " has no int8 products";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Code::kUnsupported);
+        EXPECT_EQ(std::string(error.what()).find("--moe-activation int8: want AVX2"), 0u) << error.what();
+      }
+    }
   }
 }
 

@@ -70,6 +70,13 @@ Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool
   scratch_ = Buffer(pool.threads() * scratch_floats(limits.cols) * int64_t{sizeof(float)});
 }
 
+void Linear::round_inputs(TensorView<float, 2> x) {
+  if (!in_mx_blocks(activations_)) return;
+  pool_.parallel_for(x.shape[0], [&](IndexRange range) {
+    for (int64_t i = range.begin; i < range.end; ++i) round_activations(activations_, x[i].flat());
+  });
+}
+
 void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups) {
   const int64_t count = x.shape[0], cols = x.shape[1];
   check(count <= limits_.inputs && cols <= limits_.cols && static_cast<int64_t>(groups.size()) <= limits_.groups,

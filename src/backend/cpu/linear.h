@@ -80,6 +80,9 @@ class Linear {
   };
   Linear(const Kernels& kernels, Activations activations, ThreadPool& pool, const Limits& limits);
 
+  // Experts' inputs, in place: rounded where the activations are in MX blocks; else left alone.
+  void round_inputs(TensorView<float, 2> x);
+
   // Both call each(tile) on the pool's threads for all rows. The groups share x, the format and the columns; which
   // thread computes what changes no bit.
   // `rows` rows of every group: who has a row has it in all groups, and sees the groups in their order.

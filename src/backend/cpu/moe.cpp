@@ -35,8 +35,10 @@ void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
   }
 }
 
-void Moe::run(const ExpertWeights& w, const float* x, float* hidden, float* delta) {
+void Moe::run(const ExpertWeights& w, float* x, float* hidden, float* delta) {
+  linear_.round_inputs({x, {tokens_, dims_.hidden}});
   gate_up(w, x, hidden);
+  linear_.round_inputs({hidden, {tokens_ * dims_.topk, dims_.inter}});
   down(w, hidden, delta);
 }
 

@@ -28,8 +28,9 @@ class Moe {
   void route(std::span<const int32_t> ids, std::span<const float> weights);
 
   // hidden[t, k] = swiglu(W1[e] · x[t] + b1[e]); delta[t] += weight[t, k] * (W2[e] · hidden[t, k] + b2[e]), a
-  // token's experts by rising id. x and delta are [tokens, hidden], hidden is [tokens, topk, inter].
-  void run(const ExpertWeights& w, const float* x, float* hidden, float* delta);
+  // token's experts by rising id. x and delta are [tokens, hidden], hidden is [tokens, topk, inter]. Activations in MX
+  // blocks leave x and hidden rounded.
+  void run(const ExpertWeights& w, float* x, float* hidden, float* delta);
 
  private:
   struct Expert {

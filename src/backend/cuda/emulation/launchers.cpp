@@ -108,9 +108,7 @@ void any_gemv_int8_down(const GroupedDownArgs& args, const GemvInt8Plan& plan, c
   note(kernel::kInt8Down, plan.to_string());
   launched(kernel::kInt8Down, on);
 }
-void any_round_blocks(const RoundBlocksArgs& args, const Launch& on) {
-  launched(args.form == Activations::kInt8 ? kernel::kRoundInt8 : kernel::kRoundMxfp8, on);
-}
+void any_round_blocks(const RoundBlocksArgs& args, const Launch& on) { launched(round_kernel(args.form), on); }
 
 void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
   check_args(args);

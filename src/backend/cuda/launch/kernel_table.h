@@ -56,8 +56,9 @@ inline constexpr Kernel kGroupedUp{"grouped<up>"}, kGroupedDown{"grouped<down>"}
 inline constexpr Kernel kInt8Up{"any_gemv_int8<up>"}, kInt8Down{"any_gemv_int8<down>"};
 inline constexpr Kernel kGemmGateUp{"any_gemm<gate_up>"};
 // quantise/
-inline constexpr Kernel kRound{"any_round_f32"}, kRoundMxfp8{"any_round_blocks_f32<mxfp8>"},
-    kRoundInt8{"any_round_blocks_f32<int8>"};
+inline constexpr Kernel kRound{"any_round_f32"}, kRoundInt8{"any_round_blocks_f32<int8>"},
+    kRoundMxfp8{"any_round_blocks_f32<mxfp8>"}, kRoundMxfp6{"any_round_blocks_f32<mxfp6>"},
+    kRoundMxfp4{"any_round_blocks_f32<mxfp4>"};
 // sampling/
 inline constexpr Kernel kSampleMask{"any_sample_mask_f32"}, kSampleAdjust{"any_sample_adjust_f32"},
     kSampleFilter{"any_sample_filter_f32"}, kSampleDraw{"any_sample_draw_f32"}, kSamplePick{"any_sample_pick"};

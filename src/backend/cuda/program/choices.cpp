@@ -77,6 +77,15 @@ bool choose_flash(const BackendConfig& config, const RunConfig& run) {
   return served && run.attention != AttentionKernel::kReference;
 }
 
+bool prefill_takes_fp8(const Card& card) {
+  for (const Arch& arch : card.arches) {
+    if (arch.prefill.serve == nullptr) continue;
+    const bool fp8 = arch.prefill.serve(KvPages::Type::kE4m3).has_value();
+    if (fp8 || arch.prefill.serve(KvPages::Type::kBf16)) return fp8;
+  }
+  return false;
+}
+
 bool fused_step(const Dims& d, int64_t tokens) {
   return tokens <= kGemvTokens && tokens * d.topk <= kGemvRoutes && d.experts <= kGemvExperts && d.experts % 4 == 0 &&
          d.topk >= 2 && d.hidden <= kRouterHidden;

@@ -1002,8 +1002,8 @@ class Maker {
   template <class From, class To>
   void round_blocks(From from, To to, int64_t values) {
     if (!rounds(activations_)) return;
-    add(activations_ == Activations::kInt8 ? kernel::kRoundInt8 : kernel::kRoundMxfp8, "a block of 32 per 4 threads",
-        {}, [=, form = activations_](const Binding& b, const Launch& on) {
+    add(round_kernel(activations_), "a block of 32 per 4 threads", {},
+        [=, form = activations_](const Binding& b, const Launch& on) {
           b.kernels.round_blocks({.form = form, .from = from(b), .to = to(b), .values = values}, on);
         });
   }

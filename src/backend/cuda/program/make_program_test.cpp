@@ -9,6 +9,7 @@
 #include "base/error.h"
 
 #include "backend/cuda/dense/row_warps_plan.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -144,6 +145,10 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
   const RunConfig mxfp8 = {.activations = Activations::kMxfp8}, int8 = {.moe = MoeKernel::kGemv};
   EXPECT_THAT(moe(1, mxfp8),
               ElementsAre("any_round_blocks_f32<mxfp8>", "moe_up", "any_round_blocks_f32<mxfp8>", "gemv<moe_down>"));
+  EXPECT_THAT(moe(1, {.activations = Activations::kMxfp6}),
+              ElementsAre("any_round_blocks_f32<mxfp6>", "moe_up", "any_round_blocks_f32<mxfp6>", "gemv<moe_down>"));
+  EXPECT_THAT(moe(1, {.activations = Activations::kMxfp4}),
+              ElementsAre("any_round_blocks_f32<mxfp4>", "moe_up", "any_round_blocks_f32<mxfp4>", "gemv<moe_down>"));
   EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
                                          "any_round_blocks_f32<mxfp8>", "grouped<down>"));
   EXPECT_THAT(moe(1, int8), ElementsAre("any_round_blocks_f32<int8>", "any_top_experts_f32", "any_moe_group_tiles",
@@ -365,9 +370,10 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
               HasSubstr("--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv"));
   EXPECT_THAT(refused({.options = {.activations = Activations::kF32}}),
               HasSubstr("--moe-activation f32: want --moe-kernel reference, found auto"));
-  for (const MoeKernel moe : {MoeKernel::kGemv, MoeKernel::kReference})
-    EXPECT_THAT(refused({.options = {.moe = moe, .activations = kMxfp8}}),
-                HasSubstr("want --moe-kernel auto, marlin or"));
+  for (const Activations format : {kMxfp8, kMxfp6, kMxfp4})
+    for (const MoeKernel moe : {MoeKernel::kGemv, MoeKernel::kReference})
+      EXPECT_THAT(refused({.options = {.moe = moe, .activations = format}}),
+                  HasSubstr(fmt::format("--moe-activation {}: want --moe-kernel auto, marlin or", name_of(format))));
   EXPECT_THAT(refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}), HasSubstr("flash"));
   EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
   for (const KvType& type : kKvTypes) {  // a new one, too, until cards have kernels for it
@@ -376,7 +382,8 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
               type.on.has(BackendKind::kCuda))
         << why;
   }
-  EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference}, .dense = {.qkv = kMxfp4, .o = {}, .lm_head = {}}}),
+  EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference},
+                       .dense = {.qkv = WeightFormat::kMxfp4, .o = {}, .lm_head = {}}}),
               HasSubstr("--mxfp4-layers and --mxfp8-layers: want --moe-kernel"));
 }
 

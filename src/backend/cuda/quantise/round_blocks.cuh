@@ -12,11 +12,23 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kRoundThreads = 256, kRoundValues = kEighth;  // of a lane
 
-__device__ __forceinline__ void round_mxfp8(float (&x)[kRoundValues]) {
-  const Mxfp8Scale block(largest(x));
-  const float up = block.scale.to_float();
+// E4M3 by its instruction, which every card from sm_89 on has; the others in integers, which hide behind the memory.
+template <MxFormat kElement>
+__device__ __forceinline__ float round_element(float value) {
+  if constexpr (kElement == MxFormat::kMxfp8E4m3) {
+    return ptx::f16_half(ptx::f16_of_e4m3(ptx::to_e4m3(value)), 0);
+  } else {
+    return mx_decode_element(kElement, mx_encode_element(kElement, value));
+  }
+}
+
+template <Activations kForm>
+__device__ __forceinline__ void round_mx(float (&x)[kRoundValues]) {
+  constexpr ActivationType::Blocks kBlocks = *type_of(kForm).blocks;
+  const E8m0 scale = mx_scale_for(largest(x), kBlocks.element, kBlocks.rule);
+  const float up = scale.to_float(), down = scale.is_nan() ? up : mx_inverse_scale(scale);
 #pragma unroll
-  for (float& value : x) value = ptx::f16_half(ptx::f16_of_e4m3(ptx::to_e4m3(value * block.down)), 0) * up;
+  for (float& value : x) value = round_element<kBlocks.element>(value * down) * up;
 }
 
 // Where the largest is not finite, so is the scale, and a code of 0 times it is NaN.
@@ -56,7 +68,7 @@ __global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __gr
     if (mine)
       store_int8(x, most, reinterpret_cast<uint8_t*>(args.to + at / kMxBlock * kMxBlock), static_cast<int>(lane % 4));
   } else {
-    round_mxfp8(x);
+    round_mx<kForm>(x);
     if (!mine) return;
     uint4 eight;
     eight.x = ptx::pack_f16(x[0], x[1]);

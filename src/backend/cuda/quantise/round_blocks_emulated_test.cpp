@@ -16,19 +16,28 @@ void round_blocks(const RoundBlocksArgs& args) {
   const emulation::Launch launch{.grid = static_cast<int>(ctas), .threads = kRoundThreads, .predecessor = {}};
   ASSERT_EQ(emulation::run(launch,
                            [&] {
-                             if (args.form == Activations::kInt8) return any_round_blocks_f32<Activations::kInt8>(args);
-                             any_round_blocks_f32<Activations::kMxfp8>(args);
+                             switch (args.form) {
+                               case Activations::kInt8: return any_round_blocks_f32<Activations::kInt8>(args);
+                               case Activations::kMxfp8: return any_round_blocks_f32<Activations::kMxfp8>(args);
+                               case Activations::kMxfp6: return any_round_blocks_f32<Activations::kMxfp6>(args);
+                               case Activations::kMxfp4: return any_round_blocks_f32<Activations::kMxfp4>(args);
+                               default: ADD_FAILURE() << "not rounded";
+                             }
                            }),
             "");
 }
 
 TEST(round_blocks_emulated, are_the_bits_of_the_contract_wherever_they_come_from) {
-  for (const Activations form : {Activations::kMxfp8, Activations::kInt8})
+  for (const Activations form : kRounded)
     for (const bool from_f32 : {true, false}) {
       check_round<HostArray>({.rows = 3, .cols = 2880, .form = form, .from_f32 = from_f32}, round_blocks);
       check_round<HostArray>({.rows = 1, .cols = 32, .form = form, .from_f32 = from_f32}, round_blocks);
     }
   check_round<HostArray>({.rows = 16, .cols = 192, .from_f32 = false, .panels = true}, round_blocks);
+}
+
+TEST(round_blocks_emulated, leave_every_code_as_it_is_and_know_every_scale) {
+  for (const Activations form : kInMxBlocks) check_codes<HostArray>(form, round_blocks);
 }
 
 template <class Op>

@@ -15,13 +15,18 @@ class RoundBlocks : public CudaTest {};
 
 TEST_F(RoundBlocks, are_the_bits_of_the_contract_wherever_they_come_from) {
   const auto run = [&](const RoundBlocksArgs& args) { any_round_blocks(args, on_); };
-  for (const Activations form : {Activations::kMxfp8, Activations::kInt8})
+  for (const Activations form : kRounded)
     for (const bool from_f32 : {true, false})
       for (const int64_t rows : {1, 3, 129}) {
         check_round<DeviceArray>({.rows = rows, .cols = 2880, .form = form, .from_f32 = from_f32}, run);
         check_round<DeviceArray>({.rows = rows, .cols = 32, .form = form, .from_f32 = from_f32}, run);
       }
   check_round<DeviceArray>({.rows = 136, .cols = 2880, .from_f32 = false, .panels = true}, run);
+}
+
+TEST_F(RoundBlocks, leave_every_code_as_it_is_and_know_every_scale) {
+  for (const Activations form : kInMxBlocks)
+    check_codes<DeviceArray>(form, [&](const RoundBlocksArgs& args) { any_round_blocks(args, on_); });
 }
 
 TEST_F(RoundBlocks, experts_on_int8_are_the_plain_product_for_one_to_many_pairs) {

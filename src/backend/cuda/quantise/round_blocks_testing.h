@@ -67,6 +67,39 @@ void check_round(const RoundCase& c, const Run& run) {
   ASSERT_EQ(from.host(), c.from_f32 ? want : values);
 }
 
+inline constexpr Activations kInMxBlocks[] = {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4};
+inline constexpr Activations kRounded[] = {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6,
+                                           Activations::kMxfp4};
+
+// All codes of a format under scales from where f16 ends to where it begins, and values halfway between codes.
+template <template <class> class Memory, class Run>
+void check_codes(Activations form, const Run& run) {
+  SCOPED_TRACE(name_of(form));
+  const MxFormat element = type_of(form).blocks->element;
+  const int codes = 1 << mx_element_bits(element), half = codes / 2;
+  std::vector<float> values;
+  for (int exponent = -34; exponent <= 6; ++exponent)
+    for (int code = 0; code < codes; ++code) {
+      const float value = mx_decode_element(element, static_cast<uint8_t>(code));
+      const float next = mx_decode_element(element, static_cast<uint8_t>(code % half == half - 1 ? code : code + 1));
+      if (std::isnan(value) || std::isnan(next)) continue;
+      values.push_back(std::ldexp(value, exponent));
+      values.push_back(std::ldexp((value + next) / 2, exponent));
+    }
+  values.resize((values.size() + kMxBlock - 1) / kMxBlock * kMxBlock, 0);
+  std::vector<float> want = values;
+  round_activations(form, want);
+  const Memory<float> from(values);
+  const Memory<uint16_t> to(values.size());
+  run(RoundBlocksArgs{.form = form,
+                      .from = from.get(),
+                      .to = reinterpret_cast<F16*>(to.get()),
+                      .values = static_cast<int64_t>(values.size())});
+  ASSERT_EQ(from.host(), want);
+  const std::vector<uint16_t> got = to.host();
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i], F16::from_float(want[i]).bits) << i << " " << want[i];
+}
+
 // int8 blocks of values that are rounded already.
 inline std::vector<uint16_t> int8_blocks(const std::vector<float>& values) {
   std::vector<uint16_t> blocks(values.size(), 0xffff);

@@ -1,0 +1,113 @@
+#include "app/fast.h"
+
+#include "app/loaded_model.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/program/choices.h"
+#include "base/error.h"
+#include "model/gpt_oss.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+namespace nibble::app {
+namespace {
+
+using backend::Activations;
+using backend::KvDtype;
+using backend::WeightFormat;
+using enum FastPlace;
+
+// Percent of kExactPerplexity, what `nibble perplexity -m models/nibble-tiny -f models/nibble-tiny/heldout.txt
+// --backend cpu
+// --cpu-isa avx2 --moe-activation f32` prints; the same with each set's flags (--mxfp4-layers all, --kv-cache-dtype
+// fp8, …). fast_losses_test measures all of it again. Which is faster where, and why: docs/decisions/0021.
+constexpr FastSet kSets[] = {
+    {WeightFormat::kMxfp4, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
+    {WeightFormat::kMxfp4, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
+    {WeightFormat::kMxfp4, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
+    {WeightFormat::kMxfp4, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
+    {WeightFormat::kMxfp8, Activations::kBf16, KvDtype::kBf16, 0.057, {}},
+    {WeightFormat::kMxfp4, Activations::kMxfp8, KvDtype::kE4m3, 0.944, {}},
+    {{}, Activations::kBf16, KvDtype::kE4m3, -0.001, {}},
+    {{}, Activations::kInt8, KvDtype::kBf16, 0.013, {}},
+    {{}, Activations::kMxfp8, KvDtype::kBf16, 0.260, {}},
+    {{}, Activations::kMxfp6, KvDtype::kBf16, 0.168, {}},
+    {{}, Activations::kMxfp4, KvDtype::kBf16, 2.177, {}},
+};
+
+void refuse_given_formats(const ModelOptions& o) {
+  std::string_view given;
+  if (o.run.dense.qkv || o.run.dense.o || o.run.dense.lm_head) given = "--mxfp4-layers or --mxfp8-layers";
+  if (o.run.activations != Activations::kAuto) given = "--moe-activation";
+  if (o.run.kv) given = "--kv-cache-dtype";
+  if (!given.empty())
+    throw Error(
+        Code::kInvalidRequest,
+        "--fast: it chooses the formats of dense layers, activations and KV cache: want it alone, found {} beside "
+        "it",
+        given);
+}
+
+std::optional<FastPlace> place_on_cpu(const ModelOptions& options, const backend::Dims& dims) {
+  const backend::cpu::Kernels kernels = backend::cpu::kernels_for(options.run.isa);
+  if (kernels.int8 == nullptr) return std::nullopt;
+  return kernels.int8->paired != nullptr && dims.head_dim == backend::kPageTokens ? kTilesCpu : kCpu;
+}
+
+std::optional<FastPlace> place_on_card(const ModelOptions& options, const model::ModelConfig& config,
+                                       const backend::cuda::DeviceFacts& card) {
+  const backend::Dims& d = config.dims;
+  if (options.run.moe == backend::MoeKernel::kReference ||
+      backend::cuda::why_not_packed(model::backend_config(config, {}, {})))
+    return std::nullopt;
+  const bool fp8 = options.run.attention != backend::AttentionKernel::kReference &&
+                   backend::cuda::flash_serves(d.heads, d.kv_heads, d.head_dim, KvDtype::kE4m3) &&
+                   backend::cuda::prefill_takes_fp8(card);
+  return fp8 ? kCard : kBf16Card;
+}
+
+}  // namespace
+
+std::span<const FastSet> fast_sets() { return kSets; }
+
+const FastSet* fastest_at(std::optional<FastPlace> place) {
+  for (const FastSet& set : kSets)
+    if (place && set.place == place && set.loss < kFastLoss) return &set;
+  return nullptr;
+}
+
+std::string describe(const FastSet& set) {
+  std::string text;
+  const auto add = [&](std::string_view what, std::string_view format) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, format);
+  };
+  if (set.dense) add("dense layers", name_of(*set.dense));
+  if (rounds(set.activations)) add("activations", name_of(set.activations));
+  if (set.kv != KvDtype::kBf16) add("KV cache", type_of(set.kv).word);
+  return text;
+}
+
+ModelOptions with_fast(const ModelOptions& options, const std::optional<backend::cuda::DeviceFacts>& card) {
+  if (!options.run.fast || options.run.backend == BackendKind::kReference) return options;  // which is refused by name
+  refuse_given_formats(options);
+  ModelOptions with = options;
+  const model::ModelConfig config = open_config(options).config;
+  std::optional<FastPlace> place;
+  if (options.run.backend == BackendKind::kCpu) place = place_on_cpu(options, config.dims);
+  if (options.run.backend == BackendKind::kCuda && card) place = place_on_card(options, config, *card);
+  const FastSet* const set = fastest_at(place);
+  if (set == nullptr) {
+    with.fast_why = "fast: nothing lossy is known to be faster here";
+    return with;
+  }
+  with.run.dense = {.qkv = set->dense, .o = set->dense, .lm_head = set->dense};
+  if (rounds(set->activations)) with.run.activations = set->activations;
+  with.run.kv = set->kv;
+  with.fast_why = fmt::format("fast: {}; {:.2f} % of perplexity on nibble-tiny", describe(*set), set->loss);
+  return with;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,74 @@
+// The table of --fast (src/app/fast.cpp) against nibble-tiny: what each set of formats costs of its perplexity.
+
+#include "app/backend_choice.h"
+#include "app/fast.h"
+#include "app/perplexity.h"
+#include "backend/cpu/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace nibble::app {
+namespace {
+
+const std::filesystem::path kTiny = std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
+constexpr int64_t kWindow = 512;  // of nibble perplexity
+// How far another instruction set's order of sums moves a loss, in percent: what lies at a tie falls to the other side.
+constexpr double kNear = 0.1;
+
+bool has(backend::CpuIsa isa) {
+  const auto here = backend::cpu::kernels_here();
+  return std::any_of(here.begin(), here.end(), [isa](const auto& each) { return each.isa == isa; });
+}
+
+double perplexity(ModelOptions options) {
+  options.model = kTiny;
+  options.run.backend = BackendKind::kCpu;
+  options = resolved(options);
+  Terminal terminal({.quiet = true});
+  const ModelSource source = open_model(options, terminal);
+  std::ifstream file(kTiny / "heldout.txt");
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::vector<int32_t> ids = source.tokenizer.encode(text);
+  return score({source, options, ids, kWindow}, terminal).perplexity();
+}
+
+ModelOptions exact() {
+  ModelOptions options;
+  if (has(backend::CpuIsa::kAvx2)) options.run.isa = backend::CpuIsa::kAvx2;  // as the table: AMX rounds less
+  options.run.activations = backend::Activations::kF32;
+  return options;
+}
+
+TEST(fast_losses, begin_at_the_exact_perplexity) {
+  EXPECT_NEAR(perplexity(exact()), kExactPerplexity, kExactPerplexity * kNear / 100);
+}
+
+class FastLosses : public testing::TestWithParam<FastSet> {};
+
+TEST_P(FastLosses, are_those_of_the_table) {
+  const FastSet& set = GetParam();
+  ModelOptions options = exact();
+  options.run.dense = {.qkv = set.dense, .o = set.dense, .lm_head = set.dense};
+  options.run.kv = set.kv;
+  if (rounds(set.activations)) options.run.activations = set.activations;
+  if (set.activations == backend::Activations::kInt8 && backend::cpu::kernels_for(options.run.isa).int8 == nullptr)
+    GTEST_SKIP() << "this CPU has no int8 products";
+  EXPECT_NEAR(100 * (perplexity(options) / kExactPerplexity - 1), set.loss, kNear) << describe(set);
+}
+
+INSTANTIATE_TEST_SUITE_P(all, FastLosses, testing::ValuesIn(fast_sets().begin(), fast_sets().end()),
+                         [](const auto& at) {
+                           std::string name;
+                           for (const char c : describe(at.param))
+                             if (c != ',') name += c == ' ' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace nibble::app

@@ -94,7 +94,7 @@ TEST(every_card, has_a_program_for_every_step_within_its_shared_memory) {
               if (moe == MoeKernel::kGemv) options.activations = Activations::kInt8;
               const cuda::Program program =
                   cuda::make_program({.config = config,
-                                      .options = options,
+                                      .run = resolved_cuda(config, options),
                                       .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
                                       .card = on});
               EXPECT_GE(program.nodes.size(), 9U);
@@ -114,8 +114,8 @@ TEST(every_card, with_less_shared_memory_than_any_has_is_refused_with_what_it_la
   const BackendConfig config{.dims = dims(24, 32), .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
   const std::vector<Row> one = {{0, 1, 100}};
   try {
-    static_cast<void>(
-        cuda::make_program({.config = config, .options = {}, .step = {.rows = one, .logit_rows = 1}, .card = turing}));
+    static_cast<void>(cuda::make_program(
+        {.config = config, .run = resolved_cuda(config, {}), .step = {.rows = one, .logit_rows = 1}, .card = turing}));
     FAIL() << "64 KB are enough";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), Code::kUnsupported);

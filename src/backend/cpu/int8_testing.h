@@ -16,7 +16,7 @@ struct Int8Form {
   const char* needs;             // what a CPU must have, for who reads that it was skipped
   const Int8Kernels* (*find)();  // null: not here
 
-  friend void PrintTo(const Int8Form& form, std::ostream* out) { *out << form.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Int8Form& form) { return out << form.name; }
 };
 
 // The int8 products of this CPU's table of `isa`; null: it has none.

@@ -47,7 +47,7 @@ backend::MemoryNeeds serving(const model::ModelConfig& config, const Card& card,
   const engine::EngineLimits limits = {
       .max_context = config.dims.max_context, .max_sequences = 256, .max_batched_tokens = 2048, .kv_tokens = kv_tokens};
   const backend::BackendConfig wanted = model::backend_config(config, engine::step_limits(limits, config.dims), {});
-  backend::MemoryNeeds needs = backend::cuda_memory_needs(wanted, {.upload_threads = 32});
+  backend::MemoryNeeds needs = backend::cuda_memory_needs(wanted, {.threads = 32});
   needs.weights = backend::CostModel{config.dims, backend::StoredFormats::as_shipped()}.weight_bytes();
   return needs;
 }

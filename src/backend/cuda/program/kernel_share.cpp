@@ -18,7 +18,8 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Stores = "2026-11-22-h100-dense-stores.json",
                            kH100Router = "2026-11-22-h100-prefill-dense.json",
                            kH100Grouped = "2026-11-22-h100-grouped.json";
-constexpr std::string_view kAssumedMma = "assumed: 45 % of the peak, which nobody has measured of these kernels",
+constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json";
+constexpr std::string_view kAssumedMma = "assumed: as bf16's",
                            kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10";
 
 // Fitted to an H100 and rounded: to its profiles, kernel by kernel; token_us of the decode kernels to what its steps of
@@ -73,13 +74,7 @@ constexpr KernelShare kShares[] = {
 
     // Attention of decode reads keys and values at 88 % at a depth of 32768.
     {.kernel = "any_attend_decode", .step_us = 3.5, .token_us = 0.003, .read = 0.88, .from = kH100Sums},
-    {.kernel = "any_attend_prefill",
-     .step_us = 3,
-     .token_us = 0.02,
-     .unit = kMma,
-     .matrix = 0.30,
-     .from = "assumed: 30 % of the peak",
-     .measured = false},
+    {.kernel = "any_attend_prefill", .step_us = 3, .token_us = 0.02, .unit = kMma, .matrix = 0.40, .from = kH100AsSm80},
     {.kernel = "sm90_attend_prefill",
      .step_us = 3,
      .token_us = 0.02,
@@ -148,7 +143,11 @@ constexpr KernelShare kShares[] = {
      .unit = kWgmma,
      .matrix = 0.6,
      .from = kH100Steps},
-    {.kernel = "any_gemm", .step_us = 4, .unit = kMma, .matrix = 0.45, .from = kAssumedMma, .measured = false},
+    // Its few CTAs read all of K each: that is the fixed part.
+    {.kernel = "any_gemm<bf16>", .step_us = 24, .unit = kMma, .matrix = 0.47, .from = kH100AsSm80},
+    {.kernel = "any_gemm<mxfp8>", .step_us = 24, .unit = kMma, .matrix = 0.47, .from = kAssumedMma, .measured = false},
+    // The experts': a weight is widened for each tile of tokens, full or not.
+    {.kernel = "any_gemm", .step_us = 4, .bytes_per_cycle = 3.16, .unit = kMma, .matrix = 0.34, .from = kH100AsSm80},
     {.kernel = "sm121_", .step_us = 4, .unit = kMxf8f6f4, .matrix = 0.65, .from = kAssumedMx, .measured = false},
 
     // Reads and writes the logits.

@@ -21,7 +21,7 @@ Prediction made(std::string_view card) {
                    .seconds = 0.02,
                    .limit_seconds = 0.01,
                    .nodes = {{Stage::kMoe, "moe_up", 36, 9000, 3000, HeldBy::kInstructions},
-                             {Stage::kMoe, "any_gemm<mxfp4>", 36, 11000, 10000, HeldBy::kMatrix}},
+                             {Stage::kMoe, "any_gemm<mxfp8>", 36, 11000, 10000, HeldBy::kMatrix}},
                    .needs = {.weights = 5'000'000'000},
                    .room = {.bytes = 4'000'000'000, .where = "the card has 4 GB"}};
   return {.model = "a-model",
@@ -56,7 +56,7 @@ TEST(predict_report, the_table_names_the_kernel_that_is_farthest_from_its_floor)
 TEST(predict_report, tells_what_was_measured_where_and_what_is_assumed) {
   const std::vector<std::string> lines = assumptions(made("gb10"));
   EXPECT_THAT(lines, Contains(HasSubstr("nothing here was measured on this card")));
-  EXPECT_THAT(lines, Contains(HasSubstr("any_gemm<mxfp4>: assumed: 45 %")));
+  EXPECT_THAT(lines, Contains(HasSubstr("any_gemm<mxfp8>: assumed: as bf16")));
   EXPECT_THAT(lines, Contains(testing::AllOf(HasSubstr("shares of an H100"), HasSubstr("moe_up"))));
   EXPECT_THAT(assumptions(made("h100")), Not(Contains(HasSubstr("nothing here was measured"))));
 }

@@ -96,14 +96,14 @@ ApiError bad_schema(const OutputFormat& format, const Error& error) {
   return {format.field, error.what(), 400, "invalid_json_schema"};
 }
 
-using Names = std::vector<std::string>;
+using ToolNames = std::vector<std::string>;
 
-bool has(const Names& names, const std::string& name) {
+bool has(const ToolNames& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 // The arguments of the tools in `bound` follow their schemas.
-text::TurnRules rules_of(const TurnRequest& turn, const Names& bound) {
+text::TurnRules rules_of(const TurnRequest& turn, const ToolNames& bound) {
   using Kind = text::ContentRule::Kind;
   text::TurnRules rules;
   rules.answer = rule_of(turn.format);
@@ -157,7 +157,7 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
         param,
         std::string(param) + " cannot go with response_format, strict tools, a required call or thinking_token_budget");
   }
-  Names bound;
+  ToolNames bound;
   for (const text::ToolSpec& tool : turn.tools) bound.push_back(tool.name);
   if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar, most_reasoning(turn));
   std::erase_if(bound, [&](const std::string& name) { return !can_bind(compiler, turn, name); });

@@ -52,10 +52,10 @@ struct SplitGemmKernel {
 // Both products of the experts on GEMMs.
 struct ExpertsShape {
   int64_t hidden = 0, inter = 0;
-  int64_t pairs = 0, experts = 0;                 // tokens times experts of a token
+  int64_t pairs = 0, experts = 0;                // tokens times experts of a token
   Activations activations = Activations::kBf16;  // as which both products take theirs
-  bool wide_scales = false;                       // GemmShape
-  int tile_tokens = 0;                            // asked for; 0: the kernel chooses. Read where input is kMxfp8
+  bool wide_scales = false;                      // GemmShape
+  int tile_tokens = 0;                           // asked for; 0: the kernel chooses. Read where input is kMxfp8
 };
 struct ExpertsPlan {
   Kernel gate_up, down;

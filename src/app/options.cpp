@@ -381,7 +381,7 @@ void add_bench(Flags flags, BenchOptions& o) {
   flags.group(HelpGroup::kExpert);
   flags.turn("--tune", o.tune,
              "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
-             "model's shapes, as a line of src/backend/cuda/tuned.h");
+             "model's shapes, for the Tuned of an architecture (src/backend/cuda/arch)");
   flags.group(HelpGroup::kCommon);
   add_backend(flags, o.model);
   o.model.run.max_num_batched_tokens = 8192;

@@ -23,8 +23,8 @@ enum class KvDtype : uint8_t {
   kInt8,  // of a head of a token: round(x / scale) to nearest, scale = max|x| / 127 in bf16; lossy
 };
 
-// All that there is to say of a type but how it is rounded. A new one is a name above and a line below; on no backend
-// it is a word of --kv-cache-dtype that each refuses by name, until one takes it.
+// All that there is to say of a type but how it is rounded. A new one is a name above and a line below. A backend that
+// is not in its `on` refuses it by name. Which kernels a backend then needs: cuda/attention/README.md.
 struct KvType {
   KvDtype dtype;
   std::string_view name;

@@ -61,7 +61,7 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
 
 void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   const Dims& d = needs.config.dims;
-  const int bytes = needs.kv == KvDtype::kE4m3 ? 1 : 2;
+  const int bytes = type_of(needs.kv).value_bytes;
   const int target = most_target(static_cast<int>(d.kv_heads), bytes, attend_device(needs.card.facts));
   const DecodeScratch scratch = decode_scratch(target, d.kv_heads);
   a.attend_partials = carver.take<float>(scratch.floats);

@@ -2,7 +2,7 @@
 
 #include "app/backend_choice.h"
 #include "app/commands.h"
-#include "app/generation.h"
+#include "app/single_request.h"
 #include "app/interrupt.h"
 #include "app/line_editor.h"
 #include "app/loaded_model.h"

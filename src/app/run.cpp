@@ -1,6 +1,6 @@
 #include "app/backend_choice.h"
 #include "app/commands.h"
-#include "app/generation.h"
+#include "app/single_request.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/named_model.h"

@@ -109,7 +109,8 @@ class Backend {
   // residual += delta; normed = rmsnorm(residual) ⊙ norm; qkv = normed·Wᵀ + b
   virtual void attn_in(const AttnInArgs& args) = 0;
   // rope on q and k (halves d, d + head_dim/2); k, v → cache; attn = softmax([q·k / sqrt(head_dim), sink]) · v over the
-  // row's visible keys; the sink has no value. A backend may turn and write in an earlier launch of the same step.
+  // row's visible keys; the sink has no value. Rope and the write are meant by this verb, but a backend may do them in
+  // an earlier launch of the same step (backend/cuda/norm_rope/README.md says where it does).
   virtual void attend(const AttendArgs& args) = 0;
   // delta = attn·Woᵀ + bo
   virtual void attn_out(const AttnOutArgs& args) = 0;
@@ -124,7 +125,8 @@ class Backend {
   // Draws one token per row of logits (sampling.h). The logits slot is unspecified afterwards.
   virtual Ticket sample(const SampleArgs& args) = 0;
 
-  // What the ticket's rows drew. Tickets are read once and in order; four may be outstanding.
+  // What the ticket's rows drew. Tickets are read once and in order; two may be outstanding: a step's, and that of the
+  // step enqueued behind it.
   [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
   // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
   // never written. For tests, compare and perplexity.

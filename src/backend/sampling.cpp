@@ -50,7 +50,7 @@ float gumbel(const SampleRow& row, int32_t id) {
 }
 
 // What min_p, top_k and top_p keep; logits already divided by the temperature.
-std::vector<Candidate> kept(std::span<const float> logits, const SamplingParams& p) {
+std::vector<Candidate> filtered(std::span<const float> logits, const SamplingParams& p) {
   const float top = *std::max_element(logits.begin(), logits.end());
   const float floor = p.min_p > 0 ? top + std::log(p.min_p) : -INFINITY;
   std::vector<Candidate> keep;
@@ -124,7 +124,7 @@ int32_t sample_row(std::span<float> logits, const SampleRow& row) {
   for (float& logit : logits) logit /= p.temperature;
   float best = -INFINITY;
   int32_t token = -1;
-  for (const Candidate& c : kept(logits, p)) {
+  for (const Candidate& c : filtered(logits, p)) {
     const float value = c.logit + gumbel(row, c.id);
     if (value > best || (value == best && c.id < token)) best = value, token = c.id;
   }

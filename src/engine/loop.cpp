@@ -13,6 +13,9 @@ Code code_of(const std::exception& why) {
   return dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? Code::kOutOfMemory : Code::kDevice;
 }
 
+// Its logits are not finite; else an error is the request's own.
+bool is_corrupt(const backend::Drawn& drawn) { return drawn.error && drawn.error->code() != Code::kInvalidRequest; }
+
 double seconds(Sequence::Time from, Sequence::Time to) { return std::chrono::duration<double>(to - from).count(); }
 
 Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::StepLimits& step) {
@@ -244,9 +247,11 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
 
 void Loop::read_flight() {
   const Flight flight = *std::exchange(flight_, std::nullopt);
+  bool corrupt = false;
   try {
     if (flight.ticket) {
       std::vector<backend::Drawn> drawn = be_.wait(*flight.ticket);
+      corrupt = std::any_of(drawn.begin(), drawn.end(), is_corrupt);
       check(drawn.size() == flight.uses.size(), "a result per row of logits");
       for (size_t r = 0; r < drawn.size(); ++r) {
         const Sequence* const of = flight.uses[r].sequence;
@@ -259,6 +264,8 @@ void Loop::read_flight() {
     }
     cache_.clear();
   }
+  // What made NaN of a row may be in the pages that its sequence left, whether it ended just now or before.
+  if (corrupt) cache_.clear();
   const auto now = now_();
   pace_.took(flight.work, seconds(std::max(flight.began, std::exchange(last_end_, now)), now));
   for (Sequence* s : flight.rows) {
@@ -269,12 +276,7 @@ void Loop::read_flight() {
 
 void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
   Sequence& s = *use.sequence;
-  if (drawn.error) {
-    fail(s, *drawn.error);
-    // What made NaN of this may be in the pages that it leaves.
-    if (drawn.error->code() != Code::kInvalidRequest) cache_.clear();
-    return;
-  }
+  if (drawn.error) return fail(s, *drawn.error);
   if (use.scored < 0) return take_token(s, std::move(drawn));
   s.receiver(TokenEvent{.token = drawn.token, .of_prompt = true, .logprobs = std::move(drawn.logprobs)});
   if (s.ended) return;
@@ -301,10 +303,10 @@ void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
   }
 }
 
-// A step that computes the sequence may still be under way, as when its client has gone, and may still write its pages.
-// That is safe. A backend runs steps in order: the next holder of a page writes it in a later step, and reads only what
-// was written for it. The prefix cache keeps what is settled(), tokens that are known; a step under way writes behind
-// them. The Sequence itself stays until the last of its steps is read (drop_if_done): batches point at it.
+// A step that computes the sequence may still be under way, as when its client has gone. It may still write the pages
+// that go back here, those of settled() too: what is enqueued counts as computed. Order alone makes that safe. A
+// backend runs steps and page copies in order, so whoever gets a page next writes and reads it after that step. The
+// Sequence itself stays until the last of its steps is read (drop_if_done): batches point at it.
 void Loop::end(Sequence& s, FinishReason reason, Code code, std::string message) {
   scheduler_.remove(s);
   cache_.release(s.settled(), s.pages);
@@ -355,7 +357,7 @@ void Loop::check_integrity() const {
       check(count <= 1, "a page has one holder");
       held += count;
     }
-    check(held + pool_.available(kind) == pool_.total(kind), "a page is held or free");
+    check(held + pool_.free_pages(kind) == pool_.total(kind), "a page is held or free");
   }
 }
 

@@ -367,6 +367,18 @@ TEST_P(LoopTest, nan_fails_its_own_request_only) {
   EXPECT_EQ(again.finished.at(0).cached_tokens, 0);  // nothing of the failed one was kept
 }
 
+TEST_P(LoopTest, nan_of_a_cancelled_request_leaves_nothing_in_the_prefix_cache) {
+  Rig rig(limits());
+  std::vector<int32_t> prompt = some(90, 1);
+  prompt[80] = kPoison;
+  const Heard& gone = rig.add(ask(prompt, 40));
+  rig.loop.step();  // computes the prompt; what it draws is not read yet
+  rig.loop.cancel(1);
+  rig.run();
+  EXPECT_EQ(gone.finished.at(0).reason, FinishReason::kCancelled);
+  EXPECT_EQ(rig.run(ask(prompt, 40)).finished.at(0).cached_tokens, 0);
+}
+
 TEST_P(LoopTest, a_mask_is_obeyed_and_one_that_allows_nothing_fails_its_request) {
   struct Nothing final : TokenMask {
     bool fill(std::span<uint32_t> mask) override {

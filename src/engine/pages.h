@@ -34,7 +34,7 @@ class PagePool {
   // -1: none is free.
   [[nodiscard]] int32_t take(LayerKind kind);
   void give_back(LayerKind kind, int32_t page);
-  [[nodiscard]] int64_t available(LayerKind kind) const { return static_cast<int64_t>(free_[kind].size()); }
+  [[nodiscard]] int64_t free_pages(LayerKind kind) const { return static_cast<int64_t>(free_[kind].size()); }
   [[nodiscard]] int64_t total(LayerKind kind) const { return static_cast<int64_t>(taken_[kind].size()); }
 
  private:
@@ -48,7 +48,8 @@ struct SequencePages {
   PerKind<std::vector<int32_t>> ids;  // by page; -1: released, behind the window of the sliding layers
   std::vector<int32_t> nodes;         // of the prefix cache, by page
   int64_t first_sliding = 0;          // sliding pages before this one are released
-  std::array<int64_t, 2> borders{};   // lengths from which others are likely to go on: resumed from, end of the prompt
+  // From which others are likely to go on: what it was resumed from itself, and the end of its prompt.
+  std::array<int64_t, 2> resume_lengths{};
 };
 
 }  // namespace nibble::engine

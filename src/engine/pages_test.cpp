@@ -18,7 +18,7 @@ TEST(pages, every_page_is_given_once_until_it_comes_back) {
     EXPECT_EQ(*taken.begin(), 0);
     EXPECT_EQ(*taken.rbegin(), total - 1);
     EXPECT_EQ(pool.take(kind), -1);
-    EXPECT_EQ(pool.available(kind), 0);
+    EXPECT_EQ(pool.free_pages(kind), 0);
     pool.give_back(kind, 1);
     EXPECT_EQ(pool.take(kind), 1);
   }

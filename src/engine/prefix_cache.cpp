@@ -62,8 +62,8 @@ int32_t PrefixCache::child(int32_t parent, std::span<const int32_t> page) const 
 }
 
 // Whose page shares most tokens with the beginning of `rest`, of those that have both pages.
-PrefixCache::Begun PrefixCache::closest(int32_t parent, std::span<const int32_t> rest) const {
-  Begun best;
+PrefixCache::Part PrefixCache::closest(int32_t parent, std::span<const int32_t> rest) const {
+  Part best;
   const auto compare = [&](int32_t idx) {
     const Node& node = at(idx);
     if (node.sliding < 0) return;
@@ -147,7 +147,7 @@ void PrefixCache::drop_sliding(int32_t idx) {
 }
 
 int32_t PrefixCache::take(LayerKind kind) {
-  if (pool_.available(kind) == 0) {
+  if (pool_.free_pages(kind) == 0) {
     if (kind == LayerKind::kFull) {
       if (lists_[kNodes].size > 0) remove(lists_[kNodes].front);
     } else if (lists_[kColdSliding].size > 0) {
@@ -160,15 +160,15 @@ int32_t PrefixCache::take(LayerKind kind) {
 }
 
 int64_t PrefixCache::available(LayerKind kind) const {
-  return pool_.available(kind) +
+  return pool_.free_pages(kind) +
          (kind == LayerKind::kFull ? lists_[kNodes].size : lists_[kColdSliding].size + lists_[kHotSliding].size);
 }
 
-// A page that begins with the tokens that `begun` shares: its own if it is a tail shared whole, else a copy. False: no
+// A page that begins with the tokens of `part`: the node's own if that is a tail shared whole, else a copy. False: no
 // page is left, and nothing has changed.
-bool PrefixCache::begin_page(const Begun& begun, SequencePages& pages, Copies& copies) {
-  const int32_t idx = begun.node;
-  if (begun.count == at(idx).count && begun.count < kPageTokens) {
+bool PrefixCache::take_part(const Part& part, SequencePages& pages, Copies& copies) {
+  const int32_t idx = part.node;
+  if (part.count == at(idx).count && part.count < kPageTokens) {
     Node& tail = at(idx);
     unlink(kHotSliding, idx);
     pages.ids[LayerKind::kFull].push_back(std::exchange(tail.full, -1));
@@ -191,10 +191,10 @@ bool PrefixCache::begin_page(const Begun& begun, SequencePages& pages, Copies& c
   return left;
 }
 
-PrefixCache::Kept PrefixCache::find(std::span<const int32_t> tokens) const {
-  Kept kept;
-  if (mode_ == Mode::kOff) return kept;
-  std::vector<int32_t>& path = kept.path;
+PrefixCache::Found PrefixCache::find(std::span<const int32_t> tokens) const {
+  Found found;
+  if (mode_ == Mode::kOff) return found;
+  std::vector<int32_t>& path = found.path;
   int64_t sliding = 0;  // last pages of the path that have theirs
   const auto sees_enough = [&](int64_t length) {
     return sliding >= static_cast<int64_t>(path.size()) - first_page_seen(length);
@@ -205,36 +205,36 @@ PrefixCache::Kept PrefixCache::find(std::span<const int32_t> tokens) const {
     if (next == kNone) break;
     path.push_back(last = next);
     sliding = at(next).sliding >= 0 ? sliding + 1 : 0;
-    if (sees_enough(kept.path_tokens())) kept.depth = path.size();
+    if (sees_enough(found.path_tokens())) found.depth = path.size();
   }
-  kept.begun = closest(last, tokens.subspan(static_cast<size_t>(kept.path_tokens())));
-  if (!sees_enough(kept.path_tokens() + kept.begun.count)) kept.begun = {};
-  return kept;
+  found.part = closest(last, tokens.subspan(static_cast<size_t>(found.path_tokens())));
+  if (!sees_enough(found.path_tokens() + found.part.count)) found.part = {};
+  return found;
 }
 
 int64_t PrefixCache::resumable(std::span<const int32_t> tokens) const {
-  const Kept kept = find(tokens);
-  if (kept.begun.count > 0) return kept.path_tokens() + kept.begun.count;
-  return static_cast<int64_t>(kept.depth) * kPageTokens;
+  const Found found = find(tokens);
+  if (found.part.count > 0) return found.path_tokens() + found.part.count;
+  return static_cast<int64_t>(found.depth) * kPageTokens;
 }
 
 int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies) {
   if (mode_ == Mode::kOff) return 0;
-  const Kept kept = find(tokens);
-  if (kept.begun.count > 0) {
-    hold(kept.path, kept.path_tokens() + kept.begun.count, pages);
-    if (begin_page(kept.begun, pages, copies)) return pages.borders[0];
+  const Found found = find(tokens);
+  if (found.part.count > 0) {
+    hold(found.path, found.path_tokens() + found.part.count, pages);
+    if (take_part(found.part, pages, copies)) return pages.resume_lengths[0];
     release({}, pages);
   }
-  hold(std::span(kept.path).first(kept.depth), static_cast<int64_t>(kept.depth) * kPageTokens, pages);
-  return pages.borders[0];
+  hold(std::span(found.path).first(found.depth), static_cast<int64_t>(found.depth) * kPageTokens, pages);
+  return pages.resume_lengths[0];
 }
 
 // Gives `pages`, which are empty, those of `path`; `length` is where computing goes on.
 void PrefixCache::hold(std::span<const int32_t> path, int64_t length, SequencePages& pages) {
   pages.nodes.assign(path.begin(), path.end());
   pages.first_sliding = first_page_seen(length);
-  pages.borders[0] = length;
+  pages.resume_lengths[0] = length;
   for (size_t p = 0; p < path.size(); ++p) {
     lock(path[p]);
     const bool seen = static_cast<int64_t>(p) >= pages.first_sliding;
@@ -276,10 +276,10 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
   }
 }
 
-// Whether a sequence that goes on from one of the borders sees the page.
-bool PrefixCache::on_border(int64_t page, const SequencePages& pages) const {
-  return std::any_of(pages.borders.begin(), pages.borders.end(), [&](int64_t border) {
-    return page * kPageTokens < border && page >= first_page_seen(border / kPageTokens * kPageTokens);
+// Whether a sequence that goes on from one of the resume lengths sees the page.
+bool PrefixCache::seen_on_resume(int64_t page, const SequencePages& pages) const {
+  return std::any_of(pages.resume_lengths.begin(), pages.resume_lengths.end(), [&](int64_t length) {
+    return page * kPageTokens < length && page >= first_page_seen(length / kPageTokens * kPageTokens);
   });
 }
 
@@ -289,7 +289,7 @@ void PrefixCache::slide(int64_t next, SequencePages& pages) {
   for (; pages.first_sliding < first; ++pages.first_sliding) {
     const auto p = static_cast<size_t>(pages.first_sliding);
     if (p < pages.nodes.size()) {
-      at(pages.nodes[p]).hot |= on_border(pages.first_sliding, pages);
+      at(pages.nodes[p]).hot |= seen_on_resume(pages.first_sliding, pages);
       unlock_sliding(pages.nodes[p]);
     } else {
       pool_.give_back(LayerKind::kSliding, ids[p]);
@@ -298,7 +298,7 @@ void PrefixCache::slide(int64_t next, SequencePages& pages) {
   }
 }
 
-// The begun page becomes a tail; the oldest of its parent's tails makes room.
+// The last page, not full, becomes a tail; the oldest of its parent's tails makes room.
 void PrefixCache::add_tail(std::span<const int32_t> tokens, SequencePages& pages) {
   const size_t p = pages.nodes.size();
   const auto rest = tokens.subspan(p * kPageTokens);
@@ -324,10 +324,9 @@ void PrefixCache::add_tail(std::span<const int32_t> tokens, SequencePages& pages
 
 void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages) {
   insert(tokens, pages);
-  slide(std::ssize(tokens),
-        pages);  // of a long last step, too, only the window and the borders are among the last to go
-  const bool begun = mode_ == Mode::kOn && tokens.size() % kPageTokens != 0;
-  if (begun && tokens.size() / kPageTokens == pages.nodes.size()) add_tail(tokens, pages);
+  slide(std::ssize(tokens), pages);  // the rest, of a long last step too, is not hot
+  const bool has_tail = mode_ == Mode::kOn && tokens.size() % kPageTokens != 0;
+  if (has_tail && tokens.size() / kPageTokens == pages.nodes.size()) add_tail(tokens, pages);
   for (const LayerKind kind : kKinds) {
     for (size_t p = pages.nodes.size(); p < pages.ids[kind].size(); ++p) {
       if (pages.ids[kind][p] >= 0) pool_.give_back(kind, pages.ids[kind][p]);
@@ -383,7 +382,7 @@ void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) const {
   check(whole == by_key_.size() && free == free_nodes_.size(), "all nodes are found or free");
   check(children == whole && children + tails + free + 1 == nodes_.size(), "a parent knows none but its own");
   for (const LayerKind kind : kKinds)
-    check(unused[kind] == available(kind) - pool_.available(kind), "the orders of eviction hold all that may go");
+    check(unused[kind] == available(kind) - pool_.free_pages(kind), "the orders of eviction hold all that may go");
 }
 
 }  // namespace nibble::engine

@@ -2,10 +2,10 @@
 // Pages that outlive their sequence, found again by the tokens they hold; docs/decisions/0004.
 //
 // A tree: a node is one page of tokens after its parent's, with the page of full attention and, while there is room,
-// the sliding page of the same positions. A tail is a leaf with less than a page: what a finished sequence left of its
-// last page. Full pages never change once they are in the tree, so any number of sequences may share them; a tail is
-// handed over whole to the one sequence that goes on from it. A sequence that shares only the beginning of a page gets
-// a copy.
+// the sliding page of the same positions. A tail is a leaf with less than a page: the last page of a sequence that has
+// ended, which it had not filled. Pages that are full of tokens never change once they are in the tree, so any number
+// of sequences may share them; a tail is handed over to the one sequence that goes on from its end. A sequence that
+// shares only the beginning of a page gets a copy.
 
 #include "engine/pages.h"
 
@@ -26,17 +26,17 @@ class PrefixCache {
 
   // A page for a sequence; where none is free, the least recently used one. -1: sequences hold them all.
   [[nodiscard]] int32_t take(LayerKind kind);
-  // How many take() would give.
+  // How many take() would give: free ones, and those of the tree that no sequence uses.
   [[nodiscard]] int64_t available(LayerKind kind) const;
 
   // How much of `tokens` resume() would give now, if there are pages for what it copies.
   [[nodiscard]] int64_t resumable(std::span<const int32_t> tokens) const;
-  // Gives `pages`, which are empty, the longest kept part of `tokens` from which computing can go on: all its pages of
-  // full attention and the sliding ones that the next token sees. Returns its length. What it adds to `copies` is to be
-  // copied before anything else is computed.
+  // Gives `pages`, which are empty, the longest part of `tokens` in the tree from which computing can go on: all its
+  // pages of full attention and the sliding ones that the next token sees. Returns its length. What it adds to `copies`
+  // is to be copied before anything else is computed.
   [[nodiscard]] int64_t resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies);
   // Shares the pages that `tokens`, all computed, have filled. Where the tree has a page of the same tokens already,
-  // the sequence goes over to that one.
+  // the sequence goes over to that one; a sliding page that the tree has dropped it puts back.
   void insert(std::span<const int32_t> tokens, SequencePages& pages);
   // Releases the sliding pages that a token at position `next` or later does not see.
   void slide(int64_t next, SequencePages& pages);
@@ -71,7 +71,7 @@ class PrefixCache {
     int32_t full = -1, sliding = -1;
     int32_t locks = 0, sliding_locks = 0;  // sequences that use them
     std::vector<int32_t> tails, children;  // the children are whole pages
-    bool hot = false;                      // its sliding page is among the last to go
+    bool hot = false;                      // its sliding page is seen from where others may resume: it goes last
     Link by_node{}, by_sliding{};          // in kNodes; in kColdSliding or kHotSliding
     uint64_t key = 0;                      // in by_key_
   };
@@ -86,20 +86,21 @@ class PrefixCache {
 
   [[nodiscard]] int64_t first_page_seen(int64_t position) const;
   [[nodiscard]] int32_t child(int32_t parent, std::span<const int32_t> page) const;
-  struct Begun {
+  // The beginning of a node's page.
+  struct Part {
     int32_t node = kNone;
-    int32_t count = 0;  // tokens that it shares
+    int32_t count = 0;  // tokens
   };
-  [[nodiscard]] Begun closest(int32_t parent, std::span<const int32_t> rest) const;
-  struct Kept {
+  [[nodiscard]] Part closest(int32_t parent, std::span<const int32_t> rest) const;
+  struct Found {
     std::vector<int32_t> path;  // nodes of whole pages
     size_t depth = 0;           // of them one can go on from
-    Begun begun;                // and of the page after the path, if one can go on from there
+    Part part;                  // of the page after the path, if one can go on from there
     [[nodiscard]] int64_t path_tokens() const { return static_cast<int64_t>(path.size()) * backend::kPageTokens; }
   };
-  [[nodiscard]] Kept find(std::span<const int32_t> tokens) const;
+  [[nodiscard]] Found find(std::span<const int32_t> tokens) const;
   void hold(std::span<const int32_t> path, int64_t length, SequencePages& pages);
-  [[nodiscard]] bool begin_page(const Begun& begun, SequencePages& pages, Copies& copies);
+  [[nodiscard]] bool take_part(const Part& part, SequencePages& pages, Copies& copies);
   [[nodiscard]] int32_t add_node(int32_t parent, std::span<const int32_t> tokens);
   void remove(int32_t node);
   void add_tail(std::span<const int32_t> tokens, SequencePages& pages);
@@ -108,7 +109,7 @@ class PrefixCache {
   void lock_sliding(int32_t node);
   void unlock_sliding(int32_t node);
   void drop_sliding(int32_t node);
-  [[nodiscard]] bool on_border(int64_t page, const SequencePages& pages) const;
+  [[nodiscard]] bool seen_on_resume(int64_t page, const SequencePages& pages) const;
 
   PagePool& pool_;
   const int64_t window_;

@@ -63,7 +63,7 @@ struct Kept {
     cache.check_integrity(holders);
     for (const LayerKind kind : kKinds) {
       const auto held = std::count(holders[kind].begin(), holders[kind].end(), 1);
-      EXPECT_EQ(held + pool.available(kind), pool.total(kind));
+      EXPECT_EQ(held + pool.free_pages(kind), pool.total(kind));
       EXPECT_LE(*std::max_element(holders[kind].begin(), holders[kind].end()), 1);
     }
   }
@@ -187,9 +187,9 @@ TEST(prefix_cache, two_that_computed_the_same_end_up_with_the_same_pages) {
     kept.cache.insert(text(150), pages);
   };
   go_on(a);
-  const int64_t before = kept.pool.available(LayerKind::kFull);
+  const int64_t before = kept.pool.free_pages(LayerKind::kFull);
   go_on(b);
-  EXPECT_EQ(kept.pool.available(LayerKind::kFull), before);  // two taken, two given back, the begun one kept
+  EXPECT_EQ(kept.pool.free_pages(LayerKind::kFull), before);  // two taken, two given back, the tail kept
   EXPECT_EQ(a.nodes, b.nodes);
   EXPECT_EQ(a.ids[LayerKind::kFull][1], b.ids[LayerKind::kFull][1]);
   EXPECT_NE(a.ids[LayerKind::kFull][2], b.ids[LayerKind::kFull][2]);
@@ -248,7 +248,7 @@ TEST(prefix_cache, of_a_long_last_step_too_the_window_goes_last) {
 TEST(prefix_cache, sliding_pages_before_the_end_of_a_prompt_stay_as_long_as_those_of_a_turn) {
   Kept kept(12, 100);
   SequencePages pages;
-  pages.borders[1] = 200;
+  pages.resume_lengths[1] = 200;
   const std::vector<int32_t> all = text(640, 1);
   for (size_t at = 64; at <= 640; at += 64) {
     for (const LayerKind kind : kKinds) pages.ids[kind].push_back(kept.cache.take(kind));
@@ -271,9 +271,9 @@ TEST(prefix_cache, what_lost_its_window_is_found_again_once_it_is_recomputed) {
   for (int i = 0; i < 12; ++i) taken.push_back(kept.cache.take(LayerKind::kSliding));
   EXPECT_EQ(kept.resumed(text(640, 1)), 0);
   for (const int32_t page : taken) kept.pool.give_back(LayerKind::kSliding, page);
-  const int64_t before = kept.pool.available(LayerKind::kFull);
+  const int64_t before = kept.pool.free_pages(LayerKind::kFull);
   kept.finished(text(640, 1));
-  EXPECT_EQ(kept.pool.available(LayerKind::kFull), before);  // the pages it computed again were its twins
+  EXPECT_EQ(kept.pool.free_pages(LayerKind::kFull), before);  // the pages it computed again were its twins
   EXPECT_EQ(kept.resumed(text(640, 1)), 640);
 }
 
@@ -307,8 +307,8 @@ TEST(prefix_cache, clear_forgets_all_but_what_is_in_use) {
   SequencePages used = kept.computed(text(300, 2));
   kept.cache.clear();
   EXPECT_EQ(kept.resumed(text(500, 1)), 0);
-  EXPECT_EQ(kept.pool.available(LayerKind::kFull), 100 - 5);
-  EXPECT_EQ(kept.pool.available(LayerKind::kSliding), 100 - 3);
+  EXPECT_EQ(kept.pool.free_pages(LayerKind::kFull), 100 - 5);
+  EXPECT_EQ(kept.pool.free_pages(LayerKind::kSliding), 100 - 3);
   kept.cache.release(text(300, 2), used);
   EXPECT_EQ(kept.resumed(text(300, 2)), 300);
 }
@@ -316,11 +316,11 @@ TEST(prefix_cache, clear_forgets_all_but_what_is_in_use) {
 TEST(prefix_cache, the_tails_of_one_page_are_bounded) {
   Kept kept;
   for (int32_t i = 0; i < 40; ++i) kept.finished(text(20, i));
-  EXPECT_EQ(kept.pool.available(LayerKind::kFull), 100 - 16);
+  EXPECT_EQ(kept.pool.free_pages(LayerKind::kFull), 100 - 16);
   EXPECT_EQ(kept.resumed(text(20, 0)), 0);
   EXPECT_EQ(kept.resumed(text(20, 39)), 20);
   for (int32_t i = 0; i < 40; ++i) kept.finished(text(20, 5));  // the same again takes no second page
-  EXPECT_EQ(kept.pool.available(LayerKind::kFull), 100 - 16);
+  EXPECT_EQ(kept.pool.free_pages(LayerKind::kFull), 100 - 16);
 }
 
 }  // namespace

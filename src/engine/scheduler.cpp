@@ -10,7 +10,7 @@
 namespace nibble::engine {
 namespace {
 
-// The order in which places and pages are given.
+// The order in which seats and pages are given.
 bool before(const Sequence* a, const Sequence* b) {
   return std::tie(a->request.priority, a->id) < std::tie(b->request.priority, b->id);
 }
@@ -20,7 +20,7 @@ constexpr int64_t quarter(int64_t of) { return (of + 3) / 4; }
 }  // namespace
 
 void Scheduler::add(Sequence& s) {
-  s.kept = cache_.resumable(s.resumable());
+  s.from_cache = cache_.resumable(s.skippable());
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &s, before), &s);
   if (waiting_.front() == &s) refused_at_ = -1;
 }
@@ -45,7 +45,7 @@ int Scheduler::decoding() const {
 // Tokens to compute before it has its next one, as far as is known.
 int64_t Scheduler::left_of(const Sequence& s) const {
   const int64_t left = s.remaining(limits_.max_context);
-  return s.running ? left : std::max<int64_t>(1, left - s.kept);
+  return s.running ? left : std::max<int64_t>(1, left - s.from_cache);
 }
 
 Batch& Scheduler::schedule(Flight flight, const PromptBudget& budget) {
@@ -86,7 +86,7 @@ int64_t Scheduler::most_tokens(const Sequence& s, const Room& room) const {
   if (limits_.long_prompt_tokens > 0) most = std::min(most, limits_.long_prompt_tokens);
   if (std::isinf(room.cost)) return most;
   // The cost of n tokens is n (first + half n).
-  const double first = budget_.per_token + budget_.per_key * static_cast<double>(s.running ? s.computed : s.kept);
+  const double first = budget_.per_token + budget_.per_key * static_cast<double>(s.running ? s.computed : s.from_cache);
   const double half = budget_.per_key / 2, cost = std::max(0.0, room.cost);
   const double paid = 2 * cost / (first + std::sqrt(first * first + 4 * half * cost));
   return std::min(most, std::max(room.least, static_cast<int64_t>(std::min(paid, 1e9))));
@@ -155,14 +155,14 @@ bool Scheduler::preempt_after(const Sequence& than) {
     if (row->count > 1) left_.cost += budget_.cost(row->from, row->count);
     batch_.rows.erase(row);
   }
-  leave(victim, {});
+  unseat(victim, {});
   add(victim);
   ++preemptions_;
   return true;
 }
 
-// Gives up its place and its pages; what `settled` of them fills may be kept.
-void Scheduler::leave(Sequence& s, std::span<const int32_t> settled) {
+// Gives up its seat and its pages; what `settled` of them fills may be kept.
+void Scheduler::unseat(Sequence& s, std::span<const int32_t> settled) {
   std::erase(running_, &s);
   s.running = false;
   cache_.release(settled, s.pages);
@@ -178,7 +178,7 @@ void Scheduler::plan_prompts(const PromptBudget& budget) {
   partial_ = static_cast<int>(running_.size()) - decoding();
   const Sequence* const admitted = admit_first();
   const Sequence* const first = first_reading();
-  Room kept = first == nullptr ? Room() : quarter_for(*first);
+  Room reserved = first == nullptr ? Room() : quarter_for(*first);
   gather_prompts(admitted);
   const auto longer = [](const Prompt& a, const Prompt& b) {
     return std::tie(a.sequence->request.priority, a.left, a.sequence->id) >
@@ -188,11 +188,11 @@ void Scheduler::plan_prompts(const PromptBudget& budget) {
   for (; !prompts_.empty() && left_.tokens > 0 && (left_.cost > 0 || left_.least > 0); prompts_.pop_back()) {
     std::pop_heap(prompts_.begin(), prompts_.end(), longer);
     const auto [left, s] = prompts_.back();
-    if (s == first) kept = {};
-    const Room room{.tokens = left_.tokens - kept.tokens,
-                    .logit_rows = left_.logit_rows - kept.logit_rows,
-                    .cost = left_.cost - kept.cost,
-                    .least = left_.least - kept.least};
+    if (s == first) reserved = {};
+    const Room room{.tokens = left_.tokens - reserved.tokens,
+                    .logit_rows = left_.logit_rows - reserved.logit_rows,
+                    .cost = left_.cost - reserved.cost,
+                    .least = left_.least - reserved.least};
     if (s->running) {
       plan(*s, room);
     } else if (!closed_) {
@@ -201,7 +201,7 @@ void Scheduler::plan_prompts(const PromptBudget& budget) {
   }
 }
 
-// Of those that run, `admitted` too if all but its last token is kept, and of those that wait, where there are places.
+// Of those that run, `admitted` too if all but its last token is kept, and of those that wait, where there are seats.
 void Scheduler::gather_prompts(const Sequence* admitted) {
   prompts_.clear();
   for (Sequence* s : running_) {
@@ -229,7 +229,7 @@ Scheduler::Room Scheduler::quarter_for(const Sequence& first) const {
           .least = quarter(left_.least)};
 }
 
-// The one whose turn it is, if it waits. It has its place then, whether this step has tokens for it or not. Null: it
+// The one whose turn it is, if it waits. It has its seat then, whether this step has tokens for it or not. Null: it
 // does not wait, or has to.
 const Sequence* Scheduler::admit_first() {
   blocked_ = nullptr;
@@ -237,7 +237,7 @@ const Sequence* Scheduler::admit_first() {
   Sequence& s = *waiting_.front();
   const Sequence* const reading = first_reading();
   if (reading != nullptr && before(reading, &s)) return nullptr;
-  const int64_t free = free_pages();
+  const int64_t free = spare_pages();
   const bool known = !running_.empty() && refused_at_ >= free;
   if (!known && admit(s, left_)) return &s;
   blocked_ = &s;
@@ -248,14 +248,14 @@ const Sequence* Scheduler::admit_first() {
 // A prompt whose turn it is not: admitted if it gets tokens at once and its pages are free without the prefix cache.
 void Scheduler::admit_and_plan(Sequence& s, const Room& room) {
   if (most_tokens(s, room) < 1 || room.logit_rows < 1) return;
-  if (!running_.empty() && pages_for(static_cast<int64_t>(s.tokens.size()) + 1) > free_pages()) {
+  if (!running_.empty() && pages_for(static_cast<int64_t>(s.tokens.size()) + 1) > spare_pages()) {
     closed_ = true;  // the others are longer
     return;
   }
   if (!admit(s, room)) return;
   const Preempt usual = std::exchange(preempt_, Preempt::kNever);
   if (!plan(s, room)) {
-    leave(s, s.settled());
+    unseat(s, s.settled());
     add(s);
     closed_ = true;
   } else if (blocked_ != nullptr) {
@@ -265,15 +265,15 @@ void Scheduler::admit_and_plan(Sequence& s, const Room& room) {
   preempt_ = usual;
 }
 
-// Takes what the prefix cache has of it, and a place, when there are pages for the rest.
+// Takes what the prefix cache has of it, and a seat, when there are pages for the rest.
 bool Scheduler::admit(Sequence& s, const Room& room) {
   if (!may_begin(s, room)) return false;
-  s.computed = cache_.resume(s.resumable(), s.pages, batch_.copies);
-  s.pages.borders[1] = s.prompt_count;
-  s.kept = s.computed;
+  s.computed = cache_.resume(s.skippable(), s.pages, batch_.copies);
+  s.pages.resume_lengths[1] = s.prompt_count;
+  s.from_cache = s.computed;
   const int64_t pages =
       pages_for(static_cast<int64_t>(s.tokens.size()) + 1) - static_cast<int64_t>(s.pages.ids[LayerKind::kFull].size());
-  if ((!running_.empty() && pages > free_pages()) || !may_begin(s, room)) {
+  if ((!running_.empty() && pages > spare_pages()) || !may_begin(s, room)) {
     cache_.release(s.settled(), s.pages);
     s.computed = 0;
     return false;
@@ -287,7 +287,7 @@ bool Scheduler::admit(Sequence& s, const Room& room) {
   return true;
 }
 
-// A place is free and, where it would not be read in this step, not too many others are read in parts.
+// A seat is free and, where it would not be read in this step, not too many others are read in parts.
 bool Scheduler::may_begin(const Sequence& s, const Room& room) const {
   if (static_cast<int>(running_.size()) >= limits_.max_sequences) return false;
   const int64_t left = left_of(s);
@@ -300,7 +300,7 @@ bool Scheduler::may_begin(const Sequence& s, const Room& room) const {
 }
 
 // Pages of full attention, less what those that run will still need: for their prompts and one token more.
-int64_t Scheduler::free_pages() const {
+int64_t Scheduler::spare_pages() const {
   int64_t free = cache_.available(LayerKind::kFull);
   for (const Sequence* s : running_) {
     const int64_t owed = pages_for(static_cast<int64_t>(s->tokens.size()) + 1) -

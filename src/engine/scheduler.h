@@ -4,9 +4,10 @@
 //
 // Decoding sequences come first, a token each. What is left of a step goes to prompts, the shortest first. A quarter of
 // it is kept for the prompt whose turn it is: the first in order (of priority, then of arrival) among those that are
-// not read yet. Places and pages are given in the same order. A sequence that waits for them may be passed, but only by
-// a limited number of others. When pages run out, the running sequence that is last in order gives up all its pages and
-// is computed again later; its output does not change. Admission never takes pages from a running sequence.
+// not read yet. Seats (a sequence that runs has one) and pages are given in the same order. A sequence that waits for
+// them may be passed, but only by a limited number of others. When pages run out, the running sequence that is last in
+// order gives up all its pages and is computed again later; its output does not change. Admission never takes pages
+// from a running sequence.
 
 #include "engine/prefix_cache.h"
 #include "engine/sequence.h"
@@ -97,7 +98,7 @@ class Scheduler {
   [[nodiscard]] int64_t grow(Sequence& sequence, int64_t length);
   bool preempt_after(const Sequence& than);
 
-  void leave(Sequence& sequence, std::span<const int32_t> settled);
+  void unseat(Sequence& sequence, std::span<const int32_t> settled);
 
   void plan_prompts(const PromptBudget& budget);
   void gather_prompts(const Sequence* admitted);
@@ -107,7 +108,7 @@ class Scheduler {
   void admit_and_plan(Sequence& sequence, const Room& room);
   [[nodiscard]] bool admit(Sequence& sequence, const Room& room);
   [[nodiscard]] bool may_begin(const Sequence& sequence, const Room& room) const;
-  [[nodiscard]] int64_t free_pages() const;
+  [[nodiscard]] int64_t spare_pages() const;
 
   const Limits limits_;
   PrefixCache& cache_;
@@ -120,8 +121,8 @@ class Scheduler {
   enum class Preempt : uint8_t { kNever, kLater, kNow } preempt_ = Preempt::kNever;
   int partial_ = 0;              // prompts that are begun and not read after this step
   bool closed_ = false;          // no more are admitted in this step
-  Sequence* blocked_ = nullptr;  // its turn, but there is no place or no page for it; null: none
-  int64_t refused_at_ = -1;      // free pages when the first of the queue was refused; -1: it was not
+  Sequence* blocked_ = nullptr;  // its turn, but there is no seat or no page for it; null: none
+  int64_t refused_at_ = -1;      // spare pages when the first of the queue was refused; -1: it was not
   int64_t preemptions_ = 0;
 };
 

@@ -339,7 +339,7 @@ TEST(scheduler, nobody_starves_whatever_comes) {
   for (uint64_t seed = 1; seed <= 40 && !HasFailure(); ++seed) nobody_starves(seed);
 }
 
-// Whatever long prompts are there: where there are pages and a place, a short one is read in the step after it came.
+// Whatever long prompts are there: where there are pages and a seat, a short one is read in the step after it came.
 TEST(scheduler, a_short_prompt_never_waits_for_long_ones) {
   std::mt19937_64 random(3);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };

@@ -41,10 +41,10 @@ struct Sequence {
   std::vector<uint32_t> mask;  // of the next draw; empty: none
 
   Time submitted, started{}, first_token{};
-  bool running = false;  // has a place and pages
-  int passed = 0;        // others that were admitted before it when it was its turn
-  int64_t kept = 0;      // tokens that the prefix cache gave it; while it waits, that it has of it, at last sight
-  int64_t cached = 0;    // of the prompt, when it was begun
+  bool running = false;    // has a seat and pages
+  int passed = 0;          // others that were admitted before it when it was its turn
+  int64_t from_cache = 0;  // tokens that the prefix cache gave it; while it waits, what it would give, at last sight
+  int64_t cached = 0;      // of the prompt, when it was begun
 
   [[nodiscard]] std::span<const int32_t> prompt() const {
     return std::span(tokens).first(static_cast<size_t>(prompt_count));
@@ -52,16 +52,16 @@ struct Sequence {
   [[nodiscard]] std::span<const int32_t> output() const {
     return std::span(tokens).subspan(static_cast<size_t>(prompt_count));
   }
-  // Tokens that are known and computed, and that the prefix cache may keep.
+  // Tokens that are known and computed, by steps that are enqueued at the latest, and that the prefix cache may keep.
   [[nodiscard]] std::span<const int32_t> settled() const {
     if (!request.prefix_cache) return {};
     int64_t most = std::min(computed, static_cast<int64_t>(tokens.size()));
-    if (!request.leaves_prefix) most = std::min(most, kept / backend::kPageTokens * backend::kPageTokens);
+    if (!request.leaves_prefix) most = std::min(most, from_cache / backend::kPageTokens * backend::kPageTokens);
     return std::span(tokens).first(static_cast<size_t>(most));
   }
   // What the prefix cache may give it: not what is to be computed for its logprobs, nor the token that is followed by a
   // draw.
-  [[nodiscard]] std::span<const int32_t> resumable() const {
+  [[nodiscard]] std::span<const int32_t> skippable() const {
     if (!request.prefix_cache) return {};
     const auto known = static_cast<int64_t>(tokens.size());
     return std::span(tokens).first(static_cast<size_t>(scored < to_score() ? scored : known - 1));

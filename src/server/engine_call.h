@@ -32,7 +32,7 @@ class EngineCall final : public Call {
   EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
              bool stream, Wake wake);
   // Where it is not done, the client has gone, or is too slow for a server that ends. Then the member generation_
-  // cancels the requests: ~Generation, Engine::cancel, Loop::end, which frees the pages.
+  // cancels the requests (src/README.md, "Three paths").
   ~EngineCall() override;
 
   Output poll() override;

@@ -30,7 +30,7 @@ struct HttpHead {
   bool stream = false;  // the body comes in pieces of no known size
 };
 
-// One request at work; used by its connection's strand only. Destroying it before it is done cancels the work.
+// One request at work; used by its connection's thread only. Destroying it before it is done cancels the work.
 class Call {
  public:
   struct Output {

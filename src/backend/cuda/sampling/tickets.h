@@ -25,7 +25,7 @@ class Tickets {
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket);
 
  private:
-  static constexpr int kTickets = 4;  // that may wait at the same time
+  static constexpr int kTickets = 4;  // that may wait at the same time; backend.h promises two
   // What is asked of a row beyond its token.
   struct SampledRow {
     int64_t position = 0;

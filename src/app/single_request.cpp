@@ -1,4 +1,4 @@
-#include "app/generation.h"
+#include "app/single_request.h"
 
 #include "base/error.h"
 

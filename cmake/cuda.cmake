@@ -13,7 +13,7 @@ if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   endif()
 endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES)
-  # Every card from sm_80 on, and as PTX what follows: of compute_90, since all that come after sm_90 have what it has.
+  # Of the preset cuda, too: every card from sm_80 on, and as PTX what follows: of compute_90, since all that come after sm_90 have what it has.
   set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90a-real 100-real 120a-real 121a-real 90-virtual)
 endif()
 include(CheckLanguage)

@@ -102,12 +102,13 @@ std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject)
   std::vector<TuneRow> routed(rows.begin(), rows.end());
   std::erase_if(routed, [](const TuneRow& row) { return row.tokens > backend::cuda::kRouteMaxTokens; });
   const TuneRange grouped = best_range(rows, &TuneRow::experts_gemm_us, 8);
-  return out + fmt::format(
-                   "\n// {} (sm_{}{}), {}, nibble {}: for its architecture's Arch\n.tuned = {{.grouped_experts = {}, "
-                   ".grouped_pairs = {}, .route_tokens = {}}}\n",
-                   subject.device, subject.major, subject.minor, subject.model, subject.commit,
-                   std::min(grouped.above * subject.topk, subject.experts),
-                   grouped.upto * subject.topk / subject.experts, crossover(routed, &TuneRow::router_mma_us, 8));
+  return out +
+         fmt::format(
+             "\n// {} (sm_{}{}), {}, nibble {}: for its architecture's Arch\n.tuned = Tuned{{.gemm_at_once_pairs = {}, "
+             ".grouped_pairs = {}, .route_tokens = {}}}\n",
+             subject.device, subject.major, subject.minor, subject.model, subject.commit,
+             std::min(grouped.above * subject.topk, subject.experts), grouped.upto * subject.topk / subject.experts,
+             crossover(routed, &TuneRow::router_mma_us, 8));
 }
 
 void check_tune(const BenchOptions& options) {

@@ -2,9 +2,9 @@
 // An architecture of cards: the kernels that it has where cards differ, and what was measured on it. A program asks a
 // card's architectures in order; the first kernel that serves a shape takes it. Nothing else asks what card it is.
 //
-// A new architecture is a folder beside this file that exports one Arch, and a line in architectures() (arch.cpp) and
-// in built_architectures() (launch/all_kernels.cpp). Plain C++: programs are made where there is neither CUDA nor a
-// card, so launchers stand in an Arch only where their kernels are compiled in.
+// A new architecture is a folder beside this file that exports one Arch; README.md lists what else names it. Plain C++:
+// programs are made where there is neither CUDA nor a card, so launchers stand in an Arch only where their kernels are
+// compiled in.
 
 #include "backend/activations.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -99,15 +100,30 @@ struct Arch {
   ExpertsKernel experts{};
   PrefillKernel prefill{};
   PeakKernel peak{};
-  Tuned tuned{};
+  std::optional<Tuned> tuned{};  // none: nothing was measured on it, and the next one's holds
 };
 
 [[nodiscard]] Arch neutral();  // mma.sync: sm_80 and later
 [[nodiscard]] Arch sm90();     // wgmma: Hopper
 [[nodiscard]] Arch sm121();    // block-scaled mma.sync: GB10 and others of compute capability 12
-// Every architecture, without launchers, the most particular first; the last one runs everywhere.
+// Every architecture, without launchers, the most particular first; the last one runs everywhere. The only list.
 [[nodiscard]] std::vector<Arch> architectures();
-// With the launchers of this build.
+
+// Of one architecture, by its name: what launches the kernels that it serves with.
+struct Launchers {
+  std::string_view of;
+  decltype(GemmKernel::launch) gemm = nullptr;
+  decltype(QkvGemmKernel::launch) qkv_gemm = nullptr;
+  decltype(SplitGemmKernel::launch) split_gemm = nullptr;
+  decltype(ExpertsKernel::launch) experts = nullptr;
+  decltype(PrefillKernel::launch) prefill = nullptr;
+  decltype(PeakKernel::launch) peak = nullptr;
+};
+// The first of an architecture's operations that serves without a launcher: "sm90: gemm". Empty: none.
+[[nodiscard]] std::string missing_launcher(const Arch& arch);
+// `all` with these. Aborts where some operation is left without one.
+[[nodiscard]] std::vector<Arch> with_launchers(std::vector<Arch> all, std::span<const Launchers> launchers);
+// architectures() with the launchers of this build (launch/all_kernels.cpp).
 [[nodiscard]] std::vector<Arch> built_architectures();
 
 // A card, and which of `all` run on it.
@@ -116,8 +132,9 @@ struct Card {
   DeviceFacts facts;
   std::vector<Arch> arches;
 
-  // What was measured on the most particular one.
-  [[nodiscard]] const Tuned& tuned() const { return arches.front().tuned; }
+  // Of the most particular one that was measured. Whether it multiplies the experts of a step or leaves them to the
+  // next one makes no difference here.
+  [[nodiscard]] const Tuned& tuned() const;
 };
 
 }  // namespace nibble::backend::cuda

@@ -127,7 +127,25 @@ Arch fake() {
                          ++fake_launches;
                        },
                    .panels = true},
-          .tuned = {.grouped_pairs = 1, .route_tokens = 64}};
+          .tuned = Tuned{.grouped_pairs = 1, .route_tokens = 64}};
+}
+
+TEST(arch, one_that_nobody_has_measured_takes_what_the_next_one_has) {
+  Arch unmeasured = fake();
+  unmeasured.tuned.reset();
+  EXPECT_EQ(Card(kFakeCard, {unmeasured, neutral()}).tuned().grouped_pairs, neutral().tuned->grouped_pairs);
+}
+
+TEST(arch, every_operation_that_serves_wants_a_launcher) {
+  EXPECT_EQ(missing_launcher(fake()), "");
+  Arch without = fake();
+  without.gemm.launch = nullptr;
+  EXPECT_EQ(missing_launcher(without), "fake: gemm");
+  EXPECT_EQ(missing_launcher(sm90()), "sm90: gemm");
+  EXPECT_EQ(missing_launcher(sm121()), "sm121: experts");
+  EXPECT_DEATH(static_cast<void>(with_launchers({without}, {})), "has a launcher of fake: gemm");
+  const Launchers unknown[] = {{.of = "nobody"}};
+  EXPECT_DEATH(static_cast<void>(with_launchers({fake()}, unknown)), "in architectures");
 }
 
 TEST(arch, a_made_up_one_is_asked_first_and_its_kernel_is_launched) {

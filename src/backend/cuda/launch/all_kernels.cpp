@@ -10,9 +10,11 @@
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/neutral/peak.h"
 #include "backend/cuda/arch/sm121/mx_gemm.h"
+#include "backend/cuda/arch/sm121/peak.h"
 #include "backend/cuda/arch/sm90/attend.h"
 #include "backend/cuda/arch/sm90/dense_gemm.h"
 #include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/arch/sm90/peak.h"
 #include "backend/cuda/arch/sm90/split_gemm.h"
 
 namespace nibble::backend::cuda {
@@ -51,20 +53,18 @@ KernelTable all_kernels() {
 }
 
 std::vector<Arch> built_architectures() {
-  Arch hopper = sm90();
-  hopper.gemm.launch = hopper.experts.launch = sm90_gemm;
-  hopper.qkv_gemm.launch = sm90_qkv_gemm;
-  hopper.split_gemm.launch = sm90_split_gemm;
-  hopper.prefill.launch = sm90_attend_prefill;
-  hopper.peak.launch = sm90_peak_wgmma;
-  Arch every = neutral();
-  every.gemm.launch = every.experts.launch = any_gemm;
-  every.prefill.launch = any_attend_prefill;
-  every.peak.launch = any_peak_mma;
-  Arch spark = sm121();
-  spark.experts.launch = sm121_mx_gemm;
-  spark.peak.launch = sm121_peak_mx;
-  return {spark, hopper, every};
+  constexpr Launchers kLaunchers[] = {
+      {.of = "neutral", .gemm = any_gemm, .experts = any_gemm, .prefill = any_attend_prefill, .peak = any_peak_mma},
+      {.of = "sm90",
+       .gemm = sm90_gemm,
+       .qkv_gemm = sm90_qkv_gemm,
+       .split_gemm = sm90_split_gemm,
+       .experts = sm90_gemm,
+       .prefill = sm90_attend_prefill,
+       .peak = sm90_peak_wgmma},
+      {.of = "sm121", .experts = sm121_mx_gemm, .peak = sm121_peak_mx},
+  };
+  return with_launchers(architectures(), kLaunchers);
 }
 
 }  // namespace nibble::backend::cuda

@@ -103,7 +103,7 @@ bool experts_by_gemm(MoeKernel kernel, bool at_once, const Dims& d, const Tuned&
   if (fused_step(d, tokens)) return false;
   if (kernel != MoeKernel::kAuto) return kernel == MoeKernel::kGemm;
   const int64_t pairs = tokens * d.topk;
-  const bool few = at_once && std::min(pairs, d.experts) <= tuned.grouped_experts;
+  const bool few = at_once && std::min(pairs, d.experts) <= tuned.gemm_at_once_pairs;
   return few || pairs > tuned.grouped_pairs * d.experts;
 }
 

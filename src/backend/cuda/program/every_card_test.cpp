@@ -4,6 +4,7 @@
 #include "backend/cuda/program/program.h"
 
 #include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/cards.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>
@@ -29,12 +30,11 @@ cuda::DeviceFacts card(std::string name, std::string_view arch, int multiprocess
           .cta_smem_bytes = a.cta_smem_bytes,
           .sm_smem_bytes = a.sm_smem_bytes};
 }
+// Those that have a name, and one that has none yet.
 std::vector<cuda::DeviceFacts> cards() {
-  return {
-      card("A100 40GB", "sm_80", 108, 40),     card("A100 80GB", "sm_80", 108, 80), card("RTX 3090", "sm_86", 82, 24),
-      card("RTX 4090", "sm_89", 128, 24),      card("L4", "sm_89", 58, 24),         card("L40S", "sm_89", 142, 48),
-      card("H100", "sm_90", 132, 80),          card("B200", "sm_100", 148, 180),    card("RTX 5090", "sm_120", 170, 32),
-      card("RTX PRO 6000", "sm_120", 188, 96), card("GB10", "sm_121", 48, 128)};
+  std::vector<cuda::DeviceFacts> all = {card("B200", "sm_100", 148, 180)};
+  for (const cuda::KnownCard& known : cuda::known_cards()) all.push_back(known.facts);
+  return all;
 }
 
 Dims dims(int layers, int experts) {

@@ -173,7 +173,7 @@ TEST(make_program, the_next_layer_adds_what_the_experts_left) {
 
 TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
   const auto by_gemm = [](const Dims& dims, int64_t tokens, bool at_once = true) {
-    const cuda::Tuned tuned{.grouped_experts = 64, .grouped_pairs = 3};
+    const cuda::Tuned tuned{.gemm_at_once_pairs = 64, .grouped_pairs = 3};
     return cuda::experts_by_gemm(MoeKernel::kAuto, at_once, dims, tuned, tokens);
   };
   for (const int64_t tokens : {9, 16, 97}) EXPECT_TRUE(by_gemm(kDims, tokens)) << tokens;

@@ -42,7 +42,7 @@ Arch neutral() {
           .prefill = {.serve = serve_prefill, .plan = plan_prefill, .tile_tokens = kPrefillTokens},
           .peak = {.of = "f16 (mma.sync)"},
           // Not measured. Its GEMM is not SM90's: experts stay longer on the streaming kernels.
-          .tuned = {.grouped_experts = 0, .grouped_pairs = 12, .route_tokens = 512}};
+          .tuned = Tuned{.gemm_at_once_pairs = 0, .grouped_pairs = 12, .route_tokens = 512}};
 }
 
 }  // namespace nibble::backend::cuda

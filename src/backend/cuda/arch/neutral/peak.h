@@ -1,5 +1,6 @@
 #pragma once
-// Kernels that do one thing as fast as the card can: read memory, or multiply matrices out of registers.
+// Kernels that do one thing as fast as the card can: read memory, or multiply matrices out of registers. A PeakKernel
+// of each architecture's own is in its folder.
 
 #include <cstdint>
 
@@ -23,9 +24,5 @@ struct PeakLaunch {
 };
 // mma.sync m16n8k16, 16-bit operands, float sums; every sm_80 and later. Returns the flops of the launch.
 double any_peak_mma(const PeakLaunch& args, cudaStream_t stream);
-// wgmma m64n128k16, likewise; sm_90a. Returns 0, and launches nothing, where this build has no code for it.
-double sm90_peak_wgmma(const PeakLaunch& args, cudaStream_t stream);
-// mma.sync m16n8k32 with block scales, weights as e5m2, activations e4m3, likewise; sm_120a and sm_121a.
-double sm121_peak_mx(const PeakLaunch& args, cudaStream_t stream);
 
 }  // namespace nibble::backend::cuda

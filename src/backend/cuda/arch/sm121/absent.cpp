@@ -1,8 +1,8 @@
 // In builds without code for sm_120a and sm_121a.
 
-#include "backend/cuda/arch/neutral/peak.h"
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm121/mx_gemm.h"
+#include "backend/cuda/arch/sm121/peak.h"
 
 namespace nibble::backend::cuda {
 

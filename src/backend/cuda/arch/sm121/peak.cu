@@ -1,4 +1,4 @@
-#include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm121/peak.h"
 
 #include "backend/cuda/arch/sm121/native_mx.cuh"
 

@@ -25,7 +25,7 @@ Arch sm121() {
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
       .experts = {.serve = serve_sm121_experts, .input = InputType::kMxfp8},
       .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .exact16 = false},
-      .tuned = neutral().tuned};  // not measured
+  };  // not tuned: nobody has measured
 }
 
 }  // namespace nibble::backend::cuda

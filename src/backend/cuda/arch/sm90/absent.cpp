@@ -1,10 +1,10 @@
 // In builds without code for sm_90a.
 
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/arch/neutral/peak.h"
 #include "backend/cuda/arch/sm90/attend.h"
 #include "backend/cuda/arch/sm90/dense_gemm.h"
 #include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/arch/sm90/peak.h"
 #include "backend/cuda/arch/sm90/split_gemm.h"
 
 namespace nibble::backend::cuda {

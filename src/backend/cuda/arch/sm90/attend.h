@@ -1,6 +1,5 @@
 #pragma once
-// Attention for many tokens on wgmma; arguments: attention/attend_plan.h FlashArgs. A build without sm_90a, and pages
-// that it does not take, are answered by sm90_attend_serves.
+// Attention for many tokens on wgmma; arguments: attention/attend_plan.h FlashArgs.
 
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/launch/kernel_table.h"
@@ -8,6 +7,7 @@
 
 namespace nibble::backend::cuda {
 
+// Whether this build has it for such pages: for tests and benches, as sm90_gemm_serves (gemm.h).
 [[nodiscard]] bool sm90_attend_serves(KvPages::Type type);
 // args.tile_count tiles. REQUIRES flash_serves. Throws Error(kUnsupported) for what it does not serve.
 void sm90_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on);

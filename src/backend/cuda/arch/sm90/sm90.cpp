@@ -70,7 +70,8 @@ Arch sm90() {
       .experts = {.serve = serve_sm90_experts, .by_place = true},
       .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},
       .peak = {.of = "bf16 (wgmma)"},
-      .tuned = {.grouped_experts = 64, .grouped_pairs = 3, .route_tokens = 512}};  // H100, 120b and 20b, 2026-11
+      .tuned =
+          Tuned{.gemm_at_once_pairs = 64, .grouped_pairs = 3, .route_tokens = 512}};  // H100, 120b and 20b, 2026-11
 }
 
 }  // namespace nibble::backend::cuda

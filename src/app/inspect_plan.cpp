@@ -1,4 +1,5 @@
-// nibble inspect --plan: what a backend would run for a step, and what each stage must read and compute.
+// nibble inspect --plan: what a backend would run for a step, and what each stage must read and compute. Of a card it
+// is the program that the backend executes (make_program); of the CPU a description of what its verbs run (cpu_plan).
 
 #include "app/backend_choice.h"
 #include "app/commands.h"
@@ -36,7 +37,7 @@ using backend::Stage;
 
 constexpr int64_t kPlanContext = 4096;  // for which a card must have room to be planned for, where nobody names one
 
-// A step to plan: some sequences that generate, or one that reads a prompt.
+// A step to plan: some sequences that generate, or one that reads a prompt or a part of it.
 struct Scenario {
   std::string name;
   std::vector<backend::Row> rows;
@@ -53,15 +54,27 @@ std::vector<Scenario> scenarios_of(const InspectOptions& options, const model::M
     for (int64_t s = 0; s < sequences; ++s, row.first_token += row.tokens) scenario.rows.push_back(row);
     scenarios.push_back(std::move(scenario));
   };
+  // A prompt goes in steps of at most so many tokens, as in the engine. Between the first and the last of them only the
+  // depth grows.
+  const int64_t most = backend::with_defaults(options.model.run).max_num_batched_tokens;
+  const auto add_prompt = [&](int64_t depth, int64_t prompt) {
+    const std::string name = fmt::format("pp{} @ d{}", prompt, depth);
+    const int64_t steps = (prompt + most - 1) / most;
+    const auto add_step = [&](int64_t step) {
+      const int64_t done = step * most, tokens = std::min(most, prompt - done);
+      add(steps == 1 ? name : fmt::format("{}, step {} of {}: {} tokens", name, step + 1, steps, tokens), 1,
+          {.tokens = static_cast<int32_t>(tokens), .context = static_cast<int32_t>(depth + done + tokens)});
+    };
+    add_step(0);
+    if (steps > 1) add_step(steps - 1);
+  };
   for (const int64_t depth : options.depths) {
     const auto context = static_cast<int32_t>(depth);
     for (const int64_t batch : options.batches) {
       if (batch > 0) add(fmt::format("tg @ d{}, batch {}", depth, batch), batch, {.tokens = 1, .context = context + 1});
     }
-    for (const int64_t prompt : options.prompts) {
-      const auto tokens = static_cast<int32_t>(prompt);
-      if (prompt > 0) add(fmt::format("pp{} @ d{}", prompt, depth), 1, {.tokens = tokens, .context = context + tokens});
-    }
+    for (const int64_t prompt : options.prompts)
+      if (prompt > 0) add_prompt(depth, prompt);
   }
   if (scenarios.empty()) throw Error(Code::kInvalidRequest, "want -b or -p above 0, found nothing to plan");
   return scenarios;
@@ -132,6 +145,10 @@ class Planner {
                  : fmt::format("cpu, {} threads", options_.model.run.threads);
   }
 
+  // Of a card that is named and not here nothing says which code there is for it.
+  [[nodiscard]] std::string kernels() const {
+    return card_ && card_->code == 0 ? "of a build with code for this card, whether or not this one has it" : "";
+  }
   [[nodiscard]] const std::string& conversions() const { return conversions_; }
   // Of the MXFP4 weights on a card; else empty.
   [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
@@ -233,6 +250,7 @@ int plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal
   }
   const Planner planner(options, config, weights);
   Json json = {{"device", planner.device()},
+               {"kernels", planner.kernels()},
                {"weights", planner.conversions()},
                {"scales", planner.scales()},
                {"plans", Json::array()}};
@@ -242,6 +260,7 @@ int plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal
     return kExitOk;
   }
   terminal.print(fmt::format("{}\n", planner.device()));
+  if (!planner.kernels().empty()) terminal.print(fmt::format("kernels: {}\n", planner.kernels()));
   if (!planner.conversions().empty()) terminal.print(fmt::format("weights: {}\n", planner.conversions()));
   if (!planner.scales().empty()) terminal.print(fmt::format("MXFP4 scales: {}\n", planner.scales()));
   for (const Json& each : json["plans"]) terminal.print(text(each, terminal));

@@ -96,8 +96,9 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
       flags, "--moe-kernel",
       named(o.run.moe,
             {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference}),
-      "cuda: who multiplies; marlin: streaming kernels for few tokens; gemm: those up to 8 tokens, tensor-core GEMMs "
-      "for more; auto: each where it is faster; gemv: experts on dp4a, activations in int8, lossy; all else as auto");
+      "cuda: who multiplies; marlin: streaming kernels for few tokens (moe_up, moe_down, grouped, gemv); gemm: those up "
+      "to 8 tokens, tensor-core GEMMs for more; auto: each where it is faster; gemv: experts on dp4a (any_gemv_int8), "
+      "activations in int8, lossy, all else as auto; reference: plain loops (any_moe_*, any_linear)");
   using backend::MoeTile;
   add_choice<MoeTile>(flags, "--moe-tile", named(o.run.moe_tile, {MoeTile::kAuto, MoeTile::k64x128, MoeTile::k128x128}),
                       "cuda, compute capability 12, with --moe-activation mxfp8: tokens x rows of a tile where GEMMs "

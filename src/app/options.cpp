@@ -83,7 +83,7 @@ void add_generate(Flags flags, GenerateOptions& o) {
   s.seed = std::bit_cast<uint32_t>(seed);
   flags.show_defaults(true);
   flags.value("-n,--max-tokens", o.max_tokens, "Most tokens to generate; 0: until the model stops").whole(0, 1 << 24);
-  flags.value("--temperature", s.temperature, "0: greedy; at most 100").finite();
+  flags.value("--temperature", s.temperature, fmt::format("0: greedy; at most {}", backend::kMaxTemperature)).finite();
   flags.group(HelpGroup::kSampling);
   flags.value("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all").whole(0, INT32_MAX);
   flags.value("--top-p", s.top_p, "Draw from the most likely tokens that make up this share").finite();
@@ -262,8 +262,13 @@ void add_inspect(Flags flags, InspectOptions& o) {
       flags.turn("--plan", o.plan, "What would run for a step, stage by stage: kernels, tiles, bytes, flops");
   const size_t before = flags.all().size();
   add_list(flags, "-b,--batch", {o.batches, 0, 1024}, "With --plan: steps of so many sequences that generate; 0: none");
-  add_list(flags, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: steps of so many prompt tokens; 0: none");
+  add_list(flags, "-p,--n-prompt", {o.prompts, 0, 65536}, "With --plan: prompts of so many tokens; 0: none");
   add_list(flags, "-d,--n-depth", {o.depths, 0, 1 << 24}, "With --plan: tokens in the context before");
+  flags
+      .value("--max-num-batched-tokens", o.model.run.max_num_batched_tokens,
+             "With --plan: most prompt tokens computed in one step; of a longer prompt the first step and the last one")
+      .whole(1, 65536)
+      .usual(fmt::format("{}, with --backend cuda {}", backend::kHostStepTokens, backend::kCardStepTokens));
   add_card(flags, o.card, {"auto"}, "With --plan --backend cuda, the card; auto: this machine's, else h200");
   add_backend(flags, o.model);
   add_kernels(flags, o.model);

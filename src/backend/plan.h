@@ -1,5 +1,6 @@
 #pragma once
-// What will run for a step, before it runs: for people, and for tests of choices that need no device. Pure.
+// What will run for a step, before it runs: for people, and for tests of choices that need no device. Pure. On a card
+// the program itself (cuda/program); on the CPU a description of it (cpu/plan.h).
 
 #include "backend/cost.h"
 #include "backend/stage.h"

@@ -8,6 +8,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <string_view>
 #include <unordered_map>
 
 namespace nibble::backend {
@@ -86,14 +87,15 @@ int32_t largest(std::span<const float> logits) {
   return static_cast<int32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
 }
 
-void want(bool holds, const char* field, const char* range, double found) {
+void want(bool holds, std::string_view field, std::string_view range, double found) {
   if (!holds) throw Error(Code::kInvalidRequest, "{}: want {}, found {}", field, range, found);
 }
 
 }  // namespace
 
 void validate(const SamplingParams& p, int64_t vocab) {
-  want(p.temperature >= 0 && p.temperature <= 100, "temperature", "0 to 100", p.temperature);
+  want(p.temperature >= 0 && p.temperature <= kMaxTemperature, "temperature", fmt::format("0 to {}", kMaxTemperature),
+       p.temperature);
   want(p.top_p > 0 && p.top_p <= 1, "top_p", "more than 0 and at most 1", p.top_p);
   want(p.min_p >= 0 && p.min_p <= 1, "min_p", "0 to 1", p.min_p);
   want(p.top_k >= 0, "top_k", "0 (all) or more", p.top_k);

@@ -17,9 +17,10 @@
 namespace nibble::backend {
 
 inline constexpr float kGreedyBelow = 1e-6f;  // logits divided by less could leave the floats
+inline constexpr float kMaxTemperature = 100;
 
 struct SamplingParams {
-  float temperature = 1.0f;         // 0: greedy
+  float temperature = 1.0f;         // 0: greedy; at most kMaxTemperature
   float top_p = 1.0f;               // (0, 1]
   float min_p = 0.0f;               // [0, 1]
   int top_k = 0;                    // 0: all

@@ -42,6 +42,7 @@ struct Request {
   bool leaves_prefix = true;          // false: takes from it, and leaves there what it took and nothing of its own
 };
 
+using backend::kMaxTemperature;
 using backend::Logprob;
 using backend::TokenLogprobs;
 

@@ -111,7 +111,7 @@ void read_generation(Fields& fields, GenerationFields& into) {
   };
   into.model = fields.string("model").value_or("");
   into.stream = fields.boolean("stream").value_or(false);
-  take("temperature", {0, 100}, sampling.temperature);
+  take("temperature", {0, engine::kMaxTemperature}, sampling.temperature);
   take("top_p", {0, 1}, sampling.top_p);
   sampling.top_p = std::max(sampling.top_p, static_cast<float>(kTinyShare));
   take("min_p", {0, 1}, sampling.min_p);

@@ -149,6 +149,17 @@ class Plans(Case):
                     self.assertAlmostEqual(total / plan[number], 1, 3)
                 self.assertEqual({s["stage"] for s in plan["stages"]}, {"embed", "attn_in", "attend", "attn_out", "route", "moe", "logits"})
 
+    def test_a_long_prompt_goes_in_steps_as_in_the_engine(self):
+        plan = ("inspect", "-m", TINY, "--plan", "--backend", "cpu", "-b", 0, "-d", 100, "-p", 1100, "--json")
+        steps = lambda *flags: [p["step"] for p in self.ok(*plan, *flags).json()["plans"]]
+        self.assertEqual(steps(), ["pp1100 @ d100, step 1 of 3: 512 tokens", "pp1100 @ d100, step 3 of 3: 76 tokens"])
+        self.assertEqual(steps("--max-num-batched-tokens", 1100), ["pp1100 @ d100"])
+
+    def test_a_named_card_is_planned_for_a_build_that_has_code_for_it(self):
+        plan = ("inspect", "-m", TINY, "--plan", "-b", 1, "-p", 0)
+        self.assertIn("kernels: of a build with code for this card", self.ok(*plan, "--backend", "cuda", "--card", "gb10").out)
+        self.assertNotIn("kernels: ", self.ok(*plan, "--backend", "cpu").out)
+
     def test_scales_above_2_4_reach_the_plan(self):
         def planned(model, *flags):
             json = self.ok("inspect", "-m", model, "--plan", "--backend", "cuda", "--card", "h200", "-p", 512, "-b", 0, "-d", 0, *flags, "--json").json()

@@ -51,6 +51,10 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   matrix(Stage::kAttnIn, {kQ, kQBias, kAttnNorm}, d.q_width(), every);
   matrix(Stage::kAttnIn, {kK, kKBias}, d.kv_width(), every);
   matrix(Stage::kAttnIn, {kV, kVBias}, d.kv_width(), every);
+  // It reads nothing but its own tokens; what it writes, attention's cost counts as read.
+  stages.push_back({.stage = Stage::kAttend,
+                    .kernel = fmt::format("rope and KV write, {}", name_of(run.kv_type())),
+                    .tile = fmt::format("{} tokens over {} threads", tokens, threads)});
   for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
     stages.push_back({.stage = Stage::kAttend,
                       .kind = kind,

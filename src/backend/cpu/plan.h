@@ -1,5 +1,6 @@
 #pragma once
 // The loops of a step on the CPU. Says what CpuBackend's verbs run; a verb that runs something else changes its rows.
+// Norms, the choice of experts, SwiGLU and the draw have no row: they read no weights to speak of.
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/dims.h"

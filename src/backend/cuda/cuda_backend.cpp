@@ -11,7 +11,7 @@
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/sampling/sample_plan.h"
+#include "backend/cuda/sampling/sample_inputs.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/program/step_inputs.h"
 #include "backend/cuda/sampling/tickets.h"
@@ -119,7 +119,7 @@ class StreamedCudaBackend final : public CudaBackend {
       return Ran{tickets_->hand_out(at_.sampled)};
     }
     begin(step);
-    const SampleRowParams* const params = step.sample_rows.empty() ? nullptr : inputs_->params(plan_);
+    const SampleRowParams* const params = step.sample_rows.empty() ? nullptr : inputs_->params(samples_);
     if (next == StepGraphs::Next::kCapture) {
       program_ = &(graph_programs_[tokens] = *program_);
       graphs_->begin_capture(tokens);
@@ -129,7 +129,7 @@ class StreamedCudaBackend final : public CudaBackend {
       for (const Stage stage : {Stage::kAttnIn, Stage::kAttend, Stage::kAttnOut, Stage::kRoute, Stage::kMoe})
         execute(stage, layer);
     execute(Stage::kLogits, 0);
-    if (params != nullptr) draw(params);
+    if (params != nullptr) enqueue_draw(params);
     if (next == StepGraphs::Next::kCapture) graphs_->end_capture();
     if (params == nullptr) return Ran{};
     return Ran{tickets_->hand_out(at_.sampled)};
@@ -153,7 +153,7 @@ class StreamedCudaBackend final : public CudaBackend {
   void moe(const MoeArgs& /*args*/) override { execute(Stage::kMoe, layer_); }
   void logits(const LogitsArgs& /*args*/) override { execute(Stage::kLogits, 0); }
   Ticket sample(const SampleArgs& /*args*/) override {
-    draw(inputs_->params(plan_));
+    enqueue_draw(inputs_->params(samples_));
     return tickets_->hand_out(at_.sampled);
   }
 
@@ -223,8 +223,8 @@ class StreamedCudaBackend final : public CudaBackend {
       return false;
     for (const SampleRow& row : step.sample_rows)
       if (row.logprobs >= 0 || row.given >= 0) return false;
-    plan_samples(step.sample_rows, plan_);
-    return !plan_.filters && plan_.most_shifts == 0 && plan_.masks.empty();
+    fill_sample_inputs(step.sample_rows, samples_);
+    return !samples_.filters && samples_.most_shifts == 0 && samples_.masks.empty();
   }
 
   // Its arrays are on their way; `program` is what runs.
@@ -239,11 +239,11 @@ class StreamedCudaBackend final : public CudaBackend {
     if (step.sample_rows.empty()) return;
     check(step.sample_rows.size() == step.logit_tokens.size(), "one sample row per row of logits");
     tickets_->open(step.sample_rows);
-    plan_samples(step.sample_rows, plan_);
-    static_cast<void>(inputs_->params(plan_));
-    put_history(shifts_, std::as_bytes(std::span(plan_.shifts)));
-    put_history(biases_, std::as_bytes(std::span(plan_.biases)));
-    put_history(masks_, std::as_bytes(std::span(plan_.masks)));
+    fill_sample_inputs(step.sample_rows, samples_);
+    static_cast<void>(inputs_->params(samples_));
+    put_history(shifts_, std::as_bytes(std::span(samples_.shifts)));
+    put_history(biases_, std::as_bytes(std::span(samples_.biases)));
+    put_history(masks_, std::as_bytes(std::span(samples_.masks)));
   }
 
   void execute(Stage stage, int layer) {
@@ -259,7 +259,7 @@ class StreamedCudaBackend final : public CudaBackend {
     ran_ = stage;
   }
 
-  void draw(const SampleRowParams* params) {
+  void enqueue_draw(const SampleRowParams* params) {
     on_.stage = Stage::kLogits;
     tickets_->keep(at_.logits);
     kernels_.sample({.logits = at_.logits,
@@ -273,9 +273,9 @@ class StreamedCudaBackend final : public CudaBackend {
                      .part_token = at_.sample_part_token,
                      .rows = to_int(program_->logit_rows),
                      .vocab = to_int(dims_.vocab),
-                     .most_shifts = plan_.most_shifts,
-                     .filters = plan_.filters,
-                     .masked = !plan_.masks.empty()},
+                     .most_shifts = samples_.most_shifts,
+                     .filters = samples_.filters,
+                     .masked = !samples_.masks.empty()},
                     on_);
   }
 
@@ -432,7 +432,7 @@ class StreamedCudaBackend final : public CudaBackend {
   std::optional<StepGraphs> graphs_;
   std::map<int64_t, Program> graph_programs_;  // by tokens
   std::optional<Profiler> profiler_;
-  SamplePlan plan_;
+  SampleInputs samples_;
   History shifts_, biases_, masks_;
   std::optional<Tickets> tickets_;
   // The step that is under way, or the last one.

@@ -45,10 +45,10 @@ void StepInputs::spread(std::span<const Row> rows) {
   }
 }
 
-const SampleRowParams* StepInputs::params(SamplePlan& plan) {
-  for (SampleRowParams& row : plan.params)
+const SampleRowParams* StepInputs::params(SampleInputs& inputs) {
+  for (SampleRowParams& row : inputs.params)
     if (row.temperature <= 0) row.seed = row.position = 0;  // not used; so greedy steps copy nothing
-  return params_.put(plan.params, staging_);
+  return params_.put(inputs.params, staging_);
 }
 
 StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {

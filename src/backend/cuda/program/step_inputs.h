@@ -3,7 +3,7 @@
 
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/sampling/sample_plan.h"
+#include "backend/cuda/sampling/sample_inputs.h"
 #include "backend/cuda/memory/staging.h"
 
 #include <array>
@@ -21,7 +21,7 @@ class StepInputs {
   // All that a step's launches read, in few copies: page tables, sampling and what attention takes only when they
   // changed. The pointers are the same for every step of as many tokens whose shares are decode attention's alone.
   StepPointers put(const StepArgs& step, const AttendShares& shares);
-  const SampleRowParams* params(SamplePlan& plan);
+  const SampleRowParams* params(SampleInputs& inputs);
 
  private:
   void spread(std::span<const Row> rows);

@@ -1,7 +1,7 @@
 // Sampling on the device against sample_row() of backend/sampling.h, row by row.
 
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/sampling/sample_plan.h"
+#include "backend/cuda/sampling/sample_inputs.h"
 #include "backend/cuda/testing.h"
 
 #include <gtest/gtest.h>
@@ -44,15 +44,15 @@ struct Batch {
 };
 
 std::vector<int32_t> run(const Batch& batch, const KernelTable& kernels, const Launch& on) {
-  SamplePlan plan;
-  plan_samples(batch.rows(), plan);
+  SampleInputs inputs;
+  fill_sample_inputs(batch.rows(), inputs);
   const size_t rows = batch.params.size();
-  const DeviceArray<float> logits(batch.logits), biases(plan.biases), part_value(rows * kSampleParts);
-  const DeviceArray<SampleRowParams> params(plan.params);
-  const DeviceArray<LogitShift> shifts(plan.shifts);
+  const DeviceArray<float> logits(batch.logits), biases(inputs.biases), part_value(rows * kSampleParts);
+  const DeviceArray<SampleRowParams> params(inputs.params);
+  const DeviceArray<LogitShift> shifts(inputs.shifts);
   const DeviceArray<int32_t> tokens(rows), part_token(rows * kSampleParts);
   const DeviceArray<uint64_t> threshold(rows);
-  const DeviceArray<uint32_t> masks(plan.masks);
+  const DeviceArray<uint32_t> masks(inputs.masks);
   kernels.sample({.logits = logits.get(),
                   .params = params.get(),
                   .shifts = shifts.get(),
@@ -64,9 +64,9 @@ std::vector<int32_t> run(const Batch& batch, const KernelTable& kernels, const L
                   .part_token = part_token.get(),
                   .rows = static_cast<int>(rows),
                   .vocab = batch.vocab,
-                  .most_shifts = plan.most_shifts,
-                  .filters = plan.filters,
-                  .masked = !plan.masks.empty()},
+                  .most_shifts = inputs.most_shifts,
+                  .filters = inputs.filters,
+                  .masked = !inputs.masks.empty()},
                  on);
   return tokens.host();
 }

@@ -9,7 +9,7 @@
 
 namespace nibble::backend::cuda {
 
-struct SamplePlan {
+struct SampleInputs {
   std::vector<SampleRowParams> params;  // [rows]
   std::vector<LogitShift> shifts;
   std::vector<float> biases;
@@ -18,7 +18,7 @@ struct SamplePlan {
   bool filters = false;
 };
 
-// Fills `plan`, whose memory is used again.
-void plan_samples(std::span<const SampleRow> rows, SamplePlan& plan);
+// Fills `into`, whose memory is used again.
+void fill_sample_inputs(std::span<const SampleRow> rows, SampleInputs& into);
 
 }  // namespace nibble::backend::cuda

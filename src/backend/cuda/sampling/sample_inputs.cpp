@@ -1,4 +1,4 @@
-#include "backend/cuda/sampling/sample_plan.h"
+#include "backend/cuda/sampling/sample_inputs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,25 +20,25 @@ std::vector<std::pair<int32_t, int>> counts_of(std::span<const int32_t> ids) {
 }
 
 // One shift per token that has any, as the row's own: bias first, then the penalties.
-void add_shifts(const SampleRow& row, SamplePlan& plan) {
+void add_shifts(const SampleRow& row, SampleInputs& into) {
   const SamplingParams& p = *row.params;
   const bool penalties = p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
   if (p.logit_bias.empty() && !penalties) return;
-  const size_t first = plan.shifts.size();
+  const size_t first = into.shifts.size();
   auto bias = p.logit_bias;
   std::stable_sort(bias.begin(), bias.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [token, value] : bias) {
-    if (plan.shifts.size() == first || plan.shifts.back().token != token)
-      plan.shifts.push_back({.token = token, .first_bias = static_cast<int32_t>(plan.biases.size())});
-    plan.biases.push_back(value);
-    ++plan.shifts.back().biases;
+    if (into.shifts.size() == first || into.shifts.back().token != token)
+      into.shifts.push_back({.token = token, .first_bias = static_cast<int32_t>(into.biases.size())});
+    into.biases.push_back(value);
+    ++into.shifts.back().biases;
   }
   if (!penalties) return;
-  const auto biased_end = static_cast<std::ptrdiff_t>(plan.shifts.size());
+  const auto biased_end = static_cast<std::ptrdiff_t>(into.shifts.size());
   const auto shift_of = [&](int32_t token) -> LogitShift& {
-    const auto begin = plan.shifts.begin() + static_cast<std::ptrdiff_t>(first), end = plan.shifts.begin() + biased_end;
+    const auto begin = into.shifts.begin() + static_cast<std::ptrdiff_t>(first), end = into.shifts.begin() + biased_end;
     const auto at = std::lower_bound(begin, end, token, [](const LogitShift& s, int32_t t) { return s.token < t; });
-    return at != end && at->token == token ? *at : plan.shifts.emplace_back(LogitShift{.token = token});
+    return at != end && at->token == token ? *at : into.shifts.emplace_back(LogitShift{.token = token});
   };
   const auto output = counts_of(row.output);
   for (const auto& [token, count] : counts_of(row.prompt)) {
@@ -55,20 +55,20 @@ void add_shifts(const SampleRow& row, SamplePlan& plan) {
 
 }  // namespace
 
-void plan_samples(std::span<const SampleRow> rows, SamplePlan& plan) {
-  plan.params.clear();
-  plan.shifts.clear();
-  plan.biases.clear();
-  plan.masks.clear();
+void fill_sample_inputs(std::span<const SampleRow> rows, SampleInputs& into) {
+  into.params.clear();
+  into.shifts.clear();
+  into.biases.clear();
+  into.masks.clear();
   int32_t masks = 0;
-  plan.most_shifts = 0;
-  plan.filters = false;
+  into.most_shifts = 0;
+  into.filters = false;
   for (const SampleRow& row : rows) {
     const SamplingParams& p = *row.params;
-    const auto first = static_cast<int32_t>(plan.shifts.size());
-    add_shifts(row, plan);
-    const auto shifts = static_cast<int32_t>(plan.shifts.size()) - first;
-    plan.params.push_back({.seed = p.seed,
+    const auto first = static_cast<int32_t>(into.shifts.size());
+    add_shifts(row, into);
+    const auto shifts = static_cast<int32_t>(into.shifts.size()) - first;
+    into.params.push_back({.seed = p.seed,
                            .position = static_cast<uint64_t>(row.position),
                            .temperature = p.temperature < kGreedyBelow ? 0.0f : p.temperature,
                            .log_min_p = p.min_p > 0 ? std::log(p.min_p) : 0.0f,
@@ -79,9 +79,9 @@ void plan_samples(std::span<const SampleRow> rows, SamplePlan& plan) {
                            .first_shift = first,
                            .shifts = shifts,
                            .mask = row.mask.empty() ? -1 : masks++});
-    plan.masks.insert(plan.masks.end(), row.mask.begin(), row.mask.end());
-    plan.most_shifts = std::max(plan.most_shifts, static_cast<int>(shifts));
-    plan.filters = plan.filters || (p.temperature >= kGreedyBelow && (p.min_p > 0 || p.top_k > 0 || p.top_p < 1.0f));
+    into.masks.insert(into.masks.end(), row.mask.begin(), row.mask.end());
+    into.most_shifts = std::max(into.most_shifts, static_cast<int>(shifts));
+    into.filters = into.filters || (p.temperature >= kGreedyBelow && (p.min_p > 0 || p.top_k > 0 || p.top_p < 1.0f));
   }
 }
 

@@ -145,13 +145,13 @@ class Planner {
                  : fmt::format("cpu, {} threads", options_.model.run.threads);
   }
 
+  [[nodiscard]] const std::string& conversions() const { return conversions_; }
+  // Of the MXFP4 weights on a card; else empty.
+  [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
   // Of a card that is named and not here nothing says which code there is for it.
   [[nodiscard]] std::string kernels() const {
     return card_ && card_->code == 0 ? "of a build with code for this card, whether or not this one has it" : "";
   }
-  [[nodiscard]] const std::string& conversions() const { return conversions_; }
-  // Of the MXFP4 weights on a card; else empty.
-  [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
 
   [[nodiscard]] Json json(const Scenario& scenario) const {
     const backend::StepShape step{.rows = scenario.rows, .logit_rows = static_cast<int64_t>(scenario.rows.size())};

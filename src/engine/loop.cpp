@@ -276,7 +276,10 @@ void Loop::read_flight() {
 
 void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
   Sequence& s = *use.sequence;
-  if (drawn.error) return fail(s, *drawn.error);
+  if (drawn.error) {
+    fail(s, *drawn.error);
+    return;
+  }
   if (use.scored < 0) return take_token(s, std::move(drawn));
   s.receiver(TokenEvent{.token = drawn.token, .of_prompt = true, .logprobs = std::move(drawn.logprobs)});
   if (s.ended) return;

@@ -1,6 +1,5 @@
 #pragma once
 // The loops of a step on the CPU. Says what CpuBackend's verbs run; a verb that runs something else changes its rows.
-// Norms, the choice of experts, SwiGLU and the draw have no row: they read no weights to speak of.
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/dims.h"
@@ -17,6 +16,7 @@ struct CpuPlanArgs {
   RunConfig run;
 };
 
+// Norms, the choice of experts, SwiGLU and the draw have no row: they read no weights to speak of.
 // Throws Error(kUnsupported) where this CPU lacks the instruction set that the options ask for.
 [[nodiscard]] std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args);
 

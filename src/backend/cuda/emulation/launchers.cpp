@@ -11,10 +11,10 @@
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm121/mx_gemm.h"
 #include "backend/cuda/arch/sm121/peak.h"
+#include "backend/cuda/arch/sm90/peak.h"
 #include "backend/cuda/arch/sm90/dense_gemm.h"
 #include "backend/cuda/arch/sm90/gemm.h"
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/arch/sm90/peak.h"
 #include "backend/cuda/arch/sm90/split_gemm.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
 #pragma once
-// Attention for many tokens on wgmma; arguments: attention/attend_plan.h FlashArgs.
+// Attention for many tokens on wgmma; arguments: attention/attend_plan.h FlashArgs. sm90_attend_serves
+// is for tests and benches, as sm90_gemm_serves (gemm.h).
 
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/launch/kernel_table.h"
@@ -7,7 +8,6 @@
 
 namespace nibble::backend::cuda {
 
-// Whether this build has it for such pages: for tests and benches, as sm90_gemm_serves (gemm.h).
 [[nodiscard]] bool sm90_attend_serves(KvPages::Type type);
 // args.tile_count tiles. REQUIRES flash_serves. Throws Error(kUnsupported) for what it does not serve.
 void sm90_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on);

@@ -236,6 +236,15 @@ TEST_P(CpuKernels, widened_pages_are_the_codes_values) {
           ASSERT_TRUE(same(out[i], want)) << kernels.name << " " << name_of(dtype) << " [" << r << ", " << c << "] of "
                                           << cols << ": " << out[i] << ", want " << want;
         }
+        std::vector<float> plain(codes.size(), -1.0f);
+        format_of(dtype).widen({.page = {codes.data(), scales.data()},
+                                .cols = cols,
+                                .from = from,
+                                .to = to,
+                                .scale_per_row = per_row,
+                                .out = plain.data()});
+        for (size_t i = 0; i < out.size() && (per_row || cols == kPageTokens); ++i)
+          ASSERT_TRUE(same(plain[i], out[i])) << "the plain loop at " << i;
       }
     }
   }

@@ -120,7 +120,7 @@ class Bench {
     fill(reinterpret_cast<uint8_t*>(x_), int64_t{kMaxTokens} * 4096 * 4, normal);
   }
 
-  void decode(int keys, int tokens, KvPages::Type type, int window);
+  void decode(int keys, int tokens, KvDtype type, int window);
   void prefill(int tokens, int window);
   void dense(const char* name, int rows, int cols, int tokens);
   void route(int tokens);
@@ -181,12 +181,12 @@ FlashArgs Bench::attention(const std::vector<backend::Row>& rows, int context, i
           .window = window};
 }
 
-void Bench::decode(int keys, int tokens, KvPages::Type type, int window) {
-  const int element = type == KvPages::Type::kBf16 ? 2 : 1;
+void Bench::decode(int keys, int tokens, KvDtype type, int window) {
+  const auto row_bytes = static_cast<int>(page_row_bytes(type, kHeadDim));
   std::vector<backend::Row> rows;
   for (int i = 0; i < tokens; ++i) rows.push_back({i, 1, keys});
   FlashArgs args = attention(rows, keys, window);
-  const DecodePlan plan = plan_decode({tokens, kKvHeads, element, window}, attend_device_);
+  const DecodePlan plan = plan_decode({tokens, kKvHeads, row_bytes, window}, attend_device_);
   const DecodeScratch scratch = decode_scratch(plan.target, kKvHeads);
   args.decode_count = tokens;
   args.target = plan.target;
@@ -195,10 +195,10 @@ void Bench::decode(int keys, int tokens, KvPages::Type type, int window) {
   AttendShares shares;
   share_tokens(rows, shares);
   const std::vector<int32_t> positions(static_cast<size_t>(tokens), keys - 1);
-  const AttendCost c = cost(shares, positions, window, {kHeads, kKvHeads, element});
-  const int64_t half = int64_t{tokens} * args.pages_per_row * kPageTokens * kKvHeads * kHeadDim * element;
+  const AttendCost c = cost(shares, positions, window, {kHeads, kKvHeads, row_bytes});
+  const int64_t half = int64_t{tokens} * args.pages_per_row * kPageTokens * kKvHeads * row_bytes;
   const int layers = static_cast<int>(std::clamp<int64_t>(kPoolBytes / (2 * half), 1, 64));
-  add({(element == 2 ? "attend_decode bf16, keys " : "attend_decode e4m3, keys ") + std::to_string(keys) +
+  add({"attend_decode " + std::string(backend::name_of(type)) + ", keys " + std::to_string(keys) +
            (window > 0 ? " window" : ""),
        tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
       layers, [&](int i) {
@@ -212,13 +212,13 @@ void Bench::prefill(int tokens, int window) {
   const std::vector<backend::Row> rows = {{0, tokens, tokens}};
   FlashArgs args = attention(rows, tokens, window);
   for (const bool wgmma : {false, true}) {
-    if (wgmma && !sm90_attend_serves(KvPages::Type::kBf16)) continue;
+    if (wgmma && !sm90_attend_serves(KvDtype::kBf16)) continue;
     AttendShares shares;
     share_tokens(rows, shares, wgmma ? kSm90PrefillTokens : kPrefillTokens);
     args.tiles = device_copy(shares.prefill);
     args.tile_count = static_cast<int>(shares.prefill.size());
     args.ctas = std::min(args.tile_count * kKvHeads, sms_);
-    const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2});
+    const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2 * kHeadDim});
     const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * kHeadDim * 2;
     // What has to be read is each key once: cost() counts what tiles read, mostly from L2.
     add({std::string(wgmma ? "sm90_attend_prefill bf16" : "any_attend_prefill bf16") + (window > 0 ? ", window" : ""),
@@ -226,8 +226,7 @@ void Bench::prefill(int tokens, int window) {
         4, [&](int i) {
           args.keys = pool_ + i * 2 * half;
           args.values = pool_ + (i * 2 + 1) * half;
-          wgmma ? sm90_attend_prefill(args, KvPages::Type::kBf16, on_)
-                : any_attend_prefill(args, KvPages::Type::kBf16, on_);
+          wgmma ? sm90_attend_prefill(args, KvDtype::kBf16, on_) : any_attend_prefill(args, KvDtype::kBf16, on_);
         });
   }
 }
@@ -422,10 +421,10 @@ void Bench::write(const char* path) const {
 void run(const char* path) {
   static_cast<void>(open_device(0));
   Bench bench;
-  for (const auto type : {KvPages::Type::kBf16, KvPages::Type::kE4m3})
+  for (const auto type : {KvDtype::kBf16, KvDtype::kE4m3})
     for (const int keys : {128, 2048, 8192, 32768, 131072}) bench.decode(keys, 1, type, 0);
-  bench.decode(32768, 1, KvPages::Type::kBf16, 128);
-  for (const int tokens : {8, 64}) bench.decode(2048, tokens, KvPages::Type::kBf16, 0);
+  bench.decode(32768, 1, KvDtype::kBf16, 128);
+  for (const int tokens : {8, 64}) bench.decode(2048, tokens, KvDtype::kBf16, 0);
   for (const int tokens : {512, 2048, 8192}) {
     for (const int window : {0, 128}) bench.prefill(tokens, window);
     bench.dense("qkv", 5120, kHidden, tokens);

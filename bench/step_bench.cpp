@@ -168,7 +168,7 @@ Step Bench::step_of(int tokens) const {
             .cosine = table_,
             .sine = table_,
             .kv_slots = slots_,
-            .kv = {keys_, values_, KvPages::Type::kBf16},
+            .kv = {keys_, values_, KvDtype::kBf16},
             .tokens = tokens,
             .heads = kHeads,
             .kv_heads = kKvHeads};

@@ -285,7 +285,7 @@ int execute(const BenchOptions& asked) {
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, steps_of(shape, source.config), {terminal, {}});
   backend::CostModel cost{source.config.dims, stored_formats(options.model, source.weights)};
-  cost.formats.kv_value_bytes = kv_value_bytes(options.model, source.config.dims);
+  cost.formats.kv_row_bytes = kv_row_bytes(options.model, source.config.dims);
   BenchHead head = head_of(options, source.config, cost);
   head.peaks = std::move(peaks);
   head.backend = loaded.backend().name();

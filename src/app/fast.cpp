@@ -65,7 +65,7 @@ std::optional<FastPlace> place_on_card(const ModelOptions& options, const model:
     return std::nullopt;
   const bool fp8 = options.run.attention != backend::AttentionKernel::kReference &&
                    backend::cuda::flash_serves(d.heads, d.kv_heads, d.head_dim, KvDtype::kE4m3) &&
-                   backend::cuda::prefill_takes_fp8(card);
+                   backend::cuda::prefill_takes(card, KvDtype::kE4m3);
   return fp8 ? kCard : kBf16Card;
 }
 

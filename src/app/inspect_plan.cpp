@@ -127,7 +127,7 @@ class Planner {
         config_(config),
         backend_config_(model::backend_config(config, {}, options.model.run.dense)),
         cost_{config.dims, stored_formats(options.model, weights)} {
-    cost_.formats.kv_value_bytes = kv_value_bytes(options.model, config.dims);
+    cost_.formats.kv_row_bytes = kv_row_bytes(options.model, config.dims);
     if (options.model.run.backend == BackendKind::kReference)
       throw Error(Code::kUnsupported, "want --backend cpu or cuda, found reference: it has plain loops only");
     if (options.model.run.backend == BackendKind::kCuda) {

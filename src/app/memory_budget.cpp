@@ -55,10 +55,9 @@ void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<c
               advice.empty() ? "nothing smaller would fit" : fmt::format("would fit: {}", fmt::join(advice, " or ")));
 }
 
-double kv_value_bytes(const ModelOptions& options, const backend::Dims& dims) {
-  if (options.run.backend == BackendKind::kReference) return 8;
-  const backend::KvType& type = backend::type_of(options.run.kv_type());
-  return type.value_bytes + type.scale_bytes / static_cast<double>(dims.head_dim);
+int64_t kv_row_bytes(const ModelOptions& options, const backend::Dims& dims) {
+  if (options.run.backend == BackendKind::kReference) return int64_t{sizeof(double)} * dims.head_dim;
+  return backend::row_bytes(backend::type_of(options.run.kv_type()), dims.head_dim);
 }
 
 MemoryLimit host_limit() {
@@ -99,7 +98,7 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
   }
   const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;
   MemoryNeeds needs{.weights = 0,
-                    .kv = backend::kv_bytes(config, kv_value_bytes(options, config.dims)),
+                    .kv = backend::kv_bytes(config, kv_row_bytes(options, config.dims)),
                     .activations = backend::slot_bytes(config, value_bytes)};
   for (int r = 0; r < backend::kWeightRoles; ++r) {  // what is requantised is a copy
     const auto role = static_cast<backend::WeightRole>(r);

@@ -58,6 +58,7 @@ struct Budget {
 // Throws Error(kOutOfMemory) for a backend that will not fit, with the flag values that would.
 Budget check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost);
 
-[[nodiscard]] double kv_value_bytes(const ModelOptions& options, const backend::Dims& dims);
+// Of the key, or the value, of a head of a token, as the backend holds it.
+[[nodiscard]] int64_t kv_row_bytes(const ModelOptions& options, const backend::Dims& dims);
 
 }  // namespace nibble::app

@@ -79,7 +79,7 @@ TEST(memory_budget, mapped_weights_are_not_the_backends) {
   EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * (512 + 8 * 2));
   for (const backend::KvType& type : backend::kKvTypes) {  // the table is what counts, whatever is in it
     options.run.kv = type.dtype;
-    EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * (512 * type.value_bytes + 8 * type.scale_bytes));
+    EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * 8 * backend::row_bytes(type, 64));
   }
   EXPECT_EQ(dummy_bytes(options, config.dims), 0);
   options.load_format = LoadFormat::kDummy;

@@ -97,7 +97,7 @@ backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
   const backend::BackendConfig sized = model::backend_config(config, engine::step_limits(limits, config.dims), dense);
   const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, dense)};
   return {.weights = cost.weight_bytes(),
-          .kv = backend::kv_bytes(sized, kv_value_bytes(options, config.dims)),
+          .kv = backend::kv_bytes(sized, kv_row_bytes(options, config.dims)),
           .activations = backend::slot_bytes(sized, sizeof(float)) + kOtherBytes};
 }
 

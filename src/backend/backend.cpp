@@ -1,5 +1,7 @@
 #include "backend/backend.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 
 namespace nibble::backend {
@@ -11,10 +13,15 @@ std::string_view name_of(Slot slot) {
   return kNames[static_cast<size_t>(slot)];
 }
 
-int64_t kv_bytes(const BackendConfig& config, double value_bytes) {
+int64_t kv_bytes(const BackendConfig& config, int64_t row_bytes) {
   int64_t pages = 0;
   for (const LayerKind kind : config.layer_kinds) pages += config.kv_pages[static_cast<size_t>(kind)];
-  return static_cast<int64_t>(static_cast<double>(pages * kPageTokens * 2 * config.dims.kv_width()) * value_bytes);
+  int64_t bytes = pages;
+  for (const int64_t factor : {int64_t{2} * kPageTokens, config.dims.kv_heads, row_bytes})
+    if (__builtin_mul_overflow(bytes, factor, &bytes))
+      throw Error(Code::kUnsupported, "KV cache: want fewer than 2^63 bytes, found {} pages of {} heads of {} bytes",
+                  pages, config.dims.kv_heads, row_bytes);
+  return bytes;
 }
 
 int64_t slot_bytes(const BackendConfig& config, int64_t value_bytes) {

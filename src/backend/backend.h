@@ -43,7 +43,8 @@ struct MemoryNeeds {  // bytes
   [[nodiscard]] constexpr int64_t total() const { return weights + kv + activations + graphs + upload; }
 };
 
-[[nodiscard]] int64_t kv_bytes(const BackendConfig& config, double value_bytes);
+// row_bytes: of a head of a token, of its key or its value (kv_dtype.h). Throws Error(kUnsupported) beyond 2^63.
+[[nodiscard]] int64_t kv_bytes(const BackendConfig& config, int64_t row_bytes);
 // All slots, each value of them so large.
 [[nodiscard]] int64_t slot_bytes(const BackendConfig& config, int64_t value_bytes);
 

@@ -132,7 +132,7 @@ Cost CostModel::of(Stage stage, LayerKind kind, const StepShape& step) const {
       read({kSinks});
       for (const Row& row : step.rows) {
         const Keys keys = keys_of(row, kind == LayerKind::kSliding ? dims.sliding_window : 0);
-        cost.bytes += keys.distinct * static_cast<double>(2 * dims.kv_width()) * formats.kv_value_bytes;
+        cost.bytes += keys.distinct * static_cast<double>(2 * dims.kv_heads * kv_row_bytes());
         cost.flops += keys.summed * static_cast<double>(4 * dims.q_width());
       }
       break;

@@ -5,11 +5,13 @@
 
 #include "backend/args.h"
 #include "backend/dims.h"
+#include "backend/kv_dtype.h"
 #include "backend/stage.h"
 #include "backend/weights.h"
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace nibble::backend {
@@ -36,7 +38,7 @@ using StageCosts = std::array<Cost, kStages>;  // by Stage
 // How a backend holds what is read.
 struct StoredFormats {
   std::array<WeightFormat, kWeightRoles> of_role{};  // by WeightRole
-  double kv_value_bytes = 2;                         // scales included
+  std::optional<int64_t> kv_row_bytes{};             // of a head of a token (kv_dtype.h); none: bf16's
 
   // OpenAI's checkpoints: MXFP4 experts, all else bf16.
   [[nodiscard]] static StoredFormats as_shipped();
@@ -76,6 +78,10 @@ struct CostModel {
   [[nodiscard]] int64_t weight_bytes() const;
   // Of one tensor.
   [[nodiscard]] double bytes_of(WeightRole role) const;
+  // Of the key, or the value, of a head of a token.
+  [[nodiscard]] int64_t kv_row_bytes() const {
+    return formats.kv_row_bytes.value_or(row_bytes(type_of(KvDtype::kBf16), dims.head_dim));
+  }
 };
 
 }  // namespace nibble::backend

@@ -23,22 +23,24 @@ enum class KvDtype : uint8_t {
   kInt8,  // of a head of a token: round(x / scale) to nearest, scale = max|x| / 127 in bf16; lossy
 };
 
-// All that there is to say of a type but how it is rounded. A new one is a name above and a line below. A backend that
-// is not in its `on` refuses it by name. Which kernels a backend then needs: cuda/attention/README.md.
+// All that there is to say of a type but how it is rounded. A new one is a name above, a line below and a line in
+// round_kv. A backend that is not in its `on` refuses it by name; one that is has a struct for it: KvRow of
+// cuda/attention/page_rows.cuh and of cpu/kv_row.h.
 struct KvType {
   KvDtype dtype;
   std::string_view name;
   std::string_view word;  // --kv-cache-dtype
-  int value_bytes;
-  int scale_bytes;  // of a head of a token
+  int value_bits;
+  int scale_bytes;  // of a block
+  int block;        // values of a row that share a scale; 0: all of it
   bool lossy;       // beside bf16
   BackendSet on;    // who has kernels for it
 };
 inline constexpr KvType kKvTypes[] = {
-    {KvDtype::kBf16, "bf16", "bf16", 2, 0, false, kEveryBackend},
-    {KvDtype::kF32, "f32", "f32", 4, 0, false, kEveryBackend},
-    {KvDtype::kE4m3, "e4m3", "fp8", 1, 0, true, kEveryBackend},
-    {KvDtype::kInt8, "int8", "int8", 1, 2, true, {BackendKind::kCpu, BackendKind::kReference}}};
+    {KvDtype::kBf16, "bf16", "bf16", 16, 0, 1, false, kEveryBackend},
+    {KvDtype::kF32, "f32", "f32", 32, 0, 1, false, kEveryBackend},
+    {KvDtype::kE4m3, "e4m3", "fp8", 8, 0, 1, true, kEveryBackend},
+    {KvDtype::kInt8, "int8", "int8", 8, 2, 0, true, {BackendKind::kCpu, BackendKind::kReference}}};
 inline constexpr size_t kKvDtypes = std::size(kKvTypes);
 static_assert([] {
   for (size_t i = 0; i < kKvDtypes; ++i)
@@ -49,6 +51,25 @@ static_assert([] {
 [[nodiscard]] constexpr std::string_view name_of(KvDtype dtype) { return type_of(dtype).name; }
 // Throws Error(kUnsupported), naming both, where the backend has no kernels for it.
 void require_taken(const KvType& type, BackendKind backend);
+
+// Of a row, a head of a token: `values` of the type. Throws Error(kUnsupported) where these are not whole blocks of it.
+[[noreturn]] void refuse_row(const KvType& type, int64_t values);
+[[nodiscard]] constexpr int64_t code_bytes(const KvType& type, int64_t values) {
+  const bool fits = values > 0 && values <= std::numeric_limits<int64_t>::max() / 64;
+  if (!fits || (type.block > 0 && values % type.block != 0) || values * type.value_bits % 8 != 0)
+    refuse_row(type, values);
+  return values * type.value_bits / 8;
+}
+[[nodiscard]] constexpr int64_t scale_bytes(const KvType& type, int64_t values) {
+  return type.scale_bytes * (type.block > 0 ? values / type.block : 1);
+}
+[[nodiscard]] constexpr int64_t row_bytes(const KvType& type, int64_t values) {
+  return code_bytes(type, values) + scale_bytes(type, values);
+}
+// Whether a value can be stored without a look at its neighbours.
+[[nodiscard]] constexpr bool stands_alone(const KvType& type) {
+  return type.scale_bytes == 0 && type.value_bits % 8 == 0;
+}
 
 // NaN where a value is not finite, and then so is what it scales; 0 where all are below 2^-100.
 [[nodiscard]] inline Bf16 int8_scale(std::span<const float> head) {

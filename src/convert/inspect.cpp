@@ -1,5 +1,6 @@
 #include "convert/inspect.h"
 
+#include "backend/kv_dtype.h"
 #include "base/error.h"
 #include "model/manifest.h"
 
@@ -16,8 +17,6 @@ using model::Part;
 using model::shape_of;
 using model::WeightRole;
 namespace {
-
-constexpr int64_t kKvElementBytes = 2;  // bf16
 
 WeightClass class_of(WeightRole role) {
   using enum WeightRole;
@@ -75,7 +74,9 @@ void add(ClassNumbers& to, const ClassNumbers& more) {
   to.parameters += more.parameters;
 }
 
-int64_t kv_bytes_per_token_layer(const backend::Dims& d) { return 2 * d.kv_width() * kKvElementBytes; }
+int64_t kv_bytes_per_token_layer(const backend::Dims& d) {
+  return 2 * d.kv_heads * row_bytes(backend::type_of(backend::KvDtype::kBf16), d.head_dim);
+}
 
 ModelNumbers sum_of(const ModelConfig& config, const std::vector<Counted>& all) {
   const backend::Dims& d = config.dims;

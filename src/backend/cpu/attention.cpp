@@ -26,9 +26,6 @@ void prefetch(const void* page, int64_t bytes) {
 // Of a page's keys of which the first `seen` are seen: whole vectors, two at a time.
 int64_t seen_columns(int seen) { return std::min((seen + 31) / 32 * 32, kPageTokens); }
 
-// What widened keys and values are divided by.
-float unit_of(const KvCache& cache) { return cache.dtype() == KvDtype::kE4m3 ? kE4m3Unit : 1.0f; }
-
 }  // namespace
 
 Attention::Attention(const BackendConfig& config, const Kernels& kernels, Activations activations, ThreadPool& pool)
@@ -143,21 +140,22 @@ Attention::Pages Attention::read(const Args& args, const Block& block, int64_t k
   const KvCache& cache = args.cache;
   const int64_t begin = first_key(block.first_position, args.window), end = block.first_position + block.tokens;
   const bool single = block.tokens == 1;
+  const KvOperand operand = cache.format().operand;
   Pages pages{.first_key = range.begin * kRangeTokens,
               .from = 0,
               .to = 0,
               .keys = {},
               .values = {},
-              .is_bf16 = single && cache.dtype() == KvDtype::kBf16,
-              .paired = paired_ != nullptr && by_head(block) && cache.dtype() == KvDtype::kBf16,
+              .is_bf16 = single && operand == KvOperand::kBf16,
+              .paired = paired_ != nullptr && by_head(block) && operand == KvOperand::kBf16,
               .unread = false,
               .following = {}};
   pages.from = static_cast<int>(std::max<int64_t>(begin - pages.first_key, 0));
   pages.to = static_cast<int>(std::min(end - pages.first_key, kRangeTokens));
-  const bool in_place = pages.is_bf16 || cache.dtype() == KvDtype::kF32;
+  const bool in_place = pages.is_bf16 || operand == KvOperand::kF32;
   pages.unread = single && in_place;
   const int64_t dim = dims_.head_dim, floats = kPageTokens * dim;
-  const auto widen = kernels_.widen[static_cast<size_t>(cache.dtype())];
+  const auto widen = kernels_.widening(cache.format());
   const int32_t* ids = args.pages.ids.data() + static_cast<int64_t>(block.row) * args.pages.pages_per_row;
   for (int64_t i = 0; i < 2; ++i) {
     const int64_t p = (range.begin + 1) * kRangePages + i;
@@ -210,7 +208,7 @@ void Attention::weigh(const Args& args, const Set& set, const Pages& pages, cons
                       float* scores) const {
   const int from = seen_from(set.first_position, args.window, pages).from;
   const int to = seen_from(set.first_position + (set.rows - 1) * set.step, args.window, pages).to;
-  const float factor = unit_of(args.cache) / std::sqrt(static_cast<float>(dims_.head_dim));
+  const float factor = args.cache.format().unit / std::sqrt(static_cast<float>(dims_.head_dim));
   for (int64_t r = 0; r < set.rows; ++r) {
     float* const row = scores + r * kRangeTokens;
     const Keys seen = seen_from(set.first_position + r * set.step, args.window, pages);
@@ -309,7 +307,7 @@ void Attention::attend_paired(const Args& args, const PairedSet& of, const Pages
 void Attention::join(const Args& args, const Block& block, int64_t kv_head) const {
   const int64_t dim = dims_.head_dim, ranges = block.ranges;
   const Partial all = partial(block, block.first_range, kv_head);
-  const float unit = unit_of(args.cache);
+  const float unit = args.cache.format().unit;
   for (int64_t t = 0; t < block.tokens; ++t) {
     for (int64_t h = 0; h < group_; ++h) {
       const int64_t head = kv_head * group_ + h, at = query(block, t, h) * ranges;

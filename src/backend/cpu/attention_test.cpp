@@ -1,11 +1,13 @@
 #include "backend/cpu/attention.h"
 
+#include "backend/kv_half_byte_testing.h"
 #include "base/random.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -25,7 +27,12 @@ float random_at(uint64_t seed, size_t i) {
 // Rows of one layer in a cache of `dtype` whose pages lie in no order; what was not written is NaN.
 class Layer {
  public:
-  Layer(int64_t heads, KvDtype dtype, std::vector<int64_t> contexts) : contexts_(std::move(contexts)) {
+  Layer(int64_t heads, KvDtype dtype, std::vector<int64_t> contexts)
+      : Layer(heads, format_of(dtype), [dtype](std::span<float> row) { round_kv(dtype, row); }, std::move(contexts)) {}
+  // round: what the format makes of a row.
+  Layer(int64_t heads, const KvFormat& format, const std::function<void(std::span<float>)>& round,
+        std::vector<int64_t> contexts)
+      : contexts_(std::move(contexts)) {
     config_.dims = {.layers = 1, .heads = heads, .kv_heads = 2, .head_dim = 64, .experts = 1, .topk = 1};
     int32_t count = 0;
     for (const int64_t context : contexts_) {
@@ -33,7 +40,7 @@ class Layer {
       count += pages_per_row_;
     }
     config_.kv_pages.fill(count);
-    cache_ = std::make_unique<KvCache>(config_.dims, count, dtype);
+    cache_ = std::make_unique<KvCache>(config_.dims, count, format);
     cache_->poison();
     ids_.assign(contexts_.size() * static_cast<size_t>(pages_per_row_), -1);
     const int64_t width = config_.dims.kv_width();
@@ -48,8 +55,8 @@ class Layer {
         }
         cache_->write(id * kPageTokens + static_cast<int32_t>(t % kPageTokens), k.data(), v.data());
         for (size_t h = 0; h < k.size(); h += 64) {
-          round_kv(dtype, std::span(k).subspan(h, 64));
-          round_kv(dtype, std::span(v).subspan(h, 64));
+          round(std::span(k).subspan(h, 64));
+          round(std::span(v).subspan(h, 64));
         }
         keys_.insert(keys_.end(), k.begin(), k.end());
         values_.insert(values_.end(), v.begin(), v.end());
@@ -170,6 +177,77 @@ TEST(cpu_attention, ranges_windows_and_blocks_match_double) {
           }
         }
       }
+    }
+  }
+}
+
+// kv_half_byte_testing.h in the cache: a code is two values of a token; scales are [blocks, kPageTokens] of a page.
+struct HalfByteRow {
+  static constexpr int kValues = 2;
+  static constexpr KvOperand kOperand = KvOperand::kNone;
+  static constexpr float kUnit = 1;
+
+  static E8m0& scale(const KvPage& page, const KvPlace& at, int64_t block) {
+    return static_cast<E8m0*>(page.scales)[block * kPageTokens + at.token];
+  }
+  static void store(std::span<const float> row, const KvPage& page, const KvPlace& at) {
+    for (int64_t d = 0; d < std::ssize(row); d += 2) {
+      if (d % kHalfByte.block == 0) {
+        float most = 0;
+        for (const float x : row.subspan(static_cast<size_t>(d), kHalfByte.block))
+          most = std::isfinite(x) ? std::max(most, std::abs(x)) : std::numeric_limits<float>::quiet_NaN();
+        scale(page, at, d / kHalfByte.block) = half_byte_scale(most);
+      }
+      const E8m0 own = scale(page, at, d / kHalfByte.block);
+      const auto i = static_cast<size_t>(d);
+      static_cast<uint8_t*>(page.codes)[at.code(d / 2)] =
+          static_cast<uint8_t>(half_byte_code(row[i], own) | half_byte_code(row[i + 1], own) << 4);
+    }
+  }
+  static float value(const KvPage& page, const KvPlace& at, int64_t d) {
+    const int code = static_cast<const uint8_t*>(page.codes)[at.code(d / 2)] >> 4 * (d % 2) & 15;
+    return half_byte_value(static_cast<uint8_t>(code), scale(page, at, d / kHalfByte.block));
+  }
+};
+constexpr KvFormat kHalfByteFormat = format_of<HalfByteRow>(kHalfByte);
+
+TEST(cpu_attention, a_cache_of_half_byte_rows_matches_double) {
+  for (const int64_t heads : {2, 16}) {
+    const Layer layer(heads, kHalfByteFormat, round_half_bytes, {kRange + 77, 40});
+    for (const int64_t window : {0, 1, 128}) {
+      for (const int64_t tokens : {1, 5, 40}) {
+        const auto got = layer.attend(tokens, tokens, window, 2), want = layer.want(tokens, window);
+        for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << heads << " heads at " << i;
+        EXPECT_EQ(layer.attend(tokens, 1, window, 1), got);
+      }
+    }
+  }
+}
+
+TEST(cpu_attention, a_page_of_half_byte_rows_is_34_bytes_a_token_and_moves_whole) {
+  const Dims dims{.kv_heads = 2, .head_dim = 64};
+  KvCache cache(dims, 3, kHalfByteFormat);
+  EXPECT_EQ(cache.page_bytes(), kPageTokens * 34);
+  cache.poison();
+  std::vector<float> k(128), v(128);
+  for (size_t i = 0; i < k.size(); ++i) {
+    k[i] = random_at(3, i);
+    v[i] = random_at(4, i);
+  }
+  cache.write(kPageTokens + 7, k.data(), v.data());
+  cache.copy(1, 2);
+  for (const int64_t head : {0, 1}) {
+    std::vector<float> keys(64 * kPageTokens), values(keys);
+    widen_rows<HalfByteRow>({cache.keys(2, head), kPageTokens, 0, 64, false, keys.data()});
+    widen_rows<HalfByteRow>({cache.values(2, head), 64, 0, kPageTokens, true, values.data()});
+    std::vector<float> want_k(k.begin() + 64 * head, k.begin() + 64 * head + 64);
+    std::vector<float> want_v(v.begin() + 64 * head, v.begin() + 64 * head + 64);
+    round_half_bytes(want_k);
+    round_half_bytes(want_v);
+    for (size_t d = 0; d < 64; ++d) {
+      EXPECT_EQ(keys[d * kPageTokens + 7], want_k[d]);
+      EXPECT_EQ(values[7 * 64 + d], want_v[d]);
+      EXPECT_TRUE(std::isnan(keys[d * kPageTokens + 8]) && std::isnan(values[6 * 64 + d]));
     }
   }
 }

@@ -387,7 +387,8 @@ void widen_e4m3(const WidenArgs& args) {
     const auto left = end - i;
     const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
     const __m512i codes = _mm512_maskz_loadu_epi8(mask, in + i);
-    // The code's bits moved to those of an F16 make a value kE4m3Unit too small, subnormals included.
+    // The code's bits moved to those of an F16 make a value KvRow<KvDtype::kE4m3>::kUnit too small, subnormals
+    // included.
     const auto move = [&](__m256i part, uint16_t* out) __attribute__((always_inline)) {
       const __m512i bits = _mm512_slli_epi16(_mm512_cvtepi8_epi16(part), 7);
       _mm512_store_si512(out, _mm512_and_si512(bits, _mm512_set1_epi16(static_cast<int16_t>(0xbfff))));

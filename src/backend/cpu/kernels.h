@@ -142,16 +142,6 @@ struct Int8Kernels {
   return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4 || format == WeightFormat::kGgmlQ8;
 }
 
-// Rows [from, to) of a page of the KV cache as floats.
-struct WidenArgs {
-  KvPage page;  // [.., cols]
-  int64_t cols;
-  int from, to;
-  bool scale_per_row;  // of int8; else one per column, at most kPageTokens
-  float* out;          // [.., cols]; E4M3 comes divided by kE4m3Unit
-};
-inline constexpr float kE4m3Unit = 256.0f;  // between the codes' bits as an F16's and their values
-
 // c[r][n] += sum over k of a[r][k] * b[k][n], k in rising order: attention's products.
 struct AccumulateArgs {
   const float* a;
@@ -186,7 +176,11 @@ struct Kernels {
   bool (*arranges)(WeightFormat format) = nullptr;
   void (*arrange)(WeightFormat format, std::span<const float> x, float* out) = nullptr;
   void (*multiply)(const MultiplyArgs& args) = nullptr;
-  std::array<void (*)(const WidenArgs& args), kKvDtypes> widen{};  // by KvDtype; null: kF32, which is read in place
+  std::array<void (*)(const WidenArgs& args), kKvDtypes> widen{};  // by KvDtype; null: by KvFormat's plain loop
+  [[nodiscard]] auto widening(const KvFormat& format) const {
+    const auto type = static_cast<size_t>(format.type.dtype);
+    return type < widen.size() && widen[type] != nullptr ? widen[type] : format.widen;
+  }
   void (*accumulate)(const AccumulateArgs& args) = nullptr;
   // x[i] *= factor; returns the largest, or -infinity.
   float (*scale_max)(float factor, std::span<float> x) = nullptr;

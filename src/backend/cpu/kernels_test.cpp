@@ -230,12 +230,21 @@ TEST_P(CpuKernels, widened_pages_are_the_codes_values) {
           float want = -1.0f;
           if (r >= from && r < to) {
             want = dtype == KvDtype::kBf16   ? Bf16{codes[i]}.to_float()
-                   : dtype == KvDtype::kE4m3 ? E4m3{bytes[i]}.to_float() / kE4m3Unit
+                   : dtype == KvDtype::kE4m3 ? E4m3{bytes[i]}.to_float() / KvRow<KvDtype::kE4m3>::kUnit
                                              : static_cast<int8_t>(bytes[i]) * scales[per_row ? r : c].to_float();
           }
           ASSERT_TRUE(same(out[i], want)) << kernels.name << " " << name_of(dtype) << " [" << r << ", " << c << "] of "
                                           << cols << ": " << out[i] << ", want " << want;
         }
+        std::vector<float> plain(codes.size(), -1.0f);
+        format_of(dtype).widen({.page = {codes.data(), scales.data()},
+                                .cols = cols,
+                                .from = from,
+                                .to = to,
+                                .scale_per_row = per_row,
+                                .out = plain.data()});
+        for (size_t i = 0; i < out.size() && (per_row || cols == kPageTokens); ++i)
+          ASSERT_TRUE(same(plain[i], out[i])) << "the plain loop at " << i;
       }
     }
   }

@@ -209,9 +209,9 @@ HWY_INLINE V load(const E4m3* p) {
   const V v = hn::PromoteTo(F(), hn::BitCast(H(), half));
   // NaN's codes come as what would be 480; baseline's PromoteTo knows no NaN.
   const V nan = hn::Set(F(), std::numeric_limits<float>::quiet_NaN());
-  return hn::IfThenElse(hn::Eq(hn::Abs(v), hn::Set(F(), 480.0f / kE4m3Unit)), nan, v);
+  return hn::IfThenElse(hn::Eq(hn::Abs(v), hn::Set(F(), 480.0f / KvRow<KvDtype::kE4m3>::kUnit)), nan, v);
 }
-HWY_INLINE float value(const E4m3* p) { return p->to_float() / kE4m3Unit; }
+HWY_INLINE float value(const E4m3* p) { return p->to_float() / KvRow<KvDtype::kE4m3>::kUnit; }
 
 template <class T>
 void widen(const WidenArgs& args) {
@@ -225,7 +225,8 @@ void widen(const WidenArgs& args) {
 void widen_int8(const WidenArgs& args) {
   const auto* in = static_cast<const int8_t*>(args.page.codes);
   HWY_ALIGN float scales[kPageTokens];
-  for (int64_t i = 0; i < kPageTokens; i += lanes()) hn::Store(load(args.page.scales + i), F(), scales + i);
+  for (int64_t i = 0; i < kPageTokens; i += lanes())
+    hn::Store(load(static_cast<const Bf16*>(args.page.scales) + i), F(), scales + i);
   for (int64_t r = args.from; r < args.to; ++r) {
     const int64_t row = r * args.cols;
     int64_t c = 0;
@@ -236,6 +237,14 @@ void widen_int8(const WidenArgs& args) {
     }
     for (; c < args.cols; ++c) args.out[row + c] = in[row + c] * scales[args.scale_per_row ? r : c];
   }
+}
+
+constexpr auto widenings() {
+  std::array<void (*)(const WidenArgs& args), kKvDtypes> of{};
+  of[static_cast<size_t>(KvDtype::kBf16)] = widen<Bf16>;
+  of[static_cast<size_t>(KvDtype::kE4m3)] = widen<E4m3>;
+  of[static_cast<size_t>(KvDtype::kInt8)] = widen_int8;
+  return of;
 }
 
 template <int kRows, class B, bool kFetch>
@@ -361,7 +370,7 @@ Kernels table(std::string_view name) {
           .arranges = arranges,
           .arrange = arrange,
           .multiply = multiply,
-          .widen = {widen<Bf16>, nullptr, widen<E4m3>, widen_int8},
+          .widen = widenings(),
           .accumulate = accumulate,
           .scale_max = scale_max,
           .exp_sum = exp_sum,

@@ -100,7 +100,7 @@ class StreamedCudaBackend final : public CudaBackend {
   void copy_page(const PageCopy& copy) override {
     for (size_t l = 0; l < at_.kv.size(); ++l) {
       if (config_.layer_kinds[l] != copy.kind) continue;
-      const int64_t bytes = int64_t{kPageTokens} * dims_.kv_width() * value_bytes(at_.kv[l].type);
+      const int64_t bytes = int64_t{kPageTokens} * dims_.kv_heads * page_row_bytes(at_.kv[l].type, dims_.head_dim);
       for (void* part : {at_.kv[l].keys, at_.kv[l].values}) {
         std::byte* pages = static_cast<std::byte*>(part);
         cuda_check(cudaMemcpyAsync(pages + copy.to * bytes, pages + copy.from * bytes, static_cast<size_t>(bytes),

@@ -76,9 +76,9 @@ struct PrefillPlan {
   std::string tile;  // for people
 };
 struct PrefillKernel {
-  std::optional<Kernel> (*serve)(KvPages::Type) = nullptr;
+  std::optional<Kernel> (*serve)(const PageType&) = nullptr;
   PrefillPlan (*plan)(int64_t tiles, int64_t kv_heads, const DeviceFacts&) = nullptr;
-  void (*launch)(const FlashArgs&, KvPages::Type, const Launch&) = nullptr;
+  void (*launch)(const FlashArgs&, KvDtype, const Launch&) = nullptr;
   int tile_tokens = 0;  // of one row, to a tile
 };
 

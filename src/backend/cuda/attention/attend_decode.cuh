@@ -1,6 +1,6 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
-// source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values bf16 or e4m3; q f32, out f32 or rounded
+// source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values as KvRow says; q f32, out f32 or rounded
 //      or, of a step of lone tokens, made here of qkv's sums (attend_sums.cuh)
 // grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's keys), see
 //      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
@@ -9,7 +9,7 @@
 //      the dependency wait; the next kernel may start behind it
 // mma  m16n8k16; the kv head's 8 query heads are rows 0..7 with the high halves of q (and of p), rows 8..15 the same
 //      heads with the low halves: the tile's idle half buys q and p of 16 bits
-// bytes keys * kv_heads * 128 * sizeof(element) per token; flops 4 * heads * 64 * keys per token
+// bytes keys * kv_heads * 2 rows per token; flops 4 * heads * 64 * keys per token
 // measured (H200, bf16, one token; between a qkv and an o, and as share of the read bandwidth in a chain of its own):
 //      window of 128 keys 2.2 µs; 128 keys 2.6; 2048 keys 4.7; 8192 keys 8.7; 32768 keys 20.4, 77 %; 131072 keys 91 %
 //      256 tokens of 20b, a warp each (H100): 1 to 32 keys 7.4 µs behind rope_sums, where CTAs of 4 warps took 22; 1024
@@ -41,10 +41,10 @@ struct DecodeTile {
   static constexpr int kStepKeys = kDecodeStepKeys;
   static constexpr int kStages = kTheStages;  // of a warp's ring of steps
   static constexpr int kCtasPerSm = 16 / kWarps;
-  static constexpr int kStageBytes = kStepKeys * 2 * Kv::kRowBytes;
+  static constexpr int kStageBytes = 2 * rows_bytes<Kv>(kStepKeys);
   static constexpr int kDims = kGroupHeads * kHeadDim / kThreads;  // of the result, per thread
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
-  static constexpr int kSharedBytes = decode_smem_bytes(Kv::kBytes, {kWarps, kStages});
+  static constexpr int kSharedBytes = decode_smem_bytes(rows_bytes<Kv>(1), {kWarps, kStages});
   // Of the query's parts, the first that the thread's warp deals with.
   __device__ static int first_part() { return kWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / kAttendLanes; }
   static_assert(kRingBytes + (kWarps > 1 ? kDimSteps * kAttendLanes * 16 : 0) == kSharedBytes,
@@ -126,7 +126,7 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n) {
     uint32_t b[kDimSteps][2];
-    Kv::load_keys(b, stage, 8 * n, lane);
+    Kv::load_keys(b, shared_rows<Kv>(stage, Tile::kStepKeys), 8 * n, lane);
     float d[4] = {};
 #pragma unroll
     for (int s = 0; s < kDimSteps; ++s) Kv::mma(d, q[s], b[s]);
@@ -161,7 +161,7 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 #pragma unroll
     for (int quad = 0; quad < kDimTiles / 4; ++quad) {
       uint32_t b[4][2];
-      Kv::load_values(b, stage + Tile::kStepKeys * Kv::kRowBytes, 8 * n, quad, lane);
+      Kv::load_values(b, shared_rows<Kv>(stage + rows_bytes<Kv>(Tile::kStepKeys), Tile::kStepKeys), 8 * n, quad, lane);
 #pragma unroll
       for (int j = 0; j < 4; ++j) Kv::mma(state.out[4 * quad + j], p, b[j]);
     }
@@ -217,12 +217,28 @@ struct DecodeSteps {
       const bool is_new = key > old && key <= keys.last;
       if (which != Keys::kAll && is_new != (which == Keys::kNew)) continue;
       const int64_t page = key / kPageTokens != first / kPageTokens ? far : near;
-      const int64_t byte =
-          ((page * args.kv_heads + head) * kPageTokens + key % kPageTokens) * Kv::kRowBytes + at % Kv::kChunks * 16;
+      const RowPlace row =
+          place_of<Kv>(((page * args.kv_heads + head) * kPageTokens + key % kPageTokens) * kHeadDim, kHeadDim);
+      const int64_t byte = row.code + at % Kv::kChunks * 16;
       const auto fill = key <= keys.last ? ptx::Fill::kCopy : ptx::Fill::kZero;
       const uint32_t place = stage(i) + Kv::chunk_at(slot, at % Kv::kChunks);
       ptx::async_copy16(place, static_cast<const uint8_t*>(args.keys) + byte, fill);
-      ptx::async_copy16(place + Tile::kStepKeys * Kv::kRowBytes, static_cast<const uint8_t*>(args.values) + byte, fill);
+      ptx::async_copy16(place + rows_bytes<Kv>(Tile::kStepKeys), static_cast<const uint8_t*>(args.values) + byte, fill);
+      if (at % Kv::kChunks == 0) copy_scales(row, stage(i), slot, fill);
+    }
+  }
+  // Of a key and its value, through registers: scales do not come in pieces of 16 bytes of a row.
+  __device__ __forceinline__ void copy_scales(const RowPlace& row, uint32_t to, int slot, ptx::Fill fill) const {
+    constexpr int kBytes = rows_scale_bytes<Kv>(1);
+    static_assert(kBytes % 2 == 0);
+    for (const void* all : {args.keys, args.values}) {
+#pragma unroll
+      for (int byte = 0; byte < kBytes; byte += 2) {
+        const auto* from = reinterpret_cast<const uint16_t*>(static_cast<const uint8_t*>(all) + row.scale + byte);
+        ptx::store_shared2(shared_rows<Kv>(to, Tile::kStepKeys).scales + static_cast<uint32_t>(slot * kBytes + byte),
+                           fill == ptx::Fill::kCopy ? *from : uint16_t{0});
+      }
+      to += static_cast<uint32_t>(rows_bytes<Kv>(Tile::kStepKeys));
     }
   }
   // All of step i; always a group, so that counts stay true.

@@ -3,16 +3,22 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/attention/attend_emulated_testing.h"
+#include "backend/cuda/attention/any_attend.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/attention/attend_testing.h"
+#include "backend/cuda/attention/half_byte_testing.cuh"
 #include "backend/cuda/arch/sm90/attend.cuh"
 
 #include <gtest/gtest.h>
 
 #include <string>
+#include <type_traits>
 
 namespace nibble::backend::cuda {
 namespace {
+
+using KvBf16 = KvRow<KvDtype::kBf16>;
+using KvE4m3 = KvRow<KvDtype::kE4m3>;
 
 constexpr AttendDevice kDevice{.sms = 3, .sm_smem_bytes = 233472};
 
@@ -46,21 +52,9 @@ struct Attempt {
             .window = f.window};
   }
 
-  // What the kernel before writes becomes NaN.
-  template <class Kv>
-  void forget_step() {
-    std::fill(q.begin(), q.end(), std::nanf(""));
-    for (size_t t = 0; t < f.positions.size(); ++t)
-      for (int head = 0; head < f.shape.kv_heads; ++head) {
-        const auto at = static_cast<ptrdiff_t>(f.at(f.token_row[t], f.positions[t], head) * Kv::kBytes);
-        std::fill_n(keys.begin() + at, Kv::kRowBytes, uint8_t{0xff});
-        std::fill_n(values.begin() + at, Kv::kRowBytes, uint8_t{0xff});
-      }
-  }
-
   template <class Kv>
   void decode(bool with_sinks, uint64_t seed) {
-    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, Kv::kBytes, f.window};
+    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, rows_bytes<Kv>(1), f.window};
     const DecodePlan plan = plan_decode(shape, kDevice);
     const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
     partials.assign(static_cast<size_t>(scratch.floats), std::nanf(""));
@@ -81,7 +75,9 @@ struct Attempt {
       std::copy(whole_keys.begin(), whole_keys.end(), keys.begin());
       std::copy(whole_values.begin(), whole_values.end(), values.begin());
     };
-    forget_step<Kv>();
+    std::fill(q.begin(), q.end(), std::nanf(""));
+    f.forget_step(keys);
+    f.forget_step(values);
     emulate_decode<Kv, DecodeInput::kTurned>(launch, a, plan);
     for (const int count : finished) ASSERT_EQ(count, 0);
   }
@@ -136,12 +132,19 @@ struct Attempt {
   }
 };
 
-PageValues values_of(int bytes) { return bytes == 2 ? PageValues::kBf16 : PageValues::kE4m3; }
+template <class Kv>
+const TestPages& pages_of() {
+  if constexpr (std::is_same_v<Kv, HalfByteRow>)
+    return kHalfBytePages;
+  else
+    return Kv::kType == KvDtype::kBf16 ? kBf16Pages : Kv::kType == KvDtype::kE4m3 ? kE4m3Pages : kF32Pages;
+}
 
 template <class Kv>
 void check_decode(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences, bool sinks) {
-  SCOPED_TRACE(testing::Message() << shape.heads << " heads, window " << window << ", element " << Kv::kBytes << " B");
-  AttendFixture f(shape, window, sequences, 21, values_of(Kv::kBytes));
+  SCOPED_TRACE(testing::Message() << shape.heads << " heads, window " << window << ", pages of "
+                                  << pages_of<Kv>().type.name);
+  AttendFixture f(shape, window, sequences, 21, pages_of<Kv>());
   Attempt run(f);
   ASSERT_TRUE(run.shares.prefill.empty());
   run.decode<Kv>(sinks, 1);
@@ -177,7 +180,7 @@ TEST(attend_emulated, decode_by_lone_warps_splits_a_long_sequence_among_many_sho
 // The emulator's kernel before ends when the first CTA waits for it: the newest token goes first.
 template <class Kv>
 void check_newest_first(int context, int window) {
-  AttendFixture f({8, 1, 64}, window, {{context, std::min(context, kMaxDecodeTokens)}}, 24, values_of(Kv::kBytes));
+  AttendFixture f({8, 1, 64}, window, {{context, std::min(context, kMaxDecodeTokens)}}, 24, pages_of<Kv>());
   Attempt run(f);
   std::reverse(run.shares.decode.begin(), run.shares.decode.end());
   run.decode<Kv>(true, 1);
@@ -200,8 +203,9 @@ TEST(attend_emulated, decode_with_more_tokens_than_lanes) {
 
 template <class Kv>
 void check_prefill(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences, bool sinks) {
-  SCOPED_TRACE(testing::Message() << shape.heads << " heads, window " << window << ", element " << Kv::kBytes << " B");
-  AttendFixture f(shape, window, sequences, 22, values_of(Kv::kBytes));
+  SCOPED_TRACE(testing::Message() << shape.heads << " heads, window " << window << ", pages of "
+                                  << pages_of<Kv>().type.name);
+  AttendFixture f(shape, window, sequences, 22, pages_of<Kv>());
   Attempt run(f);
   const auto launch = [&] {
     if (!run.shares.decode.empty()) run.decode<Kv>(sinks, 1);
@@ -242,7 +246,7 @@ TEST(attend_emulated, decode_rows_and_prefill_chunks_in_one_step) {
 // What docs/decisions/0006 says of FP8; exact sums over rounded and over unrounded pages, no kernel.
 TEST(attend_emulated, e4m3_pages_move_the_result_by_a_few_percent) {
   const AttendShape shape{8, 1, 64};
-  const AttendFixture exact(shape, 0, {{300, 8}}, 31), rounded(shape, 0, {{300, 8}}, 31, PageValues::kE4m3);
+  const AttendFixture exact(shape, 0, {{300, 8}}, 31), rounded(shape, 0, {{300, 8}}, 31, kE4m3Pages);
   double difference = 0, size = 0;
   for (size_t t = 0; t < exact.positions.size(); ++t)
     for (int head = 0; head < shape.heads; ++head) {
@@ -254,6 +258,72 @@ TEST(attend_emulated, e4m3_pages_move_the_result_by_a_few_percent) {
     }
   EXPECT_LT(std::sqrt(difference / size), 0.06);
   EXPECT_GT(std::sqrt(difference / size), 0.01);
+}
+
+TEST(attend_emulated, decode_of_half_byte_pages_is_the_exact_sum) {
+  const std::vector<AttendSequence> edges = {{1, 1},  {2, 1},   {31, 3},  {33, 2},  {64, 1},
+                                             {65, 1}, {127, 1}, {129, 3}, {130, 1}, {257, 2}};
+  for (const int window : {0, 128, 1}) check_decode<HalfByteRow>({8, 1, 64}, window, edges, true);
+  check_decode<HalfByteRow>({6, 2, 64}, 128, {{200, 1}, {12, 1}}, false);
+  check_decode<HalfByteRow>({8, 1, 64}, 0, {{1337, 1}, {70, 1}}, true);
+  std::vector<AttendSequence> many(14, {9, 1});
+  many[3] = {700, 1};
+  check_decode<HalfByteRow>({6, 2, 64}, 0, many, false);  // lone warps
+  for (const int context : {1, 8, 66, 200}) check_newest_first<HalfByteRow>(context, 128);
+}
+
+// The general kernel: every type, rows of any length.
+template <class Kv>
+void check_any(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences) {
+  SCOPED_TRACE(testing::Message() << shape.heads << " heads of " << shape.head_dim << ", window " << window
+                                  << ", pages of " << pages_of<Kv>().type.name);
+  AttendFixture f(shape, window, sequences, 25, pages_of<Kv>());
+  std::vector<uint8_t> keys = f.page_bytes(f.keys), values = f.page_bytes(f.values);
+  std::vector<float> out(f.q.size(), std::nanf(""));
+  const auto tokens = static_cast<int>(f.positions.size());
+  const AttendLaunch args{.q = f.q.data(),
+                          .out = out.data(),
+                          .sinks = f.sinks.data(),
+                          .token_row = f.token_row.data(),
+                          .positions = f.positions.data(),
+                          .pages = f.pages.data(),
+                          .kv = {keys.data(), values.data(), f.held.type.dtype},
+                          .pages_per_row = f.pages_per_row,
+                          .tokens = tokens,
+                          .heads = shape.heads,
+                          .kv_heads = shape.kv_heads,
+                          .head_dim = shape.head_dim,
+                          .window = window};
+  const emulation::Launch launch{
+      .grid = shape.heads, .threads = kAttendWarps * kWarpLanes, .grid_y = tokens, .predecessor = {}};
+  ASSERT_EQ(emulation::run(launch,
+                           [&] {
+                             if (shape.head_dim <= 32) return any_attend<Kv, 1>(args);
+                             shape.head_dim <= 64 ? any_attend<Kv, 2>(args) : any_attend<Kv, 4>(args);
+                           }),
+            "");
+  for (int t = 0; t < tokens; ++t)
+    for (int head = 0; head < shape.heads; ++head) {
+      const AttendFixture::Want want = f.want(static_cast<size_t>(t), head, true);
+      for (int d = 0; d < shape.head_dim; ++d)
+        ASSERT_NEAR(out[static_cast<size_t>((t * shape.heads + head) * shape.head_dim + d)],
+                    want.out[static_cast<size_t>(d)], attend_bound(0x1p-18, want, static_cast<size_t>(d)))
+            << "token " << t << " head " << head << " dim " << d;
+    }
+}
+
+TEST(attend_emulated, the_general_kernel_takes_pages_of_every_type) {
+  const std::vector<AttendSequence> rows = {{1, 1}, {70, 3}, {130, 12}};
+  for (const int window : {0, 128}) {
+    check_any<KvBf16>({4, 2, 64}, window, rows);
+    check_any<KvE4m3>({4, 2, 64}, window, rows);
+    check_any<KvRow<KvDtype::kF32>>({4, 2, 64}, window, rows);
+    check_any<HalfByteRow>({4, 2, 64}, window, rows);
+  }
+  check_any<KvE4m3>({2, 1, 24}, 0, {{80, 2}});
+  check_any<KvBf16>({2, 1, 80}, 0, {{80, 2}});
+  check_any<HalfByteRow>({2, 1, 32}, 0, {{80, 2}});
+  check_any<HalfByteRow>({2, 2, 128}, 0, {{80, 2}});
 }
 
 TEST(attend_emulated, a_huge_sink_leaves_almost_nothing) {

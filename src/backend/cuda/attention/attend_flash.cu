@@ -7,9 +7,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-void check_shapes(const FlashArgs& args, KvPages::Type type, Kernel kernel) {
-  require_shape(type == KvPages::Type::kBf16 || type == KvPages::Type::kE4m3, kernel, "bf16 or e4m3 pages",
-                static_cast<int64_t>(type));
+void check_shapes(const FlashArgs& args, Kernel kernel) {
   require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
                 kernel, "1 to 8 query heads per kv head", args.heads);
 }
@@ -68,30 +66,26 @@ void launch_prefill(const FlashArgs& args, Kernel name, const Launch& on) {
 
 }  // namespace
 
-void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
-  const bool bf16 = type == KvPages::Type::kBf16;
-  const Kernel name = bf16 ? kernel::kAttendDecodeBf16 : kernel::kAttendDecodeE4m3;
-  check_shapes(args, type, name);
+void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
+  const Kernel name = kernel::kAttendDecode.of(page_type(type).dtype);
+  check_shapes(args, name);
   require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, name, "1 to 16384 tokens",
                 args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
-  if (bf16) {
-    launch_input<KvBf16>(args, plan, name, on);
-  } else {
-    launch_input<KvE4m3>(args, plan, name, on);
-  }
+  const bool taken = with_page_type(
+      type, [](const PageType& t) { return t.decode; },
+      [&]<KvDtype kType>() { launch_input<KvRow<kType>>(args, plan, name, on); });
+  require_shape(taken, name, "pages that it takes", static_cast<int64_t>(type));
 }
 
-void any_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
-  const bool bf16 = type == KvPages::Type::kBf16;
-  const Kernel name = bf16 ? kernel::kAttendPrefillBf16 : kernel::kAttendPrefillE4m3;
-  check_shapes(args, type, name);
+void any_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
+  const Kernel name = kernel::kAttendPrefill.of(page_type(type).dtype);
+  check_shapes(args, name);
   require_shape(args.tile_count > 0, name, "at least one tile", args.tile_count);
-  if (bf16) {
-    launch_prefill<KvBf16>(args, name, on);
-  } else {
-    launch_prefill<KvE4m3>(args, name, on);
-  }
+  const bool taken = with_page_type(
+      type, [](const PageType& t) { return t.prefill; },
+      [&]<KvDtype kType>() { launch_prefill<KvRow<kType>>(args, name, on); });
+  require_shape(taken, name, "pages that it takes", static_cast<int64_t>(type));
 }
 
 }  // namespace nibble::backend::cuda

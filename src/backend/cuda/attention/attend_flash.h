@@ -8,14 +8,14 @@
 namespace nibble::backend::cuda {
 
 // Whether the kernels take these shapes; the launchers throw Error(kUnsupported) where this is false.
-[[nodiscard]] constexpr bool flash_serves(int64_t heads, int64_t kv_heads, int64_t head_dim, KvPages::Type type) {
+[[nodiscard]] constexpr bool flash_serves(int64_t heads, int64_t kv_heads, int64_t head_dim, KvDtype type) {
   return head_dim == kHeadDim && kv_heads > 0 && heads % kv_heads == 0 && heads / kv_heads <= kGroupHeads &&
-         (type == KvPages::Type::kBf16 || type == KvPages::Type::kE4m3);
+         std::ranges::any_of(kPageTypes, [&](const PageType& t) { return t.dtype == type && t.decode; });
 }
 
 // Token by token: args.decode_count tokens. REQUIRES args.target and scratch as plan_decode and decode_scratch say.
-void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on);
+void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
 // args.tile_count tiles.
-void any_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on);
+void any_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on);
 
 }  // namespace nibble::backend::cuda

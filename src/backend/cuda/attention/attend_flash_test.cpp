@@ -26,16 +26,16 @@ class AttendFlash : public CudaTest {
   [[nodiscard]] static bool on_hopper() {
     int major = 0;
     cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    return major == 9 && sm90_attend_serves(KvPages::Type::kBf16);
+    return major == 9 && sm90_attend_serves(KvDtype::kBf16);
   }
 
   // Runs the step twice; the bits must agree. hopper: on its prefill kernel.
   std::vector<float> run(const AttendFixture& f, bool sinks, bool hopper) {
     AttendShares shares;
     share_tokens(f.rows, shares, hopper ? kSm90PrefillTokens : kPrefillTokens);
-    const bool bf16 = f.page_values == PageValues::kBf16;
-    const auto type = bf16 ? KvPages::Type::kBf16 : KvPages::Type::kE4m3;
-    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads, bf16 ? 2 : 1, f.window};
+    const KvDtype type = f.held.type.dtype;
+    const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads,
+                            static_cast<int>(row_bytes(f.held.type, kHeadDim)), f.window};
     const DecodePlan plan = plan_decode(shape, device());
     const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
     const DeviceArray<float> q(f.q), out(f.q.size()), partials(static_cast<size_t>(scratch.floats));
@@ -92,7 +92,7 @@ class AttendFlash : public CudaTest {
     check(f, sinks, false);
     const bool prefills =
         std::any_of(f.rows.begin(), f.rows.end(), [](const Row& r) { return r.tokens > kMaxDecodeTokens; });
-    if (prefills && f.page_values == PageValues::kBf16 && on_hopper()) check(f, sinks, true);
+    if (prefills && f.held.type.dtype == kSm90PrefillPages && on_hopper()) check(f, sinks, true);
   }
   void check(const AttendFixture& f, bool sinks, bool hopper) {
     SCOPED_TRACE(hopper ? "wgmma" : "mma.sync");
@@ -112,7 +112,7 @@ class AttendFlash : public CudaTest {
 };
 
 constexpr AttendShape kModel{64, 8, 64};
-constexpr PageValues kBoth[] = {PageValues::kBf16, PageValues::kE4m3};
+const TestPages* const kBoth[] = {&kBf16Pages, &kE4m3Pages};
 
 TEST_F(AttendFlash, decodes_like_double_at_page_and_window_edges) {
   const std::vector<AttendSequence> edges = {{1, 1},   {2, 1},   {31, 3},  {32, 1},  {33, 2},
@@ -120,15 +120,15 @@ TEST_F(AttendFlash, decodes_like_double_at_page_and_window_edges) {
                                              {129, 3}, {130, 1}, {191, 1}, {257, 8}, {1000, 2}};
   for (const AttendShape shape : {kModel, AttendShape{8, 2, 64}, {6, 2, 64}, {1, 1, 64}})
     for (const int window : {0, 128, 1})
-      for (const PageValues values : kBoth)
-        for (const bool sinks : {false, true}) check(AttendFixture(shape, window, edges, 21, values), sinks);
+      for (const TestPages* values : kBoth)
+        for (const bool sinks : {false, true}) check(AttendFixture(shape, window, edges, 21, *values), sinks);
 }
 
 TEST_F(AttendFlash, decodes_one_long_sequence_in_many_chunks) {
-  for (const PageValues values : kBoth) {
-    check(AttendFixture(kModel, 0, {{9001, 1}}, 22, values), true);
-    check(AttendFixture(kModel, 0, {{70, 1}, {4097, 2}, {5, 1}, {2048, 4}}, 23, values), true);
-    check(AttendFixture(kModel, 128, {{9001, 1}}, 24, values), true);
+  for (const TestPages* values : kBoth) {
+    check(AttendFixture(kModel, 0, {{9001, 1}}, 22, *values), true);
+    check(AttendFixture(kModel, 0, {{70, 1}, {4097, 2}, {5, 1}, {2048, 4}}, 23, *values), true);
+    check(AttendFixture(kModel, 128, {{9001, 1}}, 24, *values), true);
   }
 }
 
@@ -137,14 +137,13 @@ TEST_F(AttendFlash, decodes_many_sequences_by_lone_warps) {
   for (int i = 0; i < 90; ++i) many.push_back({1 + i * 37 % 200 + (i % 40 == 7 ? 4000 : 0), 1 + i % 3 / 2});
   for (const AttendShape shape : {kModel, AttendShape{40, 8, 64}})
     for (const int window : {0, 128})
-      for (const PageValues values : kBoth) check(AttendFixture(shape, window, many, 29, values), window == 0);
+      for (const TestPages* values : kBoth) check(AttendFixture(shape, window, many, 29, *values), window == 0);
 }
 
 struct DeviceRun {
   const Launch& on;
   void turn(const RopeSumsArgs& args) const { any_rope_sums(args, on); }
-  void decode(const FlashArgs& args, const DecodePlan& plan, KvPages::Type type,
-              const std::vector<uint8_t>& /*sums*/) const {
+  void decode(const FlashArgs& args, const DecodePlan& plan, KvDtype type, const std::vector<uint8_t>& /*sums*/) const {
     any_attend_decode(args, type, plan, on);
   }
 };
@@ -156,9 +155,9 @@ TEST_F(AttendFlash, decodes_of_sums_with_the_bits_of_rope_and_attention_one_afte
       edges.push_back({1 + i * 37 % 200, 1});
       deep.push_back({1 + i * 37 % 200 + (i % 40 == 7 ? 4000 : 0), 1});
     }
-    for (const PageValues values : kBoth) {
-      check_decode_of_sums<DeviceArray>(AttendFixture(kModel, 128, edges, 33, values), 3, device(), DeviceRun{on_});
-      check_decode_of_sums<DeviceArray>(AttendFixture(kModel, 0, deep, 34, values), 5, device(), DeviceRun{on_});
+    for (const TestPages* values : kBoth) {
+      check_decode_of_sums<DeviceArray>(AttendFixture(kModel, 128, edges, 33, *values), 3, device(), DeviceRun{on_});
+      check_decode_of_sums<DeviceArray>(AttendFixture(kModel, 0, deep, 34, *values), 5, device(), DeviceRun{on_});
     }
   }
   check_decode_of_sums<DeviceArray>(AttendFixture({40, 8, 64}, 1, {{64, 1}, {65, 1}}, 35), 8, device(), DeviceRun{on_});
@@ -167,12 +166,12 @@ TEST_F(AttendFlash, decodes_of_sums_with_the_bits_of_rope_and_attention_one_afte
 TEST_F(AttendFlash, prefills_like_double_for_odd_token_counts_with_and_without_prefix) {
   for (const int tokens : {9, 15, 16, 17, 63, 64, 65, 127, 128, 129})
     for (const int window : {0, 128})
-      for (const PageValues values : kBoth)
-        check(AttendFixture(kModel, window, {{tokens, tokens}, {tokens + 77, tokens}}, 25, values), true);
+      for (const TestPages* values : kBoth)
+        check(AttendFixture(kModel, window, {{tokens, tokens}, {tokens + 77, tokens}}, 25, *values), true);
 }
 
 TEST_F(AttendFlash, prefills_behind_a_long_prefix) {  // rings go round many times
-  for (const PageValues values : kBoth) check(AttendFixture(kModel, 0, {{2500, 64}, {4099, 40}}, 28, values), true);
+  for (const TestPages* values : kBoth) check(AttendFixture(kModel, 0, {{2500, 64}, {4099, 40}}, 28, *values), true);
 }
 
 TEST_F(AttendFlash, serves_decode_rows_and_prefill_chunks_in_one_step) {
@@ -187,19 +186,19 @@ TEST_F(AttendFlash, a_huge_sink_leaves_almost_nothing) {
 }
 
 TEST_F(AttendFlash, refuses_shapes_and_pages_that_it_does_not_take) {
-  const DecodePlan plan = plan_decode({1, 1, 2}, device());
-  const auto decode = [&](FlashArgs args, KvPages::Type type) { any_attend_decode(args, type, plan, on_); };
+  const DecodePlan plan = plan_decode({1, 1, 128}, device());
+  const auto decode = [&](FlashArgs args, KvDtype type) { any_attend_decode(args, type, plan, on_); };
   const FlashArgs good{.heads = 8, .kv_heads = 1, .decode_count = 1, .target = plan.target};
-  EXPECT_THROW(decode(good, KvPages::Type::kF32), Error);
+  EXPECT_THROW(decode(good, KvDtype::kF32), Error);
   FlashArgs bad = good;
   bad.heads = 9;
-  EXPECT_THROW(decode(bad, KvPages::Type::kBf16), Error);
+  EXPECT_THROW(decode(bad, KvDtype::kBf16), Error);
   bad = good;
   bad.decode_count = 0;
-  EXPECT_THROW(decode(bad, KvPages::Type::kBf16), Error);
-  EXPECT_THROW(any_attend_prefill(good, KvPages::Type::kBf16, on_), Error);
-  EXPECT_THROW(sm90_attend_prefill(good, KvPages::Type::kE4m3, on_), Error);
-  EXPECT_THROW(sm90_attend_prefill(good, KvPages::Type::kBf16, on_), Error);
+  EXPECT_THROW(decode(bad, KvDtype::kBf16), Error);
+  EXPECT_THROW(any_attend_prefill(good, KvDtype::kBf16, on_), Error);
+  EXPECT_THROW(sm90_attend_prefill(good, KvDtype::kE4m3, on_), Error);
+  EXPECT_THROW(sm90_attend_prefill(good, KvDtype::kBf16, on_), Error);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads, bool s
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
   // CTAs that fill the device: up to so many per SM
   const auto fill = [&](const DecodeRing& ring, int64_t per_sm) {
-    const int64_t fit = device.sm_smem_bytes / (decode_smem_bytes(shape.kv_bytes, ring) + kReservedBytes);
+    const int64_t fit = device.sm_smem_bytes / (decode_smem_bytes(shape.row_bytes, ring) + kReservedBytes);
     return std::clamp<int64_t>(fit, 1, per_sm) * device.sms;
   };
   const int64_t units = int64_t{shape.tokens} * shape.kv_heads, large = fill(kDecodeRing, 2);
@@ -46,15 +46,15 @@ DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
   const int64_t ctas = lone ? fill(ring, 4) : large;
   const int target = static_cast<int>(std::max<int64_t>(1, ctas / shape.kv_heads));
   const int chunks = never_split(shape.window) ? shape.tokens : target + shape.tokens;
-  return {.target = target, .grid = chunks, .smem_bytes = decode_smem_bytes(shape.kv_bytes, ring), .ring = ring};
+  return {.target = target, .grid = chunks, .smem_bytes = decode_smem_bytes(shape.row_bytes, ring), .ring = ring};
 }
 
-int most_target(int kv_heads, int kv_bytes, const AttendDevice& device) {
-  return plan_decode({kMaxDecodeCount, kv_heads, kv_bytes}, device).target;
+int most_target(int kv_heads, int row_bytes, const AttendDevice& device) {
+  return plan_decode({kMaxDecodeCount, kv_heads, row_bytes}, device).target;
 }
 
 AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window, const AttendHeads& heads) {
-  const int64_t key_bytes = int64_t{2} * kHeadDim * heads.kv_bytes * heads.kv_heads;
+  const int64_t key_bytes = int64_t{2} * heads.row_bytes * heads.kv_heads;
   const int64_t token_bytes = int64_t{2} * heads.heads * kHeadDim * 4;
   const int64_t key_flops = int64_t{4} * kHeadDim * heads.heads;
   AttendCost total;

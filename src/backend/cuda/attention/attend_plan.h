@@ -31,9 +31,8 @@ struct DecodeRing {
 };
 inline constexpr DecodeRing kDecodeRing{8, 3}, kSmallDecodeRing{4, 2}, kLoneDecodeRing{1, 3};
 // Of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands for several.
-[[nodiscard]] constexpr int decode_smem_bytes(int kv_bytes, const DecodeRing& ring) {
-  return ring.warps * ring.stages * kDecodeStepKeys * 2 * kHeadDim * kv_bytes +
-         (ring.warps > 1 ? kGroupHeads * kHeadDim * 4 : 0);
+[[nodiscard]] constexpr int decode_smem_bytes(int row_bytes, const DecodeRing& ring) {
+  return ring.warps * ring.stages * kDecodeStepKeys * 2 * row_bytes + (ring.warps > 1 ? kGroupHeads * kHeadDim * 4 : 0);
 }
 
 // Consecutive tokens of one row.
@@ -98,7 +97,7 @@ struct BlockSpan {
 }
 
 // For both kernels; device memory. head_dim is kHeadDim. A token sees the keys of its row up to its own position, at
-// most `window` of them (0: all). keys, values: [page, kv_heads, kPageTokens, kHeadDim] of bf16 or e4m3, 16-byte
+// most `window` of them (0: all). keys, values: as KvPages says, 16-byte
 // aligned; what no visible position names may hold anything, and is not read into a sum.
 struct FlashArgs {
   const float* q = nullptr;            // [tokens, heads, kHeadDim]
@@ -139,12 +138,12 @@ struct DecodePlan {
 [[nodiscard]] std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads, bool sums);
 struct DecodeShape {
   int tokens = 0, kv_heads = 0;
-  int kv_bytes = 2;  // of a key's or value's element
-  int window = 0;    // FlashArgs
+  int row_bytes = 0;  // of a key or a value
+  int window = 0;     // FlashArgs
 };
 [[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device);
 // The largest target of any step.
-[[nodiscard]] int most_target(int kv_heads, int kv_bytes, const AttendDevice& device);
+[[nodiscard]] int most_target(int kv_heads, int row_bytes, const AttendDevice& device);
 
 // Of all units only those of tokens in several chunks leave partials. Such a token has more than 1 / target of the
 // step's pages, so there are at most `target` of them and at most 2 * target units of theirs, whatever the step.
@@ -162,7 +161,7 @@ struct AttendCost {
   int64_t flops = 0;  // 4 * head_dim per visible key, query head and token
 };
 struct AttendHeads {
-  int heads = 0, kv_heads = 0, kv_bytes = 2;
+  int heads = 0, kv_heads = 0, row_bytes = 0;
 };
 [[nodiscard]] AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window,
                               const AttendHeads& heads);

@@ -36,18 +36,18 @@ TEST(attend_plan, tiles_never_exceed_their_bound) {
 }
 
 TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
-  const DecodePlan one = plan_decode({1, 8, 2}, kHopper);
+  const DecodePlan one = plan_decode({1, 8, 128}, kHopper);
   EXPECT_EQ(one, (DecodePlan{.target = 33, .grid = 34, .smem_bytes = 100352, .ring = kDecodeRing}));
-  EXPECT_EQ(plan_decode({1, 8, 2}, kSpark).target, 6);
+  EXPECT_EQ(plan_decode({1, 8, 128}, kSpark).target, 6);
   EXPECT_LE(one.smem_bytes, 99 * 1024);
-  EXPECT_EQ(plan_decode({33, 8, 2}, kHopper).ring, kDecodeRing);  // all of them at once
-  EXPECT_EQ(plan_decode({34, 8, 2}, kHopper), (DecodePlan{33, 67, 34816, kSmallDecodeRing}));
-  EXPECT_EQ(plan_decode({66, 8, 2}, kHopper).ring, kSmallDecodeRing);  // likewise
-  EXPECT_EQ(plan_decode({67, 8, 2}, kHopper), (DecodePlan{66, 133, 12288, kLoneDecodeRing}));
+  EXPECT_EQ(plan_decode({33, 8, 128}, kHopper).ring, kDecodeRing);  // all of them at once
+  EXPECT_EQ(plan_decode({34, 8, 128}, kHopper), (DecodePlan{33, 67, 34816, kSmallDecodeRing}));
+  EXPECT_EQ(plan_decode({66, 8, 128}, kHopper).ring, kSmallDecodeRing);  // likewise
+  EXPECT_EQ(plan_decode({67, 8, 128}, kHopper), (DecodePlan{66, 133, 12288, kLoneDecodeRing}));
   EXPECT_EQ(chunks_of(512, chunk_blocks(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
   for (int tokens = 1; tokens <= 300; ++tokens) {
-    const DecodePlan plan = plan_decode({tokens, 8, 2}, kHopper);
-    ASSERT_LE(plan.target, most_target(8, 2, kHopper));
+    const DecodePlan plan = plan_decode({tokens, 8, 128}, kHopper);
+    ASSERT_LE(plan.target, most_target(8, 128, kHopper));
     int pages = 0, units = 0, split = 0;
     const auto pages_of = [](int t) { return 1 + t * 37 % 300 + (t == 3 ? 2000 : 0); };
     for (int t = 0; t < tokens; ++t) pages += pages_of(t);
@@ -80,8 +80,8 @@ TEST(attend_plan, chunks_cover_all_pages_once_and_differ_by_one_at_most) {
 TEST(attend_plan, a_window_is_never_split_and_needs_a_cta_per_token) {
   EXPECT_TRUE(never_split(128) && never_split(1));
   EXPECT_FALSE(never_split(0) || never_split(129));
-  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .window = 128}, kHopper).grid, 5);
-  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .window = 4096}, kHopper).grid, 33 + 5);
+  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .row_bytes = 128, .window = 128}, kHopper).grid, 5);
+  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .row_bytes = 128, .window = 4096}, kHopper).grid, 33 + 5);
   EXPECT_EQ(visible_keys(127, 128).first, 0);
   EXPECT_EQ(visible_keys(128, 128).first, 1);
   for (int position = 0; position < 400; ++position)
@@ -92,10 +92,10 @@ TEST(attend_plan, cost_counts_visible_keys) {
   AttendShares shares;
   share_tokens(std::vector<Row>{{0, 1, 32768}}, shares);
   const std::vector<int32_t> position = {32767};
-  const AttendCost full = cost(shares, position, 0, {64, 8, 2});
+  const AttendCost full = cost(shares, position, 0, {64, 8, 128});
   EXPECT_EQ(full.bytes, int64_t{32768} * 8 * 64 * 2 * 2 + 2 * 64 * 64 * 4);
   EXPECT_EQ(full.flops, int64_t{4} * 64 * 64 * 32768);
-  EXPECT_EQ(cost(shares, position, 128, {64, 8, 1}).bytes, 128 * 8 * 64 * 2 + 2 * 64 * 64 * 4);
+  EXPECT_EQ(cost(shares, position, 128, {64, 8, 64}).bytes, 128 * 8 * 64 * 2 + 2 * 64 * 64 * 4);
 }
 
 }  // namespace

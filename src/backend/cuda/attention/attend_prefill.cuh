@@ -1,12 +1,11 @@
 #pragma once
 // attend_prefill: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of 16 tokens of a row, whose keys may
 // have come in earlier steps                                                               source: torch/model.py sdpa
-// args: attend_plan.h FlashArgs     keys, values bf16 or e4m3     q f32, out f32 or rounded
+// args: attend_plan.h FlashArgs     keys, values as KvRow says     q f32, out f32 or rounded
 // grid one CTA of 4 warps per (tile, kv head), the longest tiles first; 3 stages of one page of 64 keys by cp.async,
 //      shared by all warps; pages behind every window are skipped, masks are computed at the edges only
 // mma  m16n8k16, rows = (token, query head of the kv head): a warp has 4 tokens x 8 heads in two tiles, so that each
-//      fragment of keys and values serves two mma. q and p are rounded to the keys' operand type (bf16, or f16 for
-//      e4m3)
+//      fragment of keys and values serves two mma. q and p are rounded to the keys' operand type (KvRow pack)
 // bytes keys * kv_heads * 128 * sizeof(element) per tile, from L2 for all but the first     flops 4 * heads * 64 * keys
 //      per token
 // measured (H200): 8192 tokens, full layer 2.15 ms, 256 TFLOP/s; window layer 0.19 ms; 2048 tokens 0.19 and 0.055 ms;
@@ -27,7 +26,7 @@ struct PrefillTile {
   static constexpr int kStepKeys = 32;  // of a page, between two looks at the softmax: all 64 would spill
   static constexpr int kKeyTiles = kStepKeys / 8;
   static constexpr int kStages = 3;
-  static constexpr int kStageBytes = kPageTokens * 2 * Kv::kRowBytes;
+  static constexpr int kStageBytes = 2 * rows_bytes<Kv>(kPageTokens);
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static_assert(kWarps * kRowTiles * 2 == kPrefillTokens);
   static_assert(2 * (kSharedBytes + 1024) <= 100 * 1024, "two CTAs per SM of SM121");
@@ -155,7 +154,7 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
 #pragma unroll
   for (int n = 0; n < Tile::kKeyTiles; ++n) {
     uint32_t b[kDimSteps][2];
-    Kv::load_keys(b, stage, from + 8 * n, lane);
+    Kv::load_keys(b, shared_rows<Kv>(stage, kPageTokens), from + 8 * n, lane);
 #pragma unroll
     for (int s = 0; s < kDimSteps; ++s) {
 #pragma unroll
@@ -186,7 +185,7 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
 #pragma unroll
     for (int quad = 0; quad < kDimTiles / 4; ++quad) {
       uint32_t b[4][2];
-      Kv::load_values(b, stage + kPageTokens * Kv::kRowBytes, from + 8 * n, quad, lane);
+      Kv::load_values(b, shared_rows<Kv>(stage + rows_bytes<Kv>(kPageTokens), kPageTokens), from + 8 * n, quad, lane);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
 #pragma unroll

@@ -49,7 +49,8 @@ struct QkvSumHeads {
   bool value;  // of v, in the last round
   int dim[kRounds], head[kRounds];
   HeadPairs pairs[kRounds];
-  typename Kv::Pair page[2];  // of the last round, as pages hold them
+  typename Kv::Pair page[2];    // of the last round, as pages hold them
+  typename Kv::Scale scale[2];  // likewise
 
   // Reads what no kernel of the step writes.
   __device__ QkvSumHeads(const RopeSumsArgs& a, int of_token)
@@ -63,7 +64,7 @@ struct QkvSumHeads {
     for (int r = 0; r < kRounds; ++r) {
       const int part = Tile::kWarps == 1 ? r : static_cast<int>(threadIdx.x) / kAttendLanes % kDimSteps;
       const bool query = r < kRounds - 1;
-      dim[r] = query ? Kv::query_dim(part / 2, lane % 4, part % 2) : page_byte(0) / Kv::kBytes;
+      dim[r] = query ? Kv::query_dim(part / 2, lane % 4, part % 2) : page_dim(0);
       head[r] = query ? kv_head * group + min(lane / 4, group - 1) : a.heads + (value ? a.kv_heads : 0) + kv_head;
       pairs[r].set_bias(a.bias + head[r] * kHeadDim + dim[r]);
     }
@@ -99,27 +100,39 @@ struct QkvSumHeads {
 #pragma unroll
     for (int r = 0; r < kRounds; ++r)
       if (r < kRounds - 1 || !value) pairs[r].turn(cosine[r], sine[r]);
-    page[0] = Kv::page_pair(pairs[kRounds - 1].first);
-    page[1] = Kv::page_pair(pairs[kRounds - 1].second);
+    round(pairs[kRounds - 1].first, 0);
+    round(pairs[kRounds - 1].second, 1);
   }
   // Of query part `part`, and of part + kDimSteps.
   [[nodiscard]] __device__ const HeadPairs& query(int part) const { return pairs[Tile::kWarps == 1 ? part : 0]; }
 
-  [[nodiscard]] __device__ int page_byte(int half) const {
-    return (lane % (kAttendLanes / 2) * 2 + half * kHalfHead) * Kv::kBytes;
+  // The lane's first dimension of half a head, in the last round; sixteen lanes have all of it.
+  [[nodiscard]] __device__ int page_dim(int half) const { return lane % (kAttendLanes / 2) * 2 + half * kHalfHead; }
+  __device__ __forceinline__ void round(const float2& x, int half) {
+    static_assert(Kv::kAlone || Kv::kBlock == kHalfHead);
+    scale[half] = scale_of_lanes<Kv, kAttendLanes / 2>(Kv::kAlone ? 0.0f : ptx::max_nan(fabsf(x.x), fabsf(x.y)));
+    page[half] = Kv::pair(x, scale[half]);
   }
   // The token's key and value, into their slot of the pages.
   __device__ void store_slot() const {
-    auto* const to = static_cast<uint8_t*>(value ? args.kv.values : args.kv.keys) +
-                     place_in_pages(slot, args.kv_heads, static_cast<int>(blockIdx.x)) * Kv::kBytes;
-    for (int half = 0; half < 2; ++half) *reinterpret_cast<typename Kv::Pair*>(to + page_byte(half)) = page[half];
+    void* const pages = value ? args.kv.values : args.kv.keys;
+    const int64_t first = place_in_pages(slot, args.kv_heads, static_cast<int>(blockIdx.x));
+    for (int half = 0; half < 2; ++half) {
+      const RowPlace place = place_of<Kv>(first + page_dim(half), kHeadDim);
+      *reinterpret_cast<typename Kv::Pair*>(static_cast<uint8_t*>(pages) + place.code) = page[half];
+      if (page_dim(half) % kHalfHead == 0) store_scale<Kv>(pages, place, scale[half]);
+    }
   }
   // The same into shared memory, as key number `key` of a stage.
   __device__ void store_stage(uint32_t stage, int key) const {
-    const uint32_t rows = stage + (value ? Tile::kStepKeys * Kv::kRowBytes : 0);
+    const uint32_t rows = stage + (value ? rows_bytes<Kv>(Tile::kStepKeys) : 0);
     for (int half = 0; half < 2; ++half) {
-      const int byte = page_byte(half);
+      const int byte = Kv::code_bytes(page_dim(half));
       Kv::store_shared(rows + Kv::chunk_at(key, byte / 16) + static_cast<uint32_t>(byte % 16), page[half]);
+    }
+    if constexpr (!Kv::kAlone) {
+      const uint32_t scales = shared_rows<Kv>(rows, Tile::kStepKeys).scales;
+      if (page_dim(0) == 0) Kv::store_shared(scales + static_cast<uint32_t>(key * rows_scale_bytes<Kv>(1)), scale);
     }
   }
 };

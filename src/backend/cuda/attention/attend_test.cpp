@@ -21,19 +21,9 @@ const std::vector<AttendSequence> kSequences = {{1, 1},   {2, 1},   {31, 3},  {3
                                                 {63, 1},  {64, 7},  {65, 1},  {127, 1}, {128, 2},
                                                 {129, 3}, {130, 1}, {191, 1}, {257, 4}, {1000, 2}};
 
-std::vector<Bf16> to_bf16(const std::vector<float>& values) {
-  std::vector<Bf16> result;
-  for (const float v : values) result.push_back(Bf16::from_float(v));
-  return result;
-}
-
-std::vector<float> run(const AttendFixture& f, Sinks sinks, KvPages::Type type, const KernelTable& kernels,
-                       const Launch& on) {
-  const bool f32 = type == KvPages::Type::kF32;
+std::vector<float> run(const AttendFixture& f, Sinks sinks, const KernelTable& kernels, const Launch& on) {
   const DeviceArray<float> q(f.q), out(f.q.size());
-  const DeviceArray<float> keys32(f32 ? f.keys : std::vector<float>()), values32(f32 ? f.values : std::vector<float>());
-  const DeviceArray<Bf16> keys16(to_bf16(f32 ? std::vector<float>() : f.keys));
-  const DeviceArray<Bf16> values16(to_bf16(f32 ? std::vector<float>() : f.values));
+  const DeviceArray<uint8_t> keys(f.page_bytes(f.keys)), values(f.page_bytes(f.values));
   const DeviceArray<Bf16> on_sinks(f.sinks);
   const DeviceArray<int32_t> row(f.token_row), positions(f.positions), pages(f.pages);
   kernels.attend({.q = q.get(),
@@ -42,9 +32,7 @@ std::vector<float> run(const AttendFixture& f, Sinks sinks, KvPages::Type type, 
                   .token_row = row.get(),
                   .positions = positions.get(),
                   .pages = pages.get(),
-                  .kv = {.keys = f32 ? static_cast<void*>(keys32.get()) : keys16.get(),
-                         .values = f32 ? static_cast<void*>(values32.get()) : values16.get(),
-                         .type = type},
+                  .kv = {.keys = keys.get(), .values = values.get(), .type = f.held.type.dtype},
                   .pages_per_row = f.pages_per_row,
                   .tokens = static_cast<int>(f.positions.size()),
                   .heads = f.shape.heads,
@@ -59,11 +47,11 @@ TEST_F(Attend, matches_double_at_window_edges_with_and_without_sinks) {
   for (const AttendShape shape : {AttendShape{64, 8, 64}, {8, 1, 32}, {4, 2, 128}, {6, 3, 8}}) {
     for (const int window : {0, 128, 1}) {
       for (const Sinks sinks : {Sinks::kNone, Sinks::kUsual, Sinks::kHuge}) {
-        for (const auto type : {KvPages::Type::kF32, KvPages::Type::kBf16}) {
-          AttendFixture f(shape, window, kSequences, 21);
+        for (const TestPages* pages : {&kF32Pages, &kBf16Pages, &kE4m3Pages}) {
+          AttendFixture f(shape, window, kSequences, 21, *pages);
           if (sinks == Sinks::kHuge) std::fill(f.sinks.begin(), f.sinks.end(), Bf16::from_float(60));
-          const std::vector<float> got = run(f, sinks, type, kernels_, on_);
-          ASSERT_EQ(got, run(f, sinks, type, kernels_, on_)) << "not repeatable";
+          const std::vector<float> got = run(f, sinks, kernels_, on_);
+          ASSERT_EQ(got, run(f, sinks, kernels_, on_)) << "not repeatable";
           const auto dim = static_cast<size_t>(shape.head_dim), heads = static_cast<size_t>(shape.heads);
           for (size_t t = 0; t < f.positions.size(); ++t) {
             for (const int head : {0, static_cast<int>(t) % shape.heads, shape.heads - 1}) {

@@ -3,13 +3,16 @@
 
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_testing.h"
+#include "backend/kv_half_byte_testing.h"
 #include "base/random.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
+#include <span>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -23,14 +26,45 @@ struct AttendSequence {
   int context, tokens;
 };
 
-// What the keys and values are rounded to.
-enum class PageValues { kBf16, kE4m3 };
+// What pages make of a row, said apart from the kernels' code.
+struct TestPages {
+  const KvType& type;
+  void (*round)(std::span<float> row);
+  void (*encode)(std::span<const float> row, uint8_t* codes, uint8_t* scales);
+
+  // Bytes from the first page: of the codes of row number `row`, in pages of such rows, and of its scales.
+  [[nodiscard]] size_t codes_at(size_t row, int values) const {
+    return row / kPageTokens * kPageTokens * static_cast<size_t>(row_bytes(type, values)) +
+           row % kPageTokens * static_cast<size_t>(code_bytes(type, values));
+  }
+  [[nodiscard]] size_t scales_at(size_t row, int values) const {
+    return codes_at(row / kPageTokens * kPageTokens, values) +
+           kPageTokens * static_cast<size_t>(code_bytes(type, values)) +
+           row % kPageTokens * static_cast<size_t>(scale_bytes(type, values));
+  }
+};
+template <class Code>
+void encode_values(std::span<const float> row, uint8_t* codes, uint8_t* /*scales*/) {
+  for (size_t d = 0; d < row.size(); ++d) {
+    const Code code = Code::from_float(row[d]);
+    std::memcpy(codes + d * sizeof(Code), &code, sizeof(Code));
+  }
+}
+inline const TestPages kBf16Pages{type_of(KvDtype::kBf16), [](std::span<float> row) { round_kv(KvDtype::kBf16, row); },
+                                  encode_values<Bf16>};
+inline const TestPages kE4m3Pages{type_of(KvDtype::kE4m3), [](std::span<float> row) { round_kv(KvDtype::kE4m3, row); },
+                                  encode_values<E4m3>};
+inline const TestPages kF32Pages{type_of(KvDtype::kF32), [](std::span<float> /*row*/) {},
+                                 [](std::span<const float> row, uint8_t* codes, uint8_t* /*scales*/) {
+                                   std::memcpy(codes, row.data(), row.size_bytes());
+                                 }};
+inline const TestPages kHalfBytePages{kHalfByte, round_half_bytes, encode_half_bytes};
 
 // Keys and values of all sequences in shuffled pages; NaN wherever no sequence has written.
 struct AttendFixture {
   AttendFixture(const AttendShape& s, int window_in, std::vector<AttendSequence> list, uint64_t seed_in,
-                PageValues rounded = PageValues::kBf16)
-      : shape(s), window(window_in), sequences(std::move(list)), seed(seed_in), page_values(rounded) {
+                const TestPages& as = kBf16Pages)
+      : shape(s), window(window_in), sequences(std::move(list)), seed(seed_in), held(as) {
     int pages_used = 0;
     for (const AttendSequence& sequence : sequences) {
       pages_per_row = std::max(pages_per_row, pages_of(sequence.context));
@@ -59,10 +93,6 @@ struct AttendFixture {
                                shape.head_dim);
   }
 
-  [[nodiscard]] float rounded(float x) const {
-    return page_values == PageValues::kBf16 ? Bf16::from_float(x).to_float() : E4m3::from_float(x).to_float();
-  }
-
   void add(const AttendSequence& sequence, std::vector<int32_t>& order) {
     const auto row = static_cast<int32_t>(rows.size());
     rows.push_back({static_cast<int32_t>(positions.size()), sequence.tokens, sequence.context});
@@ -71,11 +101,16 @@ struct AttendFixture {
       if (p < pages_of(sequence.context)) order.pop_back();
     }
     for (int position = 0; position < sequence.context; ++position)
-      for (int h = 0; h < shape.kv_heads; ++h)
-        for (size_t d = 0; d < static_cast<size_t>(shape.head_dim); ++d) {
-          keys[at(row, position, h) + d] = rounded(value(1));
-          values[at(row, position, h) + d] = rounded(value(1));
+      for (int h = 0; h < shape.kv_heads; ++h) {
+        const auto dim = static_cast<size_t>(shape.head_dim);
+        const std::span key(&keys[at(row, position, h)], dim), own(&values[at(row, position, h)], dim);
+        for (size_t d = 0; d < dim; ++d) {
+          key[d] = value(1);
+          own[d] = value(1);
         }
+        held.round(key);
+        held.round(own);
+      }
     for (int i = sequence.context - sequence.tokens; i < sequence.context; ++i) {
       token_row.push_back(row);
       positions.push_back(i);
@@ -122,24 +157,30 @@ struct AttendFixture {
 
   // As a kernel's pages hold them.
   [[nodiscard]] std::vector<uint8_t> page_bytes(const std::vector<float>& from) const {
-    std::vector<uint8_t> bytes;
-    for (const float v : from) {
-      if (page_values == PageValues::kE4m3) {
-        bytes.push_back(E4m3::from_float(v).bits);
-      } else {
-        const uint16_t word = Bf16::from_float(v).bits;
-        bytes.push_back(static_cast<uint8_t>(word));
-        bytes.push_back(static_cast<uint8_t>(word >> 8));
-      }
-    }
+    const auto dim = static_cast<size_t>(shape.head_dim);
+    std::vector<uint8_t> bytes(from.size() / dim * static_cast<size_t>(row_bytes(held.type, shape.head_dim)));
+    for (size_t row = 0; row < from.size() / dim; ++row)
+      held.encode({from.data() + row * dim, dim}, bytes.data() + held.codes_at(row, shape.head_dim),
+                  bytes.data() + held.scales_at(row, shape.head_dim));
     return bytes;
+  }
+  // All bits of the step's keys or values set, as before it.
+  void forget_step(std::vector<uint8_t>& bytes) const {
+    for (size_t t = 0; t < positions.size(); ++t)
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        const size_t row = at(token_row[t], positions[t], head) / static_cast<size_t>(shape.head_dim);
+        std::memset(bytes.data() + held.codes_at(row, shape.head_dim), 0xff,
+                    static_cast<size_t>(code_bytes(held.type, shape.head_dim)));
+        std::memset(bytes.data() + held.scales_at(row, shape.head_dim), 0xff,
+                    static_cast<size_t>(scale_bytes(held.type, shape.head_dim)));
+      }
   }
 
   AttendShape shape;
   int window;
   std::vector<AttendSequence> sequences;
   uint64_t seed;
-  PageValues page_values;
+  const TestPages& held;
   uint64_t counter = 0;
   int pages_per_row = 0;
   std::vector<Row> rows;

@@ -2,38 +2,14 @@
 // Heads of q, k and v that are turned and put into their places, eight dimensions of a token at a time.
 
 #include "backend/args.h"
+#include "backend/cuda/attention/page_rows.cuh"
 #include "backend/cuda/dense/quad.cuh"
-#include "backend/cuda/ptx/convert.cuh"
 
 namespace nibble::backend::cuda {
 
 inline constexpr int kHalfHead = kGemvHeadDim / 2, kHeadTiles = kGemvHeadDim / layout::kTileRows;
 
-// Elements at to at + 3.
-__device__ __forceinline__ void store_page(void* pages, KvPages::Type type, int64_t at, const Quad& q) {
-  if (type == KvPages::Type::kF32) {
-    q.store(static_cast<float*>(pages) + at);
-  } else if (type == KvPages::Type::kBf16) {
-    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(pages) + at) = {ptx::pack_bf16(q.v[0], q.v[1]),
-                                                                     ptx::pack_bf16(q.v[2], q.v[3])};
-  } else {
-    uint32_t word = 0;
-    for (int i = 0; i < 4; ++i) word |= uint32_t{ptx::to_e4m3(q.v[i])} << (8 * i);
-    *reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(pages) + at) = word;
-  }
-}
-
-__device__ __forceinline__ void store_page(void* pages, KvPages::Type type, int64_t at, float value) {
-  if (type == KvPages::Type::kF32) {
-    static_cast<float*>(pages)[at] = value;
-  } else if (type == KvPages::Type::kBf16) {
-    static_cast<uint16_t*>(pages)[at] = static_cast<uint16_t>(ptx::pack_bf16(value, 0));
-  } else {
-    static_cast<uint8_t*>(pages)[at] = ptx::to_e4m3(value);
-  }
-}
-
-// The first of the elements that a head has at a slot.
+// The first of the values that a head has at a slot.
 __device__ __forceinline__ int64_t place_in_pages(int slot, int kv_heads, int kv_head) {
   return ((int64_t{slot / kPageTokens} * kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kGemvHeadDim;
 }
@@ -60,7 +36,8 @@ struct HeadQuads {
   __device__ void turn(const Quad& cosine, const Quad& sine) {
     for (int i = 0; i < 4; ++i) turn_pair(first.v[i], second.v[i], cosine.v[i], sine.v[i]);
   }
-  // Where q, or the token's slot of the pages, has them.
+  // Where q, or the token's slot of the pages, has them. The eight lanes that have a head call it together.
+  template <class Rows>
   __device__ void store(const RopeSumsArgs& a, int slot) const {
     if (head < a.heads) {
       float* q = a.q + (int64_t{token} * a.heads + head) * kGemvHeadDim + d;
@@ -71,8 +48,23 @@ struct HeadQuads {
     const bool is_key = head < a.heads + a.kv_heads;
     const int64_t at = place_in_pages(slot, a.kv_heads, head - a.heads - (is_key ? 0 : a.kv_heads)) + d;
     void* const pages = is_key ? a.kv.keys : a.kv.values;
-    store_page(pages, a.kv.type, at, first);
-    store_page(pages, a.kv.type, at + kHalfHead, second);
+    Rows::with(a.kv.type, [&](auto row) {
+      store_half<decltype(row)>(pages, at, first);
+      store_half<decltype(row)>(pages, at + kHalfHead, second);
+    });
+  }
+
+ private:
+  template <class Row>
+  __device__ static void store_half(void* pages, int64_t at, const Quad& q) {
+    static_assert(Row::kAlone || Row::kBlock == kHalfHead, "eight lanes have a block");
+    const float most = Row::kAlone ? 0.0f
+                                   : ptx::max_nan(ptx::max_nan(fabsf(q.v[0]), fabsf(q.v[1])),
+                                                  ptx::max_nan(fabsf(q.v[2]), fabsf(q.v[3])));
+    const auto scale = scale_of_lanes<Row, 8>(most);
+    const RowPlace place = place_of<Row>(at, kHeadDim);
+    Row::store4(static_cast<uint8_t*>(pages) + place.code, scale, q.v);
+    if (at % kHalfHead == 0) store_scale<Row>(pages, place, scale);
   }
 };
 

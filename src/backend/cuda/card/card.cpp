@@ -54,7 +54,7 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run)
   Carver measure(nullptr);
   const ArenaNeeds needs = arena_needs(config, run, Card(open_device(0)));
   static_cast<void>(carve(needs, measure));
-  const int64_t kv = kv_bytes(config, value_bytes(page_type(run.kv_type())));
+  const int64_t kv = kv_bytes(config, row_bytes(type_of(run.kv_type()), config.dims.head_dim));
   const bool graphs = needs.matrices == Matrices::kPacked && !run.eager;
   return {
       .weights = 0,

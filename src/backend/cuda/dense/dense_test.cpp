@@ -166,7 +166,7 @@ TEST_F(RopeKv, turns_pairs_and_fills_only_the_slots_named) {
                       .positions = on_positions.get(),
                       .kv_slots = on_slots.get(),
                       .rope_inv_freq = on_freq.get(),
-                      .kv = {.keys = keys.get(), .values = values.get(), .type = KvPages::Type::kF32},
+                      .kv = {.keys = keys.get(), .values = values.get(), .type = KvDtype::kF32},
                       .tokens = kTokens,
                       .heads = kHeads,
                       .kv_heads = kKvHeads,

@@ -129,17 +129,18 @@ TEST(gemv_emulated, rows_are_chosen_get_the_parts_of_their_delta_and_are_normed)
   check_normed_rows(Packing::kMxfp8, 8, 256, 0);
 }
 
-// Element i of pages whose values take so many bytes.
-double page_value(const std::vector<uint8_t>& pages, int kv_bytes, size_t i) {
-  if (kv_bytes == 1) return E4m3{pages[i]}.to_float();
+// Value i of pages.
+double page_value(const std::vector<uint8_t>& pages, KvDtype type, size_t i) {
+  if (type == KvDtype::kE4m3) return E4m3{pages[i]}.to_float();
+  const auto bytes = static_cast<size_t>(row_bytes(type_of(type), 1));
   uint32_t word = 0;
-  std::memcpy(&word, pages.data() + i * static_cast<size_t>(kv_bytes), static_cast<size_t>(kv_bytes));
-  return std::bit_cast<float>(kv_bytes == 4 ? word : word << 16);
+  std::memcpy(&word, pages.data() + i * bytes, bytes);
+  return std::bit_cast<float>(type == KvDtype::kF32 ? word : word << 16);
 }
 
-void check_qkv(Packing packing, int tokens, int kv_bytes) {
-  SCOPED_TRACE(testing::Message() << "packing " << static_cast<int>(packing) << ", " << tokens << " tokens, kv bytes "
-                                  << kv_bytes);
+void check_qkv(Packing packing, int tokens, KvDtype type) {
+  SCOPED_TRACE(testing::Message() << "packing " << static_cast<int>(packing) << ", " << tokens << " tokens, "
+                                  << name_of(type));
   constexpr int kHeads = 3, kKvHeads = 2, kCols = 192, kPages = 3, kRows = (kHeads + 2 * kKvHeads) * 64;
   const Matrix w(packing, kRows, kCols, RowOrder::kHeads64, 5, {118, 121});
   const NormedRows rows(tokens, kCols, 2);
@@ -149,7 +150,7 @@ void check_qkv(Packing packing, int tokens, int kv_bytes) {
   const std::vector<int32_t> slots = {130, 5, 64, 191, 0, 77, 100, 3};
   std::vector<float> q(static_cast<size_t>(tokens * kHeads * 64), kNan);
   const size_t kv_count = kPages * kKvHeads * kPageTokens * 64;
-  std::vector<uint8_t> keys(kv_count * static_cast<size_t>(kv_bytes), 0xff), values(keys);
+  std::vector<uint8_t> keys(kv_count * static_cast<size_t>(row_bytes(type_of(type), 1)), 0xff), values(keys);
   const QkvArgs args{.packing = packing,
                      .weights = w.packed.data(),
                      .bias = bias.data(),
@@ -161,17 +162,15 @@ void check_qkv(Packing packing, int tokens, int kv_bytes) {
                      .cosine = cosine.data(),
                      .sine = sine.data(),
                      .kv_slots = slots.data(),
-                     .keys = keys.data(),
-                     .values = values.data(),
-                     .kv_bytes = kv_bytes,
+                     .kv = {keys.data(), values.data(), type},
                      .heads = kHeads,
                      .kv_heads = kKvHeads,
                      .cols = kCols,
                      .tokens = tokens};
   run_rows<QkvOp>(args, plan_gemv({kRows, kCols, 1, packing}, kDevice), {});
-  const double rounding = kv_bytes == 4 ? 0 : kv_bytes == 2 ? 0x1p-8 : 0x1p-4;
+  const double rounding = type == KvDtype::kF32 ? 0 : type == KvDtype::kBf16 ? 0x1p-8 : 0x1p-4;
   size_t written = 0;
-  for (size_t i = 0; i < kv_count; ++i) written += std::isnan(page_value(keys, kv_bytes, i)) ? 0 : 1;
+  for (size_t i = 0; i < kv_count; ++i) written += std::isnan(page_value(keys, type, i)) ? 0 : 1;
   EXPECT_EQ(written, static_cast<size_t>(tokens * kKvHeads * 64));
   for (int t = 0; t < tokens; ++t)
     for (int head = 0; head < kHeads + 2 * kKvHeads; ++head)
@@ -190,7 +189,7 @@ void check_qkv(Packing packing, int tokens, int kv_bytes) {
         } else {
           const int slot = slots[static_cast<size_t>(t)], kv = (head - kHeads) % kKvHeads;
           const auto at = static_cast<size_t>(((slot / 64 * kKvHeads + kv) * 64 + slot % 64) * 64 + d);
-          got = page_value(head < kHeads + kKvHeads ? keys : values, kv_bytes, at);
+          got = page_value(head < kHeads + kKvHeads ? keys : values, type, at);
         }
         ASSERT_NEAR(got, want, 1e-4 * (size + other_size) + (head < kHeads ? 0 : rounding * (std::abs(want) + 0x1p-6)))
             << "token " << t << " head " << head << " d " << d;
@@ -198,11 +197,11 @@ void check_qkv(Packing packing, int tokens, int kv_bytes) {
 }
 
 TEST(gemv_emulated, qkv_turns_heads_and_fills_their_slots) {
-  check_qkv(Packing::kBf16, 1, 2);
-  check_qkv(Packing::kBf16, 8, 4);
-  check_qkv(Packing::kMxfp4, 1, 4);
-  check_qkv(Packing::kMxfp4, 5, 1);
-  check_qkv(Packing::kMxfp8, 2, 2);
+  check_qkv(Packing::kBf16, 1, KvDtype::kBf16);
+  check_qkv(Packing::kBf16, 8, KvDtype::kF32);
+  check_qkv(Packing::kMxfp4, 1, KvDtype::kF32);
+  check_qkv(Packing::kMxfp4, 5, KvDtype::kE4m3);
+  check_qkv(Packing::kMxfp8, 2, KvDtype::kBf16);
 }
 
 TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {

@@ -6,6 +6,7 @@
 //   column       a column's row of f16 activations, or null; RowsIn: read8, rows of floats
 //   sums         as gemv_tile.cuh leaves them, added over slices
 
+#include "backend/cuda/attention/page_rows.cuh"
 #include "backend/cuda/dense/gemv_shared.cuh"
 #include "backend/cuda/dense/gemv_walk.h"
 #include "backend/cuda/ptx/atomic.cuh"
@@ -84,16 +85,6 @@ struct DenseOp : RowsOp<DenseArgs> {
   }
 };
 
-__device__ __forceinline__ void store_kv(void* to, int bytes, int64_t at, float value) {
-  if (bytes == 4) {
-    static_cast<float*>(to)[at] = value;
-  } else if (bytes == 2) {
-    static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>(ptx::pack_bf16(value, 0));
-  } else {
-    static_cast<uint8_t*>(to)[at] = ptx::to_e4m3(value);
-  }
-}
-
 template <int kTokenColumns>
 struct QkvOp : RowsOp<QkvArgs> {
   static constexpr int kHalfHead = kGemvHeadDim / 2, kHeadTiles = kGemvHeadDim / layout::kTileRows;
@@ -138,8 +129,8 @@ struct QkvOp : RowsOp<QkvArgs> {
       const int64_t kv_head = head - a.heads - (is_key ? 0 : a.kv_heads);
       const int64_t page = f.slot[j] / kPageTokens, offset = f.slot[j] % kPageTokens;
       const int64_t at = ((page * a.kv_heads + kv_head) * kPageTokens + offset) * kGemvHeadDim + dim(c);
-      store_kv(is_key ? a.keys : a.values, a.kv_bytes, at, first);
-      store_kv(is_key ? a.keys : a.values, a.kv_bytes, at + kHalfHead, second);
+      store_page(is_key ? a.kv.keys : a.kv.values, a.kv.type, at, first);
+      store_page(is_key ? a.kv.keys : a.kv.values, a.kv.type, at + kHalfHead, second);
     }
   }
 };

@@ -92,7 +92,7 @@ GemvCost cost(const DenseArgs& a) {
 GemvCost cost(const QkvArgs& a) {
   const int64_t tokens = a.tokens;
   return {.bytes = packed(a.packing, a.rows(), a.cols) + 2 * int64_t{a.rows()} + bytes_in(a.in, tokens * a.cols) +
-                   tokens * kGemvHeadDim * (4 * a.heads + 2 * a.kv_heads * a.kv_bytes),
+                   tokens * (4 * kGemvHeadDim * a.heads + 2 * a.kv_heads * page_row_bytes(a.kv.type, kGemvHeadDim)),
           .flops = 2 * tokens * a.rows() * a.cols};
 }
 
@@ -137,10 +137,9 @@ void check_args(const QkvArgs& a) {
       fmt::format("qkv {} + 2 * {} heads of 64, {} columns, {} tokens, weights {}, x {}, q {}", a.heads, a.kv_heads,
                   a.cols, a.tokens, fmt::ptr(a.weights), fmt::ptr(a.in.x), fmt::ptr(a.q));
   check_matrix({a.rows(), a.cols}, a.tokens, args);
-  require(a.kv_bytes == 4 || a.kv_bytes == 2 || a.kv_bytes == 1, Code::kUnsupported, "want KV of 1, 2 or 4 bytes",
-          args);
+  require(page_type(a.kv.type).alone, Code::kUnsupported, "want KV pages whose values stand alone", args);
   require(aligned(a.weights) && aligned(a.in.x) && a.q != nullptr && a.bias != nullptr && a.cosine != nullptr &&
-              a.sine != nullptr && a.kv_slots != nullptr && a.keys != nullptr && a.values != nullptr,
+              a.sine != nullptr && a.kv_slots != nullptr && a.kv.keys != nullptr && a.kv.values != nullptr,
           Code::kInvalidRequest, "want weights and x 16-byte aligned, q, bias, rope table, slots and pages", args);
 }
 

@@ -3,6 +3,7 @@
 // launchers: gemv.h.
 
 #include "backend/args.h"
+#include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/weights.h"
 #include "base/dtype.h"
@@ -62,9 +63,7 @@ struct QkvArgs {
   const float* cosine = nullptr;      // [tokens, 32], times the concentration
   const float* sine = nullptr;        // likewise
   const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
-  void* keys = nullptr;               // [page, kv_heads, kPageTokens, 64]
-  void* values = nullptr;             // likewise
-  int kv_bytes = 2;                   // of an element: 4 f32, 2 bf16, 1 e4m3
+  KvPages kv;                         // of a type whose values stand alone
   int heads = 0, kv_heads = 0, cols = 0, tokens = 0;
   [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
 };

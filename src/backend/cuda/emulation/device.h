@@ -91,6 +91,12 @@ inline int __popc(uint32_t bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(bits)) + 1; }
 inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
 inline float __expf(float x) { return std::exp(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline void sincospi(double x, double* sine, double* cosine) {
+  const double angle = 3.14159265358979323846 * std::remainder(x, 2.0);
+  *sine = std::sin(angle);
+  *cosine = std::cos(angle);
+}
 using std::max;
 using std::min;
 template <class T>

@@ -15,6 +15,7 @@
 #include "backend/cuda/arch/sm90/dense_gemm.h"
 #include "backend/cuda/arch/sm90/gemm.h"
 #include "backend/cuda/arch/sm90/kernels.h"
+#include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/arch/sm90/split_gemm.h"
 
 #include <fmt/format.h>
@@ -47,13 +48,8 @@ std::map<std::string, std::set<std::string>, std::less<>>& emulated_tiles() {
 void any_embed(const EmbedLaunch&, const Launch& on) { launched(kernel::kEmbed, on); }
 void any_rmsnorm(const RmsnormLaunch&, const Launch& on) { launched(kernel::kRmsnorm, on); }
 void any_linear(const LinearLaunch&, const Launch& on) { launched(kernel::kLinear, on); }
-void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {
-  constexpr Kernel kByType[] = {kernel::kRopeKvBf16, kernel::kRopeKvF32, kernel::kRopeKvE4m3};
-  launched(kByType[static_cast<size_t>(args.kv.type)], on);
-}
-void any_attend(const AttendLaunch& args, const Launch& on) {
-  launched(args.kv.type == KvPages::Type::kF32 ? kernel::kAttendF32 : kernel::kAttendBf16, on);
-}
+void any_rope_kv(const RopeKvLaunch& args, const Launch& on) { launched(kernel::kRopeKv.of(args.kv.type), on); }
+void any_attend(const AttendLaunch& args, const Launch& on) { launched(kernel::kAttend.of(args.kv.type), on); }
 void any_top_experts(const TopExpertsLaunch&, const Launch& on) { launched(kernel::kTopExperts, on); }
 void any_rope_table(const RopeTableLaunch&, const Launch& on) { launched(kernel::kRopeTable, on); }
 void any_moe_group(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainGroup, on); }
@@ -168,20 +164,19 @@ void any_group_round(const GroupArgs& group, const RoundArgs& /*args*/, const La
   launched(kernel::kGroupRound, on);
 }
 
-void any_attend_decode(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on) {
-  const Kernel kernel = type == KvPages::Type::kBf16 ? kernel::kAttendDecodeBf16 : kernel::kAttendDecodeE4m3;
+void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
+  const Kernel kernel = kernel::kAttendDecode.of(type);
   const bool sums = args.qkv_sums.sums.splits > 0;
   if (sums) check_args(args.qkv_sums);
   note(kernel, decode_tile(plan, args.decode_count, args.kv_heads, sums));
   launched(kernel, on);
 }
-bool sm90_attend_serves(KvPages::Type type) { return type == KvPages::Type::kBf16; }
-void sm90_attend_prefill(const FlashArgs& /*args*/, KvPages::Type /*type*/, const Launch& on) {
+bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }
+void sm90_attend_prefill(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) {
   launched(kernel::kSm90AttendPrefill, on);
 }
-void any_attend_prefill(const FlashArgs& /*args*/, KvPages::Type type, const Launch& on) {
-  const Kernel kernel = type == KvPages::Type::kBf16 ? kernel::kAttendPrefillBf16 : kernel::kAttendPrefillE4m3;
-  launched(kernel, on);
+void any_attend_prefill(const FlashArgs& /*args*/, KvDtype type, const Launch& on) {
+  launched(kernel::kAttendPrefill.of(type), on);
 }
 
 double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }

@@ -15,8 +15,12 @@ void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t fou
     throw Error(Code::kUnsupported, "cuda: {}: want {}, found {}", kernel.name, want, found);
 }
 
-void refuse_pages(KvPages::Type type, Kernel kernel) {
-  throw Error(Code::kUnsupported, "cuda: {}: want pages of bf16, f32 or e4m3, found {}", kernel.name, name_of(type));
+const PageType& page_type(KvDtype type) {
+  for (const PageType& pages : kPageTypes)
+    if (pages.dtype == type) return pages;
+  require_taken(type_of(type), BackendKind::kCuda);
+  check(false, "kPageTypes has every type of cuda's");
+  return kPageTypes[0];
 }
 
 }  // namespace nibble::backend::cuda

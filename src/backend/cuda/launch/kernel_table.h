@@ -3,6 +3,7 @@
 // Pointers are device memory; activations are float, weights as the checkpoint ships them.
 
 #include "backend/args.h"
+#include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/experts/expert_tile.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/dense/gemv_plan.h"
@@ -11,6 +12,7 @@
 #include "backend/stage.h"
 #include "base/dtype.h"
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <source_location>
@@ -28,18 +30,40 @@ struct Kernel {
   friend constexpr bool operator==(Kernel, Kernel) = default;
 };
 
+// One with an instance per type of KV pages: "name<bf16>", …
+class PageKernel {
+ public:
+  explicit constexpr PageKernel(std::string_view name) {
+    for (const KvType& type : kKvTypes) {
+      Text& text = texts_[static_cast<size_t>(type.dtype)];
+      for (const std::string_view part : {name, std::string_view("<"), type.name, std::string_view(">")})
+        for (const char c : part) text.at[text.size++] = c;
+    }
+  }
+  // REQUIRES that this lives as long as its answer.
+  [[nodiscard]] constexpr Kernel of(KvDtype type) const {
+    const Text& text = texts_[static_cast<size_t>(type)];
+    return {std::string_view(text.at.data(), text.size)};
+  }
+
+ private:
+  struct Text {
+    std::array<char, 48> at{};
+    size_t size = 0;
+  };
+  std::array<Text, kKvDtypes> texts_{};
+};
+
 // Those of every card; an architecture's own stand in its folder. Arrays are by layout::Packing.
 namespace kernel {
 inline constexpr Kernel kEmbed{"any_embed_f32_bf16"}, kRopeTable{"any_rope_table_f32"};
 // norm_rope/
 inline constexpr Kernel kRmsnorm{"any_rmsnorm_f32_bf16"}, kNormSums{"any_norm_sums_f32"},
     kRopeSums{"any_rope_sums_f32"};
-inline constexpr Kernel kRopeKvBf16{"any_rope_kv<bf16>"}, kRopeKvF32{"any_rope_kv<f32>"},
-    kRopeKvE4m3{"any_rope_kv<e4m3>"};
+inline constexpr PageKernel kRopeKv{"any_rope_kv"};
 // attention/
-inline constexpr Kernel kAttendBf16{"any_attend<bf16>"}, kAttendF32{"any_attend<f32>"};
-inline constexpr Kernel kAttendDecodeBf16{"any_attend_decode<bf16>"}, kAttendDecodeE4m3{"any_attend_decode<e4m3>"};
-inline constexpr Kernel kAttendPrefillBf16{"any_attend_prefill<bf16>"}, kAttendPrefillE4m3{"any_attend_prefill<e4m3>"};
+inline constexpr PageKernel kAttend{"any_attend"}, kAttendDecode{"any_attend_decode"},
+    kAttendPrefill{"any_attend_prefill"};
 // dense/
 inline constexpr Kernel kLinear{"any_linear_f32_bf16"};
 inline constexpr Kernel kGemvQkv[] = {{"gemv<qkv, bf16>"}, {"gemv<qkv, mxfp8>"}, {"gemv<qkv, mxfp4>"}};
@@ -130,16 +154,6 @@ struct LinearLaunch {
   float* out = nullptr;          // [tokens, rows]
   int tokens = 0, rows = 0, cols = 0;
 };
-
-// One layer's pages: [page, kv_head, kPageTokens, head_dim]. kE4m3: saturated at 448, no scale, since E4M3 is a
-// floating type: a scale would move its range, not its precision.
-struct KvPages {
-  void* keys = nullptr;
-  void* values = nullptr;
-  using Type = KvDtype;
-  Type type = Type::kBf16;
-};
-[[nodiscard]] constexpr int64_t value_bytes(KvPages::Type type) { return type_of(type).value_bytes; }
 
 // Turns q in place; turns k and puts k and v into their slots.
 struct RopeKvLaunch {
@@ -307,7 +321,7 @@ struct KernelTable {
   void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);
   // Attention on tensor cores: attend_flash.h
-  void (*attend_decode)(const FlashArgs& args, KvPages::Type type, const DecodePlan& plan, const Launch& on);
+  void (*attend_decode)(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
 };
 
 // Those of the build.

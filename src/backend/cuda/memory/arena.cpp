@@ -13,11 +13,9 @@ namespace nibble::backend::cuda {
 namespace {
 
 KvPages carve_pages(const Dims& dims, int64_t pages, KvDtype kv, Carver& carver) {
-  const int64_t values = pages * kPageTokens * dims.kv_width();
-  return with_page_type(page_type(kv), kernel::kRopeKvBf16, [&](auto value) {
-    auto* keys = carver.take<decltype(value)>(values);
-    return KvPages{.keys = keys, .values = carver.take<decltype(value)>(values), .type = kv};
-  });
+  const int64_t bytes = pages * kPageTokens * dims.kv_heads * page_row_bytes(page_type(kv).dtype, dims.head_dim);
+  auto* keys = carver.take<std::byte>(bytes);
+  return {.keys = keys, .values = carver.take<std::byte>(bytes), .type = kv};
 }
 
 // Pages that one row's table can name.
@@ -61,8 +59,8 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
 
 void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   const Dims& d = needs.config.dims;
-  const int bytes = type_of(needs.kv).value_bytes;
-  const int target = most_target(static_cast<int>(d.kv_heads), bytes, attend_device(needs.card.facts));
+  const auto row_bytes = static_cast<int>(page_row_bytes(needs.kv, d.head_dim));
+  const int target = most_target(static_cast<int>(d.kv_heads), row_bytes, attend_device(needs.card.facts));
   const DecodeScratch scratch = decode_scratch(target, d.kv_heads);
   a.attend_partials = carver.take<float>(scratch.floats);
   a.attend_finished = carver.take<int>(scratch.counters);
@@ -98,6 +96,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   a.expert_ids = carver.take<int32_t>(pairs);
   a.expert_weights = carver.take<float>(pairs);
   if (needs.matrices == Matrices::kPacked) {
+    if (!page_type(needs.kv).alone) a.qkv = carver.take<float>(tokens * (d.q_width() + 2 * d.kv_width()));
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
     a.residual_sum = carver.take<float>(few * d.hidden);
     a.delta[1] = carver.take<float>(few * d.hidden);

@@ -46,6 +46,8 @@ struct Arena {
   float* q = nullptr;                // [tokens, heads * head_dim]
   float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
   float* v = nullptr;                // likewise
+  float* qkv = nullptr;              // [tokens, (heads + 2 * kv_heads) * head_dim] before rope, by a gemv; with packed
+                                     // matrices, for pages whose values do not stand alone
   float* attn = nullptr;             // [tokens, heads * head_dim]
   float* router_logits = nullptr;    // [tokens, experts]
   float* inverse = nullptr;          // [tokens] 1 / rms of residual, of the last route; with packed matrices

@@ -40,7 +40,8 @@ GemmCost cost(const NormSumsArgs& a) {
 
 GemmCost cost(const RopeSumsArgs& a) {
   const int64_t q = int64_t{a.tokens} * a.heads * kGemvHeadDim, kv = int64_t{a.tokens} * a.kv_heads * kGemvHeadDim;
-  return {.bytes = a.sums.bytes() * (q + 2 * kv) + 4 * q + 2 * kv * value_bytes(a.kv.type) + 2 * int64_t{a.rows()},
+  return {.bytes = a.sums.bytes() * (q + 2 * kv) + 4 * q +
+                   2 * int64_t{a.tokens} * a.kv_heads * page_row_bytes(a.kv.type, kGemvHeadDim) + 2 * int64_t{a.rows()},
           .flops = (a.sums.splits + 3) * (q + 2 * kv)};
 }
 
@@ -93,7 +94,7 @@ void check_args(const RopeSumsArgs& a) {
   require_shape(aligned(a.q) && aligned(a.cosine) && aligned(a.sine) && a.kv_slots != nullptr && aligned(a.kv.keys) &&
                     aligned(a.kv.values),
                 kName, "q, rope table and pages, 16-byte aligned, and slots", a.tokens);
-  with_page_type(a.kv.type, kName, [](auto) {});
+  static_cast<void>(page_type(a.kv.type));  // of one that there is
 }
 
 void check_args(const GemmArgs& a, const RopeSumsArgs& of_its_sums) {
@@ -103,6 +104,8 @@ void check_args(const GemmArgs& a, const RopeSumsArgs& of_its_sums) {
   RopeSumsArgs rope = of_its_sums;
   rope.sums = {of_its_sums.q, 1};
   check_args(rope);
+  require_shape(page_type(rope.kv.type).alone, kernel::kRopeSums, "KV pages whose values stand alone",
+                static_cast<int64_t>(rope.kv.type));
   require_shape(rope.rows() == a.rows && rope.tokens == a.tokens, kernel::kRopeSums,
                 "as many rows and tokens as the heads have", a.rows);
 }

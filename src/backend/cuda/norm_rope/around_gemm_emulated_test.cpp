@@ -13,8 +13,17 @@
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
 #include "backend/cuda/attention/attend_emulated_testing.h"
 #include "backend/cuda/attention/attend_sums_testing.h"
+#include "backend/cuda/attention/half_byte_testing.cuh"
+#include "backend/cuda/norm_rope/any_rope_kv.cuh"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -52,20 +61,21 @@ TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
   check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
 }
 
+void emulate_rope_sums(const RopeSumsArgs& args) {
+  const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
+  emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { rope_sums<PageRowsAndHalfBytes>(args); });
+}
+
 TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [](const RopeSumsArgs& args) {
     const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
     emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { any_rope_sums_f32(args); });
   };
   check_rope<HostArray>({.tokens = 3, .heads = 4, .kv_heads = 2, .splits = 3}, run);
-  check_rope<HostArray>({.tokens = 1,
-                         .heads = 8,
-                         .kv_heads = 1,
-                         .splits = 1,
-                         .order = SplitSums::Order::kRows,
-                         .type = KvPages::Type::kF32},
-                        run);
-  check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvPages::Type::kE4m3}, run);
+  check_rope<HostArray>(
+      {.tokens = 1, .heads = 8, .kv_heads = 1, .splits = 1, .order = SplitSums::Order::kRows, .type = KvDtype::kF32},
+      run);
+  check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvDtype::kE4m3}, run);
 }
 
 TEST(around_gemm_emulated, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_slots_of_every_cache) {
@@ -76,8 +86,8 @@ TEST(around_gemm_emulated, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_sl
   };
   check_qkv<HostArray>({.tokens = 70, .heads = 4, .kv_heads = 1}, 192, run);
   check_qkv<HostArray>({.tokens = 330, .heads = 3, .kv_heads = 1}, 192, run);  // more than rows
-  check_qkv<HostArray>({.tokens = 9, .heads = 8, .kv_heads = 1, .type = KvPages::Type::kF32}, 192, run);
-  check_qkv<HostArray>({.tokens = 5, .heads = 1, .kv_heads = 1, .type = KvPages::Type::kE4m3}, 384, run);
+  check_qkv<HostArray>({.tokens = 9, .heads = 8, .kv_heads = 1, .type = KvDtype::kF32}, 192, run);
+  check_qkv<HostArray>({.tokens = 5, .heads = 1, .kv_heads = 1, .type = KvDtype::kE4m3}, 384, run);
 }
 
 TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {
@@ -131,71 +141,84 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
 // The slots of a step's keys and values. Emptied after each CTA: one CTA must fill each, and no other may need it.
 class Slots {
  public:
-  explicit Slots(const RopeSumsArgs& args)
-      : args_(args), held_(2 * static_cast<size_t>(args.tokens * args.kv_heads)), stores_(held_.size()) {
-    each([&](size_t, uint8_t* at) { std::fill_n(at, bytes(), kEmpty); });
+  Slots(const RopeSumsArgs& args, const TestPages& pages)
+      : args_(args), pages_(pages), held_(2 * static_cast<size_t>(args.tokens * args.kv_heads)), stores_(held_.size()) {
+    each([&](size_t, std::span<uint8_t> codes, std::span<uint8_t> scales) {
+      std::ranges::fill(codes, kEmpty);
+      std::ranges::fill(scales, kEmpty);
+    });
   }
   void take() {
-    each([&](size_t i, uint8_t* at) {
-      if (std::all_of(at, at + bytes(), [](uint8_t byte) { return byte == kEmpty; })) return;
-      held_[i].assign(at, at + bytes());
+    each([&](size_t i, std::span<uint8_t> codes, std::span<uint8_t> scales) {
+      if (std::ranges::all_of(codes, [](uint8_t byte) { return byte == kEmpty; })) return;
+      held_[i].assign(codes.begin(), codes.end());
+      held_[i].insert(held_[i].end(), scales.begin(), scales.end());
       stores_[i]++;
-      std::fill_n(at, bytes(), kEmpty);
+      std::ranges::fill(codes, kEmpty);
+      std::ranges::fill(scales, kEmpty);
     });
   }
   void put_back() {
-    each([&](size_t i, uint8_t* at) { std::copy(held_[i].begin(), held_[i].end(), at); });
+    each([&](size_t i, std::span<uint8_t> codes, std::span<uint8_t> scales) {
+      ASSERT_EQ(held_[i].size(), codes.size() + scales.size());
+      std::copy_n(held_[i].begin(), codes.size(), codes.begin());
+      std::copy_n(held_[i].end() - std::ssize(scales), scales.size(), scales.begin());
+    });
     EXPECT_EQ(stores_, std::vector<int>(stores_.size(), 1)) << "CTAs that stored each key, then each value";
   }
 
  private:
   static constexpr uint8_t kEmpty = 0xff;
-  [[nodiscard]] size_t bytes() const { return kHeadDim * (args_.kv.type == KvPages::Type::kBf16 ? 2 : 1); }
   template <class Visit>
   void each(const Visit& visit) {
     size_t i = 0;
     for (void* pages : {args_.kv.keys, args_.kv.values})
       for (int t = 0; t < args_.tokens; ++t)
         for (int head = 0; head < args_.kv_heads; ++head) {
-          const int64_t place = place_in_pages(args_.kv_slots[t], args_.kv_heads, head);
-          visit(i++, static_cast<uint8_t*>(pages) + static_cast<size_t>(place) * bytes() / kHeadDim);
+          const auto row = static_cast<size_t>(place_in_pages(args_.kv_slots[t], args_.kv_heads, head) / kHeadDim);
+          auto* const first = static_cast<uint8_t*>(pages);
+          const auto size = [](int64_t bytes) { return static_cast<size_t>(bytes); };
+          visit(i++, std::span(first + pages_.codes_at(row, kHeadDim), size(code_bytes(pages_.type, kHeadDim))),
+                std::span(first + pages_.scales_at(row, kHeadDim), size(scale_bytes(pages_.type, kHeadDim))));
         }
   }
 
   const RopeSumsArgs& args_;
+  const TestPages& pages_;
   std::vector<std::vector<uint8_t>> held_;
   std::vector<int> stores_;
 };
 
 // Decode attention, and rope_sums before it or within.
+template <class Row>
 struct EmulatedRun {
-  void turn(const RopeSumsArgs& args) const {
-    const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
-    emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { any_rope_sums_f32(args); });
-  }
+  const TestPages& pages;
+
+  void turn(const RopeSumsArgs& args) const { emulate_rope_sums(args); }
   // The kernel before leaves `sums`.
-  void decode(const FlashArgs& args, const DecodePlan& plan, KvPages::Type type,
-              const std::vector<uint8_t>& sums) const {
-    const bool bf16 = type == KvPages::Type::kBf16;
+  void decode(const FlashArgs& args, const DecodePlan& plan, KvDtype type, const std::vector<uint8_t>& sums) const {
+    ASSERT_EQ(type, Row::kType);
     emulation::Launch launch{.grid = args.kv_heads, .threads = plan.ring.warps * kAttendLanes, .grid_y = plan.grid};
-    if (args.qkv_sums.sums.splits == 0)
-      return bf16 ? emulate_decode<KvBf16, DecodeInput::kTurned>(launch, args, plan)
-                  : emulate_decode<KvE4m3, DecodeInput::kTurned>(launch, args, plan);
+    if (args.qkv_sums.sums.splits == 0) return emulate_decode<Row, DecodeInput::kTurned>(launch, args, plan);
     auto* const at = static_cast<uint8_t*>(const_cast<void*>(args.qkv_sums.sums.at));
     std::fill_n(at, sums.size(), uint8_t{0xff});
     launch.predecessor = [&] { std::copy(sums.begin(), sums.end(), at); };
-    Slots slots(args.qkv_sums);
+    Slots slots(args.qkv_sums, pages);
     launch.after_cta = [&] { slots.take(); };
-    bf16 ? emulate_decode<KvBf16, DecodeInput::kSums>(launch, args, plan)
-         : emulate_decode<KvE4m3, DecodeInput::kSums>(launch, args, plan);
+    emulate_decode<Row, DecodeInput::kSums>(launch, args, plan);
     slots.put_back();
   }
 };
 
+template <class Row>
+void check_of_sums_in(const TestPages& pages, const AttendShape& shape, int window,
+                      const std::vector<AttendSequence>& sequences, int splits) {
+  check_decode_of_sums<HostArray>(AttendFixture(shape, window, sequences, 33, pages), splits,
+                                  {.sms = 3, .sm_smem_bytes = 233472}, EmulatedRun<Row>{pages});
+}
 void check_of_sums(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences, int splits) {
-  for (const PageValues values : {PageValues::kBf16, PageValues::kE4m3})
-    check_decode_of_sums<HostArray>(AttendFixture(shape, window, sequences, 33, values), splits,
-                                    {.sms = 3, .sm_smem_bytes = 233472}, EmulatedRun{});
+  check_of_sums_in<KvRow<KvDtype::kBf16>>(kBf16Pages, shape, window, sequences, splits);
+  check_of_sums_in<KvRow<KvDtype::kE4m3>>(kE4m3Pages, shape, window, sequences, splits);
 }
 
 TEST(around_gemm_emulated, decode_attention_of_sums_at_page_and_window_edges) {
@@ -213,6 +236,119 @@ TEST(around_gemm_emulated, decode_attention_of_sums_splits_a_long_sequence_and_s
   many[3] = {700, 1};
   many[9] = {321, 1};
   check_of_sums({8, 1, 64}, 0, many, 2);
+}
+
+// With whole warps of query heads and of others: the emulated warps' exchanges want all lanes. Four query heads to a kv
+// head at least.
+TEST(around_gemm_emulated, decode_attention_of_sums_in_half_byte_pages) {
+  std::vector<AttendSequence> edges;
+  for (const int context : {1, 16, 17, 63, 64, 65, 128, 129, 257}) edges.push_back({context, 1});
+  for (const int window : {0, 128}) check_of_sums_in<HalfByteRow>(kHalfBytePages, {8, 2, 64}, window, edges, 3);
+  check_of_sums_in<HalfByteRow>(kHalfBytePages, {8, 2, 64}, 0, {{700, 1}, {5, 1}}, 2);
+}
+
+// Rows of f32 pages as a type's pages hold them: codes, and scales behind a page's codes.
+std::vector<uint8_t> held_as(const TestPages& pages, const std::vector<uint8_t>& f32, int head_dim) {
+  const auto dim = static_cast<size_t>(head_dim), rows = f32.size() / dim / sizeof(float);
+  std::vector<uint8_t> bytes(rows * static_cast<size_t>(row_bytes(pages.type, head_dim)));
+  std::vector<float> row(dim);
+  for (size_t i = 0; i < rows; ++i) {
+    std::memcpy(row.data(), f32.data() + i * dim * sizeof(float), dim * sizeof(float));
+    pages.encode(row, bytes.data() + pages.codes_at(i, head_dim), bytes.data() + pages.scales_at(i, head_dim));
+  }
+  return bytes;
+}
+// All bits of rows that no token has, in both.
+void forget_rest(const TestPages& pages, std::vector<uint8_t>& bytes, const std::vector<uint8_t>& f32, int head_dim) {
+  const auto dim = static_cast<size_t>(head_dim);
+  for (size_t i = 0; i < f32.size() / dim / sizeof(float); ++i) {
+    float first = 0;
+    std::memcpy(&first, f32.data() + i * dim * sizeof(float), sizeof(float));
+    if (!std::isnan(first)) continue;
+    std::memset(bytes.data() + pages.codes_at(i, head_dim), 0xff,
+                static_cast<size_t>(code_bytes(pages.type, head_dim)));
+    std::memset(bytes.data() + pages.scales_at(i, head_dim), 0xff,
+                static_cast<size_t>(scale_bytes(pages.type, head_dim)));
+  }
+}
+
+struct TwoPages {
+  std::vector<uint8_t> keys, values;
+  explicit TwoPages(size_t bytes) : keys(bytes, 0xff), values(bytes, 0xff) {}
+  [[nodiscard]] KvPages of(KvDtype type) { return {keys.data(), values.data(), type}; }
+};
+
+// write(pages): keys and values into `rows` rows of heads.
+template <class Write>
+void check_held(const TestPages& pages, int rows, int head_dim, const Write& write) {
+  SCOPED_TRACE(testing::Message() << "pages of " << pages.type.name << ", heads of " << head_dim);
+  TwoPages exact(static_cast<size_t>(rows * head_dim) * sizeof(float)),
+      held(static_cast<size_t>(rows) * static_cast<size_t>(row_bytes(pages.type, head_dim)));
+  write(exact.of(KvDtype::kF32));
+  write(held.of(pages.type.dtype));
+  for (const auto& [got, f32] : {std::pair{&held.keys, &exact.keys}, {&held.values, &exact.values}}) {
+    std::vector<uint8_t> want = held_as(pages, *f32, head_dim);
+    forget_rest(pages, want, *f32, head_dim);
+    ASSERT_EQ(*got, want);
+    ASSERT_TRUE(std::ranges::any_of(want, [](uint8_t byte) { return byte != 0xff; }));
+  }
+}
+
+TEST(around_gemm_emulated, rope_fills_the_slots_of_half_byte_pages) {
+  const RopeCase c{.tokens = 5, .heads = 4, .kv_heads = 2, .splits = 3};
+  const RopeFixture<HostArray> f(c);
+  const TestSums sums(c.splits, c.tokens, static_cast<int>(f.bias().size()), c.order);
+  const HostArray<uint8_t> on_sums(sums.values);
+  for (const TestPages* pages : {&kBf16Pages, &kE4m3Pages, &kHalfBytePages})
+    check_held(*pages, (c.tokens / kPageTokens + 2) * c.kv_heads * kPageTokens, kHeadDim, [&](const KvPages& to) {
+      RopeSumsArgs args = f.args({on_sums.get(), c.splits, c.order});
+      args.kv = to;
+      emulate_rope_sums(args);
+    });
+}
+
+TEST(around_gemm_emulated, the_general_rope_fills_the_slots_of_every_type) {
+  constexpr int kTokens = 3, kHeads = 2, kKvHeads = 2;
+  const std::vector<int32_t> positions = {0, 7, 12345}, slots = {70, 1, 127};
+  for (const int dim : {64, 32, 96, 128}) {
+    std::vector<float> inv_freq, q(static_cast<size_t>(kTokens * kHeads * dim), 1.0f);
+    for (int d = 0; d < dim / 2; ++d)
+      inv_freq.push_back(std::pow(1000.0f, -2.0f * static_cast<float>(d) / static_cast<float>(dim)));
+    const std::vector<float> k = test_floats(int64_t{kTokens} * kKvHeads * dim, 5, 2),
+                             v = test_floats(int64_t{kTokens} * kKvHeads * dim, 6, 2);
+    const auto write = [&](const KvPages& to) {
+      std::vector<float> own = q;
+      const RopeKvLaunch args{.q = own.data(),
+                              .k = k.data(),
+                              .v = v.data(),
+                              .positions = positions.data(),
+                              .kv_slots = slots.data(),
+                              .rope_inv_freq = inv_freq.data(),
+                              .kv = to,
+                              .tokens = kTokens,
+                              .heads = kHeads,
+                              .kv_heads = kKvHeads,
+                              .head_dim = dim};
+      emulate(kTokens, kRopeKvThreads,
+              [&] { PageRowsAndHalfBytes::with(to.type, [&](auto row) { any_rope_kv<decltype(row)>(args); }); });
+      for (int t = 0; t < kTokens && to.type == KvDtype::kF32; ++t)  // what all others are held against
+        for (int head = 0; head < kKvHeads; ++head)
+          for (int d = 0; d < dim; ++d) {
+            const int from = (t * kKvHeads + head) * dim, half = d % (dim / 2);
+            const double angle =
+                double{static_cast<float>(positions[static_cast<size_t>(t)]) * inv_freq[static_cast<size_t>(half)]};
+            const double x1 = k[static_cast<size_t>(from + half)], x2 = k[static_cast<size_t>(from + half + dim / 2)];
+            const double want =
+                d < dim / 2 ? x1 * std::cos(angle) - x2 * std::sin(angle) : x2 * std::cos(angle) + x1 * std::sin(angle);
+            const int slot = slots[static_cast<size_t>(t)];
+            const int at = ((slot / kPageTokens * kKvHeads + head) * kPageTokens + slot % kPageTokens) * dim + d;
+            ASSERT_NEAR(static_cast<const float*>(to.keys)[at], want, 1e-5) << "token " << t << " dim " << d;
+            ASSERT_EQ(static_cast<const float*>(to.values)[at], v[static_cast<size_t>(from + d)]);
+          }
+    };
+    for (const TestPages* pages : {&kF32Pages, &kBf16Pages, &kE4m3Pages, &kHalfBytePages})
+      check_held(*pages, 2 * kKvHeads * kPageTokens, dim, write);
+  }
 }
 
 }  // namespace

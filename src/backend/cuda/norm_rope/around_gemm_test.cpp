@@ -71,7 +71,7 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
 
 TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [&](const RopeSumsArgs& args) { any_rope_sums(args, on_); };
-  for (const KvPages::Type type : {KvPages::Type::kBf16, KvPages::Type::kF32, KvPages::Type::kE4m3})
+  for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
     for (const int tokens : kEdgeTokens) {
       check_rope<DeviceArray>({.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = 3, .type = type}, run);
       check_rope<DeviceArray>(
@@ -87,7 +87,7 @@ TEST_F(AroundGemm, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_slots_of_e
       const GemmShape shape{args.rows, args.cols, args.tokens, 1, layout::Packing::kBf16};
       sm90_qkv_gemm(args, rope, plan_sm90_gemm(shape, 2, tile), on_);  // which take work after work
     };
-    for (const KvPages::Type type : {KvPages::Type::kBf16, KvPages::Type::kF32, KvPages::Type::kE4m3})
+    for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
       check_qkv<DeviceArray>({.tokens = tile + 9, .heads = 9, .kv_heads = 2, .type = type}, 384, run);
     check_qkv<DeviceArray>({.tokens = 3, .heads = 3, .kv_heads = 1}, 512, run);
     check_qkv<DeviceArray>({.tokens = 330, .heads = 3, .kv_heads = 1}, 384, run);  // more than rows

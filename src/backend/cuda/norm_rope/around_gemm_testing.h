@@ -208,17 +208,17 @@ void check_norm(const NormCase& c, const Run& run) {
 struct RopeCase {
   int tokens = 1, heads = 64, kv_heads = 8, splits = 1;
   SplitSums::Order order = SplitSums::Order::kTiles;
-  KvPages::Type type = KvPages::Type::kBf16;
+  KvDtype type = KvDtype::kBf16;
 };
 
 // Element i of pages of a type, and how far it may lie from an exact value of 1.
-inline std::pair<double, double> page_value(const std::vector<uint8_t>& pages, KvPages::Type type, size_t i) {
-  if (type == KvPages::Type::kF32) {
+inline std::pair<double, double> page_value(const std::vector<uint8_t>& pages, KvDtype type, size_t i) {
+  if (type == KvDtype::kF32) {
     float value = 0;
     std::memcpy(&value, pages.data() + 4 * i, 4);
     return {value, 0x1p-21};
   }
-  if (type == KvPages::Type::kE4m3) return {E4m3{pages[i]}.to_float(), 0x1p-4 + 0x1p-20};
+  if (type == KvDtype::kE4m3) return {E4m3{pages[i]}.to_float(), 0x1p-4 + 0x1p-20};
   return {Bf16{static_cast<uint16_t>(pages[2 * i] | pages[2 * i + 1] << 8)}.to_float(), 0x1p-8 + 0x1p-20};
 }
 
@@ -285,7 +285,7 @@ class RopeFixture {
         const auto [got, error] = page_value(got_pages[which], c_.type, at);
         ASSERT_NEAR(
             got, want,
-            error * (std::abs(want) + slack) + 0x1p-20 * size + slack + (c_.type == KvPages::Type::kE4m3 ? 0x1p-9 : 0))
+            error * (std::abs(want) + slack) + 0x1p-20 * size + slack + (c_.type == KvDtype::kE4m3 ? 0x1p-9 : 0))
             << "token " << t << ", head " << head << ", dim " << d;
         std::memset(rest[which].data() + at * element_, 0xff, element_);
       }
@@ -297,7 +297,7 @@ class RopeFixture {
   static constexpr int kHalf = kGemvHeadDim / 2;
   const RopeCase c_;
   const int rows_ = (c_.heads + 2 * c_.kv_heads) * kGemvHeadDim, pages_ = c_.tokens / kPageTokens + 2;
-  const size_t element_ = c_.type == KvPages::Type::kF32 ? 4 : c_.type == KvPages::Type::kBf16 ? 2 : 1;
+  const size_t element_ = c_.type == KvDtype::kF32 ? 4 : c_.type == KvDtype::kBf16 ? 2 : 1;
   const size_t page_bytes_ = static_cast<size_t>(pages_ * c_.kv_heads * kPageTokens * kGemvHeadDim) * element_;
   const std::vector<Bf16> bias_ = gemm_bias(rows_, 2);
   const std::vector<float> cosine_ = test_floats(int64_t{c_.tokens} * kHalf, 3, 1);

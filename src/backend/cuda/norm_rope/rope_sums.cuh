@@ -15,7 +15,9 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kRopeThreads = 256, kRopeRows = 8;  // rows of a thread
 
-__global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSumsArgs a) {
+// Rows: the types of pages that a launch can meet.
+template <class Rows>
+__device__ __forceinline__ void rope_sums(const RopeSumsArgs& a) {
   const int rows = a.rows(), per_token = rows / kRopeRows;
   const int64_t item = int64_t{blockIdx.x} * kRopeThreads + threadIdx.x;
   ptx::grid_dependency_launch();
@@ -32,7 +34,11 @@ __global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_c
     sine.add(a.sine + token * kHalfHead + d);
     quads.turn(cosine, sine);
   }
-  quads.store(a, head < a.heads ? 0 : a.kv_slots[token]);
+  quads.store<Rows>(a, head < a.heads ? 0 : a.kv_slots[token]);
+}
+
+__global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSumsArgs a) {
+  rope_sums<PageRows>(a);
 }
 
 }  // namespace nibble::backend::cuda

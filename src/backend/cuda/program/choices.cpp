@@ -6,8 +6,11 @@
 #include "base/error.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
+#include <vector>
 
 namespace nibble::backend::cuda {
 
@@ -64,24 +67,25 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 
 bool choose_flash(const BackendConfig& config, const RunConfig& run) {
   const Dims& d = config.dims;
-  const KvPages::Type type = page_type(run.kv_type());
-  const bool served = flash_serves(d.heads, d.kv_heads, d.head_dim, type);
+  const KvType& type = type_of(page_type(run.kv_type()).dtype);
+  const bool served = flash_serves(d.heads, d.kv_heads, d.head_dim, type.dtype);
   if (run.attention == AttentionKernel::kFlash && !served) {
+    std::vector<std::string_view> words;
+    for (const PageType& pages : kPageTypes)
+      if (pages.decode) words.push_back(type_of(pages.dtype).word);
     throw Error(Code::kUnsupported,
                 "--attention-backend flash: want head_dim 64, num_attention_heads of up to 8 times num_key_value_heads "
-                "and a KV cache in bf16 or fp8, found head_dim {}, {} heads, {} key-value heads{}",
-                d.head_dim, d.heads, d.kv_heads, type == KvPages::Type::kF32 ? ", f32" : "");
+                "and a KV cache in {}, found head_dim {}, {} heads, {} key-value heads, {}",
+                fmt::join(words, " or "), d.head_dim, d.heads, d.kv_heads, type.word);
   }
-  if (type == KvPages::Type::kE4m3 && (!served || run.attention == AttentionKernel::kReference))
-    throw Error(Code::kUnsupported, "--kv-cache-dtype fp8: want --attention-backend auto or flash, and head_dim 64");
   return served && run.attention != AttentionKernel::kReference;
 }
 
-bool prefill_takes_fp8(const Card& card) {
+bool prefill_takes(const Card& card, KvDtype type) {
   for (const Arch& arch : card.arches) {
     if (arch.prefill.serve == nullptr) continue;
-    const bool fp8 = arch.prefill.serve(KvPages::Type::kE4m3).has_value();
-    if (fp8 || arch.prefill.serve(KvPages::Type::kBf16)) return fp8;
+    const bool takes = arch.prefill.serve(page_type(type)).has_value();
+    if (takes || arch.prefill.serve(page_type(KvDtype::kBf16))) return takes;
   }
   return false;
 }
@@ -111,11 +115,6 @@ bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) &
 
 bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
   return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
-}
-
-KvPages::Type page_type(KvDtype kv) {
-  require_taken(type_of(kv), BackendKind::kCuda);
-  return kv;
 }
 
 Packing packing_of(WeightRole role, const DenseFormats& dense) {

@@ -23,8 +23,9 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // Whether the tensor-core kernels serve attention; false: the plain one. Throws Error(kUnsupported) when it
 // asks for kernels that do not take the model's shapes or its page type.
 [[nodiscard]] bool choose_flash(const BackendConfig& config, const RunConfig& run);
-// Whether the card's first kernels for attention over prompts take pages of fp8 as they take bf16.
-[[nodiscard]] bool prefill_takes_fp8(const Card& card);
+// Whether the card's first kernel for attention over prompts that takes pages of bf16 takes these, too, or an earlier
+// one.
+[[nodiscard]] bool prefill_takes(const Card& card, KvDtype type);
 // Whether the decode kernels take a step of `tokens` in their fused form.
 [[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
 // Of a resolved kernel: whether the backend has GEMMs at all, and whether they take a step's dense layers, its experts,
@@ -42,7 +43,6 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
   return !rounds(activations) && experts_on_gemms;
 }
 
-[[nodiscard]] KvPages::Type page_type(KvDtype kv);
 // In which packing a role is held.
 [[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
 // Where the packed matrices' kernels can serve the model's shapes: none; else the first reason why not.

@@ -100,11 +100,12 @@ class Maker {
         d_(args.config.dims),
         moe_(choose_moe(args.config, args.run)),
         flash_(choose_flash(args.config, args.run)),
+        pages_(args.pages.value_or(page_type(args.run.kv_type()))),
         activations_(choose_activations(moe_, args.run)),
         tuned_(args.tuned.value_or(args.card.tuned())),
         gemv_(gemv_device(args.card.facts)),
         cost_{d_, StoredFormats::of({}, args.config.dense)} {
-    cost_.formats.kv_value_bytes = static_cast<double>(value_bytes(kv_type()));
+    cost_.formats.kv_row_bytes = page_row_bytes(pages_.dtype, d_.head_dim);
     for (const Row& row : args.step.rows) tokens_ += row.tokens;
     require_moe_tile(args.config, args.run, args.card);
     fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
@@ -137,7 +138,6 @@ class Maker {
  private:
   [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
   [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
-  [[nodiscard]] KvPages::Type kv_type() const { return page_type(args_.run.kv_type()); }
 
   // Which kernels of the card's architectures take the step's work.
   using Gemm = Chosen<GemmKernel, GemmPlan>;
@@ -181,16 +181,20 @@ class Maker {
     }
     check(false, "the last architecture's experts serve every shape");
   }
+  // Where none takes long rows of such pages, the general kernel has the whole step.
   void choose_prefill() {
+    share_tokens(args_.step.rows, program_.shares);
+    if (program_.shares.prefill.empty()) return;
     for (const Arch& arch : args_.card.arches) {
       if (arch.prefill.serve == nullptr) continue;
-      const std::optional<Kernel> own = arch.prefill.serve(kv_type());
+      const std::optional<Kernel> own = arch.prefill.serve(pages_);
       if (!own) continue;
       prefill_ = arch.prefill;
       prefill_kernel_ = *own;
       return share_tokens(args_.step.rows, program_.shares, prefill_.tile_tokens);
     }
-    check(false, "attention on tensor cores has a kernel for the pages that choose_flash let through");
+    program_.shares = {};
+    flash_ = false;
   }
 
   [[nodiscard]] int tokens() const { return to_int(tokens_); }
@@ -247,33 +251,43 @@ class Maker {
     if (!rows) add_experts().layers = InLayers::kAfterFirst;
     if (fused_) hold(Slot::kResidual, Held::kSum);
     for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
+    const auto input = [parts, rows, fused = fused_](const Binding& b) {
+      const bool adds = rows && b.layer > 0;
+      return RowsIn{.x = b.at.residual,
+                    .delta = {adds ? b.at.delta[0] : nullptr, adds && parts ? b.at.delta[1] : nullptr},
+                    .sum = fused ? b.at.residual_sum : nullptr,
+                    .norm = b.w.attn_norm,
+                    .eps = b.config.rms_eps};
+    };
+    if (!pages_.alone) {  // whole rows: rope_sums has them
+      dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV},
+            [input](const Binding& b) { return DenseArgs{.weights = b.w.qkv.data, .in = input(b), .y = b.at.qkv}; });
+      qkv_sums_ = {nullptr, 1};
+      return;
+    }
     gemv(by_packing(kernel::kGemvQkv, packed), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
          {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
-         [parts, rows, fused = fused_, n = tokens_](const Binding& b, const GemvPlan& plan, const Launch& on) {
+         [input, n = tokens_](const Binding& b, const GemvPlan& plan, const Launch& on) {
            const Dims& d = b.config.dims;
            const int64_t rope = d.head_dim / 2;
-           const bool adds = rows && b.layer > 0;
-           for (int64_t t = 0; t < n; t += kGemvTokens)
+           for (int64_t t = 0; t < n; t += kGemvTokens) {
+             RowsIn in = input(b);
+             in.x += t * d.hidden;
              b.kernels.qkv({.packing = b.w.qkv.packing,
                             .weights = b.w.qkv.data,
                             .bias = b.w.q_bias,
-                            .in = {.x = b.at.residual + t * d.hidden,
-                                   .delta = {adds ? b.at.delta[0] : nullptr, adds && parts ? b.at.delta[1] : nullptr},
-                                   .sum = fused ? b.at.residual_sum : nullptr,
-                                   .norm = b.w.attn_norm,
-                                   .eps = b.config.rms_eps},
+                            .in = in,
                             .q = b.at.q + t * d.q_width(),
                             .cosine = b.at.rope_cosine + t * rope,
                             .sine = b.at.rope_sine + t * rope,
                             .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)] + t,
-                            .keys = b.kv().keys,
-                            .values = b.kv().values,
-                            .kv_bytes = to_int(value_bytes(b.kv().type)),
+                            .kv = b.kv(),
                             .heads = to_int(d.heads),
                             .kv_heads = to_int(d.kv_heads),
                             .cols = to_int(d.hidden),
                             .tokens = to_int(std::min<int64_t>(kGemvTokens, n - t))},
                            plan, on);
+           }
          });
   }
 
@@ -297,24 +311,22 @@ class Maker {
   }
 
   void plain_rope_kv() {
-    constexpr Kernel kRopeKv[] = {kernel::kRopeKvBf16, kernel::kRopeKvF32, kernel::kRopeKvE4m3};
-    add(kRopeKv[static_cast<size_t>(kv_type())], per_token(tokens_), {},
-        [n = tokens()](const Binding& b, const Launch& on) {
-          const Dims& d = b.config.dims;
-          b.kernels.rope_kv({.q = b.at.q,
-                             .k = b.at.k,
-                             .v = b.at.v,
-                             .positions = b.step.positions,
-                             .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
-                             .rope_inv_freq = b.at.rope_inv_freq,
-                             .kv = b.kv(),
-                             .tokens = n,
-                             .heads = to_int(d.heads),
-                             .kv_heads = to_int(d.kv_heads),
-                             .head_dim = to_int(d.head_dim),
-                             .rope_concentration = b.config.rope_concentration},
-                            on);
-        });
+    add(kernel::kRopeKv.of(pages_.dtype), per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
+      const Dims& d = b.config.dims;
+      b.kernels.rope_kv({.q = b.at.q,
+                         .k = b.at.k,
+                         .v = b.at.v,
+                         .positions = b.step.positions,
+                         .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
+                         .rope_inv_freq = b.at.rope_inv_freq,
+                         .kv = b.kv(),
+                         .tokens = n,
+                         .heads = to_int(d.heads),
+                         .kv_heads = to_int(d.kv_heads),
+                         .head_dim = to_int(d.head_dim),
+                         .rope_concentration = b.config.rope_concentration},
+                        on);
+    });
   }
 
   static RopeSumsArgs rope_of(const Binding& b, int tokens) {
@@ -341,7 +353,7 @@ class Maker {
     for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
     const int n = tokens();
     const auto with_rope = first_serving<QkvGemmKernel, GemmPlan>(args_.card, &Arch::qkv_gemm, shape);
-    if (with_rope && !split_gemm_for(shape)) {
+    if (with_rope && pages_.alone && !split_gemm_for(shape)) {
       return planned(with_rope->kernel, with_rope->plan, {kQ, kK, kV, kQBias, kKBias, kVBias},
                      [=, plan = with_rope->plan, launch = with_rope->op.launch](const Binding& b, const Launch& on) {
                        const RopeSumsArgs rope = rope_of(b, n);
@@ -362,13 +374,13 @@ class Maker {
     if (attend_applies_rope_) hold(Slot::kQ, Held::kNothing);
   }
 
-  // Of the sums that gemm_attn_in left.
+  // Of the sums that attn_in left.
   void rope_sums() {
     add(kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
-        [n = tokens(), sums = qkv_sums_](const Binding& b, const Launch& on) {
+        [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b, const Launch& on) {
           RopeSumsArgs rope = rope_of(b, n);
           rope.sums = sums;
-          rope.sums.at = b.at.gemm_y;
+          rope.sums.at = gemms ? b.at.gemm_y : b.at.qkv;
           b.kernels.rope_sums(rope, on);
         });
   }
@@ -391,7 +403,7 @@ class Maker {
     const int n = tokens(), window = kind == LayerKind::kSliding ? to_int(d_.sliding_window) : 0;
     const auto of_kind = static_cast<size_t>(kind);
     if (!flash_) {
-      return place(add(kv_type() == KvPages::Type::kF32 ? kernel::kAttendF32 : kernel::kAttendBf16,
+      return place(add(kernel::kAttend.of(pages_.dtype),
                        fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
                        [=](const Binding& b, const Launch& on) {
                          b.kernels.attend({.q = b.at.q,
@@ -433,16 +445,15 @@ class Maker {
       if (to_input) args.rounded = {b.at.gemm_x, in.type, in.rows};
       return args;
     };
-    const bool e4m3 = kv_type() == KvPages::Type::kE4m3;
     std::vector<Row> decodes, prefills;
     for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
     if (const auto count = to_int(std::ssize(program_.shares.decode)); count > 0) {
       const DecodePlan plan = plan_decode({.tokens = count,
                                            .kv_heads = to_int(d_.kv_heads),
-                                           .kv_bytes = to_int(value_bytes(kv_type())),
+                                           .row_bytes = to_int(page_row_bytes(pages_.dtype, d_.head_dim)),
                                            .window = window},
                                           attend_device(args_.card.facts));
-      Node& own = add(e4m3 ? kernel::kAttendDecodeE4m3 : kernel::kAttendDecodeBf16,
+      Node& own = add(kernel::kAttendDecode.of(pages_.dtype),
                       decode_tile(plan, count, to_int(d_.kv_heads), attend_applies_rope_),
                       attend_applies_rope_ ? Roles{kQBias, kKBias, kVBias} : Roles{},
                       [=, applies_rope = attend_applies_rope_, sums = qkv_sums_](const Binding& b, const Launch& on) {
@@ -1108,7 +1119,8 @@ class Maker {
   const ProgramArgs& args_;
   const Dims& d_;
   const MoeKernel moe_;
-  const bool flash_;
+  bool flash_;  // the step's attention is on tensor cores
+  const PageType pages_;
   const Activations activations_;
   const Tuned tuned_;
   const GemvDevice gemv_;

@@ -58,13 +58,15 @@ struct Asked {
   RunConfig options{};
   DenseFormats dense{};
   cuda::Card card = kH200;
+  std::optional<cuda::PageType> pages{};
 };
 cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = asked.dense};
   return cuda::make_program({.config = config,
                              .run = asked.options,
                              .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
-                             .card = asked.card});
+                             .card = asked.card,
+                             .pages = asked.pages});
 }
 
 std::vector<std::string> kernels(const cuda::Program& plan, Stage stage) {
@@ -308,11 +310,11 @@ TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_
     cuda::check_args(rope);
     FAIL() << "int8 pages";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "cuda: any_rope_sums_f32: want pages of bf16, f32 or e4m3, found int8");
+    EXPECT_STREQ(error.what(), "--kv-cache-dtype int8: no kernels of --backend cuda take it");
   }
   EXPECT_FALSE(cuda::flash_serves(64, 8, 64, Kv::kInt8));
   for (const cuda::Arch& arch : cuda::architectures())
-    EXPECT_TRUE(arch.prefill.serve == nullptr || !arch.prefill.serve(Kv::kInt8).has_value());
+    EXPECT_TRUE(arch.prefill.serve == nullptr || !arch.prefill.serve({Kv::kInt8, false, false, false}).has_value());
 }
 
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
@@ -352,6 +354,44 @@ TEST(make_program, the_type_of_the_cache_names_the_attention) {
   EXPECT_EQ(attend({.kv = Kv::kF32}), "any_attend<f32>");
   EXPECT_EQ(attend({.attention = Attention::kReference}), "any_attend<bf16>");
   EXPECT_EQ(attend({.kv = Kv::kE4m3}), "any_attend_decode<e4m3>");
+  EXPECT_EQ(attend({.kv = Kv::kE4m3, .attention = Attention::kReference}), "any_attend<e4m3>");
+}
+
+// As of a type with scales: products with rope at their end store value by value, and no prefill kernel takes it.
+TEST(make_program, pages_whose_values_do_not_stand_alone_are_written_by_rope_sums) {
+  const Asked asked{.options = {.kv = Kv::kE4m3},
+                    .pages = cuda::PageType{Kv::kE4m3, /*alone=*/false, /*decode=*/true, /*prefill=*/false}};
+  const auto both = [](const cuda::Program& planned) {
+    std::vector<std::string> names = kernels(planned, Stage::kAttnIn);
+    const std::vector<std::string> attend = kernels(planned, Stage::kAttend);
+    names.insert(names.end(), attend.begin(), attend.end());
+    return names;
+  };
+  const std::string decodes = "any_attend_decode<e4m3>", any = "any_attend<e4m3>", rope = "any_rope_sums_f32";
+  const cuda::Program one = plan(decode(1), asked);
+  EXPECT_THAT(both(one), ElementsAre("any_rope_table_f32", "gemv<dense, bf16>", rope, decodes, decodes));
+  EXPECT_TRUE(one.flash);
+  EXPECT_EQ(one.shares.decode.size(), 1);
+  for (const cuda::DeviceFacts& card : {kH200, kGb10}) {
+    Asked on = asked;
+    on.card = card;
+    for (const auto& rows : {kPrompt, std::vector<Row>{{0, 1, 5000}, {1, 512, 512}}}) {
+      const cuda::Program long_rows = plan(rows, on);
+      const std::vector<std::string> names = both(long_rows);
+      EXPECT_THAT(std::vector(names.end() - 3, names.end()), ElementsAre(rope, any, any));
+      EXPECT_THAT(names, Not(testing::Contains("sm90_dense_gemm<qkv>")));
+      EXPECT_TRUE(long_rows.shares.decode.empty() && long_rows.shares.prefill.empty());
+    }
+  }
+  Asked whole = asked;  // a prefill kernel that takes it
+  whole.pages->prefill = true;
+  EXPECT_THAT(kernels(plan(kPrompt, whole), Stage::kAttend),
+              ElementsAre(rope, "any_attend_prefill<e4m3>", "any_attend_prefill<e4m3>"));
+  // A step's lone tokens on Hopper: attention makes its keys of the sums itself.
+  EXPECT_THAT(kernels(plan(decode(64), asked), Stage::kAttend), ElementsAre(decodes, decodes));
+  Asked marlin = asked;
+  marlin.options.moe = MoeKernel::kMarlin;
+  EXPECT_THAT(both(plan(decode(40), marlin)), IsSupersetOf({std::string("gemv<dense, bf16>"), rope, decodes}));
 }
 
 TEST(make_program, what_the_backend_refuses_has_no_plan) {
@@ -374,8 +414,10 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
     for (const MoeKernel moe : {MoeKernel::kGemv, MoeKernel::kReference})
       EXPECT_THAT(refused({.options = {.moe = moe, .activations = format}}),
                   HasSubstr(fmt::format("--moe-activation {}: want --moe-kernel auto, marlin or", name_of(format))));
-  EXPECT_THAT(refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}), HasSubstr("flash"));
-  EXPECT_THAT(refused({.options = {.kv = Kv::kE4m3, .attention = Attention::kReference}}), HasSubstr("fp8"));
+  EXPECT_THAT(
+      refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}),
+      HasSubstr("flash: want head_dim 64, num_attention_heads of up to 8 times num_key_value_heads and a KV cache "
+                "in bf16 or fp8, found head_dim 64, 64 heads, 8 key-value heads, f32"));
   for (const KvType& type : kKvTypes) {  // a new one, too, until cards have kernels for it
     const std::string why = refused({.options = {.kv = type.dtype}});
     EXPECT_EQ(why.find("--kv-cache-dtype " + std::string(type.word)) == std::string::npos,

@@ -111,9 +111,10 @@ struct ProgramArgs {
   const RunConfig& run;
   StepShape step;
   const Card& card;
-  const Reduce* reduce = nullptr;  // none: one card has the whole step
-  bool wide_scales = false;        // some MXFP4 scale is above layout::kMaxNarrowScaleCode
-  std::optional<Tuned> tuned{};    // instead of the card's
+  const Reduce* reduce = nullptr;   // none: one card has the whole step
+  bool wide_scales = false;         // some MXFP4 scale is above layout::kMaxNarrowScaleCode
+  std::optional<Tuned> tuned{};     // instead of the card's
+  std::optional<PageType> pages{};  // instead of what run's type is to kernels
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

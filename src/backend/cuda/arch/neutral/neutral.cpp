@@ -20,12 +20,9 @@ std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFact
                      .second = plan_gemm_tile({s.hidden, s.inter, s.pairs, s.experts}, first.tokens)};
 }
 
-std::optional<Kernel> serve_prefill(KvPages::Type pages) {
-  switch (pages) {
-    case KvPages::Type::kBf16: return kernel::kAttendPrefillBf16;
-    case KvPages::Type::kE4m3: return kernel::kAttendPrefillE4m3;
-    default: return std::nullopt;
-  }
+std::optional<Kernel> serve_prefill(const PageType& pages) {
+  if (pages.prefill) return kernel::kAttendPrefill.of(pages.dtype);
+  return std::nullopt;
 }
 
 PrefillPlan plan_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& /*card*/) {

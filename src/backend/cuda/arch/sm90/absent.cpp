@@ -11,9 +11,9 @@ namespace nibble::backend::cuda {
 
 double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 
-bool sm90_attend_serves(KvPages::Type /*type*/) { return false; }
+bool sm90_attend_serves(KvDtype /*type*/) { return false; }
 
-void sm90_attend_prefill(const FlashArgs& args, KvPages::Type /*type*/, const Launch& /*on*/) {
+void sm90_attend_prefill(const FlashArgs& args, KvDtype /*type*/, const Launch& /*on*/) {
   require_shape(false, kernel::kSm90AttendPrefill, "a build for sm_90a", args.tile_count);
 }
 

@@ -6,12 +6,12 @@
 
 namespace nibble::backend::cuda {
 
-bool sm90_attend_serves(KvPages::Type type) { return type == KvPages::Type::kBf16; }
+bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }
 
-void sm90_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on) {
+void sm90_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
   constexpr Kernel kName = kernel::kSm90AttendPrefill;
   using Tile = WgmmaAttend;
-  require_shape(sm90_attend_serves(type), kName, "bf16 pages", static_cast<int64_t>(type));
+  require_shape(sm90_attend_serves(type), kName, "pages of operands of wgmma", static_cast<int64_t>(type));
   require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
                 kName, "1 to 8 query heads per kv head", args.heads);
   require_shape(args.tile_count > 0 && args.ctas > 0, kName, "at least one tile and CTA", args.tile_count);

@@ -28,7 +28,7 @@
 namespace nibble::backend::cuda {
 
 struct WgmmaAttend {
-  using Kv = KvBf16;
+  using Kv = KvRow<kSm90PrefillPages>;
   static constexpr int kWarps = 12;                             // that multiply
   static constexpr int kThreads = (kWarps + 4) * kAttendLanes;  // and a warpgroup more, of which one copies
   static constexpr int kConsumerRegisters = 152, kProducerRegisters = 56;
@@ -38,7 +38,8 @@ struct WgmmaAttend {
   static constexpr int kKeyTiles = kPageTokens / 8;
   static constexpr int kStages = 8;
   static constexpr int kAhead = 2;  // pages under way behind the one that is said to have landed
-  static constexpr int kHalfBytes = kPageTokens * Kv::kRowBytes;  // keys or values
+  static constexpr int kRowBytes = rows_bytes<Kv>(1);
+  static constexpr int kHalfBytes = kPageTokens * kRowBytes;  // keys or values
   static constexpr int kStageBytes = 2 * kHalfBytes;
   static constexpr int kSharedBytes = kStages * (kStageBytes + 16) + layout::kAtomBytes;  // to align the ring
 };
@@ -114,8 +115,8 @@ __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
         const auto fill =
             first_key + r >= visible.first && first_key + r <= visible.last ? ptx::Fill::kCopy : ptx::Fill::kZero;
         const uint32_t to = ring.stage(i) + Kv::chunk_at(row + r, chunk);
-        ptx::async_copy16(to, keys + r * Kv::kRowBytes, fill);
-        ptx::async_copy16(to + Tile::kHalfBytes, values + r * Kv::kRowBytes, fill);
+        ptx::async_copy16(to, keys + r * Tile::kRowBytes, fill);
+        ptx::async_copy16(to + Tile::kHalfBytes, values + r * Tile::kRowBytes, fill);
       }
       ptx::async_commit();
       ptx::async_wait<Tile::kAhead>();
@@ -139,7 +140,7 @@ __device__ __forceinline__ void start_scores(const PageRing<Tile>& ring, int i, 
 template <class Tile>
 __device__ __forceinline__ void start_values(const PageRing<Tile>& ring, int i,
                                              const uint32_t (&p)[Tile::kKeyTiles / 2][4], PrefillState& state) {
-  constexpr uint32_t kSliceBytes = 16 * Tile::Kv::kRowBytes;  // 16 keys
+  constexpr uint32_t kSliceBytes = 16 * Tile::kRowBytes;  // 16 keys
 #pragma unroll
   for (uint32_t s = 0; s < Tile::kKeyTiles / 2; ++s)
     ptx::wgmma_m64k16_rows(state.out, p[s],

@@ -8,8 +8,8 @@
 
 namespace nibble::backend::cuda {
 
-[[nodiscard]] bool sm90_attend_serves(KvPages::Type type);
+[[nodiscard]] bool sm90_attend_serves(KvDtype type);
 // args.tile_count tiles. REQUIRES flash_serves. Throws Error(kUnsupported) for what it does not serve.
-void sm90_attend_prefill(const FlashArgs& args, KvPages::Type type, const Launch& on);
+void sm90_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on);
 
 }  // namespace nibble::backend::cuda

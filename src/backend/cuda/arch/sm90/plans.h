@@ -3,6 +3,7 @@
 
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/packed.h"
+#include "backend/kv_dtype.h"
 
 #include <cstdint>
 
@@ -64,6 +65,8 @@ inline constexpr int kWgmmaBarrierBytes = 512;
   return (rows + tile_rows - 1) / tile_rows;
 }
 
+// sm90_attend_prefill multiplies pages as they are.
+inline constexpr KvDtype kSm90PrefillPages = KvDtype::kBf16;
 inline constexpr int kSm90PrefillTokens = 24;  // of one row, that a tile of sm90_attend_prefill takes
 
 }  // namespace nibble::backend::cuda

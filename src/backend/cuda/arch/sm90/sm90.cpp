@@ -46,8 +46,8 @@ std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const Devic
       .at_once = at_once};
 }
 
-std::optional<Kernel> serve_sm90_prefill(KvPages::Type pages) {
-  if (pages == KvPages::Type::kBf16) return kernel::kSm90AttendPrefill;
+std::optional<Kernel> serve_sm90_prefill(const PageType& pages) {
+  if (pages.dtype == kSm90PrefillPages) return kernel::kSm90AttendPrefill;
   return std::nullopt;
 }
 

@@ -48,7 +48,8 @@ struct GemmTile {
   }
 };
 
-// A thread's share of the copies of x: a chunk of every kStep-th token.
+// A thread's share of the copies of x: a chunk of every kStep-th token. Tokens that are none are the last one again:
+// their columns are computed with the others of a column tile and not stored.
 template <class Tile>
 struct InputCopy {
   static constexpr int kRowChunks = Tile::kRowBytes / 16;
@@ -58,27 +59,25 @@ struct InputCopy {
   const uint16_t* x;
   uint32_t from[kRows];  // elements; check_args sees to the range
   uint32_t to;
-  int count, token;
+  int rows;  // that have a token
 
-  __device__ InputCopy(const GemmArgs& args, const GemmWork& work) : x(args.x), count(work.count) {
-    const int chunk = static_cast<int>(threadIdx.x) % kRowChunks;
-    token = static_cast<int>(threadIdx.x) / kRowChunks;
+  __device__ InputCopy(const GemmArgs& args, const GemmWork& work) : x(args.x), rows((work.count + kStep - 1) / kStep) {
+    const int token = static_cast<int>(threadIdx.x) / kRowChunks, chunk = static_cast<int>(threadIdx.x) % kRowChunks;
     to = static_cast<uint32_t>(Tile::kWeightBytes) + Tile::chunk_place(token, chunk);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int64_t row = token + i * kStep < count ? token_at(args, work, token + i * kStep) / args.x_share : 0;
+      const int64_t row = token_at(args, work, min(token + i * kStep, work.count - 1)) / args.x_share;
       from[i] = static_cast<uint32_t>(row * args.cols + chunk * 8);
     }
   }
-  // Stage idx's k. Of tokens that are none the last column tile's are zeros, others are not read.
+  // Stage idx's k.
   __device__ __forceinline__ void issue(uint32_t stage, int idx) const {
+    const uint16_t* const k = x + idx * Tile::kStageK;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (token + i * kStep >= (count + 7) / 8 * 8 && Tile::kColStep == 1) break;
-      ptx::async_copy16(stage + to + static_cast<uint32_t>(i * kStep * Tile::kRowBytes),
-                        x + from[i] + idx * Tile::kStageK,
-                        token + i * kStep < count ? ptx::Fill::kCopy : ptx::Fill::kZero);
-    }
+    for (int i = 0; i < kRows; ++i)
+      if (i < rows)
+        ptx::async_copy16(stage + to + static_cast<uint32_t>(i * kStep * Tile::kRowBytes), k + from[i],
+                          ptx::Fill::kCopy);
   }
 };
 
@@ -119,15 +118,15 @@ struct WeightCopy {
   // The next stage's.
   __device__ __forceinline__ void issue(uint32_t stage) {
     const uint8_t* const slice = weights + walk.offset();
-    const uint32_t within = kMxfp4 ? static_cast<uint32_t>(layout::code_offset(walk.own, 0)) : half;
+    const uint8_t* const codes = slice + (kMxfp4 ? static_cast<uint32_t>(layout::code_offset(walk.own, 0)) : half);
     const auto thread = static_cast<uint32_t>(threadIdx.x);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i)
-      ptx::async_copy16(stage + (thread + static_cast<uint32_t>(i * Tile::kThreads)) * 16, slice + from[i] + within,
+      ptx::async_copy16(stage + (thread + static_cast<uint32_t>(i * Tile::kThreads)) * 16, codes + from[i],
                         ptx::Fill::kCopy);
     if (static_cast<int>(thread) < kScaleCopies) {
       if constexpr (kMxfp4) {
-        ptx::async_copy4(stage + Tile::kCodesBytes + thread * 4, slice + scales + 4 * walk.own);
+        ptx::async_copy4(stage + Tile::kCodesBytes + thread * 4, slice + 4 * walk.own + scales);
       } else if constexpr (Tile::kMx) {
         ptx::async_copy16(stage + Tile::kCodesBytes + thread * 16, slice + scales, ptx::Fill::kCopy);
       }

@@ -24,8 +24,7 @@ void require_round(const RoundArgs& args, Kernel name) {
 
 template <layout::Packing kPacking, GemmTileSize kSize, layout::RowOrder kOrder>
 void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  using Tile = GemmTile<kPacking, kSize.rows / 64, kSize.tokens / 64>;
-  static_assert(Tile::kSize == kSize);
+  using Tile = GemmTile<kPacking, kSize>;
   constexpr Kernel kName =
       kOrder == layout::RowOrder::kGateUp ? kernel::kGemmGateUp : by_packing(kernel::kGemm, kPacking);
   launch_gemm<Tile>(any_gemm<Tile, kOrder>, kName, args, plan, on);
@@ -34,11 +33,11 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
 // The list of instances: gemm_has_tile.
 template <layout::Packing kPacking, layout::RowOrder kOrder>
 void launch_tile(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  const GemmTileSize size{plan.rows, plan.tokens};
+  const auto is = [&](GemmTileSize size) { return plan.rows == size.rows && plan.tokens == size.tokens; };
   if constexpr (gemm_has_tile(kPacking, kOrder, kGemmFew))
-    if (size == kGemmFew) return launch<kPacking, kGemmFew, kOrder>(args, plan, on);
+    if (is(kGemmFew)) return launch<kPacking, kGemmFew, kOrder>(args, plan, on);
   if constexpr (gemm_has_tile(kPacking, kOrder, kGemmWide))
-    if (size == kGemmWide) return launch<kPacking, kGemmWide, kOrder>(args, plan, on);
+    if (is(kGemmWide)) return launch<kPacking, kGemmWide, kOrder>(args, plan, on);
   launch<kPacking, kGemmMany, kOrder>(args, plan, on);
 }
 

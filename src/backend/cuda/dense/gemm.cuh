@@ -46,84 +46,104 @@ struct StageView {
   }
 };
 
-// sums += a block's weights, as they are in f16 or bf16, times its x.
-template <class Tile, int kCols>
-__device__ __forceinline__ void multiply_block(const StageView<Tile>& view, uint32_t stage, int block,
-                                               const uint32_t (&a)[Tile::kRowTiles][2][4], GemmSums<Tile>& sums) {
+// A warp's weights of a stage, as they lie there.
+template <class Tile>
+struct StageWeights {
+  static constexpr int kWords4 = Tile::kCodeBytes / 512;
+  uint4 codes[Tile::kRowTiles][kWords4];
+  uint32_t scales[Tile::kRowTiles];
+  __device__ __forceinline__ void load(const StageView<Tile>& view, uint32_t stage) {
 #pragma unroll
-  for (int n = 0; n < kCols; ++n) {
-    const uint4 b = view.input(stage, n, block);
+    for (int m = 0; m < Tile::kRowTiles; ++m) {
+      for (int i = 0; i < kWords4; ++i) codes[m][i] = view.code(stage, m, i);
+      if constexpr (Tile::kMx) scales[m] = view.scale(stage, m);
+    }
+  }
+  // Whether all scales of the warp's rows may be multiplied into their weights.
+  [[nodiscard]] __device__ __forceinline__ bool fit() const {
+    uint32_t all = kAllFit;
+#pragma unroll
+    for (int m = 0; m < Tile::kRowTiles; ++m) all &= scales_that_fit<Tile::kPacking>(scales[m]);
+    return __all_sync(0xffffffffu, all == kAllFit) != 0;
+  }
+};
+
+// sums += a block's weights, as they are in f16 or bf16, times its x. behind_loads runs when what is left needs nothing
+// of the stage.
+template <class Tile, int kCols, class BehindLoads>
+__device__ __forceinline__ void multiply_block(const StageView<Tile>& view, uint32_t stage, int block,
+                                               const uint32_t (&a)[Tile::kRowTiles][2][4], GemmSums<Tile>& sums,
+                                               const BehindLoads& behind_loads) {
+  constexpr int kLate = kCols > 2 ? 2 : 1;
+  const auto add = [&](int n, const uint4& b) {
 #pragma unroll
     for (int m = 0; m < Tile::kRowTiles; ++m) Tile::mma(sums[m][n], a[m][0], b.x, b.y);
 #pragma unroll
     for (int m = 0; m < Tile::kRowTiles; ++m) Tile::mma(sums[m][n], a[m][1], b.z, b.w);
-  }
+  };
+#pragma unroll
+  for (int n = 0; n < kCols - kLate; ++n) add(n, view.input(stage, n, block));
+  uint4 late[kLate];
+#pragma unroll
+  for (int i = 0; i < kLate; ++i) late[i] = view.input(stage, kCols - kLate + i, block);
+  behind_loads();
+#pragma unroll
+  for (int i = 0; i < kLate; ++i) add(kCols - kLate + i, late[i]);
 }
 
-// The same of weights without their scales, which are `words`' at `block`.
+// The same of weights whose scales do not fit; rare, and so without registers of its own to speak of.
 template <class Tile, int kCols>
-__device__ __forceinline__ void multiply_unscaled(const StageView<Tile>& view, uint32_t stage, int block,
-                                                  const uint32_t (&a)[Tile::kRowTiles][2][4],
-                                                  const uint32_t (&words)[Tile::kRowTiles], GemmSums<Tile>& sums) {
+__device__ __forceinline__ void multiply_unscaled(const StageView<Tile>& view, uint32_t stage,
+                                                  const StageWeights<Tile>& w, GemmSums<Tile>& sums) {
 #pragma unroll
-  for (int n = 0; n < kCols; ++n) {
-    const uint4 b = view.input(stage, n, block);
+  for (int block = 0; block < 2; ++block) {
 #pragma unroll
     for (int m = 0; m < Tile::kRowTiles; ++m) {
-      float d[4] = {};
-      Tile::mma(d, a[m][0], b.x, b.y);
-      Tile::mma(d, a[m][1], b.z, b.w);
-      for (int i = 0; i < 4; ++i) sums[m][n][i] += layout::scale_of(words[m], block + i / 2 * 2) * d[i];
+      uint32_t a[2][4];
+      for (int step = 0; step < 2; ++step) widen<Tile::kPacking>(w.codes[m], block, step, a[step]);
+#pragma unroll
+      for (int n = 0; n < kCols; ++n) {
+        __syncwarp();  // one after the other
+        const uint4 b = view.input(stage, n, block);
+        float d[4] = {};
+        Tile::mma(d, a[0], b.x, b.y);
+        Tile::mma(d, a[1], b.z, b.w);
+        for (int i = 0; i < 4; ++i) sums[m][n][i] += layout::scale_of(w.scales[m], block + i / 2 * 2) * d[i];
+      }
     }
   }
 }
 
-// Adds a stage.
-template <class Tile, int kCols>
-__device__ __forceinline__ void multiply_stage(const StageView<Tile>& view, uint32_t stage, GemmSums<Tile>& sums) {
+// Adds a stage, whose weights are `w`.
+template <class Tile, int kCols, class BehindLoads>
+__device__ __forceinline__ void multiply_stage(const StageView<Tile>& view, uint32_t stage, StageWeights<Tile>& w,
+                                               GemmSums<Tile>& sums, const BehindLoads& behind_loads) {
   uint32_t a[Tile::kRowTiles][2][4];
-  if constexpr (Tile::kPacking == layout::Packing::kBf16) {
+  if constexpr (!Tile::kMx) {
 #pragma unroll
     for (int m = 0; m < Tile::kRowTiles; ++m)
-      for (int step = 0; step < 2; ++step) {
-        const uint4 w = view.code(stage, m, step);
-        for (int i = 0; i < 4; ++i) a[m][step][i] = word_of(w, i);
-      }
-    multiply_block<Tile, kCols>(view, stage, 0, a, sums);
-  } else {
-    using Codes = StageCodes<Tile::kPacking>;
-    Codes codes[Tile::kRowTiles];
-    uint32_t words[Tile::kRowTiles], fit = kAllFit;
+      for (int step = 0; step < 2; ++step)
+        for (int i = 0; i < 4; ++i) a[m][step][i] = word_of(w.codes[m][step], i);
+    multiply_block<Tile, kCols>(view, stage, 0, a, sums, behind_loads);
+  } else if (w.fit()) {
 #pragma unroll
-    for (int m = 0; m < Tile::kRowTiles; ++m) {
-      for (int i = 0; i < Codes::kWords4; ++i) codes[m].words[i] = view.code(stage, m, i);
-      words[m] = view.scale(stage, m);
-      fit &= scales_that_fit<Tile::kPacking>(words[m]);
-    }
-    const bool all_fit = __all_sync(0xffffffffu, fit == kAllFit) != 0;
-    if (all_fit) {
+    for (int block = 0; block < 2; ++block) {
 #pragma unroll
-      for (int block = 0; block < 2; ++block) {
+      for (int m = 0; m < Tile::kRowTiles; ++m) {
+        const uint32_t low = scale_pair(w.scales[m], block), high = scale_pair(w.scales[m], block + 2);
 #pragma unroll
-        for (int m = 0; m < Tile::kRowTiles; ++m) {
-          const uint32_t low = scale_pair(words[m], block), high = scale_pair(words[m], block + 2);
-#pragma unroll
-          for (int step = 0; step < 2; ++step) {
-            codes[m].widen(block, step, a[m][step]);
-            for (int i = 0; i < 4; ++i) a[m][step][i] = ptx::multiply_f16(a[m][step][i], i % 2 == 0 ? low : high);
-          }
+        for (int step = 0; step < 2; ++step) {
+          widen<Tile::kPacking>(w.codes[m], block, step, a[m][step]);
+          for (int i = 0; i < 4; ++i) a[m][step][i] = ptx::multiply_f16(a[m][step][i], i % 2 == 0 ? low : high);
         }
-        multiply_block<Tile, kCols>(view, stage, block, a, sums);
       }
-    } else {
-#pragma unroll
-      for (int block = 0; block < 2; ++block) {
-#pragma unroll
-        for (int m = 0; m < Tile::kRowTiles; ++m)
-          for (int step = 0; step < 2; ++step) codes[m].widen(block, step, a[m][step]);
-        multiply_unscaled<Tile, kCols>(view, stage, block, a, words, sums);
-      }
+      multiply_block<Tile, kCols>(view, stage, block, a, sums, [&] {
+        if (block == 1) behind_loads();
+      });
     }
+  } else {
+    multiply_unscaled<Tile, kCols>(view, stage, w, sums);
+    behind_loads();
   }
 }
 
@@ -131,13 +151,13 @@ __device__ __forceinline__ void multiply_stage(const StageView<Tile>& view, uint
 template <class Tile, int kCols>
 __device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& work, uint32_t ring,
                                          GemmSums<Tile>& sums) {
-  const InputCopy<Tile> input(args, work);
+  InputCopy<Tile> input(args, work);
   WeightCopy<Tile> weights(args, work);
   const StageView<Tile> view(ring);
   const int stages = args.cols / Tile::kStageK;
   const auto issue = [&](int i, uint32_t stage) {
     if (i < stages) {
-      input.issue(ring + stage, i);
+      input.issue(ring + stage);
       weights.issue(ring + stage);
     }
     ptx::async_commit();  // always a group, so that counts stay true
@@ -148,12 +168,21 @@ __device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& w
   const auto next = [](uint32_t stage) {
     return stage == (Tile::kStages - 1) * Tile::kStageBytes ? 0 : stage + Tile::kStageBytes;
   };
+  StageWeights<Tile> w;
+  // The stage has landed, everybody's copies, and nobody reads the one before it any more.
+  const auto open = [&](uint32_t stage) {
+    ptx::async_wait<Tile::kStages - 2>();
+    __syncthreads();
+    w.load(view, stage);
+  };
+  if constexpr (Tile::kEarly) open(read);
 #pragma unroll 1
   for (int i = 0; i < stages; ++i) {
-    ptx::async_wait<Tile::kStages - 2>();
-    __syncthreads();  // everybody's copies have landed, and nobody reads the stage that is filled next
+    if constexpr (!Tile::kEarly) open(read);
     issue(i + Tile::kStages - 1, written);
-    multiply_stage<Tile, kCols>(view, read, sums);
+    multiply_stage<Tile, kCols>(view, read, w, sums, [&] {
+      if constexpr (Tile::kEarly) open(next(read));
+    });
     written = next(written);
     read = next(read);
   }

@@ -28,7 +28,7 @@ struct Any {
   // A tile is named by its number in kGemmTiles.
   static GemmPlan plan(const GemmShape& shape, int tile) { return plan_gemm_tile(shape, kGemmTiles[tile]); }
   template <Packing kPacking, int kTile>
-  using Tile = GemmTile<kPacking, kGemmTiles[kTile].rows / 64, kGemmTiles[kTile].tokens / 64>;
+  using Tile = GemmTile<kPacking, kGemmTiles[kTile]>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
     any_gemm<Tile, kOrder>(args);

@@ -89,7 +89,7 @@ void check_args(const GemmArgs& a) {
   require(layout::slice_blocks(a.cols) != 0, "cols in slices (layout/mx_a_m16k32.h)", a);
   require(aligned(a.weights) && aligned(a.x), "weights and x, 16-byte aligned", a);
   require(a.x_share > 0 && a.experts > 0, "x_share and experts of at least one", a);
-  require(int64_t{a.tokens} / a.x_share * a.cols < int64_t{1} << 32, "x of less than 2^32 elements", a);
+  require(int64_t{a.tokens} / a.x_share * a.cols < int64_t{1} << 31, "x of less than 2^31 elements", a);
   const bool grouped = a.tiles != nullptr;
   require(grouped == (a.pairs != nullptr) && grouped == (a.tile_count != nullptr), "tiles, tile_count and pairs", a);
   require(grouped || (a.experts == 1 && a.x_share == 1), "one matrix where nothing is grouped", a);

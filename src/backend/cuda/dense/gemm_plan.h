@@ -116,12 +116,12 @@ struct GemmShape {
 
 // What a CTA of any_gemm takes.
 struct GemmTileSize {
-  int rows = 0, tokens = 0;
+  int rows = 0, tokens = 0, warps = 4;  // four by rows
   friend constexpr bool operator==(const GemmTileSize&, const GemmTileSize&) = default;
 };
 // Few tokens: as many CTAs as there can be. Many: weights are widened once per 64 tokens; of bf16, which L2 has to
 // deliver whole, read once per 128.
-inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128};
+inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128, 8};
 inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew, kGemmMany, kGemmWide};
 inline constexpr int kGemmLeastTokens = 64;
 [[nodiscard]] constexpr bool gemm_has_tile(layout::Packing packing, layout::RowOrder order, GemmTileSize tile) {

@@ -10,14 +10,14 @@
 namespace nibble::backend::cuda {
 
 // A stage: codes [row tile], scales [row tile][row % 8] of 4 bytes, x [token] of kStageK.
-template <layout::Packing kThePacking, int kTheRowTiles, int kTheWarpsN>
+template <layout::Packing kThePacking, GemmTileSize kTheSize>
 struct GemmTile {
   static constexpr layout::Packing kPacking = kThePacking;
-  static constexpr GemmTileSize kSize{kTheRowTiles * 4 * layout::kTileRows, kTheWarpsN * 64};
-  static constexpr int kWarpsM = 4, kWarpsN = kTheWarpsN;
+  static constexpr GemmTileSize kSize = kTheSize;
+  static constexpr int kWarpsM = 4, kWarpsN = kSize.warps / kWarpsM;
   static constexpr int kThreads = kWarpsM * kWarpsN * layout::kWarpLanes;
-  static constexpr int kRowTiles = kTheRowTiles;  // of a warp
-  static constexpr int kColTiles = 8;             // of a warp
+  static constexpr int kRowTiles = kSize.rows / layout::kTileRows / kWarpsM;  // of a warp
+  static constexpr int kColTiles = kSize.tokens / 8 / kWarpsN;                // of a warp
   static constexpr int kCtaRowTiles = kWarpsM * kRowTiles, kTokens = kSize.tokens;
   static constexpr bool kMx = kPacking != layout::Packing::kBf16;
   static constexpr int kStageBlocks = gemm_stage_blocks(kPacking), kStageK = kStageBlocks * layout::kBlockK;
@@ -29,8 +29,13 @@ struct GemmTile {
   static constexpr int kStages = gemm_stages(kPacking, kSize);
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static constexpr int kCtas = kWarpsN == 2 ? 1 : kMx || kRowTiles == 1 ? 3 : 2;  // of an SM
+  // A stage's weights are loaded before the last products of the stage before it: of a CTA alone on its SM all warps
+  // would read shared memory together, and multiply together. Others have neighbours, and no registers for it.
+  static constexpr bool kEarly = kCtas == 1;
   // What waits for memory anyhow multiplies columns that are none.
-  static constexpr int kColStep = kWarpsN == 2 ? 8 : kPacking == layout::Packing::kMxfp4 && kRowTiles > 1 ? 1 : 4;
+  static constexpr int kColStep = kWarpsN == 2                                           ? kColTiles
+                                  : kPacking == layout::Packing::kMxfp4 && kRowTiles > 1 ? 1
+                                                                                         : 4;
   static_assert(kWeightBytes + kTokens * kRowBytes == kStageBytes && kWeightBytes % 128 == 0);
 
   // Where chunk `chunk` (8 k) of a token's row lies in x: lanes of a quad read four neighbours, of two tokens at a
@@ -48,121 +53,111 @@ struct GemmTile {
   }
 };
 
-// A thread's share of the copies of x: a chunk of every kStep-th token. Tokens that are none are the last one again:
-// their columns are computed with the others of a column tile and not stored.
+// A thread's share of the copies of x: a chunk of every kStep-th token, stage after stage. Tokens that are none are the
+// last one again: their columns are computed with the others of a column tile and not stored.
 template <class Tile>
 struct InputCopy {
   static constexpr int kRowChunks = Tile::kRowBytes / 16;
   static constexpr int kStep = Tile::kThreads / kRowChunks;  // tokens; even, so that a chunk's place only moves on
   static constexpr int kRows = Tile::kTokens / kStep;
   static_assert(kStep % 2 == 0 && kRows * kStep == Tile::kTokens);
-  const uint16_t* x;
-  uint32_t from[kRows];  // elements; check_args sees to the range
+  const uint8_t* at;
+  uint32_t from[kRows];  // bytes; check_args sees to the range
   uint32_t to;
   int rows;  // that have a token
 
-  __device__ InputCopy(const GemmArgs& args, const GemmWork& work) : x(args.x), rows((work.count + kStep - 1) / kStep) {
+  __device__ InputCopy(const GemmArgs& args, const GemmWork& work)
+      : at(reinterpret_cast<const uint8_t*>(args.x)), rows((work.count + kStep - 1) / kStep) {
     const int token = static_cast<int>(threadIdx.x) / kRowChunks, chunk = static_cast<int>(threadIdx.x) % kRowChunks;
     to = static_cast<uint32_t>(Tile::kWeightBytes) + Tile::chunk_place(token, chunk);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int64_t row = token_at(args, work, min(token + i * kStep, work.count - 1)) / args.x_share;
-      from[i] = static_cast<uint32_t>(row * args.cols + chunk * 8);
+      from[i] = static_cast<uint32_t>(row * args.cols * 2 + chunk * 16);
     }
   }
-  // Stage idx's k.
-  __device__ __forceinline__ void issue(uint32_t stage, int idx) const {
-    const uint16_t* const k = x + idx * Tile::kStageK;
+  __device__ __forceinline__ void issue(uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
       if (i < rows)
-        ptx::async_copy16(stage + to + static_cast<uint32_t>(i * kStep * Tile::kRowBytes), k + from[i],
+        ptx::async_copy16(stage + to + static_cast<uint32_t>(i * kStep * Tile::kRowBytes), at + from[i],
                           ptx::Fill::kCopy);
+    at += Tile::kRowBytes;
   }
 };
 
-// A thread's share of the copies of weights: 16 bytes of codes of a few row tiles, and some scales. Row tiles beyond
-// the last are the last again: computed and not stored.
+// A thread's share of the copies of weights, stage after stage: 16 bytes of codes of a few row tiles, and some scales.
+// Row tiles beyond the last are the last again: computed and not stored.
 template <class Tile>
 struct WeightCopy {
   static constexpr int kTileChunks = Tile::kCodeBytes / 16;
   static constexpr int kChunks = Tile::kCtaRowTiles * kTileChunks / Tile::kThreads;
-  static constexpr bool kMxfp4 = Tile::kPacking == layout::Packing::kMxfp4;
+  static constexpr bool kMxfp4 = Tile::kPacking == layout::Packing::kMxfp4, kHalves = Tile::kStageBlocks == 1;
   // Scales of a row tile: 8 words that lie apart, or 2 chunks.
   static constexpr int kScaleCopies = Tile::kMx ? Tile::kCtaRowTiles * (kMxfp4 ? 8 : 2) : 0;
   static_assert(kChunks * Tile::kThreads == Tile::kCtaRowTiles * kTileChunks && kScaleCopies <= Tile::kThreads);
-  const uint8_t* weights;
+  const uint8_t* at;                   // the stage's codes of the first row tile
   uint32_t from[kChunks], scales = 0;  // bytes; a matrix has less than 2^32
-  PairWalk<Tile::kPacking> walk;
-  uint32_t half = 0;  // of a pair, where a stage is half a pair
+  int pairs, step, turn;               // of a slice; to the next pair of it, to the next slice
+  int pair = 0;
+  bool second = false;  // half of a pair
 
-  __device__ WeightCopy(const GemmArgs& args, const GemmWork& work)
-      : walk(layout::geometry(Tile::kPacking, args.cols)) {
-    const auto tile_bytes = static_cast<uint32_t>(layout::geometry(Tile::kPacking, args.cols).tile_bytes);
+  __device__ WeightCopy(const GemmArgs& args, const GemmWork& work) {
+    const layout::Geometry g = layout::geometry(Tile::kPacking, args.cols);
+    const auto tile_bytes = static_cast<uint32_t>(g.tile_bytes);
     const int row_tiles = args.rows / layout::kTileRows, thread = static_cast<int>(threadIdx.x);
-    weights = args.weights + int64_t{work.expert} * row_tiles * tile_bytes;
-    const auto at = [&](int tile) {
+    pairs = g.blocks / 2;
+    step = kMxfp4 ? layout::kPairBytes : static_cast<int>(g.chunk_bytes);
+    turn = g.piece_bytes - (pairs - 1) * step;
+    at = args.weights + int64_t{work.expert} * row_tiles * tile_bytes;
+    const auto tile_at = [&](int tile) {
       return static_cast<uint32_t>(min(work.first_row_tile + tile, row_tiles - 1)) * tile_bytes;
     };
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const int chunk = thread + i * Tile::kThreads;
-      from[i] = at(chunk / kTileChunks) + static_cast<uint32_t>(chunk % kTileChunks * 16);
+      from[i] = tile_at(chunk / kTileChunks) + static_cast<uint32_t>(chunk % kTileChunks * 16);
     }
-    if (kMxfp4) {
-      scales = at(thread / 8) + static_cast<uint32_t>(layout::scale_word_offset(2 * walk.slice_pairs, thread % 8, 0));
-    } else {
-      scales = at(thread / 2) + static_cast<uint32_t>(layout::mxfp8_scale_offset(0, 0) + thread % 2 * 16);
-    }
+    scales = kMxfp4 ? tile_at(thread / 8) + static_cast<uint32_t>(layout::scale_word_offset(g.blocks, thread % 8, 0))
+                    : tile_at(thread / 2) + static_cast<uint32_t>(layout::mxfp8_scale_offset(0, 0) + thread % 2 * 16);
   }
-  // The next stage's.
   __device__ __forceinline__ void issue(uint32_t stage) {
-    const uint8_t* const slice = weights + walk.offset();
-    const uint8_t* const codes = slice + (kMxfp4 ? static_cast<uint32_t>(layout::code_offset(walk.own, 0)) : half);
     const auto thread = static_cast<uint32_t>(threadIdx.x);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i)
-      ptx::async_copy16(stage + (thread + static_cast<uint32_t>(i * Tile::kThreads)) * 16, codes + from[i],
+      ptx::async_copy16(stage + (thread + static_cast<uint32_t>(i * Tile::kThreads)) * 16, at + from[i],
                         ptx::Fill::kCopy);
     if (static_cast<int>(thread) < kScaleCopies) {
       if constexpr (kMxfp4) {
-        ptx::async_copy4(stage + Tile::kCodesBytes + thread * 4, slice + 4 * walk.own + scales);
+        ptx::async_copy4(stage + Tile::kCodesBytes + thread * 4, at - pair * (layout::kPairBytes - 4) + scales);
       } else if constexpr (Tile::kMx) {
-        ptx::async_copy16(stage + Tile::kCodesBytes + thread * 16, slice + scales, ptx::Fill::kCopy);
+        ptx::async_copy16(stage + Tile::kCodesBytes + thread * 16, at + scales, ptx::Fill::kCopy);
       }
     }
-    if constexpr (Tile::kStageBlocks == 1) {
-      half ^= Tile::kCodeBytes;
-      if (half != 0) return;
+    if constexpr (kHalves) {
+      second = !second;
+      at += second ? Tile::kCodeBytes : -Tile::kCodeBytes;
+      if (second) return;
     }
-    walk.next();
+    const bool last = ++pair == pairs;
+    at += last ? turn : step;
+    pair = last ? 0 : pair;
   }
 };
 
-// A row tile's codes of a stage of 64 k.
-template <layout::Packing kPacking>
-struct StageCodes;
-
-template <>
-struct StageCodes<layout::Packing::kMxfp4> {
-  static constexpr int kWords4 = 1;
-  uint4 words[kWords4];
-  __device__ __forceinline__ void widen(int block, int step, uint32_t (&to)[4]) const {
-    const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(words[0], 2 * block + step));
+// An A operand of a row tile's codes of 64 k, without its scales.
+template <layout::Packing kPacking, int kWords4>
+__device__ __forceinline__ void widen(const uint4 (&codes)[kWords4], int block, int step, uint32_t (&to)[4]) {
+  if constexpr (kPacking == layout::Packing::kMxfp4) {
+    const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes[0], 2 * block + step));
     for (int i = 0; i < 4; ++i) to[i] = pairs.pair[i];
-  }
-};
-template <>
-struct StageCodes<layout::Packing::kMxfp8> {
-  static constexpr int kWords4 = 2;
-  uint4 words[kWords4];
-  __device__ __forceinline__ void widen(int block, int step, uint32_t (&to)[4]) const {
+  } else {
     for (int i = 0; i < 4; ++i) {
-      const uint32_t word = word_of(words[block], 2 * step + i / 2);
+      const uint32_t word = word_of(codes[block], 2 * step + i / 2);
       to[i] = ptx::f16_of_e4m3(i % 2 == 0 ? word & 0xffffu : word >> 16);
     }
   }
-};
+}
 
 // A scale byte b fits where 2^(b - 127) is an f16 number that leaves every element of its block one: with widened codes
 // of e2m1 (times 2^-14; from 2^-15 to 6 * 2^-14) 118 to 142, with those of e4m3 (2^-9 to 448) 113 to 134.

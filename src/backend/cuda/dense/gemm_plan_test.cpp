@@ -23,7 +23,8 @@ TEST(gemm_plan, experts_take_tiles_of_64_tokens_and_dense_layers_what_finishes_f
   EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 64);
   const auto dense = [](int64_t rows, int64_t cols, int64_t tokens) {
     const GemmPlan plan = plan_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, kSms);
-    return GemmTileSize{plan.rows, plan.tokens};
+    return *std::ranges::find_if(
+        kGemmTiles, [&](GemmTileSize tile) { return tile.rows == plan.rows && tile.tokens == plan.tokens; });
   };
   EXPECT_EQ(dense(5120, 2880, 9), kGemmFew);
   EXPECT_EQ(dense(2880, 4096, 64), kGemmFew);

@@ -1,5 +1,5 @@
 // Times the decode kernels of src/backend/cuda/kernels/any against the card's measured read bandwidth.
-//   kernel_bench <json file>
+//   kernel_bench <json file> [part of a name: those kernels alone]
 // Each time is the mean of one kernel in a chain over many layers' weights (2 GB and more: nothing stays in L2),
 // launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
 // repetitions.
@@ -18,6 +18,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -431,7 +432,7 @@ void print_table(const char* device, const Peak& peak, const std::vector<Result>
   }
 }
 
-int run(const char* path) {
+int run(const char* path, std::string_view only) {
   cudaDeviceProp prop{};
   cuda_check(cudaGetDeviceProperties(&prop, 0), "device");
   const GemvDevice device{prop.multiProcessorCount, static_cast<int64_t>(prop.sharedMemPerBlockOptin),
@@ -452,6 +453,7 @@ int run(const char* path) {
   const Peak peak = measure_read(b.pool, device.sms, stream, device_array<uint32_t>(1));
   std::vector<Result> results;
   const auto measure = [&](const Subject& subject, int stages, int shown_stages) {
+    if (subject.name.find(only) == std::string::npos) return;
     results.push_back({subject.name, subject.tokens, shown_stages,
                        time_links(subject, {.device = device, .chained = true, .stages = stages}, stream),
                        time_links(subject, {.device = device, .stages = stages}, stream), subject.cost});
@@ -472,12 +474,12 @@ int run(const char* path) {
 }  // namespace nibble::backend::cuda
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::printf("usage: kernel_bench <json file>\n");
+  if (argc != 2 && argc != 3) {
+    std::printf("usage: kernel_bench <json file> [part of a name]\n");
     return 2;
   }
   try {
-    return nibble::backend::cuda::run(argv[1]);
+    return nibble::backend::cuda::run(argv[1], argc == 3 ? argv[2] : "");
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
     return 1;

@@ -1,7 +1,7 @@
 // Times attention and the kernels for many tokens (src/backend/cuda/kernels: attend_decode, attend_prefill, gemm and
 // what goes with them) at gpt-oss-120b's shapes, and its experts at 20b's, against the card's measured read bandwidth
 // and matrix peak.
-//   prefill_bench <json file>
+//   prefill_bench <json file> [part of a name: those kernels alone]
 // Each time is the mean of a kernel in a CUDA graph of launches over different layers' data (more than L2 holds in
 // all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
 
@@ -102,7 +102,11 @@ struct Row {
 
 class Bench {
  public:
-  Bench() : peaks_(measure_cuda(0)), stream_(make_stream()), pool_(device_array<uint8_t>(kPoolBytes)) {
+  explicit Bench(std::string only)
+      : only_(std::move(only)),
+        peaks_(measure_cuda(0)),
+        stream_(make_stream()),
+        pool_(device_array<uint8_t>(kPoolBytes)) {
     cuda_check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0));
     int smem = 0;
     cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
@@ -131,6 +135,7 @@ class Bench {
   void experts_gemms(const MoeStep& step, bool wgmma);
   // One kernel: link(i) enqueues the i-th launch of `links`.
   void add(Row row, int links, const std::function<void(int)>& link) {
+    if (row.name.find(only_) == std::string::npos) return;
     row.us = median_link_us({stream_.get(), links, kRepetitions}, link);
     rows_.push_back(row);
     std::printf("%-34s %6d %10.2f us %8.0f GB/s %8.1f TFLOP/s %6.1f%%\n", row.name.c_str(), row.tokens, row.us,
@@ -142,6 +147,7 @@ class Bench {
   }
   FlashArgs attention(const std::vector<backend::Row>& rows, int context, int window);
 
+  std::string only_;
   DevicePeaks peaks_;
   Stream stream_;
   int sms_ = 0;
@@ -351,6 +357,7 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
     any_moe_group_tiles({s.ids, s.pair_of, s.place_of, s.tiles, s.tile_counts, s.tokens, kTopk, s.experts, plan.tokens},
                         on_);
   };
+  group();  // for what follows, whatever is timed
   add({"moe_group, tiles of " + std::to_string(plan.tokens), s.tokens, 0, 12.0 * pairs, 0}, 4, [&](int) { group(); });
   if (wgmma) {
     add({"round for experts", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
@@ -380,7 +387,8 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
   // gate_up, down, or both at once, whose list serves one launch.
   const auto time = [&](const char* name) {
     const GemmShape shape{args.rows, args.cols, pairs, s.experts};
-    const GemmPlan own = wgmma ? plan_sm90_gemm(shape, sms_, plan.tokens) : plan_gemm_tile(shape, plan.tokens);
+    const GemmPlan own =
+        wgmma ? plan_sm90_gemm(shape, sms_, plan.tokens) : plan_gemm_tile(shape, {plan.rows, plan.tokens});
     const int64_t bytes = s.experts * layout::packed_bytes(args.packing, args.rows, args.cols),
                   more = s.experts * layout::packed_bytes(args.packing, args.cols, args.rows / 2);
     const bool both = args.down.weights != nullptr;
@@ -418,9 +426,9 @@ void Bench::write(const char* path) const {
   std::fclose(f);
 }
 
-void run(const char* path) {
+void run(const char* path, const char* only) {
   static_cast<void>(open_device(0));
-  Bench bench;
+  Bench bench(only);
   for (const auto type : {KvDtype::kBf16, KvDtype::kE4m3})
     for (const int keys : {128, 2048, 8192, 32768, 131072}) bench.decode(keys, 1, type, 0);
   bench.decode(32768, 1, KvDtype::kBf16, 128);
@@ -441,12 +449,12 @@ void run(const char* path) {
 }  // namespace nibble::backend::cuda
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::printf("usage: prefill_bench <json file>\n");
+  if (argc != 2 && argc != 3) {
+    std::printf("usage: prefill_bench <json file> [part of a name]\n");
     return 2;
   }
   try {
-    nibble::backend::cuda::run(argv[1]);
+    nibble::backend::cuda::run(argv[1], argc == 3 ? argv[2] : "");
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
     return 1;

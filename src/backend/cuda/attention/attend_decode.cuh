@@ -22,6 +22,7 @@
 #include "backend/cuda/attention/attend_units.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/prefetch.cuh"
 
 #include <type_traits>
 
@@ -361,10 +362,21 @@ __device__ void store_alone(const FlashArgs& args, const DecodeUnit& unit, const
   store_head<Kv>(args, unit.token, query_head, out);
 }
 
+// CTA `row` of args.ahead.rows.
+__device__ __forceinline__ void read_ahead(const FlashArgs& args, int row) {
+  const int threads = static_cast<int>(blockDim.x), ctas = args.ahead.rows * args.kv_heads;
+  const int cta = row * args.kv_heads + static_cast<int>(blockIdx.x);
+  for (int at = (cta * threads + static_cast<int>(threadIdx.x)) * kAheadLine; at < args.ahead.bytes;
+       at += ctas * threads * kAheadLine)
+    ptx::prefetch_l2(args.ahead.at + at);
+}
+
+// own_rows: CTAs per kv head that attend; those behind them read ahead.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
-    any_attend_decode(const __grid_constant__ FlashArgs args) {
+    any_attend_decode(const __grid_constant__ FlashArgs args, const int own_rows) {
   extern __shared__ __align__(128) uint8_t smem[];
+  if (const int row = static_cast<int>(blockIdx.y) - own_rows; row >= 0) return read_ahead(args, row);
   const int tid = static_cast<int>(threadIdx.x);
   const int head = tid / (kHeadDim / Tile::kDims), dim = tid % (kHeadDim / Tile::kDims) * Tile::kDims;
   const int group = args.heads / args.kv_heads, query_head = static_cast<int>(blockIdx.x) * group + head;

@@ -22,20 +22,23 @@ void require_round(const RoundArgs& args, Kernel name) {
                 args.tokens);
 }
 
-template <layout::Packing kPacking, int kTokens, layout::RowOrder kOrder>
+template <layout::Packing kPacking, GemmTileSize kSize, layout::RowOrder kOrder>
 void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  using Tile = GemmTile<kPacking, kTokens>;
+  using Tile = GemmTile<kPacking, kSize>;
   constexpr Kernel kName =
       kOrder == layout::RowOrder::kGateUp ? kernel::kGemmGateUp : by_packing(kernel::kGemm, kPacking);
   launch_gemm<Tile>(any_gemm<Tile, kOrder>, kName, args, plan, on);
 }
 
-// The list of instances: tokens per CTA, for each packing and for gate and up rows.
+// The list of instances: gemm_has_tile.
 template <layout::Packing kPacking, layout::RowOrder kOrder>
-void launch_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  if (plan.tokens == 32) return launch<kPacking, 32, kOrder>(args, plan, on);
-  if (plan.tokens == 64) return launch<kPacking, 64, kOrder>(args, plan, on);
-  launch<kPacking, 128, kOrder>(args, plan, on);
+void launch_tile(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  const auto is = [&](GemmTileSize size) { return plan.rows == size.rows && plan.tokens == size.tokens; };
+  if constexpr (gemm_has_tile(kPacking, kOrder, kGemmFew))
+    if (is(kGemmFew)) return launch<kPacking, kGemmFew, kOrder>(args, plan, on);
+  if constexpr (gemm_has_tile(kPacking, kOrder, kGemmWide))
+    if (is(kGemmWide)) return launch<kPacking, kGemmWide, kOrder>(args, plan, on);
+  launch<kPacking, kGemmMany, kOrder>(args, plan, on);
 }
 
 }  // namespace
@@ -44,11 +47,11 @@ void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using layout::Packing;
   using layout::RowOrder;
   check_args(args);
-  if (args.order == RowOrder::kGateUp) return launch_tokens<Packing::kMxfp4, RowOrder::kGateUp>(args, plan, on);
+  if (args.order == RowOrder::kGateUp) return launch_tile<Packing::kMxfp4, RowOrder::kGateUp>(args, plan, on);
   switch (args.packing) {  // kPlain's instance takes its rows from args.order
-    case Packing::kBf16: return launch_tokens<Packing::kBf16, RowOrder::kPlain>(args, plan, on);
-    case Packing::kMxfp8: return launch_tokens<Packing::kMxfp8, RowOrder::kPlain>(args, plan, on);
-    case Packing::kMxfp4: return launch_tokens<Packing::kMxfp4, RowOrder::kPlain>(args, plan, on);
+    case Packing::kBf16: return launch_tile<Packing::kBf16, RowOrder::kPlain>(args, plan, on);
+    case Packing::kMxfp8: return launch_tile<Packing::kMxfp8, RowOrder::kPlain>(args, plan, on);
+    case Packing::kMxfp4: return launch_tile<Packing::kMxfp4, RowOrder::kPlain>(args, plan, on);
   }
 }
 

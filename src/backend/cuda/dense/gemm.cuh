@@ -1,120 +1,202 @@
 #pragma once
 // y = W·x for many tokens, W packed bf16, MXFP8 or MXFP4 (exact: activations keep 16 bits)  source: torch/model.py,
 // Linear and MLPBlock; arguments: gemm_plan.h GemmArgs
-// W    layout/packed.h, from L2 straight into registers, one pair of 32-blocks ahead     x  16 bits, [*, cols]
-// grid one CTA of 8 warps per (8 tiles of 16 rows, 32 to 128 tokens); row blocks run fastest, so that a tile of tokens
-//      and an expert's weights are read from DRAM once; x by cp.async in 4 stages of 64 k
-// mma  m16n8k16, weights on the m side; a warp has 2 row tiles x 2 to 8 column tiles, so that a fragment of x serves
-//      two mma; MX blocks are summed unscaled, scaled in f32 and added (f16 operands cannot hold every scale)
+// W    layout/packed.h     x  16 bits, [*, cols]     both by cp.async in stages of 32 or 64 k, in the order they lie in
+// grid one CTA per (4 warps' rows, 64 or 128 tokens); row blocks run fastest, so that a tile of tokens and an expert's
+//      weights are read from DRAM once
+// mma  m16n8k16, weights on the m side; a warp has 1 or 3 row tiles and up to 8 column tiles: as many as there are
+//      tokens. A weight is widened by one warp, once per CTA
+// MX   a scale that leaves every weight of its block an f16 number is multiplied into the weights (two at a time); a
+//      stage with another scale is summed unscaled, scaled in f32 and added
 // bytes, flops: cost()
-// predicted on an H200 380 TFLOP/s for MXFP4 and 450 for bf16 at 8192 tokens of 120b; measured 183 and 258 (gate_up
-//      5.9 ms, down 3.0, qkv 0.94, o 0.75): the widening before each product is not hidden
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/dense/gemm_weights.cuh"
-#include "backend/cuda/ptx/async_copy.cuh"
-#include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/dense/gemm_tile.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {
-
-template <layout::Packing kThePacking, int kTheTokens>
-struct GemmTile {
-  static constexpr layout::Packing kPacking = kThePacking;
-  static constexpr int kTokens = kTheTokens;
-  static constexpr int kWarpsM = 4, kWarpsN = 2;
-  static constexpr int kThreads = kWarpsM * kWarpsN * layout::kWarpLanes;
-  static constexpr int kRowTiles = kGemmRowTiles / kWarpsM;  // of a warp
-  static constexpr int kColTiles = kTokens / 8 / kWarpsN;    // of a warp
-  static constexpr int kStages = 4;
-  static constexpr int kStageK = 2 * layout::kBlockK;
-  static constexpr int kRowBytes = 2 * kStageK;
-  static constexpr int kStageBytes = kTokens * kRowBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes;
-  static_assert(kRowTiles == 2, "swiglu's store pairs two row tiles");
-  static_assert(kTokens * 8 % kThreads == 0, "every thread copies as many chunks");
-};
-
-// The first block's scale of the lane's row (0) or the row 8 below (1): 2^(byte - 127); 0 becomes 0.
-__device__ __forceinline__ float block_scale(uint32_t word, int row8) {
-  return __uint_as_float(word << (row8 == 0 ? 23 : 7) & 0x7f800000u);
-}
-
-// Where chunk `chunk` (8 k) of a token's row lies in a stage: lanes of a quad read four neighbours, of two tokens at a
-// time, without a bank conflict.
-__device__ __forceinline__ uint32_t chunk_place(int token, int chunk) {
-  return static_cast<uint32_t>(token * 128 + (chunk ^ (token % 2 * 4)) * 16);
-}
-
-// A thread's share of the copies of x: one chunk of every 32nd token.
-template <class Tile>
-struct InputCopy {
-  static constexpr int kStep = Tile::kThreads / 8;  // tokens; even, so that a chunk's place only moves on
-  static constexpr int kRows = Tile::kTokens / kStep;
-  const uint16_t* x;
-  uint32_t from[kRows];  // elements; check_args sees to the range
-  uint32_t to;
-  int count;
-
-  __device__ InputCopy(const GemmArgs& args, const GemmWork& work) : x(args.x), count(work.count) {
-    const int token = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
-    to = chunk_place(token, chunk);
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t row = token + i * kStep < count ? token_at(args, work, token + i * kStep) / args.x_share : 0;
-      from[i] = static_cast<uint32_t>(row * args.cols + chunk * 8);
-    }
-  }
-  // The pair's 64 k; always a group, so that counts stay true.
-  __device__ void issue(uint32_t ring, int pair, int pairs) const {
-    if (pair < pairs) {
-      const uint32_t stage = ring + static_cast<uint32_t>(pair % Tile::kStages * Tile::kStageBytes) + to;
-      const int token = static_cast<int>(threadIdx.x) / 8;
-      for (int i = 0; i < kRows; ++i)
-        ptx::async_copy16(stage + static_cast<uint32_t>(i * kStep * Tile::kRowBytes),
-                          x + from[i] + pair * Tile::kStageK,
-                          token + i * kStep < count ? ptx::Fill::kCopy : ptx::Fill::kZero);
-    }
-    ptx::async_commit();
-  }
-};
 
 template <class Tile>
 using GemmSums = float[Tile::kRowTiles][Tile::kColTiles][4];
 
-// Adds a pair of blocks: stage · w, which is used up.
+// A stage of the ring as a warp reads it.
 template <class Tile>
-__device__ void multiply_pair(uint32_t stage, WeightPair<Tile::kPacking> (&w)[Tile::kRowTiles], GemmSums<Tile>& sums) {
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  const int first = static_cast<int>(threadIdx.x) / layout::kWarpLanes / Tile::kWarpsM * Tile::kColTiles * 8;
-#pragma unroll 1  // both at once would spill
-  for (int block = 0; block < 2; ++block) {
-    uint32_t a[Tile::kRowTiles][2][4];
+struct StageView {
+  uint32_t codes, scales, x;  // of the lane, at its first row tile and first token
+
+  __device__ explicit StageView(uint32_t ring) {
+    const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes,
+              warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes, first = warp % Tile::kWarpsM * Tile::kRowTiles;
+    codes = ring + static_cast<uint32_t>(first * Tile::kCodeBytes + lane * 16);
+    scales = ring + static_cast<uint32_t>(Tile::kCodesBytes + (first * 8 + lane / 4) * 4);
+    x = ring + static_cast<uint32_t>(Tile::kWeightBytes) +
+        Tile::chunk_place(warp / Tile::kWarpsM * Tile::kColTiles * 8 + lane / 4, lane % 4);
+  }
+  __device__ uint4 code(uint32_t stage, int row_tile, int at) const {
+    return ptx::load_shared16(codes + stage + static_cast<uint32_t>(row_tile * Tile::kCodeBytes + at * 512));
+  }
+  __device__ uint32_t scale(uint32_t stage, int row_tile) const {
+    return ptx::load_shared4(scales + stage + static_cast<uint32_t>(row_tile * 32));
+  }
+  // Of 8 tokens, the k of a block.
+  __device__ uint4 input(uint32_t stage, int col_tile, int block) const {
+    return ptx::load_shared16((x ^ static_cast<uint32_t>(block * 64)) + stage +
+                              static_cast<uint32_t>(col_tile * 8 * Tile::kRowBytes));
+  }
+};
+
+// A warp's weights of a stage, as they lie there.
+template <class Tile>
+struct StageWeights {
+  static constexpr int kWords4 = Tile::kCodeBytes / 512;
+  uint4 codes[Tile::kRowTiles][kWords4];
+  uint32_t scales[Tile::kRowTiles];
+  __device__ __forceinline__ void load(const StageView<Tile>& view, uint32_t stage) {
 #pragma unroll
     for (int m = 0; m < Tile::kRowTiles; ++m) {
-      w[m].a(0, a[m][0]);
-      w[m].a(1, a[m][1]);
+      for (int i = 0; i < kWords4; ++i) codes[m][i] = view.code(stage, m, i);
+      if constexpr (Tile::kMx) scales[m] = view.scale(stage, m);
     }
+  }
+  // Whether all scales of the warp's rows may be multiplied into their weights.
+  [[nodiscard]] __device__ __forceinline__ bool fit() const {
+    uint32_t all = kAllFit;
 #pragma unroll
-    for (int n = 0; n < Tile::kColTiles; ++n) {
-      const uint4 b = ptx::load_shared16(stage + chunk_place(first + 8 * n + lane / 4, 4 * block + lane % 4));
+    for (int m = 0; m < Tile::kRowTiles; ++m) all &= scales_that_fit<Tile::kPacking>(scales[m]);
+    return __all_sync(0xffffffffu, all == kAllFit) != 0;
+  }
+};
+
+// sums += a block's weights, as they are in f16 or bf16, times its x. behind_loads runs when what is left needs nothing
+// of the stage.
+template <class Tile, int kCols, class BehindLoads>
+__device__ __forceinline__ void multiply_block(const StageView<Tile>& view, uint32_t stage, int block,
+                                               const uint32_t (&a)[Tile::kRowTiles][2][4], GemmSums<Tile>& sums,
+                                               const BehindLoads& behind_loads) {
+  constexpr int kLate = kCols > 2 ? 2 : 1;
+  const auto add = [&](int n, const uint4& b) {
 #pragma unroll
-      for (int m = 0; m < Tile::kRowTiles; ++m) {
-        if constexpr (Tile::kPacking == layout::Packing::kBf16) {
-          ptx::mma_m16n8k16_bf16(sums[m][n], a[m][0], b.x, b.y);
-          ptx::mma_m16n8k16_bf16(sums[m][n], a[m][1], b.z, b.w);
-        } else {
-          float d[4] = {};
-          ptx::mma_m16n8k16(d, a[m][0], b.x, b.y);
-          ptx::mma_m16n8k16(d, a[m][1], b.z, b.w);
-          for (int i = 0; i < 4; ++i) sums[m][n][i] += block_scale(w[m].scales, i / 2) * d[i];
-        }
+    for (int m = 0; m < Tile::kRowTiles; ++m) Tile::mma(sums[m][n], a[m][0], b.x, b.y);
+#pragma unroll
+    for (int m = 0; m < Tile::kRowTiles; ++m) Tile::mma(sums[m][n], a[m][1], b.z, b.w);
+  };
+#pragma unroll
+  for (int n = 0; n < kCols - kLate; ++n) add(n, view.input(stage, n, block));
+  uint4 late[kLate];
+#pragma unroll
+  for (int i = 0; i < kLate; ++i) late[i] = view.input(stage, kCols - kLate + i, block);
+  behind_loads();
+#pragma unroll
+  for (int i = 0; i < kLate; ++i) add(kCols - kLate + i, late[i]);
+}
+
+// The same of weights whose scales do not fit; rare, and so without registers of its own to speak of.
+template <class Tile, int kCols>
+__device__ __forceinline__ void multiply_unscaled(const StageView<Tile>& view, uint32_t stage,
+                                                  const StageWeights<Tile>& w, GemmSums<Tile>& sums) {
+#pragma unroll
+  for (int block = 0; block < 2; ++block) {
+#pragma unroll
+    for (int m = 0; m < Tile::kRowTiles; ++m) {
+      uint32_t a[2][4];
+      for (int step = 0; step < 2; ++step) widen<Tile::kPacking>(w.codes[m], block, step, a[step]);
+#pragma unroll
+      for (int n = 0; n < kCols; ++n) {
+        __syncwarp();  // one after the other
+        const uint4 b = view.input(stage, n, block);
+        float d[4] = {};
+        Tile::mma(d, a[0], b.x, b.y);
+        Tile::mma(d, a[1], b.z, b.w);
+        for (int i = 0; i < 4; ++i) sums[m][n][i] += layout::scale_of(w.scales[m], block + i / 2 * 2) * d[i];
       }
     }
-#pragma unroll
-    for (int m = 0; m < Tile::kRowTiles; ++m) w[m].next_block();
   }
+}
+
+// Adds a stage, whose weights are `w`.
+template <class Tile, int kCols, class BehindLoads>
+__device__ __forceinline__ void multiply_stage(const StageView<Tile>& view, uint32_t stage, StageWeights<Tile>& w,
+                                               GemmSums<Tile>& sums, const BehindLoads& behind_loads) {
+  uint32_t a[Tile::kRowTiles][2][4];
+  if constexpr (!Tile::kMx) {
+#pragma unroll
+    for (int m = 0; m < Tile::kRowTiles; ++m)
+      for (int step = 0; step < 2; ++step)
+        for (int i = 0; i < 4; ++i) a[m][step][i] = word_of(w.codes[m][step], i);
+    multiply_block<Tile, kCols>(view, stage, 0, a, sums, behind_loads);
+  } else if (w.fit()) {
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+#pragma unroll
+      for (int m = 0; m < Tile::kRowTiles; ++m) {
+        const uint32_t low = scale_pair(w.scales[m], block), high = scale_pair(w.scales[m], block + 2);
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          widen<Tile::kPacking>(w.codes[m], block, step, a[m][step]);
+          for (int i = 0; i < 4; ++i) a[m][step][i] = ptx::multiply_f16(a[m][step][i], i % 2 == 0 ? low : high);
+        }
+      }
+      multiply_block<Tile, kCols>(view, stage, block, a, sums, [&] {
+        if (block == 1) behind_loads();
+      });
+    }
+  } else {
+    multiply_unscaled<Tile, kCols>(view, stage, w, sums);
+    behind_loads();
+  }
+}
+
+// All of K, for kCols column tiles.
+template <class Tile, int kCols>
+__device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& work, uint32_t ring,
+                                         GemmSums<Tile>& sums) {
+  InputCopy<Tile> input(args, work);
+  WeightCopy<Tile> weights(args, work);
+  const StageView<Tile> view(ring);
+  const int stages = args.cols / Tile::kStageK;
+  const auto issue = [&](int i, uint32_t stage) {
+    if (i < stages) {
+      input.issue(ring + stage);
+      weights.issue(ring + stage);
+    }
+    ptx::async_commit();  // always a group, so that counts stay true
+  };
+#pragma unroll
+  for (int i = 0; i < Tile::kStages - 1; ++i) issue(i, static_cast<uint32_t>(i * Tile::kStageBytes));
+  uint32_t read = 0, written = (Tile::kStages - 1) * Tile::kStageBytes;
+  const auto next = [](uint32_t stage) {
+    return stage == (Tile::kStages - 1) * Tile::kStageBytes ? 0 : stage + Tile::kStageBytes;
+  };
+  StageWeights<Tile> w;
+  // The stage has landed, everybody's copies, and nobody reads the one before it any more.
+  const auto open = [&](uint32_t stage) {
+    ptx::async_wait<Tile::kStages - 2>();
+    __syncthreads();
+    w.load(view, stage);
+  };
+  if constexpr (Tile::kEarly) open(read);
+#pragma unroll 1
+  for (int i = 0; i < stages; ++i) {
+    if constexpr (!Tile::kEarly) open(read);
+    issue(i + Tile::kStages - 1, written);
+    multiply_stage<Tile, kCols>(view, read, w, sums, [&] {
+      if constexpr (Tile::kEarly) open(next(read));
+    });
+    written = next(written);
+    read = next(read);
+  }
+  ptx::async_wait<0>();
+}
+
+// For as many column tiles as there are, in steps of Tile::kColStep.
+template <class Tile, int kCols = Tile::kColStep>
+__device__ __forceinline__ void multiply_columns(int cols, const GemmArgs& args, const GemmWork& work, uint32_t ring,
+                                                 GemmSums<Tile>& sums) {
+  if constexpr (kCols < Tile::kColTiles) {
+    if (cols > kCols) return multiply_columns<Tile, kCols + Tile::kColStep>(cols, args, work, ring, sums);
+  }
+  multiply<Tile, kCols>(args, work, ring, sums);
 }
 
 // Sums of a lane: row lane / 4 + 8 (i / 2) of the tile, token 2 (lane % 4) + i % 2 of the column tile.
@@ -143,68 +225,43 @@ __device__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_t
 }
 
 // Rows 0..7 of a tile are the gates of 8 channels, rows 8..15 their ups: a lane holds both. Neighbour rows swap, so
-// that a lane stores two channels of one row tile: 32 bytes per token and instruction.
+// that a lane stores two channels of one token.
 template <class Tile>
 __device__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile, const GemmSums<Tile>& sums) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
   const int first = static_cast<int>(threadIdx.x) / layout::kWarpLanes / Tile::kWarpsM * Tile::kColTiles * 8;
-  const int inter = args.rows / 2, row_tiles = args.rows / layout::kTileRows, channel = (row_tile + odd) * 8 + g - odd;
-  float gate_bias[2], up_bias[2];
-  for (int m = 0; m < 2; ++m) {
-    const int own = min(row_tile + m, row_tiles - 1) * 8 + g;
-    const Bf16* bias = args.bias + int64_t{work.expert} * args.rows + 2 * own;
-    gate_bias[m] = bias[0].to_float();
-    up_bias[m] = bias[1].to_float();
-  }
+  const int inter = args.rows / 2;
 #pragma unroll
-  for (int n = 0; n < Tile::kColTiles; ++n) {
+  for (int m = 0; m < Tile::kRowTiles; ++m) {
+    if ((row_tile + m) * layout::kTileRows >= args.rows) return;
+    const int channel = (row_tile + m) * 8 + g;
+    const Bf16* bias = args.bias + int64_t{work.expert} * args.rows + 2 * channel;
+    const float gate_bias = bias[0].to_float(), up_bias = bias[1].to_float();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int n = 0; n < Tile::kColTiles; ++n) {
+      if (first + 8 * n >= work.count) break;
       float u[2];
-      for (int m = 0; m < 2; ++m)
-        u[m] = gated(sums[m][n][i] + gate_bias[m], sums[m][n][2 + i] + up_bias[m], args.swiglu_limit);
+      for (int i = 0; i < 2; ++i)
+        u[i] = gated(sums[m][n][i] + gate_bias, sums[m][n][2 + i] + up_bias, args.swiglu_limit);
       const float other = __shfl_xor_sync(0xffffffffu, odd != 0 ? u[0] : u[1], 4);
-      const int token = first + 8 * n + 2 * (lane % 4) + i;
-      if (token >= work.count || row_tile + odd >= row_tiles) continue;
+      const int token = first + 8 * n + 2 * (lane % 4) + odd;
+      if (token >= work.count) continue;
       const uint32_t two = odd != 0 ? ptx::pack_f16(other, u[1]) : ptx::pack_f16(u[0], other);
-      *reinterpret_cast<uint32_t*>(args.u + token_at(args, work, token) * inter + channel) = two;
+      *reinterpret_cast<uint32_t*>(args.u + token_at(args, work, token) * inter + channel - odd) = two;
     }
   }
 }
 
 template <class Tile, layout::RowOrder kOrder>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kTokens == 32 ? 2 : 1)
-    any_gemm(const __grid_constant__ GemmArgs args) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas) any_gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const GemmWork work = work_of(args, Tile::kTokens);
+  const GemmWork work = work_of(args, Tile::kTokens, Tile::kCtaRowTiles);
   if (work.count <= 0) return;
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
-  const int row_tiles = args.rows / layout::kTileRows, pairs = args.cols / Tile::kStageK;
   const int row_tile = work.first_row_tile + warp % Tile::kWarpsM * Tile::kRowTiles;
-  const uint8_t* tiles[Tile::kRowTiles];  // what lies beyond the last is computed like it and not stored
-  for (int m = 0; m < Tile::kRowTiles; ++m)
-    tiles[m] =
-        args.weights + (int64_t{work.expert} * row_tiles + min(row_tile + m, row_tiles - 1)) * geometry.tile_bytes;
-
-  const uint32_t ring = ptx::shared_address(smem);
-  const InputCopy<Tile> copy(args, work);
-  for (int i = 0; i < Tile::kStages - 1; ++i) copy.issue(ring, i, pairs);
-  WeightPair<Tile::kPacking> w[Tile::kRowTiles], ahead[Tile::kRowTiles];
-  PairWalk<Tile::kPacking> walk(geometry);
-  for (int m = 0; m < Tile::kRowTiles; ++m) w[m].load(tiles[m], walk, lane);
   GemmSums<Tile> sums = {};
-  for (int pair = 0; pair < pairs; ++pair) {
-    if (pair + 1 < pairs) walk.next();  // else the last again
-    for (int m = 0; m < Tile::kRowTiles; ++m) ahead[m].load(tiles[m], walk, lane);
-    ptx::async_wait<Tile::kStages - 2>();
-    __syncthreads();  // everybody's copies have landed, and nobody reads the stage that is filled next
-    copy.issue(ring, pair + Tile::kStages - 1, pairs);
-    multiply_pair<Tile>(ring + static_cast<uint32_t>(pair % Tile::kStages * Tile::kStageBytes), w, sums);
-    for (int m = 0; m < Tile::kRowTiles; ++m) w[m] = ahead[m];
-  }
-  ptx::async_wait<0>();
+  multiply_columns<Tile>((min(work.count, Tile::kColTiles * 8) + 7) / 8, args, work, ptx::shared_address(smem), sums);
   if constexpr (kOrder == layout::RowOrder::kGateUp) {
     store_gated<Tile>(args, work, row_tile, sums);
   } else if (Tile::kPacking == layout::Packing::kMxfp4 && args.y16 != nullptr) {

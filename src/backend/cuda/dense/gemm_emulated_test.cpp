@@ -25,9 +25,10 @@ const float kNan = std::nanf("");
 // any_gemm.
 struct Any {
   static constexpr bool kPanels = false;
-  static GemmPlan plan(const GemmShape& shape, int tile) { return plan_gemm_tile(shape, tile); }
-  template <Packing kPacking, int kTokens>
-  using Tile = GemmTile<kPacking, kTokens>;
+  // A tile is named by its number in kGemmTiles.
+  static GemmPlan plan(const GemmShape& shape, int tile) { return plan_gemm_tile(shape, kGemmTiles[tile]); }
+  template <Packing kPacking, int kTile>
+  using Tile = GemmTile<kPacking, kGemmTiles[kTile]>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
     any_gemm<Tile, kOrder>(args);
@@ -120,15 +121,27 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
 }
 
 TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
-  check_dense<Any, Packing::kBf16, 32>(256, 384, 33, RowOrder::kHeads64);
-  check_dense<Any, Packing::kMxfp8, 32>(144, 384, 9);
-  check_dense<Any, Packing::kMxfp4, 32>(144, 512, 34);
-  check_dense<Any, Packing::kBf16, 64>(64, 512, 64);
-  check_dense<Any, Packing::kMxfp8, 64>(128, 384, 65, RowOrder::kHeads64);
-  check_dense<Any, Packing::kMxfp4, 64>(32, 384, 17);
-  check_dense<Any, Packing::kBf16, 128>(16, 384, 129);
-  check_dense<Any, Packing::kMxfp8, 128>(48, 512, 100);
-  check_dense<Any, Packing::kMxfp4, 128>(16, 2880, 12);
+  constexpr int kFew = 0, kMany = 1, kWide = 2;
+  check_dense<Any, Packing::kBf16, kFew>(256, 384, 33, RowOrder::kHeads64);
+  check_dense<Any, Packing::kMxfp8, kFew>(144, 384, 9);
+  check_dense<Any, Packing::kMxfp4, kFew>(144, 512, 34);
+  check_dense<Any, Packing::kBf16, kMany>(64, 512, 64);
+  check_dense<Any, Packing::kMxfp8, kMany>(128, 384, 65, RowOrder::kHeads64);
+  check_dense<Any, Packing::kMxfp4, kMany>(208, 384, 17);
+  check_dense<Any, Packing::kBf16, kWide>(16, 384, 129);
+  check_dense<Any, Packing::kBf16, kWide>(256, 512, 69);
+  check_dense<Any, Packing::kMxfp8, kMany>(48, 512, 100);
+  check_dense<Any, Packing::kMxfp4, kMany>(16, 2880, 12);
+  for (int tokens = 5; tokens <= 64; tokens += 8) check_dense<Any, Packing::kMxfp4, kMany>(16, 192, tokens);
+}
+
+// Below, at and beyond the scales that are multiplied into weights.
+TEST(gemm_emulated, weights_are_exact_whatever_their_scales) {
+  for (const uint32_t scale : {1u, 90u, 103u, 104u, 128u, 129u, 160u})
+    check_dense<Any, Packing::kMxfp4, 1>(48, 192, 9, RowOrder::kPlain, 1, {scale, 1});
+  check_dense<Any, Packing::kMxfp4, 1>(48, 192, 9, RowOrder::kPlain, 1, {96, 40});
+  for (const uint32_t scale : {90u, 112u, 113u, 134u, 135u, 150u})
+    check_dense<Any, Packing::kMxfp8, 0>(48, 192, 9, RowOrder::kPlain, 0, {scale, 1});
 }
 
 TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
@@ -248,9 +261,10 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
   const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
   const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 16);
   const int pairs = tokens * kTopk;
-  PlainGroups groups = plain_groups(ids, experts, kTokens);
+  constexpr int kPlaces = Arch::kPanels ? kTokens : kGemmLeastTokens;  // of a tile
+  PlainGroups groups = plain_groups(ids, experts, kPlaces);
   auto tile_count = static_cast<int32_t>(groups.tiles.size());
-  groups.tiles.resize(static_cast<size_t>(max_expert_tiles(pairs, experts, kTokens)));
+  groups.tiles.resize(static_cast<size_t>(max_expert_tiles(pairs, experts, kPlaces)));
   const auto rows = static_cast<int>(groups.pairs.size());
   const auto token_at = [&](int64_t place) -> int64_t {
     const int32_t pair = groups.pairs[static_cast<size_t>(place)];
@@ -296,10 +310,10 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
 }
 
 TEST(gemm_emulated, moe_is_the_plain_product_for_few_and_many_tokens_of_an_expert) {
-  check_moe<Any, 32>(GemmRouting::kRandom, 12, 4);
-  check_moe<Any, 32>(GemmRouting::kSameForAll, 33, 5);  // the other experts have none
-  check_moe<Any, 64>(GemmRouting::kRandom, 40, 3);
-  check_moe<Any, 128>(GemmRouting::kSameForAll, 65, 3);
+  check_moe<Any, 1>(GemmRouting::kRandom, 12, 4);
+  check_moe<Any, 1>(GemmRouting::kSameForAll, 33, 5);  // the other experts have none
+  check_moe<Any, 1>(GemmRouting::kRandom, 40, 3);
+  check_moe<Any, 1>(GemmRouting::kSameForAll, 65, 3);
 }
 
 TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {

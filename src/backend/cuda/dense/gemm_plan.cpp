@@ -11,17 +11,13 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kStages = 4, kStageK = 64;  // gemm.cuh GemmTile; asserted there
-
 void require(bool holds, const char* want, const GemmArgs& a) {
   if (holds) return;
   throw Error(Code::kUnsupported, "cuda: gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}", want, a.rows,
               a.cols, a.tokens, a.experts, a.x_share);
 }
 
-int64_t row_blocks(const GemmShape& s) { return ceil_div(s.rows / layout::kTileRows, kGemmRowTiles); }
-
-constexpr int kFixed = 32;  // of a tile's work, in tokens: weights are widened once per tile
+constexpr int64_t kFixed = 64;  // of a tile's work, what a row or token costs that is read for it, in products
 
 }  // namespace
 
@@ -36,25 +32,27 @@ void require_tiles(const GemmShape& s) {
                 s.cols, s.tokens);
 }
 
-GemmPlan plan_gemm_tile(const GemmShape& s, int tile_tokens) {
+GemmPlan plan_gemm_tile(const GemmShape& s, GemmTileSize tile) {
   require_tiles(s);
   const int64_t tiles =
-      s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile_tokens) : ceil_div(s.tokens, tile_tokens);
-  return {.rows = kGemmRowTiles * layout::kTileRows,
-          .tokens = tile_tokens,
-          .grid_x = static_cast<int>(row_blocks(s)),
+      s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile.tokens) : ceil_div(s.tokens, tile.tokens);
+  return {.rows = tile.rows,
+          .tokens = tile.tokens,
+          .grid_x = static_cast<int>(ceil_div(s.rows, tile.rows)),
           .grid_y = tiles,
-          .smem_bytes = kStages * tile_tokens * kStageK * 2};
+          .smem_bytes = gemm_stages(s.packing, tile) * gemm_stage_bytes(s.packing, tile)};
 }
 
 GemmPlan plan_gemm(const GemmShape& s, int sms) {
   require_tiles(s);
-  const int64_t hit = std::min(s.experts, s.tokens), mean = ceil_div(s.tokens, hit);
-  int best = 0;
+  if (s.experts > 1) return plan_gemm_tile(s, kGemmMany);
+  GemmTileSize best = kGemmFew;
   int64_t best_work = 0;
-  for (const int tile : kGemmTokens) {
-    const int64_t work = ceil_div(hit * ceil_div(mean, tile) * row_blocks(s), sms) * (tile + kFixed);
-    if (best != 0 && work > best_work) continue;  // of equals the widest, which reads x and weights least
+  for (const GemmTileSize tile : kGemmTiles) {
+    if (!gemm_has_tile(s.packing, layout::RowOrder::kPlain, tile)) continue;
+    const int64_t tiles = ceil_div(s.rows, tile.rows) * ceil_div(s.tokens, tile.tokens);
+    const int64_t work = ceil_div(tiles, sms) * (tile.rows * tile.tokens + kFixed * (tile.rows + tile.tokens));
+    if (best_work != 0 && work > best_work) continue;  // of equals the largest, which reads least
     best = tile;
     best_work = work;
   }
@@ -91,7 +89,7 @@ void check_args(const GemmArgs& a) {
   require(layout::slice_blocks(a.cols) != 0, "cols in slices (layout/mx_a_m16k32.h)", a);
   require(aligned(a.weights) && aligned(a.x), "weights and x, 16-byte aligned", a);
   require(a.x_share > 0 && a.experts > 0, "x_share and experts of at least one", a);
-  require(int64_t{a.tokens} / a.x_share * a.cols < int64_t{1} << 32, "x of less than 2^32 elements", a);
+  require(int64_t{a.tokens} / a.x_share * a.cols < int64_t{1} << 31, "x of less than 2^31 elements", a);
   const bool grouped = a.tiles != nullptr;
   require(grouped == (a.pairs != nullptr) && grouped == (a.tile_count != nullptr), "tiles, tile_count and pairs", a);
   require(grouped || (a.experts == 1 && a.x_share == 1), "one matrix where nothing is grouped", a);

@@ -12,9 +12,7 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kGemmRowTiles = 8;  // of 16 rows, per CTA of any_gemm
 inline constexpr int kGemmMaxParts = 3;
-inline constexpr int kGemmTokens[] = {32, 64, 128};  // that a CTA may take
 inline constexpr int kGroupMaxExperts = 256;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
@@ -115,12 +113,45 @@ struct GemmShape {
   layout::Packing packing = layout::Packing::kMxfp4;
   bool wide_scales = false;  // of MXFP4: some scale code is above layout::kMaxNarrowScaleCode
 };
+
+// What a CTA of any_gemm takes.
+struct GemmTileSize {
+  int rows = 0, tokens = 0, warps = 4;  // four by rows
+  friend constexpr bool operator==(const GemmTileSize&, const GemmTileSize&) = default;
+};
+// Few tokens: as many CTAs as there can be. Many: weights are widened once per 64 tokens; of bf16, which L2 has to
+// deliver whole, read once per 128.
+inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128, 8};
+inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew, kGemmMany, kGemmWide};
+inline constexpr int kGemmLeastTokens = 64;
+[[nodiscard]] constexpr bool gemm_has_tile(layout::Packing packing, layout::RowOrder order, GemmTileSize tile) {
+  if (order == layout::RowOrder::kGateUp) return tile == kGemmMany;
+  return tile != kGemmWide || packing == layout::Packing::kBf16;
+}
+// Of a stage of its ring: blocks of k, bytes of a row tile's codes, bytes of all.
+[[nodiscard]] constexpr int gemm_stage_blocks(layout::Packing packing) {
+  return packing == layout::Packing::kBf16 ? 1 : 2;
+}
+[[nodiscard]] constexpr int gemm_code_bytes(layout::Packing packing) {
+  return packing == layout::Packing::kMxfp4 ? 512 : 1024;
+}
+[[nodiscard]] constexpr int gemm_stage_bytes(layout::Packing packing, GemmTileSize tile) {
+  const int scales = packing == layout::Packing::kBf16 ? 0 : 2 * layout::kTileRows;
+  return tile.rows / layout::kTileRows * (gemm_code_bytes(packing) + scales) +
+         tile.tokens * gemm_stage_blocks(packing) * layout::kBlockK * 2;
+}
+// As many stages as leave room for two CTAs where an SM has 100 KB, or one of 80 KB.
+[[nodiscard]] constexpr int gemm_stages(layout::Packing packing, GemmTileSize tile) {
+  if (packing == layout::Packing::kBf16) return tile == kGemmFew ? 8 : 4;
+  if (packing == layout::Packing::kMxfp8) return tile == kGemmFew ? 4 : 3;
+  return tile == kGemmFew ? 5 : 3;
+}
 // Throws Error(kUnsupported) for a shape that has no tiles.
 void require_tiles(const GemmShape& shape);
 // any_gemm's tile that should finish first: waves of CTAs over `sms` times a tile's work. All of a step's grouped
 // launches must use the same tile: plan with the larger rows. Throws as require_tiles.
 [[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, int sms);
-[[nodiscard]] GemmPlan plan_gemm_tile(const GemmShape& shape, int tile_tokens);
+[[nodiscard]] GemmPlan plan_gemm_tile(const GemmShape& shape, GemmTileSize tile);
 
 struct GemmCost {
   int64_t bytes = 0;  // weights of each distinct expert once, activations and results once

@@ -16,13 +16,30 @@ namespace {
 
 constexpr int kSms = 132;
 
-TEST(gemm_plan, tiles_grow_with_the_tokens_of_an_expert) {
-  EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 32);
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 2048, 128}, kSms).tokens, 64);
-  EXPECT_EQ(plan_gemm({5760, 2880, 4 * 8192, 128}, kSms).tokens, 128);
+TEST(gemm_plan, experts_take_tiles_of_64_tokens_and_dense_layers_what_finishes_first) {
   const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kSms);
-  EXPECT_EQ(large, (GemmPlan{.rows = 128, .tokens = 128, .grid_x = 45, .grid_y = 384, .smem_bytes = 65536}));
-  EXPECT_EQ(large.to_string(), "128 rows x 128 tokens, grid 45 x 384, 65536 B shared");
+  EXPECT_EQ(large, (GemmPlan{.rows = 192, .tokens = 64, .grid_x = 30, .grid_y = 640, .smem_bytes = 44160}));
+  EXPECT_EQ(large.to_string(), "192 rows x 64 tokens, grid 30 x 640, 44160 B shared");
+  EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 64);
+  const auto dense = [](int64_t rows, int64_t cols, int64_t tokens) {
+    const GemmPlan plan = plan_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, kSms);
+    return *std::ranges::find_if(
+        kGemmTiles, [&](GemmTileSize tile) { return tile.rows == plan.rows && tile.tokens == plan.tokens; });
+  };
+  EXPECT_EQ(dense(5120, 2880, 9), kGemmFew);
+  EXPECT_EQ(dense(2880, 4096, 64), kGemmFew);
+  EXPECT_EQ(dense(5120, 2880, 2048), kGemmWide);
+  EXPECT_EQ(dense(2880, 4096, 8192), kGemmWide);
+}
+
+// Two CTAs on an SM of 100 KB, of which each takes 1 KB itself; a wide one alone.
+TEST(gemm_plan, every_tile_fits_every_card_from_sm_80_on) {
+  for (const auto packing : {layout::Packing::kBf16, layout::Packing::kMxfp8, layout::Packing::kMxfp4})
+    for (const GemmTileSize tile : kGemmTiles) {
+      if (!gemm_has_tile(packing, layout::RowOrder::kPlain, tile)) continue;
+      EXPECT_LE(plan_gemm_tile({5120, 2880, 9, 1, packing}, tile).smem_bytes, 99 * 1024);
+    }
+  EXPECT_LE(2 * (plan_gemm_tile({5760, 2880, 64, 128}, kGemmMany).smem_bytes + 1024), 100 * 1024);
 }
 
 TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
@@ -118,12 +135,6 @@ TEST(gemm_plan, an_experts_tiles_are_even) {
   }
   EXPECT_EQ(max_places(1, 128), 8);
   EXPECT_EQ(max_places(16, 2), 32);
-}
-
-TEST(gemm_plan, few_tokens_of_a_dense_matrix_still_fill_the_device) {
-  EXPECT_EQ(plan_gemm({2880, 4096, 256}, kSms).tokens, 64);
-  EXPECT_EQ(plan_gemm({5120, 2880, 8192}, kSms).tokens, 128);
-  EXPECT_EQ(plan_gemm({5120, 2880, 9}, kSms).grid_y, 1);
 }
 
 TEST(gemm_plan, refuses_shapes_without_tiles_or_slices) {

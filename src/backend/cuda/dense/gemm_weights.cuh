@@ -24,14 +24,14 @@ struct PairWalk {
   }
 };
 
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 // One row tile's weights of a pair of blocks, and the A operands of its first block; next_block makes the second the
 // first.
 template <layout::Packing kPacking>
 struct WeightPair;
-
-__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
 
 template <>
 struct WeightPair<layout::Packing::kMxfp4> {
@@ -54,43 +54,6 @@ struct WeightPair<layout::Packing::kMxfp4> {
   }
 };
 
-template <>
-struct WeightPair<layout::Packing::kMxfp8> {
-  uint4 codes[2];
-  uint32_t scales;
-  __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kMxfp8>& at, int lane) {
-    const uint8_t* from = tile + at.offset();
-    for (int b = 0; b < 2; ++b) codes[b] = *reinterpret_cast<const uint4*>(from + b * layout::kStepBytes + lane * 16);
-    scales = *reinterpret_cast<const uint32_t*>(from + layout::mxfp8_scale_offset(lane / 4, 0));
-  }
-  __device__ void a(int step, uint32_t (&to)[4]) const {
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t word = word_of(codes[0], 2 * step + i / 2);
-      to[i] = ptx::f16_of_e4m3(i % 2 == 0 ? word & 0xffffu : word >> 16);
-    }
-  }
-  __device__ void next_block() {
-    codes[0] = codes[1];
-    scales >>= 8;
-  }
-};
-
-template <>
-struct WeightPair<layout::Packing::kBf16> {
-  uint4 steps[4];
-  __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kBf16>& at, int lane) {
-    const uint8_t* from = tile + at.offset();
-    for (int s = 0; s < 4; ++s) steps[s] = *reinterpret_cast<const uint4*>(from + s * layout::kStepBytes + lane * 16);
-  }
-  __device__ void a(int step, uint32_t (&to)[4]) const {
-    for (int i = 0; i < 4; ++i) to[i] = word_of(steps[step], i);
-  }
-  __device__ void next_block() {
-    steps[0] = steps[2];
-    steps[1] = steps[3];
-  }
-};
-
 // What a CTA computes: row tiles from first_row_tile on, tokens [first, first + count) of the step or of `pairs`.
 // Grouped: of places.
 struct GemmWork {
@@ -101,8 +64,8 @@ struct GemmWork {
   bool down = false;  // GemmArgs::down's
 };
 
-__device__ inline GemmWork work_of(const GemmArgs& args, int tile_tokens) {
-  const int y = static_cast<int>(blockIdx.y), rows = static_cast<int>(blockIdx.x) * kGemmRowTiles;
+__device__ inline GemmWork work_of(const GemmArgs& args, int tile_tokens, int row_tiles) {
+  const int y = static_cast<int>(blockIdx.y), rows = static_cast<int>(blockIdx.x) * row_tiles;
   if (args.tiles == nullptr) return {0, y * tile_tokens, min(tile_tokens, args.tokens - y * tile_tokens), rows};
   if (y >= *args.tile_count) return {};
   const ExpertTile tile = args.tiles[y];

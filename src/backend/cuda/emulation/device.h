@@ -136,6 +136,7 @@ inline uint32_t __ballot_sync(unsigned, bool value) {
   return bits;
 }
 inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
+inline bool __all_sync(unsigned mask, bool value) { return __ballot_sync(mask, !value) == 0; }
 inline void __syncwarp() { nibble::backend::cuda::emulation::exchange({}); }
 inline void __syncthreads() { nibble::backend::cuda::emulation::sync_block(); }
 // NOLINTEND(readability-identifier-naming)

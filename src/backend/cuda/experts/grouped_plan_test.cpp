@@ -38,6 +38,16 @@ TEST(grouped_plan, ranges_hold_every_row_tile_once_and_cost_the_same) {
       }
 }
 
+// Warps keep weights under way; columns only save reading some of them again from L2.
+TEST(grouped_plan, columns_give_way_to_8_warps) {
+  const auto plan = [](int64_t bytes) { return plan_row_warps(2880, kGrouped, {108, bytes, 0}); };
+  const auto is = [](const RowWarpsPlan& own, int rows, int warps) { return own.rows == rows && own.warps == warps; };
+  EXPECT_TRUE(is(plan(227 * 1024), 24, 16));
+  EXPECT_TRUE(is(plan(163 * 1024), 16, 8));  // an A100
+  EXPECT_TRUE(is(plan(99 * 1024), 8, 8));
+  EXPECT_TRUE(is(plan(80 * 1024), 8, 4));
+}
+
 TEST(grouped_plan, as_many_columns_as_fit_a_cards_shared_memory) {
   const auto rows = [](int64_t bytes) { return grouped_tokens(2880, 192, {48, bytes, 0}); };
   EXPECT_EQ(rows(232448), 24);

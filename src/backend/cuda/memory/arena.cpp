@@ -53,7 +53,7 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   a.gemm_y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
   a.gemm_pairs = carver.take<int32_t>(places);
   a.gemm_places = carver.take<int32_t>(pairs);
-  a.gemm_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kGemmTokens[0]));
+  a.gemm_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kGemmLeastTokens));
   a.gemm_tile_counts = carver.take<int32_t>(kTileCounts);
 }
 

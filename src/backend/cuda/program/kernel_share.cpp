@@ -146,8 +146,8 @@ constexpr KernelShare kShares[] = {
     // Its few CTAs read all of K each: that is the fixed part.
     {.kernel = "any_gemm<bf16>", .step_us = 24, .unit = kMma, .matrix = 0.47, .from = kH100AsSm80},
     {.kernel = "any_gemm<mxfp8>", .step_us = 24, .unit = kMma, .matrix = 0.47, .from = kAssumedMma, .measured = false},
-    // The experts': a weight is widened for each tile of tokens, full or not.
-    {.kernel = "any_gemm", .step_us = 4, .bytes_per_cycle = 3.16, .unit = kMma, .matrix = 0.34, .from = kH100AsSm80},
+    // The experts': a weight is widened once per 64 tokens, be they as many or not.
+    {.kernel = "any_gemm", .step_us = 4, .bytes_per_cycle = 10, .unit = kMma, .matrix = 0.55, .from = kH100AsSm80},
     {.kernel = "sm121_", .step_us = 4, .unit = kMxf8f6f4, .matrix = 0.65, .from = kAssumedMx, .measured = false},
 
     // Reads and writes the logits.

@@ -65,6 +65,13 @@ __device__ __forceinline__ uint32_t f16_of_e4m3(uint32_t two) {
   }
 }
 
+// Two products of f16, to nearest.
+__device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
+  uint32_t pair;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+  return pair;
+}
+
 // 2^x to about 2 ulp; 0 for -infinity.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

@@ -21,6 +21,9 @@ inline uint32_t pack_e4m3(float low, float high) {
 inline uint32_t f16_of_e4m3(uint32_t two) {
   return pack_f16(E4m3{static_cast<uint8_t>(two)}.to_float(), E4m3{static_cast<uint8_t>(two >> 8)}.to_float());
 }
+inline uint32_t multiply_f16(uint32_t a, uint32_t b) {
+  return pack_f16(f16_half(a, 0) * f16_half(b, 0), f16_half(a, 1) * f16_half(b, 1));
+}
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline float reciprocal_approx(float x) { return 1 / x; }
 inline float min_nan(float a, float b) { return std::isnan(a) || a < b ? a : b; }

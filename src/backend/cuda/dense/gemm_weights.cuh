@@ -56,7 +56,7 @@ struct WeightPair<layout::Packing::kMxfp4> {
 
 template <>
 struct WeightPair<layout::Packing::kMxfp8> {
-  uint4 codes[2];
+  uint4 codes[2];  // of a block
   uint32_t scales;
   __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kMxfp8>& at, int lane) {
     const uint8_t* from = tile + at.offset();

@@ -62,7 +62,7 @@ std::vector<Arch> built_architectures() {
   every.prefill.launch = any_attend_prefill;
   every.peak.launch = any_peak_mma;
   Arch spark = sm121();
-  spark.experts.launch = sm121_mx_gemm;
+  spark.gemm.launch = spark.experts.launch = sm121_mx_gemm;
   spark.peak.launch = sm121_peak_mx;
   return {spark, hopper, every};
 }

@@ -39,7 +39,7 @@ Arch neutral() {
           .runs_on = [](const DeviceFacts&) { return true; },
           .gemm = {.serve = serve_gemm},
           .experts = {.serve = serve_experts},
-          .prefill = {.serve = serve_prefill, .plan = plan_prefill, .tile_tokens = kPrefillTokens},
+          .prefill = {.serve = serve_prefill, .plan = plan_prefill, .tile_tokens = kPrefillTokens, .codes = true},
           .peak = {.of = "f16 (mma.sync)"},
           // Not measured. Its GEMM is not SM90's: experts stay longer on the streaming kernels.
           .tuned = {.grouped_experts = 0, .grouped_pairs = 12, .route_tokens = 512}};

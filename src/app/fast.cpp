@@ -24,18 +24,19 @@ using enum FastPlace;
 // --backend cpu
 // --cpu-isa avx2 --moe-activation f32` prints; the same with each set's flags (--mxfp4-layers all, --kv-cache-dtype
 // fp8, …). fast_losses_test measures all of it again. Which is faster where, and why: docs/decisions/0021.
+constexpr Activations kExact = Activations::kBf16;
 constexpr FastSet kSets[] = {
-    {WeightFormat::kMxfp4, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
-    {WeightFormat::kMxfp4, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
-    {WeightFormat::kMxfp4, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
-    {WeightFormat::kMxfp4, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
-    {WeightFormat::kMxfp8, Activations::kBf16, KvDtype::kBf16, 0.057, {}},
-    {WeightFormat::kMxfp4, Activations::kMxfp8, KvDtype::kE4m3, 0.944, {}},
-    {{}, Activations::kBf16, KvDtype::kE4m3, -0.001, {}},
-    {{}, Activations::kInt8, KvDtype::kBf16, 0.013, {}},
-    {{}, Activations::kMxfp8, KvDtype::kBf16, 0.260, {}},
-    {{}, Activations::kMxfp6, KvDtype::kBf16, 0.168, {}},
-    {{}, Activations::kMxfp4, KvDtype::kBf16, 2.177, {}},
+    {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
+    {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
+    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
+    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
+    {WeightFormat::kMxfp8, kExact, Activations::kBf16, KvDtype::kBf16, 0.057, {}},
+    {WeightFormat::kMxfp4, kExact, Activations::kMxfp8, KvDtype::kE4m3, 0.944, {}},
+    {{}, kExact, Activations::kBf16, KvDtype::kE4m3, -0.001, {}},
+    {{}, kExact, Activations::kInt8, KvDtype::kBf16, 0.013, {}},
+    {{}, kExact, Activations::kMxfp8, KvDtype::kBf16, 0.260, {}},
+    {{}, kExact, Activations::kMxfp6, KvDtype::kBf16, 0.168, {}},
+    {{}, kExact, Activations::kMxfp4, KvDtype::kBf16, 2.177, {}},
 };
 
 void refuse_given_formats(const ModelOptions& o) {
@@ -86,6 +87,7 @@ std::string describe(const FastSet& set) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, format);
   };
   if (set.dense) add("dense layers", name_of(*set.dense));
+  if (rounds(set.dense_activations)) add("what they multiply", name_of(set.dense_activations));
   if (rounds(set.activations)) add("activations", name_of(set.activations));
   if (set.kv != KvDtype::kBf16) add("KV cache", type_of(set.kv).word);
   return text;
@@ -106,6 +108,7 @@ ModelOptions with_fast(const ModelOptions& options, const std::optional<backend:
   }
   with.run.dense = {.qkv = set->dense, .o = set->dense, .lm_head = set->dense};
   if (rounds(set->activations)) with.run.activations = set->activations;
+  if (rounds(set->dense_activations)) with.run.dense_activations = set->dense_activations;
   with.run.kv = set->kv;
   with.fast_why = fmt::format("fast: {}; {:.2f} % of perplexity on nibble-tiny", describe(*set), set->loss);
   return with;

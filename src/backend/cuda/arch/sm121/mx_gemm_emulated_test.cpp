@@ -35,7 +35,7 @@ void run_experts(const GemmArgs& args, const GemmPlan& plan) {
 
 template <class Mma>
 void check(const MxExpertsCase& c) {
-  check_mx_experts<HostArray>(c, [](const GemmArgs& args, const GemmPlan& plan) {
+  check_mx_experts<HostArray>(c, {c.hidden, c.inter}, [](const GemmArgs& args, const GemmPlan& plan) {
     if (args.codes == InputType::kMxfp8) return run_experts<Mma, InputType::kMxfp8>(args, plan);
     if (args.codes == InputType::kMxfp6) return run_experts<Mma, InputType::kMxfp6>(args, plan);
     run_experts<Mma, InputType::kMxfp4>(args, plan);
@@ -44,7 +44,7 @@ void check(const MxExpertsCase& c) {
 
 template <class Mma>
 void check(const MxDenseCase& c) {
-  check_mx_dense<HostArray>(c, [](const GemmArgs& args, const GemmPlan& plan) {
+  check_mx_dense<HostArray>(c, mx_dense_matrix(c), [](const GemmArgs& args, const GemmPlan& plan) {
     if (args.packing == layout::Packing::kMxfp8)
       return run_tokens<Mma, layout::Packing::kMxfp8, InputType::kMxfp8, MxResults::kRows>(args, plan);
     run_tokens<Mma, layout::Packing::kMxfp4, InputType::kMxfp8, MxResults::kRows>(args, plan);

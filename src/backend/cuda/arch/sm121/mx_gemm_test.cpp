@@ -18,16 +18,18 @@ constexpr layout::Packing kPackings[] = {layout::Packing::kMxfp8, layout::Packin
 
 class MxGemm : public CudaTest {
  protected:
-  void check(const MxExpertsCase& c) {
-    check_mx_experts<DeviceArray>(c, [&](const GemmArgs& args, const GemmPlan& plan) {
+  void check(const MxExpertsCase& c, const MxMatrices& matrices) {
+    check_mx_experts<DeviceArray>(c, matrices, [&](const GemmArgs& args, const GemmPlan& plan) {
       (native() ? sm121_mx_gemm : emulated_mx_gemm)(args, plan, on_);
     });
   }
-  void check(const MxDenseCase& c) {
-    check_mx_dense<DeviceArray>(c, [&](const GemmArgs& args, const GemmPlan& plan) {
+  void check(const MxExpertsCase& c) { check(c, {c.hidden, c.inter}); }
+  void check(const MxDenseCase& c, const GemmMatrix& w) {
+    check_mx_dense<DeviceArray>(c, w, [&](const GemmArgs& args, const GemmPlan& plan) {
       (native() ? sm121_mx_gemm : emulated_mx_gemm)(args, plan, on_);
     });
   }
+  void check(const MxDenseCase& c) { check(c, mx_dense_matrix(c)); }
   [[nodiscard]] static bool native() {
     static const bool is = open_device(0).major == 12 && cuda_available().yes;
     return is;
@@ -56,25 +58,28 @@ TEST_F(MxGemm, experts_are_the_plain_products_whatever_the_grid) {
 }
 
 TEST_F(MxGemm, experts_are_the_plain_products_at_the_model_s_widths) {
+  constexpr int kWidth = 2880;
+  const MxMatrices matrices(kWidth, kWidth);
+  MxExpertsCase c{.experts = 32, .hidden = kWidth, .inter = kWidth, .sms = 48, .blocks = 1};
   for (const int tile : kMxGemmTokens) {
-    MxExpertsCase c{.experts = 32, .tile = tile, .hidden = 2880, .inter = 2880, .sms = 48, .blocks = 1};
-    for (const int tokens : {1, 9, 65, 129}) {
-      c.tokens = tokens;
-      check(c);
-    }
-    for (const InputType codes : kAllCodes) {
-      c.codes = codes;
-      c.tokens = 65;
-      check(c);
-    }
-    c.routing = kSameForAll;
-    c.tokens = 128;
-    check(c);
-    c = {.tokens = 130, .experts = 128, .tile = tile, .hidden = 2880, .inter = 2880, .sms = 132, .blocks = 1};
-    check(c);
-    c = {.tokens = 65, .experts = 1, .tile = tile, .hidden = 2880, .inter = 2880, .topk = 1, .sms = 48, .blocks = 1};
-    check(c);
+    c.tile = tile;
+    for (const int tokens : {1, 9, 65, 129})
+      for (const InputType codes : kAllCodes) {
+        if (codes != InputType::kMxfp8 && tokens != 65) continue;
+        c.tokens = tokens;
+        c.codes = codes;
+        check(c, matrices);
+      }
+    MxExpertsCase same = c, lone = c;
+    same.routing = kSameForAll;
+    check(same, matrices);
+    lone.experts = lone.topk = 1;
+    check(lone, matrices);
   }
+  c.tokens = 130;
+  c.experts = 128;
+  c.sms = 132;
+  check(c, matrices);
 }
 
 TEST_F(MxGemm, dense_layers_are_the_plain_products_at_edges_of_tokens) {
@@ -90,15 +95,16 @@ TEST_F(MxGemm, dense_layers_are_the_plain_products_at_the_model_s_widths) {
     int rows, cols;
   };
   for (const layout::Packing packing : kPackings)
-    for (const Shape& shape : {Shape{5120, 2880}, Shape{2880, 4096}})
+    for (const Shape& shape : {Shape{5120, 2880}, Shape{2880, 4096}}) {
+      MxDenseCase c{.packing = packing, .rows = shape.rows, .cols = shape.cols, .sms = 48, .stride = 97};
+      const GemmMatrix w = mx_dense_matrix(c);
       for (const int tokens : {9, 65, 129, 300})
-        check(MxDenseCase{.packing = packing,
-                          .tokens = tokens,
-                          .rows = shape.rows,
-                          .cols = shape.cols,
-                          .tile = tokens > 64 ? 128 : 64,
-                          .sms = 48,
-                          .stride = 97});
+        for (const int tile : kMxGemmTokens) {
+          c.tokens = tokens;
+          c.tile = tile;
+          check(c, w);
+        }
+    }
 }
 
 TEST_F(MxGemm, dense_layers_have_every_column_where_it_belongs) {

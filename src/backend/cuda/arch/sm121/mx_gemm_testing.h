@@ -29,22 +29,30 @@ struct MxExpertsCase {
   InputType codes = InputType::kMxfp8;
 };
 
-// Of random weights, few different matrices, which experts share; inputs that are codes already.
+// Few different random matrices, which experts share. Wide ones take seconds to make: cases share them, too.
+struct MxMatrices {
+  static constexpr int kCount = 3;
+  std::vector<GemmMatrix> up, down;
+
+  MxMatrices(int hidden, int inter) {
+    using enum layout::RowOrder;
+    for (uint64_t i = 0; i < kCount; ++i) {
+      up.emplace_back(layout::Packing::kMxfp4, 2 * inter, hidden, kGateUp, 11 + 100 * i);
+      down.emplace_back(layout::Packing::kMxfp4, hidden, inter, kPlain, 12 + 100 * i);
+    }
+  }
+};
+
+// Inputs that are codes already.
 struct MxExperts {
-  static constexpr int kMatrices = 3;
   MxExpertsCase c;
   std::vector<int32_t> ids = routed(c.routing, c.tokens, c.topk, c.experts, 16);
-  std::vector<GemmMatrix> up, down;
+  const std::vector<GemmMatrix>&up, &down;
   std::vector<uint8_t> packed_up, packed_down, x_rows;
   std::vector<float> x;
   std::vector<Bf16> up_bias = gemm_bias(c.experts * 2 * c.inter, 14), down_bias = gemm_bias(c.experts * c.hidden, 15);
 
-  explicit MxExperts(const MxExpertsCase& of) : c(of) {
-    using enum layout::RowOrder;
-    for (uint64_t i = 0; i < kMatrices; ++i) {
-      up.emplace_back(layout::Packing::kMxfp4, 2 * c.inter, c.hidden, kGateUp, 11 + 100 * i);
-      down.emplace_back(layout::Packing::kMxfp4, c.hidden, c.inter, kPlain, 12 + 100 * i);
-    }
+  MxExperts(const MxExpertsCase& of, const MxMatrices& matrices) : c(of), up(matrices.up), down(matrices.down) {
     for (int e = 0; e < c.experts; ++e) {
       packed_up.insert(packed_up.end(), matrix(up, e).packed.begin(), matrix(up, e).packed.end());
       packed_down.insert(packed_down.end(), matrix(down, e).packed.begin(), matrix(down, e).packed.end());
@@ -58,7 +66,7 @@ struct MxExperts {
     x = from_mx_rows(x_rows, c.hidden, c.codes);
   }
   static const GemmMatrix& matrix(const std::vector<GemmMatrix>& of, int expert) {
-    return of[static_cast<size_t>(expert % kMatrices)];
+    return of[static_cast<size_t>(expert % MxMatrices::kCount)];
   }
   [[nodiscard]] int64_t pairs() const { return std::ssize(ids); }
   [[nodiscard]] bool is_nan(int64_t pair) const { return pair / c.topk == c.nan_token; }
@@ -158,11 +166,11 @@ inline void expect_mx_results(const MxExperts& in, const std::vector<uint8_t>& u
 
 // Both products, from poisoned scratch, twice, to the bit. run(args, plan): a launch.
 template <template <class> class Memory, class Run>
-void check_mx_experts(const MxExpertsCase& c, const Run& run) {
+void check_mx_experts(const MxExpertsCase& c, const MxMatrices& matrices, const Run& run) {
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
                                   << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", " << c.hidden << " x "
                                   << c.inter << ", " << name_of(activations_of(c.codes)));
-  const MxExperts in(c);
+  const MxExperts in(c, matrices);
   PlainGroups groups = plain_groups(in.ids, c.experts, c.tile);
   const Memory<int32_t> count(std::vector<int32_t>{static_cast<int>(groups.tiles.size())}), on_pairs(groups.pairs);
   const Memory<ExpertTile> tiles(groups.tiles);
@@ -246,13 +254,16 @@ inline std::vector<float> mx_dense_input(const MxDenseCase& c) {
   return x;
 }
 
-// From poisoned results, twice, to the bit.
+inline GemmMatrix mx_dense_matrix(const MxDenseCase& c) {
+  return {c.packing, c.rows, c.cols, layout::RowOrder::kPlain, 21, c.scales};
+}
+
+// From poisoned results, twice, to the bit. w: mx_dense_matrix, of a case of this shape.
 template <template <class> class Memory, class Run>
-void check_mx_dense(const MxDenseCase& c, const Run& run) {
+void check_mx_dense(const MxDenseCase& c, const GemmMatrix& w, const Run& run) {
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.rows << " x " << c.cols << ", tiles of " << c.tile
                                   << ", packing " << static_cast<int>(c.packing) << ", input "
                                   << static_cast<int>(c.input));
-  const GemmMatrix w(c.packing, c.rows, c.cols, layout::RowOrder::kPlain, 21, c.scales);
   const std::vector<Bf16> bias = gemm_bias(c.rows, 22);
   const std::vector<uint8_t> rows = to_mx_rows(mx_dense_input(c), c.cols);
   const std::vector<float> x = from_mx_rows(rows, c.cols);

@@ -20,18 +20,27 @@ using backend::KvDtype;
 using backend::WeightFormat;
 using enum FastPlace;
 
+constexpr Activations kExact = Activations::kBf16, kCodes = Activations::kMxfp8;  // what dense layers multiply
 // Percent of kExactPerplexity, what `nibble perplexity -m models/nibble-tiny -f models/nibble-tiny/heldout.txt
-// --backend cpu
-// --cpu-isa avx2 --moe-activation f32` prints; the same with each set's flags (--mxfp4-layers all, --kv-cache-dtype
-// fp8, …). fast_losses_test measures all of it again. Which is faster where, and why: docs/decisions/0021.
-constexpr Activations kExact = Activations::kBf16;
+// --backend cpu --cpu-isa avx2 --moe-activation f32` prints; the same with each set's flags (--mxfp4-layers all,
+// --kv-cache-dtype fp8, …). fast_losses_test measures all of it again. Which is faster where, and why:
+// docs/decisions/0021.
 constexpr FastSet kSets[] = {
     {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
     {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
     {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
     {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp6, KvDtype::kE4m3, 0.500, kBlockScaledCard},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp8, KvDtype::kE4m3, 0.541, {}},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp4, KvDtype::kE4m3, 2.475, {}},
+    {WeightFormat::kMxfp4, kCodes, Activations::kBf16, KvDtype::kBf16, 0.320, {}},
+    {WeightFormat::kMxfp8, kCodes, Activations::kMxfp6, KvDtype::kE4m3, -0.061, {}},
+    {WeightFormat::kMxfp8, kCodes, Activations::kMxfp8, KvDtype::kE4m3, 0.062, {}},
+    {WeightFormat::kMxfp8, kCodes, Activations::kMxfp4, KvDtype::kE4m3, 1.538, {}},
+    {WeightFormat::kMxfp8, kCodes, Activations::kBf16, KvDtype::kBf16, -0.300, {}},
     {WeightFormat::kMxfp8, kExact, Activations::kBf16, KvDtype::kBf16, 0.057, {}},
     {WeightFormat::kMxfp4, kExact, Activations::kMxfp8, KvDtype::kE4m3, 0.944, {}},
+    {WeightFormat::kMxfp4, kExact, Activations::kMxfp6, KvDtype::kE4m3, 0.940, {}},
     {{}, kExact, Activations::kBf16, KvDtype::kE4m3, -0.001, {}},
     {{}, kExact, Activations::kInt8, KvDtype::kBf16, 0.013, {}},
     {{}, kExact, Activations::kMxfp8, KvDtype::kBf16, 0.260, {}},
@@ -68,7 +77,8 @@ std::optional<FastPlace> place_on_card(const ModelOptions& options, const model:
   const bool fp8 = options.run.attention != backend::AttentionKernel::kReference &&
                    backend::cuda::flash_serves(d.heads, d.kv_heads, d.head_dim, KvDtype::kE4m3) &&
                    backend::cuda::prefill_takes_fp8(card);
-  return fp8 ? kCard : kBf16Card;
+  if (!fp8) return kBf16Card;
+  return backend::cuda::multiplies_codes(options.run.moe, d, card) ? kBlockScaledCard : kCard;
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 import support
-from support import NIBBLE, SOURCE, TINY, Case, nibble
+from support import NIBBLE, SOURCE, TINY, UNSUPPORTED, Case, nibble
 
 PROMPT = ("-m", TINY, "-p", "Once upon a time")
 

@@ -90,6 +90,21 @@ bool prefill_takes_fp8(const Card& card) {
   return false;
 }
 
+bool multiplies_codes(MoeKernel kernel, const Dims& d, const Card& card) {
+  if (kernel != MoeKernel::kAuto && kernel != MoeKernel::kGemm) return false;
+  const ExpertsShape shape{.hidden = d.hidden,
+                           .inter = d.inter,
+                           .pairs = d.experts,
+                           .experts = d.experts,
+                           .activations = Activations::kMxfp8};
+  for (const Arch& arch : card.arches) {
+    if (!arch.gemm.codes || arch.experts.serve == nullptr) continue;
+    const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, card.facts);
+    if (plan && in_codes(plan->input)) return true;
+  }
+  return false;
+}
+
 bool fused_step(const Dims& d, int64_t tokens) {
   return tokens <= kGemvTokens && tokens * d.topk <= kGemvRoutes && d.experts <= kGemvExperts && d.experts % 4 == 0 &&
          d.topk >= 2 && d.hidden <= kRouterHidden;

@@ -25,6 +25,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 [[nodiscard]] bool choose_flash(const BackendConfig& config, const RunConfig& run);
 // Whether the card's first kernels for attention over prompts take pages of fp8 as they take bf16.
 [[nodiscard]] bool prefill_takes_fp8(const Card& card);
+// Whether prompts' dense layers and experts multiply activations in codes of MX blocks, where those are asked for.
+[[nodiscard]] bool multiplies_codes(MoeKernel kernel, const Dims& dims, const Card& card);
 // Whether the decode kernels take a step of `tokens` in their fused form.
 [[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
 // Of a resolved kernel: whether the backend has GEMMs at all, and whether they take a step's dense layers, its experts,

@@ -301,6 +301,40 @@ TEST(CpuBackend, experts_inputs_in_mx_blocks_match_the_reference_that_rounds_so)
   }
 }
 
+TEST(CpuBackend, dense_inputs_in_mxfp8_match_the_reference_that_rounds_so) {
+  const model::ModelConfig config = config_of(kWidths[0].hidden, kWidths[0].inter, kWidths[0].experts);
+  const test::OneSequence limits{.max_context = 3, .chunk_tokens = 3, .max_logit_rows = 2};
+  const Weights weights(config, Shipped::kOpenAi);
+  constexpr auto kFp8 = backend::WeightFormat::kMxfp8, kFp4 = backend::WeightFormat::kMxfp4;
+  for (const backend::DenseFormats& dense : {backend::DenseFormats{kFp8, kFp4, {}}, {{}, {}, kFp4}}) {
+    Loaded exact(config, weights, limits, nullptr, dense);
+    Loaded reference(config, weights, limits, nullptr, dense,
+                     {.kv = KvDtype::kF32, .dense_activations = Activations::kMxfp8});
+    EXPECT_GT(worst(exact, reference, 3), 1e-2) << "nothing was rounded";
+    for (const CpuIsa isa : isas())
+      for (const Activations experts : {Activations::kF32, Activations::kMxfp8}) {
+        RunConfig options{.threads = 2,
+                          .kv = KvDtype::kF32,
+                          .activations = experts,
+                          .dense_activations = Activations::kMxfp8,
+                          .isa = isa,
+                          .poison = true};
+        Loaded both(config, weights, limits, nullptr, dense,
+                    {.kv = KvDtype::kF32,
+                     .activations = experts == Activations::kF32 ? Activations::kAuto : experts,
+                     .dense_activations = Activations::kMxfp8});
+        Loaded cpu(config, weights, limits, &options, dense);
+        EXPECT_LT(worst(both, cpu, 3), 2e-3) << describe_cpu(options);
+        // Exact where it is asked to be, whatever the experts are in.
+        options.dense_activations = Activations::kBf16;
+        Loaded floats(config, weights, limits, &options, dense);
+        if (experts == Activations::kF32) {
+          EXPECT_LT(worst(exact, floats, 3), 2e-3) << describe_cpu(options);
+        }
+      }
+  }
+}
+
 // Float and int8 runs of one prompt over all of their forms (few, some and many tokens per expert).
 TEST(CpuBackend, int8_activations_stay_close_to_float) {
   const model::ModelConfig config = config_of(2880, 64, 4);

@@ -85,7 +85,7 @@ struct Path {
   MoeKernel moe = MoeKernel::kReference;
   backend::DenseFormats dense = {};
   double tolerance = 1e-4;
-  Activations activations = Activations::kAuto;
+  Activations activations = Activations::kAuto, dense_activations = Activations::kAuto;
   bool attention_sinks = true;
   std::vector<backend::cuda::Arch> architectures = backend::cuda::built_architectures();
 };
@@ -94,10 +94,13 @@ struct Path {
 struct Pair {
   Pair(const Source& source, const model::StepLimits& limits, const Path& path_in = {}) : path(path_in) {
     const auto config = model::backend_config(source.config, limits, path.dense);
-    reference = backend::make_reference_backend(
-        config, {.backend = backend::BackendKind::kCuda, .activations = path.activations});
-    cuda = backend::make_cuda_backend(config, {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations}, {},
-                                      path.architectures);
+    reference = backend::make_reference_backend(config, {.backend = backend::BackendKind::kCuda,
+                                                         .activations = path.activations,
+                                                         .dense_activations = path.dense_activations});
+    cuda = backend::make_cuda_backend(
+        config,
+        {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations, .dense_activations = path.dense_activations},
+        {}, path.architectures);
     on_reference = model::load(*reference, source.config, source.weights);
     on_cuda = model::load(*cuda, source.config, source.weights);
     on_reference.attention_sinks = on_cuda.attention_sinks = path.attention_sinks;
@@ -229,6 +232,22 @@ TEST_F(Gpu, block_scaled_experts_match_the_reference_that_rounds_so) {
   }
 }
 
+// On a GB10's kernels, on those of every card, and on the streaming ones. Pages of f32: attention is the plain one, so
+// a pass rounds what o takes.
+TEST_F(Gpu, dense_layers_of_rounded_activations_match_the_reference_that_rounds_so) {
+  const Source wide(two_layers_of_120b(), 7);
+  constexpr auto kFp8 = backend::WeightFormat::kMxfp8, kFp4 = backend::WeightFormat::kMxfp4;
+  for (const backend::DenseFormats& dense : {backend::DenseFormats{kFp8, kFp4, kFp8}, {kFp4, kFp8, {}}})
+    for (const size_t tokens : {1, 3, 9, 33})
+      for (const bool block_scaled : {false, true}) {
+        const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
+        Path path{.moe = MoeKernel::kGemm, .dense = dense, .tolerance = 0.3, .dense_activations = Activations::kMxfp8};
+        if (block_scaled) path.architectures = emulated_spark();
+        compare_prompt(wide, {prompt.begin() + 10, prompt.end()},
+                       fmt::format("dense{}, {} tokens", block_scaled ? ", block-scaled" : "", tokens), path);
+      }
+}
+
 // Of tokens[1..], from the logits of those before.
 double mean_loss(const std::vector<float>& logits, const std::vector<int32_t>& tokens) {
   const size_t vocab = logits.size() / tokens.size();
@@ -245,26 +264,40 @@ double mean_loss(const std::vector<float>& logits, const std::vector<int32_t>& t
 
 // The whole of nibble-tiny, with one router and the other, beside the same rounding on the kernels of every card. Ties
 // that f16 turned move its activations, not its losses.
-TEST_F(Gpu, block_scaled_experts_lose_what_experts_of_rounded_values_do) {
+TEST_F(Gpu, block_scaled_products_lose_what_those_of_rounded_values_do) {
+  using enum Activations;
+  constexpr auto kFp8 = backend::WeightFormat::kMxfp8, kFp4 = backend::WeightFormat::kMxfp4;
+  struct Case {
+    Activations experts = kAuto, dense = kAuto;
+    backend::DenseFormats layers = {};
+    std::string_view kernel;  // of block-scaled products
+  };
+  const Case cases[] = {{.experts = kMxfp8, .kernel = "sm121_mx_gemm<gate_up, mxfp8>"},
+                        {.experts = kMxfp6, .kernel = "sm121_mx_gemm<gate_up, mxfp6>"},
+                        {.experts = kMxfp4, .kernel = "sm121_mx_gemm<gate_up, mxfp4>"},
+                        {.dense = kMxfp8, .layers = {kFp8, kFp8, kFp8}, .kernel = "sm121_mx_gemm<mxfp8>"},
+                        {.dense = kMxfp8, .layers = {kFp4, kFp4, kFp4}, .kernel = "sm121_mx_gemm<mxfp4>"}};
   const Source source(kTiny);
-  for (const int count : {64, 600}) {
-    const auto config = model::backend_config(
-        source.config, test::step_limits({.max_context = count, .chunk_tokens = count, .max_logit_rows = count}));
-    const backend::RunConfig run{.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
-    const std::vector<int32_t> tokens = some_tokens(static_cast<size_t>(count), source.config.dims.vocab);
-    double losses[2] = {};
-    for (const bool block_scaled : {false, true}) {
-      const auto be = backend::make_cuda_backend(
-          config, run, {}, block_scaled ? emulated_spark() : std::vector{backend::cuda::built_architectures().back()});
-      const model::GptOss gpt = model::load(*be, source.config, source.weights);
-      losses[block_scaled ? 1 : 0] = mean_loss(test::all_logits(*be, gpt, tokens, count), tokens);
-      EXPECT_EQ(launched(*be, "sm121_mx_gemm<gate_up>"), block_scaled);
-      EXPECT_EQ(launched(*be, "any_round_blocks_f32<mxfp8>"), !block_scaled);
+  for (const Case& c : cases)
+    for (const int count : {64, 600}) {
+      const auto config = model::backend_config(
+          source.config, test::step_limits({.max_context = count, .chunk_tokens = count, .max_logit_rows = count}),
+          c.layers);
+      const backend::RunConfig run{.moe = MoeKernel::kGemm, .activations = c.experts, .dense_activations = c.dense};
+      const std::vector<int32_t> tokens = some_tokens(static_cast<size_t>(count), source.config.dims.vocab);
+      double losses[2] = {};
+      for (const bool block_scaled : {false, true}) {
+        const auto be = backend::make_cuda_backend(
+            config, run, {},
+            block_scaled ? emulated_spark() : std::vector{backend::cuda::built_architectures().back()});
+        const model::GptOss gpt = model::load(*be, source.config, source.weights);
+        losses[block_scaled ? 1 : 0] = mean_loss(test::all_logits(*be, gpt, tokens, count), tokens);
+        EXPECT_EQ(launched(*be, c.kernel), block_scaled) << c.kernel;
+      }
+      std::printf("%s, %d tokens: loss %.4f beside %.4f of rounded values\n", std::string(c.kernel).c_str(), count,
+                  losses[1], losses[0]);
+      EXPECT_NEAR(losses[1], losses[0], 0.05 * losses[0]) << c.kernel;
     }
-    std::printf("block-scaled experts, %d tokens: loss %.4f beside %.4f of rounded values\n", count, losses[1],
-                losses[0]);
-    EXPECT_NEAR(losses[1], losses[0], 0.05 * losses[0]);
-  }
 }
 
 TEST_F(Gpu, activations_in_mx_blocks_have_their_bits_whoever_multiplies_them) {

@@ -4,7 +4,7 @@
     tools/check_native.py [build folder, build/cuda without one]
 
 Reads the device code in the objects (ELF files for the card, not compressed: src/backend/cuda/CMakeLists.txt) and counts
-opcodes. Fails where a kernel of SM121's own lacks its block-scaled product, multiplies in another way, or rounds to E4M3
+opcodes. Fails where a kernel of SM121's own lacks its block-scaled product, multiplies in another way, or makes codes
 without the conversion of the hardware; and where the instance that tests run on other cards, with an emulated product,
 has other copies, loads, stores or barriers than it. Prints a table. Standard library and c++filt.
 """
@@ -25,10 +25,12 @@ OPCODE_BITS = 0xFFF  # of an instruction's 16 bytes, the first
 OPCODES = {0x47A: "QMMA.SF", 0x47F: "OMMA.SF", 0x23C: "HMMA", 0x23E: "F2FP"}
 # What moves data and waits: the same whatever multiplies.
 AROUND = {0xFAE: "LDGSTS", 0x981: "LDG", 0x984: "LDS", 0x388: "STS", 0x986: "STG", 0x9AF: "LDGDEPBAR", 0x91A: "DEPBAR", 0xB1D: "BAR"}
-# What a family's instances must have, and must not. kGateUp is RowOrder 1: its results leave rounded.
-WANTED = {"sm121_mx_gemm": ("QMMA.SF",)}
-ROUNDING = re.compile(r"RowOrder\)1")
-FORBIDDEN = ("HMMA",)
+# A family's instances must have its product and no other. InputType 4 is MXFP4 codes; of MxResults 0 results leave as
+# codes.
+FAMILIES = ("sm121_mx_gemm",)
+NIBBLES = re.compile(r"InputType\)4")
+ROUNDING = re.compile(r"MxResults\)0")
+FORBIDDEN = "HMMA"
 
 
 @dataclass
@@ -72,11 +74,14 @@ def kernels_of_elf(elf, card):
 
 
 def problems(kernels):
-    found = [f"want {family}, found none" for family in WANTED if family not in {k.family for k in kernels}]
+    found = [f"want {family}, found none" for family in FAMILIES if family not in {k.family for k in kernels}]
     for k in kernels:
-        wanted = WANTED.get(k.family, ()) + (("F2FP",) if ROUNDING.search(k.name) else ())
+        if k.family not in FAMILIES:
+            continue
+        own, other = ("OMMA.SF", "QMMA.SF") if NIBBLES.search(k.name) else ("QMMA.SF", "OMMA.SF")
+        wanted = (own, "F2FP") if ROUNDING.search(k.name) else (own,)
         found += [f"{k.name}: want {opcode}, found none" for opcode in wanted if not k.counts[opcode]]
-        found += [f"{k.name}: want no {opcode}, found {k.counts[opcode]}" for opcode in FORBIDDEN if k.counts[opcode]]
+        found += [f"{k.name}: want no {opcode}, found {k.counts[opcode]}" for opcode in (other, FORBIDDEN) if k.counts[opcode]]
     return found
 
 
@@ -84,7 +89,7 @@ def differences(kernels, emulated):
     """Of the instances that tests run from those of the product."""
     twins = {(k.card, k.name.replace("EmulatedMx", "NativeMx")): k for k in emulated}
     for k in kernels:
-        if k.family not in WANTED:
+        if k.family not in FAMILIES:
             continue
         if (k.card, k.name) not in twins:
             yield f"{k.name}: want an instance with EmulatedMx, found none"

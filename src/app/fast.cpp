@@ -20,28 +20,39 @@ using backend::KvDtype;
 using backend::WeightFormat;
 using enum FastPlace;
 
+constexpr Activations kExact = Activations::kBf16, kCodes = Activations::kMxfp8;  // what dense layers multiply
 // Percent of kExactPerplexity, what `nibble perplexity -m models/nibble-tiny -f models/nibble-tiny/heldout.txt
-// --backend cpu
-// --cpu-isa avx2 --moe-activation f32` prints; the same with each set's flags (--mxfp4-layers all, --kv-cache-dtype
-// fp8, …). fast_losses_test measures all of it again. Which is faster where, and why: docs/decisions/0021.
+// --backend cpu --cpu-isa avx2 --moe-activation f32` prints; the same with each set's flags (--mxfp4-layers all,
+// --kv-cache-dtype fp8, …). fast_losses_test measures all of it again. Which is faster where, and why:
+// docs/decisions/0021.
 constexpr FastSet kSets[] = {
-    {WeightFormat::kMxfp4, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
-    {WeightFormat::kMxfp4, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
-    {WeightFormat::kMxfp4, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
-    {WeightFormat::kMxfp4, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
-    {WeightFormat::kMxfp8, Activations::kBf16, KvDtype::kBf16, 0.057, {}},
-    {WeightFormat::kMxfp4, Activations::kMxfp8, KvDtype::kE4m3, 0.944, {}},
-    {{}, Activations::kBf16, KvDtype::kE4m3, -0.001, {}},
-    {{}, Activations::kInt8, KvDtype::kBf16, 0.013, {}},
-    {{}, Activations::kMxfp8, KvDtype::kBf16, 0.260, {}},
-    {{}, Activations::kMxfp6, KvDtype::kBf16, 0.168, {}},
-    {{}, Activations::kMxfp4, KvDtype::kBf16, 2.177, {}},
+    {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
+    {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
+    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
+    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp6, KvDtype::kE4m3, 0.500, kBlockScaledCard},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp8, KvDtype::kE4m3, 0.541, {}},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp4, KvDtype::kE4m3, 2.475, {}},
+    {WeightFormat::kMxfp4, kCodes, Activations::kBf16, KvDtype::kBf16, 0.320, {}},
+    {WeightFormat::kMxfp8, kCodes, Activations::kMxfp6, KvDtype::kE4m3, -0.061, {}},
+    {WeightFormat::kMxfp8, kCodes, Activations::kMxfp8, KvDtype::kE4m3, 0.062, {}},
+    {WeightFormat::kMxfp8, kCodes, Activations::kMxfp4, KvDtype::kE4m3, 1.538, {}},
+    {WeightFormat::kMxfp8, kCodes, Activations::kBf16, KvDtype::kBf16, -0.300, {}},
+    {WeightFormat::kMxfp8, kExact, Activations::kBf16, KvDtype::kBf16, 0.057, {}},
+    {WeightFormat::kMxfp4, kExact, Activations::kMxfp8, KvDtype::kE4m3, 0.944, {}},
+    {WeightFormat::kMxfp4, kExact, Activations::kMxfp6, KvDtype::kE4m3, 0.940, {}},
+    {{}, kExact, Activations::kBf16, KvDtype::kE4m3, -0.001, {}},
+    {{}, kExact, Activations::kInt8, KvDtype::kBf16, 0.013, {}},
+    {{}, kExact, Activations::kMxfp8, KvDtype::kBf16, 0.260, {}},
+    {{}, kExact, Activations::kMxfp6, KvDtype::kBf16, 0.168, {}},
+    {{}, kExact, Activations::kMxfp4, KvDtype::kBf16, 2.177, {}},
 };
 
 void refuse_given_formats(const ModelOptions& o) {
   std::string_view given;
   if (o.run.dense.qkv || o.run.dense.o || o.run.dense.lm_head) given = "--mxfp4-layers or --mxfp8-layers";
   if (o.run.activations != Activations::kAuto) given = "--moe-activation";
+  if (o.run.dense_activations != Activations::kAuto) given = "--dense-activation";
   if (o.run.kv) given = "--kv-cache-dtype";
   if (!given.empty())
     throw Error(
@@ -66,7 +77,8 @@ std::optional<FastPlace> place_on_card(const ModelOptions& options, const model:
   const bool fp8 = options.run.attention != backend::AttentionKernel::kReference &&
                    backend::cuda::flash_serves(d.heads, d.kv_heads, d.head_dim, KvDtype::kE4m3) &&
                    backend::cuda::prefill_takes(card, KvDtype::kE4m3);
-  return fp8 ? kCard : kBf16Card;
+  if (!fp8) return kBf16Card;
+  return backend::cuda::multiplies_codes(options.run.moe, d, card) ? kBlockScaledCard : kCard;
 }
 
 }  // namespace
@@ -85,6 +97,7 @@ std::string describe(const FastSet& set) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, format);
   };
   if (set.dense) add("dense layers", name_of(*set.dense));
+  if (rounds(set.dense_activations)) add("what they multiply", name_of(set.dense_activations));
   if (rounds(set.activations)) add("activations", name_of(set.activations));
   if (set.kv != KvDtype::kBf16) add("KV cache", type_of(set.kv).word);
   return text;
@@ -105,6 +118,7 @@ ModelOptions with_fast(const ModelOptions& options, const std::optional<backend:
   }
   with.run.dense = {.qkv = set->dense, .o = set->dense, .lm_head = set->dense};
   if (rounds(set->activations)) with.run.activations = set->activations;
+  if (rounds(set->dense_activations)) with.run.dense_activations = set->dense_activations;
   with.run.kv = set->kv;
   with.fast_why = fmt::format("fast: {}; {:.2f} % of perplexity on nibble-tiny", describe(*set), set->loss);
   return with;

@@ -21,10 +21,12 @@ enum class FastPlace : uint8_t {
   kTilesCpu,  // and AMX: its attention over prompts takes pages of bf16 alone
   kCard,      // attention over prompts takes fp8 pages as it takes bf16
   kBf16Card,  // its own kernel for them takes bf16 alone: Hopper
+  kBlockScaledCard,  // as kCard, and GEMMs multiply codes in MX blocks
 };
 
 struct FastSet {
   std::optional<backend::WeightFormat> dense;  // of all dense layers; none: as they come
+  backend::Activations dense_activations = backend::Activations::kBf16;
   backend::Activations activations = backend::Activations::kBf16;
   backend::KvDtype kv = backend::KvDtype::kBf16;
   double loss = 0;                 // of perplexity, in percent

@@ -20,7 +20,8 @@ using backend::cuda::card_named;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr FastPlace kPlaces[] = {FastPlace::kCpu, FastPlace::kTilesCpu, FastPlace::kCard, FastPlace::kBf16Card};
+constexpr FastPlace kPlaces[] = {FastPlace::kCpu, FastPlace::kTilesCpu, FastPlace::kCard, FastPlace::kBf16Card,
+                                 FastPlace::kBlockScaledCard};
 
 ModelOptions fast_options(BackendKind backend) {
   ModelOptions options;
@@ -51,12 +52,19 @@ TEST(fast, a_card_keeps_bf16_pages_where_its_own_attention_takes_no_others) {
     EXPECT_EQ(o.run.dense.qkv, WeightFormat::kMxfp4);
     EXPECT_EQ(o.run.dense.o, WeightFormat::kMxfp4);
     EXPECT_EQ(o.run.dense.lm_head, WeightFormat::kMxfp4);
-    EXPECT_EQ(o.run.activations, Activations::kAuto) << "rounding is no faster than not to";
     EXPECT_THAT(o.fast_why, StartsWith("fast: dense layers mxfp4"));
     EXPECT_THAT(o.fast_why, HasSubstr("% of perplexity on nibble-tiny"));
   }
   EXPECT_EQ(hopper.run.kv, KvDtype::kBf16);
   EXPECT_EQ(spark.run.kv, KvDtype::kE4m3);
+  EXPECT_EQ(hopper.run.activations, Activations::kAuto) << "rounding is no faster than not to";
+  EXPECT_EQ(hopper.run.dense_activations, Activations::kAuto);
+  // Where GEMMs multiply codes it is.
+  EXPECT_EQ(spark.run.activations, Activations::kMxfp6);
+  EXPECT_EQ(spark.run.dense_activations, Activations::kMxfp8);
+  ModelOptions streaming = asked;
+  streaming.run.moe = backend::MoeKernel::kMarlin;
+  EXPECT_EQ(with_fast(streaming, card_named("gb10").facts).run.activations, Activations::kAuto);
 }
 
 TEST(fast, plain_kernels_and_no_card_leave_all_as_it_is) {
@@ -89,12 +97,14 @@ TEST(fast, on_a_cpu_the_instruction_set_decides) {
 }
 
 TEST(fast, who_names_a_format_beside_it_is_told_and_who_does_not_ask_gets_nothing) {
-  ModelOptions dense = fast_options(BackendKind::kCpu), moe = dense, kv = dense, none = dense;
+  ModelOptions dense = fast_options(BackendKind::kCpu), moe = dense, kv = dense, none = dense, inputs = dense;
   dense.run.dense.o = WeightFormat::kMxfp8;
   moe.run.activations = Activations::kMxfp6;
   kv.run.kv = KvDtype::kF32;
-  for (const auto& [options, flag] : {std::pair{dense, "--mxfp4-layers or --mxfp8-layers"},
-                                      std::pair{moe, "--moe-activation"}, std::pair{kv, "--kv-cache-dtype"}}) {
+  inputs.run.dense_activations = Activations::kMxfp8;
+  for (const auto& [options, flag] :
+       {std::pair{dense, "--mxfp4-layers or --mxfp8-layers"}, std::pair{moe, "--moe-activation"},
+        std::pair{inputs, "--dense-activation"}, std::pair{kv, "--kv-cache-dtype"}}) {
     try {
       static_cast<void>(with_fast(options, std::nullopt));
       ADD_FAILURE() << flag;

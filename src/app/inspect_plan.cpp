@@ -165,6 +165,7 @@ class Planner {
                                                                           .wide_scales = scales_.wide});
       json["moe_kernel"] = name_of(program.moe);
       json["moe_activation"] = name_of(program.activations);
+      json["dense_activation"] = name_of(program.dense_activations);
       json["attention_backend"] =
           name_of(program.flash ? backend::AttentionKernel::kFlash : backend::AttentionKernel::kReference);
       stages.assign(program.nodes.begin(), program.nodes.end());
@@ -210,9 +211,9 @@ std::string text(const Json& plan, Terminal& terminal) {
   std::string out = terminal.bold(fmt::format("{}: {:.3f} GB, {:.2f} GFLOP", plan["step"].get<std::string>(),
                                               plan["bytes"].get<double>() / 1e9, plan["flops"].get<double>() / 1e9));
   if (plan.contains("moe_kernel")) {
-    out += fmt::format(" (--moe-kernel {}, --attention-backend {}; activations of experts {})",
+    out += fmt::format(" (--moe-kernel {}, --attention-backend {}; activations of experts {}, of dense layers {})",
                        plan["moe_kernel"].get<std::string>(), plan["attention_backend"].get<std::string>(),
-                       plan["moe_activation"].get<std::string>());
+                       plan["moe_activation"].get<std::string>(), plan["dense_activation"].get<std::string>());
   }
   out += fmt::format("\n  {:<8}  {:<10}  {:>9}  {:>9}  {:<32}  {}\n", "stage", "layers", "MB/layer", "MFLOP", "kernel",
                      "tile");

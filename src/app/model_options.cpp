@@ -84,7 +84,16 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
       "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: "
       "16 bits or better, exact: cuda f16, others float; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; "
       "faster, lossy; prompts on AMX: bf16; cuda: with --moe-kernel gemv); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
-      "E2M1 in blocks of 32, lossy, and then multiplied as if they were exact: for comparison, not faster");
+      "E2M1 in blocks of 32, lossy; cuda of compute capability 12 multiplies prompts in these formats, all others as if "
+      "they were exact: for comparison, not faster");
+  Choice<Activations> dense{o.run.dense_activations, {}};
+  for (const Activations each : {Activations::kAuto, Activations::kBf16, Activations::kMxfp8})
+    dense.words.emplace_back(name_of(each), each);
+  add_choice<Activations>(
+      flags, "--dense-activation", dense,
+      "What dense layers multiply; auto: exact, on a cpu int8 where the experts' are; bf16: 16 bits or better, exact; "
+      "mxfp8: layers of --mxfp4-layers and --mxfp8-layers multiply activations rounded to E4M3 in blocks of 32, lossy; "
+      "cuda of compute capability 12 multiplies prompts in that format, all others as if they were exact");
   using backend::CpuIsa;
   if (host)
     add_choice<CpuIsa>(flags, "--cpu-isa",
@@ -100,9 +109,10 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
       "to 8 tokens, tensor-core GEMMs for more; auto: each where it is faster; gemv: experts on dp4a (any_gemv_int8), "
       "activations in int8, lossy, all else as auto; reference: plain loops (any_moe_*, any_linear)");
   using backend::MoeTile;
-  add_choice<MoeTile>(flags, "--moe-tile", named(o.run.moe_tile, {MoeTile::kAuto, MoeTile::k64x128, MoeTile::k128x128}),
-                      "cuda, compute capability 12, with --moe-activation mxfp8: tokens x rows of a tile where GEMMs "
-                      "multiply the experts; auto: by how many tokens an expert has");
+  add_choice<MoeTile>(
+      flags, "--moe-tile", named(o.run.moe_tile, {MoeTile::kAuto, MoeTile::k64x128, MoeTile::k128x128}),
+      "cuda, compute capability 12, with --moe-activation mxfp8, mxfp6 or mxfp4: tokens x rows of a tile "
+      "where GEMMs multiply the experts; auto: by how many tokens an expert has");
   flags.turn("--enforce-eager", o.run.eager, "cuda: launch every kernel of a step; no CUDA graphs");
   flags.group(HelpGroup::kPerformance);
   add_dense_format(flags, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.run.dense);

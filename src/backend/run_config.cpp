@@ -32,6 +32,7 @@ std::vector<RunSetting> settings_of(const RunConfig& c) {
        true},
       {"--moe-activation", std::string(name_of(c.activations)), c.activations != Activations::kAuto,
        type_of(c.activations).on, true},
+      {"--dense-activation", std::string(name_of(c.dense_activations)), c.dense_activations != Activations::kAuto},
       {"--fast", yes_or_no(c.fast), c.fast, {kCpu, kCuda}},
       {"--cpu-isa", std::string(name_of(c.isa)), c.isa != CpuIsa::kAuto, {kCpu}},
       {"--no-mmap", yes_or_no(c.copy_weights), c.copy_weights, {kCpu}},
@@ -55,6 +56,10 @@ std::optional<RunSetting> misfit(const RunConfig& config, BackendSet backends) {
 }
 
 void validate(const RunConfig& config, BackendSet backends, std::string_view why) {
+  if (in_mx_blocks(config.dense_activations) && !config.dense.any())
+    throw Error(Code::kUnsupported,
+                "--dense-activation {}: want --mxfp4-layers or --mxfp8-layers, whose inputs it rounds, found neither",
+                name_of(config.dense_activations));
   const std::optional<RunSetting> wrong = misfit(config, backends);
   if (!wrong) return;
   if (wrong->on.empty()) throw Error(Code::kUnsupported, "{}: no backend has kernels for it", wrong->asked());

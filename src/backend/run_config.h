@@ -34,7 +34,7 @@ enum class MoeKernel : uint8_t {
 }
 
 // Tokens and rows of a tile of the experts' block-scaled GEMMs; kAuto: by how many pairs an expert has. The others want
-// a card that has them (cuda/arch/sm121), and mxfp8 activations.
+// a card that has them (cuda/arch/sm121), and activations in MX blocks.
 enum class MoeTile : uint8_t { kAuto, k64x128, k128x128 };
 [[nodiscard]] constexpr std::string_view name_of(MoeTile tile) {
   constexpr std::array<std::string_view, 3> kNames = {"auto", "64x128", "128x128"};
@@ -81,7 +81,9 @@ struct RunConfig {
   std::optional<KvDtype> kv{};                         // none: auto, bf16
   AttentionKernel attention = AttentionKernel::kAuto;  // of a card
   MoeKernel moe = MoeKernel::kAuto;                    // of a card
-  Activations activations = Activations::kAuto;
+  Activations activations = Activations::kAuto;        // of the experts
+  // Of dense layers. kAuto: exact, on a CPU as the experts' if those are in int8. kMxfp8: of those that `dense` names.
+  Activations dense_activations = Activations::kAuto;
   MoeTile moe_tile = MoeTile::kAuto;  // of a card
   CpuIsa isa = CpuIsa::kAuto;
   bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed

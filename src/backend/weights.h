@@ -91,6 +91,7 @@ struct WeightHandle {
 struct DenseFormats {
   std::optional<WeightFormat> qkv, o, lm_head;  // kMxfp4 or kMxfp8; none: as it came
 
+  [[nodiscard]] constexpr bool any() const { return qkv || o || lm_head; }
   [[nodiscard]] constexpr std::optional<WeightFormat> of(WeightRole role) const {
     switch (role) {
       case WeightRole::kQ:

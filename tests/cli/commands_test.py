@@ -243,6 +243,20 @@ class Perplexity(Case):
             self.assertEqual(cpu == of["bf16"][0], word == "bf16")
         self.assertEqual(len(support.greedy(TINY, "Once upon a time", "--moe-activation", "mxfp4")), 24)
 
+    def test_dense_inputs_in_mx_blocks_are_the_references(self):
+        text = self.dir / "short"
+        text.write_text(self.text.read_text()[:240])
+        args = ("perplexity", "-m", TINY, "-f", text, "--json", "--kv-cache-dtype", "f32", "--mxfp8-layers", "all", "--moe-activation", "bf16")
+        of = {word: [self.ok(*args, "--backend", backend, "--dense-activation", word).json()["perplexity"] for backend in ("cpu", "reference")]
+              for word in ("auto", "bf16", "mxfp8")}
+        self.assertEqual(of["auto"], of["bf16"])
+        self.assertAlmostEqual(of["bf16"][0] / of["bf16"][1], 1, delta=1e-5)
+        self.assertAlmostEqual(of["mxfp8"][0] / of["mxfp8"][1], 1, delta=0.02)  # a value at a tie moves all behind it
+        self.assertNotEqual(of["mxfp8"][0], of["bf16"][0])
+        self.refused(support.UNSUPPORTED, "perplexity", "-m", TINY, "-f", text, "--dense-activation", "mxfp8",
+                     says="--dense-activation mxfp8: want --mxfp4-layers or --mxfp8-layers, whose inputs it rounds, found neither")
+        self.refused(2, "perplexity", "-m", TINY, "-f", text, "--mxfp8-layers", "qkv", "--dense-activation", "int8", says="found int8")
+
     @support.needs_int8
     def test_fast_is_the_flags_that_it_names(self):
         def perplexity(*flags):

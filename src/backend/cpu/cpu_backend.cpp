@@ -36,6 +36,7 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendConfig& config, const RunConfig& run)
       : config_(config),
+        dense_activations_(run.dense_activations),
         modes_(describe_cpu(run)),
         kernels_(cpu::kernels_for(run.isa, run.activations)),
         pool_(run.threads),
@@ -116,10 +117,10 @@ class CpuBackend final : public Backend {
   void attn_in(const AttnInArgs& args) override {
     const LayerWeights& w = args.layer;
     add_delta_and_norm(w[WeightRole::kAttnNorm]);
-    linear({normed_.data(), {tokens_, dims_.hidden}},
-           std::array{Job{matrix(w[WeightRole::kQ]), vector(w[WeightRole::kQBias]), q_.data()},
-                      Job{matrix(w[WeightRole::kK]), vector(w[WeightRole::kKBias]), k_.data()},
-                      Job{matrix(w[WeightRole::kV]), vector(w[WeightRole::kVBias]), v_.data()}});
+    dense(WeightRole::kQ, {normed_.data(), {tokens_, dims_.hidden}},
+          std::array{Job{matrix(w[WeightRole::kQ]), vector(w[WeightRole::kQBias]), q_.data()},
+                     Job{matrix(w[WeightRole::kK]), vector(w[WeightRole::kKBias]), k_.data()},
+                     Job{matrix(w[WeightRole::kV]), vector(w[WeightRole::kVBias]), v_.data()}});
   }
 
   void attend(const AttendArgs& args) override {
@@ -142,15 +143,16 @@ class CpuBackend final : public Backend {
   }
 
   void attn_out(const AttnOutArgs& args) override {
-    linear({attn_.data(), {tokens_, dims_.q_width()}},
-           std::array{Job{matrix(args.layer[WeightRole::kO]), vector(args.layer[WeightRole::kOBias]), delta_.data()}});
+    dense(WeightRole::kO, {attn_.data(), {tokens_, dims_.q_width()}},
+          std::array{Job{matrix(args.layer[WeightRole::kO]), vector(args.layer[WeightRole::kOBias]), delta_.data()}});
   }
 
   void route(const RouteArgs& args) override {
     const LayerWeights& w = args.layer;
     add_delta_and_norm(w[WeightRole::kMlpNorm]);
     linear({normed_.data(), {tokens_, dims_.hidden}},
-           std::array{Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}});
+           std::array{Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}},
+           Activations::kF32);
     for (int64_t t = 0; t < tokens_; ++t) {
       const float* g = router_logits_.data() + t * dims_.experts;
       int32_t* ids = expert_ids_.data() + t * dims_.topk;
@@ -188,7 +190,8 @@ class CpuBackend final : public Backend {
       rmsnorm(residual_.data() + int64_t{args.tokens[static_cast<size_t>(r)]} * dims_.hidden, vector(args.norm),
               normed_.data() + r * dims_.hidden);
     }
-    linear({normed_.data(), {logit_rows_, dims_.hidden}}, std::array{Job{matrix(args.table), {}, logits_.data()}});
+    dense(WeightRole::kUnembedding, {normed_.data(), {logit_rows_, dims_.hidden}},
+          std::array{Job{matrix(args.table), {}, logits_.data()}});
   }
 
   Ticket sample(const SampleArgs& args) override {
@@ -336,8 +339,14 @@ class CpuBackend final : public Backend {
     }
   }
 
+  // Of the roles that RunConfig::dense names, x is rounded, in place, where they multiply MX blocks.
+  void dense(WeightRole role, TensorView<float, 2> x, std::span<const Job> jobs) {
+    if (config_.dense.of(role)) linear_.round_inputs(x, dense_activations_);
+    linear({x.data, x.shape}, jobs, dense_activations_);
+  }
+
   // Jobs of one format share a loop over the threads.
-  void linear(TensorView<const float, 2> x, std::span<const Job> jobs) {
+  void linear(TensorView<const float, 2> x, std::span<const Job> jobs, Activations activations) {
     const auto tokens = std::span(all_rows_).first(static_cast<size_t>(x.shape[0]));
     std::array<cpu::Group, kMostJobs> groups;
     for (size_t first = 0, count = 0; first < jobs.size(); first += count) {
@@ -347,7 +356,7 @@ class CpuBackend final : public Backend {
         groups[count] = {.weight = &job.weight, .first_row = 0, .tokens = tokens, .bias = job.bias.data()};
         ++count;
       } while (first + count < jobs.size() && jobs[first + count].weight.format() == groups[0].weight->format());
-      linear_.run_whole(x, std::span(groups).first(count),
+      linear_.run_whole(x, std::span(groups).first(count), activations,
                         [&](const cpu::Tile& tile) { store(jobs[first + static_cast<size_t>(tile.group)], tile); });
     }
   }
@@ -367,6 +376,7 @@ class CpuBackend final : public Backend {
 
   const BackendConfig config_;
   const Dims& dims_ = config_.dims;
+  const Activations dense_activations_;
   const std::string modes_;
   const cpu::Kernels kernels_;
   ThreadPool pool_;
@@ -394,6 +404,8 @@ RunConfig resolved_cpu(const RunConfig& run) {
   if (config.activations == Activations::kAuto)
     config.activations = cpu::kernels_for(config.isa).int8 != nullptr ? Activations::kInt8 : Activations::kF32;
   static_cast<void>(cpu::kernels_for(config.isa, config.activations));  // or it is refused
+  if (config.dense_activations == Activations::kAuto)                   // as the experts', if in int8
+    config.dense_activations = config.activations == Activations::kInt8 ? Activations::kInt8 : Activations::kBf16;
   return config;
 }
 
@@ -410,7 +422,11 @@ std::string describe_cpu(const RunConfig& run) {
   const std::string prompts = tiles != nullptr ? fmt::format(" (prompts: {})", tiles->name) : "";
   const std::string experts =
       in_mx_blocks(config.activations) ? fmt::format(", the experts' rounded to {}", name_of(config.activations)) : "";
-  const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts + experts;
+  const Activations dense = config.dense_activations;
+  const std::string others = in_mx_blocks(dense) ? fmt::format(", dense layers' rounded to {}", name_of(dense))
+                             : int8 && dense != Activations::kInt8 ? ", dense layers' float"
+                                                                   : "";
+  const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts + experts + others;
   return fmt::format("{}, {}, {} thread{}", kernels.name, activations, config.threads, config.threads == 1 ? "" : "s");
 }
 

@@ -70,14 +70,14 @@ Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool
   scratch_ = Buffer(pool.threads() * scratch_floats(limits.cols) * int64_t{sizeof(float)});
 }
 
-void Linear::round_inputs(TensorView<float, 2> x) {
-  if (!in_mx_blocks(activations_)) return;
+void Linear::round_inputs(TensorView<float, 2> x, Activations activations) {
+  if (!in_mx_blocks(activations)) return;
   pool_.parallel_for(x.shape[0], [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) round_activations(activations_, x[i].flat());
+    for (int64_t i = range.begin; i < range.end; ++i) round_activations(activations, x[i].flat());
   });
 }
 
-void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups) {
+void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups, Activations activations) {
   const int64_t count = x.shape[0], cols = x.shape[1];
   check(count <= limits_.inputs && cols <= limits_.cols && static_cast<int64_t>(groups.size()) <= limits_.groups,
         "linear's limits cover its inputs");
@@ -88,7 +88,8 @@ void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups
               (group.pair == nullptr || group.pair->format() == format),
           "groups share inputs and a format");
   }
-  form_ = activations_ == Activations::kInt8 && int8_serves(format) ? Form::kInt8 : Form::kFloat;
+  check(activations != Activations::kInt8 || activations_ == Activations::kInt8, "linear was made for int8");
+  form_ = activations == Activations::kInt8 && int8_serves(format) ? Form::kInt8 : Form::kFloat;
   if (form_ == Form::kInt8) return prepare_int8(x, groups);
   const bool arrange = kernels_.arranges(format);
   for (int64_t i = 0; i < count; ++i) {

@@ -78,17 +78,19 @@ class Linear {
     int64_t inputs;  // most input rows
     int64_t groups;  // most groups
   };
+  // activations: the experts', which run() takes.
   Linear(const Kernels& kernels, Activations activations, ThreadPool& pool, const Limits& limits);
 
-  // Experts' inputs, in place: rounded where the activations are in MX blocks; else left alone.
-  void round_inputs(TensorView<float, 2> x);
+  // Inputs, in place: rounded where the activations are in MX blocks; else left alone. Without them: the experts'.
+  void round_inputs(TensorView<float, 2> x, Activations activations);
+  void round_inputs(TensorView<float, 2> x) { round_inputs(x, activations_); }
 
   // Both call each(tile) on the pool's threads for all rows. The groups share x, the format and the columns; which
   // thread computes what changes no bit.
   // `rows` rows of every group: who has a row has it in all groups, and sees the groups in their order.
   template <class Each>
   void run(TensorView<const float, 2> x, std::span<const Group> groups, int64_t rows, const Each& each) {
-    prepare(x, groups);
+    prepare(x, groups, activations_);
     pool_.parallel_ranges(rows, kTileRows, [&](IndexRange range) {
       for (size_t g = 0; g < groups.size(); ++g) {
         const bool last = g + 1 == groups.size();
@@ -96,10 +98,12 @@ class Linear {
       }
     });
   }
-  // All rows of the groups' matrices, in any order.
+  // All rows of the groups' matrices, in any order. kInt8, which wants the same of the constructor: x in int8; else as
+  // floats.
   template <class Each>
-  void run_whole(TensorView<const float, 2> x, std::span<const Group> groups, const Each& each) {
-    prepare(x, groups);
+  void run_whole(TensorView<const float, 2> x, std::span<const Group> groups, Activations activations,
+                 const Each& each) {
+    prepare(x, groups, activations);
     int64_t rows = 0;
     for (const Group& group : groups) rows += group.weight->rows();
     // A small matrix, the router's, still has a piece for every thread.
@@ -150,7 +154,7 @@ class Linear {
       }
     }
   }
-  void prepare(TensorView<const float, 2> x, std::span<const Group> groups);
+  void prepare(TensorView<const float, 2> x, std::span<const Group> groups, Activations activations);
   void prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups);
   void multiply(const Group& group, Tile& tile, const uint8_t* next, int thread_idx);
   void multiply_rows(const Share& share, float* out);

@@ -31,7 +31,11 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   const auto matrix = [&](Stage stage, std::initializer_list<WeightRole> reads, int64_t rows, double many) {
     const WeightRole role = *reads.begin();
     const WeightFormat format = args.formats.of_role[static_cast<size_t>(role)];
-    const bool int8 = run.activations == Activations::kInt8 && cpu::int8_serves(format);
+    const bool expert = role == kGateUp || role == kDown;
+    const Activations activations = expert            ? run.activations
+                                    : role == kRouter ? Activations::kF32
+                                                      : run.dense_activations;
+    const bool int8 = activations == Activations::kInt8 && cpu::int8_serves(format);
     const cpu::TokenTiles* const tiles =
         int8 ? kernels.int8->tiles_for(format, static_cast<int64_t>(std::ceil(many))) : nullptr;
     stages.push_back(

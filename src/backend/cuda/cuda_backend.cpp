@@ -82,8 +82,10 @@ class StreamedCudaBackend final : public CudaBackend {
   [[nodiscard]] std::string modes() const override {
     std::string arches;
     for (const Arch& arch : card_.arches) arches += (arches.empty() ? "" : ", then ") + std::string(arch.name);
-    return fmt::format("experts {}, activations {}, attention {}, CUDA graphs {}, kernels of {}",
+    const Activations dense = run_.dense_activations;
+    return fmt::format("experts {}, activations {}{}, attention {}, CUDA graphs {}, kernels of {}",
                        backend::name_of(moe_kernel_), backend::name_of(run_.activations),
+                       rounds(dense) ? fmt::format(" (dense layers' {})", backend::name_of(dense)) : "",
                        backend::name_of(run_.attention), graphs_ ? "on" : "off", arches);
   }
   [[nodiscard]] int64_t graph_replays() const override { return graphs_ ? graphs_->replays() : 0; }
@@ -189,7 +191,7 @@ class StreamedCudaBackend final : public CudaBackend {
       case Slot::kExpertHidden: {
         const Shape shape = {tokens, dims_.topk, dims_.inter};
         if (held == Held::kPlaces) return placed_hidden();
-        if (held == Held::kMxfp8) return mx_rows(at_.gemm_u, pairs, shape);
+        if (held == Held::kCodes) return mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape);
         if (held == Held::kInt8) return {shape, int8_values(host_copy(at_.expert_hidden_f16, pairs * dims_.inter))};
         if (held == Held::kF16)
           return read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape);
@@ -383,17 +385,20 @@ class StreamedCudaBackend final : public CudaBackend {
     return {{tokens, cols}, std::move(values)};
   }
 
-  // Rows of layout/mx_b_n8k64.h; cols: the last of shape.
-  [[nodiscard]] SlotData mx_rows(const uint16_t* device, int64_t rows, Shape shape) {
-    const int cols = to_int(shape.back()), pitch = layout::mx_row_bytes(cols);
-    const std::vector<uint8_t> bytes = host_copy(reinterpret_cast<const uint8_t*>(device), rows * pitch);
+  // Rows of codes; cols: the last of shape.
+  [[nodiscard]] SlotData mx_rows(const GemmInput& input, int64_t rows, Shape shape) {
+    const MxFormat element = element_of(input.type);
+    const int cols = to_int(shape.back()), pitch = layout::mx_row_bytes(element, cols);
+    const std::vector<uint8_t> bytes = host_copy(reinterpret_cast<const uint8_t*>(input.at), rows * pitch);
+    const int mask = (1 << layout::mx_code_bits(element)) - 1;
     SlotData data{std::move(shape), {}};
     data.values.reserve(static_cast<size_t>(rows * cols));
     for (int64_t row = 0; row < rows; ++row)
       for (int k = 0; k < cols; ++k) {
         const uint8_t* own = bytes.data() + row * pitch;
-        const E8m0 scale{own[layout::mx_scale_offset(cols, k / layout::kBlockK)]};
-        data.values.push_back(mx_decode(MxFormat::kMxfp8E4m3, own[layout::mx_code_offset(k)], scale));
+        const E8m0 scale{own[layout::mx_scale_offset(element, cols, k / layout::kBlockK)]};
+        const int code = own[layout::mx_code_offset(element, k)] >> layout::mx_code_shift(element, k) & mask;
+        data.values.push_back(mx_decode(element, static_cast<uint8_t>(code), scale));
       }
     return data;
   }

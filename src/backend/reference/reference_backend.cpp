@@ -156,7 +156,7 @@ class ReferenceBackend final : public Backend {
     normed_.clear();
     qkv_.clear();
     for (size_t t = 0; t < residual_.size(); ++t) {
-      normed_.push_back(rmsnorm(residual_[t], at(args.layer[WeightRole::kAttnNorm])));
+      normed_.push_back(dense_input(WeightRole::kQ, rmsnorm(residual_[t], at(args.layer[WeightRole::kAttnNorm]))));
       const auto project = [&](WeightRole weight, WeightRole bias, int rows) {
         return linear(at(args.layer[weight]), at(args.layer[bias]), normed_[t], 0, rows);
       };
@@ -203,7 +203,8 @@ class ReferenceBackend final : public Backend {
 
   void attn_out(const AttnOutArgs& args) override {
     for (size_t t = 0; t < residual_.size(); ++t) {
-      delta_[t] = linear(at(args.layer[WeightRole::kO]), at(args.layer[WeightRole::kOBias]), attn_[t], 0, dims_.hidden);
+      delta_[t] = linear(at(args.layer[WeightRole::kO]), at(args.layer[WeightRole::kOBias]),
+                         dense_input(WeightRole::kO, attn_[t]), 0, dims_.hidden);
     }
   }
 
@@ -256,7 +257,7 @@ class ReferenceBackend final : public Backend {
     add_delta();
     logits_.clear();
     for (const int32_t t : args.tokens) {
-      const Vec x = rmsnorm(residual_[static_cast<size_t>(t)], at(args.norm));
+      const Vec x = dense_input(WeightRole::kUnembedding, rmsnorm(residual_[static_cast<size_t>(t)], at(args.norm)));
       Vec y(static_cast<size_t>(dims_.vocab));
       for (int64_t r = 0; r < dims_.vocab; ++r) {
         for (int64_t c = 0; c < dims_.hidden; ++c)
@@ -365,11 +366,15 @@ class ReferenceBackend final : public Backend {
     return h;
   }
 
-  // As an expert multiplies them.
-  [[nodiscard]] Vec rounded(const Vec& x) const {
-    if (!rounds(run_.activations)) return x;
+  // As an expert multiplies them; as a dense layer does.
+  [[nodiscard]] Vec rounded(const Vec& x) const { return rounded_to(run_.activations, x); }
+  [[nodiscard]] Vec dense_input(WeightRole role, const Vec& x) const {
+    return config_.dense.of(role) ? rounded_to(run_.dense_activations, x) : x;
+  }
+  [[nodiscard]] static Vec rounded_to(Activations activations, const Vec& x) {
+    if (!rounds(activations)) return x;
     std::vector<float> values(x.begin(), x.end());
-    round_activations(run_.activations, values);
+    round_activations(activations, values);
     return {values.begin(), values.end()};
   }
 
@@ -426,6 +431,7 @@ RunConfig resolved_reference(const RunConfig& run) {
   RunConfig config = with_defaults(run);
   config.threads = 1;
   if (!rounds(config.activations)) config.activations = Activations::kF32;
+  if (!rounds(config.dense_activations)) config.dense_activations = Activations::kBf16;
   return config;
 }
 

@@ -34,6 +34,7 @@ struct GemmKernel {
   std::optional<Served<GemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool panels = false;  // x lies in panels (layout/wgmma_b.h), not row by row
+  bool codes = false;   // x is in codes of MXFP8 (InputType); such shapes alone are served
 };
 
 // The same for q, k and v, with bias, rope and the write into the cache at its end.
@@ -56,18 +57,19 @@ struct ExpertsShape {
   int64_t pairs = 0, experts = 0;                // tokens times experts of a token
   Activations activations = Activations::kBf16;  // as which both products take theirs
   bool wide_scales = false;                      // GemmShape
-  int tile_tokens = 0;                           // asked for; 0: the kernel chooses. Read where input is kMxfp8
+  int tile_tokens = 0;                           // asked for; 0: the kernel chooses. Read where input is in codes
 };
 struct ExpertsPlan {
   Kernel gate_up, down;
   GemmPlan first, second;  // of as many tokens to a tile
   bool at_once = false;    // gate_up's launch does both; there is no second
+  // Of both; in codes: rounded by who makes them, and not by_place.
+  InputType input = InputType::kF16;
 };
 struct ExpertsKernel {
   std::optional<ExpertsPlan> (*serve)(const ExpertsShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool by_place = false;  // x and u lie in panels, a row per place (GroupArgs); else x has a row per token, u per pair
-  InputType input = InputType::kF16;  // of both; kMxfp8: rounded by who makes them, not by_place
 };
 
 // Attention of rows with many new tokens.
@@ -80,6 +82,7 @@ struct PrefillKernel {
   PrefillPlan (*plan)(int64_t tiles, int64_t kv_heads, const DeviceFacts&) = nullptr;
   void (*launch)(const FlashArgs&, KvDtype, const Launch&) = nullptr;
   int tile_tokens = 0;  // of one row, to a tile
+  bool codes = false;   // can leave its result in codes of MXFP8
 };
 
 struct PeakLaunch;

@@ -46,19 +46,31 @@ TEST(arch, a_card_has_its_own_architecture_before_the_neutral_one) {
   EXPECT_EQ(names(kFakeCard), std::vector<std::string>{"neutral"});
 }
 
-TEST(arch, block_scaled_experts_take_mxfp8_of_whole_pairs_of_blocks) {
+TEST(arch, block_scaled_products_take_codes_of_whole_pairs_of_blocks) {
   const auto serves = [](Activations activations, int64_t inter) {
     return sm121().experts.serve(
         {.hidden = 2880, .inter = inter, .pairs = 8192, .experts = 128, .activations = activations}, kSpark);
   };
-  EXPECT_TRUE(serves(Activations::kMxfp8, 2880).has_value());
+  for (const Activations format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4})
+    EXPECT_TRUE(serves(format, 2880).has_value()) << name_of(format);
   EXPECT_FALSE(serves(Activations::kBf16, 2880).has_value());
   EXPECT_FALSE(serves(Activations::kMxfp8, 32 * 91).has_value());
+  const auto dense = [](Activations activations, layout::Packing packing) {
+    return sm121()
+        .gemm.serve({.rows = 5120, .cols = 2880, .tokens = 300, .packing = packing, .activations = activations}, kSpark)
+        .has_value();
+  };
+  EXPECT_TRUE(dense(Activations::kMxfp8, layout::Packing::kMxfp8));
+  EXPECT_TRUE(dense(Activations::kMxfp8, layout::Packing::kMxfp4));
+  EXPECT_FALSE(dense(Activations::kMxfp8, layout::Packing::kBf16));
+  EXPECT_FALSE(dense(Activations::kBf16, layout::Packing::kMxfp8));
 }
 
 TEST(arch, block_scaled_tiles_fit_an_sm_and_grow_with_an_expert_s_pairs) {
+  constexpr Activations kMxfp8 = Activations::kMxfp8;
   const auto plan = [](int64_t pairs, int tile = 0) {
-    return plan_mx_gemm({.rows = 5760, .cols = 2880, .tokens = pairs, .experts = 128}, kSpark, tile);
+    return plan_mx_gemm({.rows = 5760, .cols = 2880, .tokens = pairs, .experts = 128, .activations = kMxfp8}, kSpark,
+                        tile);
   };
   EXPECT_EQ(plan(48 * 128).tokens, 64);
   EXPECT_EQ(plan(48 * 128 + 1).tokens, 128);
@@ -67,10 +79,12 @@ TEST(arch, block_scaled_tiles_fit_an_sm_and_grow_with_an_expert_s_pairs) {
     const GemmPlan wide = plan(32768, tile);
     EXPECT_EQ(wide.grid_x, kSpark.multiprocessors * mx_ctas(tile));
     EXPECT_LE(mx_ctas(tile) * (wide.smem_bytes + 1024), kSpark.sm_smem_bytes);
-    EXPECT_LE(plan_mx_gemm({.rows = 2880, .cols = 4096, .tokens = 8192, .experts = 1}, kSpark, tile).smem_bytes,
-              kSpark.cta_smem_bytes);
+    const GemmPlan o =
+        plan_mx_gemm({.rows = 2880, .cols = 4096, .tokens = 8192, .experts = 1, .activations = kMxfp8}, kSpark, tile);
+    EXPECT_LE(mx_ctas(tile) * (o.smem_bytes + 1024), kSpark.sm_smem_bytes);
   }
-  EXPECT_EQ(plan_mx_gemm({.rows = 192, .cols = 192, .tokens = 4, .experts = 4}, kSpark).grid_x, 2 * 4);
+  EXPECT_EQ(plan_mx_gemm({.rows = 192, .cols = 192, .tokens = 4, .experts = 4, .activations = kMxfp8}, kSpark).grid_x,
+            2 * 4);
 }
 
 TEST(arch, split_gemms_serve_bf16_of_up_to_256_tokens) {
@@ -95,6 +109,7 @@ TEST(arch, scales_too_wide_for_f16_are_left_to_the_neutral_kernels) {
 
 TEST(arch, block_scaled_experts_read_a_byte_and_a_32nd_of_each_activation) {
   GemmArgs args{.packing = layout::Packing::kMxfp4,
+                .bias = reinterpret_cast<const Bf16*>(16),
                 .rows = 5760,
                 .cols = 2880,
                 .tokens = 400,

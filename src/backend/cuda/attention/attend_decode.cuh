@@ -350,8 +350,8 @@ __device__ void store_alone(const FlashArgs& args, const DecodeUnit& unit, const
   const int query_head = static_cast<int>(blockIdx.x) * group + head;
   float sum = state.sum + __shfl_xor_sync(kWholeWarp, state.sum, 1);
   sum += __shfl_xor_sync(kWholeWarp, sum, 2);
-  if (head >= group) return;
-  const float sink = args.sinks == nullptr ? -INFINITY : args.sinks[query_head].to_float() * kLog2E;
+  const bool mine = head < group;
+  const float sink = args.sinks == nullptr || !mine ? -INFINITY : args.sinks[query_head].to_float() * kLog2E;
   const float top = fmaxf(state.top, sink), own = ptx::exp2_approx(state.top - top);
   const float scale = own / (sum * own + ptx::exp2_approx(sink - top));
   float out[kDimTiles][2];
@@ -359,7 +359,28 @@ __device__ void store_alone(const FlashArgs& args, const DecodeUnit& unit, const
   for (int j = 0; j < kDimTiles; ++j)
 #pragma unroll
     for (int i = 0; i < 2; ++i) out[j][i] = (state.out[j][i] + state.out[j][2 + i]) * scale;
-  store_head<Kv>(args, unit.token, query_head, out);
+  store_head<Kv>(args, mine, unit.token, query_head, out);
+}
+
+// Columns k to k + kDims - 1 of the result in MXFP8, which neighbour lanes go on with: blocks of 32. All lanes of the
+// warp together.
+template <int kDims>
+__device__ __forceinline__ void store_codes(const FlashArgs& args, bool mine, int64_t token, int k,
+                                            const float (&x)[kDims]) {
+  constexpr MxFormat kElement = MxFormat::kMxfp8E4m3;
+  float most = 0;
+#pragma unroll
+  for (const float value : x) most = ptx::max_nan(most, fabsf(value));
+#pragma unroll
+  for (int step = 1; step < layout::kBlockK / kDims; step *= 2)
+    most = ptx::max_nan(most, __shfl_xor_sync(kWholeWarp, most, step));
+  const MxScale<backend::Activations::kMxfp8> block(most);
+  if (!mine) return;
+  const int cols = args.heads * kHeadDim;
+  uint8_t* const own = GemmInputRow{args.rounded, token, cols}.codes(kElement);
+#pragma unroll
+  for (int d = 0; d < kDims; ++d) own[layout::mx_code_offset(kElement, k + d)] = ptx::to_e4m3(x[d] * block.down);
+  if (k % layout::kBlockK == 0) own[layout::mx_scale_offset(kElement, cols, k / layout::kBlockK)] = block.scale.bits;
 }
 
 // CTA `row` of args.ahead.rows.
@@ -398,10 +419,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
     if (!is_last(args, unit, reinterpret_cast<int*>(shared + Tile::kWarps * kGroupHeads * (kMergeRow + 2)))) return;
     part = parts.template sum<(Tile::kDims > 4 ? 4 : 16)>(first, unit.chunks, head, dim);
   }
-  if (head >= group) return;
+  const bool mine = head < group;
+  if (!mine && !in_codes(args.rounded.type)) return;
   part.add(sink);
   const float scale = 1.0f / part.sum;
   for (float& x : part.out.at) x *= scale;
+  if (args.rounded.at != nullptr && in_codes(args.rounded.type))
+    return store_codes(args, mine, unit.token, query_head * kHeadDim + dim, part.out.at);
+  if (!mine) return;
   if (args.rounded.at != nullptr) {
     const GemmInputRow row{args.rounded, unit.token, args.heads * kHeadDim};
     for (int d = 0; d < Tile::kDims; d += 2)

@@ -1,7 +1,7 @@
 #pragma once
 // attend_prefill: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of 16 tokens of a row, whose keys may
 // have come in earlier steps                                                               source: torch/model.py sdpa
-// args: attend_plan.h FlashArgs     keys, values as KvRow says     q f32, out f32 or rounded
+// args: attend_plan.h FlashArgs     keys, values as KvRow says     q f32, out f32, rounded or in codes of MXFP8
 // grid one CTA of 4 warps per (tile, kv head), the longest tiles first; 3 stages of one page of 64 keys by cp.async,
 //      shared by all warps; pages behind every window are skipped, masks are computed at the edges only
 // mma  m16n8k16, rows = (token, query head of the kv head): a warp has 4 tokens x 8 heads in two tiles, so that each
@@ -205,9 +205,9 @@ __device__ void store_rows(const FlashArgs& args, const AttendTile& tile, const 
   for (int half = 0; half < 2; ++half) {
     float sum = state.sum[half] + __shfl_xor_sync(kWholeWarp, state.sum[half], 1);
     sum += __shfl_xor_sync(kWholeWarp, sum, 2);
-    if (head >= group || rows.token[half] >= tile.tokens) continue;
+    const bool mine = head < group && rows.token[half] < tile.tokens;
     float scale = 1;
-    if (args.sinks != nullptr) {
+    if (args.sinks != nullptr && mine) {
       const float sink = args.sinks[query_head].to_float() * kLog2E, top = fmaxf(sink, state.top[half]);
       scale = ptx::exp2_approx(state.top[half] - top);
       sum = sum * scale + ptx::exp2_approx(sink - top);
@@ -220,7 +220,7 @@ __device__ void store_rows(const FlashArgs& args, const AttendTile& tile, const 
 #pragma unroll
       for (int i = 0; i < 2; ++i) out[j][i] = state.out[j][2 * half + i] * scale;
     }
-    store_head<Kv>(args, token, query_head, out);
+    store_head<Kv>(args, mine, token, query_head, out);
   }
 }
 

@@ -140,7 +140,7 @@ void check_decode_of_sums(const AttendFixture& f, int splits, const AttendDevice
   ASSERT_EQ(same.host(), want);
   ASSERT_TRUE(same_bits(made.keys.host(), turned.keys.host())) << "keys";
   ASSERT_TRUE(same_bits(made.values.host(), turned.values.host())) << "values";
-  for (const GemmInput& form : input_forms(step.tokens)) {
+  for (const GemmInput& form : input_forms(step.tokens, true)) {
     const std::vector<uint16_t> input = as_input(want, step.tokens, form);
     const Memory<uint16_t> rounded(input.size());
     args.rounded = form;

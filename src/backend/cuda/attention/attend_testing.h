@@ -191,15 +191,24 @@ struct AttendFixture {
 
 // A kernel's result [tokens, heads, head_dim] as it rounds it for a GEMM.
 inline std::vector<uint16_t> as_input(const std::vector<float>& out, int tokens, const GemmInput& form) {
+  const int cols = static_cast<int>(out.size()) / tokens;
   std::vector<uint16_t> bits;
+  if (in_codes(form.type)) {
+    const std::vector<uint8_t> bytes = to_mx_rows(out, cols, form.type);
+    bits.resize(bytes.size() / 2);
+    std::memcpy(bits.data(), bytes.data(), bytes.size());
+    return bits;
+  }
   for (const float value : out)
     bits.push_back(form.type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
-  return form.rows > 0 ? in_panels(bits, static_cast<int>(out.size()) / tokens, tokens) : bits;
+  return form.rows > 0 ? in_panels(bits, cols, tokens) : bits;
 }
-// Both types, both orders.
-inline std::array<GemmInput, 2> input_forms(int tokens) {
-  return {GemmInput{.type = InputType::kBf16, .rows = static_cast<int>(panel_rows(tokens))},
-          GemmInput{.type = InputType::kF16}};
+// Both types of 16 bits, both orders; and codes, which no kernel of Hopper's own leaves.
+inline std::vector<GemmInput> input_forms(int tokens, bool with_codes) {
+  std::vector<GemmInput> forms = {GemmInput{.type = InputType::kBf16, .rows = static_cast<int>(panel_rows(tokens))},
+                                  GemmInput{.type = InputType::kF16}};
+  if (with_codes) forms.push_back({.type = InputType::kMxfp8});
+  return forms;
 }
 
 // How far a result may lie from the exact one. Decode splits q and p into two halves (16 bits in bf16); prefill rounds

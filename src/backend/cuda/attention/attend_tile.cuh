@@ -16,12 +16,33 @@ inline constexpr unsigned kWholeWarp = 0xffffffffu;
 // Queries of any type, two consecutive dimensions at a time.
 __device__ __forceinline__ float2 load_pair(const float* from) { return *reinterpret_cast<const float2*>(from); }
 
-// A head's result: those dimensions of it that an mma leaves the lane, of its row lane / 4 or the one 8 below.
+// A head's result: those dimensions of it that an mma leaves the lane, of its row lane / 4 or the one 8 below. All
+// lanes of the warp together; a quad whose row is not asked for is not `mine`.
 template <class Kv>
-__device__ __forceinline__ void store_head(const FlashArgs& args, int64_t token, int query_head,
+__device__ __forceinline__ void store_head(const FlashArgs& args, bool mine, int64_t token, int query_head,
                                            const float (&out)[kDimTiles][2]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   constexpr bool kPairs = Kv::out_dim(0, 0, 1) == 1;  // a tile's two are neighbours
+  const GemmInputRow row{args.rounded, token, args.heads * kHeadDim};
+  if (args.rounded.at != nullptr && in_codes(args.rounded.type)) {
+#pragma unroll
+    for (int j = 0; j < kDimTiles; j += 4) {  // a block of 32
+      const int k = query_head * kHeadDim + Kv::out_dim(j, t, 0);
+      if constexpr (kPairs) {
+        row.store_chunk_codes(k, mine,
+                              {{out[j][0], out[j][1]},
+                               {out[j + 1][0], out[j + 1][1]},
+                               {out[j + 2][0], out[j + 2][1]},
+                               {out[j + 3][0], out[j + 3][1]}});
+      } else {
+        row.template store_codes<InputType::kMxfp8>(k, 16, mine,
+                                                    {out[j][0], out[j + 1][0], out[j][1], out[j + 1][1], out[j + 2][0],
+                                                     out[j + 3][0], out[j + 2][1], out[j + 3][1]});
+      }
+    }
+    return;
+  }
+  if (!mine) return;
   if (args.rounded.at == nullptr) {
     float* const to = args.out + (token * args.heads + query_head) * kHeadDim;
 #pragma unroll
@@ -34,7 +55,6 @@ __device__ __forceinline__ void store_head(const FlashArgs& args, int64_t token,
     }
     return;
   }
-  const GemmInputRow row{args.rounded, token, args.heads * kHeadDim};
 #pragma unroll
   for (int j = 0; j < kDimTiles; j += kPairs ? 4 : 2) {
     const int k = query_head * kHeadDim + Kv::out_dim(j, t, 0);

@@ -17,7 +17,9 @@ void require_round(const RoundArgs& args, Kernel name) {
   require_shape(args.to.rows % layout::kAtomRows == 0 && args.copies > 0 &&
                     (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
                 name, "panels in atoms of 8 that hold every row", args.to.rows);
-  require_shape(args.to.type != InputType::kMxfp8, name, "16 bits, found MXFP8", args.cols);
+  require_shape(!in_codes(args.to.type) || (args.to.type == InputType::kMxfp8 && args.to.rows == 0 &&
+                                            args.cols % layout::kMxPairK == 0 && args.copies == 1),
+                name, "16 bits, or MXFP8 in rows of pairs of blocks of 32", args.cols);
   require_shape((args.norm == nullptr) == (args.inverse == nullptr), name, "a norm and its inverses, or neither",
                 args.tokens);
 }
@@ -74,6 +76,7 @@ void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch
   require_round(args, kName);
   require_shape(group.topk <= 32 && group.topk == args.copies && group.tokens == args.tokens, kName,
                 "a copy for each of a token's up to 32 experts", args.copies);
+  require_shape(!args.to.in_mxfp8, kName, "values as they are", args.cols);
   require_shape(args.cols <= 8 * kRoundTokenThreads && args.to.rows > 0 && group.places != nullptr, kName,
                 "up to 4096 cols, in panels", args.cols);
   void (*const kernel)(GroupArgs, RoundArgs) = any_group_round_f32;

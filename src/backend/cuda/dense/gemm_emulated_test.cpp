@@ -4,6 +4,7 @@
 
 #include "backend/cuda/dense/gemm.cuh"
 #include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/quantise/round.cuh"
 #include "backend/cuda/arch/sm90/dense_gemm.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
@@ -212,6 +213,14 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
   }
   g.tiles.resize(static_cast<size_t>(g.tile_counts[0]));
   return g;
+}
+
+TEST(gemm_emulated, rounds_in_blocks_of_mxfp8_to_codes_and_to_values) {
+  const auto run = [](const RoundArgs& args) {
+    const emulation::Launch launch{.grid = args.tokens, .threads = round_threads(args.cols), .predecessor = {}};
+    ASSERT_EQ(emulation::run(launch, [&] { any_round_f32(args); }), "");
+  };
+  for (const int cols : {192, 2880, 4096}) check_rounds_mxfp8<HostArray>(2, cols, run);
 }
 
 TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {

@@ -2,6 +2,7 @@
 // Matrix products for many tokens (9 and more) and what the MoE needs around them: arguments, checks, plan and cost.
 // Plain C++; launchers: gemm.h.
 
+#include "backend/activations.h"
 #include "backend/cuda/experts/expert_tile.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/layout/packed.h"
@@ -58,8 +59,8 @@ struct GemmDown {
 // y[t, r] = W[r] · x[t] + bias[r]. Grouped (tiles given): t is a pair, W and bias are those of its expert, and x's row
 // is pair / x_share. Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte
 // aligned. sm90_gemm: x and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place (GroupArgs)
-// instead of a pair. sm121_mx_gemm: x and u in rows of layout/mx_b_n8k64.h. Products are exact (sm90_gemm: but for
-// MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise repeatable, whatever the other tokens.
+// instead of a pair. sm121_mx_gemm: x and u are codes, in rows of layout/mx_b_n8k64.h. Products are exact (sm90_gemm:
+// but for MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise repeatable, whatever the other tokens.
 struct GemmArgs {
   layout::Packing packing = layout::Packing::kBf16;
   layout::RowOrder order = layout::RowOrder::kPlain;
@@ -78,7 +79,8 @@ struct GemmArgs {
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order
   float swiglu_limit = 7.0f;
-  GemmDown down{};  // sm90_gemm, rows = 2 * cols
+  InputType codes = InputType::kMxfp8;  // sm121_mx_gemm: of x and u
+  GemmDown down{};                      // sm90_gemm, rows = 2 * cols
 };
 // The launch of args.down on its own, behind that of the rest.
 [[nodiscard]] GemmArgs down_alone(const GemmArgs& args);
@@ -112,6 +114,7 @@ struct GemmShape {
   int64_t experts = 1;
   layout::Packing packing = layout::Packing::kMxfp4;
   bool wide_scales = false;  // of MXFP4: some scale code is above layout::kMaxNarrowScaleCode
+  backend::Activations activations = backend::Activations::kBf16;  // what x is rounded to
 };
 
 // What a CTA of any_gemm takes.

@@ -351,6 +351,8 @@ TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
     for (size_t i = 0; i < values.size(); ++i)
       ASSERT_EQ(got[i], type == InputType::kF16 ? F16::from_float(values[i]).bits : Bf16::from_float(values[i]).bits);
   }
+  check_rounds_mxfp8<DeviceArray>(kTokens, kCols, [&](const RoundArgs& args) { any_round(args, on_); });
+  check_rounds_mxfp8<DeviceArray>(3, 4096, [&](const RoundArgs& args) { any_round(args, on_); });
   const std::vector<Bf16> norm = gemm_bias(kCols, 5);
   const std::vector<float> inverse = Values(6).floats(kTokens, 1);
   const DeviceArray<Bf16> on_norm(norm);

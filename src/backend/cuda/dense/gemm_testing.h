@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -168,31 +169,66 @@ inline std::vector<uint16_t> from_panels(const std::vector<uint16_t>& panels, in
 }
 
 // [rows, cols] in blocks, rounded as the backends round; what is padding has all bits set.
-inline std::vector<uint8_t> to_mx_rows(const std::vector<float>& values, int cols) {
-  const int row_bytes = layout::mx_row_bytes(cols), blocks = cols / kMxBlock;
-  std::vector<uint8_t> rows(values.size() / static_cast<size_t>(cols) * static_cast<size_t>(row_bytes), 0xff);
-  std::vector<uint8_t> elements(values.size()), scales(values.size() / kMxBlock);
-  mx_quantize(values, MxScaleRule::kOcpFloor, {MxFormat::kMxfp8E4m3, elements, scales});
+inline std::vector<uint8_t> to_mx_rows(const std::vector<float>& values, int cols, InputType type = InputType::kMxfp8) {
+  const ActivationType::Blocks format = *type_of(activations_of(type)).blocks;
+  const MxFormat element = format.element;
+  const auto row_bytes = static_cast<size_t>(layout::mx_row_bytes(element, cols));
+  std::vector<uint8_t> rows(values.size() / static_cast<size_t>(cols) * row_bytes, 0xff);
+  std::vector<uint8_t> codes(kMxBlock), scale(1);
   for (size_t i = 0; i < values.size(); ++i) {
-    const auto row = i / static_cast<size_t>(cols);
     const auto k = static_cast<int>(i % static_cast<size_t>(cols));
-    uint8_t* own = rows.data() + row * static_cast<size_t>(row_bytes);
-    own[layout::mx_code_offset(k)] = elements[i];
-    own[layout::mx_scale_offset(cols, k / kMxBlock)] =
-        scales[row * static_cast<size_t>(blocks) + static_cast<size_t>(k / kMxBlock)];
+    uint8_t* const own = rows.data() + i / static_cast<size_t>(cols) * row_bytes;
+    if (k % kMxBlock == 0) {
+      codes.assign(static_cast<size_t>(mx_block_bytes(element)), 0);
+      mx_quantize(std::span(values).subspan(i, kMxBlock), format.rule, {element, codes, scale});
+      own[layout::mx_scale_offset(element, cols, k / kMxBlock)] = scale[0];
+    }
+    uint8_t& byte = own[layout::mx_code_offset(element, k)];
+    const int shift = layout::mx_code_shift(element, k), mask = layout::mx_code_bits(element) == 4 ? 15 : 255;
+    byte =
+        static_cast<uint8_t>((byte & ~(mask << shift)) | mx_element_code(element, codes.data(), k % kMxBlock) << shift);
   }
   return rows;
 }
-inline std::vector<float> from_mx_rows(const std::vector<uint8_t>& rows, int cols) {
-  const auto row_bytes = static_cast<size_t>(layout::mx_row_bytes(cols));
+// The code of k in a row.
+inline uint8_t mx_row_code(const uint8_t* row, MxFormat element, int k) {
+  const int mask = layout::mx_code_bits(element) == 4 ? 15 : 255;
+  return static_cast<uint8_t>(row[layout::mx_code_offset(element, k)] >> layout::mx_code_shift(element, k) & mask);
+}
+inline std::vector<float> from_mx_rows(const std::vector<uint8_t>& rows, int cols, InputType type = InputType::kMxfp8) {
+  const MxFormat element = element_of(type);
+  const auto row_bytes = static_cast<size_t>(layout::mx_row_bytes(element, cols));
   std::vector<float> values;
   for (size_t row = 0; row < rows.size() / row_bytes; ++row)
     for (int k = 0; k < cols; ++k) {
       const uint8_t* own = rows.data() + row * row_bytes;
-      values.push_back(mx_decode(MxFormat::kMxfp8E4m3, own[layout::mx_code_offset(k)],
-                                 {own[layout::mx_scale_offset(cols, k / kMxBlock)]}));
+      values.push_back(mx_decode(element, mx_row_code(own, element, k),
+                                 {own[layout::mx_scale_offset(element, cols, k / kMxBlock)]}));
     }
   return values;
+}
+
+// RoundArgs in codes of MXFP8, and in the values of them as f16.
+template <template <class> class Memory, class Run>
+void check_rounds_mxfp8(int tokens, int cols, const Run& run) {
+  SCOPED_TRACE(testing::Message() << tokens << " tokens, " << cols << " columns");
+  std::vector<float> values;
+  for (int64_t i = 0; i < int64_t{tokens} * cols; ++i)
+    values.push_back(gemm_symmetric(31, static_cast<uint64_t>(i)) * (i / kMxBlock % 5 == 1 ? 0x1p-6f : 9.0f));
+  const Memory<float> from(values);
+  const std::vector<uint8_t> rows = to_mx_rows(values, cols);
+  std::vector<uint16_t> want(rows.size() / 2);
+  std::memcpy(want.data(), rows.data(), rows.size());
+  const Memory<uint16_t> codes(want.size());
+  run(RoundArgs{.from = from.get(), .to = {codes.get(), InputType::kMxfp8}, .tokens = tokens, .cols = cols});
+  ASSERT_EQ(codes.host(), want);
+  const Memory<uint16_t> halves(values.size());
+  GemmInput to{halves.get(), InputType::kF16};
+  to.in_mxfp8 = true;
+  run(RoundArgs{.from = from.get(), .to = to, .tokens = tokens, .cols = cols});
+  const std::vector<uint16_t> got = halves.host();
+  round_activations(backend::Activations::kMxfp8, values);
+  for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(F16{got[i]}.to_float(), values[i]) << i;
 }
 
 inline std::vector<Bf16> gemm_bias(int count, uint64_t seed) {

@@ -24,26 +24,29 @@ struct DenseCase {
   int stages = 0;
   ScaleRange scales = {};
   bool with_bias = true;  // a bias would hide results near zero
+  bool in_mxfp8 = false;  // RowsIn
 };
 
 void check_dense(const DenseCase& test) {
-  const auto [packing, rows, cols, tokens, stages, range, with_bias] = test;
+  const auto [packing, rows, cols, tokens, stages, range, with_bias, in_mxfp8] = test;
   SCOPED_TRACE(testing::Message() << "packing " << static_cast<int>(packing) << ", " << rows << " x " << cols << ", "
                                   << tokens << " tokens, scales " << range.low << ".." << range.high);
   const Matrix w(packing, rows, cols, RowOrder::kPlain, 5, range);
-  const std::vector<float> want_x = random_floats(static_cast<size_t>(tokens * cols), 6);
+  std::vector<float> want_x = random_floats(static_cast<size_t>(tokens * cols), 6);
+  const std::vector<float> given = want_x;
+  if (in_mxfp8) round_activations(backend::Activations::kMxfp8, want_x);
   std::vector<float> x(want_x.size(), kNan);  // until the kernel before has run
   const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(rows), 7);
   std::vector<float> y(static_cast<size_t>(tokens * rows), kNan);
   const DenseArgs args{.packing = packing,
                        .weights = w.packed.data(),
                        .bias = with_bias ? bias.data() : nullptr,
-                       .in = {.x = x.data()},
+                       .in = {.x = x.data(), .in_mxfp8 = in_mxfp8},
                        .y = y.data(),
                        .rows = static_cast<int>(rows),
                        .cols = static_cast<int>(cols),
                        .tokens = tokens};
-  const emulation::Launch launch{.predecessor = [&] { std::copy(want_x.begin(), want_x.end(), x.begin()); }};
+  const emulation::Launch launch{.predecessor = [&] { std::copy(given.begin(), given.end(), x.begin()); }};
   run_rows<DenseOp>(args, plan_gemv({rows, cols, 1, packing}, kDevice, stages), launch);
   for (int t = 0; t < tokens; ++t)
     for (int64_t r = 0; r < rows; ++r) {
@@ -81,7 +84,7 @@ TEST(gemv_emulated, scales_from_2_to_the_minus_40_to_2_to_the_20_in_one_row) {
   }
 }
 
-void check_normed_rows(Packing packing, int tokens, int64_t cols, int parts) {
+void check_normed_rows(Packing packing, int tokens, int64_t cols, int parts, bool in_mxfp8 = false) {
   SCOPED_TRACE(testing::Message() << "packing " << static_cast<int>(packing) << ", " << tokens << " tokens");
   constexpr int kStepTokens = 9;
   const Matrix w(packing, 64, cols, RowOrder::kPlain, 5);
@@ -97,7 +100,8 @@ void check_normed_rows(Packing packing, int tokens, int64_t cols, int parts) {
                               .sum = sum.data(),
                               .which = which.data(),
                               .norm = rows.norm.data(),
-                              .eps = NormedRows::kEps},
+                              .eps = NormedRows::kEps,
+                              .in_mxfp8 = in_mxfp8},
                        .y = y.data(),
                        .rows = 64,
                        .cols = static_cast<int>(cols),
@@ -109,13 +113,16 @@ void check_normed_rows(Packing packing, int tokens, int64_t cols, int parts) {
   }};
   run_rows<DenseOp>(args, plan_gemv({64, cols, 1, packing}, kDevice), launch);
   for (int t = 0; t < tokens; ++t) {
-    const float* want_x = rows.normed.data() + want_which[static_cast<size_t>(t)] * cols;
+    const float* normed = rows.normed.data() + want_which[static_cast<size_t>(t)] * cols;
+    std::vector<float> want_x(normed, normed + cols);
+    if (in_mxfp8) round_activations(backend::Activations::kMxfp8, want_x);
     const float* want_sum = rows.sum.data() + want_which[static_cast<size_t>(t)] * cols;
     for (int64_t k = 0; k < cols; ++k) ASSERT_EQ(sum[static_cast<size_t>(t * cols + k)], want_sum[k]) << t << ' ' << k;
     for (int64_t r = 0; r < 64; ++r) {
-      const auto [want, size] = w.dot(r, want_x);
-      // An activation one float apart may round to the next f16.
-      ASSERT_NEAR(y[static_cast<size_t>(t * 64 + r)], want, 1e-4 * size) << "token " << t << ", row " << r;
+      const auto [want, size] = w.dot(r, want_x.data());
+      // An activation one float apart may round to the next f16, or beside a tie to the next code.
+      ASSERT_NEAR(y[static_cast<size_t>(t * 64 + r)], want, (in_mxfp8 ? 1e-3 : 1e-4) * size)
+          << "token " << t << ", row " << r;
     }
   }
 }
@@ -127,6 +134,16 @@ TEST(gemv_emulated, rows_are_chosen_get_the_parts_of_their_delta_and_are_normed)
   check_normed_rows(Packing::kBf16, 1, 2880, 1);
   check_normed_rows(Packing::kBf16, 8, 192, 2);
   check_normed_rows(Packing::kMxfp8, 8, 256, 0);
+}
+
+TEST(gemv_emulated, rows_are_rounded_as_mxfp8_where_they_are_to_be) {
+  for (const Packing packing : {Packing::kMxfp4, Packing::kMxfp8})
+    for (const int tokens : {1, 2, 8}) {
+      check_dense({.packing = packing, .rows = 32, .cols = 2880, .tokens = tokens, .in_mxfp8 = true});
+      check_dense({.packing = packing, .rows = 32, .cols = 4096, .tokens = tokens, .in_mxfp8 = true});
+    }
+  check_normed_rows(Packing::kMxfp4, 1, 2880, 1, true);
+  check_normed_rows(Packing::kMxfp8, 8, 256, 2, true);
 }
 
 // Value i of pages.

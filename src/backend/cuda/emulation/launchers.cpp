@@ -143,7 +143,7 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
 }
 void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_mx_args(args);
-  cut(args.u != nullptr ? kernel::kSm121GateUpGemm : kernel::kSm121DownGemm, plan, on);
+  cut(kernel::sm121_mx_kernel(args), plan, on);
 }
 void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& rope, const GemmPlan& plan, const Launch& on) {
   check_args(args, rope);

@@ -62,7 +62,7 @@ std::vector<Arch> built_architectures() {
        .experts = sm90_gemm,
        .prefill = sm90_attend_prefill,
        .peak = sm90_peak_wgmma},
-      {.of = "sm121", .experts = sm121_mx_gemm, .peak = sm121_peak_mx},
+      {.of = "sm121", .gemm = sm121_mx_gemm, .experts = sm121_mx_gemm, .peak = sm121_peak_mx},
   };
   return with_launchers(architectures(), kLaunchers);
 }

@@ -2,7 +2,8 @@
 // The words of e2m1_f16.h as bytes of e5m2: a register of the block-scaled mma.sync.m16n8k32 for each of a lane's two
 // rows. The upper byte of an f16 number *is* an e5m2 number, so a code in bits 7 and 3..1 of a byte is its value times
 // 2^-14, subnormal included, and the packed scales, 14 too large, already undo that (mx_a_m16k32.h). As e2m1 in its own
-// container each register would take four operations more. Plain C++: device and tests run the same statements.
+// container each register would take four operations more. From there two steps' bytes become the eight codes of a
+// register of m16n8k64. Plain C++: device and tests run the same statements.
 
 #include "backend/cuda/layout/e2m1_f16.h"
 #include "base/dtype.h"
@@ -21,7 +22,21 @@ struct E5m2Registers {
   return {{(w >> 2 & kLower) | ((w ^ w >> 3) & kUpper), (w << 1 & kLower) | ((w ^ w << 2) & kUpper)}};
 }
 
+// Of a row's registers of step 0 and step 1 of a block: their codes in the low and the high half of each byte.
+[[nodiscard]] constexpr uint32_t nibbles_of(uint32_t step0, uint32_t step1) {
+  return (step0 >> 1 & 0x07070707u) | (step0 >> 4 & 0x08080808u) | (step1 << 3 & 0x70707070u) | (step1 & 0x80808080u);
+}
+
 namespace proof {
+constexpr bool nibbles_are_codes() {
+  for (uint32_t low = 0; low < 16; ++low)
+    for (uint32_t high = 0; high < 16; ++high)
+      for (int byte = 0; byte < 4; ++byte) {
+        const uint32_t wide = half_of_code(low) >> 8 << 8 * byte, other = half_of_code(high) >> 8 << 8 * byte;
+        if (nibbles_of(wide, other) != (low | high << 4) << 8 * byte) return false;
+      }
+  return true;
+}
 constexpr bool registers_are_the_pairs() {
   for (uint32_t n = 0; n < 4096; ++n) {
     const uint32_t w = n < 32 ? 1u << n : n * 2654435761u;
@@ -40,7 +55,7 @@ constexpr bool codes_are_e5m2() {
   }
   return true;
 }
-static_assert(kE2m1AsF16Log2 == -14 && registers_are_the_pairs() && codes_are_e5m2());
+static_assert(kE2m1AsF16Log2 == -14 && registers_are_the_pairs() && codes_are_e5m2() && nibbles_are_codes());
 }  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout

@@ -1,13 +1,14 @@
 #pragma once
-// MXFP8 activations as the B operand of the block-scaled mma.sync.m16n8k32, against weights in layout/packed.h: rows
-// that stand alone, each with its scales. Who makes them stores so; the kernels of arch/sm121 copy them as they lie.
+// Activations in MX blocks as the B operand of the block-scaled mma.sync, against weights in layout/packed.h: rows that
+// stand alone, each with its scales. Who makes them stores so; the kernels of arch/sm121 copy them as they lie.
 //
-//   row    = codes, a byte each; then the E8M0 scale of each block of 32 k; then nothing, up to a multiple of 16
-//   codes  = per 64 k (a pair of blocks) 64 bytes, 16 for each lane t of a quad: registers 0 and 1 of the first block,
-//            then of the second. A column's lanes load 16 bytes each, 8 lanes 128 bytes in a row
-//   k      : the packed weights deal k 8t..8t+7 of a block to lane t (mx_a_m16k32.h). Step s of it (4 k) is byte for
-//            byte register s of B and registers 2 s and 2 s + 1 of A; the weights' words widen to bytes of k 0, 2, 1, 3
-//            (e2m1_e5m2.h), so these are B's, too
+//   row    = codes; then the E8M0 scale of each block of 32 k; then nothing, up to a multiple of 16
+//   k      : the packed weights deal k 8t..8t+7 of a block to lane t (mx_a_m16k32.h), in two steps of four. The
+//            weights' words widen to bytes of k 0, 2, 1, 3 of a step (e2m1_e5m2.h), so this is B's order, too
+//   codes of a byte (MXFP8, MXFP6; m16n8k32): per 64 k (a pair of blocks) 64 bytes, 16 for each lane t of a quad:
+//            registers 0 and 1 of the first block, then of the second; register s has step s
+//   codes of four bits (MXFP4; m16n8k64): per 64 k 32 bytes, 8 for each lane: register 0 has the first block, register
+//            1 the second; byte i has its k of step 0 in the low half and that of step 1 in the high one
 
 #include "backend/cuda/layout/mx_m16n8k32.h"
 #include "backend/cuda/layout/packed.h"
@@ -16,39 +17,72 @@
 
 namespace nibble::backend::cuda::layout {
 
-inline constexpr int kMxPairK = 2 * kBlockK;  // k of a pair of blocks, and bytes of its codes
-inline constexpr int kMxLaneBytes = 16;
+inline constexpr int kMxPairK = 2 * kBlockK;  // k of a pair of blocks
 
 // k of byte i of a register, from the first of its four; and the way back, which is the same.
 [[nodiscard]] constexpr int mx_byte_k(int i) { return i % 2 * 2 + i / 2; }
 
+// Of a code in a row.
+[[nodiscard]] constexpr int mx_code_bits(MxFormat format) { return format == MxFormat::kMxfp4 ? 4 : 8; }
+// Of `k` codes, which are whole pairs of blocks.
+[[nodiscard]] constexpr int mx_code_bytes(MxFormat format, int k) { return k * mx_code_bits(format) / 8; }
+// Of a lane's codes of a pair of blocks.
+[[nodiscard]] constexpr int mx_lane_bytes(MxFormat format) { return 2 * mx_code_bits(format); }
 [[nodiscard]] constexpr int mx_scale_bytes(int cols) { return (cols / kBlockK + 15) / 16 * 16; }
 // REQUIRES cols in pairs of blocks.
-[[nodiscard]] constexpr int mx_row_bytes(int cols) { return cols + mx_scale_bytes(cols); }
-[[nodiscard]] constexpr int mx_code_offset(int k) {
-  const int in_block = k % kBlockK;
-  return k / kMxPairK * kMxPairK + in_block / 8 * kMxLaneBytes + k % kMxPairK / kBlockK * 8 + in_block % 8 / 4 * 4 +
-         mx_byte_k(k % 4);
+[[nodiscard]] constexpr int mx_row_bytes(MxFormat format, int cols) {
+  return mx_code_bytes(format, cols) + mx_scale_bytes(cols);
 }
-[[nodiscard]] constexpr int mx_scale_offset(int cols, int block) { return cols + block; }
+// The byte with k's code, and the code's lowest bit in it.
+[[nodiscard]] constexpr int mx_code_offset(MxFormat format, int k) {
+  const int in_block = k % kBlockK, block = k % kMxPairK / kBlockK, step = in_block % 8 / 4;
+  const int lane = k / kMxPairK * mx_code_bytes(format, kMxPairK) + in_block / 8 * mx_lane_bytes(format);
+  const int in_lane = mx_code_bits(format) == 4 ? 4 * block : 8 * block + 4 * step;
+  return lane + in_lane + mx_byte_k(k % 4);
+}
+[[nodiscard]] constexpr int mx_code_shift(MxFormat format, int k) {
+  return mx_code_bits(format) == 4 ? k % 8 / 4 * 4 : 0;
+}
+[[nodiscard]] constexpr int mx_scale_offset(MxFormat format, int cols, int block) {
+  return mx_code_bytes(format, cols) + block;
+}
 
 // The element of a pair of blocks that byte i of A's register `reg` holds, as the kernels widen weights.
 [[nodiscard]] constexpr PairElement mx_pair_element(int lane, int block, int reg, int i) {
   return pair_element(lane, 2 * block + reg / 2, reg % 2 + 2 * (i % 2), i / 2);
 }
 
+// Which bytes of a step's two words of MXFP8 weights (packed.h: a pair of k of each register of m16n8k16) make the
+// register of the lane's row, or of the row 8 below: a selector of ptx::permute_bytes.
+[[nodiscard]] constexpr uint32_t mx_word_bytes(int below) {
+  uint32_t selector = 0;
+  for (int i = 0; i < 4; ++i) selector |= static_cast<uint32_t>(2 * below + 4 * (i % 2) + i / 2) << 4 * i;
+  return selector;
+}
+
 namespace proof {
-constexpr bool codes_of_a_row_bijective() {
-  bool seen[2 * kMxPairK] = {};
+constexpr bool words_are_the_registers() {
+  for (int reg = 0; reg < 4; ++reg)
+    for (int i = 0; i < 4; ++i) {
+      const auto byte = static_cast<int>(mx_word_bytes(reg % 2) >> 4 * i & 15u);  // registers of two bytes
+      const PairElement packed = pair_element(5, reg / 2, byte / 2, byte % 2), own = mx_pair_element(5, 0, reg, i);
+      if (packed.row != own.row || packed.k != own.k) return false;
+    }
+  return true;
+}
+static_assert(words_are_the_registers());
+constexpr bool codes_of_a_row_bijective(MxFormat format) {
+  bool seen[4 * kMxPairK] = {};
   for (int k = 0; k < 2 * kMxPairK; ++k) {
-    const int at = mx_code_offset(k);
-    if (at < 0 || at >= 2 * kMxPairK || seen[at]) return false;
+    const int at = 2 * mx_code_offset(format, k) + mx_code_shift(format, k) / 4;
+    if (at < 0 || at >= 4 * kMxPairK || seen[at]) return false;
     seen[at] = true;
   }
   return true;
 }
-// Wherever the instruction multiplies a byte of A with one of B, both are of one k; and A's row is the row.
-constexpr bool operands_meet() {
+// Wherever m16n8k32 multiplies a byte of A with one of B, both are of one k; and A's row is the row.
+constexpr bool bytes_meet() {
+  constexpr MxFormat kBytes = MxFormat::kMxfp8E4m3;
   for (int lane = 0; lane < kWarpLanes; ++lane)
     for (int block = 0; block < 2; ++block)
       for (int reg = 0; reg < 4; ++reg)
@@ -56,13 +90,32 @@ constexpr bool operands_meet() {
           const PairElement own = mx_pair_element(lane, block, reg, i);
           const MxElement slot = mx_a_element(kMxK32, {lane, reg, i});
           const MxPlace b = mx_b_place(kMxK32, {0, slot.k});
-          const int at = b.lane % 4 * kMxLaneBytes + 8 * block + 4 * b.reg + b.at;
-          if (own.row != slot.line || own.k / kBlockK != block || mx_code_offset(own.k) != at) return false;
+          const int at = b.lane % 4 * mx_lane_bytes(kBytes) + 8 * block + 4 * b.reg + b.at;
+          if (own.row != slot.line || own.k / kBlockK != block || mx_code_offset(kBytes, own.k) != at) return false;
         }
   return true;
 }
-static_assert(codes_of_a_row_bijective() && operands_meet());
-static_assert(mx_row_bytes(2880) == 2976 && mx_row_bytes(4096) == 4224);
+// The same of m16n8k64, whose A register r holds of block r / 2 the row of register r % 2 there: a step's codes in the
+// low halves of its bytes, the other's in the high ones (e2m1_e5m2.h nibbles_of).
+constexpr bool nibbles_meet() {
+  constexpr MxFormat kNibbles = MxFormat::kMxfp4;
+  for (int lane = 0; lane < kWarpLanes; ++lane)
+    for (int reg = 0; reg < 4; ++reg)
+      for (int i = 0; i < 8; ++i) {
+        const PairElement own = mx_pair_element(lane, reg / 2, 2 * (i % 2) + reg % 2, i / 2);
+        const MxElement slot = mx_a_element(kMxK64, {lane, reg, i});
+        const MxPlace b = mx_b_place(kMxK64, {0, slot.k});
+        const int at = b.lane % 4 * mx_lane_bytes(kNibbles) + 4 * b.reg + b.at / 2;
+        if (own.row != slot.line || own.k / kBlockK != slot.k / kBlockK || mx_code_offset(kNibbles, own.k) != at ||
+            mx_code_shift(kNibbles, own.k) != b.at % 2 * 4)
+          return false;
+      }
+  return true;
+}
+static_assert(codes_of_a_row_bijective(MxFormat::kMxfp8E4m3) && codes_of_a_row_bijective(MxFormat::kMxfp4));
+static_assert(bytes_meet() && nibbles_meet());
+static_assert(mx_row_bytes(MxFormat::kMxfp8E4m3, 2880) == 2976 && mx_row_bytes(MxFormat::kMxfp8E4m3, 4096) == 4224);
+static_assert(mx_row_bytes(MxFormat::kMxfp4, 2880) == 1536);
 }  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout

@@ -33,7 +33,10 @@ GemmCost cost(const NormSumsArgs& a) {
   const int64_t delta =
       a.experts.at != nullptr ? a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2) : a.sums.bytes();
   return {.bytes = count * (4 + delta + (delta > 0 ? 4 : 0) + (a.normed != nullptr ? 4 : 0) +
-                            (a.rounded.at != nullptr ? 2 : 0)) +
+                            (a.rounded.at != nullptr && !in_codes(a.rounded.type) ? 2 : 0)) +
+                   (a.rounded.at != nullptr && in_codes(a.rounded.type)
+                        ? int64_t{a.tokens} * layout::mx_row_bytes(element_of(a.rounded.type), a.hidden)
+                        : 0) +
                    4 * int64_t{a.hidden},
           .flops = count * (4 + a.sums.splits + 2 * a.experts.topk)};
 }
@@ -81,8 +84,10 @@ void check_args(const NormSumsArgs& a) {
       !rounds || a.rounded.rows == 0 ||
           (a.hidden % layout::kPanelK == 0 && a.rounded.rows % kGroupAlign == 0 && a.rounded.rows >= a.tokens),
       kName, "panels of 64 columns whose rows hold the tokens", a.rounded.rows);
-  require_shape(a.rounded.type != InputType::kMxfp8 || (a.rounded.rows == 0 && a.hidden % layout::kMxPairK == 0), kName,
-                "MXFP8 in rows, of pairs of blocks of 32", a.hidden);
+  require_shape(!in_codes(a.rounded.type) || (a.rounded.rows == 0 && a.hidden % layout::kMxPairK == 0), kName,
+                "MX blocks in rows of pairs of them", a.hidden);
+  require_shape(!a.rounded.in_mxfp8 || (!in_codes(a.rounded.type) && a.hidden % layout::kBlockK == 0), kName,
+                "whole blocks of 32 where values are rounded", a.hidden);
 }
 
 void check_args(const RopeSumsArgs& a) {

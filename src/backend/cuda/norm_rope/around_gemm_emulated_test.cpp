@@ -58,6 +58,14 @@ TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
       {.tokens = 2, .hidden = 2880, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kMxfp8}, run);
   check_norm<HostArray>({.tokens = 3, .hidden = 192, .splits = 3, .type = InputType::kMxfp8, .normed = false}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 4096, .topk = 2, .type = InputType::kMxfp8}, run);
+  for (const InputType codes : {InputType::kMxfp6, InputType::kMxfp4}) {
+    check_norm<HostArray>({.tokens = 2, .hidden = 2880, .splits = 1, .order = SplitSums::Order::kRows, .type = codes},
+                          run);
+    check_norm<HostArray>({.tokens = 3, .hidden = 192, .topk = 4, .type = codes}, run);
+  }
+  check_norm<HostArray>({.tokens = 2, .hidden = 192, .splits = 2, .in_mxfp8 = true}, run);
+  check_norm<HostArray>({.tokens = 9, .hidden = 192, .topk = 4, .panels = true, .in_mxfp8 = true}, run);
+  check_norm<HostArray>({.tokens = 2, .hidden = 2880, .topk = 4, .in_mxfp8 = true}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
 }
 

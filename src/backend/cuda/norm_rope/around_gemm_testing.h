@@ -94,6 +94,7 @@ struct NormCase {
   InputType type = InputType::kF16;
   bool panels = false;
   bool normed = true, rounded = true;
+  bool in_mxfp8 = false;  // GemmInput
 };
 
 // What a case adds up and norms.
@@ -164,9 +165,10 @@ void check_norm(const NormCase& c, const Run& run) {
   const Memory<Bf16> on_y16(in.y16), on_bias(in.bias), on_norm(in.norm);
   const Memory<uint8_t> on_sums(in.sums.values);
   const Memory<float> on_x(in.x), normed(in.x.size()), on_y(in.y), on_weights(in.weights);
-  const bool codes = c.type == InputType::kMxfp8;
-  const Memory<uint16_t> rounded(static_cast<size_t>(rows) *
-                                 static_cast<size_t>(codes ? layout::mx_row_bytes(c.hidden) / 2 : c.hidden));
+  const bool codes = in_codes(c.type);
+  const Memory<uint16_t> rounded(
+      static_cast<size_t>(rows) *
+      static_cast<size_t>(codes ? layout::mx_row_bytes(element_of(c.type), c.hidden) / 2 : c.hidden));
   const void* const experts = in.of_bf16() ? static_cast<const void*>(on_y16.get()) : on_y.get();
   const NormSumsArgs args{.x = on_x.get(),
                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
@@ -174,7 +176,7 @@ void check_norm(const NormCase& c, const Run& run) {
                           .experts = {c.topk == 0 ? nullptr : experts, c.experts, on_weights.get(), c.topk},
                           .norm = c.normed || c.rounded ? on_norm.get() : nullptr,
                           .normed = c.normed ? normed.get() : nullptr,
-                          .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0},
+                          .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0, c.in_mxfp8},
                           .tokens = c.tokens,
                           .hidden = c.hidden,
                           .eps = 1e-5f};
@@ -188,14 +190,16 @@ void check_norm(const NormCase& c, const Run& run) {
     only.rounded = {};
     run(only);
   }
-  const std::vector<float> got_x = on_x.host(), got = normed.host();
+  const std::vector<float> got_x = on_x.host();
+  std::vector<float> got = normed.host();
   if (c.splits == 0 && c.topk == 0) {
     ASSERT_EQ(got_x, in.x);
   }
   check_normed(in, got_x, got, double{args.eps});
   std::vector<uint16_t> want;
+  if (c.in_mxfp8) round_activations(Activations::kMxfp8, got);
   if (codes) {
-    const std::vector<uint8_t> bytes = to_mx_rows(got, c.hidden);
+    const std::vector<uint8_t> bytes = to_mx_rows(got, c.hidden, c.type);
     want.resize(bytes.size() / 2);
     std::memcpy(want.data(), bytes.data(), bytes.size());
   }

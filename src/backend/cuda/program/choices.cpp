@@ -57,12 +57,16 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
                            .tile_tokens = tokens_of(run.moe_tile)};
   const MoeKernel kernel = choose_moe(config, run);
   const bool gemms = kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemm;
-  for (const Arch& arch : card.arches)
-    if (gemms && arch.experts.input == InputType::kMxfp8 && arch.experts.serve(shape, card.facts)) return;
-  throw Error(Code::kUnsupported,
-              "--moe-tile {}: want a card of compute capability 12, --moe-activation mxfp8, --moe-kernel auto or gemm, "
-              "and hidden_size and intermediate_size in multiples of 64, found {}, {}, {}, {} and {}",
-              name_of(run.moe_tile), card.facts.name, name_of(run.activations), name_of(kernel), d.hidden, d.inter);
+  for (const Arch& arch : card.arches) {
+    if (!gemms || arch.experts.serve == nullptr) continue;
+    const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, card.facts);
+    if (plan && in_codes(plan->input)) return;
+  }
+  throw Error(
+      Code::kUnsupported,
+      "--moe-tile {}: want a card of compute capability 12, --moe-activation mxfp8, mxfp6 or mxfp4, --moe-kernel "
+      "auto or gemm, and hidden_size and intermediate_size in multiples of 64, found {}, {}, {}, {} and {}",
+      name_of(run.moe_tile), card.facts.name, name_of(run.activations), name_of(kernel), d.hidden, d.inter);
 }
 
 bool choose_flash(const BackendConfig& config, const RunConfig& run) {
@@ -86,6 +90,21 @@ bool prefill_takes(const Card& card, KvDtype type) {
     if (arch.prefill.serve == nullptr) continue;
     const bool takes = arch.prefill.serve(page_type(type)).has_value();
     if (takes || arch.prefill.serve(page_type(KvDtype::kBf16))) return takes;
+  }
+  return false;
+}
+
+bool multiplies_codes(MoeKernel kernel, const Dims& d, const Card& card) {
+  if (kernel != MoeKernel::kAuto && kernel != MoeKernel::kGemm) return false;
+  const ExpertsShape shape{.hidden = d.hidden,
+                           .inter = d.inter,
+                           .pairs = d.experts,
+                           .experts = d.experts,
+                           .activations = Activations::kMxfp8};
+  for (const Arch& arch : card.arches) {
+    if (!arch.gemm.codes || arch.experts.serve == nullptr) continue;
+    const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, card.facts);
+    if (plan && in_codes(plan->input)) return true;
   }
   return false;
 }
@@ -148,6 +167,7 @@ RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run) {
   RunConfig resolved = with_defaults(run);
   resolved.moe = cuda::choose_moe(config, run);
   resolved.activations = cuda::choose_activations(resolved.moe, run);
+  if (!rounds(run.dense_activations)) resolved.dense_activations = Activations::kBf16;
   resolved.attention = cuda::choose_flash(config, run) ? AttentionKernel::kFlash : AttentionKernel::kReference;
   return resolved;
 }

@@ -26,6 +26,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // Whether the card's first kernel for attention over prompts that takes pages of bf16 takes these, too, or an earlier
 // one.
 [[nodiscard]] bool prefill_takes(const Card& card, KvDtype type);
+// Whether prompts' dense layers and experts multiply activations in codes of MX blocks, where those are asked for.
+[[nodiscard]] bool multiplies_codes(MoeKernel kernel, const Dims& dims, const Card& card);
 // Whether the decode kernels take a step of `tokens` in their fused form.
 [[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
 // Of a resolved kernel: whether the backend has GEMMs at all, and whether they take a step's dense layers, its experts,

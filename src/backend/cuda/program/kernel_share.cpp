@@ -20,7 +20,8 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Grouped = "2026-11-22-h100-grouped.json";
 constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json";
 constexpr std::string_view kAssumedMma = "assumed: as bf16's",
-                           kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10";
+                           kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10",
+                           kAssumedMxf4 = "assumed: 50 % of the peak: weights widen for half as many products";
 
 // Fitted to an H100 and rounded: to its profiles, kernel by kernel; token_us of the decode kernels to what its steps of
 // 8 sequences take beyond their bytes, which tells the sum and not how it divides among the three. No figure of another
@@ -148,7 +149,42 @@ constexpr KernelShare kShares[] = {
     {.kernel = "any_gemm<mxfp8>", .step_us = 24, .unit = kMma, .matrix = 0.47, .from = kAssumedMma, .measured = false},
     // The experts': a weight is widened once per 64 tokens, be they as many or not.
     {.kernel = "any_gemm", .step_us = 4, .bytes_per_cycle = 10, .unit = kMma, .matrix = 0.55, .from = kH100AsSm80},
-    {.kernel = "sm121_", .step_us = 4, .unit = kMxf8f6f4, .matrix = 0.65, .from = kAssumedMx, .measured = false},
+    // A row of codes in, a row of codes or of bf16 out, for each of a token's four experts; dense: f32 out.
+    {.kernel = "sm121_mx_gemm<gate_up",
+     .step_us = 4,
+     .unit = kMxf8f6f4,
+     .matrix = 0.65,
+     .activation_bytes = 5,
+     .from = kAssumedMx,
+     .measured = false},
+    {.kernel = "sm121_mx_gemm<down",
+     .step_us = 4,
+     .unit = kMxf8f6f4,
+     .matrix = 0.65,
+     .activation_bytes = 12,
+     .from = kAssumedMx,
+     .measured = false},
+    {.kernel = "sm121_mx_gemm<gate_up, mxfp4>",
+     .step_us = 4,
+     .unit = kMxf4,
+     .matrix = 0.5,
+     .activation_bytes = 3,
+     .from = kAssumedMxf4,
+     .measured = false},
+    {.kernel = "sm121_mx_gemm<down, mxfp4>",
+     .step_us = 4,
+     .unit = kMxf4,
+     .matrix = 0.5,
+     .activation_bytes = 10,
+     .from = kAssumedMxf4,
+     .measured = false},
+    {.kernel = "sm121_mx_gemm<mxfp",
+     .step_us = 24,
+     .unit = kMxf8f6f4,
+     .matrix = 0.65,
+     .activation_bytes = 7,
+     .from = kAssumedMx,
+     .measured = false},
 
     // Reads and writes the logits.
     {.kernel = "any_sample", .step_us = 3.2, .from = kH100Small},

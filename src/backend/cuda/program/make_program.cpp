@@ -119,6 +119,7 @@ class Maker {
     program_.moe = moe_;
     program_.flash = flash_;
     program_.activations = activations_;
+    program_.dense_activations = rounds(args_.run.dense_activations) ? args_.run.dense_activations : Activations::kBf16;
     program_.tokens = tokens_;
     program_.logit_rows = args_.step.logit_rows;
     for (auto& slots : program_.held) slots.fill(Held::kFloats);
@@ -143,12 +144,21 @@ class Maker {
   using Gemm = Chosen<GemmKernel, GemmPlan>;
   using SplitGemm = Chosen<SplitGemmKernel, SplitGemmPlan>;
   [[nodiscard]] GemmShape shape_of(WeightRole role, int64_t tokens) const {
-    const Packing packed = packing(role);
-    const bool wide = args_.wide_scales;
-    if (role == kQ) return {d_.q_width() + 2 * d_.kv_width(), d_.hidden, tokens, 1, packed, wide};
-    if (role == kO) return {d_.hidden, d_.q_width(), tokens, 1, packed, wide};
-    check(role == kUnembedding, "a dense product");
-    return {d_.vocab, d_.hidden, tokens, 1, packed, wide};
+    GemmShape shape{.rows = d_.vocab,
+                    .cols = d_.hidden,
+                    .tokens = tokens,
+                    .packing = packing(role),
+                    .wide_scales = args_.wide_scales,
+                    .activations = rounds_dense(role) ? args_.run.dense_activations : Activations::kBf16};
+    if (role == kUnembedding) return shape;
+    shape.rows = role == kQ ? d_.q_width() + 2 * d_.kv_width() : d_.hidden;
+    if (role == kQ) return shape;
+    check(role == kO, "a dense product");
+    shape.cols = d_.q_width();
+    return shape;
+  }
+  [[nodiscard]] bool rounds_dense(WeightRole role) const {
+    return rounds(args_.run.dense_activations) && args_.config.dense.of(role).has_value();
   }
   [[nodiscard]] Gemm gemm_for(const GemmShape& shape) const {
     const auto chosen = first_serving<GemmKernel, GemmPlan>(args_.card, &Arch::gemm, shape);
@@ -160,8 +170,10 @@ class Maker {
   }
   // Where the kernel that takes this shape finds its input. sums: split, where some kernel does.
   [[nodiscard]] GemmInput input_of(const GemmShape& shape, bool sums) const {
-    const bool panels = (sums && split_gemm_for(shape)) || gemm_for(shape).op.panels;
-    return {nullptr, input_type(shape.packing), panels ? in_atoms(shape.tokens) : 0};
+    const GemmKernel& own = gemm_for(shape).op;
+    if (own.codes) return {nullptr, codes_of(shape.activations)};
+    const bool panels = (sums && split_gemm_for(shape)) || own.panels;
+    return {nullptr, input_type(shape.packing), panels ? in_atoms(shape.tokens) : 0, rounds(shape.activations)};
   }
   void choose_experts() {
     const ExpertsShape shape{.hidden = d_.hidden,
@@ -198,8 +210,8 @@ class Maker {
   }
 
   [[nodiscard]] int tokens() const { return to_int(tokens_); }
-  // Whether the step's experts multiply MXFP8 codes, which the norm and gate_up's launch make (ExpertsKernel::input).
-  [[nodiscard]] bool experts_take_codes() const { return experts_gemms_ && experts_.input == InputType::kMxfp8; }
+  // Whether the step's experts multiply codes, which the norm and gate_up's launch make (ExpertsPlan::input).
+  [[nodiscard]] bool experts_take_codes() const { return experts_gemms_ && in_codes(experts_plan_.input); }
   // From this stage on.
   void hold(Slot slot, Held as) {
     for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)
@@ -251,13 +263,14 @@ class Maker {
     if (!rows) add_experts().layers = InLayers::kAfterFirst;
     if (fused_) hold(Slot::kResidual, Held::kSum);
     for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
-    const auto input = [parts, rows, fused = fused_](const Binding& b) {
+    const auto input = [parts, rows, fused = fused_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
       const bool adds = rows && b.layer > 0;
       return RowsIn{.x = b.at.residual,
                     .delta = {adds ? b.at.delta[0] : nullptr, adds && parts ? b.at.delta[1] : nullptr},
                     .sum = fused ? b.at.residual_sum : nullptr,
                     .norm = b.w.attn_norm,
-                    .eps = b.config.rms_eps};
+                    .eps = b.config.rms_eps,
+                    .in_mxfp8 = in_mxfp8};
     };
     if (!pages_.alone) {  // whole rows: rope_sums has them
       dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV},
@@ -423,11 +436,11 @@ class Maker {
                        }),
                    {args_.step.rows.begin(), args_.step.rows.end()});
     }
-    if (dense_gemms_) {
+    if (attend_stores_input()) {
       program_.attn_input = input_of(shape_of(kO, tokens_), true);
-      hold(Slot::kAttn, Held::kInput);
+      hold(Slot::kAttn, in_codes(program_.attn_input.type) ? Held::kNothing : Held::kInput);  // others are not rounded
     }
-    const auto args_of = [=, in = program_.attn_input, to_input = dense_gemms_](const Binding& b) {
+    const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {
       FlashArgs args{.q = b.at.q,
                      .out = b.at.attn,
                      .sinks = b.step.sinks ? b.w.sinks : nullptr,
@@ -491,6 +504,15 @@ class Maker {
           prefills);
   }
 
+  // Whether attention leaves its result as o's GEMM takes it; else a pass does. What is rounded to values is left to a
+  // pass: only cards that have no GEMM for codes round so.
+  [[nodiscard]] bool attend_stores_input() const {
+    if (!flash_ || !dense_gemms_) return false;
+    const GemmInput in = input_of(shape_of(kO, tokens_), true);
+    if (!in_codes(in.type)) return !in.in_mxfp8;
+    return program_.shares.prefill.empty() || prefill_.codes;
+  }
+
   void attn_out() {
     stage_ = Stage::kAttnOut;
     const Roles reads = {kO, kOBias};
@@ -502,7 +524,7 @@ class Maker {
     }
     const GemmShape shape = shape_of(kO, tokens_);
     if (dense_gemms_) {
-      if (!flash_) round(shape, true, [](const Binding& b) { return b.at.attn; });
+      if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
       const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; });
       delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits};
       hold(Slot::kDelta, Held::kNothing);
@@ -549,11 +571,12 @@ class Maker {
     const bool by_tiles = router_by_tiles(tuned_, tokens_);
     if (delta_.form == Delta::Form::kSums && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
     norm_sums({kMlpNorm}, delta_,
-              [to_f16 = !experts_gemms_, to_codes = experts_take_codes()](const Binding& b, NormSumsArgs& args) {
+              [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
+                  const Binding& b, NormSumsArgs& args) {
                 args.norm = b.w.mlp_norm;
                 args.normed = b.at.normed;
                 if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
-                if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = InputType::kMxfp8};
+                if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = codes};
               });
     hold(Slot::kNormed, Held::kFloats);
     if (!by_tiles) return route_plainly();
@@ -598,10 +621,11 @@ class Maker {
     norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_);
     if (!norms_while_rounding_) {
       norm_sums({kMlpNorm}, delta_,
-                [exact = !rounds(activations_), codes = experts_take_codes()](const Binding& b, NormSumsArgs& args) {
+                [exact = !rounds(activations_), to_codes = experts_take_codes(), codes = experts_plan_.input](
+                    const Binding& b, NormSumsArgs& args) {
                   args.norm = b.w.mlp_norm;
-                  if (codes) {
-                    args.rounded = {.at = b.at.gemm_x, .type = InputType::kMxfp8};
+                  if (to_codes) {
+                    args.rounded = {.at = b.at.gemm_x, .type = codes};
                   } else if (exact) {
                     args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
                   } else {
@@ -808,6 +832,7 @@ class Maker {
     const GemmPlan first = experts_plan_.first, second = experts_plan_.second;
     group_and_round(by_place, first.tokens);
     const int places = to_int(max_places(pairs, d_.experts));
+    const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
     // Both products; the second one reads what it is told of `down`.
     const auto args_of = [=](const Binding& b) {
       return GemmArgs{.packing = Packing::kMxfp4,
@@ -825,12 +850,14 @@ class Maker {
                       .experts = to_int(b.config.dims.experts),
                       .x_rows = by_place ? places : 0,
                       .u = b.at.gemm_u,
-                      .swiglu_limit = b.config.swiglu_limit};
+                      .swiglu_limit = b.config.swiglu_limit,
+                      .codes = codes};
     };
     const auto down_of = [](const Binding& b) {
       return GemmDown{b.w.down.data, b.w.down_bias, reinterpret_cast<uint16_t*>(b.at.gemm_y)};
     };
-    hold(Slot::kExpertHidden, experts_take_codes() ? Held::kMxfp8 : by_place ? Held::kPlaces : Held::kF16);
+    hold(Slot::kExpertHidden, experts_take_codes() ? Held::kCodes : by_place ? Held::kPlaces : Held::kF16);
+    program_.hidden_codes = codes;
     program_.hidden_in_gemm = true;
     const auto launch = experts_.launch;
     if (experts_plan_.at_once) {
@@ -1045,6 +1072,7 @@ class Maker {
            for (int64_t t = 0; t < tokens; t += kGemvTokens) {
              DenseArgs args = args_of(b);
              args.packing = shape.packing;
+             args.in.in_mxfp8 = rounds(shape.activations);
              args.rows = to_int(shape.rows);
              args.cols = to_int(shape.cols);
              args.tokens = to_int(std::min<int64_t>(kGemvTokens, tokens - t));
@@ -1075,7 +1103,7 @@ class Maker {
     add(kernel::kRound, "8 values per thread", {},
         [=, in = input_of(shape, for_sums)](const Binding& b, const Launch& on) {
           b.kernels.round({.from = from(b),
-                           .to = {b.at.gemm_x, in.type, in.rows},
+                           .to = {b.at.gemm_x, in.type, in.rows, in.in_mxfp8},
                            .tokens = to_int(shape.tokens),
                            .cols = to_int(shape.cols)},
                           on);

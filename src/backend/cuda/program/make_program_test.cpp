@@ -249,28 +249,61 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
 }
 
 TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_epilogue_make) {
-  const RunConfig mxfp8 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
-  for (const int tokens : {512, 513}) {  // either router
-    const std::vector<Row> prompt = {{0, tokens, tokens}};
-    const cuda::Program spark = plan(prompt, {.options = mxfp8, .card = kGb10});
-    EXPECT_THAT(kernels(spark, Stage::kMoe),
-                ElementsAre("any_moe_group_tiles", "sm121_mx_gemm<gate_up>", "sm121_mx_gemm<down>"));
-    EXPECT_EQ(kernels(spark, Stage::kRoute).front(), "any_norm_sums_f32");
-    const cuda::GemmPlan up =
-        cuda::plan_mx_gemm({2 * kDims.inter, kDims.hidden, tokens * kDims.topk, kDims.experts}, kGb10);
-    EXPECT_EQ(up.tokens, 64);
-    EXPECT_EQ(tile(spark, "sm121_mx_gemm<gate_up>"), up.to_string());
-    EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kMoe)][static_cast<size_t>(Slot::kExpertHidden)],
-              cuda::Held::kMxfp8);
-  }
-  RunConfig wide = mxfp8;
-  wide.moe_tile = MoeTile::k128x128;
+  for (const Activations format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4})
+    for (const int tokens : {512, 513}) {  // either router
+      const RunConfig run = {.moe = MoeKernel::kGemm, .activations = format};
+      const std::vector<Row> prompt = {{0, tokens, tokens}};
+      const cuda::Program spark = plan(prompt, {.options = run, .card = kGb10});
+      const std::string up_name = fmt::format("sm121_mx_gemm<gate_up, {}>", name_of(format));
+      EXPECT_THAT(kernels(spark, Stage::kMoe),
+                  ElementsAre("any_moe_group_tiles", up_name, fmt::format("sm121_mx_gemm<down, {}>", name_of(format))));
+      EXPECT_EQ(kernels(spark, Stage::kRoute).front(), "any_norm_sums_f32");
+      const cuda::GemmPlan up = cuda::plan_mx_gemm({.rows = 2 * kDims.inter,
+                                                    .cols = kDims.hidden,
+                                                    .tokens = tokens * kDims.topk,
+                                                    .experts = kDims.experts,
+                                                    .activations = format},
+                                                   kGb10);
+      EXPECT_EQ(up.tokens, 64);
+      EXPECT_EQ(tile(spark, up_name), up.to_string());
+      EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kMoe)][static_cast<size_t>(Slot::kExpertHidden)],
+                cuda::Held::kCodes);
+      EXPECT_EQ(spark.hidden_codes, cuda::codes_of(format));
+    }
+  const RunConfig wide = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8, .moe_tile = MoeTile::k128x128};
   const cuda::Program asked = plan(kPrompt, {.options = wide, .card = kGb10});
-  EXPECT_THAT(tile(asked, "sm121_mx_gemm<down>"), HasSubstr("128 rows x 128 tokens"));
+  EXPECT_THAT(tile(asked, "sm121_mx_gemm<down, mxfp8>"), HasSubstr("128 rows x 128 tokens"));
   // Few tokens stay with the streaming kernels, which take rounded values.
   EXPECT_THAT(kernels(plan(decode(9), {.options = {.activations = Activations::kMxfp8}, .card = kGb10}), Stage::kMoe),
               ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
                           "any_round_blocks_f32<mxfp8>", "grouped<down>"));
+}
+
+TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_rounded_values_elsewhere) {
+  const RunConfig run = {.moe = MoeKernel::kGemm, .dense_activations = Activations::kMxfp8};
+  const DenseFormats dense = {.qkv = kMxfp8, .o = kMxfp4, .lm_head = {}};
+  const cuda::Program spark = plan(decode(9), {.options = run, .dense = dense, .card = kGb10});
+  EXPECT_THAT(kernels(spark, Stage::kAttnIn),
+              ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "sm121_mx_gemm<mxfp8>"));
+  EXPECT_THAT(kernels(spark, Stage::kAttnOut), ElementsAre("sm121_mx_gemm<mxfp4>"));  // attention stores codes
+  EXPECT_EQ(spark.attn_input.type, cuda::InputType::kMxfp8);
+  EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)], cuda::Held::kNothing);
+  EXPECT_THAT(kernels(spark, Stage::kLogits), testing::Contains("any_gemm<bf16>"));  // not named: exact
+  EXPECT_EQ(spark.dense_activations, Activations::kMxfp8);
+  const cuda::Program all =
+      plan(decode(9), {.options = run, .dense = {.qkv = kMxfp4, .o = kMxfp4, .lm_head = kMxfp4}, .card = kGb10});
+  EXPECT_THAT(kernels(all, Stage::kLogits), IsSupersetOf({"any_round_f32", "sm121_mx_gemm<mxfp4>"}));
+  const cuda::Program hopper = plan(kPrompt, {.options = run, .dense = dense});
+  EXPECT_THAT(kernels(hopper, Stage::kAttnIn), testing::Contains("any_gemm<mxfp8>"));
+  EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_mxfp4_gemm"));
+  EXPECT_EQ(hopper.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)], cuda::Held::kFloats);
+  // Without it all is as it was.
+  const RunConfig exact = {.moe = MoeKernel::kGemm};
+  EXPECT_THAT(kernels(plan(decode(9), {.options = exact, .dense = dense, .card = kGb10})),
+              IsSupersetOf({"any_gemm<mxfp8>", "any_gemm<mxfp4>"}));
+  // One token's kernels round for themselves: no launch more.
+  EXPECT_EQ(kernels(plan(decode(1), {.options = run, .dense = dense, .card = kGb10})),
+            kernels(plan(decode(1), {.options = exact, .dense = dense, .card = kGb10})));
 }
 
 TEST(make_program, a_tile_of_experts_that_no_kernel_has_is_refused) {

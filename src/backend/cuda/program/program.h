@@ -75,16 +75,18 @@ enum class Held : uint8_t {
   kInt8,     // in blocks of round_blocks.h
   kInput,    // as a GEMM takes it (Program::attn_input)
   kPlaces,   // f16 in panels, by place (gemm_plan.h)
-  kMxfp8,    // rows of layout/mx_b_n8k64.h, in Arena::gemm_u
+  kCodes,    // in rows of layout/mx_b_n8k64.h, of Program::hidden_codes, in Arena::gemm_u
 };
 
 struct Program {
-  MoeKernel moe = MoeKernel::kAuto;              // what kAuto became
-  bool flash = false;                            // likewise
-  Activations activations = Activations::kAuto;  // likewise
+  MoeKernel moe = MoeKernel::kAuto;                    // what kAuto became
+  bool flash = false;                                  // likewise
+  Activations activations = Activations::kAuto;        // likewise
+  Activations dense_activations = Activations::kAuto;  // likewise, of the dense layers in MX blocks
   int64_t tokens = 0, logit_rows = 0;
   std::array<std::array<Held, kSlots>, kStages> held{};  // by Stage that has run, by Slot
   GemmInput attn_input{};                                // type and rows of kInput; its place is Arena::gemm_x
+  InputType hidden_codes = InputType::kMxfp8;            // of kCodes
   bool hidden_in_gemm = false;                           // of kF16 experts' hidden: it lies in Arena::gemm_u
   std::vector<Node> nodes;
   AttendShares shares;  // the step's tokens by attention kernel

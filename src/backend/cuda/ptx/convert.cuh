@@ -104,5 +104,11 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t word, uint32_t select
   asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(word), "r"(selector));
   return result;
 }
+// Of two words: bytes 4 to 7 are the second's.
+__device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t second, uint32_t selector) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(first), "r"(second), "r"(selector));
+  return result;
+}
 
 }  // namespace nibble::backend::cuda::ptx

@@ -1,8 +1,10 @@
 #pragma once
-// A block of 32 values in four neighbour lanes, eight each, as MXFP8: the roundings of backend/activations.h, to the
-// bit. All four lanes together.
+// A block of 32 values in four neighbour lanes, eight each, in an MX format: the roundings of backend/activations.h, to
+// the bit. All four lanes together.
 
+#include "backend/activations.h"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/convert_mx.cuh"
 #include "base/mx.h"
 
 namespace nibble::backend::cuda {
@@ -19,12 +21,41 @@ __device__ __forceinline__ float largest(const float (&x)[kEighth]) {
 }
 
 // A block's scale, and what values are multiplied with before they become codes.
-struct Mxfp8Scale {
+template <backend::Activations kForm>
+struct MxScale {
+  static constexpr ActivationType::Blocks kBlocks = *type_of(kForm).blocks;
   E8m0 scale;
   float down;
-  __device__ __forceinline__ explicit Mxfp8Scale(float most)
-      : scale(mx_scale_for(most, MxFormat::kMxfp8E4m3, MxScaleRule::kOcpFloor)),
+  __device__ __forceinline__ explicit MxScale(float most)
+      : scale(mx_scale_for(most, kBlocks.element, kBlocks.rule)),
         down(scale.is_nan() ? scale.to_float() : mx_inverse_scale(scale)) {}
 };
+
+// Who makes codes of pairs; arch/sm121/mx_mma.h has others.
+struct MxPairs {
+  template <MxFormat kFormat>
+  __device__ __forceinline__ static uint32_t pair(float low, float high) {
+    return ptx::mx_pair<kFormat>(low, high);
+  }
+};
+
+// E4M3 by its instruction, which every card from sm_89 on has; the others in integers, which hide behind the memory.
+template <MxFormat kElement>
+__device__ __forceinline__ float round_element(float value) {
+  if constexpr (kElement == MxFormat::kMxfp8E4m3) {
+    return ptx::f16_half(ptx::f16_of_e4m3(ptx::to_e4m3(value)), 0);
+  } else {
+    return mx_decode_element(kElement, mx_encode_element(kElement, value));
+  }
+}
+
+// The lane's values, to what their block holds of them.
+template <backend::Activations kForm>
+__device__ __forceinline__ void round_mx(float (&x)[kEighth]) {
+  const MxScale<kForm> block(largest(x));
+  const float up = block.scale.to_float();
+#pragma unroll
+  for (float& value : x) value = round_element<MxScale<kForm>::kBlocks.element>(value * block.down) * up;
+}
 
 }  // namespace nibble::backend::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// round: RoundArgs (gemm_plan.h), to nearest; group_round: GroupArgs' lists too, for few pairs
+// round: RoundArgs (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupArgs' lists too, for few pairs
 // grid one CTA per token, a thread per chunk of 8 slots; of group_round each counts all pairs, places its token's, and
 //      its warps list an expert's tiles each
 // bytes tokens * cols * (4 + 2 copies); group_round: and tokens^2 * topk * 4 of ids, from L2
@@ -38,6 +38,15 @@ struct RoundChunk {
       v[t].y *= inverse * __uint_as_float(norm & 0xffff0000u);
     }
   }
+  // As MXFP8 rounds them: four consecutive lanes have a block. All lanes of the warp together.
+  __device__ void round_mxfp8() {
+    float x[kEighth];
+#pragma unroll
+    for (int i = 0; i < kEighth; ++i) x[i] = i % 2 == 0 ? v[i / 2].x : v[i / 2].y;
+    round_mx<backend::Activations::kMxfp8>(x);
+#pragma unroll
+    for (int t = 0; t < 4; ++t) v[t] = {x[2 * t], x[2 * t + 1]};
+  }
   // To each copy's row.
   template <class RowOf>
   __device__ void store(const RoundArgs& args, const RowOf& row_of) const {
@@ -56,10 +65,21 @@ __global__ void __launch_bounds__(kRoundTokenThreads) any_round_f32(const __grid
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   const int64_t token = blockIdx.x;
-  for (int i = static_cast<int>(threadIdx.x); i < args.cols / 8; i += static_cast<int>(blockDim.x))
-    RoundChunk(args, token, i).store(args, [&](int copy) {
+  const int chunks = args.cols / 8;
+  for (int first = 0; first < chunks; first += static_cast<int>(blockDim.x)) {  // whole warps: blocks' lanes meet
+    const int i = first + static_cast<int>(threadIdx.x);
+    const bool mine = i < chunks;
+    RoundChunk chunk(args, token, mine ? i : static_cast<int>(threadIdx.x) % 4);
+    if (in_codes(args.to.type)) {
+      GemmInputRow{args.to, token, args.cols}.store_chunk_codes(chunk.k, mine, chunk.v);
+      continue;
+    }
+    if (args.to.in_mxfp8) chunk.round_mxfp8();
+    if (!mine) continue;
+    chunk.store(args, [&](int copy) {
       return args.places == nullptr ? token : int64_t{args.places[token * args.copies + copy]};
     });
+  }
 }
 
 // Dynamic shared memory.

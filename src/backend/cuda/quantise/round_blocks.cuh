@@ -5,31 +5,11 @@
 
 #include "backend/cuda/quantise/mx_block.cuh"
 #include "backend/cuda/quantise/round_blocks.h"
-#include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
 
 inline constexpr int kRoundThreads = 256, kRoundValues = kEighth;  // of a lane
-
-// E4M3 by its instruction, which every card from sm_89 on has; the others in integers, which hide behind the memory.
-template <MxFormat kElement>
-__device__ __forceinline__ float round_element(float value) {
-  if constexpr (kElement == MxFormat::kMxfp8E4m3) {
-    return ptx::f16_half(ptx::f16_of_e4m3(ptx::to_e4m3(value)), 0);
-  } else {
-    return mx_decode_element(kElement, mx_encode_element(kElement, value));
-  }
-}
-
-template <Activations kForm>
-__device__ __forceinline__ void round_mx(float (&x)[kRoundValues]) {
-  constexpr ActivationType::Blocks kBlocks = *type_of(kForm).blocks;
-  const E8m0 scale = mx_scale_for(largest(x), kBlocks.element, kBlocks.rule);
-  const float up = scale.to_float(), down = scale.is_nan() ? up : mx_inverse_scale(scale);
-#pragma unroll
-  for (float& value : x) value = round_element<kBlocks.element>(value * down) * up;
-}
 
 // Where the largest is not finite, so is the scale, and a code of 0 times it is NaN.
 __device__ __forceinline__ void store_int8(const float (&x)[kRoundValues], float most, uint8_t* block, int quarter) {

@@ -9,7 +9,7 @@ namespace nibble::backend::cuda {
 double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 
 void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
-  require_shape(false, kernel::kSm121GateUpGemm, "a build for sm_120a or sm_121a", args.tokens);
+  require_shape(false, kernel::sm121_mx_kernel(args), "a build for sm_120a or sm_121a", args.tokens);
 }
 
 }  // namespace nibble::backend::cuda

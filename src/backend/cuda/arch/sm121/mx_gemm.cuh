@@ -1,19 +1,22 @@
 #pragma once
-// y = W·x for many tokens on block-scaled products: W in MXFP4, x in MXFP8 (e4m3), a step's pairs by expert
-// source: torch/model.py MLPBlock, activations rounded (backend/activations.h); arguments: dense/gemm_plan.h GemmArgs
+// y = W·x for many tokens on block-scaled products: the dense layers, W in MXFP8 or MXFP4, x in MXFP8 (e4m3); a step's
+// pairs by expert, W in MXFP4, x in MXFP8, MXFP6 (e2m3) or MXFP4
+// source: torch/model.py Linear, MLPBlock, activations rounded (backend/activations.h); arguments: dense/gemm_plan.h
 // W    layout/packed.h, from memory straight into registers, one pair of 32-blocks ahead: a byte is one warp's
 // x, u layout/mx_b_n8k64.h rows; x is gathered by the copies, a row per token; u is rounded where it is made
 // grid persistent: a CTA of 4 warps takes works of 8 tiles of 16 rows by up to 64 or 128 tokens in turn; row blocks run
-//      fastest, so that a tile of tokens and an expert's weights are read from DRAM once. x by cp.async in 4 stages of
-//      64 k; a work's scales at once
-// mma  m16n8k32, weights on the m side as e5m2 (layout/e2m1_e5m2.h); a warp has 2 row tiles x all tokens, so that a
-//      fragment of x serves two mma and a weight widens once; 32 tokens at a time, as many as the tile needs
+//      fastest, so that a tile of tokens and an expert's weights are read from DRAM once. x by cp.async in 3 or 4
+//      stages of 64 k; a work's scales at once
+// mma  weights on the m side; a warp has 2 row tiles x all tokens, so that a fragment of x serves two mma and a weight
+//      widens once; 32 tokens at a time, as many as the tile needs. m16n8k32 of MXFP4 weights as e5m2
+//      (layout/e2m1_e5m2.h) and of MXFP8 weights; m16n8k64 of MXFP4 weights with MXFP4 codes
 // bytes, flops: mx_cost()
-// predicted for GB10 (cycles of an SM per 64 k of a work of 128 tokens): mma 1024 (16 each for a quarter of an SM);
-//      shared memory 320; widening 72 instructions of a warp beside 64 mma; weights 4.3 KB, of which DRAM brings 2
-//      bytes a cycle: tiles of up to 128 tokens that nobody shares wait for memory
-// sm_121a, CUDA 13.0: 168 registers and 23,552 B of shared memory with 64 tokens, 252 (gate_up 241) and 47,104 B with
-//      128, K = 2880; no spills: tools/check_spills.py, tools/check_native.py
+// predicted for GB10 (cycles of an SM per 64 k of a work of 128 tokens): m16n8k32 1024 (16 each for a quarter of an
+//      SM), m16n8k64 512; shared memory 320; widening 72 instructions of a warp beside 64 mma of MXFP4 weights, 16
+//      beside 64 of MXFP8 ones, 120 beside 32 m16n8k64; weights 4.3 KB (MXFP8: 8.4), of which DRAM brings 2 bytes a
+//      cycle: tiles of up to 128 tokens that nobody shares wait for memory
+// registers and shared memory of each instance: arch/README.md; no spills: tools/check_spills.py,
+//      tools/check_native.py
 // rounding: f32 sums in the order of k; bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/arch/sm121/mx_mma.h"
@@ -27,26 +30,38 @@
 
 namespace nibble::backend::cuda {
 
-template <int kTheTokens>
+// Where a work's results go.
+enum class MxResults : uint8_t {
+  kGated,   // GemmArgs::u, in codes
+  kRows16,  // GemmArgs::y16
+  kRows,    // GemmArgs::parts
+};
+
+template <layout::Packing kThePacking, InputType kTheCodes, int kTheTokens>
 struct MxTile {
-  static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
+  static constexpr layout::Packing kPacking = kThePacking;
+  static constexpr InputType kCodes = kTheCodes;
+  static constexpr MxFormat kElement = element_of(kCodes);
+  static constexpr bool kNibbles = kElement == MxFormat::kMxfp4;  // m16n8k64
   static constexpr int kTokens = kTheTokens;
   static constexpr int kRowTiles = kMxWarpRowTiles;  // of a warp
   static constexpr int kColTiles = kTokens / 8;
   static constexpr int kGroup = 4;  // column tiles that are multiplied or left out together
   static constexpr int kThreads = kMxThreads;
-  static constexpr int kStageBytes = kTokens * layout::kMxPairK;
-  static constexpr int kRingBytes = mx_ring_bytes(kTokens);
-  static_assert(kColTiles % kGroup == 0 && kRingBytes == kMxStages * kStageBytes);
+  static constexpr int kRowBytes = layout::mx_code_bytes(kElement, layout::kMxPairK);  // of a stage
+  static constexpr int kStageBytes = mx_stage_bytes(kCodes, kTokens);
+  static constexpr int kStages = mx_stages(kCodes, kTokens);
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  static_assert(kColTiles % kGroup == 0 && kStageBytes == kTokens * kRowBytes);
 };
 
 template <class Tile>
 using MxSums = float[Tile::kRowTiles][Tile::kColTiles][4];
 
-// A thread's share of the copies of x: 16 bytes of every 32nd token, and some tokens' scales.
+// A thread's share of the copies of x: 16 bytes of every kStep-th token, and some tokens' scales.
 template <class Tile>
 struct MxInputCopy {
-  static constexpr int kChunks = layout::kMxPairK / 16, kStep = Tile::kThreads / kChunks;  // tokens
+  static constexpr int kChunks = Tile::kRowBytes / 16, kStep = Tile::kThreads / kChunks;  // tokens
   static constexpr int kRows = Tile::kTokens / kStep;
   static_assert(kRows * kStep == Tile::kTokens && Tile::kThreads % Tile::kTokens == 0);
   const uint8_t* x;
@@ -63,17 +78,17 @@ struct MxInputCopy {
   // Where the row of the work's token starts; some row's beyond the last.
   __device__ static uint32_t row_of(const GemmArgs& args, const GemmWork& work, int token) {
     const int64_t row = token < work.count ? token_at(args, work, token) / args.x_share : 0;
-    return static_cast<uint32_t>(row * layout::mx_row_bytes(args.cols));
+    return static_cast<uint32_t>(row * layout::mx_row_bytes(Tile::kElement, args.cols));
   }
   // The pair's 64 k; always a group, so that counts stay true. What lies beyond the last token becomes 0.
   __device__ void issue(uint32_t ring, int pair, int pairs) const {
     if (pair < pairs) {
       const uint32_t stage =
-          ring + static_cast<uint32_t>(pair % kMxStages * Tile::kStageBytes + token * layout::kMxPairK + chunk * 16);
+          ring + static_cast<uint32_t>(pair % Tile::kStages * Tile::kStageBytes + token * Tile::kRowBytes + chunk * 16);
 #pragma unroll
       for (int i = 0; i < kRows; ++i)
-        ptx::async_copy16(stage + static_cast<uint32_t>(i * kStep * layout::kMxPairK),
-                          x + from[i] + pair * layout::kMxPairK,
+        ptx::async_copy16(stage + static_cast<uint32_t>(i * kStep * Tile::kRowBytes),
+                          x + from[i] + pair * Tile::kRowBytes,
                           token + i * kStep < count ? ptx::Fill::kCopy : ptx::Fill::kZero);
     }
     ptx::async_commit();
@@ -83,27 +98,66 @@ struct MxInputCopy {
     constexpr int kTogether = Tile::kThreads / Tile::kTokens;  // threads of a token
     const int own = static_cast<int>(threadIdx.x) / kTogether, bytes = layout::mx_scale_bytes(args.cols);
     const auto fill = own < work.count ? ptx::Fill::kCopy : ptx::Fill::kZero;
-    const uint8_t* row = reinterpret_cast<const uint8_t*>(args.x) + row_of(args, work, own) + args.cols;
+    const uint8_t* row = reinterpret_cast<const uint8_t*>(args.x) + row_of(args, work, own) +
+                         layout::mx_scale_offset(Tile::kElement, args.cols, 0);
     for (int at = static_cast<int>(threadIdx.x) % kTogether * 16; at < bytes; at += kTogether * 16)
       ptx::async_copy16(scales + static_cast<uint32_t>(own * mx_scale_pitch(args.cols) + at), row + at, fill);
   }
 };
 
+// Bytes {row, block 0}, {row, block 1} of the row whose scale the lane has (layout::scale_lane_a).
+__device__ __forceinline__ uint32_t own_scales(uint32_t word) { return threadIdx.x % 2 == 0 ? word : word >> 16; }
+
 // A row tile's weights of a pair of blocks, as the instruction takes them.
-struct MxOperand {
-  uint32_t a[2][4];  // of a block
-  uint32_t scales;   // bytes: block 0, block 1, of the row whose scale the lane has (layout::scale_lane_a)
+template <class Tile, layout::Packing = Tile::kPacking>
+struct MxOperand;
+
+// MXFP4 as e5m2, or as the codes they are.
+template <class Tile>
+struct MxOperand<Tile, layout::Packing::kMxfp4> {
+  static constexpr MxFormat kFormat = Tile::kNibbles ? MxFormat::kMxfp4 : MxFormat::kMxfp8E5m2;
+  uint32_t a[2][4];  // of a block; of nibbles a[0] alone
+  uint32_t scales;
 
   __device__ __forceinline__ explicit MxOperand(const WeightPair<layout::Packing::kMxfp4>& w) {
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      layout::E5m2Registers step[2];
+#pragma unroll
+      for (int s = 0; s < 2; ++s) step[s] = layout::e5m2_of_e2m1x8(word_of(w.codes, 2 * block + s));
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        if constexpr (Tile::kNibbles) {
+          a[0][2 * block + row] = layout::nibbles_of(step[0].row[row], step[1].row[row]);
+        } else {
+          a[block][row] = step[0].row[row];
+          a[block][2 + row] = step[1].row[row];
+        }
+      }
+    }
+    // The packed scales are 2^14 too large, which e5m2 undoes: of the codes themselves it is taken away.
+    constexpr uint32_t kBias = 0x01010101u * layout::kScaleBias;
+    scales = own_scales(Tile::kNibbles ? w.scales - kBias : w.scales);
+  }
+};
+
+// MXFP8: a step's two words hold pairs of bytes of both rows, which go apart, in the order of layout::mx_byte_k.
+template <class Tile>
+struct MxOperand<Tile, layout::Packing::kMxfp8> {
+  static constexpr MxFormat kFormat = MxFormat::kMxfp8E4m3;
+  uint32_t a[2][4];  // of a block
+  uint32_t scales;
+
+  __device__ __forceinline__ explicit MxOperand(const WeightPair<layout::Packing::kMxfp8>& w) {
 #pragma unroll
     for (int block = 0; block < 2; ++block)
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        const layout::E5m2Registers rows = layout::e5m2_of_e2m1x8(word_of(w.codes, 2 * block + step));
-        a[block][2 * step] = rows.row[0];
-        a[block][2 * step + 1] = rows.row[1];
+        const uint32_t first = word_of(w.codes[block], 2 * step), second = word_of(w.codes[block], 2 * step + 1);
+        a[block][2 * step] = ptx::permute_bytes(first, second, layout::mx_word_bytes(0));
+        a[block][2 * step + 1] = ptx::permute_bytes(first, second, layout::mx_word_bytes(1));
       }
-    scales = threadIdx.x % 2 == 0 ? w.scales : w.scales >> 16;
+    scales = own_scales(w.scales);
   }
 };
 
@@ -118,9 +172,10 @@ template <class Mma, class Tile>
 __device__ __forceinline__ void multiply_pair(const MxStage& stage, int count,
                                               const WeightPair<Tile::kPacking> (&w)[Tile::kRowTiles],
                                               MxSums<Tile>& sums) {
-  constexpr MxFormat kA = MxFormat::kMxfp8E5m2, kB = MxFormat::kMxfp8E4m3;
+  using Operand = MxOperand<Tile>;
+  constexpr MxFormat kA = Operand::kFormat, kB = Tile::kElement;
   const auto lane = static_cast<uint32_t>(threadIdx.x % layout::kWarpLanes), col = lane / 4;
-  const MxOperand a[Tile::kRowTiles] = {MxOperand(w[0]), MxOperand(w[1])};
+  const Operand a[Tile::kRowTiles] = {Operand(w[0]), Operand(w[1])};
   static_assert(Tile::kRowTiles == 2);
 #pragma unroll
   for (int group = 0; group < Tile::kColTiles; group += Tile::kGroup) {
@@ -128,15 +183,24 @@ __device__ __forceinline__ void multiply_pair(const MxStage& stage, int count,
 #pragma unroll
     for (int n = group; n < group + Tile::kGroup; ++n) {
       const uint32_t token = col + static_cast<uint32_t>(8 * n);
-      const uint4 x = ptx::load_shared16(stage.codes + token * layout::kMxPairK + lane % 4 * layout::kMxLaneBytes);
+      const uint32_t from = stage.codes + token * Tile::kRowBytes + lane % 4 * layout::mx_lane_bytes(kB);
       const uint32_t scales = ptx::load_shared2(stage.scales + token * stage.pitch);
-      const uint32_t b[2][2] = {{x.x, x.y}, {x.z, x.w}};
+      if constexpr (Tile::kNibbles) {
+        const uint2 x = ptx::load_shared8(from);
+        const uint32_t b[2] = {x.x, x.y};
 #pragma unroll
-      for (int m = 0; m < Tile::kRowTiles; ++m)
-        Mma::template mma_k32<kA, kB, 0, 0>(sums[m][n], a[m].a[0], b[0], a[m].scales, scales);
+        for (int m = 0; m < Tile::kRowTiles; ++m)
+          Mma::template mma_k64<0, 0>(sums[m][n], a[m].a[0], b, a[m].scales, scales);
+      } else {
+        const uint4 x = ptx::load_shared16(from);
+        const uint32_t b[2][2] = {{x.x, x.y}, {x.z, x.w}};
 #pragma unroll
-      for (int m = 0; m < Tile::kRowTiles; ++m)
-        Mma::template mma_k32<kA, kB, 1, 1>(sums[m][n], a[m].a[1], b[1], a[m].scales, scales);
+        for (int m = 0; m < Tile::kRowTiles; ++m)
+          Mma::template mma_k32<kA, kB, 0, 0>(sums[m][n], a[m].a[0], b[0], a[m].scales, scales);
+#pragma unroll
+        for (int m = 0; m < Tile::kRowTiles; ++m)
+          Mma::template mma_k32<kA, kB, 1, 1>(sums[m][n], a[m].a[1], b[1], a[m].scales, scales);
+      }
     }
   }
 }
@@ -164,7 +228,7 @@ __device__ __forceinline__ void leave_gated(const GemmArgs& args, const GemmWork
 }
 
 // From there to u, rounded: eight channels of a token per thread, a block in four neighbour lanes.
-template <class Tile>
+template <class Mma, class Tile>
 __device__ __forceinline__ void store_rounded(const GemmArgs& args, const GemmWork& work, uint32_t from) {
   constexpr int kEighths = kMxChannels / kEighth, kStep = Tile::kThreads / kEighths;  // of a token; tokens
   const int channel = static_cast<int>(threadIdx.x) % kEighths * kEighth, inter = args.rows / 2;
@@ -179,20 +243,51 @@ __device__ __forceinline__ void store_rounded(const GemmArgs& args, const GemmWo
       for (int i = 0; i < 4; ++i) v[4 * q + i] = __uint_as_float(word_of(four, i));
     }
     const bool mine = token < work.count;  // and the channel: inter comes in pairs of blocks, as do a work's channels
-    const GemmInputRow to{{args.u, InputType::kMxfp8}, mine ? token_at(args, work, token) : 0, inter};
-    to.store8(column, mine, v);
+    const GemmInputRow to{{args.u, Tile::kCodes}, mine ? token_at(args, work, token) : 0, inter};
+    to.template store_codes<Tile::kCodes, Mma>(column, 4, mine, v);
   }
 }
 
-// The grid's CTAs take works in turn, row blocks fastest; count 0: there is none.
-__device__ __forceinline__ GemmWork mx_work(const GemmArgs& args, int tiles, int idx) {
-  const int blocks = (args.rows / layout::kTileRows + kMxRowTiles - 1) / kMxRowTiles;
-  if (idx / blocks >= tiles) return {};
-  const ExpertTile tile = args.tiles[idx / blocks];
-  return {tile.expert, tile.first, tile.count, idx % blocks * kMxRowTiles};
+// A tile's rows in f32: GemmArgs::parts[0], which has all. A store has eight rows of four tokens: whole sectors.
+template <class Tile>
+__device__ __forceinline__ void store_rows32(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                             const float (&sums)[Tile::kColTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, row = row_tile * layout::kTileRows + lane / 4;
+  const RowBias bias(args.bias, row, 8);
+  float* const to = args.parts[0].to + int64_t{work.first} * args.rows + row;
+#pragma unroll
+  for (int n = 0; n < Tile::kColTiles; ++n) {
+    if (8 * n >= work.count) break;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = 8 * n + 2 * (lane % 4) + i;
+      float* const at = to + int64_t{token} * args.rows;
+      if (token >= work.count) continue;
+      at[0] = sums[n][i] + bias.of[0];
+      at[8] = sums[n][2 + i] + bias.of[1];
+    }
+  }
 }
 
-template <class Mma, class Tile, layout::RowOrder kOrder>
+// Tiles of tokens.
+template <class Tile>
+__device__ __forceinline__ int mx_tiles(const GemmArgs& args) {
+  return args.tiles != nullptr ? *args.tile_count : (args.tokens + Tile::kTokens - 1) / Tile::kTokens;
+}
+
+// The grid's CTAs take works in turn, row blocks fastest; count 0: there is none.
+template <class Tile>
+__device__ __forceinline__ GemmWork mx_work(const GemmArgs& args, int tiles, int idx) {
+  const int blocks = (args.rows / layout::kTileRows + kMxRowTiles - 1) / kMxRowTiles;
+  const int own = idx / blocks, first_row_tile = idx % blocks * kMxRowTiles;
+  if (own >= tiles) return {};
+  if (args.tiles == nullptr)
+    return {0, own * Tile::kTokens, min(Tile::kTokens, args.tokens - own * Tile::kTokens), first_row_tile};
+  const ExpertTile tile = args.tiles[own];
+  return {tile.expert, tile.first, tile.count, first_row_tile};
+}
+
+template <class Mma, class Tile, MxResults kResults>
 __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
     sm121_mx_gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
@@ -204,9 +299,9 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
   const auto pitch = static_cast<uint32_t>(mx_scale_pitch(args.cols));
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
-  const int tiles = *args.tile_count;
+  const int tiles = mx_tiles<Tile>(args);
   for (int idx = static_cast<int>(blockIdx.x);; idx += static_cast<int>(gridDim.x)) {
-    const GemmWork work = mx_work(args, tiles, idx);
+    const GemmWork work = mx_work<Tile>(args, tiles, idx);
     if (work.count == 0) return;
     const int row_tile = work.first_row_tile + warp * Tile::kRowTiles;
     const bool multiplies = row_tile < row_tiles;  // else the warp only copies
@@ -220,30 +315,34 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
     __syncthreads();  // nobody reads what is copied over next
     const MxInputCopy<Tile> copy(args, work);
     copy.copy_scales(args, work, scales);
-    for (int i = 0; i < kMxStages - 1; ++i) copy.issue(ring, i, pairs);
+    for (int i = 0; i < Tile::kStages - 1; ++i) copy.issue(ring, i, pairs);
     MxSums<Tile> sums = {};
     for (int pair = 0; pair < pairs; ++pair) {
       if (pair + 1 < pairs) walk.next();  // else the last again
       for (int m = 0; m < Tile::kRowTiles; ++m) ahead[m].load(of_tiles[m], walk, lane);
-      ptx::async_wait<kMxStages - 2>();
+      ptx::async_wait<Tile::kStages - 2>();
       __syncthreads();  // everybody's copies have landed, and nobody reads the stage that is filled next
-      copy.issue(ring, pair + kMxStages - 1, pairs);
+      copy.issue(ring, pair + Tile::kStages - 1, pairs);
       if (multiplies)
-        multiply_pair<Mma, Tile>({ring + static_cast<uint32_t>(pair % kMxStages * Tile::kStageBytes),
+        multiply_pair<Mma, Tile>({ring + static_cast<uint32_t>(pair % Tile::kStages * Tile::kStageBytes),
                                   scales + static_cast<uint32_t>(2 * pair), pitch},
                                  work.count, w, sums);
       for (int m = 0; m < Tile::kRowTiles; ++m) w[m] = ahead[m];
     }
     ptx::async_wait<0>();
-    if constexpr (kOrder == layout::RowOrder::kGateUp) {
+    if constexpr (kResults == MxResults::kGated) {
       __syncthreads();  // x has been read
       leave_gated<Tile>(args, work, row_tile, ring, sums);
       __syncthreads();
-      store_rounded<Tile>(args, work, ring);
+      store_rounded<Mma, Tile>(args, work, ring);
     } else {
 #pragma unroll
       for (int m = 0; m < Tile::kRowTiles; ++m) {
         if (row_tile + m >= row_tiles) continue;
+        if constexpr (kResults == MxResults::kRows) {
+          store_rows32<Tile>(args, work, row_tile + m, sums[m]);
+          continue;
+        }
         const RowBias bias(args.bias, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4,
                            8);
         store_rows16({args.y16, args.rows, args.pairs}, work, {row_tile + m, 0, 1.0f}, bias, sums[m]);

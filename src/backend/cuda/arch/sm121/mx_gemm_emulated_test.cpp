@@ -13,29 +13,55 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <class Mma, int kTokens>
+template <class Mma, class Tile, MxResults kResults>
 void run_tile(const GemmArgs& args, const GemmPlan& plan) {
-  using Tile = MxTile<kTokens>;
+  ASSERT_EQ(plan.smem_bytes, mx_shared_bytes(Tile::kCodes, Tile::kTokens, args.cols));
   const emulation::Launch launch{.grid = plan.grid_x, .threads = kMxThreads, .predecessor = {}};
-  const std::string error = emulation::run(launch, [&] {
-    if (args.order == layout::RowOrder::kGateUp) return sm121_mx_gemm<Mma, Tile, layout::RowOrder::kGateUp>(args);
-    sm121_mx_gemm<Mma, Tile, layout::RowOrder::kPlain>(args);
-  });
+  const std::string error = emulation::run(launch, [&] { sm121_mx_gemm<Mma, Tile, kResults>(args); });
   ASSERT_EQ(error, "");
+}
+
+template <class Mma, layout::Packing kPacking, InputType kCodes, MxResults kResults>
+void run_tokens(const GemmArgs& args, const GemmPlan& plan) {
+  if (plan.tokens == 64) return run_tile<Mma, MxTile<kPacking, kCodes, 64>, kResults>(args, plan);
+  run_tile<Mma, MxTile<kPacking, kCodes, 128>, kResults>(args, plan);
+}
+
+template <class Mma, InputType kCodes>
+void run_experts(const GemmArgs& args, const GemmPlan& plan) {
+  if (args.u != nullptr) return run_tokens<Mma, layout::Packing::kMxfp4, kCodes, MxResults::kGated>(args, plan);
+  run_tokens<Mma, layout::Packing::kMxfp4, kCodes, MxResults::kRows16>(args, plan);
 }
 
 template <class Mma>
 void check(const MxExpertsCase& c) {
-  check_mx_experts<HostArray>(c, [](const GemmArgs& args, const GemmPlan& plan) {
-    if (plan.tokens == 64) return run_tile<Mma, 64>(args, plan);
-    run_tile<Mma, 128>(args, plan);
+  check_mx_experts<HostArray>(c, {c.hidden, c.inter}, [](const GemmArgs& args, const GemmPlan& plan) {
+    if (args.codes == InputType::kMxfp8) return run_experts<Mma, InputType::kMxfp8>(args, plan);
+    if (args.codes == InputType::kMxfp6) return run_experts<Mma, InputType::kMxfp6>(args, plan);
+    run_experts<Mma, InputType::kMxfp4>(args, plan);
   });
 }
 
+template <class Mma>
+void check(const MxDenseCase& c) {
+  check_mx_dense<HostArray>(c, mx_dense_matrix(c), [](const GemmArgs& args, const GemmPlan& plan) {
+    if (args.packing == layout::Packing::kMxfp8)
+      return run_tokens<Mma, layout::Packing::kMxfp8, InputType::kMxfp8, MxResults::kRows>(args, plan);
+    run_tokens<Mma, layout::Packing::kMxfp4, InputType::kMxfp8, MxResults::kRows>(args, plan);
+  });
+}
+
+constexpr InputType kAllCodes[] = {InputType::kMxfp8, InputType::kMxfp6, InputType::kMxfp4};
+constexpr layout::Packing kPackings[] = {layout::Packing::kMxfp8, layout::Packing::kMxfp4};
+
 TEST(mx_gemm_emulated, experts_are_the_plain_products_for_few_and_many_tokens) {
   using enum GemmRouting;
-  check<ScalarMx>({.tokens = 1, .experts = 4});
-  check<ScalarMx>({.tokens = 12, .experts = 6});
+  for (const InputType codes : kAllCodes) {
+    check<ScalarMx>({.tokens = 1, .experts = 4, .codes = codes});
+    check<ScalarMx>({.tokens = 12, .experts = 6, .codes = codes});
+    check<ScalarMx>(
+        {.routing = kSameForAll, .tokens = 65, .experts = 3, .tile = 128, .inter = 192, .topk = 1, .codes = codes});
+  }
   check<ScalarMx>({.routing = kSameForAll, .tokens = 33, .experts = 5, .topk = 2});  // some experts have none
   check<ScalarMx>({.routing = kSameForAll, .tokens = 65, .experts = 3, .inter = 192, .topk = 1});  // two tiles of 40
   check<ScalarMx>({.routing = kSameForAll, .tokens = 100, .experts = 3, .tile = 128, .inter = 192, .topk = 1});
@@ -47,13 +73,39 @@ TEST(mx_gemm_emulated, rows_beyond_the_last_block_are_left_out) {
 }
 
 TEST(mx_gemm_emulated, what_is_no_number_spoils_its_own_token_alone) {
-  check<ScalarMx>({.tokens = 9, .experts = 4, .inter = 192, .topk = 2, .nan_token = 4});
+  for (const InputType codes : kAllCodes)
+    check<ScalarMx>({.tokens = 9, .experts = 4, .inter = 192, .topk = 2, .nan_token = 4, .codes = codes});
 }
 
 TEST(mx_gemm_emulated, products_through_f16_are_the_plain_ones) {
-  check<EmulatedMx>({.tokens = 12, .experts = 6});
+  for (const InputType codes : kAllCodes) check<EmulatedMx>({.tokens = 12, .experts = 6, .codes = codes});
   check<EmulatedMx>(
       {.routing = GemmRouting::kSameForAll, .tokens = 70, .experts = 3, .tile = 128, .inter = 192, .topk = 1});
+}
+
+TEST(mx_gemm_emulated, dense_layers_are_the_plain_products_at_edges_of_tokens_and_rows) {
+  for (const layout::Packing packing : kPackings) {
+    for (const int tokens : {9, 63, 65}) check<ScalarMx>({.packing = packing, .tokens = tokens, .rows = 144});
+    check<ScalarMx>({.packing = packing, .tokens = 129, .rows = 160, .tile = 128, .sms = 1, .bias = true});
+    check<ScalarMx>({.packing = packing, .tokens = 9, .rows = 128, .cols = 2880, .stride = 5});
+    check<ScalarMx>({.packing = packing, .tokens = 11, .rows = 128, .cols = 4096, .tile = 128, .stride = 7});
+    check<EmulatedMx>({.packing = packing, .tokens = 70, .rows = 272, .tile = 128, .bias = true});
+  }
+}
+
+TEST(mx_gemm_emulated, dense_layers_have_every_column_where_it_belongs) {
+  for (const layout::Packing packing : kPackings)
+    check<ScalarMx>({.packing = packing, .tokens = 192, .rows = 128, .input = MxDenseCase::Input::kOneHot});
+}
+
+TEST(mx_gemm_emulated, dense_layers_take_every_code_and_extreme_scales) {
+  for (const layout::Packing packing : kPackings)
+    for (const GemmMatrix::Scales& scales : {GemmMatrix::Scales{20, 30}, GemmMatrix::Scales{150, 30}}) {
+      const MxDenseCase c{
+          .packing = packing, .tokens = 33, .rows = 128, .scales = scales, .input = MxDenseCase::Input::kCodes};
+      check<ScalarMx>(c);
+      check<EmulatedMx>(c);
+    }
 }
 
 }  // namespace

@@ -8,28 +8,42 @@
 
 namespace nibble::backend::cuda {
 
-template <class Mma, int kTokens, layout::RowOrder kOrder>
+template <class Mma, class Tile, MxResults kResults>
 void launch_mx_tile(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  constexpr Kernel kName = kOrder == layout::RowOrder::kGateUp ? kernel::kSm121GateUpGemm : kernel::kSm121DownGemm;
-  require_shape(plan.smem_bytes == mx_shared_bytes(kTokens, args.cols), kName, "the plan's shared memory",
-                plan.smem_bytes);
-  require_shape(plan.smem_bytes <= kMxBlockBytes, kName, "at most 99 KB of shared memory", plan.smem_bytes);
-  auto* const kernel = sm121_mx_gemm<Mma, MxTile<kTokens>, kOrder>;
-  launch_chained(kernel, {kName, on, plan.grid_x, kMxThreads, plan.smem_bytes}, args);
+  const Kernel name = kernel::sm121_mx_kernel(args);
+  require_shape(plan.smem_bytes == mx_shared_bytes(Tile::kCodes, Tile::kTokens, args.cols), name,
+                "the plan's shared memory", plan.smem_bytes);
+  require_shape(plan.smem_bytes <= kMxBlockBytes, name, "at most 99 KB of shared memory", plan.smem_bytes);
+  auto* const kernel = sm121_mx_gemm<Mma, Tile, kResults>;
+  launch_chained(kernel, {name, on, plan.grid_x, kMxThreads, plan.smem_bytes}, args);
 }
 
-template <class Mma, layout::RowOrder kOrder>
+template <class Mma, layout::Packing kPacking, InputType kCodes, MxResults kResults>
 void launch_mx_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  if (plan.tokens == 64) return launch_mx_tile<Mma, 64, kOrder>(args, plan, on);
-  require_shape(plan.tokens == 128, kernel::kSm121DownGemm, "tiles of 64 or 128 tokens", plan.tokens);
-  launch_mx_tile<Mma, 128, kOrder>(args, plan, on);
+  if (plan.tokens == 64) return launch_mx_tile<Mma, MxTile<kPacking, kCodes, 64>, kResults>(args, plan, on);
+  require_shape(plan.tokens == 128, kernel::sm121_mx_kernel(args), "tiles of 64 or 128 tokens", plan.tokens);
+  launch_mx_tile<Mma, MxTile<kPacking, kCodes, 128>, kResults>(args, plan, on);
+}
+
+template <class Mma, InputType kCodes>
+void launch_mx_experts(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
+  if (args.u != nullptr) return launch_mx_tokens<Mma, kPacking, kCodes, MxResults::kGated>(args, plan, on);
+  launch_mx_tokens<Mma, kPacking, kCodes, MxResults::kRows16>(args, plan, on);
 }
 
 template <class Mma>
 void launch_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  using enum InputType;
   check_mx_args(args);
-  if (args.order == layout::RowOrder::kGateUp) return launch_mx_tokens<Mma, layout::RowOrder::kGateUp>(args, plan, on);
-  launch_mx_tokens<Mma, layout::RowOrder::kPlain>(args, plan, on);
+  if (args.tiles == nullptr) {
+    if (args.packing == layout::Packing::kMxfp8)
+      return launch_mx_tokens<Mma, layout::Packing::kMxfp8, kMxfp8, MxResults::kRows>(args, plan, on);
+    return launch_mx_tokens<Mma, layout::Packing::kMxfp4, kMxfp8, MxResults::kRows>(args, plan, on);
+  }
+  if (args.codes == kMxfp8) return launch_mx_experts<Mma, kMxfp8>(args, plan, on);
+  if (args.codes == kMxfp6) return launch_mx_experts<Mma, kMxfp6>(args, plan, on);
+  launch_mx_experts<Mma, kMxfp4>(args, plan, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -13,13 +13,23 @@ namespace {
 
 using enum GemmRouting;
 
+constexpr InputType kAllCodes[] = {InputType::kMxfp8, InputType::kMxfp6, InputType::kMxfp4};
+constexpr layout::Packing kPackings[] = {layout::Packing::kMxfp8, layout::Packing::kMxfp4};
+
 class MxGemm : public CudaTest {
  protected:
-  void check(const MxExpertsCase& c) {
-    check_mx_experts<DeviceArray>(c, [&](const GemmArgs& args, const GemmPlan& plan) {
+  void check(const MxExpertsCase& c, const MxMatrices& matrices) {
+    check_mx_experts<DeviceArray>(c, matrices, [&](const GemmArgs& args, const GemmPlan& plan) {
       (native() ? sm121_mx_gemm : emulated_mx_gemm)(args, plan, on_);
     });
   }
+  void check(const MxExpertsCase& c) { check(c, {c.hidden, c.inter}); }
+  void check(const MxDenseCase& c, const GemmMatrix& w) {
+    check_mx_dense<DeviceArray>(c, w, [&](const GemmArgs& args, const GemmPlan& plan) {
+      (native() ? sm121_mx_gemm : emulated_mx_gemm)(args, plan, on_);
+    });
+  }
+  void check(const MxDenseCase& c) { check(c, mx_dense_matrix(c)); }
   [[nodiscard]] static bool native() {
     static const bool is = open_device(0).major == 12 && cuda_available().yes;
     return is;
@@ -30,34 +40,84 @@ TEST_F(MxGemm, experts_are_the_plain_products_at_edges_of_tokens) {
   for (const int tile : kMxGemmTokens)
     for (const int tokens : {1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129})
       for (const GemmRouting routing : {kRandom, kSameForAll})  // some experts have none; one has all
-        check({.routing = routing, .tokens = tokens, .experts = 7, .tile = tile, .sms = 40});
+        for (const InputType codes : kAllCodes)
+          check(MxExpertsCase{
+              .routing = routing, .tokens = tokens, .experts = 7, .tile = tile, .sms = 40, .codes = codes});
 }
 
 TEST_F(MxGemm, what_is_no_number_spoils_its_own_token_alone) {
-  for (const int tile : kMxGemmTokens) check({.tokens = 70, .experts = 4, .tile = tile, .nan_token = 41});
+  for (const int tile : kMxGemmTokens)
+    for (const InputType codes : kAllCodes)
+      check(MxExpertsCase{.tokens = 70, .experts = 4, .tile = tile, .nan_token = 41, .codes = codes});
 }
 
 TEST_F(MxGemm, experts_are_the_plain_products_whatever_the_grid) {
   for (const int tile : kMxGemmTokens)
     for (const int sms : {1, 2, 5, 132})
-      check({.tokens = 50, .experts = 12, .tile = tile, .hidden = 576, .inter = 384, .sms = sms});
+      check(MxExpertsCase{.tokens = 50, .experts = 12, .tile = tile, .hidden = 576, .inter = 384, .sms = sms});
 }
 
 TEST_F(MxGemm, experts_are_the_plain_products_at_the_model_s_widths) {
+  constexpr int kWidth = 2880;
+  const MxMatrices matrices(kWidth, kWidth);
+  MxExpertsCase c{.experts = 32, .hidden = kWidth, .inter = kWidth, .sms = 48, .blocks = 1};
   for (const int tile : kMxGemmTokens) {
+    c.tile = tile;
     for (const int tokens : {1, 9, 65, 129})
-      check({.tokens = tokens, .experts = 32, .tile = tile, .hidden = 2880, .inter = 2880, .sms = 48, .blocks = 1});
-    check({.tokens = 130, .experts = 128, .tile = tile, .hidden = 2880, .inter = 2880, .sms = 132, .blocks = 1});
-    check({.routing = kSameForAll,
-           .tokens = 128,
-           .experts = 32,
-           .tile = tile,
-           .hidden = 2880,
-           .inter = 2880,
-           .sms = 48,
-           .blocks = 1});
-    check({.tokens = 65, .experts = 1, .tile = tile, .hidden = 2880, .inter = 2880, .topk = 1, .sms = 48, .blocks = 1});
+      for (const InputType codes : kAllCodes) {
+        if (codes != InputType::kMxfp8 && tokens != 65) continue;
+        c.tokens = tokens;
+        c.codes = codes;
+        check(c, matrices);
+      }
+    MxExpertsCase same = c, lone = c;
+    same.routing = kSameForAll;
+    check(same, matrices);
+    lone.experts = lone.topk = 1;
+    check(lone, matrices);
   }
+  c.tokens = 130;
+  c.experts = 128;
+  c.sms = 132;
+  check(c, matrices);
+}
+
+TEST_F(MxGemm, dense_layers_are_the_plain_products_at_edges_of_tokens) {
+  for (const int tile : kMxGemmTokens)
+    for (const layout::Packing packing : kPackings)
+      for (const int tokens : {9, 63, 64, 65, 127, 128, 129, 300})
+        check(MxDenseCase{
+            .packing = packing, .tokens = tokens, .rows = 144, .tile = tile, .sms = 40, .bias = tokens % 2 == 0});
+}
+
+TEST_F(MxGemm, dense_layers_are_the_plain_products_at_the_model_s_widths) {
+  struct Shape {
+    int rows, cols;
+  };
+  for (const layout::Packing packing : kPackings)
+    for (const Shape& shape : {Shape{5120, 2880}, Shape{2880, 4096}}) {
+      MxDenseCase c{.packing = packing, .rows = shape.rows, .cols = shape.cols, .sms = 48, .stride = 97};
+      const GemmMatrix w = mx_dense_matrix(c);
+      for (const int tokens : {9, 65, 129, 300})
+        for (const int tile : kMxGemmTokens) {
+          c.tokens = tokens;
+          c.tile = tile;
+          check(c, w);
+        }
+    }
+}
+
+TEST_F(MxGemm, dense_layers_have_every_column_where_it_belongs) {
+  for (const int tile : kMxGemmTokens)
+    for (const layout::Packing packing : kPackings)
+      check(MxDenseCase{
+          .packing = packing, .tokens = 384, .cols = 384, .tile = tile, .input = MxDenseCase::Input::kOneHot});
+}
+
+TEST_F(MxGemm, dense_layers_take_every_code_and_extreme_scales) {
+  for (const layout::Packing packing : kPackings)
+    for (const GemmMatrix::Scales& scales : {GemmMatrix::Scales{20, 30}, GemmMatrix::Scales{150, 30}})
+      check(MxDenseCase{.packing = packing, .tokens = 65, .scales = scales, .input = MxDenseCase::Input::kCodes});
 }
 
 }  // namespace

@@ -11,6 +11,8 @@ namespace {
 // Pairs of an expert, in the mean, from which tiles of 128 tokens are the better ones: below, an uneven router fills
 // few of them, and weights come from memory no faster. Predicted, not measured.
 constexpr int kManyPairs = 48;
+// The same of a matrix that is not an expert's: all its tiles but the last are full.
+constexpr int kManyTokens = 64;
 
 void require_mx(bool holds, const char* want, const GemmArgs& a) {
   if (holds) return;
@@ -22,8 +24,10 @@ void require_mx(bool holds, const char* want, const GemmArgs& a) {
 
 GemmPlan plan_mx_gemm(const GemmShape& s, const DeviceFacts& card, int tile_tokens) {
   require_tiles(s);
-  const int wanted = s.tokens > kManyPairs * s.experts ? 128 : 64, tokens = tile_tokens == 0 ? wanted : tile_tokens;
-  const int bytes = mx_shared_bytes(tokens, static_cast<int>(s.cols));
+  const bool many = s.tokens > (s.experts > 1 ? kManyPairs * s.experts : kManyTokens);
+  const int wanted = many ? 128 : 64, tokens = tile_tokens == 0 ? wanted : tile_tokens;
+  check(in_mx_blocks(s.activations), "the GEMMs of block-scaled products multiply codes");
+  const int bytes = mx_shared_bytes(codes_of(s.activations), tokens, static_cast<int>(s.cols));
   const int64_t tiles = s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tokens) : ceil_div(s.tokens, tokens);
   const int64_t works = tiles * ceil_div(s.rows / layout::kTileRows, kMxRowTiles);
   constexpr int kReserved = 1024;  // of each CTA's shared memory
@@ -37,21 +41,32 @@ GemmPlan plan_mx_gemm(const GemmShape& s, const DeviceFacts& card, int tile_toke
 }
 
 GemmCost mx_cost(const GemmArgs& a, int distinct_experts) {
-  const int64_t results = a.u != nullptr ? layout::mx_row_bytes(a.rows / 2) : 2 * a.rows;
-  return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + int64_t{2} * a.rows) +
-                   int64_t{a.tokens} / a.x_share * layout::mx_row_bytes(a.cols) + a.tokens * results,
+  const MxFormat codes = element_of(a.codes);
+  const int64_t results = a.u != nullptr     ? layout::mx_row_bytes(codes, a.rows / 2)
+                          : a.y16 != nullptr ? int64_t{2} * a.rows
+                                             : int64_t{4} * a.rows;
+  const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
+  return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
+                   int64_t{a.tokens} / a.x_share * layout::mx_row_bytes(codes, a.cols) + a.tokens * results,
           .flops = int64_t{2} * a.tokens * a.rows * a.cols};
 }
 
 void check_mx_args(const GemmArgs& a) {
   check_args(a);
-  require_mx(a.packing == layout::Packing::kMxfp4, "MXFP4 weights", a);
-  require_mx(a.tiles != nullptr && a.x_rows == 0 && a.down.weights == nullptr, "tokens by expert, a launch per product",
-             a);
-  require_mx(a.u != nullptr || a.y16 != nullptr, "u or y16", a);
+  require_mx(in_codes(a.codes), "codes", a);
+  require_mx(a.cols % layout::kMxPairK == 0, "cols in pairs of blocks of 32", a);
+  require_mx(a.x_rows == 0 && a.down.weights == nullptr, "rows of codes, a launch per product", a);
+  const bool grouped = a.tiles != nullptr;
+  require_mx(
+      grouped ? a.u != nullptr || a.y16 != nullptr : a.parts[0].rows == a.rows && a.order == layout::RowOrder::kPlain,
+      "u or y16 of experts, else one part of rows as they are packed", a);
+  require_mx(a.packing == layout::Packing::kMxfp4 || (!grouped && a.packing == layout::Packing::kMxfp8),
+             "MXFP4 weights, or MXFP8 of no experts", a);
+  require_mx(grouped || a.codes == InputType::kMxfp8, "MXFP8 codes, or experts", a);
   require_mx(a.u == nullptr || a.rows / 2 % layout::kMxPairK == 0, "inter in pairs of blocks of 32", a);
-  require_mx(int64_t{a.tokens} * layout::mx_row_bytes(std::max(a.cols, a.rows / 2)) < int64_t{1} << 32,
-             "x and u of less than 2^32 bytes", a);
+  require_mx(
+      int64_t{a.tokens} * layout::mx_row_bytes(element_of(a.codes), std::max(a.cols, a.rows / 2)) < int64_t{1} << 32,
+      "x and u of less than 2^32 bytes", a);
 }
 
 }  // namespace nibble::backend::cuda

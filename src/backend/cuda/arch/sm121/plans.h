@@ -1,5 +1,5 @@
 #pragma once
-// The experts' GEMMs on block-scaled products: their tiles, shared memory, plans and cost. Plain C++.
+// GEMMs on block-scaled products: their tiles, shared memory, plans and cost. Plain C++.
 
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/dense/gemm_plan.h"
@@ -12,7 +12,6 @@ namespace nibble::backend::cuda {
 // sm121_mx_gemm: 8 tiles of 16 rows, up to 64 or 128 tokens.
 inline constexpr int kMxGemmTokens[] = {64, 128};
 inline constexpr int kMxRowTiles = 8, kMxWarpRowTiles = 2, kMxThreads = kMxRowTiles / kMxWarpRowTiles * 32;
-inline constexpr int kMxStages = 4;
 inline constexpr int kMxBlockBytes = 99 * 1024;  // of shared memory that a block has on compute capability 12
 // CTAs of an SM that its registers hold.
 [[nodiscard]] constexpr int mx_ctas(int tokens) { return tokens == 128 ? 2 : 3; }
@@ -24,23 +23,31 @@ inline constexpr int kMxBlockBytes = 99 * 1024;  // of shared memory that a bloc
 }
 // Gate and up rows leave 64 channels of each token here, in f32, before they are rounded; the rest is padding.
 inline constexpr int kMxChannels = kMxRowTiles * layout::kTileRows / 2, kMxChannelPitch = (kMxChannels + 4) * 4;
-[[nodiscard]] constexpr int mx_ring_bytes(int tokens) { return kMxStages * tokens * layout::kMxPairK; }
-[[nodiscard]] constexpr int mx_shared_bytes(int tokens, int cols) {
-  const int multiply = mx_ring_bytes(tokens) + tokens * mx_scale_pitch(cols), leave = tokens * kMxChannelPitch;
+[[nodiscard]] constexpr int mx_stage_bytes(InputType codes, int tokens) {
+  return tokens * layout::mx_code_bytes(element_of(codes), layout::kMxPairK);
+}
+// A fourth one would leave an SM one CTA of 128 tokens of K = 4096; its products take long enough to hide two.
+[[nodiscard]] constexpr int mx_stages(InputType codes, int tokens) {
+  return tokens == 128 && codes != InputType::kMxfp4 ? 3 : 4;
+}
+[[nodiscard]] constexpr int mx_shared_bytes(InputType codes, int tokens, int cols) {
+  const int multiply = mx_stages(codes, tokens) * mx_stage_bytes(codes, tokens) + tokens * mx_scale_pitch(cols);
+  const int leave = tokens * kMxChannelPitch;
   return multiply > leave ? multiply : leave;
 }
-static_assert(mx_shared_bytes(128, 2880) == 47104 && mx_shared_bytes(64, 2880) == 23552);
-static_assert(mx_shared_bytes(128, 4096) <= kMxBlockBytes);
-static_assert(mx_ctas(128) * (mx_shared_bytes(128, 2880) + 1024) <= 100 * 1024, "two CTAs to an SM");
+static_assert(mx_shared_bytes(InputType::kMxfp8, 128, 2880) == 38912 &&
+              mx_shared_bytes(InputType::kMxfp8, 64, 2880) == 23552);
+static_assert(mx_shared_bytes(InputType::kMxfp8, 128, 4096) <= kMxBlockBytes);
+static_assert(mx_ctas(128) * (mx_shared_bytes(InputType::kMxfp8, 128, 4096) + 1024) <= 100 * 1024, "two CTAs to an SM");
 
-// Whole tiles of tokens of one expert by whole blocks of rows; the grid takes them in turn. All of a step's grouped
-// launches must use the same tile: plan with the larger rows. tile_tokens 0: by the mean of an expert's pairs. Throws
-// Error(kUnsupported) for a shape that has no tiles.
+// Whole tiles of tokens, of one expert where there are several, by whole blocks of rows; the grid takes them in turn.
+// All of a step's grouped launches must use the same tile: plan with the larger rows. shape.activations: kMxfp8, kMxfp6
+// or kMxfp4. tile_tokens 0: by the mean of an expert's pairs. Throws Error(kUnsupported) for a shape that has no tiles.
 [[nodiscard]] GemmPlan plan_mx_gemm(const GemmShape& shape, const DeviceFacts& card, int tile_tokens = 0);
-// Activations are a byte and a 32nd each, u's too.
+// Activations are a code and a 32nd of a byte each, u's too.
 [[nodiscard]] GemmCost mx_cost(const GemmArgs& args, int distinct_experts);
-// GemmArgs, of which x and u are rows of layout/mx_b_n8k64.h: x of tokens / x_share, u of tokens. Throws as check_args
-// there.
+// GemmArgs, of which x and u are codes: x of tokens / x_share rows, u of tokens. Grouped: MXFP4 weights, u or y16; else
+// MXFP4 or MXFP8 weights with MXFP8 codes, one part. Throws as check_args there.
 void check_mx_args(const GemmArgs& args);
 
 }  // namespace nibble::backend::cuda

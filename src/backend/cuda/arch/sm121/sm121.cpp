@@ -8,12 +8,28 @@ namespace nibble::backend::cuda {
 namespace {
 
 std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const DeviceFacts& card) {
-  if (s.activations != Activations::kMxfp8 || s.inter % layout::kMxPairK != 0 || s.hidden % layout::kMxPairK != 0)
+  if (!in_mx_blocks(s.activations) || s.inter % layout::kMxPairK != 0 || s.hidden % layout::kMxPairK != 0)
     return std::nullopt;
-  const GemmPlan first = plan_mx_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card, s.tile_tokens);
-  const GemmPlan second = plan_mx_gemm({s.hidden, s.inter, s.pairs, s.experts}, card, first.tokens);
-  return ExpertsPlan{
-      .gate_up = kernel::kSm121GateUpGemm, .down = kernel::kSm121DownGemm, .first = first, .second = second};
+  const InputType codes = codes_of(s.activations);
+  GemmShape gate_up{.rows = 2 * s.inter, .cols = s.hidden, .tokens = s.pairs, .experts = s.experts};
+  gate_up.activations = s.activations;
+  GemmShape down = gate_up;
+  down.rows = s.hidden;
+  down.cols = s.inter;
+  const GemmPlan first = plan_mx_gemm(gate_up, card, s.tile_tokens);
+  return ExpertsPlan{.gate_up = kernel::by_codes(kernel::kSm121GateUpGemm, codes),
+                     .down = kernel::by_codes(kernel::kSm121DownGemm, codes),
+                     .first = first,
+                     .second = plan_mx_gemm(down, card, first.tokens),
+                     .input = codes};
+}
+
+std::optional<Served<GemmPlan>> serve_sm121_dense(const GemmShape& s, const DeviceFacts& card) {
+  if (s.activations != Activations::kMxfp8 || s.packing == layout::Packing::kBf16 || s.experts > 1 ||
+      s.cols % layout::kMxPairK != 0)
+    return std::nullopt;
+  const bool mxfp8 = s.packing == layout::Packing::kMxfp8;
+  return Served<GemmPlan>{mxfp8 ? kernel::kSm121DenseMxfp8Gemm : kernel::kSm121DenseMxfp4Gemm, plan_mx_gemm(s, card)};
 }
 
 }  // namespace
@@ -23,7 +39,8 @@ Arch sm121() {
   return {
       .name = "sm121",
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
-      .experts = {.serve = serve_sm121_experts, .input = InputType::kMxfp8},
+      .gemm = {.serve = serve_sm121_dense, .codes = true},
+      .experts = {.serve = serve_sm121_experts},
       .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .exact16 = false},
   };  // not tuned: nobody has measured
 }

@@ -8,6 +8,6 @@ inline constexpr int kCode = NIBBLE_EMULATED_CODE;
 #else
 inline constexpr int kCode = 900;
 #endif
-inline constexpr bool kHasBulk = kCode >= 900, kHasE4m3 = kCode >= 890;
+inline constexpr bool kHasBulk = kCode >= 900, kHasE4m3 = kCode >= 890, kHasSmallFloats = false;
 
 }  // namespace nibble::backend::cuda::ptx

@@ -28,13 +28,14 @@ inline float exp2_approx(float x) { return std::exp2(x); }
 inline float reciprocal_approx(float x) { return 1 / x; }
 inline float min_nan(float a, float b) { return std::isnan(a) || a < b ? a : b; }
 inline float max_nan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
-inline uint32_t permute_bytes(uint32_t word, uint32_t selector) {
+inline uint32_t permute_bytes(uint32_t first, uint32_t second, uint32_t selector) {
   uint32_t result = 0;
   for (int i = 0; i < 4; ++i) {
     const uint32_t from = selector >> (4 * i) & 7u;
-    result |= (from < 4 ? word >> (8 * from) & 0xffu : 0u) << (8 * i);
+    result |= ((from < 4 ? first >> 8 * from : second >> 8 * (from - 4)) & 0xffu) << (8 * i);
   }
   return result;
 }
+inline uint32_t permute_bytes(uint32_t word, uint32_t selector) { return permute_bytes(word, 0, selector); }
 
 }  // namespace nibble::backend::cuda::ptx

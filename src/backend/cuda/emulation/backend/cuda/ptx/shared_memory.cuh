@@ -13,6 +13,11 @@ inline uint4 load_shared16(uint32_t address) {
   std::memcpy(&v, smem + address, 16);
   return v;
 }
+inline uint2 load_shared8(uint32_t address) {
+  uint2 v;
+  std::memcpy(&v, smem + address, 8);
+  return v;
+}
 inline uint32_t load_shared4(uint32_t address) {
   uint32_t v = 0;
   std::memcpy(&v, smem + address, 4);

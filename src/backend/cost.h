@@ -5,11 +5,13 @@
 
 #include "backend/args.h"
 #include "backend/dims.h"
+#include "backend/shards.h"
 #include "backend/stage.h"
 #include "backend/weights.h"
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace nibble::backend {
@@ -60,8 +62,9 @@ struct StepShape {
 };
 
 struct CostModel {
-  Dims dims;
+  Dims dims;  // of the whole model
   StoredFormats formats;
+  std::optional<Shard> shard{};  // what one rank reads, computes and holds; none: all of it
 
   // What one tensor makes of a step, in one layer.
   [[nodiscard]] Cost of(WeightRole role, const StepShape& step) const;
@@ -76,6 +79,9 @@ struct CostModel {
   [[nodiscard]] int64_t weight_bytes() const;
   // Of one tensor.
   [[nodiscard]] double bytes_of(WeightRole role) const;
+
+ private:
+  [[nodiscard]] double values(WeightRole role) const;
 };
 
 }  // namespace nibble::backend

@@ -122,4 +122,8 @@ Dims dims_of(Dims dims, const Shard& shard) {
   return dims;
 }
 
+int threads_of(int rank, const Ranks& ranks, int threads) {
+  return std::max(1, threads * (rank + 1) / ranks.count - threads * rank / ranks.count);
+}
+
 }  // namespace nibble::backend

@@ -35,7 +35,7 @@ constexpr Dims k120b{.layers = 36,
 
 Dims dims_with(int64_t heads, int64_t kv_heads, int64_t inter, int64_t experts, int64_t vocab) {
   Dims d = k120b;
-  d.hidden = 32;
+  d.hidden = 2;
   d.heads = heads;
   d.kv_heads = kv_heads;
   d.head_dim = 6;
@@ -46,8 +46,8 @@ Dims dims_with(int64_t heads, int64_t kv_heads, int64_t inter, int64_t experts, 
 }
 
 std::vector<Dims> shapes() {
-  return {dims_with(64, 8, 2880, 128, 333), dims_with(8, 2, 192, 8, 4096), dims_with(6, 3, 32, 5, 7),
-          dims_with(12, 3, 416, 7, 1),      dims_with(5, 5, 64, 1, 1000),  dims_with(16, 16, 96, 3, 17)};
+  return {dims_with(64, 8, 2880, 9, 333), dims_with(8, 2, 192, 8, 4096), dims_with(6, 3, 32, 5, 7),
+          dims_with(12, 3, 416, 7, 1),    dims_with(5, 5, 64, 1, 1000),  dims_with(16, 16, 96, 3, 17)};
 }
 
 std::vector<Ranks> ranks_for(const Dims& d) {

@@ -595,9 +595,9 @@ class Flags(Case):
             self.refused(2, "serve", TINY, *flags, says=says)
 
     def test_refusals(self):
-        for flags, says in ((("--tensor-parallel-size", 2), "one device serves"), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
+        for flags, says in ((("--tensor-parallel-size", 3), ("--tensor-parallel-size", "8 query heads", "found 3")), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),
-                            (("-tp", 2), "one device serves"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
+                            (("-dp", 2), "one engine serves"), (("-pp", 2), "--tensor-parallel-size is the one way"), (("--backend", "cuda", "-tp", 2), "several cards are not served yet"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
                             (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
                             (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
                             (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"),

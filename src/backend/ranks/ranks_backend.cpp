@@ -235,10 +235,6 @@ class RanksBackend final : public Backend {
 
 }  // namespace
 
-int threads_of(int rank, const Ranks& ranks, int threads) {
-  return std::max(1, threads * (rank + 1) / ranks.count - threads * rank / ranks.count);
-}
-
 std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, int threads,
                                             const MakeRank& make) {
   validate(ranks, config.dims);

@@ -14,11 +14,8 @@ namespace nibble::backend {
 // One rank's backend, with so many threads of its own.
 using MakeRank = std::function<std::unique_ptr<Backend>(const BackendConfig& config, int threads)>;
 
-// Each rank has its share of the threads, but at least one. Throws what validate(ranks, config.dims) throws.
+// Each rank has threads_of() the threads. Throws what validate(ranks, config.dims) throws.
 [[nodiscard]] std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, int threads,
                                                           const MakeRank& make);
-
-// Of `threads`, the rank's share.
-[[nodiscard]] int threads_of(int rank, const Ranks& ranks, int threads);
 
 }  // namespace nibble::backend

@@ -119,6 +119,13 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
   return {needs, host_limit()};
 }
 
+Budget times(int count, Budget budget) {
+  for (int64_t* bytes :
+       {&budget.needs.weights, &budget.needs.kv, &budget.needs.activations, &budget.needs.graphs, &budget.needs.upload})
+    *bytes *= count;
+  return budget;
+}
+
 Budget check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
   const Budget budget = budget_of(options, config, cost);
   if (budget.needs.total() <= budget.limit.bytes) return budget;

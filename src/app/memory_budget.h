@@ -54,6 +54,9 @@ struct Budget {
 [[nodiscard]] Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config,
                                const backend::CostModel& cost);
 
+// Of so many of them beside one another.
+[[nodiscard]] Budget times(int count, Budget budget);
+
 // Weights that --load-format dummy makes in the host's memory, on every backend; 0 for files.
 [[nodiscard]] int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims);
 [[nodiscard]] MemoryLimit host_limit();

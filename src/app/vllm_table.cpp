@@ -38,7 +38,7 @@ constexpr ForeignRow kRows[] = {
     {"--dtype", "auto bfloat16", kNothing, "activations are 16 bits wide with sums in 32"},
     {"--pipeline-parallel-size --decode-context-parallel-size --prefill-context-parallel-size", "1", kNothing,
      "--tensor-parallel-size is the one way to split a model"},
-    {"--data-parallel-size --data-parallel-size-local", "1", kNothing, "one engine serves"},
+    {"--data-parallel-size-local", "1", kNothing, "one process serves all of --data-parallel-size"},
     {"--nnodes", "1", kNothing, "one process serves"},
     {"--node-rank", "0", kNothing, "one process serves"},
     {"--master-addr --master-port --all2all-backend --max-parallel-loading-workers", "", kNothing,
@@ -117,11 +117,12 @@ constexpr ForeignRow kRows[] = {
     // Flags that would change what is served.
     {"--speculative-config", "", kRefused, "speculative decoding is not built yet"},
     {"--enable-eplb --enable-dbo", "-", kRefused, "experts stay on their rank"},
-    {"--data-parallel-hybrid-lb --data-parallel-external-lb", "-", kRefused, "one engine serves"},
+    {"--data-parallel-hybrid-lb --data-parallel-external-lb", "-", kRefused,
+     "one port serves all of --data-parallel-size"},
     {"--headless", "-", kRefused, "one process serves"},
     {"--data-parallel-rank --data-parallel-start-rank --data-parallel-address --data-parallel-rpc-port "
      "--data-parallel-backend",
-     "", kRefused, "one engine serves"},
+     "", kRefused, "one process serves all of --data-parallel-size"},
     {"--enable-lora", "-", kRefused, "there are no adapters"},
     {"--lora-modules", "*", kRefused, "there are no adapters"},
     {"--tool-server", "", kRefused, "there are no built-in tools"},

@@ -39,18 +39,8 @@ void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
   }
 }
 
-// What no own expert computes is read with the rest.
-void Moe::clear_others(float* hidden) const {
-  for (int64_t e = 0; e < dims_.experts; ++e) {
-    if (own_.has(e)) continue;
-    for (const int32_t slot : experts_[static_cast<size_t>(e)].slots)
-      std::fill_n(hidden + slot * dims_.inter, dims_.inter, 0.0f);
-  }
-}
-
 void Moe::run(const ExpertWeights& w, float* x, float* hidden, float* delta) {
   if (dims_.inter == 0) return;
-  clear_others(hidden);
   linear_.round_inputs({x, {tokens_, dims_.hidden}});
   gate_up(w, x, hidden);
   linear_.round_inputs({hidden, {tokens_ * dims_.topk, dims_.inter}});

@@ -39,7 +39,6 @@ class Moe {
     std::vector<int32_t> tokens;  // the same tokens
   };
 
-  void clear_others(float* hidden) const;
   void gate_up(const ExpertWeights& w, const float* x, float* hidden);
   void down(const ExpertWeights& w, const float* hidden, float* delta);
 

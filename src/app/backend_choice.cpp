@@ -55,6 +55,8 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
     return with_fast(o, ask ? backend::cuda_plan_device() : card);
   };
   if (options.run.backend != BackendKind::kAuto) return fast(options);
+  if (options.run.ranks.count > 1 && backend::cuda_available().yes)  // who has cards did not mean the CPU
+    backend::validate(options.run, {BackendKind::kCuda}, "a card");
   ModelOptions with = options;
   with.run.backend = BackendKind::kCuda;
   const auto of_a_host = backend::misfit(options.run, {BackendKind::kCuda});
@@ -68,6 +70,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
 ModelOptions resolved(ModelOptions options) {
   const backend::RunConfig& run = options.run;
   backend::validate(run, {run.backend}, options.backend_why);
+  if (run.ranks.count > 1) backend::validate(run.ranks, open_config(options).config.dims);
   options.run = run.backend == BackendKind::kCpu ? backend::resolved_cpu(run)
                 : run.backend == BackendKind::kReference
                     ? backend::resolved_reference(run)

@@ -6,6 +6,7 @@
 #include "app/gguf_model.h"
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
+#include "app/rank_memory.h"
 #include "backend/cost.h"
 #include "backend/cpu/plan.h"
 #include "backend/cuda/card/cards.h"
@@ -120,6 +121,32 @@ Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool)
   return {.wide = wide, .read = !parts.empty()};
 }
 
+// What each rank holds; of a card, how far its memory goes.
+Json ranks_json(const InspectOptions& options, const backend::CostModel& cost, const model::ModelConfig& config,
+                const std::optional<backend::cuda::DeviceFacts>& card) {
+  Json json = Json::array();
+  for (const RankMemory& of : rank_memory(cost, config, options.model.run.ranks, options.depths.front())) {
+    const backend::Shard& s = of.shard;
+    Json& rank = json.emplace_back(Json{{"rank", s.rank},
+                                        {"heads", s.heads.count},
+                                        {"kv_heads", s.kv_heads.count},
+                                        {"experts", s.experts.count},
+                                        {"inter", s.inter.count},
+                                        {"weight_bytes", of.weights},
+                                        {"kv_context", options.depths.front()},
+                                        {"kv_bytes", of.kv}});
+    if (card) {
+      const MemoryLimit limit = device_limit(card->memory_bytes, card->memory_bytes,
+                                             *backend::with_defaults(options.model.run).gpu_memory_utilization);
+      rank["memory_bytes"] = limit.bytes;
+      rank["kv_tokens"] = kv_tokens_beside(cost, config, of, limit.bytes);
+    } else {
+      rank["copied_bytes"] = of.copied;
+    }
+  }
+  return json;
+}
+
 class Planner {
  public:
   Planner(const InspectOptions& options, const model::ModelConfig& config, std::span<const backend::HostWeight> weights)
@@ -141,10 +168,13 @@ class Planner {
   }
 
   [[nodiscard]] std::string device() const {
+    const int ranks = options_.model.run.ranks.count;
+    if (ranks > 1) return fmt::format("cpu, {} threads for {} ranks; of the first:", options_.model.run.threads, ranks);
     return card_ ? fmt::format("cuda, {} ({} multiprocessors)", card_->name, card_->multiprocessors)
                  : fmt::format("cpu, {} threads", options_.model.run.threads);
   }
 
+  [[nodiscard]] Json ranks() const { return ranks_json(options_, cost_, config_, {}); }
   [[nodiscard]] const std::string& conversions() const { return conversions_; }
   // Of the MXFP4 weights on a card; else empty.
   [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
@@ -207,6 +237,43 @@ class Planner {
   Scales scales_;
 };
 
+std::string ranks_text(const Json& ranks, Terminal& terminal) {
+  const bool card = ranks.front().contains("kv_tokens");
+  const auto bytes = [](const Json& value) { return format_bytes(value.get<double>()); };
+  std::string out = terminal.bold(fmt::format("memory of each of {} ranks", ranks.size()));
+  out += fmt::format("\n  {:>4}  {:>5}  {:>8}  {:>7}  {:>5}  {:>9}  {:>9}  {:>20}", "rank", "heads", "KV heads",
+                     "experts", "width", "weights", card ? "of" : "copied",
+                     fmt::format("KV of {} tokens", ranks.front()["kv_context"].get<int64_t>()));
+  out += card ? fmt::format("  {:>12}\n", "KV tokens") : "\n";
+  for (const Json& rank : ranks) {
+    const auto number = [&](const char* name) { return rank[name].get<int64_t>(); };
+    out += fmt::format("  {:>4}  {:>5}  {:>8}  {:>7}  {:>5}  {:>9}  {:>9}  {:>20}", number("rank"), number("heads"),
+                       number("kv_heads"), number("experts"), number("inter"), bytes(rank["weight_bytes"]),
+                       bytes(rank[card ? "memory_bytes" : "copied_bytes"]), bytes(rank["kv_bytes"]));
+    out += !card                     ? "\n"
+           : number("kv_tokens") > 0 ? fmt::format("  {:>12}\n", number("kv_tokens"))
+                                     : fmt::format("  {:>12}\n", "does not fit");
+  }
+  return out;
+}
+
+// Several cards: their memory alone, since no step runs on them yet.
+int plan_of_cards(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal) {
+  backend::validate(options.model.run.ranks, config.dims);
+  backend::CostModel cost{config.dims, stored_formats(options.model, {})};
+  cost.formats.kv_row_bytes = kv_row_bytes(options.model, config.dims);
+  const backend::cuda::DeviceFacts card = card_of(options.card);
+  Json json = {{"device", fmt::format("{} x {}", options.model.run.ranks.count, card.name)},
+               {"ranks", ranks_json(options, cost, config, card)}};
+  if (options.output.json) {
+    terminal.print_json(json);
+    return kExitOk;
+  }
+  terminal.print(fmt::format("{}\n{}", json["device"].get<std::string>(), ranks_text(json["ranks"], terminal)));
+  terminal.note("several cards are not served yet: their memory is planned, without activations and graphs, no steps");
+  return kExitOk;
+}
+
 std::string text(const Json& plan, Terminal& terminal) {
   std::string out = terminal.bold(fmt::format("{}: {:.3f} GB, {:.2f} GFLOP", plan["step"].get<std::string>(),
                                               plan["bytes"].get<double>() / 1e9, plan["flops"].get<double>() / 1e9));
@@ -235,6 +302,8 @@ std::string text(const Json& plan, Terminal& terminal) {
 
 int plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal& terminal) {
   InspectOptions options = asked;
+  if (asked.model.run.ranks.count > 1 && asked.model.run.backend == BackendKind::kCuda)
+    return plan_of_cards(asked, config, terminal);
   options.model = resolved_alone(asked.model, kPlanContext, card_of(asked.card));
   for (const std::string& why : {options.model.backend_why, options.model.fast_why})
     if (!why.empty() && !options.output.json) terminal.note(why);
@@ -255,6 +324,8 @@ int plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal
                {"weights", planner.conversions()},
                {"scales", planner.scales()},
                {"plans", Json::array()}};
+  const bool several = options.model.run.ranks.count > 1;
+  if (several) json["ranks"] = planner.ranks();
   for (const Scenario& scenario : scenarios_of(options, config)) json["plans"].push_back(planner.json(scenario));
   if (options.output.json) {
     terminal.print_json(json);
@@ -264,6 +335,7 @@ int plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal
   if (!planner.kernels().empty()) terminal.print(fmt::format("kernels: {}\n", planner.kernels()));
   if (!planner.conversions().empty()) terminal.print(fmt::format("weights: {}\n", planner.conversions()));
   if (!planner.scales().empty()) terminal.print(fmt::format("MXFP4 scales: {}\n", planner.scales()));
+  if (several) terminal.print(ranks_text(json["ranks"], terminal));
   for (const Json& each : json["plans"]) terminal.print(text(each, terminal));
   return kExitOk;
 }

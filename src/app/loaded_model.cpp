@@ -4,6 +4,7 @@
 #include "app/memory_budget.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/machine.h"
@@ -208,6 +209,15 @@ std::string describe_modes(const backend::RunConfig& run, const backend::Backend
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
                                                const backend::BackendConfig& config, std::vector<MappedSource> files) {
+  if (run.ranks.count > 1 && kind != BackendKind::kCuda) {
+    const int all = backend::with_defaults(run).threads;
+    return backend::make_ranks_backend(config, run.ranks, all, [&](const backend::BackendConfig& of, int threads) {
+      backend::RunConfig alone = run;
+      alone.ranks = {};
+      alone.threads = threads;
+      return make_backend(kind, alone, of, {});
+    });
+  }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
   if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, run, {.files = std::move(files)});
   return backend::make_cpu_backend(config, run);

@@ -76,7 +76,7 @@ class LoadedModel {
  public:
   LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
               const LoadView& view);
-  [[nodiscard]] backend::Backend& backend() { return *be_; }
+  [[nodiscard]] backend::Backend& backend() const { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
 
  private:

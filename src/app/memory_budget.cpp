@@ -89,6 +89,13 @@ int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims) {
   return backend::CostModel{dims, backend::StoredFormats::as_shipped()}.weight_bytes();
 }
 
+int64_t bytes_copied(const backend::CostModel& cost, const backend::Ranks& ranks) {
+  using enum backend::WeightRole;
+  if (ranks.count == 1) return 0;
+  const double layer = cost.bytes_of(kO) + (ranks.whole_experts ? 0 : cost.bytes_of(kDown));
+  return static_cast<int64_t>(layer * static_cast<double>(cost.dims.layers));
+}
+
 Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
   if (options.run.backend == BackendKind::kCuda) {
     const auto [free, total] = backend::cuda_memory();
@@ -97,15 +104,25 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
     return {needs, device_limit(free, total, *backend::with_defaults(options.run).gpu_memory_utilization)};
   }
   const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;
-  MemoryNeeds needs{.weights = 0,
-                    .kv = backend::kv_bytes(config, kv_row_bytes(options, config.dims)),
-                    .activations = backend::slot_bytes(config, value_bytes)};
+  MemoryNeeds needs{.weights = bytes_copied(cost, options.run.ranks)};
+  for (int rank = 0; rank < options.run.ranks.count; ++rank) {
+    const auto of_rank = backend::config_of(config, backend::shard_of(config.dims, options.run.ranks, rank));
+    needs.kv += backend::kv_bytes(of_rank, kv_row_bytes(options, config.dims));
+    needs.activations += backend::slot_bytes(of_rank, value_bytes);
+  }
   for (int r = 0; r < backend::kWeightRoles; ++r) {  // what is requantised is a copy
     const auto role = static_cast<backend::WeightRole>(r);
     const int64_t layers = role == backend::WeightRole::kUnembedding ? 1 : cost.dims.layers;
     if (config.dense.of(role)) needs.weights += layers * static_cast<int64_t>(cost.bytes_of(role));
   }
   return {needs, host_limit()};
+}
+
+Budget times(int count, Budget budget) {
+  for (int64_t* bytes :
+       {&budget.needs.weights, &budget.needs.kv, &budget.needs.activations, &budget.needs.graphs, &budget.needs.upload})
+    *bytes *= count;
+  return budget;
 }
 
 Budget check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {

@@ -42,6 +42,9 @@ void require_fit(const backend::MemoryNeeds& needs, const MemoryLimit& limit, st
 [[nodiscard]] std::optional<double> utilization_that_fits(const backend::MemoryNeeds& needs, int64_t free_bytes,
                                                           int64_t total_bytes);
 
+// Of weights on a host, what ranks copy because their columns do not lie together; of one rank where the cost is one's.
+[[nodiscard]] int64_t bytes_copied(const backend::CostModel& cost, const backend::Ranks& ranks);
+
 // What a model's backend allocates, in the memory that the backend uses, and what is there. On a host, weights that
 // are mapped from files or made as dummies are not the backend's. Throws what the backend throws where it cannot run.
 struct Budget {
@@ -50,6 +53,9 @@ struct Budget {
 };
 [[nodiscard]] Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config,
                                const backend::CostModel& cost);
+
+// Of so many of them beside one another.
+[[nodiscard]] Budget times(int count, Budget budget);
 
 // Weights that --load-format dummy makes in the host's memory, on every backend; 0 for files.
 [[nodiscard]] int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims);

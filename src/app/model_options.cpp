@@ -120,11 +120,25 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
   flags.group(HelpGroup::kCommon);
 }
 
+void add_ranks(Flags flags, ModelOptions& o) {
+  flags.group(HelpGroup::kPerformance);
+  flags
+      .value("--tensor-parallel-size", o.run.ranks.count,
+             "cpu, reference: ranks that share every step, each with its part of all weights and its heads' keys and "
+             "values; they divide the threads. Several cards are not served yet")
+      .whole(1, 1024)
+      .usual("1");
+  flags.turn("--enable-expert-parallel,!--no-enable-expert-parallel", o.run.ranks.whole_experts,
+             "With --tensor-parallel-size: a rank has some experts whole instead of a part of each");
+  flags.group(HelpGroup::kCommon);
+}
+
 void add_runtime(Flags flags, ModelOptions& o) {
   flags.group(HelpGroup::kExpert);
   add_seed(flags, "--dummy-seed", o.dummy_seed, "Seed of the dummy weights");
   flags.group(HelpGroup::kCommon);
   add_kernels(flags, o);
+  add_ranks(flags, o);
   flags.group(HelpGroup::kPerformance);
   flags.turn("--no-mmap", o.run.copy_weights,
              "CPU: weights are copied to memory of their own, on huge pages: reads are faster, the start is slower, "

@@ -25,6 +25,7 @@ void add_backend(Flags flags, ModelOptions& options);
 // What a step's plan depends on, on any backend or on a card.
 enum class KernelFlags : uint8_t { kAll, kOfCards };
 void add_kernels(Flags flags, ModelOptions& options, KernelFlags which = KernelFlags::kAll);
+void add_ranks(Flags flags, ModelOptions& options);
 void add_runtime(Flags flags, ModelOptions& options);  // and whatever else a step that runs does
 
 // `usual` context as --help says it; `fits`: the word for kContextThatFits, of a command that finds it out.

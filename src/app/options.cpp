@@ -272,6 +272,7 @@ void add_inspect(Flags flags, InspectOptions& o) {
   add_card(flags, o.card, {"auto"}, "With --plan --backend cuda, the card; auto: this machine's, else h200");
   add_backend(flags, o.model);
   add_kernels(flags, o.model);
+  add_ranks(flags, o.model);
   std::vector<Flag> all = flags.all();
   for (size_t i = before; i < all.size(); ++i) all[i].needs(plan);
   add_output(flags, o.output);

@@ -242,6 +242,7 @@ struct ServeOptions {
   double target_itl = 0;                     // milliseconds; 0: from measured times
   bool by_priority = false;                  // --scheduling-policy priority
   bool prefix_cache = true;
+  int replicas = 1;                      // --data-parallel-size
   std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
   std::string host = "127.0.0.1";
   int port = 8000;

@@ -13,6 +13,7 @@
 #include "app/terminal.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/replicas.h"
 #include "server/api.h"
 #include "server/http_server.h"
 #include "text/grammar.h"
@@ -20,13 +21,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace nibble::app {
 namespace {
@@ -83,14 +88,15 @@ model::StepLimits least_limits(const ServeOptions& o, const ModelOptions& model,
 
 // What was left open becomes as large as fits: the context (--max-model-len auto), then the KV cache. A host's cache
 // shares its memory with the pages of the weights, so it is smaller.
-engine::EngineLimits with_memory(const ModelOptions& o, const model::ModelConfig& config, engine::EngineLimits limits) {
+engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions& o, const model::ModelConfig& config,
+                                 engine::EngineLimits limits) {
   const backend::CostModel cost{config.dims, stored_formats(o, {})};  // what is mapped from files does not count
   const auto budget = [&](int64_t context, int64_t tokens) {
     engine::EngineLimits with = limits;
     with.max_context = context;
     with.kv_tokens = tokens;
     const model::StepLimits steps = engine::step_limits(with, config.dims);
-    return budget_of(o, model::backend_config(config, steps, o.run.dense), cost);
+    return times(options.replicas, budget_of(o, model::backend_config(config, steps, o.run.dense), cost));
   };
   const MemoryLimit room = budget(1, 1).limit;
   if (o.run.max_model_len == kContextThatFits) {
@@ -109,21 +115,39 @@ engine::EngineLimits with_memory(const ModelOptions& o, const model::ModelConfig
 // What outlives the HTTP server, whose calls use it.
 struct Running {
   std::optional<ModelSource> source;
-  std::optional<LoadedModel> loaded;
+  std::vector<std::unique_ptr<LoadedModel>> replicas;
   int64_t max_context = 0;
   std::optional<text::GrammarCompiler> grammars;  // masks of the engine's requests point into it
-  std::optional<engine::Engine> engine;
+  std::optional<engine::Replicas> engines;
 };
+
+// Each replica's own check sees only itself.
+void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& config, const model::StepLimits& steps) {
+  if (o.replicas == 1) return;
+  const backend::CostModel cost{config.dims, stored_formats(o.model, {})};
+  const Budget all =
+      times(o.replicas, budget_of(o.model, model::backend_config(config, steps, o.model.run.dense), cost));
+  require_fit(all.needs, all.limit,
+              std::array{std::string("a smaller --data-parallel-size"), std::string("--kv-tokens")});
+}
 
 void load(const ServeOptions& o, Running& running, const OnLoad& on_load, Terminal& terminal) {
   running.source.emplace(open_model(o.model, terminal));
   const model::ModelConfig& config = running.source->config;
-  const engine::EngineLimits limits = with_memory(o.model, config, engine_limits(o, o.model, config));
+  const engine::EngineLimits limits = with_memory(o, o.model, config, engine_limits(o, o.model, config));
   running.max_context = limits.max_context;
-  running.loaded.emplace(*running.source, o.model, engine::step_limits(limits, running.source->config.dims),
-                         LoadView{terminal, on_load});
+  const model::StepLimits steps = engine::step_limits(limits, config.dims);
+  require_replicas_fit(o, config, steps);
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  for (int i = 0; i < o.replicas; ++i) {
+    ModelOptions of = o.model;
+    of.run.threads = backend::threads_of(i, {.count = o.replicas}, o.model.run.threads);
+    const LoadedModel& loaded = *running.replicas.emplace_back(
+        std::make_unique<LoadedModel>(*running.source, of, steps, LoadView{terminal, on_load}));
+    engines.push_back(std::make_unique<engine::Engine>(loaded.backend(), loaded.model(), limits));
+  }
   running.grammars.emplace(running.source->tokenizer);
-  running.engine.emplace(running.loaded->backend(), running.loaded->model(), limits);
+  running.engines.emplace(std::move(engines), steps.kv_pages[static_cast<size_t>(backend::LayerKind::kFull)]);
 }
 
 server::ServedModel served_model(const Running& running, std::vector<std::string> names) {
@@ -167,13 +191,18 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
     model.run.eager = false;
     model.run.gpu_memory_utilization.reset();
   }
+  if (o.replicas > 1 && model.run.backend == BackendKind::kCuda)
+    throw Error(
+        Code::kUnsupported,
+        "--data-parallel-size {}: want --backend cpu or reference, found cuda: several cards are not served yet",
+        o.replicas);
   model = resolved(std::move(model));
   require_backend(model);
   const model::ModelConfig config = open_config(model).config;
   engine::EngineLimits limits = engine_limits(o, model, config);
   const bool takes_room_first = model.load_format == LoadFormat::kDummy || model.run.copy_weights;
   const bool knows_room = model.settings.print && !takes_room_first;  // else when weights are loaded
-  if (knows_room) limits = with_memory(model, config, limits);
+  if (knows_room) limits = with_memory(o, model, config, limits);
   if (knows_room || model.run.max_model_len != kContextThatFits)
     note_resolved(model.settings, "--max-model-len", fmt::format("{}", limits.max_context));
   if (limits.kv_tokens > 0) note_resolved(model.settings, "--kv-tokens", fmt::format("{}", limits.kv_tokens));
@@ -215,11 +244,11 @@ int execute(const ServeOptions& asked) {
       terminal);
   server::ServedModel served = served_model(running, o.served_names);
   served.by_priority = o.by_priority;
-  api.publish(std::move(served), server::port_of(*running.engine));
+  api.publish(std::move(served), server::port_of(*running.engines));
   loaded = true;
-  terminal.note(
-      fmt::format("serving {} on {}, context {} tokens", name, running.loaded->backend().name(), running.max_context));
-  terminal.note("modes: " + describe_modes(model.run, running.loaded->backend()));
+  terminal.note(fmt::format("serving {} on {}, context {} tokens{}", name, running.replicas.front()->backend().name(),
+                            running.max_context, o.replicas > 1 ? fmt::format(", {} replicas", o.replicas) : ""));
+  terminal.note("modes: " + describe_modes(model.run, running.replicas.front()->backend()));
   for (const std::string& line : decisions(model)) terminal.note(line);
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   http.wait();

@@ -45,6 +45,11 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.turn("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
              "Do not compute again what a prompt shares with earlier ones (default)");
   flags
+      .value("--data-parallel-size", o.replicas,
+             "cpu, reference: engines of the same model behind this port, which divide the threads; --max-num-seqs and "
+             "--kv-tokens are each one's. A request goes where its prompt is cached, or where less waits")
+      .whole(1, 64);
+  flags
       .turn("--async-scheduling,!--no-async-scheduling", o.async_scheduling,
             "Begin a step before the last one's tokens are read; default: on cuda")
       .yes_or_no()

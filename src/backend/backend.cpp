@@ -1,5 +1,6 @@
 #include "backend/backend.h"
 
+#include "backend/shards.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -11,6 +12,16 @@ std::string_view name_of(Slot slot) {
       "residual",      "delta",      "normed",         "qkv",           "q",     "attn",
       "router_logits", "expert_ids", "expert_weights", "expert_hidden", "logits"};
   return kNames[static_cast<size_t>(slot)];
+}
+
+SlotRows Backend::rows(Slot slot) {
+  throw Error(Code::kUnsupported, "{}: want a backend whose {} can be summed over ranks", name(), name_of(slot));
+}
+
+BackendConfig config_of(BackendConfig config, const Shard& shard) {
+  config.dims = dims_of(config.dims, shard);
+  config.own_experts = shard.experts;
+  return config;
 }
 
 int64_t kv_bytes(const BackendConfig& config, int64_t row_bytes) {

@@ -12,8 +12,10 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace nibble::backend {
@@ -30,6 +32,7 @@ struct BackendConfig {
   int max_tokens = 0;                           // most tokens in a step
   int max_rows = 0;                             // most rows of logits in a step
   std::array<int32_t, kLayerKinds> kv_pages{};  // pages of each kind, by LayerKind
+  std::optional<Range> own_experts{};           // of one rank of several: moe() sums over these alone; none: over all
 };
 
 // What a backend of a configuration allocates, computed before it does.
@@ -42,6 +45,10 @@ struct MemoryNeeds {  // bytes
 
   [[nodiscard]] constexpr int64_t total() const { return weights + kv + activations + graphs + upload; }
 };
+
+// What one rank of several is told. Its uploads are slices (HostWeight), but the embedding is whole.
+struct Shard;
+[[nodiscard]] BackendConfig config_of(BackendConfig config, const Shard& shard);
 
 // row_bytes: of a head of a token, of its key or its value (kv_dtype.h). Throws Error(kUnsupported) beyond 2^63.
 [[nodiscard]] int64_t kv_bytes(const BackendConfig& config, int64_t row_bytes);
@@ -69,6 +76,8 @@ struct SlotData {
   Shape shape;
   std::vector<float> values;
 };
+// A slot's rows where they lie, in the type that the backend computes with.
+using SlotRows = std::variant<std::vector<std::span<float>>, std::vector<std::span<double>>>;
 
 using Ticket = int64_t;
 
@@ -132,6 +141,9 @@ class Backend {
   // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
   // never written. For tests, compare and perplexity.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
+  // kDelta and kLogits, after all verbs so far: where several ranks share a step, whoever drives them sums and gathers
+  // these in place. Throws Error(kUnsupported) where the backend cannot be such a rank.
+  [[nodiscard]] virtual SlotRows rows(Slot slot);
 
   // None: a host's verbs are done when they return, so their callers can time them.
   [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }

@@ -100,7 +100,7 @@ double expected_experts(const Dims& dims, int64_t tokens) {
 
 Cost CostModel::of(WeightRole role, const StepShape& step) const {
   const auto tokens = static_cast<double>(tokens_of(step)), experts = static_cast<double>(dims.experts);
-  const double bytes = bytes_of(role), twice = 2 * static_cast<double>(values_of(role, dims));
+  const double bytes = bytes_of(role), twice = 2 * values(role);
   const double used = expected_experts(dims, tokens_of(step)) / experts;
   const auto rows = static_cast<double>(step.logit_rows);
   switch (role) {
@@ -128,14 +128,16 @@ Cost CostModel::of(Stage stage, LayerKind kind, const StepShape& step) const {
   switch (stage) {
     case Stage::kEmbed: read({kEmbedding}); break;
     case Stage::kAttnIn: read({kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias}); break;
-    case Stage::kAttend:
+    case Stage::kAttend: {
       read({kSinks});
+      const Dims own = shard ? dims_of(dims, *shard) : dims;
       for (const Row& row : step.rows) {
         const Keys keys = keys_of(row, kind == LayerKind::kSliding ? dims.sliding_window : 0);
-        cost.bytes += keys.distinct * static_cast<double>(2 * dims.kv_heads * kv_row_bytes());
-        cost.flops += keys.summed * static_cast<double>(4 * dims.q_width());
+        cost.bytes += keys.distinct * static_cast<double>(2 * own.kv_heads * kv_row_bytes());
+        cost.flops += keys.summed * static_cast<double>(4 * own.q_width());
       }
       break;
+    }
     case Stage::kAttnOut: read({kO, kOBias}); break;
     case Stage::kRoute: read({kMlpNorm, kRouter, kRouterBias}); break;
     case Stage::kMoe: read({kGateUp, kDown, kGateUpBias, kDownBias}); break;
@@ -144,8 +146,12 @@ Cost CostModel::of(Stage stage, LayerKind kind, const StepShape& step) const {
   return cost;
 }
 
+double CostModel::values(WeightRole role) const {
+  return static_cast<double>(shard ? slice_of(role, dims, *shard).values() : values_of(role, dims));
+}
+
 double CostModel::bytes_of(WeightRole role) const {
-  return static_cast<double>(values_of(role, dims)) * bytes_per_value(formats.of_role[static_cast<size_t>(role)]);
+  return values(role) * bytes_per_value(formats.of_role[static_cast<size_t>(role)]);
 }
 
 int64_t CostModel::weight_bytes() const {

@@ -6,6 +6,7 @@
 #include "backend/args.h"
 #include "backend/dims.h"
 #include "backend/kv_dtype.h"
+#include "backend/shards.h"
 #include "backend/stage.h"
 #include "backend/weights.h"
 
@@ -62,8 +63,9 @@ struct StepShape {
 };
 
 struct CostModel {
-  Dims dims;
+  Dims dims;  // of the whole model
   StoredFormats formats;
+  std::optional<Shard> shard{};  // what one rank reads, computes and holds; none: all of it
 
   // What one tensor makes of a step, in one layer.
   [[nodiscard]] Cost of(WeightRole role, const StepShape& step) const;
@@ -82,6 +84,9 @@ struct CostModel {
   [[nodiscard]] int64_t kv_row_bytes() const {
     return formats.kv_row_bytes.value_or(row_bytes(type_of(KvDtype::kBf16), dims.head_dim));
   }
+
+ private:
+  [[nodiscard]] double values(WeightRole role) const;
 };
 
 }  // namespace nibble::backend

@@ -45,6 +45,32 @@ TEST(cost, a_query_sees_all_keys_before_it_or_its_window) {
   EXPECT_DOUBLE_EQ(sliding.flops, 128 * flops);
 }
 
+TEST(cost, ranks_share_what_is_split_and_each_reads_the_rest) {
+  const std::vector<Row> rows = {{.tokens = 3, .context = 300}};
+  const StepShape step{.rows = rows, .logit_rows = 1};
+  for (const bool whole : {false, true}) {
+    Cost gate_up, o, router, logits;
+    std::vector<Cost> attends;
+    for (int rank = 0; rank < 2; ++rank) {
+      const CostModel own{kDims, kModel.formats, shard_of(kDims, {2, whole}, rank)};
+      gate_up += own.of(WeightRole::kGateUp, step);
+      o += own.of(WeightRole::kO, step);
+      router += own.of(WeightRole::kRouter, step);
+      logits += own.of(WeightRole::kUnembedding, step);
+      attends.push_back(own.of(Stage::kAttend, LayerKind::kFull, step));
+    }
+    for (const auto& [sum, role] :
+         {std::pair{gate_up, WeightRole::kGateUp}, {o, WeightRole::kO}, {logits, WeightRole::kUnembedding}}) {
+      EXPECT_DOUBLE_EQ(sum.bytes, kModel.of(role, step).bytes) << name_of(role);
+      EXPECT_DOUBLE_EQ(sum.flops, kModel.of(role, step).flops) << name_of(role);
+    }
+    EXPECT_DOUBLE_EQ(router.bytes, 2 * kModel.of(WeightRole::kRouter, step).bytes);
+    const Cost attend = kModel.of(Stage::kAttend, LayerKind::kFull, step);
+    EXPECT_DOUBLE_EQ(attends[0].bytes + attends[1].bytes, attend.bytes);
+    EXPECT_DOUBLE_EQ(attends[1].flops * 2, attend.flops);
+  }
+}
+
 TEST(cost, keys_of_a_prompt_sum_up_query_by_query) {
   for (const Row row : {Row{0, 300, 300}, Row{0, 100, 1000}, Row{0, 50, 100}, Row{0, 1, 128}, Row{0, 1, 129}}) {
     for (const LayerKind kind : {LayerKind::kFull, LayerKind::kSliding}) {

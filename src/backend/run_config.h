@@ -6,6 +6,7 @@
 #include "backend/activations.h"
 #include "backend/backend_kind.h"
 #include "backend/kv_dtype.h"
+#include "backend/shards.h"
 #include "backend/weights.h"
 
 #include <fmt/format.h>
@@ -78,6 +79,7 @@ inline constexpr double kGpuMemoryUtilization = 0.92;
 struct RunConfig {
   BackendKind backend = BackendKind::kAuto;
   int threads = 0;                                     // 0: as many as processors
+  Ranks ranks{};                                       // that share every step, and the threads
   std::optional<KvDtype> kv{};                         // none: auto, bf16
   AttentionKernel attention = AttentionKernel::kAuto;  // of a card
   MoeKernel moe = MoeKernel::kAuto;                    // of a card
@@ -106,6 +108,7 @@ struct RunSetting {
   bool given = false;             // or left open
   BackendSet on = kEveryBackend;  // who has it
   bool by_value = false;          // `on` has this value, others may have another
+  std::string_view why{};         // the others have it not
   [[nodiscard]] std::string asked() const { return by_value ? fmt::format("{} {}", flag, value) : std::string(flag); }
 };
 [[nodiscard]] std::vector<RunSetting> settings_of(const RunConfig& config);

@@ -42,6 +42,12 @@ TEST(run_config, a_setting_is_refused_by_a_backend_that_has_it_not) {
       {{.activations = Activations::kMxfp8}, kEveryBackend, ""},
       {{.activations = Activations::kMxfp6}, kEveryBackend, ""},
       {{.activations = Activations::kMxfp4}, kEveryBackend, ""},
+      {{.ranks = {.count = 2}},
+       {kCpu, kReference},
+       "--tensor-parallel-size 2: want --backend cpu or reference, found "},
+      {{.ranks = {.whole_experts = true}},
+       {kCpu, kReference},
+       "--enable-expert-parallel: want --backend cpu or reference, found "},
       {{.fast = true}, {kCpu, kCuda}, "--fast: want --backend cpu or cuda, found "},
       {{.activations = Activations::kBf16}, kEveryBackend, ""},
       {{.sinks = false}, kEveryBackend, ""}};
@@ -49,7 +55,9 @@ TEST(run_config, a_setting_is_refused_by_a_backend_that_has_it_not) {
     for (const BackendKind kind : kBackends) {
       RunConfig with = config;
       with.backend = kind;
-      const std::string want = on.has(kind) ? "" : std::string(says) + std::string(name_of(kind));
+      const bool of_ranks = says.find("parallel") != std::string_view::npos;
+      const std::string_view why = of_ranks ? ": several cards are not served yet" : "";
+      const std::string want = on.has(kind) ? "" : fmt::format("{}{}{}", says, name_of(kind), why);
       EXPECT_EQ(refusal(with, {kind}), want);
     }
     EXPECT_EQ(refusal(config, kEveryBackend), "") << "of several, one is enough";
@@ -78,7 +86,7 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
   for (const RunSetting& s : settings_of(all)) given += std::string(s.flag) + " " + s.value + (s.given ? "\n" : " ?\n");
   EXPECT_EQ(
       given,
-      "--backend cuda\n--threads 3\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--fast true\n--cpu-isa avx2\n--no-mmap "
+      "--backend cuda\n--threads 3\n--tensor-parallel-size 1 ?\n--enable-expert-parallel false ?\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--fast true\n--cpu-isa avx2\n--no-mmap "
       "true\n--moe-kernel gemm\n--moe-tile auto ?\n--enforce-eager true\n--attention-backend flash\n--gpu-memory-utilization 0.5\n"
       "--attention-sinks off\n--mxfp4-layers qkv,lm_head\n--mxfp8-layers o\n--max-model-len 100\n"
       "--max-num-batched-tokens 8\n");

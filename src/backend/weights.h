@@ -1,6 +1,7 @@
 #pragma once
 // What a checkpoint's tensors are to a backend.
 
+#include "backend/slice.h"
 #include "base/mx.h"
 #include "base/tensor.h"
 
@@ -8,7 +9,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <utility>
 #include <vector>
 
@@ -75,6 +75,8 @@ struct HostWeight {
   // are rows 0, 2, 4, … Where it is empty, `values` are all.
   RawTensor odd = {};
   WeightFormat odd_format = WeightFormat::kBf16;
+  // The part that is meant, of all rows of a gate_up; none: all of it. As of now host backends alone read parts.
+  std::optional<Slice> slice = {};
 };
 // Its rows 1, 3, 5, … as a weight of their own. REQUIRES odd.
 [[nodiscard]] inline HostWeight odd_rows(HostWeight weight) {

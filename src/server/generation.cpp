@@ -9,12 +9,12 @@ constexpr size_t kWakeAgain = 1024;  // waiting events: a connection that is bus
 
 }  // namespace
 
-EnginePort port_of(engine::Engine& engine) {
-  return {
-      .submit = [&engine](engine::Request request,
-                          engine::Receiver receiver) { return engine.submit(std::move(request), std::move(receiver)); },
-      .cancel = [&engine](engine::RequestId id) { engine.cancel(id); },
-      .stats = [&engine] { return engine.stats(); }};
+EnginePort port_of(engine::Replicas& engines) {
+  return {.submit = [&engines](
+                        engine::Request request,
+                        engine::Receiver receiver) { return engines.submit(std::move(request), std::move(receiver)); },
+          .cancel = [&engines](engine::RequestId id) { engines.cancel(id); },
+          .stats = [&engines] { return engines.stats(); }};
 }
 
 Generation::Generation(const EnginePort& port, Wake wake) : port_(port), mailbox_(std::make_shared<Mailbox>()) {

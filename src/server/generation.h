@@ -2,6 +2,7 @@
 // The engine as the server sees it, and several of its requests whose events are read on another thread.
 
 #include "engine/engine.h"
+#include "engine/replicas.h"
 #include "server/http.h"
 
 #include <chrono>
@@ -19,7 +20,7 @@ struct EnginePort {
   std::function<void(engine::RequestId)> cancel;
   std::function<engine::EngineStats()> stats;
 };
-[[nodiscard]] EnginePort port_of(engine::Engine& engine);  // which outlives it
+[[nodiscard]] EnginePort port_of(engine::Replicas& engines);  // which outlive it
 
 class Generation {
  public:

@@ -595,14 +595,15 @@ class Flags(Case):
             self.refused(2, "serve", TINY, *flags, says=says)
 
     def test_refusals(self):
-        for flags, says in ((("--tensor-parallel-size", 2), "one device serves"), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
+        for flags, says in ((("--tensor-parallel-size", 3), ("--tensor-parallel-size", "8 query heads", "found 3")), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),
-                            (("-tp", 2), "one device serves"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
+                            (("-dpl", 2), "all of --data-parallel-size"), (("-dpr", 1), "one process serves"), (("-pp", 2), "--tensor-parallel-size is the one way"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
                             (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
                             (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
                             (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"),
                             (("--async-scheduling=soon",), "want true or false, found soon"), (("--ssl-certfile", ""), "empty"), (("--model", ""), "empty"), (("--config", ""), "empty")):
             self.refused(2, "serve", TINY, *flags, says=says)
+        self.refused(3, "serve", TINY, "--backend", "cuda", "-tp", 2, says=("--tensor-parallel-size 2", "several cards are not served yet"))
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "nibble pull openai/gpt-oss-120b"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")
         file = self.dir / "c.toml"

@@ -5,6 +5,7 @@
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/moe.h"
+#include "backend/sliced_weight.h"
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -74,7 +75,9 @@ class CpuBackend final : public Backend {
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
   [[nodiscard]] std::string modes() const override { return modes_; }
 
-  WeightHandle upload(const HostWeight& weight) override {
+  WeightHandle upload(const HostWeight& whole) override {
+    SlicedWeight part = part_of(whole);
+    const HostWeight& weight = part.weight;
     const std::optional<WeightFormat> as = config_.dense.of(weight.role);
     const bool vector = is_vector(weight.role);
     const bool blocks =
@@ -91,6 +94,11 @@ class CpuBackend final : public Backend {
       Matrix& matrix = uploaded.matrix.emplace(weight);
       if (as) requantise(matrix, weight.role, *as);
       if (!weight.odd.bytes.empty()) uploaded.odd.emplace(odd_rows(weight));
+      if (!as) uploaded.copies = std::move(part.copies);
+      if (whole.role == WeightRole::kGateUp) {
+        uploaded.first_row = whole.slice ? whole.slice->rows.first : 0;
+        uploaded.rows_per_expert = rows_per_expert(whole);
+      }
     }
     weights_.push_back(std::move(uploaded));
     return {static_cast<int32_t>(weights_.size()) - 1};
@@ -173,7 +181,10 @@ class CpuBackend final : public Backend {
     const LayerWeights& w = args.layer;
     const Uploaded& gate_up = weights_[static_cast<size_t>(w[WeightRole::kGateUp].idx)];
     const Uploaded& bias = weights_[static_cast<size_t>(w[WeightRole::kGateUpBias].idx)];
+    const int64_t tensors = gate_up.odd ? 2 : 1;  // that an expert's rows are in
     moe_.run({.gate = *gate_up.matrix,
+              .first_gate_row = gate_up.first_row / tensors,
+              .gate_rows = gate_up.rows_per_expert / tensors,
               .up = gate_up.odd ? &*gate_up.odd : nullptr,
               .gate_bias = bias.vector,
               .up_bias = bias.odd_vector,
@@ -211,6 +222,16 @@ class CpuBackend final : public Backend {
     return sampled_[ticket == ticket_ ? 1 : 0];
   }
 
+  [[nodiscard]] SlotRows rows(Slot slot) override {
+    const bool logits = slot == Slot::kLogits;
+    check(logits || slot == Slot::kDelta, "delta and logits are what ranks share");
+    const int64_t count = logits ? logit_rows_ : tokens_, width = logits ? dims_.vocab : dims_.hidden;
+    std::vector<std::span<float>> rows;
+    for (int64_t i = 0; i < count; ++i)
+      rows.emplace_back((logits ? logits_ : delta_).data() + i * width, static_cast<size_t>(width));
+    return rows;
+  }
+
   [[nodiscard]] SlotData peek(Slot slot) override {
     const auto copy = [&](const auto& values, Shape shape) {
       const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
@@ -243,7 +264,17 @@ class CpuBackend final : public Backend {
   struct Uploaded {
     std::optional<Matrix> matrix, odd;  // odd: HostWeight
     std::vector<float> vector, odd_vector;
+    std::vector<Buffer> copies;                  // that the matrix reads
+    int64_t first_row = 0, rows_per_expert = 0;  // of kGateUp: those of each expert begin here, among so many
   };
+
+  // A gate_up keeps all rows: those of a slice are read where they lie.
+  [[nodiscard]] static SlicedWeight part_of(const HostWeight& whole) {
+    if (!whole.slice || whole.role != WeightRole::kGateUp) return sliced(whole);
+    HostWeight all_rows = whole;
+    all_rows.slice->rows = {0, rows_per_expert(whole)};
+    return sliced(all_rows);
+  }
 
   [[nodiscard]] std::vector<float> decoded(WeightFormat format, const RawTensor& values) const {
     const Shape& shape = values.shape;

@@ -164,7 +164,7 @@ void Linear::multiply(const Group& group, Tile& tile, const uint8_t* next, int t
   const bool alone = group.pair == nullptr;
   const int64_t first_row = group.first_row + tile.row;
   for (const float* bias : {group.bias, group.pair_bias})
-    if (bias != nullptr) prefetch_floats(bias + first_row, tile.rows);
+    if (bias != nullptr) prefetch_floats(bias + tile.row, tile.rows);
   multiply_rows({*group.weight, group, tile, alone ? next : group.pair->at(first_row, 1).values, thread_idx}, out);
   tile.out = out;
   if (alone) return;

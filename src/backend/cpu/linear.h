@@ -49,8 +49,8 @@ struct Group {
   std::span<const int32_t> tokens;  // indices into the inputs
   // A second matrix of the same format that is multiplied alongside, or none.
   const Matrix* pair = nullptr;
-  // What `each` adds to the products, one per row of the whole matrix, fetched while they are computed: a miss
-  // afterwards would leave memory idle. Null: nothing.
+  // What `each` adds to the products, one per row of the group, fetched while they are computed: a miss afterwards
+  // would leave memory idle. Null: nothing.
   const float* bias = nullptr;
   const float* pair_bias = nullptr;
 

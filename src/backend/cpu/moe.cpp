@@ -15,7 +15,11 @@ void add_bias(const float* in, const float* bias, std::span<float> out) {
 }  // namespace
 
 Moe::Moe(const BackendConfig& config, const Kernels& kernels, Linear& linear)
-    : config_(config), kernels_(kernels), linear_(linear), experts_(static_cast<size_t>(config.dims.experts)) {}
+    : config_(config),
+      own_(config.own_experts.value_or(Range{0, config.dims.experts})),
+      kernels_(kernels),
+      linear_(linear),
+      experts_(static_cast<size_t>(config.dims.experts)) {}
 
 void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
   weights_ = weights;
@@ -30,12 +34,13 @@ void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
     expert.tokens.push_back(static_cast<int32_t>(static_cast<int64_t>(slot) / dims_.topk));
   }
   hit_.clear();
-  for (int e = 0; e < dims_.experts; ++e) {
+  for (auto e = static_cast<int>(own_.first); e < own_.end(); ++e) {
     if (!experts_[static_cast<size_t>(e)].slots.empty()) hit_.push_back(e);
   }
 }
 
 void Moe::run(const ExpertWeights& w, float* x, float* hidden, float* delta) {
+  if (dims_.inter == 0) return;
   linear_.round_inputs({x, {tokens_, dims_.hidden}});
   gate_up(w, x, hidden);
   linear_.round_inputs({hidden, {tokens_ * dims_.topk, dims_.inter}});
@@ -47,23 +52,25 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
   const int64_t inter = dims_.inter;
   groups_.clear();
   for (const int e : hit_) {
+    const int64_t own = e - own_.first, first_bias = own * inter * step;
     groups_.push_back({.weight = &w.gate,
-                       .first_row = e * inter * step,
+                       .first_row = own * w.gate_rows + w.first_gate_row,
                        .tokens = experts_[static_cast<size_t>(e)].tokens,
                        .pair = w.up,
-                       .bias = w.gate_bias.data(),
-                       .pair_bias = w.up == nullptr ? nullptr : w.up_bias.data()});
+                       .bias = w.gate_bias.data() + first_bias,
+                       .pair_bias = w.up == nullptr ? nullptr : w.up_bias.data() + first_bias});
   }
   linear_.run({x, {tokens_, dims_.hidden}}, groups_, inter * step, [&](const Tile& tile) {
-    const int64_t e = hit_[static_cast<size_t>(tile.group)], first = e * inter * step + tile.row;
+    const int64_t e = hit_[static_cast<size_t>(tile.group)];
+    const Group& group = groups_[static_cast<size_t>(tile.group)];
     const int values = tile.rows / step;
     alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> gate, up;  // [tokens, values]
     size_t n = 0;
     for (int t = 0; t < tile.tokens; ++t) {
       const float* g = tile.out + t * kTileRows;
       const float* u = step == 2 ? g + 1 : tile.pair + t * kTileRows;
-      const float* gate_bias = w.gate_bias.data() + first;
-      const float* up_bias = step == 2 ? gate_bias + 1 : w.up_bias.data() + first;
+      const float* gate_bias = group.bias + tile.row;
+      const float* up_bias = step == 2 ? gate_bias + 1 : group.pair_bias + tile.row;
       const auto add = step == 2 ? add_bias<2> : add_bias<1>;
       add(g, gate_bias, std::span(gate).subspan(n, static_cast<size_t>(values)));
       add(u, up_bias, std::span(up).subspan(n, static_cast<size_t>(values)));
@@ -91,14 +98,15 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
 void Moe::down(const ExpertWeights& w, const float* hidden, float* delta) {
   groups_.clear();
   for (const int e : hit_) {
+    const int64_t first_row = (e - own_.first) * dims_.hidden;
     groups_.push_back({.weight = &w.down,
-                       .first_row = e * dims_.hidden,
+                       .first_row = first_row,
                        .tokens = experts_[static_cast<size_t>(e)].slots,
-                       .bias = w.down_bias.data()});
+                       .bias = w.down_bias.data() + first_row});
   }
   linear_.run({hidden, {tokens_ * dims_.topk, dims_.inter}}, groups_, dims_.hidden, [&](const Tile& tile) {
     const int64_t e = hit_[static_cast<size_t>(tile.group)];
-    const float* bias = w.down_bias.data() + e * dims_.hidden + tile.row;
+    const float* bias = groups_[static_cast<size_t>(tile.group)].bias + tile.row;
     for (int t = 0; t < tile.tokens; ++t) {
       const int64_t slot = experts_[static_cast<size_t>(e)].slots[static_cast<size_t>(tile.from + t)];
       const float weight = weights_[static_cast<size_t>(slot)];

@@ -11,10 +11,11 @@
 
 namespace nibble::backend::cpu {
 
-// What every expert computes with; weights are stacked along their rows.
+// What every expert computes with, the first own one first; weights are stacked along their rows.
 struct ExpertWeights {
-  const Matrix& gate;                         // kGateUp, or its even rows with `up` beside them
-  const Matrix* up;                           // null: gate's even rows are the gate, its odd rows are up
+  const Matrix& gate;                 // kGateUp, or its even rows with `up` beside them
+  int64_t first_gate_row, gate_rows;  // of each expert's: where those begin that are multiplied, and how many are there
+  const Matrix* up;                   // null: gate's even rows are the gate, its odd rows are up
   std::span<const float> gate_bias, up_bias;  // as gate and up; up_bias empty when up is null
   const Matrix& down;
   std::span<const float> down_bias;
@@ -24,7 +25,7 @@ class Moe {
  public:
   Moe(const BackendConfig& config, const Kernels& kernels, Linear& linear);
 
-  // Who is routed where: ids and weights are [tokens, topk].
+  // Who is routed where: ids and weights are [tokens, topk]. Experts that are not config's own are left out.
   void route(std::span<const int32_t> ids, std::span<const float> weights);
 
   // hidden[t, k] = swiglu(W1[e] · x[t] + b1[e]); delta[t] += weight[t, k] * (W2[e] · hidden[t, k] + b2[e]), a
@@ -43,12 +44,13 @@ class Moe {
 
   const BackendConfig& config_;
   const Dims& dims_ = config_.dims;
+  const Range own_;  // experts
   const Kernels& kernels_;
   Linear& linear_;
   std::span<const float> weights_;
   int64_t tokens_ = 0;
   std::vector<Expert> experts_;
-  std::vector<int> hit_;  // experts with anybody, rising
+  std::vector<int> hit_;  // own experts with anybody, rising
   std::vector<Group> groups_;
 };
 

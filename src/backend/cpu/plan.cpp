@@ -14,15 +14,16 @@ namespace nibble::backend {
 
 std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   using enum WeightRole;
-  const Dims& d = args.dims;
+  const Shard shard = shard_of(args.dims, args.run.ranks, 0);
+  const Dims d = dims_of(args.dims, shard);
   int64_t tokens = 0;
   for (const Row& row : args.step.rows) tokens += row.tokens;
   const RunConfig run = resolved_cpu(args.run);
   const cpu::Kernels kernels = cpu::kernels_for(run.isa, run.activations);
-  const int threads = run.threads;
+  const int threads = threads_of(0, run.ranks, run.threads);
   std::vector<PlannedStage> stages;
   // `many`: tokens that share a row of weights; of an expert, those that are expected to use it.
-  const CostModel model{d, args.formats};
+  const CostModel model{args.dims, args.formats, shard};
   const auto cost = [&](std::initializer_list<WeightRole> roles) {
     Cost sum;
     for (const WeightRole role : roles) sum += model.of(role, args.step);

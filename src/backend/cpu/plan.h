@@ -1,5 +1,6 @@
 #pragma once
-// The loops of a step on the CPU. Says what CpuBackend's verbs run; a verb that runs something else changes its rows.
+// The loops of a step on the CPU, of the first of its ranks. Says what CpuBackend's verbs run; a verb that runs
+// something else changes its rows.
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/dims.h"

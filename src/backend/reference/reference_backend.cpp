@@ -1,5 +1,6 @@
 #include "backend/reference/reference_backend.h"
 
+#include "backend/sliced_weight.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/mx.h"
@@ -121,10 +122,13 @@ class ReferenceBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "reference"; }
 
-  WeightHandle upload(const HostWeight& weight) override {
+  WeightHandle upload(const HostWeight& whole) override {
+    SlicedWeight part = sliced(whole);
+    const HostWeight& weight = part.weight;
+    for (Buffer& copy : part.copies) copies_.push_back(std::move(copy));
     weights_.emplace_back(weight, config_.dense.of(weight.role), run_.backend == BackendKind::kCuda);
     const int32_t own = static_cast<int32_t>(weights_.size()) - 1;
-    if (weight.odd.bytes.empty()) return {own};
+    if (whole.odd.bytes.empty()) return {own};
     weights_.emplace_back(odd_rows(weight), std::nullopt, run_.backend == BackendKind::kCuda);  // odd_of
     weights_[static_cast<size_t>(own)].has_odd = true;
     return {own};
@@ -241,7 +245,11 @@ class ReferenceBackend final : public Backend {
       Vec all;
       delta_[t].assign(static_cast<size_t>(dims_.hidden), 0);
       for (int k = 0; k < dims_.topk; ++k) {
-        const auto expert = static_cast<int64_t>(expert_ids_[t][static_cast<size_t>(k)]);
+        const int64_t expert = static_cast<int64_t>(expert_ids_[t][static_cast<size_t>(k)]) - own_experts_.first;
+        if (expert < 0 || expert >= own_experts_.count) {
+          all.resize(all.size() + static_cast<size_t>(dims_.inter));
+          continue;
+        }
         const Vec h = gate_up(args.layer, expert, rounded(normed_[t]));
         const Vec u = rounded(swiglu(h));
         const Vec y = linear(at(args.layer[WeightRole::kDown]), at(args.layer[WeightRole::kDownBias]), u,
@@ -281,6 +289,12 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
     check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
     return sampled_[ticket == ticket_ ? 1 : 0];
+  }
+
+  [[nodiscard]] SlotRows rows(Slot slot) override {
+    check(slot == Slot::kDelta || slot == Slot::kLogits, "delta and logits are what ranks share");
+    std::vector<Vec>& of = slot == Slot::kDelta ? delta_ : logits_;
+    return std::vector<std::span<double>>(of.begin(), of.end());
   }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
@@ -417,6 +431,8 @@ class ReferenceBackend final : public Backend {
   const BackendConfig config_;
   const RunConfig run_;
   const Dims& dims_ = config_.dims;
+  const Range own_experts_ = config_.own_experts.value_or(Range{0, config_.dims.experts});
+  std::vector<Buffer> copies_;  // of parts of tensors
   std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
   std::vector<LayerKv> kv_;     // per layer
   std::vector<Vec> residual_, delta_, normed_, qkv_, q_, attn_, router_logits_, expert_ids_, expert_weights_,

@@ -1,0 +1,244 @@
+#include "backend/ranks/ranks_backend.h"
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace nibble::backend {
+namespace {
+
+class RanksBackend final : public Backend {
+ public:
+  RanksBackend(const BackendConfig& config, const Ranks& ranks, int threads, const MakeRank& make)
+      : config_(config), ranks_(ranks), pool_(std::min(ranks.count, threads)) {
+    for (int rank = 0; rank < ranks.count; ++rank) {
+      shards_.push_back(shard_of(dims_, ranks, rank));
+      members_.push_back(make(config_of(config, shards_.back()), threads_of(rank, ranks, threads)));
+    }
+  }
+
+  [[nodiscard]] std::string_view name() const override { return members_.front()->name(); }
+  [[nodiscard]] std::string modes() const override {
+    return fmt::format("{} ranks{}, each: {}", ranks_.count, ranks_.whole_experts ? " with whole experts" : "",
+                       members_.front()->modes());
+  }
+
+  WeightHandle upload(const HostWeight& weight) override {
+    std::vector<WeightHandle> handles(members_.size());
+    each([&](size_t rank) {
+      HostWeight part = weight;
+      part.slice = slice_of(weight.role, dims_, shards_[rank]);
+      handles[rank] = members_[rank]->upload(part);
+    });
+    for (const WeightHandle& handle : handles)
+      check(handle.idx == handles.front().idx, "ranks number their weights alike");
+    return handles.front();
+  }
+
+  void finish_upload() override {
+    each([&](size_t rank) { members_[rank]->finish_upload(); });
+  }
+
+  void copy_page(const PageCopy& copy) override {
+    each([&](size_t rank) { members_[rank]->copy_page(copy); });
+  }
+
+  void embed(const EmbedArgs& args) override {
+    ids_.assign(args.ids.begin(), args.ids.end());
+    for (int32_t& id : ids_)  // the ranks have not drawn it
+      if (id < 0) id = std::max(0, sampled_.back()[static_cast<size_t>(-1 - id)].token);
+    each([&](size_t rank) { members_[rank]->embed({.ids = ids_, .table = args.table}); });
+  }
+
+  void attn_in(const AttnInArgs& args) override {
+    each([&](size_t rank) { members_[rank]->attn_in(args); });
+  }
+
+  void attend(const AttendArgs& args) override {
+    each([&](size_t rank) { members_[rank]->attend(args); });
+  }
+
+  void attn_out(const AttnOutArgs& args) override {
+    each([&](size_t rank) { members_[rank]->attn_out(args); });
+    reduce_delta();
+  }
+
+  void route(const RouteArgs& args) override {
+    each([&](size_t rank) { members_[rank]->route(args); });
+  }
+
+  void moe(const MoeArgs& args) override {
+    each([&](size_t rank) { members_[rank]->moe(args); });
+    reduce_delta();
+  }
+
+  void logits(const LogitsArgs& args) override {
+    each([&](size_t rank) { members_[rank]->logits(args); });
+    logit_rows_ = args.tokens.size();
+    logits_.resize(logit_rows_ * static_cast<size_t>(dims_.vocab));
+    each([&](size_t rank) {
+      std::visit(
+          [&](const auto& rows) {
+            for (size_t r = 0; r < rows.size(); ++r)
+              std::copy(rows[r].begin(), rows[r].end(), logits_row(r).begin() + shards_[rank].vocab.first);
+          },
+          members_[rank]->rows(Slot::kLogits));
+    });
+  }
+
+  Ticket sample(const SampleArgs& args) override {
+    check(args.rows.size() == logit_rows_, "one sample row per row of logits");
+    std::vector<Drawn> drawn(args.rows.size());
+    pool_.parallel_for(std::ssize(drawn), [&](IndexRange range) {
+      for (auto r = static_cast<size_t>(range.begin); r < static_cast<size_t>(range.end); ++r)
+        drawn[r] = draw(logits_row(r), args.rows[r]);
+    });
+    sampled_ = {std::move(sampled_.back()), std::move(drawn)};
+    return ++ticket_;
+  }
+
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+    check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
+    return sampled_[ticket == ticket_ ? 1 : 0];
+  }
+
+  [[nodiscard]] SlotData peek(Slot slot) override {
+    switch (slot) {
+      case Slot::kQkv: return peek_qkv();
+      case Slot::kQ:
+      case Slot::kAttn: return joined(slot, 1, dims_.q_width());
+      case Slot::kExpertHidden:
+        return ranks_.whole_experts ? peek_hidden_of_whole() : joined(slot, dims_.topk, dims_.inter);
+      case Slot::kLogits:
+        return {{static_cast<int64_t>(logit_rows_), dims_.vocab},
+                {logits_.begin(), logits_.begin() + std::ssize(logits_)}};
+      default: return members_.front()->peek(slot);  // on every rank alike
+    }
+  }
+
+ private:
+  // body(rank) for every rank, on the pool's threads; throws what the first of them threw.
+  template <class Body>
+  void each(const Body& body) {
+    std::vector<std::exception_ptr> thrown(members_.size());
+    pool_.parallel_chunks(std::ssize(members_), 1, [&](IndexRange range) {
+      for (auto rank = static_cast<size_t>(range.begin); rank < static_cast<size_t>(range.end); ++rank) {
+        try {
+          body(rank);
+        } catch (...) {
+          thrown[rank] = std::current_exception();
+        }
+      }
+    });
+    for (const std::exception_ptr& what : thrown)
+      if (what) std::rethrow_exception(what);
+  }
+
+  // The same sum of all parts, in the order of the ranks, in every rank's delta. Threads share the columns.
+  void reduce_delta() {
+    std::vector<SlotRows> parts;
+    for (const auto& member : members_) parts.push_back(member->rows(Slot::kDelta));
+    std::visit([&](const auto& first) { reduce(first, parts); }, parts.front());
+  }
+
+  template <class Rows>
+  void reduce(const Rows& first, const std::vector<SlotRows>& parts) {
+    pool_.parallel_for(dims_.hidden, [&](IndexRange range) {
+      for (size_t t = 0; t < first.size(); ++t) {
+        for (auto d = static_cast<size_t>(range.begin); d < static_cast<size_t>(range.end); ++d) {
+          auto sum = first[t][d];
+          for (size_t rank = 1; rank < parts.size(); ++rank) sum += std::get<Rows>(parts[rank])[t][d];
+          for (const SlotRows& part : parts) std::get<Rows>(part)[t][d] = sum;
+        }
+      }
+    });
+  }
+
+  [[nodiscard]] std::span<float> logits_row(size_t row) {
+    const auto vocab = static_cast<size_t>(dims_.vocab);
+    return std::span(logits_).subspan(row * vocab, vocab);
+  }
+
+  // A slot of [tokens, groups, width], of which each rank has some columns of each group.
+  [[nodiscard]] SlotData joined(Slot slot, int64_t groups, int64_t width) {
+    std::vector<SlotData> parts;
+    for (const auto& member : members_) parts.push_back(member->peek(slot));
+    SlotData all{parts.front().shape, {}};
+    all.shape.back() = width;
+    for (int64_t g = 0; g < all.shape.front() * groups; ++g)
+      for (const SlotData& part : parts) append(all.values, part, g * part.shape.back(), part.shape.back());
+    return all;
+  }
+
+  static void append(std::vector<float>& to, const SlotData& from, int64_t first, int64_t count) {
+    to.insert(to.end(), from.values.begin() + first, from.values.begin() + first + count);
+  }
+
+  // Every rank has q | k | v of its heads; of a KV head that several have, the first's are taken.
+  [[nodiscard]] SlotData peek_qkv() {
+    std::vector<SlotData> parts;
+    for (const auto& member : members_) parts.push_back(member->peek(Slot::kQkv));
+    const int64_t tokens = parts.front().shape.front(), dim = dims_.head_dim;
+    SlotData all{{tokens, dims_.q_width() + 2 * dims_.kv_width()}, {}};
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (const int64_t kv_before : {-1, 0, 1}) {  // q, k, v
+        int64_t next_head = 0;
+        for (size_t rank = 0; rank < parts.size(); ++rank) {
+          const Range heads = kv_before < 0 ? shards_[rank].heads : shards_[rank].kv_heads;
+          if (heads.first < next_head) continue;
+          next_head = heads.end();
+          const int64_t q_width = shards_[rank].heads.count * dim;
+          const int64_t at = kv_before < 0 ? 0 : q_width + kv_before * heads.count * dim;
+          append(all.values, parts[rank], t * parts[rank].shape.back() + at, heads.count * dim);
+        }
+      }
+    }
+    return all;
+  }
+
+  // An expert's values are its rank's.
+  [[nodiscard]] SlotData peek_hidden_of_whole() {
+    std::vector<SlotData> parts;
+    for (const auto& member : members_) parts.push_back(member->peek(Slot::kExpertHidden));
+    const SlotData ids = members_.front()->peek(Slot::kExpertIds);
+    SlotData all{parts.front().shape, {}};
+    for (size_t slot = 0; slot < ids.values.size(); ++slot) {
+      const auto of = std::ranges::find_if(
+          shards_, [&](const Shard& shard) { return shard.experts.has(static_cast<int64_t>(ids.values[slot])); });
+      append(all.values, parts[static_cast<size_t>(of - shards_.begin())], static_cast<int64_t>(slot) * dims_.inter,
+             dims_.inter);
+    }
+    return all;
+  }
+
+  const BackendConfig config_;
+  const Dims& dims_ = config_.dims;
+  const Ranks ranks_;
+  ThreadPool pool_;  // a thread runs a rank's verb; the rank's backend has threads beside it
+  std::vector<Shard> shards_;
+  std::vector<std::unique_ptr<Backend>> members_;  // by rank
+  std::vector<int32_t> ids_;
+  std::vector<float> logits_;  // [logit rows, vocab]
+  size_t logit_rows_ = 0;
+  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
+  Ticket ticket_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, int threads,
+                                            const MakeRank& make) {
+  validate(ranks, config.dims);
+  return std::make_unique<RanksBackend>(config, ranks, threads, make);
+}
+
+}  // namespace nibble::backend

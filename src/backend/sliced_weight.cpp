@@ -1,0 +1,117 @@
+#include "backend/sliced_weight.h"
+
+#include "base/error.h"
+#include "base/mx.h"
+
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+namespace nibble::backend {
+namespace {
+
+// How bytes hold values: `values` neighbours of a row in `bytes`.
+struct Unit {
+  int64_t values, bytes;
+};
+
+Unit unit_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kBf16:
+    case WeightFormat::kF16: return {1, 2};
+    case WeightFormat::kF32: return {1, 4};
+    case WeightFormat::kMxfp4: return {kMxBlock, 16};
+    case WeightFormat::kMxfp8: return {kMxBlock, 32};
+    case WeightFormat::kGgmlMxfp4: return {kMxBlock, 17};
+    case WeightFormat::kGgmlQ8: return {kMxBlock, 34};
+  }
+  check(false, "every format has a unit");
+  return {};
+}
+
+constexpr Unit kScaleUnit = {kMxBlock, 1};
+
+bool has_experts(WeightRole role) {
+  return role == WeightRole::kGateUp || role == WeightRole::kGateUpBias || role == WeightRole::kDown ||
+         role == WeightRole::kDownBias;
+}
+
+// A tensor as it is stored: [experts, rows] of so many units.
+struct Stored {
+  size_t leading;  // dimensions before those of a row
+  int64_t experts, rows, units;
+};
+
+Stored stored_of(WeightRole role, const Shape& shape, const Unit& unit, bool is_values) {
+  const size_t of_experts = has_experts(role) ? 1 : 0;
+  const size_t leading = of_experts + 1;
+  check(shape.size() >= leading, "a tensor has its role's dimensions");
+  int64_t row =
+      std::accumulate(shape.begin() + static_cast<int64_t>(leading), shape.end(), int64_t{1}, std::multiplies<>());
+  if (is_values && unit.values > 1) row /= unit.bytes;  // the last dimension is a block's bytes
+  return {leading, of_experts == 1 ? shape[0] : 1, shape[leading - 1], row};
+}
+
+RawTensor part_of(const RawTensor& whole, const Stored& stored, const Unit& unit, const Slice& slice,
+                  std::vector<Buffer>& copies) {
+  const Range units = {slice.cols.first / unit.values, slice.cols.count / unit.values};
+  RawTensor part{.dtype = whole.dtype, .shape = whole.shape, .bytes = {}};
+  part.shape[stored.leading - 1] = slice.rows.count;
+  if (stored.leading == 2) part.shape[0] = slice.experts.count;
+  if (whole.shape.size() > stored.leading) part.shape[stored.leading] = units.count;
+  const int64_t from_bytes = stored.units * unit.bytes, row_bytes = units.count * unit.bytes;
+  const int64_t rows = slice.experts.count * slice.rows.count;
+  if (slice.zeros) {
+    copies.push_back(Buffer::zeroed(rows * row_bytes));
+  } else if (units.count == stored.units && (stored.experts == 1 || slice.rows.count == stored.rows)) {
+    const int64_t first = slice.experts.first * stored.rows + slice.rows.first;
+    part.bytes = whole.bytes.subspan(static_cast<size_t>(first * from_bytes), static_cast<size_t>(rows * row_bytes));
+    return part;
+  } else {
+    copies.emplace_back(rows * row_bytes);
+    std::byte* to = copies.back().as<std::byte>();
+    for (int64_t e = slice.experts.first; e < slice.experts.end(); ++e)
+      for (int64_t r = slice.rows.first; r < slice.rows.end() && row_bytes > 0; ++r, to += row_bytes)
+        std::memcpy(to, whole.bytes.data() + (e * stored.rows + r) * from_bytes + units.first * unit.bytes,
+                    static_cast<size_t>(row_bytes));
+  }
+  part.bytes = {copies.back().as<std::byte>(), static_cast<size_t>(rows * row_bytes)};
+  return part;
+}
+
+RawTensor values_of(const HostWeight& weight, const RawTensor& whole, WeightFormat format, const Slice& slice,
+                    std::vector<Buffer>& copies) {
+  const Unit unit = unit_of(format);
+  if (unit.values > 1 && (slice.cols.first % unit.values != 0 || slice.cols.count % unit.values != 0)) {
+    throw Error(Code::kUnsupported, "{}: want ranks whose columns are whole blocks of {} ({}), found {} columns at {}",
+                name_of(weight.role), unit.values, name_of(format), slice.cols.count, slice.cols.first);
+  }
+  return part_of(whole, stored_of(weight.role, whole.shape, unit, true), unit, slice, copies);
+}
+
+}  // namespace
+
+int64_t SlicedWeight::copied_bytes() const {
+  return std::accumulate(copies.begin(), copies.end(), int64_t{0},
+                         [](int64_t sum, const Buffer& copy) { return sum + copy.bytes(); });
+}
+
+SlicedWeight sliced(const HostWeight& whole) {
+  SlicedWeight result{.weight = whole, .copies = {}};
+  if (!whole.slice) return result;
+  Slice slice = *std::exchange(result.weight.slice, std::nullopt);
+  if (!whole.odd.bytes.empty()) slice.rows = {slice.rows.first / 2, slice.rows.count / 2};
+  result.weight.values = values_of(whole, whole.values, whole.format, slice, result.copies);
+  if (!whole.odd.bytes.empty()) result.weight.odd = values_of(whole, whole.odd, whole.odd_format, slice, result.copies);
+  if (!whole.scales.bytes.empty())
+    result.weight.scales = part_of(whole.scales, stored_of(whole.role, whole.scales.shape, kScaleUnit, false),
+                                   kScaleUnit, slice, result.copies);
+  return result;
+}
+
+int64_t rows_per_expert(const HostWeight& whole) {
+  return whole.values.shape[has_experts(whole.role) ? 1 : 0] * (whole.odd.bytes.empty() ? 1 : 2);
+}
+
+}  // namespace nibble::backend

@@ -1,0 +1,155 @@
+// Slices hold the values of the whole at their places, in every format, and copy nothing that lies together.
+
+#include "backend/sliced_weight.h"
+
+#include "base/error.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace nibble::backend {
+namespace {
+
+using testing::HasSubstr;
+
+struct Format {
+  WeightFormat format;
+  int64_t values, bytes;
+};
+constexpr Format kFormats[] = {{WeightFormat::kBf16, 1, 2},    {WeightFormat::kF16, 1, 2},
+                               {WeightFormat::kF32, 1, 4},     {WeightFormat::kMxfp4, 32, 16},
+                               {WeightFormat::kMxfp8, 32, 32}, {WeightFormat::kGgmlMxfp4, 32, 17},
+                               {WeightFormat::kGgmlQ8, 32, 34}};
+
+std::vector<std::byte> counted(int64_t bytes) {
+  std::vector<std::byte> all(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::byte>(i * 31 + i / 251);
+  return all;
+}
+
+bool has_scales(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kMxfp8; }
+
+// Experts of rows x cols values, and its memory.
+struct Tensor {
+  Tensor(WeightRole role, const Format& as, const Shape& leading, int64_t cols) : format(as), units(cols / as.values) {
+    rows = 1;
+    for (const int64_t d : leading) rows *= d;
+    values = counted(rows * units * as.bytes);
+    scales = counted(rows * units);
+    weight.role = role;
+    weight.format = as.format;
+    Shape shape = leading;
+    shape.push_back(units);
+    if (has_scales(as.format)) weight.scales = {.dtype = DType::kU8, .shape = shape, .bytes = scales};
+    if (as.values > 1) shape.push_back(as.bytes);
+    weight.values = {.dtype = DType::kU8, .shape = shape, .bytes = values};
+  }
+  Format format;
+  int64_t rows, units;
+  std::vector<std::byte> values, scales;
+  HostWeight weight;
+};
+
+bool lies_in(std::span<const std::byte> part, const std::vector<std::byte>& whole) {
+  return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
+}
+
+TEST(SlicedWeight, columns_are_copied_whole_blocks) {
+  for (const Format& f : kFormats) {
+    Tensor t(WeightRole::kDown, f, {3, 5}, 4 * 32);
+    t.weight.slice = Slice{{1, 2}, {0, 5}, {32, 64}};
+    const SlicedWeight part = sliced(t.weight);
+    const int64_t first = 32 / f.values, count = 64 / f.values;
+    ASSERT_EQ(part.weight.values.shape.size(), t.weight.values.shape.size());
+    EXPECT_EQ(part.weight.values.shape[0], 2);
+    EXPECT_EQ(part.weight.values.shape[2], count);
+    ASSERT_EQ(std::ssize(part.weight.values.bytes), 2 * 5 * count * f.bytes) << name_of(f.format);
+    EXPECT_FALSE(part.weight.slice.has_value());
+    for (int64_t r = 0; r < 10; ++r) {
+      for (int64_t b = 0; b < count * f.bytes; ++b)
+        ASSERT_EQ(part.weight.values.bytes[static_cast<size_t>(r * count * f.bytes + b)],
+                  t.values[static_cast<size_t>(((5 + r) * t.units + first) * f.bytes + b)])
+            << name_of(f.format) << " row " << r << " byte " << b;
+      for (int64_t u = 0; has_scales(f.format) && u < count; ++u)
+        ASSERT_EQ(part.weight.scales.bytes[static_cast<size_t>(r * count + u)],
+                  t.scales[static_cast<size_t>((5 + r) * t.units + first + u)]);
+    }
+    EXPECT_GE(part.copied_bytes(), 10 * count * f.bytes);
+  }
+}
+
+TEST(SlicedWeight, rows_of_a_matrix_and_whole_experts_are_views) {
+  for (const Format& f : kFormats) {
+    Tensor matrix(WeightRole::kQ, f, {7}, 64);
+    matrix.weight.slice = Slice{{0, 1}, {2, 3}, {0, 64}};
+    const SlicedWeight rows = sliced(matrix.weight);
+    EXPECT_EQ(rows.copied_bytes(), 0);
+    EXPECT_TRUE(lies_in(rows.weight.values.bytes, matrix.values));
+    EXPECT_EQ(rows.weight.values.bytes.data() - matrix.values.data(), 2 * matrix.units * f.bytes);
+    EXPECT_EQ(rows.weight.values.shape.front(), 3);
+    Tensor stacked(WeightRole::kGateUp, f, {4, 6}, 64);
+    stacked.weight.slice = Slice{{1, 2}, {0, 6}, {0, 64}};
+    const SlicedWeight experts = sliced(stacked.weight);
+    EXPECT_EQ(experts.copied_bytes(), 0);
+    EXPECT_EQ(experts.weight.values.bytes.data() - stacked.values.data(), 6 * stacked.units * f.bytes);
+    EXPECT_EQ(std::ssize(experts.weight.values.bytes), 2 * 6 * stacked.units * f.bytes);
+  }
+}
+
+TEST(SlicedWeight, rows_of_each_expert_are_copied) {
+  Tensor t(WeightRole::kGateUp, kFormats[3], {3, 8}, 64);
+  t.weight.slice = Slice{{0, 3}, {2, 4}, {0, 64}};
+  const SlicedWeight part = sliced(t.weight);
+  EXPECT_EQ(part.weight.values.shape, (Shape{3, 4, 2, 16}));
+  for (int64_t e = 0; e < 3; ++e)
+    for (int64_t b = 0; b < 4 * 32; ++b)
+      ASSERT_EQ(part.weight.values.bytes[static_cast<size_t>(e * 4 * 32 + b)],
+                t.values[static_cast<size_t>((e * 8 + 2) * 32 + b)]);
+}
+
+// A file with gate and up apart has half of the rows in each.
+TEST(SlicedWeight, gate_and_up_apart_share_the_slice) {
+  Tensor gate(WeightRole::kGateUp, kFormats[5], {2, 4}, 32), up(WeightRole::kGateUp, kFormats[6], {2, 4}, 32);
+  gate.weight.odd = up.weight.values;
+  gate.weight.odd_format = up.weight.format;
+  EXPECT_EQ(rows_per_expert(gate.weight), 8);
+  gate.weight.slice = Slice{{0, 2}, {4, 2}, {0, 32}};
+  const SlicedWeight part = sliced(gate.weight);
+  EXPECT_EQ(part.weight.values.shape, (Shape{2, 1, 1, 17}));
+  EXPECT_EQ(part.weight.odd.shape, (Shape{2, 1, 1, 34}));
+  EXPECT_EQ(part.weight.odd.bytes[0], up.values[2 * 34]);
+  EXPECT_EQ(part.weight.odd.bytes[34], up.values[6 * 34]);
+}
+
+TEST(SlicedWeight, zeros_stand_for_what_another_rank_adds) {
+  Tensor bias(WeightRole::kOBias, kFormats[0], {}, 96);
+  bias.weight.slice = Slice{{0, 1}, {0, 96}, {0, 1}, true};
+  const SlicedWeight part = sliced(bias.weight);
+  ASSERT_EQ(part.weight.values.bytes.size(), 192u);
+  for (const std::byte b : part.weight.values.bytes) EXPECT_EQ(b, std::byte{0});
+}
+
+TEST(SlicedWeight, a_cut_through_a_block_is_refused) {
+  Tensor t(WeightRole::kO, kFormats[6], {4}, 96);
+  t.weight.slice = Slice{{0, 1}, {0, 4}, {16, 32}};
+  try {
+    static_cast<void>(sliced(t.weight));
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("o: want ranks whose columns are whole blocks of 32"));
+  }
+}
+
+TEST(SlicedWeight, what_has_no_slice_stays_as_it_is) {
+  const Tensor t(WeightRole::kO, kFormats[0], {4}, 96);
+  const SlicedWeight part = sliced(t.weight);
+  EXPECT_EQ(part.weight.values.bytes.data(), t.values.data());
+  EXPECT_EQ(part.copied_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace nibble::backend

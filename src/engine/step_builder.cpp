@@ -21,8 +21,10 @@ StepBuilder::Built StepBuilder::build(const Batch& batch, Draws draws) {
   for (const LayerKind kind : kKinds) step_.kv[static_cast<size_t>(kind)].slots.clear();
   for (const Batch::Row& row : batch.rows) {
     const auto first_token = static_cast<int32_t>(step_.token_ids.size());
-    step_.rows.push_back(
-        {.first_token = first_token, .tokens = row.count, .context = static_cast<int32_t>(row.from) + row.count});
+    step_.rows.push_back({.first_token = first_token,
+                          .tokens = row.count,
+                          .context = static_cast<int32_t>(row.from) + row.count,
+                          .drafted = row.drafted});
     add_tokens(row);
     add_logits(row, first_token);
   }

@@ -53,9 +53,9 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   const SpeculationLimits& drafts = limits.speculation;
   want(drafts.most_tokens >= 1 && drafts.most_tokens <= kMostDrafted, "--speculative-tokens",
        fmt::format("1 to {}", kMostDrafted), drafts.most_tokens);
-  want(drafts.least_lookup >= 1 && drafts.least_lookup <= drafts.most_lookup, "prompt_lookup_min",
-       fmt::format("1 to prompt_lookup_max, {}", drafts.most_lookup), drafts.least_lookup);
-  want(drafts.most_lookup <= kMostLookup, "prompt_lookup_max", fmt::format("at most {}", kMostLookup),
+  want(drafts.least_lookup >= 1 && drafts.least_lookup <= drafts.most_lookup, "--prompt-lookup-min",
+       fmt::format("1 to --prompt-lookup-max, {}", drafts.most_lookup), drafts.least_lookup);
+  want(drafts.most_lookup <= kMostLookup, "--prompt-lookup-max", fmt::format("at most {}", kMostLookup),
        drafts.most_lookup);
   want(limits.max_waiting >= 1, "--max-waiting", "at least 1", limits.max_waiting);
   want(kv_tokens >= limits.max_context, "--kv-tokens",

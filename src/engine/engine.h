@@ -44,6 +44,7 @@ struct DraftStats {
   int64_t drafts = 0;  // each a sequence's in one step
   int64_t tokens = 0;
   int64_t accepted = 0;
+  int places = 0;                                   // of the longest draft; 0: no speculation
   std::array<int64_t, kMostDrafted> accepted_at{};  // by place in the draft
 };
 

@@ -288,6 +288,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
   for (const Batch::Row& row : batch.rows) {
     flight.rows.push_back({row.sequence, row.drafted});
     row.sequence->drafted += row.drafted;
+    row.sequence->right = 0;
     flight.waited_for |= !row.draws && row.from + row.count < std::ssize(row.sequence->tokens) - 1;
     ++row.sequence->steps_in_flight;
   }
@@ -336,7 +337,6 @@ void Loop::read_flight() {
 }
 
 void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
-  for (const auto& [s, drafted] : flight.rows) s->right = 0;
   for (size_t r = 0; r < drawn.size(); ++r) {
     const LogitUse& use = flight.uses[r];
     Sequence* const of = use.sequence;

@@ -16,7 +16,9 @@ Proposer::Text text_of(const Sequence& s) {
 }  // namespace
 
 Speculation::Speculation(const Limits& limits, std::unique_ptr<Proposer> proposer)
-    : limits_(limits), proposer_(std::move(proposer)), controller_(limits.drafts) {}
+    : limits_(limits), proposer_(std::move(proposer)), controller_(limits.drafts) {
+  stats_.places = limits.drafts.most_tokens;
+}
 
 // `known_later`: tokens in flight, which come before what is drafted.
 void Speculation::propose(Sequence& s, int known_later) {
@@ -25,7 +27,7 @@ void Speculation::propose(Sequence& s, int known_later) {
   const int64_t most =
       std::min({int64_t{limits_.drafts.most_tokens}, s.request.max_tokens - (length - s.prompt_count) - 1,
                 limits_.max_context - length - 1});
-  if (most <= 0) return;
+  if (most <= 0 || candidates_.size() == kMostDrafting) return;
   proposer_->propose(text_of(s), static_cast<int>(most), draft_);
   // After a stop id nothing is drawn, and what it follows draws it.
   const auto end = std::find_if(draft_.tokens.begin(), draft_.tokens.end(), [&](int32_t token) {

@@ -14,6 +14,8 @@ namespace nibble::engine {
 
 class Speculation {
  public:
+  static constexpr size_t kMostDrafting =
+      64;  // sequences of a step: it has room for as many guesses, and the host time
   struct Limits {
     SpeculationLimits drafts;
     int64_t max_context = 0;

@@ -16,7 +16,7 @@ constexpr double kGuessWeight = 2;   // verified drafts that this counts for
 constexpr double kOthersWeight = 3;  // likewise what is known of other requests, for a new one
 constexpr float kFadeOfOne = 0.9f, kFadeOfAll = 0.99f;
 constexpr double kGuessPerToken = 0.5;  // of a plain step of one sequence: a guess's cost, before any was measured
-constexpr int64_t kPlainSeen = 2;       // plain steps that are measured before the first draft
+constexpr int64_t kPlainSeen = 4;       // plain steps that are measured before the first draft
 constexpr double kLeastProbe = 0.1;     // of a plain step: what a probe counts for at least, as times are noisy
 constexpr int kMostSincePlain = 64;     // steps with drafts before a plain one is measured again
 
@@ -140,6 +140,10 @@ DraftController::Why DraftController::choose(const Step& step, int room, std::sp
 void DraftController::took(const Step& step, double seconds, int right) {
   Like& like = likes_[key_of(step)];
   Times& times = like.by_drafted[bucket_of(step.drafted)];
+  // Guesses cost no more than as many plain steps: what is above that is some other program's, and one such time would
+  // spend the account for long.
+  if (step.drafted > 0 && like.by_drafted[0].count > 0)
+    seconds = std::min(seconds, (1 + step.drafted) * like.by_drafted[0].usual());
   times.seconds[static_cast<size_t>(times.count++) % times.seconds.size()] = static_cast<float>(seconds);
   like.drafts_since_plain = step.drafted > 0 ? like.drafts_since_plain + 1 : 0;
   drafting_ = step.why == Why::kPays || (drafting_ && step.why == Why::kNothing);

@@ -126,6 +126,44 @@ std::vector<int32_t> generate(Loaded& loaded, const engine::Request& request) {
   return test::generate(loop, request).tokens;
 }
 
+// With kernels whose sums do not depend on how many tokens a step has. Every draft is verified whole, and some are
+// right.
+TEST_F(Gpu, guesses_change_no_token_where_kernels_sum_alike) {
+  const Source source(kTiny);
+  test::OneSequence limits{.max_context = 512, .chunk_tokens = 64, .max_logit_rows = 16};
+  for (const bool async : {false, true}) {
+    int64_t drafted = 0, right = 0;
+    for (const float temperature : {0.0f, 0.8f}) {
+      engine::EngineLimits with = test::engine_limits(limits);
+      with.async_scheduling = async;
+      const auto tokens = [&](engine::DraftMethod method) {
+        Loaded loaded(source, limits, Which::kCuda,
+                      {.kv = Kv::kBf16, .attention = Attention::kReference, .moe = MoeKernel::kReference});
+        with.speculation = {.method = method, .most_tokens = 7, .adaptive = false};
+        engine::Loop loop(*loaded.be, loaded.gpt, with);
+        std::vector<int32_t> all;
+        for (int i = 0; i < 3; ++i) {
+          engine::Request request{.prompt = some_tokens(40 + 30 * static_cast<size_t>(i), source.config.dims.vocab),
+                                  .max_tokens = 120,
+                                  .sampling = {.temperature = temperature, .seed = static_cast<uint64_t>(i)}};
+          if (i == 1) request.sampling.repetition_penalty = 1.1f;
+          if (i == 2) request.logprobs = 2;
+          const std::vector<int32_t> answer = test::generate(loop, request).tokens;
+          all.insert(all.end(), answer.begin(), answer.end());
+        }
+        drafted += loop.stats().drafts.tokens;
+        right += loop.stats().drafts.accepted;
+        return all;
+      };
+      const std::vector<int32_t> want = tokens(engine::DraftMethod::kOff);
+      EXPECT_EQ(tokens(engine::DraftMethod::kSuffix), want) << temperature;
+      EXPECT_EQ(tokens(engine::DraftMethod::kNgram), want) << temperature;
+    }
+    std::printf("guesses: %lld of %lld right\n", static_cast<long long>(right), static_cast<long long>(drafted));
+    EXPECT_GT(drafted, 100);
+  }
+}
+
 TEST_F(Gpu, generates_the_tokens_of_the_cpu_greedy_and_drawn) {
   const Source source(kTiny);
   const test::OneSequence limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};

@@ -34,13 +34,15 @@ inline engine::EngineLimits engine_limits(const OneSequence& of) {
           .async_scheduling = false};
 }
 
-// Logits [tokens, vocab], computed `chunk` tokens at a time.
+// Logits [tokens, vocab], computed `chunk` tokens at a time: of a prompt, or all but the first as guesses.
+enum class Tokens : uint8_t { kPrompt, kGuesses };
 inline std::vector<float> all_logits(backend::Backend& be, const model::GptOss& gpt, std::span<const int32_t> ids,
-                                     int chunk) {
+                                     int chunk, Tokens tokens = Tokens::kPrompt) {
   std::vector<float> all;
   for (size_t at = 0; at < ids.size(); at += static_cast<size_t>(chunk)) {
     const auto part = ids.subspan(at, std::min(ids.size() - at, static_cast<size_t>(chunk)));
     model::Step step = engine::step_alone(part, static_cast<int64_t>(at));
+    if (tokens == Tokens::kGuesses) step.rows[0].drafted = static_cast<int32_t>(part.size()) - 1;
     step.logit_tokens.resize(part.size());
     std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
     model::forward(be, gpt, step);

@@ -2,6 +2,7 @@
 
 #include "app/gguf_model.h"
 #include "app/memory_budget.h"
+#include "app/speculation_options.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/ranks/ranks_backend.h"
@@ -195,16 +196,18 @@ std::vector<std::string> decisions(const ModelOptions& options) {
   return lines;
 }
 
-std::string describe_modes(const backend::RunConfig& run, const backend::Backend& be) {
+std::string describe_modes(const ModelOptions& options, const backend::Backend& be) {
+  const backend::RunConfig& run = options.run;
   std::vector<std::string> dense;
   for (const auto& [name, format] :
        {std::pair{"qkv", run.dense.qkv}, {"o", run.dense.o}, {"lm_head", run.dense.lm_head}})
     if (format) dense.push_back(fmt::format("{} {}", name, name_of(*format)));
   const bool rounds = run.backend == BackendKind::kCpu && backend::rounds(run.activations);
-  return fmt::format("{}{}, layers {}, KV cache {}, attention sinks {}, no speculation", be.modes(),
+  return fmt::format("{}{}, layers {}, KV cache {}, attention sinks {}, {}", be.modes(),
                      rounds ? "; exact with --moe-activation f32" : "",
                      dense.empty() ? "as they come" : fmt::format("{}", fmt::join(dense, " ")),
-                     backend::type_of(run.kv_type()).word, run.sinks ? "on" : "off");
+                     backend::type_of(run.kv_type()).word, run.sinks ? "on" : "off",
+                     describe_speculation(options.speculation));
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
@@ -261,7 +264,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
     : loaded_(source, options, engine::step_limits(limits, source.config.dims), {terminal, {}}),
       loop_(loaded_.backend(), loaded_.model(), limits) {
   if (!terminal.colors()) return;  // for people, not for scripts
-  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options.run, loaded_.backend()))));
+  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
   for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
 }
 
@@ -269,6 +272,7 @@ engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context) 
   return {.max_context = context,
           .max_sequences = 1,
           .max_batched_tokens = backend::with_defaults(options.run).max_num_batched_tokens,
+          .speculation = options.speculation,
           .async_scheduling = options.run.backend == BackendKind::kCuda};
 }
 

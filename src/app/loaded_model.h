@@ -52,7 +52,7 @@ struct OpenedConfig {
 // Throws Error(kUnsupported) where this machine does not have the options' backend.
 void require_backend(const ModelOptions& options);
 // One line: what computes and holds what, as flags, defaults and the backend have resolved it.
-[[nodiscard]] std::string describe_modes(const backend::RunConfig& run, const backend::Backend& be);
+[[nodiscard]] std::string describe_modes(const ModelOptions& options, const backend::Backend& be);
 // A line for each setting behind it that was given, and where; of resolved options.
 [[nodiscard]] std::vector<std::string> decisions(const ModelOptions& options);
 // Of this kind, whatever run.backend says. `files`: those that weights will be mapped from.

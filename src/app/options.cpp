@@ -8,6 +8,7 @@
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/serve_options.h"
+#include "app/speculation_options.h"
 #include "app/settings.h"
 #include "app/vllm.h"
 #include "backend/cpu/isa.h"
@@ -201,6 +202,7 @@ void add_run(Flags flags, RunOptions& o) {
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"4096 or what -n needs", ""});
+  add_speculation(flags, o.model.speculation);
   add_output(flags, o.output);
 }
 
@@ -228,6 +230,7 @@ void add_chat(Flags flags, ChatOptions& o) {
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"8192", ""});
+  add_speculation(flags, o.model.speculation);
   add_output(flags, o.output);
 }
 
@@ -238,6 +241,7 @@ void add_serve(Flags flags, ServeOptions& o) {
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"the model's", "auto"});
+  add_speculation(flags, o.model.speculation);
   add_load_format(flags, o.model.load_format);
   flags.group(HelpGroup::kExpert);
   add_date(flags, o.date);

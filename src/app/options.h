@@ -6,6 +6,7 @@
 #include "backend/sampling.h"
 #include "base/mx.h"
 #include "checkpoint/gguf.h"
+#include "engine/proposer.h"
 #include "hub/settings.h"
 #include "text/conversation.h"
 
@@ -55,9 +56,10 @@ struct ModelOptions {
   WhenAbsent when_absent = WhenAbsent::kRefuse;
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
-  backend::RunConfig run;   // as it was asked for; then (backend_choice.h) resolved
-  std::string backend_why;  // a line for the user, where the backend was left open
-  std::string fast_why;     // likewise, what --fast chose
+  backend::RunConfig run;                 // as it was asked for; then (backend_choice.h) resolved
+  std::string backend_why;                // a line for the user, where the backend was left open
+  std::string fast_why;                   // likewise, what --fast chose
+  engine::SpeculationLimits speculation;  // of what answers; else off
 };
 
 struct GenerateOptions {

@@ -76,6 +76,7 @@ engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& mo
           .long_prefill_tokens = threshold == 0 && some_are_long ? std::max<int64_t>(1, context / 25) : threshold,
           .target_itl_seconds = o.target_itl / 1000,
           .prefix_cache = o.prefix_cache,
+          .speculation = model.speculation,
           .async_scheduling = o.async_scheduling.value_or(model.run.backend == BackendKind::kCuda)};
 }
 
@@ -199,6 +200,7 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
   model = resolved(std::move(model));
   require_backend(model);
   const model::ModelConfig config = open_config(model).config;
+  static_cast<void>(least_limits(o, model, config));  // refuses what is out of range
   engine::EngineLimits limits = engine_limits(o, model, config);
   const bool takes_room_first = model.load_format == LoadFormat::kDummy || model.run.copy_weights;
   const bool knows_room = model.settings.print && !takes_room_first;  // else when weights are loaded
@@ -248,7 +250,7 @@ int execute(const ServeOptions& asked) {
   loaded = true;
   terminal.note(fmt::format("serving {} on {}, context {} tokens{}", name, running.replicas.front()->backend().name(),
                             running.max_context, o.replicas > 1 ? fmt::format(", {} replicas", o.replicas) : ""));
-  terminal.note("modes: " + describe_modes(model.run, running.replicas.front()->backend()));
+  terminal.note("modes: " + describe_modes(model, running.replicas.front()->backend()));
   for (const std::string& line : decisions(model)) terminal.note(line);
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
   http.wait();

@@ -61,9 +61,11 @@ std::string finish_reason(const Outcome& outcome) {
 std::string summary(const Outcome& outcome, const GenerateOptions& options) {
   const engine::Finished& f = outcome.finished;
   const Rates r = rates_of(f);
+  const std::string guesses =
+      f.drafted_tokens > 0 ? fmt::format(" · guessed {} tokens, {} right", f.drafted_tokens, f.accepted_tokens) : "";
   return fmt::format(
-      "prompt {} tokens ({} cached), {:.1f} tok/s · generated {} tokens, {:.1f} tok/s · finished: {} · seed {}",
-      f.prompt_tokens, f.cached_tokens, r.prompt_per_second, f.generated_tokens, r.decode_per_second,
+      "prompt {} tokens ({} cached), {:.1f} tok/s · generated {} tokens, {:.1f} tok/s{} · finished: {} · seed {}",
+      f.prompt_tokens, f.cached_tokens, r.prompt_per_second, f.generated_tokens, r.decode_per_second, guesses,
       finish_reason(outcome), options.sampling.seed);
 }
 
@@ -75,7 +77,9 @@ nlohmann::ordered_json usage_json(const Outcome& outcome, const GenerateOptions&
           {"usage",
            {{"prompt_tokens", f.prompt_tokens},
             {"cached_tokens", f.cached_tokens},
-            {"completion_tokens", f.generated_tokens}}},
+            {"completion_tokens", f.generated_tokens},
+            {"drafted_tokens", f.drafted_tokens},
+            {"accepted_tokens", f.accepted_tokens}}},
           {"timings",
            {{"prompt_seconds", f.prefill_seconds},
             {"prompt_tokens_per_second", r.prompt_per_second},

@@ -122,13 +122,32 @@ void note(Settings& settings, std::string text) {
   if (std::find(notes.begin(), notes.end(), text) == notes.end()) notes.push_back(std::move(text));
 }
 
+// A field without a row, or without one for its value.
+[[noreturn]] void refuse_field(const std::string& flag, const ConfigField& field) {
+  const std::string name = fmt::format("{}.{}", flag, field.name);
+  std::string fields, values;
+  for (const ForeignRow& row : vllm_table()) {
+    if (row.becomes != Becomes::kFlag || !row.names.starts_with(flag + ".")) continue;
+    if (has_word(row.names, name)) values = fmt::format("{}", fmt::join(words_of(row.values), " or "));
+    fields += fmt::format("{}{}", fields.empty() ? "" : ", ", row.names.substr(flag.size() + 1));
+  }
+  if (!values.empty()) refuse_value(name, fmt::format("want {}, found {}", values, field.value));
+  refuse_value(flag, fmt::format("want fields {}, found {}", fields, field.name));
+}
+
 // A flag of theirs that is accepted: what it holds becomes flags of ours, or nothing.
 void take_flag(Settings& settings, const std::string& flag, const ForeignRow& row, const std::string& value) {
   const bool is_config = flag.ends_with("-config") && flag != "--generation-config";
   std::vector<ConfigField> fields = is_config ? config_fields(flag, value) : std::vector<ConfigField>{{"", value}};
+  if (row.becomes == Becomes::kFields && fields.empty())
+    refuse_value(flag, "want a field, as in " + std::string(row.text));
   size_t taken = 0;
   for (const ConfigField& field : fields) {
     const ForeignRow* ours = row_of(field.name.empty() ? flag : fmt::format("{}.{}", flag, field.name), field.value);
+    if (ours != nullptr && ours->becomes == Becomes::kRefused)
+      refuse_value(fmt::format("{}.{}", flag, field.name),
+                   fmt::format("{} is not supported: {}", field.value, ours->text));
+    if (ours == nullptr && row.becomes == Becomes::kFields) refuse_field(flag, field);
     if (ours == nullptr || ours->becomes != Becomes::kFlag) continue;
     Setting implied{std::string(ours->text), ours->value.empty() ? field.value : std::string(ours->value), flag};
     note(settings, fmt::format("{} {} is taken as {} {}", flag, value, implied.flag, implied.value));

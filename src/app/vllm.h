@@ -13,8 +13,9 @@
 
 namespace nibble::app {
 
-// One of our flags; nothing, and a line says why; or the end, and the message says why.
-enum class Becomes : uint8_t { kFlag, kNothing, kRefused };
+// One of our flags; nothing, and a line says why; the end, and the message says why; or what each field has a row for,
+// and the end for any other.
+enum class Becomes : uint8_t { kFlag, kNothing, kRefused, kFields };
 struct ForeignRow {
   // With blanks between: "--flag", of ours (whose value is theirs) or of theirs, "--flag.field", "VARIABLE".
   std::string_view names;

@@ -26,6 +26,16 @@ constexpr ForeignRow kRows[] = {
     {"--compilation-config --compilation-config.level --compilation-config.optimization_level "
      "--compilation-config.cudagraph_mode --compilation-config.use_cudagraph --optimization-level",
      "0 NONE none false", kFlag, "--enforce-eager", "true"},
+    {"--speculative-config", "", kFields, "{\"method\": \"suffix\", \"num_speculative_tokens\": 8}"},
+    {"--speculative-config.method", "ngram suffix", kFlag, "--speculative"},
+    {"--speculative-config.method",
+     "draft_model eagle eagle3 p-eagle parallel_eagle dflash medusa mlp_speculator mtp deepseek_mtp", kRefused,
+     "models that guess are not there yet; want ngram or suffix"},
+    {"--speculative-config.model", "", kRefused,
+     "models that guess are not there yet; want the method ngram or suffix"},
+    {"--speculative-config.num_speculative_tokens", "", kFlag, "--speculative-tokens"},
+    {"--speculative-config.prompt_lookup_max", "", kFlag, "--prompt-lookup-max"},
+    {"--speculative-config.prompt_lookup_min", "", kFlag, "--prompt-lookup-min"},
     // Flags that need nothing from us.
     {"--trust-remote-code", "-", kNothing, "no code is ever loaded with a model"},
     {"--enable-auto-tool-choice", "-", kNothing, "tool calls are always recognised"},
@@ -115,7 +125,6 @@ constexpr ForeignRow kRows[] = {
     {"--stream-interval", "", kNothing, "every token is sent at once"},
     {"--allowed-methods --allowed-headers", "", kNothing, "what the API takes is allowed"},
     // Flags that would change what is served.
-    {"--speculative-config", "", kRefused, "speculative decoding is not built yet"},
     {"--enable-eplb --enable-dbo", "-", kRefused, "experts stay on their rank"},
     {"--data-parallel-hybrid-lb --data-parallel-external-lb", "-", kRefused,
      "one port serves all of --data-parallel-size"},

@@ -18,6 +18,9 @@ struct Row {
   int32_t first_token = 0;
   int32_t tokens = 0;   // new in this step
   int32_t context = 0;  // in the KV cache after this step
+  // Of `tokens`, the last ones: guesses. In a step that has any, a backend computes tokens as it would each alone where
+  // it can, so that what is drawn is what is drawn without guesses.
+  int32_t drafted = 0;
 };
 
 // Page ids per row: page p of row r holds positions [p * kPageTokens, ...). -1: released (behind every window).

@@ -29,6 +29,11 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // [-2, 2]
   std::vector<std::pair<int32_t, float>> logit_bias{};  // token id, bias in [-100, 100]
   uint64_t seed = 0;
+
+  // What was drawn before counts.
+  [[nodiscard]] bool counts_tokens() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
 };
 
 // Throws Error(kInvalidRequest) naming the first field out of range; vocab bounds the ids of logit_bias.

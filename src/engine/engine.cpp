@@ -28,6 +28,14 @@ void want(bool holds, std::string_view field, std::string_view range, int64_t fo
   if (!holds) throw Error(Code::kInvalidRequest, "{}: want {}, found {}", field, range, found);
 }
 
+constexpr int kMostDraftRows = 64;  // of a step's logits, beside a row per sequence
+
+int draft_rows(const EngineLimits& limits) {
+  if (limits.speculation.method == DraftMethod::kOff) return 0;
+  const int rows = std::min(limits.max_sequences, limits.max_batched_tokens);
+  return std::min({rows * limits.speculation.most_tokens, kMostDraftRows, limits.max_batched_tokens - rows});
+}
+
 }  // namespace
 
 model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& dims) {
@@ -42,6 +50,13 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   want(limits.max_long_partial_prefills >= 1, "--max-long-partial-prefills", "at least 1",
        limits.max_long_partial_prefills);
   want(limits.long_prefill_tokens >= 0, "--long-prefill-token-threshold", "0 or more", limits.long_prefill_tokens);
+  const SpeculationLimits& drafts = limits.speculation;
+  want(drafts.most_tokens >= 1 && drafts.most_tokens <= kMostDrafted, "--speculative-tokens",
+       fmt::format("1 to {}", kMostDrafted), drafts.most_tokens);
+  want(drafts.least_lookup >= 1 && drafts.least_lookup <= drafts.most_lookup, "--prompt-lookup-min",
+       fmt::format("1 to --prompt-lookup-max, {}", drafts.most_lookup), drafts.least_lookup);
+  want(drafts.most_lookup <= kMostLookup, "--prompt-lookup-max", fmt::format("at most {}", kMostLookup),
+       drafts.most_lookup);
   want(limits.max_waiting >= 1, "--max-waiting", "at least 1", limits.max_waiting);
   want(kv_tokens >= limits.max_context, "--kv-tokens",
        fmt::format("at least {}, so that one sequence of --max-model-len fits", limits.max_context), kv_tokens);
@@ -52,7 +67,7 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   const int64_t windows = rows * (pages_for(dims.sliding_window) + 2) + pages_for(limits.max_batched_tokens);
   const int64_t sliding = std::min(full, windows + (limits.prefix_cache ? full / 4 : 0));
   return {.max_tokens = limits.max_batched_tokens,
-          .max_rows = std::max(static_cast<int>(rows), limits.max_logit_rows),
+          .max_rows = std::max(static_cast<int>(rows) + draft_rows(limits), limits.max_logit_rows),
           .kv_pages = {static_cast<int32_t>(sliding), static_cast<int32_t>(full)}};
 }
 

@@ -6,9 +6,11 @@
 // last event; it may come before submit() has returned.
 
 #include "backend/backend.h"
+#include "engine/proposer.h"
 #include "engine/request.h"
 #include "model/gpt_oss.h"
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
@@ -27,6 +29,7 @@ struct EngineLimits {
   double target_itl_seconds = 0;    // --target-itl: of a step that decodes beside prompts; 0: from measured times
   int max_logit_rows = 0;           // in one step, of tokens to draw and to score; 0: as many as may draw
   bool prefix_cache = true;
+  SpeculationLimits speculation{};
   bool async_scheduling = true;  // step n + 1 is enqueued before the tokens of step n are read; for a backend that
                                  // computes while the host goes on (cuda), pure cost on one that does not (cpu)
 };
@@ -36,6 +39,15 @@ struct EngineLimits {
 // range.
 [[nodiscard]] model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& dims);
 
+// What became of guesses so far.
+struct DraftStats {
+  int64_t drafts = 0;  // each a sequence's in one step
+  int64_t tokens = 0;
+  int64_t accepted = 0;
+  int places = 0;                                   // of the longest draft; 0: no speculation
+  std::array<int64_t, kMostDrafted> accepted_at{};  // by place in the draft
+};
+
 // What the gauges and counters of /metrics show; a snapshot.
 struct EngineStats {
   int64_t running = 0, waiting = 0;
@@ -44,6 +56,7 @@ struct EngineStats {
   int64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   int64_t prompt_tokens = 0, generated_tokens = 0;  // computed and drawn so far
   int64_t preemptions = 0, steps = 0;
+  DraftStats drafts{};
 };
 
 class Engine {

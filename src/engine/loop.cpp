@@ -46,14 +46,20 @@ Pace::Rule pace_rule(const EngineLimits& limits, const model::ModelConfig& confi
 Pace::Work work_of(const Batch& batch) {
   Pace::Work work;
   for (const Batch::Row& row : batch.rows) {
-    if (row.count == 1) {
+    if (row.count - row.drafted == 1) {
       ++work.decoding;
+      work.drafted += row.drafted;
     } else {
       work.prompt_tokens += row.count;
       work.prompt_keys += static_cast<double>(row.count) * (static_cast<double>(row.from) + 0.5 * row.count);
     }
   }
   return work;
+}
+
+bool allows(std::span<const uint32_t> mask, int32_t token) {
+  const auto t = static_cast<size_t>(token);
+  return mask.empty() || (mask[t / 32] >> (t % 32) & 1) != 0;
 }
 
 }  // namespace
@@ -67,7 +73,17 @@ Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits&
              limits.prefix_cache ? PrefixCache::Mode::kOn : PrefixCache::Mode::kOff),
       scheduler_(scheduler_limits(limits, step_limits(limits, model.config.dims)), cache_),
       pace_(pace_rule(limits, model.config)),
-      now_(std::move(now)) {}
+      now_(std::move(now)) {
+  if (limits.speculation.method != DraftMethod::kOff) propose_with(make_proposer(limits.speculation));
+}
+
+void Loop::propose_with(std::unique_ptr<Proposer> proposer) {
+  check(idle() && limits_.speculation.method != DraftMethod::kOff, "speculation is on, and nobody has a draft");
+  speculation_ = std::make_unique<Speculation>(
+      Speculation::Limits{
+          .drafts = limits_.speculation, .max_context = limits_.max_context, .vocab = model_.config.dims.vocab},
+      std::move(proposer));
+}
 
 void Loop::add(RequestId id, Request request, Receiver receiver) {
   auto owned = std::make_unique<Sequence>(id, std::move(request), std::move(receiver), now_());
@@ -106,6 +122,9 @@ void Loop::fail_all(const std::exception& why) {
 }
 
 void Loop::step() {
+  const auto planned = now_();
+  if (flight_ && limits_.async_scheduling && speculation_)
+    speculation_->look_ahead(scheduler_.running(), scheduler_.room_for_drafts());
   if (flight_ && (!limits_.async_scheduling || scheduler_.wants_tokens())) read_flight();
   Batch* batch = &schedule();
   if (batch->starved && flight_) {
@@ -115,9 +134,17 @@ void Loop::step() {
   // Prompts were left out of it, and they hold the pages of all others.
   if (batch->rows.empty() && !flight_) batch = &scheduler_.schedule(Scheduler::Flight::kNone);
   check(!batch->rows.empty() || flight_ || sequences_.empty(), "somebody can go on while anybody is left");
+  const DraftController::Why why = add_drafts(*batch);
   copy_pages(*batch);
   make_masks(*batch);
   std::optional<Flight> next = enqueue(*batch);
+  if (next) {
+    next->planned = planned;
+    // Of steps without drafts those count that are enqueued as all would be.
+    if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
+    if (next->step) next->step->why = why;
+    if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) next->step.reset();
+  }
   if (flight_) read_flight();
   flight_ = std::move(next);
   // Steps with parts of prompts are long. None is enqueued behind such a step, so that a request that comes meanwhile
@@ -158,6 +185,15 @@ Batch& Loop::schedule() {
   return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, budget);
 }
 
+// Steps that read prompts have none: they are long already.
+DraftController::Why Loop::add_drafts(Batch& batch) {
+  if (!speculation_ || measured_ || batch.rows.empty() || holds_prompts(batch)) return DraftController::Why::kNothing;
+  const DraftController::Why why = speculation_->draft(batch, scheduler_.room_for_drafts());
+  for (Batch::Row& row : batch.rows)
+    if (!row.sequence->draft.tokens.empty()) scheduler_.add_draft(row);
+  return why;
+}
+
 // Where the backend fails, all that run have failed.
 void Loop::copy_pages(Batch& batch) {
   try {
@@ -174,34 +210,60 @@ void Loop::copy_pages(Batch& batch) {
 
 // A sequence whose mask cannot be made leaves the batch.
 void Loop::make_masks(Batch& batch) {
-  std::erase_if(batch.rows, [&](const Batch::Row& row) {
+  std::erase_if(batch.rows, [&](Batch::Row& row) {
     if (!row.draws) return false;
-    const bool made = make_mask(*row.sequence);
+    const bool made = make_masks(row);
     if (!made) drop_if_done(*row.sequence);
     return !made;
   });
 }
 
-bool Loop::make_mask(Sequence& s) {
-  const auto words = static_cast<size_t>((model_.config.dims.vocab + 31) / 32);
-  const int64_t drawn = static_cast<int64_t>(s.tokens.size()) - s.prompt_count + s.pending;
-  const bool no_stop = drawn < s.request.min_tokens && !s.request.stop_ids.empty();
-  if (!s.request.mask && !no_stop) {
-    s.mask = {};
-    return true;
-  }
-  s.mask.assign(words, 0);
+// For each draw of the row: what is allowed after the guesses before it. A draft ends before a guess that is not.
+bool Loop::make_masks(Batch::Row& row) {
+  Sequence& s = *row.sequence;
+  s.masks.resize(static_cast<size_t>(row.drafted) + 1);
+  TokenMask* const grammar = s.request.mask.get();
+  int accepted = 0, verifiable = 0;
   try {
-    const bool filled = s.request.mask && s.request.mask->fill(s.mask);
-    if (!filled && !no_stop) s.mask.clear();
-    if (!filled) std::fill(s.mask.begin(), s.mask.end(), ~uint32_t{0});
+    make_mask(s, 0, s.masks[0]);
+    try {
+      for (; verifiable < row.drafted; ++verifiable) {
+        const auto nth = static_cast<size_t>(verifiable);
+        const int32_t guess = s.draft.tokens[nth];
+        if (!allows(s.masks[nth], guess)) break;
+        if (grammar != nullptr) {
+          grammar->accept(guess);
+          ++accepted;
+        }
+        make_mask(s, nth + 1, s.masks[nth + 1]);
+      }
+    } catch (const std::exception&) {
+      // Without the draft it fails when the guess is drawn, if ever.
+    }
+    if (accepted > 0) grammar->undo(accepted);
   } catch (const std::exception& why) {
     fail(s, why);
     return false;
   }
-  for (const int32_t id : no_stop ? std::span<const int32_t>(s.request.stop_ids) : std::span<const int32_t>())
-    s.mask[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+  row.count -= row.drafted - verifiable;
+  row.drafted = verifiable;
+  s.draft.tokens.resize(static_cast<size_t>(verifiable));
   return true;
+}
+
+// Of the draw that comes after `nth` guesses, which the grammar has accepted.
+void Loop::make_mask(const Sequence& s, size_t nth, std::vector<uint32_t>& mask) const {
+  const auto words = static_cast<size_t>((model_.config.dims.vocab + 31) / 32);
+  const int64_t drawn = static_cast<int64_t>(s.tokens.size()) - s.prompt_count + s.pending + static_cast<int64_t>(nth);
+  const bool no_stop = drawn < s.request.min_tokens && !s.request.stop_ids.empty();
+  mask.clear();
+  if (!s.request.mask && !no_stop) return;
+  mask.assign(words, 0);
+  const bool filled = s.request.mask && s.request.mask->fill(mask);
+  if (!filled && !no_stop) return mask.clear();
+  if (!filled) std::fill(mask.begin(), mask.end(), ~uint32_t{0});
+  for (const int32_t id : no_stop ? std::span<const int32_t>(s.request.stop_ids) : std::span<const int32_t>())
+    mask[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
 }
 
 // Nothing when the batch is empty or the backend failed; then what the batch held has failed.
@@ -218,10 +280,18 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
   }
   const StepBuilder::Built built =
       builder_.build(batch, limits_.async_scheduling ? StepBuilder::Draws::kOneAtLeast : StepBuilder::Draws::kAsked);
-  Flight flight{
-      .ticket = {}, .rows = {}, .uses = built.uses, .work = work_of(batch), .began = now, .waited_for = measured_};
+  Flight flight{.ticket = {},
+                .rows = {},
+                .uses = built.uses,
+                .work = work_of(batch),
+                .step = {},
+                .planned = now,
+                .began = now,
+                .waited_for = measured_};
   for (const Batch::Row& row : batch.rows) {
-    flight.rows.push_back(row.sequence);
+    flight.rows.push_back({row.sequence, row.drafted});
+    row.sequence->drafted += row.drafted;
+    row.sequence->right = 0;
     flight.waited_for |= !row.draws && row.from + row.count < std::ssize(row.sequence->tokens) - 1;
     ++row.sequence->steps_in_flight;
   }
@@ -229,7 +299,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     flight.ticket = model::forward(be_, model_, built.step, watch_ ? watch_(built.step) : model::Probe());
   } catch (const std::exception& why) {
     if (flight_) read_flight();
-    for (Sequence* s : flight.rows) {
+    for (const auto& [s, drafted] : flight.rows) {
       if (!s->ended) fail(*s, why);
       --s->steps_in_flight;
       drop_if_done(*s);
@@ -253,13 +323,10 @@ void Loop::read_flight() {
       std::vector<backend::Drawn> drawn = be_.wait(*flight.ticket);
       corrupt = std::any_of(drawn.begin(), drawn.end(), is_corrupt);
       check(drawn.size() == flight.uses.size(), "a result per row of logits");
-      for (size_t r = 0; r < drawn.size(); ++r) {
-        const Sequence* const of = flight.uses[r].sequence;
-        if (of != nullptr && !of->ended) take(flight.uses[r], std::move(drawn[r]));
-      }
+      take_all(flight, std::move(drawn));
     }
   } catch (const std::exception& why) {
-    for (Sequence* s : flight.rows) {
+    for (const auto& [s, drafted] : flight.rows) {
       if (!s->ended) fail(*s, why);
     }
     cache_.clear();
@@ -267,11 +334,36 @@ void Loop::read_flight() {
   // What made NaN of a row may be in the pages that its sequence left, whether it ended just now or before.
   if (corrupt) cache_.clear();
   const auto now = now_();
-  pace_.took(flight.work, seconds(std::max(flight.began, std::exchange(last_end_, now)), now));
-  for (Sequence* s : flight.rows) {
+  const auto last_end = std::exchange(last_end_, now);
+  pace_.took(flight.work, seconds(std::max(flight.began, last_end), now));
+  if (speculation_) judge_drafts(flight, seconds(std::max(flight.planned, last_end), now));
+  for (const auto& [s, drafted] : flight.rows) {
     --s->steps_in_flight;
     drop_if_done(*s);
   }
+}
+
+void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
+  for (size_t r = 0; r < drawn.size(); ++r) {
+    const LogitUse& use = flight.uses[r];
+    Sequence* const of = use.sequence;
+    if (of == nullptr || of->ended || of->right < use.after) continue;
+    const bool right = use.guess >= 0 && drawn[r].token == use.guess;
+    take(use, std::move(drawn[r]));
+    if (right) ++of->right;
+  }
+}
+
+// What came after a wrong guess was never taken. `seconds`: what the step took, with all that the host did for it.
+void Loop::judge_drafts(const Flight& flight, double seconds) {
+  int right = 0;
+  for (const auto& [s, drafted] : flight.rows) {
+    if (drafted == 0) continue;
+    speculation_->verified(*s, drafted, std::min(drafted, s->right + 1), s->right);
+    right += s->right;
+    s->draft.tokens.clear();
+  }
+  if (flight.step) speculation_->took(*flight.step, seconds, right);
 }
 
 void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
@@ -280,17 +372,23 @@ void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
     fail(s, *drawn.error);
     return;
   }
-  if (use.scored < 0) return take_token(s, std::move(drawn));
+  if (use.scored < 0) return take_token(use, std::move(drawn));
   s.receiver(TokenEvent{.token = drawn.token, .of_prompt = true, .logprobs = std::move(drawn.logprobs)});
   if (s.ended) return;
   if (s.request.max_tokens == 0 && use.scored + 1 == s.to_score()) end(s, FinishReason::kLength);
 }
 
-void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
+void Loop::take_token(const LogitUse& use, backend::Drawn&& drawn) {
+  Sequence& s = *use.sequence;
   const int32_t token = drawn.token;
   if (s.output().empty()) s.first_token = now_();
   s.tokens.push_back(token);
-  --s.pending;
+  if (use.after == 0) {
+    --s.pending;
+  } else {
+    ++s.computed;  // of the guess before it
+    ++s.accepted;
+  }
   ++counts_.generated_tokens;
   s.receiver(TokenEvent{.token = token, .logprobs = std::move(drawn.logprobs)});
   if (s.ended) return;
@@ -312,6 +410,7 @@ void Loop::take_token(Sequence& s, backend::Drawn&& drawn) {
 // Sequence itself stays until the last of its steps is read (drop_if_done): batches point at it.
 void Loop::end(Sequence& s, FinishReason reason, Code code, std::string message) {
   scheduler_.remove(s);
+  if (speculation_) speculation_->ended(s);
   cache_.release(s.settled(), s.pages);
   s.ended = true;
   const auto now = now_();
@@ -320,6 +419,8 @@ void Loop::end(Sequence& s, FinishReason reason, Code code, std::string message)
                       .prompt_tokens = s.prompt_count,
                       .cached_tokens = s.cached,
                       .generated_tokens = static_cast<int64_t>(s.output().size()),
+                      .drafted_tokens = s.drafted,
+                      .accepted_tokens = s.accepted,
                       .prefill_seconds = started ? seconds(s.started, drew ? s.first_token : now) : 0,
                       .decode_seconds = drew ? seconds(s.first_token, now) : 0,
                       .queue_seconds = seconds(s.submitted, started ? s.started : now),
@@ -340,6 +441,7 @@ EngineStats Loop::stats() const {
   stats.kv_pages = pool_.total(LayerKind::kFull);
   stats.kv_pages_used = stats.kv_pages - cache_.available(LayerKind::kFull);
   stats.preemptions = scheduler_.preemptions();
+  if (speculation_) stats.drafts = speculation_->stats();
   return stats;
 }
 

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/pace.h"
 #include "engine/scheduler.h"
+#include "engine/speculation.h"
 #include "engine/step_builder.h"
 
 #include <cstdint>
@@ -54,28 +55,40 @@ class Loop {
   using Watch = std::function<model::Probe(const model::Step& step)>;
   void watch(Watch watch) { watch_ = std::move(watch); }
 
+  // Drafts come from this one instead, whatever the method. For tests. REQUIRES speculation, and idle().
+  void propose_with(std::unique_ptr<Proposer> proposer);
+
   [[nodiscard]] EngineStats stats() const;
   // Aborts when a page is lost or has two holders. For tests.
   void check_integrity() const;
 
  private:
   struct Flight {
+    struct Row {
+      Sequence* sequence;
+      int32_t drafted;
+    };
     std::optional<backend::Ticket> ticket;
-    std::vector<Sequence*> rows;
+    std::vector<Row> rows;
     std::vector<LogitUse> uses;
     Pace::Work work;
-    Sequence::Time began;
+    std::optional<DraftController::Step> step;  // without prompts, and as steps of its kind are run
+    Sequence::Time planned, began;
     bool waited_for = false;  // before another is enqueued
   };
 
   [[nodiscard]] Batch& schedule();
+  [[nodiscard]] DraftController::Why add_drafts(Batch& batch);
   void copy_pages(Batch& batch);
   void make_masks(Batch& batch);
-  [[nodiscard]] bool make_mask(Sequence& s);
+  [[nodiscard]] bool make_masks(Batch::Row& row);
+  void make_mask(const Sequence& s, size_t nth, std::vector<uint32_t>& mask) const;
   [[nodiscard]] std::optional<Flight> enqueue(const Batch& batch);
   void read_flight();
+  void take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn);
+  void judge_drafts(const Flight& flight, double seconds);
   void take(const LogitUse& use, backend::Drawn&& drawn);
-  void take_token(Sequence& s, backend::Drawn&& drawn);
+  void take_token(const LogitUse& use, backend::Drawn&& drawn);
   void end(Sequence& s, FinishReason reason, Code code = {}, std::string message = {});
   void fail(Sequence& s, const std::exception& why);
   void drop_if_done(Sequence& s);
@@ -87,6 +100,7 @@ class Loop {
   PrefixCache cache_;
   Scheduler scheduler_;
   Pace pace_;
+  std::unique_ptr<Speculation> speculation_;  // null: off
   const Now now_;
   Sequence::Time last_end_{};  // of a step
   bool measured_ = false;      // the step planned is one that Pace asked for

@@ -1,5 +1,6 @@
-// The loop under random load: arrivals, shared beginnings, cancels, too few pages, failures of the backend. Whatever
-// comes, a request gets what it gets alone, ends once, and no page is lost or held twice.
+// The loop under random load: arrivals, shared beginnings, cancels, too few pages, drafts that are right or wrong,
+// failures of the backend. Whatever comes, a request gets what it gets alone, ends once, and no page is lost or held
+// twice.
 //
 // A few seconds of it in every run; for millions of steps:
 //   engine_test --gtest_also_run_disabled_tests --gtest_filter='*millions_of_steps'
@@ -10,7 +11,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <random>
+#include <set>
+#include <stdexcept>
 
 namespace nibble::engine {
 namespace {
@@ -28,6 +33,7 @@ struct Load {
   double poison = 0;       // per request
   double long_ones = 0.1;  // of the requests: many tokens asked
   int64_t priorities = 1;
+  double right = 0;  // with speculation: a guess is right with this chance; some are random
   double step_seconds = 0, token_seconds = 0, key_seconds = 0;
 };
 
@@ -37,7 +43,33 @@ struct Client {
   Heard heard;
   int64_t came_at = 0;  // steps
   bool cancelled = false;
-  bool fault_seen = false;  // the backend failed while it was there
+  bool fault_seen = false;       // the backend failed while it was there
+  std::optional<Alone> alone{};  // what it gets, once that was asked for
+};
+
+// Guesses with a chance what will be drawn.
+class Oracle final : public Proposer {
+ public:
+  using Answer = std::function<const std::vector<int32_t>&(RequestId)>;
+  Oracle(double right, uint64_t seed, Answer answer) : right_(right), random_(seed), answer_(std::move(answer)) {}
+  void propose(const Text& text, int most, Draft& draft) override {
+    EXPECT_FALSE(ended_.contains(text.id));
+    const std::vector<int32_t>& all = answer_(text.id);
+    draft.tokens.clear();
+    draft.matched = static_cast<int>(random_() % 20);
+    const auto known = std::ssize(text.tokens) - text.prompt_tokens;
+    for (int64_t count = static_cast<int64_t>(random_() % static_cast<uint64_t>(most + 1)), i = 0; i < count; ++i) {
+      const bool knows = known + i < std::ssize(all) && std::uniform_real_distribution<>(0, 1)(random_) < right_;
+      draft.tokens.push_back(knows ? all[static_cast<size_t>(known + i)] : static_cast<int32_t>(random_() % 39));
+    }
+  }
+  void ended(const Text& text) override { EXPECT_TRUE(ended_.insert(text.id).second) << "told once"; }
+
+ private:
+  const double right_;
+  std::mt19937_64 random_;
+  Answer answer_;
+  std::set<RequestId> ended_;
 };
 
 class World {
@@ -52,6 +84,12 @@ class World {
     be_.token_seconds = load.token_seconds;
     be_.key_seconds = load.key_seconds;
     be_.runs_ahead = load.limits.async_scheduling;
+    if (load.limits.speculation.method != DraftMethod::kOff)
+      loop_.propose_with(std::make_unique<Oracle>(load.right, seed, [this](RequestId id) -> const auto& {
+        for (const auto& [of, client] : live_)
+          if (of == id) return alone(*client).tokens;
+        throw std::logic_error("a draft of nobody");
+      }));
   }
 
   void run(int64_t steps) {
@@ -138,11 +176,17 @@ class World {
     loop_.add(last_id_, std::move(sent), [&heard](const Event& event) { heard(event); });
   }
 
-  void judge(const Client& client) {
-    const Heard& heard = client.heard;
+  const Alone& alone(Client& client) {
+    if (client.alone) return *client.alone;
     Request request = client.request;
     if (client.mask_classes > 0) request.mask = std::make_shared<testing::ResidueMask>(client.mask_classes);
-    const Alone want = testing::expect_alone(request, load_.window, load_.limits.max_context);
+    return client.alone.emplace(testing::expect_alone(request, load_.window, load_.limits.max_context));
+  }
+
+  void judge(Client& client) {
+    const Heard& heard = client.heard;
+    const Request& request = client.request;
+    const Alone& want = alone(client);
     const Finished& end = heard.finished[0];
     EXPECT_EQ(heard.finished.size(), 1u);
     EXPECT_FALSE(heard.late);
@@ -215,6 +259,10 @@ Load load_of(uint64_t seed) {
   load.limits.max_long_partial_prefills = pick(1, 8);
   load.limits.long_prefill_tokens = pick(0, 0, 20);
   load.priorities = pick(1, 1, 3);
+  load.right = pick(0.0, 0.5, 0.9, 1.0);
+  load.limits.speculation = {.method = pick(DraftMethod::kOff, DraftMethod::kSuffix, DraftMethod::kSuffix),
+                             .most_tokens = pick(1, 3, 8, 32),
+                             .adaptive = pick(1, 0, 0) != 0};
   return load;
 }
 
@@ -227,6 +275,8 @@ void run_world(uint64_t seed, int64_t steps, EngineStats& sum) {
   sum.preemptions += stats.preemptions;
   sum.prefix_hits += stats.prefix_hits;
   sum.generated_tokens += stats.generated_tokens;
+  sum.drafts.tokens += stats.drafts.tokens;
+  sum.drafts.accepted += stats.drafts.accepted;
 }
 
 TEST(loop_random, every_request_gets_what_it_gets_alone) {
@@ -234,6 +284,8 @@ TEST(loop_random, every_request_gets_what_it_gets_alone) {
   for (uint64_t seed = 1; seed <= 100 && !HasFailure(); ++seed) run_world(seed, 2000, sum);
   EXPECT_GT(sum.preemptions, 50);
   EXPECT_GT(sum.prefix_hits, 10000);
+  EXPECT_GT(sum.drafts.accepted, 10000);
+  EXPECT_GT(sum.drafts.tokens, 2 * sum.drafts.accepted);
   RecordProperty("steps", std::to_string(sum.steps));
 }
 
@@ -242,8 +294,10 @@ TEST(loop_random, DISABLED_millions_of_steps) {
   for (uint64_t seed = 1000; sum.steps < 5'000'000 && !HasFailure(); ++seed) {
     run_world(seed, 2000, sum);
     if (seed % 100 == 0) {
-      fmt::print("seed {}: {} steps, {} tokens, {} preemptions, {} prompt tokens from the cache\n", seed, sum.steps,
-                 sum.generated_tokens, sum.preemptions, sum.prefix_hits);
+      fmt::print(
+          "seed {}: {} steps, {} tokens, {} preemptions, {} prompt tokens from the cache, {} of {} guesses right\n",
+          seed, sum.steps, sum.generated_tokens, sum.preemptions, sum.prefix_hits, sum.drafts.accepted,
+          sum.drafts.tokens);
     }
   }
 }

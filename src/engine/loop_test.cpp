@@ -386,10 +386,12 @@ TEST_P(LoopTest, a_mask_is_obeyed_and_one_that_allows_nothing_fails_its_request)
       return true;
     }
     void accept(int32_t) override {}
+    void undo(int) override {}
   };
   struct Broken final : TokenMask {
     bool fill(std::span<uint32_t>) override { throw std::runtime_error("no such rule"); }
     void accept(int32_t) override {}
+    void undo(int) override {}
   };
   Rig rig(limits());
   Request request = ask(some(20), 50);

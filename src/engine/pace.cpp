@@ -87,6 +87,7 @@ void Pace::took(const Work& work, double seconds) {
   const int asked = std::exchange(asked_, -1);
   if (asked >= 0 && (work.prompt_tokens > 0 || asked != static_cast<int>(bucket)))
     took_decoding(static_cast<size_t>(asked), seconds);
+  if (work.prompt_tokens == 0 && work.drafted > 0) return;
   if (work.prompt_tokens == 0) return took_decoding(bucket, seconds);
   ++decodes_[bucket].prompt_steps_since;
   const double tokens = static_cast<double>(work.prompt_tokens + work.decoding);

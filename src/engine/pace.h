@@ -20,6 +20,7 @@ class Pace {
 
   struct Work {
     int decoding = 0;
+    int64_t drafted = 0;  // guesses beside their tokens
     int64_t prompt_tokens = 0;
     double prompt_keys = 0;  // tokens before each prompt token, summed up
   };

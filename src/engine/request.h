@@ -26,6 +26,9 @@ class TokenMask {
   // Sets bit t % 32 of word t / 32 where token t may come, clears the others. False: all may, nothing was written.
   virtual bool fill(std::span<uint32_t> mask) = 0;
   virtual void accept(int32_t token) = 0;  // was drawn
+  // The last so many accepted tokens, at most kMostUndone, were not drawn after all.
+  virtual void undo(int tokens) = 0;
+  static constexpr int kMostUndone = 32;
 };
 
 struct Request {
@@ -70,6 +73,8 @@ struct Finished {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, not computed again
   int64_t generated_tokens = 0;
+  int64_t drafted_tokens = 0;  // guesses that were verified, and of them those that were drawn
+  int64_t accepted_tokens = 0;
   double prefill_seconds = 0;
   double decode_seconds = 0;  // from the first token on
   double queue_seconds = 0;   // before its first step

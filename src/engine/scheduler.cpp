@@ -33,8 +33,7 @@ void Scheduler::remove(Sequence& s) {
 }
 
 bool Scheduler::wants_tokens() const {
-  return std::any_of(running_.begin(), running_.end(),
-                     [](const Sequence* s) { return s->pending > 0 && s->needs_host(); });
+  return std::any_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->waits_for_token(); });
 }
 
 int Scheduler::decoding() const {
@@ -71,13 +70,32 @@ void Scheduler::enqueued(const Batch& batch) {
   int32_t logit_row = 0;
   for (const Batch::Row& row : batch.rows) {
     Sequence& s = *row.sequence;
-    s.computed += row.count;
+    s.computed += row.count - row.drafted;  // guesses count when they turn out right
     s.scored = std::max(s.scored, row.score_to);
     logit_row += static_cast<int32_t>(row.score_to - row.score_from);
     if (!row.draws) continue;
     ++s.pending;
-    s.pending_row = logit_row++;
+    s.pending_row = logit_row;
+    s.waits = row.drafted > 0;
+    logit_row += 1 + row.drafted;
   }
+}
+
+int Scheduler::room_for_drafts() const {
+  return static_cast<int>(std::max<int64_t>(0, std::min(left_.tokens, left_.logit_rows)));
+}
+
+void Scheduler::add_draft(Batch::Row& row) {
+  Sequence& s = *row.sequence;
+  const Preempt usual = std::exchange(preempt_, Preempt::kNever);
+  const int64_t known = row.from + row.count;
+  const int64_t wanted = std::min<int64_t>(std::ssize(s.draft.tokens), room_for_drafts());
+  row.drafted = static_cast<int32_t>(std::max<int64_t>(0, std::min(wanted, grow(s, known + wanted) - known)));
+  preempt_ = usual;
+  s.draft.tokens.resize(static_cast<size_t>(row.drafted));
+  row.count += row.drafted;
+  left_.tokens -= row.drafted;
+  left_.logit_rows -= row.drafted;
 }
 
 // Tokens of it for which there is room.

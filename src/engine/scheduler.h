@@ -27,6 +27,7 @@ struct Batch {
     int32_t count;
     int64_t score_from, score_to;  // prompt tokens of this row whose successor's logprobs are wanted
     bool draws;                    // the row's last token is followed by one that is drawn
+    int32_t drafted = 0;           // of `count`, the last ones: guesses; each is followed by a draw, too
   };
   PrefixCache::Copies copies;  // before anything else: they count at once, and stay until they are taken
   std::vector<Row> rows;
@@ -70,6 +71,11 @@ class Scheduler {
   // The batch is valid until the next call. Its rows count for nothing before they are enqueued: then call enqueued().
   [[nodiscard]] Batch& schedule(Flight flight, const PromptBudget& budget = {});
   void enqueued(const Batch& batch);
+  // How many guesses the batch of the last schedule() has room for.
+  [[nodiscard]] int room_for_drafts() const;
+  // Puts a sequence's draft behind the one token of its row, or as much of it as there are pages that nobody else uses;
+  // the rest of the draft is dropped.
+  void add_draft(Batch::Row& row);
 
   // A sequence could go on if the step in flight was read.
   [[nodiscard]] bool wants_tokens() const;

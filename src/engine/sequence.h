@@ -1,7 +1,9 @@
 #pragma once
 // One request while it is served. Lengths are functions of what it holds.
 
+#include "engine/draft_controller.h"
 #include "engine/pages.h"
+#include "engine/proposer.h"
 #include "engine/request.h"
 
 #include <algorithm>
@@ -32,13 +34,21 @@ struct Sequence {
 
   SequencePages pages;
   int64_t computed = 0;     // tokens whose keys and values are in the cache, or will be when what is enqueued has run
-  int pending = 0;          // tokens drawn by steps in flight and not read yet; at most 1 when a step is planned
+  int pending = 0;          // tokens drawn by steps in flight and not read yet, those behind guesses not counted; at
+                            // most 1 when a step is planned
   int32_t pending_row = 0;  // its row of that step's logits
   int64_t scored = 0;       // prompt tokens whose successor's logprobs are delivered or enqueued
   int steps_in_flight = 0;
   bool ended = false;  // Finished is sent; waits for the steps in flight only
 
-  std::vector<uint32_t> mask;  // of the next draw; empty: none
+  // Guesses of the tokens after those known, which the step that is planned or in flight verifies; and the masks of its
+  // draws: one more than guesses, an empty one for none.
+  Draft draft;
+  std::vector<std::vector<uint32_t>> masks;
+  DraftRates draft_rates;
+  int right = 0;                      // guesses of the step that is being read that were drawn
+  bool waits = false;                 // a draft is in flight, or is to be made once what is in flight is read
+  int64_t drafted = 0, accepted = 0;  // guesses so far
 
   Time submitted, started{}, first_token{};
   bool running = false;    // has a seat and pages
@@ -69,15 +79,13 @@ struct Sequence {
   // Prompt tokens whose successor's logprobs are asked for.
   [[nodiscard]] int64_t to_score() const { return request.prompt_logprobs < 0 ? 0 : prompt_count - 1; }
   // What is drawn next depends on what was drawn: the host has to see it first.
-  [[nodiscard]] bool needs_host() const {
-    const backend::SamplingParams& p = request.sampling;
-    return request.mask != nullptr || p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f ||
-           p.frequency_penalty != 0.0f;
-  }
+  [[nodiscard]] bool needs_host() const { return request.mask != nullptr || request.sampling.counts_tokens(); }
+  // Its next step needs what a step in flight draws.
+  [[nodiscard]] bool waits_for_token() const { return pending > 0 && (waits || needs_host()); }
   // Tokens that can be computed now.
   [[nodiscard]] int64_t remaining(int64_t max_context) const {
     if (request.max_tokens == 0) return prompt_count - 1 - computed;
-    if (pending > 0 && needs_host()) return 0;
+    if (waits_for_token()) return 0;
     const int64_t length = static_cast<int64_t>(tokens.size()) + pending;
     if (length - prompt_count >= request.max_tokens || length >= max_context) return 0;
     return length - computed;

@@ -17,11 +17,14 @@ StepBuilder::Built StepBuilder::build(const Batch& batch, Draws draws) {
   step_.logit_tokens.clear();
   step_.sample_rows.clear();
   uses_.clear();
+  outputs_.clear();
   for (const LayerKind kind : kKinds) step_.kv[static_cast<size_t>(kind)].slots.clear();
   for (const Batch::Row& row : batch.rows) {
     const auto first_token = static_cast<int32_t>(step_.token_ids.size());
-    step_.rows.push_back(
-        {.first_token = first_token, .tokens = row.count, .context = static_cast<int32_t>(row.from) + row.count});
+    step_.rows.push_back({.first_token = first_token,
+                          .tokens = row.count,
+                          .context = static_cast<int32_t>(row.from) + row.count,
+                          .drafted = row.drafted});
     add_tokens(row);
     add_logits(row, first_token);
   }
@@ -38,8 +41,15 @@ void StepBuilder::add_tokens(const Batch::Row& row) {
   const Sequence& s = *row.sequence;
   for (int64_t position = row.from; position < row.from + row.count; ++position) {
     const auto at = static_cast<size_t>(position);
-    check(at < s.tokens.size() || (at == s.tokens.size() && s.pending == 1), "a token is known or in flight");
-    step_.token_ids.push_back(at < s.tokens.size() ? s.tokens[at] : -1 - s.pending_row);
+    const size_t known = s.tokens.size();
+    if (at < known) {
+      step_.token_ids.push_back(s.tokens[at]);
+    } else if (position >= row.from + row.count - row.drafted) {
+      step_.token_ids.push_back(s.draft.tokens.at(at - known));
+    } else {
+      check(at == known && s.pending == 1, "a token is known, in flight or a guess");
+      step_.token_ids.push_back(-1 - s.pending_row);
+    }
     step_.positions.push_back(static_cast<int32_t>(position));
     for (const LayerKind kind : kKinds) {
       const int32_t page = s.pages.ids[kind][at / kPageTokens];
@@ -59,14 +69,25 @@ void StepBuilder::add_logits(const Batch::Row& row, int32_t first_token) {
     uses_.push_back({&s, scored});
   }
   if (!row.draws) return;
-  step_.logit_tokens.push_back(first_token + row.count - 1);
-  step_.sample_rows.push_back({.params = &s.request.sampling,
-                               .position = row.from + row.count,
-                               .prompt = s.prompt(),
-                               .output = s.output(),
-                               .mask = s.mask,
-                               .logprobs = s.request.logprobs});
-  uses_.push_back({&s});
+  std::span<const int32_t> output = s.output();
+  const size_t known = output.size();
+  if (row.drafted > 0 && s.request.sampling.counts_tokens()) {
+    std::vector<int32_t>& all = outputs_.emplace_back(output.begin(), output.end());
+    all.insert(all.end(), s.draft.tokens.begin(), s.draft.tokens.end());
+    output = all;
+  }
+  for (int32_t after = 0; after <= row.drafted; ++after) {
+    const int32_t count = row.count - row.drafted + after;  // tokens before the one that is drawn
+    const auto nth = static_cast<size_t>(after);
+    step_.logit_tokens.push_back(first_token + count - 1);
+    step_.sample_rows.push_back({.params = &s.request.sampling,
+                                 .position = row.from + count,
+                                 .prompt = s.prompt(),
+                                 .output = output.first(std::min(output.size(), known + nth)),
+                                 .mask = nth < s.masks.size() ? s.masks[nth] : std::span<const uint32_t>(),
+                                 .logprobs = s.request.logprobs});
+    uses_.push_back({.sequence = &s, .after = after, .guess = after < row.drafted ? s.draft.tokens.at(nth) : -1});
+  }
 }
 
 void StepBuilder::add_tables(const Batch& batch) {

@@ -5,6 +5,7 @@
 #include "model/gpt_oss.h"
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,8 @@ namespace nibble::engine {
 struct LogitUse {
   Sequence* sequence;   // null: dropped
   int64_t scored = -1;  // >= 0: the logprobs of this prompt token's successor; else the next token is drawn
+  int32_t after = 0;    // so many guesses of the sequence's draft; counts only where all of them were drawn
+  int32_t guess = -1;   // of what is drawn; -1: none
 };
 
 class StepBuilder {
@@ -35,6 +38,7 @@ class StepBuilder {
 
   model::Step step_;
   std::vector<LogitUse> uses_;
+  std::deque<std::vector<int32_t>> outputs_;          // with guesses, of sequences whose penalties count them
   backend::SamplingParams greedy_{.temperature = 0};  // of rows that draw nothing
 };
 

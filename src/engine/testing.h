@@ -321,10 +321,21 @@ class ResidueMask final : public TokenMask {
     }
     return true;
   }
-  void accept(int32_t token) override { last_ = token; }
+  void accept(int32_t token) override {
+    before_.push_back(last_);
+    last_ = token;
+  }
+  void undo(int tokens) override {
+    for (; tokens > 0; --tokens) {
+      check(!before_.empty(), "what is undone was accepted");
+      last_ = before_.back();
+      before_.pop_back();
+    }
+  }
 
  private:
   int32_t classes_, last_ = 0;
+  std::vector<int32_t> before_;
 };
 
 inline constexpr int64_t kWindow = 128;

@@ -386,6 +386,11 @@ TEST_F(ApiTest, metrics_stand_under_both_names) {
                            // What the engine has done so far, whatever has finished.
                            "vllm:prompt_tokens_total{model_name=\"tiny\",engine=\"0\"} 430",
                            "vllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 500",
+                           "vllm:spec_decode_num_drafts_total{model_name=\"tiny\",engine=\"0\"} 20",
+                           "vllm:spec_decode_num_draft_tokens_total{model_name=\"tiny\",engine=\"0\"} 70",
+                           "vllm:spec_decode_num_accepted_tokens_total{model_name=\"tiny\",engine=\"0\"} 25",
+                           "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"tiny\",engine=\"0\","
+                           "position=\"1\"} 9",
                            "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"stop\"} 1"})
     EXPECT_NE(text.find(line), std::string::npos) << line;
 }

@@ -50,9 +50,9 @@ class MatcherMask final : public engine::TokenMask {
     matcher_.fill(mask);
     return true;
   }
-  void accept(int32_t token) override {
-    if (!matcher_.finished()) matcher_.accept(token);
-  }
+  void accept(int32_t token) override { matcher_.accept(token); }
+  void undo(int tokens) override { matcher_.undo(tokens); }
+  static_assert(kMostUndone <= text::GrammarMatcher::kMostUndone);
 
  private:
   text::GrammarMatcher matcher_;

@@ -149,6 +149,11 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
        static_cast<double>(stats.prompt_tokens + stats.prefix_hits)},
       {"generation_tokens_total", "counter Tokens generated, step by step",
        static_cast<double>(stats.generated_tokens)},
+      {"spec_decode_num_drafts_total", "counter Drafts verified, of a sequence in one step",
+       static_cast<double>(stats.drafts.drafts)},
+      {"spec_decode_num_draft_tokens_total", "counter Guesses verified", static_cast<double>(stats.drafts.tokens)},
+      {"spec_decode_num_accepted_tokens_total", "counter Guesses that were drawn",
+       static_cast<double>(stats.drafts.accepted)},
       {"connections_dropped_total", "counter Connections closed unanswered, since --max-connections were open",
        static_cast<double>(state_.dropped)},
       {"harmony_repairs_total", "counter Deviations from the Harmony format that were repaired",
@@ -180,6 +185,12 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
     out += fmt::format("{}{{{},block_size=\"{}\",num_gpu_blocks=\"{}\"}} 1\n", name, labels, stats.kv_page_tokens,
                        stats.kv_pages);
   });
+  family(out, "spec_decode_num_accepted_tokens_per_pos_total", "counter Guesses that were drawn, by place in the draft",
+         [&](const std::string& name) {
+           for (int i = 0; i < stats.drafts.places; ++i)
+             out += fmt::format("{}{{{},position=\"{}\"}} {}\n", name, labels, i,
+                                stats.drafts.accepted_at[static_cast<size_t>(i)]);
+         });
   family(out, "request_success_total", "counter Finished requests by reason", [&](const std::string& name) {
     for (const auto& [reason, count] : state_.finished)
       out += fmt::format("{}{{{},finished_reason=\"{}\"}} {}\n", name, labels, reason, count);

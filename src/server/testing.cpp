@@ -35,12 +35,14 @@ EnginePort ScriptedEngine::port() {
           .cancel = [this](engine::RequestId id) { cancel(id); },
           .stats =
               [] {
-                return engine::EngineStats{.running = 3,
-                                           .kv_pages = 4,
-                                           .kv_pages_used = 1,
-                                           .prefix_hits = 30,
-                                           .prompt_tokens = 400,
-                                           .generated_tokens = 500};
+                return engine::EngineStats{
+                    .running = 3,
+                    .kv_pages = 4,
+                    .kv_pages_used = 1,
+                    .prefix_hits = 30,
+                    .prompt_tokens = 400,
+                    .generated_tokens = 500,
+                    .drafts = {.drafts = 20, .tokens = 70, .accepted = 25, .places = 2, .accepted_at = {16, 9}}};
               }};
 }
 

@@ -9,6 +9,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <unordered_set>
 #include <utility>
@@ -244,6 +245,23 @@ struct GrammarMatcher::Impl {
   size_t message = 0;                               // kContent: its rule
   std::optional<xgrammar::GrammarMatcher> json;     // kContent, unless it is text
   bool failed = false;
+
+  // What accept() changes, as it was before each of the last tokens. Copies of a matcher of xgrammar share its state.
+  struct Before {
+    State state;
+    HeaderTrie::Node node;
+    HeaderTrie::Kinds kinds;
+    int64_t spent;
+    size_t message;
+    std::optional<xgrammar::GrammarMatcher> json;
+    bool failed;
+    bool json_accepted = false;  // so that it has a token to take back
+  };
+  std::deque<Before> before;
+  void remember() {
+    before.push_back({state, node, kinds, spent, message, json, failed});
+    if (before.size() > kMostUndone) before.pop_front();
+  }
 };
 
 void GrammarMatcher::Impl::fill_header(std::span<uint32_t> mask) const {
@@ -296,6 +314,7 @@ bool GrammarMatcher::Impl::accept_content(int32_t token) {
   if (json) {
     if (!grammar->vocabulary->is_ordinary(token) && !is_end(token)) return false;
     if (!json->AcceptToken(token)) return false;
+    before.back().json_accepted = true;
     if (json->IsTerminated()) end_message();
     return true;
   }
@@ -330,6 +349,7 @@ void GrammarMatcher::fill(std::span<uint32_t> mask) {
 }
 
 bool GrammarMatcher::accept(int32_t token) {
+  impl_->remember();
   if (finished()) return false;
   if (impl_->failed) {
     if (token == impl_->forced_end()) impl_->state = Impl::State::kFinished;
@@ -339,6 +359,22 @@ bool GrammarMatcher::accept(int32_t token) {
       impl_->state == Impl::State::kHeader ? impl_->accept_header(token) : impl_->accept_content(token);
   if (!accepted) impl_->failed = true;
   return accepted;
+}
+
+void GrammarMatcher::undo(int tokens) {
+  check(tokens >= 0 && tokens <= static_cast<int>(impl_->before.size()), "what is undone was accepted not long ago");
+  for (; tokens > 0; --tokens) {
+    Impl::Before& was = impl_->before.back();
+    if (was.json_accepted) was.json->Rollback(1);
+    impl_->state = was.state;
+    impl_->node = was.node;
+    impl_->kinds = was.kinds;
+    impl_->spent = was.spent;
+    impl_->message = was.message;
+    impl_->json = std::move(was.json);
+    impl_->failed = was.failed;
+    impl_->before.pop_back();
+  }
 }
 
 }  // namespace nibble::text

@@ -92,6 +92,9 @@ class GrammarMatcher {
   void fill(std::span<uint32_t> mask);
   // The token came. False: it could not, and from now on nothing but the end may.
   bool accept(int32_t token);
+  // The last so many tokens, at most kMostUndone, did not come after all.
+  void undo(int tokens);
+  static constexpr int kMostUndone = 32;
   // The last token ended the turn.
   [[nodiscard]] bool finished() const;
   // No token fitted (a vocabulary without some byte), or one came that could not: the end was forced, the output is not

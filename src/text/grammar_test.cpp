@@ -427,6 +427,49 @@ TEST_F(GrammarTest, serves_large_bounds) {
   EXPECT_TRUE(takes_document(R"({"type":"string","maxLength":1000000})", R"("It was the best of times.")"));
 }
 
+// At each token of documents and turns: some go on otherwise, or as they should, and are taken back.
+TEST_F(GrammarTest, what_is_undone_never_came) {
+  const Grammar turn = shared_compiler->turn(
+      {.answer = ContentRule{.kind = ContentRule::Kind::kJsonSchema,
+                             .schema = Json::parse(R"({"type":"object","properties":{"a":{"type":"array",
+                                 "items":{"type":"integer"}}},"required":["a"]})"),
+                             .where = "test"}});
+  const std::string thought = "<|channel|>analysis<|message|>So it is.<|end|><|start|>assistant";
+  const std::string answer = "<|channel|>final<|message|>{\"a\":[1,22,333]}<|return|>";
+  const size_t words = static_cast<size_t>(shared_tokenizer->max_id()) / 32 + 1;
+  for (const std::optional<int64_t> reasoning : {std::optional<int64_t>(), std::optional<int64_t>(2)}) {
+    const std::vector<int32_t> tokens =
+        turn_tokens(reasoning ? "<|channel|>analysis<|message|>So it<|end|><|start|>assistant" + answer
+                              : thought + thought + answer);
+    GrammarMatcher plain = turn.matcher(reasoning), tried = turn.matcher(reasoning);
+    std::vector<uint32_t> want(words), got(words);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      plain.fill(want);
+      for (const size_t ahead : {size_t{1}, size_t{3}, size_t{28}}) {
+        int taken = 0;
+        for (size_t k = i; k < std::min(tokens.size(), i + ahead); ++k, ++taken) {
+          tried.fill(got);
+          tried.accept(tokens[k]);
+        }
+        for (const int32_t wrong : {tokens[0], tokens[tokens.size() / 2], id("<|call|>")}) {
+          tried.accept(wrong);
+          tried.fill(got);
+          ++taken;
+        }
+        tried.undo(std::min(taken, 3));
+        tried.undo(taken - std::min(taken, 3));
+        EXPECT_FALSE(tried.failed());
+        EXPECT_FALSE(tried.finished());
+        tried.fill(got);
+        ASSERT_EQ(got, want) << "token " << i;
+      }
+      ASSERT_TRUE(plain.accept(tokens[i]));
+      ASSERT_TRUE(tried.accept(tokens[i])) << i;
+    }
+    EXPECT_TRUE(tried.finished());
+  }
+}
+
 TEST_F(GrammarTest, ends_after_a_token_that_could_not_come) {
   GrammarMatcher matcher = of_schema(R"({"type":"boolean"})").matcher();
   EXPECT_FALSE(matcher.accept(id("<|call|>")));

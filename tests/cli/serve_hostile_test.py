@@ -594,6 +594,19 @@ class Flags(Case):
                             (("--optimization-level", "x"), "--optimization-level")):
             self.refused(2, "serve", TINY, *flags, says=says)
 
+    def test_speculation(self):
+        names = ("speculative", "speculative-tokens", "prompt-lookup-max", "prompt-lookup-min")
+        for flags, wanted in ((("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 3}'), ("ngram", "5", "4", "3")),
+                              (("-sc.method=suffix", "--speculative-config.num_speculative_tokens", 12), ("suffix", "12", "5", "2")),
+                              (("--speculative", "auto", "--speculative-tokens", 3), ("auto", "3", "5", "2"))):
+            settings = self.config(TINY, *flags)
+            self.assertEqual(tuple(settings[name]["value"] for name in names), wanted, flags)
+        for flags, says in ((('{"method": "eagle3", "model": "x"}',), ("--speculative-config.method", "eagle3", "want ngram or suffix")), (('{"model": "x"}',), ("--speculative-config.model", "models that guess")),
+                            (('{"method": "ngam"}',), ("--speculative-config.method", "want ngram or suffix, found ngam")), (('{"method": "suffix", "disable_by_batch_size": 4}',), ("num_speculative_tokens", "found disable_by_batch_size")),
+                            (("{}",), ("--speculative-config", "method")), (('{"num_speculative_tokens": 99}',), "--speculative-tokens")):
+            self.refused(2, "serve", TINY, "--speculative-config", *flags, says=says)
+        self.refused(2, "serve", TINY, "--speculative", "ngram", "--prompt-lookup-max", 1, says=("--prompt-lookup-min", "found 2"))
+
     def test_refusals(self):
         for flags, says in ((("--tensor-parallel-size", 3), ("--tensor-parallel-size", "8 query heads", "found 3")), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),

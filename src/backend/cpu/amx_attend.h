@@ -109,6 +109,7 @@ const Int8Kernels& amx_kernels() {
   static constexpr Int8Kernels kTable{.row_size = int8_row_size,
                                       .prepare_row = prepare_int8_row,
                                       .multiply_rows = multiply_int8_rows,
+                                      .alike_tokens = kInt8AlikeTokens,
                                       .tiles = {&kTiles, &kInt8TokenTiles},
                                       .paired = &kPaired};
   return kTable;

@@ -147,7 +147,7 @@ Attention::Pages Attention::read(const Args& args, const Block& block, int64_t k
               .keys = {},
               .values = {},
               .is_bf16 = single && operand == KvOperand::kBf16,
-              .paired = paired_ != nullptr && by_head(block) && operand == KvOperand::kBf16,
+              .paired = paired_ != nullptr && !args.as_alone && by_head(block) && operand == KvOperand::kBf16,
               .unread = false,
               .following = {}};
   pages.from = static_cast<int>(std::max<int64_t>(begin - pages.first_key, 0));

@@ -36,6 +36,7 @@ class Attention {
     std::span<const float> sinks;  // [heads]; empty: none
     const float* q;                // [tokens, heads, head_dim]
     float* out;                    // likewise
+    bool as_alone = false;         // each token has the bits that it gets alone
   };
   void run(const Args& args);
 

@@ -21,10 +21,10 @@ struct Table {
     avx2::prepare_row(format, x, reinterpret_cast<avx2::Chunk<Fp4>*>(out));
   }
 
+  static constexpr int kLanesFrom = 4;  // tokens from which a lane per row is faster
+
   template <WeightFormat kFormat, class Form>
   static void multiply_as(const MultiplyPreparedArgs& args) {
-    // Tokens from which a lane per row is faster.
-    constexpr int kLanesFrom = 4;
     (args.tokens >= kLanesFrom ? avx2::multiply_lanes<kFormat, Form> : avx2::multiply_rows<kFormat, Form>)(args);
   }
 
@@ -36,7 +36,8 @@ struct Table {
     }
   }
 
-  static constexpr Int8Kernels kKernels{.row_size = row_size, .prepare_row = prepare, .multiply_rows = multiply};
+  static constexpr Int8Kernels kKernels{
+      .row_size = row_size, .prepare_row = prepare, .multiply_rows = multiply, .alike_tokens = kLanesFrom - 1};
 };
 
 }  // namespace

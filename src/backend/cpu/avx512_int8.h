@@ -131,6 +131,7 @@ inline __m256i load_32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret
 
 // Few tokens (avx512_int8_rows.cpp), which hands more than a few to the lanes of avx512_int8_lanes.cpp: a prepared row
 // ends with their form.
+inline constexpr int kInt8AlikeTokens = 4;  // Int8Kernels::alike_tokens: no lanes
 [[nodiscard]] int64_t int8_lanes_size(int64_t cols);
 void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte* out);
 void multiply_int8_lanes(const MultiplyPreparedArgs& args, int64_t lanes_at);  // lanes_at: where in a prepared row

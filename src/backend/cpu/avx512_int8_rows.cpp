@@ -238,6 +238,7 @@ int64_t chunk_bytes(int64_t cols) {
   return std::max(chunks_of(cols, 128) * int64_t{sizeof(Fp4Chunk)}, chunks_of(cols, 64) * int64_t{sizeof(Q8Chunk)});
 }
 
+static_assert(kInt8AlikeTokens < 5);
 // Tokens from which a lane per row is faster (cpu_bench, 2 threads of an EPYC of 2024).
 int lanes_from(WeightFormat format) { return format == WeightFormat::kGgmlQ8 ? 5 : 7; }
 
@@ -290,6 +291,7 @@ const Int8Kernels& avx512_int8_kernels() {
   static constexpr Int8Kernels kTable{.row_size = int8_row_size,
                                       .prepare_row = prepare_int8_row,
                                       .multiply_rows = multiply_int8_rows,
+                                      .alike_tokens = kInt8AlikeTokens,
                                       .tiles = {&kInt8TokenTiles}};
   return kTable;
 }

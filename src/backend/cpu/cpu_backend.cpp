@@ -110,6 +110,11 @@ class CpuBackend final : public Backend {
     }
   }
 
+  void begin(const StepArgs& step) override {
+    as_alone_ = std::any_of(step.rows.begin(), step.rows.end(), [](const Row& row) { return row.drafted > 0; });
+    linear_.as_alone(as_alone_);
+  }
+
   void embed(const EmbedArgs& args) override {
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");
@@ -147,7 +152,8 @@ class CpuBackend final : public Backend {
                     .window = args.kind == LayerKind::kSliding ? dims_.sliding_window : 0,
                     .sinks = args.sinks ? vector(args.layer[WeightRole::kSinks]) : std::span<const float>(),
                     .q = q_.data(),
-                    .out = attn_.data()});
+                    .out = attn_.data(),
+                    .as_alone = as_alone_});
   }
 
   void attn_out(const AttnOutArgs& args) override {
@@ -422,6 +428,7 @@ class CpuBackend final : public Backend {
   std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   std::vector<int32_t> all_rows_;              // 0, 1, 2, …
   int64_t tokens_ = 0, logit_rows_ = 0;
+  bool as_alone_ = false;  // the step has guesses
   Ticket ticket_ = 0;
 };
 

@@ -127,8 +127,9 @@ struct Int8Kernels {
   // For products of x with up to `tokens` - 1 others.
   void (*prepare_row)(WeightFormat format, std::span<const float> x, int64_t tokens, std::byte* out) = nullptr;
   void (*multiply_rows)(const MultiplyPreparedArgs& args) = nullptr;  // x: one prepared row per token
-  std::array<const TokenTiles*, 2> tiles{};                           // the first that serves; null: none
-  const PairedProducts* paired = nullptr;                             // null: none
+  int alike_tokens = 1;                      // products of up to so many tokens give each the bits that it gets alone
+  std::array<const TokenTiles*, 2> tiles{};  // the first that serves; null: none
+  const PairedProducts* paired = nullptr;    // null: none
 
   // What multiplies so many tokens; null: rows.
   [[nodiscard]] const TokenTiles* tiles_for(WeightFormat format, int64_t tokens) const {

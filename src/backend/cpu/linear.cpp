@@ -104,6 +104,7 @@ void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups
 }
 
 const TokenTiles* Linear::tiles_of(const Group& group) const {
+  if (as_alone_) return nullptr;
   return kernels_.int8->tiles_for(group.weight->format(), static_cast<int64_t>(group.tokens.size()));
 }
 
@@ -131,6 +132,7 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
     }
   }
   const WeightFormat format = groups[0].weight->format();
+  if (as_alone_) most_in_rows = std::min<int64_t>(most_in_rows, kernels_.int8->alike_tokens);
   for (int64_t i = 0; most_in_rows > 0 && i < count; ++i) int8_rows_[static_cast<size_t>(i)] = rows + i * row_size;
   pool_.parallel_for(most_in_rows > 0 ? count : 0, [&](IndexRange range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
@@ -202,8 +204,14 @@ void Linear::multiply_rows(const Share& share, float* out) {
   }
   std::array<const std::byte*, kTileTokens> x;  // the first are set
   for (size_t t = 0; t < tokens.size(); ++t) x[t] = int8_rows_[static_cast<size_t>(tokens[t])];
-  args.x = std::span(x).first(tokens.size());
-  kernels_.int8->multiply_rows(args);
+  const int together = as_alone_ ? kernels_.int8->alike_tokens : tile.tokens;
+  for (int first = 0; first < tile.tokens; first += together) {
+    args.tokens = std::min(together, tile.tokens - first);
+    args.x = std::span(x).subspan(static_cast<size_t>(first), static_cast<size_t>(args.tokens));
+    args.out = out + first * kTileRows;
+    args.next = first + together < tile.tokens ? nullptr : share.next;
+    kernels_.int8->multiply_rows(args);
+  }
 }
 
 }  // namespace nibble::backend::cpu

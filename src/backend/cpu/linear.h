@@ -81,6 +81,9 @@ class Linear {
   // activations: the experts', which run() takes.
   Linear(const Kernels& kernels, Activations activations, ThreadPool& pool, const Limits& limits);
 
+  // From now on tokens are multiplied so that each has the bits that it gets alone, or as is fastest.
+  void as_alone(bool on) { as_alone_ = on; }
+
   // Inputs, in place: rounded where the activations are in MX blocks; else left alone. Without them: the experts'.
   void round_inputs(TensorView<float, 2> x, Activations activations);
   void round_inputs(TensorView<float, 2> x) { round_inputs(x, activations_); }
@@ -165,6 +168,7 @@ class Linear {
   ThreadPool& pool_;
   const Limits limits_;
   Form form_ = Form::kFloat;
+  bool as_alone_ = false;                 // products of floats always are
   std::vector<const float*> float_rows_;  // [inputs]
   std::vector<const std::byte*> int8_rows_;
   int64_t tile_bytes_ = 0;               // most of a tile

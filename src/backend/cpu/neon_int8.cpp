@@ -41,8 +41,10 @@ void multiply(const MultiplyPreparedArgs& args) {
 }
 
 template <void (*kLanes)(const MultiplyPreparedArgs&)>
-constexpr Int8Kernels kTable{
-    .row_size = int8_row_size, .prepare_row = prepare_int8_row, .multiply_rows = multiply<kLanes>};
+constexpr Int8Kernels kTable{.row_size = int8_row_size,
+                             .prepare_row = prepare_int8_row,
+                             .multiply_rows = multiply<kLanes>,
+                             .alike_tokens = kMostRowTokens};
 
 }  // namespace
 

@@ -1,0 +1,166 @@
+// The controller on a clock of the test's: what it wins where drafts are right, and what it loses where they are not.
+
+#include "engine/draft_controller.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+namespace nibble::engine {
+namespace {
+
+using Why = DraftController::Why;
+
+// `n` sequences with a draft of eight each at every step; each guess is right with a chance, given those before it.
+struct Traffic {
+  int n = 1;
+  std::function<double(int step, int sequence)> chance;
+  std::function<double(int drafted)> cost;  // of a step of one unit, with so many guesses
+  double jitter = 0;
+};
+struct Result {
+  double tokens_per_unit = 0, plain_tokens_per_unit = 0;
+  int64_t drafted = 0, steps = 0;
+  [[nodiscard]] double gain() const { return tokens_per_unit / plain_tokens_per_unit; }
+};
+
+Result run(const Traffic& traffic, int steps, DraftController& controller) {
+  std::mt19937_64 random(7);
+  std::vector<DraftRates> rates(static_cast<size_t>(traffic.n));
+  const auto below = [&](double p) { return std::uniform_real_distribution<>(0, 1)(random) < p; };
+  Result result;
+  double tokens = 0, time = 0;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<DraftController::Candidate> candidates;
+    for (DraftRates& each : rates) candidates.push_back({.rates = &each, .matched = 5, .length = 8});
+    DraftController::Step done{.decoding = traffic.n, .depth = 1000};
+    done.why = controller.choose(done, 64, candidates);
+    int right_of_all = 0;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const int chosen = candidates[i].chosen;
+      done.drafted += chosen;
+      int right = 0;
+      while (right < chosen && below(traffic.chance(step, static_cast<int>(i)))) ++right;
+      if (chosen > 0) controller.verified(rates[i], 5, std::min(chosen, right + 1), right);
+      right_of_all += right;
+    }
+    const double noise = 1 + traffic.jitter * std::uniform_real_distribution<>(0, 1)(random);
+    const double seconds = 0.01 * traffic.cost(done.drafted) * noise;
+    controller.took(done, seconds, right_of_all);
+    tokens += traffic.n + right_of_all;
+    time += traffic.cost(done.drafted);
+    result.drafted += done.drafted;
+  }
+  result.steps = steps;
+  result.tokens_per_unit = tokens / time;
+  result.plain_tokens_per_unit = traffic.n / traffic.cost(0);
+  return result;
+}
+
+Result run(const Traffic& traffic, int steps) {
+  DraftController controller(SpeculationLimits{});
+  return run(traffic, steps, controller);
+}
+
+double dear(int drafted) { return 1 + 0.5 * drafted; }
+double cheap(int drafted) { return 1 + 0.05 * drafted; }
+
+TEST(draft_controller, loses_no_more_than_a_fiftieth_where_no_guess_is_right) {
+  for (const int n : {1, 8, 64}) {
+    for (const double jitter : {0.0, 0.5}) {
+      for (const auto& cost : {dear, cheap}) {
+        const Result result =
+            run({.n = n, .chance = [](int, int) { return 0.0; }, .cost = cost, .jitter = jitter}, 3000);
+        EXPECT_GT(result.gain(), 0.98) << n << ' ' << jitter;
+        EXPECT_GT(result.drafted, 0) << "it keeps looking";
+        EXPECT_LT(result.drafted, 3000 / 3) << n;
+      }
+    }
+  }
+}
+
+TEST(draft_controller, drafts_where_guesses_are_right_and_cheap) {
+  const Result sure = run({.chance = [](int, int) { return 0.95; }, .cost = cheap}, 2000);
+  EXPECT_GT(sure.gain(), 4.0);
+  const Result likely = run({.chance = [](int, int) { return 0.7; }, .cost = [](int d) { return 1 + 0.2 * d; }}, 2000);
+  EXPECT_GT(likely.gain(), 1.3);
+}
+
+TEST(draft_controller, verifies_less_where_it_costs_more) {
+  const auto per_step = [](double cost) {
+    const Result r =
+        run({.chance = [](int, int) { return 0.8; }, .cost = [cost](int d) { return 1 + cost * d; }}, 3000);
+    EXPECT_GT(r.gain(), 0.98) << cost;
+    return static_cast<double>(r.drafted) / static_cast<double>(r.steps);
+  };
+  const double cheap_ones = per_step(0.05), some = per_step(0.4), none = per_step(1.0);
+  EXPECT_GT(cheap_ones, some + 1);
+  EXPECT_GT(some, none + 0.5);
+  EXPECT_LT(none, 0.1);
+}
+
+// Half of the sequences guess well: they get the tokens.
+TEST(draft_controller, gives_the_step_to_those_that_guess_well) {
+  const auto chance = [](int, int sequence) { return sequence % 2 == 0 ? 0.9 : 0.0; };
+  const Result result = run({.n = 8, .chance = chance, .cost = [](int d) { return 1 + 0.04 * d; }}, 2000);
+  EXPECT_GT(result.gain(), 1.3);
+}
+
+TEST(draft_controller, sees_when_guesses_turn_bad_and_when_they_turn_good_again) {
+  const auto chance = [](int step, int) { return step / 2000 % 2 == 0 ? 0.9 : 0.0; };
+  DraftController controller(SpeculationLimits{});
+  const Traffic traffic{.chance = chance, .cost = [](int d) { return 1 + 0.2 * d; }};
+  const Result result = run(traffic, 8000, controller);
+  EXPECT_GT(result.gain(), 1.4) << "of at most 2.2 or so in half of the steps";
+}
+
+TEST(draft_controller, measures_plain_steps_before_the_first_draft_and_now_and_then) {
+  DraftController controller(SpeculationLimits{});
+  DraftRates rates;
+  int plain = 0, drafts = 0;
+  for (int step = 0; step < 1000; ++step) {
+    std::array candidates{DraftController::Candidate{.rates = &rates, .matched = 9, .length = 4}};
+    DraftController::Step done{.decoding = 1, .depth = 100};
+    done.why = controller.choose(done, 64, candidates);
+    done.drafted = candidates[0].chosen;
+    if (step < 4) {
+      EXPECT_EQ(done.drafted, 0);
+    }
+    if (done.drafted > 0) controller.verified(rates, 9, done.drafted, done.drafted);
+    controller.took(done, 0.01 * cheap(done.drafted), done.drafted);
+    (done.drafted > 0 ? drafts : plain) += 1;
+  }
+  EXPECT_GT(plain, 10);
+  EXPECT_GT(drafts, 950);
+}
+
+// The first step with guesses takes a hundred times what it should, as when another program has the processor.
+TEST(draft_controller, one_time_that_is_far_off_does_not_end_it) {
+  DraftController controller(SpeculationLimits{});
+  DraftRates rates;
+  int64_t drafted = 0;
+  for (int step = 0; step < 600; ++step) {
+    std::array candidates{DraftController::Candidate{.rates = &rates, .matched = 9, .length = 4}};
+    DraftController::Step done{.decoding = 1, .depth = 100};
+    done.why = controller.choose(done, 64, candidates);
+    done.drafted = candidates[0].chosen;
+    if (done.drafted > 0) controller.verified(rates, 9, done.drafted, done.drafted);
+    controller.took(done, 0.01 * cheap(done.drafted) * (done.drafted > 0 && drafted == 0 ? 100 : 1), done.drafted);
+    drafted += done.drafted;
+  }
+  EXPECT_GT(drafted, 1000);
+}
+
+TEST(draft_controller, verifies_all_where_it_is_not_asked) {
+  DraftController controller(SpeculationLimits{.adaptive = false});
+  DraftRates rates;
+  std::array candidates{DraftController::Candidate{.rates = &rates, .matched = 1, .length = 5},
+                        DraftController::Candidate{.rates = &rates, .matched = 1, .length = 5}};
+  EXPECT_EQ(controller.choose({.decoding = 2, .depth = 0}, 8, candidates), Why::kPays);
+  EXPECT_EQ(candidates[0].chosen, 5);
+  EXPECT_EQ(candidates[1].chosen, 3);
+}
+
+}  // namespace
+}  // namespace nibble::engine

@@ -1,0 +1,110 @@
+#pragma once
+// Who guesses what comes next, for the model to verify. Guesses cost no model of their own here: they are copied from
+// what was said before.
+
+#include "engine/request.h"
+#include "engine/token_index.h"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace nibble::engine {
+
+inline constexpr int kMostDrafted = 32;  // tokens of a draft
+inline constexpr int kMostLookup = 16;   // of an n-gram
+
+enum class DraftMethod : uint8_t { kOff, kNgram, kSuffix };
+[[nodiscard]] constexpr std::string_view name_of(DraftMethod method) {
+  constexpr std::array<std::string_view, 3> kNames = {"off", "ngram", "suffix"};
+  return kNames[static_cast<size_t>(method)];
+}
+
+struct SpeculationLimits {
+  DraftMethod method = DraftMethod::kOff;
+  int most_tokens = 8;  // of a draft: 1 to kMostDrafted
+  // kNgram: how many last tokens are looked up, the longest first.
+  int least_lookup = 2, most_lookup = 5;
+  bool adaptive = true;  // false: every draft is verified whole, whatever it costs; for measurements and tests
+};
+
+struct Draft {
+  std::vector<int32_t> tokens;
+  int matched = 0;  // last tokens of the text that stood before what was copied: the more, the better the guess
+};
+
+// One thread. Of a request the text only grows.
+class Proposer {
+ public:
+  struct Text {
+    RequestId id;
+    std::span<const int32_t> tokens;  // at least one
+    int64_t prompt_tokens;
+    bool shares;  // it may take from other requests and leave something for them
+  };
+
+  Proposer() = default;
+  virtual ~Proposer() = default;
+  Proposer(const Proposer&) = delete;
+  Proposer& operator=(const Proposer&) = delete;
+
+  // At most `most` tokens that may come after the text; none where nothing is known.
+  virtual void propose(const Text& text, int most, Draft& draft) = 0;
+  virtual void ended(const Text& text) = 0;
+};
+
+// The tokens that followed the last ones when they occurred before in the same text: the longest n-gram that did, where
+// it did last. What is copied may reach into the copy, so that what repeats goes on.
+// A token costs most_lookup steps to add, a proposal as many n-grams to look up.
+class NgramProposer final : public Proposer {
+ public:
+  NgramProposer(int least_lookup, int most_lookup);
+  void propose(const Text& text, int most, Draft& draft) override;
+  void ended(const Text& text) override { of_.erase(text.id); }
+
+ private:
+  std::vector<int> lengths_;  // falling
+  std::unordered_map<RequestId, TokenIndex> of_;
+  std::vector<int64_t> places_;
+};
+
+// Where the longest end of the text occurred before, in it or in the past answers of all requests: from there token by
+// token what followed most often, as long as that is at least kLeastShare of those places. Of every length of n-grams
+// the last kMostPlaces places are looked at, the longest that has any. A proposal takes at most
+// kMostPlaces × (kMostMatched + kMostDrafted) steps for each of the two. Past answers take 9 MB.
+class SuffixProposer final : public Proposer {
+ public:
+  explicit SuffixProposer(int64_t past_tokens = int64_t{1} << 18);
+  void propose(const Text& text, int most, Draft& draft) override;
+  void ended(const Text& text) override;
+
+  static constexpr size_t kMostPlaces = 32;
+  static constexpr int64_t kMostMatched = 64;
+  static constexpr double kLeastShare = 0.1;
+  static constexpr std::array<int, 4> kLengths = {16, 8, 4, 2};
+  static constexpr int64_t kPromptBeforeAnswer = 16;  // tokens of it that are kept with a past answer
+  static constexpr int32_t kSeparator = -1;           // between past answers
+
+ private:
+  struct Place {
+    const TokenIndex* index;
+    int64_t position;
+  };
+  void find(const TokenIndex& index, std::span<const int32_t> text);
+  [[nodiscard]] int32_t token_after(const Place& place, std::span<const int32_t> drafted) const;
+
+  TokenIndex past_;
+  std::unordered_map<RequestId, TokenIndex> of_;
+  int64_t matched_ = 0;
+  std::vector<Place> best_;  // that share matched_ tokens
+  std::vector<int64_t> places_;
+};
+
+// Null: kOff.
+[[nodiscard]] std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits);
+
+}  // namespace nibble::engine

@@ -1,0 +1,224 @@
+// The loop with drafts on the fake backend: what is drawn is what is drawn without, whatever is guessed.
+
+#include "engine/speculation.h"
+
+#include "engine/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+namespace nibble::engine {
+namespace {
+
+using testing::ask;
+using testing::Heard;
+using testing::kWindow;
+using testing::Rig;
+using testing::some;
+
+// Guesses by a function of the text and how many tokens of the draft there are.
+class Guesser final : public Proposer {
+ public:
+  using Guess = std::function<int32_t(const Text& text, size_t place)>;
+  explicit Guesser(Guess guess) : guess_(std::move(guess)) {}
+  void propose(const Text& text, int most, Draft& draft) override {
+    draft.tokens.clear();
+    draft.matched = 4;
+    for (int i = 0; i < most; ++i) draft.tokens.push_back(guess_(text, static_cast<size_t>(i)));
+  }
+  void ended(const Text&) override {}
+
+ private:
+  Guess guess_;
+};
+
+EngineLimits limits_with(int tokens, bool adaptive = false) {
+  return {.max_context = 1024,
+          .max_sequences = 4,
+          .max_batched_tokens = 64,
+          .speculation = {.method = DraftMethod::kSuffix, .most_tokens = tokens, .adaptive = adaptive},
+          .async_scheduling = false};
+}
+
+testing::Alone alone(const Request& request) { return testing::expect_alone(request, kWindow, 1024); }
+
+// Right but for every `wrong`-th token of the answer.
+std::unique_ptr<Guesser> knows(std::vector<int32_t> answer, int64_t wrong) {
+  return std::make_unique<Guesser>([answer = std::move(answer), wrong](const Proposer::Text& text, size_t place) {
+    const int64_t at = std::ssize(text.tokens) - text.prompt_tokens + static_cast<int64_t>(place);
+    if (at >= std::ssize(answer) || (at + 1) % wrong == 0) return 38;
+    return answer[static_cast<size_t>(at)];
+  });
+}
+
+TEST(speculation, right_guesses_save_steps_and_change_nothing) {
+  const Request request = ask(some(20), 100);
+  const testing::Alone want = alone(request);
+  for (const int64_t wrong : {2, 5, 1000}) {
+    for (const bool async : {false, true}) {
+      EngineLimits limits = limits_with(4);
+      limits.async_scheduling = async;
+      Rig rig(limits);
+      rig.loop.propose_with(knows(want.tokens, wrong));
+      const Heard heard = rig.run(request);
+      EXPECT_EQ(heard.tokens, want.tokens) << wrong;
+      const DraftStats drafts = rig.loop.stats().drafts;
+      EXPECT_EQ(heard.finished.at(0).drafted_tokens, drafts.tokens);
+      EXPECT_EQ(heard.finished.at(0).accepted_tokens, drafts.accepted);
+      // The first token comes with the prompt, the others by steps of their own or by guesses.
+      EXPECT_GE(rig.be.steps, 100 - drafts.accepted);
+      EXPECT_LE(rig.be.steps, 100 - drafts.accepted + 1);
+      if (wrong == 1000) {
+        EXPECT_EQ(rig.be.steps, 1 + 20) << "99 tokens, five a step";
+        EXPECT_EQ(drafts.accepted, drafts.tokens);
+        EXPECT_EQ(drafts.accepted_at[3], drafts.drafts - 1) << "the last draft is as short as what is left";
+      }
+    }
+  }
+}
+
+TEST(speculation, masks_and_penalties_see_the_guesses_before_each_draw) {
+  Request request = ask(some(30), 80);
+  request.sampling.presence_penalty = 1;
+  request.logprobs = 2;
+  const auto with_mask = [&] {
+    Request copy = request;
+    copy.mask = std::make_shared<testing::ResidueMask>(3);
+    return copy;
+  };
+  const testing::Alone want = alone(with_mask());
+  for (const int64_t wrong : {3, 1000}) {
+    Rig rig(limits_with(6));
+    rig.loop.propose_with(knows(want.tokens, wrong));
+    const Heard heard = rig.run(with_mask());
+    EXPECT_EQ(heard.tokens, want.tokens);
+    EXPECT_EQ(heard.logprobs.size(), heard.tokens.size());
+    EXPECT_GT(rig.loop.stats().drafts.accepted, 30);
+  }
+}
+
+TEST(speculation, an_answer_ends_where_it_does_without) {
+  Request request = ask(some(20), 200);
+  const testing::Alone whole = alone(request);
+  request.stop_ids = {whole.tokens[33]};
+  const testing::Alone stopped = alone(request);
+  ASSERT_EQ(stopped.reason, FinishReason::kStop);
+  request.min_tokens = 60;
+  const testing::Alone later = alone(request);
+  request.stop_ids.clear();
+  request.min_tokens = 0;
+  for (const auto& [stops, least, want] :
+       {std::tuple(std::vector{whole.tokens[33]}, 0, &stopped), {std::vector{whole.tokens[33]}, 60, &later}}) {
+    Rig rig(limits_with(7));
+    rig.loop.propose_with(knows(want->tokens, 1000));
+    Request with = request;
+    with.stop_ids = stops;
+    with.min_tokens = least;
+    const Heard heard = rig.run(with);
+    EXPECT_EQ(heard.tokens, want->tokens);
+    EXPECT_EQ(heard.finished.at(0).reason, want->reason);
+  }
+  EngineLimits limits = limits_with(7);
+  limits.max_context = 110;  // in the middle of a draft
+  Rig rig(limits);
+  rig.loop.propose_with(knows(whole.tokens, 1000));
+  const Heard heard = rig.run(request);
+  EXPECT_EQ(heard.tokens.size(), 90u);
+  EXPECT_EQ(heard.finished.at(0).reason, FinishReason::kContext);
+}
+
+TEST(speculation, a_receiver_that_has_enough_gets_no_more_of_the_run) {
+  const Request request = ask(some(20), 100);
+  const testing::Alone want = alone(request);
+  Rig rig(limits_with(8));
+  rig.loop.propose_with(knows(want.tokens, 1000));
+  std::vector<int32_t> got;
+  const Finished end = rig.loop.serve(request, [&](const TokenEvent& event) {
+    got.push_back(event.token);
+    return got.size() < 13;
+  });
+  EXPECT_EQ(got, std::vector(want.tokens.begin(), want.tokens.begin() + 13));
+  EXPECT_EQ(end.generated_tokens, 13);
+  rig.loop.check_integrity();
+  EXPECT_EQ(rig.loop.stats().kv_pages_used, 0);
+}
+
+// Wrong guesses' keys lie behind the answer's in its last page: who goes on from it overwrites them.
+TEST(speculation, the_prefix_cache_keeps_what_was_drawn) {
+  const Request first = ask(some(90), 50);
+  const testing::Alone want = alone(first);
+  Rig rig(limits_with(8));
+  rig.loop.propose_with(knows(want.tokens, 2));
+  EXPECT_EQ(rig.run(first).tokens, want.tokens);
+  Request next = ask(first.prompt, 50);
+  next.prompt.insert(next.prompt.end(), want.tokens.begin(), want.tokens.end());
+  const Heard heard = rig.run(next);
+  EXPECT_EQ(heard.tokens, alone(next).tokens);
+  EXPECT_GE(heard.finished.at(0).cached_tokens, 139);
+}
+
+// A guess that is never right, on a clock: what it costs is bounded.
+TEST(speculation, guesses_that_are_never_right_are_left_alone) {
+  for (const bool async : {false, true}) {
+    for (const int sequences : {1, 4}) {
+      EngineLimits limits = limits_with(8, true);
+      limits.async_scheduling = async;
+      const auto time_of = [&](bool drafts) {
+        if (!drafts) limits.speculation.method = DraftMethod::kOff;
+        Rig rig(limits);
+        rig.be.runs_ahead = async;
+        rig.be.step_seconds = 5e-3;
+        rig.be.token_seconds = 2e-3;
+        if (drafts) rig.loop.propose_with(std::make_unique<Guesser>([](const Proposer::Text&, size_t) { return 38; }));
+        for (int i = 0; i < sequences; ++i) rig.add(ask(some(20, i), 900));
+        rig.run();
+        const DraftStats stats = rig.loop.stats().drafts;
+        EXPECT_LE(stats.accepted, stats.tokens / 10);
+        if (drafts) {
+          EXPECT_GT(stats.tokens, 0);
+          EXPECT_LT(static_cast<double>(stats.tokens) * rig.be.token_seconds, 0.02 * rig.be.seconds);
+        }
+        return rig.be.seconds;
+      };
+      const double with = time_of(true), without = time_of(false);
+      EXPECT_LT(with, 1.02 * without) << async << ' ' << sequences;
+    }
+  }
+}
+
+TEST(speculation, guesses_that_are_right_pay_on_a_backend_that_runs_ahead_too) {
+  const Request request = ask(some(20), 800);
+  const testing::Alone want = alone(request);
+  for (const bool async : {false, true}) {
+    EngineLimits limits = limits_with(6, true);
+    limits.async_scheduling = async;
+    Rig rig(limits);
+    rig.be.runs_ahead = async;
+    rig.be.step_seconds = 9e-3;
+    rig.be.token_seconds = 1e-3;
+    rig.loop.propose_with(knows(want.tokens, 9));
+    EXPECT_EQ(rig.run(request).tokens, want.tokens);
+    EXPECT_LT(rig.be.seconds, 0.5 * 800 * 10e-3) << async;
+  }
+}
+
+TEST(speculation, steps_that_read_prompts_have_no_drafts) {
+  Rig rig(limits_with(4));
+  const Request request = ask(some(20), 100);
+  rig.loop.propose_with(knows(alone(request).tokens, 1000));
+  Heard& first = rig.add(request);
+  for (int i = 0; i < 3; ++i) rig.loop.step();
+  rig.add(ask(some(300, 5), 2));
+  rig.loop.step();  // reads the last one with a draft, too
+  const int64_t before = rig.loop.stats().drafts.tokens;
+  EXPECT_GT(before, 0);
+  for (int i = 0; i < 3; ++i) rig.loop.step();
+  EXPECT_EQ(rig.loop.stats().drafts.tokens, before);
+  rig.run();
+  EXPECT_EQ(first.tokens, alone(request).tokens);
+}
+
+}  // namespace
+}  // namespace nibble::engine

@@ -54,6 +54,18 @@ struct WeightPair<layout::Packing::kMxfp4> {
   }
 };
 
+// As it lies: who multiplies codes takes them (arch/sm121).
+template <>
+struct WeightPair<layout::Packing::kMxfp8> {
+  uint4 codes[2];  // of a block
+  uint32_t scales;
+  __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kMxfp8>& at, int lane) {
+    const uint8_t* from = tile + at.offset();
+    for (int b = 0; b < 2; ++b) codes[b] = *reinterpret_cast<const uint4*>(from + b * layout::kStepBytes + lane * 16);
+    scales = *reinterpret_cast<const uint32_t*>(from + layout::mxfp8_scale_offset(lane / 4, 0));
+  }
+};
+
 // What a CTA computes: row tiles from first_row_tile on, tokens [first, first + count) of the step or of `pairs`.
 // Grouped: of places.
 struct GemmWork {

@@ -18,7 +18,8 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Stores = "2026-11-22-h100-dense-stores.json",
                            kH100Router = "2026-11-22-h100-prefill-dense.json",
                            kH100Grouped = "2026-11-22-h100-grouped.json";
-constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json";
+constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
+                           kH100AsSm80Gemms = "2026-11-25-h100-as-sm80-gemms.json";
 constexpr std::string_view kAssumedMma = "assumed: as bf16's",
                            kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10",
                            kAssumedMxf4 = "assumed: 50 % of the peak: weights widen for half as many products";
@@ -148,7 +149,7 @@ constexpr KernelShare kShares[] = {
     {.kernel = "any_gemm<bf16>", .step_us = 24, .unit = kMma, .matrix = 0.47, .from = kH100AsSm80},
     {.kernel = "any_gemm<mxfp8>", .step_us = 24, .unit = kMma, .matrix = 0.47, .from = kAssumedMma, .measured = false},
     // The experts': a weight is widened once per 64 tokens, be they as many or not.
-    {.kernel = "any_gemm", .step_us = 4, .bytes_per_cycle = 10, .unit = kMma, .matrix = 0.55, .from = kH100AsSm80},
+    {.kernel = "any_gemm", .step_us = 4, .bytes_per_cycle = 10, .unit = kMma, .matrix = 0.55, .from = kH100AsSm80Gemms},
     // A row of codes in, a row of codes or of bf16 out, for each of a token's four experts; dense: f32 out.
     {.kernel = "sm121_mx_gemm<gate_up",
      .step_us = 4,

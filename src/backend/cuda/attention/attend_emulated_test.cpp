@@ -166,7 +166,7 @@ TEST(attend_emulated, decode_is_the_exact_sum_at_page_and_window_edges) {
 }
 
 TEST(attend_emulated, decode_asks_for_every_line_of_what_the_next_kernel_reads) {
-  AttendFixture f({8, 2, 64}, 128, {{70, 1}}, 21, values_of(2));
+  AttendFixture f({8, 2, 64}, 128, {{70, 1}}, 21, pages_of<KvBf16>());
   Attempt run(f);
   const std::vector<uint8_t> next(1200 * kAheadLine + 16);
   run.ahead = {next.data(), static_cast<int>(next.size()), 2};

@@ -10,8 +10,8 @@
 //      stage with another scale is summed unscaled, scaled in f32 and added
 // bytes, flops: cost()
 // count (SASS of sm_90, 64 k of 48 rows and 64 tokens): MXFP4 4.3 instructions an mma, bf16 2.75
-// measured (H100 as sm_80, mma.sync's peak 635 TFLOP/s), 120b: experts 282 TFLOP/s at 2048 tokens, 360 at 8192; dense 247
-//      to 298, before their early loads
+// measured (H100 as sm_80, peak of mma.sync 635 TFLOP/s), 120b: experts 282 TFLOP/s at 2048 tokens, 360 at 8192; dense
+//      247 to 298, before their early loads
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/dense/gemm_plan.h"

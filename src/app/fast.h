@@ -17,10 +17,10 @@ namespace nibble::app {
 
 // What decides which formats are fastest.
 enum class FastPlace : uint8_t {
-  kCpu,       // int8 products
-  kTilesCpu,  // and AMX: its attention over prompts takes pages of bf16 alone
-  kCard,      // attention over prompts takes fp8 pages as it takes bf16
-  kBf16Card,  // its own kernel for them takes bf16 alone: Hopper
+  kCpu,              // int8 products
+  kTilesCpu,         // and AMX: its attention over prompts takes pages of bf16 alone
+  kCard,             // attention over prompts takes fp8 pages as it takes bf16
+  kBf16Card,         // its own kernel for them takes bf16 alone: Hopper
   kBlockScaledCard,  // as kCard, and GEMMs multiply codes in MX blocks
 };
 

@@ -252,8 +252,8 @@ struct Tiny {
   text::Tokenizer tokenizer = text::Tokenizer::from_file(kTiny / "tokenizer.json");
 };
 const Tiny& tiny() {
-  static const Tiny kModel;
-  return kModel;
+  static const Tiny files;
+  return files;
 }
 
 TEST(RanksTiny, have_the_logits_of_one_rank_in_double) {

@@ -10,21 +10,23 @@ from pathlib import Path
 
 import check_native
 
-DOWN, GATE_UP = 0, 1  # RowOrder
-QMMA, HMMA, F2FP, NOP, LDG = 0x747A, 0x723C, 0x723E, 0x7918, 0x7981
+# (MxResults, InputType)
+DOWN, GATE_UP, DOWN_OF_NIBBLES = (1, 3), (0, 3), (1, 4)
+QMMA, OMMA, HMMA, F2FP, NOP, LDG = 0x747A, 0x747F, 0x723C, 0x723E, 0x7918, 0x7981
 
 
-def symbol(order, policy):
-    return f"_ZN6nibble7backend4cuda13sm121_mx_gemmINS1_{len(policy)}{policy}ENS1_6MxTileILi64EEELNS1_6layout8RowOrderE{order}EEEvNS1_8GemmArgsE"
+def symbol(instance, policy):
+    results, codes = instance
+    return f"_ZN6nibble7backend4cuda13sm121_mx_gemmINS1_{len(policy)}{policy}ENS1_6MxTileILNS1_6layout7PackingE2ELNS1_9InputTypeE{codes}ELi64EEELNS1_9MxResultsE{results}EEEvNS1_8GemmArgsE"
 
 
 def elf(kernels, policy, machine=190, card=121):
-    """kernels: order -> first halves of its instructions."""
+    """kernels: instance -> first halves of its instructions."""
     names, body, sections = b"\0", b"", [bytes(64)]
-    for order, opcodes in kernels.items():
+    for instance, opcodes in kernels.items():
         code = b"".join(struct.pack("<H14x", opcode) for opcode in opcodes)
         sections.append(struct.pack("<IIQQQQ", len(names), 1, 0, 0, 64 + len(body), len(code)) + bytes(24))
-        names += f".text.{symbol(order, policy)}".encode() + b"\0"
+        names += f".text.{symbol(instance, policy)}".encode() + b"\0"
         body += code
     sections.append(struct.pack("<IIQQQQ", 0, 3, 0, 0, 64 + len(body), len(names)) + bytes(24))
     body += names
@@ -61,6 +63,14 @@ class CheckNativeTest(unittest.TestCase):
         status, _, err = self.check({DOWN: [QMMA, HMMA]})
         self.assertEqual(status, 1)
         self.assertIn("want no HMMA, found 1", err)
+
+    def test_nibbles_have_a_product_of_their_own(self):
+        status, _, _ = self.check({DOWN_OF_NIBBLES: [OMMA]})
+        self.assertEqual(status, 0)
+        status, _, err = self.check({DOWN_OF_NIBBLES: [QMMA]})
+        self.assertEqual(status, 1)
+        self.assertIn("want OMMA.SF, found none", err)
+        self.assertIn("want no QMMA.SF, found 1", err)
 
     def test_rounding_without_the_hardware_s_conversion_fails(self):
         status, _, err = self.check({GATE_UP: [QMMA]})

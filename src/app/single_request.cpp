@@ -72,14 +72,16 @@ std::string summary(const Outcome& outcome, const GenerateOptions& options) {
 nlohmann::ordered_json usage_json(const Outcome& outcome, const GenerateOptions& options) {
   const engine::Finished& f = outcome.finished;
   const Rates r = rates_of(f);
+  nlohmann::ordered_json usage = {{"prompt_tokens", f.prompt_tokens},
+                                  {"cached_tokens", f.cached_tokens},
+                                  {"completion_tokens", f.generated_tokens}};
+  if (f.drafted_tokens > 0) {
+    usage["drafted_tokens"] = f.drafted_tokens;
+    usage["accepted_tokens"] = f.accepted_tokens;
+  }
   return {{"finish_reason", finish_reason(outcome)},
           {"seed", options.sampling.seed},
-          {"usage",
-           {{"prompt_tokens", f.prompt_tokens},
-            {"cached_tokens", f.cached_tokens},
-            {"completion_tokens", f.generated_tokens},
-            {"drafted_tokens", f.drafted_tokens},
-            {"accepted_tokens", f.accepted_tokens}}},
+          {"usage", std::move(usage)},
           {"timings",
            {{"prompt_seconds", f.prefill_seconds},
             {"prompt_tokens_per_second", r.prompt_per_second},

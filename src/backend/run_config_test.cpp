@@ -86,7 +86,7 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
   for (const RunSetting& s : settings_of(all)) given += std::string(s.flag) + " " + s.value + (s.given ? "\n" : " ?\n");
   EXPECT_EQ(
       given,
-      "--backend cuda\n--threads 3\n--tensor-parallel-size 1 ?\n--enable-expert-parallel false ?\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--fast true\n--cpu-isa avx2\n--no-mmap "
+      "--backend cuda\n--threads 3\n--tensor-parallel-size 1 ?\n--enable-expert-parallel false ?\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--dense-activation auto ?\n--fast true\n--cpu-isa avx2\n--no-mmap "
       "true\n--moe-kernel gemm\n--moe-tile auto ?\n--enforce-eager true\n--attention-backend flash\n--gpu-memory-utilization 0.5\n"
       "--attention-sinks off\n--mxfp4-layers qkv,lm_head\n--mxfp8-layers o\n--max-model-len 100\n"
       "--max-num-batched-tokens 8\n");

@@ -157,7 +157,7 @@ TEST(arch, every_operation_that_serves_wants_a_launcher) {
   without.gemm.launch = nullptr;
   EXPECT_EQ(missing_launcher(without), "fake: gemm");
   EXPECT_EQ(missing_launcher(sm90()), "sm90: gemm");
-  EXPECT_EQ(missing_launcher(sm121()), "sm121: experts");
+  EXPECT_EQ(missing_launcher(sm121()), "sm121: gemm");
   EXPECT_DEATH(static_cast<void>(with_launchers({without}, {})), "has a launcher of fake: gemm");
   const Launchers unknown[] = {{.of = "nobody"}};
   EXPECT_DEATH(static_cast<void>(with_launchers({fake()}, unknown)), "in architectures");

@@ -33,8 +33,9 @@ constexpr int64_t kMostReferenceBytes = int64_t{1} << 28;  // of weights: its lo
 
 // What is known of a model, beside its files; null where nobody has measured it.
 std::optional<Reference> reference_of(const ModelOptions& model) {
-  std::ifstream file(std::filesystem::path(model.model) / "reference.json");
-  if (!file) return std::nullopt;
+  const std::filesystem::path folder = model.model;
+  std::ifstream file(folder / "reference.json");
+  if (!file || !std::filesystem::exists(folder / "heldout.txt")) return std::nullopt;  // it is of that text
   Reference json = Reference::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
   if (!json.is_object() || !json.contains("perplexity") || !json.contains("losses"))
     throw Error(Code::kCorrupt, "{}/reference.json: want perplexity and losses, found another text", model.model);
@@ -92,7 +93,7 @@ class Correctness {
  private:
   void files() {
     const std::string name = "weights are those of reference.json";
-    if (!reference_ || !reference_->contains("sha256")) return checks_.skip(name, "there is none");
+    if (!reference_ || !reference_->contains("sha256")) return checks_.skip(name, "there is none, or no heldout.txt");
     const std::vector<MappedSource> mapped = subject_.source.mapped_files();
     std::vector<HashedFile> files;
     for (const MappedSource& file : mapped) files.push_back({file.path.filename().string(), file.bytes});
@@ -188,7 +189,7 @@ class Correctness {
 
   void perplexity() {
     const std::string name = "perplexity of its text";
-    if (!reference_) return checks_.skip(name, "no reference.json beside the model");
+    if (!reference_) return checks_.skip(name, "no reference.json and heldout.txt beside the model");
     std::vector<int32_t> ids = verify_tokens(subject_, kTextTokens);
     Terminal quiet({.quiet = true});
     ModelOptions exact = subject_.model;

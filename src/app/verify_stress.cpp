@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::minutes(10);  // of a group of requests
-constexpr auto kLeavePatience = std::chrono::seconds(30);
+constexpr auto kLeavePatience = std::chrono::seconds(10);
 constexpr int kSequential = 100;
 constexpr int64_t kShortTokens = 8;
 
@@ -183,7 +183,7 @@ class Stress {
   void exhaustion() {
     constexpr int64_t kMany = 16;
     const int64_t each = std::max<int64_t>(64, 2 * plan_.kv_tokens / kMany);
-    const int64_t tokens = std::min<int64_t>(96, each / 2);
+    const int64_t tokens = std::min<int64_t>(480, each - 32);
     const int64_t before = port_.stats().preemptions;
     Crowd crowd(port_);
     for (int64_t i = 0; i < kMany; ++i) crowd.submit(request(2000 + static_cast<uint64_t>(i), each - tokens, tokens));

@@ -81,7 +81,13 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
   const auto level = [&](VerifyLevel which, void (*run)(const VerifySubject&, VerifyChecks&)) {
     if (!wants(o, which)) return;
     terminal.status(fmt::format("verifying level {}", name_of(which)));
-    run(subject, result.checks);
+    try {
+      run(subject, result.checks);
+    } catch (const Error& e) {
+      if (e.code() == Code::kInvalidRequest || e.code() == Code::kOutOfMemory) throw;  // the command's, not a finding
+      result.checks.begin(which);
+      result.checks.add("this level", false, e.what());
+    }
   };
   level(VerifyLevel::kSmoke, verify_smoke);
   level(VerifyLevel::kPaths, verify_paths);

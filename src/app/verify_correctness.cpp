@@ -81,13 +81,21 @@ class Correctness {
         reference_(reference_of(subject.model)),
         vocab_(subject.source.config.dims.vocab) {}
 
+  // What fails in one check says nothing of the next.
   void verify() {
-    files();
-    finite();
-    stages();
-    same_tokens();
-    perplexity();
-    losses();
+    const auto each = [&](const char* name, void (Correctness::*check)()) {
+      try {
+        (this->*check)();
+      } catch (const Error& e) {
+        checks_.add(name, false, e.what());
+      }
+    };
+    each("files", &Correctness::files);
+    each("finite stages", &Correctness::finite);
+    each("stages of the reference", &Correctness::stages);
+    each("tokens of the reference", &Correctness::same_tokens);
+    each("perplexity of its text", &Correctness::perplexity);
+    each("lossy options", &Correctness::losses);
   }
 
  private:

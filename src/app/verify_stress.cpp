@@ -182,7 +182,8 @@ class Stress {
   // Together they want twice the pages that there are, and grow into them while they run.
   void exhaustion() {
     constexpr int64_t kMany = 16;
-    const int64_t each = std::max<int64_t>(64, 2 * plan_.kv_tokens / kMany);
+    const int64_t each =
+        std::min(plan_.context, std::max<int64_t>(3 * backend::kPageTokens, 2 * plan_.kv_tokens / kMany));
     const int64_t tokens = std::min<int64_t>(480, each - 32);
     const int64_t before = port_.stats().preemptions;
     Crowd crowd(port_);

@@ -2,7 +2,7 @@
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 install(TARGETS nibble)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/models/nibble-tiny DESTINATION share/nibble/models
-  PATTERN goldens.json EXCLUDE PATTERN heldout.txt EXCLUDE)
+  PATTERN goldens.json EXCLUDE)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/nibble)
 # What --help and messages call docs/….
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs DESTINATION share/doc/nibble FILES_MATCHING PATTERN "*.md"

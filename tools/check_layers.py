@@ -24,7 +24,7 @@ CUDA_ROOM = "backend/cuda"
 CONFINED = {
     "CLI/": re.compile(r"app/flags\.cpp"),
     "isocline": re.compile(r"app/line_editor\.cpp"),
-    "boost/": re.compile(r"server/http_(connection|server)\.(h|cpp)"),
+    "boost/": re.compile(r"server/http_(connection|server)\.(h|cpp)|client/http_requests\.cpp"),
     "xgrammar/": re.compile(r"text/grammar\.cpp"),
     "curl/": re.compile(r"hub/http\.cpp"),
 }

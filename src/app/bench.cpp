@@ -8,6 +8,7 @@
 #include "app/loaded_model.h"
 #include "app/named_model.h"
 #include "app/memory_budget.h"
+#include "app/result_metadata.h"
 #include "app/terminal.h"
 #include "backend/cost.h"
 #include "backend/cpu/cpu_backend.h"
@@ -20,6 +21,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -271,6 +273,7 @@ BenchOptions resolved(const BenchOptions& options, Terminal& terminal) {
 }
 
 int execute(const BenchOptions& asked) {
+  if (!asked.compare.empty()) return compare_files(asked);
   Terminal terminal(asked.output);
   if (asked.profile && asked.format == BenchFormat::kCsv && !asked.tune)
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
@@ -282,6 +285,7 @@ int execute(const BenchOptions& asked) {
   check_memory(options, shape, open_config(options.model).config);
   terminal.progress("measuring the device", 0, "");
   backend::DevicePeaks peaks = measure(options.model);
+  const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, steps_of(shape, source.config), {terminal, {}});
   backend::CostModel cost{source.config.dims, stored_formats(options.model, source.weights)};
@@ -289,6 +293,7 @@ int execute(const BenchOptions& asked) {
   BenchHead head = head_of(options, source.config, cost);
   head.peaks = std::move(peaks);
   head.backend = loaded.backend().name();
+  const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   if (options.format == BenchFormat::kMarkdown) terminal.print(markdown_head(head));
   if (options.format == BenchFormat::kCsv) terminal.print(csv_head());
@@ -311,6 +316,13 @@ int execute(const BenchOptions& asked) {
   if (const std::string warning = slow_clock(head, rows); !warning.empty()) terminal.note(warning);
   if (options.format == BenchFormat::kJson) {
     nlohmann::ordered_json json = bench_json(head, rows);
+    json["metadata"] = metadata_of({.command = options.command,
+                                    .settings = options.model.settings,
+                                    .environment = options.environment,
+                                    .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
+                                    .warm_up = "a step of each row, or 4 tokens of it",
+                                    .startup_seconds = startup});
+    add_process(json["metadata"], {source, options.model, head.peaks});
     json["interrupted"] = interrupted;
     for (size_t i = 0; options.profile && i < done; ++i) json["rows"][i]["profile"] = bench.profiles()[i].json;
     terminal.print_json(json);

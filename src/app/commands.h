@@ -19,6 +19,8 @@ int execute(const ConvertOptions& options);
 int execute(const QuantizeOptions& options);
 int execute(const BenchOptions& options);
 int execute(const PredictOptions& options);
+int execute(const LoadOptions& options);
+int execute(const VerifyOptions& options);
 int execute(const PullOptions& options);
 int execute(const ListOptions& options);
 int execute(const PsOptions& options);
@@ -30,8 +32,10 @@ int execute(const RemoveOptions& options);
 [[nodiscard]] ServeOptions resolved(const ServeOptions& options, Terminal& terminal);
 [[nodiscard]] PerplexityOptions resolved(const PerplexityOptions& options, Terminal& terminal);
 [[nodiscard]] BenchOptions resolved(const BenchOptions& options, Terminal& terminal);
+[[nodiscard]] VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal);
 
 int plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal);  // of it: --plan
+int compare_files(const BenchOptions& options);             // of it: --compare
 void check_tune(const BenchOptions& options);               // throws Error for what tune() cannot do
 int tune(const BenchOptions& options, std::string commit);  // of it: bench_tune.h
 

@@ -59,9 +59,21 @@ kept, HF_TOKEN who asks, HF_ENDPOINT whom; https_proxy and HF_HUB_OFFLINE are he
   nibble predict --card a100 --kv-cache-dtype fp8 --json)"},
     {"bench", R"(  nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8
   nibble bench -m gpt-oss-120b --load-format dummy --backend cuda -p 0 -n 64 -b 1,2,4,8 --mxfp4-layers all --json
-  nibble bench -m ~/gpt-oss-20b -p 0 -n 64 -d 32768 --profile)"}};
+  nibble bench -m ~/gpt-oss-20b -p 0 -n 64 -d 32768 --profile
+  nibble bench --compare before.json after.json)"},
+    {"load", R"(  nibble load --base-url http://127.0.0.1:8000 --isl 1024 --osl 1024 -c 1,2,4,8,16,32,64
+  nibble load --base-url http://127.0.0.1:8000 --endpoint chat --request-rate 4 --num-prompts 500
+  nibble load --base-url http://gpu:8000 -c 64 -r 3 --device "1 x H100" --json > load.json
 
-constexpr std::string_view kExitCodes = R"(exit codes: 0 done, 1 internal error, 2 bad command line or request, 3 not
+The protocol is InferenceX's: random prompts, lengths from 0.8 of the most up to it, 10 requests per concurrent one
+after 2 for warming up, end tokens ignored. Every failure is counted by its kind: docs/verify.md.)"},
+    {"verify", R"(  nibble verify
+  nibble verify -m gpt-oss-20b --backend cuda --level 1,1.5,2 --report verify.md
+  nibble verify --base-url http://127.0.0.1:8000 --level 3
+
+Ends with 0 when all checks hold, else with 1. What each level checks: docs/verify.md.)"}};
+
+constexpr std::string_view kExitCodes = R"(exit codes: 0 done, 1 failed, 2 bad command line or request, 3 not
 supported here, 4 corrupt file, 5 file or system error, 6 out of memory, 7 device
 error, 8 compare found a difference, 130 interrupted)";
 

@@ -5,11 +5,13 @@
 #include "app/foreign_flags.h"
 #include "app/help.h"
 #include "app/hub_options.h"
+#include "app/load_options.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/serve_options.h"
 #include "app/speculation_options.h"
 #include "app/settings.h"
+#include "app/verify_options.h"
 #include "app/vllm.h"
 #include "backend/cpu/isa.h"
 #include "backend/cuda/card/cards.h"
@@ -27,6 +29,8 @@
 #include <cstdlib>
 #include <ctime>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include <unistd.h>
@@ -48,6 +52,32 @@ Variables all_variables() {
       all.emplace(pair.substr(0, mark), pair.substr(mark + 1));
   }
   return all;
+}
+
+// Of all variables those that may change what runs or how fast, for results to name. No secrets.
+Variables telling_variables() {
+  Variables telling;
+  for (const auto& [name, value] : all_variables()) {
+    const auto begins = [&name](std::string_view with) { return name.starts_with(with); };
+    const auto holds = [&name](std::string_view part) { return name.find(part) != std::string::npos; };
+    if (holds("KEY") || holds("TOKEN") || holds("SECRET") || holds("PASSWORD")) continue;
+    for (const char* prefix :
+         {"NIBBLE_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "GOMP_", "KMP_", "MALLOC_", "LD_PRELOAD", "VLLM_"})
+      if (begins(prefix)) telling.emplace(name, value);
+  }
+  return telling;
+}
+
+// As it was typed, but for secrets.
+std::string typed_command(int argc, const char* const* argv) {
+  std::string command = "nibble";
+  bool secret = false;
+  for (const std::string_view word : std::span(argv, static_cast<size_t>(argc)).subspan(1)) {
+    const bool holds_key = word.starts_with("--api-key=");
+    command += secret || holds_key ? (secret ? " (secret)" : " --api-key=(secret)") : fmt::format(" {}", word);
+    secret = word == "--api-key";
+  }
+  return command;
 }
 
 void add_output(Flags flags, OutputOptions& o) {
@@ -176,6 +206,8 @@ struct All {
   ConvertOptions convert;
   QuantizeOptions quantize;
   BenchOptions bench;
+  LoadOptions load;
+  VerifyOptions verify;
   PredictOptions predict;
   PullOptions pull;
   ListOptions list;
@@ -184,8 +216,9 @@ struct All {
 };
 
 void set_hub(All& all, const hub::Settings& settings) {
-  for (ModelOptions* o : {&all.run.model, &all.chat.model, &all.serve.model, &all.inspect.model, &all.perplexity.model,
-                          &all.compare.model, &all.convert.model, &all.bench.model, &all.predict.model})
+  for (ModelOptions* o :
+       {&all.run.model, &all.chat.model, &all.serve.model, &all.inspect.model, &all.perplexity.model,
+        &all.compare.model, &all.convert.model, &all.bench.model, &all.predict.model, &all.verify.model})
     o->hub = settings;
   all.tokenize.hub = all.quantize.hub = all.pull.hub = all.list.hub = all.ps.hub = all.remove.hub = settings;
 }
@@ -388,7 +421,13 @@ void add_bench(Flags flags, BenchOptions& o) {
       {o.format, {{"md", BenchFormat::kMarkdown}, {"csv", BenchFormat::kCsv}, {"json", BenchFormat::kJson}}},
       "The table's format");
   flags.turn("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
+  const Flag compare =
+      flags.value("--compare", o.compare, "Instead: two results of --json, A.json B.json, row by row").type("A B");
   flags.group(HelpGroup::kExpert);
+  flags
+      .turn("--allow-mismatch", o.allow_mismatch,
+            "Compare results of other devices or models, or of unknown ones, all the same")
+      .needs(compare);
   flags.turn("--tune", o.tune,
              "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
              "model's shapes, for the Tuned of an architecture (src/backend/cuda/arch)");
@@ -400,6 +439,18 @@ void add_bench(Flags flags, BenchOptions& o) {
   add_limits(flags, o.model, {"the model's", ""});
   add_output(flags, o.output);
   flags.get("--json").excludes(output);
+}
+
+void add_load(Flags flags, LoadOptions& o) {
+  o.api_key = environment("OPENAI_API_KEY").value_or("");
+  add_load_flags(flags, o);
+  add_output(flags, o.output);
+}
+
+void add_verify(Flags flags, VerifyOptions& o) {
+  o.api_key = environment("OPENAI_API_KEY").value_or("");
+  add_verify_flags(flags, o);
+  add_output(flags, o.output);
 }
 
 void add_predict(Flags flags, PredictOptions& o) {
@@ -456,9 +507,11 @@ void resolve_settings_of(const CommandLine& line, const std::string& name, All& 
                                                             {"chat", all.chat.model.settings},
                                                             {"serve", all.serve.model.settings},
                                                             {"bench", all.bench.model.settings},
-                                                            {"perplexity", all.perplexity.model.settings}};
+                                                            {"perplexity", all.perplexity.model.settings},
+                                                            {"verify", all.verify.model.settings}};
   for (const auto& [command, settings] : runs_a_model)
     if (name == command) resolve_settings(*line.find(name), settings, {serve, variables});
+  if (name == "load") resolve_settings(*line.find(name), all.load.settings, {serve, {}});  // serve's are not its own
 }
 
 }  // namespace
@@ -485,6 +538,8 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_remove(command("rm", "Remove a model from Hugging Face's cache"), all.remove);
   add_predict(command("predict", "Tokens per second to expect of a card that need not be here"), all.predict);
   add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
+  add_load(command("load", "Requests to a server over HTTP: throughput and latencies, by concurrency"), all.load);
+  add_verify(command("verify", "Whether it runs, by which kernels, right, under stress, and how fast"), all.verify);
   command("man", "Print the manual page");
   std::string shell;
   command("completion", "Print what completes nibble's flags in a shell")
@@ -511,8 +566,19 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   if (name == "compare") return Command(std::move(all.compare));
   if (name == "bench") {
     if (all.bench.output.json) all.bench.format = BenchFormat::kJson;
-    all.bench.command = fmt::format("nibble {}", fmt::join(argv + 1, argv + argc, " "));
+    all.bench.command = typed_command(argc, argv);
+    all.bench.environment = telling_variables();
     return Command(std::move(all.bench));
+  }
+  if (name == "load") {
+    all.load.command = typed_command(argc, argv);
+    all.load.environment = telling_variables();
+    return Command(std::move(all.load));
+  }
+  if (name == "verify") {
+    all.verify.command = typed_command(argc, argv);
+    all.verify.environment = telling_variables();
+    return Command(std::move(all.verify));
   }
   if (name == "predict") return Command(std::move(all.predict));
   if (name == "pull") return Command(std::move(all.pull));

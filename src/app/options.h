@@ -6,6 +6,7 @@
 #include "backend/sampling.h"
 #include "base/mx.h"
 #include "checkpoint/gguf.h"
+#include "client/workload.h"
 #include "engine/proposer.h"
 #include "hub/settings.h"
 #include "text/conversation.h"
@@ -36,6 +37,9 @@ struct Setting {
   std::string flag, value, origin;
   std::string resolved{};  // what an open value became at the start; empty: it is the value, or nobody knows yet
 };
+
+// Environment variables by their names. In a result: those that may change what runs or how fast.
+using Variables = std::map<std::string, std::string>;
 
 // How a command's flags were filled (settings.h).
 struct Settings {
@@ -216,6 +220,39 @@ struct BenchOptions {
   bool profile = false;  // and where the time goes
   bool tune = false;     // instead of the tests
   std::string command;   // as it was typed
+  Variables environment;
+  std::vector<std::string> compare;  // instead: two results, by their files
+  bool allow_mismatch = false;       // of their devices or models, and results that do not say
+};
+
+struct LoadOptions {
+  Settings settings;
+  OutputOptions output;
+  std::string base_url, api_key;
+  client::Workload workload;
+  std::vector<int64_t> concurrency = {1};      // sorted, without repetition
+  double request_rate = 0;                     // per second, instead; 0: not so
+  int64_t num_prompts = -1, num_warmups = -1;  // of a point; below 0: by its concurrency
+  int repetitions = 1;
+  int timeout = 600;    // seconds, of a request
+  int gpus = 1;         // of the server
+  int threads = 0;      // of the client; 0: by the concurrency
+  std::string device;   // of the server, as its user calls it
+  std::string command;  // as it was typed
+  Variables environment;
+};
+
+enum class VerifyLevel : uint8_t { kSmoke, kPaths, kCorrectness, kStress, kPerformance };
+
+struct VerifyOptions {
+  ModelOptions model;
+  OutputOptions output;
+  std::vector<VerifyLevel> levels;  // in order, without repetition
+  std::string base_url, api_key;    // of a server instead; empty: this process
+  std::string served_model;         // the name to ask it for; empty: the first that it lists
+  std::filesystem::path report;     // Markdown; empty: none
+  std::string command;              // as it was typed
+  Variables environment;
 };
 
 struct PredictOptions {
@@ -266,7 +303,7 @@ struct ServeOptions {
 
 using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
                              CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions, PullOptions,
-                             ListOptions, RemoveOptions, PsOptions, PredictOptions>;
+                             ListOptions, RemoveOptions, PsOptions, PredictOptions, LoadOptions, VerifyOptions>;
 
 // What main does next: a command, or text to print (help, version) and leave.
 struct Exit {

@@ -13,8 +13,6 @@ namespace nibble::app {
 
 void add_print_config(Flags flags, Settings& settings);
 
-using Variables = std::map<std::string, std::string>;
-
 // `known`: the flags that have variables, NIBBLE_PORT for --port, which are those of `nibble serve`. vLLM's and
 // FlashInfer's variables are vllm.h's. Throws Error(kInvalidRequest).
 struct SettingSources {

@@ -1,0 +1,55 @@
+#include "app/load_options.h"
+
+#include "app/option_parts.h"
+
+namespace nibble::app {
+
+void add_load_flags(Flags flags, LoadOptions& o) {
+  constexpr int64_t kMostTokens = 1 << 24;
+  client::Workload& w = o.workload;
+  flags.value("--base-url", o.base_url, "The server: http://HOST:PORT, a path other than /v1 behind it").required();
+  flags.value("-m,--model", w.model, "The name to ask for; default: the first that the server lists").not_empty();
+  flags.show_defaults(true);
+  flags.value("--isl,--input-len", w.isl, "Most tokens of a prompt").whole(1, kMostTokens);
+  flags.value("--osl,--output-len", w.osl, "Most tokens of an answer").whole(1, kMostTokens);
+  flags.value("--range-ratio", w.range_ratio, "Lengths are uniform from this share of the most up to it; 1: all alike")
+      .within(0, 1);
+  flags.show_defaults(false);
+  const Flag concurrency = add_list(flags, "-c,--concurrency,--max-concurrency", {o.concurrency, 1, 16384},
+                                    "Requests at a time: a sweep of these");
+  flags.value("--request-rate", o.request_rate, "Instead: so many requests per second on average, as a Poisson process")
+      .positive()
+      .excludes(concurrency);
+  flags.value("--num-prompts", o.num_prompts, "Requests of a point; default: 10 per concurrent one, at a rate 200")
+      .whole(1, 1 << 24);
+  flags.value("--num-warmups", o.num_warmups, "Requests before each point; default: 2 per concurrent one, at a rate 2")
+      .whole(0, 1 << 24);
+  flags.value("-r,--repetitions", o.repetitions, "Times each point is measured").whole(1, 1000).usual("1");
+  add_choice<client::Api>(flags, "--endpoint",
+                          {w.api, {{"completions", client::Api::kCompletions}, {"chat", client::Api::kChat}}},
+                          "completions: prompts of token ids; chat: of words, about one token each");
+  flags.group(HelpGroup::kSampling);
+  flags.show_defaults(true);
+  flags.value("--temperature", w.temperature, "0: greedy").within(0, 100);
+  flags.show_defaults(false);
+  flags.turn("!--no-ignore-eos", w.ignore_eos,
+             "Answers end where the model ends them; servers that know no ignore_eos");
+  add_seed(flags, "--seed", w.seed, "Same seed, same prompts; default 1");
+  flags.group(HelpGroup::kExpert);
+  add_choice<client::PromptForm>(flags, "--prompt-form",
+                                 {w.form, {{"ids", client::PromptForm::kIds}, {"text", client::PromptForm::kText}}},
+                                 "Of completions; text for servers that take no token ids");
+  flags.show_defaults(true);
+  flags.value("--vocab-size", w.vocab_size, "Token ids are below this").whole(2, 1 << 24);
+  flags.value("--prefix-len", w.prefix_len, "Tokens at the beginning that all prompts share").whole(0, kMostTokens);
+  flags.value("--timeout", o.timeout, "Seconds that a request may take").whole(1, 86400);
+  flags.value("--gpus", o.gpus, "Of the server: throughput per GPU is divided by it").whole(1, 1 << 16);
+  flags.show_defaults(false);
+  flags.value("-t,--threads", o.threads, "Of this client; default: one per 64 streams, 4 at most").whole(1, 256);
+  flags.value("--device", o.device, "What the server runs on, for the result: bench --compare wants to know")
+      .not_empty();
+  flags.value("--api-key", o.api_key, "Sent as a bearer token; default: OPENAI_API_KEY").not_empty();
+  flags.group(HelpGroup::kCommon);
+}
+
+}  // namespace nibble::app

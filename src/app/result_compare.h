@@ -1,0 +1,55 @@
+#pragma once
+// Two results of `nibble bench` or `nibble load`, row by row. Pure.
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+
+// B's mean over A's less one, and the 95 % interval that the repetitions of both give (Welch's t on the ratio; none
+// where one of them has a single repetition).
+struct Change {
+  double relative = 0;
+  struct Interval {
+    double low = 0, high = 0;
+  };
+  std::optional<Interval> interval;
+  [[nodiscard]] bool shown() const { return interval && (interval->low > 0 || interval->high < 0); }
+};
+[[nodiscard]] Change change_of(std::span<const double> a, std::span<const double> b);
+
+struct ComparedRow {
+  std::string name;    // "tg128 @ d4096, batch 8", "concurrency 8"
+  std::string metric;  // what is compared: "t/s", "TTFT p50 ms"
+  bool higher_is_better = true;
+  double a = 0, b = 0;
+  Change change;
+  [[nodiscard]] std::string verdict() const;  // "faster", "slower", "within noise", "one repetition"
+};
+
+struct NamedResult {
+  std::string name;  // its file
+  nlohmann::ordered_json json;
+};
+
+struct ResultComparison {
+  std::vector<std::string> differences;  // of what both say of themselves, a line each: "build.commit: abc, def"
+  std::vector<ComparedRow> rows;         // of both
+  std::vector<std::string> unmatched;    // "A.json alone: pp512"
+};
+
+enum class Mismatch { kRefuse, kAllow };
+// Throws Error(kInvalidRequest) for what is no such result or of two commands, and with kRefuse for one without
+// metadata, of another device or of another model.
+[[nodiscard]] ResultComparison compare_results(const NamedResult& a, const NamedResult& b, Mismatch mismatch);
+
+[[nodiscard]] std::string comparison_text(const ResultComparison& comparison, const NamedResult& a,
+                                          const NamedResult& b);
+[[nodiscard]] nlohmann::ordered_json comparison_json(const ResultComparison& comparison, const NamedResult& a,
+                                                     const NamedResult& b);
+
+}  // namespace nibble::app

@@ -1,0 +1,178 @@
+#include "app/result_metadata.h"
+
+#include "app/build_facts.h"
+#include "app/commit.h"
+#include "app/settings.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/card/measure.h"
+#include "base/error.h"
+#include "base/machine.h"
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+namespace nibble::app {
+namespace {
+
+// A small file of the system; empty where there is none.
+std::string system_file(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// "model name      : Intel(R) Xeon(R)" of the first processor.
+std::string processor_name() {
+  const std::string info = system_file("/proc/cpuinfo");
+  const size_t line = info.find("model name");
+  const size_t colon = line == std::string::npos ? line : info.find(": ", line);
+  return colon == std::string::npos ? "unknown" : first_line(info.substr(colon + 2));
+}
+
+Metadata host() {
+  utsname system{};
+  uname(&system);
+  const std::string governor = first_line(system_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+  return {{"cpu", processor_name()},
+          {"processors", available_processors()},
+          {"memory_bytes", meminfo_bytes(system_file("/proc/meminfo"), "MemTotal").value_or(0)},
+          {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
+          {"cpu_governor", governor.empty() ? "unknown" : governor}};
+}
+
+Metadata build() {
+  const BuildFacts facts = build_facts();
+  Metadata json = {{"version", NIBBLE_VERSION}, {"commit", commit()},
+                   {"type", facts.type},        {"compiler", facts.compiler},
+                   {"flags", facts.flags},      {"sanitizers", facts.sanitizers},
+                   {"cuda", nullptr},           {"cuda_architectures", nullptr}};
+  if (!facts.cuda.empty()) {
+    json["cuda"] = facts.cuda;
+    json["cuda_architectures"] = facts.cuda_architectures;
+  }
+  return json;
+}
+
+int64_t peak_host_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+Metadata device_of(const backend::DevicePeaks& peaks, const backend::RunConfig& run) {
+  const bool card = run.backend == BackendKind::kCuda;
+  Metadata device = {{"name", peaks.device},
+                     {"backend", name_of(run.backend)},
+                     {"kernels", run.backend == BackendKind::kCpu ? backend::describe_cpu(run) : ""},
+                     {"driver", nullptr},
+                     {"read_bytes_per_s", peaks.read_bytes_per_s},
+                     {"matrix", Metadata::array()},
+                     {"clock_mhz", nullptr},
+                     {"watts", nullptr},
+                     {"celsius", nullptr}};
+  for (const backend::MatrixPeak& peak : peaks.matrix)
+    device["matrix"].push_back({{"type", peak.type}, {"exact", peak.exact16}, {"flops_per_s", peak.flops_per_s}});
+  if (!card) return device;
+  device["driver"] = first_line(system_file("/proc/driver/nvidia/version"));
+  if (const backend::ReadClock read = backend::cuda_clock(0)) {
+    if (const auto now = read()) {
+      device["clock_mhz"] = now->mhz;
+      device["watts"] = now->watts;
+      device["celsius"] = now->celsius;
+    }
+  }
+  return device;
+}
+
+// By its files; what is made of random numbers by its seed.
+Metadata model_of(const ModelSource& source, const ModelOptions& options) {
+  Metadata model = {{"name", options.name}, {"sha256", nullptr}, {"dummy_seed", nullptr}};
+  const std::vector<MappedSource> mapped = source.mapped_files();
+  std::vector<HashedFile> files;
+  for (const MappedSource& file : mapped) files.push_back({file.path.filename().string(), file.bytes});
+  if (files.empty()) {
+    model["dummy_seed"] = options.dummy_seed;
+  } else {
+    model["sha256"] = hash_of(files);
+  }
+  return model;
+}
+
+}  // namespace
+
+std::string utc_text(std::chrono::system_clock::time_point at) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(at);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  std::array<char, 32> text{};
+  const size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return {text.data(), size};
+}
+
+Metadata metadata_of(const ResultOrigin& origin) {
+  Metadata environment = Metadata::object();
+  for (const auto& [name, value] : origin.environment) environment[name] = value;
+  return {{"date", utc_text(std::chrono::system_clock::now())},
+          {"command", origin.command},
+          {"build", build()},
+          {"host", host()},
+          {"device", nullptr},
+          {"model", nullptr},
+          {"settings", Metadata::parse(settings_text(origin.settings, true))},
+          {"environment", std::move(environment)},
+          {"workload", origin.workload},
+          {"warm_up", origin.warm_up},
+          {"startup_seconds", origin.startup_seconds},
+          {"peak_memory_bytes", {{"host", peak_host_bytes()}, {"device", nullptr}}}};
+}
+
+void add_process(Metadata& metadata, const ProcessRun& run) {
+  metadata["device"] = device_of(run.peaks, run.model.run);
+  metadata["model"] = model_of(run.source, run.model);
+  if (run.model.run.backend != BackendKind::kCuda) return;
+  const backend::CudaMemory memory = backend::cuda_memory();
+  metadata["peak_memory_bytes"]["device"] = memory.total_bytes - memory.free_bytes;
+}
+
+std::string hash_of(std::span<const HashedFile> files) {
+  constexpr size_t kWhole = size_t{64} << 20;
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  const auto use = [&](const void* data, size_t size) {
+    check(EVP_DigestUpdate(context.get(), data, size) == 1, "SHA-256 takes all bytes");
+  };
+  check(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1, "SHA-256 is there");
+  for (const HashedFile& file : files) {
+    const std::string head = fmt::format("{}\n{}\n", file.name, file.bytes.size());
+    use(head.data(), head.size());
+    if (file.bytes.size() <= kWhole) {
+      use(file.bytes.data(), file.bytes.size());
+    } else {
+      use(file.bytes.data(), kWhole / 2);
+      use(file.bytes.last(kWhole / 2).data(), kWhole / 2);
+    }
+  }
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  check(EVP_DigestFinal_ex(context.get(), digest.data(), &size) == 1, "SHA-256 ends");
+  std::string text;
+  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
+}
+
+}  // namespace nibble::app

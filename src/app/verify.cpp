@@ -1,0 +1,158 @@
+#include "app/backend_choice.h"
+#include "app/commands.h"
+#include "app/named_model.h"
+#include "app/result_metadata.h"
+#include "app/verify_options.h"
+#include "app/verify_server.h"
+#include "app/verify_stress.h"
+#include "app/verify_subject.h"
+#include "backend/cpu/measure.h"
+#include "backend/cuda/card/measure.h"
+#include "base/error.h"
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <string>
+
+namespace nibble::app {
+namespace {
+
+constexpr int64_t kContext = 8192;  // of level 3's longest sequence, where --max-model-len does not say
+
+// One context's worth of cache for up to 32 sequences: they have to share it.
+engine::EngineLimits stress_limits(const ModelOptions& model, const model::ModelConfig& config) {
+  const int64_t context = context_length(model, config, kContext);
+  return {.max_context = context,
+          .max_sequences = 32,
+          .max_batched_tokens = backend::with_defaults(model.run).max_num_batched_tokens,
+          .kv_tokens = context,
+          .async_scheduling = model.run.backend == BackendKind::kCuda};
+}
+
+void stress(const VerifySubject& subject, VerifyChecks& checks) {
+  const model::ModelConfig& config = subject.source.config;
+  const engine::EngineLimits limits = stress_limits(subject.model, config);
+  const backend::RunConfig& run = subject.model.run;
+  const auto be = subject.make(run, model::backend_config(config, engine::step_limits(limits, config.dims), run.dense));
+  model::GptOss model = model::load(*be, config, subject.source.weights);
+  model.attention_sinks = run.sinks;
+  engine::Engine engine(*be, model, limits);
+  const server::EnginePort port = server::port_of(engine);
+  const bool exact =
+      run.backend == BackendKind::kReference || (run.backend == BackendKind::kCpu && !backend::rounds(run.activations));
+  verify_stress(
+      port, {.vocab = config.dims.vocab, .context = limits.max_context, .kv_tokens = limits.kv_tokens, .exact = exact},
+      checks);
+}
+
+bool wants(const VerifyOptions& o, VerifyLevel level) { return std::ranges::find(o.levels, level) != o.levels.end(); }
+
+// What the levels have to say, and where it comes from.
+struct Verified {
+  VerifyChecks checks;
+  Metadata metadata;
+};
+
+Metadata common_metadata(const VerifyOptions& o, double startup_seconds) {
+  Metadata levels = Metadata::array();
+  for (const VerifyLevel level : o.levels) levels.push_back(name_of(level));
+  return metadata_of({.command = o.command,
+                      .settings = o.model.settings,
+                      .environment = o.environment,
+                      .workload = {{"levels", levels}},
+                      .warm_up = "level 4: each row once",
+                      .startup_seconds = startup_seconds});
+}
+
+Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
+  const VerifyOptions o = resolved(asked, terminal);
+  const auto start = std::chrono::steady_clock::now();
+  const ModelSource source = open_model(o.model, terminal);
+  const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const VerifySubject subject{source, o.model,
+                              [&](const backend::RunConfig& run, const backend::BackendConfig& config) {
+                                return make_backend(run.backend, run, config, source.mapped_files());
+                              }};
+  Verified result;
+  const auto level = [&](VerifyLevel which, void (*run)(const VerifySubject&, VerifyChecks&)) {
+    if (!wants(o, which)) return;
+    terminal.status(fmt::format("verifying level {}", name_of(which)));
+    try {
+      run(subject, result.checks);
+    } catch (const Error& e) {
+      if (e.code() == Code::kInvalidRequest || e.code() == Code::kOutOfMemory) throw;  // the command's, not a finding
+      result.checks.begin(which);
+      result.checks.add("this level", false, e.what());
+    }
+  };
+  level(VerifyLevel::kSmoke, verify_smoke);
+  level(VerifyLevel::kPaths, verify_paths);
+  level(VerifyLevel::kCorrectness, verify_correctness);
+  level(VerifyLevel::kStress, stress);
+  level(VerifyLevel::kPerformance, verify_performance);
+  result.metadata = common_metadata(o, startup);
+  const backend::DevicePeaks peaks =
+      o.model.run.backend == BackendKind::kCuda ? backend::measure_cuda(0) : backend::measure_cpu(o.model.run.threads);
+  add_process(result.metadata, {source, o.model, peaks});
+  terminal.end_progress();
+  return result;
+}
+
+Verified verify_server(const VerifyOptions& o, Terminal& terminal) {
+  const client::Server server{.endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key};
+  Verified result;
+  const ServerSubject subject{server, o.served_model.empty() ? first_model(server) : o.served_model};
+  for (const VerifyLevel level : o.levels) {
+    terminal.status(fmt::format("verifying level {}", name_of(level)));
+    if (level == VerifyLevel::kSmoke) verify_server_smoke(subject, result.checks);
+    if (level == VerifyLevel::kStress) verify_server_stress(subject, result.checks);
+    if (level == VerifyLevel::kPerformance) verify_server_performance(subject, result.checks);
+    if (level != VerifyLevel::kPaths && level != VerifyLevel::kCorrectness) continue;
+    result.checks.begin(level);
+    result.checks.skip("this level", "it looks inside: without --base-url");
+  }
+  terminal.end_progress();
+  result.metadata = common_metadata(o, 0);
+  result.metadata["model"] = {{"name", subject.model}};
+  result.metadata["server"] = {{"base_url", server.endpoint.base_url()}};
+  return result;
+}
+
+void write_page(const std::filesystem::path& path, const std::string& page) {
+  std::ofstream file(path, std::ios::binary);
+  file << page << std::flush;
+  if (!file) throw Error(Code::kIo, "--report {}: it cannot be written", path.string());
+}
+
+}  // namespace
+
+VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal) {
+  VerifyOptions with = options;
+  if (with.model.model.empty()) with.model.model = own_model().path;
+  with.model = with_files(std::move(with.model), terminal);
+  with.model = resolved(with_backend(with.model, [](const ModelOptions& o, const model::ModelConfig& config) {
+    return engine::step_limits(stress_limits(o, config), config.dims);
+  }));
+  return with;
+}
+
+int execute(const VerifyOptions& options) {
+  Terminal terminal(options.output);
+  const Verified result =
+      options.base_url.empty() ? verify_process(options, terminal) : verify_server(options, terminal);
+  const std::vector<VerifyCheck>& checks = result.checks.all();
+  if (!options.report.empty()) write_page(options.report, verify_page(checks, result.metadata));
+  if (options.output.json) {
+    terminal.print_json(
+        Metadata{{"metadata", result.metadata}, {"passed", !result.checks.failed()}, {"checks", verify_json(checks)}});
+  } else {
+    terminal.print(verify_table(checks) + "\n" + verify_summary(checks) + "\n");
+  }
+  return result.checks.failed() ? kExitFailure : kExitOk;
+}
+
+}  // namespace nibble::app

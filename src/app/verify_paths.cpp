@@ -1,0 +1,227 @@
+// Level 1.5: which kernels must run under which settings, and which must not. On a CPU two witnesses are heard: what
+// the plan and the backend say, and what the numbers show, since a rounding that is asked for changes the logits and
+// one that is not does not. On a card the launch counters say what ran.
+
+#include "app/verify_subject.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/plan.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/program/program.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+using backend::Activations;
+using backend::CpuIsa;
+using backend::KvDtype;
+using backend::PlannedStage;
+using backend::RunConfig;
+using backend::Stage;
+
+constexpr int64_t kPathTokens = 48;
+
+// What kernels of an instruction set are called by those of another that has less.
+std::vector<std::string> beyond(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kBaseline: return {"avx", "amx", "dotprod", "i8mm", "sdot", "smmla"};
+    case CpuIsa::kAvx2:
+    case CpuIsa::kAvxVnni: return {"avx512", "amx"};
+    case CpuIsa::kAvx512: return {"amx"};
+    case CpuIsa::kDotProd: return {"i8mm", "smmla"};
+    default: return {};
+  }
+}
+
+// A configuration of the CPU, by what is asked for.
+struct CpuPath {
+  CpuIsa isa;
+  Activations activations = Activations::kF32;
+  KvDtype kv = KvDtype::kBf16;
+  bool dense_mxfp4 = false;
+
+  [[nodiscard]] std::string name() const {
+    return fmt::format("{}, activations {}, KV {}{}", name_of(isa), name_of(activations), backend::name_of(kv),
+                       dense_mxfp4 ? ", dense layers mxfp4" : "");
+  }
+  [[nodiscard]] bool exact() const { return !backend::rounds(activations) && kv == KvDtype::kBf16 && !dense_mxfp4; }
+};
+
+struct PathRule {
+  Stage stage;
+  std::string must;  // begins so, behind "multiply_" or "multiply_tiles_"
+};
+
+// A kernel's name without how its work is cut.
+std::string product_of(const std::string& kernel) {
+  for (const std::string_view head : {"multiply_tiles_", "multiply_"})
+    if (kernel.starts_with(head)) return kernel.substr(head.size());
+  return kernel;
+}
+
+std::vector<PathRule> rules_of(const CpuPath& path) {
+  const std::string experts = path.activations == Activations::kInt8 ? "int8_mxfp4" : "f32_mxfp4";
+  const std::string dense = !path.dense_mxfp4 ? "f32_bf16" : experts;
+  return {{Stage::kAttnIn, dense},  {Stage::kAttend, fmt::format("attend_{}", backend::name_of(path.kv))},
+          {Stage::kAttnOut, dense}, {Stage::kRoute, "f32_bf16"},
+          {Stage::kMoe, experts},   {Stage::kLogits, dense}};
+}
+
+// What is wrong with the plan; empty: nothing.
+std::string wrong_in_plan(const std::vector<PlannedStage>& plan, const CpuPath& path) {
+  for (const PathRule& rule : rules_of(path)) {
+    bool ran = false;
+    for (const PlannedStage& stage : plan) {
+      if (stage.stage != rule.stage) continue;
+      ran = true;
+      if (!product_of(stage.kernel).starts_with(rule.must))
+        return fmt::format("{}: want {}, found {}", name_of(rule.stage), rule.must, stage.kernel);
+    }
+    if (!ran) return fmt::format("{}: want {}, found nothing", name_of(rule.stage), rule.must);
+  }
+  for (const PlannedStage& stage : plan)
+    for (const std::string& word : beyond(path.isa))
+      if (stage.kernel.find(word) != std::string::npos)
+        return fmt::format("{}: must not run {}", name_of(stage.stage), stage.kernel);
+  return {};
+}
+
+class CpuPaths {
+ public:
+  CpuPaths(const VerifySubject& subject, VerifyChecks& checks)
+      : subject_(subject), checks_(checks), tokens_(verify_tokens(subject, kPathTokens)) {}
+
+  void verify() {
+    const bool mxfp4 = stored_formats(subject_.model, subject_.source.weights)
+                           .of_role[static_cast<size_t>(backend::WeightRole::kGateUp)] == backend::WeightFormat::kMxfp4;
+    if (!mxfp4) return checks_.skip("kernels of the CPU", "the table is of safetensors with MXFP4 experts");
+    for (const auto& here : backend::cpu::kernels_here()) {
+      exact_ = verify({.isa = here.isa});
+      const bool int8 = backend::cpu::kernels_for(here.isa).int8 != nullptr;
+      for (const Activations activations :
+           {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4})
+        if (activations != Activations::kInt8 || int8) verify({.isa = here.isa, .activations = activations});
+      for (const KvDtype kv : {KvDtype::kE4m3, KvDtype::kInt8}) verify({.isa = here.isa, .kv = kv});
+      verify({.isa = here.isa, .dense_mxfp4 = true});
+    }
+  }
+
+ private:
+  std::vector<float> verify(const CpuPath& path) {
+    RunConfig run = exact_run(subject_.model.run);
+    run.isa = path.isa;
+    run.activations = path.activations;
+    run.kv = path.kv;
+    if (path.dense_mxfp4) run.dense.qkv = run.dense.o = run.dense.lm_head = backend::WeightFormat::kMxfp4;
+    const std::array row = {
+        backend::Row{.tokens = static_cast<int32_t>(kPathTokens), .context = static_cast<int32_t>(kPathTokens)}};
+    const auto plan = backend::cpu_plan({.dims = subject_.source.config.dims,
+                                         .formats = backend::StoredFormats::of(subject_.source.weights, run.dense),
+                                         .step = {.rows = row, .logit_rows = kPathTokens},
+                                         .run = run});
+    RunStep step = run_step(subject_, run, tokens_);
+    std::string wrong = wrong_in_plan(plan, path);
+    if (wrong.empty()) wrong = wrong_in_modes(step.modes, path);
+    if (wrong.empty()) wrong = wrong_in_numbers(step.logits, path);
+    checks_.add(path.name(), wrong.empty(), wrong.empty() ? step.modes : wrong);
+    return std::move(step.logits);
+  }
+
+  static std::string wrong_in_modes(const std::string& modes, const CpuPath& path) {
+    const bool int8 = path.activations == Activations::kInt8;
+    const std::string want = int8 ? "int8 activations" : "float activations";
+    if (modes.find(want) == std::string::npos) return fmt::format("want {}, the backend says {}", want, modes);
+    for (const std::string& word : beyond(path.isa))
+      if (modes.find(word) != std::string::npos)
+        return fmt::format("must not run {}, the backend says {}", word, modes);
+    return {};
+  }
+
+  // Against the same instruction set without any rounding.
+  [[nodiscard]] std::string wrong_in_numbers(const std::vector<float>& logits, const CpuPath& path) const {
+    if (path.exact()) return {};
+    const Divergence d = divergence(exact_, logits, subject_.source.config.dims.vocab);
+    return d.identical ? "the logits are those of the exact path, bit for bit: what was asked for did not run" : "";
+  }
+
+  const VerifySubject& subject_;
+  VerifyChecks& checks_;
+  const std::vector<int32_t> tokens_;
+  std::vector<float> exact_;
+};
+
+// Kernels by name that a program launches, of all stages or of the experts.
+std::set<std::string> kernels_of(const backend::cuda::Program& program, bool experts_only) {
+  std::set<std::string> names;
+  for (const auto& node : program.nodes)
+    if (!experts_only || node.stage == Stage::kMoe) names.insert(node.kernel);
+  return names;
+}
+
+// One request, step by step: what its programs plan must have been launched, and experts' kernels of other choices of
+// --moe-kernel must not.
+void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
+  const auto card = backend::cuda_plan_device();
+  check(card.has_value(), "a card that runs");
+  const model::ModelConfig& config = subject.source.config;
+  RunConfig run = subject.model.run;
+  constexpr int64_t kGenerate = 8;
+  const engine::EngineLimits limits = one_sequence(subject.model, kPathTokens + kGenerate + 1);
+  const backend::BackendConfig backend_config =
+      model::backend_config(config, engine::step_limits(limits, config.dims), run.dense);
+  const auto be = subject.make(run, backend_config);
+  const auto& cuda = static_cast<const backend::CudaBackend&>(*be);
+  const model::GptOss model = model::load(*be, config, subject.source.weights);
+  engine::Loop loop(*be, model, limits);
+  std::set<std::string> must, must_not;
+  loop.watch([&](const model::Step& step) -> model::Probe {
+    const backend::StepShape shape{.rows = step.rows, .logit_rows = static_cast<int64_t>(step.logit_tokens.size())};
+    const auto program_of = [&](backend::MoeKernel kernel) {
+      RunConfig other = run;
+      other.moe = kernel;
+      return backend::cuda::make_program({.config = backend_config, .run = other, .step = shape, .card = *card});
+    };
+    must.merge(kernels_of(program_of(cuda.moe_kernel()), false));
+    for (const auto kernel : {backend::MoeKernel::kMarlin, backend::MoeKernel::kGemm, backend::MoeKernel::kReference}) {
+      try {
+        must_not.merge(kernels_of(program_of(kernel), true));
+      } catch (const Error&) {  // a choice that does not serve these shapes runs nothing
+      }
+    }
+    return {};
+  });
+  loop.serve({.prompt = verify_tokens(subject, kPathTokens), .max_tokens = kGenerate, .sampling = {.temperature = 0}},
+             [](const engine::TokenEvent&) { return true; });
+  std::set<std::string> ran;
+  for (const backend::KernelLaunches& launches : cuda.launches()) ran.insert(std::string(launches.kernel));
+  std::string missing, forbidden;
+  for (const std::string& name : must)
+    if (!ran.contains(name)) missing += " " + name;
+  for (const std::string& name : must_not)
+    if (ran.contains(name) && !must.contains(name)) forbidden += " " + name;
+  checks.add("planned kernels were launched", missing.empty(),
+             missing.empty() ? fmt::format("{} kernels", must.size()) : "missing:" + missing);
+  checks.add("no other experts' kernel was launched", forbidden.empty(),
+             forbidden.empty() ? fmt::format("{} watched for", must_not.size()) : "launched:" + forbidden);
+}
+
+}  // namespace
+
+void verify_paths(const VerifySubject& subject, VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kPaths);
+  switch (subject.model.run.backend) {
+    case BackendKind::kCpu: return CpuPaths(subject, checks).verify();
+    case BackendKind::kCuda: return verify_card(subject, checks);
+    default: return checks.skip("kernels", "the reference has plain loops only");
+  }
+}
+
+}  // namespace nibble::app

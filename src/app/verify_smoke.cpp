@@ -1,0 +1,94 @@
+// Levels 1 and 4: it starts and answers; how fast it is, in a few rows.
+
+#include "app/bench_loop.h"
+#include "app/bench_report.h"
+#include "app/verify_subject.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace nibble::app {
+namespace {
+
+constexpr int64_t kSmokePrompt = 12, kSmokeTokens = 16;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kSmoke);
+  const model::ModelConfig& config = subject.source.config;
+  const auto start = std::chrono::steady_clock::now();
+  const engine::EngineLimits limits = one_sequence(subject.model, kSmokePrompt + kSmokeTokens + 1);
+  const auto be =
+      subject.make(subject.model.run,
+                   model::backend_config(config, engine::step_limits(limits, config.dims), subject.model.run.dense));
+  model::GptOss model = model::load(*be, config, subject.source.weights);
+  model.attention_sinks = subject.model.run.sinks;
+  engine::Loop loop(*be, model, limits);
+  checks.add("starts", true, fmt::format("{} loaded in {:.2f} s", subject.model.name, seconds_since(start)));
+  bool in_vocab = true;
+  const engine::Finished end = loop.serve(
+      {.prompt = verify_tokens(subject, kSmokePrompt), .max_tokens = kSmokeTokens, .sampling = {.temperature = 0}},
+      [&](const engine::TokenEvent& event) {
+        in_vocab = in_vocab && event.token >= 0 && event.token < config.dims.vocab;
+        return true;
+      });
+  checks.add("one request",
+             in_vocab && end.reason == engine::FinishReason::kLength && end.generated_tokens == kSmokeTokens,
+             fmt::format("{} tokens of {}, ended by {}", end.generated_tokens, kSmokeTokens, name_of(end.reason)));
+  const std::string modes = be->modes();
+  if (subject.model.run.backend == BackendKind::kCpu) {
+    const std::string want = backend::describe_cpu(subject.model.run);
+    checks.add("dispatch line", modes.find(want) != std::string::npos,
+               modes.find(want) != std::string::npos ? modes : fmt::format("want {}, found {}", want, modes));
+  } else {
+    checks.add("dispatch line", !modes.empty(), modes);
+  }
+}
+
+void verify_performance(const VerifySubject& subject, VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kPerformance);
+  constexpr int kRepetitions = 3, kBatch = 8;
+  constexpr int64_t kPrompt = 512, kGenerate = 32;
+  const model::ModelConfig& config = subject.source.config;
+  const BenchShape shape{.sequences = kBatch,
+                         .depth = 0,
+                         .prompt = kPrompt,
+                         .generate = kGenerate,
+                         .chunk_tokens = backend::with_defaults(subject.model.run).max_num_batched_tokens,
+                         .async_scheduling = subject.model.run.backend == BackendKind::kCuda};
+  const model::StepLimits steps = engine::step_limits(engine_limits(shape), config.dims);
+  const auto be = subject.make(subject.model.run, model::backend_config(config, steps, subject.model.run.dense));
+  model::GptOss model = model::load(*be, config, subject.source.weights);
+  model.attention_sinks = subject.model.run.sinks;
+  BenchLoop loop(*be, model, shape);
+  const auto go_on = [] { return true; };
+  const auto row = [&](BenchRow measured) {
+    const auto time = [&] {
+      return measured.prompt > 0 ? loop.time_prompt(measured.prompt, go_on)
+                                 : loop.time_generate(measured.batch, measured.generate, go_on);
+    };
+    static_cast<void>(time());  // a warm-up
+    for (int i = 0; i < kRepetitions; ++i) measured.seconds.push_back(*time());
+    const MeanSd rate = measured.tokens_per_second();
+    const bool valid = !checks.failed(VerifyLevel::kPaths);
+    checks.add(fmt::format("{}, batch {}", measured.name(), measured.batch), valid,
+               fmt::format("{}{:.1f} t/s, coefficient of variation {:.1f} %", valid ? "" : kInvalid, rate.mean,
+                           100 * rate.sd / rate.mean));
+  };
+  check(loop.fill(kBatch, 0, go_on), "nobody interrupts");
+  row({.prompt = kPrompt, .seconds = {}});
+  row({.generate = kGenerate, .batch = 1, .seconds = {}});
+  row({.generate = kGenerate, .batch = kBatch, .seconds = {}});
+}
+
+}  // namespace nibble::app

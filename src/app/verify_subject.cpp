@@ -1,0 +1,123 @@
+#include "app/verify_subject.h"
+
+#include "base/error.h"
+#include "base/random.h"
+#include "engine/step_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+
+namespace nibble::app {
+namespace {
+
+using backend::Slot;
+using backend::Stage;
+
+// Slots that hold something once the stage has run; what a backend has fused away it does not show.
+std::vector<Slot> written_by(Stage stage) {
+  switch (stage) {
+    case Stage::kEmbed: return {Slot::kResidual};
+    case Stage::kAttnIn: return {Slot::kResidual, Slot::kNormed, Slot::kQkv};
+    case Stage::kAttend: return {Slot::kAttn};
+    case Stage::kAttnOut: return {Slot::kDelta};
+    case Stage::kRoute: return {Slot::kResidual, Slot::kNormed, Slot::kRouterLogits};
+    case Stage::kMoe: return {Slot::kExpertWeights, Slot::kExpertHidden, Slot::kDelta};
+    case Stage::kLogits: return {Slot::kLogits};
+  }
+  return {};
+}
+
+std::string not_finite_in(backend::Backend& be, Stage stage, int layer) {
+  for (const Slot slot : written_by(stage)) {
+    const backend::SlotData data = be.peek(slot);
+    const auto bad = std::ranges::find_if_not(data.values, [](float v) { return std::isfinite(v); });
+    if (bad == data.values.end()) continue;
+    return fmt::format("{}{}: {} of {} is {}", layer < 0 ? "" : fmt::format("layer {} ", layer), name_of(stage),
+                       bad - data.values.begin(), backend::name_of(slot), *bad);
+  }
+  return {};
+}
+
+struct Softmax {
+  std::vector<double> log_p;
+  size_t top = 0;
+};
+
+Softmax softmax(std::span<const float> logits) {
+  const auto top = static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
+  double sum = 0;
+  for (const float v : logits) sum += std::exp(double{v} - logits[top]);
+  Softmax result{.log_p = {}, .top = top};
+  for (const float v : logits) result.log_p.push_back(double{v} - logits[top] - std::log(sum));
+  return result;
+}
+
+}  // namespace
+
+RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run, std::span<const int32_t> tokens,
+                 Scan scan) {
+  const auto count = static_cast<int>(tokens.size());
+  const auto pages = static_cast<int32_t>(engine::pages_for(count));
+  const model::StepLimits limits{.max_tokens = count, .max_rows = count, .kv_pages = {pages, pages}};
+  const auto be = subject.make(run, model::backend_config(subject.source.config, limits, run.dense));
+  model::GptOss model = model::load(*be, subject.source.config, subject.source.weights);
+  model.attention_sinks = run.sinks;
+  model::Step step = engine::step_alone(tokens);
+  step.logit_tokens.resize(tokens.size());
+  std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
+  RunStep result{.logits = {}, .not_finite = {}, .modes = be->modes()};
+  // With a probe a backend walks the verbs.
+  model::forward(*be, model, step, [&](Stage stage, int layer) {
+    if (scan == Scan::kStages && result.not_finite.empty()) result.not_finite = not_finite_in(*be, stage, layer);
+  });
+  result.logits = be->peek(Slot::kLogits).values;
+  return result;
+}
+
+Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab) {
+  check(exact.size() == other.size() && vocab > 0, "distributions over the same tokens");
+  const auto width = static_cast<size_t>(vocab);
+  const size_t rows = exact.size() / width;
+  Divergence d{.identical = std::ranges::equal(exact, other)};
+  for (size_t r = 0; r < rows; ++r) {
+    const Softmax p = softmax(exact.subspan(r * width, width)), q = softmax(other.subspan(r * width, width));
+    double kl = 0;
+    for (size_t v = 0; v < width; ++v) kl += std::exp(p.log_p[v]) * (p.log_p[v] - q.log_p[v]);
+    if (!std::isfinite(kl)) kl = HUGE_VAL;  // no distribution at all
+    d.mean_kl += kl / static_cast<double>(rows);
+    d.largest_kl = std::max(d.largest_kl, kl);
+    d.top1 += (p.top == q.top ? 1.0 : 0.0) / static_cast<double>(rows);
+  }
+  return d;
+}
+
+backend::RunConfig exact_run(const backend::RunConfig& run) {
+  backend::RunConfig exact = run;
+  exact.dense = {};
+  exact.kv = backend::KvDtype::kBf16;
+  exact.activations = run.backend == BackendKind::kCpu ? backend::Activations::kF32 : backend::Activations::kBf16;
+  exact.fast = false;
+  if (run.moe == backend::MoeKernel::kGemv) exact.moe = backend::MoeKernel::kAuto;
+  return exact;
+}
+
+std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count) {
+  std::ifstream file(std::filesystem::path(subject.model.model) / "heldout.txt");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<int32_t> ids;
+  if (!text.empty()) ids = subject.source.tokenizer.encode(text);
+  const auto vocab = static_cast<uint64_t>(subject.source.config.dims.vocab);
+  for (auto i = static_cast<uint64_t>(ids.size()); i < static_cast<uint64_t>(count); ++i)
+    ids.push_back(static_cast<int32_t>(philox(1, i)[0] % vocab));
+  ids.resize(static_cast<size_t>(count));
+  return ids;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,55 @@
+#pragma once
+// What the levels of `nibble verify` run in this process.
+
+#include "app/loaded_model.h"
+#include "app/options.h"
+#include "app/verify_report.h"
+#include "backend/backend.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace nibble::app {
+
+// make_backend() but for its files; tests put another one here.
+using MakeBackend = std::function<std::unique_ptr<backend::Backend>(const backend::RunConfig& run,
+                                                                    const backend::BackendConfig& config)>;
+
+struct VerifySubject {
+  const ModelSource& source;
+  const ModelOptions& model;  // resolved
+  MakeBackend make;
+};
+
+// A step of one sequence whose every token has logits.
+struct RunStep {
+  std::vector<float> logits;  // [tokens, vocab]
+  std::string not_finite;     // the first value that is a NaN or infinite, and where; empty: all are finite
+  std::string modes;          // what the backend says it computes with
+};
+enum class Scan : uint8_t { kNone, kStages };  // kStages: every slot after every stage
+[[nodiscard]] RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run,
+                               std::span<const int32_t> tokens, Scan scan = Scan::kNone);
+
+// How far the second distributions over tokens are from the first, in nats, and how often both name the same token.
+struct Divergence {
+  double mean_kl = 0, largest_kl = 0, top1 = 0;
+  bool identical = false;  // bit for bit
+};
+[[nodiscard]] Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab);
+
+// The settings with nothing rounded that the weights do not bring: what lossy ones are held against.
+[[nodiscard]] backend::RunConfig exact_run(const backend::RunConfig& run);
+
+// Ids of the model's own text where it has one beside it (reference.json, heldout.txt), else random ones.
+[[nodiscard]] std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count);
+
+void verify_smoke(const VerifySubject& subject, VerifyChecks& checks);        // level 1
+void verify_paths(const VerifySubject& subject, VerifyChecks& checks);        // level 1.5
+void verify_correctness(const VerifySubject& subject, VerifyChecks& checks);  // level 2
+void verify_performance(const VerifySubject& subject, VerifyChecks& checks);  // level 4, in short
+
+}  // namespace nibble::app

@@ -1,0 +1,153 @@
+#include "client/answer_reader.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace nibble::client {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMostRefusal = 4096;  // bytes of a body that says why
+constexpr size_t kMostMessage = 300;
+
+// One line of printable characters.
+std::string short_text(std::string_view text) {
+  std::string out(text.substr(0, kMostMessage));
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  return out + (text.size() > kMostMessage ? "…" : "");
+}
+
+const Json* find(const Json& object, const char* name) {
+  if (!object.is_object()) return nullptr;
+  const auto it = object.find(name);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+// {"error": {"message": …}}, {"error": …} or {"detail": …}; else all of it.
+std::string reason_of(const Json& json) {
+  const Json* error = find(json, "error");
+  if (error == nullptr) error = find(json, "detail");
+  if (error == nullptr) error = find(json, "message");
+  if (error == nullptr) error = &json;
+  if (const Json* message = find(*error, "message")) error = message;
+  return error->is_string() ? error->get<std::string>() : error->dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+std::string reason_of(const std::string& body) {
+  const Json json = Json::parse(body, nullptr, false);
+  return short_text(json.is_discarded() ? body : reason_of(json));
+}
+
+std::string_view text_of(const Json& object, const char* name) {
+  const Json* value = find(object, name);
+  return value != nullptr && value->is_string() ? std::string_view(value->get_ref<const std::string&>())
+                                                : std::string_view();
+}
+
+int64_t count_of(const Json& usage, const char* name) {
+  const Json* value = find(usage, name);
+  return value != nullptr && value->is_number_integer() ? value->get<int64_t>() : -1;
+}
+
+// What a choice adds to the answer.
+struct Piece {
+  bool known = false;  // it has the API's form
+  bool token = false;
+  std::string text;
+};
+
+Piece piece_of(const Json& choice) {
+  if (const Json* delta = find(choice, "delta"); delta != nullptr && delta->is_object()) {  // chat
+    Piece piece{.known = true, .text = {}};
+    for (const char* name : {"reasoning_content", "reasoning", "content"}) {
+      const std::string_view text = text_of(*delta, name);
+      if (!text.empty() && text != piece.text) piece.text += text;  // some servers say the reasoning under both names
+    }
+    const Json* calls = find(*delta, "tool_calls");
+    piece.token = !piece.text.empty() || (calls != nullptr && !calls->empty());
+    return piece;
+  }
+  const auto it = choice.find("text");
+  if (it == choice.end() || !it->is_string()) return {.known = find(choice, "finish_reason") != nullptr, .text = {}};
+  // A token may be part of a character: then its text is empty, and it is no end.
+  return {.known = true,
+          .token = !it->empty() && (!text_of(choice, "text").empty() || find(choice, "finish_reason") == nullptr),
+          .text = it->get<std::string>()};
+}
+
+}  // namespace
+
+void AnswerReader::fail(Failure failure, std::string_view message) {
+  if (over_) return;
+  over_ = true;
+  outcome_.failure = failure;
+  outcome_.message = short_text(message);
+}
+
+void AnswerReader::head(int status, std::string_view content_type) {
+  outcome_.status = status;
+  if (status == 200 && !content_type.starts_with("text/event-stream"))
+    fail(Failure::kMalformed, fmt::format("want Content-Type text/event-stream, found \"{}\"", content_type));
+}
+
+void AnswerReader::body(std::string_view bytes, double now) {
+  if (over_) return;
+  if (outcome_.status != 200) {
+    refusal_ += bytes.substr(0, kMostRefusal - std::min(kMostRefusal, refusal_.size()));
+    return;
+  }
+  if (!stream_.take(bytes, [&](std::string_view data) { event(data, now); }))
+    fail(Failure::kMalformed, "an event of more than 16 MiB");
+}
+
+void AnswerReader::end() {
+  if (over_) return;
+  if (outcome_.status != 200) return fail(Failure::kStatus, reason_of(refusal_));
+  fail(Failure::kTruncated, fmt::format("the stream ended after {} events, without [DONE]", outcome_.events));
+}
+
+void AnswerReader::token(double now) {
+  if (outcome_.events++ == 0) {
+    outcome_.first = now;
+  } else {
+    outcome_.gaps.push_back(static_cast<float>(now - outcome_.last));
+  }
+  outcome_.last = now;
+}
+
+void AnswerReader::event(std::string_view data, double now) {
+  if (over_) return;
+  if (data == "[DONE]") {
+    if (outcome_.events == 0) return fail(Failure::kEmpty, "the answer ended without a token");
+    over_ = true;
+    return;
+  }
+  const Json json = Json::parse(data, nullptr, false);
+  if (!json.is_object()) return fail(Failure::kMalformed, fmt::format("want a JSON object, found {}", data));
+  if (find(json, "error") != nullptr) return fail(Failure::kReported, reason_of(json));
+  const Json* usage = find(json, "usage");
+  if (usage != nullptr) {
+    outcome_.prompt_tokens = count_of(*usage, "prompt_tokens");
+    outcome_.output_tokens = count_of(*usage, "completion_tokens");
+  }
+  const auto choices = json.find("choices");
+  if (choices == json.end() || !choices->is_array()) {
+    if (usage == nullptr) fail(Failure::kMalformed, fmt::format("want an event with choices, found {}", data));
+    return;
+  }
+  for (const Json& choice : *choices) {
+    const Piece piece = choice.is_object() ? piece_of(choice) : Piece{};
+    if (!piece.known) return fail(Failure::kMalformed, fmt::format("want a choice with text or delta, found {}", data));
+    if (const std::string_view reason = text_of(choice, "finish_reason"); !reason.empty())
+      outcome_.finish_reason = reason;
+    if (options_.keep_text) outcome_.text += piece.text;
+    if (piece.token) token(now);
+  }
+  if (options_.close_after > 0 && outcome_.events >= options_.close_after) over_ = outcome_.cancelled = true;
+}
+
+}  // namespace nibble::client

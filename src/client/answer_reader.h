@@ -1,0 +1,41 @@
+#pragma once
+// The bytes of an answer to its outcome: an event stream of OpenAI's completions or chat completions. Pure.
+
+#include "client/event_stream.h"
+#include "client/outcome.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nibble::client {
+
+struct AnswerOptions {
+  int64_t close_after = 0;  // events with tokens, then it is left; 0: never
+  bool keep_text = false;
+};
+
+class AnswerReader {
+ public:
+  AnswerReader(Outcome& outcome, const AnswerOptions& options) : outcome_(outcome), options_(options) {}
+
+  void head(int status, std::string_view content_type);
+  void body(std::string_view bytes, double now);
+  void end();                                            // no more bytes come
+  void fail(Failure failure, std::string_view message);  // unless it has failed or is over
+
+  [[nodiscard]] bool over() const { return over_; }  // what follows does not matter
+  [[nodiscard]] bool begun() const { return outcome_.status != 0; }
+
+ private:
+  void event(std::string_view data, double now);
+  void token(double now);
+
+  Outcome& outcome_;
+  const AnswerOptions options_;
+  EventStream stream_;
+  std::string refusal_;  // the body of an answer that is no success
+  bool over_ = false;
+};
+
+}  // namespace nibble::client

@@ -1,0 +1,283 @@
+// What is co_awaited is given names, not temporaries: g++ 12 destroys some of those twice.
+
+#include "client/http_requests.h"
+
+#include "base/error.h"
+
+#include <boost/asio.hpp>
+#include <boost/asio/experimental/as_tuple.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include <sys/resource.h>
+
+namespace nibble::client {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using boost::system::error_code;
+using Tcp = asio::ip::tcp;
+using Clock = std::chrono::steady_clock;
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+
+constexpr size_t kReadAhead = size_t{64} << 10;
+constexpr size_t kMostPlainBytes = size_t{1} << 20;
+constexpr auto kConnectTime = std::chrono::seconds(30);
+constexpr auto kAskAgain = std::chrono::milliseconds(100);
+
+Clock::duration seconds(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+
+// A body that is handed on as it comes.
+struct SinkBody {
+  struct value_type {  // NOLINT(readability-identifier-naming): Beast's name
+    std::function<void(std::string_view)> take;
+  };
+  class reader {  // NOLINT(readability-identifier-naming): Beast's name
+   public:
+    template <bool kRequest, class Fields>
+    reader(http::header<kRequest, Fields>& /*header*/, value_type& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>& /*length*/, error_code& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, error_code& error) {
+      error = {};
+      for (const asio::const_buffer part : beast::buffers_range_ref(buffers))
+        body_.take({static_cast<const char*>(part.data()), part.size()});
+      return beast::buffer_bytes(buffers);
+    }
+    void finish(error_code& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
+
+using Request = http::request<http::string_body>;
+
+Request request_to(const Server& server, http::verb verb, const std::string& target) {
+  Request request(verb, target, 11);
+  request.set(http::field::host, server.endpoint.authority());
+  request.set(http::field::connection, "close");
+  request.set(http::field::user_agent, "nibble/" NIBBLE_VERSION);
+  if (!server.api_key.empty()) request.set(http::field::authorization, "Bearer " + server.api_key);
+  return request;
+}
+
+// Where an exchange tells what happens.
+struct Talk {
+  std::function<void(int status, std::string_view content_type)> head;
+  std::function<void(std::string_view bytes)> body;
+  std::function<bool()> over;  // asked after each piece
+  std::function<void(Failure failure, const std::string& why)> fail;
+};
+
+Failure failure_of(error_code error, bool begun) {
+  if (error == beast::error::timeout) return Failure::kTimeout;
+  const bool ended = error == http::error::end_of_stream || error == http::error::partial_message ||
+                     error.category() != http::make_error_code(http::error::partial_message).category();
+  if (!ended) return Failure::kMalformed;
+  return begun ? Failure::kTruncated : Failure::kLost;
+}
+
+asio::awaitable<void> converse(asio::io_context& io, const Tcp::resolver::results_type& addresses,
+                               const Request& request, Clock::time_point deadline, const Talk& talk) {
+  beast::tcp_stream stream(io);
+  stream.expires_at(std::min(deadline, Clock::now() + kConnectTime));
+  const auto [refused, address] = co_await stream.async_connect(addresses, kAwait);
+  if (refused) co_return talk.fail(Failure::kConnect, refused.message());
+  error_code ignored;
+  stream.socket().set_option(Tcp::no_delay(true), ignored);
+  stream.expires_at(deadline);
+  // A server may refuse before it has read all: what it says is read all the same.
+  const auto [unsent, written] = co_await http::async_write(stream, request, kAwait);
+  if (unsent == beast::error::timeout) co_return talk.fail(Failure::kTimeout, "the request was not taken");
+  http::response_parser<SinkBody> parser;
+  parser.body_limit(boost::none);
+  parser.header_limit(kReadAhead);
+  parser.eager(true);
+  parser.get().body().take = talk.body;
+  beast::flat_buffer buffer(2 * kReadAhead);
+  buffer.reserve(kReadAhead);
+  bool told = false;
+  while (!parser.is_done() && !talk.over()) {
+    error_code error;
+    if (!told) {
+      const auto [failed, size] = co_await http::async_read_header(stream, buffer, parser, kAwait);
+      error = failed;
+    } else {
+      const auto [failed, size] = co_await http::async_read_some(stream, buffer, parser, kAwait);
+      error = failed;
+    }
+    if (error) co_return talk.fail(failure_of(error, told), error.message());
+    if (told) continue;
+    told = true;
+    talk.head(parser.get().result_int(), std::string_view(parser.get()[http::field::content_type]));
+  }
+  stream.socket().shutdown(Tcp::socket::shutdown_both, ignored);
+}
+
+Tcp::resolver::results_type resolve(asio::io_context& io, const Endpoint& endpoint) {
+  error_code error;
+  Tcp::resolver resolver(io);
+  auto found = resolver.resolve(endpoint.host, endpoint.port, Tcp::resolver::numeric_service, error);
+  if (error || found.empty()) throw Error(Code::kIo, "{}: no such host: {}", endpoint.host, error.message());
+  return found;
+}
+
+void allow_many_connections() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
+// A thread with requests of its own: they need no locks.
+struct Lane {
+  asio::io_context io{1};  // its end destroys what still runs
+};
+
+class Run {
+ public:
+  explicit Run(const RequestPlan& plan)
+      : plan_(plan), outcomes_(plan.count), lanes_(static_cast<size_t>(std::max(1, plan.threads))) {
+    addresses_ = resolve(lanes_.front().io, plan.server.endpoint);
+    allow_many_connections();
+  }
+
+  std::vector<Outcome> go() {
+    begin_ = Clock::now();
+    const auto ended = [this](const std::exception_ptr& error) {
+      if (!error) return;
+      const std::lock_guard lock(state_.mutex);
+      if (!state_.error) state_.error = error;
+      stop();
+    };
+    const bool open_loop = !plan_.arrivals.empty();
+    const size_t many = open_loop ? plan_.count : std::min(plan_.count, static_cast<size_t>(plan_.concurrency));
+    auto lane = lanes_.begin();
+    for (size_t i = 0; i < many; ++i) {
+      asio::co_spawn(lane->io, open_loop ? arrive(*lane, i) : repeat(*lane), ended);
+      if (++lane == lanes_.end()) lane = lanes_.begin();
+    }
+    work();
+    if (state_.error) std::rethrow_exception(state_.error);
+    return std::move(outcomes_);
+  }
+
+ private:
+  void work() {
+    std::list<std::jthread> threads;
+    state_.running = static_cast<int>(lanes_.size());
+    for (Lane& lane : lanes_) {
+      threads.emplace_back([this, &lane] {
+        lane.io.run();
+        const std::lock_guard lock(state_.mutex);
+        --state_.running;
+        state_.ended.notify_one();
+      });
+    }
+    std::unique_lock lock(state_.mutex);
+    while (!state_.ended.wait_for(lock, kAskAgain, [this] { return state_.running == 0; })) {
+      lock.unlock();
+      if (plan_.keep_going && !plan_.keep_going(done_)) stop();
+      lock.lock();
+    }
+  }
+
+  void stop() {
+    for (Lane& lane : lanes_) lane.io.stop();
+  }
+
+  [[nodiscard]] double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+  asio::awaitable<void> repeat(Lane& lane) {
+    for (size_t i = next_++; i < plan_.count; i = next_++) {
+      std::string body = plan_.body(i);
+      outcomes_[i].sent = now();
+      co_await exchange(lane, i, std::move(body));
+    }
+  }
+
+  // Late is late: the wait counts from when the request was due.
+  asio::awaitable<void> arrive(Lane& lane, size_t i) {
+    asio::steady_timer due(lane.io, begin_ + seconds(plan_.arrivals[i]));
+    co_await due.async_wait(kAwait);
+    std::string body = plan_.body(i);
+    outcomes_[i].sent = plan_.arrivals[i];
+    co_await exchange(lane, i, std::move(body));
+  }
+
+  asio::awaitable<void> exchange(Lane& lane, size_t i, std::string body) {
+    Outcome& outcome = outcomes_[i];
+    AnswerReader reader(outcome, plan_.options ? plan_.options(i) : AnswerOptions{});
+    Request request = request_to(plan_.server, http::verb::post, plan_.server.endpoint.prefix + plan_.path);
+    request.set(http::field::content_type, "application/json");
+    request.set(http::field::accept, "text/event-stream");
+    request.body() = std::move(body);
+    request.prepare_payload();
+    const Talk talk{.head = [&](int status, std::string_view type) { reader.head(status, type); },
+                    .body = [&](std::string_view bytes) { reader.body(bytes, now()); },
+                    .over = [&] { return reader.over(); },
+                    .fail = [&](Failure failure, const std::string& why) { reader.fail(failure, why); }};
+    co_await converse(lane.io, addresses_, request, Clock::now() + seconds(plan_.timeout_seconds), talk);
+    reader.end();
+    outcome.done = now();
+    outcome.ended = true;
+    ++done_;
+  }
+
+  struct State {
+    std::mutex mutex;
+    std::condition_variable ended;
+    int running = 0;  // lanes; both guarded by mutex
+    std::exception_ptr error;
+  };
+
+  const RequestPlan& plan_;
+  std::vector<Outcome> outcomes_;  // each written by its request's lane
+  Clock::time_point begin_;
+  std::atomic<size_t> next_ = 0, done_ = 0;
+  State state_;
+  std::list<Lane> lanes_;  // their end destroys what still runs, which uses the above
+  Tcp::resolver::results_type addresses_;
+};
+
+}  // namespace
+
+PlainAnswer get(const Server& server, const std::string& path, double timeout) {
+  asio::io_context io{1};
+  const Tcp::resolver::results_type addresses = resolve(io, server.endpoint);
+  PlainAnswer answer;
+  std::string failure;
+  const Request request = request_to(server, http::verb::get, path);
+  const Talk talk{.head = [&](int status, std::string_view) { answer.status = status; },
+                  .body =
+                      [&](std::string_view bytes) {
+                        answer.body += bytes.substr(0, kMostPlainBytes - std::min(kMostPlainBytes, answer.body.size()));
+                      },
+                  .over = [] { return false; },
+                  .fail = [&](Failure, const std::string& why) { failure = why; }};
+  asio::co_spawn(io, converse(io, addresses, request, Clock::now() + seconds(timeout), talk), asio::detached);
+  io.run();
+  if (!failure.empty()) throw Error(Code::kIo, "http://{}{}: {}", server.endpoint.authority(), path, failure);
+  return answer;
+}
+
+std::vector<Outcome> run_requests(const RequestPlan& plan) {
+  if (plan.count == 0) return {};
+  return Run(plan).go();
+}
+
+}  // namespace nibble::client

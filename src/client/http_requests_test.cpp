@@ -1,0 +1,219 @@
+#include "client/http_requests.h"
+
+#include "base/error.h"
+#include "client/stand_in_testing.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace nibble::client {
+namespace {
+
+using testing::HasSubstr;
+
+Server at(const std::string& url) { return {.endpoint = parse_base_url(url), .api_key = {}}; }
+std::string body_of(size_t request) { return fmt::format("{{\"request\":{}}}", request); }
+
+Outcome one(const std::string& url, double timeout = 60) {
+  const Server server = at(url);
+  const std::vector<Outcome> outcomes =
+      run_requests({.server = server, .path = "/completions", .count = 1, .body = body_of, .timeout_seconds = timeout});
+  EXPECT_TRUE(outcomes.front().ended);
+  return outcomes.front();
+}
+
+TEST(HttpRequests, each_request_is_sent_once_and_read_whole) {
+  std::mutex mutex;
+  std::map<std::string, int> seen;
+  StandIn server([&](const std::string& request, const StandIn::Send& send) {
+    {
+      const std::lock_guard lock(mutex);
+      ++seen[request.substr(request.find("\r\n\r\n") + 4)];
+    }
+    EXPECT_TRUE(request.starts_with("POST /v1/completions HTTP/1.1\r\n")) << request;
+    EXPECT_THAT(request, HasSubstr("Authorization: Bearer key\r\n"));
+    send_tokens(send, 7);
+  });
+  const Server where{.endpoint = parse_base_url(server.url()), .api_key = "key"};
+  const auto outcomes = run_requests(
+      {.server = where, .path = "/completions", .count = 100, .body = body_of, .concurrency = 16, .threads = 3});
+  for (const Outcome& o : outcomes) {
+    EXPECT_TRUE(o.ok()) << o.kind() << o.message;
+    EXPECT_EQ(o.events, 7);
+    EXPECT_EQ(o.tokens(), 7);
+    EXPECT_LE(o.sent, o.first);
+    EXPECT_LE(o.last, o.done);
+  }
+  EXPECT_EQ(seen.size(), 100U);
+  for (const auto& [body, times] : seen) EXPECT_EQ(times, 1) << body;
+}
+
+// The first requests wait until all of them are there, so no clock decides.
+TEST(HttpRequests, as_many_run_at_a_time_as_asked) {
+  std::mutex mutex;
+  std::condition_variable all;
+  int there = 0;
+  constexpr int kAtOnce = 12;
+  StandIn server([&](const std::string&, const StandIn::Send& send) {
+    {
+      std::unique_lock lock(mutex);
+      ++there;
+      all.notify_all();
+      all.wait(lock, [&] { return there >= kAtOnce; });
+    }
+    send_tokens(send, 1);
+  });
+  const Server where = at(server.url());
+  const auto outcomes =
+      run_requests({.server = where, .path = "/x", .count = 30, .body = body_of, .concurrency = kAtOnce, .threads = 2});
+  EXPECT_TRUE(std::ranges::all_of(outcomes, &Outcome::ok));
+  // The stand-in may see the next one before it has closed the one before.
+  EXPECT_GE(server.most_at_once(), kAtOnce);
+  EXPECT_LE(server.most_at_once(), 2 * kAtOnce);
+}
+
+TEST(HttpRequests, arrivals_come_whatever_still_runs) {
+  std::mutex mutex;
+  std::condition_variable all;
+  int there = 0;
+  StandIn server([&](const std::string&, const StandIn::Send& send) {
+    std::unique_lock lock(mutex);
+    ++there;
+    all.notify_all();
+    all.wait(lock, [&] { return there == 5; });  // none ends before all have come
+    lock.unlock();
+    send_tokens(send, 2);
+  });
+  const Server where = at(server.url());
+  const auto outcomes = run_requests(
+      {.server = where, .path = "/x", .count = 5, .body = body_of, .arrivals = {0, 0.01, 0.02, 0.02, 0.05}});
+  for (const Outcome& o : outcomes) EXPECT_TRUE(o.ok()) << o.message;
+  EXPECT_EQ(outcomes[4].sent, 0.05);
+  EXPECT_GE(outcomes[0].first, 0.05);
+}
+
+TEST(HttpRequests, a_refused_connection_is_counted) {
+  std::string url;
+  {
+    StandIn gone([](const std::string&, const StandIn::Send&) {});
+    url = gone.url();
+  }
+  const Outcome o = one(url);
+  EXPECT_EQ(o.failure, Failure::kConnect);
+  EXPECT_THAT(o.message, HasSubstr("refused"));
+  EXPECT_THROW(static_cast<void>(get(at(url), "/health", 5)), Error);
+  EXPECT_THROW(static_cast<void>(one("http://no-such-host.invalid:1")), Error);
+}
+
+// What a server may send instead of an answer, and what it is called.
+TEST(HttpRequests, every_bad_answer_has_a_kind) {
+  const std::string token = chunk("data: {\"choices\":[{\"text\":\"a\"}]}\n\n"), head(kStreamHead);
+  const struct {
+    std::string bytes;
+    Failure failure;
+  } cases[] = {
+      {"", Failure::kLost},
+      {"HTTP/1.1 200 O", Failure::kLost},
+      {"SSH-2.0-OpenSSH_9\r\n\r\n", Failure::kMalformed},
+      {"HTTP/1.1 500 No\r\nContent-Length: 3\r\n\r\nbad", Failure::kStatus},
+      {"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", Failure::kStatus},
+      {"HTTP/1.1 302 Moved\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", Failure::kStatus},
+      {"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi", Failure::kMalformed},
+      {head, Failure::kTruncated},
+      {head + token, Failure::kTruncated},
+      {head + token + "0\r\n\r\n", Failure::kTruncated},
+      {head + token + "zz\r\n", Failure::kMalformed},
+      {head + token + chunk("data: oops\n\n"), Failure::kMalformed},
+      {head + chunk("data: [DONE]\n\n") + "0\r\n\r\n", Failure::kEmpty},
+      {head + token + chunk("data: {\"error\":{\"message\":\"x\"}}\n\n"), Failure::kReported},
+      {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 99\r\n\r\ndata: ", Failure::kTruncated},
+      {"HTTP/1.1 200 OK\r\nX: " + std::string(1 << 20, 'y'), Failure::kMalformed},
+  };
+  for (const auto& each : cases) {
+    StandIn server([&](const std::string&, const StandIn::Send& send) { send(each.bytes); });
+    const Outcome o = one(server.url());
+    EXPECT_EQ(name_of(o.failure), name_of(each.failure)) << each.bytes.substr(0, 200) << ": " << o.message;
+  }
+  // And the same in one piece that is right: the end of the connection ends this body.
+  StandIn plain([](const std::string&, const StandIn::Send& send) {
+    send(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: [DONE]\n\n");
+  });
+  EXPECT_TRUE(one(plain.url()).ok());
+}
+
+// Nothing at all, a head without a body, and a byte now and then: each would hold a client for ever.
+TEST(HttpRequests, whoever_never_ends_is_left_at_the_timeout) {
+  for (const int kind : {0, 1, 2}) {
+    StandIn* self = nullptr;
+    StandIn server([&, kind](const std::string&, const StandIn::Send& send) {
+      if (kind > 0 && !send(kStreamHead)) return;
+      while (!self->stopping()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        if (kind == 2 && !send(chunk(": wait\n"))) return;
+      }
+    });
+    self = &server;
+    EXPECT_EQ(name_of(one(server.url(), 0.3).failure), "timeout") << kind;
+  }
+}
+
+TEST(HttpRequests, a_run_that_is_cut_leaves_what_has_not_ended) {
+  StandIn* self = nullptr;
+  StandIn server([&](const std::string& request, const StandIn::Send& send) {
+    const bool first = request.find("{\"request\":0}") != std::string::npos;
+    while (!first && !self->stopping()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    send_tokens(send, 1);
+  });
+  self = &server;
+  const Server where = at(server.url());
+  const auto outcomes = run_requests(
+      {.server = where, .path = "/x", .count = 8, .body = body_of, .concurrency = 4, .keep_going = [](size_t done) {
+         return done < 1;
+       }});
+  EXPECT_TRUE(outcomes[0].ok());
+  EXPECT_EQ(std::ranges::count(outcomes, true, &Outcome::ended), 1);
+}
+
+TEST(HttpRequests, a_request_that_is_left_tells_the_server) {
+  std::atomic<int> gone = 0;
+  StandIn server([&](const std::string&, const StandIn::Send& send) {
+    if (!send(kStreamHead)) return;
+    while (send(chunk("data: {\"choices\":[{\"text\":\"a\"}]}\n\n")))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ++gone;
+  });
+  const Server where = at(server.url());
+  const auto outcomes = run_requests({.server = where,
+                                      .path = "/x",
+                                      .count = 3,
+                                      .body = body_of,
+                                      .options = [](size_t) { return AnswerOptions{.close_after = 4}; },
+                                      .concurrency = 3});
+  for (const Outcome& o : outcomes) EXPECT_TRUE(o.cancelled && o.events >= 4);
+  while (gone < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST(HttpRequests, a_plain_answer_is_read_whole) {
+  StandIn server([](const std::string& request, const StandIn::Send& send) {
+    EXPECT_TRUE(request.starts_with("GET /metrics HTTP/1.1\r\n"));
+    send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabcde");
+  });
+  const PlainAnswer answer = get(at(server.url()), "/metrics", 60);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.body, "abcde");
+}
+
+}  // namespace
+}  // namespace nibble::client

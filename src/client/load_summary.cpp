@@ -1,0 +1,121 @@
+#include "client/load_summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace nibble::client {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+struct Samples {
+  std::vector<double> ttft, tpot, itl, e2e;
+};
+
+void add(const Outcome& o, LoadSummary& into, Samples& samples) {
+  ++into.ok;
+  into.output_tokens += o.tokens();
+  into.prompt_tokens += std::max<int64_t>(0, o.prompt_tokens);
+  into.counted_by_server = into.counted_by_server && o.output_tokens >= 0;
+  samples.ttft.push_back(o.first - o.sent);
+  samples.e2e.push_back(o.last - o.sent);
+  samples.itl.insert(samples.itl.end(), o.gaps.begin(), o.gaps.end());
+  // All in one event say nothing of the time between tokens.
+  if (o.events > 1 && o.tokens() > 1) samples.tpot.push_back((o.last - o.first) / static_cast<double>(o.tokens() - 1));
+}
+
+OrderedJson spread_json(const Spread& s) {
+  return {{"count", s.count},
+          {"mean_ms", s.mean * 1e3},
+          {"p50_ms", s.p50 * 1e3},
+          {"p90_ms", s.p90 * 1e3},
+          {"p99_ms", s.p99 * 1e3}};
+}
+
+}  // namespace
+
+double percentile(std::span<const double> sorted, double percent) {
+  if (sorted.empty()) return 0;
+  const double at = percent / 100 * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(at);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above], at - static_cast<double>(below));
+}
+
+Spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::ranges::sort(values);
+  return {.count = values.size(),
+          .mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size()),
+          .p50 = percentile(values, 50),
+          .p90 = percentile(values, 90),
+          .p99 = percentile(values, 99)};
+}
+
+LoadSummary summary_of(std::span<const std::vector<Outcome>> repetitions) {
+  LoadSummary sum;
+  Samples samples;
+  for (const std::vector<Outcome>& outcomes : repetitions) {
+    double begin = std::numeric_limits<double>::max(), end = 0;
+    const int64_t before = sum.output_tokens;
+    for (const Outcome& o : outcomes) {
+      if (!o.ended) {
+        ++sum.unfinished;
+        continue;
+      }
+      begin = std::min(begin, o.sent);
+      end = std::max(end, o.done);
+      if (o.cancelled) {
+        ++sum.cancelled;
+      } else if (o.failure != Failure::kNone) {
+        ++sum.failed;
+        FailureCount& kind = sum.failures[o.kind()];
+        if (kind.count++ == 0) kind.first_message = o.message;
+      } else {
+        add(o, sum, samples);
+      }
+    }
+    if (end <= begin) continue;
+    sum.seconds += end - begin;
+    sum.output_rates.push_back(static_cast<double>(sum.output_tokens - before) / (end - begin));
+  }
+  sum.ttft = spread_of(std::move(samples.ttft));
+  sum.tpot = spread_of(std::move(samples.tpot));
+  sum.itl = spread_of(std::move(samples.itl));
+  sum.e2e = spread_of(std::move(samples.e2e));
+  return sum;
+}
+
+OrderedJson json_of(const LoadSummary& s) {
+  OrderedJson json = OrderedJson::object();
+  if (s.concurrency > 0) json["concurrency"] = s.concurrency;
+  if (s.request_rate > 0) json["request_rate"] = s.request_rate;
+  json["requests"] = {{"ok", s.ok}, {"failed", s.failed}, {"unfinished", s.unfinished}};
+  json["failures"] = OrderedJson::object();
+  for (const auto& [kind, failure] : s.failures)
+    json["failures"][kind] = {{"count", failure.count}, {"first_message", failure.first_message}};
+  json["seconds"] = s.seconds;
+  json["prompt_tokens"] = s.prompt_tokens;
+  json["output_tokens"] = s.output_tokens;
+  json["tokens_counted_by"] = s.counted_by_server ? "server" : "events";
+  json["requests_per_second"] = s.per_second(static_cast<double>(s.ok));
+  json["output_tokens_per_second"] = s.output_rate();
+  json["total_tokens_per_second"] = s.total_rate();
+  json["output_tokens_per_second_per_gpu"] = s.output_rate() / s.gpus;
+  json["total_tokens_per_second_per_gpu"] = s.total_rate() / s.gpus;
+  json["output_tokens_per_second_of_repetitions"] = s.output_rates;
+  json["tokens_per_second_per_user"] = {{"mean", LoadSummary::user_rate(s.tpot.mean)},
+                                        {"p50", LoadSummary::user_rate(s.tpot.p50)},
+                                        {"p90", LoadSummary::user_rate(s.tpot.p90)},
+                                        {"p99", LoadSummary::user_rate(s.tpot.p99)}};
+  json["ttft"] = spread_json(s.ttft);
+  json["tpot"] = spread_json(s.tpot);
+  json["itl"] = spread_json(s.itl);
+  json["e2e"] = spread_json(s.e2e);
+  return json;
+}
+
+}  // namespace nibble::client

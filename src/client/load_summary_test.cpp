@@ -1,0 +1,99 @@
+#include "client/load_summary.h"
+
+#include "client/load_tables.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+namespace nibble::client {
+namespace {
+
+using testing::HasSubstr;
+
+// n tokens, the first after `ttft`, each further one `gap` later.
+Outcome answer(double sent, double ttft, double gap, int n) {
+  Outcome o;
+  o.ended = true;
+  o.sent = sent;
+  o.first = sent + ttft;
+  o.last = o.first + gap * (n - 1);
+  o.done = o.last + 0.5;
+  o.events = o.output_tokens = n;
+  o.prompt_tokens = 100;
+  o.gaps.assign(static_cast<size_t>(n - 1), static_cast<float>(gap));
+  return o;
+}
+
+Outcome failed(double sent, double done, Failure failure, int status, const char* message) {
+  Outcome o;
+  o.ended = true;
+  o.sent = sent;
+  o.done = done;
+  o.failure = failure;
+  o.status = status;
+  o.message = message;
+  o.events = 5;  // which count for nothing
+  return o;
+}
+
+TEST(LoadSummary, percentiles_are_numpys) {
+  const std::vector<double> values = {1, 2, 3, 4};
+  EXPECT_DOUBLE_EQ(percentile(values, 50), 2.5);
+  EXPECT_DOUBLE_EQ(percentile(values, 90), 3.7);
+  EXPECT_DOUBLE_EQ(percentile(values, 100), 4);
+  EXPECT_DOUBLE_EQ(percentile(std::vector<double>{7}, 99), 7);
+  EXPECT_EQ(percentile({}, 50), 0);
+}
+
+TEST(LoadSummary, rates_are_of_what_went_well_over_all_the_time) {
+  const std::array runs = {std::vector{
+      answer(0, 1, 0.25, 9), answer(1, 2, 0.5, 5), failed(2, 9.5, Failure::kStatus, 429, "full"),
+      failed(2, 3, Failure::kStatus, 429, "still full"), failed(2, 3, Failure::kTimeout, 0, "late"), Outcome{}}};
+  const LoadSummary s = summary_of(runs);
+  EXPECT_EQ(s.ok, 2);
+  EXPECT_EQ(s.failed, 3);
+  EXPECT_EQ(s.unfinished, 1);
+  EXPECT_EQ(s.failures.at("HTTP 429").count, 2);
+  EXPECT_EQ(s.failures.at("HTTP 429").first_message, "full");
+  EXPECT_EQ(s.failures.at("timeout").count, 1);
+  EXPECT_DOUBLE_EQ(s.seconds, 9.5);
+  EXPECT_DOUBLE_EQ(s.output_rate(), 14 / 9.5);
+  EXPECT_DOUBLE_EQ(s.total_rate(), 214 / 9.5);
+  EXPECT_DOUBLE_EQ(s.ttft.p50, 1.5);
+  EXPECT_DOUBLE_EQ(s.tpot.mean, 0.375);
+  EXPECT_EQ(s.itl.count, 12U);
+  EXPECT_DOUBLE_EQ(s.e2e.p50, 3.5);
+  EXPECT_TRUE(s.counted_by_server);
+}
+
+TEST(LoadSummary, one_event_says_nothing_of_the_time_between_tokens) {
+  Outcome o = answer(0, 1, 0, 1);
+  o.output_tokens = 50;
+  const std::array runs = {std::vector{o}};
+  const LoadSummary s = summary_of(runs);
+  EXPECT_EQ(s.tpot.count, 0U);
+  EXPECT_EQ(s.output_tokens, 50);
+  EXPECT_THAT(latency_table(std::array{s}), HasSubstr("TPOT        |        — |"));
+}
+
+TEST(LoadSummary, repetitions_have_rates_of_their_own) {
+  const std::array runs = {std::vector{answer(0, 1, 0.25, 9)}, std::vector{answer(0, 1, 0.5, 9)}};
+  const LoadSummary s = summary_of(runs);
+  ASSERT_EQ(s.output_rates.size(), 2U);
+  EXPECT_DOUBLE_EQ(s.output_rates[0], 9 / 3.5);
+  EXPECT_DOUBLE_EQ(s.output_rates[1], 9 / 5.5);
+  EXPECT_DOUBLE_EQ(s.output_rate(), 2.0);
+}
+
+TEST(LoadSummary, of_nothing_is_zero) {
+  const LoadSummary s = summary_of({});
+  EXPECT_EQ(s.output_rate(), 0);
+  EXPECT_EQ(failure_table(std::array{s}), "");
+  EXPECT_THAT(throughput_table(std::array{s}), HasSubstr("—"));
+}
+
+}  // namespace
+}  // namespace nibble::client

@@ -1,0 +1,101 @@
+#include "client/workload.h"
+
+#include "base/random.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+
+namespace nibble::client {
+namespace {
+
+// Words that most tokenizers know as one token, with the blank before them.
+constexpr std::array<std::string_view, 32> kWords = {
+    "time",  "year", "people", "way",   "day",   "man",   "thing",  "world", "life",  "hand", "part",
+    "place", "case", "week",   "work",  "fact",  "group", "number", "night", "point", "home", "water",
+    "room",  "area", "money",  "story", "month", "right", "study",  "book",  "eye",   "job"};
+
+// Streams of random numbers beside each other under one seed.
+enum class Draw : uint64_t { kLengths, kPrompt, kPrefix, kArrivals };
+
+uint64_t key_of(uint64_t seed, Draw draw) { return seed * 8 + static_cast<uint64_t>(draw); }
+
+int64_t uniform(int64_t least, int64_t most, uint32_t bits) {
+  return least + static_cast<int64_t>((static_cast<uint64_t>(bits) * static_cast<uint64_t>(most - least + 1)) >> 32);
+}
+
+// Calls on_token with a number below `many` for each of the prompt's tokens.
+template <class OnToken>
+void draw_prompt(const Workload& w, uint64_t request, int64_t many, const OnToken& on_token) {
+  const int64_t tokens = lengths_of(w, request).prompt;
+  Philox4 bits{};
+  for (int64_t i = 0; i < tokens; ++i) {
+    const bool shared = i < w.prefix_len;
+    if (i % 4 == 0 || i == w.prefix_len)
+      bits = philox(key_of(w.seed, shared ? Draw::kPrefix : Draw::kPrompt), shared ? 0 : request,
+                    static_cast<uint64_t>(i / 4));
+    on_token(uniform(0, many - 1, bits[static_cast<size_t>(i % 4)]));
+  }
+}
+
+std::string text_of(const Workload& w, uint64_t request) {
+  std::string text;
+  draw_prompt(w, request, static_cast<int64_t>(kWords.size()), [&](int64_t word) {
+    if (!text.empty()) text += ' ';
+    text += kWords[static_cast<size_t>(word)];
+  });
+  return text;
+}
+
+std::string ids_of(const Workload& w, uint64_t request) {
+  std::string ids = "[";
+  draw_prompt(w, request, w.vocab_size, [&](int64_t id) {
+    if (ids.size() > 1) ids += ',';
+    ids += fmt::format_int(id).c_str();
+  });
+  return ids + "]";
+}
+
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Lengths lengths_of(const Workload& w, uint64_t request) {
+  const Philox4 bits = philox(key_of(w.seed, Draw::kLengths), request);
+  const auto length = [&](int64_t most, uint32_t random) {
+    const auto least = static_cast<int64_t>(std::floor(static_cast<double>(most) * w.range_ratio));
+    return uniform(std::max<int64_t>(1, least), most, random);
+  };
+  return {.prompt = length(w.isl, bits[0]), .output = length(w.osl, bits[1])};
+}
+
+std::string body_of(const Workload& w, uint64_t request) {
+  std::string prompt;
+  if (w.api == Api::kChat) {
+    prompt = fmt::format(R"("messages":[{{"role":"user","content":{}}}])", quoted(text_of(w, request)));
+  } else {
+    prompt = "\"prompt\":" + (w.form == PromptForm::kIds ? ids_of(w, request) : quoted(text_of(w, request)));
+  }
+  return fmt::format(
+      R"({{"model":{},{},"max_tokens":{},"temperature":{},"stream":true,"stream_options":{{"include_usage":true}}{}}})",
+      quoted(w.model), prompt, lengths_of(w, request).output, w.temperature,
+      w.ignore_eos ? R"(,"ignore_eos":true)" : "");
+}
+
+std::vector<double> poisson_arrivals(size_t count, double rate, uint64_t seed) {
+  std::vector<double> at(count);
+  double now = 0;
+  for (size_t i = 0; i < count; ++i) {
+    at[i] = now;  // the first at once
+    now -= std::log1p(-static_cast<double>(uniform_float(philox(key_of(seed, Draw::kArrivals), i)[0]))) / rate;
+  }
+  return at;
+}
+
+}  // namespace nibble::client

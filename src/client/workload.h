@@ -1,0 +1,43 @@
+#pragma once
+// What is asked of a server: requests of random prompts and wanted lengths. Pure: the same seed gives the same
+// requests.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::client {
+
+enum class Api : uint8_t { kCompletions, kChat };
+enum class PromptForm : uint8_t { kIds, kText };  // token ids: lengths are exact; a word per token: about right
+
+[[nodiscard]] constexpr std::string_view name_of(Api api) { return api == Api::kChat ? "chat" : "completions"; }
+[[nodiscard]] constexpr std::string_view name_of(PromptForm form) { return form == PromptForm::kIds ? "ids" : "text"; }
+[[nodiscard]] constexpr std::string_view path_of(Api api) {
+  return api == Api::kChat ? "/chat/completions" : "/completions";
+}
+
+struct Workload {
+  std::string model{};
+  Api api = Api::kCompletions;
+  PromptForm form = PromptForm::kIds;  // kChat: text
+  int64_t isl = 1024, osl = 1024;      // most tokens of a prompt and of an answer
+  double range_ratio = 0.8;            // each length is uniform in [ratio * most, most]
+  int64_t prefix_len = 0;              // of the prompt's tokens: those that all requests share
+  int64_t vocab_size = 32000;          // ids are below
+  double temperature = 0;
+  bool ignore_eos = true;
+  uint64_t seed = 1;
+};
+
+struct Lengths {
+  int64_t prompt = 0, output = 0;
+};
+[[nodiscard]] Lengths lengths_of(const Workload& workload, uint64_t request);
+[[nodiscard]] std::string body_of(const Workload& workload, uint64_t request);
+
+// Seconds at which requests come, `rate` per second on average, as a Poisson process.
+[[nodiscard]] std::vector<double> poisson_arrivals(size_t count, double rate, uint64_t seed);
+
+}  // namespace nibble::client

@@ -1,0 +1,114 @@
+"""nibble verify and bench --compare as a person or a script meets them. What the levels catch: tests/verify_test.cpp."""
+import json
+import shutil
+import unittest
+
+import support
+from load_test import DONE, EVENT, StandIn
+from schema import problems
+from serve_support import Server
+from support import TINY, Case
+
+FAILED, USAGE = 1, 2
+
+
+class InProcess(Case):
+    def test_smoke_and_paths_pass_and_the_report_says_so(self):
+        page = self.dir / "verify.md"
+        result = support.nibble("verify", TINY, "--level", "1,1.5", "--report", page, "--json")
+        self.assertEqual(result.code, 0, result.err)
+        found = result.json()
+        self.assertEqual(problems(found), [])
+        self.assertTrue(found["passed"])
+        self.assertEqual({check["level"] for check in found["checks"]}, {"1", "1.5"})
+        text = page.read_text()
+        for words in ("# nibble verify: ", " 0 failed", "dispatch line", found["metadata"]["model"]["sha256"], "build.commit"):
+            self.assertIn(words, text)
+
+    def test_stress_in_a_small_context(self):
+        result = support.nibble("verify", TINY, "--level", "3", "--max-model-len", 512)
+        self.assertEqual(result.code, 0, result.out)
+        self.assertIn("all pages are back", result.out)
+
+    def test_a_corrupted_file_fails(self):
+        damaged = self.dir / "model"
+        shutil.copytree(TINY, damaged)
+        shard = damaged / "model-00001-of-00002.safetensors"
+        data = bytearray(shard.read_bytes())
+        data[-5000] ^= 0x40
+        shard.write_bytes(data)
+        result = support.nibble("verify", damaged, "--level", "2")
+        self.assertEqual(result.code, FAILED)
+        self.assertRegex(result.out, r"weights are those of reference.json +\| FAIL ")
+
+    def test_bad_levels(self):
+        for level in ("5", "", "1,", "x"):
+            self.assertEqual(support.nibble("verify", TINY, "--level", level).code, USAGE, level)
+
+
+class Servers(Case):
+    def test_nibble_serve(self):
+        server = Server()
+        self.addCleanup(server.process.kill)
+        result = support.nibble("verify", "--base-url", f"http://127.0.0.1:{server.port}", "--json")
+        self.assertEqual(result.code, 0, result.out)
+        found = result.json()
+        self.assertEqual(problems(found), [])
+        verdicts = {check["check"]: check["verdict"] for check in found["checks"]}
+        self.assertEqual(verdicts["nothing is held"], "pass")
+        self.assertEqual(verdicts["this level"], "skipped")  # it looks inside
+
+    def test_a_server_that_fails_at_times(self):
+        def answer(handler, number):
+            if number % 50 == 49:
+                return handler.send_error(503, "busy")
+            return handler.events(EVENT, b'data: {"choices":[{"text":"","finish_reason":"stop"}]}\n\n', DONE)
+
+        server = StandIn(answer)
+        self.addCleanup(server.close)
+        result = support.nibble("verify", "--base-url", server.url, "--level", "1,3")
+        self.assertEqual(result.code, FAILED)
+        self.assertIn("2 x HTTP 503", result.out)
+        self.assertRegex(result.out, r"it says why it ended +\| pass ")
+
+
+class Comparisons(Case):
+    def bench(self, name, *flags):
+        path = self.dir / name
+        result = support.nibble("bench", "-m", TINY, "-p", 16, "-n", 4, "-r", 3, "--json", *flags)
+        self.assertEqual(problems(result.json()), [])
+        path.write_text(result.out)
+        return path
+
+    def test_two_results_of_one_machine(self):
+        a, b = self.bench("a.json"), self.bench("b.json", "--moe-activation", "f32")
+        result = support.nibble("bench", "--compare", a, b)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("--moe-activation: auto, f32" if "--moe-activation: auto" in result.out else "--moe-activation: ", result.out)
+        for words in ("| pp16 ", "| tg4, batch 1 ", "95 % interval"):
+            self.assertIn(words, result.out)
+        as_json = support.nibble("bench", "--compare", a, b, "--json").json()
+        self.assertEqual([row["row"] for row in as_json["rows"]], ["pp16", "tg4, batch 1"])
+
+    def test_what_says_nothing_of_itself_is_refused(self):
+        a = self.bench("a.json")
+        whole = json.loads(a.read_text())
+        bare = self.dir / "bare.json"
+        bare.write_text(json.dumps({**whole, "metadata": None}))
+        other = self.dir / "other.json"
+        other.write_text(json.dumps({**whole, "metadata": {**whole["metadata"], "device": {"name": "another"}}}))
+        for b, words in ((bare, "want a result with metadata"), (other, "same device")):
+            result = support.nibble("bench", "--compare", a, b)
+            self.assertEqual(result.code, USAGE)
+            self.assertIn(words, result.err)
+            self.assertEqual(support.nibble("bench", "--compare", a, b, "--allow-mismatch").code, 0)
+
+    def test_no_results(self):
+        text = self.dir / "text.json"
+        text.write_text("{")
+        for files in ((text,), (text, text), (text, text, text)):
+            self.assertEqual(support.nibble("bench", "--compare", *files).code, USAGE, files)
+
+
+if __name__ == "__main__":
+    unittest.main()

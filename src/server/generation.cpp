@@ -9,14 +9,6 @@ constexpr size_t kWakeAgain = 1024;  // waiting events: a connection that is bus
 
 }  // namespace
 
-EnginePort port_of(engine::Replicas& engines) {
-  return {.submit = [&engines](
-                        engine::Request request,
-                        engine::Receiver receiver) { return engines.submit(std::move(request), std::move(receiver)); },
-          .cancel = [&engines](engine::RequestId id) { engines.cancel(id); },
-          .stats = [&engines] { return engines.stats(); }};
-}
-
 Generation::Generation(const EnginePort& port, Wake wake) : port_(port), mailbox_(std::make_shared<Mailbox>()) {
   mailbox_->wake = std::move(wake);
 }

@@ -2,7 +2,6 @@
 // The engine as the server sees it, and several of its requests whose events are read on another thread.
 
 #include "engine/engine.h"
-#include "engine/replicas.h"
 #include "server/http.h"
 
 #include <chrono>
@@ -10,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace nibble::server {
@@ -20,7 +20,15 @@ struct EnginePort {
   std::function<void(engine::RequestId)> cancel;
   std::function<engine::EngineStats()> stats;
 };
-[[nodiscard]] EnginePort port_of(engine::Replicas& engines);  // which outlive it
+// Of an Engine, or of Replicas, which outlive it.
+template <class Engine>
+[[nodiscard]] EnginePort port_of(Engine& engine) {
+  return {
+      .submit = [&engine](engine::Request request,
+                          engine::Receiver receiver) { return engine.submit(std::move(request), std::move(receiver)); },
+      .cancel = [&engine](engine::RequestId id) { engine.cancel(id); },
+      .stats = [&engine] { return engine.stats(); }};
+}
 
 class Generation {
  public:

@@ -41,7 +41,7 @@ void stress(const VerifySubject& subject, VerifyChecks& checks) {
   model::GptOss model = model::load(*be, config, subject.source.weights);
   model.attention_sinks = run.sinks;
   engine::Engine engine(*be, model, limits);
-  const server::EnginePort port = server::port_of(engine);
+  const server::EnginePort port = stress_port(engine);
   const bool exact =
       run.backend == BackendKind::kReference || (run.backend == BackendKind::kCpu && !backend::rounds(run.activations));
   verify_stress(

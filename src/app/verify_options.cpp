@@ -2,6 +2,7 @@
 
 #include "app/model_options.h"
 #include "app/option_parts.h"
+#include "app/settings.h"
 
 #include <fmt/format.h>
 

@@ -3,11 +3,15 @@
 // held any more.
 
 #include "app/verify_report.h"
+#include "engine/engine.h"
 #include "server/generation.h"
 
 #include <cstdint>
 
 namespace nibble::app {
+
+// One engine, which outlives it.
+[[nodiscard]] server::EnginePort stress_port(engine::Engine& engine);
 
 struct StressPlan {
   int64_t vocab = 0;

@@ -98,13 +98,21 @@ Divergence divergence(std::span<const float> exact, std::span<const float> other
   return d;
 }
 
+// Only what does not round is taken over: a setting that comes later stays at its default.
 backend::RunConfig exact_run(const backend::RunConfig& run) {
-  backend::RunConfig exact = run;
-  exact.dense = {};
+  backend::RunConfig exact;
+  exact.backend = run.backend;
+  exact.threads = run.threads;
   exact.kv = backend::KvDtype::kBf16;
+  exact.attention = run.attention;
+  exact.moe = run.moe == backend::MoeKernel::kGemv ? backend::MoeKernel::kAuto : run.moe;
   exact.activations = run.backend == BackendKind::kCpu ? backend::Activations::kF32 : backend::Activations::kBf16;
-  exact.fast = false;
-  if (run.moe == backend::MoeKernel::kGemv) exact.moe = backend::MoeKernel::kAuto;
+  exact.isa = run.isa;
+  exact.eager = run.eager;
+  exact.sinks = run.sinks;
+  exact.max_model_len = run.max_model_len;
+  exact.max_num_batched_tokens = run.max_num_batched_tokens;
+  exact.gpu_memory_utilization = run.gpu_memory_utilization;
   return exact;
 }
 

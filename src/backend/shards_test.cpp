@@ -1,5 +1,6 @@
 // The shards of any number of ranks make up every tensor exactly.
 
+#include "backend/dims_testing.h"
 #include "backend/shards.h"
 
 #include "base/error.h"
@@ -21,20 +22,8 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr Dims k120b{.layers = 36,
-                     .hidden = 2880,
-                     .heads = 64,
-                     .kv_heads = 8,
-                     .head_dim = 64,
-                     .inter = 2880,
-                     .experts = 128,
-                     .topk = 4,
-                     .vocab = 201088,
-                     .sliding_window = 128,
-                     .max_context = 131072};
-
 Dims dims_with(int64_t heads, int64_t kv_heads, int64_t inter, int64_t experts, int64_t vocab) {
-  Dims d = k120b;
+  Dims d = kDims120b;
   d.hidden = 2;
   d.heads = heads;
   d.kv_heads = kv_heads;
@@ -110,7 +99,7 @@ TEST(Shards, a_rank_has_the_kv_head_of_each_of_its_heads) {
 TEST(Shards, widths_of_experts_are_the_field_s) {
   const auto widths = [](int n) {
     std::vector<int64_t> all;
-    for (int rank = 0; rank < n; ++rank) all.push_back(shard_of(k120b, {.count = n}, rank).inter.count);
+    for (int rank = 0; rank < n; ++rank) all.push_back(shard_of(kDims120b, {.count = n}, rank).inter.count);
     return all;
   };
   EXPECT_THAT(widths(2), ElementsAre(1440, 1440));
@@ -119,7 +108,7 @@ TEST(Shards, widths_of_experts_are_the_field_s) {
 }
 
 TEST(Shards, whole_experts_may_be_uneven) {
-  Dims d = k120b;
+  Dims d = kDims120b;
   d.experts = 10;
   std::vector<int64_t> counts;
   for (int rank = 0; rank < 4; ++rank) counts.push_back(shard_of(d, {4, true}, rank).experts.count);
@@ -128,7 +117,7 @@ TEST(Shards, whole_experts_may_be_uneven) {
 }
 
 TEST(Shards, a_rank_computes_with_its_own_widths) {
-  const Dims d = dims_of(k120b, shard_of(k120b, {.count = 16}, 15));
+  const Dims d = dims_of(kDims120b, shard_of(kDims120b, {.count = 16}, 15));
   EXPECT_EQ(d.heads, 4);
   EXPECT_EQ(d.kv_heads, 1);
   EXPECT_EQ(d.inter, 0);  // 15 ranks of 6 blocks have all 90
@@ -140,14 +129,14 @@ TEST(Shards, a_rank_computes_with_its_own_widths) {
 TEST(Shards, ranks_that_cannot_share_the_heads_are_refused) {
   for (const int n : {0, 3, 24, 128}) {
     try {
-      validate({.count = n}, k120b);
+      validate({.count = n}, kDims120b);
       ADD_FAILURE() << n << " was taken";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr(fmt::format("found {}", n)));
       EXPECT_THAT(error.what(), HasSubstr("64 query heads"));
     }
   }
-  validate({.count = 64}, k120b);
+  validate({.count = 64}, kDims120b);
 }
 
 }  // namespace

@@ -9,9 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <latch>
-#include <mutex>
 #include <thread>
 
 namespace nibble::engine {
@@ -20,38 +18,9 @@ namespace {
 using testing::expect_alone;
 using testing::FakeBackend;
 using testing::Heard;
+using testing::Mailbox;
 
 constexpr int64_t kWindow = 128;
-
-// What one request was told, from whatever thread.
-class Mailbox {
- public:
-  Receiver receiver() {
-    return [this](const Event& event) {
-      const std::lock_guard lock(mutex_);
-      heard_(event);
-      changed_.notify_all();
-    };
-  }
-  Heard wait_finished() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !heard_.finished.empty(); });
-    return heard_;
-  }
-  void wait_tokens(size_t count) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return heard_.tokens.size() >= count || !heard_.finished.empty(); });
-  }
-  Heard now() {
-    const std::lock_guard lock(mutex_);
-    return heard_;
-  }
-
- private:
-  std::mutex mutex_;  // guards heard_
-  std::condition_variable changed_;
-  Heard heard_;
-};
 
 Request ask(int32_t what, int64_t max_tokens) {
   Request request{.max_tokens = max_tokens, .sampling = {.seed = static_cast<uint64_t>(what)}};

@@ -11,10 +11,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
 #include <latch>
-#include <mutex>
 #include <thread>
 
 namespace nibble::engine {
@@ -23,6 +21,7 @@ namespace {
 using testing::expect_alone;
 using testing::FakeBackend;
 using testing::Heard;
+using testing::Mailbox;
 
 constexpr int64_t kWindow = 128;
 
@@ -121,27 +120,6 @@ TEST(placement, the_latest_pages_are_known_and_no_more_than_the_cache_has) {
 }
 
 // ---- and that nobody notices ----
-
-class Mailbox {
- public:
-  Receiver receiver() {
-    return [this](const Event& event) {
-      const std::lock_guard lock(mutex_);
-      heard_(event);
-      changed_.notify_all();
-    };
-  }
-  Heard wait_finished() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !heard_.finished.empty(); });
-    return heard_;
-  }
-
- private:
-  std::mutex mutex_;  // guards heard_
-  std::condition_variable changed_;
-  Heard heard_;
-};
 
 struct Rig {
   Rig(size_t count, const EngineLimits& limits) {

@@ -14,8 +14,8 @@ namespace nibble::engine {
 
 class Speculation {
  public:
-  static constexpr size_t kMostDrafting =
-      64;  // sequences of a step: it has room for as many guesses, and the host time
+  // Sequences of a step: it has room for as many guesses, and the host time.
+  static constexpr size_t kMostDrafting = 64;
   struct Limits {
     SpeculationLimits drafts;
     int64_t max_context = 0;

@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -309,7 +311,37 @@ struct Heard {
   }
 };
 
-// Allows the tokens of one residue class, which moves with what was drawn.
+// What one request was told, from whatever thread.
+class Mailbox {
+ public:
+  Receiver receiver() {
+    return [this](const Event& event) {
+      const std::lock_guard lock(mutex_);
+      heard_(event);
+      changed_.notify_all();
+    };
+  }
+  Heard wait_finished() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !heard_.finished.empty(); });
+    return heard_;
+  }
+  void wait_tokens(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return heard_.tokens.size() >= count || !heard_.finished.empty(); });
+  }
+  Heard now() {
+    const std::lock_guard lock(mutex_);
+    return heard_;
+  }
+
+ private:
+  std::mutex mutex_;  // guards heard_
+  std::condition_variable changed_;
+  Heard heard_;
+};
+
+// Allows the tokens of one residue class, which follows from all that was drawn.
 class ResidueMask final : public TokenMask {
  public:
   explicit ResidueMask(int32_t classes) : classes_(classes) {}
@@ -323,7 +355,7 @@ class ResidueMask final : public TokenMask {
   }
   void accept(int32_t token) override {
     before_.push_back(last_);
-    last_ = token;
+    last_ = (3 * last_ + token) % 1009;
   }
   void undo(int tokens) override {
     for (; tokens > 0; --tokens) {

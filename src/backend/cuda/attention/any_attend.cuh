@@ -34,6 +34,7 @@ struct TileRows {
 template <class Row>
 __device__ float dot_key(const float* q, const TileRows<Row>& keys, int key, int head_dim) {
   float sum = 0;
+#pragma unroll 1  // more, and ptxas spills
   for (int d = 0; d < head_dim; d += Row::kPiece) {
     const int at = key * head_dim + d;
     float v[Row::kPiece];

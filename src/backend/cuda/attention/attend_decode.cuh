@@ -22,7 +22,6 @@
 #include "backend/cuda/attention/attend_units.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 
 #include <type_traits>
 
@@ -383,21 +382,10 @@ __device__ __forceinline__ void store_codes(const FlashArgs& args, bool mine, in
   if (k % layout::kBlockK == 0) own[layout::mx_scale_offset(kElement, cols, k / layout::kBlockK)] = block.scale.bits;
 }
 
-// CTA `row` of args.ahead.rows.
-__device__ __forceinline__ void read_ahead(const FlashArgs& args, int row) {
-  const int threads = static_cast<int>(blockDim.x), ctas = args.ahead.rows * args.kv_heads;
-  const int cta = row * args.kv_heads + static_cast<int>(blockIdx.x);
-  for (int at = (cta * threads + static_cast<int>(threadIdx.x)) * kAheadLine; at < args.ahead.bytes;
-       at += ctas * threads * kAheadLine)
-    ptx::prefetch_l2(args.ahead.at + at);
-}
-
-// own_rows: CTAs per kv head that attend; those behind them read ahead.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
-    any_attend_decode(const __grid_constant__ FlashArgs args, const int own_rows) {
+    any_attend_decode(const __grid_constant__ FlashArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  if (const int row = static_cast<int>(blockIdx.y) - own_rows; row >= 0) return read_ahead(args, row);
   const int tid = static_cast<int>(threadIdx.x);
   const int head = tid / (kHeadDim / Tile::kDims), dim = tid % (kHeadDim / Tile::kDims) * Tile::kDims;
   const int group = args.heads / args.kv_heads, query_head = static_cast<int>(blockIdx.x) * group + head;

@@ -31,7 +31,6 @@ struct Attempt {
   std::vector<int> finished;
   AttendShares shares;
   GemmInput rounded;  // FlashArgs
-  ReadAhead ahead;    // likewise
 
   explicit Attempt(AttendFixture& fixture, int tile_tokens = kPrefillTokens) : f(fixture) {
     share_tokens(f.rows, shares, tile_tokens);
@@ -66,10 +65,9 @@ struct Attempt {
     a.target = plan.target;
     a.partials = partials.data();
     a.finished = finished.data();
-    a.ahead = ahead;
     emulation::Launch launch{.grid = f.shape.kv_heads,
                              .threads = plan.ring.warps * kAttendLanes,
-                             .grid_y = plan.grid + ahead.rows,
+                             .grid_y = plan.grid,
                              .seed = seed,
                              .predecessor = {}};
     launch.predecessor = [&, whole_keys = keys, whole_values = values] {
@@ -163,19 +161,6 @@ TEST(attend_emulated, decode_is_the_exact_sum_at_page_and_window_edges) {
   for (const int window : {0, 128, 1}) check_decode<KvBf16>({8, 1, 64}, window, edges, true);
   check_decode<KvE4m3>({8, 2, 64}, 128, edges, false);
   check_decode<KvBf16>({6, 2, 64}, 128, {{200, 1}, {12, 1}}, false);
-}
-
-TEST(attend_emulated, decode_asks_for_every_line_of_what_the_next_kernel_reads) {
-  AttendFixture f({8, 2, 64}, 128, {{70, 1}}, 21, pages_of<KvBf16>());
-  Attempt run(f);
-  const std::vector<uint8_t> next(1200 * kAheadLine + 16);
-  run.ahead = {next.data(), static_cast<int>(next.size()), 2};
-  ptx::prefetched.clear();
-  run.decode<KvBf16>(true, 1);
-  run.check(true);
-  std::ranges::sort(ptx::prefetched);
-  ASSERT_EQ(ptx::prefetched.size(), 1201U);
-  for (size_t i = 0; i < ptx::prefetched.size(); ++i) ASSERT_EQ(ptx::prefetched[i], next.data() + i * kAheadLine);
 }
 
 TEST(attend_emulated, decode_splits_a_long_sequence_and_adds_its_chunks) {

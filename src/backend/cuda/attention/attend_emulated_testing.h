@@ -13,7 +13,7 @@ template <class Kv, DecodeInput kInput>
 void emulate_decode(const emulation::Launch& launch, const FlashArgs& args, const DecodePlan& plan) {
   const auto run = [&](auto tile) {
     ASSERT_EQ(plan.smem_bytes, decltype(tile)::kSharedBytes);
-    ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(args, plan.grid); }), "");
+    ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(args); }), "");
   };
   constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
   if (plan.ring == kLarge) {

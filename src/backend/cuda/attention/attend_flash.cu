@@ -25,10 +25,9 @@ void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, c
   require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
   auto* const kernel = any_attend_decode<Tile>;
   allow_shared(kernel, Tile::kSharedBytes, name);
-  const LaunchShape shape{
-      dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(plan.grid + args.ahead.rows)), Tile::kThreads,
-      Tile::kSharedBytes, on.stream};
-  static_cast<void>(enqueue(kernel, shape, args, plan.grid));  // launched() sees the error
+  const LaunchShape shape{dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(plan.grid)), Tile::kThreads,
+                          Tile::kSharedBytes, on.stream};
+  static_cast<void>(enqueue(kernel, shape, args));  // launched() sees the error
   launched(name, on);
 }
 

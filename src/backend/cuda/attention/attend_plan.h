@@ -96,15 +96,6 @@ struct BlockSpan {
   return {idx * each + (idx < more ? idx : more), each + (idx < more ? 1 : 0)};
 }
 
-// What the next kernel reads, which attend_decode brings to L2 while it leaves most of the card idle: CTAs behind its
-// own do, `rows` of them per kv head.
-struct ReadAhead {
-  const uint8_t* at = nullptr;
-  int bytes = 0;
-  int rows = 0;
-};
-inline constexpr int kAheadLine = 128;
-
 // For both kernels; device memory. head_dim is kHeadDim. A token sees the keys of its row up to its own position, at
 // most `window` of them (0: all). keys, values: as KvPages says, 16-byte
 // aligned; what no visible position names may hold anything, and is not read into a sum.
@@ -126,7 +117,6 @@ struct FlashArgs {
   int target = 0;             // DecodePlan
   float* partials = nullptr;  // DecodeScratch floats
   int* finished = nullptr;    // DecodeScratch counters; zero before a launch and after it
-  ReadAhead ahead{};
   // Prefill kernel
   const AttendTile* tiles = nullptr;
   int tile_count = 0;
@@ -152,12 +142,6 @@ struct DecodeShape {
   int window = 0;     // FlashArgs
 };
 [[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device);
-// How much of `bytes` a step of one to eight tokens reads ahead. Launches that overlap read theirs themselves, and
-// other cards' L2 may be too small: an A100's and an A30's holds 24 MB and more.
-[[nodiscard]] constexpr int ahead_bytes(int64_t bytes, int major, int minor) {
-  constexpr int64_t kMost = 0;  // off: 12 MB are what reads give while attention waits, but nobody has measured it
-  return major == 8 && minor == 0 ? static_cast<int>(bytes < kMost ? bytes : kMost) : 0;
-}
 // The largest target of any step.
 [[nodiscard]] int most_target(int kv_heads, int row_bytes, const AttendDevice& device);
 

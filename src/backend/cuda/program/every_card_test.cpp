@@ -1,6 +1,7 @@
 // Every step of gpt-oss has a program on every card from Ampere on, none of whose launches asks for more than the card
 // has.
 
+#include "backend/dims_testing.h"
 #include "backend/cuda/program/program.h"
 
 #include "backend/cuda/card/arch_mask.h"
@@ -38,17 +39,10 @@ std::vector<cuda::DeviceFacts> cards() {
 }
 
 Dims dims(int layers, int experts) {
-  return {.layers = layers,
-          .hidden = 2880,
-          .heads = 64,
-          .kv_heads = 8,
-          .head_dim = 64,
-          .inter = 2880,
-          .experts = experts,
-          .topk = 4,
-          .vocab = 201088,
-          .sliding_window = 128,
-          .max_context = 131072};
+  Dims own = kDims120b;
+  own.layers = layers;
+  own.experts = experts;
+  return own;
 }
 
 // Decode steps deep in their texts, prompts from their beginning.

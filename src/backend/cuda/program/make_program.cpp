@@ -466,11 +466,6 @@ class Maker {
                                            .row_bytes = to_int(page_row_bytes(pages_.dtype, d_.head_dim)),
                                            .window = window},
                                           attend_device(args_.card.facts));
-      const GemmShape o = shape_of(kO, tokens_);
-      const int ahead = fused_ ? ahead_bytes(layout::packed_bytes(o.packing, o.rows, o.cols), args_.card.facts.major,
-                                             args_.card.facts.minor)
-                               : 0;
-      const int ahead_rows = ahead > 0 ? to_int(2 * args_.card.facts.multiprocessors / d_.kv_heads) : 0;
       Node& own = add(kernel::kAttendDecode.of(pages_.dtype),
                       decode_tile(plan, count, to_int(d_.kv_heads), attend_applies_rope_),
                       attend_applies_rope_ ? Roles{kQBias, kKBias, kVBias} : Roles{},
@@ -479,7 +474,6 @@ class Maker {
                         args.decode_tokens = b.step.decode_tokens;
                         args.decode_count = count;
                         args.target = plan.target;
-                        if (ahead > 0) args.ahead = {b.w.o.data, ahead, ahead_rows};
                         if (applies_rope) {
                           args.qkv_sums = rope_of(b, n);
                           args.qkv_sums.sums = sums;

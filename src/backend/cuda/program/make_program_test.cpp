@@ -1,3 +1,4 @@
+#include "backend/dims_testing.h"
 #include "backend/cuda/program/program.h"
 
 #include "backend/cuda/program/choices.h"
@@ -27,18 +28,8 @@ using testing::HasSubstr;
 using testing::IsSupersetOf;
 using testing::Not;
 
-// gpt-oss-120b's; cards as cudaDeviceProp tells of them.
-constexpr Dims kDims = {.layers = 36,
-                        .hidden = 2880,
-                        .heads = 64,
-                        .kv_heads = 8,
-                        .head_dim = 64,
-                        .inter = 2880,
-                        .experts = 128,
-                        .topk = 4,
-                        .vocab = 201088,
-                        .sliding_window = 128,
-                        .max_context = 131072};
+constexpr Dims kDims = kDims120b;
+// Cards as cudaDeviceProp tells of them.
 const cuda::DeviceFacts kH200 = {
     .name = "H200", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
 const cuda::DeviceFacts kGb10 = {

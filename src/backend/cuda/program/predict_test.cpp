@@ -1,3 +1,4 @@
+#include "backend/dims_testing.h"
 #include "backend/cuda/program/predict.h"
 
 #include "backend/cuda/arch/arch.h"
@@ -16,18 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// gpt-oss-120b's
-constexpr Dims kDims = {.layers = 36,
-                        .hidden = 2880,
-                        .heads = 64,
-                        .kv_heads = 8,
-                        .head_dim = 64,
-                        .inter = 2880,
-                        .experts = 128,
-                        .topk = 4,
-                        .vocab = 201088,
-                        .sliding_window = 128,
-                        .max_context = 131072};
+constexpr Dims kDims = kDims120b;
 const std::vector<LayerKind> kTwoLayers = {LayerKind::kSliding, LayerKind::kFull};
 
 // Numbers that divide well: 1000 GB/s, 100 multiprocessors at 1 GHz, 100 and 200 TFLOP/s.

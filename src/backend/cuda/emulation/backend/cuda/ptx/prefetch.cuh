@@ -1,11 +1,8 @@
 #pragma once
-// Host twin of ptx/prefetch.cuh: notes what was asked for.
-
-#include <vector>
+// Host twin of ptx/prefetch.cuh.
 
 namespace nibble::backend::cuda::ptx {
 
-inline std::vector<const void*> prefetched;
-inline void prefetch_l2(const void* global) { prefetched.push_back(global); }
+inline void prefetch_l2(const void* /*global*/) {}
 
 }  // namespace nibble::backend::cuda::ptx

@@ -233,12 +233,14 @@ TEST_F(Gpu, block_scaled_experts_match_the_reference_that_rounds_so) {
 }
 
 // On a GB10's kernels, on those of every card, and on the streaming ones. Pages of f32: attention is the plain one, so
-// a pass rounds what o takes.
+// a pass rounds what o takes. Narrow experts: the reference's time goes to the layers that are tested.
 TEST_F(Gpu, dense_layers_of_rounded_activations_match_the_reference_that_rounds_so) {
-  const Source wide(two_layers_of_120b(), 7);
+  model::ModelConfig config = two_layers_of_120b();
+  config.dims.inter = 576;
+  const Source wide(config, 7);
   constexpr auto kFp8 = backend::WeightFormat::kMxfp8, kFp4 = backend::WeightFormat::kMxfp4;
   for (const backend::DenseFormats& dense : {backend::DenseFormats{kFp8, kFp4, kFp8}, {kFp4, kFp8, {}}})
-    for (const size_t tokens : {1, 3, 9, 33})
+    for (const size_t tokens : {1, 9, 33})
       for (const bool block_scaled : {false, true}) {
         const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
         Path path{.moe = MoeKernel::kGemm, .dense = dense, .tolerance = 0.3, .dense_activations = Activations::kMxfp8};

@@ -168,7 +168,7 @@ TEST(replicas, many_threads_get_what_each_would_get_alone) {
   }
   threads.clear();
   for (const EngineStats& stats : rig.replicas->each()) EXPECT_GT(stats.steps, 0);
-  EXPECT_EQ(rig.replicas->stats().running, 0);
+  while (rig.replicas->stats().running > 0) std::this_thread::yield();  // a snapshot is as old as a step
 }
 
 TEST(replicas, the_second_turn_of_a_conversation_is_read_from_the_cache) {

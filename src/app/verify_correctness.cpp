@@ -56,10 +56,10 @@ std::vector<Lossy> lossy_options(const RunConfig& exact) {
     all.back().run.activations = a;
     if (a == Activations::kInt8 && card) all.back().run.moe = backend::MoeKernel::kGemv;
   }
-  for (const KvDtype kv : {KvDtype::kE4m3, KvDtype::kInt8}) {
-    if (!backend::type_of(kv).on.has(exact.backend)) continue;
-    all.push_back({fmt::format("--kv-cache-dtype {}", backend::type_of(kv).word), exact});
-    all.back().run.kv = kv;
+  for (const backend::KvType& kv : backend::kKvTypes) {
+    if (!kv.lossy || !kv.on.has(exact.backend)) continue;
+    all.push_back({fmt::format("--kv-cache-dtype {}", kv.word), exact});
+    all.back().run.kv = kv.dtype;
   }
   for (const auto format : {backend::WeightFormat::kMxfp4, backend::WeightFormat::kMxfp8}) {
     all.push_back({fmt::format("--{}-layers all", name_of(format)), exact});

@@ -110,7 +110,8 @@ class CpuPaths {
       for (const Activations activations :
            {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4})
         if (activations != Activations::kInt8 || int8) verify({.isa = here.isa, .activations = activations});
-      for (const KvDtype kv : {KvDtype::kE4m3, KvDtype::kInt8}) verify({.isa = here.isa, .kv = kv});
+      for (const backend::KvType& kv : backend::kKvTypes)
+        if (kv.lossy && kv.on.has(BackendKind::kCpu)) verify({.isa = here.isa, .kv = kv.dtype});
       verify({.isa = here.isa, .dense_mxfp4 = true});
     }
   }

@@ -23,9 +23,10 @@ enum class KvDtype : uint8_t {
   kInt8,  // of a head of a token: round(x / scale) to nearest, scale = max|x| / 127 in bf16; lossy
 };
 
-// All that there is to say of a type but how it is rounded. A new one is a name above, a line below and a line in
-// round_kv. A backend that is not in its `on` refuses it by name; one that is has a struct for it: KvRow of
-// cuda/attention/page_rows.cuh and of cpu/kv_row.h.
+// All that there is to say of a type but how it is rounded. A new one is a name above, a line below and a case of
+// round_kv, which is all of it that the reference needs. A backend that is not in its `on` refuses it by name; one that
+// is has a struct for it, KvRow of cpu/kv_row.h and of cuda/attention/page_rows.cuh (cuda/attention/README.md lists what
+// that asks for). The flag's words, the memory budget, tests over all types and `nibble verify` follow from the line.
 struct KvType {
   KvDtype dtype;
   std::string_view name;
@@ -86,13 +87,18 @@ void require_taken(const KvType& type, BackendKind backend);
 
 // A head of a token, in place.
 inline void round_kv(KvDtype dtype, std::span<float> head) {
-  const Bf16 scale = int8_scale(head);
-  for (float& x : head) {
-    switch (dtype) {
-      case KvDtype::kBf16: x = Bf16::from_float(x).to_float(); break;
-      case KvDtype::kF32: break;
-      case KvDtype::kE4m3: x = E4m3::from_float(x).to_float(); break;
-      case KvDtype::kInt8: x = static_cast<float>(int8_code(x, scale)) * scale.to_float(); break;
+  switch (dtype) {
+    case KvDtype::kF32: return;
+    case KvDtype::kBf16:
+      for (float& x : head) x = Bf16::from_float(x).to_float();
+      return;
+    case KvDtype::kE4m3:
+      for (float& x : head) x = E4m3::from_float(x).to_float();
+      return;
+    case KvDtype::kInt8: {
+      const Bf16 scale = int8_scale(head);
+      for (float& x : head) x = static_cast<float>(int8_code(x, scale)) * scale.to_float();
+      return;
     }
   }
 }

@@ -45,9 +45,9 @@ class PagePool {
 // What one sequence has. Page p holds the positions from p * kPageTokens on. The first nodes.size() pages belong to the
 // prefix cache and are locked there, the others are the sequence's own.
 struct SequencePages {
-  PerKind<std::vector<int32_t>> ids;  // by page; -1: released, behind the window of the sliding layers
+  PerKind<std::vector<int32_t>> ids;  // by page; -1: let go of, behind the window of the sliding layers
   std::vector<int32_t> nodes;         // of the prefix cache, by page
-  int64_t first_sliding = 0;          // sliding pages before this one are released
+  int64_t first_sliding = 0;          // sliding pages before this one were let go of (PrefixCache::slide)
   // From which others are likely to go on: what it was resumed from itself, and the end of its prompt.
   std::array<int64_t, 2> resume_lengths{};
 };

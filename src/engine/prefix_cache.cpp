@@ -276,7 +276,8 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
   }
 }
 
-// Whether a sequence that goes on from one of the resume lengths sees the page.
+// Whether a sequence that goes on from one of the resume lengths sees the page. One that does not share the last page,
+// which is not whole, goes on from that page's beginning and sees from there back.
 bool PrefixCache::seen_on_resume(int64_t page, const SequencePages& pages) const {
   return std::any_of(pages.resume_lengths.begin(), pages.resume_lengths.end(), [&](int64_t length) {
     return page * kPageTokens < length && page >= first_page_seen(length / kPageTokens * kPageTokens);

@@ -38,7 +38,8 @@ class PrefixCache {
   // Shares the pages that `tokens`, all computed, have filled. Where the tree has a page of the same tokens already,
   // the sequence goes over to that one; a sliding page that the tree has dropped it puts back.
   void insert(std::span<const int32_t> tokens, SequencePages& pages);
-  // Releases the sliding pages that a token at position `next` or later does not see.
+  // The sequence lets go of the sliding pages that a token at position `next` or later does not see: its own go back to
+  // the pool, those of a node stay there, unlocked, until take() needs them.
   void slide(int64_t next, SequencePages& pages);
   // Takes all pages from a sequence and keeps what `tokens`, all computed, fill of them; empties `pages`.
   void release(std::span<const int32_t> tokens, SequencePages& pages);
@@ -71,7 +72,7 @@ class PrefixCache {
     int32_t full = -1, sliding = -1;
     int32_t locks = 0, sliding_locks = 0;  // sequences that use them
     std::vector<int32_t> tails, children;  // the children are whole pages
-    bool hot = false;                      // its sliding page is seen from where others may resume: it goes last
+    bool hot = false;  // its sliding page is seen from where others may resume: it goes last; for as long as it stays
     Link by_node{}, by_sliding{};          // in kNodes; in kColdSliding or kHotSliding
     uint64_t key = 0;                      // in by_key_
   };

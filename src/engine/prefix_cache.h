@@ -73,8 +73,8 @@ class PrefixCache {
     int32_t locks = 0, sliding_locks = 0;  // sequences that use them
     std::vector<int32_t> tails, children;  // the children are whole pages
     bool hot = false;  // its sliding page is seen from where others may resume: it goes last; for as long as it stays
-    Link by_node{}, by_sliding{};          // in kNodes; in kColdSliding or kHotSliding
-    uint64_t key = 0;                      // in by_key_
+    Link by_node{}, by_sliding{};  // in kNodes; in kColdSliding or kHotSliding
+    uint64_t key = 0;              // in by_key_
   };
 
   [[nodiscard]] Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }

@@ -13,7 +13,6 @@ std::string missing_launcher(const Arch& arch) {
   const auto lacks = [](const auto& op) { return op.serve != nullptr && op.launch == nullptr; };
   const auto named = [&](std::string_view op) { return fmt::format("{}: {}", arch.name, op); };
   if (lacks(arch.gemm)) return named("gemm");
-  if (lacks(arch.qkv_gemm)) return named("qkv_gemm");
   if (lacks(arch.split_gemm)) return named("split_gemm");
   if (lacks(arch.experts)) return named("experts");
   if (lacks(arch.prefill)) return named("prefill");
@@ -26,7 +25,6 @@ std::vector<Arch> with_launchers(std::vector<Arch> all, std::span<const Launcher
     const auto arch = std::ranges::find(all, own.of, &Arch::name);
     check(arch != all.end(), "launchers are of an architecture in architectures()");
     arch->gemm.launch = own.gemm;
-    arch->qkv_gemm.launch = own.qkv_gemm;
     arch->split_gemm.launch = own.split_gemm;
     arch->experts.launch = own.experts;
     arch->prefill.launch = own.prefill;

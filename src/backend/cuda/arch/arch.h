@@ -37,12 +37,6 @@ struct GemmKernel {
   bool codes = false;   // x is in codes of MXFP8 (InputType); such shapes alone are served
 };
 
-// The same for q, k and v, with bias, rope and the write into the cache at its end.
-struct QkvGemmKernel {
-  std::optional<Served<GemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
-  void (*launch)(const GemmArgs&, const RopeSumsArgs&, const GemmPlan&, const Launch&) = nullptr;
-};
-
 // The same with K split among CTAs; whoever reads the result adds the parts. Takes panels.
 struct SplitGemmKernel {
   std::optional<Served<SplitGemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
@@ -98,7 +92,6 @@ struct Arch {
   std::string_view name;
   bool (*runs_on)(const DeviceFacts&) = nullptr;
   GemmKernel gemm{};
-  QkvGemmKernel qkv_gemm{};
   SplitGemmKernel split_gemm{};
   ExpertsKernel experts{};
   PrefillKernel prefill{};
@@ -116,7 +109,6 @@ struct Arch {
 struct Launchers {
   std::string_view of;
   decltype(GemmKernel::launch) gemm = nullptr;
-  decltype(QkvGemmKernel::launch) qkv_gemm = nullptr;
   decltype(SplitGemmKernel::launch) split_gemm = nullptr;
   decltype(ExpertsKernel::launch) experts = nullptr;
   decltype(PrefillKernel::launch) prefill = nullptr;

@@ -1,7 +1,6 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
 // source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values as KvRow says; q f32, out f32 or rounded
-//      or, of a step of lone tokens, made here of qkv's sums (attend_sums.cuh)
 // grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's keys), see
 //      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
 //      and kv head adds the chunks' parts in their order
@@ -17,25 +16,18 @@
 // rounding: f32 sums, order fixed by the step's positions: bitwise repeatable
 
 #include "backend/cuda/attention/attend_parts.cuh"
-#include "backend/cuda/attention/attend_sums.cuh"
 #include "backend/cuda/attention/attend_tile.cuh"
 #include "backend/cuda/attention/attend_units.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
-#include <type_traits>
-
 namespace nibble::backend::cuda {
 
 inline constexpr int kMergeRow = kHeadDim + 8;  // floats of a head in shared memory: no bank conflicts
 
-// What the step's q, keys and values are: in their places, or sums in FlashArgs::qkv_sums.
-enum class DecodeInput : uint8_t { kTurned, kSums };
-
-template <class TheKv, int kTheWarps, int kTheStages, DecodeInput kTheInput>
+template <class TheKv, int kTheWarps, int kTheStages>
 struct DecodeTile {
   using Kv = TheKv;
-  static constexpr bool kSums = kTheInput == DecodeInput::kSums;
   static constexpr int kWarps = kTheWarps;
   static constexpr int kThreads = kWarps * kAttendLanes;
   static constexpr int kStepKeys = kDecodeStepKeys;
@@ -184,18 +176,13 @@ struct DecodeSteps {
       : args(a),
         pages(a.pages + int64_t{unit.row} * a.pages_per_row),
         keys(unit.keys()),
-        old(unit.visible.last - (Tile::kSums ? 1 : kMaxDecodeTokens)),
+        old(unit.visible.last - kMaxDecodeTokens),
         lane(static_cast<int>(threadIdx.x) % kAttendLanes),
         warp(static_cast<int>(threadIdx.x) / kAttendLanes) {
     ring = rings + static_cast<uint32_t>(warp * Tile::kStages * Tile::kStageBytes);
   }
   __device__ int first_key(int i) const { return keys.first + (warp + i * Tile::kWarps) * Tile::kStepKeys; }
   __device__ bool has(int i) const { return first_key(i) <= keys.last; }
-  // The step with the last key, where that is the token's own and the warp's; else -1.
-  __device__ int own_step() const {
-    const int step = (keys.last - keys.first) / Tile::kStepKeys;
-    return keys.last > old && step % Tile::kWarps == warp ? step / Tile::kWarps : -1;
-  }
   __device__ uint32_t stage(int i) const { return ring + static_cast<uint32_t>(i % Tile::kStages * Tile::kStageBytes); }
 
   // Of step i and the 31 behind it.
@@ -263,30 +250,16 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   }
   uint32_t q[kDimSteps][4];
   const SharedQuery<Tile> query{rings + Tile::kRingBytes + static_cast<uint32_t>(steps.lane) * 16, q};
-  std::conditional_t<Tile::kSums, QkvSumHeads<Tile>, NoQkvSums> heads(args.qkv_sums, unit.token);
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();  // not before: what follows would take bandwidth from what this waits for
   bool late = false;              // some of these steps have keys of this one; then nothing comes behind them
-  if constexpr (Tile::kSums) {
-    heads.turn();
-    const int own = steps.own_step();
-    if (own >= 0) heads.store_slot();  // where a later step of the warp, whose other keys have still to come, finds it
-    if (own >= 0 && own < kAhead) heads.store_stage(steps.stage(own), steps.keys.last - steps.first_key(own));
-#pragma unroll
-    for (int part = Tile::first_part(); part < kDimSteps; part += Tile::kWarps) {
-      query.put(part, heads.query(part).first);
-      query.put(part + kDimSteps, heads.query(part).second);
-    }
-    query.take();
-  } else {
-    for (int i = 0; i < kAhead; ++i) {
-      if (!steps.has(i) || steps.first_key(i) + Tile::kStepKeys - 1 <= steps.old) continue;
-      steps.copy(i, Keys::kNew);
-      late = true;
-    }
-    if (late) ptx::async_commit();
-    share_query<Tile>(args, unit, query);
+  for (int i = 0; i < kAhead; ++i) {
+    if (!steps.has(i) || steps.first_key(i) + Tile::kStepKeys - 1 <= steps.old) continue;
+    steps.copy(i, Keys::kNew);
+    late = true;
   }
+  if (late) ptx::async_commit();
+  share_query<Tile>(args, unit, query);
   for (int i = 0; steps.has(i); ++i) {
     if (late) {
       ptx::async_wait<0>();

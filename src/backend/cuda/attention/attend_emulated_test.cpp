@@ -78,7 +78,7 @@ struct Attempt {
     std::fill(q.begin(), q.end(), std::nanf(""));
     f.forget_step(keys);
     f.forget_step(values);
-    emulate_decode<Kv, DecodeInput::kTurned>(launch, a, plan);
+    emulate_decode<Kv>(launch, a, plan);
     for (const int count : finished) ASSERT_EQ(count, 0);
   }
 

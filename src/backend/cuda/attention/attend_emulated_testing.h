@@ -9,7 +9,7 @@
 
 namespace nibble::backend::cuda {
 
-template <class Kv, DecodeInput kInput>
+template <class Kv>
 void emulate_decode(const emulation::Launch& launch, const FlashArgs& args, const DecodePlan& plan) {
   const auto run = [&](auto tile) {
     ASSERT_EQ(plan.smem_bytes, decltype(tile)::kSharedBytes);
@@ -17,11 +17,11 @@ void emulate_decode(const emulation::Launch& launch, const FlashArgs& args, cons
   };
   constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
   if (plan.ring == kLarge) {
-    run(DecodeTile<Kv, kLarge.warps, kLarge.stages, kInput>{});
+    run(DecodeTile<Kv, kLarge.warps, kLarge.stages>{});
   } else if (plan.ring == kSmall) {
-    run(DecodeTile<Kv, kSmall.warps, kSmall.stages, kInput>{});
+    run(DecodeTile<Kv, kSmall.warps, kSmall.stages>{});
   } else {
-    run(DecodeTile<Kv, kLone.warps, kLone.stages, kInput>{});
+    run(DecodeTile<Kv, kLone.warps, kLone.stages>{});
   }
 }
 

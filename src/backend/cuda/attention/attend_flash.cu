@@ -31,27 +31,12 @@ void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, c
   launched(name, on);
 }
 
-template <class Kv, DecodeInput kInput>
+template <class Kv>
 void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
   constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
-  if (plan.ring == kLarge)
-    return launch_decode<DecodeTile<Kv, kLarge.warps, kLarge.stages, kInput>>(args, plan, name, on);
-  if (plan.ring == kSmall)
-    return launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages, kInput>>(args, plan, name, on);
-  launch_decode<DecodeTile<Kv, kLone.warps, kLone.stages, kInput>>(args, plan, name, on);
-}
-
-// Of pages of this type: q, k and v in their places, or sums.
-template <class Kv>
-void launch_input(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
-  const RopeSumsArgs& own = args.qkv_sums;
-  if (own.sums.splits == 0) return launch_ring<Kv, DecodeInput::kTurned>(args, plan, name, on);
-  check_args(own);
-  require_shape(own.sums.order == SplitSums::Order::kTiles, name, "sums by tiles", own.sums.splits);
-  require_shape(own.heads == args.heads && own.kv_heads == args.kv_heads && own.kv.keys == args.keys &&
-                    own.kv.values == args.values,
-                name, "sums of its own heads and pages", own.heads);
-  launch_ring<Kv, DecodeInput::kSums>(args, plan, name, on);
+  if (plan.ring == kLarge) return launch_decode<DecodeTile<Kv, kLarge.warps, kLarge.stages>>(args, plan, name, on);
+  if (plan.ring == kSmall) return launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages>>(args, plan, name, on);
+  launch_decode<DecodeTile<Kv, kLone.warps, kLone.stages>>(args, plan, name, on);
 }
 
 template <class Kv>
@@ -74,7 +59,7 @@ void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& pl
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
   const bool taken = with_page_type(
       type, [](const PageType& t) { return t.decode; },
-      [&]<KvDtype kType>() { launch_input<KvRow<kType>>(args, plan, name, on); });
+      [&]<KvDtype kType>() { launch_ring<KvRow<kType>>(args, plan, name, on); });
   require_shape(taken, name, "pages that it takes", static_cast<int64_t>(type));
 }
 

@@ -2,7 +2,6 @@
 
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/attention/attend_flash.h"
-#include "backend/cuda/attention/attend_sums_testing.h"
 #include "backend/cuda/attention/attend_testing.h"
 #include "backend/cuda/arch/sm90/attend.h"
 #include "backend/cuda/testing.h"
@@ -138,29 +137,6 @@ TEST_F(AttendFlash, decodes_many_sequences_by_lone_warps) {
   for (const AttendShape shape : {kModel, AttendShape{40, 8, 64}})
     for (const int window : {0, 128})
       for (const TestPages* values : kBoth) check(AttendFixture(shape, window, many, 29, *values), window == 0);
-}
-
-struct DeviceRun {
-  const Launch& on;
-  void turn(const RopeSumsArgs& args) const { any_rope_sums(args, on); }
-  void decode(const FlashArgs& args, const DecodePlan& plan, KvDtype type, const std::vector<uint8_t>& /*sums*/) const {
-    any_attend_decode(args, type, plan, on);
-  }
-};
-
-TEST_F(AttendFlash, decodes_of_sums_with_the_bits_of_rope_and_attention_one_after_the_other) {
-  for (const int count : {9, 33, 64, 256}) {  // every ring
-    std::vector<AttendSequence> edges, deep;
-    for (int i = 0; i < count; ++i) {
-      edges.push_back({1 + i * 37 % 200, 1});
-      deep.push_back({1 + i * 37 % 200 + (i % 40 == 7 ? 4000 : 0), 1});
-    }
-    for (const TestPages* values : kBoth) {
-      check_decode_of_sums<DeviceArray>(AttendFixture(kModel, 128, edges, 33, *values), 3, device(), DeviceRun{on_});
-      check_decode_of_sums<DeviceArray>(AttendFixture(kModel, 0, deep, 34, *values), 5, device(), DeviceRun{on_});
-    }
-  }
-  check_decode_of_sums<DeviceArray>(AttendFixture({40, 8, 64}, 1, {{64, 1}, {65, 1}}, 35), 8, device(), DeviceRun{on_});
 }
 
 TEST_F(AttendFlash, prefills_like_double_for_odd_token_counts_with_and_without_prefix) {

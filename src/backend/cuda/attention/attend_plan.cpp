@@ -28,10 +28,9 @@ void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens)
                    [](const AttendTile& a, const AttendTile& b) { return a.first_position < b.first_position; });
 }
 
-std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads, bool sums) {
-  return fmt::format("{} tokens{}, keys in at most {} chunks, grid {} x {}, {} warps, {} B shared", tokens,
-                     sums ? " made of qkv's sums" : "", plan.target, kv_heads, plan.grid, plan.ring.warps,
-                     plan.smem_bytes);
+std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads) {
+  return fmt::format("{} tokens, keys in at most {} chunks, grid {} x {}, {} warps, {} B shared", tokens, plan.target,
+                     kv_heads, plan.grid, plan.ring.warps, plan.smem_bytes);
 }
 
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {

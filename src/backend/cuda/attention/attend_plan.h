@@ -3,7 +3,7 @@
 // launchers: attend_flash.h.
 
 #include "backend/args.h"
-#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "base/dtype.h"
 
@@ -51,11 +51,6 @@ struct AttendShares {
 };
 // Overwrites `out`, whose memory is kept.
 void share_tokens(std::span<const Row> rows, AttendShares& out, int tile_tokens = kPrefillTokens);
-// Whether every row is one token, so that no token sees a key of the step but its own: then decode attention may make
-// them of qkv's sums itself.
-[[nodiscard]] constexpr bool lone_tokens(std::span<const Row> rows) {
-  return std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.tokens == 1; });
-}
 // The most tiles that a step makes.
 [[nodiscard]] constexpr int64_t max_attend_tiles(int64_t tokens) {
   return tokens / 8 + 1;  // two for 17 tokens is the worst
@@ -112,7 +107,6 @@ struct FlashArgs {
   int pages_per_row = 0, heads = 0, kv_heads = 0, window = 0;
   // Decode kernel
   const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
-  RopeSumsArgs qkv_sums{};  // with splits, by tiles: q and the step's keys and values are made of them; of lone_tokens
   int decode_count = 0;
   int target = 0;             // DecodePlan
   float* partials = nullptr;  // DecodeScratch floats
@@ -134,8 +128,8 @@ struct DecodePlan {
   DecodeRing ring;
   friend bool operator==(const DecodePlan&, const DecodePlan&) = default;
 };
-// What inspect prints of a launch; sums: of qkv's.
-[[nodiscard]] std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads, bool sums);
+// What inspect prints of a launch.
+[[nodiscard]] std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads);
 struct DecodeShape {
   int tokens = 0, kv_heads = 0;
   int row_bytes = 0;  // of a key or a value

@@ -17,7 +17,6 @@ struct HalfByteRow {
     return values / 2;
   }
   static constexpr int kChunks = kHeadDim / 2 / 16;
-  using Pair = uint8_t;
 
   static Scale scale_of(float most) { return half_byte_scale(most); }
   static float value(const uint8_t* codes, int at, Scale scale) {
@@ -27,14 +26,8 @@ struct HalfByteRow {
     for (int i = 0; i < kPiece; ++i) v[i] = value(code, i, scale);
   }
   static void store4(uint8_t* code, Scale scale, const float (&v)[4]) {
-    for (int i = 0; i < 2; ++i) code[i] = pair({v[2 * i], v[2 * i + 1]}, scale);
-  }
-  static Pair pair(const float2& x, Scale scale) {
-    return static_cast<Pair>(half_byte_code(x.x, scale) | half_byte_code(x.y, scale) << 4);
-  }
-  static void store_shared(uint32_t address, Pair pair) { smem[address] = pair; }
-  static void store_shared(uint32_t address, const Scale (&scales)[2]) {
-    for (uint32_t i = 0; i < 2; ++i) smem[address + i] = scales[i].bits;
+    for (int i = 0; i < 2; ++i)
+      code[i] = static_cast<uint8_t>(half_byte_code(v[2 * i], scale) | half_byte_code(v[2 * i + 1], scale) << 4);
   }
 
   static uint32_t chunk_at(int key, int chunk) {

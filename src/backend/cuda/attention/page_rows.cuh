@@ -12,7 +12,6 @@
 //   step s, lane 4g + t, register half h holds dimensions query_dim(s, t, h) and + 1 of q and k
 //   column tile j, lane 4g + t, i: out_dim(j, t, i)
 //   load_keys, load_values, mma, pack, half_of    operands of mma.sync.m16n8k16 from rows in shared memory
-//   pair             the codes of two values; store_shared: these, and a row's scales
 //   scale_of         of the largest magnitude of a block; where values do not stand alone
 
 #include "backend/cuda/attention/attend_plan.h"
@@ -79,7 +78,6 @@ template <>
 struct KvRow<KvDtype::kBf16> : AloneRow<uint16_t> {
   static constexpr KvDtype kType = KvDtype::kBf16;
   static constexpr int kPiece = 8;
-  using Pair = uint32_t;
 
   __device__ static float wide(uint32_t code) { return __uint_as_float(code << 16); }
   __device__ static void load(const uint8_t* code, Scale /*scale*/, float (&v)[kPiece]) {
@@ -126,8 +124,6 @@ struct KvRow<KvDtype::kBf16> : AloneRow<uint16_t> {
     ptx::mma_m16n8k16_bf16(d, a, b[0], b[1]);
   }
   __device__ static uint32_t pack(float low, float high) { return ptx::pack_bf16(low, high); }
-  __device__ static Pair pair(const float2& x, Scale /*scale*/) { return ptx::pack_bf16(x.x, x.y); }
-  __device__ static void store_shared(uint32_t address, Pair pair) { ptx::store_shared4(address, pair); }
   __device__ static float half_of(uint32_t pair, int high) {
     return __uint_as_float(high != 0 ? pair & 0xffff0000u : pair << 16);
   }
@@ -139,7 +135,6 @@ template <>
 struct KvRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
   static constexpr KvDtype kType = KvDtype::kE4m3;
   static constexpr int kPiece = 8;
-  using Pair = uint16_t;
 
   __device__ static void load(const uint8_t* code, Scale /*scale*/, float (&v)[kPiece]) {
     const uint2 eight = *reinterpret_cast<const uint2*>(code);
@@ -188,10 +183,6 @@ struct KvRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
     ptx::mma_m16n8k16(d, a, b[0], b[1]);
   }
   __device__ static uint32_t pack(float low, float high) { return ptx::pack_f16(low, high); }
-  __device__ static Pair pair(const float2& x, Scale /*scale*/) {
-    return static_cast<Pair>(ptx::to_e4m3(x.x) | uint32_t{ptx::to_e4m3(x.y)} << 8);
-  }
-  __device__ static void store_shared(uint32_t address, Pair pair) { ptx::store_shared2(address, pair); }
   __device__ static float half_of(uint32_t pair, int high) { return ptx::f16_half(pair, high); }
 };
 

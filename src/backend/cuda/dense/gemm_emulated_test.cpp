@@ -57,7 +57,7 @@ struct Sm90Dense {
   using Tile = DenseTile<kTokens>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens), {});
+    sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens));
   }
 };
 

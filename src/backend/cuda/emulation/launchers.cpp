@@ -145,10 +145,6 @@ void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on)
   check_mx_args(args);
   cut(kernel::sm121_mx_kernel(args), plan, on);
 }
-void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& rope, const GemmPlan& plan, const Launch& on) {
-  check_args(args, rope);
-  cut(kernel::kSm90QkvGemm, plan, on);
-}
 void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_args(args);
   const bool gate_up = args.order == layout::RowOrder::kGateUp;
@@ -166,9 +162,7 @@ void any_group_round(const GroupArgs& group, const RoundArgs& /*args*/, const La
 
 void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
   const Kernel kernel = kernel::kAttendDecode.of(type);
-  const bool sums = args.qkv_sums.sums.splits > 0;
-  if (sums) check_args(args.qkv_sums);
-  note(kernel, decode_tile(plan, args.decode_count, args.kv_heads, sums));
+  note(kernel, decode_tile(plan, args.decode_count, args.kv_heads));
   launched(kernel, on);
 }
 bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }

@@ -57,7 +57,6 @@ std::vector<Arch> built_architectures() {
       {.of = "neutral", .gemm = any_gemm, .experts = any_gemm, .prefill = any_attend_prefill, .peak = any_peak_mma},
       {.of = "sm90",
        .gemm = sm90_gemm,
-       .qkv_gemm = sm90_qkv_gemm,
        .split_gemm = sm90_split_gemm,
        .experts = sm90_gemm,
        .prefill = sm90_attend_prefill,

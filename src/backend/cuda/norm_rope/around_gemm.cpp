@@ -102,19 +102,6 @@ void check_args(const RopeSumsArgs& a) {
   static_cast<void>(page_type(a.kv.type));  // of one that there is
 }
 
-void check_args(const GemmArgs& a, const RopeSumsArgs& of_its_sums) {
-  GemmArgs product = a;
-  product.parts[0] = {of_its_sums.q, 0, a.rows};
-  check_args(product);
-  RopeSumsArgs rope = of_its_sums;
-  rope.sums = {of_its_sums.q, 1};
-  check_args(rope);
-  require_shape(page_type(rope.kv.type).alone, kernel::kRopeSums, "KV pages whose values stand alone",
-                static_cast<int64_t>(rope.kv.type));
-  require_shape(rope.rows() == a.rows && rope.tokens == a.tokens, kernel::kRopeSums,
-                "as many rows and tokens as the heads have", a.rows);
-}
-
 void check_args(const RouteTokensArgs& a) {
   constexpr Kernel kName = kernel::kRouteTokens;
   require_shape(a.tokens > 0 && a.tokens <= kRouteMaxTokens, kName, "1 to 512 tokens", a.tokens);

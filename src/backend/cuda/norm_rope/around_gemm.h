@@ -112,7 +112,6 @@ void check_args(const NormSumsArgs& args);
 void check_args(const RopeSumsArgs& args);
 void check_args(const RouteTokensArgs& args);
 void check_args(const RouteSumsArgs& args);
-void check_args(const GemmArgs& args, const RopeSumsArgs& of_its_sums);
 
 // Check the arguments, launch chained (chained_launch.cuh), return.
 void any_norm_sums(const NormSumsArgs& args, const Launch& on);

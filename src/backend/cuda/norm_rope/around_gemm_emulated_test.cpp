@@ -9,10 +9,8 @@
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
 #include "backend/cuda/experts/route_tokens.cuh"
-#include "backend/cuda/arch/sm90/dense_gemm.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
-#include "backend/cuda/attention/attend_emulated_testing.h"
-#include "backend/cuda/attention/attend_sums_testing.h"
+#include "backend/cuda/attention/attend_testing.h"
 #include "backend/cuda/attention/half_byte_testing.cuh"
 #include "backend/cuda/norm_rope/any_rope_kv.cuh"
 
@@ -86,18 +84,6 @@ TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cach
   check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvDtype::kE4m3}, run);
 }
 
-TEST(around_gemm_emulated, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_slots_of_every_cache) {
-  const auto run = [](const GemmArgs& args, const RopeSumsArgs& rope) {
-    using Tile = DenseTile<64>;
-    const emulation::Launch launch{.grid = 2, .threads = Tile::kThreads, .predecessor = {}};
-    ASSERT_EQ(emulation::run(launch, [&] { sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens), rope); }), "");
-  };
-  check_qkv<HostArray>({.tokens = 70, .heads = 4, .kv_heads = 1}, 192, run);
-  check_qkv<HostArray>({.tokens = 330, .heads = 3, .kv_heads = 1}, 192, run);  // more than rows
-  check_qkv<HostArray>({.tokens = 9, .heads = 8, .kv_heads = 1, .type = KvDtype::kF32}, 192, run);
-  check_qkv<HostArray>({.tokens = 5, .heads = 1, .kv_heads = 1, .type = KvDtype::kE4m3}, 384, run);
-}
-
 TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {
   const auto run = [](const RouteTokensArgs& args) {
     const RoutePlan plan = plan_route({args.tokens, args.hidden, args.experts}, 3);
@@ -144,115 +130,6 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
   check_split<HostArray>({.rows = 16, .cols = 2880, .tokens = 12, .sms = 1}, run);  // around the ring
   check_split<HostArray>({.rows = 64, .cols = 512, .tokens = 33, .sms = 3}, run);
   check_split<HostArray>({.rows = 32, .cols = 192, .tokens = 130, .sms = 132}, run);
-}
-
-// The slots of a step's keys and values. Emptied after each CTA: one CTA must fill each, and no other may need it.
-class Slots {
- public:
-  Slots(const RopeSumsArgs& args, const TestPages& pages)
-      : args_(args), pages_(pages), held_(2 * static_cast<size_t>(args.tokens * args.kv_heads)), stores_(held_.size()) {
-    each([&](size_t, std::span<uint8_t> codes, std::span<uint8_t> scales) {
-      std::ranges::fill(codes, kEmpty);
-      std::ranges::fill(scales, kEmpty);
-    });
-  }
-  void take() {
-    each([&](size_t i, std::span<uint8_t> codes, std::span<uint8_t> scales) {
-      if (std::ranges::all_of(codes, [](uint8_t byte) { return byte == kEmpty; })) return;
-      held_[i].assign(codes.begin(), codes.end());
-      held_[i].insert(held_[i].end(), scales.begin(), scales.end());
-      stores_[i]++;
-      std::ranges::fill(codes, kEmpty);
-      std::ranges::fill(scales, kEmpty);
-    });
-  }
-  void put_back() {
-    each([&](size_t i, std::span<uint8_t> codes, std::span<uint8_t> scales) {
-      ASSERT_EQ(held_[i].size(), codes.size() + scales.size());
-      std::copy_n(held_[i].begin(), codes.size(), codes.begin());
-      std::copy_n(held_[i].end() - std::ssize(scales), scales.size(), scales.begin());
-    });
-    EXPECT_EQ(stores_, std::vector<int>(stores_.size(), 1)) << "CTAs that stored each key, then each value";
-  }
-
- private:
-  static constexpr uint8_t kEmpty = 0xff;
-  template <class Visit>
-  void each(const Visit& visit) {
-    size_t i = 0;
-    for (void* pages : {args_.kv.keys, args_.kv.values})
-      for (int t = 0; t < args_.tokens; ++t)
-        for (int head = 0; head < args_.kv_heads; ++head) {
-          const auto row = static_cast<size_t>(place_in_pages(args_.kv_slots[t], args_.kv_heads, head) / kHeadDim);
-          auto* const first = static_cast<uint8_t*>(pages);
-          const auto size = [](int64_t bytes) { return static_cast<size_t>(bytes); };
-          visit(i++, std::span(first + pages_.codes_at(row, kHeadDim), size(code_bytes(pages_.type, kHeadDim))),
-                std::span(first + pages_.scales_at(row, kHeadDim), size(scale_bytes(pages_.type, kHeadDim))));
-        }
-  }
-
-  const RopeSumsArgs& args_;
-  const TestPages& pages_;
-  std::vector<std::vector<uint8_t>> held_;
-  std::vector<int> stores_;
-};
-
-// Decode attention, and rope_sums before it or within.
-template <class Row>
-struct EmulatedRun {
-  const TestPages& pages;
-
-  void turn(const RopeSumsArgs& args) const { emulate_rope_sums(args); }
-  // The kernel before leaves `sums`.
-  void decode(const FlashArgs& args, const DecodePlan& plan, KvDtype type, const std::vector<uint8_t>& sums) const {
-    ASSERT_EQ(type, Row::kType);
-    emulation::Launch launch{.grid = args.kv_heads, .threads = plan.ring.warps * kAttendLanes, .grid_y = plan.grid};
-    if (args.qkv_sums.sums.splits == 0) return emulate_decode<Row, DecodeInput::kTurned>(launch, args, plan);
-    auto* const at = static_cast<uint8_t*>(const_cast<void*>(args.qkv_sums.sums.at));
-    std::fill_n(at, sums.size(), uint8_t{0xff});
-    launch.predecessor = [&] { std::copy(sums.begin(), sums.end(), at); };
-    Slots slots(args.qkv_sums, pages);
-    launch.after_cta = [&] { slots.take(); };
-    emulate_decode<Row, DecodeInput::kSums>(launch, args, plan);
-    slots.put_back();
-  }
-};
-
-template <class Row>
-void check_of_sums_in(const TestPages& pages, const AttendShape& shape, int window,
-                      const std::vector<AttendSequence>& sequences, int splits) {
-  check_decode_of_sums<HostArray>(AttendFixture(shape, window, sequences, 33, pages), splits,
-                                  {.sms = 3, .sm_smem_bytes = 233472}, EmulatedRun<Row>{pages});
-}
-void check_of_sums(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences, int splits) {
-  check_of_sums_in<KvRow<KvDtype::kBf16>>(kBf16Pages, shape, window, sequences, splits);
-  check_of_sums_in<KvRow<KvDtype::kE4m3>>(kE4m3Pages, shape, window, sequences, splits);
-}
-
-TEST(around_gemm_emulated, decode_attention_of_sums_at_page_and_window_edges) {
-  std::vector<AttendSequence> edges;
-  for (const int context : {1, 2, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 130, 257}) edges.push_back({context, 1});
-  for (const int window : {0, 128}) check_of_sums({8, 1, 64}, window, edges, 3);  // lone warps
-  check_of_sums({3, 1, 64}, 1, {edges.begin() + 5, edges.end()}, 5);              // of four
-  for (const int context : {1, 17, 128, 129}) check_of_sums({6, 2, 64}, 128, {{context, 1}, {40, 1}}, 8);
-}
-
-TEST(around_gemm_emulated, decode_attention_of_sums_splits_a_long_sequence_and_stores_its_key_once) {
-  check_of_sums({8, 1, 64}, 0, {{2049, 1}}, 3);
-  check_of_sums({8, 2, 64}, 0, {{400, 1}, {5, 1}, {705, 1}}, 1);
-  std::vector<AttendSequence> many(14, {9, 1});
-  many[3] = {700, 1};
-  many[9] = {321, 1};
-  check_of_sums({8, 1, 64}, 0, many, 2);
-}
-
-// With whole warps of query heads and of others: the emulated warps' exchanges want all lanes. Four query heads to a kv
-// head at least.
-TEST(around_gemm_emulated, decode_attention_of_sums_in_half_byte_pages) {
-  std::vector<AttendSequence> edges;
-  for (const int context : {1, 16, 17, 63, 64, 65, 128, 129, 257}) edges.push_back({context, 1});
-  for (const int window : {0, 128}) check_of_sums_in<HalfByteRow>(kHalfBytePages, {8, 2, 64}, window, edges, 3);
-  check_of_sums_in<HalfByteRow>(kHalfBytePages, {8, 2, 64}, 0, {{700, 1}, {5, 1}}, 2);
 }
 
 // Rows of f32 pages as a type's pages hold them: codes, and scales behind a page's codes.

@@ -88,21 +88,6 @@ TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
     }
 }
 
-TEST_F(AroundGemm, the_gemm_of_q_k_and_v_turns_its_sums_and_fills_the_slots_of_every_cache) {
-  if (!hopper_) GTEST_SKIP() << "no Hopper here";
-  for (const int tile : kDenseTokens) {
-    const auto run = [&](const GemmArgs& args, const RopeSumsArgs& rope) {
-      const GemmShape shape{args.rows, args.cols, args.tokens, 1, layout::Packing::kBf16};
-      sm90_qkv_gemm(args, rope, plan_sm90_gemm(shape, 2, tile), on_);  // which take work after work
-    };
-    for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
-      check_qkv<DeviceArray>({.tokens = tile + 9, .heads = 9, .kv_heads = 2, .type = type}, 384, run);
-    check_qkv<DeviceArray>({.tokens = 3, .heads = 3, .kv_heads = 1}, 512, run);
-    check_qkv<DeviceArray>({.tokens = 330, .heads = 3, .kv_heads = 1}, 384, run);  // more than rows
-    check_qkv<DeviceArray>({.tokens = 260, .heads = 8, .kv_heads = 1}, 2880, run);
-  }
-}
-
 TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
   for (const int tokens : kEdgeTokens) route({.tokens = tokens, .hidden = 384, .experts = 32, .topk = 4});
   route({.tokens = 65, .hidden = 2880, .experts = 128, .topk = 4});

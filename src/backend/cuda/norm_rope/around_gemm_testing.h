@@ -327,35 +327,4 @@ void check_rope(const RopeCase& c, const Run& run) {
   f.compare([&](int t) { return row_of_sums(c, sums, f.bias(), t); }, 0);
 }
 
-// The GEMM that turns what it multiplies.
-template <template <class> class Memory, class Run>
-void check_qkv(const RopeCase& c, int cols, const Run& run) {
-  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.heads << " + 2 x " << c.kv_heads << " heads, " << cols
-                                  << " columns, type " << static_cast<int>(c.type));
-  const RopeFixture<Memory> f(c);
-  const auto rows = static_cast<int>(f.bias().size());
-  const GemmMatrix w(layout::Packing::kBf16, rows, cols, layout::RowOrder::kHeads64, 5);
-  const std::vector<uint16_t> x = random_16(true, int64_t{c.tokens} * cols, 6);
-  const Memory<uint8_t> weights(w.packed);
-  const Memory<uint16_t> on_x(in_panels(x, cols, c.tokens));
-  const RopeSumsArgs rope = f.args({});
-  const GemmArgs args{.order = layout::RowOrder::kHeads64,
-                      .weights = weights.get(),
-                      .bias = rope.bias,
-                      .x = on_x.get(),
-                      .rows = rows,
-                      .cols = cols,
-                      .tokens = c.tokens,
-                      .x_rows = static_cast<int>(panel_rows(c.tokens))};
-  check_args(args, rope);
-  run(args, rope);
-  const auto row_of = [&](int t) {
-    std::vector<double> row;
-    for (int r = 0; r < rows; ++r)
-      row.push_back(w.dot(r, x.data() + int64_t{t} * cols, true).value + f.bias()[static_cast<size_t>(r)].to_float());
-    return row;
-  };
-  f.compare(row_of, kGemmError * 8 * cols);  // |w| is at most 1, |x| at most 4; two of them
-}
-
 }  // namespace nibble::backend::cuda

@@ -129,7 +129,6 @@ constexpr KernelShare kShares[] = {
 
     // GEMMs.
     {.kernel = "sm90_split_gemm", .step_us = 2.5, .unit = kWgmma, .matrix = 0.75, .from = kH100Dense},
-    {.kernel = "sm90_dense_gemm<qkv>", .step_us = 6, .unit = kWgmma, .matrix = 0.59, .from = kH100Prompts},
     {.kernel = "sm90_dense_gemm", .step_us = 3, .unit = kWgmma, .matrix = 0.64, .from = kH100Stores},
     // With weights in L2, or none loaded, it takes nearly as long: what holds it is widening them.
     {.kernel = "sm90_mxfp4_gemm<",

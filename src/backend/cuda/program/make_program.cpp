@@ -364,27 +364,7 @@ class Maker {
       args.rounded.at = b.at.gemm_x;
     });
     for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
-    const int n = tokens();
-    const auto with_rope = first_serving<QkvGemmKernel, GemmPlan>(args_.card, &Arch::qkv_gemm, shape);
-    if (with_rope && pages_.alone && !split_gemm_for(shape)) {
-      return planned(with_rope->kernel, with_rope->plan, {kQ, kK, kV, kQBias, kKBias, kVBias},
-                     [=, plan = with_rope->plan, launch = with_rope->op.launch](const Binding& b, const Launch& on) {
-                       const RopeSumsArgs rope = rope_of(b, n);
-                       launch({.packing = shape.packing,
-                               .order = layout::RowOrder::kHeads64,
-                               .weights = b.w.qkv.data,
-                               .bias = rope.bias,
-                               .x = b.at.gemm_x,
-                               .rows = to_int(shape.rows),
-                               .cols = to_int(shape.cols),
-                               .tokens = n,
-                               .x_rows = in.rows},
-                              rope, plan, on);
-                     });
-    }
     qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
-    attend_applies_rope_ = flash_ && qkv_sums_.order == SplitSums::Order::kTiles && lone_tokens(args_.step.rows);
-    if (attend_applies_rope_) hold(Slot::kQ, Held::kNothing);
   }
 
   // Of the sums that attn_in left.
@@ -402,7 +382,7 @@ class Maker {
     stage_ = Stage::kAttend;
     if (plain()) {
       plain_rope_kv();
-    } else if (qkv_sums_.splits > 0 && !attend_applies_rope_) {
+    } else if (qkv_sums_.splits > 0) {
       rope_sums();
     }
     for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
@@ -466,19 +446,12 @@ class Maker {
                                            .row_bytes = to_int(page_row_bytes(pages_.dtype, d_.head_dim)),
                                            .window = window},
                                           attend_device(args_.card.facts));
-      Node& own = add(kernel::kAttendDecode.of(pages_.dtype),
-                      decode_tile(plan, count, to_int(d_.kv_heads), attend_applies_rope_),
-                      attend_applies_rope_ ? Roles{kQBias, kKBias, kVBias} : Roles{},
-                      [=, applies_rope = attend_applies_rope_, sums = qkv_sums_](const Binding& b, const Launch& on) {
+      Node& own = add(kernel::kAttendDecode.of(pages_.dtype), decode_tile(plan, count, to_int(d_.kv_heads)), {},
+                      [=](const Binding& b, const Launch& on) {
                         FlashArgs args = args_of(b);
                         args.decode_tokens = b.step.decode_tokens;
                         args.decode_count = count;
                         args.target = plan.target;
-                        if (applies_rope) {
-                          args.qkv_sums = rope_of(b, n);
-                          args.qkv_sums.sums = sums;
-                          args.qkv_sums.sums.at = b.at.gemm_y;
-                        }
                         b.kernels.attend_decode(args, b.kv().type, plan, on);
                       });
       own.shared_bytes = plan.smem_bytes;
@@ -1160,7 +1133,6 @@ class Maker {
   bool fused_ = false;                 // the decode kernels in their fused form
   bool dense_gemms_ = false;           // GEMMs instead of them
   bool experts_gemms_ = false;         // likewise for the experts
-  bool attend_applies_rope_ = false;   // decode attention makes q, k and v of qkv's sums
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
   SplitSums qkv_sums_;
   Delta delta_;

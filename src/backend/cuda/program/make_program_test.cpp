@@ -191,7 +191,8 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
     const cuda::Program planned = plan(decode(tokens), {});
     EXPECT_THAT(kernels(planned, Stage::kAttnIn),
                 ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "sm90_split_gemm"));
-    EXPECT_THAT(tile(planned, "any_attend_decode<bf16>"), HasSubstr("tokens made of qkv's sums"));
+    EXPECT_THAT(kernels(planned, Stage::kAttend),
+                ElementsAre("any_rope_sums_f32", "any_attend_decode<bf16>", "any_attend_decode<bf16>"));
     EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("sm90_split_gemm"));
     EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
     EXPECT_EQ(tile(planned, "any_route_tokens_f32_bf16"),
@@ -201,20 +202,10 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
             cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).to_string());
   EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("sm90_dense_gemm"));
   EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnIn),
-              ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "sm90_dense_gemm<qkv>"));
+              ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "sm90_dense_gemm"));
   EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut), ElementsAre("any_gemm<bf16>"));
   EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
               ElementsAre("sm90_mxfp4_gemm"));
-  // Only of steps of lone tokens does attention make q, k and v itself, and only where it decodes on tensor cores.
-  std::vector<Row> two = decode(9), chunk = decode(9);
-  two.push_back({9, 2, 5000});
-  chunk.push_back({9, 30, 30});
-  for (const cuda::Program& planned :
-       {plan(two, {}), plan(chunk, {}), plan(decode(9), {.options = {.attention = Attention::kReference}}),
-        plan(decode(9), {.options = {.kv = Kv::kF32}}), plan(decode(9), {.card = kGb10})}) {
-    EXPECT_EQ(kernels(planned, Stage::kAttend).front(), "any_rope_sums_f32");
-    for (const PlannedStage& s : planned.nodes) EXPECT_THAT(s.tile, Not(HasSubstr("made of")));
-  }
   // Attention that does not round leaves it to a kernel of its own.
   EXPECT_THAT(kernels(plan(decode(9), {.options = {.attention = Attention::kReference}}), Stage::kAttnOut),
               ElementsAre("any_round_f32", "sm90_split_gemm"));
@@ -359,8 +350,9 @@ TEST(make_program, new_tokens_decide_between_decode_and_prefill_attention) {
     return kernels(plan(rows, {.options = flash}), Stage::kAttend);
   };
   EXPECT_THAT(attend(decode(1)), ElementsAre(decodes, decodes));  // both kinds of layers
-  EXPECT_THAT(attend(kPrompt), ElementsAre(prefills, prefills));
-  EXPECT_THAT(attend({{0, 1, 5000}, {1, 512, 512}}), ElementsAre(decodes, prefills, decodes, prefills));
+  EXPECT_THAT(attend(kPrompt), ElementsAre("any_rope_sums_f32", prefills, prefills));
+  EXPECT_THAT(attend({{0, 1, 5000}, {1, 512, 512}}),
+              ElementsAre("any_rope_sums_f32", decodes, prefills, decodes, prefills));
 }
 
 TEST(make_program, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
@@ -403,7 +395,6 @@ TEST(make_program, pages_whose_values_do_not_stand_alone_are_written_by_rope_sum
       const cuda::Program long_rows = plan(rows, on);
       const std::vector<std::string> names = both(long_rows);
       EXPECT_THAT(std::vector(names.end() - 3, names.end()), ElementsAre(rope, any, any));
-      EXPECT_THAT(names, Not(testing::Contains("sm90_dense_gemm<qkv>")));
       EXPECT_TRUE(long_rows.shares.decode.empty() && long_rows.shares.prefill.empty());
     }
   }
@@ -411,8 +402,7 @@ TEST(make_program, pages_whose_values_do_not_stand_alone_are_written_by_rope_sum
   whole.pages->prefill = true;
   EXPECT_THAT(kernels(plan(kPrompt, whole), Stage::kAttend),
               ElementsAre(rope, "any_attend_prefill<e4m3>", "any_attend_prefill<e4m3>"));
-  // A step's lone tokens on Hopper: attention makes its keys of the sums itself.
-  EXPECT_THAT(kernels(plan(decode(64), asked), Stage::kAttend), ElementsAre(decodes, decodes));
+  EXPECT_THAT(kernels(plan(decode(64), asked), Stage::kAttend), ElementsAre(rope, decodes, decodes));
   Asked marlin = asked;
   marlin.options.moe = MoeKernel::kMarlin;
   EXPECT_THAT(both(plan(decode(40), marlin)), IsSupersetOf({std::string("gemv<dense, bf16>"), rope, decodes}));

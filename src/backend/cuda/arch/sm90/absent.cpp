@@ -27,8 +27,4 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*o
   require_shape(false, kernel::kSm90DenseGemm, "a build for sm_90a", args.tokens);
 }
 
-void sm90_qkv_gemm(const GemmArgs& args, const RopeSumsArgs& /*rope*/, const GemmPlan& /*plan*/, const Launch& /*on*/) {
-  require_shape(false, kernel::kSm90QkvGemm, "a build for sm_90a", args.tokens);
-}
-
 }  // namespace nibble::backend::cuda

@@ -1,13 +1,11 @@
 #pragma once
-// y = W·x for many tokens on wgmma, W and x in bf16; of q, k and v also bias, rope and the write into their places
-// source: torch/model.py, Linear and RotaryEmbedding; arguments: dense/gemm_plan.h GemmArgs, around_gemm.h
-// RopeSumsArgs
+// y = W·x for many tokens on wgmma, W and x in bf16
+// source: torch/model.py, Linear; arguments: dense/gemm_plan.h GemmArgs
 // W    layout/packed.h     x  layout/wgmma_b.h panels
 // grid one CTA per SM takes every gridDim.x-th work: 16 tiles of 16 rows, kTokens tokens; or 12, and all tokens
 // warps two warpgroups multiply and store, two row tiles a warp, or three, one a warp; one more copies 64 k of both a
 //      stage, on into the next work
 // mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
-// rope its table and the slots come through the ring, too, behind a work's operands
 // bytes, flops: cost()
 // measured 2026-11-22 H100, 120b: 2048 tokens qkv 89 us, o 72; 8192: 417, 311; 256 tokens' logits 495, in two
 //      tiles of tokens 539. A work of o and 192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and
@@ -16,9 +14,7 @@
 
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/dense/gemm_weights.cuh"
-#include "backend/cuda/attention/head_quads.cuh"
 #include "backend/cuda/arch/sm90/gemm_rings.cuh"
-#include "backend/cuda/arch/sm90/turn_stage.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
@@ -33,16 +29,16 @@ namespace nibble::backend::cuda {
 template <int kTheTokens>
 struct DenseTile {
   static constexpr int kTokens = kTheTokens;
-  static constexpr bool kTurns = kTokens != kDenseWide;
+  static constexpr bool kWide = kTokens == kDenseWide;
   static constexpr int kRowTiles = dense_row_tiles(kTokens);
-  static constexpr int kColumns = kTurns ? kTokens : kTokens / 2;  // of a wgmma
+  static constexpr int kColumns = kWide ? kTokens / 2 : kTokens;  // of a wgmma
   static constexpr int kParts = kTokens / kColumns;
-  static constexpr int kOwn = kTurns ? 2 : 1;      // row tiles of a warp
+  static constexpr int kOwn = kWide ? 1 : 2;       // row tiles of a warp
   static constexpr int kWarps = kRowTiles / kOwn;  // that multiply
   static constexpr int kConsumers = kWarps * layout::kWarpLanes;
   static constexpr int kCopiers = 8 * kRowTiles;
   static constexpr int kThreads = kConsumers + 4 * layout::kWarpLanes;
-  static constexpr int kConsumerRegisters = kTurns ? 240 : 160, kProducerRegisters = kTurns ? 24 : 32;
+  static constexpr int kConsumerRegisters = kWide ? 160 : 240, kProducerRegisters = kWide ? 32 : 24;
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread; none come to a CTA later
   static_assert(kConsumers * kConsumerRegisters + (kThreads - kConsumers) * kProducerRegisters <=
                 kThreads * kLaunchRegisters);
@@ -111,7 +107,7 @@ __device__ __forceinline__ GemmWork work_at(const GemmArgs& args, const DenseWal
 // The warps that copy all that their CTA multiplies, in order: 8 lanes a row tile of weights as it lies packed, which
 // runs through the slices, and one of them also x.
 template <class Tile>
-__device__ __forceinline__ void copy_operands(const GemmArgs& args, const RopeSumsArgs& rope, const DenseWalk& walk,
+__device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseWalk& walk,
                                               const DenseRing<Tile>& ring) {
   const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
   if (thread >= Tile::kCopiers) return;
@@ -141,14 +137,6 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const RopeSu
       for (int at = 0; at < Tile::kPieceBytes; at += layout::kAtomRowBytes)
         ptx::async_copy16(stage + own + static_cast<uint32_t>(at), weights + at, ptx::Fill::kCopy);
       ptx::mbarrier_arrive_behind_copies(full);
-    }
-    if constexpr (Tile::kTurns) {
-      if (rope.q == nullptr) continue;
-      ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
-      TurnStage<Tile>::copy(rope, work, ring.stage(place.stage), thread);
-      if (thread == 0) ptx::mbarrier_arrive(ring.full(place.stage));  // for x, which there is none of
-      ptx::mbarrier_arrive_behind_copies(ring.full(place.stage));
-      place.next();
     }
   }
   ptx::async_wait<0>();
@@ -200,16 +188,6 @@ struct DenseConsumer {
 #pragma unroll
       for (uint32_t& word : step) ptx::keep(word);
     }
-  }
-  // A stage that holds no operands.
-  __device__ __forceinline__ uint32_t take() const {
-    ptx::mbarrier_wait(at.full, at.parity);
-    return at.stage;
-  }
-  __device__ __forceinline__ void give_back() {
-    ptx::fence_async_proxy();  // bulk copies write where others did
-    ptx::mbarrier_arrive(Cursor::empty(at.full));
-    at.next();
   }
   __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
     constexpr int kOwn = Tile::kOwn;
@@ -298,63 +276,9 @@ __device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork&
   }
 }
 
-// What any_rope_sums_f32 does, from registers: a lane has dimensions d and d + 32 of a head. stage: TurnStage.
-// kQueries: whether the head, which holds all of a warp's rows, is one of q: a loop of their own, since as many
-// instructions as unrolled ones of both take long to come.
-template <class Tile, bool kQueries>
-__device__ __forceinline__ void store_heads(const RopeSumsArgs& rope, const GemmWork& work, int row_tile,
-                                            const typename DenseConsumer<Tile>::Sums (&sums)[2], uint32_t stage) {
-  using Turns = TurnStage<Tile>;
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
-  const int head = row_tile / kHeadTiles, d = row_tile % kHeadTiles * 8 + lane / 4;
-  const bool is_key = head < rope.heads + rope.kv_heads;
-  if (__any_sync(0xffffffffu, head >= rope.heads + 2 * rope.kv_heads)) return;
-  const int pitch = rope.heads * kGemvHeadDim;
-  uint32_t turns[2][2];  // of the first two tokens and the row tiles
-  for (int i = 0; i < 2; ++i)
-    for (int t = 0; t < 2; ++t) turns[i][t] = stage + Turns::cosine(own + i, d + 8 * t);
-  float* q = rope.q + int64_t{work.first + own} * pitch + head * kGemvHeadDim + d;
-#pragma unroll
-  for (int n = 0; n < Tile::kTokens / 8; ++n) {
-    if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {  // tokens
-      const int token = 8 * n + own + i;
-      if (token >= work.count) continue;
-      int64_t place = 0;
-      if constexpr (!kQueries)
-        place = place_in_pages(static_cast<int>(ptx::load_shared4(stage + Turns::slot(token))), rope.kv_heads,
-                               head - rope.heads - (is_key ? 0 : rope.kv_heads));
-#pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        float first = sums[t][n][i], second = sums[t][n][2 + i];
-        if (kQueries || is_key) {
-          const uint32_t at = turns[i][t] + static_cast<uint32_t>(8 * n * Turns::kBytes);
-          const float cosine = __uint_as_float(ptx::load_shared4(at));
-          const float sine = __uint_as_float(ptx::load_shared4(at + Turns::kBytes / 2));
-          const float turned = first * cosine - second * sine;
-          second = second * cosine + first * sine;
-          first = turned;
-        }
-        if constexpr (kQueries) {
-          q[i * pitch + 8 * t] = first;
-          q[i * pitch + 8 * t + kHalfHead] = second;
-        } else {
-          void* const pages = is_key ? rope.kv.keys : rope.kv.values;
-          store_page(pages, rope.kv.type, place + d + 8 * t, first);
-          store_page(pages, rope.kv.type, place + d + 8 * t + kHalfHead, second);
-        }
-      }
-    }
-    q += int64_t{8} * pitch;
-  }
-}
-
-// rope.q: null where the results are args.parts. The bias is args'.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    sm90_dense_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ DenseWalk walk,
-                    const __grid_constant__ RopeSumsArgs rope) {
+    sm90_dense_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ DenseWalk walk) {
   extern __shared__ __align__(128) uint8_t smem[];
   const DenseRing<Tile> ring(smem);
   if (threadIdx.x == 0) ring.init();
@@ -363,7 +287,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   ptx::grid_dependency_wait();
   if (threadIdx.x >= Tile::kConsumers) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
-    copy_operands<Tile>(args, rope, walk, ring);
+    copy_operands<Tile>(args, walk, ring);
   } else {
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
     DenseConsumer<Tile> consumer(ring);
@@ -374,20 +298,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       auto again = static_cast<uint32_t>(i);
       ptx::keep(again);  // else what is known of the work takes registers while it multiplies
       const GemmWork work = work_at<Tile>(args, walk, static_cast<int>(again));
-      const int row_tile = work.first_row_tile + Tile::kOwn * consumer.warp;
-      if constexpr (Tile::kTurns) {
-        if (rope.q != nullptr) {
-          const uint32_t stage = consumer.take();
-          if (__any_sync(0xffffffffu, row_tile < rope.heads * kHeadTiles)) {
-            store_heads<Tile, true>(rope, work, row_tile, sums, stage);
-          } else {
-            store_heads<Tile, false>(rope, work, row_tile, sums, stage);
-          }
-          consumer.give_back();
-          continue;
-        }
-      }
-      store_part<Tile>(args, work, row_tile, sums);
+      store_part<Tile>(args, work, work.first_row_tile + Tile::kOwn * consumer.warp, sums);
     }
   }
 }

@@ -29,11 +29,6 @@ int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const Devi
   return split_count(rows, cols, card.multiprocessors) * split_pitch(std::min<int64_t>(tokens, kSplitMaxTokens), rows);
 }
 
-std::optional<Served<GemmPlan>> serve_sm90_qkv_gemm(const GemmShape& s, const DeviceFacts& card) {
-  if (s.packing != Packing::kBf16 || s.tokens <= kSplitMaxTokens) return std::nullopt;
-  return Served<GemmPlan>{kernel::kSm90QkvGemm, plan_sm90_gemm(s, card.multiprocessors)};
-}
-
 std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const DeviceFacts& card) {
   if (s.wide_scales) return std::nullopt;
   const GemmPlan first = plan_sm90_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card.multiprocessors);
@@ -65,7 +60,6 @@ Arch sm90() {
       .name = "sm90",
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
       .gemm = {.serve = serve_sm90_gemm, .panels = true},
-      .qkv_gemm = {.serve = serve_sm90_qkv_gemm},
       .split_gemm = {.serve = serve_sm90_split_gemm, .most_values = most_split_values},
       .experts = {.serve = serve_sm90_experts, .by_place = true},
       .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},

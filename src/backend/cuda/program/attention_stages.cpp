@@ -1,0 +1,281 @@
+// The launches of attention: norm, q, k and v, rope, the attention itself, o.
+
+#include "backend/cuda/program/maker.h"
+
+namespace nibble::backend::cuda {
+namespace {
+
+RopeSumsArgs rope_of(const Binding& b, int tokens) {
+  return {.bias = b.w.q_bias,
+          .q = b.at.q,
+          .cosine = b.at.rope_cosine,
+          .sine = b.at.rope_sine,
+          .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
+          .kv = b.kv(),
+          .tokens = tokens,
+          .heads = to_int(b.config.dims.heads),
+          .kv_heads = to_int(b.config.dims.kv_heads)};
+}
+
+}  // namespace
+
+void Maker::choose_prefill() {
+  share_tokens(args_.step.rows, program_.shares);
+  if (program_.shares.prefill.empty()) return;
+  for (const Arch& arch : args_.card.arches) {
+    if (arch.prefill.serve == nullptr) continue;
+    const std::optional<Kernel> own = arch.prefill.serve(pages_);
+    if (!own) continue;
+    prefill_ = arch.prefill;
+    prefill_kernel_ = *own;
+    return share_tokens(args_.step.rows, program_.shares, prefill_.tile_tokens);
+  }
+  program_.shares = {};
+  flash_ = false;
+}
+
+void Maker::attn_in() {
+  stage_ = Stage::kAttnIn;
+  if (plain()) return plain_attn_in();
+  add(kernel::kRopeTable, per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
+    b.kernels.rope_table({.positions = b.step.positions,
+                          .inv_freq = b.at.rope_inv_freq,
+                          .cosine = b.at.rope_cosine,
+                          .sine = b.at.rope_sine,
+                          .tokens = n,
+                          .half = to_int(b.config.dims.head_dim / 2),
+                          .concentration = b.config.rope_concentration},
+                         on);
+  }).layers = InLayers::kFirst;
+  if (dense_gemms_) return gemm_attn_in();
+  const Packing packed = packing(kQ);
+  const Delta::Form left = experts_delta().form;
+  const bool parts = left == Delta::Form::kParts, rows = parts || left == Delta::Form::kRows;
+  if (!rows) add_experts().layers = InLayers::kAfterFirst;
+  if (fused_) hold(Slot::kResidual, Held::kSum);
+  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
+  const auto input = [parts, rows, fused = fused_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
+    const bool adds = rows && b.layer > 0;
+    return RowsIn{.x = b.at.residual,
+                  .delta = {adds ? b.at.delta[0] : nullptr, adds && parts ? b.at.delta[1] : nullptr},
+                  .sum = fused ? b.at.residual_sum : nullptr,
+                  .norm = b.w.attn_norm,
+                  .eps = b.config.rms_eps,
+                  .in_mxfp8 = in_mxfp8};
+  };
+  if (!pages_.alone) {  // whole rows: rope_sums has them
+    dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV},
+          [input](const Binding& b) { return DenseArgs{.weights = b.w.qkv.data, .in = input(b), .y = b.at.qkv}; });
+    qkv_sums_ = {nullptr, 1};
+    return;
+  }
+  gemv(by_packing(kernel::kGemvQkv, packed), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
+       {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
+       [input, n = tokens_](const Binding& b, const GemvPlan& plan, const Launch& on) {
+         const Dims& d = b.config.dims;
+         const int64_t rope = d.head_dim / 2;
+         for (int64_t t = 0; t < n; t += kGemvTokens) {
+           RowsIn in = input(b);
+           in.x += t * d.hidden;
+           b.kernels.qkv({.packing = b.w.qkv.packing,
+                          .weights = b.w.qkv.data,
+                          .bias = b.w.q_bias,
+                          .in = in,
+                          .q = b.at.q + t * d.q_width(),
+                          .cosine = b.at.rope_cosine + t * rope,
+                          .sine = b.at.rope_sine + t * rope,
+                          .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)] + t,
+                          .kv = b.kv(),
+                          .heads = to_int(d.heads),
+                          .kv_heads = to_int(d.kv_heads),
+                          .cols = to_int(d.hidden),
+                          .tokens = to_int(std::min<int64_t>(kGemvTokens, n - t))},
+                         plan, on);
+         }
+       });
+}
+
+void Maker::plain_attn_in() {
+  rmsnorm(kAttnNorm, tokens_, [](const Binding& b) {
+    const bool adds = b.layer > 0;
+    return RmsnormLaunch{.x = b.at.residual,
+                         .delta = adds ? b.at.delta[0] : nullptr,
+                         .sum = adds ? b.at.residual : nullptr,
+                         .scale = b.w.attn_norm};
+  });
+  linear("q", tokens_, {d_.q_width(), d_.hidden}, {kQ, kQBias}, [](const Binding& b) {
+    return LinearLaunch{.weight = b.w.q, .bias = b.w.q_bias, .x = b.at.normed, .out = b.at.q};
+  });
+  linear("k", tokens_, {d_.kv_width(), d_.hidden}, {kK, kKBias}, [](const Binding& b) {
+    return LinearLaunch{.weight = b.w.k, .bias = b.w.k_bias, .x = b.at.normed, .out = b.at.k};
+  });
+  linear("v", tokens_, {d_.kv_width(), d_.hidden}, {kV, kVBias}, [](const Binding& b) {
+    return LinearLaunch{.weight = b.w.v, .bias = b.w.v_bias, .x = b.at.normed, .out = b.at.v};
+  });
+}
+
+void Maker::plain_rope_kv() {
+  add(kernel::kRopeKv.of(pages_.dtype), per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
+    const Dims& d = b.config.dims;
+    b.kernels.rope_kv({.q = b.at.q,
+                       .k = b.at.k,
+                       .v = b.at.v,
+                       .positions = b.step.positions,
+                       .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
+                       .rope_inv_freq = b.at.rope_inv_freq,
+                       .kv = b.kv(),
+                       .tokens = n,
+                       .heads = to_int(d.heads),
+                       .kv_heads = to_int(d.kv_heads),
+                       .head_dim = to_int(d.head_dim),
+                       .rope_concentration = b.config.rope_concentration},
+                      on);
+  });
+}
+
+void Maker::gemm_attn_in() {
+  const GemmShape shape = shape_of(kQ, tokens_);
+  const GemmInput in = input_of(shape, true);
+  norm_sums({kAttnNorm}, experts_delta(), [in](const Binding& b, NormSumsArgs& args) {
+    if (b.layer == 0) args.experts = {};
+    args.norm = b.w.attn_norm;
+    args.rounded = in;
+    args.rounded.at = b.at.gemm_x;
+  });
+  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
+  qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
+}
+
+void Maker::rope_sums() {
+  add(kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
+      [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b, const Launch& on) {
+        RopeSumsArgs rope = rope_of(b, n);
+        rope.sums = sums;
+        rope.sums.at = gemms ? b.at.gemm_y : b.at.qkv;
+        b.kernels.rope_sums(rope, on);
+      });
+}
+
+void Maker::attend() {
+  stage_ = Stage::kAttend;
+  if (plain()) {
+    plain_rope_kv();
+  } else if (qkv_sums_.splits > 0) {
+    rope_sums();
+  }
+  for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
+}
+
+void Maker::attend(LayerKind kind) {
+  const auto place = [&](Node& own, const std::vector<Row>& rows) {
+    own.kind = kind;
+    own.cost += cost_.of(stage_, kind, {.rows = rows});
+  };
+  const int n = tokens(), window = kind == LayerKind::kSliding ? to_int(d_.sliding_window) : 0;
+  const auto of_kind = static_cast<size_t>(kind);
+  if (!flash_) {
+    return place(add(kernel::kAttend.of(pages_.dtype),
+                     fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
+                     [=](const Binding& b, const Launch& on) {
+                       b.kernels.attend({.q = b.at.q,
+                                         .out = b.at.attn,
+                                         .sinks = b.step.sinks ? b.w.sinks : nullptr,
+                                         .token_row = b.step.token_row,
+                                         .positions = b.step.last_key,
+                                         .pages = b.step.pages[of_kind],
+                                         .kv = b.kv(),
+                                         .pages_per_row = b.step.pages_per_row[of_kind],
+                                         .tokens = n,
+                                         .heads = to_int(b.config.dims.heads),
+                                         .kv_heads = to_int(b.config.dims.kv_heads),
+                                         .head_dim = to_int(b.config.dims.head_dim),
+                                         .window = window},
+                                        on);
+                     }),
+                 {args_.step.rows.begin(), args_.step.rows.end()});
+  }
+  if (attend_stores_input()) {
+    program_.attn_input = input_of(shape_of(kO, tokens_), true);
+    hold(Slot::kAttn, in_codes(program_.attn_input.type) ? Held::kNothing : Held::kInput);  // others are not rounded
+  }
+  const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {
+    FlashArgs args{.q = b.at.q,
+                   .out = b.at.attn,
+                   .sinks = b.step.sinks ? b.w.sinks : nullptr,
+                   .token_row = b.step.token_row,
+                   .positions = b.step.last_key,
+                   .pages = b.step.pages[of_kind],
+                   .keys = b.kv().keys,
+                   .values = b.kv().values,
+                   .pages_per_row = b.step.pages_per_row[of_kind],
+                   .heads = to_int(b.config.dims.heads),
+                   .kv_heads = to_int(b.config.dims.kv_heads),
+                   .window = window,
+                   .partials = b.at.attend_partials,
+                   .finished = b.at.attend_finished};
+    if (to_input) args.rounded = {b.at.gemm_x, in.type, in.rows};
+    return args;
+  };
+  std::vector<Row> decodes, prefills;
+  for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
+  if (const auto count = to_int(std::ssize(program_.shares.decode)); count > 0) {
+    const DecodePlan plan = plan_decode({.tokens = count,
+                                         .kv_heads = to_int(d_.kv_heads),
+                                         .row_bytes = to_int(page_row_bytes(pages_.dtype, d_.head_dim)),
+                                         .window = window},
+                                        attend_device(args_.card.facts));
+    Node& own = add(kernel::kAttendDecode.of(pages_.dtype), decode_tile(plan, count, to_int(d_.kv_heads)), {},
+                    [=](const Binding& b, const Launch& on) {
+                      FlashArgs args = args_of(b);
+                      args.decode_tokens = b.step.decode_tokens;
+                      args.decode_count = count;
+                      args.target = plan.target;
+                      b.kernels.attend_decode(args, b.kv().type, plan, on);
+                    });
+    own.shared_bytes = plan.smem_bytes;
+    place(own, decodes);
+  }
+  if (program_.shares.prefill.empty()) return;
+  const auto tiles = std::ssize(program_.shares.prefill);
+  const PrefillPlan plan = prefill_.plan(tiles, d_.kv_heads, args_.card.facts);
+  place(add(prefill_kernel_, plan.tile, {},
+            [=, launch = prefill_.launch, ctas = plan.ctas](const Binding& b, const Launch& on) {
+              FlashArgs args = args_of(b);
+              args.tiles = b.step.attend_tiles;
+              args.tile_count = to_int(tiles);
+              args.ctas = ctas;
+              launch(args, b.kv().type, on);
+            }),
+        prefills);
+}
+
+bool Maker::attend_stores_input() const {
+  if (!flash_ || !dense_gemms_) return false;
+  const GemmInput in = input_of(shape_of(kO, tokens_), true);
+  if (!in_codes(in.type)) return !in.in_mxfp8;
+  return program_.shares.prefill.empty() || prefill_.codes;
+}
+
+void Maker::attn_out() {
+  stage_ = Stage::kAttnOut;
+  const Roles reads = {kO, kOBias};
+  delta_ = {};
+  if (plain()) {
+    return linear("o", tokens_, {d_.hidden, d_.q_width()}, reads, [](const Binding& b) {
+      return LinearLaunch{.weight = b.w.o_rows, .bias = b.w.o_bias, .x = b.at.attn, .out = b.at.delta[0]};
+    });
+  }
+  const GemmShape shape = shape_of(kO, tokens_);
+  if (dense_gemms_) {
+    if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
+    const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; });
+    delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits};
+    hold(Slot::kDelta, Held::kNothing);
+    return;
+  }
+  dense(shape, tokens_, reads, [](const Binding& b) {
+    return DenseArgs{.weights = b.w.o.data, .bias = b.w.o_bias, .in = {.x = b.at.attn}, .y = b.at.delta[0]};
+  });
+}
+
+}  // namespace nibble::backend::cuda

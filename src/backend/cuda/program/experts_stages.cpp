@@ -1,0 +1,444 @@
+// The launches of the experts: who goes where, and both products.
+
+#include "backend/cuda/program/maker.h"
+
+#include "backend/cuda/experts/gemv_int8.h"
+#include "backend/cuda/experts/grouped_plan.h"
+#include "base/error.h"
+
+namespace nibble::backend::cuda {
+namespace {
+
+ExpertChoice choice(const Binding& b) {
+  return {.logits = b.at.router_logits,
+          .expert_ids = b.at.expert_ids,
+          .expert_weights = b.at.expert_weights,
+          .experts = to_int(b.config.dims.experts),
+          .topk = to_int(b.config.dims.topk)};
+}
+
+// For who does not tell others.
+ExpertChoice choice_again(const Binding& b) {
+  ExpertChoice again = choice(b);
+  again.expert_ids = nullptr;
+  again.expert_weights = nullptr;
+  return again;
+}
+
+}  // namespace
+
+void Maker::choose_experts() {
+  const ExpertsShape shape{.hidden = d_.hidden,
+                           .inter = d_.inter,
+                           .pairs = tokens_ * d_.topk,
+                           .experts = d_.experts,
+                           .activations = activations_,
+                           .wide_scales = args_.wide_scales,
+                           .tile_tokens = tokens_of(args_.run.moe_tile)};
+  for (const Arch& arch : args_.card.arches) {
+    if (arch.experts.serve == nullptr) continue;
+    const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, args_.card.facts);
+    if (!plan) continue;
+    experts_ = arch.experts;
+    experts_plan_ = *plan;
+    return;
+  }
+  check(false, "the last architecture's experts serve every shape");
+}
+
+void Maker::route() {
+  stage_ = Stage::kRoute;
+  const int n = tokens();
+  hold(Slot::kResidual, Held::kFloats);
+  if (fused_) {
+    const bool exact = !rounds(activations_);
+    hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
+    add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
+        {kMlpNorm, kRouter, kRouterBias}, [n, exact](const Binding& b, const Launch& on) {
+          b.kernels.router({.x = b.at.residual_sum,
+                            .delta = b.at.delta[0],
+                            .sum = b.at.residual,
+                            .norm = b.w.mlp_norm,
+                            .weight = b.w.router,
+                            .bias = b.w.router_bias,
+                            .normed = exact ? nullptr : b.at.normed,
+                            .rounded = b.at.normed_f16,
+                            .logits = b.at.router_logits,
+                            .hidden = to_int(b.config.dims.hidden),
+                            .experts = to_int(b.config.dims.experts),
+                            .tokens = n,
+                            .eps = b.config.rms_eps},
+                           on);
+        });
+    for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kNothing);  // moe_up chooses
+    return;
+  }
+  if (plain()) {
+    rmsnorm(kMlpNorm, tokens_, [](const Binding& b) {
+      return RmsnormLaunch{.x = b.at.residual, .delta = b.at.delta[0], .sum = b.at.residual, .scale = b.w.mlp_norm};
+    });
+    return route_plainly();
+  }
+  const bool by_tiles = router_by_tiles(tuned_, tokens_);
+  if (delta_.form == Delta::Form::kSums && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
+  norm_sums({kMlpNorm}, delta_,
+            [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
+                const Binding& b, NormSumsArgs& args) {
+              args.norm = b.w.mlp_norm;
+              args.normed = b.at.normed;
+              if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+              if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = codes};
+            });
+  hold(Slot::kNormed, Held::kFloats);
+  if (!by_tiles) return route_plainly();
+  const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors);
+  add(kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias}, [n, plan](const Binding& b, const Launch& on) {
+    b.kernels.route_tokens({.x = b.at.normed,
+                            .weight = b.w.router,
+                            .bias = b.w.router_bias,
+                            .logits = b.at.router_logits,
+                            .ids = b.at.expert_ids,
+                            .weights = b.at.expert_weights,
+                            .finished = b.at.route_finished,
+                            .tokens = n,
+                            .hidden = to_int(b.config.dims.hidden),
+                            .experts = to_int(b.config.dims.experts),
+                            .topk = to_int(b.config.dims.topk)},
+                           plan, on);
+  }).shared_bytes = plan.smem_bytes;
+}
+
+void Maker::route_plainly() {
+  linear("router", tokens_, {d_.experts, d_.hidden}, {kRouter, kRouterBias}, [](const Binding& b) {
+    return LinearLaunch{.weight = b.w.router, .bias = b.w.router_bias, .x = b.at.normed, .out = b.at.router_logits};
+  });
+  top_experts();
+}
+
+void Maker::top_experts() {
+  add(kernel::kTopExperts, "a warp per token", {}, [n = tokens()](const Binding& b, const Launch& on) {
+    b.kernels.top_experts({.logits = b.at.router_logits,
+                           .ids = b.at.expert_ids,
+                           .weights = b.at.expert_weights,
+                           .tokens = n,
+                           .experts = to_int(b.config.dims.experts),
+                           .topk = to_int(b.config.dims.topk)},
+                          on);
+  });
+}
+
+void Maker::route_sums() {
+  norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_);
+  if (!norms_while_rounding_) {
+    norm_sums({kMlpNorm}, delta_,
+              [exact = !rounds(activations_), to_codes = experts_take_codes(), codes = experts_plan_.input](
+                  const Binding& b, NormSumsArgs& args) {
+                args.norm = b.w.mlp_norm;
+                if (to_codes) {
+                  args.rounded = {.at = b.at.gemm_x, .type = codes};
+                } else if (exact) {
+                  args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+                } else {
+                  args.normed = b.at.normed;
+                }
+              });
+  }
+  const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
+  hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
+  add(kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
+      [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b, const Launch& on) {
+        const NormSumsArgs left = adds ? delta.sums(b, n) : NormSumsArgs{};
+        b.kernels.route_sums({.x = b.at.residual,
+                              .sums = left.sums,
+                              .bias = left.bias,
+                              .norm = b.w.mlp_norm,
+                              .weight = b.w.router,
+                              .router_bias = b.w.router_bias,
+                              .inverse = b.at.inverse,
+                              .logits = b.at.router_logits,
+                              .ids = b.at.expert_ids,
+                              .weights = b.at.expert_weights,
+                              .tokens = n,
+                              .hidden = to_int(b.config.dims.hidden),
+                              .experts = to_int(b.config.dims.experts),
+                              .topk = to_int(b.config.dims.topk),
+                              .eps = b.config.rms_eps},
+                             on);
+      });
+}
+
+void Maker::moe() {
+  stage_ = Stage::kMoe;
+  const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
+  delta_ = experts_delta();
+  if (plain()) return plain_moe(up, down);
+  for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kFloats);
+  if (!experts_take_codes())
+    round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
+                 tokens_ * d_.hidden);
+  if (experts_gemms_) {
+    gemm_moe(up, down);
+  } else if (fused_ && moe_ != MoeKernel::kGemv) {
+    fused_moe(up, down);
+  } else {
+    grouped_moe(up, down);
+  }
+  hold(Slot::kDelta, delta_.form == Delta::Form::kParts  ? Held::kParts
+                     : delta_.form == Delta::Form::kRows ? Held::kFloats
+                                                         : Held::kNothing);
+}
+
+Delta Maker::experts_delta() const {
+  if (plain()) return {};
+  if (experts_gemms_) return {Delta::Form::kExpertsBf16};
+  if (!fused_ || moe_ == MoeKernel::kGemv) return {Delta::Form::kExpertsF32};
+  return {few_pairs() ? Delta::Form::kParts : Delta::Form::kRows};
+}
+
+Node& Maker::add_experts() {
+  return norm_sums({}, experts_delta(), [](const Binding&, NormSumsArgs&) {});
+}
+
+void Maker::fused_moe(const Roles& up, const Roles& down) {
+  const int n = tokens();
+  row_warps(kernel::kMoeUp, d_.hidden, kMoeUpWish, up,
+            [n](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+              b.kernels.moe_up({.weights = b.w.gate_up.data,
+                                .bias = b.w.gate_up_bias,
+                                .x = b.at.normed_f16,
+                                .choice = choice(b),
+                                .u = b.at.expert_hidden_f16,
+                                .hidden = to_int(b.config.dims.hidden),
+                                .inter = to_int(b.config.dims.inter),
+                                .tokens = n,
+                                .swiglu_limit = b.config.swiglu_limit},
+                               plan, on);
+            });
+  hold(Slot::kExpertHidden, Held::kF16);
+  round_hidden(tokens_ * d_.topk);
+  if (few_pairs()) {
+    constexpr int kParts = 2;
+    return gemv(kernel::kGemvMoeDown, {d_.hidden, d_.inter, kParts}, 1, down,
+                [n](const Binding& b, const GemvPlan& plan, const Launch& on) {
+                  b.kernels.gemv_moe_down({.weights = b.w.down.data,
+                                           .bias = b.w.down_bias,
+                                           .u = b.at.expert_hidden_f16,
+                                           .choice = choice_again(b),
+                                           .y = {b.at.delta[0], b.at.delta[1]},
+                                           .hidden = to_int(b.config.dims.hidden),
+                                           .inter = to_int(b.config.dims.inter),
+                                           .tokens = n,
+                                           .parts = kParts},
+                                          plan, on);
+                });
+  }
+  row_warps(kernel::kMoeDown, d_.inter, kMoeDownWish, down,
+            [n](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+              b.kernels.moe_down({.weights = b.w.down.data,
+                                  .bias = b.w.down_bias,
+                                  .u = b.at.expert_hidden_f16,
+                                  .choice = choice_again(b),
+                                  .y = b.at.delta[0],
+                                  .sums = b.at.expert_out,
+                                  .finished = b.at.down_finished,
+                                  .hidden = to_int(b.config.dims.hidden),
+                                  .inter = to_int(b.config.dims.inter),
+                                  .tokens = n},
+                                 plan, on);
+            });
+}
+
+void Maker::grouped_moe(const Roles& up, const Roles& down) {
+  const bool int8 = moe_ == MoeKernel::kGemv;
+  const int n = tokens();
+  const int64_t pairs = tokens_ * d_.topk;
+  if (int8 && fused_) top_experts();
+  const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, d_.inter, gemv_);
+  add(kernel::kGroupTiles, "a CTA per expert", {}, [n, tile](const Binding& b, const Launch& on) {
+    b.kernels.group_tiles({.expert_ids = b.at.expert_ids,
+                           .pairs = b.at.moe_pairs,
+                           .tiles = b.at.moe_tiles,
+                           .tile_counts = b.at.moe_tile_counts,
+                           .tokens = n,
+                           .topk = to_int(b.config.dims.topk),
+                           .experts = to_int(b.config.dims.experts),
+                           .tile_tokens = tile},
+                          on);
+  });
+  const auto groups = [](const Binding& b) {
+    return MoeGroups{b.at.moe_pairs, b.at.moe_tiles, b.at.moe_tile_counts, to_int(b.config.dims.topk)};
+  };
+  const auto up_args = [groups](const Binding& b) {
+    return GroupedUpArgs{.weights = b.w.gate_up.data,
+                         .bias = b.w.gate_up_bias,
+                         .x = b.at.normed_f16,
+                         .groups = groups(b),
+                         .u = b.at.expert_hidden_f16,
+                         .hidden = to_int(b.config.dims.hidden),
+                         .inter = to_int(b.config.dims.inter),
+                         .swiglu_limit = b.config.swiglu_limit};
+  };
+  const auto down_args = [groups](const Binding& b) {
+    return GroupedDownArgs{.weights = b.w.down.data,
+                           .bias = b.w.down_bias,
+                           .u = b.at.expert_hidden_f16,
+                           .groups = groups(b),
+                           .y = b.at.expert_out,
+                           .hidden = to_int(b.config.dims.hidden),
+                           .inter = to_int(b.config.dims.inter)};
+  };
+  hold(Slot::kExpertHidden, int8 ? Held::kInt8 : Held::kF16);
+  if (int8) {
+    const GemvInt8Plan first = plan_gemv_int8(2 * d_.inter, pairs, d_.experts),
+                       second = plan_gemv_int8(d_.hidden, pairs, d_.experts);
+    add(kernel::kInt8Up, first.to_string(), up,
+        [=](const Binding& b, const Launch& on) { b.kernels.int8_up(up_args(b), first, on); });
+    round_hidden(pairs);
+    add(kernel::kInt8Down, second.to_string(), down,
+        [=](const Binding& b, const Launch& on) { b.kernels.int8_down(down_args(b), second, on); });
+    return;
+  }
+  row_warps(kernel::kGroupedUp, d_.hidden, kGrouped, up,
+            [=](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+              b.kernels.grouped_up(up_args(b), plan, on);
+            });
+  round_hidden(pairs);
+  row_warps(kernel::kGroupedDown, d_.inter, kGrouped, down,
+            [=](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+              b.kernels.grouped_down(down_args(b), plan, on);
+            });
+}
+
+void Maker::gemm_moe(const Roles& up, const Roles& down) {
+  const bool by_place = experts_.by_place;
+  const int64_t pairs = tokens_ * d_.topk;
+  const GemmPlan first = experts_plan_.first, second = experts_plan_.second;
+  group_and_round(by_place, first.tokens);
+  const int places = to_int(max_places(pairs, d_.experts));
+  const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
+  // Both products; the second one reads what it is told of `down`.
+  const auto args_of = [=](const Binding& b) {
+    return GemmArgs{.packing = Packing::kMxfp4,
+                    .order = layout::RowOrder::kGateUp,
+                    .weights = b.w.gate_up.data,
+                    .bias = b.w.gate_up_bias,
+                    .x = by_place ? b.at.gemm_placed_x : b.at.gemm_x,
+                    .rows = to_int(2 * b.config.dims.inter),
+                    .cols = to_int(b.config.dims.hidden),
+                    .tokens = to_int(pairs),
+                    .tiles = b.at.gemm_tiles,
+                    .tile_count = b.at.gemm_tile_counts,
+                    .pairs = b.at.gemm_pairs,
+                    .x_share = by_place ? 1 : to_int(b.config.dims.topk),
+                    .experts = to_int(b.config.dims.experts),
+                    .x_rows = by_place ? places : 0,
+                    .u = b.at.gemm_u,
+                    .swiglu_limit = b.config.swiglu_limit,
+                    .codes = codes};
+  };
+  const auto down_of = [](const Binding& b) {
+    return GemmDown{b.w.down.data, b.w.down_bias, reinterpret_cast<uint16_t*>(b.at.gemm_y)};
+  };
+  hold(Slot::kExpertHidden, experts_take_codes() ? Held::kCodes : by_place ? Held::kPlaces : Held::kF16);
+  program_.hidden_codes = codes;
+  program_.hidden_in_gemm = true;
+  const auto launch = experts_.launch;
+  if (experts_plan_.at_once) {
+    return planned(experts_plan_.gate_up, first, {kGateUp, kGateUpBias, kDown, kDownBias},
+                   [=](const Binding& b, const Launch& on) {
+                     GemmArgs args = args_of(b);
+                     args.down = down_of(b);
+                     launch(args, first, on);
+                   });
+  }
+  planned(experts_plan_.gate_up, first, up, [=](const Binding& b, const Launch& on) { launch(args_of(b), first, on); });
+  if (!experts_take_codes())
+    round_blocks([](const Binding&) -> float* { return nullptr; },
+                 [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
+                 (by_place ? places : pairs) * d_.inter);
+  planned(experts_plan_.down, second, down, [=](const Binding& b, const Launch& on) {
+    GemmArgs args = args_of(b);
+    args.down = down_of(b);
+    launch(down_alone(args), second, on);
+  });
+}
+
+void Maker::group_and_round(bool by_place, int tile_tokens) {
+  const auto group_of = [=, n = tokens()](const Binding& b) {
+    return GroupArgs{.expert_ids = b.at.expert_ids,
+                     .pairs = b.at.gemm_pairs,
+                     .places = b.at.gemm_places,
+                     .tiles = b.at.gemm_tiles,
+                     .tile_counts = b.at.gemm_tile_counts,
+                     .tokens = n,
+                     .topk = to_int(b.config.dims.topk),
+                     .experts = to_int(b.config.dims.experts),
+                     .tile_tokens = tile_tokens};
+  };
+  const int places = to_int(max_places(tokens_ * d_.topk, d_.experts));
+  const auto round_of = [=, n = tokens(), norms = norms_while_rounding_](const Binding& b) {
+    RoundArgs args{.from = norms ? b.at.residual : b.at.normed,
+                   .to = {.at = b.at.gemm_x, .type = input_type(Packing::kMxfp4)},
+                   .tokens = n,
+                   .cols = to_int(b.config.dims.hidden),
+                   .inverse = norms ? b.at.inverse : nullptr,
+                   .norm = norms ? b.w.mlp_norm : nullptr};
+    if (by_place) {
+      args.to = {b.at.gemm_placed_x, args.to.type, places};
+      args.places = b.at.gemm_places;
+      args.copies = to_int(b.config.dims.topk);
+    }
+    return args;
+  };
+  if (group_while_rounding(by_place, tokens_ * d_.topk)) {
+    add(kernel::kGroupRound, "8 values per thread", {},
+        [=](const Binding& b, const Launch& on) { b.kernels.group_round(group_of(b), round_of(b), on); });
+    return;
+  }
+  add(kernel::kGroupTiles, "a CTA per expert", {},
+      [=](const Binding& b, const Launch& on) { b.kernels.group_tiles(group_of(b), on); });
+  if (experts_take_codes()) return;
+  add(kernel::kRound, "8 values per thread", {},
+      [=](const Binding& b, const Launch& on) { b.kernels.round(round_of(b), on); });
+}
+
+void Maker::plain_moe(const Roles& up, const Roles& down) {
+  constexpr int kWarps = 4;  // moe.cu
+  const int64_t tiles = max_moe_tiles(tokens_ * d_.topk, d_.experts);
+  const auto grid = [&](int64_t units) {
+    return fmt::format("2 rows x up to {} tokens of an expert per warp, {} x at most {} CTAs", kMoeTileTokens,
+                       (units + kWarps - 1) / kWarps, tiles);
+  };
+  const auto args_of = [n = tokens()](const Binding& b) {
+    const Dims& d = b.config.dims;
+    return MoeLaunch{.x = b.at.normed,
+                     .expert_ids = b.at.expert_ids,
+                     .expert_weights = b.at.expert_weights,
+                     .gate_up = b.w.gate_up_rows,
+                     .down = b.w.down_rows,
+                     .gate_up_bias = b.w.gate_up_bias,
+                     .down_bias = b.w.down_bias,
+                     .hidden_out = b.at.expert_hidden,
+                     .delta = b.at.delta[0],
+                     .pairs = b.at.moe_pairs,
+                     .tiles = b.at.moe_tiles,
+                     .tile_count = b.at.moe_tile_counts,
+                     .down_out = b.at.expert_out,
+                     .tokens = n,
+                     .topk = to_int(d.topk),
+                     .experts = to_int(d.experts),
+                     .hidden = to_int(d.hidden),
+                     .inter = to_int(d.inter),
+                     .swiglu_limit = b.config.swiglu_limit};
+  };
+  add(kernel::kPlainGroup, "1 CTA", {},
+      [=](const Binding& b, const Launch& on) { b.kernels.plain_group(args_of(b), on); });
+  add(kernel::kPlainGateUp, grid(d_.inter), up,
+      [=](const Binding& b, const Launch& on) { b.kernels.plain_gate_up(args_of(b), on); });
+  add(kernel::kPlainDown, grid(d_.hidden / 2), down,
+      [=](const Binding& b, const Launch& on) { b.kernels.plain_down(args_of(b), on); });
+  add(kernel::kPlainCombine, per_token(tokens_), {},
+      [=](const Binding& b, const Launch& on) { b.kernels.plain_combine(args_of(b), on); });
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,308 @@
+#pragma once
+// Makes a program, stage by stage: what make_program.cpp, attention_stages.cpp and experts_stages.cpp share. Nobody
+// else includes it.
+
+#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/dense/linear_plan.h"
+#include "backend/cuda/dense/row_warps_plan.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/program/choices.h"
+#include "backend/cuda/program/delta.h"
+#include "backend/cuda/program/program.h"
+#include "backend/cuda/quantise/round_blocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+[[nodiscard]] constexpr int to_int(int64_t value) { return static_cast<int>(value); }
+
+// The first of a card's architectures whose kernel of an operation serves a shape: the kernel, and what it is asked to
+// do; or none.
+template <class Op, class Plan>
+struct Chosen {
+  Op op{};
+  Kernel kernel;
+  Plan plan;
+};
+template <class Op, class Plan>
+std::optional<Chosen<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const GemmShape& shape) {
+  for (const Arch& arch : card.arches)
+    if ((arch.*op).serve != nullptr)
+      if (const std::optional<Served<Plan>> served = (arch.*op).serve(shape, card.facts))
+        return Chosen<Op, Plan>{arch.*op, served->kernel, served->plan};
+  return std::nullopt;
+}
+
+class Maker {
+ public:
+  explicit Maker(const ProgramArgs& args);
+  Program make() &&;
+
+ private:
+  using Packing = layout::Packing;
+  using enum WeightRole;
+  using Roles = std::vector<WeightRole>;
+
+  // The stages, in make_program.cpp, attention_stages.cpp and experts_stages.cpp.
+  void embed();
+  void attn_in();
+  void attend();
+  void attn_out();
+  // Of what attn_out or moe left.
+  void reduce_delta();
+  void route();
+  void moe();
+  void logits();
+
+  // Of attention.
+  // Where none takes long rows of such pages, the general kernel has the whole step.
+  void choose_prefill();
+  void plain_attn_in();
+  void plain_rope_kv();
+  void gemm_attn_in();
+  // Of the sums that attn_in left.
+  void rope_sums();
+  void attend(LayerKind kind);
+  // Whether attention leaves its result as o's GEMM takes it; else a pass does. What is rounded to values is left to a
+  // pass: only cards that have no GEMM for codes round so.
+  [[nodiscard]] bool attend_stores_input() const;
+
+  // Of the experts.
+  void choose_experts();
+  void route_plainly();
+  void top_experts();
+  // The GEMMs' rounding takes the residual and its inverses; whoever else multiplies gets the norm.
+  void route_sums();
+  [[nodiscard]] Delta experts_delta() const;
+  // Before a kernel that does not add them itself.
+  Node& add_experts();
+  void fused_moe(const Roles& up, const Roles& down);
+  void grouped_moe(const Roles& up, const Roles& down);
+  void gemm_moe(const Roles& up, const Roles& down);
+  // The pairs by expert, and x as gate_up wants it, where it is not there yet: a row per token, or a row per place.
+  void group_and_round(bool by_place, int tile_tokens);
+  void plain_moe(const Roles& up, const Roles& down);
+
+  [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
+  [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
+
+  // Which kernels of the card's architectures take the step's work.
+  using Gemm = Chosen<GemmKernel, GemmPlan>;
+  using SplitGemm = Chosen<SplitGemmKernel, SplitGemmPlan>;
+  [[nodiscard]] GemmShape shape_of(WeightRole role, int64_t tokens) const;
+  [[nodiscard]] Gemm gemm_for(const GemmShape& shape) const;
+  [[nodiscard]] std::optional<SplitGemm> split_gemm_for(const GemmShape& shape) const;
+  // Where the kernel that takes this shape finds its input. sums: split, where some kernel does.
+  [[nodiscard]] GemmInput input_of(const GemmShape& shape, bool sums) const;
+  [[nodiscard]] bool rounds_dense(WeightRole role) const {
+    return rounds(args_.run.dense_activations) && args_.config.dense.of(role).has_value();
+  }
+
+  [[nodiscard]] int tokens() const { return to_int(tokens_); }
+  // Whether the step's experts multiply codes, which the norm and gate_up's launch make (ExpertsPlan::input).
+  [[nodiscard]] bool experts_take_codes() const { return experts_gemms_ && in_codes(experts_plan_.input); }
+  // From this stage on.
+  void hold(Slot slot, Held as) {
+    for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)
+      program_.held[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
+  }
+
+  template <class Do>
+  Node& add(Kernel kernel, std::string tile, const Roles& reads, Do launch) {
+    Node& own = program_.nodes.emplace_back();
+    own.stage = stage_;
+    own.kernel = std::string(kernel.name);
+    own.tile = std::move(tile);
+    for (const WeightRole role : reads) own.cost += cost_.of(role, args_.step);
+    own.launch = std::move(launch);
+    return own;
+  }
+  [[nodiscard]] static std::string per_token(int64_t tokens) { return fmt::format("a CTA per token, {} CTAs", tokens); }
+
+  // Of a fused step: down is a gemv, whose columns are the pairs.
+  [[nodiscard]] bool few_pairs() const { return tokens_ * d_.topk <= kGemvTokens; }
+
+  // Launches that several stages have.
+
+  template <class Args>
+  void rmsnorm(WeightRole norm, int64_t rows, Args args_of) {
+    add(kernel::kRmsnorm, per_token(rows), {norm}, [=](const Binding& b, const Launch& on) {
+      RmsnormLaunch args = args_of(b);
+      args.out = b.at.normed;
+      args.rows = to_int(rows);
+      args.hidden = to_int(b.config.dims.hidden);
+      args.eps = b.config.rms_eps;
+      b.kernels.rmsnorm(args, on);
+    });
+  }
+
+  struct LinearShape {
+    int64_t rows, cols;
+  };
+  template <class Args>
+  void linear(std::string_view what, int64_t tokens, const LinearShape& shape, const Roles& reads, Args args_of) {
+    const LinearTile tile = linear_tile(tokens);
+    const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+    add(kernel::kLinear,
+        fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
+                    ceil_div(shape.rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
+        reads, [=](const Binding& b, const Launch& on) {
+          LinearLaunch args = args_of(b);
+          args.tokens = to_int(tokens);
+          args.rows = to_int(shape.rows);
+          args.cols = to_int(shape.cols);
+          b.kernels.linear(args, on);
+        });
+  }
+
+  // residual += delta, and what `more` asks for.
+  template <class More>
+  Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
+    return add(kernel::kNormSums, per_token(tokens_), reads, [=, n = tokens()](const Binding& b, const Launch& on) {
+      NormSumsArgs args = delta.sums(b, n);
+      more(b, args);
+      b.kernels.norm_sums(args, on);
+    });
+  }
+
+  template <class From, class To>
+  void round_blocks(From from, To to, int64_t values) {
+    if (!rounds(activations_)) return;
+    add(round_kernel(activations_), "a block of 32 per 4 threads", {},
+        [=, form = activations_](const Binding& b, const Launch& on) {
+          b.kernels.round_blocks({.form = form, .from = from(b), .to = to(b), .values = values}, on);
+        });
+  }
+  void round_hidden(int64_t pairs) {
+    round_blocks([](const Binding&) -> float* { return nullptr; },
+                 [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs* d_.inter);
+  }
+
+  // One launch for up to kGemvTokens; tokens 1: one, whatever it takes.
+  template <class Do>
+  void gemv(Kernel kernel, const GemvShape& shape, int64_t tokens, const Roles& reads, Do launch) {
+    const GemvPlan plan = plan_gemv(shape, gemv_);
+    Node& own = add(kernel, plan.to_string(), reads, [=](const Binding& b, const Launch& on) { launch(b, plan, on); });
+    own.launches = (tokens + kGemvTokens - 1) / kGemvTokens;
+    own.shared_bytes = plan.smem_bytes;
+  }
+  // In launches of eight rows; in, y and which advance by them.
+  template <class Args>
+  void dense(const GemmShape& shape, int64_t tokens, const Roles& reads, Args args_of) {
+    gemv(by_packing(kernel::kGemvDense, shape.packing), {shape.rows, shape.cols, 1, shape.packing}, tokens, reads,
+         [=](const Binding& b, const GemvPlan& plan, const Launch& on) {
+           for (int64_t t = 0; t < tokens; t += kGemvTokens) {
+             DenseArgs args = args_of(b);
+             args.packing = shape.packing;
+             args.in.in_mxfp8 = rounds(shape.activations);
+             args.rows = to_int(shape.rows);
+             args.cols = to_int(shape.cols);
+             args.tokens = to_int(std::min<int64_t>(kGemvTokens, tokens - t));
+             args.y += t * shape.rows;
+             if (args.in.which != nullptr) {
+               args.in.which += t;
+             } else {
+               args.in.x += t * shape.cols;
+             }
+             b.kernels.dense(args, plan, on);
+           }
+         });
+  }
+  template <class Do>
+  void row_warps(Kernel kernel, int64_t cols, const RowWarpsWish& wish, const Roles& reads, Do launch) {
+    const RowWarpsPlan plan = plan_row_warps(cols, wish, gemv_);
+    add(kernel, plan.to_string(), reads, [=](const Binding& b, const Launch& on) {
+      launch(b, plan, on);
+    }).shared_bytes = plan.smem_bytes;
+  }
+  template <class Do>
+  void planned(Kernel kernel, const GemmPlan& plan, const Roles& reads, Do launch) {
+    add(kernel, plan.to_string(), reads, launch).shared_bytes = plan.smem_bytes;
+  }
+  // The input of a product of this shape.
+  template <class From>
+  void round(const GemmShape& shape, bool for_sums, From from) {
+    add(kernel::kRound, "8 values per thread", {},
+        [=, in = input_of(shape, for_sums)](const Binding& b, const Launch& on) {
+          b.kernels.round({.from = from(b),
+                           .to = {b.at.gemm_x, in.type, in.rows, in.in_mxfp8},
+                           .tokens = to_int(shape.tokens),
+                           .cols = to_int(shape.cols)},
+                          on);
+        });
+  }
+  // to = W · Arena::gemm_x, without bias, rows as they are packed.
+  template <class Weights, class To>
+  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, To to) {
+    const Gemm chosen = gemm_for(shape);
+    planned(chosen.kernel, chosen.plan, reads, [=, in = input_of(shape, false)](const Binding& b, const Launch& on) {
+      GemmArgs args{.packing = shape.packing,
+                    .weights = weights(b),
+                    .x = b.at.gemm_x,
+                    .rows = to_int(shape.rows),
+                    .cols = to_int(shape.cols),
+                    .tokens = to_int(shape.tokens),
+                    .x_rows = in.rows};
+      args.parts[0] = {to(b), 0, args.rows};
+      chosen.op.launch(args, chosen.plan, on);
+    });
+  }
+  // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up. Says in which form, with no place.
+  template <class Weights>
+  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights) {
+    const std::optional<SplitGemm> split = split_gemm_for(shape);
+    if (!split) {
+      gemm(shape, reads, weights, [](const Binding& b) { return b.at.gemm_y; });
+      return {nullptr, 1};
+    }
+    const SplitGemmPlan& plan = split->plan;
+    add(split->kernel, plan.to_string(), reads,
+        [=, plan = split->plan, launch = split->op.launch, in = input_of(shape, true)](const Binding& b,
+                                                                                       const Launch& on) {
+          launch({.weights = weights(b),
+                  .x = b.at.gemm_x,
+                  .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
+                  .rows = to_int(shape.rows),
+                  .cols = to_int(shape.cols),
+                  .tokens = to_int(shape.tokens),
+                  .x_rows = in.rows},
+                 plan, on);
+        })
+        .shared_bytes = plan.smem_bytes;
+    return {nullptr, plan.splits, SplitSums::Order::kTiles};
+  }
+
+  const ProgramArgs& args_;
+  const Dims& d_;
+  const MoeKernel moe_;
+  bool flash_;  // the step's attention is on tensor cores
+  const PageType pages_;
+  const Activations activations_;
+  const Tuned tuned_;
+  const GemvDevice gemv_;
+  CostModel cost_;
+  ExpertsKernel experts_{};  // on GEMMs
+  ExpertsPlan experts_plan_;
+  PrefillKernel prefill_{};
+  Kernel prefill_kernel_;
+  bool fused_ = false;                 // the decode kernels in their fused form
+  bool dense_gemms_ = false;           // GEMMs instead of them
+  bool experts_gemms_ = false;         // likewise for the experts
+  bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
+  SplitSums qkv_sums_;
+  Delta delta_;
+  int64_t tokens_ = 0;
+  Stage stage_ = Stage::kEmbed;  // being made
+  Program program_;
+};
+
+}  // namespace nibble::backend::cuda

@@ -39,7 +39,7 @@ RUN cmake --preset cuda -DNIBBLE_BUILD_TESTS=OFF -DNIBBLE_COMMIT=${COMMIT} \
  && cmake --install build/cuda --prefix /opt/nibble --strip
 
 FROM ${CPU_BASE} AS cpu
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libssl3 libcurl4 && rm -rf /var/lib/apt/lists/* \
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libssl3 libcurl4 libzmq5 && rm -rf /var/lib/apt/lists/* \
  && useradd --uid 10001 --shell /usr/sbin/nologin --home-dir /var/lib/nibble --create-home nibble
 COPY --from=build /opt/nibble /usr/local
 # Models: /var/lib/nibble/models, or Hugging Face's cache in /var/lib/nibble/huggingface.
@@ -56,7 +56,7 @@ CMD ["serve"]
 
 # The card's driver comes from the host (NVIDIA Container Toolkit); the CUDA runtime is inside the program.
 FROM ${CUDA_BASE} AS cuda
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libssl3t64 libcurl4t64 && rm -rf /var/lib/apt/lists/* \
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libssl3t64 libcurl4t64 libzmq5 && rm -rf /var/lib/apt/lists/* \
  && useradd --uid 10001 --shell /usr/sbin/nologin --home-dir /var/lib/nibble --create-home nibble
 COPY --from=build-cuda /opt/nibble /usr/local
 ENV HOME=/var/lib/nibble HF_HOME=/var/lib/nibble/huggingface NIBBLE_HOST=0.0.0.0 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -83,7 +83,7 @@ def debian(build, out, package, version, arch):
     control.mkdir()
     (control / "control").write_text(
         f"Package: {package}\nVersion: {version}\nArchitecture: {arch}\nMaintainer: The Nibble authors <nibble@localhost>\n"
-        f"Installed-Size: {size}\nDepends: {wants}\nRecommends: libcurl4, ca-certificates\nConflicts: {other}\nReplaces: {other}\n"
+        f"Installed-Size: {size}\nDepends: {wants}\nRecommends: libcurl4, ca-certificates\nSuggests: libzmq5\nConflicts: {other}\nReplaces: {other}\n"
         "Section: science\nPriority: optional\n"
         "Description: engine, chat and OpenAI-compatible server for gpt-oss\n"
         " One program without Python, for gpt-oss-20b and gpt-oss-120b. A small model to\n try it with is part of the package.\n")

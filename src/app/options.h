@@ -268,6 +268,15 @@ struct PredictOptions {
 
 enum class LogFormat : uint8_t { kAuto, kText, kJson };  // auto: text on a terminal, else JSON
 
+// As vLLM's --kv-events-config (server/kv_publisher.h).
+struct KvEventOptions {
+  bool on = false;
+  std::string endpoint = "tcp://*:5557", replay_endpoint, topic;
+  bool maps = false;
+  int64_t kept_batches = 10'000;
+  int most_unsent = 100'000;
+};
+
 struct ServeOptions {
   ModelOptions model;
   OutputOptions output;
@@ -283,6 +292,7 @@ struct ServeOptions {
   bool prefix_cache = true;
   int replicas = 1;                      // --data-parallel-size
   std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
+  KvEventOptions kv_events;
   std::string host = "127.0.0.1";
   int port = 8000;
   int http_threads = 2;

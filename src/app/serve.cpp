@@ -16,6 +16,7 @@
 #include "engine/replicas.h"
 #include "server/api.h"
 #include "server/http_server.h"
+#include "server/kv_publisher.h"
 #include "text/grammar.h"
 
 #include <fmt/format.h>
@@ -118,9 +119,22 @@ struct Running {
   std::optional<ModelSource> source;
   std::vector<std::unique_ptr<LoadedModel>> replicas;
   int64_t max_context = 0;
-  std::optional<text::GrammarCompiler> grammars;  // masks of the engine's requests point into it
+  std::optional<text::GrammarCompiler> grammars;                // masks of the engine's requests point into it
+  std::vector<std::unique_ptr<server::KvPublisher>> kv_events;  // of each replica; empty: nobody asked
   std::optional<engine::Replicas> engines;
 };
+
+server::KvPublishOptions publish_options(const ServeOptions& o, int replica, int64_t window) {
+  return {.endpoint = o.kv_events.endpoint,
+          .replay_endpoint = o.kv_events.replay_endpoint,
+          .topic = o.kv_events.topic,
+          .medium = o.model.run.backend == BackendKind::kCuda ? "GPU" : "CPU",
+          .replica = replica,
+          .window = window,
+          .maps = o.kv_events.maps,
+          .kept_batches = o.kv_events.kept_batches,
+          .most_unsent = o.kv_events.most_unsent};
+}
 
 // Each replica's own check sees only itself.
 void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& config, const model::StepLimits& steps) {
@@ -145,7 +159,8 @@ void load(const ServeOptions& o, Running& running, const OnLoad& on_load, Termin
     of.run.threads = backend::threads_of(i, {.count = o.replicas}, o.model.run.threads);
     const LoadedModel& loaded = *running.replicas.emplace_back(
         std::make_unique<LoadedModel>(*running.source, of, steps, LoadView{terminal, on_load}));
-    engines.push_back(std::make_unique<engine::Engine>(loaded.backend(), loaded.model(), limits));
+    engine::KvEventSink sink = o.kv_events.on ? running.kv_events[static_cast<size_t>(i)]->sink() : nullptr;
+    engines.push_back(std::make_unique<engine::Engine>(loaded.backend(), loaded.model(), limits, std::move(sink)));
   }
   running.grammars.emplace(running.source->tokenizer);
   running.engines.emplace(std::move(engines), steps.kv_pages[static_cast<size_t>(backend::LayerKind::kFull)]);
@@ -220,6 +235,13 @@ int execute(const ServeOptions& asked) {
   const std::string& name = o.served_names.front();
 
   Running running;
+  if (o.kv_events.on) {  // an address that cannot be had is refused now, too
+    if (!o.prefix_cache)
+      throw Error(Code::kInvalidRequest, "--kv-events: want the prefix cache, found --no-enable-prefix-caching");
+    const int64_t window = open_config(model).config.dims.sliding_window;
+    for (int i = 0; i < o.replicas; ++i)
+      running.kv_events.push_back(std::make_unique<server::KvPublisher>(publish_options(o, i, window)));
+  }
   std::atomic<bool> loaded = false;
   server::Api api(api_options(o, log_line));
   const DeafAtTheEnd deaf;  // once the server, whose signals they are, is gone

@@ -4,6 +4,24 @@
 #include "app/option_parts.h"
 
 namespace nibble::app {
+namespace {
+
+// Routers of a fleet read them.
+void add_kv_event_flags(Flags flags, KvEventOptions& o) {
+  flags.turn("--kv-events,!--no-kv-events", o.on,
+             "Publish over ZeroMQ what the prefix cache keeps, for routers that send a request where its prefix is "
+             "(docs/serving.md)");
+  flags.value("--kv-events-endpoint", o.endpoint, "Where; of replica n the port is n higher").not_empty();
+  flags.value("--kv-events-replay-endpoint", o.replay_endpoint,
+              "Where past batches can be had again; default: nowhere");
+  flags.value("--kv-events-topic", o.topic, "Topic of the messages; llm-d wants kv@POD@MODEL");
+  add_choice<bool>(flags, "--kv-events-format", {o.maps, {{"arrays", false}, {"maps", true}}},
+                   "How an event is written: as vLLM up to mid-2026 does, which llm-d reads, or as it does since");
+  flags.value("--kv-events-buffer", o.kept_batches, "Past batches that are kept").whole(1, 1 << 20);
+  flags.value("--kv-events-hwm", o.most_unsent, "Most batches that wait for a slow reader").whole(1, 1 << 20);
+}
+
+}  // namespace
 
 void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.show_defaults(true);
@@ -65,6 +83,7 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
       .check([](const std::string& origin) {
         return origin.starts_with("[") ? "want one origin, found the list " + origin : std::string();
       });
+  add_kv_event_flags(flags, o.kv_events);
   flags.value("--http-threads", o.http_threads, "Threads for HTTP").whole(1, 64);
   flags.value("--max-connections", o.max_connections, "Most open connections").whole(1, 1 << 20);
   flags.value("--max-body-bytes", o.max_body_bytes, "Largest request body").whole(1 << 10, 1 << 30);

@@ -148,6 +148,11 @@ void take_flag(Settings& settings, const std::string& flag, const ForeignRow& ro
       refuse_value(fmt::format("{}.{}", flag, field.name),
                    fmt::format("{} is not supported: {}", field.value, ours->text));
     if (ours == nullptr && row.becomes == Becomes::kFields) refuse_field(flag, field);
+    if (row.becomes == Becomes::kFields && ours->becomes == Becomes::kNothing) {
+      note(settings, fmt::format("{}.{} {} makes no difference: {}", flag, field.name, field.value, ours->text));
+      ++taken;
+      continue;
+    }
     if (ours == nullptr || ours->becomes != Becomes::kFlag) continue;
     Setting implied{std::string(ours->text), ours->value.empty() ? field.value : std::string(ours->value), flag};
     note(settings, fmt::format("{} {} is taken as {} {}", flag, value, implied.flag, implied.value));

@@ -97,8 +97,11 @@ void validate(const Request& request, const EngineLimits& limits, const backend:
 }
 
 struct Engine::Impl {
-  Impl(backend::Backend& be, const model::GptOss& gpt, const EngineLimits& of)
-      : limits(of), dims(gpt.config.dims), loop(be, gpt, of), shown(loop.stats()), thread([this] { run(); }) {}
+  Impl(backend::Backend& be, const model::GptOss& gpt, const EngineLimits& of, KvEventSink sink)
+      : limits(of), dims(gpt.config.dims), kv_events(std::move(sink)), loop(be, gpt, of), shown(loop.stats()) {
+    if (kv_events) loop.note_kv_events();
+    thread = std::jthread([this] { run(); });
+  }
 
   void run() {
     while (true) {
@@ -130,12 +133,16 @@ struct Engine::Impl {
   }
 
   void publish() {
+    if (kv_events) {
+      if (const std::vector<KvEvent> events = loop.take_kv_events(); !events.empty()) kv_events(events);
+    }
     const std::lock_guard lock(mutex);
     shown = loop.stats();
   }
 
   const EngineLimits limits;
   const backend::Dims dims;
+  const KvEventSink kv_events;  // empty: nobody asks
   Queue<Message> inbox;
   std::atomic<RequestId> last_id = 0;
   std::atomic<int64_t> unfinished = 0;  // accepted, no Finished yet
@@ -145,8 +152,8 @@ struct Engine::Impl {
   std::jthread thread;  // last: it uses all of the above
 };
 
-Engine::Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits)
-    : impl_(std::make_unique<Impl>(be, model, limits)) {}
+Engine::Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits, KvEventSink kv_events)
+    : impl_(std::make_unique<Impl>(be, model, limits, std::move(kv_events))) {}
 
 Engine::~Engine() { impl_->inbox.push(Stop{}); }
 

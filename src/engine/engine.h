@@ -6,6 +6,7 @@
 // last event; it may come before submit() has returned.
 
 #include "backend/backend.h"
+#include "engine/kv_events.h"
 #include "engine/proposer.h"
 #include "engine/request.h"
 #include "model/gpt_oss.h"
@@ -63,7 +64,8 @@ class Engine {
  public:
   // The backend was made with backend_config(model.config, step_limits(limits, model.config.dims)); both outlive the
   // engine.
-  Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits);
+  // `kv_events`: told what the prefix cache keeps and drops.
+  Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits, KvEventSink kv_events = {});
   ~Engine();  // cancels what runs
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -55,6 +55,10 @@ class Loop {
   using Watch = std::function<model::Probe(const model::Step& step)>;
   void watch(Watch watch) { watch_ = std::move(watch); }
 
+  // As PrefixCache's. REQUIRES that no request was added yet.
+  void note_kv_events() { cache_.note_events(); }
+  [[nodiscard]] std::vector<KvEvent> take_kv_events() { return cache_.take_events(); }
+
   // Drafts come from this one instead, whatever the method. For tests. REQUIRES speculation, and idle().
   void propose_with(std::unique_ptr<Proposer> proposer);
 

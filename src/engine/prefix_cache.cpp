@@ -14,10 +14,13 @@ constexpr uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 29;
 }
 
-uint64_t key_of(int32_t parent, std::span<const int32_t> tokens) {
-  uint64_t hash = static_cast<uint64_t>(parent) + 1;
+uint64_t hash_of(uint64_t before, std::span<const int32_t> tokens) {
+  uint64_t hash = before + 1;
   for (const int32_t token : tokens) hash = mix(hash, static_cast<uint32_t>(token));
   return hash;
+}
+uint64_t key_of(int32_t parent, std::span<const int32_t> tokens) {
+  return hash_of(static_cast<uint64_t>(parent), tokens);
 }
 
 }  // namespace
@@ -95,9 +98,28 @@ int32_t PrefixCache::add_node(int32_t parent, std::span<const int32_t> tokens) {
   node.count = static_cast<int32_t>(tokens.size());
   std::copy(tokens.begin(), tokens.end(), node.tokens.begin());
   node.key = key;
-  if (whole) by_key_.emplace(key, idx);
+  if (whole) {
+    by_key_.emplace(key, idx);
+    node.block = std::max<uint64_t>(1, hash_of(at(parent).block, tokens));
+  }
   (whole ? at(parent).children : at(parent).tails).push_back(idx);
   return idx;
+}
+
+void PrefixCache::stored(int32_t idx, LayerKind kind) {
+  const Node& node = at(idx);
+  if (noted_ && node.count == kPageTokens)
+    events_.push_back({.what = KvEvent::What::kStored,
+                       .kind = kind,
+                       .block = node.block,
+                       .parent = at(node.parent).block,
+                       .tokens = node.tokens});
+}
+
+void PrefixCache::removed(int32_t idx, LayerKind kind) {
+  const Node& node = at(idx);
+  if (noted_ && node.count == kPageTokens)
+    events_.push_back({.what = KvEvent::What::kRemoved, .kind = kind, .block = node.block});
 }
 
 // Its pages too, where it still has them.
@@ -106,8 +128,11 @@ void PrefixCache::remove(int32_t idx) {
   check(node.locks == 0 && node.children.empty() && node.tails.empty(), "only a leaf that nobody uses is removed");
   if (node.by_node.linked) unlink(kNodes, idx);
   if (node.by_sliding.linked) unlink(node.hot ? kHotSliding : kColdSliding, idx);
-  if (node.full >= 0) pool_.give_back(LayerKind::kFull, node.full);
-  if (node.sliding >= 0) pool_.give_back(LayerKind::kSliding, node.sliding);
+  for (const auto& [kind, page] : {std::pair{LayerKind::kFull, node.full}, {LayerKind::kSliding, node.sliding}}) {
+    if (page < 0) continue;
+    pool_.give_back(kind, page);
+    removed(idx, kind);
+  }
   const bool whole = node.count == kPageTokens;
   if (whole) by_key_.erase(node.key);
   std::erase(whole ? at(node.parent).children : at(node.parent).tails, idx);
@@ -142,6 +167,7 @@ void PrefixCache::drop_sliding(int32_t idx) {
   if (node.count < kPageTokens) return remove(idx);
   unlink(node.hot ? kHotSliding : kColdSliding, idx);
   pool_.give_back(LayerKind::kSliding, node.sliding);
+  removed(idx, LayerKind::kSliding);
   node.sliding = -1;
   node.hot = false;
 }
@@ -257,6 +283,7 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
       idx = add_node(parent, page);
       if (idx == kNone) return;  // this page and what follows stay the sequence's own
       at(idx).full = full;
+      stored(idx, LayerKind::kFull);
     } else {
       pool_.give_back(LayerKind::kFull, full);
       full = at(idx).full;
@@ -268,6 +295,7 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
         pool_.give_back(LayerKind::kSliding, sliding);
       } else {
         node.sliding = sliding;
+        stored(idx, LayerKind::kSliding);
       }
       sliding = node.sliding;
       lock_sliding(idx);

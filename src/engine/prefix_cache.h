@@ -7,12 +7,14 @@
 // of sequences may share them; a tail is handed over to the one sequence that goes on from its end. A sequence that
 // shares only the beginning of a page gets a copy.
 
+#include "engine/kv_events.h"
 #include "engine/pages.h"
 
 #include <array>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace nibble::engine {
@@ -46,6 +48,11 @@ class PrefixCache {
 
   // Forgets all that no sequence holds.
   void clear();
+
+  // From now on what whole pages it keeps and drops is noted, for take_events(). REQUIRES that it keeps none yet.
+  void note_events() { noted_ = true; }
+  // Those since the last time, in order.
+  [[nodiscard]] std::vector<KvEvent> take_events() { return std::exchange(events_, {}); }
   // Aborts when the tree contradicts itself. For tests; marks every page that the cache holds.
   void check_integrity(PerKind<std::vector<int>>& holders) const;
 
@@ -75,6 +82,7 @@ class PrefixCache {
     bool hot = false;  // its sliding page is seen from where others may resume: it goes last; for as long as it stays
     Link by_node{}, by_sliding{};  // in kNodes; in kColdSliding or kHotSliding
     uint64_t key = 0;              // in by_key_
+    uint64_t block = 0;            // KvEvent's; 0: the root, and tails
   };
 
   [[nodiscard]] Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
@@ -110,6 +118,8 @@ class PrefixCache {
   void lock_sliding(int32_t node);
   void unlock_sliding(int32_t node);
   void drop_sliding(int32_t node);
+  void stored(int32_t node, LayerKind kind);
+  void removed(int32_t node, LayerKind kind);
   [[nodiscard]] bool seen_on_resume(int64_t page, const SequencePages& pages) const;
 
   PagePool& pool_;
@@ -119,6 +129,8 @@ class PrefixCache {
   std::vector<int32_t> free_nodes_;
   std::unordered_map<uint64_t, int32_t> by_key_;  // nodes of whole pages, by hash of parent and tokens
   std::array<List, 3> lists_;
+  bool noted_ = false;
+  std::vector<KvEvent> events_;
 };
 
 }  // namespace nibble::engine

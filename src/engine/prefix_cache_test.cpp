@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 namespace nibble::engine {
 namespace {
@@ -321,6 +322,52 @@ TEST(prefix_cache, the_tails_of_one_page_are_bounded) {
   EXPECT_EQ(kept.resumed(text(20, 39)), 20);
   for (int32_t i = 0; i < 40; ++i) kept.finished(text(20, 5));  // the same again takes no second page
   EXPECT_EQ(kept.pool.free_pages(LayerKind::kFull), 100 - 16);
+}
+
+// Who applies the events knows what the tree keeps: of texts of whole pages every page that is not free.
+TEST(prefix_cache, events_tell_what_is_kept) {
+  Kept kept(12, 24);
+  kept.cache.note_events();
+  PerKind<std::map<uint64_t, KvEvent>> told;
+  uint64_t state = 5;
+  const auto below = [&](uint64_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % n;
+  };
+  const auto hear = [&] {
+    for (const KvEvent& event : kept.cache.take_events()) {
+      std::map<uint64_t, KvEvent>& blocks = told[event.kind];
+      EXPECT_NE(event.block, 0U);
+      if (event.what == KvEvent::What::kRemoved) {
+        EXPECT_EQ(blocks.erase(event.block), 1U);
+        continue;
+      }
+      EXPECT_TRUE(blocks.emplace(event.block, event).second) << "stored twice";
+      EXPECT_TRUE(event.parent == 0 || told[LayerKind::kFull].contains(event.parent));
+    }
+  };
+  for (int round = 0; round < 400; ++round) {
+    const auto base = static_cast<int32_t>(below(3));
+    const size_t shared = 64 * below(6), own = 64 * (1 + below(5));
+    const auto tokens = joined(text(shared, base), text(own, static_cast<int32_t>(10 + below(4))));
+    kept.finished(tokens, 64 * (1 + below(3)));
+    hear();
+    for (const LayerKind kind : kKinds)
+      ASSERT_EQ(std::ssize(told[kind]), kept.pool.total(kind) - kept.pool.free_pages(kind));
+    uint64_t parent = 0;  // the text just left is there to its end
+    for (size_t at = 0; at < tokens.size(); at += 64) {
+      const auto& blocks = told[LayerKind::kFull];
+      const auto found = std::find_if(blocks.begin(), blocks.end(), [&](const auto& entry) {
+        return entry.second.parent == parent && std::equal(entry.second.tokens.begin(), entry.second.tokens.end(),
+                                                           tokens.begin() + static_cast<long>(at));
+      });
+      ASSERT_NE(found, blocks.end());
+      parent = found->first;
+    }
+  }
+  kept.cache.clear();
+  hear();
+  for (const LayerKind kind : kKinds) EXPECT_TRUE(told[kind].empty());
 }
 
 }  // namespace

@@ -607,6 +607,16 @@ class Flags(Case):
             self.refused(2, "serve", TINY, "--speculative-config", *flags, says=says)
         self.refused(2, "serve", TINY, "--speculative", "ngram", "--prompt-lookup-max", 1, says=("--prompt-lookup-min", "found 2"))
 
+    def test_kv_events(self):
+        settings = self.config(TINY, "--kv-events-config", '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:7", "replay_endpoint": "tcp://*:8", "topic": "kv@a@b", "buffer_steps": 5, "hwm": 6}')
+        wanted = {"kv-events": "true", "kv-events-endpoint": "tcp://*:7", "kv-events-replay-endpoint": "tcp://*:8", "kv-events-topic": "kv@a@b", "kv-events-buffer": "5", "kv-events-hwm": "6", "kv-events-format": "arrays"}
+        self.assertEqual({name: settings[name]["value"] for name in wanted}, wanted)
+        self.assertNotIn("kv-events", self.config(TINY, "--kv-events-config", '{"enable_kv_cache_events": false, "topic": "x"}'))
+        for flags, says in ((("--kv-events-config", '{"publisher": "null"}'), "want zmq"), (("--kv-events-config", '{"enabled": true}'), ("want fields enable_kv_cache_events", "found enabled")),
+                            (("--kv-events", "--kv-events-endpoint", "tcp//x"), ("--kv-events-endpoint", "like tcp://*:5557", "found tcp//x")), (("--kv-events", "--kv-events-format", "json"), "arrays"),
+                            (("--kv-events", "--no-enable-prefix-caching"), "want the prefix cache"), (("--kv-events-buffer", 0), "--kv-events-buffer")):
+            self.refused(2, "serve", TINY, *flags, says=says)
+
     def test_refusals(self):
         for flags, says in ((("--tensor-parallel-size", 3), ("--tensor-parallel-size", "8 query heads", "found 3")), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),

@@ -1,0 +1,290 @@
+#include "server/kv_publisher.h"
+
+#include "base/error.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace nibble::server {
+namespace {
+
+using engine::KvEvent;
+using Value = nlohmann::json;
+
+struct Symbol {
+  void* address;
+  template <class Function>
+  operator Function*() const {  // NOLINT(google-explicit-constructor)
+    return reinterpret_cast<Function*>(address);
+  }
+};
+
+// libzmq's functions, of the system's library, which only who publishes needs.
+struct Zmq {
+  void* library = open();
+  decltype(&zmq_bind) bind = find("zmq_bind");
+  decltype(&zmq_close) close = find("zmq_close");
+  decltype(&zmq_ctx_new) ctx_new = find("zmq_ctx_new");
+  decltype(&zmq_ctx_term) ctx_term = find("zmq_ctx_term");
+  decltype(&zmq_errno) error_number = find("zmq_errno");
+  decltype(&zmq_getsockopt) getsockopt = find("zmq_getsockopt");
+  decltype(&zmq_poll) poll = find("zmq_poll");
+  decltype(&zmq_recv) recv = find("zmq_recv");
+  decltype(&zmq_send) send = find("zmq_send");
+  decltype(&zmq_setsockopt) setsockopt = find("zmq_setsockopt");
+  decltype(&zmq_socket) socket = find("zmq_socket");
+  decltype(&zmq_strerror) strerror = find("zmq_strerror");
+
+  static void* open() {
+    if (void* library = dlopen("libzmq.so.5", RTLD_NOW)) return library;
+    throw Error(Code::kUnsupported,
+                "--kv-events: want libzmq to publish with, found none ({}). Install it: apt install libzmq5, or dnf "
+                "install zeromq",
+                dlerror());
+  }
+  [[nodiscard]] Symbol find(const char* name) const {
+    if (void* address = dlsym(library, name)) return {address};
+    throw Error(Code::kUnsupported, "--kv-events: want a libzmq that has {}, found an older one: update it", name);
+  }
+};
+
+const Zmq& zmq() {
+  static const Zmq loaded;
+  return loaded;
+}
+
+using Context = std::unique_ptr<void, decltype(&zmq_ctx_term)>;
+using Socket = std::unique_ptr<void, decltype(&zmq_close)>;
+
+// `flag` is named where it cannot be had.
+Socket bound(const Context& context, int type, std::string_view flag, const std::string& endpoint, int most_unsent) {
+  Socket socket(zmq().socket(context.get(), type), zmq().close);
+  const int linger = 1000;  // milliseconds, for what is left when the process ends
+  zmq().setsockopt(socket.get(), ZMQ_LINGER, &linger, sizeof linger);
+  zmq().setsockopt(socket.get(), ZMQ_SNDHWM, &most_unsent, sizeof most_unsent);
+  if (zmq().bind(socket.get(), endpoint.c_str()) != 0)
+    throw Error(Code::kInvalidRequest,
+                "{}: want an address to publish at, like tcp://*:5557, that is free, found {}: {}", flag, endpoint,
+                zmq().strerror(zmq().error_number()));
+  return socket;
+}
+
+// The port of replica n is n higher; what has no port gets the number as an ending.
+std::string endpoint_of(const std::string& endpoint, int replica) {
+  if (replica == 0) return endpoint;
+  const size_t colon = endpoint.rfind(':');
+  uint32_t port = 0;
+  const char* const end = endpoint.data() + endpoint.size();
+  if (endpoint.starts_with("tcp://") && colon != std::string::npos) {
+    const auto [rest, error] = std::from_chars(endpoint.data() + colon + 1, end, port);
+    if (error == std::errc() && rest == end)
+      return fmt::format("{}:{}", endpoint.substr(0, colon), port + static_cast<uint32_t>(replica));
+  }
+  return fmt::format("{}_{}", endpoint, replica);
+}
+
+constexpr size_t kNumberBytes = 8;
+using Number = std::array<unsigned char, kNumberBytes>;
+
+Number big_endian(int64_t value) {
+  Number bytes{};
+  for (size_t i = 0; i < kNumberBytes; ++i)
+    bytes[i] = static_cast<unsigned char>(static_cast<uint64_t>(value) >> (8 * (kNumberBytes - 1 - i)));
+  return bytes;
+}
+
+int64_t number_of(std::string_view bytes) {
+  uint64_t value = 0;
+  for (const char byte : bytes) value = value << 8 | static_cast<unsigned char>(byte);
+  return static_cast<int64_t>(value);
+}
+
+std::string_view view(const Number& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+void send(const Socket& socket, std::initializer_list<std::string_view> frames) {
+  size_t left = frames.size();
+  for (const std::string_view frame : frames) {
+    const int flags = ZMQ_DONTWAIT | (--left > 0 ? ZMQ_SNDMORE : 0);
+    if (zmq().send(socket.get(), frame.data(), frame.size(), flags) < 0) return;  // nobody is there any more
+  }
+}
+
+// A message of at most a few short frames; nothing where none has come. What is longer is cut, what is more dropped.
+std::optional<std::vector<std::string>> received(const Socket& socket) {
+  constexpr size_t kMostFrames = 4, kMostBytes = 256;
+  std::vector<std::string> frames;
+  for (int more = 1; more != 0;) {
+    std::array<char, kMostBytes> bytes{};
+    const int size = zmq().recv(socket.get(), bytes.data(), bytes.size(), ZMQ_DONTWAIT);
+    if (size < 0) return std::nullopt;
+    if (frames.size() < kMostFrames)
+      frames.emplace_back(bytes.data(), std::min(static_cast<size_t>(size), bytes.size()));
+    size_t option = sizeof more;
+    zmq().getsockopt(socket.get(), ZMQ_RCVMORE, &more, &option);
+  }
+  return frames;
+}
+
+struct Field {
+  const char* name;
+  Value value;
+};
+
+Value as_event(std::string_view type, std::vector<Field> fields, bool maps) {
+  if (maps) {
+    Value event = {{"type", type}};
+    for (Field& field : fields) event[field.name] = std::move(field.value);
+    return event;
+  }
+  Value event = Value::array({type});
+  for (Field& field : fields) event.push_back(std::move(field.value));
+  return event;
+}
+
+Value event_of(const KvEvent& event, const KvPublishOptions& o) {
+  const bool slides = event.kind == backend::LayerKind::kSliding;
+  const int group = slides ? 1 : 0;
+  if (event.what == KvEvent::What::kRemoved)
+    return as_event("BlockRemoved", {{"block_hashes", {event.block}}, {"medium", o.medium}, {"group_idx", group}},
+                    o.maps);
+  return as_event("BlockStored",
+                  {{"block_hashes", {event.block}},
+                   {"parent_block_hash", event.parent == 0 ? Value() : Value(event.parent)},
+                   {"token_ids", event.tokens},
+                   {"block_size", backend::kPageTokens},
+                   {"lora_id", nullptr},
+                   {"medium", o.medium},
+                   {"lora_name", nullptr},
+                   {"extra_keys", nullptr},
+                   {"group_idx", group},
+                   {"kv_cache_spec_kind", slides ? "sliding_window" : "full_attention"},
+                   {"kv_cache_spec_sliding_window", slides ? Value(o.window) : Value()}},
+                  o.maps);
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+std::string kv_batch(std::span<const KvEvent> events, double seconds, const KvPublishOptions& options) {
+  Value all = Value::array();
+  for (const KvEvent& event : events) all.push_back(event_of(event, options));
+  const Value batch = Value::array({seconds, std::move(all), options.replica});
+  std::string bytes;
+  Value::to_msgpack(batch, nlohmann::detail::output_adapter<char>(bytes));
+  return bytes;
+}
+
+struct KvPublisher::Impl {
+  explicit Impl(const KvPublishOptions& of)
+      : o(of),
+        context(zmq().ctx_new(), zmq().ctx_term),
+        live(bound(context, ZMQ_PUB, "--kv-events-endpoint", endpoint_of(of.endpoint, of.replica), of.most_unsent)),
+        replay(of.replay_endpoint.empty() ? Socket(nullptr, zmq().close)
+                                          : bound(context, ZMQ_ROUTER, "--kv-events-replay-endpoint",
+                                                  endpoint_of(of.replay_endpoint, of.replica), of.most_unsent)),
+        told_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    check(told_fd >= 0, "an eventfd is to be had");
+    thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  }
+
+  ~Impl() {
+    thread.request_stop();
+    wake();
+    thread.join();
+    ::close(told_fd);
+  }
+
+  void tell(std::span<const KvEvent> events) {
+    {
+      const std::lock_guard lock(mutex);
+      told.emplace_back(events.begin(), events.end());
+    }
+    wake();
+  }
+
+  void wake() const {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(told_fd, &one, sizeof one);
+  }
+
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      std::array<zmq_pollitem_t, 2> items = {{{.socket = nullptr, .fd = told_fd, .events = ZMQ_POLLIN, .revents = 0},
+                                              {.socket = replay.get(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0}}};
+      zmq().poll(items.data(), replay ? 2 : 1, -1);
+      uint64_t times = 0;
+      [[maybe_unused]] const ssize_t read = ::read(told_fd, &times, sizeof times);
+      publish();
+      while (replay && answer()) {
+      }
+    }
+    publish();
+  }
+
+  void publish() {
+    std::vector<std::vector<KvEvent>> batches;
+    {
+      const std::lock_guard lock(mutex);
+      batches.swap(told);
+    }
+    for (const std::vector<KvEvent>& events : batches) {
+      kept.push_back({next, kv_batch(events, now(), o)});
+      if (std::ssize(kept) > o.kept_batches) kept.pop_front();
+      send(live, {o.topic, view(big_endian(next)), kept.back().bytes});
+      ++next;
+    }
+  }
+
+  // Who asked: (id, "", first number wanted). It gets each batch that is kept from there on, and an end.
+  bool answer() {
+    const auto asked = received(replay);
+    if (!asked) return false;
+    if (asked->size() != 3 || (*asked)[2].size() != kNumberBytes) return true;  // no question
+    const std::string& id = asked->front();
+    const int64_t from = number_of((*asked)[2]);
+    for (const Kept& batch : kept)
+      if (batch.number >= from) send(replay, {id, {}, o.topic, view(big_endian(batch.number)), batch.bytes});
+    send(replay, {id, {}, {}, view(big_endian(-1)), {}});
+    return true;
+  }
+
+  struct Kept {
+    int64_t number;
+    std::string bytes;
+  };
+  const KvPublishOptions o;
+  const Context context;
+  const Socket live, replay;  // the thread's, from its start on; replay may be null
+  const int told_fd;          // readable: something was told
+  std::mutex mutex;           // guards told
+  std::vector<std::vector<KvEvent>> told;
+  std::deque<Kept> kept;  // the thread's
+  int64_t next = 0;       // number of the next batch
+  std::jthread thread;    // last: it uses all of the above
+};
+
+KvPublisher::KvPublisher(const KvPublishOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+KvPublisher::~KvPublisher() = default;
+
+engine::KvEventSink KvPublisher::sink() {
+  return [impl = impl_.get()](std::span<const KvEvent> events) { impl->tell(events); };
+}
+
+}  // namespace nibble::server

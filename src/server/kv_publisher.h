@@ -1,0 +1,47 @@
+#pragma once
+// What the prefix cache keeps, over ZeroMQ, as vLLM publishes it: routers (llm-d, Dynamo) send a request where its
+// prompt's beginning is. docs/serving.md has the messages.
+
+#include "engine/kv_events.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace nibble::server {
+
+struct KvPublishOptions {
+  std::string endpoint = "tcp://*:5557";  // PUB; of replica n the port is n higher
+  std::string replay_endpoint;            // ROUTER; likewise; empty: nothing is sent again
+  std::string topic;
+  std::string medium;             // where the pages are: "GPU", "CPU"
+  int replica = 0;                // vLLM's data-parallel rank
+  int64_t window = 0;             // of the sliding layers, in tokens
+  bool maps = false;              // events as maps with the fields' names, as newer vLLM sends them; else as arrays
+  int64_t kept_batches = 10'000;  // for who asks again; at least 1
+  int most_unsent = 100'000;      // ZMQ_SNDHWM: of a subscriber that is slow; what is more is lost to it
+};
+
+// A thread of its own sends. Throws Error(kUnsupported) where the system has no libzmq, Error(kInvalidRequest) where an
+// endpoint cannot be had.
+class KvPublisher {
+ public:
+  explicit KvPublisher(const KvPublishOptions& options);
+  ~KvPublisher();  // what was told is sent first
+  KvPublisher(const KvPublisher&) = delete;
+  KvPublisher& operator=(const KvPublisher&) = delete;
+
+  // What calls it ends before this does.
+  [[nodiscard]] engine::KvEventSink sink();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// One batch in MessagePack: [seconds, events, replica].
+[[nodiscard]] std::string kv_batch(std::span<const engine::KvEvent> events, double seconds,
+                                   const KvPublishOptions& options);
+
+}  // namespace nibble::server

@@ -10,7 +10,9 @@
 #include "base/error.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <sstream>
 
@@ -40,7 +42,41 @@ BackendKind backend_named(std::string_view name) {
   return {};
 }
 
+const Preset& known_preset(const std::string& name) {
+  if (const Preset* const preset = preset_named(name)) return *preset;
+  std::vector<std::string_view> names;
+  for (const Preset& preset : presets()) names.push_back(preset.name);
+  refuse_value("--preset", fmt::format("want one of {}, found {}", fmt::join(names, ", "), name));
+}
+
 }  // namespace
+
+Flag add_presets(Flags flags, std::vector<std::string>& into, const std::string& help) {
+  const auto take = [&into](const std::string& text) {
+    into.clear();
+    for (const std::string& name : split(text, ',')) into.emplace_back(known_preset(name).name);
+  };
+  return flags.take("--preset", take, help).type("LIST");
+}
+
+void add_preset(Flags flags, Settings& settings) {
+  const auto take = [&settings](const std::string& name) {
+    for (const FeatureWord& word : feature_words(known_preset(name).words))
+      settings.implied.push_back({word.flag, word.value, "preset " + name});
+  };
+  flags.take("--preset", take, "Flags that belong together: B1, C1, C2, C3 or C4 (docs/feature-matrix.md)")
+      .type("NAME");
+}
+
+std::vector<std::string> split(std::string_view text, char at) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(at, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
 
 std::vector<FeatureWord> feature_words(std::string_view text) {
   std::istringstream in{std::string(text)};

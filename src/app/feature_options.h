@@ -20,6 +20,8 @@ struct FeatureWord {
 };
 // Of "--moe-kernel gemm --kv-cache-dtype fp8". REQUIRES flags and values in turn.
 [[nodiscard]] std::vector<FeatureWord> feature_words(std::string_view text);
+// At every such character; of "" one empty part.
+[[nodiscard]] std::vector<std::string> split(std::string_view text, char at);
 // None where the value is a word for saying nothing.
 [[nodiscard]] std::vector<FeatureWord> words_of(const Feature& feature, std::string_view value);
 
@@ -28,6 +30,11 @@ struct FeatureWord {
 [[nodiscard]] ServeOptions with_words(const ServeOptions& options, std::span<const FeatureWord> words);
 // What the flags of features say of themselves.
 [[nodiscard]] CommandFacts feature_flags();
+
+// --preset: of several with commas their names, each known.
+Flag add_presets(Flags flags, std::vector<std::string>& into, const std::string& help);
+// --preset: one, whose flags count where nobody gives them.
+void add_preset(Flags flags, Settings& settings);
 
 // With the backend's choices, as it would run; a step of it is planned where a card is named. Throws
 // Error(kUnsupported) or Error(kInvalidRequest) with the validator's words. REQUIRES a backend.

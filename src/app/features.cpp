@@ -132,7 +132,8 @@ constexpr std::string_view kNoFeatures[] = {"--max-waiting",
                                             "--dummy-seed",
                                             "--load-format",
                                             "--date",
-                                            "--color"};
+                                            "--color",
+                                            "--preset"};
 
 constexpr Refusal kRefusals[] = {
     {"cpu", "--moe-kernel marlin"},

@@ -1,0 +1,283 @@
+#include "app/verify_features.h"
+
+#include "app/bench_report.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+namespace nibble::app {
+namespace {
+
+using FeatureJson = nlohmann::ordered_json;
+
+double mean_of(const std::vector<double>& values) { return mean_sd(values).mean; }
+
+std::string percent(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
+
+std::string percent(const Change& change) { return percent(1 + change.relative); }
+
+// Half of the 95 % interval, relative to the ratio.
+double half_of(const Change& change) {
+  return change.interval ? (change.interval->high - change.interval->low) / 2 / (1 + change.relative) : 0;
+}
+
+// Which combinations run; the others are refused or the same as an earlier one.
+struct Planned {
+  FeatureRow row;
+  ServeOptions options;
+};
+
+std::vector<Planned> plan_rows(const VerifyOptions& o, const std::vector<Combination>& combinations) {
+  ServeOptions base;
+  base.model = o.model;
+  std::vector<Planned> planned;
+  std::map<std::string, std::string> seen;
+  for (const Combination& combination : combinations) {
+    Planned next{.row = {.combination = combination, .refused = {}, .same_as = {}, .trial = {}}, .options = {}};
+    try {
+      next.options = resolved_features(with_words(base, combination.words));
+      const auto [it, is_new] = seen.emplace(fingerprint(next.options), combination.name);
+      if (!is_new) next.row.same_as = it->second;
+    } catch (const Error& e) {
+      if (e.code() != Code::kUnsupported && e.code() != Code::kInvalidRequest) throw;
+      next.row.refused = e.what();
+    }
+    planned.push_back(std::move(next));
+  }
+  return planned;
+}
+
+bool runs(const FeatureRow& row) { return row.refused.empty() && row.same_as.empty(); }
+
+std::string rates_text(const TrialRates& rates) {
+  return fmt::format("pp256 {:.0f}, tg32 {:.0f}, four at a time {:.0f}, again {:.0f} t/s", mean_of(rates.prompt),
+                     mean_of(rates.alone), mean_of(rates.together), mean_of(rates.again));
+}
+
+std::string loss_of(const Trial& trial) {
+  return fmt::format("KL {:.2e}, same top token {:.1f} %", trial.loss.mean_kl, 100 * trial.loss.top1);
+}
+
+std::vector<std::pair<const FeatureRow*, FeatureGain>> gains_of(const FeatureReport& report) {
+  std::vector<std::pair<const FeatureRow*, FeatureGain>> gains;
+  const FeatureRow* const base = report.base();
+  for (const FeatureRow& row : report.rows)
+    if (row.trial) gains.emplace_back(&row, gain_of(base->trial->rates, row.trial->rates, report.drift()));
+  std::ranges::stable_sort(gains, [](const auto& a, const auto& b) { return a.second.score > b.second.score; });
+  return gains;
+}
+
+// What the product of its parts' gains alone makes of a combination; none where a part was not tried alone.
+struct AsAlone {
+  double score = 1, noise = 0;
+};
+std::optional<AsAlone> as_alone(const FeatureReport& report, const Combination& c) {
+  AsAlone sum;
+  for (size_t f = 0; f < c.at.size(); ++f) {
+    if (c.at[f] == 0) continue;
+    const auto part = std::ranges::find_if(report.rows, [&](const FeatureRow& row) {
+      const std::vector<size_t>& at = row.combination.at;
+      return row.trial && row.combination.changed() == 1 && at[f] == c.at[f];
+    });
+    if (part == report.rows.end()) return std::nullopt;
+    const FeatureGain gain = gain_of(report.base()->trial->rates, part->trial->rates, report.drift());
+    sum.score *= gain.score;
+    sum.noise = std::hypot(sum.noise, gain.noise);
+  }
+  return sum;
+}
+
+std::string together_verdict(const FeatureGain& gain, const AsAlone& alone) {
+  const double interplay = std::log(gain.score / alone.score), noise = std::hypot(gain.noise, alone.noise);
+  if (std::abs(interplay) <= noise) return "as alone";
+  return interplay > 0 ? "better than alone" : "worse than alone";
+}
+
+std::string gain_row(const FeatureRow& row, const FeatureGain& g, const std::string& last) {
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", row.combination.name, percent(g.prompt),
+                     percent(g.alone), percent(g.together), percent(g.again), percent(g.score), loss_of(*row.trial),
+                     last);
+}
+
+constexpr std::string_view kColumns = "pp256 | tg32 | four at a time | same prompt again | all | loss";
+
+std::string alone_text(const FeatureReport& report) {
+  std::string out = fmt::format("| feature | {} | |\n|---|--:|--:|--:|--:|--:|---|---|\n", kColumns);
+  for (const auto& [row, gain] : gains_of(report))
+    if (report.features.empty() ? row != report.base() : row->combination.changed() == 1)
+      out += gain_row(*row, gain, gain.verdict());
+  return out;
+}
+
+std::string together_text(const FeatureReport& report) {
+  std::string out = fmt::format(
+      "| combination | {} | product of alone, and what was found |\n|---|--:|--:|--:|--:|--:|---|---|\n", kColumns);
+  for (const auto& [row, gain] : gains_of(report)) {
+    if (row->combination.changed() < 2) continue;
+    const auto alone = as_alone(report, row->combination);
+    out += gain_row(*row, gain,
+                    alone ? fmt::format("{}: {}", percent(alone->score), together_verdict(gain, *alone))
+                          : "a part was not tried alone");
+  }
+  return out;
+}
+
+// By reason, with the combinations that have it.
+std::map<std::string, std::vector<std::string>> refused_of(const FeatureReport& report) {
+  std::map<std::string, std::vector<std::string>> reasons;
+  for (const FeatureRow& row : report.rows)
+    if (!row.refused.empty()) reasons[row.refused].push_back(row.combination.name);
+  return reasons;
+}
+
+}  // namespace
+
+const FeatureRow* FeatureReport::base() const {
+  const auto it = std::ranges::find_if(rows, [](const FeatureRow& row) { return row.trial.has_value(); });
+  return it == rows.end() ? nullptr : &*it;
+}
+
+double FeatureReport::drift() const {
+  const FeatureRow* const first = base();
+  if (first == nullptr || again.prompt.empty()) return 0;
+  const TrialRates& before = first->trial->rates;
+  double most = 0;
+  for (const auto rate : {&TrialRates::prompt, &TrialRates::alone, &TrialRates::together, &TrialRates::again})
+    most = std::max(most, std::abs(mean_of(again.*rate) / mean_of(before.*rate) - 1));
+  return most;
+}
+
+FeatureGain gain_of(const TrialRates& base, const TrialRates& other, double drift) {
+  FeatureGain g{.prompt = change_of(base.prompt, other.prompt),
+                .alone = change_of(base.alone, other.alone),
+                .together = change_of(base.together, other.together),
+                .again = change_of(base.again, other.again)};
+  g.score = std::cbrt((1 + g.prompt.relative) * (1 + g.alone.relative) * (1 + g.together.relative));
+  const double halves = std::hypot(half_of(g.prompt), half_of(g.alone), half_of(g.together)) / 3;
+  g.noise = std::hypot(halves, drift);
+  return g;
+}
+
+std::string FeatureGain::verdict() const {
+  if (std::abs(std::log(score)) <= noise) return "no difference shown";
+  return score > 1 ? "helps" : "costs";
+}
+
+FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, const MakeBackend& make,
+                           Terminal& terminal) {
+  FeatureReport report;
+  std::vector<Combination> combinations;
+  if (!o.presets.empty()) {
+    combinations = preset_combinations(o.presets);
+  } else {
+    report.features = tried_features(o.review.empty() ? o.features : o.review, o.model.run.backend);
+    combinations = product_of(report.features);
+  }
+  std::vector<Planned> planned = plan_rows(o, combinations);
+  const auto count = std::ranges::count_if(planned, [](const Planned& p) { return runs(p.row); });
+  if (count > o.most_combinations)
+    throw Error(Code::kInvalidRequest,
+                "--features: {} combinations would run, want at most {}: name fewer features, some of their values "
+                "as kv=bf16/fp8, or --max-combinations {}",
+                count, o.most_combinations, count);
+  if (!report.features.empty() && !runs(planned.front().row))
+    throw Error(Code::kInvalidRequest, "--features: the first values together are refused: {}",
+                planned.front().row.refused);
+  Trials trials(source, o.model, make);
+  const ServeOptions* base = nullptr;
+  int64_t done = 0;
+  for (Planned& next : planned) {
+    if (runs(next.row)) {
+      terminal.progress("verifying level 6", static_cast<double>(done++) / static_cast<double>(count),
+                        fmt::format("{} of {}: {}", done, count, next.row.combination.name));
+      try {
+        next.row.trial = trials.run(next.options);
+        if (base == nullptr) base = &next.options;
+      } catch (const Error& e) {
+        if (e.code() != Code::kUnsupported) throw;
+        next.row.refused = e.what();
+      }
+    }
+    report.rows.push_back(next.row);
+  }
+  if (base != nullptr && count > 1) report.again = trials.rates(*base);
+  return report;
+}
+
+void add_checks(const FeatureReport& report, VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kFeatures);
+  for (const FeatureRow& row : report.rows) {
+    if (!row.trial) continue;
+    const Trial& t = *row.trial;
+    const bool right = t.wrong.empty();
+    const std::string bound = t.bound.empty() ? "no bound known" : t.bound;
+    checks.add(row.combination.name, right,
+               right ? fmt::format("{}; {} ({})", rates_text(t.rates), loss_of(t), bound)
+                     : fmt::format("{}; INVALID: {}", t.wrong, rates_text(t.rates)));
+  }
+  for (const auto& [reason, names] : refused_of(report))
+    checks.skip(
+        names.size() == 1 ? names.front() : fmt::format("{} combinations, {} the first", names.size(), names.front()),
+        "refused: " + reason);
+}
+
+std::string feature_report_text(const FeatureReport& report) {
+  const FeatureRow* const base = report.base();
+  if (base == nullptr) return "Every combination is refused.\n";
+  std::string first;
+  for (const TriedFeature& f : report.features)
+    first += fmt::format("{}{}={}", first.empty() ? "" : " ", f.feature->name, f.values.front());
+  if (first.empty()) first = base->combination.name;
+  std::string out = fmt::format(
+      "Held against {}: {}.\nIt moved by {:.1f} % until the end: less than that says nothing.\n\n### Alone\n{}", first,
+      rates_text(base->trial->rates), 100 * report.drift(), alone_text(report));
+  if (std::ranges::any_of(report.rows, [](const FeatureRow& r) { return r.trial && r.combination.changed() > 1; }))
+    out += "\n### Together\n" + together_text(report);
+  const auto refused = refused_of(report);
+  if (!refused.empty()) out += "\n### Refused\n| combinations | such as | reason |\n|--:|---|---|\n";
+  for (const auto& [reason, names] : refused)
+    out += fmt::format("| {} | {} | {} |\n", names.size(), names.front(), reason);
+  std::string same;
+  for (const FeatureRow& row : report.rows)
+    if (!row.same_as.empty()) same += fmt::format("- {} is {}\n", row.combination.name, row.same_as);
+  if (!same.empty()) out += "\n### The same run twice\n" + same;
+  return out;
+}
+
+FeatureJson feature_report_json(const FeatureReport& report) {
+  FeatureJson features = FeatureJson::array(), rows = FeatureJson::array();
+  for (const TriedFeature& f : report.features)
+    features.push_back({{"feature", f.feature->name}, {"values", f.values}});
+  for (const FeatureRow& row : report.rows) {
+    FeatureJson flags = FeatureJson::object();
+    for (const FeatureWord& word : row.combination.words) flags[word.flag.substr(2)] = word.value;
+    FeatureJson& json = rows.emplace_back(FeatureJson{{"name", row.combination.name}, {"flags", flags}});
+    if (!row.refused.empty()) json["refused"] = row.refused;
+    if (!row.same_as.empty()) json["same_as"] = row.same_as;
+    if (!row.trial) continue;
+    const Trial& t = *row.trial;
+    const FeatureGain gain = gain_of(report.base()->trial->rates, t.rates, report.drift());
+    json["wrong"] = t.wrong;
+    json["kl"] = t.loss.mean_kl;
+    json["top1"] = t.loss.top1;
+    json["tokens_per_second"] = {{"pp256", t.rates.prompt},
+                                 {"tg32", t.rates.alone},
+                                 {"four_at_a_time", t.rates.together},
+                                 {"same_prompt_again", t.rates.again}};
+    json["score"] = gain.score;
+    json["noise"] = gain.noise;
+    json["verdict"] = gain.verdict();
+    if (const auto alone = as_alone(report, row.combination); alone && row.combination.changed() > 1) {
+      json["product_of_alone"] = alone->score;
+      json["together"] = together_verdict(gain, *alone);
+    }
+  }
+  return {{"features", features}, {"combinations", rows}, {"drift", report.drift()}};
+}
+
+}  // namespace nibble::app

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -15,7 +16,13 @@ namespace {
 
 using FeatureJson = nlohmann::ordered_json;
 
-double mean_of(const std::vector<double>& values) { return mean_sd(values).mean; }
+using Rate = std::vector<double> TrialRates::*;
+
+double mean_of(std::span<const TrialRates> rounds, Rate rate) {
+  std::vector<double> means;
+  for (const TrialRates& round : rounds) means.push_back(mean_sd(round.*rate).mean);
+  return mean_sd(means).mean;
+}
 
 std::string percent(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
 
@@ -52,11 +59,21 @@ std::vector<Planned> plan_rows(const VerifyOptions& o, const std::vector<Combina
   return planned;
 }
 
+// Where a model is loaded in no time, all are measured several times in turn: what else the machine does then meets
+// them alike. Warms up, too.
+int rounds_of(Trials& trials, const ServeOptions& options) {
+  constexpr double kShort = 2;  // seconds
+  const auto start = std::chrono::steady_clock::now();
+  static_cast<void>(trials.rates(options));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < kShort ? 5 : 1;
+}
+
 bool runs(const FeatureRow& row) { return row.refused.empty() && row.same_as.empty(); }
 
-std::string rates_text(const TrialRates& rates) {
-  return fmt::format("pp256 {:.0f}, tg32 {:.0f}, four at a time {:.0f}, again {:.0f} t/s", mean_of(rates.prompt),
-                     mean_of(rates.alone), mean_of(rates.together), mean_of(rates.again));
+std::string rates_text(std::span<const TrialRates> rounds) {
+  return fmt::format("pp256 {:.0f}, tg32 {:.0f}, four at a time {:.0f}, again {:.0f} t/s",
+                     mean_of(rounds, &TrialRates::prompt), mean_of(rounds, &TrialRates::alone),
+                     mean_of(rounds, &TrialRates::together), mean_of(rounds, &TrialRates::again));
 }
 
 std::string loss_of(const Trial& trial) {
@@ -67,7 +84,7 @@ std::vector<std::pair<const FeatureRow*, FeatureGain>> gains_of(const FeatureRep
   std::vector<std::pair<const FeatureRow*, FeatureGain>> gains;
   const FeatureRow* const base = report.base();
   for (const FeatureRow& row : report.rows)
-    if (row.trial) gains.emplace_back(&row, gain_of(base->trial->rates, row.trial->rates, report.drift()));
+    if (row.trial) gains.emplace_back(&row, gain_of(base->trial->rounds, row.trial->rounds, report.drift()));
   std::ranges::stable_sort(gains, [](const auto& a, const auto& b) { return a.second.score > b.second.score; });
   return gains;
 }
@@ -85,7 +102,7 @@ std::optional<AsAlone> as_alone(const FeatureReport& report, const Combination& 
       return row.trial && row.combination.changed() == 1 && at[f] == c.at[f];
     });
     if (part == report.rows.end()) return std::nullopt;
-    const FeatureGain gain = gain_of(report.base()->trial->rates, part->trial->rates, report.drift());
+    const FeatureGain gain = gain_of(report.base()->trial->rounds, part->trial->rounds, report.drift());
     sum.score *= gain.score;
     sum.noise = std::hypot(sum.noise, gain.noise);
   }
@@ -102,6 +119,14 @@ std::string gain_row(const FeatureRow& row, const FeatureGain& g, const std::str
   return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", row.combination.name, percent(g.prompt),
                      percent(g.alone), percent(g.together), percent(g.again), percent(g.score), loss_of(*row.trial),
                      last);
+}
+
+std::string steadiness(const FeatureReport& report) {
+  const size_t rounds = report.base()->trial->rounds.size();
+  const std::string moved = fmt::format("The machine's speed moved by {:.1f} %", 100 * report.drift());
+  return rounds > 1
+             ? fmt::format("{} from the first of {} rounds to the end; rounds are compared one by one.", moved, rounds)
+             : fmt::format("{} until the end: less than that says nothing.", moved);
 }
 
 constexpr std::string_view kColumns = "pp256 | tg32 | four at a time | same prompt again | all | loss";
@@ -145,21 +170,34 @@ const FeatureRow* FeatureReport::base() const {
 double FeatureReport::drift() const {
   const FeatureRow* const first = base();
   if (first == nullptr || again.prompt.empty()) return 0;
-  const TrialRates& before = first->trial->rates;
-  double most = 0;
-  for (const auto rate : {&TrialRates::prompt, &TrialRates::alone, &TrialRates::together, &TrialRates::again})
-    most = std::max(most, std::abs(mean_of(again.*rate) / mean_of(before.*rate) - 1));
-  return most;
+  return std::abs(gain_of({first->trial->rounds.data(), 1}, {&again, 1}, 0).score - 1);
 }
 
-FeatureGain gain_of(const TrialRates& base, const TrialRates& other, double drift) {
-  FeatureGain g{.prompt = change_of(base.prompt, other.prompt),
-                .alone = change_of(base.alone, other.alone),
-                .together = change_of(base.together, other.together),
-                .again = change_of(base.again, other.again)};
-  g.score = std::cbrt((1 + g.prompt.relative) * (1 + g.alone.relative) * (1 + g.together.relative));
+FeatureGain gain_of(std::span<const TrialRates> base, std::span<const TrialRates> other, double drift) {
+  check(!base.empty() && base.size() == other.size(), "rounds of both");
+  const bool one = base.size() == 1;
+  const std::vector<double> itself(base.size(), 1.0);
+  const auto ratios = [&](Rate rate) {
+    std::vector<double> of_rounds;
+    for (size_t i = 0; i < base.size(); ++i)
+      of_rounds.push_back(mean_sd(other[i].*rate).mean / mean_sd(base[i].*rate).mean);
+    return of_rounds;
+  };
+  const auto change = [&](Rate rate) {
+    return one ? change_of(base.front().*rate, other.front().*rate) : change_of(itself, ratios(rate));
+  };
+  FeatureGain g{.prompt = change(&TrialRates::prompt),
+                .alone = change(&TrialRates::alone),
+                .together = change(&TrialRates::together),
+                .again = change(&TrialRates::again)};
+  const std::vector<double> p = ratios(&TrialRates::prompt), a = ratios(&TrialRates::alone),
+                            t = ratios(&TrialRates::together);
+  std::vector<double> scores;
+  for (size_t i = 0; i < base.size(); ++i) scores.push_back(std::cbrt(p[i] * a[i] * t[i]));
+  const Change score = change_of(itself, scores);
   const double halves = std::hypot(half_of(g.prompt), half_of(g.alone), half_of(g.together)) / 3;
-  g.noise = std::hypot(halves, drift);
+  g.score = 1 + score.relative;
+  g.noise = one ? std::hypot(halves, drift) : half_of(score);
   return g;
 }
 
@@ -189,23 +227,37 @@ FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, co
     throw Error(Code::kInvalidRequest, "--features: the first values together are refused: {}",
                 planned.front().row.refused);
   Trials trials(source, o.model, make);
-  const ServeOptions* base = nullptr;
   int64_t done = 0;
+  const auto show = [&](const Planned& at, int round) {
+    terminal.progress("verifying level 6", static_cast<double>(done) / static_cast<double>(count),
+                      fmt::format("{} of {}{}: {}", done + 1, count, round > 1 ? fmt::format(", round {}", round) : "",
+                                  at.row.combination.name));
+    ++done;
+  };
+  const Planned* base = nullptr;
+  int rounds = 1;
   for (Planned& next : planned) {
-    if (runs(next.row)) {
-      terminal.progress("verifying level 6", static_cast<double>(done++) / static_cast<double>(count),
-                        fmt::format("{} of {}: {}", done, count, next.row.combination.name));
-      try {
-        next.row.trial = trials.run(next.options);
-        if (base == nullptr) base = &next.options;
-      } catch (const Error& e) {
-        if (e.code() != Code::kUnsupported) throw;
-        next.row.refused = e.what();
-      }
+    if (!runs(next.row)) continue;
+    show(next, 1);
+    try {
+      if (base == nullptr) rounds = rounds_of(trials, next.options);
+      next.row.trial = trials.run(next.options);
+      if (base == nullptr) base = &next;
+    } catch (const Error& e) {
+      if (e.code() != Code::kUnsupported) throw;
+      next.row.refused = e.what();
     }
-    report.rows.push_back(next.row);
   }
-  if (base != nullptr && count > 1) report.again = trials.rates(*base);
+  for (int round = 2; round <= rounds; ++round) {
+    done = 0;
+    for (Planned& next : planned) {
+      if (!next.row.trial) continue;
+      show(next, round);
+      next.row.trial->rounds.push_back(trials.rates(next.options));
+    }
+  }
+  if (base != nullptr && count > 1) report.again = trials.rates(base->options);
+  for (Planned& next : planned) report.rows.push_back(std::move(next.row));
   return report;
 }
 
@@ -217,8 +269,8 @@ void add_checks(const FeatureReport& report, VerifyChecks& checks) {
     const bool right = t.wrong.empty();
     const std::string bound = t.bound.empty() ? "no bound known" : t.bound;
     checks.add(row.combination.name, right,
-               right ? fmt::format("{}; {} ({})", rates_text(t.rates), loss_of(t), bound)
-                     : fmt::format("{}; INVALID: {}", t.wrong, rates_text(t.rates)));
+               right ? fmt::format("{}; {} ({})", rates_text(t.rounds), loss_of(t), bound)
+                     : fmt::format("{}; INVALID: {}", t.wrong, rates_text(t.rounds)));
   }
   for (const auto& [reason, names] : refused_of(report))
     checks.skip(
@@ -229,13 +281,8 @@ void add_checks(const FeatureReport& report, VerifyChecks& checks) {
 std::string feature_report_text(const FeatureReport& report) {
   const FeatureRow* const base = report.base();
   if (base == nullptr) return "Every combination is refused.\n";
-  std::string first;
-  for (const TriedFeature& f : report.features)
-    first += fmt::format("{}{}={}", first.empty() ? "" : " ", f.feature->name, f.values.front());
-  if (first.empty()) first = base->combination.name;
-  std::string out = fmt::format(
-      "Held against {}: {}.\nIt moved by {:.1f} % until the end: less than that says nothing.\n\n### Alone\n{}", first,
-      rates_text(base->trial->rates), 100 * report.drift(), alone_text(report));
+  std::string out = fmt::format("Held against {}: {}. {}\n\n### Alone\n{}", base->combination.name,
+                                rates_text(base->trial->rounds), steadiness(report), alone_text(report));
   if (std::ranges::any_of(report.rows, [](const FeatureRow& r) { return r.trial && r.combination.changed() > 1; }))
     out += "\n### Together\n" + together_text(report);
   const auto refused = refused_of(report);
@@ -261,14 +308,19 @@ FeatureJson feature_report_json(const FeatureReport& report) {
     if (!row.same_as.empty()) json["same_as"] = row.same_as;
     if (!row.trial) continue;
     const Trial& t = *row.trial;
-    const FeatureGain gain = gain_of(report.base()->trial->rates, t.rates, report.drift());
+    const FeatureGain gain = gain_of(report.base()->trial->rounds, t.rounds, report.drift());
     json["wrong"] = t.wrong;
     json["kl"] = t.loss.mean_kl;
     json["top1"] = t.loss.top1;
-    json["tokens_per_second"] = {{"pp256", t.rates.prompt},
-                                 {"tg32", t.rates.alone},
-                                 {"four_at_a_time", t.rates.together},
-                                 {"same_prompt_again", t.rates.again}};
+    const auto all = [&t](Rate rate) {
+      std::vector<double> values;
+      for (const TrialRates& round : t.rounds) values.insert(values.end(), (round.*rate).begin(), (round.*rate).end());
+      return values;
+    };
+    json["tokens_per_second"] = {{"pp256", all(&TrialRates::prompt)},
+                                 {"tg32", all(&TrialRates::alone)},
+                                 {"four_at_a_time", all(&TrialRates::together)},
+                                 {"same_prompt_again", all(&TrialRates::again)}};
     json["score"] = gain.score;
     json["noise"] = gain.noise;
     json["verdict"] = gain.verdict();

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,20 +27,22 @@ struct FeatureRow {
 struct FeatureReport {
   std::vector<TriedFeature> features;  // none: of presets
   std::vector<FeatureRow> rows;        // the first that was tried is what the others are held against
-  TrialRates again;                    // of that one, at the end: how much the machine's speed moved meanwhile
+  TrialRates again;                    // of that one, at the end
 
   [[nodiscard]] const FeatureRow* base() const;  // null: all were refused
-  [[nodiscard]] double drift() const;            // largest relative change of a rate from start to end
+  [[nodiscard]] double drift() const;  // how far the machine's speed moved from the first round to the end, relative
 };
 
-// The rates of a combination over those of the first: each, and the geometric mean of all but `again`.
+// The rates of a combination over those of the first: each, and the geometric mean of all but `again`. Several rounds
+// are compared one by one, so that what a machine does beside them falls out.
 struct FeatureGain {
   Change prompt, alone, together, again;
   double score = 1;                           // 1: as the first
   double noise = 0;                           // of the score, relative: what repetitions and drift leave open
   [[nodiscard]] std::string verdict() const;  // "helps", "costs", "no difference shown"
 };
-[[nodiscard]] FeatureGain gain_of(const TrialRates& base, const TrialRates& other, double drift);
+// REQUIRES as many rounds of both.
+[[nodiscard]] FeatureGain gain_of(std::span<const TrialRates> base, std::span<const TrialRates> other, double drift);
 
 // Runs them. `options`: with a backend, else as given. Throws Error(kInvalidRequest) where more would run than
 // o.most_combinations.

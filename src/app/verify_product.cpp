@@ -88,10 +88,10 @@ std::vector<Combination> product_of(std::span<const TriedFeature> features) {
       const size_t place = left / rest;
       left %= rest;
       c.at.push_back(place);
-      if (place > 0) c.name += fmt::format("{}{}={}", c.name.empty() ? "" : " ", f.feature->name, f.values[place]);
+      if (place > 0 || number == 0)
+        c.name += fmt::format("{}{}={}", c.name.empty() ? "" : " ", f.feature->name, f.values[place]);
       for (FeatureWord& word : words_of(*f.feature, f.values[place])) c.words.push_back(std::move(word));
     }
-    if (c.name.empty()) c.name = "as first";
     all.push_back(std::move(c));
   }
   return all;

@@ -24,7 +24,7 @@ struct TriedFeature {
 [[nodiscard]] std::vector<TriedFeature> tried_features(std::string_view list, BackendKind backend);
 
 struct Combination {
-  std::string name;  // "activation=f32 kv=fp8": what differs from the first; of the first "as first"
+  std::string name;  // "activation=f32 kv=fp8": what differs from the first; of the first all that it is
   std::vector<FeatureWord> words;
   std::vector<size_t> at;             // of each feature the value's place; empty: of a preset
   [[nodiscard]] int changed() const;  // features that differ from the first

@@ -176,7 +176,7 @@ Trial Trials::run(const ServeOptions& options) {
   }
   Measured found = measured(options);
   fail(wrong_text(options, found));
-  trial.rates = std::move(found.rates);
+  trial.rounds.push_back(std::move(found.rates));
   return trial;
 }
 

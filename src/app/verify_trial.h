@@ -15,7 +15,7 @@
 
 namespace nibble::app {
 
-// Tokens per second, a value per repetition.
+// Tokens per second, a value per repetition; one round.
 struct TrialRates {
   std::vector<double> prompt;    // of a prompt, until its first token
   std::vector<double> alone;     // generated, of one sequence behind it
@@ -24,10 +24,10 @@ struct TrialRates {
 };
 
 struct Trial {
-  std::string wrong;  // what is not as it should be; empty: nothing
-  Divergence loss;    // against the same model with nothing rounded
-  std::string bound;  // what is known of that loss; empty: nothing is
-  TrialRates rates;
+  std::string wrong;               // what is not as it should be; empty: nothing
+  Divergence loss;                 // against the same model with nothing rounded
+  std::string bound;               // what is known of that loss; empty: nothing is
+  std::vector<TrialRates> rounds;  // measured in turn with the other combinations
 };
 
 class Trials {

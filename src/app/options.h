@@ -254,6 +254,7 @@ struct VerifyOptions {
   // Level 6.
   std::string features;              // whose combinations; empty: those of the backend
   int most_combinations = 64;        // that run
+  int rounds = 0;                    // that all of them are measured in turn; 0: by how long a model takes to load
   std::vector<std::string> presets;  // of features.h, instead
   std::string review;                // one feature, instead; and results for its page
   std::string command;               // as it was typed

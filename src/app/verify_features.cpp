@@ -16,6 +16,8 @@ namespace {
 
 using FeatureJson = nlohmann::ordered_json;
 
+constexpr double kNothing = 1e-3;  // of a speed: less is no difference, however steady it was
+
 using Rate = std::vector<double> TrialRates::*;
 
 double mean_of(std::span<const TrialRates> rounds, Rate rate) {
@@ -61,11 +63,12 @@ std::vector<Planned> plan_rows(const VerifyOptions& o, const std::vector<Combina
 
 // Where a model is loaded in no time, all are measured several times in turn: what else the machine does then meets
 // them alike. Warms up, too.
-int rounds_of(Trials& trials, const ServeOptions& options) {
+int rounds_of(const VerifyOptions& o, Trials& trials, const ServeOptions& options) {
   constexpr double kShort = 2;  // seconds
   const auto start = std::chrono::steady_clock::now();
   static_cast<void>(trials.rates(options));
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < kShort ? 5 : 1;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return o.rounds > 0 ? o.rounds : seconds < kShort ? 5 : 1;
 }
 
 bool runs(const FeatureRow& row) { return row.refused.empty() && row.same_as.empty(); }
@@ -111,7 +114,7 @@ std::optional<AsAlone> as_alone(const FeatureReport& report, const Combination& 
 
 std::string together_verdict(const FeatureGain& gain, const AsAlone& alone) {
   const double interplay = std::log(gain.score / alone.score), noise = std::hypot(gain.noise, alone.noise);
-  if (std::abs(interplay) <= noise) return "as alone";
+  if (std::abs(interplay) <= std::max(noise, kNothing)) return "as alone";
   return interplay > 0 ? "better than alone" : "worse than alone";
 }
 
@@ -202,7 +205,7 @@ FeatureGain gain_of(std::span<const TrialRates> base, std::span<const TrialRates
 }
 
 std::string FeatureGain::verdict() const {
-  if (std::abs(std::log(score)) <= noise) return "no difference shown";
+  if (std::abs(std::log(score)) <= std::max(noise, kNothing)) return "no difference shown";
   return score > 1 ? "helps" : "costs";
 }
 
@@ -240,7 +243,7 @@ FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, co
     if (!runs(next.row)) continue;
     show(next, 1);
     try {
-      if (base == nullptr) rounds = rounds_of(trials, next.options);
+      if (base == nullptr) rounds = rounds_of(o, trials, next.options);
       next.row.trial = trials.run(next.options);
       if (base == nullptr) base = &next;
     } catch (const Error& e) {

@@ -50,6 +50,11 @@ void add_feature_choice(Flags flags, VerifyOptions& o) {
   flags.value("--max-combinations", o.most_combinations, "Level 6: most combinations that are run")
       .whole(1, 4096)
       .usual(fmt::format("{}", o.most_combinations));
+  flags
+      .value("--rounds", o.rounds,
+             "Level 6: times that combinations are measured in turn; 0: 5 where the model loads in no time, else 1")
+      .whole(0, 100)
+      .usual("0");
   Flag preset =
       add_presets(flags, o.presets, "Level 6 alone, of these instead: B1 to C4 of nibble features --markdown");
   preset.excludes(features);

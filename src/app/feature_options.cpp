@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 
 namespace nibble::app {
 namespace {
@@ -79,9 +78,9 @@ std::vector<std::string> split(std::string_view text, char at) {
 }
 
 std::vector<FeatureWord> feature_words(std::string_view text) {
-  std::istringstream in{std::string(text)};
+  const std::vector<std::string> parts = split(text, ' ');
   std::vector<FeatureWord> words;
-  for (FeatureWord word; in >> word.flag >> word.value;) words.push_back(word);
+  for (size_t i = 0; i + 1 < parts.size(); i += 2) words.push_back({parts[i], parts[i + 1]});
   return words;
 }
 

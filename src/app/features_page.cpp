@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <vector>
 

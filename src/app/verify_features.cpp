@@ -20,10 +20,17 @@ constexpr double kNothing = 1e-3;  // of a speed: less is no difference, however
 
 using Rate = std::vector<double> TrialRates::*;
 
+// Of a round its median: now and then a repetition loses its processor to somebody else.
+double typical(std::vector<double> values) {
+  std::ranges::sort(values);
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
 double mean_of(std::span<const TrialRates> rounds, Rate rate) {
-  std::vector<double> means;
-  for (const TrialRates& round : rounds) means.push_back(mean_sd(round.*rate).mean);
-  return mean_sd(means).mean;
+  std::vector<double> of_rounds;
+  for (const TrialRates& round : rounds) of_rounds.push_back(typical(round.*rate));
+  return mean_sd(of_rounds).mean;
 }
 
 std::string percent(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
@@ -182,8 +189,7 @@ FeatureGain gain_of(std::span<const TrialRates> base, std::span<const TrialRates
   const std::vector<double> itself(base.size(), 1.0);
   const auto ratios = [&](Rate rate) {
     std::vector<double> of_rounds;
-    for (size_t i = 0; i < base.size(); ++i)
-      of_rounds.push_back(mean_sd(other[i].*rate).mean / mean_sd(base[i].*rate).mean);
+    for (size_t i = 0; i < base.size(); ++i) of_rounds.push_back(typical(other[i].*rate) / typical(base[i].*rate));
     return of_rounds;
   };
   const auto change = [&](Rate rate) {

@@ -2,8 +2,8 @@
 #include "app/commands.h"
 #include "app/named_model.h"
 #include "app/result_metadata.h"
-#include "app/verify_features.h"
 #include "app/text_input.h"
+#include "app/verify_features.h"
 #include "app/verify_options.h"
 #include "app/verify_review.h"
 #include "app/verify_server.h"
@@ -167,6 +167,8 @@ VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal) {
 
 int execute(const VerifyOptions& options) {
   Terminal terminal(options.output);
+  if (!options.review.empty() && !options.report.empty())  // before anything is measured
+    static_cast<void>(with_results(read_text(options.report), "", options.report.string()));
   const Verified result =
       options.base_url.empty() ? verify_process(options, terminal) : verify_server(options, terminal);
   const std::vector<VerifyCheck>& checks = result.checks.all();

@@ -232,9 +232,13 @@ FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, co
                 "--features: {} combinations would run, want at most {}: name fewer features, some of their values "
                 "as kv=bf16/fp8, or --max-combinations {}",
                 count, o.most_combinations, count);
-  if (!report.features.empty() && !runs(planned.front().row))
-    throw Error(Code::kInvalidRequest, "--features: the first values together are refused: {}",
-                planned.front().row.refused);
+  if (!report.features.empty() && !runs(planned.front().row)) {
+    const std::string& why = planned.front().row.refused;
+    if (!o.features.empty() || !o.review.empty())
+      throw Error(Code::kInvalidRequest, "--features: the first values together are refused: {}", why);
+    report.rows.push_back(std::move(planned.front().row));  // flags of the command do not go with the usual product
+    return report;
+  }
   Trials trials(source, o.model, make);
   int64_t done = 0;
   const auto show = [&](const Planned& at, int round) {

@@ -18,7 +18,7 @@ std::string_view usual_product(BackendKind backend) {
   switch (backend) {
     case BackendKind::kCuda: return "kernel=marlin/gemm,activation=bf16/mxfp8,mxfp4-layers=none/all,kv=bf16/fp8";
     case BackendKind::kReference: return "kv=bf16/fp8";
-    default: return "activation=int8/f32,mxfp4-layers=none/all,kv=bf16/fp8,speculation=off/suffix";
+    default: return "activation=auto/f32,mxfp4-layers=none/all,kv=bf16/fp8,speculation=off/suffix";
   }
 }
 

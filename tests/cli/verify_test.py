@@ -80,6 +80,11 @@ class Features(Case):
             self.assertEqual(result.code, USAGE, wrong)
             self.assertIn(words, result.err)
 
+    def test_flags_that_the_usual_product_does_not_go_with(self):
+        result = support.nibble("verify", TINY, "--level", 6, "--fast")
+        self.assertEqual(result.code, 0, result.out)
+        self.assertIn("skipped | refused: --fast: it chooses the formats", result.out)
+
     def test_presets_of_cards_say_so_on_a_cpu(self):
         result = support.nibble("verify", TINY, "--preset", "B1,C4")
         self.assertEqual(result.code, 0, result.out)

@@ -71,7 +71,6 @@ after 2 for warming up, end tokens ignored. Every failure is counted by its kind
     {"verify", R"(  nibble verify
   nibble verify -m gpt-oss-20b --backend cuda --level 1,1.5,2 --report verify.md
   nibble verify --base-url http://127.0.0.1:8000 --level 3
-  nibble verify --level 6 --features activation,kv
 
 Ends with 0 when all checks hold, else with 1. What each level checks: docs/verify.md.)"}};
 

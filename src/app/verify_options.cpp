@@ -81,8 +81,8 @@ void add_verify_flags(Flags flags, VerifyOptions& o) {
   const Flag level = flags
                          .take(
                              "--level", [&o](const std::string& text) { o.levels = levels_of(text); },
-                             "1: it runs; 1.5: by which kernels; 2: right; 3: under stress; 4: how fast, in short; 6: "
-                             "what features do together; several: 1,1.5")
+                             "1: it runs; 1.5: by which kernels; 2: right; 3: under stress; 4: how fast; 6: features "
+                             "together; several: 1,1.5")
                          .type("LIST")
                          .usual("all");
   add_feature_choice(flags, o);

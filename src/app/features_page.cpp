@@ -68,8 +68,9 @@ std::string effects_of(const Feature& feature) {
 
 constexpr std::string_view kHead = R"(# Features
 
-Made by `nibble features --markdown` from the table in `src/app/features.cpp` and the flags; a test holds this page against both. What level 6 of
-[`nibble verify`](verify.md) makes of their combinations on a machine, it prints there. Reviews of single features: [features/](features/TEMPLATE.md).
+Made by `nibble features --markdown` from the table in `src/app/features.cpp` and the flags; a test holds this page
+against both. Combinations: level 6 of [`nibble verify`](verify.md#features-alone-and-together). Reviews of single
+features: [features/](features/TEMPLATE.md).
 
 | | |
 |---|---|
@@ -81,7 +82,8 @@ Made by `nibble features --markdown` from the table in `src/app/features.cpp` an
 | not run | taken, compiled, held against the reference on a host; has never run there |
 | – | refused |
 
-"Every card" are the kernels that every card from Ampere on runs; they have run on H100s, as those of an A100 too ([cards.md](cards.md)). "SM90" is Hopper, "SM121" GB10.
+"Every card" are the kernels that every card from Ampere on runs; they have run on H100s, as those of an A100 too
+([cards.md](cards.md)). "SM90" is Hopper, "SM121" GB10.
 )";
 
 }  // namespace

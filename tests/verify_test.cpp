@@ -3,6 +3,7 @@
 
 #include "app/backend_choice.h"
 #include "app/named_model.h"
+#include "app/verify_features.h"
 #include "app/verify_stress.h"
 #include "app/verify_subject.h"
 #include "backend/cpu/cpu_backend.h"
@@ -137,6 +138,73 @@ TEST_F(Verify, a_corrupted_weight_is_found) {
   VerifyChecks checks;
   verify_correctness(subject(), checks);
   EXPECT_THAT(failures(checks), HasSubstr("perplexity"));
+}
+
+// Level 6 over two features, the backend being made wrongly where a test says so.
+class VerifyFeatures : public Verify {
+ protected:
+  [[nodiscard]] VerifyChecks verify(const std::string& features) const {
+    VerifyOptions o;
+    o.model = options_;
+    o.model.run = {};  // as nobody has resolved it
+    o.model.run.backend = BackendKind::kCpu;
+    o.model.run.threads = 2;
+    o.features = features;
+    o.rounds = 1;
+    Terminal terminal({.quiet = true});
+    VerifyChecks checks;
+    add_checks(try_features(o, source_, make_, terminal), checks);
+    return checks;
+  }
+};
+
+TEST_F(VerifyFeatures, pass_where_nothing_is_wrong) {
+  const VerifyChecks checks = verify("activation=f32/mxfp8,kv=bf16/fp8,kernel=auto/marlin");
+  EXPECT_EQ(failures(checks), "");
+  EXPECT_EQ(checks.all().size(), 5U) << "four that run, and one reason why others do not";
+  EXPECT_THAT(checks.all().back().found, HasSubstr("--moe-kernel: want --backend cuda"));
+}
+
+TEST_F(VerifyFeatures, a_rounding_that_does_not_run_is_found) {
+  make_ = [](const backend::RunConfig& run, const backend::BackendConfig& config) {
+    backend::RunConfig forced = run;
+    forced.kv = backend::KvDtype::kBf16;
+    return make_backend(run.backend, forced, config);
+  };
+  EXPECT_THAT(failures(verify("activation=f32/mxfp8,kv=bf16/fp8")),
+              HasSubstr("kv=fp8: the logits are those of the exact"));
+}
+
+TEST_F(VerifyFeatures, a_loss_beyond_what_is_known_of_the_parts_is_found) {
+  make_ = [](const backend::RunConfig& run, const backend::BackendConfig& config) {
+    backend::BackendConfig coarse = config;
+    if (run.kv == backend::KvDtype::kE4m3) coarse.dense.qkv = coarse.dense.o = backend::WeightFormat::kMxfp4;
+    return make_backend(run.backend, run, coarse);
+  };
+  const std::string found = failures(verify("activation=f32,kv=bf16/fp8"));
+  EXPECT_THAT(found, HasSubstr("kv=fp8: KL "));
+  EXPECT_THAT(found, HasSubstr("want at most"));
+}
+
+TEST_F(VerifyFeatures, a_text_that_changes_with_guesses_is_found) {
+  int engines = 0;  // their backends have more pages than those of one step
+  make_ = [&engines](const backend::RunConfig& run, const backend::BackendConfig& config) {
+    backend::RunConfig forced = run;
+    const bool of_engine = config.kv_pages[0] > 16;
+    if (of_engine && ++engines > 2) forced.activations = backend::Activations::kMxfp4;  // behind warm-up and first
+    return make_backend(run.backend, forced, config);
+  };
+  EXPECT_THAT(failures(verify("activation=f32,speculation=off/suffix")), HasSubstr("speculation=suffix: token "));
+}
+
+TEST_F(VerifyFeatures, too_many_are_refused_with_their_number) {
+  try {
+    static_cast<void>(verify("activation,kv,mxfp4-layers,mxfp8-layers"));
+    FAIL() << "want a refusal";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kInvalidRequest);
+    EXPECT_THAT(e.what(), HasSubstr("combinations would run, want at most 64"));
+  }
 }
 
 // Small, so that it lasts seconds.

@@ -39,6 +39,7 @@ then the environment, then --config. vLLM's flags are understood: docs/serving.m
 
 What is there already is not fetched again, and what was cut goes on where it stopped. HF_HOME says where models are
 kept, HF_TOKEN who asks, HF_ENDPOINT whom; https_proxy and HF_HUB_OFFLINE are heeded: docs/models.md.)"},
+    {"features", "  nibble features\n  nibble features --markdown >feature-matrix.md"},
     {"man", "  nibble man | man -l -"},
     {"completion", R"(  nibble completion bash >~/.local/share/bash-completion/completions/nibble
   nibble completion zsh >~/.zfunc/_nibble

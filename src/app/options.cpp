@@ -1,6 +1,8 @@
 #include "app/options.h"
 
 #include "app/commit.h"
+#include "app/feature_options.h"
+#include "app/features_page.h"
 #include "app/flags.h"
 #include "app/foreign_flags.h"
 #include "app/help.h"
@@ -478,6 +480,16 @@ void add_predict(Flags flags, PredictOptions& o) {
   add_output(flags, o.output);
 }
 
+void add_features(Flags flags, bool& markdown, bool& json) {
+  const Flag page = flags.turn("--markdown", markdown, "Print the page docs/feature-matrix.md");
+  flags.turn("--json", json, "Print one JSON object instead of text").excludes(page);
+}
+
+std::string features_told(bool markdown, bool json) {
+  const CommandFacts flags = feature_flags();
+  return json ? features_json(flags).dump(2) + "\n" : markdown ? features_page(flags) : features_text(flags);
+}
+
 void add_pull_command(Flags flags, PullOptions& o) {
   flags.value("model", o.model, "ORG/NAME on the Hub, or gpt-oss-20b and gpt-oss-120b for OpenAI's")
       .required()
@@ -540,6 +552,8 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
   add_load(command("load", "Requests to a server over HTTP: throughput and latencies, by concurrency"), all.load);
   add_verify(command("verify", "Whether it runs, by which kernels, right, under stress, and how fast"), all.verify);
+  bool as_page = false, as_json = false;
+  add_features(command("features", "Every feature: its flag, its values, where they run"), as_page, as_json);
   command("man", "Print the manual page");
   std::string shell;
   command("completion", "Print what completes nibble's flags in a shell")
@@ -553,6 +567,7 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   const auto [name, wants_help, wants_version] = line.parse(std::move(arguments));
   if (wants_version) return Exit{kExitOk, version_text() + "\n"};
   if (wants_help) return Exit{kExitOk, help_text(line.facts(), name, topic)};
+  if (name == "features") return Exit{kExitOk, features_told(as_page, as_json)};
   if (name == "man") return Exit{kExitOk, man_page_text(line.facts())};
   if (name == "completion") return Exit{kExitOk, completion_text(line.facts(), shell)};
   set_hub(all, hub_settings(environment));

@@ -242,7 +242,7 @@ struct LoadOptions {
   Variables environment;
 };
 
-enum class VerifyLevel : uint8_t { kSmoke, kPaths, kCorrectness, kStress, kPerformance };
+enum class VerifyLevel : uint8_t { kSmoke, kPaths, kCorrectness, kStress, kPerformance, kFeatures };
 
 struct VerifyOptions {
   ModelOptions model;
@@ -251,7 +251,13 @@ struct VerifyOptions {
   std::string base_url, api_key;    // of a server instead; empty: this process
   std::string served_model;         // the name to ask it for; empty: the first that it lists
   std::filesystem::path report;     // Markdown; empty: none
-  std::string command;              // as it was typed
+  // Level 6.
+  std::string features;              // whose combinations; empty: those of the backend
+  int most_combinations = 64;        // that run
+  int rounds = 0;                    // that all of them are measured in turn; 0: by how long a model takes to load
+  std::vector<std::string> presets;  // of features.h, instead
+  std::string review;                // one feature, instead; and results for its page
+  std::string command;               // as it was typed
   Variables environment;
 };
 

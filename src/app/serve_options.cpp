@@ -1,5 +1,6 @@
 #include "app/serve_options.h"
 
+#include "app/feature_options.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
 
@@ -31,6 +32,7 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.value("--port", o.port, "Port to listen on; 0: any free one").whole(0, 65535);
   flags.value("--max-num-seqs", o.max_num_seqs, "Most sequences computed at the same time").whole(1, 1024);
   flags.group(HelpGroup::kPerformance);
+  add_preset(flags, o.model.settings);
   flags
       .value("--max-waiting", o.max_waiting,
              "Most requests in the queue, beside those that are computed; more get a 429")

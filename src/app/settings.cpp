@@ -19,13 +19,14 @@
 #include <vector>
 
 namespace nibble::app {
-namespace {
 
-std::string variable_of(const std::string& flag) {  // --max-model-len → NIBBLE_MAX_MODEL_LEN
+std::string variable_of(const std::string& flag) {
   std::string name = "NIBBLE_";
   for (const char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
   return name;
 }
+
+namespace {
 
 // What a layer below the command line says of one option.
 struct Layered {

@@ -11,6 +11,8 @@
 
 namespace nibble::app {
 
+[[nodiscard]] std::string variable_of(const std::string& flag);  // --max-model-len: NIBBLE_MAX_MODEL_LEN
+
 void add_print_config(Flags flags, Settings& settings);
 
 // `known`: the flags that have variables, NIBBLE_PORT for --port, which are those of `nibble serve`. vLLM's and

@@ -2,7 +2,10 @@
 #include "app/commands.h"
 #include "app/named_model.h"
 #include "app/result_metadata.h"
+#include "app/text_input.h"
+#include "app/verify_features.h"
 #include "app/verify_options.h"
+#include "app/verify_review.h"
 #include "app/verify_server.h"
 #include "app/verify_stress.h"
 #include "app/verify_subject.h"
@@ -16,6 +19,8 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <functional>
+#include <optional>
 #include <string>
 
 namespace nibble::app {
@@ -55,6 +60,7 @@ bool wants(const VerifyOptions& o, VerifyLevel level) { return std::ranges::find
 struct Verified {
   VerifyChecks checks;
   Metadata metadata;
+  std::optional<FeatureReport> features;  // of level 6
 };
 
 Metadata common_metadata(const VerifyOptions& o, double startup_seconds) {
@@ -78,7 +84,7 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
                                 return make_backend(run.backend, run, config, source.mapped_files());
                               }};
   Verified result;
-  const auto level = [&](VerifyLevel which, void (*run)(const VerifySubject&, VerifyChecks&)) {
+  const auto level = [&](VerifyLevel which, const std::function<void(const VerifySubject&, VerifyChecks&)>& run) {
     if (!wants(o, which)) return;
     terminal.status(fmt::format("verifying level {}", name_of(which)));
     try {
@@ -94,6 +100,13 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
   level(VerifyLevel::kCorrectness, verify_correctness);
   level(VerifyLevel::kStress, stress);
   level(VerifyLevel::kPerformance, verify_performance);
+  level(VerifyLevel::kFeatures, [&](const VerifySubject& s, VerifyChecks& checks) {
+    VerifyOptions open = o;  // resolved settings would count as given
+    open.model.run = asked.model.run;
+    open.model.run.backend = o.model.run.backend;
+    result.features = try_features(open, s.source, s.make, terminal);
+    add_checks(*result.features, checks);
+  });
   result.metadata = common_metadata(o, startup);
   const backend::DevicePeaks peaks =
       o.model.run.backend == BackendKind::kCuda ? backend::measure_cuda(0) : backend::measure_cpu(o.model.run.threads);
@@ -111,7 +124,7 @@ Verified verify_server(const VerifyOptions& o, Terminal& terminal) {
     if (level == VerifyLevel::kSmoke) verify_server_smoke(subject, result.checks);
     if (level == VerifyLevel::kStress) verify_server_stress(subject, result.checks);
     if (level == VerifyLevel::kPerformance) verify_server_performance(subject, result.checks);
-    if (level != VerifyLevel::kPaths && level != VerifyLevel::kCorrectness) continue;
+    if (level != VerifyLevel::kPaths && level != VerifyLevel::kCorrectness && level != VerifyLevel::kFeatures) continue;
     result.checks.begin(level);
     result.checks.skip("this level", "it looks inside: without --base-url");
   }
@@ -128,6 +141,18 @@ void write_page(const std::filesystem::path& path, const std::string& page) {
   if (!file) throw Error(Code::kIo, "--report {}: it cannot be written", path.string());
 }
 
+// A feature's page has the tables; whether it is right, the exit code and a line say.
+int review(const VerifyOptions& options, const Verified& result, Terminal& terminal) {
+  const std::string results = review_results(*result.features, result.metadata);
+  if (options.report.empty()) {
+    terminal.print(results);
+  } else {
+    write_page(options.report, with_results(read_text(options.report), results, options.report.string()));
+  }
+  terminal.note(verify_summary(result.checks.all()));
+  return result.checks.failed() ? kExitFailure : kExitOk;
+}
+
 }  // namespace
 
 VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal) {
@@ -142,15 +167,20 @@ VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal) {
 
 int execute(const VerifyOptions& options) {
   Terminal terminal(options.output);
+  if (!options.review.empty() && !options.report.empty())  // before anything is measured
+    static_cast<void>(with_results(read_text(options.report), "", options.report.string()));
   const Verified result =
       options.base_url.empty() ? verify_process(options, terminal) : verify_server(options, terminal);
   const std::vector<VerifyCheck>& checks = result.checks.all();
-  if (!options.report.empty()) write_page(options.report, verify_page(checks, result.metadata));
+  if (!options.review.empty() && result.features) return review(options, result, terminal);
+  const std::string features = result.features ? "\n## Features\n" + feature_report_text(*result.features) : "";
+  if (!options.report.empty()) write_page(options.report, verify_page(checks, result.metadata) + features);
   if (options.output.json) {
-    terminal.print_json(
-        Metadata{{"metadata", result.metadata}, {"passed", !result.checks.failed()}, {"checks", verify_json(checks)}});
+    Metadata json{{"metadata", result.metadata}, {"passed", !result.checks.failed()}, {"checks", verify_json(checks)}};
+    if (result.features) json["features"] = feature_report_json(*result.features);
+    terminal.print_json(json);
   } else {
-    terminal.print(verify_table(checks) + "\n" + verify_summary(checks) + "\n");
+    terminal.print(verify_table(checks) + features + "\n" + verify_summary(checks) + "\n");
   }
   return result.checks.failed() ? kExitFailure : kExitOk;
 }

@@ -31,17 +31,6 @@ constexpr int64_t kStageTokens = 24, kSeedTokens = 24, kLossTokens = 256, kTextT
 constexpr double kStageTolerance = 1e-4;                   // of nibble compare
 constexpr int64_t kMostReferenceBytes = int64_t{1} << 28;  // of weights: its loops are slow
 
-// What is known of a model, beside its files; null where nobody has measured it.
-std::optional<Reference> reference_of(const ModelOptions& model) {
-  const std::filesystem::path folder = model.model;
-  std::ifstream file(folder / "reference.json");
-  if (!file || !std::filesystem::exists(folder / "heldout.txt")) return std::nullopt;  // it is of that text
-  Reference json = Reference::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
-  if (!json.is_object() || !json.contains("perplexity") || !json.contains("losses"))
-    throw Error(Code::kCorrupt, "{}/reference.json: want perplexity and losses, found another text", model.model);
-  return json;
-}
-
 // A setting that rounds, in the command line's words.
 struct Lossy {
   std::string flag;
@@ -241,6 +230,16 @@ class Correctness {
 };
 
 }  // namespace
+
+std::optional<nlohmann::json> reference_of(const ModelOptions& model) {
+  const std::filesystem::path folder = model.model;
+  std::ifstream file(folder / "reference.json");
+  if (!file || !std::filesystem::exists(folder / "heldout.txt")) return std::nullopt;  // it is of that text
+  nlohmann::json json = nlohmann::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+  if (!json.is_object() || !json.contains("perplexity") || !json.contains("losses"))
+    throw Error(Code::kCorrupt, "{}/reference.json: want perplexity and losses, found another text", model.model);
+  return json;
+}
 
 void verify_correctness(const VerifySubject& subject, VerifyChecks& checks) {
   checks.begin(VerifyLevel::kCorrectness);

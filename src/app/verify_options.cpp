@@ -1,5 +1,6 @@
 #include "app/verify_options.h"
 
+#include "app/feature_options.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/settings.h"
@@ -13,11 +14,12 @@
 namespace nibble::app {
 namespace {
 
-constexpr std::array<std::pair<VerifyLevel, std::string_view>, 5> kLevels = {{{VerifyLevel::kSmoke, "1"},
+constexpr std::array<std::pair<VerifyLevel, std::string_view>, 6> kLevels = {{{VerifyLevel::kSmoke, "1"},
                                                                               {VerifyLevel::kPaths, "1.5"},
                                                                               {VerifyLevel::kCorrectness, "2"},
                                                                               {VerifyLevel::kStress, "3"},
-                                                                              {VerifyLevel::kPerformance, "4"}}};
+                                                                              {VerifyLevel::kPerformance, "4"},
+                                                                              {VerifyLevel::kFeatures, "6"}}};
 
 std::vector<VerifyLevel> levels_of(const std::string& text) {
   std::vector<VerifyLevel> levels;
@@ -26,7 +28,7 @@ std::vector<VerifyLevel> levels_of(const std::string& text) {
     const std::string word = text.substr(begin, end - begin);
     const auto known = std::ranges::find(kLevels, word, &std::pair<VerifyLevel, std::string_view>::second);
     if (known == kLevels.end() && word != "all")
-      refuse_value("--level", fmt::format("want 1, 1.5, 2, 3 or 4, several with commas, or all; found {}", word));
+      refuse_value("--level", fmt::format("want 1, 1.5, 2, 3, 4 or 6, several with commas, or all; found {}", word));
     for (const auto& [level, name] : kLevels)
       if (word == "all" || word == name) levels.push_back(level);
     begin = end + 1;
@@ -34,6 +36,37 @@ std::vector<VerifyLevel> levels_of(const std::string& text) {
   std::ranges::sort(levels);
   levels.erase(std::ranges::unique(levels).begin(), levels.end());
   return levels;
+}
+
+// Of level 6.
+void add_feature_choice(Flags flags, VerifyOptions& o) {
+  flags.group(HelpGroup::kExpert);
+  Flag features = flags
+                      .value("--features", o.features,
+                             "Level 6: features whose combinations are tried (nibble features), one with some of its "
+                             "values as kv=bf16/fp8; default: by the backend")
+                      .not_empty()
+                      .type("LIST");
+  flags.value("--max-combinations", o.most_combinations, "Level 6: most combinations that are run")
+      .whole(1, 4096)
+      .usual(fmt::format("{}", o.most_combinations));
+  flags
+      .value("--rounds", o.rounds,
+             "Level 6: times that combinations are measured in turn; 0: 5 where the model loads in no time, else 1")
+      .whole(0, 100)
+      .usual("0");
+  Flag preset =
+      add_presets(flags, o.presets, "Level 6 alone, of these instead: B1 to C4 of nibble features --markdown");
+  preset.excludes(features);
+  flags
+      .value("--review", o.review,
+             "Level 6 alone, of one feature; prints the results of its page, or puts them into the one that --report "
+             "names (docs/features/TEMPLATE.md)")
+      .not_empty()
+      .type("FEATURE")
+      .excludes(features)
+      .excludes(preset);
+  flags.group(HelpGroup::kCommon);
 }
 
 }  // namespace
@@ -45,12 +78,17 @@ void add_verify_flags(Flags flags, VerifyOptions& o) {
   add_model_name(flags, o.model.model, "; with --load-format dummy also tiny; default: the small one that comes along");
   add_load_format(flags, o.model.load_format);
   add_pull(flags, o.model.when_absent);
-  flags
-      .take(
-          "--level", [&o](const std::string& text) { o.levels = levels_of(text); },
-          "1: it runs; 1.5: by which kernels; 2: right; 3: under stress; 4: how fast, in short; several: 1,1.5")
-      .type("LIST")
-      .usual("all");
+  const Flag level = flags
+                         .take(
+                             "--level", [&o](const std::string& text) { o.levels = levels_of(text); },
+                             "1: it runs; 1.5: by which kernels; 2: right; 3: under stress; 4: how fast; 6: features "
+                             "together; several: 1,1.5")
+                         .type("LIST")
+                         .usual("all");
+  add_feature_choice(flags, o);
+  flags.then([&o, level] {
+    if (!level.given() && (!o.presets.empty() || !o.review.empty())) o.levels = {VerifyLevel::kFeatures};
+  });
   flags.value("--base-url", o.base_url, "A server instead, any of OpenAI's API: levels 1, 3 and 4").not_empty();
   flags.value("--served-model", o.served_model, "The name to ask it for; default: the first that it lists").not_empty();
   flags.value("--api-key", o.api_key, "Sent to it as a bearer token; default: OPENAI_API_KEY").not_empty();

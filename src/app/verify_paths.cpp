@@ -52,7 +52,6 @@ struct CpuPath {
     return fmt::format("{}, activations {}, KV {}{}", name_of(isa), name_of(activations), backend::name_of(kv),
                        dense_mxfp4 ? ", dense layers mxfp4" : "");
   }
-  [[nodiscard]] bool exact() const { return !backend::rounds(activations) && kv == KvDtype::kBf16 && !dense_mxfp4; }
 };
 
 struct PathRule {
@@ -67,17 +66,26 @@ std::string product_of(const std::string& kernel) {
   return kernel;
 }
 
-std::vector<PathRule> rules_of(const CpuPath& path) {
-  const std::string experts = path.activations == Activations::kInt8 ? "int8_mxfp4" : "f32_mxfp4";
-  const std::string dense = !path.dense_mxfp4 ? "f32_bf16" : experts;
-  return {{Stage::kAttnIn, dense},  {Stage::kAttend, fmt::format("attend_{}", backend::name_of(path.kv))},
-          {Stage::kAttnOut, dense}, {Stage::kRoute, "f32_bf16"},
-          {Stage::kMoe, experts},   {Stage::kLogits, dense}};
+// REQUIRES a resolved run, of MXFP4 experts and dense layers that come in bf16.
+std::vector<PathRule> rules_of(const RunConfig& run) {
+  const auto product = [](Activations activations, backend::WeightFormat format) {
+    const bool int8 = activations == Activations::kInt8 && backend::cpu::int8_serves(format);
+    return fmt::format("{}_{}", int8 ? "int8" : "f32", backend::name_of(format));
+  };
+  const auto dense = [&](const std::optional<backend::WeightFormat>& held) {
+    return product(run.dense_activations, held.value_or(backend::WeightFormat::kBf16));
+  };
+  return {{Stage::kAttnIn, dense(run.dense.qkv)},
+          {Stage::kAttend, fmt::format("attend_{}", backend::name_of(run.kv_type()))},
+          {Stage::kAttnOut, dense(run.dense.o)},
+          {Stage::kRoute, "f32_bf16"},
+          {Stage::kMoe, product(run.activations, backend::WeightFormat::kMxfp4)},
+          {Stage::kLogits, dense(run.dense.lm_head)}};
 }
 
 // What is wrong with the plan; empty: nothing.
-std::string wrong_in_plan(const std::vector<PlannedStage>& plan, const CpuPath& path) {
-  for (const PathRule& rule : rules_of(path)) {
+std::string wrong_in_plan(const std::vector<PlannedStage>& plan, const RunConfig& run) {
+  for (const PathRule& rule : rules_of(run)) {
     bool ran = false;
     for (const PlannedStage& stage : plan) {
       const bool told_of = stage.kernel.starts_with("multiply") || stage.kernel.starts_with("attend_");
@@ -89,10 +97,48 @@ std::string wrong_in_plan(const std::vector<PlannedStage>& plan, const CpuPath& 
     if (!ran) return fmt::format("{}: want {}, found nothing", name_of(rule.stage), rule.must);
   }
   for (const PlannedStage& stage : plan)
-    for (const std::string& word : beyond(path.isa))
+    for (const std::string& word : beyond(run.isa))
       if (stage.kernel.find(word) != std::string::npos)
         return fmt::format("{}: must not run {}", name_of(stage.stage), stage.kernel);
   return {};
+}
+
+std::string wrong_in_modes(const std::string& modes, const RunConfig& run) {
+  const bool int8 = run.activations == Activations::kInt8;
+  const std::string want = int8 ? "int8 activations" : "float activations";
+  if (modes.find(want) == std::string::npos) return fmt::format("want {}, the backend says {}", want, modes);
+  for (const std::string& word : beyond(run.isa))
+    if (modes.find(word) != std::string::npos) return fmt::format("must not run {}, the backend says {}", word, modes);
+  return {};
+}
+
+// Against the same without any rounding.
+std::string wrong_in_numbers(std::span<const float> exact, std::span<const float> logits, const RunConfig& run) {
+  const bool rounded = backend::rounds(run.activations) || backend::type_of(run.kv_type()).lossy || run.dense.any();
+  if (!rounded || !std::ranges::equal(exact, logits)) return {};
+  return "the logits are those of the exact path, bit for bit: what was asked for did not run";
+}
+
+// What plan, backend and numbers say of a step of these tokens; empty: nothing is wrong.
+std::string wrong_on_cpu(const VerifySubject& subject, const RunConfig& run, std::span<const float> exact,
+                         const RunStep& step) {
+  const auto count = static_cast<int32_t>(kPathTokens);
+  const std::array row = {backend::Row{.tokens = count, .context = count}};
+  const auto plan = backend::cpu_plan({.dims = subject.source.config.dims,
+                                       .formats = backend::StoredFormats::of(subject.source.weights, run.dense),
+                                       .step = {.rows = row, .logit_rows = kPathTokens},
+                                       .run = run});
+  const RunConfig resolved = backend::resolved_cpu(run);
+  std::string wrong = wrong_in_plan(plan, resolved);
+  if (wrong.empty()) wrong = wrong_in_modes(step.modes, resolved);
+  if (wrong.empty() && !exact.empty()) wrong = wrong_in_numbers(exact, step.logits, resolved);
+  return wrong;
+}
+
+// The table of kernels is of safetensors with MXFP4 experts.
+bool has_table(const VerifySubject& subject) {
+  return stored_formats(subject.model, subject.source.weights)
+             .of_role[static_cast<size_t>(backend::WeightRole::kGateUp)] == backend::WeightFormat::kMxfp4;
 }
 
 class CpuPaths {
@@ -101,10 +147,10 @@ class CpuPaths {
       : subject_(subject), checks_(checks), tokens_(verify_tokens(subject, kPathTokens)) {}
 
   void verify() {
-    const bool mxfp4 = stored_formats(subject_.model, subject_.source.weights)
-                           .of_role[static_cast<size_t>(backend::WeightRole::kGateUp)] == backend::WeightFormat::kMxfp4;
-    if (!mxfp4) return checks_.skip("kernels of the CPU", "the table is of safetensors with MXFP4 experts");
+    if (!has_table(subject_))
+      return checks_.skip("kernels of the CPU", "the table is of safetensors with MXFP4 experts");
     for (const auto& here : backend::cpu::kernels_here()) {
+      exact_.clear();
       exact_ = verify({.isa = here.isa});
       const bool int8 = backend::cpu::kernels_for(here.isa).int8 != nullptr;
       for (const Activations activations :
@@ -123,35 +169,10 @@ class CpuPaths {
     run.activations = path.activations;
     run.kv = path.kv;
     if (path.dense_mxfp4) run.dense.qkv = run.dense.o = run.dense.lm_head = backend::WeightFormat::kMxfp4;
-    const std::array row = {
-        backend::Row{.tokens = static_cast<int32_t>(kPathTokens), .context = static_cast<int32_t>(kPathTokens)}};
-    const auto plan = backend::cpu_plan({.dims = subject_.source.config.dims,
-                                         .formats = backend::StoredFormats::of(subject_.source.weights, run.dense),
-                                         .step = {.rows = row, .logit_rows = kPathTokens},
-                                         .run = run});
     RunStep step = run_step(subject_, run, tokens_);
-    std::string wrong = wrong_in_plan(plan, path);
-    if (wrong.empty()) wrong = wrong_in_modes(step.modes, path);
-    if (wrong.empty()) wrong = wrong_in_numbers(step.logits, path);
+    const std::string wrong = wrong_on_cpu(subject_, run, exact_, step);
     checks_.add(path.name(), wrong.empty(), wrong.empty() ? step.modes : wrong);
     return std::move(step.logits);
-  }
-
-  static std::string wrong_in_modes(const std::string& modes, const CpuPath& path) {
-    const bool int8 = path.activations == Activations::kInt8;
-    const std::string want = int8 ? "int8 activations" : "float activations";
-    if (modes.find(want) == std::string::npos) return fmt::format("want {}, the backend says {}", want, modes);
-    for (const std::string& word : beyond(path.isa))
-      if (modes.find(word) != std::string::npos)
-        return fmt::format("must not run {}, the backend says {}", word, modes);
-    return {};
-  }
-
-  // Against the same instruction set without any rounding.
-  [[nodiscard]] std::string wrong_in_numbers(const std::vector<float>& logits, const CpuPath& path) const {
-    if (path.exact()) return {};
-    const Divergence d = divergence(exact_, logits, subject_.source.config.dims.vocab);
-    return d.identical ? "the logits are those of the exact path, bit for bit: what was asked for did not run" : "";
   }
 
   const VerifySubject& subject_;
@@ -216,6 +237,23 @@ void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
 }
 
 }  // namespace
+
+std::string wrong_path(const VerifySubject& subject, std::span<const float> exact) {
+  const RunConfig& run = subject.model.run;
+  if (run.backend == BackendKind::kCpu && has_table(subject))
+    return wrong_on_cpu(subject, run, exact, run_step(subject, run, verify_tokens(subject, kPathTokens)));
+  if (run.backend != BackendKind::kCuda) return {};
+  VerifyChecks checks;
+  verify_card(subject, checks);
+  std::string wrong;
+  for (const VerifyCheck& check : checks.all())
+    if (check.verdict == Verdict::kFail) wrong += fmt::format("{}{}", wrong.empty() ? "" : "; ", check.found);
+  return wrong;
+}
+
+std::vector<float> exact_path(const VerifySubject& subject) {
+  return run_step(subject, exact_run(subject.model.run), verify_tokens(subject, kPathTokens)).logits;
+}
 
 void verify_paths(const VerifySubject& subject, VerifyChecks& checks) {
   checks.begin(VerifyLevel::kPaths);

@@ -6,10 +6,14 @@
 #include "app/verify_report.h"
 #include "backend/backend.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace nibble::app {
@@ -46,6 +50,15 @@ struct Divergence {
 
 // Ids of the model's own text where it has one beside it (reference.json, heldout.txt), else random ones.
 [[nodiscard]] std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count);
+
+// Level 1.5 of the model's options alone: what is wrong with the kernels that run; empty: nothing, or nobody can say.
+// `exact`: of exact_path() with the same instruction set.
+[[nodiscard]] std::string wrong_path(const VerifySubject& subject, std::span<const float> exact);
+[[nodiscard]] std::vector<float> exact_path(const VerifySubject& subject);
+
+// What is known of a model, beside its files: perplexity, and the losses of lossy flags; none where nobody has
+// measured.
+[[nodiscard]] std::optional<nlohmann::json> reference_of(const ModelOptions& model);
 
 void verify_smoke(const VerifySubject& subject, VerifyChecks& checks);        // level 1
 void verify_paths(const VerifySubject& subject, VerifyChecks& checks);        // level 1.5

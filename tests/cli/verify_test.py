@@ -42,8 +42,69 @@ class InProcess(Case):
         self.assertRegex(result.out, r"weights are those of reference.json +\| FAIL ")
 
     def test_bad_levels(self):
-        for level in ("5", "", "1,", "x"):
+        for level in ("7", "", "1,", "x"):
             self.assertEqual(support.nibble("verify", TINY, "--level", level).code, USAGE, level)
+
+
+class Features(Case):
+    def verify(self, *args):
+        return support.nibble("verify", TINY, "--level", 6, "--rounds", 1, *args)
+
+    def test_a_product(self):
+        result = self.verify("--features", "activation=f32/mxfp8,kv=bf16/fp8,kernel=auto/marlin", "--json")
+        self.assertEqual(result.code, 0, result.out)
+        found = result.json()
+        self.assertEqual(problems(found), [])
+        rows = {row["name"]: row for row in found["features"]["combinations"]}
+        self.assertEqual(len(rows), 8)
+        self.assertEqual(rows["activation=mxfp8 kv=fp8"]["flags"]["kv-cache-dtype"], "fp8")
+        self.assertIn("together", rows["activation=mxfp8 kv=fp8"])
+        self.assertEqual(rows["kernel=marlin"]["refused"] if "kernel=marlin" in rows else rows["kv=fp8 kernel=marlin"]["refused"],
+                         "--moe-kernel: want --backend cuda, found cpu")
+
+    def test_the_table_says_what_helps_and_what_is_refused(self):
+        result = self.verify("--features", "kv=bf16/f32,eager=false/true")
+        self.assertEqual(result.code, 0, result.out)
+        for words in ("### Alone", "| kv=f32 |", "### Refused", "--enforce-eager: want --backend cuda, found cpu"):
+            self.assertIn(words, result.out)
+
+    def test_too_many(self):
+        result = self.verify("--features", "kv=bf16/f32/fp8", "--max-combinations", 2)
+        self.assertEqual(result.code, USAGE)
+        self.assertIn("3 combinations would run, want at most 2", result.err)
+        self.assertIn("--max-combinations 3", result.err)
+
+    def test_what_is_no_feature(self):
+        for wrong, words in (("kvv", "found kvv"), ("kv=fp9", "found fp9"), ("kernel=marlin/gemm", "the first values together are refused")):
+            result = self.verify("--features", wrong)
+            self.assertEqual(result.code, USAGE, wrong)
+            self.assertIn(words, result.err)
+
+    def test_flags_that_the_usual_product_does_not_go_with(self):
+        result = support.nibble("verify", TINY, "--level", 6, "--fast")
+        self.assertEqual(result.code, 0, result.out)
+        self.assertIn("skipped | refused: --fast: it chooses the formats", result.out)
+
+    def test_presets_of_cards_say_so_on_a_cpu(self):
+        result = support.nibble("verify", TINY, "--preset", "B1,C4")
+        self.assertEqual(result.code, 0, result.out)
+        self.assertIn("| 6     | 2 combinations, B1 the first | skipped | refused: --moe-kernel: want --backend cuda, found cpu |", result.out)
+        self.assertEqual(support.nibble("verify", TINY, "--preset", "B9").code, USAGE)
+
+    def test_a_review_fills_its_page(self):
+        page = self.dir / "page.md"
+        page.write_text("# Sinks\n<!-- results -->\nNot measured yet.\n<!-- end of results -->\n## Verdict\n")
+        result = support.nibble("verify", TINY, "--review", "sinks", "--rounds", 2, "--report", page)
+        self.assertEqual(result.code, 0, result.err)
+        text = page.read_text()
+        self.assertTrue(text.startswith("# Sinks\n<!-- results -->\n`nibble verify "), text)
+        self.assertTrue(text.endswith("<!-- end of results -->\n## Verdict\n"), text)
+        self.assertIn("| sinks=off |", text)
+        self.assertNotIn("Not measured yet", text)
+        page.write_text("# no marks\n")
+        refused = support.nibble("verify", TINY, "--review", "sinks", "--report", page)
+        self.assertEqual(refused.code, USAGE)
+        self.assertEqual(page.read_text(), "# no marks\n")
 
 
 class Servers(Case):

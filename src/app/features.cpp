@@ -1,0 +1,213 @@
+#include "app/features.h"
+
+#include <algorithm>
+
+namespace nibble::app {
+namespace {
+
+using enum Effect;
+using enum Runs;
+
+constexpr Places kEverywhere{};
+constexpr Places kOnCpu{kYes, kNo, kNo, kNo};
+constexpr Places kOnArm{kNotRun, kNo, kNo, kNo};  // nothing but an emulator has run them
+constexpr Places kOnCards{kNo, kYes, kYes, kNotRun};
+constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
+constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
+constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
+
+constexpr FeatureValue kBackendWords[] = {
+    {"auto", kAsChosen}, {"cpu", kAsChosen, kOnCpu}, {"cuda", kAsChosen, kOnCards}, {"reference", kUnrounded, kOnCpu}};
+constexpr FeatureValue kMoeKernels[] = {{"auto", kAsChosen},
+                                        {"marlin", kUnrounded, kOnCards},
+                                        {"gemm", kUnrounded, kOnCards},
+                                        {"gemv", kRounded, kOnCards},
+                                        {"reference", kUnrounded, kOnCards}};
+constexpr FeatureValue kMoeActivations[] = {{"auto", kAsChosen},
+                                            {"f32", kUnrounded, kOnCpu},
+                                            {"bf16", kUnrounded},
+                                            {"int8", kRounded, kEverywhere, "", "--moe-kernel gemv"},
+                                            {"mxfp8", kRounded, kRoundedFirst},
+                                            {"mxfp6", kRounded, kRoundedFirst},
+                                            {"mxfp4", kRounded, kRoundedFirst}};
+constexpr FeatureValue kMoeTiles[] = {{"auto", kUnrounded},
+                                      {"64x128", kAsChosen, kOnSm121, "--moe-activation mxfp8"},
+                                      {"128x128", kAsChosen, kOnSm121, "--moe-activation mxfp8"}};
+constexpr FeatureValue kDenseActivations[] = {
+    {"auto", kAsChosen}, {"bf16", kUnrounded}, {"mxfp8", kRounded, kRoundedFirst, "--mxfp4-layers all"}};
+constexpr FeatureValue kMxfp4Layers[] = {{"qkv", kRounded}, {"o", kRounded}, {"lm_head", kRounded}, {"all", kRounded}};
+constexpr FeatureValue kMxfp8Layers[] = {{"qkv", kRounded}, {"o", kRounded}, {"lm_head", kRounded}, {"all", kRounded}};
+constexpr FeatureValue kFast[] = {{"false", kUnrounded}, {"true", kRounded}};
+constexpr FeatureValue kAttention[] = {
+    {"auto", kUnrounded}, {"flash", kUnrounded, kOnCards}, {"reference", kUnrounded, kOnCards}};
+constexpr FeatureValue kSinks[] = {{"on", kUnrounded}, {"off", kRounded}, {"auto", kUnrounded}};
+constexpr FeatureValue kEager[] = {{"false", kUnrounded}, {"true", kUnrounded, kOnCards}};
+constexpr FeatureValue kKv[] = {
+    {"auto", kUnrounded}, {"bf16", kUnrounded}, {"f32", kUnrounded}, {"fp8", kRounded}, {"int8", kRounded, kOnCpu}};
+constexpr FeatureValue kSpeculation[] = {{"off", kUnrounded},
+                                         {"auto", kUnrounded, kOfHost},
+                                         {"ngram", kUnrounded, kOfHost},
+                                         {"suffix", kUnrounded, kOfHost}};
+constexpr FeatureValue kGuesses[] = {
+    {"8", kUnrounded, kOfHost}, {"1", kUnrounded, kOfHost}, {"32", kUnrounded, kOfHost}};
+constexpr FeatureValue kLookupMax[] = {{"5", kUnrounded, kOfHost}, {"16", kUnrounded, kOfHost}};
+constexpr FeatureValue kLookupMin[] = {{"2", kUnrounded, kOfHost}, {"1", kUnrounded, kOfHost}};
+constexpr FeatureValue kOnByDefault[] = {{"true", kUnrounded}, {"false", kUnrounded}};
+constexpr FeatureValue kAsync[] = {{"true", kUnrounded}, {"false", kUnrounded}};
+constexpr FeatureValue kPolicies[] = {{"fcfs", kUnrounded}, {"priority", kUnrounded}};
+constexpr FeatureValue kRanks[] = {{"1", kUnrounded}, {"2", kUnrounded, kOnCpu}};
+constexpr FeatureValue kWholeExperts[] = {{"false", kUnrounded},
+                                          {"true", kUnrounded, kOnCpu, "--tensor-parallel-size 2"}};
+constexpr FeatureValue kReplicas[] = {{"1", kUnrounded}, {"2", kUnrounded, kOnCpu}};
+constexpr FeatureValue kIsas[] = {{"auto", kUnrounded},
+                                  {"baseline", kUnrounded, kOnCpu},
+                                  {"avx2", kUnrounded, kOnCpu},
+                                  {"avxvnni", kUnrounded, kOnCpu},
+                                  {"avx512", kUnrounded, kOnCpu},
+                                  {"amx", kUnrounded, kOnCpu},
+                                  {"dotprod", kUnrounded, kOnArm},
+                                  {"i8mm", kUnrounded, kOnArm}};
+constexpr FeatureValue kCopies[] = {{"false", kUnrounded}, {"true", kUnrounded, kOnCpu}};
+
+constexpr Feature kFeatures[] = {
+    {"backend", "--backend", "auto", kBackendWords, "cuda wants a build with CUDA and a card from Ampere on",
+     "Nothing has run on a GB10"},
+    {"kernel", "--moe-kernel", "auto", kMoeKernels, "marlin, gemm and gemv want shapes that can be packed",
+     "Scales above 2^4 in any MXFP4 matrix send all GEMMs of its packing to any_gemm: slower, exact"},
+    {"activation", "--moe-activation", "auto", kMoeActivations, "int8 on a CPU wants AVX2, or SDOT on Arm",
+     "auto is int8, so lossy, where a CPU has it. int8: a token's last bits depend on how many share its step"},
+    {"tile", "--moe-tile", "auto", kMoeTiles, "a card of compute capability 12, --moe-kernel auto or gemm",
+     "Where 128 tokens are the better tile is not measured"},
+    {"dense-activation", "--dense-activation", "auto", kDenseActivations,
+     "mxfp8: layers of --mxfp4-layers or "
+     "--mxfp8-layers",
+     "auto follows --moe-activation int8 on a CPU. Its test on a card was not seen to its end"},
+    {"mxfp4-layers", "--mxfp4-layers", "none", kMxfp4Layers,
+     "a layer in one of --mxfp4-layers and --mxfp8-layers; a "
+     "list with commas",
+     "32 sequences of 20b on an H100 are slower with all of them than in bf16"},
+    {"mxfp8-layers", "--mxfp8-layers", "none", kMxfp8Layers, "as --mxfp4-layers"},
+    {"fast", "--fast", "false", kFast, "alone: it chooses activations, layers and KV type",
+     "What it chooses was measured on nibble-tiny"},
+    {"attention", "--attention-backend", "auto", kAttention, "flash: head_dim 64, pages of bf16 or fp8",
+     "No kernel multiplies in FP8: pages of it are widened"},
+    {"sinks", "--attention-sinks", "on", kSinks, "", "off makes text of another model: gpt-oss was trained with them"},
+    {"eager", "--enforce-eager", "false", kEager, "serve says that it makes no difference where no card is used"},
+    {"kv", "--kv-cache-dtype", "auto", kKv, "",
+     "fp8 on Hopper: prompts' attention falls back to the kernels of every card"},
+    {"speculation", "--speculative", "off", kSpeculation, "run, chat and serve",
+     "Guesses that are never right cost 11 % on a CPU. On a card steps with guesses are not captured, and not measured"},
+    {"guesses", "--speculative-tokens", "8", kGuesses, "--speculative"},
+    {"lookup-max", "--prompt-lookup-max", "5", kLookupMax, "--speculative ngram"},
+    {"lookup-min", "--prompt-lookup-min", "2", kLookupMin, "--speculative ngram"},
+    {"prefix-cache", "--enable-prefix-caching", "true", kOnByDefault, "serve"},
+    {"async", "--async-scheduling", "on cuda", kAsync, "serve", "On a CPU it is pure cost"},
+    {"policy", "--scheduling-policy", "fcfs", kPolicies, "serve"},
+    {"tp", "--tensor-parallel-size", "1", kRanks, "heads that can be dealt to so many",
+     "Ranks of a CPU divide its threads: nothing gets faster"},
+    {"ep", "--enable-expert-parallel", "false", kWholeExperts},
+    {"dp", "--data-parallel-size", "1", kReplicas, "serve"},
+    {"isa", "--cpu-isa", "auto", kIsas, "a CPU that has it"},
+    {"no-mmap", "--no-mmap", "false", kCopies, "memory for the weights once more", "The start is slower"},
+};
+
+constexpr std::string_view kNoFeatures[] = {"--max-waiting",
+                                            "--kv-tokens",
+                                            "--max-num-partial-prefills",
+                                            "--max-long-partial-prefills",
+                                            "--long-prefill-token-threshold",
+                                            "--target-itl",
+                                            "--max-num-batched-tokens",
+                                            "--gpu-memory-utilization",
+                                            "--allowed-origin",
+                                            "--http-threads",
+                                            "--max-connections",
+                                            "--max-body-bytes",
+                                            "--max-header-bytes",
+                                            "--request-timeout",
+                                            "--shutdown-timeout",
+                                            "--log-requests",
+                                            "--log-prompts",
+                                            "--log-format",
+                                            "--dummy-seed",
+                                            "--load-format",
+                                            "--date",
+                                            "--color",
+                                            "--preset"};
+
+constexpr Refusal kRefusals[] = {
+    {"cpu", "--moe-kernel marlin"},
+    {"cpu", "--attention-backend flash"},
+    {"cpu", "--moe-tile 64x128"},
+    {"cpu", "--enforce-eager true"},
+    {"cpu", "--dense-activation mxfp8"},
+    {"cpu", "--fast true --kv-cache-dtype fp8"},
+    {"cpu", "--mxfp4-layers qkv --mxfp8-layers qkv"},
+    {"reference", "--fast true"},
+    {"cuda", "--moe-activation f32"},
+    {"cuda", "--moe-activation int8"},
+    {"cuda", "--moe-kernel gemv --moe-activation mxfp8"},
+    {"cuda", "--moe-kernel reference --moe-activation mxfp8"},
+    {"cuda", "--moe-kernel reference --mxfp4-layers all"},
+    {"cuda", "--attention-backend flash --kv-cache-dtype f32"},
+    {"cuda", "--kv-cache-dtype int8"},
+    {"cuda", "--tensor-parallel-size 2"},
+    {"cuda", "--no-mmap true"},
+    {"cuda", "--moe-tile 64x128 --moe-activation mxfp8", "h100"},
+    {"cuda", "--moe-tile 64x128", "gb10"},
+    {"cuda", "--moe-tile 64x128 --moe-activation mxfp8 --moe-kernel marlin", "gb10"},
+};
+
+// Sinks are on in all of them: C4 only says so.
+constexpr Preset kPresetRows[] = {
+    {"B1", "--moe-kernel marlin --moe-activation bf16", "streaming kernels, activations of 16 bits"},
+    {"C1", "--moe-kernel gemm --moe-activation bf16", "tensor-core GEMMs beyond eight tokens"},
+    {"C2", "--moe-kernel gemm --moe-activation mxfp8", "and activations rounded to E4M3 in blocks of 32"},
+    {"C3", "--moe-kernel gemm --moe-activation mxfp8 --speculative suffix", "and guesses from past text"},
+    {"C4", "--moe-kernel gemm --moe-activation mxfp8 --speculative suffix --attention-sinks on",
+     "the same, sinks asked for by name"},
+};
+
+}  // namespace
+
+std::string_view name_of(Effect effect) {
+  switch (effect) {
+    case kUnrounded: return "exact";
+    case kRounded: return "lossy";
+    case kAsChosen: return "as chosen";
+  }
+  return "?";
+}
+
+std::string_view name_of(Runs runs) {
+  switch (runs) {
+    case kNo: return "–";
+    case kYes: return "yes";
+    case kAsValues: return "as values";
+    case kNotRun: return "not run";
+  }
+  return "?";
+}
+
+const FeatureValue* Feature::value_named(std::string_view word) const {
+  const auto it = std::ranges::find(values, word, &FeatureValue::word);
+  return it == values.end() ? nullptr : &*it;
+}
+
+std::span<const Feature> features() { return kFeatures; }
+
+const Feature* feature_named(std::string_view name) {
+  const auto* const it = std::ranges::find(kFeatures, name, &Feature::name);
+  return it == std::end(kFeatures) ? nullptr : it;
+}
+
+std::span<const std::string_view> flags_of_no_feature() { return kNoFeatures; }
+std::span<const Refusal> refusals() { return kRefusals; }
+std::span<const Preset> presets() { return kPresetRows; }
+
+const Preset* preset_named(std::string_view name) {
+  const auto* const it = std::ranges::find(kPresetRows, name, &Preset::name);
+  return it == std::end(kPresetRows) ? nullptr : it;
+}
+
+}  // namespace nibble::app

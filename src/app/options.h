@@ -5,6 +5,7 @@
 #include "backend/run_config.h"
 #include "backend/sampling.h"
 #include "base/mx.h"
+#include "checkpoint/eagle3_config.h"
 #include "checkpoint/gguf.h"
 #include "client/workload.h"
 #include "engine/proposer.h"
@@ -64,6 +65,8 @@ struct ModelOptions {
   std::string backend_why;                // a line for the user, where the backend was left open
   std::string fast_why;                   // likewise, what --fast chose
   engine::SpeculationLimits speculation;  // of what answers; else off
+  std::filesystem::path speculative_model;  // of eagle3: the head's directory
+  checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;
 };
 
 struct GenerateOptions {

@@ -135,7 +135,8 @@ void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& confi
 void load(const ServeOptions& o, Running& running, const OnLoad& on_load, Terminal& terminal) {
   running.source.emplace(open_model(o.model, terminal));
   const model::ModelConfig& config = running.source->config;
-  const engine::EngineLimits limits = with_memory(o, o.model, config, engine_limits(o, o.model, config));
+  const engine::EngineLimits limits =
+      with_head(with_memory(o, o.model, config, engine_limits(o, o.model, config)), source, o.model);
   running.max_context = limits.max_context;
   const model::StepLimits steps = engine::step_limits(limits, config.dims);
   require_replicas_fit(o, config, steps);

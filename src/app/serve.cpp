@@ -136,7 +136,7 @@ void load(const ServeOptions& o, Running& running, const OnLoad& on_load, Termin
   running.source.emplace(open_model(o.model, terminal));
   const model::ModelConfig& config = running.source->config;
   const engine::EngineLimits limits =
-      with_head(with_memory(o, o.model, config, engine_limits(o, o.model, config)), source, o.model);
+      with_head(with_memory(o, o.model, config, engine_limits(o, o.model, config)), *running.source, o.model);
   running.max_context = limits.max_context;
   const model::StepLimits steps = engine::step_limits(limits, config.dims);
   require_replicas_fit(o, config, steps);

@@ -30,12 +30,15 @@ T element(const RawTensor& tensor, int64_t at) {
 
 // `count` elements from `first` on.
 void decode_floats(const RawTensor& tensor, int64_t first, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    switch (tensor.dtype) {
-      case DType::kF32: out[i] = element<float>(tensor, first + i); break;
-      case DType::kF16: out[i] = F16{element<uint16_t>(tensor, first + i)}.to_float(); break;
-      default: out[i] = Bf16{element<uint16_t>(tensor, first + i)}.to_float(); break;
-    }
+  switch (tensor.dtype) {
+    case DType::kF32:
+      for (int64_t i = 0; i < count; ++i) out[i] = element<float>(tensor, first + i);
+      break;
+    case DType::kF16:
+      for (int64_t i = 0; i < count; ++i) out[i] = F16{element<uint16_t>(tensor, first + i)}.to_float();
+      break;
+    default:
+      for (int64_t i = 0; i < count; ++i) out[i] = Bf16{element<uint16_t>(tensor, first + i)}.to_float();
   }
 }
 
@@ -54,6 +57,12 @@ class Tensors {
 
   [[nodiscard]] const std::string& where() const { return where_; }
   [[nodiscard]] bool has(const std::string& name) const { return files_.find(name) != nullptr; }
+
+  // Of names that begin so.
+  [[nodiscard]] bool has_any(const std::string& prefix) const {
+    return std::ranges::any_of(files_.entries(),
+                               [&](const TensorEntry& entry) { return entry.name.starts_with(prefix); });
+  }
 
   const RawTensor& take(const std::string& name, const Shape& shape) {
     const TensorEntry* const found = files_.find(name);
@@ -100,7 +109,7 @@ Tensors::Bias has(bool bias) { return bias ? Tensors::Bias::kHas : Tensors::Bias
 Layer read_layer(Tensors& tensors, const Eagle3Config& c, int64_t n) {
   const bool first = n == 0;
   std::string p = fmt::format("layers.{}.", n);
-  if (first && !tensors.has(p + "self_attn.q_proj.weight")) p = "midlayer.";
+  if (first && !tensors.has_any(p)) p = "midlayer.";
   const int64_t read = (first ? 2 : 1) * c.hidden_size, kv = c.num_key_value_heads * c.head_dim;
   const int64_t q = c.num_attention_heads * c.head_dim;
   Layer layer;

@@ -8,8 +8,8 @@
 namespace nibble::app {
 
 void add_speculation(Flags flags, ModelOptions& options) {
-  using engine::DraftMethod;
   using checkpoint::TapReading;
+  using engine::DraftMethod;
   engine::SpeculationLimits& o = options.speculation;
   flags.group(HelpGroup::kPerformance);
   add_choice<DraftMethod>(
@@ -22,8 +22,9 @@ void add_speculation(Flags flags, ModelOptions& options) {
         {"eagle3", DraftMethod::kEagle3}}},
       "Guess tokens and verify several in a step, as many as pay; the output stays as it is. ngram: from the text so "
       "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model (docs/speculation.md)");
-  flags.value("--speculative-model", options.speculative_model,
-              "eagle3: the head's directory, with config.json and model.safetensors")
+  flags
+      .value("--speculative-model", options.speculative_model,
+             "eagle3: the head's directory, with config.json and model.safetensors")
       .not_empty();
   flags.value("--speculative-tokens", o.most_tokens, "Most guesses of a sequence in a step")
       .whole(1, engine::kMostDrafted)
@@ -35,13 +36,12 @@ void add_speculation(Flags flags, ModelOptions& options) {
   flags.value("--prompt-lookup-min", o.least_lookup, "ngram: least last tokens that are looked up")
       .whole(1, engine::kMostLookup)
       .usual(fmt::format("{}", o.least_lookup));
-  add_choice<TapReading>(flags, "--speculative-tap-reading",
-                         {options.tap_reading,
-                          {{"auto", TapReading::kAuto},
-                           {"outputs", TapReading::kOutputs},
-                           {"boundaries", TapReading::kBoundaries}}},
-                         "eagle3: what the head's layer ids name: outputs of layers, or boundaries before them; auto: "
-                         "boundaries where the last id is the number of layers");
+  add_choice<TapReading>(
+      flags, "--speculative-tap-reading",
+      {options.tap_reading,
+       {{"auto", TapReading::kAuto}, {"outputs", TapReading::kOutputs}, {"boundaries", TapReading::kBoundaries}}},
+      "eagle3: what the head's layer ids name: outputs of layers, or boundaries before them; auto: "
+      "boundaries where the last id is the number of layers");
   flags.group(HelpGroup::kCommon);
 }
 

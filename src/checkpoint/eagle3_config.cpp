@@ -67,8 +67,7 @@ void refuse_parallel(JsonObject& object) {
 }
 
 void require_only(JsonObject& object, const char* key, const json& only) {
-  if (const json* value = object.find(key); value != nullptr && *value != only)
-    not_supported(object, key, only.dump());
+  if (const json* value = object.find(key); value != nullptr && *value != only) not_supported(object, key, only.dump());
 }
 
 void read_rope(JsonObject& layer, Eagle3Config& config) {
@@ -113,9 +112,8 @@ void read_layer(JsonObject& layer, Eagle3Config& config) {
   require_only(layer, "model_type", "llama");
   require_only(layer, "hidden_act", "silu");
   require_only(layer, "tie_word_embeddings", false);
-  config.num_hidden_layers = layer.find("num_hidden_layers") == nullptr
-                                 ? 1
-                                 : layer.integer("num_hidden_layers", 1, kMostHeadLayers);
+  config.num_hidden_layers =
+      layer.find("num_hidden_layers") == nullptr ? 1 : layer.integer("num_hidden_layers", 1, kMostHeadLayers);
   config.hidden_size = layer.integer("hidden_size", 1, kMostDim);
   config.intermediate_size = layer.integer("intermediate_size", 1, kMostDim);
   config.num_attention_heads = layer.integer("num_attention_heads", 1, 4096);
@@ -207,9 +205,8 @@ void read_head(HeadKeys keys, JsonObject& top, Eagle3Config& config) {
   config.fc_norm = keys.boolean("fc_norm", false);
   config.fc_norm |= keys.boolean("use_aux_norm", false);
   config.norm_output = keys.boolean("norm_output", false);
-  config.target_hidden_size = top.find("target_hidden_size") == nullptr
-                                  ? config.hidden_size
-                                  : top.integer("target_hidden_size", 1, kMostDim);
+  config.target_hidden_size =
+      top.find("target_hidden_size") == nullptr ? config.hidden_size : top.integer("target_hidden_size", 1, kMostDim);
   config.draft_vocab_size = top.find("draft_vocab_size") == nullptr
                                 ? config.vocab_size
                                 : top.integer("draft_vocab_size", 1, config.vocab_size);

@@ -12,8 +12,8 @@
 
 namespace nibble::checkpoint {
 
-// What the ids of layers of a head mean: the output of layer i, or the boundary before layer i. Heads do not say; auto: a list
-// that ends with the number of layers names boundaries, any other outputs.
+// What the ids of layers of a head mean: the output of layer i, or the boundary before layer i. Heads do not say; auto:
+// a list that ends with the number of layers names boundaries, any other outputs.
 enum class TapReading : uint8_t { kAuto, kOutputs, kBoundaries };
 
 enum class Eagle3Rope : uint8_t { kPlain, kLlama3, kYarn };
@@ -36,17 +36,17 @@ struct Eagle3Config {
 
   Eagle3Rope rope = Eagle3Rope::kPlain;
   double rope_theta = 0;
-  double rope_factor = 1;                                  // kLlama3, kYarn
-  int64_t rope_original_context = 0;                       // kLlama3, kYarn
+  double rope_factor = 1;                                      // kLlama3, kYarn
+  int64_t rope_original_context = 0;                           // kLlama3, kYarn
   double rope_low_freq_factor = 0, rope_high_freq_factor = 0;  // kLlama3
-  double rope_beta_fast = 32, rope_beta_slow = 1;          // kYarn
-  bool rope_truncate = true;                               // kYarn
+  double rope_beta_fast = 32, rope_beta_slow = 1;              // kYarn
+  bool rope_truncate = true;                                   // kYarn
 
-  bool use_aux_hidden_state = true;               // false: reads the target's last state, after its final norm
+  bool use_aux_hidden_state = true;                    // false: reads the target's last state, after its final norm
   std::optional<std::vector<int64_t>> layer_ids = {};  // that it reads; none: the default, which depends on the target
-  int64_t num_aux_hidden_states = 0;              // how many it reads
-  bool norm_before_fc = false;                    // one norm over all of them
-  bool fc_norm = false;                           // a norm for each
+  int64_t num_aux_hidden_states = 0;                   // how many it reads
+  bool norm_before_fc = false;                         // one norm over all of them
+  bool fc_norm = false;                                // a norm for each
   bool norm_before_residual = false;
   bool norm_output = false;  // what is fed back has been normed
 };

@@ -17,8 +17,8 @@ using nlohmann::json;
 using test::expect_error;
 
 json head(const char* variant) {
-  return json::parse(
-      read_text_file(std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/eagle3" / variant / "config.json", 1 << 16));
+  return json::parse(read_text_file(
+      std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/eagle3" / variant / "config.json", 1 << 16));
 }
 
 Eagle3Config parsed(const json& object) { return parse_eagle3_config(object.dump(), "h"); }
@@ -54,8 +54,9 @@ TEST(Eagle3Config, what_is_missing_is_named) {
   for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "rms_norm_eps"}) {
     const std::string says = std::string(key) + " is missing";
     refused("plain", Code::kCorrupt, [&](json& o) { o.erase(key); }, "h: " + says);
-    refused("speculators", Code::kCorrupt, [&](json& o) { o["transformer_layer_config"].erase(key); },
-            "h: transformer_layer_config: " + says);
+    refused(
+        "speculators", Code::kCorrupt, [&](json& o) { o["transformer_layer_config"].erase(key); },
+        "h: transformer_layer_config: " + says);
   }
 }
 
@@ -64,7 +65,8 @@ TEST(Eagle3Config, what_is_not_known_is_named) {
   refused("plain", Code::kUnsupported, unknown, "h: new_norm: want keys of an EAGLE-3 head");
   refused("final_state", Code::kUnsupported, [&](json& o) { unknown(o["eagle_config"]); }, "h: eagle_config: new_norm");
   refused("speculators", Code::kUnsupported, [&](json& o) { unknown(o["transformer_layer_config"]); }, "new_norm");
-  refused("two_layers", Code::kUnsupported, [&](json& o) { unknown(o["rope_parameters"]); }, "rope_parameters: new_norm");
+  refused(
+      "two_layers", Code::kUnsupported, [&](json& o) { unknown(o["rope_parameters"]); }, "rope_parameters: new_norm");
 }
 
 TEST(Eagle3Config, what_contradicts_itself_or_is_computed_nowhere_is_named) {

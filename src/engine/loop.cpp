@@ -301,8 +301,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     flight.taps.boundaries.assign(wanted.begin(), wanted.end());
   }
   try {
-    flight.ticket =
-        model::forward(be_, model_, built.step, watch_ ? watch_(built.step) : model::Probe(), &flight.taps);
+    flight.ticket = model::forward(be_, model_, built.step, watch_ ? watch_(built.step) : model::Probe(), &flight.taps);
   } catch (const std::exception& why) {
     if (flight_) read_flight();
     for (const Flight::Row& row : flight.rows) {
@@ -370,9 +369,8 @@ void Loop::show_residuals(const Flight& flight) {
   for (const Flight::Row& row : flight.rows) {
     const int64_t count = row.count - row.drafted + (row.drafted > 0 ? row.sequence->right : 0);
     if (!row.sequence->ended)
-      speculation_->saw(*row.sequence, {.from = row.from,
-                                        .count = count,
-                                        .values = {values, static_cast<size_t>(count * width)}});
+      speculation_->saw(*row.sequence,
+                        {.from = row.from, .count = count, .values = {values, static_cast<size_t>(count * width)}});
     values += row.count * width;
   }
 }

@@ -65,8 +65,8 @@ class Proposer {
   // Residuals of tokens of the text, the last one excepted: what a step has computed and verified. They come in order;
   // what the prefix cache gave never comes, and what is computed again comes again.
   struct Residuals {
-    int64_t from;   // position of the first
-    int64_t count;  // at least 1
+    int64_t from;                   // position of the first
+    int64_t count;                  // at least 1
     std::span<const float> values;  // [count, boundaries, hidden]
   };
   virtual void saw(const Text& /*text*/, const Residuals& /*residuals*/) {}

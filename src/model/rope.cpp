@@ -28,7 +28,8 @@ RopeTable yarn_rope(const RopeConfig& rope, int64_t head_dim) {
   const int64_t half = head_dim / 2;
   // The dimension whose wave turns `rotations` times within the original context.
   const auto dim_of = [&](double rotations) {
-    return static_cast<double>(half) * std::log(static_cast<double>(rope.original_context) / (rotations * 2 * std::numbers::pi)) /
+    return static_cast<double>(half) *
+           std::log(static_cast<double>(rope.original_context) / (rotations * 2 * std::numbers::pi)) /
            std::log(rope.theta);
   };
   double low = dim_of(rope.beta_fast), high = dim_of(rope.beta_slow);

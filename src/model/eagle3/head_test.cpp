@@ -69,10 +69,9 @@ TEST_P(Variant, computes_what_the_independent_model_does) {
       for (size_t i = 0; i < drafts.size(); ++i) {
         const int32_t token = head.draft(row, pool);
         EXPECT_EQ(token, drafts[i]);
-        const Head::Read read = head.read({.tokens = {&token, 1},
-                                           .features = next,
-                                           .position = positions.back() + 1 + static_cast<int64_t>(i)},
-                                          cache, pool);
+        const Head::Read read = head.read(
+            {.tokens = {&token, 1}, .features = next, .position = positions.back() + 1 + static_cast<int64_t>(i)},
+            cache, pool);
         row = read.normed;
         next = read.next;
         expect_near(head.logits(row, pool), std::span(draft_logits).subspan(i * vocab, vocab), "draft");
@@ -120,9 +119,10 @@ void copy_head(const std::string& from, const fs::path& to,
     specs.push_back(spec);
     bytes.push_back(entry.tensor.bytes);
   }
-  checkpoint::write_safetensors(to / "model.safetensors", {.tensors = specs}, [&](const checkpoint::TensorPiece& piece) {
-    std::memcpy(piece.bytes.data(), bytes[piece.tensor_idx].data(), piece.bytes.size());
-  });
+  checkpoint::write_safetensors(to / "model.safetensors", {.tensors = specs},
+                                [&](const checkpoint::TensorPiece& piece) {
+                                  std::memcpy(piece.bytes.data(), bytes[piece.tensor_idx].data(), piece.bytes.size());
+                                });
 }
 
 TEST(Eagle3Weights, each_tensor_that_is_missing_or_misshapen_or_unknown_is_named) {

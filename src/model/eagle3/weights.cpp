@@ -166,8 +166,9 @@ void read_vocabulary(Tensors& tensors, const Target& target, Weights& w) {
   w.lm_head = own ? Matrix{tensors.take_floats("lm_head.weight", {c.draft_vocab_size, c.hidden_size}), {}}
                   : Matrix{shared(target, WeightRole::kUnembedding, tensors.where()), {}};
   if (w.embedding.cols() != c.hidden_size || w.lm_head.cols() != c.hidden_size)
-    throw Error(Code::kCorrupt, "{}: hidden_size: want the model's {}, as the head uses its embedding or lm_head, found {}",
-                c.where, target.config.dims.hidden, c.hidden_size);
+    throw Error(Code::kCorrupt,
+                "{}: hidden_size: want the model's {}, as the head uses its embedding or lm_head, found {}", c.where,
+                target.config.dims.hidden, c.hidden_size);
   if (c.draft_vocab_size != c.vocab_size || tensors.has("d2t")) w.target_ids = read_target_ids(tensors, c);
   if (tensors.has("t2d")) tensors.take("t2d", {c.vocab_size});  // which tokens a draft may hold: of use in training
 }

@@ -36,11 +36,11 @@ struct Layer {
 
 struct Weights {
   checkpoint::Eagle3Config config;
-  std::vector<int> boundaries;                   // of the target's residuals that it reads (model/gpt_oss.h: Taps)
-  std::optional<checkpoint::Checkpoint> files;   // what matrices point into
-  std::optional<Matrix> fc;                      // [hidden, taps * target hidden]; none: it reads the last state
-  std::vector<std::vector<float>> tap_norms;     // one of all taps together, one for each, or none at all
-  std::vector<float> target_norm;                // the target's final one, where there is no fc
+  std::vector<int> boundaries;                  // of the target's residuals that it reads (model/gpt_oss.h: Taps)
+  std::optional<checkpoint::Checkpoint> files;  // what matrices point into
+  std::optional<Matrix> fc;                     // [hidden, taps * target hidden]; none: it reads the last state
+  std::vector<std::vector<float>> tap_norms;    // one of all taps together, one for each, or none at all
+  std::vector<float> target_norm;               // the target's final one, where there is no fc
   float target_eps = 0;
   std::vector<Layer> layers;
   std::vector<float> norm;

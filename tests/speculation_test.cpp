@@ -6,10 +6,12 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/reference/reference_backend.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "engine/loop.h"
+#include "model/eagle3/head.h"
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "one_sequence.h"
@@ -43,12 +45,14 @@ struct Files {
   text::Tokenizer tokenizer = text::Tokenizer::from_file(kTiny / "tokenizer.json");
   text::GrammarCompiler grammars{tokenizer};
   std::string text = read_text_file(kTiny / "heldout.txt", 1 << 20);
+  model::eagle3::Head head{model::eagle3::load(kTiny / "eagle3", {config, weights}, checkpoint::TapReading::kAuto)};
 };
 
 struct Loaded {
-  Loaded(const Files& files, const model::StepLimits& limits, Activations activations)
-      : be(backend::make_cpu_backend(model::backend_config(files.config, limits),
-                                     {.threads = 2, .activations = activations})),
+  Loaded(const Files& files, const model::StepLimits& limits, Activations activations, bool reference = false)
+      : be(reference ? backend::make_reference_backend(model::backend_config(files.config, limits), {})
+                     : backend::make_cpu_backend(model::backend_config(files.config, limits),
+                                                 {.threads = 2, .activations = activations})),
         gpt(model::load(*be, files.config, files.weights)) {}
   std::unique_ptr<backend::Backend> be;
   model::GptOss gpt;
@@ -193,6 +197,11 @@ class Speculation : public testing::TestWithParam<Activations> {
     expect_same(answers(of, nullptr, -1, stats), want);
     of.limits.speculation.method = DraftMethod::kNgram;
     expect_same(answers(of, nullptr, -1, stats), want);
+    of.limits.speculation.method = DraftMethod::kEagle3;
+    of.limits.speculation.head = &files->head;
+    expect_same(answers(of, nullptr, -1, stats), want);
+    EXPECT_GT(stats.drafts.accepted, stats.drafts.drafts / 4);
+    EXPECT_LT(stats.steps, steps);
     expect_same(answers(of, &want, 0.8, stats), want);
     EXPECT_GT(stats.drafts.accepted, stats.drafts.tokens / 4);
     EXPECT_LT(stats.steps, steps * 2 / 3);
@@ -225,6 +234,52 @@ TEST_P(Speculation, a_step_of_several_tokens_gives_each_the_bits_it_gets_alone) 
       most = std::max(most, std::abs(double{together[i]} - double{alone[i]}));
     }
     EXPECT_EQ(differ, 0u) << chunk << " tokens: of " << alone.size() << " logits, by at most " << most;
+  }
+}
+
+// The first boundary is the embedding, the last what the final norm reads.
+TEST_P(Speculation, taps_are_the_residuals_of_their_boundaries) {
+  const std::vector<int32_t> tokens = files->tokenizer.encode(files->text.substr(0, 60));
+  const auto count = static_cast<int>(tokens.size());
+  const auto layers = static_cast<int>(files->config.dims.layers);
+  const test::OneSequence limits{.max_context = 128, .chunk_tokens = count, .max_logit_rows = count};
+  model::Step step = engine::step_alone(tokens);
+  for (int32_t t = 0; t < count; ++t) step.logit_tokens.push_back(t);
+  const auto hidden = static_cast<size_t>(files->config.dims.hidden), width = 3 * hidden;
+  model::eagle3::Matrix embedding, lm_head;
+  std::vector<float> norm(hidden);
+  for (const backend::HostWeight& weight : files->weights) {
+    if (weight.role == backend::WeightRole::kEmbedding) embedding.values = weight.values;
+    if (weight.role == backend::WeightRole::kUnembedding) lm_head.values = weight.values;
+    if (weight.role != backend::WeightRole::kFinalNorm) continue;
+    model::eagle3::Matrix row{.values = weight.values, .bias = {}};
+    row.values.shape = {1, files->config.dims.hidden};
+    row.decode(0, norm.data());
+  }
+  for (const bool reference : {false, true}) {
+    const Loaded loaded(*files, test::step_limits(limits), GetParam(), reference);
+    model::Taps taps{.boundaries = {0, 3, layers}, .values = {}};
+    static_cast<void>(model::forward(*loaded.be, loaded.gpt, step, {}, &taps));
+    const std::vector<float> logits = loaded.be->peek(backend::Slot::kLogits).values;
+    ASSERT_EQ(taps.values.size(), tokens.size() * width);
+    std::vector<float> row(hidden);
+    const auto vocab = static_cast<size_t>(files->config.dims.vocab);
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      const std::span<const float> all = std::span(taps.values).subspan(t * width, width);
+      embedding.decode(tokens[t], row.data());
+      for (size_t d = 0; d < hidden; ++d) ASSERT_EQ(all[d], row[d]) << t;
+      const std::span<const float> last = all.last(hidden);
+      double sum = 0;
+      for (const float x : last) sum += double{x} * x;
+      const double inverse = 1 / std::sqrt(sum / static_cast<double>(hidden) + double{files->config.rms_eps});
+      for (size_t token = 0; token < vocab; token += 97) {
+        lm_head.decode(static_cast<int64_t>(token), row.data());
+        double want = 0;
+        for (size_t d = 0; d < hidden; ++d) want += double{last[d]} * inverse * norm[d] * row[d];
+        // The backend may round what lm_head reads.
+        ASSERT_NEAR(logits[t * vocab + token], want, 0.15) << t << ' ' << token;
+      }
+    }
   }
 }
 

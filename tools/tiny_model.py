@@ -223,7 +223,7 @@ class Model(nn.Module):
 
 # ---- files ---------------------------------------------------------------------------------------------------------------------
 
-_DTYPES = {torch.bfloat16: "BF16", torch.uint8: "U8", torch.float32: "F32"}
+_DTYPES = {torch.bfloat16: "BF16", torch.uint8: "U8", torch.float32: "F32", torch.int64: "I64", torch.bool: "BOOL"}
 
 
 def save_safetensors(path, tensors):

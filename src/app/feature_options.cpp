@@ -114,6 +114,7 @@ ServeOptions resolved_features(ServeOptions options, const std::optional<backend
     return engine::step_limits(one_sequence(o, backend::kPageTokens), config.dims);
   };
   options.model = resolved(with_backend(options.model, one, card));
+  require_speculation(options.model);
   if (!card) return options;
   const std::array row = {backend::Row{.tokens = 1, .context = 1}};
   const backend::RunConfig& run = options.model.run;
@@ -131,8 +132,9 @@ std::string fingerprint(const ServeOptions& o) {
     text += fmt::format("{} {} ", setting.flag, setting.value);
   const engine::SpeculationLimits& s = o.model.speculation;
   const std::string async = o.async_scheduling ? fmt::format("{}", *o.async_scheduling) : "open";
-  return text + fmt::format("speculation {} {} {} {} prefix cache {} async {} priority {} replicas {}",
-                            engine::name_of(s.method), s.most_tokens, s.most_lookup, s.least_lookup, o.prefix_cache,
+  return text + fmt::format("speculation {} {} {} {} {} {} prefix cache {} async {} priority {} replicas {}",
+                            engine::name_of(s.method), s.most_tokens, s.most_lookup, s.least_lookup, o.model.speculative_model.string(),
+                            static_cast<int>(o.model.tap_reading), o.prefix_cache,
                             async, o.by_priority, o.replicas);
 }
 

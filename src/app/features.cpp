@@ -47,7 +47,12 @@ constexpr FeatureValue kKv[] = {
 constexpr FeatureValue kSpeculation[] = {{"off", kUnrounded},
                                          {"auto", kUnrounded, kOfHost},
                                          {"ngram", kUnrounded, kOfHost},
-                                         {"suffix", kUnrounded, kOfHost}};
+                                         {"suffix", kUnrounded, kOfHost},
+                                         {"eagle3", kUnrounded, kOnCpu, "--speculative-model models/nibble-tiny/eagle3"}};
+constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOnCpu, "--speculative eagle3"}};
+constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
+constexpr FeatureValue kTapReadings[] = {
+    {"auto", kUnrounded}, {"outputs", kUnrounded, kOnCpu, kWithHead}, {"boundaries", kUnrounded, kOnCpu, kWithHead}};
 constexpr FeatureValue kGuesses[] = {
     {"8", kUnrounded, kOfHost}, {"1", kUnrounded, kOfHost}, {"32", kUnrounded, kOfHost}};
 constexpr FeatureValue kLookupMax[] = {{"5", kUnrounded, kOfHost}, {"16", kUnrounded, kOfHost}};
@@ -98,6 +103,9 @@ constexpr Feature kFeatures[] = {
     {"speculation", "--speculative", "off", kSpeculation, "run, chat and serve",
      "Guesses that are never right cost 11 % on a CPU. On a card steps with guesses are not captured, and not measured"},
     {"guesses", "--speculative-tokens", "8", kGuesses, "--speculative"},
+    {"head", "--speculative-model", "none", kHeads, "--speculative eagle3: a directory with an EAGLE-3 head of the model",
+     "No head of gpt-oss was run"},
+    {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},
     {"lookup-max", "--prompt-lookup-max", "5", kLookupMax, "--speculative ngram"},
     {"lookup-min", "--prompt-lookup-min", "2", kLookupMin, "--speculative ngram"},
     {"prefix-cache", "--enable-prefix-caching", "true", kOnByDefault, "serve"},

@@ -147,6 +147,7 @@ void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal)
 }  // namespace
 
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
+  require_speculation(options);
   require_backend(options);  // what will be refused is, before all weights are read
   std::optional<checkpoint::GgufCheckpoint> gguf;
   if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
@@ -155,7 +156,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
       gguf ? tokenizer_from_gguf(fields_of(*gguf), gguf->paths().front().string()) : open_tokenizer(options, config);
   check_end_tokens(tokenizer, options, config.eos_ids);
   if (gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
-  ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}};
+  ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}, {}};
   ThreadPool pool(thread_count(options));
   if (options.load_format != LoadFormat::kDummy && !source.gguf)
     source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
@@ -173,6 +174,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights =
         model::bind_weights(source.checkpoint->entries(), source.config, {.where = options.model, .pool = &pool});
   }
+  source.head = open_head(options, source);
   for (const std::string& note : notes) terminal.note(note);
   terminal.end_progress();
   return source;
@@ -262,7 +264,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
                  Terminal& terminal)
     : loaded_(source, options, engine::step_limits(limits, source.config.dims), {terminal, {}}),
-      loop_(loaded_.backend(), loaded_.model(), limits) {
+      loop_(loaded_.backend(), loaded_.model(), with_head(limits, source, options)) {
   if (!terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
   for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
@@ -274,6 +276,18 @@ engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context) 
           .max_batched_tokens = backend::with_defaults(options.run).max_num_batched_tokens,
           .speculation = options.speculation,
           .async_scheduling = options.run.backend == BackendKind::kCuda};
+}
+
+std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, const ModelSource& source) {
+  if (options.speculation.method != engine::DraftMethod::kEagle3) return nullptr;
+  return std::make_unique<model::eagle3::Head>(
+      model::eagle3::load(options.speculative_model, {source.config, source.weights}, options.tap_reading));
+}
+
+engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source, const ModelOptions& options) {
+  limits.speculation.head = source.head.get();
+  limits.speculation.head_threads = thread_count(options);
+  return limits;
 }
 
 int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {

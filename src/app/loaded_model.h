@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "engine/loop.h"
+#include "model/eagle3/head.h"
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "convert/synth.h"
@@ -33,6 +34,7 @@ struct ModelSource {
   std::optional<checkpoint::GgufCheckpoint> gguf;
   std::optional<convert::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
+  std::unique_ptr<model::eagle3::Head> head;  // of --speculative eagle3; null: none
 
   [[nodiscard]] std::vector<MappedSource> mapped_files() const;
 };
@@ -98,6 +100,12 @@ class Runtime {
 
 // What run and chat need: one sequence in `context` tokens.
 [[nodiscard]] engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context);
+
+// The head of --speculative eagle3; null: of another method.
+[[nodiscard]] std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, const ModelSource& source);
+// With the source's.
+[[nodiscard]] engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source,
+                                             const ModelOptions& options);
 
 // The context to reserve: what was asked for, else `fallback`, never more than the model's.
 [[nodiscard]] int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback);

@@ -237,7 +237,7 @@ void add_run(Flags flags, RunOptions& o) {
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"4096 or what -n needs", ""});
-  add_speculation(flags, o.model.speculation);
+  add_speculation(flags, o.model);
   add_output(flags, o.output);
 }
 
@@ -265,7 +265,7 @@ void add_chat(Flags flags, ChatOptions& o) {
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"8192", ""});
-  add_speculation(flags, o.model.speculation);
+  add_speculation(flags, o.model);
   add_output(flags, o.output);
 }
 
@@ -276,7 +276,7 @@ void add_serve(Flags flags, ServeOptions& o) {
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"the model's", "auto"});
-  add_speculation(flags, o.model.speculation);
+  add_speculation(flags, o.model);
   add_load_format(flags, o.model.load_format);
   flags.group(HelpGroup::kExpert);
   add_date(flags, o.date);

@@ -5,6 +5,7 @@
 #include "backend/run_config.h"
 #include "backend/sampling.h"
 #include "base/mx.h"
+#include "checkpoint/eagle3_config.h"
 #include "checkpoint/gguf.h"
 #include "client/workload.h"
 #include "engine/proposer.h"
@@ -60,10 +61,12 @@ struct ModelOptions {
   WhenAbsent when_absent = WhenAbsent::kRefuse;
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
-  backend::RunConfig run;                 // as it was asked for; then (backend_choice.h) resolved
-  std::string backend_why;                // a line for the user, where the backend was left open
-  std::string fast_why;                   // likewise, what --fast chose
-  engine::SpeculationLimits speculation;  // of what answers; else off
+  backend::RunConfig run;                   // as it was asked for; then (backend_choice.h) resolved
+  std::string backend_why;                  // a line for the user, where the backend was left open
+  std::string fast_why;                     // likewise, what --fast chose
+  engine::SpeculationLimits speculation;    // of what answers; else off
+  std::filesystem::path speculative_model;  // of eagle3: the head's directory
+  checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;
 };
 
 struct GenerateOptions {

@@ -10,6 +10,7 @@
 #include "app/serve_log.h"
 #include "app/server_record.h"
 #include "app/settings.h"
+#include "app/speculation_options.h"
 #include "app/terminal.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -149,7 +150,8 @@ void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& confi
 void load(const ServeOptions& o, Running& running, const OnLoad& on_load, Terminal& terminal) {
   running.source.emplace(open_model(o.model, terminal));
   const model::ModelConfig& config = running.source->config;
-  const engine::EngineLimits limits = with_memory(o, o.model, config, engine_limits(o, o.model, config));
+  const engine::EngineLimits limits =
+      with_head(with_memory(o, o.model, config, engine_limits(o, o.model, config)), *running.source, o.model);
   running.max_context = limits.max_context;
   const model::StepLimits steps = engine::step_limits(limits, config.dims);
   require_replicas_fit(o, config, steps);
@@ -214,6 +216,7 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
         o.replicas);
   model = resolved(std::move(model));
   require_backend(model);
+  require_speculation(model);
   const model::ModelConfig config = open_config(model).config;
   static_cast<void>(least_limits(o, model, config));  // refuses what is out of range
   engine::EngineLimits limits = engine_limits(o, model, config);

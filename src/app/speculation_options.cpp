@@ -1,13 +1,16 @@
 #include "app/speculation_options.h"
 
 #include "app/option_parts.h"
+#include "base/error.h"
 
 #include <fmt/format.h>
 
 namespace nibble::app {
 
-void add_speculation(Flags flags, engine::SpeculationLimits& o) {
+void add_speculation(Flags flags, ModelOptions& options) {
+  using checkpoint::TapReading;
   using engine::DraftMethod;
+  engine::SpeculationLimits& o = options.speculation;
   flags.group(HelpGroup::kPerformance);
   add_choice<DraftMethod>(
       flags, "--speculative",
@@ -15,9 +18,14 @@ void add_speculation(Flags flags, engine::SpeculationLimits& o) {
        {{"off", DraftMethod::kOff},
         {"auto", DraftMethod::kSuffix},
         {"ngram", DraftMethod::kNgram},
-        {"suffix", DraftMethod::kSuffix}}},
-      "Guess tokens from what was said and verify several in a step, as many as pay; the output stays as it is. ngram: "
-      "from the text so far; suffix, auto: from past answers as well (docs/speculation.md)");
+        {"suffix", DraftMethod::kSuffix},
+        {"eagle3", DraftMethod::kEagle3}}},
+      "Guess tokens and verify several in a step, as many as pay; the output stays as it is. ngram: from the text so "
+      "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model (docs/speculation.md)");
+  flags
+      .value("--speculative-model", options.speculative_model,
+             "eagle3: the head's directory, with config.json and model.safetensors")
+      .not_empty();
   flags.value("--speculative-tokens", o.most_tokens, "Most guesses of a sequence in a step")
       .whole(1, engine::kMostDrafted)
       .usual(fmt::format("{}", o.most_tokens));
@@ -28,7 +36,28 @@ void add_speculation(Flags flags, engine::SpeculationLimits& o) {
   flags.value("--prompt-lookup-min", o.least_lookup, "ngram: least last tokens that are looked up")
       .whole(1, engine::kMostLookup)
       .usual(fmt::format("{}", o.least_lookup));
+  add_choice<TapReading>(
+      flags, "--speculative-tap-reading",
+      {options.tap_reading,
+       {{"auto", TapReading::kAuto}, {"outputs", TapReading::kOutputs}, {"boundaries", TapReading::kBoundaries}}},
+      "eagle3: what the head's layer ids name: outputs of layers, or boundaries before them; auto: "
+      "boundaries where the last id is the number of layers");
   flags.group(HelpGroup::kCommon);
+}
+
+void require_speculation(const ModelOptions& options) {
+  const bool head = options.speculation.method == engine::DraftMethod::kEagle3;
+  if (head && options.speculative_model.empty())
+    throw Error(Code::kInvalidRequest,
+                "--speculative eagle3: want --speculative-model DIR, the directory of a head, found none");
+  if (!head && !options.speculative_model.empty())
+    throw Error(Code::kInvalidRequest, "--speculative-model: want --speculative eagle3, found {}",
+                engine::name_of(options.speculation.method));
+  if (!head && options.tap_reading != checkpoint::TapReading::kAuto)
+    throw Error(Code::kInvalidRequest, "--speculative-tap-reading: want --speculative eagle3, found {}",
+                engine::name_of(options.speculation.method));
+  if (head && options.run.backend == BackendKind::kCuda)
+    throw Error(Code::kUnsupported, "--speculative eagle3 runs on the CPU only so far: want --backend cpu, found cuda");
 }
 
 std::string describe_speculation(const engine::SpeculationLimits& limits) {

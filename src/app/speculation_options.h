@@ -2,13 +2,16 @@
 // The flags of speculation, of the commands that answer: what guesses come from, and how many.
 
 #include "app/flags.h"
+#include "app/options.h"
 #include "engine/proposer.h"
 
 #include <string>
 
 namespace nibble::app {
 
-void add_speculation(Flags flags, engine::SpeculationLimits& into);
+void add_speculation(Flags flags, ModelOptions& into);
+// Throws Error(kInvalidRequest) for flags that need each other and Error(kUnsupported) where the backend runs no heads.
+void require_speculation(const ModelOptions& options);
 
 // For people: "no speculation", "speculation suffix, up to 8 tokens".
 [[nodiscard]] std::string describe_speculation(const engine::SpeculationLimits& limits);

@@ -95,7 +95,10 @@ const std::vector<float>& Trials::exact_of(const ModelOptions& model) {
 
 Trials::Measured Trials::measured(const ServeOptions& options) const {
   const model::ModelConfig& config = source_.config;
-  const engine::EngineLimits limits = trial_limits(options);
+  const auto head = open_head(options.model, source_);  // of these options, not of the source's
+  engine::EngineLimits limits = trial_limits(options);
+  limits.speculation.head = head.get();
+  limits.speculation.head_threads = thread_count(options.model);
   const RunConfig& run = options.model.run;
   const auto be = make_(run, model::backend_config(config, engine::step_limits(limits, config.dims), run.dense));
   model::GptOss model = model::load(*be, config, source_.weights);

@@ -139,7 +139,7 @@ class Backend {
   // step enqueued behind it.
   [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
   // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
-  // never written. For tests, compare and perplexity.
+  // never written. For tests, compare, perplexity, taps.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
   // kDelta and kLogits, after all verbs so far: where several ranks share a step, whoever drives them sums and gathers
   // these in place. Throws Error(kUnsupported) where the backend cannot be such a rank.

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/mmap_file.h"
+#include "checkpoint/json_object.h"
 #include "checkpoint/strict_json.h"
 
 #include <nlohmann/json.hpp>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -56,142 +56,22 @@ constexpr std::array<std::string_view, 33> kWithoutEffect = {"architectures",
                                                              "unsloth_version",
                                                              "use_cache"};
 
-struct Limits {
-  double low, high;
-};
-
-// The keys of one JSON object, each checked as it is read, and which of them were. A null counts as absent, which is
-// how Python writes None, but not where absence means a default: what reads the file elsewhere takes the null.
-class Fields {
- public:
-  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) throw Error(Code::kCorrupt, "{}: want an object, found {}", where_, excerpt_of(object));
-  }
-
-  [[nodiscard]] const std::string& where() const { return where_; }
-
-  [[nodiscard]] const json* find(const char* key) {
-    read_.insert(key);
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  [[nodiscard]] const json& get(const char* key) {
-    const json* value = find(key);
-    if (value == nullptr) throw Error(Code::kCorrupt, "{}: {} is missing", where_, key);
-    return *value;
-  }
-
-  // Of two names of one value, the one that is there.
-  [[nodiscard]] const char* either(const char* key, const char* other) {
-    return find(key) == nullptr && find(other) != nullptr ? other : key;
-  }
-  void require_same(const char* key, Fields& with, const char* other) {
-    const json *mine = find(key), *theirs = with.find(other);
-    if (mine == nullptr || theirs == nullptr || *mine == *theirs) return;
-    throw Error(Code::kCorrupt, "{}: {}: want {} as {}{} says, which is the same value, found {}", with.where_, other,
-                excerpt_of(*mine), where_ == with.where_ ? "" : where_ + ": ", key, excerpt_of(*theirs));
-  }
-
-  // Those that nothing asked for.
-  [[nodiscard]] std::vector<std::string> unread() const {
-    std::vector<std::string> keys;
-    for (const auto& [key, value] : object_.items()) {
-      if (!read_.contains(key)) keys.push_back(key);
-    }
-    return keys;
-  }
-
-  [[nodiscard]] int64_t integer(const char* key, int64_t low, int64_t high) {
-    return integer_of(get(key), key, low, high);
-  }
-  // Under one of two names, or both.
-  [[nodiscard]] int64_t integer(std::pair<const char*, const char*> names, int64_t low, int64_t high) {
-    const int64_t value = integer(either(names.first, names.second), low, high);
-    require_same(names.first, *this, names.second);
-    return value;
-  }
-
-  [[nodiscard]] double number(const char* key, Limits limits) {
-    const json& value = get(key);
-    if (!value.is_number())
-      throw Error(Code::kCorrupt, "{}: {}: want a number, found {}", where_, key, excerpt_of(value));
-    const auto number = value.get<double>();
-    if (!(number >= limits.low && number <= limits.high)) {
-      throw Error(Code::kCorrupt, "{}: {}: want {} to {}, found {}", where_, key, limits.low, limits.high,
-                  excerpt_of(value));
-    }
-    return number;
-  }
-  [[nodiscard]] double number_or(const char* key, Limits limits, double otherwise) {
-    refuse_null(key, "a number");
-    return find(key) == nullptr ? otherwise : number(key, limits);
-  }
-
-  [[nodiscard]] bool boolean_or(const char* key, bool otherwise) {
-    refuse_null(key, "true or false");
-    const json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_boolean()) {
-      throw Error(Code::kCorrupt, "{}: {}: want true or false, found {}", where_, key, excerpt_of(*value));
-    }
-    return value->get<bool>();
-  }
-
-  [[nodiscard]] std::optional<int64_t> token_id(const char* key, int64_t vocab) {
-    const json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    return integer_of(*value, key, 0, vocab - 1);
-  }
-
-  // One id or a list of them; empty when absent.
-  [[nodiscard]] std::vector<int64_t> token_ids(const char* key, int64_t vocab) {
-    const json* value = find(key);
-    if (value == nullptr) return {};
-    if (!value->is_array()) return {integer_of(*value, key, 0, vocab - 1)};
-    std::vector<int64_t> ids;
-    for (const json& id : *value) ids.push_back(integer_of(id, key, 0, vocab - 1));
-    return ids;
-  }
-
- private:
-  void refuse_null(const char* key, const char* want) const {
-    const auto it = object_.find(key);
-    if (it != object_.end() && it->is_null())
-      throw Error(Code::kUnsupported, "{}: {}: want {}, found null", where_, key, want);
-  }
-  [[nodiscard]] int64_t integer_of(const json& value, const char* key, int64_t low, int64_t high) const {
-    if (!value.is_number_integer()) {
-      throw Error(Code::kCorrupt, "{}: {}: want an integer, found {}", where_, key, excerpt_of(value));
-    }
-    const bool too_big = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(high);
-    if (too_big || value.get<int64_t>() < low) {
-      throw Error(Code::kCorrupt, "{}: {}: want {} to {}, found {}", where_, key, low, high, excerpt_of(value));
-    }
-    return value.get<int64_t>();
-  }
-
-  const json& object_;
-  std::string where_;
-  std::set<std::string, std::less<>> read_;
-};
-
 // The limits are far above any gpt-oss and far below what could overflow a product of a few of them.
 constexpr int64_t kMaxDim = 1 << 20;
 constexpr int64_t kMaxContext = 1 << 24;
 constexpr Limits kThetaLimits{1.5, 1e12}, kFactorLimits{1, 1e6}, kBetaLimits{1e-3, 1e6}, kClampLimits{1e-3, 1e6};
 
-[[noreturn]] void unsupported(Fields& fields, const char* key, const std::string& want) {
+[[noreturn]] void unsupported(JsonObject& fields, const char* key, const std::string& want) {
   throw Error(Code::kUnsupported, "{}: {}: want {}, found {}", fields.where(), key, want, excerpt_of(fields.get(key)));
 }
 
 // What other values mean is computed nowhere here.
-void refuse_other_numbers(Fields& fields, const char* key, double only) {
+void refuse_other_numbers(JsonObject& fields, const char* key, double only) {
   if (fields.number_or(key, {-1e6, 1e6}, only) != only) unsupported(fields, key, fmt::format("{}", only));
 }
 
 // One line of keys that were not looked at and may have been meant to change something.
-void note_unread(const Fields& fields, HfConfig& config) {
+void note_unread(const JsonObject& fields, HfConfig& config) {
   std::vector<std::string> keys;
   for (const std::string& key : fields.unread()) {
     if (!key.starts_with('_') && std::ranges::find(kWithoutEffect, key) == kWithoutEffect.end())
@@ -203,7 +83,7 @@ void note_unread(const Fields& fields, HfConfig& config) {
 }
 
 // What both spellings call the same.
-HfConfig common_fields(Fields& fields) {
+HfConfig common_fields(JsonObject& fields) {
   HfConfig config;
   config.where = fields.where();
   config.num_hidden_layers = fields.integer("num_hidden_layers", 1, 1024);
@@ -221,7 +101,7 @@ HfConfig common_fields(Fields& fields) {
 }
 
 // transformers 4 has rope_theta at the top and the rest in rope_scaling; transformers 5 has all in rope_parameters.
-void read_rope(Fields& top, HfConfig& config) {
+void read_rope(JsonObject& top, HfConfig& config) {
   const char* key = top.either("rope_scaling", "rope_parameters");
   const json* object = top.find(key);
   if (object == nullptr) {
@@ -229,7 +109,7 @@ void read_rope(Fields& top, HfConfig& config) {
                 top.where());
   }
   top.require_same("rope_scaling", top, "rope_parameters");
-  Fields rope(*object, fmt::format("{}: {}", top.where(), key));
+  JsonObject rope(*object, fmt::format("{}: {}", top.where(), key));
   const char* type_key = rope.either("rope_type", "type");
   if (rope.get(type_key) != "yarn") unsupported(rope, type_key, "\"yarn\"");
   rope.require_same("rope_type", rope, "type");
@@ -254,7 +134,7 @@ void read_rope(Fields& top, HfConfig& config) {
   note_unread(rope, config);
 }
 
-void read_layer_types(Fields& fields, HfConfig& config) {
+void read_layer_types(JsonObject& fields, HfConfig& config) {
   const json* types = fields.find("layer_types");
   if (types == nullptr) return;
   if (!types->is_array()) {
@@ -275,7 +155,7 @@ void read_layer_types(Fields& fields, HfConfig& config) {
 }
 
 // Variants that the architecture's name would allow and that nothing here computes.
-void refuse_variants(Fields& fields, HfConfig& config) {
+void refuse_variants(JsonObject& fields, HfConfig& config) {
   if (!fields.boolean_or("attention_bias", true)) unsupported(fields, "attention_bias", "true");
   if (fields.boolean_or("tie_word_embeddings", false)) unsupported(fields, "tie_word_embeddings", "false");
   if (fields.find("hidden_act") != nullptr && fields.get("hidden_act") != "silu") {
@@ -289,13 +169,13 @@ void refuse_variants(Fields& fields, HfConfig& config) {
                     fields.where()));
     return;
   }
-  Fields quantization(*object, fields.where() + ": quantization_config");
+  JsonObject quantization(*object, fields.where() + ": quantization_config");
   if (quantization.get("quant_method") != "mxfp4") unsupported(quantization, "quant_method", "\"mxfp4\"");
   for (const char* key : {"modules_to_not_convert", "dequantize"}) static_cast<void>(quantization.find(key));
   note_unread(quantization, config);
 }
 
-HfConfig from_hugging_face(Fields& fields) {
+HfConfig from_hugging_face(JsonObject& fields) {
   HfConfig config = common_fields(fields);
   config.naming = Naming::kHuggingFace;
   config.num_experts = fields.integer({"num_local_experts", "num_experts"}, 1, 65536);
@@ -315,7 +195,7 @@ HfConfig from_hugging_face(Fields& fields) {
   return config;
 }
 
-HfConfig from_original(Fields& fields) {
+HfConfig from_original(JsonObject& fields) {
   HfConfig config = common_fields(fields);
   config.naming = Naming::kOriginal;
   config.num_experts = fields.integer({"num_experts", "num_local_experts"}, 1, 65536);
@@ -343,7 +223,7 @@ HfConfig from_original(Fields& fields) {
 
 HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   const json object = parse_strict_json(text, where);
-  Fields fields(object, std::string(where));
+  JsonObject fields(object, std::string(where));
   const json* type = fields.find("model_type");
   const json* architectures = fields.find("architectures");
   if (type == nullptr && architectures == nullptr && fields.find("num_experts") != nullptr) {
@@ -362,7 +242,7 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
 
 void apply_generation_config(std::string_view text, std::string_view where, HfConfig& config) {
   const json object = parse_strict_json(text, where);
-  Fields fields(object, std::string(where));
+  JsonObject fields(object, std::string(where));
   const int64_t vocab = config.vocab_size;
   if (const auto id = fields.token_id("bos_token_id", vocab)) config.bos_token_id = id;
   if (const auto id = fields.token_id("pad_token_id", vocab)) config.pad_token_id = id;

@@ -283,26 +283,31 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
   Flight flight{.ticket = {},
                 .rows = {},
                 .uses = built.uses,
+                .taps = {},
                 .work = work_of(batch),
                 .step = {},
                 .planned = now,
                 .began = now,
                 .waited_for = measured_};
   for (const Batch::Row& row : batch.rows) {
-    flight.rows.push_back({row.sequence, row.drafted});
+    flight.rows.push_back({.sequence = row.sequence, .from = row.from, .count = row.count, .drafted = row.drafted});
     row.sequence->drafted += row.drafted;
     row.sequence->right = 0;
     flight.waited_for |= !row.draws && row.from + row.count < std::ssize(row.sequence->tokens) - 1;
     ++row.sequence->steps_in_flight;
   }
+  if (speculation_) {
+    const std::span<const int> wanted = speculation_->boundaries();
+    flight.taps.boundaries.assign(wanted.begin(), wanted.end());
+  }
   try {
-    flight.ticket = model::forward(be_, model_, built.step, watch_ ? watch_(built.step) : model::Probe());
+    flight.ticket = model::forward(be_, model_, built.step, watch_ ? watch_(built.step) : model::Probe(), &flight.taps);
   } catch (const std::exception& why) {
     if (flight_) read_flight();
-    for (const auto& [s, drafted] : flight.rows) {
-      if (!s->ended) fail(*s, why);
-      --s->steps_in_flight;
-      drop_if_done(*s);
+    for (const Flight::Row& row : flight.rows) {
+      if (!row.sequence->ended) fail(*row.sequence, why);
+      --row.sequence->steps_in_flight;
+      drop_if_done(*row.sequence);
     }
     cache_.clear();
     return std::nullopt;
@@ -325,9 +330,10 @@ void Loop::read_flight() {
       check(drawn.size() == flight.uses.size(), "a result per row of logits");
       take_all(flight, std::move(drawn));
     }
+    if (!flight.taps.boundaries.empty()) show_residuals(flight);
   } catch (const std::exception& why) {
-    for (const auto& [s, drafted] : flight.rows) {
-      if (!s->ended) fail(*s, why);
+    for (const Flight::Row& row : flight.rows) {
+      if (!row.sequence->ended) fail(*row.sequence, why);
     }
     cache_.clear();
   }
@@ -337,9 +343,9 @@ void Loop::read_flight() {
   const auto last_end = std::exchange(last_end_, now);
   pace_.took(flight.work, seconds(std::max(flight.began, last_end), now));
   if (speculation_) judge_drafts(flight, seconds(std::max(flight.planned, last_end), now));
-  for (const auto& [s, drafted] : flight.rows) {
-    --s->steps_in_flight;
-    drop_if_done(*s);
+  for (const Flight::Row& row : flight.rows) {
+    --row.sequence->steps_in_flight;
+    drop_if_done(*row.sequence);
   }
 }
 
@@ -354,14 +360,30 @@ void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
   }
 }
 
+// Those of tokens that were verified, of sequences that go on.
+void Loop::show_residuals(const Flight& flight) {
+  int64_t tokens = 0;
+  for (const Flight::Row& row : flight.rows) tokens += row.count;
+  const int64_t width = std::ssize(flight.taps.values) / tokens;
+  const float* values = flight.taps.values.data();
+  for (const Flight::Row& row : flight.rows) {
+    const int64_t count = row.count - row.drafted + (row.drafted > 0 ? row.sequence->right : 0);
+    if (!row.sequence->ended)
+      speculation_->saw(*row.sequence,
+                        {.from = row.from, .count = count, .values = {values, static_cast<size_t>(count * width)}});
+    values += row.count * width;
+  }
+}
+
 // What came after a wrong guess was never taken. `seconds`: what the step took, with all that the host did for it.
 void Loop::judge_drafts(const Flight& flight, double seconds) {
   int right = 0;
-  for (const auto& [s, drafted] : flight.rows) {
-    if (drafted == 0) continue;
-    speculation_->verified(*s, drafted, std::min(drafted, s->right + 1), s->right);
-    right += s->right;
-    s->draft.tokens.clear();
+  for (const Flight::Row& row : flight.rows) {
+    if (row.drafted == 0) continue;
+    Sequence& s = *row.sequence;
+    speculation_->verified(s, row.drafted, std::min(row.drafted, s.right + 1), s.right);
+    right += s.right;
+    s.draft.tokens.clear();
   }
   if (flight.step) speculation_->took(*flight.step, seconds, right);
 }

@@ -70,11 +70,13 @@ class Loop {
   struct Flight {
     struct Row {
       Sequence* sequence;
-      int32_t drafted;
+      int64_t from;
+      int32_t count, drafted;
     };
     std::optional<backend::Ticket> ticket;
     std::vector<Row> rows;
     std::vector<LogitUse> uses;
+    model::Taps taps;  // for who guesses from them
     Pace::Work work;
     std::optional<DraftController::Step> step;  // without prompts, and as steps of its kind are run
     Sequence::Time planned, began;
@@ -90,6 +92,7 @@ class Loop {
   [[nodiscard]] std::optional<Flight> enqueue(const Batch& batch);
   void read_flight();
   void take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn);
+  void show_residuals(const Flight& flight);
   void judge_drafts(const Flight& flight, double seconds);
   void take(const LogitUse& use, backend::Drawn&& drawn);
   void take_token(const LogitUse& use, backend::Drawn&& drawn);

@@ -1,5 +1,8 @@
 #include "engine/proposer.h"
 
+#include "base/error.h"
+#include "engine/eagle3_proposer.h"
+
 #include <algorithm>
 
 namespace nibble::engine {
@@ -97,6 +100,9 @@ std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits) {
     case DraftMethod::kOff: return nullptr;
     case DraftMethod::kNgram: return std::make_unique<NgramProposer>(limits.least_lookup, limits.most_lookup);
     case DraftMethod::kSuffix: return std::make_unique<SuffixProposer>();
+    case DraftMethod::kEagle3:
+      check(limits.head != nullptr, "a head drafts");
+      return std::make_unique<Eagle3Proposer>(*limits.head, limits.head_threads);
   }
   return nullptr;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Who guesses what comes next, for the model to verify. Guesses cost no model of their own here: they are copied from
-// what was said before.
+// Who guesses what comes next, for the model to verify. Guesses are copied from what was said before, which costs no
+// model, or drafted by a head that reads the model's residuals (eagle3_proposer.h).
 
 #include "engine/request.h"
 #include "engine/token_index.h"
@@ -13,14 +13,18 @@
 #include <unordered_map>
 #include <vector>
 
+namespace nibble::model::eagle3 {
+class Head;
+}
+
 namespace nibble::engine {
 
 inline constexpr int kMostDrafted = 32;  // tokens of a draft
 inline constexpr int kMostLookup = 16;   // of an n-gram
 
-enum class DraftMethod : uint8_t { kOff, kNgram, kSuffix };
+enum class DraftMethod : uint8_t { kOff, kNgram, kSuffix, kEagle3 };
 [[nodiscard]] constexpr std::string_view name_of(DraftMethod method) {
-  constexpr std::array<std::string_view, 3> kNames = {"off", "ngram", "suffix"};
+  constexpr std::array<std::string_view, 4> kNames = {"off", "ngram", "suffix", "eagle3"};
   return kNames[static_cast<size_t>(method)];
 }
 
@@ -29,6 +33,9 @@ struct SpeculationLimits {
   int most_tokens = 8;  // of a draft: 1 to kMostDrafted
   // kNgram: how many last tokens are looked up, the longest first.
   int least_lookup = 2, most_lookup = 5;
+  // kEagle3: who drafts, and how many threads compute it. Outlives the engine.
+  const model::eagle3::Head* head = nullptr;
+  int head_threads = 1;
   bool adaptive = true;  // false: every draft is verified whole, whatever it costs; for measurements and tests
 };
 
@@ -51,6 +58,18 @@ class Proposer {
   virtual ~Proposer() = default;
   Proposer(const Proposer&) = delete;
   Proposer& operator=(const Proposer&) = delete;
+
+  // Boundaries of the model's residuals that it wants to be shown (model/gpt_oss.h, Taps), rising; none: it reads
+  // tokens alone.
+  [[nodiscard]] virtual std::span<const int> boundaries() const { return {}; }
+  // Residuals of tokens of the text, the last one excepted: what a step has computed and verified. They come in order;
+  // what the prefix cache gave never comes, and what is computed again comes again.
+  struct Residuals {
+    int64_t from;                   // position of the first
+    int64_t count;                  // at least 1
+    std::span<const float> values;  // [count, boundaries, hidden]
+  };
+  virtual void saw(const Text& /*text*/, const Residuals& /*residuals*/) {}
 
   // At most `most` tokens that may come after the text; none where nothing is known.
   virtual void propose(const Text& text, int most, Draft& draft) = 0;

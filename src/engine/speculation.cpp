@@ -90,6 +90,10 @@ void Speculation::verified(Sequence& s, int drafted, int tried, int right) {
   for (size_t i = 0; i < static_cast<size_t>(right); ++i) ++stats_.accepted_at[i];
 }
 
+void Speculation::saw(const Sequence& s, const Proposer::Residuals& residuals) {
+  proposer_->saw(text_of(s), residuals);
+}
+
 void Speculation::ended(const Sequence& s) { proposer_->ended(text_of(s)); }
 
 DraftController::Step draft_step(const Batch& batch) {

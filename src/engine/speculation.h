@@ -29,6 +29,10 @@ class Speculation {
   // Gives drafts to rows of a batch that holds no prompts; what becomes of them in the batch is for the scheduler.
   DraftController::Why draft(Batch& batch, int room);
 
+  // As of Proposer.
+  [[nodiscard]] std::span<const int> boundaries() const { return proposer_->boundaries(); }
+  void saw(const Sequence& sequence, const Proposer::Residuals& residuals);
+
   // What one sequence's draft came to: `tried` of its tokens were compared, the first `right` of them were drawn.
   void verified(Sequence& sequence, int drafted, int tried, int right);
   void took(const DraftController::Step& step, double seconds, int right) { controller_.took(step, seconds, right); }

@@ -1,57 +1,17 @@
 #include "model/gpt_oss.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numbers>
+#include "base/error.h"
+#include "model/rope.h"
+
 #include <utility>
 
 namespace nibble::model {
 
 using backend::WeightRole;
 
-namespace {
-
-// YaRN: rotary frequencies stretched for contexts past the one the model was first trained on.
-struct RopeTable {
-  std::vector<float> inv_freq;  // [head_dim / 2], radians per position
-  float concentration = 1.0f;   // multiplies both cos and sin, at every position
-};
-
-// openai/gpt-oss torch/model.py RotaryEmbedding; rounded to float where it and transformers round.
-RopeTable make_rope_table(const RopeConfig& rope, int head_dim) {
-  const int half = head_dim / 2;
-  // The dimension whose wave turns `rotations` times within the original context.
-  const auto dim_of = [&](double rotations) {
-    return half * std::log(static_cast<double>(rope.original_context) / (rotations * 2 * std::numbers::pi)) /
-           std::log(rope.theta);
-  };
-  double low = dim_of(rope.beta_fast), high = dim_of(rope.beta_slow);
-  if (rope.truncate) {
-    low = std::floor(low);
-    high = std::ceil(high);
-  }
-  low = std::max(low, 0.0);
-  high = std::min(high, head_dim - 1.0);
-  if (low == high) high += 0.001;  // as transformers: no division by zero
-  RopeTable table;
-  table.concentration = static_cast<float>(rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1.0 : 1.0);
-  for (int i = 0; i < half; ++i) {
-    const auto freq =
-        static_cast<float>(std::pow(rope.theta, static_cast<float>(2 * i) / static_cast<float>(head_dim)));
-    const float extrapolated = 1.0f / freq;
-    const float interpolated = 1.0f / (static_cast<float>(rope.factor) * freq);
-    const auto ramp = static_cast<float>((i - low) / (high - low));
-    const float share = 1.0f - std::clamp(ramp, 0.0f, 1.0f);
-    table.inv_freq.push_back(interpolated * (1.0f - share) + extrapolated * share);
-  }
-  return table;
-}
-
-}  // namespace
-
 backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
                                       const backend::DenseFormats& dense) {
-  RopeTable rope = make_rope_table(config.rope, config.dims.head_dim);
+  RopeTable rope = yarn_rope(config.rope, config.dims.head_dim);
   return {.dims = config.dims,
           .layer_kinds = config.layer_kinds,
           .rope_inv_freq = std::move(rope.inv_freq),
@@ -85,8 +45,29 @@ GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const bac
   return model;
 }
 
-std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step,
-                                       const Probe& probe) {
+namespace {
+
+// Boundary `at`, where it is asked for, once what comes before it has run.
+void read_taps(backend::Backend& be, int at, Taps& taps) {
+  for (size_t i = 0; i < taps.boundaries.size(); ++i) {
+    if (taps.boundaries[i] != at) continue;
+    const backend::SlotData residual = be.peek(backend::Slot::kResidual), delta = be.peek(backend::Slot::kDelta);
+    if (residual.shape.empty() || delta.shape.empty())
+      throw Error(Code::kUnsupported, "{}: want residuals that a head can read, found none that are kept", be.name());
+    const auto tokens = static_cast<size_t>(residual.shape[0]), hidden = static_cast<size_t>(residual.shape[1]);
+    const size_t width = taps.boundaries.size() * hidden;
+    taps.values.resize(tokens * width);
+    for (size_t t = 0; t < tokens; ++t)
+      for (size_t d = 0; d < hidden; ++d)
+        taps.values[t * width + i * hidden + d] = residual.values[t * hidden + d] + delta.values[t * hidden + d];
+  }
+}
+
+}  // namespace
+
+std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step, const Probe& probe,
+                                       Taps* taps) {
+  const bool tapped = taps != nullptr && !taps->boundaries.empty();
   const auto after = [&](Stage stage, int layer) {
     if (probe) probe(stage, layer);
   };
@@ -104,13 +85,14 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
                                 .logit_tokens = step.logit_tokens,
                                 .sample_rows = step.sample_rows,
                                 .sinks = model.attention_sinks};
-  if (!probe) {
+  if (!probe && !tapped) {
     if (const std::optional<backend::Ran> ran = be.run(whole)) return ran->ticket;
   }
   be.begin(whole);
   const backend::Weights& w = model.weights;
   be.embed({.ids = step.token_ids, .table = w.outer[WeightRole::kEmbedding]});
   after(Stage::kEmbed, -1);
+  if (tapped) read_taps(be, 0, *taps);
   for (int l = 0; l < model.config.dims.layers; ++l) {
     const backend::LayerKind kind = model.config.layer_kinds[static_cast<size_t>(l)];
     const backend::LayerWeights& layer = w.layers[static_cast<size_t>(l)];
@@ -131,6 +113,7 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
     after(Stage::kRoute, l);
     be.moe({.layer = layer});
     after(Stage::kMoe, l);
+    if (tapped) read_taps(be, l + 1, *taps);
   }
   if (step.logit_tokens.empty()) return std::nullopt;
   be.logits({.tokens = step.logit_tokens,

@@ -60,8 +60,17 @@ using backend::Stage;
 // Called after each stage; layer is -1 outside the layers. For compare and tests.
 using Probe = std::function<void(Stage stage, int layer)>;
 
-// Enqueues one step. The ticket is set when the step samples.
+// The residual stream of all tokens of a step, with the delta that it gets next, at chosen boundaries of layers:
+// boundary b lies before layer b, so 0 is the embedding and `layers` what the final norm reads.
+struct Taps {
+  std::vector<int> boundaries;  // what is asked for, rising
+  std::vector<float> values;    // [tokens, boundaries, hidden] of the step
+};
+
+// Enqueues one step. The ticket is set when the step samples. With `taps` that ask for boundaries the step is walked
+// verb by verb, and they are filled when this returns; throws Error(kUnsupported) for a backend that does not show its
+// residuals (Backend::peek).
 std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step,
-                                       const Probe& probe = {});
+                                       const Probe& probe = {}, Taps* taps = nullptr);
 
 }  // namespace nibble::model

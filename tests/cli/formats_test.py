@@ -57,7 +57,7 @@ def write_model(directory, tensors, layers=None):
     """A one-file model with nibble-tiny's other files."""
     directory.mkdir()
     for path in TINY.iterdir():
-        if "safetensors" not in path.name:
+        if path.is_file() and "safetensors" not in path.name:
             (directory / path.name).write_bytes(path.read_bytes())
     (directory / "model.safetensors").write_bytes(safetensors_bytes(tensors))
     if layers:

@@ -15,7 +15,7 @@ def cached(cache, repo, model=TINY, commit=COMMIT):
     snapshot = folder / "snapshots" / commit
     snapshot.mkdir(parents=True)
     (folder / "blobs").mkdir(exist_ok=True)
-    for file in model.iterdir():
+    for file in (f for f in model.iterdir() if f.is_file()):
         blob = folder / "blobs" / ("b" + file.name)
         shutil.copy(file, blob)
         (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))

@@ -596,16 +596,24 @@ class Flags(Case):
 
     def test_speculation(self):
         names = ("speculative", "speculative-tokens", "prompt-lookup-max", "prompt-lookup-min")
+        head = f"{TINY}/eagle3"
+        settings = self.config(TINY, "--speculative-config", json.dumps({"method": "eagle3", "model": head, "num_speculative_tokens": 4}))
+        self.assertEqual(tuple(settings[name]["value"] for name in ("speculative", "speculative-model", "speculative-tokens")), ("eagle3", head, "4"))
         for flags, wanted in ((("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 3}'), ("ngram", "5", "4", "3")),
                               (("-sc.method=suffix", "--speculative-config.num_speculative_tokens", 12), ("suffix", "12", "5", "2")),
                               (("--speculative", "auto", "--speculative-tokens", 3), ("auto", "3", "5", "2"))):
             settings = self.config(TINY, *flags)
             self.assertEqual(tuple(settings[name]["value"] for name in names), wanted, flags)
-        for flags, says in ((('{"method": "eagle3", "model": "x"}',), ("--speculative-config.method", "eagle3", "want ngram or suffix")), (('{"model": "x"}',), ("--speculative-config.model", "models that guess")),
-                            (('{"method": "ngam"}',), ("--speculative-config.method", "want ngram or suffix, found ngam")), (('{"method": "suffix", "disable_by_batch_size": 4}',), ("num_speculative_tokens", "found disable_by_batch_size")),
+        for flags, says in ((('{"method": "draft_model", "model": "x"}',), ("--speculative-config.method", "draft_model", "want ngram, suffix or eagle3")),
+                            (('{"method": "ngam"}',), ("--speculative-config.method", "want ngram or suffix or eagle3, found ngam")), (('{"method": "suffix", "disable_by_batch_size": 4}',), ("num_speculative_tokens", "found disable_by_batch_size")),
                             (("{}",), ("--speculative-config", "method")), (('{"num_speculative_tokens": 99}',), "--speculative-tokens")):
             self.refused(2, "serve", TINY, "--speculative-config", *flags, says=says)
         self.refused(2, "serve", TINY, "--speculative", "ngram", "--prompt-lookup-max", 1, says=("--prompt-lookup-min", "found 2"))
+        eagle3 = ("--speculative", "eagle3", "--speculative-model")
+        for code, flags, says in ((2, ("--speculative", "eagle3"), "want --speculative-model DIR"), (2, ("--speculative-model", head), "want --speculative eagle3, found off"),
+                                  (5, (*eagle3, "/nowhere"), "/nowhere/config.json"), (3, (*eagle3, TINY), "want one of an EAGLE-3 head"),
+                                  (4, (*eagle3, head, "--speculative-tap-reading", "outputs"), "want states of 0 to 8"), (3, (*eagle3, head, "--backend", "cuda"), "runs on the CPU only so far")):
+            self.refused(code, "run", TINY, "-p", "a", "--backend", "cpu", *flags, says=says)
 
     def test_kv_events(self):
         settings = self.config(TINY, "--kv-events-config", '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:7", "replay_endpoint": "tcp://*:8", "topic": "kv@a@b", "buffer_steps": 5, "hwm": 6}')
@@ -620,7 +628,7 @@ class Flags(Case):
     def test_refusals(self):
         for flags, says in ((("--tensor-parallel-size", 3), ("--tensor-parallel-size", "8 query heads", "found 3")), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),
-                            (("-dpl", 2), "all of --data-parallel-size"), (("-dpr", 1), "one process serves"), (("-pp", 2), "--tensor-parallel-size is the one way"), (("--speculative-config.method", "eagle3"), "speculative"), (("--tool-server", "demo"), "built-in"),
+                            (("-dpl", 2), "all of --data-parallel-size"), (("-dpr", 1), "one process serves"), (("-pp", 2), "--tensor-parallel-size is the one way"), (("--speculative-config.method", "eagle"), "speculative"), (("--tool-server", "demo"), "built-in"),
                             (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
                             (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
                             (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"),

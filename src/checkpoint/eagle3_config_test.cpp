@@ -1,0 +1,90 @@
+#include "checkpoint/eagle3_config.h"
+
+#include "base/mmap_file.h"
+#include "checkpoint/testing.h"
+
+#include <nlohmann/json.hpp>
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+namespace nibble::checkpoint {
+namespace {
+
+using nlohmann::json;
+using test::expect_error;
+
+json head(const char* variant) {
+  return json::parse(read_text_file(
+      std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/eagle3" / variant / "config.json", 1 << 16));
+}
+
+Eagle3Config parsed(const json& object) { return parse_eagle3_config(object.dump(), "h"); }
+
+void refused(const char* variant, Code code, const std::function<void(json&)>& change, std::string_view says) {
+  json object = head(variant);
+  change(object);
+  expect_error([&] { static_cast<void>(parsed(object)); }, code, says);
+}
+
+TEST(Eagle3Config, both_spellings_are_read) {
+  const Eagle3Config plain = parsed(head("norm_before_fc"));
+  EXPECT_TRUE(plain.norm_before_fc);
+  EXPECT_FALSE(plain.norm_before_residual);
+  EXPECT_EQ(plain.layer_ids, (std::vector<int64_t>{4, 6, 8}));
+  EXPECT_EQ(plain.draft_vocab_size, 48);
+  EXPECT_EQ(plain.rope, Eagle3Rope::kLlama3);
+  json object = head("speculators");
+  object.erase("norm_before_residual");
+  const Eagle3Config other = parsed(object);
+  EXPECT_TRUE(other.norm_before_residual) << "the default of that format";
+  EXPECT_EQ(other.draft_vocab_size, 20);
+  EXPECT_EQ(other.hidden_size, 32);
+  EXPECT_FALSE(parsed(head("final_state")).use_aux_hidden_state);
+  EXPECT_EQ(parsed(head("two_layers")).rope, Eagle3Rope::kYarn);
+  EXPECT_EQ(parsed(head("fc_norm")).sliding_window, 5);
+  object = head("plain");
+  object["eagle_aux_hidden_state_layer_ids"] = json::array({-1});
+  EXPECT_FALSE(parsed(object).use_aux_hidden_state);
+}
+
+TEST(Eagle3Config, what_is_missing_is_named) {
+  for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "rms_norm_eps"}) {
+    const std::string says = std::string(key) + " is missing";
+    refused("plain", Code::kCorrupt, [&](json& o) { o.erase(key); }, "h: " + says);
+    refused(
+        "speculators", Code::kCorrupt, [&](json& o) { o["transformer_layer_config"].erase(key); },
+        "h: transformer_layer_config: " + says);
+  }
+}
+
+TEST(Eagle3Config, what_is_not_known_is_named) {
+  const auto unknown = [](json& o) { o["new_norm"] = true; };
+  refused("plain", Code::kUnsupported, unknown, "h: new_norm: want keys of an EAGLE-3 head");
+  refused("final_state", Code::kUnsupported, [&](json& o) { unknown(o["eagle_config"]); }, "h: eagle_config: new_norm");
+  refused("speculators", Code::kUnsupported, [&](json& o) { unknown(o["transformer_layer_config"]); }, "new_norm");
+  refused(
+      "two_layers", Code::kUnsupported, [&](json& o) { unknown(o["rope_parameters"]); }, "rope_parameters: new_norm");
+}
+
+TEST(Eagle3Config, what_contradicts_itself_or_is_computed_nowhere_is_named) {
+  const auto with = [](const char* key, json value) { return [=](json& o) { o[key] = value; }; };
+  const auto unsupported = Code::kUnsupported;
+  refused("plain", unsupported, with("architectures", json::array({"LlamaForCausalLM"})), "architectures: want one of");
+  refused("plain", unsupported, with("mask_token_id", 7), "mask_token_id: want none");
+  refused("plain", unsupported, with("hidden_act", "gelu"), "hidden_act: want \"silu\", found \"gelu\"");
+  refused("plain", unsupported, with("model_type", "qwen3"), "model_type: want \"llama\"");
+  refused("plain", unsupported, with("rope_scaling", {{"rope_type", "longrope"}}), "rope_type: want \"default\"");
+  refused("norm_before_fc", unsupported, with("fc_norm", true), "fc_norm: want one of norm_before_fc and fc_norm");
+  refused("plain", unsupported, with("eagle_aux_hidden_state_layer_ids", {3, 3}), "want a rising list");
+  refused("fc_norm", Code::kCorrupt, with("num_aux_hidden_states", 4), "num_aux_hidden_states: want 3, as many");
+  refused("plain", Code::kCorrupt, with("layer_ids", {1, 2}), "layer_ids: want what eagle_aux_hidden_state_layer_ids");
+  refused("plain", Code::kCorrupt, with("draft_vocab_size", 49), "draft_vocab_size: want 1 to 48, found 49");
+  refused("plain", Code::kCorrupt, with("num_key_value_heads", 3), "want a divisor of num_attention_heads 4, found 3");
+  refused("norm_before_fc", Code::kCorrupt, with("norm_before_fc", false), "norm_before_fc: want");
+}
+
+}  // namespace
+}  // namespace nibble::checkpoint

@@ -1,0 +1,40 @@
+#pragma once
+// Guesses of an EAGLE-3 head: it reads what the model thought of the text so far, and drafts on from there.
+
+#include "base/thread_pool.h"
+#include "engine/proposer.h"
+#include "model/eagle3/head.h"
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace nibble::engine {
+
+// The head's keys and values of a request live from its first step to its end; what it drafted leaves them when the
+// draft is made, and comes back with the model's own residuals once it is of the text. Tokens that the prefix cache
+// gave have no residuals: the head does without them. What is computed again after a preemption is known already.
+class Eagle3Proposer final : public Proposer {
+ public:
+  // The head outlives the proposer.
+  Eagle3Proposer(const model::eagle3::Head& head, int threads) : head_(head), pool_(threads) {}
+
+  [[nodiscard]] std::span<const int> boundaries() const override { return head_.boundaries(); }
+  void saw(const Text& text, const Residuals& residuals) override;
+  void propose(const Text& text, int most, Draft& draft) override;
+  void ended(const Text& text) override { of_.erase(text.id); }
+
+ private:
+  struct State {
+    model::eagle3::Cache cache;
+    int64_t seen = 0;                 // positions before this one are in the cache, or never will be
+    std::vector<float> normed, next;  // of its last row
+  };
+
+  const model::eagle3::Head& head_;
+  ThreadPool pool_;
+  std::unordered_map<RequestId, State> of_;
+};
+
+}  // namespace nibble::engine

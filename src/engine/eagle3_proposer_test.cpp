@@ -1,0 +1,97 @@
+#include "engine/eagle3_proposer.h"
+
+#include "model/eagle3/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace nibble::engine {
+namespace {
+
+constexpr int kGuesses = 4;
+
+// A text with residuals of each of its tokens.
+struct Written {
+  std::vector<int32_t> tokens;
+  std::vector<float> residuals;
+  static constexpr size_t kWidth = size_t{3} * 32;
+
+  explicit Written(size_t count) {
+    std::mt19937 random(5);
+    for (size_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random() % 48));
+    std::normal_distribution<float> normal(0, 2);
+    for (size_t i = 0; i < count * kWidth; ++i) residuals.push_back(normal(random));
+  }
+  [[nodiscard]] Proposer::Text text(RequestId id, size_t length) const {
+    return {.id = id, .tokens = std::span(tokens).first(length), .prompt_tokens = 1, .shares = true};
+  }
+  [[nodiscard]] Proposer::Residuals of(size_t from, size_t end) const {
+    return {.from = static_cast<int64_t>(from),
+            .count = static_cast<int64_t>(end - from),
+            .values = std::span(residuals).subspan(from * kWidth, (end - from) * kWidth)};
+  }
+};
+
+class Eagle3 : public testing::Test {
+ protected:
+  std::vector<int32_t> drafted(RequestId id, size_t length) {
+    Draft draft;
+    proposer.propose(written.text(id, length), kGuesses, draft);
+    return draft.tokens;
+  }
+  void saw(RequestId id, size_t from, size_t end) { proposer.saw(written.text(id, end + 1), written.of(from, end)); }
+
+  Written written{20};
+  test::Eagle3Target target;
+  model::eagle3::Head head{target.load(test::kEagle3Data / "plain")};
+  Eagle3Proposer proposer{head, 2};
+};
+
+TEST_F(Eagle3, drafts_a_chain_however_the_text_was_read) {
+  saw(1, 0, 19);
+  const std::vector<int32_t> want = drafted(1, 20);
+  EXPECT_EQ(want.size(), kGuesses);
+  for (size_t end = 1; end < 20; ++end) {  // token by token, with drafts between that are not what comes
+    saw(2, end - 1, end);
+    EXPECT_EQ(drafted(2, end + 1).size(), kGuesses);
+  }
+  EXPECT_EQ(drafted(2, 20), want);
+  EXPECT_EQ(drafted(2, 20), want) << "a draft changes no other";
+  saw(3, 0, 5);
+  saw(3, 5, 13);
+  saw(3, 13, 19);
+  EXPECT_EQ(drafted(3, 20), want);
+}
+
+TEST_F(Eagle3, what_is_computed_again_is_not_read_again) {
+  saw(1, 0, 19);
+  const std::vector<int32_t> want = drafted(1, 20);
+  saw(2, 0, 12);
+  saw(2, 0, 7);  // after a preemption
+  saw(2, 7, 19);
+  EXPECT_EQ(drafted(2, 20), want);
+}
+
+TEST_F(Eagle3, drafts_without_what_the_prefix_cache_gave) {
+  saw(1, 8, 15);
+  EXPECT_EQ(drafted(1, 16).size(), kGuesses);
+  saw(1, 17, 19);  // as after a preemption whose pages were found again
+  EXPECT_EQ(drafted(1, 20).size(), kGuesses);
+}
+
+TEST_F(Eagle3, drafts_nothing_for_a_text_whose_end_it_has_not_seen) {
+  EXPECT_TRUE(drafted(1, 5).empty());
+  saw(1, 0, 5);
+  EXPECT_TRUE(drafted(1, 8).empty());
+  EXPECT_FALSE(drafted(1, 6).empty());
+  proposer.ended(written.text(1, 6));
+  EXPECT_TRUE(drafted(1, 6).empty());
+}
+
+TEST_F(Eagle3, asks_for_the_boundaries_of_its_head) {
+  EXPECT_EQ(std::vector(proposer.boundaries().begin(), proposer.boundaries().end()), (std::vector{2, 5, 7}));
+}
+
+}  // namespace
+}  // namespace nibble::engine

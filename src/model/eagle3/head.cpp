@@ -1,0 +1,232 @@
+#include "model/eagle3/head.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace nibble::model::eagle3 {
+namespace {
+
+using checkpoint::Eagle3Config;
+using checkpoint::Eagle3Rope;
+
+// Sixteen independent sums, which the compiler keeps in lanes.
+float dot(const float* a, const float* b, int64_t count) {
+  constexpr int64_t kLanes = 16;
+  std::array<float, kLanes> sums{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int64_t lane = 0; lane < kLanes; ++lane) sums[static_cast<size_t>(lane)] += a[i + lane] * b[i + lane];
+  float sum = 0;
+  for (const float lane : sums) sum += lane;
+  for (; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Each row of x [rows, cols] times the matrix, plus its bias: [rows, matrix rows].
+std::vector<float> linear(std::span<const float> x, const Matrix& matrix, ThreadPool& pool) {
+  const int64_t cols = matrix.cols(), outs = matrix.rows(), rows = std::ssize(x) / cols;
+  std::vector<float> y(static_cast<size_t>(rows * outs));
+  const auto some = [&](IndexRange range) {
+    std::vector<float> weights(static_cast<size_t>(cols));
+    for (int64_t out = range.begin; out < range.end; ++out) {
+      matrix.decode(out, weights.data());
+      const float bias = matrix.bias.empty() ? 0.0f : matrix.bias[static_cast<size_t>(out)];
+      for (int64_t r = 0; r < rows; ++r)
+        y[static_cast<size_t>(r * outs + out)] = dot(x.data() + r * cols, weights.data(), cols) + bias;
+    }
+  };
+  constexpr int64_t kWorthThreads = 1 << 18;  // products; below that, waking them takes longer
+  if (rows * outs * cols < kWorthThreads)
+    some({.begin = 0, .end = outs, .thread_idx = 0});
+  else
+    pool.parallel_for(outs, some);
+  return y;
+}
+
+// Of each row as long as the scale.
+void rmsnorm(std::span<float> x, std::span<const float> scale, double eps) {
+  const size_t width = scale.size();
+  for (size_t first = 0; first < x.size(); first += width) {
+    double sum = 0;
+    for (size_t d = 0; d < width; ++d) sum += double{x[first + d]} * double{x[first + d]};
+    const auto inverse = static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(width) + eps));
+    for (size_t d = 0; d < width; ++d) x[first + d] *= inverse * scale[d];
+  }
+}
+
+std::vector<float> normed(std::vector<float> x, std::span<const float> scale, double eps) {
+  rmsnorm(x, scale, eps);
+  return x;
+}
+
+void add(std::vector<float>& to, const std::vector<float>& what) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += what[i];
+}
+
+// Rows of a beside rows of b.
+std::vector<float> beside(const std::vector<float>& a, const std::vector<float>& b, int64_t width) {
+  std::vector<float> all;
+  all.reserve(a.size() + b.size());
+  for (auto first = a.begin(), second = b.begin(); first != a.end(); first += width, second += width) {
+    all.insert(all.end(), first, first + width);
+    all.insert(all.end(), second, second + width);
+  }
+  return all;
+}
+
+RopeTable rope_of(const Eagle3Config& c) {
+  switch (c.rope) {
+    case Eagle3Rope::kPlain: return plain_rope(c.rope_theta, c.head_dim);
+    case Eagle3Rope::kLlama3:
+      return llama3_rope({.theta = c.rope_theta,
+                          .factor = c.rope_factor,
+                          .low_turns = c.rope_low_freq_factor,
+                          .high_turns = c.rope_high_freq_factor,
+                          .original_context = c.rope_original_context},
+                         c.head_dim);
+    case Eagle3Rope::kYarn:
+      return yarn_rope({.theta = c.rope_theta,
+                        .factor = c.rope_factor,
+                        .beta_fast = c.rope_beta_fast,
+                        .beta_slow = c.rope_beta_slow,
+                        .original_context = c.rope_original_context,
+                        .truncate = c.rope_truncate},
+                       c.head_dim);
+  }
+  return {};
+}
+
+}  // namespace
+
+Head::Head(Weights weights) : w_(std::move(weights)), rope_(rope_of(w_.config)) {}
+
+std::vector<float> Head::features(std::span<const float> residuals, ThreadPool& pool) const {
+  std::vector<float> x(residuals.begin(), residuals.end());
+  if (!w_.fc) return normed(std::move(x), w_.target_norm, w_.target_eps);
+  if (w_.config.norm_before_fc) rmsnorm(x, w_.tap_norms.front(), w_.config.rms_norm_eps);
+  if (w_.config.fc_norm) {
+    const auto width = static_cast<size_t>(w_.config.target_hidden_size), taps = w_.tap_norms.size();
+    for (size_t first = 0; first < x.size(); first += width)
+      rmsnorm(std::span(x).subspan(first, width), w_.tap_norms[first / width % taps], w_.config.rms_norm_eps);
+  }
+  return linear(x, *w_.fc, pool);
+}
+
+Head::Read Head::read(const Rows& rows, Cache& cache, ThreadPool& pool) const {
+  const Eagle3Config& c = w_.config;
+  const int64_t hidden = c.hidden_size;
+  check(cache.positions.empty() || cache.positions.back() < rows.position, "rows come in order");
+  check(std::ssize(rows.features) == std::ssize(rows.tokens) * hidden, "a feature for each token");
+  cache.layers.resize(w_.layers.size());
+  for (int64_t r = 0; r < std::ssize(rows.tokens); ++r) cache.positions.push_back(rows.position + r);
+  std::vector<float> embedded(rows.features.size()), residual(rows.features.begin(), rows.features.end());
+  for (size_t r = 0; r < rows.tokens.size(); ++r)
+    w_.embedding.decode(rows.tokens[r], embedded.data() + static_cast<int64_t>(r) * hidden);
+  for (size_t n = 0; n < w_.layers.size(); ++n) {
+    const Layer& layer = w_.layers[n];
+    Cache::Layer& kept = cache.layers[n];
+    std::vector<float> x;
+    if (n == 0) {
+      std::vector<float> read = normed(residual, layer.hidden_norm, c.rms_norm_eps);
+      x = beside(normed(std::move(embedded), layer.input_norm, c.rms_norm_eps), read, hidden);
+      if (c.norm_before_residual) residual = std::move(read);
+    } else {
+      x = normed(residual, layer.input_norm, c.rms_norm_eps);
+    }
+    std::vector<float> q = linear(x, layer.q, pool), k = linear(x, layer.k, pool);
+    const std::vector<float> v = linear(x, layer.v, pool);
+    for (size_t r = 0; r < rows.tokens.size(); ++r) {
+      const size_t q_width = q.size() / rows.tokens.size(), k_width = k.size() / rows.tokens.size();
+      rotate(std::span(q).subspan(r * q_width, q_width), rows.position + static_cast<int64_t>(r));
+      rotate(std::span(k).subspan(r * k_width, k_width), rows.position + static_cast<int64_t>(r));
+    }
+    kept.keys.insert(kept.keys.end(), k.begin(), k.end());
+    kept.values.insert(kept.values.end(), v.begin(), v.end());
+    add(residual, linear(attend(q, cache, kept, pool), layer.o, pool));
+    x = normed(residual, layer.post_attention_norm, c.rms_norm_eps);
+    std::vector<float> gate = linear(x, layer.gate, pool);
+    const std::vector<float> up = linear(x, layer.up, pool);
+    for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1.0f + std::exp(-gate[i]));
+    add(residual, linear(gate, layer.down, pool));
+  }
+  Read result;
+  result.normed = normed(residual, w_.norm, c.rms_norm_eps);
+  result.next = c.norm_output ? result.normed : std::move(residual);
+  return result;
+}
+
+// q [rows, heads * head_dim] of the cache's last rows; each sees the rows before it and itself.
+std::vector<float> Head::attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer,
+                                ThreadPool& pool) const {
+  const Eagle3Config& c = w_.config;
+  const int64_t dim = c.head_dim, heads = c.num_attention_heads, shared = heads / c.num_key_value_heads;
+  const int64_t rows = std::ssize(q) / (heads * dim), before = std::ssize(cache.positions) - rows;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  std::vector<float> out(q.size());
+  pool.parallel_for(rows * heads, [&](IndexRange range) {
+    std::vector<float> share;
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int64_t row = i / heads, kv = i % heads / shared * dim, end = before + row + 1;
+      int64_t first = 0;
+      if (c.sliding_window) {
+        const int64_t least = cache.positions[static_cast<size_t>(end - 1)] - *c.sliding_window + 1;
+        first = std::ranges::lower_bound(cache.positions, least) - cache.positions.begin();
+      }
+      share.clear();
+      for (int64_t s = first; s < end; ++s)
+        share.push_back(scale * dot(q.data() + i * dim, layer.keys.data() + s * kv_width() + kv, dim));
+      const float most = *std::ranges::max_element(share);
+      float sum = 0;
+      for (float& value : share) sum += value = std::exp(value - most);
+      float* const to = out.data() + i * dim;
+      for (int64_t s = first; s < end; ++s) {
+        const float* const value = layer.values.data() + s * kv_width() + kv;
+        const float weight = share[static_cast<size_t>(s - first)] / sum;
+        for (int64_t d = 0; d < dim; ++d) to[d] += weight * value[d];
+      }
+    }
+  });
+  return out;
+}
+
+// Heads beside each other; halves d and d + head_dim / 2.
+void Head::rotate(std::span<float> row, int64_t position) const {
+  const size_t half = rope_.inv_freq.size();
+  for (size_t d = 0; d < half; ++d) {
+    const double angle = static_cast<double>(position) * double{rope_.inv_freq[d]};
+    const auto cosine = static_cast<float>(std::cos(angle) * rope_.concentration);
+    const auto sine = static_cast<float>(std::sin(angle) * rope_.concentration);
+    for (size_t head = 0; head < row.size(); head += 2 * half) {
+      float &a = row[head + d], &b = row[head + half + d];
+      const float first = a * cosine - b * sine;
+      b = b * cosine + a * sine;
+      a = first;
+    }
+  }
+}
+
+std::vector<float> Head::logits(std::span<const float> row, ThreadPool& pool) const {
+  std::vector<float> logits = linear(row, w_.lm_head, pool);
+  for (float& logit : logits) logit *= static_cast<float>(w_.config.logit_scale);
+  return logits;
+}
+
+int32_t Head::draft(std::span<const float> row, ThreadPool& pool) const {
+  const std::vector<float> all = logits(row, pool);
+  const auto best = static_cast<size_t>(std::ranges::max_element(all) - all.begin());
+  return w_.target_ids.empty() ? static_cast<int32_t>(best) : w_.target_ids[best];
+}
+
+void Head::keep(Cache& cache, size_t rows) const {
+  cache.positions.resize(rows);
+  for (Cache::Layer& layer : cache.layers) {
+    layer.keys.resize(rows * static_cast<size_t>(kv_width()));
+    layer.values.resize(rows * static_cast<size_t>(kv_width()));
+  }
+}
+
+}  // namespace nibble::model::eagle3

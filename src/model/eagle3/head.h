@@ -1,0 +1,69 @@
+#pragma once
+// The forward pass of an EAGLE-3 head (Li et al., 2503.01840, and its published variants; docs/speculation.md), in
+// plain floats on the host. A row is a token and the feature of the token before it; it tells what comes after the
+// token.
+
+#include "base/thread_pool.h"
+#include "model/eagle3/weights.h"
+#include "model/rope.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace nibble::model::eagle3 {
+
+// Keys and values of one sequence, row by row. Positions rise, but need not be next to each other: a row whose feature
+// is not known has none.
+struct Cache {
+  struct Layer {
+    std::vector<float> keys, values;  // [rows, kv_heads * head_dim], keys after rope
+  };
+  std::vector<int64_t> positions;  // [rows]
+  std::vector<Layer> layers;
+
+  [[nodiscard]] size_t rows() const { return positions.size(); }
+};
+
+// Immutable: several threads may use one head, each with a pool and caches of its own.
+class Head {
+ public:
+  explicit Head(Weights weights);
+
+  [[nodiscard]] const Weights& weights() const { return w_; }
+  [[nodiscard]] const std::vector<int>& boundaries() const { return w_.boundaries; }
+
+  // The features of rows of residuals [rows, boundaries, target hidden]: [rows, hidden].
+  [[nodiscard]] std::vector<float> features(std::span<const float> residuals, ThreadPool& pool) const;
+
+  struct Rows {
+    std::span<const int32_t> tokens;
+    std::span<const float> features;  // [tokens, hidden]
+    int64_t position = 0;             // of the first row: that of the token its feature is of
+  };
+  struct Read {
+    std::vector<float> normed;  // [rows, hidden] what logits() reads
+    std::vector<float> next;    // [rows, hidden] the features of rows that draft on
+  };
+  // Adds the rows to the cache. REQUIRES that their positions lie after those in it.
+  [[nodiscard]] Read read(const Rows& rows, Cache& cache, ThreadPool& pool) const;
+
+  // Of one row of Read::normed: [draft vocab].
+  [[nodiscard]] std::vector<float> logits(std::span<const float> normed, ThreadPool& pool) const;
+  // The likeliest token of the target.
+  [[nodiscard]] int32_t draft(std::span<const float> normed, ThreadPool& pool) const;
+
+  // Forgets all rows but the first ones.
+  void keep(Cache& cache, size_t rows) const;
+
+ private:
+  [[nodiscard]] std::vector<float> attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer,
+                                          ThreadPool& pool) const;
+  void rotate(std::span<float> row, int64_t position) const;
+  [[nodiscard]] int64_t kv_width() const { return w_.config.num_key_value_heads * w_.config.head_dim; }
+
+  const Weights w_;
+  const RopeTable rope_;
+};
+
+}  // namespace nibble::model::eagle3

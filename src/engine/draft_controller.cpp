@@ -22,6 +22,7 @@ constexpr int kMostSincePlain = 64;   // steps with drafts before a plain one is
 // A guess costs no more than another sequence's token, 1 / decoding of a plain step: that is believed before any was
 // measured. What is measured above that and this is some other program's.
 constexpr double kMostAbovePrior = 0.5;
+constexpr double kFadeOfTimes = 0.95, kSlopeWeight = 4;  // the slope counts for so many times
 
 // The tokens that a bucket's steps have at most.
 constexpr std::array<int, 21> kBucketTokens = {0,  1,  2,  3,  4,  5,   6,   7,   8,   12,     16,
@@ -52,7 +53,8 @@ int64_t key_of(const DraftController::Step& step) {
 
 }  // namespace
 
-void DraftController::Recent::add(double value) {
+template <size_t kKept>
+void DraftController::Recent<kKept>::add(double value) {
   values[static_cast<size_t>(count++) % kKept] = static_cast<float>(value);
   auto sorted = values;
   const auto kept = static_cast<std::ptrdiff_t>(std::min<int64_t>(count, kKept));
@@ -73,23 +75,31 @@ double DraftController::price(const Step& step) const {
 }
 
 // Where no step with as many guesses was seen: between the next smaller and larger ones that were; behind the last,
-// with its slope. A step enqueued late is the price of the one before it.
+// with its slope. What was seen few times is held against what a guess costs throughout. A step enqueued late is the
+// price of the one before it.
 double DraftController::price(const Verifying* verifying, const Step& step) {
   if (step.drafted == 0) return 0;
   const double guesses = step.drafted, each = 1.0 / step.decoding;
   if (verifying == nullptr || verifying->most == 0) return guesses * each;
-  const auto& seen = verifying->by_drafted;
+  const double slope = std::max(0.0, verifying->above + each) / (verifying->shares + each) * each;
+  const auto tokens_of = [&](size_t b) { return static_cast<double>(std::min(kBucketTokens[b], verifying->most)); };
+  const auto seen_price = [&](size_t b) {
+    const auto& seen = verifying->by_drafted[b];
+    const auto count = static_cast<double>(std::min<int64_t>(seen.count, std::ssize(seen.values)));
+    const double mean = (count * (seen.usual - 1) + kSlopeWeight * slope * tokens_of(b)) / (count + kSlopeWeight);
+    return b == 0 ? 0 : std::max(kLeastPrice, mean);
+  };
+  const auto is_seen = [&](size_t b) { return verifying->by_drafted[b].count > 0; };
   const size_t bucket = bucket_of(step.drafted);
-  const auto above_plain = [&](size_t b) { return b == 0 ? 0 : std::max(kLeastPrice, seen[b].usual - 1); };
   size_t below = bucket, above = bucket;
-  while (below > 0 && seen[below].count == 0) --below;
-  while (above < kTokenBuckets && seen[above].count == 0) ++above;
-  double price = above_plain(below);
+  while (below > 0 && !is_seen(below)) --below;
+  while (above < kTokenBuckets && !is_seen(above)) ++above;
+  double price = seen_price(below);
   if (below != bucket && above < kTokenBuckets) {
-    const double from = kBucketTokens[below], to = std::min(kBucketTokens[above], verifying->most);
-    price += (above_plain(above) - price) * std::min(1.0, (guesses - from) / std::max(1.0, to - from));
+    const double from = tokens_of(below), to = tokens_of(above);
+    price += (seen_price(above) - price) * std::min(1.0, (guesses - from) / std::max(1.0, to - from));
   } else if (below != bucket) {
-    price *= guesses / std::min(kBucketTokens[below], verifying->most);
+    price *= guesses / tokens_of(below);
   }
   return price + (verifying->late.count > 0 ? std::max(0.0, verifying->late.usual - 1) : 0);
 }
@@ -176,8 +186,14 @@ void DraftController::add_times(const Step& step, double seconds) {
   if (like.seconds.count == 0) return;
   Verifying& verifying = verifying_[sequences_bucket(step.decoding)];
   const double share = static_cast<double>(step.drafted) / step.decoding;
-  Recent& times = step.drafted > 0 ? verifying.by_drafted[bucket_of(step.drafted)] : verifying.late;
-  times.add(std::min(seconds / like.seconds.usual, 1 + share + kMostAbovePrior));
+  const double most = 1 + share + kMostAbovePrior, times = std::clamp(seconds / like.seconds.usual, 1 / most, most);
+  if (step.drafted == 0) {
+    verifying.late.add(times);
+    return;
+  }
+  verifying.by_drafted[bucket_of(step.drafted)].add(times);
+  verifying.above = kFadeOfTimes * verifying.above + times - 1;
+  verifying.shares = kFadeOfTimes * verifying.shares + share;
   verifying.most = std::max(verifying.most, step.drafted);
 }
 

@@ -58,24 +58,24 @@ class DraftController {
 
  private:
   // The last values of things that are much alike.
+  template <size_t kKept>
   struct Recent {
-    static constexpr size_t kKept = 8;
     std::array<float, kKept> values{};
     int64_t count = 0;
     double usual = 0;  // the mean of their middle half; 0: none
     void add(double value);
   };
-  struct Plain {  // steps without guesses, of about as many sequences and as deep
-    Recent seconds;
+  struct Plain {        // steps without guesses, of about as many sequences and as deep
+    Recent<4> seconds;  // few: a machine gets slower and faster
     int drafts_since = 0;
   };
   static constexpr size_t kTokenBuckets = 21;
-  // Steps with guesses, of about as many sequences: how many times as long they took as those without did then. A
-  // machine that gets slower or faster changes both.
+  // Steps with guesses, of about as many sequences: how many times as long they took as those without did just before.
   struct Verifying {
-    std::array<Recent, kTokenBuckets> by_drafted;
-    Recent late;
-    int most = 0;  // guesses seen
+    std::array<Recent<16>, kTokenBuckets> by_drafted;
+    Recent<16> late;
+    double above = 0, shares = 0;  // sums, fading, of what was above 1, and of guesses per sequence
+    int most = 0;                  // guesses seen
   };
   static constexpr size_t kMatchBuckets = 7;
 

@@ -81,7 +81,8 @@ TEST(draft_controller, loses_what_its_account_says_where_no_guess_is_right) {
   for (const int n : {1, 8, 64}) {
     const auto as_tokens = [n](int drafted) { return 1 + static_cast<double>(drafted) / n; };
     const auto as_experts = [n](int drafted) { return 1 + 0.6 * drafted / n; };
-    for (const std::function<double(int)>& cost : {std::function<double(int)>(as_tokens), {as_experts}, {cheap}}) {
+    const auto as_read = [n](int drafted) { return 1 + 0.05 * drafted / n; };
+    for (const std::function<double(int)>& cost : {std::function<double(int)>(as_tokens), {as_experts}, {as_read}}) {
       for (const double proposing : {0.0, 0.02}) {
         const Result result =
             run({.n = n, .chance = [](int, int) { return 0.0; }, .cost = cost, .proposing = proposing}, 20000);

@@ -6,18 +6,16 @@
 
 namespace nibble::app {
 
-void add_speculation(Flags flags, engine::SpeculationLimits& o) {
+Flag add_speculation(Flags flags, engine::SpeculationLimits& o, const std::string& about) {
   using engine::DraftMethod;
   flags.group(HelpGroup::kPerformance);
-  add_choice<DraftMethod>(
-      flags, "--speculative",
-      {o.method,
-       {{"off", DraftMethod::kOff},
-        {"auto", DraftMethod::kSuffix},
-        {"ngram", DraftMethod::kNgram},
-        {"suffix", DraftMethod::kSuffix}}},
-      "Guess tokens from what was said and verify several in a step, as many as pay; the output stays as it is. ngram: "
-      "from the text so far; suffix, auto: from past answers as well (docs/speculation.md)");
+  const Flag method = add_choice<DraftMethod>(flags, "--speculative",
+                                              {o.method,
+                                               {{"off", DraftMethod::kOff},
+                                                {"auto", DraftMethod::kSuffix},
+                                                {"ngram", DraftMethod::kNgram},
+                                                {"suffix", DraftMethod::kSuffix}}},
+                                              about);
   flags.value("--speculative-tokens", o.most_tokens, "Most guesses of a sequence in a step")
       .whole(1, engine::kMostDrafted)
       .usual(fmt::format("{}", o.most_tokens));
@@ -29,6 +27,14 @@ void add_speculation(Flags flags, engine::SpeculationLimits& o) {
       .whole(1, engine::kMostLookup)
       .usual(fmt::format("{}", o.least_lookup));
   flags.group(HelpGroup::kCommon);
+  return method;
+}
+
+void add_speculation(Flags flags, engine::SpeculationLimits& o) {
+  static_cast<void>(add_speculation(
+      flags, o,
+      "Guess tokens from what was said and verify several in a step, as many as pay; the output stays as it is. ngram: "
+      "from the text so far; suffix, auto: from past answers as well (docs/speculation.md)"));
 }
 
 std::string describe_speculation(const engine::SpeculationLimits& limits) {

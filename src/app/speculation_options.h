@@ -8,6 +8,8 @@
 
 namespace nibble::app {
 
+// Returns --speculative, which says `about` that.
+Flag add_speculation(Flags flags, engine::SpeculationLimits& into, const std::string& about);
 void add_speculation(Flags flags, engine::SpeculationLimits& into);
 
 // For people: "no speculation", "speculation suffix, up to 8 tokens".

@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <ctime>
 #include <map>
 #include <optional>
 #include <span>
@@ -43,6 +44,17 @@ constexpr std::array kAcceptances = {0.0, 0.5, 0.7, 0.9};
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+// Other programs on the same processors make the time on the wall useless; a single thread's own time is not.
+bool counts_cpu_time(const BenchOptions& options) {
+  return options.model.run.backend != BackendKind::kCuda && options.model.run.threads == 1;
+}
+
+double seconds_now(bool cpu_time) {
+  timespec now{};
+  check(clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now) == 0, "a clock that is there");
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 // Of one sequence.
@@ -185,9 +197,9 @@ class DraftBench {
     };
     while (begun < lengths.size()) step();
     const int64_t tokens = run.tokens, steps = loop.stats().steps;
-    const auto start = Clock::now();
+    const double start = seconds_now(counts_cpu_time(options_));
     while (!loop.idle()) step();
-    run.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    run.seconds = seconds_now(counts_cpu_time(options_)) - start;
     run.tokens -= tokens;
     run.steps = loop.stats().steps - steps;
     run.drafts = loop.stats().drafts;
@@ -275,13 +287,15 @@ int bench_drafts(const BenchOptions& asked) {
     interrupted = true;
   }
   terminal.end_progress();
+  const std::string clock = counts_cpu_time(options) ? "of the processor" : "on the wall";
   if (options.format == BenchFormat::kMarkdown) {
-    terminal.print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s\n\n", NIBBLE_VERSION,
-                               commit(), options.command, options.model.name, loaded.backend().modes(), peaks.device,
-                               format_bytes(peaks.read_bytes_per_s)));
+    terminal.print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s; seconds {}\n\n",
+                               NIBBLE_VERSION, commit(), options.command, options.model.name, loaded.backend().modes(),
+                               peaks.device, format_bytes(peaks.read_bytes_per_s), clock));
     terminal.print(verify_table(verify) + gain_table(gains));
   } else {
     nlohmann::ordered_json json = {{"speculation", speculation_json(verify, gains)}};
+    json["speculation"]["seconds"] = clock;
     json["metadata"] = metadata_of({.command = options.command,
                                     .settings = options.model.settings,
                                     .environment = options.environment,

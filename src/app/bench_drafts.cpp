@@ -95,20 +95,26 @@ class DraftBench {
   GainRow chance(int batch, double acceptance) {
     const std::vector<Length> lengths(static_cast<size_t>(batch), {options_.depths[0] + 1, options_.generates[0]});
     GainRow row{.batch = batch, .test = fmt::format("acceptance {:.2f}", acceptance), .method = "answers"};
-    measure(row, lengths, [&](const Answers& answers) { return make_chance_proposer(answers, acceptance); });
+    show(fmt::format("batch {}, {}", batch, row.test));
+    for (int i = 0; i < options_.repetitions; ++i)
+      add_run(row, lengths, [&](const Answers& answers) { return make_chance_proposer(answers, acceptance); });
     return row;
   }
 
+  // Each repetition begins with another of the texts.
   GainRow replay(int batch, const std::string& set, std::span<const RecordedText* const> texts) {
-    std::vector<Length> lengths;
-    std::vector<const RecordedText*> of;
-    for (int i = 0; i < batch; ++i) {
-      of.push_back(texts[static_cast<size_t>(i) % texts.size()]);
-      lengths.push_back({std::ssize(of.back()->prompt), std::ssize(of.back()->answer)});
-    }
     GainRow row{.batch = batch, .test = set, .method = std::string(engine::name_of(options_.speculation.method))};
-    measure(row, lengths,
-            [&](const Answers& answers) { return make_replaying_proposer(answers, of, options_.speculation); });
+    show(fmt::format("batch {}, {}", batch, set));
+    for (int i = 0; i < std::max(options_.repetitions, static_cast<int>(texts.size())); ++i) {
+      std::vector<Length> lengths;
+      std::vector<const RecordedText*> of;
+      for (int s = 0; s < batch; ++s) {
+        of.push_back(texts[static_cast<size_t>(i + s) % texts.size()]);
+        lengths.push_back({std::ssize(of.back()->prompt), std::ssize(of.back()->answer)});
+      }
+      add_run(row, lengths,
+              [&](const Answers& answers) { return make_replaying_proposer(answers, of, options_.speculation); });
+    }
     return row;
   }
 
@@ -119,7 +125,6 @@ class DraftBench {
     double seconds = 0;
     engine::DraftStats drafts;
     [[nodiscard]] double seconds_per_step() const { return seconds / static_cast<double>(steps); }
-    [[nodiscard]] double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   };
 
   // The loop owns its proposer; the figures are read after it.
@@ -136,25 +141,18 @@ class DraftBench {
   void show(const std::string& what) { terminal_.progress(what, 0, ""); }
 
   template <class Make>
-  void measure(GainRow& row, const std::vector<Length>& lengths, const Make& make) {
-    show(fmt::format("batch {}, {}", row.batch, row.test));
-    std::vector<double> plain_rates, rates, gains, proposals;
-    for (int i = 0; i < options_.repetitions; ++i) {
-      const Run plain = run(lengths, nullptr, options_.speculation);
-      const auto proposer = make(plain.answers);
-      const Run with = run(lengths, proposer.get(), options_.speculation);
-      plain_rates.push_back(plain.tokens_per_second());
-      rates.push_back(with.tokens_per_second());
-      gains.push_back(rates.back() / plain_rates.back());
-      proposals.push_back(proposer->seconds());
-      row.drafts = with.drafts.drafts;
-      row.drafted = with.drafts.tokens;
-      row.accepted = with.drafts.accepted;
-    }
-    row.plain_tokens_per_second = median(plain_rates);
-    row.tokens_per_second = median(rates);
-    row.gain = median(gains);
-    row.propose_seconds = median(proposals);
+  void add_run(GainRow& row, const std::vector<Length>& lengths, const Make& make) {
+    const Run plain = run(lengths, nullptr, options_.speculation);
+    const auto proposer = make(plain.answers);
+    const Run with = run(lengths, proposer.get(), options_.speculation);
+    row.tokens += plain.tokens;
+    row.plain_seconds += plain.seconds;
+    row.seconds += with.seconds;
+    row.proposals += proposer->proposals();
+    row.propose_seconds += proposer->seconds();
+    row.drafts += with.drafts.drafts;
+    row.drafted += with.drafts.tokens;
+    row.accepted += with.drafts.accepted;
   }
 
   [[nodiscard]] std::vector<int32_t> tokens_of(int sequence, int64_t count) const {

@@ -158,15 +158,16 @@ std::string verify_table(std::span<const VerifyRow> rows) {
 
 std::string gain_table(std::span<const GainRow> rows) {
   std::string out =
-      "| batch | test             | drafts by | acceptance length | guesses |   right | µs to propose |  t/s without "
+      "| batch | test                | drafts by | acceptance length | guesses |   right | µs to propose |  t/s without "
       "|      t/s |  gain |\n"
-      "| ----: | ---------------- | --------- | ----------------: | ------: | ------: | ------------: | -----------: "
+      "| ----: | ------------------- | --------- | ----------------: | ------: | ------: | ------------: | -----------: "
       "| -------: | ----: |\n";
   for (const GainRow& row : rows)
     out += fmt::format(
-        "| {:>5} | {:<16} | {:<9} | {:>17.2f} | {:>7} | {:>7} | {:>13.2f} | {:>12.1f} | {:>8.1f} | {:.3f} |\n",
-        row.batch, row.test, row.method, row.acceptance_length(), row.drafted, row.accepted, 1e6 * row.propose_seconds,
-        row.plain_tokens_per_second, row.tokens_per_second, row.gain);
+        "| {:>5} | {:<19} | {:<9} | {:>17.2f} | {:>7} | {:>7} | {:>13.2f} | {:>12.1f} | {:>8.1f} | {:.3f} |\n",
+        row.batch, row.test, row.method, row.acceptance_length(), row.drafted, row.accepted,
+        1e6 * row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals)),
+        static_cast<double>(row.tokens) / row.plain_seconds, static_cast<double>(row.tokens) / row.seconds, row.gain());
   return out + "\n";
 }
 
@@ -181,17 +182,18 @@ Json speculation_json(std::span<const VerifyRow> verify, std::span<const GainRow
                               {"break_even_acceptance", even > 1 ? Json() : Json(even)}});
   }
   for (const GainRow& row : gains)
-    json["gains"].push_back({{"batch", row.batch},
-                             {"test", row.test},
-                             {"method", row.method},
-                             {"acceptance_length", row.acceptance_length()},
-                             {"drafts", row.drafts},
-                             {"drafted", row.drafted},
-                             {"accepted", row.accepted},
-                             {"propose_seconds", row.propose_seconds},
-                             {"plain_tokens_per_second", row.plain_tokens_per_second},
-                             {"tokens_per_second", row.tokens_per_second},
-                             {"gain", row.gain}});
+    json["gains"].push_back(
+        {{"batch", row.batch},
+         {"test", row.test},
+         {"method", row.method},
+         {"acceptance_length", row.acceptance_length()},
+         {"drafts", row.drafts},
+         {"drafted", row.drafted},
+         {"accepted", row.accepted},
+         {"propose_seconds", row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals))},
+         {"plain_tokens_per_second", static_cast<double>(row.tokens) / row.plain_seconds},
+         {"tokens_per_second", static_cast<double>(row.tokens) / row.seconds},
+         {"gain", row.gain()}});
   return json;
 }
 

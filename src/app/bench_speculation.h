@@ -39,9 +39,12 @@ struct GainRow {
   int batch = 1;
   std::string test;    // "acceptance 0.70", or the recorded set
   std::string method;  // whose drafts: recorded answers', or a proposer's
-  double plain_tokens_per_second = 0, tokens_per_second = 0, gain = 0;  // medians over repetitions
-  int64_t drafts = 0, drafted = 0, accepted = 0;                        // of one repetition
-  double propose_seconds = 0;                                           // of one proposal
+  // Of all repetitions; they gave as many tokens without guesses.
+  int64_t tokens = 0;
+  double plain_seconds = 0, seconds = 0;
+  int64_t drafts = 0, drafted = 0, accepted = 0, proposals = 0;
+  double propose_seconds = 0;
+  [[nodiscard]] double gain() const { return plain_seconds / seconds; }
   // Tokens that a step with a draft gave its sequence.
   [[nodiscard]] double acceptance_length() const {
     return drafts == 0 ? 1 : 1 + static_cast<double>(accepted) / static_cast<double>(drafts);
@@ -60,7 +63,8 @@ class AnswersProposer : public engine::Proposer {
   explicit AnswersProposer(std::span<const std::vector<int32_t>> answers) : answers_(answers) {}
   void propose(const Text& text, int most, engine::Draft& draft) final;
   void ended(const Text&) override {}
-  [[nodiscard]] double seconds() const { return proposals_ == 0 ? 0 : seconds_ / static_cast<double>(proposals_); }
+  [[nodiscard]] double seconds() const { return seconds_; }  // spent
+  [[nodiscard]] int64_t proposals() const { return proposals_; }
 
  protected:
   struct Guess {

@@ -19,6 +19,7 @@ struct Traffic {
   std::function<double(int drafted)> cost;  // of a step of one unit, with so many guesses
   double jitter = 0;
   double proposing = 0;                                          // units, of the host, where drafts are asked for
+  bool changes = false;                                          // the machine gets slower and faster, by `unit`
   std::function<double(int step)> unit = [](int) { return 1; };  // the machine gets slower and faster
 };
 struct Result {
@@ -34,6 +35,7 @@ Result run(const Traffic& traffic, int steps, DraftController& controller) {
   const auto below = [&](double p) { return std::uniform_real_distribution<>(0, 1)(random) < p; };
   Result result;
   double tokens = 0, time = 0, plain_time = 0;
+  int most = 0;
   for (int step = 0; step < steps; ++step) {
     std::vector<DraftController::Candidate> candidates;
     for (DraftRates& each : rates) candidates.push_back({.rates = &each, .matched = 5, .length = 8});
@@ -42,6 +44,7 @@ Result run(const Traffic& traffic, int steps, DraftController& controller) {
     const bool asked = done.why == Why::kPays || done.why == Why::kProbe;
     if (asked) done.why = controller.choose(done, 512, candidates);
     const double proposing = asked ? traffic.proposing : 0;
+    const double balance = controller.balance();
     int right_of_all = 0;
     for (size_t i = 0; i < candidates.size(); ++i) {
       const int chosen = candidates[i].chosen;
@@ -50,6 +53,12 @@ Result run(const Traffic& traffic, int steps, DraftController& controller) {
       while (right < chosen && below(traffic.chance(step, static_cast<int>(i)))) ++right;
       if (chosen > 0) controller.verified(rates[i], 5, std::min(chosen, right + 1), right);
       right_of_all += right;
+    }
+    // No step has more than twice the guesses that were seen, nor more than the account could pay, were all wrong.
+    EXPECT_LE(done.drafted, std::max(1, 2 * most)) << step;
+    most = std::max(most, done.drafted);
+    if (done.drafted > 0 && traffic.jitter == 0 && !traffic.changes) {
+      EXPECT_LE(controller.price(done) * 0.01, balance + 1e-9) << step;
     }
     const double noise = 1 + traffic.jitter * std::uniform_real_distribution<>(0, 1)(random);
     const double unit = 0.01 * traffic.unit(step), seconds = unit * traffic.cost(done.drafted) * noise;
@@ -107,6 +116,7 @@ TEST(draft_controller, loses_no_more_than_a_fiftieth_whatever_the_clock_says) {
                           .chance = [=](int, int) { return chance; },
                           .cost = [=](int drafted) { return 1 + 0.6 * drafted / n; },
                           .jitter = jitter};
+          traffic.changes = period > 0;
           if (period > 0) traffic.unit = [=](int step) { return step / period % 2 == 0 ? 1.0 : 2.0; };
           const Result result = run(traffic, 6000);
           EXPECT_GT(result.gain(), 0.98) << n << ' ' << chance << ' ' << jitter << ' ' << period;

@@ -274,6 +274,7 @@ BenchOptions resolved(const BenchOptions& options, Terminal& terminal) {
 
 int execute(const BenchOptions& asked) {
   if (!asked.compare.empty()) return compare_files(asked);
+  if (asked.speculation.method != engine::DraftMethod::kOff) return bench_drafts(asked);
   Terminal terminal(asked.output);
   if (asked.profile && asked.format == BenchFormat::kCsv && !asked.tune)
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");

@@ -101,7 +101,7 @@ constexpr Feature kFeatures[] = {
     {"kv", "--kv-cache-dtype", "auto", kKv, "",
      "fp8 on Hopper: prompts' attention falls back to the kernels of every card"},
     {"speculation", "--speculative", "off", kSpeculation, "run, chat and serve",
-     "Guesses that are never right cost 11 % on a CPU. On a card steps with guesses are not captured, and not measured"},
+     "On a card steps with guesses are not captured, and not measured"},
     {"guesses", "--speculative-tokens", "8", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads, "--speculative eagle3: a directory with an EAGLE-3 head of the model",
      "No head of gpt-oss was run"},

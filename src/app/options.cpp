@@ -425,6 +425,22 @@ void add_bench(Flags flags, BenchOptions& o) {
   flags.turn("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
   const Flag compare =
       flags.value("--compare", o.compare, "Instead: two results of --json, A.json B.json, row by row").type("A B");
+  const Flag method =
+      add_copying_speculation(flags, o.speculation,
+                      "Instead: what steps with guesses take, from which acceptance on they pay, and what "
+                      "they give. The proposer named drafts for --speculative-texts");
+  flags.group(HelpGroup::kPerformance);
+  flags
+      .value("--speculative-acceptance", o.acceptance,
+             "The chance that a guess is right, given those before it; without it 0, 0.5, 0.7 and 0.9")
+      .within(0, 1)
+      .needs(method);
+  flags
+      .value("--speculative-texts", o.recorded,
+             "Lines of JSON with the texts set, prompt and answer (bench/prompts): drafts are as right as the "
+             "proposer's would be there")
+      .type("FILE")
+      .needs(method);
   flags.group(HelpGroup::kExpert);
   flags
       .turn("--allow-mismatch", o.allow_mismatch,

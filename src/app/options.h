@@ -220,9 +220,12 @@ struct BenchOptions {
   std::vector<int64_t> depths = {0};       // tokens before
   std::vector<int64_t> batches = {1};      // sequences that generate together
   int repetitions = 5;
-  bool profile = false;  // and where the time goes
-  bool tune = false;     // instead of the tests
-  std::string command;   // as it was typed
+  bool profile = false;                   // and where the time goes
+  bool tune = false;                      // instead of the tests
+  engine::SpeculationLimits speculation;  // instead: what guesses cost and give; off: not so
+  std::optional<double> acceptance;       // of it: the chance that a guess is right; none: several
+  std::vector<std::string> recorded;      // of it: files of prompts and answers
+  std::string command;                    // as it was typed
   Variables environment;
   std::vector<std::string> compare;  // instead: two results, by their files
   bool allow_mismatch = false;       // of their devices or models, and results that do not say

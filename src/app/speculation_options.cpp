@@ -7,25 +7,21 @@
 
 namespace nibble::app {
 
-void add_speculation(Flags flags, ModelOptions& options) {
-  using checkpoint::TapReading;
-  using engine::DraftMethod;
-  engine::SpeculationLimits& o = options.speculation;
+namespace {
+
+using engine::DraftMethod;
+using Methods = std::vector<std::pair<std::string, DraftMethod>>;
+
+Methods copying_methods() {
+  return {{"off", DraftMethod::kOff},
+          {"auto", DraftMethod::kSuffix},
+          {"ngram", DraftMethod::kNgram},
+          {"suffix", DraftMethod::kSuffix}};
+}
+
+Flag add_limits(Flags flags, engine::SpeculationLimits& o, Methods methods, const std::string& about) {
   flags.group(HelpGroup::kPerformance);
-  add_choice<DraftMethod>(
-      flags, "--speculative",
-      {o.method,
-       {{"off", DraftMethod::kOff},
-        {"auto", DraftMethod::kSuffix},
-        {"ngram", DraftMethod::kNgram},
-        {"suffix", DraftMethod::kSuffix},
-        {"eagle3", DraftMethod::kEagle3}}},
-      "Guess tokens and verify several in a step, as many as pay; the output stays as it is. ngram: from the text so "
-      "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model (docs/speculation.md)");
-  flags
-      .value("--speculative-model", options.speculative_model,
-             "eagle3: the head's directory, with config.json and model.safetensors")
-      .not_empty();
+  const Flag method = add_choice<DraftMethod>(flags, "--speculative", {o.method, std::move(methods)}, about);
   flags.value("--speculative-tokens", o.most_tokens, "Most guesses of a sequence in a step")
       .whole(1, engine::kMostDrafted)
       .usual(fmt::format("{}", o.most_tokens));
@@ -36,6 +32,30 @@ void add_speculation(Flags flags, ModelOptions& options) {
   flags.value("--prompt-lookup-min", o.least_lookup, "ngram: least last tokens that are looked up")
       .whole(1, engine::kMostLookup)
       .usual(fmt::format("{}", o.least_lookup));
+  flags.group(HelpGroup::kCommon);
+  return method;
+}
+
+}  // namespace
+
+Flag add_copying_speculation(Flags flags, engine::SpeculationLimits& o, const std::string& about) {
+  return add_limits(flags, o, copying_methods(), about);
+}
+
+void add_speculation(Flags flags, ModelOptions& options) {
+  using checkpoint::TapReading;
+  Methods methods = copying_methods();
+  methods.emplace_back("eagle3", DraftMethod::kEagle3);
+  static_cast<void>(add_limits(
+      flags, options.speculation, std::move(methods),
+      "Guess tokens and verify several in a step, as many as pay; the output stays as it is. ngram: from the text so "
+      "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model (docs/speculation.md)"));
+  flags.group(HelpGroup::kPerformance);
+  flags
+      .value("--speculative-model", options.speculative_model,
+             "eagle3: the head's directory, with config.json and model.safetensors")
+      .not_empty();
+  flags.group(HelpGroup::kExpert);
   add_choice<TapReading>(
       flags, "--speculative-tap-reading",
       {options.tap_reading,

@@ -10,6 +10,8 @@
 namespace nibble::app {
 
 void add_speculation(Flags flags, ModelOptions& into);
+// Without methods that have a model of their own. Returns --speculative, which says `about` that.
+Flag add_copying_speculation(Flags flags, engine::SpeculationLimits& into, const std::string& about);
 // Throws Error(kInvalidRequest) for flags that need each other and Error(kUnsupported) where the backend runs no heads.
 void require_speculation(const ModelOptions& options);
 

@@ -8,20 +8,25 @@
 namespace nibble::engine {
 namespace {
 
-// Of a plain step's time, what may be spent on drafts that do not pay: at once, and per step.
-constexpr double kCredit = 4, kAllowance = 0.01;
+// Of a plain step's time, what may be lost at once before anything was won, and per step; and what may be lost of what
+// was won.
+constexpr double kCredit = 2, kAllowance = 0.01, kMostWon = 8;
 constexpr double kMargin = 0.03;     // what drafts must win before they begin; none while they go on
 constexpr double kGuess = 0.5;       // of the first token of a draft, before any was verified
 constexpr double kGuessWeight = 2;   // verified drafts that this counts for
 constexpr double kOthersWeight = 3;  // likewise what is known of other requests, for a new one
 constexpr float kFadeOfOne = 0.9f, kFadeOfAll = 0.99f;
-constexpr double kGuessPerToken = 0.5;  // of a plain step of one sequence: a guess's cost, before any was measured
-constexpr int64_t kPlainSeen = 4;       // plain steps that are measured before the first draft
-constexpr double kLeastProbe = 0.1;     // of a plain step: what a probe counts for at least, as times are noisy
-constexpr int kMostSincePlain = 64;     // steps with drafts before a plain one is measured again
+constexpr int64_t kPlainSeen = 4;     // plain steps that are measured before the first draft
+constexpr double kLeastPrice = 0.02;  // of a plain step: what guesses cost at the least, as times are noisy
+constexpr int kMostSincePlain = 64;   // steps with drafts before a plain one is measured again
+// A guess costs no more than another sequence's token, 1 / decoding of a plain step: that is believed before any was
+// measured. What is measured above that and this is some other program's.
+constexpr double kMostAbovePrior = 0.5;
+constexpr double kFadeOfTimes = 0.95, kSlopeWeight = 4;  // the slope counts for so many times
 
 // The tokens that a bucket's steps have at most.
-constexpr std::array<int, 16> kBucketTokens = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 1 << 30};
+constexpr std::array<int, 21> kBucketTokens = {0,  1,  2,  3,  4,  5,   6,   7,   8,   12,     16,
+                                               24, 32, 48, 64, 96, 128, 192, 256, 384, 1 << 30};
 
 size_t bucket_of(int drafted) {
   return static_cast<size_t>(std::lower_bound(kBucketTokens.begin(), kBucketTokens.end(), drafted) -
@@ -33,54 +38,70 @@ size_t match_bucket(int matched) {
   return std::min<size_t>(static_cast<size_t>(std::bit_width(static_cast<unsigned>(std::max(0, matched - 1)))), 6);
 }
 
+// Up to eight sequences each number for itself, then four to a power of two.
+int sequences_bucket(int decoding) {
+  const auto n = static_cast<unsigned>(std::max(decoding, 1));
+  const int shift = std::max(0, static_cast<int>(std::bit_width(n)) - 3);
+  return (shift << 8) + static_cast<int>(n >> shift);
+}
+
+// Depths by powers of four.
+int64_t key_of(const DraftController::Step& step) {
+  const int depth = static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(step.depth, 0)) >> 8)) / 2;
+  return (int64_t{sequences_bucket(step.decoding)} << 8) + depth;
+}
+
 }  // namespace
 
-// The mean of the middle half.
-double DraftController::Times::usual() const {
-  if (count == 0) return 0;
-  auto sorted = seconds;
-  const auto seen = static_cast<size_t>(std::min<int64_t>(count, std::ssize(sorted)));
-  for (size_t i = seen; i < sorted.size(); ++i) sorted[i] = std::numeric_limits<float>::infinity();
+template <size_t kKept>
+void DraftController::Recent<kKept>::add(double value) {
+  values[static_cast<size_t>(count++) % kKept] = static_cast<float>(value);
+  auto sorted = values;
+  const auto kept = static_cast<std::ptrdiff_t>(std::min<int64_t>(count, kKept));
+  std::fill(sorted.begin() + kept, sorted.end(), std::numeric_limits<float>::infinity());
   std::sort(sorted.begin(), sorted.end());
-  const auto first = sorted.begin() + static_cast<std::ptrdiff_t>(seen / 4);
-  const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(seen - seen / 4);
-  return std::accumulate(first, last, 0.0) / static_cast<double>(last - first);
+  usual = std::accumulate(sorted.begin() + kept / 4, sorted.begin() + (kept - kept / 4), 0.0) /
+          static_cast<double>(kept - 2 * (kept / 4));
 }
 
-// Up to eight sequences each number for itself, then four to a power of two; depths by powers of four.
-int64_t DraftController::key_of(const Step& step) {
-  const auto n = static_cast<unsigned>(std::max(step.decoding, 1));
-  const int shift = std::max(0, static_cast<int>(std::bit_width(n)) - 3);
-  const int depth = static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(step.depth, 0)) >> 8)) / 2;
-  return (int64_t{shift} << 32) + (int64_t{n >> shift} << 8) + depth;
+const DraftController::Plain* DraftController::plain(const Step& step) const {
+  const auto found = plain_.find(key_of(step));
+  return found == plain_.end() ? nullptr : &found->second;
 }
 
-const DraftController::Like* DraftController::like(const Step& step) const {
-  const auto found = likes_.find(key_of(step));
-  return found == likes_.end() ? nullptr : &found->second;
+double DraftController::price(const Step& step) const {
+  const auto found = verifying_.find(sequences_bucket(step.decoding));
+  return price(found == verifying_.end() ? nullptr : &found->second, step);
 }
 
-double DraftController::seconds_of(const Step& step) const {
-  const Like* const known = like(step);
-  return known == nullptr ? 0 : seconds_of(*known, step);
-}
-
-// Where no such step was seen: between the next smaller and larger ones that were; behind the last, with its slope.
-// No guess makes a step faster: noise does.
-double DraftController::seconds_of(const Like& like, const Step& step) {
+// Where no step with as many guesses was seen: between the next smaller and larger ones that were; behind the last,
+// with its slope. What was seen few times is held against what a guess costs throughout. A step enqueued late is the
+// price of the one before it.
+double DraftController::price(const Verifying* verifying, const Step& step) {
+  if (step.drafted == 0) return 0;
+  const double guesses = step.drafted, each = 1.0 / step.decoding;
+  if (verifying == nullptr || verifying->most == 0) return guesses * each;
+  const double slope = std::max(0.0, verifying->above + each) / (verifying->shares + each) * each;
+  const auto tokens_of = [&](size_t b) { return static_cast<double>(std::min(kBucketTokens[b], verifying->most)); };
+  const auto seen_price = [&](size_t b) {
+    const auto& seen = verifying->by_drafted[b];
+    const auto count = static_cast<double>(std::min<int64_t>(seen.count, std::ssize(seen.values)));
+    const double mean = (count * (seen.usual - 1) + kSlopeWeight * slope * tokens_of(b)) / (count + kSlopeWeight);
+    return b == 0 ? 0 : std::max(kLeastPrice, mean);
+  };
+  const auto is_seen = [&](size_t b) { return verifying->by_drafted[b].count > 0; };
   const size_t bucket = bucket_of(step.drafted);
-  const double plain = like.by_drafted[0].usual();
-  if (like.by_drafted[bucket].count > 0) return std::max(plain, like.by_drafted[bucket].usual());
   size_t below = bucket, above = bucket;
-  while (below > 0 && like.by_drafted[below].count == 0) --below;
-  while (above < kTokenBuckets && like.by_drafted[above].count == 0) ++above;
-  const double less = like.by_drafted[below].usual(), tokens = step.drafted, from = kBucketTokens[below];
-  if (above < kTokenBuckets - 1) {
-    const double more = like.by_drafted[above].usual(), to = kBucketTokens[above];
-    return less + (more - less) * (tokens - from) / (to - from);
+  while (below > 0 && !is_seen(below)) --below;
+  while (above < kTokenBuckets && !is_seen(above)) ++above;
+  double price = seen_price(below);
+  if (below != bucket && above < kTokenBuckets) {
+    const double from = tokens_of(below), to = tokens_of(above);
+    price += (seen_price(above) - price) * std::min(1.0, (guesses - from) / std::max(1.0, to - from));
+  } else if (below != bucket) {
+    price *= guesses / tokens_of(below);
   }
-  const double slope = below > 0 ? std::max(0.0, less - plain) / from : kGuessPerToken * plain / step.decoding;
-  return less + slope * (tokens - from);
+  return price + (verifying->late.count > 0 ? std::max(0.0, verifying->late.usual - 1) : 0);
 }
 
 // How likely each token of a draft is drawn with all before it. What is not known of a place in it follows from the
@@ -95,6 +116,19 @@ void DraftController::add_chances(const Candidate& candidate) {
   }
 }
 
+DraftController::Why DraftController::outlook(const Step& step) const {
+  if (!adaptive_) return Why::kPays;
+  const Plain* const known = plain(step);
+  if (known == nullptr || known->seconds.count < kPlainSeen || known->drafts_since >= kMostSincePlain)
+    return Why::kNothing;
+  Step least = step;
+  least.drafted = 1;
+  if (balance_ < price(least) * known->seconds.usual) return Why::kLoses;
+  return drafting_ ? Why::kPays : Why::kProbe;
+}
+
+// No step's guesses cost more than the account has, were they all wrong; and none has more than twice as many as were
+// seen, so that the price is known.
 DraftController::Why DraftController::choose(const Step& step, int room, std::span<Candidate> candidates) {
   int all = 0;
   for (Candidate& candidate : candidates) {
@@ -102,9 +136,7 @@ DraftController::Why DraftController::choose(const Step& step, int room, std::sp
     all += candidate.chosen;
   }
   if (!adaptive_) return all > 0 ? Why::kPays : Why::kNothing;
-  const Like* const known = like(step);
-  if (known == nullptr || known->by_drafted[0].count < kPlainSeen || known->drafts_since_plain >= kMostSincePlain)
-    return Why::kNothing;
+  if (const Why why = outlook(step); why == Why::kNothing || why == Why::kLoses) return why;
 
   // The likeliest tokens of all drafts, in order: each draft's come in its own order, as their chances fall.
   chances_.clear();
@@ -116,48 +148,64 @@ DraftController::Why DraftController::choose(const Step& step, int room, std::sp
   order_.resize(chances_.size());
   std::iota(order_.begin(), order_.end(), size_t{0});
   std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return chances_[a] > chances_[b]; });
-  const int most = std::min(room, static_cast<int>(order_.size()));
 
-  const double plain = known->by_drafted[0].usual();
-  double tokens = step.decoding, best = 0;
+  const auto found = verifying_.find(sequences_bucket(step.decoding));
+  const Verifying* const verifying = found == verifying_.end() ? nullptr : &found->second;
+  const int most = std::min({room, static_cast<int>(order_.size()), verifying == nullptr ? 1 : 2 * verifying->most});
+  const double affordable = balance_ / plain(step)->seconds.usual;
+  double tokens = step.decoding, best = 0;  // tokens per plain step
   int best_drafted = 0;
   Step with = step;
   for (with.drafted = 1; with.drafted <= most; ++with.drafted) {
     tokens += chances_[order_[static_cast<size_t>(with.drafted) - 1]];
-    const double rate = tokens / seconds_of(*known, with);
-    if (rate <= best) continue;
-    best = rate;
+    const double costs = price(verifying, with);
+    if (costs > affordable) break;
+    if (tokens / (1 + costs) <= best) continue;
+    best = tokens / (1 + costs);
     best_drafted = with.drafted;
   }
-  if (best_drafted == 0) return Why::kNothing;
-  with.drafted = best_drafted;
-  const bool pays = best >= (drafting_ ? 1 : 1 + kMargin) * step.decoding / plain && balance_ > 0;
-  if (!pays && balance_ < std::max(kLeastProbe * plain, seconds_of(*known, with) - plain)) return Why::kLoses;
   for (int i = 0; i < best_drafted; ++i) ++candidates[of_[order_[static_cast<size_t>(i)]]].chosen;
-  return pays ? Why::kPays : Why::kProbe;
+  if (best_drafted == 0) return candidates.empty() ? Why::kNothing : Why::kLoses;
+  return best >= (drafting_ ? 1 : 1 + kMargin) * step.decoding ? Why::kPays : Why::kProbe;
 }
 
-void DraftController::took(const Step& step, double seconds, int right) {
-  Like& like = likes_[key_of(step)];
-  Times& times = like.by_drafted[bucket_of(step.drafted)];
-  // Guesses cost no more than as many plain steps: what is above that is some other program's, and one such time would
-  // spend the account for long.
-  if (step.drafted > 0 && like.by_drafted[0].count > 0)
-    seconds = std::min(seconds, (1 + step.drafted) * like.by_drafted[0].usual());
-  times.seconds[static_cast<size_t>(times.count++) % times.seconds.size()] = static_cast<float>(seconds);
-  like.drafts_since_plain = step.drafted > 0 ? like.drafts_since_plain + 1 : 0;
-  drafting_ = step.why == Why::kPays || (drafting_ && step.why == Why::kNothing);
-  const double plain = like.by_drafted[0].usual();
-  if (!began_ && plain > 0) {
-    balance_ = kCredit * plain;
+void DraftController::took(const Step& step, const Seconds& seconds, int right) {
+  add_times(step, seconds.step);
+  account(step, seconds.proposing, right);
+  drafting_ = balance_ > 0 && (step.why == Why::kPays || (drafting_ && step.why == Why::kNothing));
+}
+
+void DraftController::add_times(const Step& step, double seconds) {
+  Plain& like = plain_[key_of(step)];
+  if (step.drafted == 0 && !step.late) {
+    like.seconds.add(seconds);
+    like.drafts_since = 0;
+    return;
+  }
+  if (step.drafted > 0) ++like.drafts_since;
+  if (like.seconds.count == 0) return;
+  Verifying& verifying = verifying_[sequences_bucket(step.decoding)];
+  const double share = static_cast<double>(step.drafted) / step.decoding;
+  const double most = 1 + share + kMostAbovePrior, times = std::clamp(seconds / like.seconds.usual, 1 / most, most);
+  if (step.drafted == 0) {
+    verifying.late.add(times);
+    return;
+  }
+  verifying.by_drafted[bucket_of(step.drafted)].add(times);
+  verifying.above = kFadeOfTimes * verifying.above + times - 1;
+  verifying.shares = kFadeOfTimes * verifying.shares + share;
+  verifying.most = std::max(verifying.most, step.drafted);
+}
+
+void DraftController::account(const Step& step, double proposing, int right) {
+  const double unit = plain_[key_of(step)].seconds.usual;
+  if (!began_ && unit > 0) {
+    balance_ = kCredit * unit;
     began_ = true;
   }
-  balance_ += kAllowance * plain;
-  if (step.drafted > 0) {
-    const double least = step.why == Why::kProbe ? kLeastProbe * plain : 0;
-    balance_ += right * plain / step.decoding - std::max(least, seconds_of(like, step) - plain);
-  }
-  balance_ = std::min(balance_, kCredit * plain);
+  if (balance_ < kCredit * unit) balance_ = std::min(balance_ + kAllowance * unit, kCredit * unit);
+  balance_ += unit * (static_cast<double>(right) / step.decoding - price(step)) - proposing;
+  balance_ = std::min(balance_, kMostWon * unit);
 }
 
 void DraftController::verified(DraftRates& rates, int matched, int tried, int right) {

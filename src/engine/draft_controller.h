@@ -26,6 +26,11 @@ class DraftController {
     int64_t depth = 0;  // tokens in the cache, of the average sequence
     int drafted = 0;    // guesses, of all together
     Why why = Why::kNothing;
+    bool late = false;  // without guesses, and enqueued only when the step before it was read, as that one had some
+  };
+  struct Seconds {
+    double step = 0;       // without what follows
+    double proposing = 0;  // that the host spent on guesses while nothing else went on
   };
   struct Candidate {
     const DraftRates* rates;
@@ -36,39 +41,53 @@ class DraftController {
 
   explicit DraftController(const SpeculationLimits& limits) : adaptive_(limits.adaptive) {}
 
+  // Whether drafts for such a step could be let through: kPays or kProbe, by what they would be; else nobody need
+  // propose any.
+  [[nodiscard]] Why outlook(const Step& step) const;
   // Fills in what is chosen, at most `room` together.
   [[nodiscard]] Why choose(const Step& step, int room, std::span<Candidate> candidates);
   // `right`: guesses of the step that were drawn.
-  void took(const Step& step, double seconds, int right);
+  void took(const Step& step, const Seconds& seconds, int right);
   // Of a draft `tried` guesses were compared with what was drawn, and the first `right` of them were that.
   void verified(DraftRates& rates, int matched, int tried, int right);
 
-  // What a step is expected to take; 0 where nothing like it was seen.
-  [[nodiscard]] double seconds_of(const Step& step) const;
-  // Seconds that drafts have won, less those they have lost, as far as they count: chances are paid from it.
+  // What the step's guesses are expected to cost, in steps without guesses, when none of them is right.
+  [[nodiscard]] double price(const Step& step) const;
+  // Seconds that drafts have won, less those they have lost, as far as they count: what may be lost from now on.
   [[nodiscard]] double balance() const { return balance_; }
 
  private:
-  // The last times of steps that are much alike.
-  struct Times {
-    std::array<float, 16> seconds{};
+  // The last values of things that are much alike.
+  template <size_t kKept>
+  struct Recent {
+    std::array<float, kKept> values{};
     int64_t count = 0;
-    [[nodiscard]] double usual() const;
+    double usual = 0;  // the mean of their middle half; 0: none
+    void add(double value);
   };
-  static constexpr size_t kTokenBuckets = 16;
-  struct Like {  // steps with as many sequences, about as deep
-    std::array<Times, kTokenBuckets> by_drafted;
-    int drafts_since_plain = 0;
+  struct Plain {        // steps without guesses, of about as many sequences and as deep
+    Recent<4> seconds;  // few: a machine gets slower and faster
+    int drafts_since = 0;
+  };
+  static constexpr size_t kTokenBuckets = 21;
+  // Steps with guesses, of about as many sequences: how many times as long they took as those without did just before.
+  struct Verifying {
+    std::array<Recent<16>, kTokenBuckets> by_drafted;
+    Recent<16> late;
+    double above = 0, shares = 0;  // sums, fading, of what was above 1, and of guesses per sequence
+    int most = 0;                  // guesses seen
   };
   static constexpr size_t kMatchBuckets = 7;
 
-  [[nodiscard]] static int64_t key_of(const Step& step);
-  [[nodiscard]] const Like* like(const Step& step) const;
-  [[nodiscard]] static double seconds_of(const Like& like, const Step& step);
+  [[nodiscard]] const Plain* plain(const Step& step) const;
+  [[nodiscard]] static double price(const Verifying* verifying, const Step& step);
   void add_chances(const Candidate& candidate);
+  void add_times(const Step& step, double seconds);
+  void account(const Step& step, double proposing, int right);
 
   const bool adaptive_;
-  std::map<int64_t, Like> likes_;                  // a few hundred at most
+  std::map<int64_t, Plain> plain_;                 // a few hundred at most
+  std::map<int, Verifying> verifying_;             // some twenty
   std::array<DraftRates, kMatchBuckets> rates_{};  // of all requests, by what was matched
   bool drafting_ = false;
   double balance_ = 0;

@@ -125,6 +125,8 @@ void Loop::step() {
   const auto planned = now_();
   if (flight_ && limits_.async_scheduling && speculation_)
     speculation_->look_ahead(scheduler_.running(), scheduler_.room_for_drafts());
+  const bool drafts_wait = flight_ && limits_.async_scheduling &&
+                           std::ranges::any_of(scheduler_.running(), [](const Sequence* s) { return s->waits; });
   if (flight_ && (!limits_.async_scheduling || scheduler_.wants_tokens())) read_flight();
   Batch* batch = &schedule();
   if (batch->starved && flight_) {
@@ -134,16 +136,22 @@ void Loop::step() {
   // Prompts were left out of it, and they hold the pages of all others.
   if (batch->rows.empty() && !flight_) batch = &scheduler_.schedule(Scheduler::Flight::kNone);
   check(!batch->rows.empty() || flight_ || sequences_.empty(), "somebody can go on while anybody is left");
+  const auto before_drafts = now_();
   const DraftController::Why why = add_drafts(*batch);
+  const double proposing = flight_ ? 0 : seconds(before_drafts, now_());
   copy_pages(*batch);
   make_masks(*batch);
   std::optional<Flight> next = enqueue(*batch);
   if (next) {
     next->planned = planned;
-    // Of steps without drafts those count that are enqueued as all would be.
+    next->proposing = proposing;
+    // Of steps without drafts those count that are enqueued as all would be, or that drafts held up.
     if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
     if (next->step) next->step->why = why;
-    if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) next->step.reset();
+    if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) {
+      next->step->late = drafts_wait;
+      if (!drafts_wait) next->step.reset();
+    }
   }
   if (flight_) read_flight();
   flight_ = std::move(next);
@@ -288,6 +296,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
                 .step = {},
                 .planned = now,
                 .began = now,
+                .proposing = 0,
                 .waited_for = measured_};
   for (const Batch::Row& row : batch.rows) {
     flight.rows.push_back({.sequence = row.sequence, .from = row.from, .count = row.count, .drafted = row.drafted});
@@ -385,7 +394,8 @@ void Loop::judge_drafts(const Flight& flight, double seconds) {
     right += s.right;
     s.draft.tokens.clear();
   }
-  if (flight.step) speculation_->took(*flight.step, seconds, right);
+  if (flight.step)
+    speculation_->took(*flight.step, {.step = seconds - flight.proposing, .proposing = flight.proposing}, right);
 }
 
 void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {

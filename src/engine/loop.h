@@ -80,6 +80,7 @@ class Loop {
     Pace::Work work;
     std::optional<DraftController::Step> step;  // without prompts, and as steps of its kind are run
     Sequence::Time planned, began;
+    double proposing = 0;     // seconds of the host for drafts, while no other step ran
     bool waited_for = false;  // before another is enqueued
   };
 

@@ -13,6 +13,10 @@ Proposer::Text text_of(const Sequence& s) {
           .shares = s.request.prefix_cache && s.request.leaves_prefix};
 }
 
+bool wants_drafts(DraftController::Why outlook) {
+  return outlook == DraftController::Why::kPays || outlook == DraftController::Why::kProbe;
+}
+
 }  // namespace
 
 Speculation::Speculation(const Limits& limits, std::unique_ptr<Proposer> proposer)
@@ -42,9 +46,9 @@ void Speculation::propose(Sequence& s, int known_later) {
   candidates_.push_back({.rates = &s.draft_rates, .matched = s.draft.matched, .length = static_cast<int>(drafted)});
 }
 
-DraftController::Why Speculation::choose(int decoding, int64_t depth, int room) {
+DraftController::Why Speculation::choose(const DraftController::Step& step, int room) {
   if (candidates_.empty()) return DraftController::Why::kNothing;
-  const auto why = controller_.choose({.decoding = decoding, .depth = depth / decoding}, room, candidates_);
+  const auto why = controller_.choose(step, room, candidates_);
   for (size_t i = 0; i < candidates_.size(); ++i)
     drafted_[i]->draft.tokens.resize(static_cast<size_t>(candidates_[i].chosen));
   return why;
@@ -53,16 +57,17 @@ DraftController::Why Speculation::choose(int decoding, int64_t depth, int room) 
 void Speculation::look_ahead(std::span<Sequence* const> running, int room) {
   drafted_.clear();
   candidates_.clear();
-  int decoding = 0;
-  int64_t depth = 0;
-  for (Sequence* s : running) {
-    const int64_t left = s->remaining(limits_.max_context);
-    if (left > 1) return;  // prompts are read first
-    ++decoding;
-    depth += s->computed;
-    if (s->pending == 1 && !s->needs_host() && !s->waits) propose(*s, 1);
+  DraftController::Step step{.decoding = static_cast<int>(running.size())};
+  for (const Sequence* s : running) {
+    if (s->remaining(limits_.max_context) > 1) return;  // prompts are read first
+    step.depth += s->computed;
   }
-  static_cast<void>(choose(decoding, depth, room));
+  if (running.empty()) return;
+  step.depth /= step.decoding;
+  if (!wants_drafts(controller_.outlook(step))) return;
+  for (Sequence* s : running)
+    if (s->pending == 1 && !s->needs_host() && !s->waits) propose(*s, 1);
+  static_cast<void>(choose(step, room));
   for (Sequence* s : drafted_) {
     s->waits = !s->draft.tokens.empty();
     s->draft.tokens.clear();
@@ -74,12 +79,13 @@ DraftController::Why Speculation::draft(Batch& batch, int room) {
   candidates_.clear();
   const DraftController::Step step = draft_step(batch);
   for (const Batch::Row& row : batch.rows) {
-    Sequence& s = *row.sequence;
-    s.draft.tokens.clear();
-    s.waits = false;
-    if (row.draws && s.pending == 0) propose(s, 0);
+    row.sequence->draft.tokens.clear();
+    row.sequence->waits = false;
   }
-  return choose(step.decoding, step.depth * step.decoding, room);
+  if (const auto outlook = controller_.outlook(step); !wants_drafts(outlook)) return outlook;
+  for (const Batch::Row& row : batch.rows)
+    if (row.draws && row.sequence->pending == 0) propose(*row.sequence, 0);
+  return choose(step, room);
 }
 
 void Speculation::verified(Sequence& s, int drafted, int tried, int right) {

@@ -35,7 +35,9 @@ class Speculation {
 
   // What one sequence's draft came to: `tried` of its tokens were compared, the first `right` of them were drawn.
   void verified(Sequence& sequence, int drafted, int tried, int right);
-  void took(const DraftController::Step& step, double seconds, int right) { controller_.took(step, seconds, right); }
+  void took(const DraftController::Step& step, const DraftController::Seconds& seconds, int right) {
+    controller_.took(step, seconds, right);
+  }
   void ended(const Sequence& sequence);
 
   [[nodiscard]] const DraftStats& stats() const { return stats_; }
@@ -43,7 +45,7 @@ class Speculation {
 
  private:
   void propose(Sequence& sequence, int known_later);
-  [[nodiscard]] DraftController::Why choose(int decoding, int64_t depth, int room);
+  [[nodiscard]] DraftController::Why choose(const DraftController::Step& step, int room);
 
   const Limits limits_;
   std::unique_ptr<Proposer> proposer_;

@@ -1,0 +1,311 @@
+// `nibble bench --speculative`: the runs behind bench_speculation.h. Each is held against one without guesses that runs
+// right before it, so that what else the machine does is in both.
+
+#include "app/backend_choice.h"
+#include "app/bench_report.h"
+#include "app/bench_speculation.h"
+#include "app/commands.h"
+#include "app/commit.h"
+#include "app/interrupt.h"
+#include "app/loaded_model.h"
+#include "app/memory_budget.h"
+#include "app/named_model.h"
+#include "app/result_metadata.h"
+#include "app/terminal.h"
+#include "backend/cost.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/measure.h"
+#include "backend/cuda/card/measure.h"
+#include "base/error.h"
+#include "base/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Answers = std::vector<std::vector<int32_t>>;
+
+constexpr std::array kDrafted = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
+constexpr std::array kAcceptances = {0.0, 0.5, 0.7, 0.9};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Other programs on the same processors make the time on the wall useless; a single thread's own time is not.
+bool counts_cpu_time(const BenchOptions& options) {
+  return options.model.run.backend != BackendKind::kCuda && options.model.run.threads == 1;
+}
+
+double seconds_now(bool cpu_time) {
+  timespec now{};
+  check(clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now) == 0, "a clock that is there");
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Of one sequence.
+struct Length {
+  int64_t prompt = 0, answer = 0;
+};
+
+class DraftBench {
+ public:
+  DraftBench(LoadedModel& loaded, const BenchOptions& options, const engine::EngineLimits& limits, Terminal& terminal)
+      : loaded_(loaded), options_(options), limits_(limits), terminal_(terminal) {}
+
+  struct Interrupted {};
+
+  std::vector<VerifyRow> verify(int batch) {
+    const std::vector<Length> lengths(static_cast<size_t>(batch), {options_.depths[0] + 1, options_.generates[0]});
+    Run plain = run(lengths, nullptr, options_.speculation);
+    std::vector<VerifyRow> rows;
+    for (const int drafted : kDrafted) {
+      if (drafted > options_.speculation.most_tokens) break;
+      show(fmt::format("batch {}, {} guesses", batch, drafted));
+      std::vector<double> seconds, ratios;
+      for (int i = 0; i < options_.repetitions; ++i) {
+        engine::SpeculationLimits fixed = options_.speculation;
+        fixed.adaptive = false;
+        fixed.most_tokens = std::max(drafted, 1);
+        const auto wrong = make_chance_proposer(plain.answers, 0);
+        const double without = run(lengths, nullptr, fixed).seconds_per_step();
+        const double with = drafted == 0 ? without : run(lengths, wrong.get(), fixed).seconds_per_step();
+        seconds.push_back(with);
+        ratios.push_back(with / without);
+      }
+      rows.push_back({.batch = batch, .drafted = drafted, .seconds = median(seconds), .ratio = median(ratios)});
+    }
+    return rows;
+  }
+
+  GainRow chance(int batch, double acceptance) {
+    const std::vector<Length> lengths(static_cast<size_t>(batch), {options_.depths[0] + 1, options_.generates[0]});
+    GainRow row{.batch = batch, .test = fmt::format("acceptance {:.2f}", acceptance), .method = "answers"};
+    show(fmt::format("batch {}, {}", batch, row.test));
+    for (int i = 0; i < options_.repetitions; ++i)
+      add_run(row, lengths, [&](const Answers& answers) { return make_chance_proposer(answers, acceptance); });
+    return row;
+  }
+
+  // Each repetition begins with another of the texts.
+  GainRow replay(int batch, const std::string& set, std::span<const RecordedText* const> texts) {
+    GainRow row{.batch = batch, .test = set, .method = std::string(engine::name_of(options_.speculation.method))};
+    show(fmt::format("batch {}, {}", batch, set));
+    for (int i = 0; i < std::max(options_.repetitions, static_cast<int>(texts.size())); ++i) {
+      std::vector<Length> lengths;
+      std::vector<const RecordedText*> of;
+      for (int s = 0; s < batch; ++s) {
+        of.push_back(texts[static_cast<size_t>(i + s) % texts.size()]);
+        lengths.push_back({std::ssize(of.back()->prompt), std::ssize(of.back()->answer)});
+      }
+      add_run(row, lengths,
+              [&](const Answers& answers) { return make_replaying_proposer(answers, of, options_.speculation); });
+    }
+    return row;
+  }
+
+ private:
+  struct Run {
+    Answers answers;
+    int64_t tokens = 0, steps = 0;  // from where all sequences had their first token
+    double seconds = 0;
+    engine::DraftStats drafts;
+    [[nodiscard]] double seconds_per_step() const { return seconds / static_cast<double>(steps); }
+  };
+
+  // The loop owns its proposer; the figures are read after it.
+  class Borrowed final : public engine::Proposer {
+   public:
+    explicit Borrowed(engine::Proposer& from) : from_(from) {}
+    void propose(const Text& text, int most, engine::Draft& draft) override { from_.propose(text, most, draft); }
+    void ended(const Text& text) override { from_.ended(text); }
+
+   private:
+    engine::Proposer& from_;
+  };
+
+  void show(const std::string& what) { terminal_.progress(what, 0, ""); }
+
+  template <class Make>
+  void add_run(GainRow& row, const std::vector<Length>& lengths, const Make& make) {
+    const Run plain = run(lengths, nullptr, options_.speculation);
+    const auto proposer = make(plain.answers);
+    const Run with = run(lengths, proposer.get(), options_.speculation);
+    row.tokens += plain.tokens;
+    row.plain_seconds += plain.seconds;
+    row.seconds += with.seconds;
+    row.proposals += proposer->proposals();
+    row.propose_seconds += proposer->seconds();
+    row.drafts += with.drafts.drafts;
+    row.drafted += with.drafts.tokens;
+    row.accepted += with.drafts.accepted;
+  }
+
+  [[nodiscard]] std::vector<int32_t> tokens_of(int sequence, int64_t count) const {
+    const auto vocab = static_cast<uint64_t>(loaded_.model().config.dims.vocab);
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<int32_t>(philox(static_cast<uint64_t>(sequence), i)[0] % vocab);
+    return tokens;
+  }
+
+  Run run(const std::vector<Length>& lengths, engine::Proposer* proposer, const engine::SpeculationLimits& drafts) {
+    engine::EngineLimits limits = limits_;
+    limits.speculation = drafts;
+    if (proposer == nullptr) limits.speculation.method = engine::DraftMethod::kOff;
+    engine::Loop loop(loaded_.backend(), loaded_.model(), limits);
+    if (proposer != nullptr) loop.propose_with(std::make_unique<Borrowed>(*proposer));
+    Run run;
+    run.answers.resize(lengths.size());
+    size_t begun = 0;
+    std::optional<Error> failure;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      engine::Request request{.prompt = tokens_of(static_cast<int>(i), lengths[i].prompt),
+                              .max_tokens = lengths[i].answer,
+                              .sampling = {.temperature = 0},
+                              .stop_ids = {}};
+      loop.add(i + 1, std::move(request), [&, i](const engine::Event& event) {
+        if (const auto* end = std::get_if<engine::Finished>(&event)) {
+          if (end->reason == engine::FinishReason::kFailed) failure.emplace(end->code, end->message);
+          return;
+        }
+        begun += run.answers[i].empty() ? 1 : 0;
+        run.answers[i].push_back(std::get<engine::TokenEvent>(event).token);
+        ++run.tokens;
+      });
+    }
+    const auto step = [&] {
+      if (interrupt_.requested()) throw Interrupted{};
+      loop.step();
+      if (failure) throw Error(*failure);
+    };
+    while (begun < lengths.size()) step();
+    const int64_t tokens = run.tokens, steps = loop.stats().steps;
+    const double start = seconds_now(counts_cpu_time(options_));
+    while (!loop.idle()) step();
+    run.seconds = seconds_now(counts_cpu_time(options_)) - start;
+    run.tokens -= tokens;
+    run.steps = loop.stats().steps - steps;
+    run.drafts = loop.stats().drafts;
+    return run;
+  }
+
+  LoadedModel& loaded_;
+  const BenchOptions& options_;
+  const engine::EngineLimits limits_;
+  Terminal& terminal_;
+  const Interrupt interrupt_;
+};
+
+engine::EngineLimits limits_of(const BenchOptions& options, std::span<const RecordedText> texts) {
+  int64_t context = options.depths[0] + 1 + options.generates[0];
+  for (const RecordedText& text : texts) context = std::max(context, std::ssize(text.prompt) + std::ssize(text.answer));
+  context += backend::kPageTokens;
+  const auto batch = static_cast<int>(options.batches.back());
+  return {.max_context = context,
+          .max_sequences = batch,
+          .max_batched_tokens =
+              std::max(options.model.run.max_num_batched_tokens, batch * (1 + options.speculation.most_tokens)),
+          .kv_tokens = context * batch,
+          .prefix_cache = false,
+          .speculation = options.speculation,
+          .async_scheduling = options.model.run.backend == BackendKind::kCuda};
+}
+
+void check_asked(const BenchOptions& options) {
+  if (options.format == BenchFormat::kCsv)
+    throw Error(Code::kInvalidRequest, "--speculative: want --output md or json, found csv");
+  if (options.profile || options.tune)
+    throw Error(Code::kInvalidRequest, "--speculative: want it without --profile and --tune");
+  if (options.depths.size() != 1 || options.generates.size() != 1 || options.generates[0] < 8)
+    throw Error(Code::kInvalidRequest, "--speculative: want one -d, and one -n of 8 or more");
+}
+
+std::map<std::string, std::vector<const RecordedText*>> by_set(std::span<const RecordedText> texts) {
+  std::map<std::string, std::vector<const RecordedText*>> sets;
+  for (const RecordedText& text : texts) sets[text.set].push_back(&text);
+  return sets;
+}
+
+}  // namespace
+
+int bench_drafts(const BenchOptions& asked) {
+  check_asked(asked);
+  Terminal terminal(asked.output);
+  std::vector<RecordedText> texts;
+  for (const std::string& file : asked.recorded) {
+    for (RecordedText& text : read_recorded(file)) texts.push_back(std::move(text));
+  }
+  BenchOptions options = asked;
+  const auto steps_of = [&](const model::ModelConfig& config) {
+    return engine::step_limits(limits_of(options, texts), config.dims);
+  };
+  options.model =
+      resolved(with_backend(with_files(asked.model, terminal),
+                            [&](const ModelOptions&, const model::ModelConfig& config) { return steps_of(config); }));
+  terminal.progress("measuring the device", 0, "");
+  const backend::DevicePeaks peaks = options.model.run.backend == BackendKind::kCuda
+                                         ? backend::measure_cuda(0)
+                                         : backend::measure_cpu(options.model.run.threads);
+  const auto start = Clock::now();
+  const ModelSource source = open_model(options.model, terminal);
+  LoadedModel loaded(source, options.model, steps_of(source.config), {terminal, {}});
+  const double startup = std::chrono::duration<double>(Clock::now() - start).count();
+
+  DraftBench bench(loaded, options, limits_of(options, texts), terminal);
+  std::vector<VerifyRow> verify;
+  std::vector<GainRow> gains;
+  bool interrupted = false;
+  try {
+    for (const int64_t each : options.batches) {
+      const auto batch = static_cast<int>(each);
+      for (const VerifyRow& row : bench.verify(batch)) verify.push_back(row);
+      if (options.acceptance) {
+        gains.push_back(bench.chance(batch, *options.acceptance));
+      } else {
+        for (const double acceptance : kAcceptances) gains.push_back(bench.chance(batch, acceptance));
+      }
+      for (const auto& [set, of] : by_set(texts)) gains.push_back(bench.replay(batch, set, of));
+    }
+  } catch (const DraftBench::Interrupted&) {
+    interrupted = true;
+  }
+  terminal.end_progress();
+  const std::string clock = counts_cpu_time(options) ? "of the processor" : "on the wall";
+  if (options.format == BenchFormat::kMarkdown) {
+    terminal.print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s; seconds {}\n\n",
+                               NIBBLE_VERSION, commit(), options.command, options.model.name, loaded.backend().modes(),
+                               peaks.device, format_bytes(peaks.read_bytes_per_s), clock));
+    terminal.print(verify_table(verify) + gain_table(gains));
+  } else {
+    nlohmann::ordered_json json = {{"speculation", speculation_json(verify, gains)}};
+    json["speculation"]["seconds"] = clock;
+    json["metadata"] = metadata_of({.command = options.command,
+                                    .settings = options.model.settings,
+                                    .environment = options.environment,
+                                    .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
+                                    .warm_up = "a run without guesses before each",
+                                    .startup_seconds = startup});
+    add_process(json["metadata"], {source, options.model, peaks});
+    json["interrupted"] = interrupted;
+    terminal.print_json(json);
+  }
+  if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
+  return interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,200 @@
+#include "app/bench_speculation.h"
+
+#include "app/bench_report.h"
+#include "app/text_input.h"
+#include "base/error.h"
+#include "text/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <sstream>
+#include <utility>
+
+namespace nibble::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class ChanceProposer final : public AnswersProposer {
+ public:
+  ChanceProposer(std::span<const std::vector<int32_t>> answers, double chance)
+      : AnswersProposer(answers), right_(chance) {}
+
+ private:
+  Guess guess(const Text&, int64_t, int most) override {
+    int right = 0;
+    while (right < most && right_(random_)) ++right;
+    return {.length = most, .right = right, .matched = 5};
+  }
+
+  std::bernoulli_distribution right_;
+  std::mt19937_64 random_{5};
+};
+
+class ReplayingProposer final : public AnswersProposer {
+ public:
+  ReplayingProposer(std::span<const std::vector<int32_t>> answers, std::span<const RecordedText* const> texts,
+                    const engine::SpeculationLimits& limits)
+      : AnswersProposer(answers), proposer_(engine::make_proposer(limits)) {
+    for (const RecordedText* text : texts) {
+      texts_.push_back({.prompt = std::ssize(text->prompt), .tokens = text->prompt});
+      texts_.back().tokens.insert(texts_.back().tokens.end(), text->answer.begin(), text->answer.end());
+    }
+  }
+
+  void ended(const Text& text) override {
+    proposer_->ended(as_recorded(text, std::ssize(text.tokens) - text.prompt_tokens));
+  }
+
+ private:
+  struct Recorded {
+    int64_t prompt;
+    std::vector<int32_t> tokens;
+  };
+
+  [[nodiscard]] const Recorded& recorded(const Text& text) const { return texts_[static_cast<size_t>(text.id - 1)]; }
+  [[nodiscard]] Text as_recorded(const Text& text, int64_t at) const {
+    const Recorded& of = recorded(text);
+    const auto known = std::min(of.prompt + at, std::ssize(of.tokens));
+    return {.id = text.id,
+            .tokens = std::span(of.tokens).first(static_cast<size_t>(known)),
+            .prompt_tokens = of.prompt,
+            .shares = true};
+  }
+  Guess guess(const Text& text, int64_t at, int most) override {
+    const Recorded& of = recorded(text);
+    proposer_->propose(as_recorded(text, at), most, draft_);
+    const auto next =
+        std::span(of.tokens).subspan(static_cast<size_t>(std::min(of.prompt + at, std::ssize(of.tokens))));
+    const auto [end, unused] = std::mismatch(draft_.tokens.begin(), draft_.tokens.end(), next.begin(), next.end());
+    return {.length = static_cast<int>(draft_.tokens.size()),
+            .right = static_cast<int>(end - draft_.tokens.begin()),
+            .matched = draft_.matched};
+  }
+
+  std::unique_ptr<engine::Proposer> proposer_;
+  std::vector<Recorded> texts_;
+  engine::Draft draft_;
+};
+
+}  // namespace
+
+void AnswersProposer::propose(const Text& text, int most, engine::Draft& draft) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<int32_t>& answer = answers_[static_cast<size_t>(text.id - 1)];
+  const int64_t at = std::ssize(text.tokens) - text.prompt_tokens;
+  const Guess made = guess(text, at, most);
+  draft.tokens.clear();
+  draft.matched = made.matched;
+  for (int i = 0; i < made.length && at + i < std::ssize(answer); ++i) {
+    const int32_t next = answer[static_cast<size_t>(at + i)];
+    draft.tokens.push_back(i < made.right ? next : (next == 0 ? 1 : next - 1));
+  }
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ++proposals_;
+}
+
+std::unique_ptr<AnswersProposer> make_chance_proposer(std::span<const std::vector<int32_t>> answers, double chance) {
+  return std::make_unique<ChanceProposer>(answers, chance);
+}
+
+std::unique_ptr<AnswersProposer> make_replaying_proposer(std::span<const std::vector<int32_t>> answers,
+                                                         std::span<const RecordedText* const> texts,
+                                                         const engine::SpeculationLimits& limits) {
+  return std::make_unique<ReplayingProposer>(answers, texts, limits);
+}
+
+std::vector<RecordedText> read_recorded(const std::filesystem::path& file) {
+  const text::Tokenizer tokenizer = text::Tokenizer::o200k_harmony();
+  std::vector<RecordedText> texts;
+  std::istringstream in(read_text(file));
+  int line_number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++line_number;
+    if (line.empty()) continue;
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto field = [&](const char* name) {
+      if (!json.is_object() || !json.contains(name) || !json[name].is_string() || json[name].get<std::string>().empty())
+        throw Error(Code::kCorrupt, "{}: line {}: want an object with the text \"{}\"", file.string(), line_number,
+                    name);
+      return json[name].get<std::string>();
+    };
+    texts.push_back({.set = field("set"),
+                     .prompt = tokenizer.encode(field("prompt")),
+                     .answer = tokenizer.encode(field("answer"))});
+  }
+  if (texts.empty()) throw Error(Code::kCorrupt, "{}: want lines of JSON, found none", file.string());
+  return texts;
+}
+
+double break_even(int drafted, double ratio) {
+  const auto tokens = [&](double chance) {
+    double sum = 1, product = 1;
+    for (int i = 0; i < drafted; ++i) sum += product *= chance;
+    return sum;
+  };
+  double below = 0, above = 1;
+  while (tokens(above) < ratio) above *= 2;
+  for (int i = 0; i < 50; ++i) (tokens((below + above) / 2) < ratio ? below : above) = (below + above) / 2;
+  return ratio <= 1 ? 0 : above;
+}
+
+std::string verify_table(std::span<const VerifyRow> rows) {
+  std::string out =
+      "| batch | guesses each | ms a step | of a step without | break-even acceptance |\n"
+      "| ----: | -----------: | --------: | ----------------: | --------------------: |\n";
+  for (const VerifyRow& row : rows) {
+    const double even = row.drafted == 0 ? 0 : break_even(row.drafted, row.ratio);
+    out +=
+        fmt::format("| {:>5} | {:>12} | {:>9.3f} | {:>17.3f} | {:>21} |\n", row.batch, row.drafted, 1e3 * row.seconds,
+                    row.ratio, row.drafted == 0 ? "" : (even > 1 ? "none" : fmt::format("{:.2f}", even)));
+  }
+  return out + "\n";
+}
+
+std::string gain_table(std::span<const GainRow> rows) {
+  std::string out =
+      "| batch | test                | drafts by | acceptance length | guesses |   right | µs to propose |  t/s without "
+      "|      t/s |  gain |\n"
+      "| ----: | ------------------- | --------- | ----------------: | ------: | ------: | ------------: | -----------: "
+      "| -------: | ----: |\n";
+  for (const GainRow& row : rows)
+    out += fmt::format(
+        "| {:>5} | {:<19} | {:<9} | {:>17.2f} | {:>7} | {:>7} | {:>13.2f} | {:>12.1f} | {:>8.1f} | {:.3f} |\n",
+        row.batch, row.test, row.method, row.acceptance_length(), row.drafted, row.accepted,
+        1e6 * row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals)),
+        static_cast<double>(row.tokens) / row.plain_seconds, static_cast<double>(row.tokens) / row.seconds, row.gain());
+  return out + "\n";
+}
+
+Json speculation_json(std::span<const VerifyRow> verify, std::span<const GainRow> gains) {
+  Json json = {{"verify", Json::array()}, {"gains", Json::array()}};
+  for (const VerifyRow& row : verify) {
+    const double even = row.drafted == 0 ? 0 : break_even(row.drafted, row.ratio);
+    json["verify"].push_back({{"batch", row.batch},
+                              {"drafted", row.drafted},
+                              {"seconds", row.seconds},
+                              {"ratio", row.ratio},
+                              {"break_even_acceptance", even > 1 ? Json() : Json(even)}});
+  }
+  for (const GainRow& row : gains)
+    json["gains"].push_back(
+        {{"batch", row.batch},
+         {"test", row.test},
+         {"method", row.method},
+         {"acceptance_length", row.acceptance_length()},
+         {"drafts", row.drafts},
+         {"drafted", row.drafted},
+         {"accepted", row.accepted},
+         {"propose_seconds", row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals))},
+         {"plain_tokens_per_second", static_cast<double>(row.tokens) / row.plain_seconds},
+         {"tokens_per_second", static_cast<double>(row.tokens) / row.seconds},
+         {"gain", row.gain()}});
+  return json;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,90 @@
+#pragma once
+// `nibble bench --speculative`: what steps with guesses take, from which acceptance on they pay, and what they give at
+// an acceptance that is set or was recorded. Nobody's text: the model goes on with random tokens, and what it says
+// without guesses is what guesses are right about.
+
+#include "app/options.h"
+#include "engine/proposer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+
+// A prompt and what was answered, as tokens of o200k_harmony.
+struct RecordedText {
+  std::string set;
+  std::vector<int32_t> prompt, answer;
+};
+// Lines of JSON: {"set": …, "prompt": …, "answer": …}. Throws Error(kCorrupt) naming the line.
+[[nodiscard]] std::vector<RecordedText> read_recorded(const std::filesystem::path& file);
+
+// Steps of `batch` sequences with so many guesses each, none of them right.
+struct VerifyRow {
+  int batch = 1, drafted = 0;
+  double seconds = 0;  // of a step; the median over repetitions
+  double ratio = 0;    // to a step without guesses; likewise, of those beside each other
+};
+// How often a guess must be right, given those before it, so that drafts of so many tokens give as many tokens per
+// second as none: where 1 + c + c² + … = ratio. Above 1: nowhere.
+[[nodiscard]] double break_even(int drafted, double ratio);
+
+struct GainRow {
+  int batch = 1;
+  std::string test;    // "acceptance 0.70", or the recorded set
+  std::string method;  // whose drafts: recorded answers', or a proposer's
+  // Of all repetitions; they gave as many tokens without guesses.
+  int64_t tokens = 0;
+  double plain_seconds = 0, seconds = 0;
+  int64_t drafts = 0, drafted = 0, accepted = 0, proposals = 0;
+  double propose_seconds = 0;
+  [[nodiscard]] double gain() const { return plain_seconds / seconds; }
+  // Tokens that a step with a draft gave its sequence.
+  [[nodiscard]] double acceptance_length() const {
+    return drafts == 0 ? 1 : 1 + static_cast<double>(accepted) / static_cast<double>(drafts);
+  }
+};
+
+[[nodiscard]] std::string verify_table(std::span<const VerifyRow> rows);
+[[nodiscard]] std::string gain_table(std::span<const GainRow> rows);
+[[nodiscard]] nlohmann::ordered_json speculation_json(std::span<const VerifyRow> verify,
+                                                      std::span<const GainRow> gains);
+
+// Drafts of `most` tokens whose first are what comes next and the others not, as `right` says.
+class AnswersProposer : public engine::Proposer {
+ public:
+  // Of each request, from id 1 on.
+  explicit AnswersProposer(std::span<const std::vector<int32_t>> answers) : answers_(answers) {}
+  void propose(const Text& text, int most, engine::Draft& draft) final;
+  void ended(const Text&) override {}
+  [[nodiscard]] double seconds() const { return seconds_; }  // spent
+  [[nodiscard]] int64_t proposals() const { return proposals_; }
+
+ protected:
+  struct Guess {
+    int length = 0, right = 0, matched = 0;
+  };
+  // `at`: tokens of the answer that are there.
+  [[nodiscard]] virtual Guess guess(const Text& text, int64_t at, int most) = 0;
+
+ private:
+  std::span<const std::vector<int32_t>> answers_;
+  double seconds_ = 0;
+  int64_t proposals_ = 0;
+};
+
+// Each guess is right with a chance, given those before it.
+[[nodiscard]] std::unique_ptr<AnswersProposer> make_chance_proposer(std::span<const std::vector<int32_t>> answers,
+                                                                    double chance);
+// As right as a proposer's drafts are on recorded texts, request by request and place by place.
+[[nodiscard]] std::unique_ptr<AnswersProposer> make_replaying_proposer(std::span<const std::vector<int32_t>> answers,
+                                                                       std::span<const RecordedText* const> texts,
+                                                                       const engine::SpeculationLimits& limits);
+
+}  // namespace nibble::app

@@ -23,7 +23,7 @@ void declare(Flags flags, ServeOptions& options) {
   add_serve_flags(flags, options);
   add_backend(flags, options.model);
   add_runtime(flags, options.model);
-  add_speculation(flags, options.model.speculation);
+  add_speculation(flags, options.model);
 }
 
 ModelOptions model_shapes(BackendKind backend) {

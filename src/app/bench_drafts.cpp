@@ -194,6 +194,11 @@ class DraftBench {
       if (failure) throw Error(*failure);
     };
     while (begun < lengths.size()) step();
+    if (loop.stats().running < std::ssize(lengths))
+      throw Error(
+          Code::kInvalidRequest,
+          "--speculative: want -n (or answers) and -b so that all {} sequences are under way at once; some ended before the last prompt was read",
+          lengths.size());
     const int64_t tokens = run.tokens, steps = loop.stats().steps;
     const double start = seconds_now(counts_cpu_time(options_));
     while (!loop.idle()) step();

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cmath>
 #include <random>
-#include <sstream>
 #include <utility>
 
 namespace nibble::app {
@@ -111,9 +110,12 @@ std::unique_ptr<AnswersProposer> make_replaying_proposer(std::span<const std::ve
 std::vector<RecordedText> read_recorded(const std::filesystem::path& file) {
   const text::Tokenizer tokenizer = text::Tokenizer::o200k_harmony();
   std::vector<RecordedText> texts;
-  std::istringstream in(read_text(file));
+  const std::string all = read_text(file);
   int line_number = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (size_t from = 0; from < all.size();) {
+    const size_t end = std::min(all.find('\n', from), all.size());
+    const std::string_view line = std::string_view(all).substr(from, end - from);
+    from = end + 1;
     ++line_number;
     if (line.empty()) continue;
     const auto json = nlohmann::json::parse(line, nullptr, false);

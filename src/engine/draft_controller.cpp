@@ -18,7 +18,7 @@ constexpr double kOthersWeight = 3;  // likewise what is known of other requests
 constexpr float kFadeOfOne = 0.9f, kFadeOfAll = 0.99f;
 constexpr int64_t kPlainSeen = 4;     // plain steps that are measured before the first draft
 constexpr double kLeastPrice = 0.02;  // of a plain step: what guesses cost at the least, as times are noisy
-constexpr int kMostSincePlain = 64;   // steps with drafts before a plain one is measured again
+constexpr int kMostSincePlain = 64;   // steps with drafts before a plain one is measured; a wrong draft counts as 16
 // A guess costs no more than another sequence's token, 1 / decoding of a plain step: that is believed before any was
 // measured. What is measured above that and this is some other program's.
 constexpr double kMostAbovePrior = 0.5;
@@ -36,6 +36,12 @@ size_t bucket_of(int drafted) {
 // 0 to 1: 0, then by powers of two up to 33 and more.
 size_t match_bucket(int matched) {
   return std::min<size_t>(static_cast<size_t>(std::bit_width(static_cast<unsigned>(std::max(0, matched - 1)))), 6);
+}
+
+// Disturbances only make a step longer: guesses must not look cheap beside a plain step that was disturbed.
+template <size_t kKept>
+double least_of(const std::array<float, kKept>& values, int64_t count) {
+  return *std::min_element(values.begin(), values.begin() + std::min<std::ptrdiff_t>(count, kKept));
 }
 
 // Up to eight sequences each number for itself, then four to a power of two.
@@ -170,23 +176,24 @@ DraftController::Why DraftController::choose(const Step& step, int room, std::sp
 }
 
 void DraftController::took(const Step& step, const Seconds& seconds, int right) {
-  add_times(step, seconds.step);
+  add_times(step, seconds.step, right);
   account(step, seconds.proposing, right);
   drafting_ = balance_ > 0 && (step.why == Why::kPays || (drafting_ && step.why == Why::kNothing));
 }
 
-void DraftController::add_times(const Step& step, double seconds) {
+void DraftController::add_times(const Step& step, double seconds, int right) {
   Plain& like = plain_[key_of(step)];
   if (step.drafted == 0 && !step.late) {
     like.seconds.add(seconds);
     like.drafts_since = 0;
     return;
   }
-  if (step.drafted > 0) ++like.drafts_since;
+  if (step.drafted > 0) like.drafts_since += right > 0 ? 1 : kMostSincePlain / 4;
   if (like.seconds.count == 0) return;
   Verifying& verifying = verifying_[sequences_bucket(step.decoding)];
   const double share = static_cast<double>(step.drafted) / step.decoding;
-  const double most = 1 + share + kMostAbovePrior, times = std::clamp(seconds / like.seconds.usual, 1 / most, most);
+  const double most = 1 + share + kMostAbovePrior,
+               times = std::clamp(seconds / least_of(like.seconds.values, like.seconds.count), 1 / most, most);
   if (step.drafted == 0) {
     verifying.late.add(times);
     return;

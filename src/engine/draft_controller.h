@@ -82,7 +82,7 @@ class DraftController {
   [[nodiscard]] const Plain* plain(const Step& step) const;
   [[nodiscard]] static double price(const Verifying* verifying, const Step& step);
   void add_chances(const Candidate& candidate);
-  void add_times(const Step& step, double seconds);
+  void add_times(const Step& step, double seconds, int right);
   void account(const Step& step, double proposing, int right);
 
   const bool adaptive_;

@@ -16,7 +16,7 @@ namespace {
 
 using FeatureJson = nlohmann::ordered_json;
 
-constexpr double kNothing = 1e-3;  // of a speed: less is no difference, however steady it was
+constexpr double kNoChange = 1e-3;  // of a speed: less is no difference, however steady it was
 
 using Rate = std::vector<double> TrialRates::*;
 
@@ -121,7 +121,7 @@ std::optional<AsAlone> as_alone(const FeatureReport& report, const Combination& 
 
 std::string together_verdict(const FeatureGain& gain, const AsAlone& alone) {
   const double interplay = std::log(gain.score / alone.score), noise = std::hypot(gain.noise, alone.noise);
-  if (std::abs(interplay) <= std::max(noise, kNothing)) return "as alone";
+  if (std::abs(interplay) <= std::max(noise, kNoChange)) return "as alone";
   return interplay > 0 ? "better than alone" : "worse than alone";
 }
 
@@ -211,7 +211,7 @@ FeatureGain gain_of(std::span<const TrialRates> base, std::span<const TrialRates
 }
 
 std::string FeatureGain::verdict() const {
-  if (std::abs(std::log(score)) <= std::max(noise, kNothing)) return "no difference shown";
+  if (std::abs(std::log(score)) <= std::max(noise, kNoChange)) return "no difference shown";
   return score > 1 ? "helps" : "costs";
 }
 

@@ -21,6 +21,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -98,6 +99,39 @@ class Oracle final : public engine::Proposer {
   const std::vector<Answer>& answers_;
   double right_;
   std::mt19937_64 random_{11};
+};
+
+// Guesses as an oracle, and looks at what it is shown: each token of the text once, the last excepted, with its own
+// residual, which at boundary 0 is its embedding.
+class Witness final : public engine::Proposer {
+ public:
+  Witness(const model::eagle3::Matrix& embedding, const std::vector<Answer>& answers)
+      : embedding_(embedding), oracle_(answers, 0.6) {}
+  [[nodiscard]] std::span<const int> boundaries() const override { return kBoundaries; }
+  void saw(const Text& text, const Residuals& residuals) override {
+    int64_t& seen = seen_[text.id];
+    EXPECT_EQ(residuals.from, seen);
+    seen += residuals.count;
+    EXPECT_LT(seen, std::ssize(text.tokens));
+    std::vector<float> row(static_cast<size_t>(embedding_.cols()));
+    ASSERT_EQ(std::ssize(residuals.values), residuals.count * embedding_.cols());
+    for (int64_t i = 0; i < residuals.count; ++i) {
+      embedding_.decode(text.tokens[static_cast<size_t>(residuals.from + i)], row.data());
+      const auto shown = residuals.values.subspan(static_cast<size_t>(i) * row.size(), row.size());
+      EXPECT_TRUE(std::ranges::equal(shown, row)) << residuals.from << " + " << i;
+    }
+  }
+  void propose(const Text& text, int most, engine::Draft& draft) override {
+    EXPECT_EQ(seen_[text.id], std::ssize(text.tokens) - 1);
+    oracle_.propose(text, most, draft);
+  }
+  void ended(const Text& text) override { seen_.erase(text.id); }
+
+ private:
+  static constexpr std::array<int, 1> kBoundaries = {0};
+  const model::eagle3::Matrix& embedding_;
+  Oracle oracle_;
+  std::map<engine::RequestId, int64_t> seen_;
 };
 
 class Speculation : public testing::TestWithParam<Activations> {
@@ -281,6 +315,25 @@ TEST_P(Speculation, taps_are_the_residuals_of_their_boundaries) {
       }
     }
   }
+}
+
+TEST_P(Speculation, residuals_of_what_was_verified_are_shown_once) {
+  EngineLimits limits = kRoomy;
+  limits.prefix_cache = false;
+  engine::EngineStats stats;
+  const std::vector<Answer> want = answers({.limits = limits, .requests = 7, .tokens = 24}, nullptr, -1, stats);
+  limits.speculation = {.method = DraftMethod::kSuffix, .most_tokens = 7, .adaptive = false};
+  Loaded loaded(*files, engine::step_limits(limits, files->config.dims), GetParam());
+  engine::Loop loop(*loaded.be, loaded.gpt, limits);
+  loop.propose_with(std::make_unique<Witness>(files->head.weights().embedding, want));
+  for (size_t i = 0; i < want.size(); ++i) {
+    loop.add(i + 1, request(i, 24), [](const engine::Event&) {});
+    if (i % 3 == 2)
+      while (!loop.idle()) loop.step();
+  }
+  while (!loop.idle()) loop.step();
+  EXPECT_GT(loop.stats().drafts.accepted, 0);
+  EXPECT_LT(loop.stats().drafts.accepted, loop.stats().drafts.tokens);
 }
 
 TEST_P(Speculation, changes_no_token) { compare({.limits = kRoomy, .requests = 14, .tokens = 24}); }

@@ -23,8 +23,6 @@ using test::expect_error;
 using test::values;
 using TestTarget = test::Eagle3Target;
 
-const fs::path& kData = test::kEagle3Data;
-
 void expect_near(std::span<const float> got, std::span<const float> want, const std::string& of) {
   ASSERT_EQ(got.size(), want.size()) << of;
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-4) << of << ' ' << i;
@@ -34,11 +32,11 @@ class Variant : public testing::TestWithParam<const char*> {};
 
 TEST_P(Variant, computes_what_the_independent_model_does) {
   const TestTarget target;
-  const SafetensorsFile golden(kData / (std::string(GetParam()) + ".safetensors"));
+  const SafetensorsFile golden(test::kEagle3Data / (std::string(GetParam()) + ".safetensors"));
   const auto tokens64 = values<int64_t>(golden, "tokens"), positions = values<int64_t>(golden, "positions");
   const std::vector<int32_t> tokens(tokens64.begin(), tokens64.end());
   const auto residuals = values<float>(golden, "residuals"), logits = values<float>(golden, "logits");
-  const Head head(target.load(kData / GetParam()));
+  const Head head(target.load(test::kEagle3Data / GetParam()));
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
     Cache cache;
@@ -108,8 +106,8 @@ TEST(Eagle3Taps, a_list_that_ends_with_the_number_of_layers_names_boundaries) {
 // A copy of a head with other tensors: `change` may rename or reshape each, or drop it by an empty name.
 void copy_head(const std::string& from, const fs::path& to,
                const std::function<void(checkpoint::TensorSpec& spec)>& change) {
-  fs::copy_file(kData / from / "config.json", to / "config.json", fs::copy_options::overwrite_existing);
-  const SafetensorsFile file(kData / from / "model.safetensors");
+  fs::copy_file(test::kEagle3Data / from / "config.json", to / "config.json", fs::copy_options::overwrite_existing);
+  const SafetensorsFile file(test::kEagle3Data / from / "model.safetensors");
   std::vector<checkpoint::TensorSpec> specs;
   std::vector<std::span<const std::byte>> bytes;
   for (const checkpoint::TensorEntry& entry : file.entries()) {
@@ -129,7 +127,7 @@ TEST(Eagle3Weights, each_tensor_that_is_missing_or_misshapen_or_unknown_is_named
   const TestTarget target;
   const test::ScratchDir dir;
   for (const std::string variant : {"plain", "fc_norm", "two_layers", "norm_before_fc", "speculators"}) {
-    const SafetensorsFile file(kData / variant / "model.safetensors");
+    const SafetensorsFile file(test::kEagle3Data / variant / "model.safetensors");
     for (const checkpoint::TensorEntry& entry : file.entries()) {
       const std::string& name = entry.name;
       const bool optional = name == "embed_tokens.weight" || name == "t2d";
@@ -163,7 +161,7 @@ TEST(Eagle3Weights, each_tensor_that_is_missing_or_misshapen_or_unknown_is_named
 TEST(Eagle3Weights, a_head_of_another_target_is_refused) {
   TestTarget target;
   const auto refused = [&](const char* variant, std::string_view says) {
-    expect_error([&] { static_cast<void>(target.load(kData / variant)); }, Code::kCorrupt, says);
+    expect_error([&] { static_cast<void>(target.load(test::kEagle3Data / variant)); }, Code::kCorrupt, says);
   };
   target.config.dims.vocab = 49;
   refused("plain", "vocab_size: want the model's 49, found 48");
@@ -177,7 +175,7 @@ TEST(Eagle3Weights, a_shared_embedding_must_not_be_quantised) {
   TestTarget target;
   target.weights[0].values.dtype = DType::kU8;
   target.weights[0].format = backend::WeightFormat::kGgmlQ8;
-  expect_error([&] { static_cast<void>(target.load(kData / "fc_norm")); }, Code::kUnsupported,
+  expect_error([&] { static_cast<void>(target.load(test::kEagle3Data / "fc_norm")); }, Code::kUnsupported,
                "has no embedding of its own: want the model's in bf16, f16 or f32, found ggml q8_0");
 }
 

@@ -64,6 +64,11 @@ EngineStats Replicas::stats() const {
     sum.generated_tokens += stats.generated_tokens;
     sum.preemptions += stats.preemptions;
     sum.steps += stats.steps;
+    sum.drafts.drafts += stats.drafts.drafts;
+    sum.drafts.tokens += stats.drafts.tokens;
+    sum.drafts.accepted += stats.drafts.accepted;
+    sum.drafts.places = stats.drafts.places;
+    for (size_t i = 0; i < sum.drafts.accepted_at.size(); ++i) sum.drafts.accepted_at[i] += stats.drafts.accepted_at[i];
   }
   return sum;
 }

@@ -171,6 +171,31 @@ TEST(replicas, many_threads_get_what_each_would_get_alone) {
   while (rig.replicas->stats().running > 0) std::this_thread::yield();  // a snapshot is as old as a step
 }
 
+TEST(replicas, stats_are_the_sum_of_each) {
+  EngineLimits limits = kLimits;
+  limits.speculation = {.method = DraftMethod::kNgram, .adaptive = false};
+  Rig rig(2, limits);
+  const std::vector<int32_t> again = text_of(1, 8);
+  for (uint64_t talk = 0; talk < 8; ++talk) {
+    std::vector<int32_t> prompt = text_of(talk, 20);
+    for (int i = 0; i < 4; ++i) prompt.insert(prompt.end(), again.begin(), again.end());
+    static_cast<void>(rig.ask(prompt, 30));
+  }
+  while (rig.replicas->stats().running > 0) std::this_thread::yield();
+  DraftStats sum;
+  for (const EngineStats& stats : rig.replicas->each()) {
+    sum.drafts += stats.drafts.drafts;
+    sum.tokens += stats.drafts.tokens;
+    sum.accepted_at[0] += stats.drafts.accepted_at[0];
+  }
+  const DraftStats all = rig.replicas->stats().drafts;
+  EXPECT_GT(all.tokens, 0);
+  EXPECT_EQ(all.drafts, sum.drafts);
+  EXPECT_EQ(all.tokens, sum.tokens);
+  EXPECT_EQ(all.accepted_at[0], sum.accepted_at[0]);
+  EXPECT_EQ(all.places, rig.replicas->each()[0].drafts.places);
+}
+
 TEST(replicas, the_second_turn_of_a_conversation_is_read_from_the_cache) {
   Rig rig(3, kLimits);
   for (uint64_t talk = 0; talk < 9; ++talk) {

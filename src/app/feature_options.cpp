@@ -133,8 +133,8 @@ std::string fingerprint(const ServeOptions& o) {
   const engine::SpeculationLimits& s = o.model.speculation;
   const std::string async = o.async_scheduling ? fmt::format("{}", *o.async_scheduling) : "open";
   return text + fmt::format("speculation {} {} {} {} {} {} prefix cache {} async {} priority {} replicas {}",
-                            engine::name_of(s.method), s.most_tokens, s.most_lookup, s.least_lookup, o.model.speculative_model.string(),
-                            static_cast<int>(o.model.tap_reading), o.prefix_cache,
+                            engine::name_of(s.method), s.most_tokens, s.most_lookup, s.least_lookup,
+                            o.model.speculative_model.string(), static_cast<int>(o.model.tap_reading), o.prefix_cache,
                             async, o.by_priority, o.replicas);
 }
 

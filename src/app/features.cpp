@@ -44,11 +44,12 @@ constexpr FeatureValue kSinks[] = {{"on", kUnrounded}, {"off", kRounded}, {"auto
 constexpr FeatureValue kEager[] = {{"false", kUnrounded}, {"true", kUnrounded, kOnCards}};
 constexpr FeatureValue kKv[] = {
     {"auto", kUnrounded}, {"bf16", kUnrounded}, {"f32", kUnrounded}, {"fp8", kRounded}, {"int8", kRounded, kOnCpu}};
-constexpr FeatureValue kSpeculation[] = {{"off", kUnrounded},
-                                         {"auto", kUnrounded, kOfHost},
-                                         {"ngram", kUnrounded, kOfHost},
-                                         {"suffix", kUnrounded, kOfHost},
-                                         {"eagle3", kUnrounded, kOnCpu, "--speculative-model models/nibble-tiny/eagle3"}};
+constexpr FeatureValue kSpeculation[] = {
+    {"off", kUnrounded},
+    {"auto", kUnrounded, kOfHost},
+    {"ngram", kUnrounded, kOfHost},
+    {"suffix", kUnrounded, kOfHost},
+    {"eagle3", kUnrounded, kOnCpu, "--speculative-model models/nibble-tiny/eagle3"}};
 constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOnCpu, "--speculative eagle3"}};
 constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
 constexpr FeatureValue kTapReadings[] = {
@@ -103,8 +104,8 @@ constexpr Feature kFeatures[] = {
     {"speculation", "--speculative", "off", kSpeculation, "run, chat and serve",
      "On a card steps with guesses are not captured, and not measured"},
     {"guesses", "--speculative-tokens", "8", kGuesses, "--speculative"},
-    {"head", "--speculative-model", "none", kHeads, "--speculative eagle3: a directory with an EAGLE-3 head of the model",
-     "No head of gpt-oss was run"},
+    {"head", "--speculative-model", "none", kHeads,
+     "--speculative eagle3: a directory with an EAGLE-3 head of the model", "No head of gpt-oss was run"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},
     {"lookup-max", "--prompt-lookup-max", "5", kLookupMax, "--speculative ngram"},
     {"lookup-min", "--prompt-lookup-min", "2", kLookupMin, "--speculative ngram"},

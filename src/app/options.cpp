@@ -427,8 +427,8 @@ void add_bench(Flags flags, BenchOptions& o) {
       flags.value("--compare", o.compare, "Instead: two results of --json, A.json B.json, row by row").type("A B");
   const Flag method =
       add_copying_speculation(flags, o.speculation,
-                      "Instead: what steps with guesses take, from which acceptance on they pay, and what "
-                      "they give. The proposer named drafts for --speculative-texts");
+                              "Instead: what steps with guesses take, from which acceptance on they pay, and what "
+                              "they give. The proposer named drafts for --speculative-texts");
   flags.group(HelpGroup::kPerformance);
   flags
       .value("--speculative-acceptance", o.acceptance,

@@ -12,6 +12,13 @@
 #include <string>
 #include <vector>
 
+#ifdef __SANITIZE_THREAD__
+// The system's libzmq is not built for ThreadSanitizer, which does not see how its threads wait for each other.
+extern "C" const char* __tsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)
+  return "race:libzmq.so";
+}
+#endif
+
 // A subscriber as the protocol's text has it: three frames (topic, number, MessagePack), and a dealer that asks again.
 namespace nibble::server {
 namespace {

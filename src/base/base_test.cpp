@@ -3,6 +3,7 @@
 #include "base/mmap_file.h"
 #include "base/queue.h"
 #include "base/random.h"
+#include "base/shared_library.h"
 #include "base/tensor.h"
 #include "base/thread_pool.h"
 
@@ -62,6 +63,28 @@ TEST(random, what_nobody_may_guess_differs_each_time) {
   EXPECT_NE(one, two);
   std::array<uint8_t, 257> many{};
   EXPECT_THROW(fill_unguessable(many), Error);
+}
+
+TEST(shared_library, has_its_functions_and_says_what_is_missing) {
+  const SharedLibrary c({.file = "libc.so.6", .name = "libc", .purpose = "for all", .packages = "nothing"});
+  int (*const absolute)(int) = c.find("abs");
+  EXPECT_EQ(absolute(-3), 3);
+  const auto says = [](const auto& act) {
+    try {
+      act();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kUnsupported);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(says([&] { static_cast<void>(c.find("no_such_function")); }),
+            "want a libc that has no_such_function, found an older one: update it");
+  const std::string missing = says([] {
+    SharedLibrary({.file = "libnone.so.9", .name = "libnone", .purpose = "to test", .packages = "apt install none"});
+  });
+  EXPECT_EQ(missing.find("want libnone to test, found none (libnone.so.9"), 0U) << missing;
+  EXPECT_NE(missing.find("). Install it: apt install none"), std::string::npos) << missing;
 }
 
 TEST(thread_pool, covers_every_index_once) {

@@ -1,9 +1,9 @@
 #include "hub/http.h"
 
 #include "base/error.h"
+#include "base/shared_library.h"
 
 #include <curl/curl.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,47 +28,30 @@ constexpr long kConnectSeconds = 20, kStallSeconds = 30;  // without a byte
 constexpr long kHereMilliseconds = 1000;
 constexpr double kFirstWait = 0.5, kLongestWait = 30, kMostPatience = 300;
 
-struct Symbol {
-  void* address;
-  template <class Function>
-  operator Function*() const {  // NOLINT(google-explicit-constructor)
-    return reinterpret_cast<Function*>(address);
-  }
-};
-
 // libcurl's functions, of the system's library: a program that is linked with it asks for Debian's versions of these
 // names, and does not start at all where it is missing.
 struct Curl {
-  void* library = open();
-  decltype(&curl_easy_cleanup) easy_cleanup = find("curl_easy_cleanup");
-  decltype(&curl_easy_getinfo) easy_getinfo = find("curl_easy_getinfo");
-  decltype(&curl_easy_init) easy_init = find("curl_easy_init");
-  decltype(&curl_easy_perform) easy_perform = find("curl_easy_perform");
-  decltype(&curl_easy_reset) easy_reset = find("curl_easy_reset");
-  decltype(&curl_easy_setopt) easy_setopt = find("curl_easy_setopt");
-  decltype(&curl_easy_strerror) easy_strerror = find("curl_easy_strerror");
-  decltype(&curl_free) free = find("curl_free");
-  decltype(&curl_getdate) getdate = find("curl_getdate");
-  decltype(&curl_global_cleanup) global_cleanup = find("curl_global_cleanup");
-  decltype(&curl_global_init) global_init = find("curl_global_init");
-  decltype(&curl_slist_append) slist_append = find("curl_slist_append");
-  decltype(&curl_slist_free_all) slist_free_all = find("curl_slist_free_all");
-  decltype(&curl_url) url = find("curl_url");
-  decltype(&curl_url_cleanup) url_cleanup = find("curl_url_cleanup");
-  decltype(&curl_url_get) url_get = find("curl_url_get");
-  decltype(&curl_url_set) url_set = find("curl_url_set");
-
-  static void* open() {
-    if (void* library = dlopen("libcurl.so.4", RTLD_NOW)) return library;
-    throw Error(Code::kUnsupported,
-                "want libcurl to fetch with, found none ({}). Install it: apt install libcurl4, or dnf install libcurl",
-                dlerror());
-  }
-
-  [[nodiscard]] Symbol find(const char* name) const {
-    if (void* address = dlsym(library, name)) return {address};
-    throw Error(Code::kUnsupported, "want a libcurl that has {}, found an older one: update it", name);
-  }
+  SharedLibrary library{{.file = "libcurl.so.4",
+                         .name = "libcurl",
+                         .purpose = "to fetch with",
+                         .packages = "apt install libcurl4, or dnf install libcurl"}};
+  decltype(&curl_easy_cleanup) easy_cleanup = library.find("curl_easy_cleanup");
+  decltype(&curl_easy_getinfo) easy_getinfo = library.find("curl_easy_getinfo");
+  decltype(&curl_easy_init) easy_init = library.find("curl_easy_init");
+  decltype(&curl_easy_perform) easy_perform = library.find("curl_easy_perform");
+  decltype(&curl_easy_reset) easy_reset = library.find("curl_easy_reset");
+  decltype(&curl_easy_setopt) easy_setopt = library.find("curl_easy_setopt");
+  decltype(&curl_easy_strerror) easy_strerror = library.find("curl_easy_strerror");
+  decltype(&curl_free) free = library.find("curl_free");
+  decltype(&curl_getdate) getdate = library.find("curl_getdate");
+  decltype(&curl_global_cleanup) global_cleanup = library.find("curl_global_cleanup");
+  decltype(&curl_global_init) global_init = library.find("curl_global_init");
+  decltype(&curl_slist_append) slist_append = library.find("curl_slist_append");
+  decltype(&curl_slist_free_all) slist_free_all = library.find("curl_slist_free_all");
+  decltype(&curl_url) url = library.find("curl_url");
+  decltype(&curl_url_cleanup) url_cleanup = library.find("curl_url_cleanup");
+  decltype(&curl_url_get) url_get = library.find("curl_url_get");
+  decltype(&curl_url_set) url_set = library.find("curl_url_set");
 };
 
 const Curl& curl() {

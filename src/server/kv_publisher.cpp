@@ -1,8 +1,8 @@
 #include "server/kv_publisher.h"
 
 #include "base/error.h"
+#include "base/shared_library.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sys/eventfd.h>
@@ -27,41 +27,24 @@ namespace {
 using engine::KvEvent;
 using Value = nlohmann::json;
 
-struct Symbol {
-  void* address;
-  template <class Function>
-  operator Function*() const {  // NOLINT(google-explicit-constructor)
-    return reinterpret_cast<Function*>(address);
-  }
-};
-
 // libzmq's functions, of the system's library, which only who publishes needs.
 struct Zmq {
-  void* library = open();
-  decltype(&zmq_bind) bind = find("zmq_bind");
-  decltype(&zmq_close) close = find("zmq_close");
-  decltype(&zmq_ctx_new) ctx_new = find("zmq_ctx_new");
-  decltype(&zmq_ctx_term) ctx_term = find("zmq_ctx_term");
-  decltype(&zmq_errno) error_number = find("zmq_errno");
-  decltype(&zmq_getsockopt) getsockopt = find("zmq_getsockopt");
-  decltype(&zmq_poll) poll = find("zmq_poll");
-  decltype(&zmq_recv) recv = find("zmq_recv");
-  decltype(&zmq_send) send = find("zmq_send");
-  decltype(&zmq_setsockopt) setsockopt = find("zmq_setsockopt");
-  decltype(&zmq_socket) socket = find("zmq_socket");
-  decltype(&zmq_strerror) strerror = find("zmq_strerror");
-
-  static void* open() {
-    if (void* library = dlopen("libzmq.so.5", RTLD_NOW)) return library;
-    throw Error(Code::kUnsupported,
-                "--kv-events: want libzmq to publish with, found none ({}). Install it: apt install libzmq5, or dnf "
-                "install zeromq",
-                dlerror());
-  }
-  [[nodiscard]] Symbol find(const char* name) const {
-    if (void* address = dlsym(library, name)) return {address};
-    throw Error(Code::kUnsupported, "--kv-events: want a libzmq that has {}, found an older one: update it", name);
-  }
+  SharedLibrary library{{.file = "libzmq.so.5",
+                         .name = "libzmq",
+                         .purpose = "to publish --kv-events with",
+                         .packages = "apt install libzmq5, or dnf install zeromq"}};
+  decltype(&zmq_bind) bind = library.find("zmq_bind");
+  decltype(&zmq_close) close = library.find("zmq_close");
+  decltype(&zmq_ctx_new) ctx_new = library.find("zmq_ctx_new");
+  decltype(&zmq_ctx_term) ctx_term = library.find("zmq_ctx_term");
+  decltype(&zmq_errno) error_number = library.find("zmq_errno");
+  decltype(&zmq_getsockopt) getsockopt = library.find("zmq_getsockopt");
+  decltype(&zmq_poll) poll = library.find("zmq_poll");
+  decltype(&zmq_recv) recv = library.find("zmq_recv");
+  decltype(&zmq_send) send = library.find("zmq_send");
+  decltype(&zmq_setsockopt) setsockopt = library.find("zmq_setsockopt");
+  decltype(&zmq_socket) socket = library.find("zmq_socket");
+  decltype(&zmq_strerror) strerror = library.find("zmq_strerror");
 };
 
 const Zmq& zmq() {
@@ -99,6 +82,7 @@ std::string endpoint_of(const std::string& endpoint, int replica) {
   return fmt::format("{}_{}", endpoint, replica);
 }
 
+constexpr int64_t kMostKeptBytes = int64_t{256} << 20;  // of batches that may be asked for again
 constexpr size_t kNumberBytes = 8;
 using Number = std::array<unsigned char, kNumberBytes>;
 
@@ -245,10 +229,19 @@ struct KvPublisher::Impl {
       batches.swap(told);
     }
     for (const std::vector<KvEvent>& events : batches) {
-      kept.push_back({next, kv_batch(events, now(), o)});
-      if (std::ssize(kept) > o.kept_batches) kept.pop_front();
-      send(live, {o.topic, view(big_endian(next)), kept.back().bytes});
+      std::string bytes = kv_batch(events, now(), o);
+      send(live, {o.topic, view(big_endian(next)), bytes});
+      if (replay) keep(next, std::move(bytes));
       ++next;
+    }
+  }
+
+  void keep(int64_t number, std::string bytes) {
+    kept_bytes += std::ssize(bytes);
+    kept.push_back({number, std::move(bytes)});
+    while (std::ssize(kept) > o.kept_batches || kept_bytes > kMostKeptBytes) {
+      kept_bytes -= std::ssize(kept.front().bytes);
+      kept.pop_front();
     }
   }
 
@@ -275,9 +268,10 @@ struct KvPublisher::Impl {
   const int told_fd;          // readable: something was told
   std::mutex mutex;           // guards told
   std::vector<std::vector<KvEvent>> told;
-  std::deque<Kept> kept;  // the thread's
-  int64_t next = 0;       // number of the next batch
-  std::jthread thread;    // last: it uses all of the above
+  std::deque<Kept> kept;  // the thread's, and its bytes
+  int64_t kept_bytes = 0;
+  int64_t next = 0;     // number of the next batch
+  std::jthread thread;  // last: it uses all of the above
 };
 
 KvPublisher::KvPublisher(const KvPublishOptions& options) : impl_(std::make_unique<Impl>(options)) {}

@@ -19,7 +19,7 @@ struct KvPublishOptions {
   int replica = 0;                // vLLM's data-parallel rank
   int64_t window = 0;             // of the sliding layers, in tokens
   bool maps = false;              // events as maps with the fields' names, as newer vLLM sends them; else as arrays
-  int64_t kept_batches = 10'000;  // for who asks again; at least 1
+  int64_t kept_batches = 10'000;  // for who asks again; of 256 MB at most
   int most_unsent = 100'000;      // ZMQ_SNDHWM: of a subscriber that is slow; what is more is lost to it
 };
 

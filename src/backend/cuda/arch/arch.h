@@ -60,7 +60,7 @@ struct ExpertsPlan {
   // Of both; in codes: rounded by who makes them, and not by_place.
   InputType input = InputType::kF16;
 };
-struct ExpertsKernel {
+struct ExpertsGemm {
   std::optional<ExpertsPlan> (*serve)(const ExpertsShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool by_place = false;  // x and u lie in panels, a row per place (GroupArgs); else x has a row per token, u per pair
@@ -93,7 +93,7 @@ struct Arch {
   bool (*runs_on)(const DeviceFacts&) = nullptr;
   GemmKernel gemm{};
   SplitGemmKernel split_gemm{};
-  ExpertsKernel experts{};
+  ExpertsGemm experts_gemm{};
   PrefillKernel prefill{};
   PeakKernel peak{};
   std::optional<Tuned> tuned{};  // none: nothing was measured on it, and the next one's holds
@@ -110,7 +110,7 @@ struct Launchers {
   std::string_view of;
   decltype(GemmKernel::launch) gemm = nullptr;
   decltype(SplitGemmKernel::launch) split_gemm = nullptr;
-  decltype(ExpertsKernel::launch) experts = nullptr;
+  decltype(ExpertsGemm::launch) experts_gemm = nullptr;
   decltype(PrefillKernel::launch) prefill = nullptr;
   decltype(PeakKernel::launch) peak = nullptr;
 };

@@ -5,6 +5,7 @@
 #include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/program/program.h"
+#include "backend/dims_testing.h"
 
 #include <gtest/gtest.h>
 
@@ -48,7 +49,7 @@ TEST(arch, a_card_has_its_own_architecture_before_the_neutral_one) {
 
 TEST(arch, block_scaled_products_take_codes_of_whole_pairs_of_blocks) {
   const auto serves = [](Activations activations, int64_t inter) {
-    return sm121().experts.serve(
+    return sm121().experts_gemm.serve(
         {.hidden = 2880, .inter = inter, .pairs = 8192, .experts = 128, .activations = activations}, kSpark);
   };
   for (const Activations format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4})
@@ -101,10 +102,10 @@ TEST(arch, scales_too_wide_for_f16_are_left_to_the_neutral_kernels) {
       .rows = 5120, .cols = 2880, .tokens = 300, .packing = layout::Packing::kMxfp4, .wide_scales = true};
   EXPECT_FALSE(sm90().gemm.serve(shape, kHopper).has_value());
   EXPECT_TRUE(neutral().gemm.serve(shape, kHopper).has_value());
-  EXPECT_FALSE(
-      sm90()
-          .experts.serve({.hidden = 2880, .inter = 2880, .pairs = 4000, .experts = 128, .wide_scales = true}, kHopper)
-          .has_value());
+  EXPECT_FALSE(sm90()
+                   .experts_gemm
+                   .serve({.hidden = 2880, .inter = 2880, .pairs = 4000, .experts = 128, .wide_scales = true}, kHopper)
+                   .has_value());
 }
 
 TEST(arch, block_scaled_experts_read_a_byte_and_a_32nd_of_each_activation) {
@@ -167,20 +168,10 @@ TEST(arch, a_made_up_one_is_asked_first_and_its_kernel_is_launched) {
   const Card card(kFakeCard, {sm90(), fake(), neutral()});
   ASSERT_EQ(names(card), (std::vector<std::string>{"fake", "neutral"}));
   EXPECT_EQ(card.tuned().grouped_pairs, 1);
-  const BackendConfig config{.dims = {.layers = 2,
-                                      .hidden = 2880,
-                                      .heads = 64,
-                                      .kv_heads = 8,
-                                      .head_dim = 64,
-                                      .inter = 2880,
-                                      .experts = 128,
-                                      .topk = 4,
-                                      .vocab = 201088,
-                                      .sliding_window = 128,
-                                      .max_context = 4096},
-                             .layer_kinds = {LayerKind::kSliding, LayerKind::kFull},
-                             .rope_inv_freq = {},
-                             .dense = {}};
+  Dims dims = kDims120b;
+  dims.layers = 2;
+  const BackendConfig config{
+      .dims = dims, .layer_kinds = {LayerKind::kSliding, LayerKind::kFull}, .rope_inv_freq = {}, .dense = {}};
   const std::vector<Row> rows = {{0, 300, 300}};
   const Program program =
       make_program({.config = config, .run = {}, .step = {.rows = rows, .logit_rows = 1}, .card = card});

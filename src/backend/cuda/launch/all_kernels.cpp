@@ -54,14 +54,18 @@ KernelTable all_kernels() {
 
 std::vector<Arch> built_architectures() {
   constexpr Launchers kLaunchers[] = {
-      {.of = "neutral", .gemm = any_gemm, .experts = any_gemm, .prefill = any_attend_prefill, .peak = any_peak_mma},
+      {.of = "neutral",
+       .gemm = any_gemm,
+       .experts_gemm = any_gemm,
+       .prefill = any_attend_prefill,
+       .peak = any_peak_mma},
       {.of = "sm90",
        .gemm = sm90_gemm,
        .split_gemm = sm90_split_gemm,
-       .experts = sm90_gemm,
+       .experts_gemm = sm90_gemm,
        .prefill = sm90_attend_prefill,
        .peak = sm90_peak_wgmma},
-      {.of = "sm121", .gemm = sm121_mx_gemm, .experts = sm121_mx_gemm, .peak = sm121_peak_mx},
+      {.of = "sm121", .gemm = sm121_mx_gemm, .experts_gemm = sm121_mx_gemm, .peak = sm121_peak_mx},
   };
   return with_launchers(architectures(), kLaunchers);
 }

@@ -58,8 +58,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
   const MoeKernel kernel = choose_moe(config, run);
   const bool gemms = kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemm;
   for (const Arch& arch : card.arches) {
-    if (!gemms || arch.experts.serve == nullptr) continue;
-    const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, card.facts);
+    if (!gemms || arch.experts_gemm.serve == nullptr) continue;
+    const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, card.facts);
     if (plan && in_codes(plan->input)) return;
   }
   throw Error(
@@ -102,8 +102,8 @@ bool multiplies_codes(MoeKernel kernel, const Dims& d, const Card& card) {
                            .experts = d.experts,
                            .activations = Activations::kMxfp8};
   for (const Arch& arch : card.arches) {
-    if (!arch.gemm.codes || arch.experts.serve == nullptr) continue;
-    const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, card.facts);
+    if (!arch.gemm.codes || arch.experts_gemm.serve == nullptr) continue;
+    const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, card.facts);
     if (plan && in_codes(plan->input)) return true;
   }
   return false;

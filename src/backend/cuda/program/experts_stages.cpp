@@ -36,10 +36,10 @@ void Maker::choose_experts() {
                            .wide_scales = args_.wide_scales,
                            .tile_tokens = tokens_of(args_.run.moe_tile)};
   for (const Arch& arch : args_.card.arches) {
-    if (arch.experts.serve == nullptr) continue;
-    const std::optional<ExpertsPlan> plan = arch.experts.serve(shape, args_.card.facts);
+    if (arch.experts_gemm.serve == nullptr) continue;
+    const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, args_.card.facts);
     if (!plan) continue;
-    experts_ = arch.experts;
+    experts_ = arch.experts_gemm;
     experts_plan_ = *plan;
     return;
   }

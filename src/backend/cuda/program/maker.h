@@ -290,7 +290,7 @@ class Maker {
   const Tuned tuned_;
   const GemvDevice gemv_;
   CostModel cost_;
-  ExpertsKernel experts_{};  // on GEMMs
+  ExpertsGemm experts_{};
   ExpertsPlan experts_plan_;
   PrefillKernel prefill_{};
   Kernel prefill_kernel_;

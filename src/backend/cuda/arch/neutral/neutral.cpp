@@ -35,7 +35,7 @@ Arch neutral() {
   return {.name = "neutral",
           .runs_on = [](const DeviceFacts&) { return true; },
           .gemm = {.serve = serve_gemm},
-          .experts = {.serve = serve_experts},
+          .experts_gemm = {.serve = serve_experts},
           .prefill = {.serve = serve_prefill, .plan = plan_prefill, .tile_tokens = kPrefillTokens, .codes = true},
           .peak = {.of = "f16 (mma.sync)"},
           // On an H100 as sm_80, 120b: with 16 pairs an expert the GEMMs take 677 us and `grouped` 957, with 8

@@ -13,7 +13,7 @@ void emulated_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& 
 [[nodiscard]] inline Arch sm121_emulated() {
   Arch arch = sm121();
   arch.runs_on = [](const DeviceFacts&) { return true; };
-  arch.gemm.launch = arch.experts.launch = emulated_mx_gemm;
+  arch.gemm.launch = arch.experts_gemm.launch = emulated_mx_gemm;
   return arch;
 }
 

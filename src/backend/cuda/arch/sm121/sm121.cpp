@@ -40,7 +40,7 @@ Arch sm121() {
       .name = "sm121",
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
       .gemm = {.serve = serve_sm121_dense, .codes = true},
-      .experts = {.serve = serve_sm121_experts},
+      .experts_gemm = {.serve = serve_sm121_experts},
       .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .exact16 = false},
   };  // not tuned: nobody has measured
 }

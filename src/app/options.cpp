@@ -252,7 +252,7 @@ void add_chat(Flags flags, ChatOptions& o) {
                                       {"medium", text::ReasoningEffort::kMedium},
                                       {"high", text::ReasoningEffort::kHigh}}},
                                     "Effort told to the model");
-  flags.turn("--show-reasoning", o.show_reasoning, "Show the reasoning as it arrives, not one line of it");
+  flags.turn("--show-reasoning", o.show_reasoning, "Show the reasoning as it arrives");
   o.history = history_path();
   flags.group(HelpGroup::kExpert);
   flags.turn("!--no-history", o.keeps_history, "Do not keep what is typed in a file, nor read it");

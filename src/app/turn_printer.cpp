@@ -38,6 +38,7 @@ void TurnPrinter::on(const text::MessageEnded&) {
   if (!setup_.prints) return;
   terminal_.end_progress();
   if (folds()) {
+    if (!terminal_.on_terminal()) return;  // a pipe gets the answer
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started_;
     terminal_.print(terminal_.dim(fmt::format("thought for {:.1f} s, {} tokens", took.count(), tokens_)) + "\n");
   } else {
@@ -47,8 +48,7 @@ void TurnPrinter::on(const text::MessageEnded&) {
 
 bool TurnPrinter::folds() const {
   const text::Message& m = messages_.back();
-  return setup_.prints && !setup_.shows_reasoning && terminal_.on_terminal() && m.channel == text::kAnalysisChannel &&
-         !m.recipient;
+  return !setup_.shows_reasoning && m.channel == text::kAnalysisChannel && !m.recipient;
 }
 
 void TurnPrinter::show(const std::string& text) {

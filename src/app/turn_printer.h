@@ -17,7 +17,7 @@ class TurnPrinter {
  public:
   struct Setup {
     bool prints = true;
-    bool shows_reasoning = false;  // on a terminal: as it arrives, not one line that tells of it
+    bool shows_reasoning = false;  // as it arrives; else a terminal gets one line that tells of it, a pipe nothing
   };
   TurnPrinter(Terminal& terminal, const Setup& setup) : terminal_(terminal), setup_(setup) {}
 

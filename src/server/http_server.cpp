@@ -151,7 +151,11 @@ void HttpServer::Impl::listen() {
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(kBacklog, error);
   if (error) {
-    throw Error(Code::kIo, "cannot listen on {} port {}: {}", options.host, options.port, error.message());
+    const std::string_view next =
+        error == boost::asio::error::address_in_use
+            ? "; another program has it: stop that one, or take another --port (0: any free one)"
+            : "";
+    throw Error(Code::kIo, "cannot listen on {} port {}: {}{}", options.host, options.port, error.message(), next);
   }
   port = acceptor.local_endpoint().port();
 }

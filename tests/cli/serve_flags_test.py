@@ -208,7 +208,7 @@ class Flags(Case):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
-            self.refused(5, "serve", TINY, "--port", taken.getsockname()[1], says="cannot listen")
+            self.refused(5, "serve", TINY, "--port", taken.getsockname()[1], says="take another --port")
 
 
 # Variables of vLLM's and FlashInfer's: a value, and the flag and its value, or None where a line says that there is no effect.

@@ -1,4 +1,4 @@
-// What the CUDA backend launches is what its plan says, kernel by kernel: its host code runs here over launchers that
+// What the CUDA backend launches is what its program says, by kernel: its host code runs here over launchers that
 // only count (backend/cuda/emulation), so that neither a card nor CUDA is needed. And what it says of cards that it
 // cannot use.
 

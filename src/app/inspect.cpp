@@ -142,7 +142,7 @@ int execute(const InspectOptions& asked) {
   options.model = with_files(asked.model, terminal);
   const auto [config, notes] = open_config(options.model);
   if (options.plan) {
-    return plan(options, config, terminal);
+    return inspect_plan(options, config, terminal);
   }
   const auto [rows, numbers] = inspect(options, config);
   for (const std::string& note : notes) terminal.note(note);

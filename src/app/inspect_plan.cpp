@@ -300,7 +300,7 @@ std::string text(const Json& plan, Terminal& terminal) {
 
 }  // namespace
 
-int plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal& terminal) {
+int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal& terminal) {
   InspectOptions options = asked;
   if (asked.model.run.ranks.count > 1 && asked.model.run.backend == BackendKind::kCuda)
     return plan_of_cards(asked, config, terminal);

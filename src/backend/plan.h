@@ -1,6 +1,6 @@
 #pragma once
-// What will run for a step, before it runs: for people, and for tests of choices that need no device. Pure. On a card
-// the program itself (cuda/program); on the CPU a description of it (cpu/plan.h).
+// What will run for a step, before it runs: what `inspect --plan` prints. Pure. On a card the program itself
+// (cuda/program); on the CPU a description of it (cpu/plan.h). Not how one kernel cuts its work, as GemmPlan is.
 
 #include "backend/cost.h"
 #include "backend/stage.h"

@@ -1,6 +1,6 @@
 #pragma once
 // The tensors of a gpt-oss GGUF file: all must be there and nothing else (llama.cpp src/models/openai-moe.cpp). Rows of
-// q and k are in the order of Hugging Face's (rope turns halves); gate and up are apart.
+// q and k are in the order of Hugging Face's (rope rotates d with d + head_dim / 2); gate and up are apart.
 
 #include "backend/weights.h"
 #include "checkpoint/gguf.h"

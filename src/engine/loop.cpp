@@ -122,7 +122,7 @@ void Loop::fail_all(const std::exception& why) {
 }
 
 void Loop::step() {
-  const auto planned = now_();
+  const auto scheduled = now_();
   if (flight_ && limits_.async_scheduling && speculation_)
     speculation_->look_ahead(scheduler_.running(), scheduler_.room_for_drafts());
   const bool drafts_wait = flight_ && limits_.async_scheduling &&
@@ -143,7 +143,7 @@ void Loop::step() {
   make_masks(*batch);
   std::optional<Flight> next = enqueue(*batch);
   if (next) {
-    next->planned = planned;
+    next->scheduled = scheduled;
     next->proposing = proposing;
     // Of steps without drafts those count that are enqueued as all would be, or that drafts held up.
     if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
@@ -294,7 +294,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
                 .taps = {},
                 .work = work_of(batch),
                 .step = {},
-                .planned = now,
+                .scheduled = now,
                 .began = now,
                 .proposing = 0,
                 .waited_for = measured_};
@@ -351,7 +351,7 @@ void Loop::read_flight() {
   const auto now = now_();
   const auto last_end = std::exchange(last_end_, now);
   pace_.took(flight.work, seconds(std::max(flight.began, last_end), now));
-  if (speculation_) judge_drafts(flight, seconds(std::max(flight.planned, last_end), now));
+  if (speculation_) judge_drafts(flight, seconds(std::max(flight.scheduled, last_end), now));
   for (const Flight::Row& row : flight.rows) {
     --row.sequence->steps_in_flight;
     drop_if_done(*row.sequence);

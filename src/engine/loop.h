@@ -79,7 +79,7 @@ class Loop {
     model::Taps taps;  // for who guesses from them
     Pace::Work work;
     std::optional<DraftController::Step> step;  // without prompts, and as steps of its kind are run
-    Sequence::Time planned, began;
+    Sequence::Time scheduled, began;
     double proposing = 0;     // seconds of the host for drafts, while no other step ran
     bool waited_for = false;  // before another is enqueued
   };
@@ -111,7 +111,7 @@ class Loop {
   std::unique_ptr<Speculation> speculation_;  // null: off
   const Now now_;
   Sequence::Time last_end_{};  // of a step
-  bool measured_ = false;      // the step planned is one that Pace asked for
+  bool measured_ = false;      // the step scheduled is one that Pace asked for
   StepBuilder builder_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::optional<Flight> flight_;

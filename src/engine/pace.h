@@ -49,7 +49,7 @@ class Pace {
 
   const Rule rule_;
   std::array<Decode, kBuckets> decodes_{};
-  bool above_ = false;  // the step was planned above the target: the next is below
+  bool above_ = false;  // the step was scheduled above the target: the next is below
   int asked_ = -1;      // the bucket that budget() wants to see; -1: none
   // Sums over steps with prompts, the older ones fading, of (1, tokens, keys), each divided by its seconds.
   std::array<std::array<double, 3>, 3> products_{};

@@ -6,6 +6,10 @@
 // ended, which it had not filled. Pages that are full of tokens never change once they are in the tree, so any number
 // of sequences may share them; a tail is handed over to the one sequence that goes on from its end. A sequence that
 // shares only the beginning of a page gets a copy.
+//
+// Which sliding pages stay: those in the window of a sequence that runs; of the others as many as there is room for.
+// The first to go are cold, inside a text. Hot ones go last: the window before the end of a prompt, before the end of a
+// sequence, and before a length that was resumed from.
 
 #include "engine/kv_events.h"
 #include "engine/pages.h"

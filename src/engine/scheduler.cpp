@@ -58,11 +58,11 @@ Batch& Scheduler::schedule(Flight flight, const PromptBudget& budget) {
     cache_.insert(s->settled(), s->pages);
     cache_.slide(s->computed, s->pages);
   }
-  // By index: planning for one may preempt those behind it.
+  // By index: adding one may preempt those behind it.
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (left_of(*running_[i]) == 1) plan(*running_[i], left_);
+    if (left_of(*running_[i]) == 1) add_row(*running_[i], left_);
   }
-  if (budget.any()) plan_prompts(budget);
+  if (budget.any()) add_prompts(budget);
   return batch_;
 }
 
@@ -111,7 +111,7 @@ int64_t Scheduler::most_tokens(const Sequence& s, const Room& room) const {
 }
 
 // Puts tokens of it into the batch, as many as room and pages allow. False: none.
-bool Scheduler::plan(Sequence& s, const Room& room) {
+bool Scheduler::add_row(Sequence& s, const Room& room) {
   const int64_t left = left_of(s), all = s.computed + left;
   int64_t to = s.computed + most_tokens(s, room);
   const int64_t scores = s.to_score();
@@ -189,7 +189,7 @@ void Scheduler::unseat(Sequence& s, std::span<const int32_t> settled) {
 }
 
 // The shortest first. The one whose turn it is has a quarter to itself, and what the others leave.
-void Scheduler::plan_prompts(const PromptBudget& budget) {
+void Scheduler::add_prompts(const PromptBudget& budget) {
   budget_ = budget;
   left_.cost = budget.most;
   left_.least = budget.least;
@@ -212,9 +212,9 @@ void Scheduler::plan_prompts(const PromptBudget& budget) {
                     .cost = left_.cost - reserved.cost,
                     .least = left_.least - reserved.least};
     if (s->running) {
-      plan(*s, room);
+      add_row(*s, room);
     } else if (!closed_) {
-      admit_and_plan(*s, room);
+      admit_and_add(*s, room);
     }
   }
 }
@@ -264,7 +264,7 @@ const Sequence* Scheduler::admit_first() {
 }
 
 // A prompt whose turn it is not: admitted if it gets tokens at once and its pages are free without the prefix cache.
-void Scheduler::admit_and_plan(Sequence& s, const Room& room) {
+void Scheduler::admit_and_add(Sequence& s, const Room& room) {
   if (most_tokens(s, room) < 1 || room.logit_rows < 1) return;
   if (!running_.empty() && pages_for(static_cast<int64_t>(s.tokens.size()) + 1) > spare_pages()) {
     closed_ = true;  // the others are longer
@@ -272,7 +272,7 @@ void Scheduler::admit_and_plan(Sequence& s, const Room& room) {
   }
   if (!admit(s, room)) return;
   const Preempt usual = std::exchange(preempt_, Preempt::kNever);
-  if (!plan(s, room)) {
+  if (!add_row(s, room)) {
     unseat(s, s.settled());
     add(s);
     closed_ = true;

@@ -99,19 +99,19 @@ class Scheduler {
 
   [[nodiscard]] int64_t left_of(const Sequence& sequence) const;
   [[nodiscard]] bool is_reading(const Sequence& sequence) const { return left_of(sequence) > 1; }
-  bool plan(Sequence& sequence, const Room& room);
+  bool add_row(Sequence& sequence, const Room& room);
   [[nodiscard]] int64_t most_tokens(const Sequence& sequence, const Room& room) const;
   [[nodiscard]] int64_t grow(Sequence& sequence, int64_t length);
   bool preempt_after(const Sequence& than);
 
   void unseat(Sequence& sequence, std::span<const int32_t> settled);
 
-  void plan_prompts(const PromptBudget& budget);
+  void add_prompts(const PromptBudget& budget);
   void gather_prompts(const Sequence* admitted);
   [[nodiscard]] Sequence* first_reading() const;
   [[nodiscard]] Room quarter_for(const Sequence& first) const;
   [[nodiscard]] const Sequence* admit_first();
-  void admit_and_plan(Sequence& sequence, const Room& room);
+  void admit_and_add(Sequence& sequence, const Room& room);
   [[nodiscard]] bool admit(Sequence& sequence, const Room& room);
   [[nodiscard]] bool may_begin(const Sequence& sequence, const Room& room) const;
   [[nodiscard]] int64_t spare_pages() const;

@@ -83,7 +83,7 @@ TEST(scheduler, the_queue_is_served_in_order_up_to_the_limit) {
   EXPECT_EQ(house.step(), (Rows{{1, 1}, {3, 1}, {4, 1}, {5, 10}}));
 }
 
-TEST(scheduler, a_row_of_logits_is_planned_for_every_draw) {
+TEST(scheduler, a_row_of_logits_is_scheduled_for_every_draw) {
   House house({.max_context = 1000, .max_sequences = 4, .max_tokens = 100, .max_logit_rows = 2});
   for (int i = 0; i < 3; ++i) house.add(10);
   EXPECT_EQ(house.step(), (Rows{{1, 10}, {2, 10}}));
@@ -100,7 +100,7 @@ TEST(scheduler, a_token_in_flight_can_be_computed_before_it_is_known) {
   EXPECT_TRUE(next.rows[0].draws);
 }
 
-TEST(scheduler, nothing_is_planned_past_max_tokens_or_the_context) {
+TEST(scheduler, nothing_is_scheduled_past_max_tokens_or_the_context) {
   House house(kLimits);
   Sequence& s = house.add(10, 1);
   house.scheduler.enqueued(house.scheduler.schedule(Flight::kNone));
@@ -146,7 +146,7 @@ TEST(scheduler, who_gives_way_leaves_the_batch) {
   Sequence& old = house.add(60, 200);
   Sequence& late = house.add(60, 200);
   while (late.tokens.size() < 100) house.step();
-  old.tokens.resize(old.tokens.size() + 150, 3);  // is behind: planned after those that decode
+  old.tokens.resize(old.tokens.size() + 150, 3);  // is behind: scheduled after those that decode
   while (house.scheduler.preemptions() == 0) {
     EXPECT_LE(old.computed, 192);
     house.step();

@@ -35,14 +35,14 @@ struct Sequence {
   SequencePages pages;
   int64_t computed = 0;     // tokens whose keys and values are in the cache, or will be when what is enqueued has run
   int pending = 0;          // tokens drawn by steps in flight and not read yet, those behind guesses not counted; at
-                            // most 1 when a step is planned
+                            // most 1 when a step is scheduled
   int32_t pending_row = 0;  // its row of that step's logits
   int64_t scored = 0;       // prompt tokens whose successor's logprobs are delivered or enqueued
   int steps_in_flight = 0;
   bool ended = false;  // Finished is sent; waits for the steps in flight only
 
-  // Guesses of the tokens after those known, which the step that is planned or in flight verifies; and the masks of its
-  // draws: one more than guesses, an empty one for none.
+  // Guesses of the tokens after those known, which the step that is scheduled or in flight verifies; and the masks of
+  // its draws: one more than guesses, an empty one for none.
   Draft draft;
   std::vector<std::vector<uint32_t>> masks;
   DraftRates draft_rates;

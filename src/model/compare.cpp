@@ -11,7 +11,7 @@ namespace {
 
 using backend::Slot;
 
-// What a stage has just written, or makes sure of: some backends choose experts where they multiply, or turn q where
+// What a stage has just written, or makes sure of: some backends choose experts where they multiply, or rotate q where
 // they make it.
 std::span<const Slot> slots_of(Stage stage) {
   static constexpr Slot kResidual[] = {Slot::kResidual};

@@ -55,7 +55,7 @@ void validate_dims(const backend::Dims& d, const Checks& checks, const ConfigKey
   checks.require(d.heads % d.kv_heads == 0, Code::kCorrupt, keys.heads,
                  fmt::format("want a multiple of {} = {}, found {}", keys.kv_heads, d.kv_heads, d.heads));
   checks.require(d.head_dim % 2 == 0, Code::kUnsupported, keys.head_dim,
-                 fmt::format("want an even number (rope turns pairs), found {}", d.head_dim));
+                 fmt::format("want an even number (rope rotates pairs), found {}", d.head_dim));
   checks.require(d.topk <= d.experts, Code::kCorrupt, keys.topk,
                  fmt::format("want at most {} = {}, found {}", keys.experts, d.experts, d.topk));
 }

@@ -67,7 +67,7 @@ TEST(config, refuses_shapes_that_no_format_holds) {
   expect_invalid([](ModelConfig& c) { c.dims.inter = 33; }, Code::kUnsupported,
                  "the model: intermediate_size: want a multiple of 32 (MXFP4 blocks), found 33");
   expect_invalid([](ModelConfig& c) { c.dims.head_dim = 45; }, Code::kUnsupported,
-                 "the model: head_dim: want an even number (rope turns pairs), found 45");
+                 "the model: head_dim: want an even number (rope rotates pairs), found 45");
 }
 
 TEST(config, refuses_contradictions) {

@@ -17,8 +17,9 @@ RopeTable plain_rope(double theta, int64_t head_dim) {
 RopeTable llama3_rope(const Llama3Rope& rope, int64_t head_dim) {
   RopeTable table = plain_rope(rope.theta, head_dim);
   for (float& freq : table.inv_freq) {
-    const double turns = static_cast<double>(rope.original_context) * freq / (2 * std::numbers::pi);
-    const double keep = std::clamp((turns - rope.low_turns) / (rope.high_turns - rope.low_turns), 0.0, 1.0);
+    const double rotations = static_cast<double>(rope.original_context) * freq / (2 * std::numbers::pi);
+    const double keep =
+        std::clamp((rotations - rope.low_rotations) / (rope.high_rotations - rope.low_rotations), 0.0, 1.0);
     freq = static_cast<float>(freq * keep + freq / rope.factor * (1 - keep));
   }
   return table;
@@ -26,7 +27,7 @@ RopeTable llama3_rope(const Llama3Rope& rope, int64_t head_dim) {
 
 RopeTable yarn_rope(const RopeConfig& rope, int64_t head_dim) {
   const int64_t half = head_dim / 2;
-  // The dimension whose wave turns `rotations` times within the original context.
+  // The dimension whose wave has `rotations` rotations within the original context.
   const auto dim_of = [&](double rotations) {
     return static_cast<double>(half) *
            std::log(static_cast<double>(rope.original_context) / (rotations * 2 * std::numbers::pi)) /

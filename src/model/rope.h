@@ -1,5 +1,5 @@
 #pragma once
-// Rotary frequencies: what each pair of dimensions turns by, per position.
+// Rotary frequencies: by what angle each pair of dimensions rotates, per position.
 
 #include "model/config.h"
 
@@ -19,10 +19,10 @@ struct RopeTable {
 // RotaryEmbedding); rounded to float where it and transformers round.
 [[nodiscard]] RopeTable yarn_rope(const RopeConfig& rope, int64_t head_dim);
 
-// Llama 3's stretching: waves that turn less than low_turns times in the original context are slowed by the factor,
-// those above high_turns are kept (transformers/modeling_rope_utils.py, _compute_llama3_parameters).
+// Llama 3's stretching: waves of fewer than low_rotations in the original context are slowed by the factor,
+// those of more than high_rotations are kept (transformers/modeling_rope_utils.py, _compute_llama3_parameters).
 struct Llama3Rope {
-  double theta = 500000, factor = 8, low_turns = 1, high_turns = 4;
+  double theta = 500000, factor = 8, low_rotations = 1, high_rotations = 4;
   int64_t original_context = 8192;
 };
 [[nodiscard]] RopeTable llama3_rope(const Llama3Rope& rope, int64_t head_dim);

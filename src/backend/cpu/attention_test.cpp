@@ -182,7 +182,7 @@ TEST(cpu_attention, ranges_windows_and_blocks_match_double) {
 }
 
 // kv_half_byte_testing.h in the cache: a code is two values of a token; scales are [blocks, kPageTokens] of a page.
-struct HalfByteRow {
+struct HalfByteKvRow {
   static constexpr int kValues = 2;
   static constexpr KvOperand kOperand = KvOperand::kNone;
   static constexpr float kUnit = 1;
@@ -209,7 +209,7 @@ struct HalfByteRow {
     return half_byte_value(static_cast<uint8_t>(code), scale(page, at, d / kHalfByte.block));
   }
 };
-constexpr KvFormat kHalfByteFormat = format_of<HalfByteRow>(kHalfByte);
+constexpr KvFormat kHalfByteFormat = format_of<HalfByteKvRow>(kHalfByte);
 
 TEST(cpu_attention, a_cache_of_half_byte_rows_matches_double) {
   for (const int64_t heads : {2, 16}) {
@@ -238,8 +238,8 @@ TEST(cpu_attention, a_page_of_half_byte_rows_is_34_bytes_a_token_and_moves_whole
   cache.copy(1, 2);
   for (const int64_t head : {0, 1}) {
     std::vector<float> keys(64 * kPageTokens), values(keys);
-    widen_rows<HalfByteRow>({cache.keys(2, head), kPageTokens, 0, 64, false, keys.data()});
-    widen_rows<HalfByteRow>({cache.values(2, head), 64, 0, kPageTokens, true, values.data()});
+    widen_rows<HalfByteKvRow>({cache.keys(2, head), kPageTokens, 0, 64, false, keys.data()});
+    widen_rows<HalfByteKvRow>({cache.values(2, head), 64, 0, kPageTokens, true, values.data()});
     std::vector<float> want_k(k.begin() + 64 * head, k.begin() + 64 * head + 64);
     std::vector<float> want_v(v.begin() + 64 * head, v.begin() + 64 * head + 64);
     round_half_bytes(want_k);

@@ -84,8 +84,8 @@ RopeTable rope_of(const Eagle3Config& c) {
     case Eagle3Rope::kLlama3:
       return llama3_rope({.theta = c.rope_theta,
                           .factor = c.rope_factor,
-                          .low_turns = c.rope_low_freq_factor,
-                          .high_turns = c.rope_high_freq_factor,
+                          .low_rotations = c.rope_low_freq_factor,
+                          .high_rotations = c.rope_high_freq_factor,
                           .original_context = c.rope_original_context},
                          c.head_dim);
     case Eagle3Rope::kYarn:

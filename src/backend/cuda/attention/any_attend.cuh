@@ -30,7 +30,7 @@ struct TileRows {
   }
 };
 
-// q · key over head_dim; the key's row is as aligned as KvRow's load wants it.
+// q · key over head_dim; the key's row is as aligned as PageRow's load wants it.
 template <class Row>
 __device__ float dot_key(const float* q, const TileRows<Row>& keys, int key, int head_dim) {
   float sum = 0;
@@ -88,7 +88,7 @@ struct AttendShared {
 
 // attend: out = Σ_j p_j v_j, p = softmax([q · k_j / sqrt(head_dim), sink]), the sink without a value; j from
 //         max(0, position - window + 1) to position                                       source: torch/model.py sdpa
-// q, out f32 [tokens, heads, head_dim]     sinks bf16 [heads]     keys, values of any type, as KvRow says
+// q, out f32 [tokens, heads, head_dim]     sinks bf16 [heads]     keys, values of any type, as PageRow says
 // grid one CTA of 4 warps per (head, token); warps take tiles of 32 keys in turn and meet at the end bytes
 // heads * keys * 2 rows per token, from L2 for all but the first of a group of heads flops 4 * heads
 // * keys * head_dim per token     rounding: f32, order fixed by the first and last key

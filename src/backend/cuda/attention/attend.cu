@@ -27,7 +27,7 @@ void any_attend(const AttendLaunch& args, const Launch& on) {
   require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0, kernel, "heads a multiple of kv_heads",
                 args.heads);
   with_page_type(
-      args.kv.type, [](const PageType&) { return true; }, [&]<KvDtype kType>() { launch<KvRow<kType>>(args, on); });
+      args.kv.type, [](const PageType&) { return true; }, [&]<KvDtype kType>() { launch<PageRow<kType>>(args, on); });
   launched(kernel, on);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
-// source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values as KvRow says; q f32, out f32 or rounded
+// source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values as PageRow says; q f32, out f32 or rounded
 // grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's keys), see
 //      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
 //      and kv head adds the chunks' parts in their order

@@ -17,8 +17,8 @@
 namespace nibble::backend::cuda {
 namespace {
 
-using KvBf16 = KvRow<KvDtype::kBf16>;
-using KvE4m3 = KvRow<KvDtype::kE4m3>;
+using KvBf16 = PageRow<KvDtype::kBf16>;
+using KvE4m3 = PageRow<KvDtype::kE4m3>;
 
 constexpr AttendDevice kDevice{.sms = 3, .sm_smem_bytes = 233472};
 
@@ -134,7 +134,7 @@ struct Attempt {
 
 template <class Kv>
 const TestPages& pages_of() {
-  if constexpr (std::is_same_v<Kv, HalfByteRow>)
+  if constexpr (std::is_same_v<Kv, HalfBytePageRow>)
     return kHalfBytePages;
   else
     return Kv::kType == KvDtype::kBf16 ? kBf16Pages : Kv::kType == KvDtype::kE4m3 ? kE4m3Pages : kF32Pages;
@@ -263,13 +263,13 @@ TEST(attend_emulated, e4m3_pages_move_the_result_by_a_few_percent) {
 TEST(attend_emulated, decode_of_half_byte_pages_is_the_exact_sum) {
   const std::vector<AttendSequence> edges = {{1, 1},  {2, 1},   {31, 3},  {33, 2},  {64, 1},
                                              {65, 1}, {127, 1}, {129, 3}, {130, 1}, {257, 2}};
-  for (const int window : {0, 128, 1}) check_decode<HalfByteRow>({8, 1, 64}, window, edges, true);
-  check_decode<HalfByteRow>({6, 2, 64}, 128, {{200, 1}, {12, 1}}, false);
-  check_decode<HalfByteRow>({8, 1, 64}, 0, {{1337, 1}, {70, 1}}, true);
+  for (const int window : {0, 128, 1}) check_decode<HalfBytePageRow>({8, 1, 64}, window, edges, true);
+  check_decode<HalfBytePageRow>({6, 2, 64}, 128, {{200, 1}, {12, 1}}, false);
+  check_decode<HalfBytePageRow>({8, 1, 64}, 0, {{1337, 1}, {70, 1}}, true);
   std::vector<AttendSequence> many(14, {9, 1});
   many[3] = {700, 1};
-  check_decode<HalfByteRow>({6, 2, 64}, 0, many, false);  // lone warps
-  for (const int context : {1, 8, 66, 200}) check_newest_first<HalfByteRow>(context, 128);
+  check_decode<HalfBytePageRow>({6, 2, 64}, 0, many, false);  // lone warps
+  for (const int context : {1, 8, 66, 200}) check_newest_first<HalfBytePageRow>(context, 128);
 }
 
 // The general kernel: every type, rows of any length.
@@ -317,13 +317,13 @@ TEST(attend_emulated, the_general_kernel_takes_pages_of_every_type) {
   for (const int window : {0, 128}) {
     check_any<KvBf16>({4, 2, 64}, window, rows);
     check_any<KvE4m3>({4, 2, 64}, window, rows);
-    check_any<KvRow<KvDtype::kF32>>({4, 2, 64}, window, rows);
-    check_any<HalfByteRow>({4, 2, 64}, window, rows);
+    check_any<PageRow<KvDtype::kF32>>({4, 2, 64}, window, rows);
+    check_any<HalfBytePageRow>({4, 2, 64}, window, rows);
   }
   check_any<KvE4m3>({2, 1, 24}, 0, {{80, 2}});
   check_any<KvBf16>({2, 1, 80}, 0, {{80, 2}});
-  check_any<HalfByteRow>({2, 1, 32}, 0, {{80, 2}});
-  check_any<HalfByteRow>({2, 2, 128}, 0, {{80, 2}});
+  check_any<HalfBytePageRow>({2, 1, 32}, 0, {{80, 2}});
+  check_any<HalfBytePageRow>({2, 2, 128}, 0, {{80, 2}});
 }
 
 TEST(attend_emulated, a_huge_sink_leaves_almost_nothing) {

@@ -59,7 +59,7 @@ void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& pl
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
   const bool taken = with_page_type(
       type, [](const PageType& t) { return t.decode; },
-      [&]<KvDtype kType>() { launch_ring<KvRow<kType>>(args, plan, name, on); });
+      [&]<KvDtype kType>() { launch_ring<PageRow<kType>>(args, plan, name, on); });
   require_shape(taken, name, "pages that it takes", static_cast<int64_t>(type));
 }
 
@@ -69,7 +69,7 @@ void any_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
   require_shape(args.tile_count > 0, name, "at least one tile", args.tile_count);
   const bool taken = with_page_type(
       type, [](const PageType& t) { return t.prefill; },
-      [&]<KvDtype kType>() { launch_prefill<KvRow<kType>>(args, name, on); });
+      [&]<KvDtype kType>() { launch_prefill<PageRow<kType>>(args, name, on); });
   require_shape(taken, name, "pages that it takes", static_cast<int64_t>(type));
 }
 

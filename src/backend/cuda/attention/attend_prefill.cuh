@@ -1,11 +1,11 @@
 #pragma once
 // attend_prefill: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of 16 tokens of a row, whose keys may
 // have come in earlier steps                                                               source: torch/model.py sdpa
-// args: attend_plan.h FlashArgs     keys, values as KvRow says     q f32, out f32, rounded or in codes of MXFP8
+// args: attend_plan.h FlashArgs     keys, values as PageRow says     q f32, out f32, rounded or in codes of MXFP8
 // grid one CTA of 4 warps per (tile, kv head), the longest tiles first; 3 stages of one page of 64 keys by cp.async,
 //      shared by all warps; pages behind every window are skipped, masks are computed at the edges only
 // mma  m16n8k16, rows = (token, query head of the kv head): a warp has 4 tokens x 8 heads in two tiles, so that each
-//      fragment of keys and values serves two mma. q and p are rounded to the keys' operand type (KvRow pack)
+//      fragment of keys and values serves two mma. q and p are rounded to the keys' operand type (PageRow pack)
 // bytes keys * kv_heads * 128 * sizeof(element) per tile, from L2 for all but the first     flops 4 * heads * 64 * keys
 //      per token
 // measured (H200): 8192 tokens, full layer 2.15 ms, 256 TFLOP/s; window layer 0.19 ms; 2048 tokens 0.19 and 0.055 ms;

@@ -1,6 +1,6 @@
 #pragma once
 // Keys and values on their way to shared memory, and results on theirs out of an mma. In shared memory rows keep the
-// pages' order and their chunks of 16 bytes are swizzled (KvRow chunk_at), so that ldmatrix meets no bank conflict.
+// pages' order and their chunks of 16 bytes are swizzled (PageRow chunk_at), so that ldmatrix meets no bank conflict.
 
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/attention/page_rows.cuh"

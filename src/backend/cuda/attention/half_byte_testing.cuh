@@ -6,7 +6,7 @@
 
 namespace nibble::backend::cuda {
 
-struct HalfByteRow {
+struct HalfBytePageRow {
   static constexpr KvDtype kType = kHalfByte.dtype;
   static constexpr bool kAlone = false;
   static constexpr int kBlock = kHalfByte.block;
@@ -58,11 +58,11 @@ struct HalfByteRow {
  private:
   static float shared_value(const SharedRows& rows, int key, int d) {
     const uint32_t chunk = rows.codes + chunk_at(key, d / 32);
-    const auto scale = static_cast<uint32_t>(key * rows_scale_bytes<HalfByteRow>(1) + d / kBlock);
+    const auto scale = static_cast<uint32_t>(key * rows_scale_bytes<HalfBytePageRow>(1) + d / kBlock);
     return value(smem + chunk, d % 32, E8m0{smem[rows.scales + scale]});
   }
 };
-static_assert(rows_bytes<HalfByteRow>(1) == row_bytes(kHalfByte, kHeadDim) && rows_bytes<HalfByteRow>(1) == 34);
-using PageRowsAndHalfBytes = PageRows::With<HalfByteRow>;
+static_assert(rows_bytes<HalfBytePageRow>(1) == row_bytes(kHalfByte, kHeadDim) && rows_bytes<HalfBytePageRow>(1) == 34);
+using PageRowsAndHalfBytes = PageRows::With<HalfBytePageRow>;
 
 }  // namespace nibble::backend::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// Heads of q, k and v that are turned and put into their places, eight dimensions of a token at a time.
+// Heads of q, k and v that rope rotates, put into their places, eight dimensions of a token at a time.
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_rows.cuh"
@@ -15,13 +15,13 @@ __device__ __forceinline__ int64_t place_in_pages(int slot, int kv_heads, int kv
 }
 
 // What rope makes of dimensions d and d + 32 of a head, with the same bits wherever it is asked.
-__device__ __forceinline__ void turn_pair(float& first, float& second, float cosine, float sine) {
-  const float turned = fmaf(first, cosine, -(second * sine));
+__device__ __forceinline__ void rotate_pair(float& first, float& second, float cosine, float sine) {
+  const float rotated = fmaf(first, cosine, -(second * sine));
   second = fmaf(second, cosine, first * sine);
-  first = turned;
+  first = rotated;
 }
 
-// A token's dimensions d to d + 3 of a head, and the four that turn with them: d + 32 to d + 35.
+// A token's dimensions d to d + 3 of a head, and the four that rotate with them: d + 32 to d + 35.
 struct HeadQuads {
   int token, head, d;
   Quad first, second;
@@ -33,8 +33,8 @@ struct HeadQuads {
       second.v[i] += b.v[i];
     }
   }
-  __device__ void turn(const Quad& cosine, const Quad& sine) {
-    for (int i = 0; i < 4; ++i) turn_pair(first.v[i], second.v[i], cosine.v[i], sine.v[i]);
+  __device__ void rotate(const Quad& cosine, const Quad& sine) {
+    for (int i = 0; i < 4; ++i) rotate_pair(first.v[i], second.v[i], cosine.v[i], sine.v[i]);
   }
   // Where q, or the token's slot of the pages, has them. The eight lanes that have a head call it together.
   template <class Rows>

@@ -1,6 +1,6 @@
 #pragma once
-// What each type of KV pages (page_types.h) is to the kernels that write and read it: one KvRow per type, and the list
-// of all. A row is a head of a token; `at` is the number of a value among all rows of the pages.
+// What each type of KV pages (page_types.h) is to the kernels that write and read it: one PageRow per type, and the
+// list of all. A row is a head of a token; `at` is the number of a value among all rows of the pages.
 //
 //   kAlone           a value can be stored without its neighbours; else kBlock values of a row share a Scale
 //   code_bytes       of so many values; a row's codes are whole
@@ -51,10 +51,10 @@ struct AloneRow {
 };
 
 template <KvDtype kType>
-struct KvRow;
+struct PageRow;
 
 template <>
-struct KvRow<KvDtype::kF32> : AloneRow<float> {
+struct PageRow<KvDtype::kF32> : AloneRow<float> {
   static constexpr KvDtype kType = KvDtype::kF32;
   static constexpr int kPiece = 4;
 
@@ -75,7 +75,7 @@ struct KvRow<KvDtype::kF32> : AloneRow<float> {
 };
 
 template <>
-struct KvRow<KvDtype::kBf16> : AloneRow<uint16_t> {
+struct PageRow<KvDtype::kBf16> : AloneRow<uint16_t> {
   static constexpr KvDtype kType = KvDtype::kBf16;
   static constexpr int kPiece = 8;
 
@@ -132,7 +132,7 @@ struct KvRow<KvDtype::kBf16> : AloneRow<uint16_t> {
 // Widened exactly to f16 on the way to the mma. ldmatrix moves pairs of bytes, so a lane's dimensions are four
 // consecutive ones of sixteen.
 template <>
-struct KvRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
+struct PageRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
   static constexpr KvDtype kType = KvDtype::kE4m3;
   static constexpr int kPiece = 8;
 
@@ -253,7 +253,7 @@ template <class... Rows>
 struct RowList {
   template <class... More>
   using With = RowList<Rows..., More...>;
-  // f(KvRow<type>{})
+  // f(PageRow<type>{})
   template <class F>
   __device__ __forceinline__ static void with(KvDtype type, const F& f) {
     pick<F, Rows...>(type, f);
@@ -286,10 +286,10 @@ template <class Indices>
 struct PageRowsOf;
 template <size_t... kIdx>
 struct PageRowsOf<std::index_sequence<kIdx...>> {
-  using List = RowList<KvRow<kPageTypes[kIdx].dtype>...>;
-  using Alone = typename AloneRows<RowList<>, KvRow<kPageTypes[kIdx].dtype>...>::List;
-  static_assert(((KvRow<kPageTypes[kIdx].dtype>::kAlone == kPageTypes[kIdx].alone) && ...));
-  static_assert(((rows_bytes<KvRow<kPageTypes[kIdx].dtype>>(1) == page_row_bytes(kPageTypes[kIdx].dtype, kHeadDim)) &&
+  using List = RowList<PageRow<kPageTypes[kIdx].dtype>...>;
+  using Alone = typename AloneRows<RowList<>, PageRow<kPageTypes[kIdx].dtype>...>::List;
+  static_assert(((PageRow<kPageTypes[kIdx].dtype>::kAlone == kPageTypes[kIdx].alone) && ...));
+  static_assert(((rows_bytes<PageRow<kPageTypes[kIdx].dtype>>(1) == page_row_bytes(kPageTypes[kIdx].dtype, kHeadDim)) &&
                  ...),
                 "the bytes that backend/kv_dtype.h says");
 };

@@ -1,5 +1,5 @@
 #pragma once
-// The types of KV pages that the kernels of this room take, and which kernels. A type is a line here and a KvRow in
+// The types of KV pages that the kernels of this room take, and which kernels. A type is a line here and a PageRow in
 // page_rows.cuh: instances, names and dispatch come from these. Plain C++.
 
 #include "backend/kv_dtype.h"

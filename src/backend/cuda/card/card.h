@@ -1,5 +1,5 @@
 #pragma once
-// This machine's card: whether the build runs on it. cuda_backend.h and plan.h declare what others may ask.
+// This machine's card: whether the build runs on it. cuda_backend.h and program.h declare what others may ask.
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/arch/arch.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Cards by name, for plans and predictions where they are not in this machine: what cudaDeviceProp says of them, and
+// Cards by name, for programs and predictions where they are not in this machine: what cudaDeviceProp says of them, and
 // how fast they are. Plain C++.
 
 #include "backend/cuda/card/device_facts.h"

@@ -174,7 +174,7 @@ TEST_F(RopeKv, turns_pairs_and_fills_only_the_slots_named) {
                       .rope_concentration = 1.25f},
                      on_);
     const std::vector<float> got_q = on_q.host(), got_k = keys.host(), got_v = values.host();
-    const auto turned = [&](const std::vector<float>& x, size_t head, size_t t, size_t d) {
+    const auto rotated = [&](const std::vector<float>& x, size_t head, size_t t, size_t d) {
       const size_t half = freq.size(), pair = d % half;
       const float angle = static_cast<float>(positions[t]) * freq[pair];
       const double c = 1.25 * std::cos(double{angle}), s = 1.25 * std::sin(double{angle});
@@ -186,13 +186,13 @@ TEST_F(RopeKv, turns_pairs_and_fills_only_the_slots_named) {
     for (size_t t = 0; t < kTokens; ++t) {
       for (size_t h = 0; h < kHeads; ++h) {
         for (size_t d = 0; d < dim; ++d)
-          ASSERT_NEAR(got_q[(t * kHeads + h) * dim + d], turned(q, t * kHeads + h, t, d), 1e-6);
+          ASSERT_NEAR(got_q[(t * kHeads + h) * dim + d], rotated(q, t * kHeads + h, t, d), 1e-6);
       }
       const auto slot = static_cast<size_t>(slots[t]);
       for (size_t h = 0; h < kKvHeads; ++h) {
         for (size_t d = 0; d < dim; ++d, ++written) {
           const size_t at = ((slot / kPageTokens * kKvHeads + h) * kPageTokens + slot % kPageTokens) * dim + d;
-          ASSERT_NEAR(got_k[at], turned(k, t * kKvHeads + h, t, d), 1e-6);
+          ASSERT_NEAR(got_k[at], rotated(k, t * kKvHeads + h, t, d), 1e-6);
           ASSERT_EQ(got_v[at], v[(t * kKvHeads + h) * dim + d]);
         }
       }

@@ -213,7 +213,7 @@ void check_qkv(Packing packing, int tokens, KvDtype type) {
       }
 }
 
-TEST(gemv_emulated, qkv_turns_heads_and_fills_their_slots) {
+TEST(gemv_emulated, qkv_rotates_heads_and_fills_their_slots) {
   check_qkv(Packing::kBf16, 1, KvDtype::kBf16);
   check_qkv(Packing::kBf16, 8, KvDtype::kF32);
   check_qkv(Packing::kMxfp4, 1, KvDtype::kF32);

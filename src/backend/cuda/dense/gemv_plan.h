@@ -54,7 +54,7 @@ struct DenseArgs {
   int rows = 0, cols = 0, tokens = 0;
 };
 
-// q, k, v = W · x + bias; rope turns q and k; k and v go into their slots, q to y.
+// q, k, v = W · x + bias; rope rotates q and k; k and v go into their slots, q to y.
 struct QkvArgs {
   layout::Packing packing = layout::Packing::kMxfp4;
   const uint8_t* weights = nullptr;  // [(heads + 2 * kv_heads) * 64, cols] RowOrder::kHeads64: q, k, v

@@ -155,7 +155,7 @@ struct LinearLaunch {
   int tokens = 0, rows = 0, cols = 0;
 };
 
-// Turns q in place; turns k and puts k and v into their slots.
+// Rope rotates q in place and k; k and v go into their slots.
 struct RopeKvLaunch {
   float* q = nullptr;                    // [tokens, heads, head_dim]
   const float* k = nullptr;              // [tokens, kv_heads, head_dim]

@@ -1,5 +1,5 @@
 #pragma once
-// The plain launchers of this folder.
+// Launchers without a plan, which every card has; each is defined beside its kernel.
 
 #include "backend/cuda/launch/kernel_table.h"
 

@@ -30,7 +30,7 @@ inline constexpr int kMaxNarrowScaleCode = 131;  // 2^4, up to which f16 holds t
 
 // How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
 // tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.
-// kHeads64: rows are heads of 64; a tile holds 8 rows d of a head and the rows d + 32 that rope turns with them.
+// kHeads64: rows are heads of 64; a tile holds 8 rows d of a head and the rows d + 32 that rope rotates with them.
 enum class RowOrder : uint8_t { kPlain, kGateUp, kHeads64 };
 
 [[nodiscard]] constexpr int64_t source_row(RowOrder order, int64_t tile, int row) {

@@ -28,7 +28,7 @@ __device__ void store_block(void* pages, int64_t at, int head_dim, const Value& 
 // rope_kv: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), x1 = x[d], x2 = x[d + head_dim/2], for q in place and k into its
 // slot;
 //          v into its slot                                source: torch/model.py RotaryEmbedding, _apply_rotary_emb
-// q f32 [tokens, heads, head_dim]     k, v f32 [tokens, kv_heads, head_dim]     keys, values of any type, as KvRow says
+// q f32 [tokens, heads, head_dim]     k, v f32 [tokens, kv_heads, head_dim]     keys, values of any type: PageRow
 // grid one CTA per token     bytes tokens * (head_dim * (8 heads + 8 kv_heads) + 2 rows)
 // rounding: the angle to f32 first, as the model's authors do; its sine and cosine are those of that f32
 template <class Row>

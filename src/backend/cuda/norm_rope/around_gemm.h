@@ -41,8 +41,8 @@ struct NormSumsArgs {
 };
 inline constexpr int kNormHidden = 4096;
 
-// q, k, v = the sums + bias; rope turns q and k; k and v go into their slots. Rows are those of heads of 64, q, k and v
-// one after the other, the sums' in RowOrder::kHeads64.
+// q, k, v = the sums + bias; rope rotates q and k; k and v go into their slots. Rows are those of heads of 64, q, k and
+// v one after the other, the sums' in RowOrder::kHeads64.
 struct RopeSumsArgs {
   SplitSums sums = {};
   const Bf16* bias = nullptr;         // [rows], in the checkpoint's order

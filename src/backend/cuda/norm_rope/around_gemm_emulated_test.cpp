@@ -72,7 +72,7 @@ void emulate_rope_sums(const RopeSumsArgs& args) {
   emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { rope_sums<PageRowsAndHalfBytes>(args); });
 }
 
-TEST(around_gemm_emulated, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
+TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [](const RopeSumsArgs& args) {
     const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
     emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { any_rope_sums_f32(args); });

@@ -77,7 +77,7 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
       }
 }
 
-TEST_F(AroundGemm, rope_turns_the_sums_and_fills_the_slots_of_every_cache) {
+TEST_F(AroundGemm, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [&](const RopeSumsArgs& args) { any_rope_sums(args, on_); };
   for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
     for (const int tokens : kEdgeTokens) {

@@ -238,7 +238,7 @@ inline std::vector<double> row_of_sums(const RopeCase& c, const TestSums& sums, 
   return row;
 }
 
-// What a launch that turns heads reads beside its sums, where it writes, and what should be there afterwards.
+// What a launch that applies rope reads beside its sums, where it writes, and what should be there afterwards.
 template <template <class> class Memory>
 class RopeFixture {
  public:
@@ -273,8 +273,8 @@ class RopeFixture {
         const double x1 = row[static_cast<size_t>(r - d + half)], x2 = row[static_cast<size_t>(r - d + half + kHalf)];
         const double cos = cosine_[static_cast<size_t>(t * kHalf + half)],
                      sin = sine_[static_cast<size_t>(t * kHalf + half)];
-        const double turned = d < kHalf ? x1 * cos - x2 * sin : x2 * cos + x1 * sin;
-        const double want = head < c_.heads + c_.kv_heads ? turned : d < kHalf ? x1 : x2;
+        const double rotated = d < kHalf ? x1 * cos - x2 * sin : x2 * cos + x1 * sin;
+        const double want = head < c_.heads + c_.kv_heads ? rotated : d < kHalf ? x1 : x2;
         const double size = std::abs(x1) + std::abs(x2) + 8;  // splits may cancel
         if (head < c_.heads) {
           ASSERT_NEAR(got_q[static_cast<size_t>((t * c_.heads + head) * kGemvHeadDim + d)], want,

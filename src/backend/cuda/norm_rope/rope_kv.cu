@@ -8,7 +8,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-// rope_table: what any_rope_kv works out for itself, for kernels that turn q and k in their epilogue
+// rope_table: what any_rope_kv works out for itself, for kernels that rotate q and k in their epilogue
 // grid one CTA per token     rounding: as any_rope_kv
 // chain depends on no kernel of its step, so it waits for the one before only so that the next one does
 __global__ void __launch_bounds__(kMaxHalfHead) any_rope_table_f32(const __grid_constant__ RopeTableLaunch args) {
@@ -43,7 +43,7 @@ void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {
   with_page_type(
       args.kv.type, [](const PageType&) { return true; },
       [&]<KvDtype kType>() {
-        any_rope_kv<KvRow<kType>>
+        any_rope_kv<PageRow<kType>>
             <<<static_cast<unsigned>(args.tokens), kRopeKvThreads, kRopeKvSharedBytes, on.stream>>>(args);
       });
   launched(kernel, on);

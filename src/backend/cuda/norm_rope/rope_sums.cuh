@@ -1,7 +1,7 @@
 #pragma once
 // rope_sums: q, k, v = Σ_s sums[s] + bias; (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), x1 = x[d], x2 = x[d + 32], of q and
 // k; k and v into their slots           source: torch/model.py RotaryEmbedding; arguments: around_gemm.h RopeSumsArgs
-// sums f32 [splits] of [tokens, rows], or bf16 by tiles: a tile of 16 rows holds 8 d of a head and those they turn with
+// sums f32 [splits] of [tokens, rows], or bf16 by tiles: a tile of 16 rows holds 8 d of a head, and their 8 d + 32
 // q    f32 [tokens, heads, 64]     keys, values [page, kv_heads, kPageTokens, 64]
 // grid a thread per half tile     bytes, flops: cost()
 // measured 2026-11-22 (H200, 120b, three splits in f32): 16 tokens 1.6 us, 64 2.4, 256 6.1
@@ -32,7 +32,7 @@ __device__ __forceinline__ void rope_sums(const RopeSumsArgs& a) {
     Quad cosine, sine;
     cosine.add(a.cosine + token * kHalfHead + d);
     sine.add(a.sine + token * kHalfHead + d);
-    quads.turn(cosine, sine);
+    quads.rotate(cosine, sine);
   }
   quads.store<Rows>(a, head < a.heads ? 0 : a.kv_slots[token]);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// What a RunConfig becomes for a model, and which form a step then takes. Pure: plans (plan.h) ask here what the
-// backend asks.
+// What a RunConfig becomes for a model; and which kernels a step of so many tokens gets: the fused decode kernels,
+// `grouped` or GEMMs. Pure: make_program asks here what the backend asks.
 
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/cuda_backend.h"

@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads) any_sample_mask_f32(const __grid_con
   }
 }
 
-// sample_adjust: bias, then repetition, presence and frequency penalty, on the tokens that have any     source:
-// sampling.h logits f32 [rows, vocab]     shifts: kernel_table.h, a token once per row     grid (shifts / 256, rows)
+// sample_adjust: bias, then repetition, presence and frequency penalty, on the tokens that have any (sampling.h)
+// logits f32 [rows, vocab]     shifts: kernel_table.h, a token once per row     grid (shifts / 256, rows)
 // rounding: each step as the host rounds it, no fused multiply-add
 __global__ void __launch_bounds__(kThreads) any_sample_adjust_f32(const __grid_constant__ SampleLaunch args) {
   const int row = blockIdx.y, i = blockIdx.x * kThreads + threadIdx.x;
@@ -142,10 +142,10 @@ __device__ float row_top(const RowView& row, FilterShared& shared) {
   return top;
 }
 
-// sample_filter: threshold[row] = the smallest key that min_p, then top_k, then top_p keep                source:
-// sampling.h logits f32 [rows, vocab]     threshold u64 [rows]     grid one CTA per row; keys: sample.cuh Selection by
-// digits of 4 bits from the top: 8 passes over the row per filter, more only when equal logits are parted bytes rows *
-// vocab * 4 * (1 to 25), from L2 after the first     rounding: shares to f32 and then 2^-44 of the largest
+// sample_filter: threshold[row] = the smallest key of logits / T that min_p, then top_k, then top_p keep (sampling.h)
+// logits f32 [rows, vocab]     threshold u64 [rows]     grid one CTA per row; keys: sample.cuh
+// selection by digits of 4 bits from the top: 8 passes over the row per filter, more only when equal logits are parted
+// bytes rows * vocab * 4 * (1 to 25), from L2 after the first     rounding: shares to f32 and then 2^-44 of the largest
 __global__ void __launch_bounds__(kFilterThreads) any_sample_filter_f32(const __grid_constant__ SampleLaunch args) {
   __shared__ FilterShared shared;
   const SampleRowParams& p = args.params[blockIdx.x];
@@ -254,8 +254,7 @@ __device__ __forceinline__ Ranked largest(const DrawWalk& walk, const SampleRowP
 }
 
 // sample_draw: the largest logit of a part of the row (temperature 0), or the largest logit/T + Gumbel(seed; token,
-//              position) of what the threshold keeps                                                      source:
-//              sampling.h
+//              position) of what the threshold keeps (sampling.h)
 // logits f32 [rows, vocab], 16-byte aligned     part_value f32, part_token int32 [rows, kSampleParts]
 // grid (parts, rows); from the last token, which the GEMM has just left in L2, to the first
 // bytes rows * vocab * 4     rounding: f32; logf may differ from the host's in the last bit

@@ -28,7 +28,7 @@
 namespace nibble::backend::cuda {
 
 struct WgmmaAttend {
-  using Kv = KvRow<kSm90PrefillPages>;
+  using Kv = PageRow<kSm90PrefillPages>;
   static constexpr int kWarps = 12;                             // that multiply
   static constexpr int kThreads = (kWarps + 4) * kAttendLanes;  // and a warpgroup more, of which one copies
   static constexpr int kConsumerRegisters = 152, kProducerRegisters = 56;

@@ -19,7 +19,7 @@ inline constexpr int kMxfp4Narrow = 64;
 inline constexpr int kMxfp4Widths[] = {32, 64, 80, 112, 120, 128, 136, 144, 152, kMxfp4Tokens};
 inline constexpr int kMxfp4NarrowWidths[] = {16, 32, 48, kMxfp4Narrow};
 // sm90_dense_gemm, for bf16: widths of a CTA's tile, and one for steps of up to so many tokens: all of them, of fewer
-// rows. It does not turn heads.
+// rows. It does not apply rope.
 inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide = 256;
 // And its row tiles.
 [[nodiscard]] constexpr int dense_row_tiles(int tokens) { return tokens == kDenseWide ? 12 : 16; }

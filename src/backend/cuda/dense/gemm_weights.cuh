@@ -125,7 +125,7 @@ struct FourRows {
 
 // Of two rows that many apart; 0 without one. Kept as loaded: a conversion behind the load would wait for it there.
 struct RowBias {
-  uint32_t bits[2] = {};  // of bf16
+  uint32_t bits[2] = {};                                          // of bf16
   __device__ RowBias(const Bf16* bias, int64_t row, int apart) {  // row: of all experts'
     if (bias == nullptr) return;
     for (int half = 0; half < 2; ++half) bits[half] = bias[row + half * apart].bits;

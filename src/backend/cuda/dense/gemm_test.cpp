@@ -297,8 +297,9 @@ TEST_F(Gemm, two_ctas_take_work_after_work) {
   for (const int tile : tiles_of(true, Packing::kBf16))
     for (const int rows : {528, 144})  // more than tokens, and fewer
       check_dense({Packing::kBf16, rows, 384, 2 * tile + 5, tile, true, RowOrder::kPlain, 2});
-  for (int tokens = 5; tokens < kMxfp4Tokens + 8; tokens += 8)  // of an expert: instructions of every width
-    check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, 2});
+  for (const int tile : tiles_of(true))
+    for (int tokens = 5; tokens < tile + 8; tokens += 8)  // of an expert: instructions of every width
+      check_moe({GemmRouting::kSameForAll, tokens, 5, tile, true, 576, 512, 2});
   for (const int sms : {7, 8})  // the last wave in work tiles of one warpgroup; of two
     for (const int tokens : {40, 90})
       check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, sms});

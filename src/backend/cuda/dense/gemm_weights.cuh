@@ -123,13 +123,14 @@ struct FourRows {
   }
 };
 
-// Of two rows that many apart; 0 without one.
+// Of two rows that many apart; 0 without one. Kept as loaded: a conversion behind the load would wait for it there.
 struct RowBias {
-  float of[2] = {};
+  uint32_t bits[2] = {};                                          // of bf16
   __device__ RowBias(const Bf16* bias, int64_t row, int apart) {  // row: of all experts'
     if (bias == nullptr) return;
-    for (int half = 0; half < 2; ++half) of[half] = bias[row + half * apart].to_float();
+    for (int half = 0; half < 2; ++half) bits[half] = bias[row + half * apart].bits;
   }
+  [[nodiscard]] __device__ float of(int half) const { return __uint_as_float(bits[half] << 16); }
 };
 
 // A warp's results of one tile of rows, times unscale, with their bias, as bf16.
@@ -163,7 +164,7 @@ __device__ __forceinline__ void store_rows16(const Rows16& to, const GemmWork& w
     for (int i = 0; i < kBatch; ++i) {
       if (!__any_sync(0xffffffffu, first + 8 * i < work.count)) break;
       float d[4];
-      for (int n = 0; n < 4; ++n) d[n] = sums[from + i][n] * at.unscale + bias.of[n / 2];
+      for (int n = 0; n < 4; ++n) d[n] = sums[from + i][n] * at.unscale + bias.of(n / 2);
       const uint2 four = own.gather(d);
       if (first + 8 * i < work.count)
         *reinterpret_cast<uint2*>(to.y + int64_t{to_row[i]} * to.rows + row + own.row) = four;

@@ -220,7 +220,7 @@ __device__ __forceinline__ void leave_gated(const GemmArgs& args, const GemmWork
     for (int n = 0; n < Tile::kColTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float u = gated(sums[m][n][i] + bias.of[0], sums[m][n][2 + i] + bias.of[1], args.swiglu_limit);
+        const float u = gated(sums[m][n][i] + bias.of(0), sums[m][n][2 + i] + bias.of(1), args.swiglu_limit);
         const int token = 8 * n + 2 * (lane % 4) + i;
         ptx::store_shared4(to + static_cast<uint32_t>(token * kMxChannelPitch + channel * 4), __float_as_uint(u));
       }
@@ -263,8 +263,8 @@ __device__ __forceinline__ void store_rows32(const GemmArgs& args, const GemmWor
       const int token = 8 * n + 2 * (lane % 4) + i;
       float* const at = to + int64_t{token} * args.rows;
       if (token >= work.count) continue;
-      at[0] = sums[n][i] + bias.of[0];
-      at[8] = sums[n][2 + i] + bias.of[1];
+      at[0] = sums[n][i] + bias.of(0);
+      at[8] = sums[n][2 + i] + bias.of(1);
     }
   }
 }

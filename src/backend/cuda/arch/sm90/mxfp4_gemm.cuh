@@ -87,31 +87,44 @@ __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& s
   }
 }
 
+// A thread's part of a row tile's piece, which 8 threads copy line by line: pieces begin at any 32 bytes, and requests
+// that span two lines would be twice as many.
+template <class Tile>
+__device__ __forceinline__ void copy_lines(uint32_t to, const uint8_t* piece, int thread) {
+  constexpr int kLine = layout::kAtomRowBytes, kMostBefore = kLine - 16;
+  constexpr int kLines = (Tile::kPieceBytes + kMostBefore + kLine - 1) / kLine;
+  const int first = thread * 16 - static_cast<int>(reinterpret_cast<uintptr_t>(piece) % kLine);
+  const uint8_t* const from = piece + first;
+  to += static_cast<uint32_t>(first);
+#pragma unroll
+  for (int line = 0; line < kLines; ++line) {
+    const int at = line * kLine;
+    const bool within = (line > 0 || first >= 0) && (at + kLine <= Tile::kPieceBytes || first + at < Tile::kPieceBytes);
+    if (within) ptx::async_copy16(to + static_cast<uint32_t>(at), from + at, ptx::Fill::kCopy);
+  }
+}
+
 // A thread of the 8 that copy a row tile's weights. Pieces are aligned to 32 bytes only: bulk copies of them reach 8
 // bytes a cycle (H200), these do not mind.
 template <class Tile>
 __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
-  const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers, first = thread % 8 * 16;  // bytes
+  const int own = static_cast<int>(threadIdx.x) - Tile::kConsumers, own_tile = own / 8;
   const int slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
-  const auto own = static_cast<uint32_t>(thread / 8 * Tile::kPieceBytes + first);
   ptx::mbarrier_arrive(rings.weight_full(0));  // consumers hold it: SliceWalk
   RingPlace<Tile::kWeightStages> weight{1};
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
     if (work.row_tiles == 0) break;
-    const bool copied = thread / 8 < work.row_tiles;
     const int row_tiles = (work.down ? args.cols : args.rows) / layout::kTileRows;
     // A row tile beyond the last is a copy of it, and not stored.
-    const int row_tile = min(work.first_row_tile + thread / 8, row_tiles - 1);
+    const int row_tile = min(work.first_row_tile + own_tile, row_tiles - 1);
     const uint8_t* from = (work.down ? args.down.weights : args.weights) +
-                          (int64_t{work.expert} * row_tiles + row_tile) * slices * Tile::kPieceBytes + first;
+                          (int64_t{work.expert} * row_tiles + row_tile) * slices * Tile::kPieceBytes;
     for (int slice = 0; slice < slices; ++slice, from += Tile::kPieceBytes) {
       ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
-      const uint32_t to = rings.weight_stage(weight.stage) + own;
-#pragma unroll
-      for (int at = 0; at < Tile::kPieceBytes; at += layout::kAtomRowBytes)
-        if (copied && first < Tile::kPieceBytes - at)
-          ptx::async_copy16(to + static_cast<uint32_t>(at), from + at, ptx::Fill::kCopy);
+      if (own_tile < work.row_tiles)
+        copy_lines<Tile>(rings.weight_stage(weight.stage) + static_cast<uint32_t>(own_tile * Tile::kPieceBytes), from,
+                         own % 8);
       ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
       weight.next();
     }

@@ -127,7 +127,7 @@ __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork&
       if (8 * n + 2 * (lane % 4) + i % 2 >= work.count) continue;
       auto* const y = reinterpret_cast<float*>(to + int64_t{to_row[i]} * row_bytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) y[half * apart] = sums[n][2 * half + i % 2] * kUnscale + bias.of[half];
+      for (int half = 0; half < 2; ++half) y[half * apart] = sums[n][2 * half + i % 2] * kUnscale + bias.of(half);
     }
   }
 }
@@ -146,7 +146,7 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
     if (all_lanes(8 * n >= work.count)) break;
     float u[2];
     for (int i = 0; i < 2; ++i)
-      u[i] = gated(sums[n][i] * kUnscale + bias.of[0], sums[n][2 + i] * kUnscale + bias.of[1], args.swiglu_limit);
+      u[i] = gated(sums[n][i] * kUnscale + bias.of(0), sums[n][2 + i] * kUnscale + bias.of(1), args.swiglu_limit);
     const float other = __shfl_xor_sync(0xffffffffu, odd != 0 ? u[0] : u[1], 4);
     const uint32_t two = odd != 0 ? ptx::pack_f16(other, u[1]) : ptx::pack_f16(u[0], other);
     if (8 * n + own < work.count) *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;

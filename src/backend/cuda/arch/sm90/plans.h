@@ -17,7 +17,7 @@ inline constexpr int kMxfp4Narrow = 64;
 // Columns of its instructions: dense where prompts have their tiles, and few. Each is code, which every launch fetches
 // again: all multiples of 8 cost a decode step 2 %.
 inline constexpr int kMxfp4Widths[] = {32, 64, 80, 112, 120, 128, 136, 144, 152, kMxfp4Tokens};
-inline constexpr int kMxfp4NarrowWidths[] = {16, 32, 48, kMxfp4Narrow};
+inline constexpr int kMxfp4NarrowWidths[] = {8, 16, 32, 48, kMxfp4Narrow};
 // sm90_dense_gemm, for bf16: widths of a CTA's tile, and one for steps of up to so many tokens: all of them, of fewer
 // rows. It does not apply rope.
 inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide = 256;

@@ -75,7 +75,7 @@ class Gemm : public CudaTest {
     }
     if (hopper) return {kMxfp4Narrow, kMxfp4Tokens};
     if (packing == Packing::kBf16) return {0, 1, 2};  // of kGemmTiles
-    return {0, 1};
+    return {0, packing == Packing::kMxfp4 ? 3 : 1};
   }
   void gemm(const GemmArgs& args, const GemmPlan& plan, bool hopper) {
     if (hopper) return sm90_gemm(args, plan, on_);

@@ -28,7 +28,10 @@ struct GemmTile {
   static constexpr int kStageBytes = gemm_stage_bytes(kPacking, kSize);
   static constexpr int kStages = gemm_stages(kPacking, kSize);
   static constexpr int kSharedBytes = kStages * kStageBytes;
-  static constexpr int kCtas = kWarpsN == 2 ? 1 : kSize == kGemmExperts ? 2 : kMx || kRowTiles == 1 ? 3 : 2;  // of an SM
+  static constexpr int kCtas = kWarpsN == 2            ? 1
+                               : kSize == kGemmExperts ? 2
+                               : kMx || kRowTiles == 1 ? 3
+                                                       : 2;  // of an SM
   // A stage's weights are loaded, and its first block's widened, before the last products of the stage before it: with
   // two warps to a scheduler, both else load and then both multiply. Others have neighbours, and no registers for it.
   static constexpr bool kEarly = kWarpsN == 2 || kSize == kGemmExperts;
@@ -167,8 +170,8 @@ struct FitScales {
   static constexpr uint32_t kMost = kPacking == layout::Packing::kMxfp4 ? 142 : 134;
 };
 inline constexpr uint32_t kScaleOfOne = 127;
-// Bits that are 0 where the word's four fit: a byte is up to 31 less than the most and at most 31 more than the least. A
-// byte that borrows from its neighbour, or carries into it, does not fit itself.
+// Bits that are 0 where the word's four fit: a byte is up to 31 less than the most and at most 31 more than the least.
+// A byte that borrows from its neighbour, or carries into it, does not fit itself.
 template <layout::Packing kPacking>
 __device__ __forceinline__ uint32_t scales_that_do_not_fit(uint32_t word) {
   using Fit = FitScales<kPacking>;

@@ -286,7 +286,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas) any_gemm(const __
   if constexpr (kOrder == layout::RowOrder::kGateUp) {
     store_gated<Tile>(args, work, row_tile, sums);
   } else if (Tile::kPacking == layout::Packing::kMxfp4 && args.y16 != nullptr) {
-    for (int m = 0; m < Tile::kRowTiles && (row_tile + m) * layout::kTileRows < args.rows; ++m) {
+#pragma unroll
+    for (int m = 0; m < Tile::kRowTiles; ++m) {
+      if ((row_tile + m) * layout::kTileRows >= args.rows) break;
       const RowBias bias(args.bias, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4,
                          8);
       store_rows16({args.y16, args.rows, args.pairs}, work,

@@ -35,12 +35,18 @@ void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
 // The list of instances: gemm_has_tile.
 template <layout::Packing kPacking, layout::RowOrder kOrder>
 void launch_tile(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  const auto is = [&](GemmTileSize size) { return plan.rows == size.rows && plan.tokens == size.tokens; };
-  if constexpr (gemm_has_tile(kPacking, kOrder, kGemmFew))
-    if (is(kGemmFew)) return launch<kPacking, kGemmFew, kOrder>(args, plan, on);
-  if constexpr (gemm_has_tile(kPacking, kOrder, kGemmWide))
-    if (is(kGemmWide)) return launch<kPacking, kGemmWide, kOrder>(args, plan, on);
-  launch<kPacking, kGemmMany, kOrder>(args, plan, on);
+  const auto try_tile = [&]<GemmTileSize kSize>() {
+    if constexpr (gemm_has_tile(kPacking, kOrder, kSize)) {
+      if (plan.rows != kSize.rows || plan.tokens != kSize.tokens) return false;
+      launch<kPacking, kSize, kOrder>(args, plan, on);
+      return true;
+    } else {
+      return false;
+    }
+  };
+  const bool taken = try_tile.template operator()<kGemmFew>() || try_tile.template operator()<kGemmMany>() ||
+                     try_tile.template operator()<kGemmWide>() || try_tile.template operator()<kGemmExperts>();
+  require_shape(taken, by_packing(kernel::kGemm, kPacking), "a tile that there is", plan.rows);
 }
 
 }  // namespace

@@ -49,40 +49,75 @@ struct StageView {
   }
 };
 
-// A warp's weights of a stage, as they lie there.
+// A warp's weights of a block, as operands of the mma.
+template <class Tile>
+struct BlockWeights {
+  uint32_t a[Tile::kRowTiles][2][4];
+};
+
+// A warp's weights of a stage: as they lie there, and the first block's as operands.
 template <class Tile>
 struct StageWeights {
   static constexpr int kWords4 = Tile::kCodeBytes / 512;
   uint4 codes[Tile::kRowTiles][kWords4];
   uint32_t scales[Tile::kRowTiles];
+  bool fit = true;  // whether all scales may be multiplied into their weights
+  BlockWeights<Tile> first;
+
   __device__ __forceinline__ void load(const StageView<Tile>& view, uint32_t stage) {
 #pragma unroll
     for (int m = 0; m < Tile::kRowTiles; ++m) {
       for (int i = 0; i < kWords4; ++i) codes[m][i] = view.code(stage, m, i);
       if constexpr (Tile::kMx) scales[m] = view.scale(stage, m);
     }
-  }
-  // Whether all scales of the warp's rows may be multiplied into their weights.
-  [[nodiscard]] __device__ __forceinline__ bool fit() const {
-    uint32_t all = kAllFit;
+    if constexpr (Tile::kMx) {
+      uint32_t not_fit = 0;
 #pragma unroll
-    for (int m = 0; m < Tile::kRowTiles; ++m) all &= scales_that_fit<Tile::kPacking>(scales[m]);
-    return __all_sync(0xffffffffu, all == kAllFit) != 0;
+      for (int m = 0; m < Tile::kRowTiles; ++m) not_fit |= scales_that_do_not_fit<Tile::kPacking>(scales[m]);
+      fit = __all_sync(0xffffffffu, not_fit == 0) != 0;
+    }
+    widen_block(0, first);
+  }
+  // REQUIRES scales that fit, where the result is used.
+  __device__ __forceinline__ void widen_block(int block, BlockWeights<Tile>& to) const {
+#pragma unroll
+    for (int m = 0; m < Tile::kRowTiles; ++m) {
+      if constexpr (!Tile::kMx) {
+        for (int step = 0; step < 2; ++step)
+          for (int i = 0; i < 4; ++i) to.a[m][step][i] = word_of(codes[m][step], i);
+      } else {
+        const uint32_t halves = scale_halves(scales[m]);
+        const uint32_t low = scale_pair(halves, block), high = scale_pair(halves, block + 2);
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          widen<Tile::kPacking>(codes[m], block, step, to.a[m][step]);
+          for (int i = 0; i < 4; ++i) to.a[m][step][i] = ptx::multiply_f16(to.a[m][step][i], i % 2 == 0 ? low : high);
+        }
+      }
+    }
+  }
+  // Zeros, whose scales fit.
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int m = 0; m < Tile::kRowTiles; ++m) {
+      for (int i = 0; i < kWords4; ++i) codes[m][i] = {};
+      scales[m] = kScaleOfOne * 0x01010101u;
+    }
+    widen_block(0, first);
   }
 };
 
-// sums += a block's weights, as they are in f16 or bf16, times its x. behind_loads runs when what is left needs nothing
-// of the stage.
+// sums += a block's weights times its x. behind_loads runs when what is left needs nothing of the stage.
 template <class Tile, int kCols, class BehindLoads>
 __device__ __forceinline__ void multiply_block(const StageView<Tile>& view, uint32_t stage, int block,
-                                               const uint32_t (&a)[Tile::kRowTiles][2][4], GemmSums<Tile>& sums,
+                                               const BlockWeights<Tile>& w, GemmSums<Tile>& sums,
                                                const BehindLoads& behind_loads) {
-  constexpr int kLate = kCols > 2 ? 2 : 1;
+  constexpr int kLate = Tile::kMx && kCols > 4 ? 4 : kCols > 2 ? 2 : 1;
   const auto add = [&](int n, const uint4& b) {
 #pragma unroll
-    for (int m = 0; m < Tile::kRowTiles; ++m) Tile::mma(sums[m][n], a[m][0], b.x, b.y);
+    for (int m = 0; m < Tile::kRowTiles; ++m) Tile::mma(sums[m][n], w.a[m][0], b.x, b.y);
 #pragma unroll
-    for (int m = 0; m < Tile::kRowTiles; ++m) Tile::mma(sums[m][n], a[m][1], b.z, b.w);
+    for (int m = 0; m < Tile::kRowTiles; ++m) Tile::mma(sums[m][n], w.a[m][1], b.z, b.w);
   };
 #pragma unroll
   for (int n = 0; n < kCols - kLate; ++n) add(n, view.input(stage, n, block));
@@ -117,37 +152,20 @@ __device__ __forceinline__ void multiply_unscaled(const StageView<Tile>& view, u
   }
 }
 
-// Adds a stage, whose weights are `w`.
+// Adds a stage, whose weights are `w`. behind_loads may load the next one's.
 template <class Tile, int kCols, class BehindLoads>
 __device__ __forceinline__ void multiply_stage(const StageView<Tile>& view, uint32_t stage, StageWeights<Tile>& w,
                                                GemmSums<Tile>& sums, const BehindLoads& behind_loads) {
-  uint32_t a[Tile::kRowTiles][2][4];
-  if constexpr (!Tile::kMx) {
-#pragma unroll
-    for (int m = 0; m < Tile::kRowTiles; ++m)
-      for (int step = 0; step < 2; ++step)
-        for (int i = 0; i < 4; ++i) a[m][step][i] = word_of(w.codes[m][step], i);
-    multiply_block<Tile, kCols>(view, stage, 0, a, sums, behind_loads);
-  } else if (w.fit()) {
-#pragma unroll
-    for (int block = 0; block < 2; ++block) {
-#pragma unroll
-      for (int m = 0; m < Tile::kRowTiles; ++m) {
-        const uint32_t low = scale_pair(w.scales[m], block), high = scale_pair(w.scales[m], block + 2);
-#pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          widen<Tile::kPacking>(w.codes[m], block, step, a[m][step]);
-          for (int i = 0; i < 4; ++i) a[m][step][i] = ptx::multiply_f16(a[m][step][i], i % 2 == 0 ? low : high);
-        }
-      }
-      multiply_block<Tile, kCols>(view, stage, block, a, sums, [&] {
-        if (block == 1) behind_loads();
-      });
-    }
-  } else {
+  if (Tile::kMx && !w.fit) {
     multiply_unscaled<Tile, kCols>(view, stage, w, sums);
-    behind_loads();
+    w.clear();  // adds nothing below, so that the rare case is no second path for the common one's registers
   }
+  BlockWeights<Tile> last = w.first;
+  if constexpr (Tile::kStageBlocks == 2) {
+    w.widen_block(1, last);
+    multiply_block<Tile, kCols>(view, stage, 0, w.first, sums, [] {});
+  }
+  multiply_block<Tile, kCols>(view, stage, Tile::kStageBlocks - 1, last, sums, behind_loads);
 }
 
 // All of K, for kCols column tiles.
@@ -268,7 +286,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas) any_gemm(const __
   if constexpr (kOrder == layout::RowOrder::kGateUp) {
     store_gated<Tile>(args, work, row_tile, sums);
   } else if (Tile::kPacking == layout::Packing::kMxfp4 && args.y16 != nullptr) {
-    for (int m = 0; m < Tile::kRowTiles && (row_tile + m) * layout::kTileRows < args.rows; ++m) {
+#pragma unroll
+    for (int m = 0; m < Tile::kRowTiles; ++m) {
+      if ((row_tile + m) * layout::kTileRows >= args.rows) break;
       const RowBias bias(args.bias, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4,
                          8);
       store_rows16({args.y16, args.rows, args.pairs}, work,

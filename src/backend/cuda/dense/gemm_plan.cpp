@@ -45,7 +45,7 @@ GemmPlan plan_gemm_tile(const GemmShape& s, GemmTileSize tile) {
 
 GemmPlan plan_gemm(const GemmShape& s, int sms) {
   require_tiles(s);
-  if (s.experts > 1) return plan_gemm_tile(s, kGemmMany);
+  if (s.experts > 1) return plan_gemm_tile(s, kGemmExperts);
   GemmTileSize best = kGemmFew;
   int64_t best_work = 0;
   for (const GemmTileSize tile : kGemmTiles) {

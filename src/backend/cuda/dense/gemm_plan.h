@@ -122,14 +122,16 @@ struct GemmTileSize {
   int rows = 0, tokens = 0, warps = 4;  // four by rows
   friend constexpr bool operator==(const GemmTileSize&, const GemmTileSize&) = default;
 };
-// Few tokens: as many CTAs as there can be. Many: weights are widened once per 64 tokens; of bf16, which L2 has to
-// deliver whole, read once per 128.
-inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128, 8};
-inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew, kGemmMany, kGemmWide};
+// Few tokens: as many CTAs as there can be. Many: weights are widened once per 64 tokens, of MXFP4 per 96, so that most
+// experts of a long prompt are one tile; of bf16, which L2 has to deliver whole, read once per 128.
+inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128, 8}, kGemmExperts{128, 96};
+inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew, kGemmMany, kGemmWide, kGemmExperts};
 inline constexpr int kGemmLeastTokens = 64;
 [[nodiscard]] constexpr bool gemm_has_tile(layout::Packing packing, layout::RowOrder order, GemmTileSize tile) {
-  if (order == layout::RowOrder::kGateUp) return tile == kGemmMany;
-  return tile != kGemmWide || packing == layout::Packing::kBf16;
+  if (order == layout::RowOrder::kGateUp || tile == kGemmExperts)
+    return packing == layout::Packing::kMxfp4 && tile == kGemmExperts;
+  if (tile == kGemmWide) return packing == layout::Packing::kBf16;
+  return tile == kGemmFew || packing != layout::Packing::kMxfp4;
 }
 // Of a stage of its ring: blocks of k, bytes of a row tile's codes, bytes of all.
 [[nodiscard]] constexpr int gemm_stage_blocks(layout::Packing packing) {

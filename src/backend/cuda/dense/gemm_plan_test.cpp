@@ -16,11 +16,11 @@ namespace {
 
 constexpr int kSms = 132;
 
-TEST(gemm_plan, experts_take_tiles_of_64_tokens_and_dense_layers_what_finishes_first) {
+TEST(gemm_plan, experts_take_tiles_of_96_tokens_and_dense_layers_what_finishes_first) {
   const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kSms);
-  EXPECT_EQ(large, (GemmPlan{.rows = 192, .tokens = 64, .grid_x = 30, .grid_y = 640, .smem_bytes = 44160}));
-  EXPECT_EQ(large.to_string(), "192 rows x 64 tokens, grid 30 x 640, 44160 B shared");
-  EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 64);
+  EXPECT_EQ(large, (GemmPlan{.rows = 128, .tokens = 96, .grid_x = 45, .grid_y = 469, .smem_bytes = 49920}));
+  EXPECT_EQ(large.to_string(), "128 rows x 96 tokens, grid 45 x 469, 49920 B shared");
+  EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 96);
   const auto dense = [](int64_t rows, int64_t cols, int64_t tokens) {
     const GemmPlan plan = plan_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, kSms);
     return *std::ranges::find_if(
@@ -39,7 +39,7 @@ TEST(gemm_plan, every_tile_fits_every_card_from_sm_80_on) {
       if (!gemm_has_tile(packing, layout::RowOrder::kPlain, tile)) continue;
       EXPECT_LE(plan_gemm_tile({5120, 2880, 9, 1, packing}, tile).smem_bytes, 99 * 1024);
     }
-  EXPECT_LE(2 * (plan_gemm_tile({5760, 2880, 64, 128}, kGemmMany).smem_bytes + 1024), 100 * 1024);
+  EXPECT_LE(2 * (plan_gemm_tile({5760, 2880, 64, 128}, kGemmExperts).smem_bytes + 1024), 100 * 1024);
 }
 
 TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {

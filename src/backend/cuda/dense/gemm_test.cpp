@@ -75,7 +75,7 @@ class Gemm : public CudaTest {
     }
     if (hopper) return {kMxfp4Narrow, kMxfp4Tokens};
     if (packing == Packing::kBf16) return {0, 1, 2};  // of kGemmTiles
-    return {0, 1};
+    return {0, packing == Packing::kMxfp4 ? 3 : 1};
   }
   void gemm(const GemmArgs& args, const GemmPlan& plan, bool hopper) {
     if (hopper) return sm90_gemm(args, plan, on_);
@@ -142,7 +142,7 @@ TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
       for (const int tile : tiles_of(hopper, packing))
         for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 47, 63, 64, 65, 95, 127, 128, 129, 159, 161})
           check_dense({packing, 144, 384, tokens, tile, hopper});
-      check_dense({packing, 192, 512, 33, hopper ? 64 : 1, hopper, RowOrder::kHeads64});
+      check_dense({packing, 192, 512, 33, hopper ? 64 : tiles_of(false, packing)[1], hopper, RowOrder::kHeads64});
       if (!hopper || packing != Packing::kBf16) continue;
       for (const int tile : tiles_of(hopper, packing))
         for (const int rows : {16, 256, 272, 784})
@@ -156,7 +156,7 @@ TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
     check_dense({Packing::kBf16, 2880, 4096, 65, hopper ? 64 : 0, hopper});
     if (!hopper) check_dense({Packing::kBf16, 5120, 2880, 193, 1, false, RowOrder::kHeads64});
     if (hopper) check_dense({Packing::kBf16, 5120, 2880, 386, 192, true, RowOrder::kHeads64});
-    check_dense({Packing::kMxfp4, 5120, 2880, 257, hopper ? 160 : 1, hopper, RowOrder::kHeads64});
+    check_dense({Packing::kMxfp4, 5120, 2880, 257, hopper ? 160 : 3, hopper, RowOrder::kHeads64});
   }
   check_dense({Packing::kMxfp8, 2880, 4096, 129, 1});
 }
@@ -166,7 +166,7 @@ struct MoeOnDevice {
   const PlainExperts& plain;
   bool hopper;
   int tile;
-  Groups groups{plain.tokens, plain.experts, hopper ? tile : kGemmLeastTokens, plain.ids};
+  Groups groups{plain.tokens, plain.experts, hopper ? tile : kGemmExperts.tokens, plain.ids};
   int rows = static_cast<int>(groups.want.pairs.size());  // of x and u on hopper
   DeviceArray<uint8_t> up{plain.up.packed}, down{plain.down.packed};
   DeviceArray<Bf16> up_bias{plain.up_bias}, down_bias{plain.down_bias};
@@ -278,7 +278,7 @@ TEST_F(Gemm, both_products_of_the_experts_at_once_are_the_same_bits) {
 
 TEST_F(Gemm, moe_is_the_plain_product_for_ragged_empty_and_full_experts) {
   for (const bool hopper : kernels_for(Packing::kMxfp4))
-    for (const int tile : hopper ? tiles_of(true) : std::vector{1})
+    for (const int tile : hopper ? tiles_of(true) : std::vector{3})
       for (const int tokens : {1, 9, 17, 65, 129})
         for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
           check_moe({routing, tokens, 7, tile, hopper, 192, 256});
@@ -286,8 +286,8 @@ TEST_F(Gemm, moe_is_the_plain_product_for_ragged_empty_and_full_experts) {
 
 TEST_F(Gemm, moe_is_the_plain_product_at_the_model_s_widths) {
   for (const bool hopper : kernels_for(Packing::kMxfp4)) {
-    check_moe({GemmRouting::kRandom, 40, 4, hopper ? 64 : 1, hopper});
-    check_moe({GemmRouting::kSameForAll, 130, 5, hopper ? 128 : 1, hopper});
+    check_moe({GemmRouting::kRandom, 40, 4, hopper ? 64 : 3, hopper});
+    check_moe({GemmRouting::kSameForAll, 130, 5, hopper ? 128 : 3, hopper});
   }
 }
 

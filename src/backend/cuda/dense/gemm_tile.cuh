@@ -28,10 +28,13 @@ struct GemmTile {
   static constexpr int kStageBytes = gemm_stage_bytes(kPacking, kSize);
   static constexpr int kStages = gemm_stages(kPacking, kSize);
   static constexpr int kSharedBytes = kStages * kStageBytes;
-  static constexpr int kCtas = kWarpsN == 2 ? 1 : kMx || kRowTiles == 1 ? 3 : 2;  // of an SM
-  // A stage's weights are loaded before the last products of the stage before it: of a CTA alone on its SM all warps
-  // would read shared memory together, and multiply together. Others have neighbours, and no registers for it.
-  static constexpr bool kEarly = kCtas == 1;
+  static constexpr int kCtas = kWarpsN == 2            ? 1
+                               : kSize == kGemmExperts ? 2
+                               : kMx || kRowTiles == 1 ? 3
+                                                       : 2;  // of an SM
+  // A stage's weights are loaded, and its first block's widened, before the last products of the stage before it: with
+  // two warps to a scheduler, both else load and then both multiply. Others have neighbours, and no registers for it.
+  static constexpr bool kEarly = kWarpsN == 2 || kSize == kGemmExperts;
   // What waits for memory anyhow multiplies columns that are none.
   static constexpr int kColStep = kWarpsN == 2                                           ? kColTiles
                                   : kPacking == layout::Packing::kMxfp4 && kRowTiles > 1 ? 1
@@ -166,20 +169,19 @@ struct FitScales {
   static constexpr uint32_t kLeast = kPacking == layout::Packing::kMxfp4 ? 118 : 113;
   static constexpr uint32_t kMost = kPacking == layout::Packing::kMxfp4 ? 142 : 134;
 };
-inline constexpr uint32_t kAllFit = 0x80808080u;
-// kAllFit where the word's four do.
+inline constexpr uint32_t kScaleOfOne = 127;
+// Bits that are 0 where the word's four fit: a byte is up to 31 less than the most and at most 31 more than the least.
+// A byte that borrows from its neighbour, or carries into it, does not fit itself.
 template <layout::Packing kPacking>
-__device__ __forceinline__ uint32_t scales_that_fit(uint32_t word) {
+__device__ __forceinline__ uint32_t scales_that_do_not_fit(uint32_t word) {
   using Fit = FitScales<kPacking>;
-  const uint32_t low = word & 0x7f7f7f7fu;
-  const uint32_t at_least = (low + (128 - Fit::kLeast) * 0x01010101u) | word;
-  const uint32_t more = (low + (255 - Fit::kMost) * 0x01010101u) & word;
-  return at_least & ~more & kAllFit;
+  return ((word - Fit::kLeast * 0x01010101u) | (word - (Fit::kMost - 31) * 0x01010101u)) & 0xe0e0e0e0u;
 }
-// Byte i of a word of scales that fit, as f16, twice.
-__device__ __forceinline__ uint32_t scale_pair(uint32_t word, int i) {
-  const uint32_t twice = ptx::permute_bytes(word, 0x4040u | static_cast<uint32_t>(i) * 0x0101u);
-  return twice * 1024 - 112 * 1024 * 0x00010001u;
+// Bytes of a word of scales that fit, as the high bytes of f16 numbers.
+__device__ __forceinline__ uint32_t scale_halves(uint32_t word) { return word * 4 - 112 * 4 * 0x01010101u; }
+// Number i of them, twice.
+__device__ __forceinline__ uint32_t scale_pair(uint32_t halves, int i) {
+  return ptx::permute_bytes(halves, 0, 0x0404u | static_cast<uint32_t>(i) * 0x1010u);
 }
 
 }  // namespace nibble::backend::cuda

@@ -51,11 +51,13 @@ struct Feeder {
   RingPosition at = {};
 
   // fresh: none of its stages was used before.
-  __device__ void tile(int64_t number, bool fresh = false) {
+  template <class Op>
+  __device__ void tile(const Op& op, const Cursor& c, bool fresh = false) {
     const auto bytes = static_cast<uint32_t>(shared.chunk_bytes);
-    const uint8_t* from = args.weights + number * (Tile::kChunks * shared.chunk_bytes);
+    const uint8_t* from = args.weights + op.tile(c) * (Tile::kChunks * shared.chunk_bytes);
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+      if (Tile::kChunks > 1 && !op.takes(c, chunk, Tile::kChunks)) continue;
       if (lane < ptx::kCopyLanes) {
         if (!fresh)
           ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // complete in a stage's first round
@@ -94,11 +96,11 @@ __device__ void choose_and_produce(const KernelArgs& args, const GemvShared& sha
   Cursor c = walk.first(static_cast<int>(blockIdx.x));
   op.routing.expert = choice.pick();
   for (int ahead = 0; ahead < shared.stages && walk.valid(c) && c.slot == 0; ++ahead, c = walk.next(c))
-    feed.tile(op.tile(c), true);
+    feed.tile(op, c, true);
   while (choice.picked < choice.c.topk) choice.pick();
   choice.publish(shared.routes());
   op.routing.expert = choice.id;
-  for (; walk.valid(c); c = walk.next(c)) feed.tile(op.tile(c));
+  for (; walk.valid(c); c = walk.next(c)) feed.tile(op, c);
 }
 
 template <class Tile, class Op, class KernelArgs>
@@ -110,7 +112,7 @@ __device__ void produce(const KernelArgs& args, const GemvShared& shared, int la
   const Op op(args.op, shared, lane);
   const auto walk = op.walk();
   Feeder<Tile, KernelArgs> feed{args, shared, lane};
-  for (Cursor c = walk.first(static_cast<int>(blockIdx.x)); walk.valid(c); c = walk.next(c)) feed.tile(op.tile(c));
+  for (Cursor c = walk.first(static_cast<int>(blockIdx.x)); walk.valid(c); c = walk.next(c)) feed.tile(op, c);
 }
 
 template <class Tile, class Op, class KernelArgs>
@@ -146,6 +148,7 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     Piece<Tile> w;
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+      if (Tile::kChunks > 1 && !op.takes(c, chunk, Tile::kChunks)) continue;
       ptx::mbarrier_wait(shared.chunk_full(at.stage), at.parity);
       w.load(shared.chunk(at.stage) + static_cast<uint32_t>(slice * Tile::kPieceBytes), lane);
       warp_arrive(shared.chunk_empty(at.stage));

@@ -25,10 +25,11 @@ struct DenseCase {
   ScaleRange scales = {};
   bool with_bias = true;  // a bias would hide results near zero
   bool in_mxfp8 = false;  // RowsIn
+  bool halves = false;    // DenseArgs rest
 };
 
 void check_dense(const DenseCase& test) {
-  const auto [packing, rows, cols, tokens, stages, range, with_bias, in_mxfp8] = test;
+  const auto [packing, rows, cols, tokens, stages, range, with_bias, in_mxfp8, halves] = test;
   SCOPED_TRACE(testing::Message() << "packing " << static_cast<int>(packing) << ", " << rows << " x " << cols << ", "
                                   << tokens << " tokens, scales " << range.low << ".." << range.high);
   const Matrix w(packing, rows, cols, RowOrder::kPlain, 5, range);
@@ -37,12 +38,13 @@ void check_dense(const DenseCase& test) {
   if (in_mxfp8) round_activations(backend::Activations::kMxfp8, want_x);
   std::vector<float> x(want_x.size(), kNan);  // until the kernel before has run
   const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(rows), 7);
-  std::vector<float> y(static_cast<size_t>(tokens * rows), kNan);
+  std::vector<float> y(static_cast<size_t>(tokens * rows), kNan), rest(halves ? y.size() : 0, kNan);
   const DenseArgs args{.packing = packing,
                        .weights = w.packed.data(),
                        .bias = with_bias ? bias.data() : nullptr,
                        .in = {.x = x.data(), .in_mxfp8 = in_mxfp8},
                        .y = y.data(),
+                       .rest = halves ? rest.data() : nullptr,
                        .rows = static_cast<int>(rows),
                        .cols = static_cast<int>(cols),
                        .tokens = tokens};
@@ -52,7 +54,8 @@ void check_dense(const DenseCase& test) {
     for (int64_t r = 0; r < rows; ++r) {
       const auto [sum, size] = w.dot(r, want_x.data() + t * cols);
       const double want = sum + (with_bias ? bias[static_cast<size_t>(r)].to_float() : 0);
-      const float got = y[static_cast<size_t>(t * rows + r)];
+      const auto at = static_cast<size_t>(t * rows + r);
+      const float got = halves ? y[at] + rest[at] : y[at];
       ASSERT_LE(std::abs(got - want), w.error() * (size + (with_bias ? 4 : 0)) + 1e-42)
           << "token " << t << ", row " << r << ": " << got << ' ' << want;
     }
@@ -70,6 +73,14 @@ TEST(gemv_emulated, dense_is_the_plain_product) {
     check_dense({packing, 256, 192, 1, 2});
     check_dense({packing, 256, 256, 8, 3});
   }
+}
+
+// The reader adds them.
+TEST(gemv_emulated, dense_in_halves_is_the_plain_product) {
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8})
+    for (const int64_t cols : {192, 256, 4096})
+      for (const int tokens : {1, 8})
+        check_dense({.packing = packing, .rows = 80, .cols = cols, .tokens = tokens, .halves = true});
 }
 
 TEST(gemv_emulated, scales_from_2_to_the_minus_40_to_2_to_the_20_in_one_row) {
@@ -222,16 +233,18 @@ TEST(gemv_emulated, qkv_rotates_heads_and_fills_their_slots) {
 }
 
 TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
-  for (const auto& [tokens, hidden, experts] : {std::tuple{1, 2880, 6}, std::tuple{8, 2880, 3}, std::tuple{3, 64, 8}}) {
+  for (const auto& [tokens, hidden, experts, parts] :
+       {std::tuple{1, 2880, 6, 1}, std::tuple{1, 2880, 3, 2}, std::tuple{8, 2880, 3, 2}, std::tuple{3, 64, 8, 1}}) {
     std::vector<Bf16> weight(static_cast<size_t>(experts * hidden));
     for (size_t i = 0; i < weight.size(); ++i) weight[i] = Bf16::from_float(symmetric(91, i));
-    const NormedRows rows(tokens, hidden, 1);
+    const NormedRows rows(tokens, hidden, parts);
     const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(experts), 7);
-    std::vector<float> x(rows.residual.size(), kNan), delta(x), sum(x), normed(x),
+    std::vector<float> x(rows.residual.size(), kNan), delta(x), rest(x), sum(x), normed(x),
         logits(static_cast<size_t>(tokens * experts), kNan);
     std::vector<F16> rounded(x.size(), F16::from_float(kNan));
     const RouterArgs args{.x = x.data(),
                           .delta = delta.data(),
+                          .rest = parts == 2 ? rest.data() : nullptr,
                           .sum = sum.data(),
                           .norm = rows.norm.data(),
                           .weight = weight.data(),
@@ -247,6 +260,7 @@ TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
     const emulation::Launch launch{.grid = experts, .threads = kRouterThreads, .predecessor = [&] {
                                      x = rows.residual;
                                      delta = rows.delta[0];
+                                     rest = rows.delta[1];
                                    }};
     ASSERT_EQ(emulation::run(launch, [&] { any_router_f32_bf16(args); }), "");
     ASSERT_EQ(sum, rows.sum);

@@ -2,6 +2,7 @@
 // What the decode kernels do around the common main loop (gemv.cuh): which tiles, which activations stand in the mma's
 // columns, what becomes of a tile's sums. Every warp holds its own copy; methods are called by whole warps.
 //
+//   takes        whether a cursor's tile is read in that one of its chunks
 //   kChooses     the CTA chooses experts; an Op made with an empty Routing knows all that does not depend on them
 //   column       a column's row of f16 activations, or null; RowsIn: read8, rows of floats
 //   sums         as gemv_tile.cuh leaves them, added over slices
@@ -44,6 +45,7 @@ struct RowsOp {
 
   __device__ RowsOp(const Args& args, const GemvShared&, int lane_idx) : a(args), lane(lane_idx) {}
   __device__ int64_t tile(const Cursor& c) const { return c.row_tile; }
+  __device__ bool takes(const Cursor& /*c*/, int /*chunk*/, int /*chunks*/) const { return true; }
   __device__ void read8(int col, int k, float (&v)[8]) const {
     const int64_t at = int64_t{a.in.which == nullptr ? col : a.in.which[col]} * a.cols + k;
     read_floats(a.in.x + at, v);
@@ -64,18 +66,25 @@ struct DenseOp : RowsOp<DenseArgs> {
   };
   using RowsOp::RowsOp;
 
-  __device__ TileWalk walk() const { return {a.rows / layout::kTileRows, 1, static_cast<int>(gridDim.x)}; }
+  // With `rest`, slots are halves of K.
+  __device__ TileWalk walk() const {
+    return {a.rows / layout::kTileRows, a.rest == nullptr ? 1 : 2, static_cast<int>(gridDim.x)};
+  }
+  __device__ bool takes(const Cursor& c, int chunk, int chunks) const {
+    return a.rest == nullptr || (chunk >= chunks / 2) == (c.slot == 1);
+  }
   __device__ Fetched fetch(const Cursor& c) const {
     Fetched f;
     for (int i = 0; i < 2; ++i)
-      if (a.bias != nullptr) f.bias[i] = widen(a.bias[row_of(c, i)]);
+      if (a.bias != nullptr && c.slot == 0) f.bias[i] = widen(a.bias[row_of(c, i)]);
     return f;
   }
   __device__ void finish(const Cursor& c, const float (&sums)[4], const Fetched& f) {
+    float* const y = c.slot == 0 ? a.y : a.rest;
     for (int i = 0; i < 2; ++i)
       for (int j = 0; j < kTokenColumns; ++j) {
         const int col = column_of(lane, j);
-        if (col < a.tokens) a.y[int64_t{col} * a.rows + row_of(c, i)] = sums[2 * i + j] + f.bias[i];
+        if (col < a.tokens) y[int64_t{col} * a.rows + row_of(c, i)] = sums[2 * i + j] + f.bias[i];
       }
   }
 
@@ -155,6 +164,7 @@ struct MoeDownOp {
   }
   __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }
   __device__ UnitWalk walk() const { return {row_tiles(), routing.count, a.parts, static_cast<int>(gridDim.x)}; }
+  __device__ bool takes(const Cursor& /*c*/, int /*chunk*/, int /*chunks*/) const { return true; }
   __device__ int64_t tile(const Cursor& c) const {
     return int64_t{routing.expert_at(c.slot)} * row_tiles() + c.row_tile;
   }

@@ -82,10 +82,17 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   return plan;
 }
 
+bool balances_in_halves(const GemvShape& shape, const GemvDevice& device) {
+  const layout::Geometry tile = layout::geometry(shape.packing, shape.cols);
+  if (shape.packing == layout::Packing::kMxfp4 || tile.blocks % 4 != 0) return false;
+  const int64_t tiles = shape.rows / layout::kTileRows * shape.matrices;
+  return ceil_div(2 * tiles, device.sms) < 2 * ceil_div(tiles, device.sms);
+}
+
 GemvCost cost(const DenseArgs& a) {
   const int64_t out = int64_t{a.tokens} * a.rows;
   return {.bytes = packed(a.packing, a.rows, a.cols) + (a.bias != nullptr ? 2 * int64_t{a.rows} : 0) +
-                   bytes_in(a.in, int64_t{a.tokens} * a.cols) + 4 * out,
+                   bytes_in(a.in, int64_t{a.tokens} * a.cols) + (a.rest != nullptr ? 8 : 4) * out,
           .flops = 2 * out * a.cols};
 }
 
@@ -99,7 +106,7 @@ GemvCost cost(const QkvArgs& a) {
 GemvCost cost(const RouterArgs& a) {
   const int64_t in = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
   return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} +
-                   (a.normed != nullptr ? 18 : 14) * in + 4 * out,
+                   ((a.normed != nullptr ? 18 : 14) + (a.rest != nullptr ? 4 : 0)) * in + 4 * out,
           .flops = 2 * out * a.hidden};
 }
 
@@ -130,6 +137,8 @@ void check_args(const DenseArgs& a) {
   check_matrix({a.rows, a.cols}, a.tokens, args);
   require(aligned(a.weights) && aligned(a.in.x) && a.y != nullptr, Code::kInvalidRequest,
           "want weights and x 16-byte aligned and y", args);
+  require(a.rest == nullptr || a.packing != layout::Packing::kMxfp4, Code::kUnsupported,
+          "want one y of MXFP4 weights, whose tiles are one chunk", args);
 }
 
 void check_args(const QkvArgs& a) {
@@ -149,11 +158,11 @@ void check_args(const RouterArgs& a) {
   require(a.tokens >= 1 && a.tokens <= kGemvTokens && a.experts >= 1 && a.hidden >= 8 && a.hidden % 8 == 0 &&
               a.hidden <= kRouterHidden,
           Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
-  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.delta) && aligned(a.sum) &&
-              (a.normed == nullptr || aligned(a.normed)) && aligned(a.rounded) && a.bias != nullptr &&
-              a.logits != nullptr,
+  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.delta) &&
+              (a.rest == nullptr || aligned(a.rest)) && aligned(a.sum) && (a.normed == nullptr || aligned(a.normed)) &&
+              aligned(a.rounded) && a.bias != nullptr && a.logits != nullptr,
           Code::kInvalidRequest,
-          "want weight, norm, x, delta, sum, normed and rounded 16-byte aligned, bias and logits", args);
+          "want weight, norm, x, delta, rest, sum, normed and rounded 16-byte aligned, bias and logits", args);
 }
 
 void check_args(const MoeUpArgs& a) {

@@ -44,13 +44,15 @@ struct RowsIn {
   bool in_mxfp8 = false;  // rounded as MXFP8 in the end (backend/activations.h)
 };
 
-// y[t, r] = W[r] · x[t] + bias[r].
+// y[t, r] = W[r] · x[t] + bias[r]; with `rest`, y has the first chunks of each slice of K and the bias, `rest` the
+// others, and the reader adds (balances_in_halves).
 struct DenseArgs {
   layout::Packing packing = layout::Packing::kMxfp4;
   const uint8_t* weights = nullptr;  // [rows, cols] RowOrder::kPlain
   const Bf16* bias = nullptr;        // [rows], or null
   RowsIn in;
-  float* y = nullptr;  // [tokens, rows]
+  float* y = nullptr;     // [tokens, rows]
+  float* rest = nullptr;  // likewise, or null; not of MXFP4
   int rows = 0, cols = 0, tokens = 0;
 };
 
@@ -69,11 +71,12 @@ struct QkvArgs {
   [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
 };
 
-// sum = x + delta; normed = rmsnorm(sum) * norm, once as it is and once rounded for the experts; logits[t, e] =
+// sum = x + delta + rest; normed = rmsnorm(sum) * norm, once as it is and once rounded for the experts; logits[t, e] =
 // normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
   const float* delta = nullptr;  // likewise
+  const float* rest = nullptr;   // likewise, or null: added behind delta
   float* sum = nullptr;          // likewise
   const Bf16* norm = nullptr;    // [hidden]
   const Bf16* weight = nullptr;  // [experts, hidden]
@@ -156,6 +159,10 @@ struct GemvShape {
 // stages 0: as many as serve the shape best. Throws Error(kUnsupported) for a shape without slices or a card
 // with too little shared memory for a ring of two.
 [[nodiscard]] GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages = 0);
+
+// Whether CTAs have less to read at most where a tile is read in two halves (180 row tiles over 132 SMs: 3 halves
+// instead of 4), which needs an even number of chunks.
+[[nodiscard]] bool balances_in_halves(const GemvShape& shape, const GemvDevice& device);
 
 struct GemvCost {
   int64_t bytes = 0;  // that must cross the memory bus: weights of each distinct expert once, activations once

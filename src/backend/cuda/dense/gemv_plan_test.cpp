@@ -144,6 +144,14 @@ TEST(gemv_plan, arguments_are_checked_and_printed) {
   EXPECT_THAT(refusal(rows), testing::HasSubstr("sums and finished"));
 }
 
+TEST(gemv_plan, o_is_read_in_halves_where_that_balances_the_sms) {
+  const GemvShape o{2880, 4096, 1, layout::Packing::kBf16};
+  EXPECT_TRUE(balances_in_halves(o, {.sms = 132}));   // 3 halves instead of 4
+  EXPECT_FALSE(balances_in_halves(o, {.sms = 180}));  // a tile each
+  EXPECT_FALSE(balances_in_halves({2880, 4096}, {.sms = 132}));
+  EXPECT_FALSE(balances_in_halves({2880, 2880, 1, layout::Packing::kBf16}, {.sms = 132}));  // three chunks
+}
+
 TEST(gemv_plan, cost_counts_each_expert_once) {
   const MoeUpArgs up{.choice = {.topk = 4}, .hidden = 2880, .inter = 2880, .tokens = 1};
   EXPECT_EQ(cost(up, 4).bytes - cost(up, 3).bytes, 5760 * 90 * 17 + 2 * 5760);

@@ -1,5 +1,5 @@
 #pragma once
-// router: sum = x + delta; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
+// router: sum = x + delta + rest; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
 // source: torch/model.py MLPBlock     x, delta, sum, logits, normed f32     x [tokens, hidden]     W bf16 [experts,
 // hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
 // reduction bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
@@ -34,11 +34,12 @@ __device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse&
     const int t = n / own, group = first + n % own * grid;
     const int64_t at = int64_t{t} * a.hidden + 8 * group;
     const float inverse = inverse_of(t);
-    float x[8], delta[8], factor[8];
+    float x[8], delta[8], rest[8] = {}, factor[8];
     read_floats(a.x + at, x);
     read_floats(a.delta + at, delta);
+    if (a.rest != nullptr) read_floats(a.rest + at, rest);
     read_bf16(a.norm + 8 * group, factor);
-    for (int i = 0; i < 8; ++i) x[i] += delta[i];
+    for (int i = 0; i < 8; ++i) x[i] = x[i] + delta[i] + rest[i];
     write_floats(a.sum + at, x);
     for (int i = 0; i < 8; ++i) x[i] *= inverse * factor[i];
     if (a.normed != nullptr) write_floats(a.normed + at, x);
@@ -67,29 +68,31 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
   const float bias = widen(a.bias[expert]);
   ptx::grid_dependency_wait();
   for (int first = 0; first < a.tokens; first += kTogether) {
-    float x[kTogether][kRouterParts][8] = {}, delta[kTogether][kRouterParts][8] = {};
+    float squares_of[kTogether] = {}, dot_of[kTogether] = {};
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n)
+    for (int p = 0; p < kRouterParts; ++p) {
+      const int group = p * kRouterThreads + thread;
+      if (group >= groups) break;
+      float x[kTogether][8] = {}, delta[kTogether][8] = {}, rest[kTogether][8] = {};
 #pragma unroll
-      for (int p = 0; p < kRouterParts; ++p) {
-        const int group = p * kRouterThreads + thread;
-        if (first + n >= a.tokens || group >= groups) continue;
+      for (int n = 0; n < kTogether; ++n) {
+        if (first + n >= a.tokens) break;
         const int64_t at = int64_t{first + n} * a.hidden + 8 * group;
-        read_floats(a.x + at, x[n][p]);
-        read_floats(a.delta + at, delta[n][p]);
+        read_floats(a.x + at, x[n]);
+        read_floats(a.delta + at, delta[n]);
+        if (a.rest != nullptr) read_floats(a.rest + at, rest[n]);
       }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
-      float squares = 0, dot = 0;
-#pragma unroll
-      for (int p = 0; p < kRouterParts; ++p)
+      for (int n = 0; n < kTogether; ++n)
         for (int i = 0; i < 8; ++i) {
-          const float v = x[n][p][i] + delta[n][p][i];
-          squares += v * v;
-          dot += v * weight[p][i];
+          const float v = x[n][i] + delta[n][i] + rest[n][i];
+          squares_of[n] += v * v;
+          dot_of[n] += v * weight[p][i];
         }
-      squares = lanes_sum(squares);
-      dot = lanes_sum(dot);
+    }
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+      const float squares = lanes_sum(squares_of[n]), dot = lanes_sum(dot_of[n]);
       if (lane > 1 || first + n >= a.tokens) continue;
       ptx::store_shared4(sums + static_cast<uint32_t>((((first + n) * kRouterWarps + warp) * 2 + lane) * 4),
                          std::bit_cast<uint32_t>(lane == 0 ? squares : dot));

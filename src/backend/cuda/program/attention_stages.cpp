@@ -273,8 +273,15 @@ void Maker::attn_out() {
     hold(Slot::kDelta, Held::kNothing);
     return;
   }
-  dense(shape, tokens_, reads, [](const Binding& b) {
-    return DenseArgs{.weights = b.w.o.data, .bias = b.w.o_bias, .in = {.x = b.at.attn}, .y = b.at.delta[0]};
+  const bool halves = fused_ && balances_in_halves({shape.rows, shape.cols, 1, shape.packing}, gemv_);
+  if (halves) delta_ = {Delta::Form::kParts};
+  hold(Slot::kDelta, halves ? Held::kParts : Held::kFloats);
+  dense(shape, tokens_, reads, [halves](const Binding& b) {
+    return DenseArgs{.weights = b.w.o.data,
+                     .bias = b.w.o_bias,
+                     .in = {.x = b.at.attn},
+                     .y = b.at.delta[0],
+                     .rest = halves ? b.at.delta[1] : nullptr};
   });
 }
 

@@ -54,9 +54,11 @@ void Maker::route() {
     const bool exact = !rounds(activations_);
     hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
     add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
-        {kMlpNorm, kRouter, kRouterBias}, [n, exact](const Binding& b, const Launch& on) {
+        {kMlpNorm, kRouter, kRouterBias},
+        [n, exact, parts = delta_.form == Delta::Form::kParts](const Binding& b, const Launch& on) {
           b.kernels.router({.x = b.at.residual_sum,
                             .delta = b.at.delta[0],
+                            .rest = parts ? b.at.delta[1] : nullptr,
                             .sum = b.at.residual,
                             .norm = b.w.mlp_norm,
                             .weight = b.w.router,

@@ -208,6 +208,7 @@ class Maker {
              args.cols = to_int(shape.cols);
              args.tokens = to_int(std::min<int64_t>(kGemvTokens, tokens - t));
              args.y += t * shape.rows;
+             if (args.rest != nullptr) args.rest += t * shape.rows;
              if (args.in.which != nullptr) {
                args.in.which += t;
              } else {

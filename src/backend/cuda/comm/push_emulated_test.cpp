@@ -1,5 +1,5 @@
 // Ranks that push to each other, their kernels run lane by lane on the host: a rank is one or more CTAs of the emulated
-// grid, whose lanes wait for the others' words.
+// grid, whose lanes wait for the others' words. Words land late and in any order.
 
 #include "backend/cuda/emulation/device.h"
 
@@ -27,6 +27,9 @@ struct HostRanks {
     mailboxes.assign(static_cast<size_t>(ranks), std::vector<uint64_t>(static_cast<size_t>(shape.bytes() / 8) + 1));
     counters.assign(static_cast<size_t>(ranks), {.round = kFirstRound, .finished = 0});
   }
+  ~HostRanks() { ptx::land_stores(); }
+  HostRanks(const HostRanks&) = delete;
+  HostRanks& operator=(const HostRanks&) = delete;
   [[nodiscard]] PushLink link(int rank) {
     PushLink own{.counter = &counters[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
     for (size_t r = 0; r < mailboxes.size(); ++r) own.mailboxes[r] = mailboxes[r].data();
@@ -100,6 +103,7 @@ TEST(push_emulated, old_words_do_not_stay) {
   HostRanks ranks(2, kSweptWords);
   check_rounds<kF32>(ranks, kSweptWords, 2, 70);
   check_rounds<kF32>(ranks, 4, 2, 80);
+  ptx::land_stores();
   for (const auto& mailbox : ranks.mailboxes) {
     int64_t left = 0;
     for (const uint64_t word : mailbox) left += word != 0 ? 1 : 0;

@@ -112,6 +112,7 @@ Comm CommMemory::of(int rank) const {
   PushLink link{.counter = reinterpret_cast<PushCounter*>(own.counter.get()), .shape = shape_, .rank = rank};
   for (size_t r = 0; r < ranks_.size(); ++r) link.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
+  link.shares_card = on_card > 1;
   return {link, own.sms, static_cast<int>(on_card)};
 }
 

@@ -20,9 +20,11 @@ struct PushShare {
   [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
 };
 
-// Which round it is. Nobody ends it before every CTA has asked.
+// Which round it is. Nobody ends it before every CTA has asked. On a card of its own the next kernel may begin now; on
+// a shared one it would take the place of what this one waits for.
 __device__ __forceinline__ uint32_t begin_round(const PushLink& link) {
   ptx::grid_dependency_wait();
+  if (!link.shares_card) ptx::grid_dependency_launch();
   return static_cast<uint32_t>(ptx::load_acquire(&link.counter->round));
 }
 
@@ -120,7 +122,6 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushS
     values[i] = sum.words();
   }
   end_round(a.link, round, share.ctas);
-  ptx::grid_dependency_launch();
 }
 
 template <DeltaValues::Type kType>
@@ -150,7 +151,6 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
     }
   }
   end_round(a.link, round, share.ctas);
-  ptx::grid_dependency_launch();
 }
 
 __global__ void __launch_bounds__(kPushThreads) any_push_gather(const __grid_constant__ PushGatherArgs a) {

@@ -31,6 +31,7 @@ struct PushLink {
   PushCounter* counter = nullptr;           // the rank's own
   MailboxShape shape;
   int rank = 0;
+  bool shares_card = true;  // with another rank, whose launches need room while this one's wait
 };
 
 inline constexpr int kVectorWords = 4;  // of a thread: 16 bytes of values, 32 of a mailbox

@@ -115,8 +115,11 @@ class CommTest : public CudaTest {
     const auto enqueue = [&](size_t rank) {
       cuda_check(cudaMemcpyAsync(values[rank].get(), begin[rank].get(), 4 * count, cudaMemcpyDeviceToDevice,
                                  ranks.stream(rank)));
-      for (int round = 0; round < kRounds; ++round)
-        ranks.end(rank).reduce(rounds.of_round(values[rank].get(), round), ranks.on(rank));
+      for (int round = 0; round < kRounds; ++round) {
+        Launch on = ranks.on(rank);
+        on.chained = round > 0;  // the first follows a copy
+        ranks.end(rank).reduce(rounds.of_round(values[rank].get(), round), on);
+      }
     };
     const std::vector<GraphExec> graphs = captured(ranks, enqueue);
     const PinnedBytes host = allocate_pinned(static_cast<int64_t>(4 * count), "test");
